@@ -1,0 +1,2 @@
+//! The coordinator of a run.
+#![forbid(unsafe_code)]

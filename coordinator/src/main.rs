@@ -1,0 +1,2 @@
+//! The `coordinator` binary.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Everything that crosses a network, and the pure protocol logic behind it.
+#![forbid(unsafe_code)]

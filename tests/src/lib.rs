@@ -1,0 +1,1 @@
+//! The WAN emulator and the harness of the end-to-end tests.

@@ -1,0 +1,2 @@
+//! The `wan-emulator` binary.
+fn main() {}

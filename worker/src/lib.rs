@@ -1,0 +1,1 @@
+//! The training engine and the agent that follows the coordinator.

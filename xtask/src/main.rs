@@ -1,0 +1,2 @@
+//! Plain automation: set-up, demo, test, bench.
+fn main() {}
