@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool talks to its user")]
 
+mod bench;
 mod checkout;
 mod clock;
 mod setup;
@@ -32,6 +33,8 @@ enum Command {
     Setup(setup::Options),
     /// Verify all that CI verifies, without writing to the tree.
     Test(verify::Options),
+    /// Run a benchmark and show its figures.
+    Bench(bench::Options),
 }
 
 fn main() -> ExitCode {
@@ -51,5 +54,6 @@ fn run(command: &Command) -> Result<()> {
     match command {
         Command::Setup(options) => setup::run(&checkout, options),
         Command::Test(options) => verify::run(&checkout, options),
+        Command::Bench(options) => bench::run(&checkout, options),
     }
 }
