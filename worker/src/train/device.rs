@@ -1,10 +1,10 @@
 //! The device thread: it computes steps, contributes at the end of each round, and applies results where the schedule says.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::{RunConfig, SyncPreset};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::schedule::RoundSchedule;
@@ -32,10 +32,13 @@ pub struct Device {
     /// From the synchroniser.
     pub inbox: Receiver<ToDevice>,
     /// To the synchroniser; bounded, so a device cannot run ahead of it.
-    pub outbox: SyncSender<FromDevice>,
+    pub outbox: Outbox,
     /// The first round that is not in the state on the device.
     pub next_round: Round,
 }
+
+/// Takes the device's messages to the synchroniser; blocks while the synchroniser is behind, answers false when it is gone.
+pub type Outbox = Box<dyn Fn(FromDevice) -> bool + Send>;
 
 /// What ended a stretch of training.
 enum Outcome {
@@ -66,7 +69,7 @@ impl Device {
     pub fn run(mut self) {
         if let Err(error) = self.follow() {
             // The synchroniser may be gone already, and then nobody is left to tell.
-            let _ = self.outbox.send(FromDevice::Failed(format!("{error:#}")));
+            let _ = (self.outbox)(FromDevice::Failed(format!("{error:#}")));
         }
     }
 
@@ -97,12 +100,13 @@ impl Device {
     fn train(&mut self, enter: Enter) -> Result<Outcome> {
         let mut stretch = self.start(enter)?;
         loop {
-            match self.gate.enter(stretch.round, stretch.life) {
-                Entry::Begun => {}
-                Entry::AtEnd => return self.end(&mut stretch),
+            match self.gate.enter(stretch.life) {
+                Entry::Begun(round) => stretch.round = round,
+                Entry::AtEnd(round) => return self.end(&mut stretch, round),
                 Entry::Outlived => return Ok(Outcome::Outlived),
                 Entry::Stopped => return Ok(Outcome::Over),
             }
+            self.tell(FromDevice::Begun(stretch.round))?;
             if let Some(outcome) = self.compute_round(&mut stretch)? {
                 return Ok(outcome);
             }
@@ -165,7 +169,6 @@ impl Device {
         self.contribute(stretch, gradient, &tally)?;
         stretch.trained.clear();
         stretch.pending = Some((stretch.round, span.end + self.overlap()));
-        stretch.round = stretch.round.next();
         stretch.from_step = 0;
         if self.overlap() == 0 { self.apply_if_due(stretch, span.end) } else { Ok(None) }
     }
@@ -287,13 +290,13 @@ impl Device {
         every != 0 && round.next().0.is_multiple_of(every)
     }
 
-    fn end(&mut self, stretch: &mut Stretch) -> Result<Outcome> {
+    fn end(&mut self, stretch: &mut Stretch, next_round: Round) -> Result<Outcome> {
         if let Some(outcome) = self.apply_if_due(stretch, u64::MAX)? {
             return Ok(outcome);
         }
         let validation_loss = self.evaluate()?;
         let state = self.engine.export()?;
-        self.tell(FromDevice::Ended { next_round: stretch.round, state, validation_loss })?;
+        self.tell(FromDevice::Ended { next_round, state, validation_loss })?;
         Ok(Outcome::Ended)
     }
 
@@ -305,7 +308,8 @@ impl Device {
     }
 
     fn tell(&self, message: FromDevice) -> Result<()> {
-        self.outbox.send(message).context("the synchroniser is gone")
+        ensure!((self.outbox)(message), "the synchroniser is gone");
+        Ok(())
     }
 }
 
