@@ -1,0 +1,144 @@
+//! Chunked top-k: the k largest magnitudes of each chunk, exactly and deterministically.
+
+use super::chunks::Chunks;
+
+/// Columns of the matrix as which a chunk is seen are at least this many: enough for the vector units.
+const COLUMNS_MIN: usize = 256;
+
+/// Columns for each kept value. With four of them, the bound from the column maxima lets through some tenth more
+/// values than are kept.
+const COLUMNS_PER_KEPT: usize = 4;
+
+/// Values that are tested together when gathering candidates.
+const GATHER_VALUES: usize = 16;
+
+/// Selects the largest magnitudes of chunks. Its memory is reused from chunk to chunk.
+#[derive(Debug, Default)]
+pub(super) struct TopK {
+    maxima: Vec<f32>,
+    candidates: Vec<u32>,
+    /// Magnitudes as integers, which order as the floats do; partitioned in place.
+    keys: Vec<u32>,
+}
+
+impl TopK {
+    /// Writes the kept positions of all chunks, ascending. `values` are finite, and as many as `chunks` says.
+    pub fn select(&mut self, chunks: Chunks, values: &[f32], positions: &mut Vec<u32>) {
+        positions.clear();
+        positions.reserve(chunks.kept_total());
+        for chunk in chunks.iter() {
+            self.select_chunk(&values[chunk.start..][..chunk.len], chunk.kept, chunk.start as u32, positions);
+        }
+    }
+
+    fn select_chunk(&mut self, values: &[f32], keep: usize, start: u32, positions: &mut Vec<u32>) {
+        if keep == values.len() {
+            positions.extend(start..start + values.len() as u32);
+            return;
+        }
+        let bound = self.lower_bound(values, keep);
+        self.gather_candidates(values, bound);
+        let threshold = kth_largest(&mut self.keys, &self.candidates, values, keep);
+
+        let magnitude = |&candidate: &u32| key(values[candidate as usize]);
+        let above = self.candidates.iter().map(magnitude).filter(|&key| key > threshold).count();
+        let mut ties_to_keep = keep - above;
+        for candidate in &self.candidates {
+            let key = magnitude(candidate);
+            let is_kept_tie = key == threshold && ties_to_keep > 0;
+            ties_to_keep -= usize::from(is_kept_tie);
+            if key > threshold || is_kept_tie {
+                positions.push(start + candidate);
+            }
+        }
+    }
+
+    /// A magnitude that the `keep`-th largest is not below: the `keep`-th largest of the column maxima, where the
+    /// values fill a matrix row by row.
+    fn lower_bound(&mut self, values: &[f32], keep: usize) -> f32 {
+        let columns = (COLUMNS_PER_KEPT * keep).next_power_of_two().max(COLUMNS_MIN);
+        if columns >= values.len() {
+            return 0.0;
+        }
+        self.maxima.clear();
+        self.maxima.resize(columns, 0.0);
+        for row in values.chunks(columns) {
+            for (maximum, value) in self.maxima.iter_mut().zip(row) {
+                // Not f32::max, whose treatment of NaN costs more instructions.
+                *maximum = if value.abs() > *maximum { value.abs() } else { *maximum };
+            }
+        }
+        self.keys.clear();
+        self.keys.extend(self.maxima.iter().map(|maximum| maximum.to_bits()));
+        let (_, &mut bound, _) = self.keys.select_nth_unstable(columns - keep);
+        f32::from_bits(bound)
+    }
+
+    /// Collects the positions of the values whose magnitude is at least `bound`, ascending.
+    fn gather_candidates(&mut self, values: &[f32], bound: f32) {
+        self.candidates.clear();
+        let (blocks, tail) = values.as_chunks::<GATHER_VALUES>();
+        for (index, block) in blocks.iter().enumerate() {
+            if block.iter().fold(false, |any, value| any | (value.abs() >= bound)) {
+                self.gather_from(block, index * GATHER_VALUES, bound);
+            }
+        }
+        self.gather_from(tail, blocks.len() * GATHER_VALUES, bound);
+    }
+
+    fn gather_from(&mut self, block: &[f32], start: usize, bound: f32) {
+        let hits = block.iter().enumerate().filter(|(_, value)| value.abs() >= bound);
+        self.candidates.extend(hits.map(|(offset, _)| (start + offset) as u32));
+    }
+}
+
+fn kth_largest(keys: &mut Vec<u32>, candidates: &[u32], values: &[f32], k: usize) -> u32 {
+    keys.clear();
+    keys.extend(candidates.iter().map(|&candidate| key(values[candidate as usize])));
+    let ascending = keys.len() - k;
+    *keys.select_nth_unstable(ascending).1
+}
+
+fn key(value: f32) -> u32 {
+    value.abs().to_bits()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Sorts everything: by magnitude, then by position.
+    fn by_sorting(chunks: Chunks, values: &[f32]) -> Vec<u32> {
+        let mut positions = Vec::new();
+        for chunk in chunks.iter() {
+            let mut order: Vec<usize> = (chunk.start..chunk.start + chunk.len).collect();
+            order.sort_by(|&a, &b| values[b].abs().total_cmp(&values[a].abs()).then(a.cmp(&b)));
+            order.truncate(chunk.kept);
+            order.sort_unstable();
+            positions.extend(order.into_iter().map(|position| position as u32));
+        }
+        positions
+    }
+
+    /// Few different magnitudes make many ties.
+    fn values() -> impl Strategy<Value = Vec<f32>> {
+        let spread = prop_oneof![Just(2), Just(30), Just(1_000_000)];
+        (spread, 0_usize..5000)
+            .prop_flat_map(|(n, len)| prop::collection::vec((-n..=n).prop_map(|i| i as f32 * 1e-3), len))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn the_selection_is_that_of_sorting_the_chunk(values in values(), log2 in 0_u32..=12, part in 0.0..1.0_f64) {
+            let chunk = 1_usize << log2;
+            let keep = 1 + (part.powi(4) * (chunk - 1) as f64) as usize;
+            let chunks = Chunks { len: values.len(), chunk, keep };
+            let mut positions = Vec::new();
+            TopK::default().select(chunks, &values, &mut positions);
+            prop_assert_eq!(positions, by_sorting(chunks, &values));
+        }
+    }
+}
