@@ -34,6 +34,13 @@ fn main() {
             report_density(&name, spec, keep, &frames);
         }
     }
+    for keep in [256, 1024] {
+        let name = format!("topk {keep}/{CHUNK} 2bit");
+        let spec =
+            CodecSpec { selection: Selection::TopK { chunk: CHUNK, keep }, values: ValueFormat::TwoBit };
+        let frames = measure_speed(&name, spec, &fragments, duration);
+        report_density(&name, spec, keep, &frames);
+    }
     for values in [ValueFormat::Bf16, ValueFormat::Int8, ValueFormat::Int4] {
         let name = format!("dense {}", label(values));
         measure_speed(&name, CodecSpec { selection: Selection::All, values }, &fragments, duration);
@@ -79,15 +86,19 @@ fn report_density(name: &str, spec: CodecSpec, keep: u32, frames: &[Vec<u8>]) {
     let frame_bits: usize = frames.iter().map(|frame| 8 * (frame.len() - HEADER_BYTES)).sum();
     let chunks = frames.len() * FRAGMENT_VALUES / CHUNK as usize;
     let kept = (chunks * keep as usize) as f64;
-    let value_bits = kept * spec.values.code_bits() as f64 + scale_bits(spec.values, chunks, kept);
+    let value_bits = value_bits(spec.values, chunks, keep);
     let floor: f64 = (0..keep).map(|i| (f64::from(CHUNK - i) / f64::from(keep - i)).log2()).sum();
     report(name, "bits_per_kept_value", frame_bits as f64 / kept);
     report(name, "entropy_ratio", (frame_bits as f64 - value_bits) / (chunks as f64 * floor));
 }
 
-/// Bits of all scales: two of bf16 a chunk, or one for each 128 values.
-fn scale_bits(values: ValueFormat, chunks: usize, kept: f64) -> f64 {
-    if values == ValueFormat::TwoBit { 32.0 * chunks as f64 } else { 16.0 * kept / 128.0 }
+/// Bits of the value sections: two levels and whole bytes of codes a chunk, or a scale for each 128 codes of a byte.
+fn value_bits(values: ValueFormat, chunks: usize, keep: u32) -> f64 {
+    let codes = keep as usize * values.code_bits();
+    let of_chunk = if values == ValueFormat::TwoBit { 32 + codes.next_multiple_of(8) } else { codes };
+    let scales =
+        if values == ValueFormat::TwoBit { 0.0 } else { 16.0 * (chunks * keep as usize) as f64 / 128.0 };
+    (chunks * of_chunk) as f64 + scales
 }
 
 /// The shortest of the passes that fit the duration; at least three.

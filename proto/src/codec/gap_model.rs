@@ -11,16 +11,13 @@
 
 use std::sync::LazyLock;
 
-use super::rans::{PROBABILITY_BITS, RansDecoder, RansEncoder};
+use super::rans::{PROBABILITY_BITS, RansDecoder, RansEncoder, Raw, Share};
 
 /// Symbols of a table. With four to eight of them to s, a gap beyond the last has a probability of at most e^-8.
 const SYMBOLS: usize = 64;
 
-/// The symbol of all gaps that are too long for a symbol of their own; the gap follows raw.
+/// The symbol of all gaps whose high bits have no symbol of their own; these bits follow as a number below 2^16.
 const ESCAPE: usize = SYMBOLS - 1;
-
-/// Raw bits of an escaped gap: a chunk has at most 2^16 positions.
-const ESCAPE_BITS: u32 = 16;
 
 /// s is measured in sixteenths; it is at least 1/2, so its binary exponent in that unit is at least this.
 const SCALE_EXPONENT_MIN: u32 = 3;
@@ -61,24 +58,20 @@ impl GapModel {
         Self { tables: &TABLES }
     }
 
-    /// Rans symbols and raw numbers that one gap takes, at most.
-    pub const STEPS_MAX: usize = 2;
+    /// Symbols that one gap takes, at most.
+    pub const SYMBOLS_MAX: usize = 2;
 
     /// Appends a gap, where `1 ≤ wanted ≤ left ≤ 2^16` and `gap ≤ left − wanted`.
     pub fn push(self, gap: u32, left: u32, wanted: u32, coder: &mut RansEncoder) {
         if left == wanted {
             return;
         }
-        let (table, raw_bits) = self.table(left, wanted);
-        let symbol = (gap >> raw_bits) as usize;
-        if symbol >= ESCAPE {
-            coder.push_symbol(table.starts[ESCAPE], table.frequency(ESCAPE));
-            coder.push_raw(gap as u16, ESCAPE_BITS);
-        } else {
-            coder.push_symbol(table.starts[symbol], table.frequency(symbol));
-            if raw_bits > 0 {
-                coder.push_raw((gap & ((1 << raw_bits) - 1)) as u16, raw_bits);
-            }
+        let (table, bits) = self.table(left, wanted);
+        let (high, low) = (gap >> bits, gap & ((1 << bits) - 1));
+        let symbol = ESCAPE.min(high as usize);
+        coder.push(table.share(symbol), Raw { value: low as u16, bits });
+        if symbol == ESCAPE {
+            coder.push(point(high as u16), NO_RAW);
         }
     }
 
@@ -88,16 +81,16 @@ impl GapModel {
         if left == wanted {
             return 0;
         }
-        let (table, raw_bits) = self.table(left, wanted);
-        let symbol = table.symbol_at(coder.peek());
-        coder.take_symbol(table.starts[symbol], table.frequency(symbol));
+        let (table, bits) = self.table(left, wanted);
+        let symbol = table.symbol_at(coder.peek(bits));
+        let low = coder.take(table.share(symbol), bits);
+        let mut high = symbol as u32;
         if symbol == ESCAPE {
-            u32::from(coder.take_raw(ESCAPE_BITS))
-        } else if raw_bits > 0 {
-            (symbol as u32) << raw_bits | u32::from(coder.take_raw(raw_bits))
-        } else {
-            symbol as u32
+            let escaped = coder.peek(0);
+            coder.take(point(escaped), 0);
+            high = escaped.into();
         }
+        high << bits | u32::from(low)
     }
 
     /// The table for this state, and the number of a gap's low bits that go raw.
@@ -110,6 +103,13 @@ impl GapModel {
         let class = class_of_wanted(wanted) * SCALES + (octave + fraction) as usize;
         (&self.tables[class], raw_bits)
     }
+}
+
+const NO_RAW: Raw = Raw { value: 0, bits: 0 };
+
+/// The share of one number among 2^16 equally likely ones.
+fn point(number: u16) -> Share {
+    Share { start: number, frequency: 1 }
 }
 
 fn class_of_wanted(wanted: u32) -> usize {
@@ -147,9 +147,11 @@ impl Table {
         Self { starts, guide }
     }
 
-    fn frequency(&self, symbol: usize) -> u16 {
+    fn share(&self, symbol: usize) -> Share {
+        let start = self.starts[symbol];
+        // The last share ends at 1 << PROBABILITY_BITS, which is 0 in 16 bits.
         let end = self.starts.get(symbol + 1).copied().unwrap_or(0);
-        end.wrapping_sub(self.starts[symbol])
+        Share { start, frequency: end.wrapping_sub(start) }
     }
 
     fn symbol_at(&self, point: u16) -> usize {
@@ -168,12 +170,12 @@ mod tests {
     #[test]
     fn every_point_belongs_to_the_symbol_whose_share_it_lies_in() {
         for table in TABLES.iter() {
-            let total: u32 = (0..SYMBOLS).map(|symbol| u32::from(table.frequency(symbol))).sum();
+            let total: u32 = (0..SYMBOLS).map(|symbol| u32::from(table.share(symbol).frequency)).sum();
             assert_eq!(total, 1 << PROBABILITY_BITS);
             for point in 0..=u16::MAX {
                 let symbol = table.symbol_at(point);
                 assert!(table.starts[symbol] <= point);
-                assert!(point - table.starts[symbol] < table.frequency(symbol));
+                assert!(point - table.starts[symbol] < table.share(symbol).frequency);
             }
         }
     }

@@ -19,7 +19,7 @@ impl PositionEncoder {
 
     /// Appends `positions` (ascending, as many of each chunk as it keeps) to `out`.
     pub fn encode(&mut self, chunks: Chunks, positions: &[u32], out: &mut Vec<u8>) {
-        self.coder.reserve(GapModel::STEPS_MAX * positions.len());
+        self.coder.reserve(GapModel::SYMBOLS_MAX * positions.len());
         let mut rest = positions;
         for chunk in chunks.iter() {
             let (here, after) = rest.split_at(chunk.kept);

@@ -13,36 +13,41 @@ const STATE_MIN: u64 = 1 << 31;
 /// Bytes of the final state, which opens the stream.
 const STATE_BYTES: usize = 8;
 
-/// The share `start..start + frequency` of `1 << bits` that stands for one symbol.
-#[derive(Clone, Copy, Debug)]
-struct Step {
-    start: u16,
-    frequency: u16,
-    bits: u8,
+/// Raw bits that can go with a symbol: together they may take all but one bit of the state before it is refilled.
+const RAW_BITS_MAX: u32 = 14;
+
+/// The points `start..start + frequency` of `1 << PROBABILITY_BITS` that stand for one symbol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    pub start: u16,
+    pub frequency: u16,
+}
+
+/// The low `bits` (at most [`RAW_BITS_MAX`]) bits of a number that has no others, each as likely as not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Raw {
+    pub value: u16,
+    pub bits: u32,
 }
 
 /// Collects symbols and writes them as one stream. Its memory is reused from stream to stream.
 #[derive(Debug, Default)]
 pub(super) struct RansEncoder {
-    steps: Vec<Step>,
+    steps: Vec<(Share, Raw)>,
     words: Vec<u32>,
 }
 
 impl RansEncoder {
-    /// Makes room for `symbols` calls of the `push` functions, so that they do not allocate.
+    /// Makes room for `symbols` calls of [`RansEncoder::push`], so that they do not allocate.
     pub fn reserve(&mut self, symbols: usize) {
         self.steps.reserve(symbols);
         self.words.reserve(symbols);
     }
 
-    /// Appends the symbol that owns `start..start + frequency` of `1 << PROBABILITY_BITS`.
-    pub fn push_symbol(&mut self, start: u16, frequency: u16) {
-        self.steps.push(Step { start, frequency, bits: PROBABILITY_BITS as u8 });
-    }
-
-    /// Appends the low `bits` (at most 16) bits of a number that has no others, each as likely as not.
-    pub fn push_raw(&mut self, value: u16, bits: u32) {
-        self.steps.push(Step { start: value, frequency: 1, bits: bits as u8 });
+    /// Appends the symbol that owns `share`, and raw bits with it.
+    pub fn push(&mut self, share: Share, raw: Raw) {
+        debug_assert!(raw.bits <= RAW_BITS_MAX && raw.value >> raw.bits == 0);
+        self.steps.push((share, raw));
     }
 
     /// Writes what was pushed to `out` and forgets it. Nothing pushed, nothing written.
@@ -52,17 +57,14 @@ impl RansEncoder {
         }
         self.words.clear();
         let mut state = STATE_MIN;
-        for &Step { start, frequency, bits } in self.steps.iter().rev() {
-            let (start, frequency) = (u64::from(start), u64::from(frequency));
-            if state >= ((STATE_MIN >> bits) << 32) * frequency {
+        for (share, raw) in self.steps.iter().rev() {
+            let frequency = u64::from(share.frequency);
+            if state >= ((STATE_MIN >> (PROBABILITY_BITS + raw.bits)) << 32) * frequency {
                 self.words.push(state as u32);
                 state >>= 32;
             }
-            state = if frequency == 1 {
-                (state << bits) + start
-            } else {
-                ((state / frequency) << bits) + state % frequency + start
-            };
+            let point = u64::from(share.start) + state % frequency;
+            state = (((state / frequency) << PROBABILITY_BITS) + point) << raw.bits | u64::from(raw.value);
         }
         self.steps.clear();
         out.extend_from_slice(&state.to_le_bytes());
@@ -87,38 +89,27 @@ impl<'a> RansDecoder<'a> {
         Some(Self { state: u64::from_le_bytes(*state), words: words.iter(), is_exhausted: false })
     }
 
-    /// The point in `0..1 << PROBABILITY_BITS` that lies in the next symbol's share.
-    pub fn peek(&self) -> u16 {
-        self.state as u16
+    /// The point that lies in the share of the next symbol, which has `raw_bits` raw bits with it.
+    pub fn peek(&self, raw_bits: u32) -> u16 {
+        (self.state >> raw_bits) as u16
     }
 
-    /// Consumes the symbol that owns the share in which [`RansDecoder::peek`] lies.
-    pub fn take_symbol(&mut self, start: u16, frequency: u16) {
-        let offset = u64::from(self.peek() - start);
-        self.state = u64::from(frequency) * (self.state >> PROBABILITY_BITS) + offset;
-        self.refill();
-    }
-
-    /// Consumes `bits` (at most 16) bits.
-    pub fn take_raw(&mut self, bits: u32) -> u16 {
-        let value = self.state & ((1 << bits) - 1);
-        self.state >>= bits;
-        self.refill();
-        value as u16
+    /// Consumes the symbol in whose `share` lies what [`RansDecoder::peek`] returned, and returns its raw bits.
+    pub fn take(&mut self, share: Share, raw_bits: u32) -> u16 {
+        let raw = self.state & ((1 << raw_bits) - 1);
+        let offset = u64::from(self.peek(raw_bits).wrapping_sub(share.start));
+        self.state = u64::from(share.frequency) * (self.state >> (raw_bits + PROBABILITY_BITS)) + offset;
+        if self.state < STATE_MIN {
+            let word = self.words.next();
+            self.is_exhausted |= word.is_none();
+            self.state = self.state << 32 | u64::from(word.copied().map_or(0, u32::from_le_bytes));
+        }
+        raw as u16
     }
 
     /// Whether exactly the stream has been consumed.
     pub fn is_complete(&self) -> bool {
         self.state == STATE_MIN && !self.is_exhausted && self.words.len() == 0
-    }
-
-    fn refill(&mut self) {
-        if self.state < STATE_MIN {
-            let word = self.words.next();
-            self.is_exhausted |= word.is_none();
-            let word = word.copied().map_or(0, u32::from_le_bytes);
-            self.state = self.state << 32 | u64::from(word);
-        }
     }
 }
 
@@ -126,40 +117,39 @@ impl<'a> RansDecoder<'a> {
 mod tests {
     use super::*;
 
+    /// The i-th symbol of the test's stream.
+    fn step(i: u16) -> (Share, Raw) {
+        let shares = [(0, 60_000), (60_000, 5_535), (65_535, 1)];
+        let (start, frequency) = shares[usize::from(i % 7 % 3)];
+        let bits = u32::from(i) % (RAW_BITS_MAX + 1);
+        (Share { start, frequency }, Raw { value: i & ((1 << bits) - 1), bits })
+    }
+
+    fn encoded(symbols: u16) -> Vec<u8> {
+        let (mut encoder, mut bytes) = (RansEncoder::default(), Vec::new());
+        (0..symbols).map(step).for_each(|(share, raw)| encoder.push(share, raw));
+        encoder.finish(&mut bytes);
+        bytes
+    }
+
     #[test]
     fn symbols_and_raw_bits_come_back_in_order_and_complete() {
-        let mut encoder = RansEncoder::default();
-        let shares = [(0_u16, 60_000_u16), (60_000, 5_535), (65_535, 1)];
-        for i in 0..1000_u16 {
-            let (start, frequency) = shares[usize::from(i % 7 % 3)];
-            encoder.push_symbol(start, frequency);
-            encoder.push_raw(i, 16);
-            encoder.push_raw(i & 31, 5);
-        }
-        let mut bytes = Vec::new();
-        encoder.finish(&mut bytes);
-
+        let bytes = encoded(1000);
         let mut decoder = RansDecoder::new(&bytes).unwrap();
-        for i in 0..1000_u16 {
-            let (start, frequency) = shares[usize::from(i % 7 % 3)];
-            assert!((start..=start + (frequency - 1)).contains(&decoder.peek()));
-            decoder.take_symbol(start, frequency);
-            assert_eq!(decoder.take_raw(16), i);
-            assert_eq!(decoder.take_raw(5), i & 31);
+        for (share, raw) in (0..1000).map(step) {
+            assert!(!decoder.is_complete());
+            assert!(decoder.peek(raw.bits).wrapping_sub(share.start) < share.frequency);
+            assert_eq!(decoder.take(share, raw.bits), raw.value);
         }
         assert!(decoder.is_complete());
     }
 
     #[test]
     fn a_stream_that_is_too_short_or_too_long_is_not_complete() {
-        let mut encoder = RansEncoder::default();
-        (0..100).for_each(|i| encoder.push_raw(i, 16));
-        let mut bytes = Vec::new();
-        encoder.finish(&mut bytes);
-
+        let mut bytes = encoded(100);
         let read_all = |bytes: &[u8]| {
             let mut decoder = RansDecoder::new(bytes).unwrap();
-            (0..100).for_each(|_| _ = decoder.take_raw(16));
+            (0..100).map(step).for_each(|(share, raw)| _ = decoder.take(share, raw.bits));
             decoder.is_complete()
         };
         assert!(read_all(&bytes));

@@ -37,20 +37,13 @@ impl TopK {
             return;
         }
         let bound = self.lower_bound(values, keep);
-        self.gather_candidates(values, bound);
-        let threshold = kth_largest(&mut self.keys, &self.candidates, values, keep);
+        let count = self.gather_candidates(values, bound);
+        let candidates = &mut self.candidates[..count];
+        let threshold = kth_largest(&mut self.keys, candidates, values, keep);
 
-        let magnitude = |&candidate: &u32| key(values[candidate as usize]);
-        let above = self.candidates.iter().map(magnitude).filter(|&key| key > threshold).count();
-        let mut ties_to_keep = keep - above;
-        for candidate in &self.candidates {
-            let key = magnitude(candidate);
-            let is_kept_tie = key == threshold && ties_to_keep > 0;
-            ties_to_keep -= usize::from(is_kept_tie);
-            if key > threshold || is_kept_tie {
-                positions.push(start + candidate);
-            }
-        }
+        let above = self.keys.iter().filter(|&&key| key > threshold).count();
+        keep_from(candidates, values, threshold, keep - above);
+        positions.extend(candidates[..keep].iter().map(|candidate| start + candidate));
     }
 
     /// A magnitude that the `keep`-th largest is not below: the `keep`-th largest of the column maxima, where the
@@ -74,24 +67,45 @@ impl TopK {
         f32::from_bits(bound)
     }
 
-    /// Collects the positions of the values whose magnitude is at least `bound`, ascending.
-    fn gather_candidates(&mut self, values: &[f32], bound: f32) {
-        self.candidates.clear();
+    /// Collects the positions of the values whose magnitude is at least `bound`, ascending; returns how many they are.
+    fn gather_candidates(&mut self, values: &[f32], bound: f32) -> usize {
+        self.candidates.resize(values.len(), 0);
         let (blocks, tail) = values.as_chunks::<GATHER_VALUES>();
+        let mut count = 0;
         for (index, block) in blocks.iter().enumerate() {
             if block.iter().fold(false, |any, value| any | (value.abs() >= bound)) {
-                self.gather_from(block, index * GATHER_VALUES, bound);
+                gather_from(block, index * GATHER_VALUES, bound, &mut self.candidates, &mut count);
             }
         }
-        self.gather_from(tail, blocks.len() * GATHER_VALUES, bound);
-    }
-
-    fn gather_from(&mut self, block: &[f32], start: usize, bound: f32) {
-        let hits = block.iter().enumerate().filter(|(_, value)| value.abs() >= bound);
-        self.candidates.extend(hits.map(|(offset, _)| (start + offset) as u32));
+        gather_from(tail, blocks.len() * GATHER_VALUES, bound, &mut self.candidates, &mut count);
+        count
     }
 }
 
+/// Which values pass is as good as random, so this has no branch on it: each is written, and overwritten by the next
+/// unless it counts.
+fn gather_from(block: &[f32], start: usize, bound: f32, candidates: &mut [u32], count: &mut usize) {
+    for (offset, value) in block.iter().enumerate() {
+        candidates[*count] = (start + offset) as u32;
+        *count += usize::from(value.abs() >= bound);
+    }
+}
+
+/// Moves to the front, in their order, the candidates above the threshold and the first `ties` at it; without branches
+/// for the same reason.
+fn keep_from(candidates: &mut [u32], values: &[f32], threshold: u32, mut ties: usize) {
+    let mut kept = 0;
+    for index in 0..candidates.len() {
+        let candidate = candidates[index];
+        let key = key(values[candidate as usize]);
+        let is_kept_tie = (key == threshold) & (ties > 0);
+        ties -= usize::from(is_kept_tie);
+        candidates[kept] = candidate;
+        kept += usize::from((key > threshold) | is_kept_tie);
+    }
+}
+
+/// The k-th largest magnitude of the candidates, all of which `keys` then holds.
 fn kth_largest(keys: &mut Vec<u32>, candidates: &[u32], values: &[f32], k: usize) -> u32 {
     keys.clear();
     keys.extend(candidates.iter().map(|&candidate| key(values[candidate as usize])));

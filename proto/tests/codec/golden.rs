@@ -73,8 +73,8 @@ fn a_long_position_stream_keeps_its_hash() {
     // Covers every table that 64 of 4096 and 4 of 65536 reach, escapes included.
     let input: Vec<f32> = (0..1_u32 << 18).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32).collect();
     let golden = [
-        (4096, 64, "9251cdf8da7f62acbd39b254be4e7d3d"),
-        (65_536, 4, "e5602cdefe8c93b8ab0e29a456f55194"),
+        (4096, 64, "0cf2276aed5dde167fe412c2baf0ea86"),
+        (65_536, 4, "147009a361117f7c258f0199b839cb02"),
         (16, 5, "8e38c66df2960d6e60952c30c010680e"),
     ];
     for (chunk, keep, expected) in golden {
