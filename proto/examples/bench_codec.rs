@@ -2,8 +2,7 @@
 //!
 //! `cargo run --release -p longhaul-proto --example bench_codec [-- --quick]`
 //!
-//! `gb_per_s` counts the fragment's f32 bytes, whatever is sent of them, and is the best of several passes, as the
-//! machine may be shared. `entropy_ratio` is the bits of the positions over the floor log2 C(chunk, keep).
+//! `gb_per_s` counts the fragment's f32 bytes, whatever is sent of them, in the median time of a fragment. `entropy_ratio` is the bits of the positions over the floor log2 C(chunk, keep).
 #![allow(clippy::print_stdout, reason = "the results are this program's output")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -51,32 +50,26 @@ fn main() {
 fn measure_speed(name: &str, spec: CodecSpec, fragments: &[Vec<f32>], duration: Duration) -> Vec<Vec<u8>> {
     let mut encoder = Encoder::new(spec).expect("the cases are valid");
     let mut frames = vec![Vec::new(); fragments.len()];
-    let encode = best_pass(duration, || {
-        for (fragment, frame) in fragments.iter().zip(&mut frames) {
-            frame.clear();
-            encoder.encode(fragment, frame).expect("the fragments are finite");
-        }
+    let encode = median_time(duration, |index| {
+        frames[index].clear();
+        encoder.encode(&fragments[index], &mut frames[index]).expect("the fragments are finite");
     });
     report(&format!("encode {name}"), "gb_per_s", gb_per_s(encode));
 
     let mut residuals = vec![vec![0.0; FRAGMENT_VALUES]; fragments.len()];
     let mut frame = Vec::new();
-    let feedback = best_pass(duration, || {
-        for (fragment, residual) in fragments.iter().zip(&mut residuals) {
-            frame.clear();
-            encoder
-                .encode_with_feedback(fragment, residual, 0.95, &mut frame)
-                .expect("the fragments are finite");
-        }
+    let feedback = median_time(duration, |index| {
+        frame.clear();
+        let (delta, residual) = (&fragments[index], &mut residuals[index]);
+        encoder.encode_with_feedback(delta, residual, 0.95, &mut frame).expect("the fragments are finite");
     });
     report(&format!("encode with feedback {name}"), "gb_per_s", gb_per_s(feedback));
 
     let mut decoder = Decoder::new();
     let mut sum = vec![0.0; FRAGMENT_VALUES];
-    let decode = best_pass(duration, || {
-        for frame in &frames {
-            decoder.decode_add(frame, FRAGMENT_VALUES, 0.5, &mut sum).expect("the frames were just encoded");
-        }
+    let decode = median_time(duration, |index| {
+        let frame = &frames[index];
+        decoder.decode_add(frame, FRAGMENT_VALUES, 0.5, &mut sum).expect("the frames were just encoded");
     });
     report(&format!("decode {name}"), "gb_per_s", gb_per_s(decode));
     frames
@@ -101,22 +94,23 @@ fn value_bits(values: ValueFormat, chunks: usize, keep: u32) -> f64 {
     (chunks * of_chunk) as f64 + scales
 }
 
-/// The shortest of the passes that fit the duration; at least three.
-fn best_pass(duration: Duration, mut pass: impl FnMut()) -> Duration {
+/// The median time of one call, over whole passes through the fragments that fill the duration.
+fn median_time(duration: Duration, mut call: impl FnMut(usize)) -> Duration {
     let start = Instant::now();
-    let mut best = Duration::MAX;
-    let mut passes = 0;
-    while passes < 3 || start.elapsed() < duration {
-        let pass_start = Instant::now();
-        pass();
-        best = best.min(pass_start.elapsed());
-        passes += 1;
+    let mut times = Vec::new();
+    while start.elapsed() < duration {
+        for index in 0..FRAGMENTS {
+            let call_start = Instant::now();
+            call(index);
+            times.push(call_start.elapsed());
+        }
     }
-    best
+    let middle = times.len() / 2;
+    *times.select_nth_unstable(middle).1
 }
 
-fn gb_per_s(pass: Duration) -> f64 {
-    (FRAGMENTS * FRAGMENT_VALUES * size_of::<f32>()) as f64 / pass.as_secs_f64() / 1e9
+fn gb_per_s(fragment: Duration) -> f64 {
+    (FRAGMENT_VALUES * size_of::<f32>()) as f64 / fragment.as_secs_f64() / 1e9
 }
 
 /// Nearly normal values: sums of four uniform ones.

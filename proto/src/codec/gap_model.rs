@@ -156,6 +156,7 @@ impl Table {
 
     fn symbol_at(&self, point: u16) -> usize {
         let mut symbol = usize::from(self.guide[usize::from(point >> 8)]);
+        // A loop that is speculated through; without the branch, decoding waits for each comparison and is slower.
         while symbol < ESCAPE && self.starts[symbol + 1] <= point {
             symbol += 1;
         }

@@ -13,6 +13,9 @@ const BUCKET_VALUES: usize = 128;
 /// Values in a block of a format without scales: any number would do, this one keeps scratch memory in the L1 cache.
 const PLAIN_BLOCK_VALUES: usize = 1024;
 
+/// Values that are packed at a time.
+const PACKED_VALUES: usize = 128;
+
 /// A block with a smaller absolute maximum is sent as zeros: its scale's reciprocal stays finite, and what is
 /// reconstructed from it is never subnormal. 2^-100.
 const ABSMAX_MIN: f32 = f32::from_bits((127 - 100) << 23);
@@ -111,11 +114,11 @@ impl ValueBlocks {
             ValueFormat::Int4 => {
                 let inverse = INT4_STEPS / append_absmax(block, out);
                 let code = |value: f32| step_of::<7>(value * inverse).wrapping_add(INT4_ZERO);
-                append_packed::<4>(block, out, code);
+                append_packed::<2>(block, out, code);
             }
             ValueFormat::E3M0 => {
                 let inverse = 1.0 / append_absmax(block, out);
-                append_packed::<4>(block, out, |value| e3m0_code(value * inverse));
+                append_packed::<2>(block, out, |value| e3m0_code(value * inverse));
             }
             ValueFormat::TwoBit => {
                 let (lower, upper) = half_means(block, magnitudes);
@@ -123,12 +126,12 @@ impl ValueBlocks {
                 append_scale(upper, out);
                 let middle = 0.5 * lower + 0.5 * upper;
                 let code = |value: f32| u8::from(value.abs() >= middle) | u8::from(value < 0.0) << 1;
-                append_packed::<2>(block, out, code);
+                append_packed::<4>(block, out, code);
             }
             ValueFormat::Sign => {
                 let sum: f64 = block.iter().map(|value| f64::from(value.abs())).sum();
                 append_scale(level(sum / block.len() as f64), out);
-                append_packed::<1>(block, out, |value| u8::from(value < 0.0));
+                append_packed::<8>(block, out, |value| u8::from(value < 0.0));
             }
         }
     }
@@ -151,13 +154,13 @@ impl ValueBlocks {
                 let step = scale(0) / INT4_STEPS;
                 let levels: [f32; 16] =
                     std::array::from_fn(|code| (code as f32 - f32::from(INT4_ZERO)) * step);
-                read_packed::<4>(codes, out, &levels);
+                read_packed::<2>(codes, out, &levels);
             }
-            ValueFormat::E3M0 => read_packed::<4>(codes, out, &E3M0_LEVELS.map(|level| level * scale(0))),
+            ValueFormat::E3M0 => read_packed::<2>(codes, out, &E3M0_LEVELS.map(|level| level * scale(0))),
             ValueFormat::TwoBit => {
-                read_packed::<2>(codes, out, &[scale(0), scale(1), -scale(0), -scale(1)]);
+                read_packed::<4>(codes, out, &few_levels([scale(0), scale(1), -scale(0), -scale(1)]));
             }
-            ValueFormat::Sign => read_packed::<1>(codes, out, &[scale(0), -scale(0)]),
+            ValueFormat::Sign => read_packed::<8>(codes, out, &few_levels([scale(0), -scale(0)])),
         }
     }
 
@@ -189,21 +192,36 @@ fn read<const BYTES: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; B
     }
 }
 
-/// Appends `BITS` for each value, the low bits of a byte first. Bits of `code` above `BITS` are dropped.
-fn append_packed<const BITS: usize>(values: &[f32], out: &mut Vec<u8>, code: impl Fn(f32) -> u8) {
-    let byte = |values: &[f32]| {
-        let place = |(i, &value): (usize, &f32)| (code(value) & ((1 << BITS) - 1)) << (i * BITS);
-        values.iter().enumerate().map(place).fold(0, |byte, placed| byte | placed)
+/// Appends codes of 8 / `PER_BYTE` bits, the low bits of a byte first. Higher bits of `code` are dropped.
+fn append_packed<const PER_BYTE: usize>(values: &[f32], out: &mut Vec<u8>, code: impl Fn(f32) -> u8) {
+    let bits = 8 / PER_BYTE;
+    let byte = |codes: &[u8; PER_BYTE]| {
+        let place = |(i, code): (usize, &u8)| (code & ((1 << bits) - 1)) << (i * bits);
+        codes.iter().enumerate().map(place).fold(0, |byte, placed| byte | placed)
     };
-    out.extend(values.chunks(8 / BITS).map(byte));
+    // Codes first and then bytes: each of the two loops vectorises.
+    for values in values.chunks(PACKED_VALUES) {
+        let mut codes = [0; PACKED_VALUES];
+        codes.iter_mut().zip(values).for_each(|(slot, &value)| *slot = code(value));
+        out.extend(codes[..values.len().next_multiple_of(PER_BYTE)].as_chunks().0.iter().map(byte));
+    }
 }
 
-fn read_packed<const BITS: usize>(bytes: &[u8], out: &mut [f32], levels: &[f32]) {
-    for (values, byte) in out.chunks_mut(8 / BITS).zip(bytes) {
-        for (i, value) in values.iter_mut().enumerate() {
-            *value = levels[usize::from(byte >> (i * BITS)) & ((1 << BITS) - 1)];
-        }
+fn read_packed<const PER_BYTE: usize>(bytes: &[u8], out: &mut [f32], levels: &[f32; 16]) {
+    let bits = 8 / PER_BYTE;
+    let level = |byte: u8, i: usize| levels[usize::from(byte >> (i * bits)) & ((1 << bits) - 1)];
+    let (whole, tail) = out.as_chunks_mut::<PER_BYTE>();
+    for (values, &byte) in whole.iter_mut().zip(bytes) {
+        *values = std::array::from_fn(|i| level(byte, i));
     }
+    if let Some(&byte) = bytes.get(whole.len()) {
+        tail.iter_mut().enumerate().for_each(|(i, value)| *value = level(byte, i));
+    }
+}
+
+/// The levels of a format with fewer than four bits.
+fn few_levels<const COUNT: usize>(levels: [f32; COUNT]) -> [f32; 16] {
+    std::array::from_fn(|code| levels[code % COUNT])
 }
 
 fn all_below<const BYTES: usize, T: PartialOrd + Copy>(
