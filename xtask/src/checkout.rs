@@ -2,6 +2,7 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The root folder of the working tree.
 pub struct Checkout {
@@ -24,5 +25,35 @@ impl Checkout {
     /// The git-ignored link that `.cargo/config.toml` names as `LIBTORCH`.
     pub fn libtorch_link(&self) -> PathBuf {
         self.root.join(".libtorch")
+    }
+
+    /// The `LIBTORCH` that the user set, if any.
+    ///
+    /// Cargo hands its own default from `.cargo/config.toml` to whatever `cargo run` starts, so that value is
+    /// not the user's.
+    pub fn own_libtorch(&self) -> Option<PathBuf> {
+        let value = PathBuf::from(env::var_os("LIBTORCH")?);
+        (value != self.libtorch_link()).then_some(value)
+    }
+
+    /// Cargo at the root of this checkout, in the environment that a user's shell would give it.
+    ///
+    /// What the outer `cargo run` added is taken out again: cargo rebuilds a crate when a variable that its build
+    /// script watches changes, and `LIBTORCH` is watched by one that takes minutes.
+    pub fn cargo(&self) -> Command {
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.current_dir(&self.root);
+        if self.own_libtorch().is_none() {
+            command.env_remove("LIBTORCH");
+        }
+        for (name, _) in env::vars_os() {
+            if name
+                .to_str()
+                .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+            {
+                command.env_remove(&name);
+            }
+        }
+        command
     }
 }

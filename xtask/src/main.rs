@@ -5,8 +5,12 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool talks to its user")]
 
+mod bench;
 mod checkout;
+mod clock;
 mod setup;
+mod table;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -27,6 +31,10 @@ struct Arguments {
 enum Command {
     /// Fetch libtorch into the user's cache folder and link this checkout to it.
     Setup(setup::Options),
+    /// Verify all that CI verifies, without writing to the tree.
+    Test(verify::Options),
+    /// Run a benchmark and show its figures.
+    Bench(bench::Options),
 }
 
 fn main() -> ExitCode {
@@ -45,5 +53,7 @@ fn run(command: &Command) -> Result<()> {
     let checkout = Checkout::of_this_run();
     match command {
         Command::Setup(options) => setup::run(&checkout, options),
+        Command::Test(options) => verify::run(&checkout, options),
+        Command::Bench(options) => bench::run(&checkout, options),
     }
 }

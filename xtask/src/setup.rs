@@ -10,9 +10,8 @@ mod fetch;
 mod link;
 mod pins;
 
-use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -34,10 +33,21 @@ const ESSENTIAL_FILES: [&str; 2] = ["lib/libtorch_cpu.so", "include/torch/csrc/a
 
 /// Assembles the wanted libtorch unless it is there already, and links the checkout to it.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
-    if let Some(own) = own_libtorch(checkout) {
+    if let Some(own) = checkout.own_libtorch() {
         return accept_own(&own);
     }
     install(checkout, if options.cuda { Variant::Cuda } else { Variant::Cpu })
+}
+
+/// Makes sure that the checkout can build: keeps whatever usable libtorch it has, else installs the CPU one.
+pub fn ensure(checkout: &Checkout) -> Result<()> {
+    if let Some(own) = checkout.own_libtorch() {
+        return accept_own(&own);
+    }
+    if missing_essential(&checkout.libtorch_link()).is_none() {
+        return Ok(());
+    }
+    install(checkout, Variant::Cpu)
 }
 
 fn install(checkout: &Checkout, variant: Variant) -> Result<()> {
@@ -59,15 +69,6 @@ fn install(checkout: &Checkout, variant: Variant) -> Result<()> {
         }
     }
     link::point(&checkout.libtorch_link(), &assembled)
-}
-
-/// The `LIBTORCH` that the user set, if any.
-///
-/// Cargo hands its own default from `.cargo/config.toml` to whatever `cargo run` starts, so that value is not
-/// the user's.
-fn own_libtorch(checkout: &Checkout) -> Option<PathBuf> {
-    let value = PathBuf::from(env::var_os("LIBTORCH")?);
-    (value != checkout.libtorch_link()).then_some(value)
 }
 
 /// Checks a libtorch that the user brought along; nothing is fetched or linked then.

@@ -1,0 +1,124 @@
+//! `cargo xtask bench NAME`: runs a benchmark in release and shows its figures.
+
+mod figures;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+
+use crate::bench::figures::{Figure, render};
+use crate::checkout::Checkout;
+use crate::setup;
+
+/// What `cargo xtask bench` accepts.
+#[derive(Args)]
+pub struct Options {
+    /// Which benchmark.
+    name: Name,
+    /// Print the benchmark's JSON lines instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Take seconds, for a look; figures to keep need the whole run.
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Name {
+    /// Encoding and decoding of updates.
+    Codec,
+    /// The transport over emulated links.
+    Transport,
+    /// Training across an emulated WAN, with the real binaries.
+    Wan,
+    /// The training engine alone.
+    Train,
+}
+
+impl Name {
+    /// The package, and the target in it, that is the benchmark.
+    fn target(self) -> [&'static str; 4] {
+        match self {
+            Self::Codec => ["--package", "longhaul-proto", "--example", "bench_codec"],
+            Self::Transport => ["--package", "longhaul-tests", "--bin", "bench-transport"],
+            Self::Wan => ["--package", "longhaul-tests", "--bin", "bench-wan"],
+            Self::Train => ["--package", "longhaul-worker", "--example", "bench_train"],
+        }
+    }
+
+    /// Whether the worker is part of it, and so libtorch.
+    fn needs_libtorch(self) -> bool {
+        matches!(self, Self::Wan | Self::Train)
+    }
+}
+
+/// Builds the benchmark, runs it and prints what it measured.
+///
+/// # Errors
+/// When it does not build, fails, or prints something other than figures.
+pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
+    if options.name.needs_libtorch() {
+        setup::ensure(checkout)?;
+    }
+    if matches!(options.name, Name::Wan) {
+        build_binaries(checkout)?;
+    }
+    let mut command = checkout.cargo();
+    command.args(["run", "--release", "--locked"]).args(options.name.target());
+    if options.quick {
+        command.args(["--", "--quick"]);
+    }
+    if options.json {
+        let status = command.stdin(Stdio::null()).status().context("start the benchmark")?;
+        if !status.success() {
+            bail!("the benchmark failed: {status}");
+        }
+        return Ok(());
+    }
+    print!("{}", render(&figures_of(&mut command)?));
+    Ok(())
+}
+
+/// The benchmark across a WAN starts the binaries of other packages, which `cargo run` does not build for it.
+fn build_binaries(checkout: &Checkout) -> Result<()> {
+    let status = checkout
+        .cargo()
+        .args(["build", "--release", "--locked", "--bins"])
+        .args([
+            "--package",
+            "longhaul-coordinator",
+            "--package",
+            "longhaul-worker",
+            "--package",
+            "longhaul-tests",
+        ])
+        .status()
+        .context("start cargo build")?;
+    if !status.success() {
+        bail!("the binaries do not build");
+    }
+    Ok(())
+}
+
+/// Runs the benchmark, whose progress goes straight to our standard error.
+fn figures_of(command: &mut Command) -> Result<Vec<Figure>> {
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("start the benchmark")?;
+    let mut figures = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).lines() {
+            let line = line.context("read the benchmark's output")?;
+            figures.push(serde_json::from_str(&line).with_context(|| format!("read the figure {line:?}"))?);
+        }
+    }
+    let status = child.wait().context("wait for the benchmark")?;
+    if !status.success() {
+        bail!("the benchmark failed: {status}");
+    }
+    if figures.is_empty() {
+        bail!("the benchmark printed no figures");
+    }
+    Ok(figures)
+}

@@ -1,0 +1,141 @@
+//! One step of the verification: announced, timed, and loud only when it fails.
+
+use std::fmt;
+use std::io::{Read, pipe};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::clock;
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It passed.
+    Passed,
+    /// It did not pass.
+    Failed,
+    /// It could not run here, and a notice said why.
+    Skipped,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Passed => "ok",
+            Self::Failed => "FAILED",
+            Self::Skipped => "skipped",
+        })
+    }
+}
+
+/// What the closing table says of a step.
+pub struct Report {
+    /// The step's name.
+    pub name: &'static str,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+/// A step that has been announced and whose clock runs.
+pub struct Step {
+    name: &'static str,
+    started: Instant,
+}
+
+impl Step {
+    /// Announces the step.
+    pub fn new(name: &'static str) -> Self {
+        println!("==> {name}");
+        Self { name, started: clock::now() }
+    }
+
+    /// Runs a command and shows its output only if it fails.
+    pub fn captured(self, command: &mut Command) -> Report {
+        self.checked(|| run_captured(command))
+    }
+
+    /// Runs a command whose output is shown as it comes.
+    pub fn streamed(self, command: &mut Command) -> Report {
+        self.checked(|| {
+            let status =
+                command.stdin(Stdio::null()).status().with_context(|| format!("start {command:?}"))?;
+            if !status.success() {
+                bail!("{command:?}: {status}");
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs a check of our own and shows its error.
+    pub fn checked(self, check: impl FnOnce() -> Result<()>) -> Report {
+        let outcome = match check() {
+            Ok(()) => Outcome::Passed,
+            Err(error) => {
+                println!("{error:#}");
+                Outcome::Failed
+            }
+        };
+        self.report(outcome)
+    }
+
+    /// Gives the step up, saying why.
+    pub fn skipped(self, notice: &str) -> Report {
+        println!("notice: {notice}");
+        self.report(Outcome::Skipped)
+    }
+
+    fn report(self, outcome: Outcome) -> Report {
+        let duration = clock::now() - self.started;
+        println!("    {} {outcome} in {:.1} s", self.name, duration.as_secs_f64());
+        Report { name: self.name, outcome, duration }
+    }
+}
+
+/// Runs a command; its error, if it fails, is the output it wrote.
+fn run_captured(command: &mut Command) -> Result<()> {
+    // One pipe for both streams keeps their lines in order.
+    let (mut reader, writer) = pipe().context("make a pipe")?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone().context("share a pipe")?)
+        .stderr(writer)
+        .spawn()
+        .with_context(|| format!("start {command:?}"))?;
+    // The command holds the pipe's writing end until it is told otherwise, and reading would not end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut output = Vec::new();
+    let read = reader.read_to_end(&mut output);
+    let status = child.wait().with_context(|| format!("wait for {command:?}"))?;
+    read.context("read a command's output")?;
+    if !status.success() {
+        bail!("{}\n{command:?}: {status}", String::from_utf8_lossy(&output).trim_end());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_command_is_reported_with_both_streams_in_order() {
+        let error =
+            run_captured(Command::new("sh").args(["-c", "echo one; echo two >&2; echo three; exit 3"]))
+                .unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("one\ntwo\nthree\n"), "{text}");
+        assert!(text.contains("exit status: 3"), "{text}");
+    }
+
+    #[test]
+    fn a_command_that_cannot_start_fails_its_step() {
+        let report = Step::new("nonsense").captured(&mut Command::new("/nonexistent/tool"));
+        assert_eq!(report.outcome, Outcome::Failed);
+        let report = Step::new("sense").captured(&mut Command::new("true"));
+        assert_eq!(report.outcome, Outcome::Passed);
+    }
+}
