@@ -1,2 +1,4 @@
 //! Everything that crosses a network, and the pure protocol logic behind it.
 #![forbid(unsafe_code)]
+
+pub mod transport;
