@@ -28,8 +28,11 @@ pub(super) const PROBE_RTT_FILL: f64 = 0.5;
 const BETA: f64 = 0.7;
 /// Part of the long-term bound used between probes; the rest is left to newcomers (BBRv3's Headroom).
 const HEADROOM: f64 = 0.15;
-/// A round of probing up without congestion raises the long-term bound by this factor.
-const CEILING_GROWTH: f64 = 1.25;
+/// What the first round of probing up without congestion adds to the long-term bound; each further one adds
+/// twice as much, up to [`CEILING_GROWTH_MAX`]. Gentle at first, so that a shallow queue is not overfilled at
+/// each probe; quick after that, for a path that became faster.
+const CEILING_GROWTH_MIN: f64 = 0.02;
+const CEILING_GROWTH_MAX: f64 = 0.25;
 /// Packets that may always be in flight: enough for losses to be noticed without a timeout (BBRv3).
 const WINDOW_PACKETS_MIN: f64 = 4.0;
 /// Packets on top of a rate's window, so that the rounding of delayed acknowledgements does not lower it.
@@ -59,6 +62,7 @@ pub struct RateController {
     full_pipe: FullPipe,
     /// Bytes in flight that overfilled the path's queue when last probed.
     ceiling: Option<f64>,
+    ceiling_growth: f64,
     reacted_this_round: bool,
     window: f64,
 }
@@ -72,6 +76,7 @@ impl RateController {
             cycle: Cycle::new(now),
             full_pipe: FullPipe::default(),
             ceiling: None,
+            ceiling_growth: CEILING_GROWTH_MIN,
             reacted_this_round: false,
             window: config.initial_window_bytes as f64,
         }
@@ -127,7 +132,8 @@ impl RateController {
     fn finish_round(&mut self, congested: bool) {
         let phase = self.cycle.phase();
         if phase == Phase::Up && !congested {
-            self.ceiling = self.ceiling.map(|ceiling| ceiling * CEILING_GROWTH);
+            self.ceiling = self.ceiling.map(|ceiling| ceiling * (1.0 + self.ceiling_growth));
+            self.ceiling_growth = (2.0 * self.ceiling_growth).min(CEILING_GROWTH_MAX);
         }
         let undisturbed = matches!(phase, Phase::Cruise | Phase::Refill) && !congested;
         self.model.start_round(undisturbed);
@@ -148,11 +154,13 @@ impl RateController {
             return;
         }
         match self.cycle.phase() {
-            Phase::Startup | Phase::Refill | Phase::Up => {
+            // What is lost in `Down` was sent by the probe before.
+            Phase::Startup | Phase::Refill | Phase::Up | Phase::Down => {
                 let pipe = self.model.pipe_bytes();
+                self.ceiling_growth = CEILING_GROWTH_MIN;
                 self.ceiling = Some((self.model.in_flight() as f64).max(pipe * BETA));
             }
-            Phase::Cruise | Phase::Down => self.model.bandwidth.reduce(),
+            Phase::Cruise => self.model.bandwidth.reduce(),
             Phase::Drain | Phase::ProbeRtt => {}
         }
     }
@@ -174,12 +182,13 @@ impl RateController {
             let wanted = model.bytes_for_gain(gain) + ACK_QUANTUM_PACKETS * packet;
             wanted.min(PIPE_GAIN.max(gain * PIPE_GAIN) * pipe + model.aggregation_bytes())
         };
+        let steady = at_rate(1.0).max(pipe + model.aggregation_bytes());
         let ceiling = self.ceiling.unwrap_or(f64::INFINITY);
         let window = match self.cycle.phase() {
             Phase::Startup => self.window.max(STARTUP_GAIN * pipe + model.aggregation_bytes()),
             Phase::Drain => pipe,
-            Phase::Cruise => at_rate(1.0).min(self.ceiling_with_headroom()),
-            Phase::Refill => at_rate(1.0).min(ceiling),
+            Phase::Cruise => steady.min(self.ceiling_with_headroom()),
+            Phase::Refill => steady.min(ceiling),
             Phase::Up => at_rate(UP_GAIN).min(ceiling),
             Phase::Down => at_rate(DOWN_GAIN).min(self.ceiling_with_headroom()),
             Phase::ProbeRtt => pipe * PROBE_RTT_FILL,
