@@ -21,8 +21,8 @@ impl AckAggregation {
         Self { filter: WindowedMax::new(), epoch: None, epoch_acked: 0.0 }
     }
 
-    /// `acked` bytes were acknowledged at `now`, on a path of `rate` bytes/s, with `window` bytes allowed.
-    pub(super) fn handle_ack(&mut self, now: Instant, acked: u64, rate: f64, window: u64) {
+    /// `acked` bytes were acknowledged at `now`, on a path of `rate` bytes/s.
+    pub(super) fn handle_ack(&mut self, now: Instant, acked: u64, rate: f64) {
         let elapsed = self.epoch.map_or(0.0, |epoch| now.saturating_duration_since(epoch).as_secs_f64());
         let mut expected = rate * elapsed;
         if self.epoch.is_none() || self.epoch_acked <= expected {
@@ -31,16 +31,22 @@ impl AckAggregation {
             expected = 0.0;
         }
         self.epoch_acked += acked as f64;
-        self.filter.observe((self.epoch_acked - expected).min(window as f64));
+        self.filter.observe(self.epoch_acked - expected);
     }
 
     pub(super) fn handle_round(&mut self) {
         self.filter.advance();
     }
 
-    /// Bytes to allow in flight beyond what rate and round trip ask for.
-    pub(super) fn extra_bytes(&self) -> f64 {
+    /// The largest burst of late, in bytes.
+    pub(super) fn largest_burst(&self) -> f64 {
         self.filter.max()
+    }
+
+    /// The burst that came in each round, in bytes: the way of this path, not the other direction's queue
+    /// draining once.
+    pub(super) fn usual_burst(&self) -> f64 {
+        self.filter.min_closed()
     }
 }
 
@@ -56,12 +62,12 @@ mod tests {
         let mut aggregation = AckAggregation::new();
         // 1 MB/s, acknowledged every 20 ms in bursts of 20 kB.
         for burst in 1..50 {
-            aggregation.handle_ack(start + Duration::from_millis(20) * burst, 20_000, 1e6, 1_000_000);
+            aggregation.handle_ack(start + Duration::from_millis(20) * burst, 20_000, 1e6);
         }
-        assert!((aggregation.extra_bytes() - 20_000.0).abs() < 1.0, "{}", aggregation.extra_bytes());
+        assert!((aggregation.largest_burst() - 20_000.0).abs() < 1.0, "{}", aggregation.largest_burst());
         for _ in 0..10 {
             aggregation.handle_round();
         }
-        assert_eq!(aggregation.extra_bytes(), 0.0);
+        assert_eq!(aggregation.largest_burst(), 0.0);
     }
 }

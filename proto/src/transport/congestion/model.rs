@@ -23,6 +23,16 @@ pub(super) struct PathModel {
     in_flight: u64,
 }
 
+/// How far to trust a delivery rate seen over one round trip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Judgement {
+    /// Take it: start-up must not lag behind.
+    Quick,
+    /// Only if the last whole round shows it as well: when the opposite direction drains its queue,
+    /// acknowledgements come compressed, and a single round trip shows up to a quarter too much.
+    Cautious,
+}
+
 /// One batch of acknowledgements, evaluated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Batch {
@@ -46,7 +56,9 @@ impl PathModel {
     }
 
     pub(super) fn handle_sent(&mut self, now: Instant) {
-        self.sampler.handle_sent(now, self.smoothed_rtt);
+        if self.sampler.handle_sent(now, self.smoothed_rtt) {
+            self.rounds.forget_times();
+        }
     }
 
     pub(super) fn handle_ack(&mut self, now: Instant, sent: Instant, bytes: u64, smoothed_rtt: Duration) {
@@ -62,15 +74,21 @@ impl PathModel {
         now: Instant,
         in_flight: u64,
         app_limited: bool,
-        window: u64,
+        judgement: Judgement,
     ) -> Option<Batch> {
         self.in_flight = in_flight;
         let acked = std::mem::take(&mut self.batch_acked);
-        let sample = self.sampler.finish_batch(now, in_flight, app_limited)?;
-        let round_ended = self.rounds.handle_ack(sample.delivered_at_send, self.sampler.delivered());
+        let mut sample = self.sampler.finish_batch(now, in_flight, app_limited)?;
+        let delivered = self.sampler.delivered();
+        let round_ended = self.rounds.handle_ack(now, sample.delivered_at_send, delivered);
+        if judgement == Judgement::Cautious
+            && let Some(rate) = self.rounds.delivery_rate(now, delivered)
+        {
+            sample.rate = sample.rate.min(rate);
+        }
         self.min_rtt.handle_sample(now, sample.rtt);
         self.bandwidth.handle_sample(&sample);
-        self.aggregation.handle_ack(now, acked, self.bandwidth.rate(), window);
+        self.aggregation.handle_ack(now, acked, self.bandwidth.rate());
         Some(Batch { sample, round_ended })
     }
 
@@ -96,8 +114,8 @@ impl PathModel {
         gain * self.bandwidth.rate() * self.smoothed_rtt.as_secs_f64()
     }
 
-    /// Bytes to allow beyond the pipe for acknowledgements that come in bursts.
-    pub(super) fn aggregation_bytes(&self) -> f64 {
-        self.aggregation.extra_bytes()
+    /// The bursts in which acknowledgements come.
+    pub(super) fn aggregation(&self) -> &AckAggregation {
+        &self.aggregation
     }
 }

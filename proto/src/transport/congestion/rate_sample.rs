@@ -71,15 +71,17 @@ impl RateSampler {
 
     /// A datagram (or several) left at `now`. After idling, the time in which nothing was sent must not count
     /// as time in which little was delivered; `rtt` is how long to wait before taking a send for a new start.
-    pub(super) fn handle_sent(&mut self, now: Instant, rtt: Duration) {
-        if self.idle && (self.stale || now.saturating_duration_since(self.first_sent) > rtt) {
+    /// True when this send is one.
+    pub(super) fn handle_sent(&mut self, now: Instant, rtt: Duration) -> bool {
+        let restarts = self.idle && (self.stale || now.saturating_duration_since(self.first_sent) > rtt);
+        if restarts {
             self.first_sent = now;
             self.delivered_at = now;
             self.snapshots.clear();
             self.stale = true;
         }
-        if !self.stale {
-            return;
+        if !std::mem::take(&mut self.stale) {
+            return false;
         }
         if self.snapshots.len() == SNAPSHOTS_MAX {
             self.snapshots.pop_front();
@@ -91,7 +93,7 @@ impl RateSampler {
             first_sent: self.first_sent,
             app_limited: self.delivered < self.app_limited_until,
         });
-        self.stale = false;
+        restarts
     }
 
     /// A packet of `bytes` that left at `sent` was acknowledged.

@@ -28,6 +28,13 @@ impl<const SLOTS: usize> WindowedMax<SLOTS> {
         }
     }
 
+    /// The smallest of the closed slots' maxima: what each of them reached.
+    pub(super) fn min_closed(&self) -> f64 {
+        let closed = self.slots.len().saturating_sub(1);
+        let min = self.slots.iter().take(closed).copied().fold(f64::INFINITY, f64::min);
+        if min.is_finite() { min } else { 0.0 }
+    }
+
     pub(super) fn max(&self) -> f64 {
         self.slots.iter().copied().fold(0.0, f64::max)
     }
