@@ -1,2 +1,10 @@
 //! The vocabulary of a run, free of clocks, sockets and tensors.
 #![forbid(unsafe_code)]
+
+pub mod config;
+pub mod id;
+pub mod plan;
+pub mod sampler;
+pub mod schedule;
+pub mod timeline;
+pub mod units;

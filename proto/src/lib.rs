@@ -1,4 +1,6 @@
 //! Everything that crosses a network, and the pure protocol logic behind it.
 #![forbid(unsafe_code)]
 
+pub mod control;
+pub mod frame;
 pub mod transport;

@@ -1,0 +1,229 @@
+//! What the values of a `run.toml` must satisfy, alone and together.
+
+use super::{ConfigError, ModelKind, RunConfig, SyncPreset};
+
+/// Dense f32, a fragment of this size is the largest frame body that the transport takes: 16 MiB.
+const FRAGMENT_VALUES_MAX: u32 = 4 << 20;
+
+impl RunConfig {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        self.check_run()?;
+        self.check_model()?;
+        self.check_train()?;
+        self.check_sync()
+    }
+
+    fn check_run(&self) -> Result<(), ConfigError> {
+        positive("run.workers", self.run.workers)?;
+        positive("run.steps", self.run.steps)?;
+        let share = self.data.validation_share;
+        if !(0.0..=0.5).contains(&share) {
+            return Err(ConfigError::value("data.validation_share", share, "must lie between 0 and 0.5"));
+        }
+        positive("faults.silent_after_ms", self.faults.silent_after_ms)?;
+        positive("checkpoint.keep", self.checkpoint.keep)
+    }
+
+    fn check_model(&self) -> Result<(), ConfigError> {
+        let model = &self.model;
+        positive("model.layers", model.layers)?;
+        positive("model.width", model.width)?;
+        positive("model.heads", model.heads)?;
+        positive("model.context", model.context)?;
+        if !model.width.is_multiple_of(model.heads) {
+            let reason = format!("must be a multiple of model.heads = {}", model.heads);
+            return Err(ConfigError::value("model.width", model.width, reason));
+        }
+        if let Some(kv_heads) = model.kv_heads {
+            if model.kind == ModelKind::Gpt2 {
+                let reason = "gpt2 has as many key heads as query heads; remove it, or take kind = \"llama\"";
+                return Err(ConfigError::value("model.kv_heads", kv_heads, reason));
+            }
+            if kv_heads == 0 || !model.heads.is_multiple_of(kv_heads) {
+                let reason = format!("must divide model.heads = {}", model.heads);
+                return Err(ConfigError::value("model.kv_heads", kv_heads, reason));
+            }
+        }
+        if model.kind == ModelKind::Llama && !(model.width / model.heads).is_multiple_of(2) {
+            let reason = "rotary positions need an even width of a head (model.width / model.heads)";
+            return Err(ConfigError::value("model.heads", model.heads, reason));
+        }
+        let length = self.data.sequence_length;
+        positive("data.sequence_length", length)?;
+        if length > model.context {
+            let reason = format!("must not exceed model.context = {}", model.context);
+            return Err(ConfigError::value("data.sequence_length", length, reason));
+        }
+        Ok(())
+    }
+
+    fn check_train(&self) -> Result<(), ConfigError> {
+        let train = &self.train;
+        positive("train.batch", train.batch)?;
+        positive("train.micro_batch", train.micro_batch)?;
+        if !train.batch.is_multiple_of(self.run.workers) {
+            let reason = format!(
+                "the sequences of a step are divided among run.workers = {0}, so it must be a multiple of {0}; \
+                 the nearest is {1}",
+                self.run.workers,
+                train.batch.next_multiple_of(self.run.workers)
+            );
+            return Err(ConfigError::value("train.batch", train.batch, reason));
+        }
+        let numbers = [
+            ("train.learning_rate", train.learning_rate, f64::MIN_POSITIVE, f64::MAX),
+            ("train.final_learning_rate_share", train.final_learning_rate_share, 0.0, 1.0),
+            ("train.weight_decay", train.weight_decay, 0.0, 1e3),
+            ("train.beta1", train.beta1, 0.0, 1.0 - f64::EPSILON),
+            ("train.beta2", train.beta2, 0.0, 1.0 - f64::EPSILON),
+            ("train.epsilon", train.epsilon, f64::MIN_POSITIVE, 1.0),
+            ("train.gradient_clip", train.gradient_clip, 0.0, f64::MAX),
+        ];
+        for (key, value, low, high) in numbers {
+            if !(low..=high).contains(&value) {
+                let reason = format!("must lie between {low:e} and {high:e}");
+                return Err(ConfigError::value(key, value, reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_sync(&self) -> Result<(), ConfigError> {
+        let sync = &self.sync;
+        positive("sync.every", sync.every)?;
+        positive("sync.opening_every", sync.opening_every)?;
+        if !(sync.chunk.is_power_of_two() && (16..=65_536).contains(&sync.chunk)) {
+            return Err(ConfigError::value(
+                "sync.chunk",
+                sync.chunk,
+                "must be a power of two from 16 to 65536",
+            ));
+        }
+        for (key, keep) in [("sync.keep", sync.keep), ("sync.opening_keep", sync.opening_keep)] {
+            if keep == 0 || keep > sync.chunk {
+                let reason = format!("must lie between 1 and sync.chunk = {}", sync.chunk);
+                return Err(ConfigError::value(key, keep, reason));
+            }
+        }
+        let fragment = sync.fragment_values;
+        if fragment == 0 || !fragment.is_multiple_of(sync.chunk) || fragment > FRAGMENT_VALUES_MAX {
+            let reason =
+                format!("must be a multiple of sync.chunk = {} up to {FRAGMENT_VALUES_MAX}", sync.chunk);
+            return Err(ConfigError::value("sync.fragment_values", fragment, reason));
+        }
+        let shortest = if sync.opening_rounds > 0 { sync.every.min(sync.opening_every) } else { sync.every };
+        if sync.preset == SyncPreset::SparseLocal && sync.overlap >= shortest {
+            let reason = format!(
+                "a round's result must be applied before the next round begins, {shortest} steps later; \
+                 at most {}",
+                shortest - 1
+            );
+            return Err(ConfigError::value("sync.overlap", sync.overlap, reason));
+        }
+        for (key, value) in
+            [("sync.error_decay", sync.error_decay), ("sync.outer_learning_rate", sync.outer_learning_rate)]
+        {
+            if !(value > 0.0 && value <= 2.0) || key == "sync.error_decay" && value > 1.0 {
+                return Err(ConfigError::value(
+                    key,
+                    value,
+                    "must be positive, and at most 1 for the decay, 2 for the rate",
+                ));
+            }
+        }
+        if sync.deadline_floor_ms == 0 || sync.deadline_floor_ms > sync.deadline_ceiling_ms {
+            let reason =
+                format!("must lie between 1 and sync.deadline_ceiling_ms = {}", sync.deadline_ceiling_ms);
+            return Err(ConfigError::value("sync.deadline_floor_ms", sync.deadline_floor_ms, reason));
+        }
+        if !(sync.deadline_mads >= 0.0 && sync.deadline_mads.is_finite()) {
+            return Err(ConfigError::value("sync.deadline_mads", sync.deadline_mads, "must be zero or more"));
+        }
+        Ok(())
+    }
+}
+
+fn positive<T: PartialEq + From<u8> + ToString>(key: &'static str, value: T) -> Result<(), ConfigError> {
+    if value == T::from(0) {
+        return Err(ConfigError::value(key, value, "must be at least 1"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::RunConfig;
+
+    const SMALL: &str = r#"
+        [run]
+        name = "small"
+        workers = 4
+        steps = 100
+        [model]
+        kind = "gpt2"
+        layers = 4
+        width = 128
+        heads = 4
+        context = 128
+        [data]
+        path = "text.txt"
+        sequence_length = 128
+    "#;
+
+    fn refusal(extra: &str) -> String {
+        RunConfig::parse(&format!("{SMALL}\n{extra}")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_effective_config_parses_to_itself() {
+        let config = RunConfig::parse(SMALL).unwrap();
+        assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_the_nearest_known_one() {
+        let message = refusal("[train]\nlerning_rate = 0.1");
+        assert!(message.contains("unknown key `lerning_rate`, did you mean `learning_rate`?"), "{message}");
+        let message = refusal("[sync]\nzzz = 1");
+        assert!(!message.contains("did you mean") && message.contains("preset, every"), "{message}");
+        let message = refusal("[snyc]\nevery = 1");
+        assert!(message.contains("did you mean `sync`?"), "{message}");
+    }
+
+    #[test]
+    fn an_ill_typed_value_is_refused_with_its_line() {
+        let message = refusal("[train]\nbatch = \"many\"");
+        assert!(message.starts_with("line 17:") && message.contains("expected u32"), "{message}");
+    }
+
+    #[test]
+    fn a_batch_that_does_not_divide_is_refused_with_the_nearest_that_does() {
+        let message = refusal("[train]\nbatch = 33");
+        assert!(message.contains("train.batch = 33") && message.contains("the nearest is 36"), "{message}");
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused_by_name() {
+        for (extra, key) in [
+            ("[sync]\nchunk = 100", "sync.chunk"),
+            ("[sync]\nkeep = 5000", "sync.keep"),
+            ("[sync]\noverlap = 15", "sync.overlap"),
+            ("[sync]\nopening_rounds = 1", "sync.overlap"),
+            ("[sync]\nerror_decay = 1.5", "sync.error_decay"),
+            ("[sync]\nfragment_values = 5000", "sync.fragment_values"),
+            ("[train]\nbeta1 = 1.0", "train.beta1"),
+            ("[train]\nlearning_rate = nan", "train.learning_rate"),
+        ] {
+            let message = refusal(extra);
+            assert!(message.starts_with(key), "{extra}: {message}");
+        }
+        for (from, to, key) in [
+            ("width = 128", "width = 130", "model.width"),
+            ("sequence_length = 128", "sequence_length = 129", "data.sequence_length"),
+            ("workers = 4", "workers = 0", "run.workers"),
+        ] {
+            let message = RunConfig::parse(&SMALL.replace(from, to)).unwrap_err().to_string();
+            assert!(message.starts_with(key), "{message}");
+        }
+    }
+}

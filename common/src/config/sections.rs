@@ -1,0 +1,315 @@
+//! The tables and keys of `run.toml`.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, Precision, ValueFormat};
+use crate::schedule::RoundSchedule;
+
+/// A whole `run.toml`, checked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunConfig {
+    /// The run itself.
+    pub run: RunSection,
+    /// What is trained.
+    pub model: ModelConfig,
+    /// What it is trained on.
+    pub data: DataConfig,
+    /// How it is trained on each worker.
+    #[serde(default)]
+    pub train: TrainConfig,
+    /// How sites exchange what they learnt.
+    #[serde(default)]
+    pub sync: SyncConfig,
+    /// What is kept on disk.
+    #[serde(default)]
+    pub checkpoint: CheckpointConfig,
+    /// When somebody counts as lost.
+    #[serde(default)]
+    pub faults: FaultConfig,
+}
+
+/// `[run]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunSection {
+    /// A name for people.
+    pub name: String,
+    /// Training starts when this many workers have joined.
+    pub workers: u32,
+    /// Steps that each worker makes.
+    pub steps: u64,
+    /// Everything random in the run follows from it.
+    #[serde(default = "RunSection::default_seed")]
+    pub seed: u64,
+}
+
+impl RunSection {
+    fn default_seed() -> u64 {
+        1
+    }
+}
+
+/// The architecture family, which fixes parameter names and layouts as Hugging Face writes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// GPT-2: learnt positions, LayerNorm, GELU, biases (Radford et al. 2019).
+    Gpt2,
+    /// Llama: rotary positions, RMSNorm, SwiGLU, grouped-query attention, no biases (Touvron et al. 2023).
+    Llama,
+}
+
+/// `[model]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// `gpt2` or `llama`.
+    pub kind: ModelKind,
+    /// Transformer blocks.
+    pub layers: u32,
+    /// Width of the residual stream.
+    pub width: u32,
+    /// Attention heads.
+    pub heads: u32,
+    /// Key and value heads, llama only. Default: as many as `heads`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_heads: Option<u32>,
+    /// Inner width of the feed-forward part. Default: 4 × width (gpt2), ⅔ of that rounded up to a multiple of 64 (llama).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feed_forward_width: Option<u32>,
+    /// The longest sequence, in tokens.
+    pub context: u32,
+    /// Entries of the vocabulary. Default: those of the tokenizer (256 for bytes).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<u32>,
+    /// Whether the output projection is the token embedding. Default: yes for gpt2, no for llama.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tied_embeddings: Option<bool>,
+}
+
+/// `[data]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// A UTF-8 text file, plain or `.zst`, on each worker's machine (`worker join --data` names another place there).
+    pub path: PathBuf,
+    /// `bytes`, or the path of a `tokenizer.json`.
+    #[serde(default = "DataConfig::default_tokenizer")]
+    pub tokenizer: String,
+    /// Tokens in a training sequence.
+    pub sequence_length: u32,
+    /// The share at the end of the text that is held out for validation.
+    #[serde(default = "DataConfig::default_validation_share")]
+    pub validation_share: f64,
+}
+
+impl DataConfig {
+    /// The tokenizer's name for plain bytes.
+    pub const BYTES: &str = "bytes";
+
+    fn default_tokenizer() -> String {
+        Self::BYTES.to_owned()
+    }
+
+    fn default_validation_share() -> f64 {
+        0.05
+    }
+}
+
+/// `[train]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainConfig {
+    /// Sequences in a step, over all workers.
+    pub batch: u32,
+    /// Sequences that a worker runs through the model at once; more are accumulated.
+    pub micro_batch: u32,
+    /// Peak learning rate of AdamW.
+    pub learning_rate: f64,
+    /// The learning rate at the end of the run, as a share of the peak (cosine decay).
+    pub final_learning_rate_share: f64,
+    /// Steps over which the learning rate rises to its peak.
+    pub warmup_steps: u64,
+    /// AdamW's decoupled weight decay, on matrices only.
+    pub weight_decay: f64,
+    /// AdamW's β₁.
+    pub beta1: f64,
+    /// AdamW's β₂.
+    pub beta2: f64,
+    /// AdamW's ε.
+    pub epsilon: f64,
+    /// The gradient's norm is clipped to this; 0 turns clipping off.
+    pub gradient_clip: f64,
+    /// Number format of forward and backward passes: `f32` or `bf16`.
+    pub precision: Precision,
+    /// Validation after every so many rounds; 0: only at the end.
+    pub evaluate_every_rounds: u64,
+    /// Batches of a validation, each of `micro_batch` sequences.
+    pub evaluate_batches: u32,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            batch: 32,
+            micro_batch: 8,
+            learning_rate: 1e-3,
+            final_learning_rate_share: 0.1,
+            warmup_steps: 20,
+            weight_decay: 0.1,
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            gradient_clip: 1.0,
+            precision: Precision::F32,
+            evaluate_every_rounds: 0,
+            evaluate_batches: 8,
+        }
+    }
+}
+
+/// The strategies, named after their papers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SyncPreset {
+    /// Gradients after each step, averaged before the optimiser runs.
+    Dense,
+    /// Parameter deltas after several local steps, chunked top-k with error feedback (SparseLoCo, 2508.15706).
+    SparseLocal,
+}
+
+/// `[sync]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SyncConfig {
+    /// `sparse-local` or `dense`.
+    pub preset: SyncPreset,
+    /// sparse-local: steps between rounds (H).
+    pub every: u64,
+    /// sparse-local: steps after which a round's result is applied (τ); training goes on in between.
+    pub overlap: u64,
+    /// sparse-local: values in a chunk for top-k, a power of two.
+    pub chunk: u32,
+    /// sparse-local: values kept of each chunk.
+    pub keep: u32,
+    /// Number format on the wire. Default: `2bit` for sparse-local, `f32` for dense.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub values: Option<ValueFormat>,
+    /// sparse-local: what a round keeps of the residual before it.
+    pub error_decay: f32,
+    /// sparse-local: the step size for the mean delta.
+    pub outer_learning_rate: f32,
+    /// sparse-local: rounds at the start that follow `opening_every` and `opening_keep`, as a young model's updates are not sparse.
+    pub opening_rounds: u64,
+    /// sparse-local: steps between the opening's rounds.
+    pub opening_every: u64,
+    /// sparse-local: values kept of each chunk in the opening.
+    pub opening_keep: u32,
+    /// Parameters in a fragment, a multiple of `chunk`.
+    pub fragment_values: u32,
+    /// The longest that an owner waits for a late site, in milliseconds, counted from the first contribution.
+    pub deadline_ceiling_ms: u64,
+    /// The shortest, in milliseconds.
+    pub deadline_floor_ms: u64,
+    /// Between them: the median of past waits and so many median absolute deviations.
+    pub deadline_mads: f64,
+}
+
+impl Default for SyncConfig {
+    fn default() -> Self {
+        Self {
+            preset: SyncPreset::SparseLocal,
+            every: 15,
+            overlap: 2,
+            chunk: 4096,
+            keep: 64,
+            values: None,
+            error_decay: 0.95,
+            outer_learning_rate: 1.0,
+            opening_rounds: 0,
+            opening_every: 2,
+            opening_keep: 1024,
+            fragment_values: 262_144,
+            deadline_ceiling_ms: 30_000,
+            deadline_floor_ms: 2_000,
+            deadline_mads: 8.0,
+        }
+    }
+}
+
+/// `[checkpoint]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointConfig {
+    /// Where checkpoints go, on each worker's machine. Relative paths count from the worker's working directory.
+    pub dir: PathBuf,
+    /// Rounds between checkpoints; 0: only at the end of the run.
+    pub every_rounds: u64,
+    /// Checkpoints kept; older ones are removed when a newer one is complete.
+    pub keep: u32,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self { dir: "checkpoints".into(), every_rounds: 20, keep: 2 }
+    }
+}
+
+/// `[faults]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FaultConfig {
+    /// A worker that has said nothing for so long is taken out, in milliseconds.
+    pub silent_after_ms: u64,
+    /// How long a restarted coordinator waits for the workers it knew, in milliseconds.
+    pub reconnect_grace_ms: u64,
+}
+
+impl Default for FaultConfig {
+    fn default() -> Self {
+        Self { silent_after_ms: 6_000, reconnect_grace_ms: 20_000 }
+    }
+}
+
+impl RunConfig {
+    /// Parses and checks a `run.toml`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the key and says what would be right.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|error| ConfigError::from_toml(&error, text))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The effective configuration, with every default spelled out, as a `run.toml`.
+    ///
+    /// # Errors
+    /// Only when a path is not UTF-8, which TOML cannot hold.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string_pretty(self)
+    }
+
+    /// When rounds happen.
+    #[must_use]
+    pub fn round_schedule(&self) -> RoundSchedule {
+        let sync = &self.sync;
+        let (opening_rounds, opening_every, every) = match sync.preset {
+            SyncPreset::Dense => (0, 1, 1),
+            SyncPreset::SparseLocal => (sync.opening_rounds, sync.opening_every, sync.every),
+        };
+        RoundSchedule { opening_rounds, opening_every, every, steps: self.run.steps }
+    }
+
+    /// The number format on the wire.
+    #[must_use]
+    pub fn wire_values(&self) -> ValueFormat {
+        self.sync.values.unwrap_or(match self.sync.preset {
+            SyncPreset::Dense => ValueFormat::F32,
+            SyncPreset::SparseLocal => ValueFormat::TwoBit,
+        })
+    }
+}

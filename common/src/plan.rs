@@ -1,0 +1,194 @@
+//! Who takes part in a generation, and who does what for which fragment.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{FragmentId, Generation, SiteId, WorkerId};
+
+/// How the parameters of a sync group are cut into fragments: equal slices, the last one shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FragmentLayout {
+    /// Parameters in the sync group.
+    pub values: u64,
+    /// Parameters in a fragment.
+    pub fragment_values: u32,
+}
+
+impl FragmentLayout {
+    /// The number of fragments.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.values.div_ceil(u64::from(self.fragment_values))).unwrap_or(u32::MAX)
+    }
+
+    /// All fragments in order.
+    pub fn fragments(&self) -> impl Iterator<Item = FragmentId> + use<> {
+        (0..self.count()).map(FragmentId)
+    }
+
+    /// The parameters of a fragment, as indices into the flat parameter vector.
+    #[must_use]
+    pub fn range(&self, fragment: FragmentId) -> Range<usize> {
+        let size = u64::from(self.fragment_values);
+        let start = (u64::from(fragment.0) * size).min(self.values);
+        start as usize..(start + size).min(self.values) as usize
+    }
+}
+
+/// A worker that takes part in a generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Who it is.
+    pub worker: WorkerId,
+    /// Where it is.
+    pub site: SiteId,
+    /// Where members of its own site reach it.
+    pub lan_address: SocketAddr,
+    /// Where members of other sites reach it.
+    pub wan_address: SocketAddr,
+    /// Relative upload bandwidth: how large a share of the ownership it takes.
+    pub upload_weight: u32,
+}
+
+/// The members of one generation and their duties: a value that all members share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// Which generation.
+    pub generation: Generation,
+    /// Sorted by worker.
+    members: Vec<Member>,
+    /// By fragment: who reduces it and publishes the result.
+    owners: Vec<WorkerId>,
+    /// By site (in the order of [`Self::sites`]) and fragment: who sends the site's contribution.
+    uploaders: Vec<(SiteId, Vec<WorkerId>)>,
+}
+
+impl Membership {
+    /// Assigns the duties by rendezvous hashing weighted by upload bandwidth (Thaler & Ravishankar 1998; weights
+    /// after Schindelhauer & Schomaker 2005): when a member leaves, only what it held moves.
+    #[must_use]
+    pub fn assign(generation: Generation, mut members: Vec<Member>, layout: FragmentLayout) -> Self {
+        members.sort_by_key(|member| member.worker);
+        members.dedup_by_key(|member| member.worker);
+        let mut sites: Vec<SiteId> = members.iter().map(|member| member.site).collect();
+        sites.sort_unstable();
+        sites.dedup();
+        let duty = |purpose: u8, among: &[&Member]| -> Vec<WorkerId> {
+            layout.fragments().filter_map(|fragment| rendezvous(purpose, fragment, among)).collect()
+        };
+        let owners = duty(b'o', &members.iter().collect::<Vec<_>>());
+        let uploaders = sites
+            .iter()
+            .map(|&site| (site, duty(b'u', &members.iter().filter(|m| m.site == site).collect::<Vec<_>>())))
+            .collect();
+        Self { generation, members, owners, uploaders }
+    }
+
+    /// The members, sorted by worker.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// A member by its worker id.
+    #[must_use]
+    pub fn member(&self, worker: WorkerId) -> Option<&Member> {
+        self.members.binary_search_by_key(&worker, |member| member.worker).ok().map(|at| &self.members[at])
+    }
+
+    /// The place of a member in the order of members: its rank.
+    #[must_use]
+    pub fn rank(&self, worker: WorkerId) -> Option<usize> {
+        self.members.binary_search_by_key(&worker, |member| member.worker).ok()
+    }
+
+    /// The sites that have members, in order.
+    pub fn sites(&self) -> impl Iterator<Item = SiteId> + '_ {
+        self.uploaders.iter().map(|(site, _)| *site)
+    }
+
+    /// The members of a site, sorted by worker.
+    pub fn members_of(&self, site: SiteId) -> impl Iterator<Item = &Member> + '_ {
+        self.members.iter().filter(move |member| member.site == site)
+    }
+
+    /// Who reduces a fragment and publishes its result. None: there is no such fragment, or no member.
+    #[must_use]
+    pub fn owner(&self, fragment: FragmentId) -> Option<WorkerId> {
+        self.owners.get(fragment.0 as usize).copied()
+    }
+
+    /// Who sends a site's contribution to a fragment, and passes the result on within the site.
+    #[must_use]
+    pub fn uploader(&self, site: SiteId, fragment: FragmentId) -> Option<WorkerId> {
+        let (_, uploaders) = self.uploaders.iter().find(|(s, _)| *s == site)?;
+        uploaders.get(fragment.0 as usize).copied()
+    }
+}
+
+/// The member with the largest score −weight / ln(u), u uniform in (0, 1) by hash. Only the coordinator computes it and
+/// members are told, so the logarithm need not agree between machines to the last bit.
+fn rendezvous(purpose: u8, fragment: FragmentId, among: &[&Member]) -> Option<WorkerId> {
+    let score = |member: &Member| {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&[purpose]);
+        hasher.update(&fragment.0.to_le_bytes());
+        hasher.update(&member.worker.0.to_le_bytes());
+        let mut word = [0; 8];
+        hasher.finalize_xof().fill(&mut word);
+        // 52 bits and a half: never 0 and never 1, where the logarithm ends.
+        let uniform = ((u64::from_le_bytes(word) >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
+        -f64::from(member.upload_weight.max(1)) / uniform.ln()
+    };
+    among.iter().max_by(|a, b| score(a).total_cmp(&score(b))).map(|member| member.worker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(worker: u32, site: u32, upload_weight: u32) -> Member {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let worker = WorkerId(worker);
+        Member { worker, site: SiteId(site), lan_address: address, wan_address: address, upload_weight }
+    }
+
+    const LAYOUT: FragmentLayout = FragmentLayout { values: 4_000_000, fragment_values: 1000 };
+
+    #[test]
+    fn fragments_tile_the_parameters() {
+        let layout = FragmentLayout { values: 1001, fragment_values: 500 };
+        let ranges: Vec<_> = layout.fragments().map(|f| layout.range(f)).collect();
+        assert_eq!(ranges, [0..500, 500..1000, 1000..1001]);
+        assert!(layout.range(FragmentId(9)).is_empty());
+    }
+
+    #[test]
+    fn ownership_follows_the_upload_weights() {
+        let members = vec![member(1, 0, 100), member(2, 0, 300), member(3, 1, 600)];
+        let plan = Membership::assign(Generation(1), members, LAYOUT);
+        let owned = |id| LAYOUT.fragments().filter(|&f| plan.owner(f) == Some(WorkerId(id))).count() as f64;
+        for (id, expected) in [(1, 0.1), (2, 0.3), (3, 0.6)] {
+            let share = owned(id) / f64::from(LAYOUT.count());
+            // Three standard deviations of a binomial share of 4000 are 0.024 at most.
+            assert!((share - expected).abs() < 0.024, "w{id} owns {share} of the fragments, not {expected}");
+        }
+    }
+
+    #[test]
+    fn only_the_duties_of_a_departed_member_move() {
+        let all: Vec<_> = (1..=5).map(|w| member(w, w % 2, 10)).collect();
+        let before = Membership::assign(Generation(1), all.clone(), LAYOUT);
+        let rest = all.into_iter().filter(|m| m.worker != WorkerId(3)).collect();
+        let after = Membership::assign(Generation(2), rest, LAYOUT);
+        for fragment in LAYOUT.fragments() {
+            if before.owner(fragment) != Some(WorkerId(3)) {
+                assert_eq!(before.owner(fragment), after.owner(fragment));
+            }
+            let uploader = after.uploader(SiteId(1), fragment).and_then(|w| after.member(w));
+            assert_eq!(uploader.map(|m| m.site), Some(SiteId(1)));
+        }
+    }
+}

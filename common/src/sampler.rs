@@ -1,0 +1,233 @@
+//! Which sample is trained on where and when: pure arithmetic, so that membership can change at any step.
+//!
+//! The run's samples form one endless *stream*: position `p` is sample `permutation(seed, epoch)(index)` with
+//! `epoch = p / samples`, `index = p % samples`. Every step of the run takes the next `batch` positions of a
+//! [`SampleFeed`], and members share them in order. Positions that were handed to a member which left before its
+//! work counted are given out again at the front of the next generation's feed.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+/// A half-open range of stream positions.
+pub type Positions = Range<u64>;
+
+/// The sample at a stream position, of a data set of `samples`, in `0..samples`.
+///
+/// Each epoch is a different permutation of the data set, keyed by (seed, epoch).
+///
+/// # Panics
+/// When `samples` is zero: a data set is refused as empty before anyone samples it.
+#[must_use]
+pub fn sample_at(seed: u64, samples: u64, position: u64) -> u64 {
+    assert!(samples > 0, "an empty data set has no samples");
+    Permutation::new(seed, position / samples, samples).apply(position % samples)
+}
+
+/// A keyed permutation of `0..size` without an index list in memory: a balanced Feistel network over the next even
+/// number of bits, walked until it lands inside the range (Black & Rogaway 2002, "Ciphers with arbitrary finite
+/// domains"). The domain is less than four times `size`, so a walk takes under four steps on average.
+#[derive(Clone, Debug)]
+pub struct Permutation {
+    size: u64,
+    half_bits: u32,
+    keys: [u64; Self::ROUNDS],
+}
+
+impl Permutation {
+    /// Luby and Rackoff need four rounds for a strong pseudo-random permutation; six leave a margin for the
+    /// simple round function.
+    const ROUNDS: usize = 6;
+
+    /// The permutation of `0..size` that belongs to this epoch.
+    #[must_use]
+    pub fn new(seed: u64, epoch: u64, size: u64) -> Self {
+        let bits = (64 - size.saturating_sub(1).leading_zeros()).max(2);
+        let half_bits = bits.div_ceil(2);
+        let base = mix(mix(seed) ^ mix(epoch.wrapping_add(0x9e37_79b9_7f4a_7c15)));
+        let keys = std::array::from_fn(|round| mix(base.wrapping_add(round as u64 + 1)));
+        Self { size, half_bits, keys }
+    }
+
+    /// Where `index` goes. Both are in `0..size`.
+    #[must_use]
+    pub fn apply(&self, index: u64) -> u64 {
+        debug_assert!(index < self.size);
+        let mut at = self.encipher(index);
+        while at >= self.size {
+            at = self.encipher(at);
+        }
+        at
+    }
+
+    fn encipher(&self, block: u64) -> u64 {
+        let mask = (1u64 << self.half_bits) - 1;
+        let (mut left, mut right) = (block >> self.half_bits, block & mask);
+        for key in self.keys {
+            (left, right) = (right, left ^ (mix(right ^ key) & mask));
+        }
+        (left << self.half_bits) | right
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea & Flood 2014): a bijection of 64-bit words with full avalanche.
+fn mix(mut word: u64) -> u64 {
+    word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+/// What a generation trains on: first the positions that a departed member left undone, then the stream onwards.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleFeed {
+    /// The run's step at which this feed begins.
+    pub first_step: u64,
+    /// Positions to do again, in order.
+    pub backlog: Vec<Positions>,
+    /// The first position never handed out before this feed.
+    pub cursor: u64,
+}
+
+impl SampleFeed {
+    /// The positions that a member trains on in one step, in order; they may come in several pieces.
+    ///
+    /// `step` is the run's step, `batch` the samples of one step over all members, `share` the part of this
+    /// member: see [`shares`].
+    #[must_use]
+    pub fn positions(&self, step: u64, batch: u64, share: &Range<u64>) -> Vec<Positions> {
+        debug_assert!(step >= self.first_step && share.end <= batch);
+        let base = (step - self.first_step) * batch;
+        self.slice(base + share.start..base + share.end)
+    }
+
+    /// The feed that begins at `step`, when all before it was handed out, with `redo` put in front.
+    #[must_use]
+    pub fn advance(&self, step: u64, batch: u64, redo: Vec<Positions>) -> Self {
+        let given = (step - self.first_step) * batch;
+        let rest = self.backlog_len().saturating_sub(given);
+        let mut backlog = redo;
+        backlog.extend(self.slice(self.backlog_len() - rest..self.backlog_len()));
+        backlog.retain(|range| !range.is_empty());
+        Self { first_step: step, backlog, cursor: self.cursor + given.saturating_sub(self.backlog_len()) }
+    }
+
+    fn backlog_len(&self) -> u64 {
+        self.backlog.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// Places `wanted` of the concatenation of backlog and stream.
+    fn slice(&self, wanted: Range<u64>) -> Vec<Positions> {
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        for range in &self.backlog {
+            let len = range.end - range.start;
+            let (from, to) = (wanted.start.max(at), wanted.end.min(at + len));
+            if from < to {
+                pieces.push(range.start + from - at..range.start + to - at);
+            }
+            at += len;
+        }
+        if wanted.end > at {
+            pieces.push(self.cursor + wanted.start.max(at) - at..self.cursor + wanted.end - at);
+        }
+        pieces.retain(|range| !range.is_empty());
+        pieces
+    }
+}
+
+/// Divides the samples of one step among `members`, in order, as evenly as they go: the parts differ by at most one.
+#[must_use]
+pub fn shares(batch: u64, members: usize) -> Vec<Range<u64>> {
+    let members = members as u64;
+    (0..members).map(|i| batch * i / members..batch * (i + 1) / members).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_small_size_is_permuted() {
+        for size in 1..600 {
+            let permutation = Permutation::new(7, size, size);
+            let mut seen = vec![false; size as usize];
+            for index in 0..size {
+                let to = permutation.apply(index) as usize;
+                assert!(!std::mem::replace(&mut seen[to], true), "size {size}: {to} was hit twice");
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_permutation_stays_in_range_and_is_injective_where_looked_at() {
+        let size = 1_000_000_007;
+        let permutation = Permutation::new(1, 2, size);
+        let mut images: Vec<u64> = (0..100_000).map(|i| permutation.apply(i * 9973)).collect();
+        assert!(images.iter().all(|&image| image < size));
+        images.sort_unstable();
+        images.dedup();
+        assert_eq!(images.len(), 100_000);
+    }
+
+    #[test]
+    fn epochs_differ_and_neighbours_are_scattered() {
+        let first: Vec<u64> = (0..1000).map(|p| sample_at(3, 1000, p)).collect();
+        let second: Vec<u64> = (1000..2000).map(|p| sample_at(3, 1000, p)).collect();
+        let same = first.iter().zip(&second).filter(|(a, b)| a == b).count();
+        assert!(same < 10, "{same} of 1000 samples kept their place, about one is expected");
+        let ascents = first.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
+        assert!(ascents < 10, "{ascents} neighbours stayed neighbours, about one is expected");
+    }
+
+    proptest! {
+        #[test]
+        fn members_of_any_number_share_each_step_without_gap_or_overlap(
+            batch in 1u64..500, members in 1usize..40,
+        ) {
+            let parts = shares(batch, members);
+            prop_assert_eq!(parts.len(), members);
+            prop_assert_eq!(parts[0].start, 0);
+            prop_assert_eq!(parts[members - 1].end, batch);
+            for pair in parts.windows(2) {
+                prop_assert_eq!(pair[0].end, pair[1].start);
+            }
+            let lens: Vec<u64> = parts.iter().map(|p| p.end - p.start).collect();
+            prop_assert!(lens.iter().max().unwrap() - lens.iter().min().unwrap() <= 1);
+        }
+
+        /// A feed against the obvious reference: a list of positions that is consumed from the front.
+        #[test]
+        fn a_feed_hands_out_what_a_queue_would(
+            batch in 1u64..20, moves in prop::collection::vec((1u64..6, 0usize..4), 1..12),
+        ) {
+            let mut feed = SampleFeed::default();
+            let (mut queue, mut fresh) = (std::collections::VecDeque::new(), 0u64);
+            let mut step = 0;
+            for (steps, lost_member) in moves {
+                let mut lost = Vec::new();
+                for _ in 0..steps {
+                    for (member, share) in shares(batch, 4).iter().enumerate() {
+                        let given: Vec<u64> =
+                            feed.positions(step, batch, share).into_iter().flatten().collect();
+                        let expected: Vec<u64> = share.clone().map(|_| queue.pop_front().unwrap_or_else(|| {
+                            fresh += 1;
+                            fresh - 1
+                        })).collect();
+                        prop_assert_eq!(&given, &expected);
+                        if member == lost_member && lost.is_empty() {
+                            lost = feed.positions(step, batch, share);
+                        }
+                    }
+                    step += 1;
+                }
+                for position in lost.iter().cloned().flatten().collect::<Vec<_>>().into_iter().rev() {
+                    queue.push_front(position);
+                }
+                feed = feed.advance(step, batch, lost);
+                prop_assert_eq!(feed.first_step, step);
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Who trains on which samples at which step, over the generations of a run.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::WorkerId;
+use crate::sampler::{Positions, SampleFeed, shares};
+
+/// From one step on: this feed, shared in this order by these workers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// What is handed out; its `first_step` is where the assignment begins.
+    pub feed: SampleFeed,
+    /// Who shares it, in order.
+    pub workers: Vec<WorkerId>,
+}
+
+/// All assignments of a run so far. The coordinator appends, workers follow; both compute the same positions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// Samples of one step over all workers.
+    pub batch: u64,
+    /// By first step, ascending.
+    assignments: Vec<Assignment>,
+}
+
+impl Timeline {
+    /// An empty timeline of steps of `batch` samples.
+    #[must_use]
+    pub fn new(batch: u64) -> Self {
+        Self { batch, assignments: Vec::new() }
+    }
+
+    /// The assignments, by first step.
+    #[must_use]
+    pub fn assignments(&self) -> &[Assignment] {
+        &self.assignments
+    }
+
+    /// Adds an assignment. It replaces those that would have begun at its first step or later.
+    pub fn push(&mut self, assignment: Assignment) {
+        self.assignments.retain(|old| old.feed.first_step < assignment.feed.first_step);
+        self.assignments.push(assignment);
+    }
+
+    /// Forgets assignments that ended before `step`.
+    pub fn forget_before(&mut self, step: u64) {
+        let current = self.index_at(step).unwrap_or(0);
+        self.assignments.drain(..current);
+    }
+
+    /// The positions that `worker` trains on at `step`, in order; none when it has no part in that step.
+    #[must_use]
+    pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {
+        let Some(assignment) = self.index_at(step).map(|at| &self.assignments[at]) else { return Vec::new() };
+        let Some(rank) = assignment.workers.iter().position(|&w| w == worker) else { return Vec::new() };
+        let share = &shares(self.batch, assignment.workers.len())[rank];
+        assignment.feed.positions(step, self.batch, share)
+    }
+
+    /// The feed that begins at `step`: what the present one has not handed out by then, behind the `undone` shares,
+    /// each the steps in which a worker's part did not count.
+    #[must_use]
+    pub fn feed_from(&self, step: u64, undone: &[(WorkerId, Range<u64>)]) -> SampleFeed {
+        let redo = undone
+            .iter()
+            .flat_map(|(worker, steps)| steps.clone().map(|s| (*worker, s)))
+            .flat_map(|(worker, s)| self.positions(s, worker))
+            .collect();
+        match self.index_at(step.saturating_sub(1)) {
+            Some(at) if self.assignments[at].feed.first_step < step => {
+                self.assignments[at].feed.advance(step, self.batch, redo)
+            }
+            _ => SampleFeed { first_step: step, backlog: redo, cursor: 0 },
+        }
+    }
+
+    fn index_at(&self, step: u64) -> Option<usize> {
+        self.assignments.iter().rposition(|assignment| assignment.feed.first_step <= step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four workers, one leaves: what it left undone comes first, and every position is trained on exactly once.
+    #[test]
+    fn a_departed_workers_share_is_done_again_and_nothing_else_is() {
+        let workers: Vec<_> = (1..=4).map(WorkerId).collect();
+        let mut timeline = Timeline::new(8);
+        timeline.push(Assignment { feed: timeline.feed_from(0, &[]), workers: workers.clone() });
+        // w2 leaves; its steps 5 and 6 did not count; the others go on alone from step 7.
+        let feed = timeline.feed_from(7, &[(WorkerId(2), 5..7)]);
+        timeline.push(Assignment { feed, workers: vec![WorkerId(1), WorkerId(3), WorkerId(4)] });
+
+        let mut trained = Vec::new();
+        for step in 0..20 {
+            for &worker in &workers {
+                let counts = worker != WorkerId(2) || step < 5;
+                let given = timeline.positions(step, worker).into_iter().flatten();
+                trained.extend(given.filter(|_| counts));
+            }
+        }
+        trained.sort_unstable();
+        assert_eq!(trained, (0..trained.len() as u64).collect::<Vec<_>>());
+        assert_eq!(trained.len(), 7 * 8 - 4 + 13 * 8);
+    }
+
+    #[test]
+    fn a_later_assignment_for_the_same_step_replaces_the_first() {
+        let mut timeline = Timeline::new(4);
+        timeline
+            .push(Assignment { feed: timeline.feed_from(0, &[]), workers: vec![WorkerId(1), WorkerId(2)] });
+        for members in [vec![WorkerId(1)], vec![WorkerId(2)]] {
+            let feed = timeline.feed_from(3, &[]);
+            timeline.push(Assignment { feed, workers: members });
+        }
+        assert!(timeline.positions(3, WorkerId(1)).is_empty());
+        let given = timeline.positions(3, WorkerId(2));
+        assert_eq!(given.into_iter().flatten().collect::<Vec<_>>(), [12, 13, 14, 15]);
+        timeline.forget_before(3);
+        assert_eq!(timeline.assignments().len(), 1);
+    }
+}

@@ -1,0 +1,278 @@
+//! Control messages, in postcard. `docs/protocol.md` tells the story that they play.
+//!
+//! Both enums are ordered: a variant's number is its place, so new ones go to the end, and a change to an old one
+//! raises [`PROTOCOL_VERSION`].
+
+use std::net::SocketAddr;
+
+use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
+use longhaul_common::plan::Membership;
+use longhaul_common::timeline::Assignment;
+use serde::{Deserialize, Serialize};
+
+/// What both sides of a control connection must agree on.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// A BLAKE3 hash.
+pub type Hash = [u8; 32];
+
+/// From a worker to the coordinator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToCoordinator {
+    /// First on every connection: who this is and what it still holds.
+    Join(Join),
+    /// The model is built and the state that [`ToWorker::Prepare`] or [`ToWorker::Heal`] named is in memory.
+    Ready(Ready),
+    /// Sent every [`HEARTBEAT_INTERVAL_MS`].
+    Heartbeat(Heartbeat),
+    /// A round's result is applied here.
+    RoundApplied(RoundReport),
+    /// Answers [`ToWorker::Settle`]: nothing more happens here under the old generation.
+    Settled(Settled),
+    /// A checkpoint was written, or could not be.
+    Checkpoint(CheckpointReport),
+    /// Everything up to `GenerationStart::until` is applied and written.
+    Finished {
+        /// The first round that was not begun.
+        next_round: Round,
+    },
+    /// The user or the machine asks this worker to stop; it goes when told [`ToWorker::Dismiss`].
+    Leaving,
+    /// This worker cannot go on, and says why before it closes.
+    Failed {
+        /// For people.
+        reason: String,
+    },
+}
+
+/// How often a worker says that it is alive, in milliseconds: several times within the shortest sensible
+/// `faults.silent_after_ms`, so that one lost packet is not a death.
+pub const HEARTBEAT_INTERVAL_MS: u64 = 500;
+
+/// The first message on a control connection. The worker's identity is in its certificate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Join {
+    /// Random for each process: a worker that comes back with another incarnation has lost its memory.
+    pub incarnation: u64,
+    /// The name of its site.
+    pub site: String,
+    /// Where members of its own site reach its data endpoint. An unspecified address means: as seen by the coordinator,
+    /// with this port.
+    pub lan_address: SocketAddr,
+    /// Where members of other sites reach it, likewise.
+    pub wan_address: SocketAddr,
+    /// For people: host name and device.
+    pub device: String,
+    /// What is still in memory from before the connection was lost.
+    pub held: Option<(Generation, Round)>,
+    /// Checkpoints of this run on its disk, newest first, at most [`CHECKPOINT_OFFERS_MAX`].
+    pub checkpoints: Vec<CheckpointOffer>,
+}
+
+/// Checkpoints offered when joining: the `checkpoint.keep` newest matter, and somebody may keep many.
+pub const CHECKPOINT_OFFERS_MAX: usize = 16;
+
+/// A complete, verified checkpoint on a worker's disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointOffer {
+    /// The round that follows the ones it contains.
+    pub next_round: Round,
+    /// Hash of the synchronised state: equal on every member.
+    pub state_hash: Hash,
+    /// Whether the worker's private state (local parameters, optimiser, residuals) is there too.
+    pub private: bool,
+}
+
+/// The state in memory before a generation starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// The first round that it does not contain.
+    pub next_round: Round,
+    /// Hash of the synchronised state.
+    pub state_hash: Hash,
+    /// Parameters of the model.
+    pub parameters: u64,
+    /// Samples (sequences) of the training part of the data.
+    pub samples: u64,
+    /// Hash over the training tokens: members must train on the same text.
+    pub data_hash: Hash,
+}
+
+/// What a worker says of itself twice a second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// The step of the run that it computes.
+    pub step: u64,
+    /// Since the process started: tokens trained on.
+    pub tokens: u64,
+    /// Seconds in forward, backward and optimiser.
+    pub compute_s: f64,
+    /// Seconds in which the device waited for the network.
+    pub wait_s: f64,
+    /// Bytes sent to other sites.
+    pub wan_sent_bytes: u64,
+    /// Bytes received from other sites.
+    pub wan_received_bytes: u64,
+    /// Bytes sent within the site.
+    pub lan_sent_bytes: u64,
+    /// What the same rounds would have sent to other sites as dense f32.
+    pub dense_bytes: u64,
+    /// Mean training loss of the last finished step, nats a token.
+    pub loss: f32,
+}
+
+/// A round as one member saw it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundReport {
+    /// The generation in which it was applied.
+    pub generation: Generation,
+    /// Which round.
+    pub round: Round,
+    /// Mean training loss over this member's steps of the round, nats a token; none when it sat the round out.
+    pub loss: Option<f32>,
+    /// Samples that it trained on in the round.
+    pub samples: u32,
+    /// Sites whose contribution is in every fragment's result.
+    pub sites: Vec<SiteId>,
+    /// Norm of this member's residual over the norm of the round's delta; none where nothing is sparsified.
+    pub residual_ratio: Option<f32>,
+    /// Hash over the synchronised state after the round: equal on every member, or parity is broken.
+    pub state_hash: Hash,
+    /// Rounds that this member did not train in, because the others were already past them: their samples must be
+    /// given out again.
+    pub skipped: Vec<Round>,
+    /// Validation loss, nats a token, when this round was evaluated here.
+    pub validation_loss: Option<f32>,
+}
+
+/// What a member holds when a generation ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settled {
+    /// The generation that will start; echoes [`ToWorker::Settle`].
+    pub generation: Generation,
+    /// The first round whose results are not all here. All before it are applied, or ready to be.
+    pub open_round: Round,
+    /// The round whose steps the device computes now: later rounds were not begun under the old generation.
+    pub computing: Round,
+    /// Results of `open_round` that are here.
+    pub results: Vec<HeldResult>,
+}
+
+/// A result that a member holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldResult {
+    /// Which fragment.
+    pub fragment: FragmentId,
+    /// The name of the bytes.
+    pub hash: Hash,
+    /// Sites whose contribution is in it.
+    pub sites: Vec<SiteId>,
+}
+
+/// A checkpoint that was written, or not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointReport {
+    /// The round that follows the ones it contains.
+    pub next_round: Round,
+    /// Where it is, on the worker's machine.
+    pub path: String,
+    /// Hash of the synchronised state, or why it could not be written.
+    pub outcome: Result<Hash, String>,
+}
+
+/// From the coordinator to a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToWorker {
+    /// Answers [`ToCoordinator::Join`].
+    Welcome(Welcome),
+    /// Build the model and load this state.
+    Prepare(Start),
+    /// Fetch the state from one of these members; answered by [`ToCoordinator::Ready`].
+    Heal {
+        /// Members that hold it, the worker's own site first.
+        donors: Vec<Member>,
+    },
+    /// A generation ends: stop sending and accepting under the old one, answer [`ToCoordinator::Settled`]. The device
+    /// finishes the round it computes.
+    Settle {
+        /// The generation that will start.
+        generation: Generation,
+    },
+    /// A generation starts.
+    Begin(Box<GenerationStart>),
+    /// This worker's part is over.
+    Dismiss {
+        /// For people.
+        reason: String,
+    },
+    /// The worker cannot take part, and trying again is of no use.
+    Refused {
+        /// For people: what is wrong and what to do.
+        reason: String,
+    },
+}
+
+pub use longhaul_common::plan::Member;
+
+/// The run that a worker has joined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Which run.
+    pub run: RunId,
+    /// The effective configuration, as TOML.
+    pub config: String,
+    /// The number of its site.
+    pub site: SiteId,
+    /// Whether the coordinator still counts it as a member with the memory it holds: then training just goes on, and no
+    /// preparation follows.
+    pub resumed: bool,
+}
+
+/// Where training starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Start {
+    /// From parameters drawn from the run's seed.
+    Fresh,
+    /// From the checkpoint with this name on the worker's own disk.
+    Checkpoint(CheckpointOffer),
+}
+
+/// All that a member must know about a new generation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GenerationStart {
+    /// Members and their duties.
+    pub membership: Membership,
+    /// What becomes of the round that was open; none at the start of a run.
+    pub settlement: Option<Settlement>,
+    /// The first round in which all members take part. Until then those of `active_before` do.
+    pub first_round: Round,
+    /// Members that contribute to rounds before `first_round`, sorted.
+    pub active_before: Vec<WorkerId>,
+    /// Sample assignments, from the one that covers the open round on.
+    pub assignments: Vec<Assignment>,
+    /// Rounds from here on are not begun: the end of the run, or of a drain.
+    pub until: Round,
+}
+
+/// What becomes of the open round when a generation ends. Rounds before it are complete at `complete_at`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settlement {
+    /// The open round of the most advanced member.
+    pub open_round: Round,
+    /// Members that hold the results of all rounds before it.
+    pub complete_at: Vec<WorkerId>,
+    /// By fragment: the result that counts, and who holds it. Fragments that are not here are void: what was sent for
+    /// them goes back to the residuals and is contributed again, to the same round under the new generation.
+    pub results: Vec<Adopted>,
+}
+
+/// A result of the old generation that counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adopted {
+    /// Which fragment.
+    pub fragment: FragmentId,
+    /// The name of the bytes.
+    pub hash: Hash,
+    /// Who holds it.
+    pub holders: Vec<WorkerId>,
+}

@@ -1,0 +1,3 @@
+//! The conversation between a worker and the coordinator.
+
+pub mod message;
