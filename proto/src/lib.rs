@@ -3,3 +3,5 @@
 
 pub mod control;
 pub mod codec;
+pub mod frame;
+pub mod transport;
