@@ -3,5 +3,4 @@
 
 pub mod control;
 pub mod codec;
-pub mod frame;
 pub mod transport;

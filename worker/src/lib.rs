@@ -4,3 +4,4 @@
 pub mod data;
 pub mod engine;
 pub mod models;
+pub mod train;

@@ -21,9 +21,6 @@ pub enum SpecError {
         /// Values in a chunk.
         chunk: u32,
     },
-    /// No value format has this name.
-    #[error("unknown value format {0:?}")]
-    UnknownValueFormat(String),
 }
 
 /// An input that must not be sent. Neither the output nor the residual has been changed.

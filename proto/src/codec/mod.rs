@@ -18,14 +18,13 @@ mod spec;
 mod top_k;
 mod update;
 mod value_blocks;
-mod value_format;
 
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use error::{DecodeError, EncodeError, SpecError};
 pub use spec::{CHUNK_VALUES_DEFAULT, CHUNK_VALUES_MAX, CodecSpec, Selection};
 pub use update::Update;
-pub use value_format::ValueFormat;
+pub use longhaul_common::config::ValueFormat;
 
 /// Values in a fragment, at most: 256 MiB of f32. A fragment is the unit of hashing and of resending; one this large
 /// already takes minutes on the links that the codec is for.
