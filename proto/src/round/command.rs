@@ -103,7 +103,8 @@ pub enum Command {
     },
     /// Send this to the coordinator (`ToCoordinator::Settled`).
     ReportSettled(Settled),
-    /// None of those who should hold this result gave it: this member cannot follow any more, and must heal.
+    /// This result, and perhaps others, is not to be had from any who should hold it: this member cannot follow any
+    /// more, and must heal. At most once in a generation.
     Lost {
         /// Which round.
         round: Round,
