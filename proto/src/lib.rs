@@ -4,3 +4,4 @@
 pub mod control;
 pub mod codec;
 pub mod transport;
+pub mod round;
