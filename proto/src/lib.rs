@@ -5,3 +5,4 @@ pub mod control;
 pub mod codec;
 pub mod transport;
 pub mod round;
+pub mod identity;
