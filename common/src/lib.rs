@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod id;
+pub mod model;
 pub mod plan;
 pub mod sampler;
 pub mod schedule;

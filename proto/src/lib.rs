@@ -2,3 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod codec;
+pub mod transport;
+pub mod round;
+pub mod identity;

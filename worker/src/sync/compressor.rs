@@ -7,8 +7,10 @@ use longhaul_common::config::{RunConfig, SyncPreset, ValueFormat};
 use longhaul_common::id::{FragmentId, Round};
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
-use longhaul_proto::codec::{CodecSpec, DecodeError, Decoder, EncodeError, Encoder, Selection, SpecError};
-use longhaul_proto::result::{self, Contribution, MeanError};
+use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, Selection, SpecError};
+use longhaul_proto::round::{Contribution, Reduction};
+
+use super::mean::add_weighted_mean;
 
 /// Encodes what leaves the site, and remembers what encoding left behind.
 ///
@@ -18,21 +20,13 @@ pub struct Compressor {
     layout: FragmentLayout,
     schedule: RoundSchedule,
     decay: f32,
-    form: ResultForm,
     steady: Encoder,
     opening: Encoder,
     decoder: Decoder,
     residuals: BTreeMap<FragmentId, Vec<f32>>,
-    /// Kept until the round's result says whether it counted.
-    sent: BTreeMap<(Round, FragmentId), Bytes>,
+    /// Residuals as they were before the compression of a round that is not decided yet.
+    before: BTreeMap<FragmentId, (Round, Vec<f32>)>,
     scratch: Vec<f32>,
-}
-
-/// How an owner publishes: see [`result`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ResultForm {
-    Bundle,
-    Mean,
 }
 
 /// A member's update of one fragment.
@@ -72,17 +66,15 @@ impl Compressor {
             SyncPreset::SparseLocal => Selection::TopK { chunk: sync.chunk, keep },
         };
         let dense = sync.preset == SyncPreset::Dense;
-        let exact_enough = matches!(values, ValueFormat::F32 | ValueFormat::Bf16);
         Ok(Self {
             layout,
             schedule: config.round_schedule(),
             decay: if dense { 1.0 } else { sync.error_decay },
-            form: if dense && exact_enough { ResultForm::Mean } else { ResultForm::Bundle },
             steady: Encoder::new(CodecSpec { selection: top_k(sync.keep), values })?,
             opening: Encoder::new(CodecSpec { selection: top_k(sync.opening_keep), values })?,
             decoder: Decoder::default(),
             residuals: BTreeMap::new(),
-            sent: BTreeMap::new(),
+            before: BTreeMap::new(),
             scratch: Vec::new(),
         })
     }
@@ -99,66 +91,57 @@ impl Compressor {
     ) -> Result<Bytes, CompressError> {
         let len = self.layout.range(fragment).len();
         weighted_mean(locals, len, &mut self.scratch)?;
-        let decay = self.decay;
-        self.encode(round, fragment, decay)
-    }
-
-    /// Contributes again what [`Self::give_back`] returned: the residual alone, which already holds the round's update.
-    ///
-    /// # Errors
-    /// [`CompressError`]; the residual is then unchanged.
-    pub fn compress_again(&mut self, round: Round, fragment: FragmentId) -> Result<Bytes, CompressError> {
-        self.scratch.clear();
-        self.scratch.resize(self.layout.range(fragment).len(), 0.0);
-        self.encode(round, fragment, 1.0)
-    }
-
-    fn encode(&mut self, round: Round, fragment: FragmentId, decay: f32) -> Result<Bytes, CompressError> {
         let encoder = if self.schedule.is_opening(round) { &mut self.opening } else { &mut self.steady };
-        let residual =
-            self.residuals.entry(fragment).or_insert_with(|| vec![0.0; self.layout.range(fragment).len()]);
+        let residual = self.residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
+        let (_, before) = self.before.entry(fragment).or_default();
+        before.clone_from(residual);
         let mut body = Vec::new();
-        encoder.encode_with_feedback(&self.scratch, residual, decay, &mut body)?;
-        let body = Bytes::from(body);
-        self.sent.insert((round, fragment), body.clone());
-        Ok(body)
+        encoder.encode_with_feedback(&self.scratch, residual, self.decay, &mut body)?;
+        self.before.entry(fragment).and_modify(|(of, _)| *of = round);
+        Ok(body.into())
     }
 
-    /// Puts what was sent for a fragment back into its residual: it was late, or the round is void.
+    /// Puts a residual back to what it was before the compression of this round, bit for bit: it did not count.
+    pub fn retract(&mut self, round: Round, fragment: FragmentId) {
+        if let Some((of, before)) = self.before.remove(&fragment)
+            && of == round
+        {
+            self.residuals.insert(fragment, before);
+        }
+    }
+
+    /// Gives a residual away, as somebody else uploads the fragment from now on.
+    pub fn take_residual(&mut self, fragment: FragmentId) -> Option<Vec<f32>> {
+        self.before.remove(&fragment);
+        self.residuals.remove(&fragment)
+    }
+
+    /// The owner's part where results are means: the weighted mean of the contributions that decode, in site order, encoded.
     ///
     /// # Errors
-    /// Never for bytes that this compressor made.
-    pub fn give_back(&mut self, round: Round, fragment: FragmentId) -> Result<(), DecodeError> {
-        let Some(body) = self.sent.remove(&(round, fragment)) else { return Ok(()) };
-        let residual =
-            self.residuals.entry(fragment).or_insert_with(|| vec![0.0; self.layout.range(fragment).len()]);
-        self.decoder.decode_add(&body, residual.len(), 1.0, residual)
-    }
-
-    /// Forgets what was sent up to a round: its result named this site.
-    pub fn forget_through(&mut self, round: Round) {
-        self.sent = self.sent.split_off(&(round.next(), FragmentId(0)));
-    }
-
-    /// The owner's part: what a round made of a fragment, ready to be published.
-    ///
-    /// # Errors
-    /// A contribution that does not decode, or a mean that is not finite.
+    /// A mean that is not finite.
     pub fn reduce(
         &mut self,
         fragment: FragmentId,
         contributions: &[Contribution],
-    ) -> Result<Vec<u8>, MeanError> {
+    ) -> Result<Bytes, EncodeError> {
         let len = self.layout.range(fragment).len();
-        match self.form {
-            ResultForm::Bundle => {
-                // Decoded once here, so that one member's damage is refused by the owner and not met by all.
-                for contribution in contributions {
-                    self.decoder.decode(&contribution.body, len)?;
-                }
-                Ok(result::bundle(contributions))
-            }
-            ResultForm::Mean => result::mean(contributions, len, &mut self.decoder, &mut self.steady),
+        let parts: Vec<_> = contributions.iter().map(|c| (c.weight, &c.body)).collect();
+        self.scratch.clear();
+        self.scratch.resize(len, 0.0);
+        add_weighted_mean(&parts, 1.0, &mut self.decoder, &mut self.scratch);
+        let mut body = Vec::new();
+        self.steady.encode(&self.scratch, &mut body)?;
+        Ok(body.into())
+    }
+
+    /// In which form the run's results are published.
+    #[must_use]
+    pub fn reduction(config: &RunConfig) -> Reduction {
+        let exact_enough = matches!(config.wire_values(), ValueFormat::F32 | ValueFormat::Bf16);
+        match config.sync.preset {
+            SyncPreset::Dense if exact_enough => Reduction::Mean,
+            SyncPreset::Dense | SyncPreset::SparseLocal => Reduction::Bundle,
         }
     }
 
@@ -175,18 +158,13 @@ impl Compressor {
 
     /// Takes residuals over from a checkpoint, in place of all there were; those of a wrong length are left out.
     pub fn restore_residuals(&mut self, residuals: BTreeMap<FragmentId, Vec<f32>>) {
-        self.sent.clear();
+        self.before.clear();
         self.residuals = residuals
             .into_iter()
             .filter(|(fragment, values)| values.len() == self.layout.range(*fragment).len())
             .collect();
     }
 
-    /// Whether nothing is lost between input and wire, so that a residual stays zero unless a contribution comes back.
-    #[must_use]
-    pub fn is_lossless(&self) -> bool {
-        self.steady.spec().selection == Selection::All && self.steady.spec().values == ValueFormat::F32
-    }
 }
 
 /// Σ wᵢ·xᵢ / Σ w, in the order given, in f32: the stated reduction order within a site.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use bytes::Bytes;
-use longhaul_common::id::{FragmentId, Round};
+use longhaul_common::id::Round;
 use longhaul_common::plan::FragmentLayout;
 use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::Hash;
-use longhaul_proto::result::RoundResult;
+use longhaul_proto::round::FragmentResult;
+
+use super::mean::add_results;
 
 /// The synchronised parameters on the host, and the round that they have reached.
 ///
@@ -51,21 +51,19 @@ impl Replica {
         self.parameters.iter().zip(local).map(|(global, local)| global - local).collect()
     }
 
-    /// θ_g ← θ_g − rate·mean, for every fragment of a round. The same bits on every member.
-    ///
-    /// # Errors
-    /// A result that does not decode; the parameters are then worthless.
+    /// θ_g ← θ_g − rate·mean, for every fragment of a round. The same bits on every member. Answers how many updates did not decode and
+    /// were left out.
     pub fn apply_delta(
         &mut self,
         round: Round,
-        results: &[(FragmentId, Bytes)],
+        results: &[FragmentResult],
         rate: f32,
         decoder: &mut Decoder,
-    ) -> Result<()> {
+    ) -> usize {
         let parameters = Arc::make_mut(&mut self.parameters);
-        add_means(self.layout, results, -rate, decoder, parameters)?;
+        let damaged = add_results(self.layout, results, -rate, decoder, parameters);
         self.next_round = round.next();
-        Ok(())
+        damaged
     }
 
     /// Takes over what the device computed from a round's result (dense).
@@ -73,25 +71,6 @@ impl Replica {
         self.parameters = Arc::new(parameters);
         self.next_round = round.next();
     }
-}
-
-/// Adds `scale` times the weighted mean of each fragment to its part of `values`.
-///
-/// # Errors
-/// A result that does not decode.
-pub fn add_means(
-    layout: FragmentLayout,
-    results: &[(FragmentId, Bytes)],
-    scale: f32,
-    decoder: &mut Decoder,
-    values: &mut [f32],
-) -> Result<()> {
-    for (fragment, bytes) in results {
-        RoundResult::parse(bytes)
-            .and_then(|result| result.add_mean(scale, decoder, &mut values[layout.range(*fragment)]))
-            .with_context(|| format!("apply the result of {fragment}"))?;
-    }
-    Ok(())
 }
 
 /// BLAKE3 over values as little-endian f32.

@@ -1,19 +1,19 @@
 //! The device thread: it computes steps, contributes at the end of each round, and applies results where the schedule says.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::{RunConfig, SyncPreset};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::schedule::RoundSchedule;
 
 use super::gate::{Entry, Gate};
-use super::message::{Applied, Enter, FromDevice, Load, LocalUpdate, ToDevice};
+use super::message::{Applied, DeviceState, Enter, FromDevice, Load, LocalUpdate, ToDevice};
 use super::progress::Progress;
 use crate::data::Dataset;
-use crate::engine::Engine;
+use crate::engine::{Engine, Moments};
 
 /// Everything that the device thread works with.
 pub struct Device {
@@ -32,10 +32,13 @@ pub struct Device {
     /// From the synchroniser.
     pub inbox: Receiver<ToDevice>,
     /// To the synchroniser; bounded, so a device cannot run ahead of it.
-    pub outbox: SyncSender<FromDevice>,
+    pub outbox: Outbox,
     /// The first round that is not in the state on the device.
     pub next_round: Round,
 }
+
+/// Takes the device's messages to the synchroniser; blocks while the synchroniser is behind, answers false when it is gone.
+pub type Outbox = Box<dyn Fn(FromDevice) -> bool + Send>;
 
 /// What ended a stretch of training.
 enum Outcome {
@@ -66,7 +69,7 @@ impl Device {
     pub fn run(mut self) {
         if let Err(error) = self.follow() {
             // The synchroniser may be gone already, and then nobody is left to tell.
-            let _ = self.outbox.send(FromDevice::Failed(format!("{error:#}")));
+            let _ = (self.outbox)(FromDevice::Failed(format!("{error:#}")));
         }
     }
 
@@ -97,12 +100,13 @@ impl Device {
     fn train(&mut self, enter: Enter) -> Result<Outcome> {
         let mut stretch = self.start(enter)?;
         loop {
-            match self.gate.enter(stretch.round, stretch.life) {
-                Entry::Begun => {}
-                Entry::AtEnd => return self.end(&mut stretch),
+            match self.gate.enter(stretch.life) {
+                Entry::Begun(round) => stretch.round = round,
+                Entry::AtEnd(round) => return self.end(&mut stretch, round),
                 Entry::Outlived => return Ok(Outcome::Outlived),
                 Entry::Stopped => return Ok(Outcome::Over),
             }
+            self.tell(FromDevice::Begun(stretch.round))?;
             if let Some(outcome) = self.compute_round(&mut stretch)? {
                 return Ok(outcome);
             }
@@ -117,9 +121,9 @@ impl Device {
         match enter.load {
             Load::Nothing => {}
             Load::Parameters(values) => self.engine.load_parameters(&values)?,
-            Load::All(state) => self.engine.import(&state)?,
+            Load::All(state) => self.import(&state)?,
             Load::Private { state, synchronised, trained } => {
-                self.engine.import(&state)?;
+                self.import(&state)?;
                 if self.has_trained(first, &trained) {
                     from_step = first + trained.len() as u64;
                 } else {
@@ -128,7 +132,7 @@ impl Device {
             }
         }
         for (round, gradient) in enter.replay {
-            self.engine.apply_gradient(&gradient, schedule.steps_of(round).start)?;
+            self.engine.apply_gradient(schedule.steps_of(round).start, &gradient)?;
         }
         let Enter { life, round, .. } = enter;
         self.next_round = round;
@@ -165,7 +169,6 @@ impl Device {
         self.contribute(stretch, gradient, &tally)?;
         stretch.trained.clear();
         stretch.pending = Some((stretch.round, span.end + self.overlap()));
-        stretch.round = stretch.round.next();
         stretch.from_step = 0;
         if self.overlap() == 0 { self.apply_if_due(stretch, span.end) } else { Ok(None) }
     }
@@ -179,25 +182,19 @@ impl Device {
         tally: &mut Tally,
     ) -> Result<()> {
         let began = Instant::now();
-        let outcome = if positions.is_empty() {
-            gradient.clear();
-            gradient.resize(self.engine.parameter_count(), 0.0);
-            None
-        } else {
-            let tokens = self.data.batch(positions, self.config.run.seed);
-            Some(match self.config.sync.preset {
-                SyncPreset::SparseLocal => self.engine.train_step(&tokens, step)?,
-                SyncPreset::Dense => self.engine.gradient(&tokens, gradient)?,
-            })
+        let batch = self.data.batch(positions.iter().copied(), self.config.run.seed);
+        let outcome = match self.config.sync.preset {
+            SyncPreset::SparseLocal => self.engine.train_step(step, &batch)?,
+            SyncPreset::Dense => self.engine.gradient(&batch, gradient)?,
         };
-        if let Some(outcome) = outcome {
-            if !outcome.loss.is_finite() {
-                bail!(
-                    "the loss became {} at step {step}: training diverged; a lower train.learning_rate, a longer \
-                     train.warmup_steps or a smaller train.gradient_clip may help",
-                    outcome.loss
-                );
-            }
+        if !outcome.loss.is_finite() {
+            bail!(
+                "the loss became {} at step {step}: training diverged; a lower train.learning_rate, a longer \
+                 train.warmup_steps or a smaller train.gradient_clip may help",
+                outcome.loss
+            );
+        }
+        if !positions.is_empty() {
             tally.add(positions.len(), outcome.loss);
             self.progress.step(step, outcome.tokens, outcome.loss, began.elapsed());
         }
@@ -207,7 +204,7 @@ impl Device {
     fn contribute(&mut self, stretch: &Stretch, gradient: Vec<f32>, tally: &Tally) -> Result<()> {
         let values = match self.config.sync.preset {
             SyncPreset::Dense => gradient,
-            SyncPreset::SparseLocal => self.engine.parameters_to_host()?,
+            SyncPreset::SparseLocal => self.parameters()?,
         };
         let update = LocalUpdate { round: stretch.round, values, weight: tally.samples, loss: tally.loss() };
         self.tell(FromDevice::Contribute(update))
@@ -228,17 +225,17 @@ impl Device {
         match self.config.sync.preset {
             SyncPreset::SparseLocal => self.engine.add_to_parameters(&update)?,
             SyncPreset::Dense => {
-                self.engine.apply_gradient(&update, stretch.schedule.steps_of(round).start)?;
+                self.engine.apply_gradient(stretch.schedule.steps_of(round).start, &update)?;
             }
         }
         let applied = Applied {
             round,
             validation_loss: self.evaluate_after(round)?,
             parameters: match self.config.sync.preset {
-                SyncPreset::Dense => Some(self.engine.parameters_to_host()?),
+                SyncPreset::Dense => Some(self.parameters()?),
                 SyncPreset::SparseLocal => None,
             },
-            state: if self.is_checkpoint(round) { Some(self.engine.export()?) } else { None },
+            state: if self.is_checkpoint(round) { Some(self.state()?) } else { None },
             trained: stretch.trained.clone(),
         };
         self.tell(FromDevice::Applied(applied))?;
@@ -264,7 +261,7 @@ impl Device {
     }
 
     fn export(&mut self) -> Result<()> {
-        let state = self.engine.export()?;
+        let state = self.state()?;
         self.tell(FromDevice::State { next_round: self.next_round, state })
     }
 
@@ -275,11 +272,30 @@ impl Device {
 
     fn evaluate(&mut self) -> Result<Option<f32>> {
         let train = &self.config.train;
-        let first = u64::from(self.worker.0) * u64::from(train.evaluate_batches);
-        let batches = (first..first + u64::from(train.evaluate_batches))
-            .filter_map(|index| self.data.validation_batch(index, train.micro_batch as usize));
-        let batches: Vec<_> = batches.collect();
+        let batches = self.data.validation(train.evaluate_batches as usize, train.micro_batch as usize);
         self.engine.evaluate(&batches).context("evaluate on the held-out text")
+    }
+
+    fn parameters(&self) -> Result<Vec<f32>> {
+        let mut parameters = Vec::new();
+        self.engine.parameters_to_host(&mut parameters)?;
+        Ok(parameters)
+    }
+
+    fn state(&self) -> Result<DeviceState> {
+        let Moments { first, second, updates } = self.engine.moments_to_host()?;
+        let parameters = self.parameters()?;
+        Ok(DeviceState { parameters, first_moments: first, second_moments: second, updates })
+    }
+
+    fn import(&mut self, state: &DeviceState) -> Result<()> {
+        self.engine.load_parameters(&state.parameters)?;
+        let moments = Moments {
+            first: state.first_moments.clone(),
+            second: state.second_moments.clone(),
+            updates: state.updates,
+        };
+        Ok(self.engine.load_moments(&moments)?)
     }
 
     fn is_checkpoint(&self, round: Round) -> bool {
@@ -287,13 +303,13 @@ impl Device {
         every != 0 && round.next().0.is_multiple_of(every)
     }
 
-    fn end(&mut self, stretch: &mut Stretch) -> Result<Outcome> {
+    fn end(&mut self, stretch: &mut Stretch, next_round: Round) -> Result<Outcome> {
         if let Some(outcome) = self.apply_if_due(stretch, u64::MAX)? {
             return Ok(outcome);
         }
         let validation_loss = self.evaluate()?;
-        let state = self.engine.export()?;
-        self.tell(FromDevice::Ended { next_round: stretch.round, state, validation_loss })?;
+        let state = self.state()?;
+        self.tell(FromDevice::Ended { next_round, state, validation_loss })?;
         Ok(Outcome::Ended)
     }
 
@@ -305,7 +321,8 @@ impl Device {
     }
 
     fn tell(&self, message: FromDevice) -> Result<()> {
-        self.outbox.send(message).context("the synchroniser is gone")
+        ensure!((self.outbox)(message), "the synchroniser is gone");
+        Ok(())
     }
 }
 

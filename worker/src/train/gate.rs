@@ -21,6 +21,8 @@ struct State {
     open: bool,
     stopped: bool,
     life: u64,
+    /// What the device may begin; taken when it does.
+    next: Option<Round>,
     begun: Option<Round>,
     until: Round,
     timeline: Timeline,
@@ -29,11 +31,11 @@ struct State {
 /// The answer of [`Gate::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// The round may be computed.
-    Begun,
+    /// This round may be computed.
+    Begun(Round),
     /// The run, or what is left of it before a drain, ends before this round.
-    AtEnd,
-    /// The life that asked is over: another [`Gate::reset`] came.
+    AtEnd(Round),
+    /// The life that asked is over: [`Gate::renew`] was called.
     Outlived,
     /// The worker is being stopped.
     Stopped,
@@ -44,34 +46,49 @@ impl Gate {
     #[must_use]
     pub fn new(batch: u64) -> Self {
         let timeline = Timeline::new(batch);
-        let state = State { open: false, stopped: false, life: 0, begun: None, until: Round(0), timeline };
+        let state = State { open: false, stopped: false, life: 0, next: None, begun: None, until: Round(0), timeline };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Begins a round, once the gate is open. The device thread calls this, and only it, with the life that it was told to enter.
+    /// Begins the next round, once the gate is open and names one. The device thread calls this, and only it, with the life that it was
+    /// told to enter.
     #[must_use]
-    pub fn enter(&self, round: Round, life: u64) -> Entry {
-        let waiting = |state: &mut State| !state.open && !state.stopped && state.life == life;
+    pub fn enter(&self, life: u64) -> Entry {
+        let waiting = |state: &mut State| {
+            !state.stopped && state.life == life && !(state.open && state.next.is_some())
+        };
         let mut state =
             self.changed.wait_while(self.lock(), waiting).unwrap_or_else(PoisonError::into_inner);
         if state.stopped {
             return Entry::Stopped;
         }
-        if state.life != life {
-            return Entry::Outlived;
+        match state.next.filter(|_| state.life == life) {
+            None => Entry::Outlived,
+            Some(round) if round >= state.until => Entry::AtEnd(round),
+            Some(round) => {
+                state.next = None;
+                state.begun = Some(round);
+                Entry::Begun(round)
+            }
         }
-        if round >= state.until {
-            return Entry::AtEnd;
-        }
-        state.begun = Some(round);
-        Entry::Begun
     }
 
-    /// Closes the gate and tells the latest round that was begun. `open_round` is the answer of a device that has begun none.
-    pub fn close(&self, open_round: Round) -> Round {
+    /// Names the round that the device may begin next.
+    pub fn set_next(&self, round: Round) {
+        self.lock().next = Some(round);
+        self.changed.notify_all();
+    }
+
+    /// Takes the named round back; false: it was begun already, or none was named.
+    pub fn withdraw(&self) -> bool {
+        self.lock().next.take().is_some()
+    }
+
+    /// Closes the gate and tells the latest round that was begun.
+    pub fn close(&self) -> Option<Round> {
         let mut state = self.lock();
         state.open = false;
-        state.begun.unwrap_or(open_round).max(open_round)
+        state.begun
     }
 
     /// Opens the gate for rounds before `until`, under assignments that replace what the timeline says from their first steps on.
@@ -85,13 +102,10 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Forgets the past: the next round to be begun is the first of a new life (a run that starts, a member that heals), whose number it
-    /// answers. A device that waits at the gate is sent away.
-    pub fn reset(&self) -> u64 {
+    /// Sends a device that waits at the gate away, to be told where to go on: its life is over, and this is the number of the next.
+    pub fn renew(&self) -> u64 {
         let mut state = self.lock();
-        state.open = false;
-        state.begun = None;
-        state.timeline = Timeline::new(state.timeline.batch);
+        state.next = None;
         state.life += 1;
         self.changed.notify_all();
         state.life
@@ -140,28 +154,31 @@ mod tests {
     fn a_round_that_waits_at_a_closed_gate_begins_when_it_opens() {
         let gate = Arc::new(Gate::new(4));
         gate.open(everything_to(1), Round(9));
-        assert_eq!(gate.enter(Round(2), 0), Entry::Begun);
-        assert_eq!(gate.close(Round(1)), Round(2));
+        gate.set_next(Round(2));
+        assert_eq!(gate.enter(0), Entry::Begun(Round(2)));
+        assert_eq!(gate.close(), Some(Round(2)));
+        gate.set_next(Round(3));
         let device = std::thread::spawn({
             let gate = Arc::clone(&gate);
-            move || gate.enter(Round(3), 0)
+            move || gate.enter(0)
         });
-        assert_eq!(gate.close(Round(1)), Round(2), "a waiting round is not a begun one");
+        assert_eq!(gate.close(), Some(Round(2)), "a waiting round is not a begun one");
         gate.open(everything_to(7), Round(9));
-        assert_eq!(device.join().unwrap(), Entry::Begun);
-        assert_eq!(gate.close(Round(1)), Round(3));
+        assert_eq!(device.join().unwrap(), Entry::Begun(Round(3)));
+        assert_eq!(gate.close(), Some(Round(3)));
         assert!(gate.positions(0, WorkerId(1)).is_empty());
         assert_eq!(gate.positions(0, WorkerId(7)).len(), 1);
     }
 
     #[test]
-    fn a_reset_sends_a_waiting_device_away() {
+    fn a_new_life_sends_a_waiting_device_away() {
         let gate = Arc::new(Gate::new(4));
+        gate.open(everything_to(1), Round(9));
         let device = std::thread::spawn({
             let gate = Arc::clone(&gate);
-            move || gate.enter(Round(0), 0)
+            move || gate.enter(0)
         });
-        assert_eq!(gate.reset(), 1);
+        assert_eq!(gate.renew(), 1);
         assert_eq!(device.join().unwrap(), Entry::Outlived);
     }
 
@@ -169,9 +186,10 @@ mod tests {
     fn the_end_and_a_stop_turn_rounds_away() {
         let gate = Gate::new(4);
         gate.open(everything_to(1), Round(2));
-        assert_eq!(gate.enter(Round(2), 0), Entry::AtEnd);
-        assert_eq!(gate.close(Round(0)), Round(0));
+        gate.set_next(Round(2));
+        assert_eq!(gate.enter(0), Entry::AtEnd(Round(2)));
+        assert_eq!(gate.close(), None);
         gate.stop();
-        assert_eq!(gate.enter(Round(0), 0), Entry::Stopped);
+        assert_eq!(gate.enter(0), Entry::Stopped);
     }
 }

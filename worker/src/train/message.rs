@@ -71,6 +71,8 @@ pub struct DeviceState {
 pub enum FromDevice {
     /// The model is built and the data are ready.
     Prepared(Prepared),
+    /// The gate let this round begin.
+    Begun(Round),
     /// The end of a round.
     Contribute(LocalUpdate),
     /// A round's result is on the device.

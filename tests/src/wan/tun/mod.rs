@@ -1,1 +1,108 @@
-//! Two TUN devices in two network namespaces, joined by two links.
+//! Two TUN devices in two network namespaces, joined by two links: for peers that speak TCP.
+//!
+//! It needs root, `/dev/net/tun` and the `ip` command of iproute2.
+
+mod engine;
+mod netns;
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use self::engine::Engine;
+use self::netns::Namespace;
+use super::Link;
+
+/// One side: a namespace, and an address in it.
+#[derive(Clone, Debug)]
+pub struct SideConfig {
+    /// Name of the network namespace, which must not exist yet.
+    pub netns: String,
+    /// The side's own address.
+    pub address: Ipv4Addr,
+    /// Length of the prefix that both sides share.
+    pub prefix_len: u8,
+}
+
+/// Why there is no pair of devices.
+#[derive(Debug, thiserror::Error)]
+pub enum TunError {
+    /// This user or this machine cannot have one: a reason to skip, not to fail.
+    #[error("TUN devices need root, /dev/net/tun and the `ip` command: {reason}")]
+    Unavailable {
+        /// What was refused.
+        reason: String,
+    },
+    /// The address of a side is not `A.B.C.D/LEN`.
+    #[error("`{0}` is not an IPv4 address with a prefix length, such as 10.77.0.1/24")]
+    BadAddress(String),
+    /// A command failed although it was allowed.
+    #[error("`ip {command}`: {message}")]
+    Command {
+        /// Its arguments.
+        command: String,
+        /// What it printed.
+        message: String,
+    },
+    /// A system call failed although it was allowed.
+    #[error("TUN device")]
+    Io(#[from] io::Error),
+}
+
+/// Two namespaces joined by two links. Dropping it deletes them, and so ends what is connected through them.
+#[derive(Debug)]
+pub struct TunPair {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    _namespaces: [Namespace; 2],
+}
+
+impl SideConfig {
+    /// A side from the name of its namespace and its address, `A.B.C.D/LEN`.
+    ///
+    /// # Errors
+    /// [`TunError::BadAddress`].
+    pub fn new(netns: &str, address: &str) -> Result<Self, TunError> {
+        let parsed = address.split_once('/').and_then(|(address, len)| {
+            Some((address.parse().ok()?, len.parse().ok().filter(|len| *len <= 30)?))
+        });
+        let (address, prefix_len) = parsed.ok_or_else(|| TunError::BadAddress(address.to_owned()))?;
+        Ok(Self { netns: netns.to_owned(), address, prefix_len })
+    }
+}
+
+impl TunPair {
+    /// Makes the namespaces and the devices and starts to forward: `a` to `b` over `forward`, back over `reverse`.
+    ///
+    /// # Errors
+    /// [`TunError::Unavailable`] without the privileges or the means; otherwise what failed. Nothing is left over.
+    pub fn start(a: &SideConfig, b: &SideConfig, forward: Link, reverse: Link) -> Result<Self, TunError> {
+        let (namespace_a, device_a) = netns::make_side(a)?;
+        let (namespace_b, device_b) = netns::make_side(b)?;
+        let stop =
+            Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?);
+        let engine = Engine::new([device_a, device_b], [forward, reverse], &stop)?;
+        let thread = std::thread::Builder::new().name("wan-tun".to_owned()).spawn(move || {
+            if let Err(error) = engine.run() {
+                tracing::error!(%error, "the TUN link has stopped");
+            }
+        })?;
+        Ok(Self { stop, thread: Some(thread), _namespaces: [namespace_a, namespace_b] })
+    }
+}
+
+impl Drop for TunPair {
+    fn drop(&mut self) {
+        let stopped = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        if let (Ok(_), Some(thread)) = (stopped, self.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

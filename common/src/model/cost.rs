@@ -1,0 +1,176 @@
+//! What the blocks of a model cost in parameters, arithmetic and memory.
+//!
+//! A multiply-add counts as two FLOPs, backward as twice forward (each product of the forward pass is followed by one
+//! for the input's gradient and one for the weight's), attention as if it were not causal, as in PaLM's
+//! model-FLOPs utilisation (Chowdhery et al. 2022, appendix B). Norms, activations and softmax are left out: below one per
+//! cent at any width that is worth training.
+
+use super::ModelSpec;
+use super::parameters;
+use crate::config::{ModelKind, Precision};
+
+/// A part of a model that is not divided between stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// Token (and position) embeddings.
+    Embedding,
+    /// A transformer block.
+    Layer(u32),
+    /// The last norm, the output projection and the loss.
+    Head,
+}
+
+/// What one block costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockCost {
+    /// Which block.
+    pub block: Block,
+    /// Parameters that it holds. A tied output projection counts with the embedding.
+    pub parameters: u64,
+    /// FLOPs of the forward pass for one token.
+    pub forward_flops_per_token: u64,
+    /// FLOPs of the backward pass for one token.
+    pub backward_flops_per_token: u64,
+    /// Memory that the forward pass leaves for the backward pass, for one token.
+    pub activation_bytes_per_token: u64,
+    /// What one token hands on to the next block: the residual stream; nothing after the head.
+    pub boundary_bytes_per_token: u64,
+}
+
+impl ModelSpec {
+    /// The costs of all blocks, in order, for sequences of `sequence` tokens.
+    #[must_use]
+    pub fn blocks(&self, sequence: u32, precision: Precision) -> Vec<BlockCost> {
+        let mut blocks = vec![self.embedding()];
+        blocks.extend((0..self.layers).map(|layer| self.layer(layer, sequence, precision)));
+        blocks.push(self.head(precision));
+        blocks
+    }
+
+    /// FLOPs of one token's forward and backward pass through the whole model.
+    #[must_use]
+    pub fn train_flops_per_token(&self, sequence: u32) -> u64 {
+        let blocks = self.blocks(sequence, Precision::F32);
+        blocks.iter().map(|cost| cost.forward_flops_per_token + cost.backward_flops_per_token).sum()
+    }
+
+    fn embedding(&self) -> BlockCost {
+        BlockCost {
+            block: Block::Embedding,
+            parameters: self.parameters_under(&[
+                "transformer.wte.",
+                "transformer.wpe.",
+                "model.embed_tokens.",
+            ]),
+            forward_flops_per_token: 0,
+            backward_flops_per_token: 0,
+            // The token itself, as a 64-bit index.
+            activation_bytes_per_token: 8,
+            boundary_bytes_per_token: self.boundary_bytes(),
+        }
+    }
+
+    fn layer(&self, layer: u32, sequence: u32, precision: Precision) -> BlockCost {
+        let [d, f, kv] = [self.width, self.feed_forward_width, self.kv_width()].map(u64::from);
+        let feed_forward_matrices = match self.kind {
+            ModelKind::Gpt2 => 2,
+            ModelKind::Llama => 3,
+        };
+        let products = 2 * d * d + 2 * d * kv + feed_forward_matrices * d * f;
+        // Scores and their mixture of values: a multiply-add for each channel and earlier token, twice.
+        let forward = 2 * products + 4 * u64::from(sequence) * d;
+        // In compute precision: the two norms' outputs, queries, keys, values, what attention gives, and inside the
+        // feed-forward part the input and output of each element-wise operation.
+        let narrow = 4 * d + 2 * kv + 2 * (feed_forward_matrices - 1) * f;
+        // In f32: the residual stream before each norm, the norms' statistics, the softmax's logarithms.
+        let statistics = match self.kind {
+            ModelKind::Gpt2 => 4,
+            ModelKind::Llama => 2,
+        };
+        let wide = 2 * d + statistics + u64::from(self.heads);
+        BlockCost {
+            block: Block::Layer(layer),
+            parameters: self
+                .parameters_under(&[&format!("transformer.h.{layer}."), &format!("model.layers.{layer}.")]),
+            forward_flops_per_token: forward,
+            backward_flops_per_token: 2 * forward,
+            activation_bytes_per_token: narrow * bytes_of(precision) + wide * 4,
+            boundary_bytes_per_token: self.boundary_bytes(),
+        }
+    }
+
+    fn head(&self, precision: Precision) -> BlockCost {
+        let (d, v) = (u64::from(self.width), u64::from(self.vocabulary));
+        let forward = 2 * d * v;
+        let statistics = if self.kind == ModelKind::Gpt2 { 2 } else { 1 };
+        BlockCost {
+            block: Block::Head,
+            parameters: self.parameters_under(&["transformer.ln_f.", "model.norm.", "lm_head."]),
+            forward_flops_per_token: forward,
+            backward_flops_per_token: 2 * forward,
+            // The norm's input, statistics and output, the logarithms of the probabilities, the target's index.
+            activation_bytes_per_token: 4 * (d + statistics + v) + d * bytes_of(precision) + 8,
+            boundary_bytes_per_token: 0,
+        }
+    }
+
+    /// The residual stream is f32 in either precision.
+    fn boundary_bytes(&self) -> u64 {
+        4 * u64::from(self.width)
+    }
+
+    fn parameters_under(&self, prefixes: &[&str]) -> u64 {
+        parameters::in_model_order(self)
+            .iter()
+            .filter(|p| prefixes.iter().any(|prefix| p.name.starts_with(prefix)))
+            .map(parameters::ParameterSpec::count)
+            .sum()
+    }
+}
+
+fn bytes_of(precision: Precision) -> u64 {
+    match precision {
+        Precision::F32 => 4,
+        Precision::Bf16 => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::tests::config;
+    use super::*;
+
+    #[test]
+    fn blocks_hold_every_parameter_once() {
+        for kind in [ModelKind::Gpt2, ModelKind::Llama] {
+            for tied in [true, false] {
+                // Eleven layers: `h.1.` is not taken for a prefix of `h.10.`.
+                let mut config = config(kind, 11, 32, 4, 64);
+                config.tied_embeddings = Some(tied);
+                let spec = ModelSpec::resolve(&config, 100).unwrap();
+                let blocks = spec.blocks(64, Precision::F32);
+                assert_eq!(blocks.len(), 13);
+                assert_eq!(blocks.iter().map(|b| b.parameters).sum::<u64>(), spec.parameter_count());
+                assert!(blocks[1..12].iter().all(|b| b.parameters == blocks[1].parameters));
+            }
+        }
+    }
+
+    /// Kaplan et al. 2020, table 1: forward FLOPs of a token are 2·N without embeddings, plus 4·layers·T·D of attention
+    /// here (they count half, as causal), and 2·D·V of the output projection.
+    #[test]
+    fn flops_follow_the_closed_form() {
+        let spec = ModelSpec::resolve(&config(ModelKind::Gpt2, 12, 768, 12, 1024), 50_257).unwrap();
+        let forward = 2 * 12 * 12 * 768 * 768 + 12 * 4 * 1024 * 768 + 2 * 768 * 50_257;
+        assert_eq!(spec.train_flops_per_token(1024), 3 * forward);
+    }
+
+    #[test]
+    fn a_block_of_gpt2_in_half_precision_keeps_what_korthikanti_counts() {
+        // Korthikanti et al. 2022, equation 1: 34·D bytes a token, and 5·heads·T of scores. Of these 2·D are dropout masks;
+        // here attention keeps no scores, and the two norms read an f32 stream (4·D more).
+        let spec = ModelSpec::resolve(&config(ModelKind::Gpt2, 1, 768, 12, 1024), 50_257).unwrap();
+        let layer = &spec.blocks(1024, Precision::Bf16)[1];
+        assert_eq!(layer.activation_bytes_per_token, (34 - 2 + 4) * 768 + 4 * (4 + 12));
+    }
+}

@@ -1,0 +1,154 @@
+//! The parameter tensors of each family, named and shaped as Hugging Face writes them.
+
+use super::ModelSpec;
+use crate::config::ModelKind;
+
+/// One parameter tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParameterSpec {
+    /// Its name in a Hugging Face checkpoint.
+    pub name: String,
+    /// Its shape there: one or two dimensions.
+    pub shape: Vec<u64>,
+    /// How it starts.
+    pub initial: Initial,
+}
+
+/// How a parameter tensor starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Initial {
+    /// All zero.
+    Zeros,
+    /// All one.
+    Ones,
+    /// Drawn from a normal distribution around zero.
+    Normal {
+        /// Its standard deviation.
+        deviation: f64,
+    },
+}
+
+impl ParameterSpec {
+    /// Values in the tensor.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.shape.iter().product()
+    }
+
+    /// Whether it is a matrix, embeddings included: what weight decay applies to.
+    #[must_use]
+    pub fn is_matrix(&self) -> bool {
+        self.shape.len() == 2
+    }
+}
+
+/// The standard deviation of both families' weights (Radford et al. 2019).
+const DEVIATION: f64 = 0.02;
+
+/// All tensors from the embedding to the output projection.
+pub(super) fn in_model_order(spec: &ModelSpec) -> Vec<ParameterSpec> {
+    match spec.kind {
+        ModelKind::Gpt2 => gpt2(spec),
+        ModelKind::Llama => llama(spec),
+    }
+}
+
+/// GPT-2. Its linear layers are `Conv1D`: [in, out].
+fn gpt2(spec: &ModelSpec) -> Vec<ParameterSpec> {
+    let (d, f) = (u64::from(spec.width), u64::from(spec.feed_forward_width));
+    // Every block adds to the residual stream twice; this keeps its variance (Radford et al. 2019, section 2.3).
+    let residual = DEVIATION / f64::from(2 * spec.layers).sqrt();
+    let mut list = vec![
+        matrix("transformer.wte.weight", u64::from(spec.vocabulary), d, DEVIATION),
+        matrix("transformer.wpe.weight", u64::from(spec.context), d, DEVIATION),
+    ];
+    for layer in 0..spec.layers {
+        let name = |part: &str| format!("transformer.h.{layer}.{part}");
+        list.extend([
+            vector(name("ln_1.weight"), d, Initial::Ones),
+            vector(name("ln_1.bias"), d, Initial::Zeros),
+            matrix(name("attn.c_attn.weight"), d, 3 * d, DEVIATION),
+            vector(name("attn.c_attn.bias"), 3 * d, Initial::Zeros),
+            matrix(name("attn.c_proj.weight"), d, d, residual),
+            vector(name("attn.c_proj.bias"), d, Initial::Zeros),
+            vector(name("ln_2.weight"), d, Initial::Ones),
+            vector(name("ln_2.bias"), d, Initial::Zeros),
+            matrix(name("mlp.c_fc.weight"), d, f, DEVIATION),
+            vector(name("mlp.c_fc.bias"), f, Initial::Zeros),
+            matrix(name("mlp.c_proj.weight"), f, d, residual),
+            vector(name("mlp.c_proj.bias"), d, Initial::Zeros),
+        ]);
+    }
+    list.push(vector("transformer.ln_f.weight", d, Initial::Ones));
+    list.push(vector("transformer.ln_f.bias", d, Initial::Zeros));
+    if !spec.tied_embeddings {
+        list.push(matrix("lm_head.weight", u64::from(spec.vocabulary), d, DEVIATION));
+    }
+    list
+}
+
+/// Llama. Its linear layers are [out, in].
+fn llama(spec: &ModelSpec) -> Vec<ParameterSpec> {
+    let (d, f, kv) = (u64::from(spec.width), u64::from(spec.feed_forward_width), u64::from(spec.kv_width()));
+    let mut list = vec![matrix("model.embed_tokens.weight", u64::from(spec.vocabulary), d, DEVIATION)];
+    for layer in 0..spec.layers {
+        let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
+        list.extend([
+            vector(name("input_layernorm"), d, Initial::Ones),
+            matrix(name("self_attn.q_proj"), d, d, DEVIATION),
+            matrix(name("self_attn.k_proj"), kv, d, DEVIATION),
+            matrix(name("self_attn.v_proj"), kv, d, DEVIATION),
+            matrix(name("self_attn.o_proj"), d, d, DEVIATION),
+            vector(name("post_attention_layernorm"), d, Initial::Ones),
+            matrix(name("mlp.gate_proj"), f, d, DEVIATION),
+            matrix(name("mlp.up_proj"), f, d, DEVIATION),
+            matrix(name("mlp.down_proj"), d, f, DEVIATION),
+        ]);
+    }
+    list.push(vector("model.norm.weight", d, Initial::Ones));
+    if !spec.tied_embeddings {
+        list.push(matrix("lm_head.weight", u64::from(spec.vocabulary), d, DEVIATION));
+    }
+    list
+}
+
+fn matrix(name: impl Into<String>, rows: u64, columns: u64, deviation: f64) -> ParameterSpec {
+    ParameterSpec { name: name.into(), shape: vec![rows, columns], initial: Initial::Normal { deviation } }
+}
+
+fn vector(name: impl Into<String>, len: u64, initial: Initial) -> ParameterSpec {
+    ParameterSpec { name: name.into(), shape: vec![len], initial }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::tests::config;
+    use super::*;
+
+    #[test]
+    fn names_and_shapes_are_those_of_hugging_face() {
+        let gpt2 = ModelSpec::resolve(&config(ModelKind::Gpt2, 1, 8, 2, 16), 10).unwrap().parameters();
+        let shape = |name: &str| gpt2.iter().find(|p| p.name == name).map(|p| p.shape.clone());
+        assert_eq!(shape("transformer.h.0.attn.c_attn.weight"), Some(vec![8, 24]));
+        assert_eq!(shape("transformer.h.0.mlp.c_proj.weight"), Some(vec![32, 8]));
+        assert_eq!(shape("lm_head.weight"), None);
+
+        let mut config = config(ModelKind::Llama, 1, 8, 4, 16);
+        config.kv_heads = Some(2);
+        let llama = ModelSpec::resolve(&config, 10).unwrap().parameters();
+        let shape = |name: &str| llama.iter().find(|p| p.name == name).map(|p| p.shape.clone());
+        assert_eq!(shape("model.layers.0.self_attn.k_proj.weight"), Some(vec![4, 8]));
+        assert_eq!(shape("lm_head.weight"), Some(vec![10, 8]));
+    }
+
+    #[test]
+    fn matrices_come_before_vectors() {
+        for kind in [ModelKind::Gpt2, ModelKind::Llama] {
+            let spec = ModelSpec::resolve(&config(kind, 2, 8, 2, 16), 10).unwrap();
+            let list = spec.parameters();
+            assert!(list.is_sorted_by_key(|p| !p.is_matrix()));
+            let before: u64 = list.iter().take_while(|p| p.is_matrix()).map(ParameterSpec::count).sum();
+            assert_eq!(before, spec.decayed_count());
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! How a fragment is cut into chunks.
+
+/// The chunks of a fragment and how many values each keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chunks {
+    /// Values in the fragment.
+    pub len: usize,
+    /// Values in a chunk; the last may be shorter.
+    pub chunk: usize,
+    /// Values kept of a chunk, unless it is shorter than that.
+    pub keep: usize,
+}
+
+/// One chunk of a fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chunk {
+    /// Position of its first value in the fragment.
+    pub start: usize,
+    /// Its values.
+    pub len: usize,
+    /// How many of them are kept.
+    pub kept: usize,
+}
+
+impl Chunks {
+    pub fn iter(self) -> impl Iterator<Item = Chunk> {
+        (0..self.len).step_by(self.chunk).map(move |start| {
+            let len = self.chunk.min(self.len - start);
+            Chunk { start, len, kept: self.keep.min(len) }
+        })
+    }
+
+    /// Values kept of the whole fragment; at most its length.
+    pub fn kept_total(self) -> usize {
+        self.len / self.chunk * self.keep + self.keep.min(self.len % self.chunk)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_kept_is_the_sum_over_the_chunks() {
+        for len in [0, 1, 7, 8, 9, 16, 23] {
+            let chunks = Chunks { len, chunk: 8, keep: 3 };
+            assert_eq!(chunks.iter().map(|chunk| chunk.kept).sum::<usize>(), chunks.kept_total());
+            assert_eq!(chunks.iter().map(|chunk| chunk.len).sum::<usize>(), len);
+        }
+    }
+}

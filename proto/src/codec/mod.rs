@@ -1,0 +1,31 @@
+//! Compression of model updates for the WAN: selection, error feedback, quantisation, entropy coding.
+//!
+//! An [`Encoder`] turns a fragment (a slice of f32) into one self-describing frame, a [`Decoder`] turns the frame
+//! back into an [`Update`] or adds it to an accumulator. Both are pure and single-threaded: callers run one per
+//! thread. All replicas decode the same bytes to the same bits, on any platform.
+//!
+//! The design is in `proto/docs/codec.md`.
+
+mod chunks;
+mod decoder;
+mod encoder;
+mod error;
+mod gap_model;
+mod header;
+mod positions;
+mod rans;
+mod spec;
+mod top_k;
+mod update;
+mod value_blocks;
+
+pub use decoder::Decoder;
+pub use encoder::Encoder;
+pub use error::{DecodeError, EncodeError, SpecError};
+pub use spec::{CHUNK_VALUES_DEFAULT, CHUNK_VALUES_MAX, CodecSpec, Selection};
+pub use update::Update;
+pub use longhaul_common::config::ValueFormat;
+
+/// Values in a fragment, at most: 256 MiB of f32. A fragment is the unit of hashing and of resending; one this large
+/// already takes minutes on the links that the codec is for.
+pub const FRAGMENT_VALUES_MAX: usize = 1 << 26;

@@ -1,0 +1,128 @@
+//! How long an owner waits for late sites.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use longhaul_common::id::Round;
+
+/// Rounds whose spreads are remembered: a few minutes to an hour of a run, so that the deadline follows the day's network.
+pub const SPREADS_KEPT: usize = 64;
+
+/// Rounds that must be known before the deadline is anything but the ceiling; a median of fewer says little.
+pub const SPREADS_NEEDED: usize = 8;
+
+/// Between which bounds, and how generously, the deadline adapts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeadlineConfig {
+    /// The shortest wait.
+    pub floor: Duration,
+    /// The longest.
+    pub ceiling: Duration,
+    /// Median absolute deviations on top of the median.
+    pub mads: f64,
+}
+
+/// The wait after a fragment's first contribution, from the spreads (last arrival − first) of past rounds.
+#[derive(Debug)]
+pub(super) struct Deadline {
+    config: DeadlineConfig,
+    /// At most [`SPREADS_KEPT`], oldest first.
+    spreads: VecDeque<Duration>,
+    /// The newest round, and its largest spread over the fragments so far.
+    newest: Option<(Round, Duration)>,
+}
+
+impl Deadline {
+    pub fn new(config: DeadlineConfig) -> Self {
+        Self { config, spreads: VecDeque::with_capacity(SPREADS_KEPT), newest: None }
+    }
+
+    /// Median + k·MAD, between floor and ceiling.
+    pub fn wait(&self) -> Duration {
+        if self.spreads.len() < SPREADS_NEEDED {
+            return self.config.ceiling;
+        }
+        let middle = median(self.spreads.iter().map(Duration::as_secs_f64).collect());
+        let deviation =
+            median(self.spreads.iter().map(|spread| (spread.as_secs_f64() - middle).abs()).collect());
+        let wait = middle + self.config.mads * deviation;
+        let ceiling = self.config.ceiling.as_secs_f64();
+        // The ceiling wins over a floor above it, and over a product that is not a number.
+        Duration::from_secs_f64(wait.max(self.config.floor.as_secs_f64()).min(ceiling))
+    }
+
+    /// Notes the spread of one fragment; a round counts with its largest, once a newer one is seen.
+    pub fn record(&mut self, round: Round, spread: Duration) {
+        match &mut self.newest {
+            Some((newest, _)) if round < *newest => {}
+            Some((newest, largest)) if round == *newest => *largest = spread.max(*largest),
+            newest => {
+                if let Some((_, spread)) = newest.replace((round, spread)) {
+                    if self.spreads.len() == SPREADS_KEPT {
+                        self.spreads.pop_front();
+                    }
+                    self.spreads.push_back(spread);
+                }
+            }
+        }
+    }
+}
+
+/// The middle value, or the mean of the two; the list is not empty.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    if values.len() % 2 == 1 { values[half] } else { (values[half - 1] + values[half]) / 2.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    fn after(spreads_ms: &[u64]) -> Deadline {
+        let mut deadline = Deadline::new(DeadlineConfig { floor: MS(100), ceiling: MS(9_000), mads: 4.0 });
+        for (round, &spread) in spreads_ms.iter().enumerate() {
+            deadline.record(Round(round as u64), MS(spread));
+        }
+        // A round counts when the next one is seen.
+        deadline.record(Round(spreads_ms.len() as u64), MS(0));
+        deadline
+    }
+
+    #[test]
+    fn the_ceiling_holds_until_there_is_history() {
+        assert_eq!(after(&[1; 7]).wait(), MS(9_000));
+        assert_eq!(after(&[200; 8]).wait(), MS(200));
+    }
+
+    #[test]
+    fn it_is_the_median_and_four_deviations() {
+        // Median 450; deviations 350 250 150 50 50 150 250 350, their median 200.
+        assert_eq!(after(&[100, 200, 300, 400, 500, 600, 700, 800]).wait(), MS(450 + 4 * 200));
+    }
+
+    #[test]
+    fn floor_and_ceiling_bound_it() {
+        assert_eq!(after(&[1; 8]).wait(), MS(100));
+        assert_eq!(after(&[60_000; 8]).wait(), MS(9_000));
+    }
+
+    #[test]
+    fn one_round_in_a_while_that_is_late_changes_nothing() {
+        assert_eq!(after(&[200, 200, 200, 9_000, 200, 200, 200, 200, 200]).wait(), MS(200));
+    }
+
+    #[test]
+    fn a_round_counts_once_with_its_largest_spread_and_old_rounds_are_forgotten() {
+        let mut deadline = after(&[]);
+        for round in 0..200 {
+            for spread in [150, if round < 100 { 8_000 } else { 300 }, 10] {
+                deadline.record(Round(round), MS(spread));
+            }
+        }
+        assert_eq!(deadline.spreads.len(), SPREADS_KEPT);
+        assert_eq!(deadline.wait(), MS(300));
+    }
+}

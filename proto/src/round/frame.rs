@@ -1,0 +1,48 @@
+//! The bulk frames of a round.
+
+use bytes::Bytes;
+use longhaul_common::id::{FragmentId, Generation, Round, SiteId, WorkerId};
+
+use crate::control::message::Hash;
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FrameKind {
+    /// A member's f32 slice, to its site's uploader. Weight zero: it has nothing for this round, and the body is empty.
+    Local,
+    /// A site's compressed update, to the owner. Weight zero: its members have nothing for this round, and the body is
+    /// empty.
+    Contribution,
+    /// A fragment's result ([`super::FragmentResult`]), from the owner to the uploaders and from them to their members.
+    Result,
+}
+
+/// What binds a frame to its place in the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// What it carries.
+    pub kind: FrameKind,
+    /// The generation it was sent under: a fence.
+    pub generation: Generation,
+    /// Which round.
+    pub round: Round,
+    /// Which fragment.
+    pub fragment: FragmentId,
+    /// Samples behind a local update or a contribution; zero in a result.
+    pub weight: u32,
+    /// The sender's site.
+    pub site: SiteId,
+}
+
+/// A frame that arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The worker of the sender's certificate.
+    pub from: WorkerId,
+    /// Its header.
+    pub header: FrameHeader,
+    /// Its body.
+    pub body: Bytes,
+    /// BLAKE3 of the body, verified.
+    pub hash: Hash,
+}

@@ -1,0 +1,184 @@
+//! A member's own updates, and an uploader's work.
+
+use bytes::Bytes;
+use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+
+use super::super::command::{Command, Contribution, Local};
+use super::super::duties::Duties;
+use super::super::frame::{FrameHeader, FrameKind};
+use super::super::upload::Compression;
+use super::Member;
+
+impl Member {
+    pub(super) fn contribute(&mut self, round: Round, weight: u32) {
+        if self.last_contributed >= Some(round) {
+            return;
+        }
+        self.last_contributed = Some(round);
+        if round < self.open_round() {
+            // The others did not wait. This slice was sent nowhere, so it is in no result, whoever is named there.
+            if weight > 0 {
+                let late = self.layout.fragments().map(|fragment| Command::CarryOver { round, fragment });
+                self.commands.extend(late);
+            }
+            self.commands.push_back(Command::Release { round });
+            return;
+        }
+        self.contributed.insert(round, weight);
+        if round == self.open_round() {
+            self.offer_open_round();
+        }
+    }
+
+    /// Takes part in the open round: sends this member's slices, and compresses where all are here. Called when the round
+    /// opens, when this member's update is ready, and when a generation begins.
+    pub(super) fn offer_open_round(&mut self) {
+        let Some(duties) = self.running() else { return };
+        let round = self.open_round();
+        let own_weight = self.own_weight(&duties, round).filter(|_| self.offered < Some(round));
+        if own_weight.is_some() {
+            self.offered = Some(round);
+        }
+        for fragment in self.layout.fragments() {
+            if round < duties.first_made(fragment) || self.results.get(round, fragment).is_some() {
+                continue;
+            }
+            if duties.uploads(fragment) {
+                self.compress_if_all_here(&duties, fragment);
+            } else if let (Some(to), Some(weight)) = (duties.uploader(fragment), own_weight) {
+                self.send_local(&duties, to, round, fragment, weight);
+            }
+        }
+    }
+
+    /// What this member has for a round: none while the device is still at it, or takes no part in it.
+    fn own_weight(&self, duties: &Duties, round: Round) -> Option<u32> {
+        // Who joined lately, and is counted in by a generation that began since, has nothing before its first round.
+        let sits_out = self.starts_at.is_some_and(|first| round < first);
+        let weight = self.contributed.get(&round).copied().or(sits_out.then_some(0));
+        weight.filter(|_| duties.is_active(self.me, round))
+    }
+
+    fn send_local(&mut self, duties: &Duties, to: WorkerId, round: Round, fragment: FragmentId, weight: u32) {
+        let header = self.header(duties, FrameKind::Local, round, fragment, weight);
+        self.commands.push_back(if weight > 0 {
+            Command::SendLocal { to, header }
+        } else {
+            Command::Send { to, header, body: Bytes::new(), hash: None }
+        });
+    }
+
+    /// Makes the site's contribution to the open round when every active member's update is here.
+    pub(super) fn compress_if_all_here(&mut self, duties: &Duties, fragment: FragmentId) {
+        let round = self.open_round();
+        if self.results.get(round, fragment).is_some() {
+            return;
+        }
+        let own_weight = self.own_weight(duties, round);
+        let me = self.me;
+        let Some(upload) = self.upload_mut(fragment) else { return };
+        let ready = |worker| if worker == me { own_weight.is_some() } else { upload.has(worker, round) };
+        if upload.begun == Some(round) || !duties.locals(round).all(ready) {
+            return;
+        }
+        upload.begun = Some(round);
+        let update_of = |worker| {
+            let (weight, body) = if worker == me {
+                (own_weight?, None)
+            } else {
+                upload.give(worker, round).map(|(w, b)| (w, Some(b)))?
+            };
+            (weight > 0).then_some(Local { worker, weight, body })
+        };
+        let locals: Vec<Local> = duties.locals(round).filter_map(update_of).collect();
+        let generation = duties.generation();
+        let weight = locals.iter().fold(0u32, |sum, local| sum.saturating_add(local.weight));
+        if locals.is_empty() {
+            return self.contribute_site(duties, fragment, round, 0, Bytes::new());
+        }
+        upload.compression = Some(Compression { generation, round, weight, answered: false });
+        upload.keeps_residual = true;
+        self.commands.push_back(Command::Compress { generation, round, fragment, locals });
+    }
+
+    pub(super) fn compressed(
+        &mut self,
+        generation: Generation,
+        round: Round,
+        fragment: FragmentId,
+        body: Bytes,
+    ) {
+        let Some(duties) = self.running().filter(|duties| duties.generation() == generation) else { return };
+        let Some(compression) = self.upload_mut(fragment).and_then(|upload| upload.compression.as_mut())
+        else {
+            return;
+        };
+        let weight = compression.weight;
+        if (compression.generation, compression.round) != (generation, round) || compression.answered {
+            return;
+        }
+        compression.answered = true;
+        self.contribute_site(&duties, fragment, round, weight, body);
+    }
+
+    /// Hands the site's contribution to the owner.
+    fn contribute_site(
+        &mut self,
+        duties: &Duties,
+        fragment: FragmentId,
+        round: Round,
+        weight: u32,
+        body: Bytes,
+    ) {
+        match duties.owner(fragment) {
+            Some(owner) if owner == self.me => {
+                self.collect(duties, fragment, round, Contribution { site: self.site, weight, body });
+            }
+            Some(to) => {
+                let header = self.header(duties, FrameKind::Contribution, round, fragment, weight);
+                self.commands.push_back(Command::Send { to, header, body, hash: None });
+            }
+            None => {}
+        }
+    }
+
+    /// Decides over this member's slices of a round that is complete, by the sites that its results name.
+    pub(super) fn account_for(&mut self, round: Round) {
+        let own_weight = self.contributed.remove(&round);
+        for fragment in self.layout.fragments() {
+            let named = self.results.get(round, fragment).is_some_and(|held| held.result.names(self.site));
+            let Some(upload) = self.upload_mut(fragment) else { continue };
+            upload.forget_before(round.next());
+            let retract = upload.compression.take_if(|c| c.round == round).is_some() && !named;
+            if retract {
+                self.commands.push_back(Command::Retract { round, fragment });
+            }
+            if own_weight.is_some_and(|weight| weight > 0) && !named {
+                self.commands.push_back(Command::CarryOver { round, fragment });
+            }
+        }
+        self.move_residuals();
+    }
+
+    /// Empties the residuals of fragments that others upload now.
+    pub(super) fn move_residuals(&mut self) {
+        let Some(duties) = self.duties.clone() else { return };
+        for (fragment, upload) in self.layout.fragments().zip(&mut self.uploads) {
+            if upload.keeps_residual && upload.compression.is_none() && !duties.uploads(fragment) {
+                upload.keeps_residual = false;
+                self.commands.push_back(Command::MoveResidual { fragment });
+            }
+        }
+    }
+
+    pub(super) fn header(
+        &self,
+        duties: &Duties,
+        kind: FrameKind,
+        round: Round,
+        fragment: FragmentId,
+        weight: u32,
+    ) -> FrameHeader {
+        FrameHeader { kind, generation: duties.generation(), round, fragment, weight, site: self.site }
+    }
+}

@@ -1,0 +1,117 @@
+//! The end of a generation and the start of the next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+
+use super::super::RESULTS_KEPT_ROUNDS;
+use super::super::collection::Collection;
+use super::super::command::Command;
+use super::super::duties::Duties;
+use super::Member;
+use crate::control::message::{GenerationStart, Hash, Settled, Settlement};
+
+impl Member {
+    /// Ends the present generation and reports what is held. Nothing changes until the next one begins.
+    pub(super) fn settle(&mut self, generation: Generation) {
+        let present = self.duties.as_ref().map(|duties| duties.generation());
+        if present >= Some(generation) || self.settling > Some(generation) {
+            return;
+        }
+        self.settling = Some(generation);
+        self.pulls.clear();
+        let open_round = self.open_round();
+        self.commands.push_back(Command::ReportSettled(Settled {
+            generation,
+            open_round,
+            computing: self.computing.unwrap_or(open_round),
+            results: self.results.of_open_round(),
+        }));
+    }
+
+    pub(super) fn begin(&mut self, start: &GenerationStart) {
+        let generation = start.membership.generation;
+        let present = self.duties.as_ref().map(|duties| duties.generation());
+        if present >= Some(generation) || self.settling > Some(generation) {
+            return;
+        }
+        let Some(duties) = Duties::new(self.me, self.open_round(), start) else { return };
+        let duties = Arc::new(duties);
+        self.duties = Some(duties.clone());
+        self.settling = None;
+        self.accusations = 0;
+        self.lost = false;
+        self.offered = None;
+        self.choose_first_round(&duties);
+        self.forget_collected(&duties);
+        if let Some(settlement) = &start.settlement {
+            self.follow(&duties, settlement);
+        }
+        self.move_residuals();
+        self.offer_open_round();
+        for frame in self.early.take(generation) {
+            self.receive_present(&duties, frame);
+        }
+        if self.early.overflowed(generation) {
+            self.lose(self.open_round(), FragmentId(0));
+        }
+    }
+
+    /// Fixes where a new member starts. It may be told anew as long as its device has not begun.
+    fn choose_first_round(&mut self, duties: &Duties) {
+        let first = duties.first_round();
+        self.starts_at = match self.starts_at {
+            None if duties.is_active(self.me, self.open_round()) => Some(self.open_round()),
+            Some(round) if self.computing.is_some() => Some(round),
+            Some(round) if duties.is_active(self.me, round) => Some(round.min(first)),
+            _ => Some(first),
+        };
+    }
+
+    /// Drops what arrived for this member's duties under the old generation, and takes up the new ones.
+    fn forget_collected(&mut self, duties: &Duties) {
+        self.missed.clear();
+        self.pulls.clear();
+        for upload in &mut self.uploads {
+            upload.begin_generation();
+        }
+        let owned = self.layout.fragments().filter(|&fragment| duties.owns(fragment));
+        self.collections =
+            owned.map(|fragment| (fragment, Collection::new(duties.first_made(fragment)))).collect();
+    }
+
+    /// Makes this member's results those that count: retracts what is void, pulls what is missing.
+    fn follow(&mut self, duties: &Duties, settlement: &Settlement) {
+        let last = settlement.open_round;
+        let adopted: BTreeMap<FragmentId, Hash> =
+            settlement.results.iter().map(|adopted| (adopted.fragment, adopted.hash)).collect();
+        self.results.keep_adopted(last, &adopted);
+        for (fragment, upload) in self.layout.fragments().zip(&mut self.uploads) {
+            let void = duties.first_made(fragment);
+            if let Some(compression) = upload.compression.take_if(|compression| compression.round >= void) {
+                self.commands.push_back(Command::Retract { round: compression.round, fragment });
+            }
+        }
+        if last.0.saturating_sub(self.open_round().0) > RESULTS_KEPT_ROUNDS {
+            return self.lose(self.open_round(), FragmentId(0));
+        }
+        for round in (self.open_round().0..last.0).map(Round) {
+            for fragment in self.layout.fragments() {
+                let holders = duties.own_site_first(settlement.complete_at.clone());
+                self.want(round, fragment, None, holders);
+            }
+        }
+        for result in &settlement.results {
+            let holders = duties.own_site_first(result.holders.clone());
+            self.want(last, result.fragment, Some(result.hash), holders);
+        }
+    }
+
+    fn want(&mut self, round: Round, fragment: FragmentId, hash: Option<Hash>, holders: Vec<WorkerId>) {
+        let here = round < self.open_round() || self.results.get(round, fragment).is_some();
+        if !here && !self.pulls.want((round, fragment), hash, holders) {
+            self.lose(round, fragment);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! An owner's work: collecting contributions and publishing results.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use longhaul_common::id::{FragmentId, Generation, Round, SiteId};
+
+use super::super::collection::Collection;
+use super::super::command::{Command, Contribution};
+use super::super::duties::Duties;
+use super::super::frame::FrameKind;
+use super::super::result::{Content, FragmentResult};
+use super::super::results::{Held, Inserted};
+use super::{Member, Reduction};
+
+impl Member {
+    /// Takes a site's contribution to a fragment that this member owns.
+    pub(super) fn collect(
+        &mut self,
+        duties: &Duties,
+        fragment: FragmentId,
+        round: Round,
+        contribution: Contribution,
+    ) {
+        let now = self.now;
+        let Some(collection) = self.collections.get_mut(&fragment) else { return };
+        if round != collection.round || collection.reducing {
+            self.dropped.late += 1;
+        } else if collection.take(now, contribution) {
+            self.close_if(duties, fragment, Collection::is_full);
+        } else {
+            self.dropped.duplicate += 1;
+        }
+    }
+
+    /// Closes the rounds whose deadline has come.
+    pub(super) fn close_at_deadline(&mut self) {
+        let Some(duties) = self.running() else { return };
+        let (now, wait) = (self.now, self.deadline.wait());
+        for fragment in self.layout.fragments() {
+            self.close_if(&duties, fragment, |collection, sites| {
+                collection.is_full(sites)
+                    || collection.first_arrival().is_some_and(|first| first + wait <= now)
+            });
+        }
+    }
+
+    /// Closes the rounds that were complete but too far ahead of this member until now.
+    pub(super) fn close_full(&mut self) {
+        let Some(duties) = self.running() else { return };
+        for fragment in self.layout.fragments() {
+            self.close_if(&duties, fragment, Collection::is_full);
+        }
+    }
+
+    /// When the next round is to be closed without those who are late.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let last = self.results.last_kept();
+        let open = self.collections.values().filter(|collection| collection.round <= last);
+        open.filter_map(Collection::first_arrival).min().map(|first| first + self.deadline.wait())
+    }
+
+    fn close_if(
+        &mut self,
+        duties: &Duties,
+        fragment: FragmentId,
+        due: impl FnOnce(&Collection, &BTreeSet<SiteId>) -> bool,
+    ) {
+        let last_kept = self.results.last_kept();
+        let Some(collection) = self.collections.get_mut(&fragment) else { return };
+        let round = collection.round;
+        if collection.first_arrival().is_none() || round > last_kept {
+            return;
+        }
+        let sites = duties.contributing_sites(round);
+        if !due(collection, &sites) {
+            return;
+        }
+        let spread = if collection.is_full(&sites) { collection.spread() } else { self.deadline.wait() };
+        if sites.len() > 1 {
+            self.deadline.record(round, spread);
+        }
+        collection.reducing = true;
+        let contributions = collection.contributions();
+        if self.reduction == Reduction::Mean && !contributions.is_empty() {
+            let generation = duties.generation();
+            self.commands.push_back(Command::Reduce { generation, round, fragment, contributions });
+            return;
+        }
+        let contributors = contributions.iter().map(|c| (c.site, c.weight)).collect();
+        let content = Content::Bundle(contributions.into_iter().map(|c| c.body).collect());
+        self.publish(duties, fragment, FragmentResult { contributors, content });
+    }
+
+    pub(super) fn reduced(
+        &mut self,
+        generation: Generation,
+        round: Round,
+        fragment: FragmentId,
+        body: Bytes,
+    ) {
+        let Some(duties) = self.running().filter(|duties| duties.generation() == generation) else { return };
+        let Some(collection) = self.collections.get_mut(&fragment) else { return };
+        if collection.round != round || !collection.reducing {
+            return;
+        }
+        let contributors = collection.contributions().iter().map(|c| (c.site, c.weight)).collect();
+        self.publish(&duties, fragment, FragmentResult { contributors, content: Content::Mean(body) });
+    }
+
+    /// Gives the collected round's result a name, keeps it and sends it on its way.
+    fn publish(&mut self, duties: &Duties, fragment: FragmentId, result: FragmentResult) {
+        let Some(collection) = self.collections.get_mut(&fragment) else { return };
+        let round = collection.round;
+        *collection = Collection::new(round.next());
+        let bytes = result.encode();
+        let hash = *blake3::hash(&bytes).as_bytes();
+        if self.results.insert(round, fragment, Held { bytes, hash, result }) == Inserted::New {
+            self.pass_on(duties, round, fragment);
+            self.complete_rounds();
+        }
+    }
+
+    /// Sends a result to those who wait for this member's copy.
+    pub(super) fn pass_on(&mut self, duties: &Duties, round: Round, fragment: FragmentId) {
+        if round < duties.first_made(fragment) {
+            return;
+        }
+        let Some(held) = self.results.get(round, fragment) else { return };
+        let header = self.header(duties, FrameKind::Result, round, fragment, 0);
+        let (body, hash) = (held.bytes.clone(), Some(held.hash));
+        let send = |to| Command::Send { to, header, body: body.clone(), hash };
+        self.commands.extend(duties.result_receivers(fragment).into_iter().map(send));
+    }
+}

@@ -1,0 +1,112 @@
+//! The results that a member holds.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use longhaul_common::id::{FragmentId, Round};
+use longhaul_common::plan::FragmentLayout;
+
+use super::result::FragmentResult;
+use super::{RESULTS_KEPT_ROUNDS, ROUNDS_AHEAD_MAX};
+use crate::control::message::{Hash, HeldResult};
+
+/// A published result, read.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub bytes: Bytes,
+    pub hash: Hash,
+    pub result: FragmentResult,
+}
+
+/// What became of a result that was put in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inserted {
+    New,
+    /// The same bytes are here.
+    Duplicate,
+    /// Other bytes are here.
+    Conflict,
+}
+
+/// Results of the rounds from [`RESULTS_KEPT_ROUNDS`] before the open one to [`ROUNDS_AHEAD_MAX`] after it.
+#[derive(Debug)]
+pub(super) struct Results {
+    fragments: usize,
+    open: Round,
+    rounds: BTreeMap<Round, Vec<Option<Held>>>,
+}
+
+impl Results {
+    pub fn new(layout: FragmentLayout, open: Round) -> Self {
+        Self { fragments: layout.count() as usize, open, rounds: BTreeMap::new() }
+    }
+
+    /// The first round whose results are not all here.
+    pub fn open(&self) -> Round {
+        self.open
+    }
+
+    /// The last round whose results are kept.
+    pub fn last_kept(&self) -> Round {
+        Round(self.open.0.saturating_add(ROUNDS_AHEAD_MAX))
+    }
+
+    pub fn get(&self, round: Round, fragment: FragmentId) -> Option<&Held> {
+        self.rounds.get(&round)?.get(fragment.0 as usize)?.as_ref()
+    }
+
+    /// The caller has checked that the round is not after [`Self::last_kept`] and that there is such a fragment.
+    pub fn insert(&mut self, round: Round, fragment: FragmentId, held: Held) -> Inserted {
+        if let Some(present) = self.get(round, fragment) {
+            return if present.hash == held.hash { Inserted::Duplicate } else { Inserted::Conflict };
+        }
+        if round < self.open {
+            return Inserted::Duplicate;
+        }
+        let row = self.rounds.entry(round).or_insert_with(|| vec![None; self.fragments]);
+        if let Some(slot) = row.get_mut(fragment.0 as usize) {
+            *slot = Some(held);
+        }
+        Inserted::New
+    }
+
+    /// When the open round is complete: opens the next one, and gives the round that it was with its results.
+    pub fn advance(&mut self) -> Option<(Round, Vec<FragmentResult>)> {
+        let row = self.rounds.get(&self.open)?;
+        let results = row.iter().map(|slot| slot.as_ref().map(|held| held.result.clone()));
+        let results = results.collect::<Option<Vec<_>>>()?;
+        let round = self.open;
+        self.open = round.next();
+        self.rounds = self.rounds.split_off(&Round(self.open.0.saturating_sub(RESULTS_KEPT_ROUNDS)));
+        Some((round, results))
+    }
+
+    /// Forgets results of `round` that are not the adopted ones, and all of later rounds.
+    pub fn keep_adopted(&mut self, round: Round, adopted: &BTreeMap<FragmentId, Hash>) {
+        self.rounds.split_off(&round.next());
+        for (fragment, slot) in
+            self.rounds.entry(round).or_insert_with(|| vec![None; self.fragments]).iter_mut().enumerate()
+        {
+            let counts = adopted.get(&FragmentId(fragment as u32));
+            slot.take_if(|held| counts != Some(&held.hash));
+        }
+    }
+
+    /// How many results are in memory.
+    pub fn held(&self) -> usize {
+        self.rounds.values().flatten().flatten().count()
+    }
+
+    /// Results of the open round that are here.
+    pub fn of_open_round(&self) -> Vec<HeldResult> {
+        let row = self.rounds.get(&self.open).map_or(&[][..], Vec::as_slice);
+        let held =
+            (0..).map(FragmentId).zip(row).filter_map(|(fragment, slot)| Some((fragment, slot.as_ref()?)));
+        held.map(|(fragment, held)| HeldResult {
+            fragment,
+            hash: held.hash,
+            sites: held.result.sites().collect(),
+        })
+        .collect()
+    }
+}

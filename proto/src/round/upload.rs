@@ -1,0 +1,83 @@
+//! An uploader's work on one fragment.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use longhaul_common::id::{Generation, Round, WorkerId};
+
+/// The newest local update of each member, and what was made of them.
+#[derive(Debug)]
+pub(super) struct Upload {
+    /// One slot for each sender.
+    locals: BTreeMap<WorkerId, (Round, u32, Bytes)>,
+    /// The last round for which the site's contribution was begun in this generation.
+    pub begun: Option<Round>,
+    /// A compression whose round is not complete here.
+    pub compression: Option<Compression>,
+    /// Whether the caller may keep a residual of this fragment.
+    pub keeps_residual: bool,
+}
+
+/// The last one of a fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Compression {
+    pub generation: Generation,
+    pub round: Round,
+    /// The site's.
+    pub weight: u32,
+    /// Whether the caller has answered.
+    pub answered: bool,
+}
+
+/// A local update that is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotTaken {
+    Duplicate,
+    Late,
+}
+
+impl Upload {
+    pub fn new() -> Self {
+        // Whether there is a residual from an earlier process, only the caller knows.
+        Self { locals: BTreeMap::new(), begun: None, compression: None, keeps_residual: true }
+    }
+
+    /// What was collected under one generation means nothing in the next.
+    pub fn begin_generation(&mut self) {
+        self.locals.clear();
+        self.begun = None;
+    }
+
+    /// Takes a member's update; a newer one replaces an older one, whose round is complete where it came from.
+    pub fn take(&mut self, from: WorkerId, round: Round, weight: u32, body: Bytes) -> Result<(), NotTaken> {
+        let newest = self.locals.get(&from).map(|(newest, ..)| *newest).max(self.begun);
+        match newest {
+            Some(newest) if newest == round => Err(NotTaken::Duplicate),
+            Some(newest) if newest > round => Err(NotTaken::Late),
+            _ => {
+                self.locals.insert(from, (round, weight, body));
+                Ok(())
+            }
+        }
+    }
+
+    pub fn has(&self, from: WorkerId, round: Round) -> bool {
+        self.locals.get(&from).is_some_and(|(newest, ..)| *newest == round)
+    }
+
+    /// Hands out a member's update of a round.
+    pub fn give(&mut self, from: WorkerId, round: Round) -> Option<(u32, Bytes)> {
+        let (_, weight, body) = self.locals.remove(&from).filter(|(newest, ..)| *newest == round)?;
+        Some((weight, body))
+    }
+
+    /// How many updates are in memory.
+    pub fn held(&self) -> usize {
+        self.locals.len()
+    }
+
+    /// Forgets updates of rounds that are complete.
+    pub fn forget_before(&mut self, round: Round) {
+        self.locals.retain(|_, (newest, ..)| *newest >= round);
+    }
+}

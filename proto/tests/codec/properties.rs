@@ -1,0 +1,223 @@
+//! Numerical properties, against f64.
+
+use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection, ValueFormat};
+use proptest::prelude::*;
+
+use super::{decode_dense, encode, gradient_like, specs};
+
+fn squared_norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|value| value * value).sum()
+}
+
+fn squared_error(sent: &[f32], input: &[f32]) -> f64 {
+    squared_norm(sent.iter().zip(input).map(|(&sent, &input)| f64::from(sent) - f64::from(input)))
+}
+
+#[test]
+fn all_values_in_f32_come_back_as_they_were() {
+    let input = gradient_like(1, 5000);
+    let spec = CodecSpec { selection: Selection::All, values: ValueFormat::F32 };
+    assert_eq!(decode_dense(&encode(spec, &input), input.len()), input);
+}
+
+#[test]
+fn what_was_sent_and_what_remains_add_up_to_what_came_in() {
+    const ROUNDS: u64 = 30;
+    for spec in specs() {
+        let len = 9_000;
+        let mut encoder = Encoder::new(spec).unwrap();
+        let mut decoder = Decoder::new();
+        let mut residual = vec![0.0; len];
+        let (mut came_in, mut sent, mut moved) = (vec![0.0_f64; len], vec![0.0_f64; len], vec![0.0_f64; len]);
+        for round in 0..ROUNDS {
+            let delta = gradient_like(round, len);
+            let mut frame = Vec::new();
+            encoder.encode_with_feedback(&delta, &mut residual, 1.0, &mut frame).unwrap();
+            let mut received = vec![0.0; len];
+            decoder.decode(&frame, len).unwrap().add_scaled_to(1.0, &mut received);
+            for i in 0..len {
+                came_in[i] += f64::from(delta[i]);
+                sent[i] += f64::from(received[i]);
+                // Each round has two roundings, each relative to what p or what was sent can have been.
+                moved[i] += 2.0 * (f64::from(residual[i]).abs() + f64::from(received[i]).abs())
+                    + f64::from(delta[i]).abs();
+            }
+        }
+        for i in 0..len {
+            let gap = (came_in[i] - sent[i] - f64::from(residual[i])).abs();
+            assert!(gap <= moved[i] * f64::from(f32::EPSILON), "{spec:?} at {i}: {gap}");
+        }
+    }
+}
+
+#[test]
+fn a_decayed_residual_is_what_the_definition_says() {
+    let spec = CodecSpec { selection: Selection::TopK { chunk: 256, keep: 8 }, values: ValueFormat::TwoBit };
+    let (delta, before) = (gradient_like(1, 2000), gradient_like(2, 2000));
+    let (mut residual, mut frame) = (before.clone(), Vec::new());
+    Encoder::new(spec).unwrap().encode_with_feedback(&delta, &mut residual, 0.95, &mut frame).unwrap();
+    let sent = decode_dense(&frame, 2000);
+    for i in 0..2000 {
+        let (before, delta, sent) = (f64::from(before[i]), f64::from(delta[i]), f64::from(sent[i]));
+        let expected = before * f64::from(0.95_f32) + delta - sent;
+        // Three roundings, each at most half an epsilon of a number no larger than this.
+        let largest = before.abs() + delta.abs() + sent.abs();
+        assert!((f64::from(residual[i]) - expected).abs() <= 1.5 * f64::from(f32::EPSILON) * largest);
+    }
+}
+
+#[test]
+fn a_feedback_frame_is_the_plain_frame_of_the_sum() {
+    for spec in specs() {
+        let (delta, mut residual) = (gradient_like(1, 5000), gradient_like(2, 5000));
+        let sum: Vec<f32> =
+            residual.iter().zip(&delta).map(|(residual, delta)| residual * 0.5 + delta).collect();
+        let mut frame = Vec::new();
+        Encoder::new(spec).unwrap().encode_with_feedback(&delta, &mut residual, 0.5, &mut frame).unwrap();
+        assert_eq!(frame, encode(spec, &sum), "{spec:?}");
+    }
+}
+
+#[test]
+fn top_k_is_contractive() {
+    for (chunk, keep) in [(4096, 64), (256, 3), (64, 32), (16, 16)] {
+        let spec = CodecSpec { selection: Selection::TopK { chunk, keep }, values: ValueFormat::F32 };
+        // Equal magnitudes are the worst case: there the bound is met exactly.
+        let equal: Vec<f32> = (0..8192).map(|i| if i % 3 == 0 { 1.0 } else { -1.0 }).collect();
+        for input in [gradient_like(1, 8192), equal] {
+            let error = squared_error(&decode_dense(&encode(spec, &input), input.len()), &input);
+            let bound = 1.0 - f64::from(keep) / f64::from(chunk);
+            assert!(
+                error <= bound * squared_norm(input.iter().map(|&value| f64::from(value))),
+                "{keep} of {chunk}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+    #[test]
+    fn no_format_makes_an_error_larger_than_the_values_themselves(
+        input in prop::collection::vec(prop_oneof![-1.0_f32..1.0, -1e-4_f32..1e-4, Just(0.0), -3e38_f32..3e38], 1..600),
+    ) {
+        let whole = squared_norm(input.iter().map(|&value| f64::from(value)));
+        for spec in specs() {
+            let error = squared_error(&decode_dense(&encode(spec, &input), input.len()), &input);
+            prop_assert!(error <= whole, "{:?}: {} of {}", spec, error, whole);
+        }
+    }
+
+    #[test]
+    fn frames_of_any_length_and_magnitude_decode_to_finite_values(
+        bits in prop::collection::vec(any::<u32>(), 0..700), chunk_log2 in 0_u32..=10, part in 0.0..=1.0_f64,
+    ) {
+        let input: Vec<f32> = bits.into_iter().map(f32::from_bits).filter(|value| value.is_finite()).collect();
+        let chunk = 1 << chunk_log2;
+        let keep = (part * f64::from(chunk)).ceil().max(1.0) as u32;
+        for selection in [Selection::All, Selection::TopK { chunk, keep }] {
+            for values in ValueFormat::ALL {
+                let sent = decode_dense(&encode(CodecSpec { selection, values }, &input), input.len());
+                prop_assert!(sent.iter().all(|value| value.is_finite()));
+            }
+        }
+    }
+}
+
+/// Rounds a magnitude up to the next number with eight significant bits, in f64.
+fn bf16_up(magnitude: f64) -> f64 {
+    let unit = 2.0_f64.powi(magnitude.log2().floor() as i32 - 7);
+    (magnitude / unit).ceil() * unit
+}
+
+fn nearest(candidates: impl Iterator<Item = f64>, value: f64) -> f64 {
+    candidates.fold(f64::INFINITY, |best, c| if (c - value).abs() < (best - value).abs() { c } else { best })
+}
+
+/// The closest of the format's levels to each value of a bucket, by trying all.
+fn quantised_by_search(bucket: &[f32], values: ValueFormat) -> Vec<f64> {
+    let scale = bf16_up(bucket.iter().map(|value| f64::from(value.abs())).fold(0.0, f64::max));
+    let steps = |count: i32| (-count..=count).map(|i| f64::from(i) / f64::from(count)).collect::<Vec<_>>();
+    let levels = match values {
+        ValueFormat::Int8 => steps(127),
+        ValueFormat::Int4 => steps(7),
+        ValueFormat::E3M0 => {
+            let powers = (1..=7).map(|c| 2.0_f64.powi(c - 7));
+            powers.clone().map(|level| -level).chain([0.0]).chain(powers).collect()
+        }
+        other => panic!("{other} has no bucket"),
+    };
+    bucket.iter().map(|&value| nearest(levels.iter().map(|level| level * scale), value.into())).collect()
+}
+
+#[test]
+fn bucket_formats_send_the_nearest_of_their_levels() {
+    let input = gradient_like(12, 1000);
+    for values in [ValueFormat::Int8, ValueFormat::Int4, ValueFormat::E3M0] {
+        let sent =
+            decode_dense(&encode(CodecSpec { selection: Selection::All, values }, &input), input.len());
+        for (bucket, sent) in input.chunks(128).zip(sent.chunks(128)) {
+            let expected = quantised_by_search(bucket, values);
+            for ((&value, &sent), expected) in bucket.iter().zip(sent).zip(expected) {
+                let (value, sent) = (f64::from(value), f64::from(sent));
+                // In a near tie between two levels, f32 may fall to the other side.
+                let slack = 1e-6 * value.abs();
+                let is_close = (sent - expected).abs() <= 1e-6 * expected.abs();
+                let is_tie = ((sent - value).abs() - (expected - value).abs()).abs() <= slack;
+                assert!(is_close || is_tie, "{values}: {value} was sent as {sent}, not {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sixteen_bit_formats_round_to_nearest_and_saturate() {
+    let input = gradient_like(13, 3000);
+    for (values, half_unit) in [(ValueFormat::Bf16, 2.0_f64.powi(-9)), (ValueFormat::F16, 2.0_f64.powi(-12))]
+    {
+        let spec = CodecSpec { selection: Selection::All, values };
+        for (&value, sent) in input.iter().zip(decode_dense(&encode(spec, &input), input.len())) {
+            let error = (f64::from(sent) - f64::from(value)).abs();
+            // Half the last of 8 or 11 significant bits; f16 is subnormal below 2^-14, with units of 2^-24.
+            let subnormal = if values == ValueFormat::F16 { 2.0_f64.powi(-25) } else { 0.0 };
+            assert!(error <= (2.0 * half_unit * f64::from(value.abs())).max(subnormal));
+        }
+        let extremes = decode_dense(&encode(spec, &[f32::MAX, f32::MIN]), 2);
+        let max = if values == ValueFormat::F16 { 65504.0 } else { 3.389_531_4e38 };
+        assert_eq!(extremes, [max, -max]);
+    }
+}
+
+#[test]
+fn two_bit_levels_are_the_means_of_the_halves_by_magnitude() {
+    let input = gradient_like(14, 64 * 20);
+    let selection = Selection::TopK { chunk: 64, keep: 64 };
+    let sent =
+        decode_dense(&encode(CodecSpec { selection, values: ValueFormat::TwoBit }, &input), input.len());
+    for (chunk, sent) in input.chunks(64).zip(sent.chunks(64)) {
+        let mut magnitudes: Vec<f64> = chunk.iter().map(|value| f64::from(value.abs())).collect();
+        magnitudes.sort_by(f64::total_cmp);
+        let mean = |half: &[f64]| half.iter().sum::<f64>() / 32.0;
+        let levels = [mean(&magnitudes[..32]), mean(&magnitudes[32..])];
+        for (&value, &sent) in chunk.iter().zip(sent) {
+            let expected = nearest(levels.into_iter(), f64::from(value.abs())).copysign(value.into());
+            assert!(
+                (f64::from(sent) - expected).abs() <= 2.0_f64.powi(-8) * expected.abs(),
+                "{value}: {sent}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_sign_stands_for_the_mean_magnitude_of_its_chunk() {
+    let input = gradient_like(15, 4096 + 100);
+    let spec = CodecSpec { selection: Selection::All, values: ValueFormat::Sign };
+    let sent = decode_dense(&encode(spec, &input), input.len());
+    for (chunk, sent) in input.chunks(4096).zip(sent.chunks(4096)) {
+        let mean = chunk.iter().map(|value| f64::from(value.abs())).sum::<f64>() / chunk.len() as f64;
+        for (&value, &sent) in chunk.iter().zip(sent) {
+            assert!((f64::from(sent) - mean.copysign(value.into())).abs() <= 2.0_f64.powi(-8) * mean);
+        }
+    }
+}

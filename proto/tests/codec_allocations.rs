@@ -1,0 +1,66 @@
+//! The codec allocates nothing for a fragment once it has seen one of its size.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection, ValueFormat};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Counts the allocations of each thread, so that the test harness's own do not disturb.
+struct CountingAllocator;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is passed to the system's allocator unchanged.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the memory came from `alloc` above, thus from the system's allocator.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+fn allocations_in(work: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn nothing_is_allocated_once_a_fragment_of_the_same_size_has_been_through() {
+    const LEN: usize = 50_000;
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut random = || (0..LEN).map(|_| rng.random_range(-1.0..1.0)).collect::<Vec<f32>>();
+    for selection in [Selection::All, Selection::TopK { chunk: 4096, keep: 64 }] {
+        for values in ValueFormat::ALL {
+            let mut encoder = Encoder::new(CodecSpec { selection, values }).unwrap();
+            let mut decoder = Decoder::new();
+            let (mut residual, mut sum) = (vec![0.0; LEN], vec![0.0; LEN]);
+            // The position stream's length varies with the data; its own buffer is the caller's to provide.
+            let mut frame = Vec::with_capacity(8 * LEN);
+            let mut fragment = |delta: &[f32]| {
+                frame.clear();
+                encoder.encode_with_feedback(delta, &mut residual, 1.0, &mut frame).unwrap();
+                decoder.decode_add(&frame, LEN, 0.5, &mut sum).unwrap();
+                decoder.decode(&frame, LEN).unwrap();
+            };
+            // The first feeds the residual; what follows may have more ties and candidates, so a few go ahead.
+            (0..4).for_each(|_| fragment(&random()));
+            let deltas = [random(), random(), random()];
+            let allocated = allocations_in(|| deltas.iter().for_each(|delta| fragment(delta)));
+            assert_eq!(allocated, 0, "{selection:?} {values}");
+        }
+    }
+    assert_eq!(allocations_in(|| drop(std::hint::black_box(Box::new(1)))), 1, "the counter must count");
+}

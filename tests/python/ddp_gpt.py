@@ -1,0 +1,185 @@
+"""What a PyTorch user has today: a byte-level GPT trained by one process, or by DistributedDataParallel over gloo.
+
+The baseline of the WAN benchmark. Written for PyTorch 2.11 on CPUs, 32-bit floats. Each process prints one line of
+JSON with its seconds per step. Local speed, and two ranks:
+
+    python ddp_gpt.py --data text.txt local
+    python ddp_gpt.py --data text.txt ddp --rank 0 --world 2 --master 10.77.0.1:29500 --hook fp16 --interface wan
+
+The model has 10,893,312 parameters: token and position embeddings (256 + 128) × 384, six blocks of
+12 · 384² + 13 · 384 (weights; biases and two layer norms), a final layer norm of 2 · 384, and an untied head of
+384 × 256.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+WIDTH, LAYERS, HEADS, SEQUENCE, VOCABULARY = 384, 6, 6, 128, 256
+
+# One bucket for PowerSGD: with several it deadlocks over gloo at WAN latency.
+ONE_BUCKET_MB = 1024
+# PowerSGD sends dense gradients first; DDP needs one step to settle its buckets.
+POWERSGD_START_STEP = 2
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block (Radford et al. 2019)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.attention_out = nn.Linear(WIDTH, WIDTH)
+        self.norm_2 = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        heads = self.qkv(self.norm_1(x)).view(batch, length, 3, HEADS, WIDTH // HEADS)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)  # each [B, H, T, D/H]
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.attention_out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
+        return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    """Byte-level GPT-2: the loss of predicting each next byte."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Embedding(SEQUENCE, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.apply(self._initialise)
+
+    @staticmethod
+    def _initialise(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        x = self.tokens(inputs) + self.positions.weight  # [B, T, D]
+        logits = self.head(self.norm(self.blocks(x)))  # [B, T, V]
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def batches(path: str, batch: int, rank: int, seed: int):
+    """Endless (inputs, targets), each [B, T]: random windows of the file, other ones on each rank."""
+    with open(path, "rb") as file:
+        data = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).long()
+    if len(data) <= SEQUENCE:
+        raise SystemExit(f"{path} is shorter than one sequence of {SEQUENCE} bytes")
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + rank)
+    offsets = torch.arange(SEQUENCE + 1)
+    while True:
+        starts = torch.randint(len(data) - SEQUENCE, (batch, 1), generator=generator)
+        windows = data[starts + offsets]
+        yield windows[:, :-1], windows[:, 1:]
+
+
+def distributed(model: Gpt, arguments: argparse.Namespace) -> DistributedDataParallel:
+    if arguments.interface:
+        os.environ["GLOO_SOCKET_IFNAME"] = arguments.interface
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://{arguments.master}", rank=arguments.rank, world_size=arguments.world
+    )
+    bucket_mb = ONE_BUCKET_MB if arguments.hook == "powersgd" else arguments.bucket_mb
+    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+    if arguments.hook == "fp16":
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif arguments.hook == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=arguments.powersgd_rank, start_powerSGD_iter=POWERSGD_START_STEP
+        )
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return ddp
+
+
+def train(model: nn.Module, arguments: argparse.Namespace, rank: int) -> tuple[list[float], list[float]]:
+    """Seconds and loss of each step, the warm-up's included."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate, weight_decay=0.1, fused=True)
+    seconds, losses = [], []
+    data = batches(arguments.data, arguments.batch, rank, arguments.seed)
+    for _ in range(arguments.warmup + arguments.steps):
+        start = time.perf_counter()
+        loss = model(*next(data))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - start)
+    return seconds, losses
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--data", required=True, help="a text file")
+    parser.add_argument("--batch", type=int, default=8, help="sequences per rank [8]")
+    parser.add_argument("--steps", type=int, default=10, help="steps that are measured [10]")
+    parser.add_argument("--warmup", type=int, default=4, help="steps before them [4]")
+    parser.add_argument("--threads", type=int, default=1, help="threads per rank [1]")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    modes = parser.add_subparsers(dest="mode", required=True)
+    modes.add_parser("local", help="one process, no network")
+    ddp = modes.add_parser("ddp", help="DistributedDataParallel over gloo")
+    ddp.add_argument("--rank", type=int, required=True)
+    ddp.add_argument("--world", type=int, required=True)
+    ddp.add_argument("--master", required=True, metavar="ADDRESS:PORT", help="where rank 0 listens")
+    ddp.add_argument("--hook", choices=["none", "fp16", "powersgd"], default="none")
+    ddp.add_argument("--powersgd-rank", type=int, default=4)
+    ddp.add_argument("--bucket-mb", type=float, default=None, help="DDP's bucket_cap_mb; not for powersgd [25]")
+    ddp.add_argument("--interface", help="network device that gloo is to use")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(arguments.seed)
+    model = Gpt()
+    is_ddp = arguments.mode == "ddp"
+    rank = arguments.rank if is_ddp else 0
+    seconds, losses = train(distributed(model, arguments) if is_ddp else model, arguments, rank)
+    measured = seconds[arguments.warmup :]
+    report = {
+        "mode": arguments.mode,
+        "hook": arguments.hook if is_ddp else None,
+        "rank": rank,
+        "world": arguments.world if is_ddp else 1,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "batch": arguments.batch,
+        "sequence": SEQUENCE,
+        "threads": arguments.threads,
+        "steps": len(measured),
+        "s_per_step": statistics.median(measured),
+        "s_per_step_min": min(measured),
+        "s_per_step_max": max(measured),
+        "loss_first": losses[0],
+        "loss_last": losses[-1],
+        "torch": torch.__version__,
+    }
+    print(json.dumps(report), flush=True)
+    if is_ddp:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

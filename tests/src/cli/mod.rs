@@ -1,0 +1,26 @@
+//! The command line of `wan-emulator`.
+
+mod arguments;
+mod control;
+mod session;
+pub mod tun;
+pub mod udp;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use longhaul_tests::wan::tun::TunError;
+
+pub use self::arguments::{Arguments, Mode};
+
+/// Exit code when this machine or user cannot run the TUN mode: tells callers to skip, not to fail.
+const EXIT_UNAVAILABLE: u8 = 3;
+
+/// Says on standard error what went wrong, and returns the code to exit with.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "wan-emulator: {error:#}");
+    match error.downcast_ref() {
+        Some(TunError::Unavailable { .. }) => ExitCode::from(EXIT_UNAVAILABLE),
+        _ => ExitCode::FAILURE,
+    }
+}

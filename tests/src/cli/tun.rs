@@ -1,0 +1,28 @@
+//! The TUN mode of `wan-emulator`.
+
+use longhaul_tests::wan::tun::TunPair;
+use serde_json::json;
+
+use super::arguments::{TunArguments, find};
+use super::control::Control;
+use super::session;
+
+/// Runs the pair of devices until told to end, and then deletes their namespaces.
+///
+/// # Errors
+/// A link that is not there, or devices and namespaces that cannot be made.
+pub fn run(arguments: &TunArguments) -> anyhow::Result<()> {
+    let links = arguments.common.links()?;
+    let forward = find(&links, &arguments.over.forward)?;
+    let reverse = find(&links, &arguments.over.reverse)?;
+    let [a, b] = arguments.sides()?;
+    let ready = json!({
+        "ready": true,
+        "a": { "netns": a.netns, "address": a.address },
+        "b": { "netns": b.netns, "address": b.address },
+    });
+    let pair = TunPair::start(&a, &b, forward, reverse)?;
+    let result = session::serve(&Control { links, relays: None }, &ready, arguments.common.exit_with_stdin);
+    drop(pair);
+    result
+}

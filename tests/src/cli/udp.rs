@@ -1,0 +1,38 @@
+//! The relays of `wan-emulator`.
+
+use anyhow::Context;
+use longhaul_tests::wan::udp::{RelayConfig, Relays};
+use serde_json::json;
+
+use super::arguments::{RelayArguments, find};
+use super::control::Control;
+use super::session;
+
+/// Runs the relays until told to end.
+///
+/// # Errors
+/// A link that is not there, or an address that cannot be bound.
+pub fn run(arguments: &RelayArguments) -> anyhow::Result<()> {
+    anyhow::ensure!(!arguments.relays.is_empty(), "give at least one --relay, or the sub-command `tun`");
+    let links = arguments.common.links()?;
+    let relays = Relays::start().context("start the relays")?;
+    let mut started = Vec::new();
+    for spec in &arguments.relays {
+        let address = relays
+            .add(RelayConfig {
+                listen: spec.listen,
+                target: spec.target,
+                forward: find(&links, &spec.over.forward)?,
+                reverse: find(&links, &spec.over.reverse)?,
+            })
+            .with_context(|| format!("listen on {}", spec.listen))?;
+        started.push(json!({
+            "listen": address,
+            "target": spec.target,
+            "forward": spec.over.forward,
+            "reverse": spec.over.reverse,
+        }));
+    }
+    let control = Control { links, relays: Some(relays) };
+    session::serve(&control, &json!({ "ready": true, "relays": started }), arguments.common.exit_with_stdin)
+}

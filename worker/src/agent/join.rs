@@ -1,0 +1,163 @@
+//! One `worker join`, from the first packet to the last.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use longhaul_common::config::RunConfig;
+use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, CheckpointOffer, Join};
+use longhaul_proto::identity::{self, Identity, Token};
+use longhaul_proto::transport;
+
+use super::connection::{Conversation, Dialler};
+use super::identity_slot::IdentitySlot;
+use super::session::{Ending, Session};
+use crate::checkpoint;
+use crate::cli::JoinArgs;
+use crate::engine::choose_device;
+
+/// Joins a run and trains until it ends.
+///
+/// # Errors
+/// What cannot be mended by waiting: a refused token, a missing device or text, a training that diverged.
+pub async fn join(args: JoinArgs) -> Result<()> {
+    let token: Token = args.token.parse().context("read --token")?;
+    // Asked for before anything else, so that a wrong device costs no use of the token.
+    choose_device(&args.device)?;
+    let cache_dir = cache_dir(args.cache_dir.clone())?;
+    let slot = IdentitySlot::take(&cache_dir, &token.authority(), &args.site)?;
+    let socket = transport::bind_udp(args.listen)?;
+    let endpoint = transport::endpoint(socket, None).context("start the QUIC endpoint")?;
+    let dialler =
+        Dialler { endpoint, coordinator: args.coordinator.clone(), token, site: args.site.clone() };
+
+    let identity = tokio::select! {
+        identity = dialler.identity(slot.folder()) => identity?,
+        () = stop_signal() => return Ok(()),
+    };
+    tracing::info!(worker = %identity.worker(), run = %identity.run(), "this machine is part of the run");
+    let member = Arc::new(Membership { args, cache_dir, slot, dialler });
+    let result = member.take_part(identity).await;
+    // Whatever was said last should arrive: the reason of a failure, a farewell.
+    member.dialler.endpoint.wait_idle().await;
+    result
+}
+
+/// This process as a member of the run, over all its sessions.
+pub(super) struct Membership {
+    pub args: JoinArgs,
+    pub cache_dir: PathBuf,
+    pub slot: IdentitySlot,
+    pub dialler: Dialler,
+}
+
+impl Membership {
+    async fn take_part(self: &Arc<Self>, mut identity: Identity) -> Result<()> {
+        let mut conversation = None;
+        loop {
+            self.listen_as(&identity)?;
+            let welcomed = match conversation.take() {
+                Some(conversation) => conversation,
+                None => tokio::select! {
+                    welcomed = self.connect(&identity) => welcomed?,
+                    () = stop_signal() => return Ok(()),
+                },
+            };
+            let session = Session::start(Arc::clone(self), identity, &welcomed.1.welcome, welcomed.0)?;
+            let (ending, used) = session.converse(welcomed.1).await?;
+            identity = used;
+            match ending {
+                Ending::Over(reason) => {
+                    tracing::info!(reason, "this worker's part is over");
+                    return Ok(());
+                }
+                Ending::Again(reason) => tracing::warn!(reason, "joining again"),
+                Ending::Replaced(join, next) => conversation = Some((join, *next)),
+            }
+        }
+    }
+
+    /// Data from peers is welcome under this identity.
+    pub(super) fn listen_as(&self, identity: &Identity) -> Result<()> {
+        let tls = identity::data_server(identity).context("use this worker's identity")?;
+        self.dialler.endpoint.set_server_config(Some(transport::server_config(tls)));
+        Ok(())
+    }
+
+    async fn connect(&self, identity: &Identity) -> Result<(Join, Conversation)> {
+        let join = self.join_message(identity)?;
+        let conversation = self.dialler.connect(identity, &join).await?;
+        Ok((join, conversation))
+    }
+
+    /// A first message of a new session.
+    pub(super) fn join_message(&self, identity: &Identity) -> Result<Join> {
+        let port = self.dialler.endpoint.local_addr().context("ask for the endpoint's port")?.port();
+        let lan_address = SocketAddr::new(self.args.listen.ip(), port);
+        Ok(Join {
+            incarnation: rand::random(),
+            site: self.args.site.clone(),
+            lan_address,
+            wan_address: self.args.advertise.unwrap_or(lan_address),
+            device: self.describe(),
+            held: None,
+            checkpoints: self.offers(identity),
+        })
+    }
+
+    fn describe(&self) -> String {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        format!("{} {}", host.trim(), self.args.device)
+    }
+
+    /// Checkpoints of this run that are complete and sound. The folder is known only with the run's configuration, so the one of the last session
+    /// is remembered in the slot.
+    fn offers(&self, identity: &Identity) -> Vec<CheckpointOffer> {
+        let Ok(folder) = std::fs::read_to_string(self.slot.folder().join(CHECKPOINT_FOLDER)) else {
+            return Vec::new();
+        };
+        checkpoint::offers(folder.as_ref(), identity.run(), identity.worker(), CHECKPOINT_OFFERS_MAX)
+    }
+
+    /// Where checkpoints of this run go on this machine.
+    pub(super) fn checkpoint_dir(&self, config: &RunConfig) -> Result<PathBuf> {
+        let folder = self.args.checkpoint_dir.clone().unwrap_or_else(|| config.checkpoint.dir.clone());
+        let folder = std::path::absolute(folder).context("find the working directory")?;
+        let note = self.slot.folder().join(CHECKPOINT_FOLDER);
+        std::fs::write(&note, folder.as_os_str().as_encoded_bytes())
+            .with_context(|| format!("write {}", note.display()))?;
+        Ok(folder)
+    }
+}
+
+/// The file in the identity slot that remembers where checkpoints go.
+const CHECKPOINT_FOLDER: &str = "checkpoint-folder";
+
+/// The cache folder: as given, or where the desktop standard puts caches.
+///
+/// # Errors
+/// There is no home folder, and none was given.
+pub fn cache_dir(given: Option<PathBuf>) -> Result<PathBuf> {
+    let of = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = of("XDG_CACHE_HOME").or_else(|| of("HOME").map(|home| home.join(".cache")));
+    match given.or_else(|| base.map(|base| base.join("longhaul"))) {
+        Some(folder) => std::path::absolute(folder).context("find the working directory"),
+        None => bail!("neither HOME nor XDG_CACHE_HOME is set: say --cache-dir DIR"),
+    }
+}
+
+/// Resolves when the user or the machine asks this process to stop.
+pub(super) async fn stop_signal() {
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
+    let terminated = async {
+        match &mut terminate {
+            Some(signal) => signal.recv().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminated => {}
+    }
+}

@@ -1,0 +1,9 @@
+//! `worker join`: identity, the conversation with the coordinator, and sessions that come and go with it.
+
+mod connection;
+mod identity_slot;
+mod join;
+mod reports;
+mod session;
+
+pub use join::join;

@@ -1,0 +1,13 @@
+//! From a text file to batches of tokens.
+
+mod batch;
+mod dataset;
+mod error;
+mod shard;
+mod text;
+mod tokenizer;
+
+pub use batch::Batch;
+pub use dataset::Dataset;
+pub use error::DataError;
+pub use tokenizer::Tokenizer;

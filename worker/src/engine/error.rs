@@ -1,0 +1,30 @@
+//! What can go wrong while computing.
+
+use tch::TchError;
+
+/// A failure of the engine.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// libtorch's own words, of which the first line says what happened and the rest is a trace.
+    #[error("libtorch: {}", .0.to_string().lines().next().unwrap_or_default())]
+    Torch(#[from] TchError),
+    /// A vector of another model.
+    #[error("a vector of {given} values does not fit a model of {expected} parameters")]
+    Length {
+        /// Its length.
+        given: usize,
+        /// The model's.
+        expected: usize,
+    },
+    /// A device that cannot be used.
+    #[error("device `{name}`: {reason}")]
+    Device {
+        /// As the user wrote it.
+        name: String,
+        /// What is wrong, and what is there.
+        reason: String,
+    },
+    /// Text cannot be continued from nothing.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+}

@@ -1,0 +1,295 @@
+//! The training engine: one model on one device, driven step by step. It knows no network and no clock.
+
+mod adamw;
+mod device;
+mod error;
+mod learning_rate;
+mod sampling;
+
+use std::num::NonZeroU32;
+
+use longhaul_common::config::TrainConfig;
+use longhaul_common::model::ModelSpec;
+use tch::{Device, Kind, TchError, Tensor};
+
+pub use device::choose_device;
+pub use error::EngineError;
+pub use learning_rate::LearningRate;
+pub use sampling::Sampling;
+
+use crate::data::Batch;
+use crate::models::{Model, Parameters, draw_parameters, views_of};
+use adamw::AdamW;
+
+/// Model, optimiser and buffers on one device. Its tensors have one owner: whoever holds the engine, usually a thread of
+/// its own; what goes in and comes out is plain host memory, in the order of [`ModelSpec::parameters`].
+///
+/// On a CPU, the same calls give the same bits, as long as the number of threads is the same.
+#[derive(Debug)]
+pub struct Engine {
+    spec: ModelSpec,
+    device: Device,
+    micro_batch: usize,
+    gradient_clip: f64,
+    learning_rate: LearningRate,
+    parameters: Parameters,
+    model: Model,
+    gradient: Tensor,            // [P]
+    gradient_views: Vec<Tensor>, // shaped like the parameters
+    optimiser: AdamW,
+}
+
+/// What became of the samples of one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepOutcome {
+    /// Mean cross entropy before the update, in nats a token; zero where there were no samples.
+    pub loss: f32,
+    /// Tokens trained on.
+    pub tokens: u64,
+}
+
+/// AdamW's memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Moments {
+    /// Running mean of the gradient, [P].
+    pub first: Vec<f32>,
+    /// Running mean of its square, [P].
+    pub second: Vec<f32>,
+    /// Updates made.
+    pub updates: u64,
+}
+
+impl Engine {
+    /// An engine with the parameters that the run's seed draws.
+    ///
+    /// `steps` is the run's length, which the learning rate follows. `threads` sets libtorch's threads for the whole
+    /// process; none leaves them as they are.
+    ///
+    /// # Errors
+    /// Where libtorch fails: out of memory, mostly.
+    pub fn new(
+        spec: &ModelSpec,
+        train: &TrainConfig,
+        steps: u64,
+        seed: u64,
+        device: Device,
+        threads: Option<NonZeroU32>,
+    ) -> Result<Self, EngineError> {
+        if let Some(threads) = threads {
+            tch::set_num_threads(i32::try_from(threads.get()).unwrap_or(i32::MAX));
+        }
+        let parameters = Parameters::new(spec, &draw_parameters(spec, seed), device)?;
+        let model = Model::new(spec, &parameters, train.precision)?;
+        let gradient = Tensor::f_zeros([spec.parameter_count() as i64], (Kind::Float, device))?;
+        let gradient_views = views_of(spec, &gradient)?;
+        let optimiser = AdamW::new(train, parameters.flat(), &gradient, spec.decayed_count())?;
+        Ok(Self {
+            spec: spec.clone(),
+            device,
+            micro_batch: train.micro_batch as usize,
+            gradient_clip: train.gradient_clip,
+            learning_rate: LearningRate::new(train, steps),
+            parameters,
+            model,
+            gradient,
+            gradient_views,
+            optimiser,
+        })
+    }
+
+    /// What is trained.
+    #[must_use]
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// Where it is trained.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Length of the flat vectors.
+    #[must_use]
+    pub fn parameter_count(&self) -> usize {
+        self.spec.parameter_count() as usize
+    }
+
+    /// One local step: gradient of the mean loss, clipping, AdamW with the learning rate of the run's `step`. Without
+    /// samples nothing changes.
+    ///
+    /// # Errors
+    /// Where libtorch fails; then the step did not happen, or the engine must be dropped.
+    pub fn train_step(&mut self, step: u64, batch: &Batch) -> Result<StepOutcome, EngineError> {
+        let outcome = self.accumulate(batch)?;
+        if outcome.tokens > 0 {
+            self.update(step)?;
+        }
+        Ok(outcome)
+    }
+
+    /// The gradient of the mean loss over `batch`, unclipped, into `into`, which is resized to [P].
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn gradient(&mut self, batch: &Batch, into: &mut Vec<f32>) -> Result<StepOutcome, EngineError> {
+        let outcome = self.accumulate(batch)?;
+        to_host(&self.gradient, into)?;
+        Ok(outcome)
+    }
+
+    /// Clipping and AdamW with this gradient, and the learning rate of the run's `step`.
+    ///
+    /// # Errors
+    /// When `gradient` is not as long as the model has parameters; where libtorch fails.
+    pub fn apply_gradient(&mut self, step: u64, gradient: &[f32]) -> Result<(), EngineError> {
+        let gradient = self.from_host(gradient)?;
+        self.gradient.f_copy_(&gradient)?;
+        self.update(step)
+    }
+
+    /// All parameters, into `into`, which is resized to [P].
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn parameters_to_host(&self, into: &mut Vec<f32>) -> Result<(), EngineError> {
+        to_host(self.parameters.flat(), into)
+    }
+
+    /// Replaces all parameters.
+    ///
+    /// # Errors
+    /// When `values` is not as long as the model has parameters; where libtorch fails.
+    pub fn load_parameters(&mut self, values: &[f32]) -> Result<(), EngineError> {
+        let values = self.from_host(values)?;
+        Ok(self.parameters.flat().shallow_clone().f_copy_(&values)?)
+    }
+
+    /// Adds a change to all parameters.
+    ///
+    /// # Errors
+    /// When `change` is not as long as the model has parameters; where libtorch fails.
+    pub fn add_to_parameters(&mut self, change: &[f32]) -> Result<(), EngineError> {
+        let change = self.from_host(change)?;
+        let _ = self.parameters.flat().shallow_clone().f_add_(&change)?;
+        Ok(())
+    }
+
+    /// AdamW's memory.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn moments_to_host(&self) -> Result<Moments, EngineError> {
+        let mut moments = Moments { updates: self.optimiser.updates(), ..Moments::default() };
+        to_host(self.optimiser.first(), &mut moments.first)?;
+        to_host(self.optimiser.second(), &mut moments.second)?;
+        Ok(moments)
+    }
+
+    /// Replaces AdamW's memory.
+    ///
+    /// # Errors
+    /// When a moment is not as long as the model has parameters; where libtorch fails.
+    pub fn load_moments(&mut self, moments: &Moments) -> Result<(), EngineError> {
+        let (first, second) = (self.from_host(&moments.first)?, self.from_host(&moments.second)?);
+        Ok(self.optimiser.load(&first, &second, moments.updates)?)
+    }
+
+    /// Forgets AdamW's memory, as before the first update.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn reset_moments(&mut self) -> Result<(), EngineError> {
+        Ok(self.optimiser.reset()?)
+    }
+
+    /// Mean cross entropy over all tokens of `batches`, in nats; none when they have none.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn evaluate<'a>(
+        &self,
+        batches: impl IntoIterator<Item = &'a Batch>,
+    ) -> Result<Option<f32>, EngineError> {
+        let (mut sum, mut sequences) = (0.0, 0);
+        for micro in batches.into_iter().flat_map(|batch| batch.micro_batches(self.micro_batch)) {
+            let loss =
+                tch::no_grad(|| self.model.mean_loss(&micro.to_tensor(self.device)?)?.f_double_value(&[]))?;
+            sum += loss * micro.sequences() as f64;
+            sequences += micro.sequences();
+        }
+        Ok((sequences > 0).then(|| (sum / sequences as f64) as f32))
+    }
+
+    /// Mean cross entropy of each sequence of `batch`, in nats a token.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn sample_losses(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
+        let mut losses = Vec::with_capacity(batch.sequences());
+        for micro in batch.micro_batches(self.micro_batch) {
+            let means = tch::no_grad(|| {
+                let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
+                self.model.token_losses(&tokens)?.f_mean_dim([1].as_slice(), false, Kind::Float) // [B]
+            })?;
+            let mut part = Vec::new();
+            to_host(&means, &mut part)?;
+            losses.append(&mut part);
+        }
+        Ok(losses)
+    }
+
+    /// Sums the gradients of the micro-batches, each weighted by its share of the samples, into `self.gradient`.
+    fn accumulate(&mut self, batch: &Batch) -> Result<StepOutcome, EngineError> {
+        if batch.sequences() == 0 {
+            let _ = self.gradient.f_zero_()?;
+            return Ok(StepOutcome { loss: 0.0, tokens: 0 });
+        }
+        let mut losses = Vec::new();
+        for micro in batch.micro_batches(self.micro_batch) {
+            let share = micro.sequences() as f64 / batch.sequences() as f64;
+            let loss = self.model.mean_loss(&micro.to_tensor(self.device)?)?.f_mul_scalar(share)?;
+            let gradients = Tensor::f_run_backward(&[&loss], self.parameters.views(), false, false)?;
+            for (sum, gradient) in self.gradient_views.iter_mut().zip(&gradients) {
+                if losses.is_empty() {
+                    sum.f_copy_(gradient)?;
+                } else {
+                    let _ = sum.f_add_(gradient)?;
+                }
+            }
+            losses.push(loss.f_detach()?);
+        }
+        // Read only now, so that the host does not wait for the device between micro-batches.
+        let loss: f64 = losses.iter().map(|loss| loss.f_double_value(&[])).sum::<Result<f64, TchError>>()?;
+        Ok(StepOutcome { loss: loss as f32, tokens: batch.tokens() })
+    }
+
+    /// Clips `self.gradient` to the configured norm and updates.
+    fn update(&mut self, step: u64) -> Result<(), EngineError> {
+        /// What PyTorch's `clip_grad_norm_` adds to the norm.
+        const NORM_FLOOR: f64 = 1e-6;
+        let mut factor = 1.0;
+        if self.gradient_clip > 0.0 {
+            let norm = self.gradient.f_norm()?.f_double_value(&[])?;
+            factor = (self.gradient_clip / (norm + NORM_FLOOR)).min(1.0);
+        }
+        Ok(self.optimiser.update(self.learning_rate.at(step), factor)?)
+    }
+
+    /// A vector of the model's length, on the device.
+    fn from_host(&self, values: &[f32]) -> Result<Tensor, EngineError> {
+        if values.len() != self.parameter_count() {
+            return Err(EngineError::Length { given: values.len(), expected: self.parameter_count() });
+        }
+        Ok(Tensor::f_from_slice(values)?.f_to_device(self.device)?)
+    }
+}
+
+fn to_host(tensor: &Tensor, into: &mut Vec<f32>) -> Result<(), EngineError> {
+    let len = tensor.numel();
+    into.resize(len, 0.0);
+    Ok(tensor.f_copy_data(into, len)?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+use longhaul_common::config::{ModelKind, Precision};
+
+use super::*;
+use crate::models::tests::{tiny_gpt2, tiny_llama};
+
+fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {
+    Engine::new(spec, train, 100, 1, Device::Cpu, NonZeroU32::new(1)).unwrap()
+}
+
+/// Counting upwards modulo the vocabulary, from different starts.
+fn batch(sequences: u32, length: usize) -> Batch {
+    let mut batch = Batch::new(length);
+    for start in 0..sequences {
+        batch.push((0..=length as u32).map(|i| (start * 11 + i) % 64));
+    }
+    batch
+}
+
+fn parameters(engine: &Engine) -> Vec<f32> {
+    let mut values = Vec::new();
+    engine.parameters_to_host(&mut values).unwrap();
+    values
+}
+
+#[test]
+fn both_families_learn_to_count_in_both_precisions() {
+    for spec in [tiny_gpt2(), tiny_llama()] {
+        for precision in [Precision::F32, Precision::Bf16] {
+            let train =
+                TrainConfig { learning_rate: 1e-2, precision, warmup_steps: 5, ..TrainConfig::default() };
+            let mut engine = engine(&spec, &train);
+            let batch = batch(16, 16);
+            let first = engine.train_step(0, &batch).unwrap();
+            // An untrained model is about uniform over 64 tokens.
+            assert!((first.loss - 64f32.ln()).abs() < 0.1, "{:?}: {first:?}", spec.kind);
+            assert_eq!(first.tokens, 256);
+            for step in 1..60 {
+                engine.train_step(step, &batch).unwrap();
+            }
+            let last = engine.evaluate([&batch]).unwrap().unwrap();
+            assert!(last < 0.2, "{:?} in {precision:?} ends at {last}", spec.kind);
+            let prompt = [5, 6, 7, 8];
+            let greedy = Sampling { temperature: 0.0, top_k: None, seed: 0 };
+            if spec.kind == ModelKind::Gpt2 && precision == Precision::F32 {
+                assert_eq!(engine.sample(&prompt, 6, greedy).unwrap(), [9, 10, 11, 12, 13, 14]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_steps_give_the_same_bits() {
+    for spec in [tiny_gpt2(), tiny_llama()] {
+        let run = || {
+            let mut engine = engine(&spec, &TrainConfig::default());
+            let losses: Vec<f32> =
+                (0..5).map(|step| engine.train_step(step, &batch(12, 9)).unwrap().loss).collect();
+            (losses, parameters(&engine), engine.moments_to_host().unwrap())
+        };
+        assert_eq!(run(), run());
+    }
+}
+
+#[test]
+fn micro_batches_accumulate_to_the_gradient_of_the_whole_batch() {
+    let gradient = |micro_batch| {
+        let mut engine = engine(&tiny_gpt2(), &TrainConfig { micro_batch, ..TrainConfig::default() });
+        let mut gradient = Vec::new();
+        let outcome = engine.gradient(&batch(7, 16), &mut gradient).unwrap();
+        (outcome, gradient)
+    };
+    let (whole, whole_gradient) = gradient(7);
+    // Two micro-batches of three and one of one: the parts weigh differently.
+    let (parts, parts_gradient) = gradient(3);
+    assert_eq!(whole.tokens, parts.tokens);
+    assert!((whole.loss - parts.loss).abs() < 1e-6);
+    let largest = whole_gradient.iter().fold(0f32, |max, g| max.max(g.abs()));
+    for (one, sum) in whole_gradient.iter().zip(&parts_gradient) {
+        assert!((one - sum).abs() < 1e-5 * largest, "{one} and {sum}");
+    }
+}
+
+#[test]
+fn a_gradient_through_the_host_updates_as_a_local_step_does() {
+    let train = TrainConfig { gradient_clip: 0.01, ..TrainConfig::default() };
+    let (mut local, mut split) = (engine(&tiny_gpt2(), &train), engine(&tiny_gpt2(), &train));
+    let mut gradient = Vec::new();
+    for step in 0..3 {
+        local.train_step(step, &batch(8, 16)).unwrap();
+        split.gradient(&batch(8, 16), &mut gradient).unwrap();
+        let norm = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+        assert!(norm > 0.01, "the clipping is not exercised");
+        split.apply_gradient(step, &gradient).unwrap();
+    }
+    assert_eq!(parameters(&local), parameters(&split));
+    // The first moment after one step is a tenth of the clipped gradient.
+    let mut once = engine(&tiny_gpt2(), &train);
+    once.apply_gradient(0, &gradient).unwrap();
+    let moments = once.moments_to_host().unwrap();
+    let norm = moments.first.iter().map(|m| f64::from(*m * 10.0).powi(2)).sum::<f64>().sqrt();
+    assert!((norm - 0.01).abs() < 1e-6, "{norm}");
+}
+
+#[test]
+fn state_that_is_taken_out_and_put_back_continues_bit_for_bit() {
+    let spec = tiny_llama();
+    let mut straight = engine(&spec, &TrainConfig::default());
+    for step in 0..3 {
+        straight.train_step(step, &batch(8, 16)).unwrap();
+    }
+    let (values, moments) = (parameters(&straight), straight.moments_to_host().unwrap());
+    assert_eq!(moments.updates, 3);
+    let mut resumed = Engine::new(&spec, &TrainConfig::default(), 100, 99, Device::Cpu, None).unwrap();
+    resumed.load_parameters(&values).unwrap();
+    resumed.load_moments(&moments).unwrap();
+    for step in 3..6 {
+        let outcomes = [&mut straight, &mut resumed].map(|e| e.train_step(step, &batch(8, 16)).unwrap());
+        assert_eq!(outcomes[0], outcomes[1]);
+    }
+    assert_eq!(parameters(&straight), parameters(&resumed));
+}
+
+#[test]
+fn the_model_sees_what_is_added_to_the_flat_parameters() {
+    let mut engine = engine(&tiny_gpt2(), &TrainConfig::default());
+    let batch = batch(4, 16);
+    let before = parameters(&engine);
+    // Without weights, all logits are zero, and the loss is exactly uniform.
+    let change: Vec<f32> = before.iter().map(|value| -value).collect();
+    engine.add_to_parameters(&change).unwrap();
+    let loss = engine.evaluate([&batch]).unwrap().unwrap();
+    assert!((loss - 64f32.ln()).abs() < 1e-6, "{loss}");
+    engine.load_parameters(&before).unwrap();
+    assert_eq!(parameters(&engine), before);
+}
+
+#[test]
+fn sample_losses_average_to_the_mean_loss() {
+    let engine = engine(&tiny_gpt2(), &TrainConfig { micro_batch: 2, ..TrainConfig::default() });
+    let batch = batch(5, 16);
+    let losses = engine.sample_losses(&batch).unwrap();
+    assert_eq!(losses.len(), 5);
+    let mean = losses.iter().sum::<f32>() / 5.0;
+    assert!((mean - engine.evaluate([&batch]).unwrap().unwrap()).abs() < 1e-6);
+    assert!(losses.iter().any(|loss| (loss - mean).abs() > 1e-4));
+}
+
+#[test]
+fn a_step_without_samples_changes_nothing() {
+    let mut engine = engine(&tiny_gpt2(), &TrainConfig::default());
+    let before = parameters(&engine);
+    let outcome = engine.train_step(0, &Batch::new(16)).unwrap();
+    assert_eq!(outcome, StepOutcome { loss: 0.0, tokens: 0 });
+    assert_eq!((parameters(&engine), engine.moments_to_host().unwrap().updates), (before, 0));
+    assert_eq!(engine.evaluate([&Batch::new(16)]).unwrap(), None);
+}
+
+#[test]
+fn what_does_not_fit_is_an_error() {
+    let mut engine = engine(&tiny_gpt2(), &TrainConfig::default());
+    let message = engine.load_parameters(&[0.0; 3]).unwrap_err().to_string();
+    assert_eq!(
+        message,
+        format!("a vector of 3 values does not fit a model of {} parameters", engine.parameter_count())
+    );
+    let greedy = Sampling { temperature: 0.0, top_k: None, seed: 0 };
+    assert!(matches!(engine.sample(&[], 1, greedy), Err(EngineError::EmptyPrompt)));
+    let outside = engine.sample(&[64], 1, greedy).unwrap_err().to_string();
+    assert!(outside.starts_with("libtorch: ") && !outside.contains('\n'), "{outside}");
+    // Longer than the context: libtorch refuses to cut so many positions.
+    let mut long = Batch::new(17);
+    long.push(0..18);
+    assert!(engine.train_step(0, &long).is_err());
+}

@@ -1,0 +1,134 @@
+//! GPT-2 (Radford et al. 2019, "Language models are unsupervised multitask learners"), without dropout.
+
+use longhaul_common::config::Precision;
+use longhaul_common::model::ModelSpec;
+use tch::{TchError, Tensor};
+
+use super::parameters::Parameters;
+use super::precision::Products;
+
+const NORM_EPSILON: f64 = 1e-5;
+
+/// Learnt positions, norms before attention and feed-forward part, GELU by its tanh approximation.
+#[derive(Debug)]
+pub struct Gpt2 {
+    tokens: Tensor,    // [V, D]
+    positions: Tensor, // [C, D]
+    blocks: Vec<Block>,
+    norm: Norm,
+    output: Tensor, // [V, D]
+    products: Products,
+}
+
+#[derive(Debug)]
+struct Block {
+    attention_norm: Norm,
+    attention_in: Conv1d,  // D → 3·D
+    attention_out: Conv1d, // D → D
+    feed_forward_norm: Norm,
+    feed_forward_in: Conv1d,  // D → F
+    feed_forward_out: Conv1d, // F → D
+    heads: i64,
+    products: Products,
+}
+
+#[derive(Debug)]
+struct Conv1d {
+    weight: Tensor, // [in, out]
+    bias: Tensor,   // [out]
+}
+
+#[derive(Debug)]
+struct Norm {
+    weight: Tensor, // [D]
+    bias: Tensor,   // [D]
+}
+
+impl Gpt2 {
+    pub(super) fn new(spec: &ModelSpec, parameters: &Parameters, precision: Precision) -> Self {
+        let products = Products::new(precision);
+        let output = if spec.tied_embeddings { "transformer.wte.weight" } else { "lm_head.weight" };
+        Self {
+            tokens: parameters.view("transformer.wte.weight"),
+            positions: parameters.view("transformer.wpe.weight"),
+            blocks: (0..spec.layers)
+                .map(|layer| Block::new(parameters, layer, i64::from(spec.heads), products))
+                .collect(),
+            norm: Norm::new(parameters, "transformer.ln_f"),
+            output: parameters.view(output),
+            products,
+        }
+    }
+
+    /// Logits [B, T, V] for tokens [B, T].
+    pub(super) fn logits(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
+        let length = tokens.size()[1];
+        let positions = self.positions.f_narrow(0, 0, length)?; // [T, D]
+        let mut x = Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?.f_add(&positions)?; // [B, T, D]
+        for block in &self.blocks {
+            x = block.forward(&x)?; // [B, T, D]
+        }
+        self.products.linear(&self.norm.forward(&x)?, &self.output) // [B, T, V]
+    }
+}
+
+impl Block {
+    fn new(parameters: &Parameters, layer: u32, heads: i64, products: Products) -> Self {
+        let name = |part: &str| format!("transformer.h.{layer}.{part}");
+        Self {
+            attention_norm: Norm::new(parameters, &name("ln_1")),
+            attention_in: Conv1d::new(parameters, &name("attn.c_attn")),
+            attention_out: Conv1d::new(parameters, &name("attn.c_proj")),
+            feed_forward_norm: Norm::new(parameters, &name("ln_2")),
+            feed_forward_in: Conv1d::new(parameters, &name("mlp.c_fc")),
+            feed_forward_out: Conv1d::new(parameters, &name("mlp.c_proj")),
+            heads,
+            products,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        let x = x.f_add(&self.attention(&self.attention_norm.forward(x)?)?)?; // [B, T, D]
+        x.f_add(&self.feed_forward(&self.feed_forward_norm.forward(&x)?)?) // [B, T, D]
+    }
+
+    fn attention(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        let [batch, length, width] = x.size()[..] else {
+            return Err(TchError::Shape(format!("a block takes three dimensions, not {x:?}")));
+        };
+        let qkv = self.attention_in.forward(x, self.products)?; // [B, T, 3·D]
+        let heads = |part: i64| {
+            let part = qkv.f_narrow(2, part * width, width)?; // [B, T, D]
+            part.f_view([batch, length, self.heads, width / self.heads])?.f_transpose(1, 2) // [B, H, T, E]
+        };
+        let mixed = self.products.attention(&heads(0)?, &heads(1)?, &heads(2)?)?; // [B, T, D]
+        self.attention_out.forward(&mixed, self.products) // [B, T, D]
+    }
+
+    fn feed_forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        let inner = self.feed_forward_in.forward(x, self.products)?.f_gelu("tanh")?; // [B, T, F]
+        self.feed_forward_out.forward(&inner, self.products) // [B, T, D]
+    }
+}
+
+impl Conv1d {
+    fn new(parameters: &Parameters, name: &str) -> Self {
+        let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+        Self { weight: parameters.view(&weight), bias: parameters.view(&bias) }
+    }
+
+    fn forward(&self, x: &Tensor, products: Products) -> Result<Tensor, TchError> {
+        products.conv1d(x, &self.weight, &self.bias) // [B, T, out]
+    }
+}
+
+impl Norm {
+    fn new(parameters: &Parameters, name: &str) -> Self {
+        let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+        Self { weight: parameters.view(&weight), bias: parameters.view(&bias) }
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        x.f_layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), NORM_EPSILON, false) // [B, T, D]
+    }
+}

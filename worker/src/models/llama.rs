@@ -1,0 +1,166 @@
+//! Llama (Touvron et al. 2023, "LLaMA: Open and efficient foundation language models"; grouped queries as in Llama 2).
+
+use longhaul_common::config::Precision;
+use longhaul_common::model::ModelSpec;
+use tch::{TchError, Tensor};
+
+use super::parameters::Parameters;
+use super::precision::Products;
+
+/// Written to `config.json` too.
+pub(crate) const NORM_EPSILON: f64 = 1e-5;
+/// The base of the rotary frequencies, written to `config.json` too.
+pub(crate) const ROTARY_BASE: f64 = 10_000.0;
+
+/// Rotary positions (Su et al. 2021), RMSNorm (Zhang & Sennrich 2019), SwiGLU (Shazeer 2020), no biases.
+#[derive(Debug)]
+pub struct Llama {
+    tokens: Tensor, // [V, D]
+    blocks: Vec<Block>,
+    norm: Norm,
+    output: Tensor, // [V, D]
+    rotary: Rotary,
+    products: Products,
+}
+
+#[derive(Debug)]
+struct Block {
+    attention_norm: Norm,
+    query: Tensor, // [D, D]
+    key: Tensor,   // [G·E, D]
+    value: Tensor, // [G·E, D]
+    out: Tensor,   // [D, D]
+    feed_forward_norm: Norm,
+    gate: Tensor, // [F, D]
+    up: Tensor,   // [F, D]
+    down: Tensor, // [D, F]
+    head_width: i64,
+    products: Products,
+}
+
+/// The cosines and sines of all positions, each [C, E], the two halves of E alike.
+#[derive(Debug)]
+struct Rotary {
+    cos: Tensor,
+    sin: Tensor,
+}
+
+#[derive(Debug)]
+struct Norm {
+    weight: Tensor, // [D]
+}
+
+impl Llama {
+    pub(super) fn new(
+        spec: &ModelSpec,
+        parameters: &Parameters,
+        precision: Precision,
+    ) -> Result<Self, TchError> {
+        let products = Products::new(precision);
+        let output = if spec.tied_embeddings { "model.embed_tokens.weight" } else { "lm_head.weight" };
+        Ok(Self {
+            tokens: parameters.view("model.embed_tokens.weight"),
+            blocks: (0..spec.layers)
+                .map(|layer| Block::new(parameters, layer, i64::from(spec.head_width()), products))
+                .collect(),
+            norm: Norm::new(parameters, "model.norm"),
+            output: parameters.view(output),
+            rotary: Rotary::new(spec, parameters)?,
+            products,
+        })
+    }
+
+    /// Logits [B, T, V] for tokens [B, T].
+    pub(super) fn logits(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
+        let rotary = self.rotary.first(tokens.size()[1])?;
+        let mut x = Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?; // [B, T, D]
+        for block in &self.blocks {
+            x = block.forward(&x, &rotary)?; // [B, T, D]
+        }
+        self.products.linear(&self.norm.forward(&x)?, &self.output) // [B, T, V]
+    }
+}
+
+impl Block {
+    fn new(parameters: &Parameters, layer: u32, head_width: i64, products: Products) -> Self {
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let weight = |part: &str| parameters.view(&format!("{}.weight", name(part)));
+        Self {
+            attention_norm: Norm::new(parameters, &name("input_layernorm")),
+            query: weight("self_attn.q_proj"),
+            key: weight("self_attn.k_proj"),
+            value: weight("self_attn.v_proj"),
+            out: weight("self_attn.o_proj"),
+            feed_forward_norm: Norm::new(parameters, &name("post_attention_layernorm")),
+            gate: weight("mlp.gate_proj"),
+            up: weight("mlp.up_proj"),
+            down: weight("mlp.down_proj"),
+            head_width,
+            products,
+        }
+    }
+
+    fn forward(&self, x: &Tensor, rotary: &Rotary) -> Result<Tensor, TchError> {
+        let x = x.f_add(&self.attention(&self.attention_norm.forward(x)?, rotary)?)?; // [B, T, D]
+        x.f_add(&self.feed_forward(&self.feed_forward_norm.forward(&x)?)?) // [B, T, D]
+    }
+
+    fn attention(&self, x: &Tensor, rotary: &Rotary) -> Result<Tensor, TchError> {
+        let q = rotary.turn(&self.heads(x, &self.query)?)?; // [B, H, T, E]
+        let k = rotary.turn(&self.heads(x, &self.key)?)?; // [B, G, T, E]
+        let v = self.heads(x, &self.value)?; // [B, G, T, E]
+        let mixed = self.products.attention(&q, &k, &v)?; // [B, T, D]
+        self.products.linear(&mixed, &self.out) // [B, T, D]
+    }
+
+    fn heads(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
+        let projected = self.products.linear(x, weight)?; // [B, T, heads·E]
+        let (batch, length) = (x.size()[0], x.size()[1]);
+        projected.f_view([batch, length, -1, self.head_width])?.f_transpose(1, 2) // [B, heads, T, E]
+    }
+
+    fn feed_forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        let gate = self.products.linear(x, &self.gate)?.f_silu()?; // [B, T, F]
+        let inner = gate.f_mul(&self.products.linear(x, &self.up)?)?; // [B, T, F]
+        self.products.linear(&inner, &self.down) // [B, T, D]
+    }
+}
+
+impl Rotary {
+    fn new(spec: &ModelSpec, parameters: &Parameters) -> Result<Self, TchError> {
+        let width = i64::from(spec.head_width());
+        let angle = |position: u32, channel: i64| {
+            let exponent = (2 * (channel % (width / 2))) as f64 / width as f64;
+            f64::from(position) * ROTARY_BASE.powf(-exponent)
+        };
+        let table = |function: fn(f64) -> f64| {
+            let values: Vec<f32> = (0..spec.context)
+                .flat_map(|position| (0..width).map(move |channel| function(angle(position, channel)) as f32))
+                .collect();
+            Tensor::f_from_slice(&values)?.f_view([-1, width])?.f_to_device(parameters.flat().device())
+        };
+        Ok(Self { cos: table(f64::cos)?, sin: table(f64::sin)? })
+    }
+
+    /// Those of the first `length` positions.
+    fn first(&self, length: i64) -> Result<Self, TchError> {
+        Ok(Self { cos: self.cos.f_narrow(0, 0, length)?, sin: self.sin.f_narrow(0, 0, length)? })
+    }
+
+    /// Turns channel i of each head against channel i + E/2 by the position's angle. x: [B, heads, T, E].
+    fn turn(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        let halves = x.f_chunk(2, -1)?; // 2 × [B, heads, T, E/2]
+        let turned = Tensor::f_cat(&[halves[1].f_neg()?, halves[0].shallow_clone()], -1)?; // [B, heads, T, E]
+        x.f_mul(&self.cos)?.f_add(&turned.f_mul(&self.sin)?) // [B, heads, T, E]
+    }
+}
+
+impl Norm {
+    fn new(parameters: &Parameters, name: &str) -> Self {
+        Self { weight: parameters.view(&format!("{name}.weight")) }
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        x.f_rms_norm(self.weight.size(), Some(&self.weight), NORM_EPSILON) // [B, T, D]
+    }
+}

@@ -1,0 +1,115 @@
+//! The models, over one flat parameter vector.
+
+mod gpt2;
+mod initial;
+mod llama;
+mod parameters;
+mod precision;
+
+use longhaul_common::config::{ModelKind, Precision};
+use longhaul_common::model::ModelSpec;
+use tch::{Kind, Reduction, TchError, Tensor};
+
+pub use gpt2::Gpt2;
+pub use initial::draw_parameters;
+pub use llama::Llama;
+pub use parameters::Parameters;
+pub(crate) use parameters::views_of;
+
+/// A causal language model.
+#[derive(Debug)]
+pub enum Model {
+    /// See [`Gpt2`].
+    Gpt2(Gpt2),
+    /// See [`Llama`].
+    Llama(Llama),
+}
+
+impl Model {
+    /// The model whose weights are the views of `parameters`.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn new(spec: &ModelSpec, parameters: &Parameters, precision: Precision) -> Result<Self, TchError> {
+        Ok(match spec.kind {
+            ModelKind::Gpt2 => Self::Gpt2(Gpt2::new(spec, parameters, precision)),
+            ModelKind::Llama => Self::Llama(Llama::new(spec, parameters, precision)?),
+        })
+    }
+
+    /// Logits [B, T, V], in the precision of the run, for tokens [B, T] (int64).
+    ///
+    /// # Errors
+    /// Where libtorch fails: out of memory, mostly.
+    pub fn logits(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
+        match self {
+            Self::Gpt2(model) => model.logits(tokens),
+            Self::Llama(model) => model.logits(tokens),
+        }
+    }
+
+    /// Cross entropy of each next token, in nats, [B, T], for tokens [B, T + 1].
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn token_losses(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
+        let (batch, length) = (tokens.size()[0], tokens.size()[1] - 1);
+        self.cross_entropy(tokens, Reduction::None)?.f_view([batch, length])
+    }
+
+    /// Mean cross entropy of the next token, in nats, for tokens [B, T + 1].
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn mean_loss(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
+        self.cross_entropy(tokens, Reduction::Mean)
+    }
+
+    fn cross_entropy(&self, tokens: &Tensor, reduction: Reduction) -> Result<Tensor, TchError> {
+        /// libtorch's own default; no token has this index.
+        const IGNORED_TARGET: i64 = -100;
+        let length = tokens.size()[1] - 1;
+        let logits = self.logits(&tokens.f_narrow(1, 0, length)?)?; // [B, T, V]
+        let targets = tokens.f_narrow(1, 1, length)?.f_reshape([-1])?; // [B·T]
+        let vocabulary = logits.size()[2];
+        logits.f_view([-1, vocabulary])?.f_to_kind(Kind::Float)?.f_cross_entropy_loss::<Tensor>(
+            &targets,
+            None,
+            reduction,
+            IGNORED_TARGET,
+            0.0,
+        )
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use longhaul_common::config::ModelConfig;
+
+    use super::*;
+
+    /// Two layers, width 32, four heads, context 16, vocabulary 64.
+    pub fn tiny_gpt2() -> ModelSpec {
+        tiny(ModelKind::Gpt2, None)
+    }
+
+    /// The same, with two key heads and an output projection of its own.
+    pub fn tiny_llama() -> ModelSpec {
+        tiny(ModelKind::Llama, Some(2))
+    }
+
+    fn tiny(kind: ModelKind, kv_heads: Option<u32>) -> ModelSpec {
+        let config = ModelConfig {
+            kind,
+            layers: 2,
+            width: 32,
+            heads: 4,
+            kv_heads,
+            feed_forward_width: None,
+            context: 16,
+            vocabulary: Some(64),
+            tied_embeddings: None,
+        };
+        ModelSpec::resolve(&config, 64).unwrap()
+    }
+}

@@ -1,0 +1,77 @@
+//! All parameters of a model as one vector.
+
+use std::collections::HashMap;
+
+use longhaul_common::model::ModelSpec;
+use tch::{Device, Kind, TchError, Tensor};
+
+/// One contiguous f32 vector, and the model's parameter tensors as views into it, in the order of
+/// [`ModelSpec::parameters`]: what synchronisation, optimiser and model see is the same memory.
+#[derive(Debug)]
+pub struct Parameters {
+    flat: Tensor,
+    views: Vec<Tensor>,
+    by_name: HashMap<String, usize>,
+}
+
+impl Parameters {
+    /// Puts `values`, in the order of [`ModelSpec::parameters`], on the device.
+    ///
+    /// # Errors
+    /// Where libtorch fails; and when `values` is not as long as the model has parameters.
+    pub fn new(spec: &ModelSpec, values: &[f32], device: Device) -> Result<Self, TchError> {
+        let flat = Tensor::f_from_slice(values)?.f_to_device(device)?; // [P]
+        let views: Vec<Tensor> = views_of(spec, &flat)?
+            .into_iter()
+            // A leaf of autograd's graph, in the same memory.
+            .map(|view| view.f_detach()?.f_set_requires_grad(true))
+            .collect::<Result<_, _>>()?;
+        let names = spec.parameters().into_iter().map(|parameter| parameter.name);
+        let by_name = names.enumerate().map(|(at, name)| (name, at)).collect();
+        Ok(Self { flat, views, by_name })
+    }
+
+    /// All values, [P], outside autograd.
+    #[must_use]
+    pub fn flat(&self) -> &Tensor {
+        &self.flat
+    }
+
+    /// The parameter tensors, which require gradients.
+    #[must_use]
+    pub fn views(&self) -> &[Tensor] {
+        &self.views
+    }
+
+    /// The parameter tensor with this name.
+    ///
+    /// # Panics
+    /// When [`ModelSpec::parameters`] does not list it: a model and its specification disagree.
+    #[must_use]
+    pub fn view(&self, name: &str) -> Tensor {
+        let at = self.by_name.get(name).unwrap_or_else(|| panic!("the specification does not list {name}"));
+        self.views[*at].shallow_clone()
+    }
+}
+
+/// Cuts a vector [P] into views shaped like the parameter tensors, in order.
+///
+/// # Errors
+/// When it is not as long as the model has parameters.
+pub(crate) fn views_of(spec: &ModelSpec, flat: &Tensor) -> Result<Vec<Tensor>, TchError> {
+    if flat.f_kind()? != Kind::Float || flat.size() != [spec.parameter_count() as i64] {
+        return Err(TchError::Shape(format!(
+            "a model of {} parameters cannot be cut out of {flat:?}",
+            spec.parameter_count()
+        )));
+    }
+    let mut start = 0;
+    let mut cut = |shape: Vec<u64>| {
+        let shape: Vec<i64> = shape.into_iter().map(|size| size as i64).collect();
+        let len: i64 = shape.iter().product();
+        let view = flat.f_narrow(0, start, len)?.f_view(shape.as_slice());
+        start += len;
+        view
+    };
+    spec.parameters().into_iter().map(|parameter| cut(parameter.shape)).collect()
+}

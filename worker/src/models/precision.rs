@@ -1,0 +1,55 @@
+//! Products in the precision of the run.
+
+use longhaul_common::config::Precision;
+use tch::{Kind, TchError, Tensor};
+
+/// The number format of matrix products and attention. Norms, residual stream and loss stay in f32, and so do the weights
+/// that the optimiser sees: they are cast anew in each pass (Micikevicius et al. 2018, "Mixed precision training").
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Products(Kind);
+
+impl Products {
+    pub(super) fn new(precision: Precision) -> Self {
+        Self(match precision {
+            Precision::F32 => Kind::Float,
+            Precision::Bf16 => Kind::BFloat16,
+        })
+    }
+
+    /// The tensor in the format of products: itself in f32.
+    pub(super) fn cast(self, x: &Tensor) -> Result<Tensor, TchError> {
+        if x.f_kind()? == self.0 { Ok(x.shallow_clone()) } else { x.f_to_kind(self.0) }
+    }
+
+    /// x·Wᵀ for x [.., in], W [out, in].
+    pub(super) fn linear(self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
+        self.cast(x)?.f_linear::<Tensor>(&self.cast(weight)?, None) // [.., out]
+    }
+
+    /// x·W + b for x [B, T, in], W [in, out], b [out]: what GPT-2 calls `Conv1D`.
+    pub(super) fn conv1d(self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor, TchError> {
+        let (size, wide) = (x.size(), weight.size()[1]);
+        let rows = self.cast(x)?.f_view([-1, weight.size()[0]])?; // [B·T, in]
+        let product = self.cast(bias)?.f_addmm(&rows, &self.cast(weight)?)?; // [B·T, out]
+        product.f_view([size[0], size[1], wide])
+    }
+
+    /// softmax(Q·Kᵀ/√E, causal)·V for Q [B, H, T, E], K and V [B, G, T, E] with H a multiple of G; back to [B, T, H·E].
+    pub(super) fn attention(self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
+        let [batch, heads, length, width] = q.size()[..] else {
+            return Err(TchError::Shape(format!("queries have four dimensions, not {q:?}")));
+        };
+        let grouped = k.size()[1] != heads;
+        let mixed = Tensor::f_scaled_dot_product_attention::<Tensor>(
+            &self.cast(q)?,
+            &self.cast(k)?,
+            &self.cast(v)?,
+            None,
+            0.0,
+            true,
+            None,
+            grouped,
+        )?; // [B, H, T, E]
+        mixed.f_transpose(1, 2)?.f_reshape([batch, length, heads * width])
+    }
+}

@@ -1,0 +1,125 @@
+//! Checkpoints, the end of the run, and the state for those who heal.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use longhaul_common::id::Round;
+use longhaul_proto::control::message::{CheckpointReport, ToCoordinator};
+use tokio::sync::oneshot;
+
+use super::event::{HealedState, SyncEvent};
+use super::synchroniser::{Stage, Synchroniser};
+use crate::checkpoint::{Checkpoint, Private};
+use crate::train::message::{DeviceState, ToDevice};
+
+impl Synchroniser {
+    /// Writes a checkpoint in the background. A disk that cannot keep up skips one and says so; training goes on.
+    pub(super) fn write_checkpoint(
+        &mut self,
+        next_round: Round,
+        state: DeviceState,
+        trained: Vec<Vec<u64>>,
+    ) -> Result<()> {
+        let Stage::Running(running) = &self.stage else { return Ok(()) };
+        if std::mem::replace(&mut self.writing_checkpoint, true) {
+            self.report(ToCoordinator::Checkpoint(CheckpointReport {
+                next_round,
+                path: self.checkpoint_dir.display().to_string(),
+                outcome: Err("the checkpoint before it is still being written: the disk is too slow".into()),
+            }));
+            return Ok(());
+        }
+        let writes_model = running.membership.as_ref().is_none_or(|membership| {
+            membership.members_of(self.site).next().is_none_or(|first| first.worker == self.worker)
+        });
+        let checkpoint = Checkpoint {
+            run: self.run,
+            worker: self.worker,
+            next_round,
+            writes_model,
+            parameters: Arc::clone(running.replica.parameters()),
+            private: Private { state, residuals: running.compressor.residuals().clone(), trained },
+        };
+        let (config, folder, queue) =
+            (Arc::clone(&self.config), self.checkpoint_dir.clone(), self.links.own_queue.clone());
+        std::thread::Builder::new()
+            .name("checkpoint".into())
+            .spawn(move || {
+                let written = crate::checkpoint::write(&config, &folder, &checkpoint);
+                let (path, outcome) = match written {
+                    Ok((path, hash)) => (path, Ok(hash)),
+                    Err(error) => (folder, Err(format!("{error:#}"))),
+                };
+                let path = path.display().to_string();
+                let report = CheckpointReport { next_round, path, outcome };
+                // The session may be over.
+                let _ = queue.blocking_send(SyncEvent::CheckpointWritten(report));
+            })
+            .context("start a thread for the checkpoint")?;
+        Ok(())
+    }
+
+    pub(super) fn checkpoint_written(&mut self, report: CheckpointReport) -> Result<()> {
+        self.writing_checkpoint = false;
+        match &report.outcome {
+            Ok(_) => tracing::info!(path = report.path, "checkpoint written"),
+            Err(reason) => tracing::error!(reason, "no checkpoint; training goes on"),
+        }
+        self.report(ToCoordinator::Checkpoint(report));
+        if let Some((next_round, state)) = self.last_checkpoint.take() {
+            return self.write_checkpoint(next_round, state, Vec::new());
+        }
+        if let Some(next_round) = self.finishing.take() {
+            self.report(ToCoordinator::Finished { next_round });
+        }
+        Ok(())
+    }
+
+    /// The device has come to the end, of the run or before a drain.
+    pub(super) fn ended(
+        &mut self,
+        next_round: Round,
+        state: DeviceState,
+        validation_loss: Option<f32>,
+    ) -> Result<()> {
+        if let Some(loss) = validation_loss {
+            tracing::info!(loss, "loss on the held-out text");
+        }
+        self.finishing = Some(next_round);
+        // One that is being written is of an earlier round: the last one must follow it.
+        if self.writing_checkpoint {
+            self.last_checkpoint = Some((next_round, state));
+            return Ok(());
+        }
+        self.write_checkpoint(next_round, state, Vec::new())
+    }
+
+    /// Serves a consistent copy of the state: at once where the synchroniser has it, from the device at its next round otherwise.
+    pub(super) fn serve_state(&mut self, reply: oneshot::Sender<HealedState>) -> Result<()> {
+        let dense = self.is_dense();
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        if !dense {
+            let (next_round, buffers) =
+                (running.replica.next_round(), vec![Arc::clone(running.replica.parameters())]);
+            // Who asked may have gone.
+            let _ = reply.send(HealedState { next_round, buffers, updates: 0 });
+            return Ok(());
+        }
+        if self.state_requests.len() >= STATE_REQUESTS_MAX {
+            return Ok(());
+        }
+        self.state_requests.push(reply);
+        if self.state_requests.len() == 1 { self.tell_device(ToDevice::Export) } else { Ok(()) }
+    }
+
+    pub(super) fn state_exported(&mut self, next_round: Round, state: DeviceState) {
+        let DeviceState { parameters, first_moments, second_moments, updates } = state;
+        let buffers: Vec<_> = [parameters, first_moments, second_moments].map(Arc::new).into();
+        for reply in self.state_requests.drain(..) {
+            let _ = reply.send(HealedState { next_round, buffers: buffers.clone(), updates });
+        }
+    }
+}
+
+/// Joiners that heal from this member at once; more ask another donor, or again.
+const STATE_REQUESTS_MAX: usize = 8;

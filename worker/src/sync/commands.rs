@@ -1,0 +1,115 @@
+//! Carries out what the round protocol asks for.
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use longhaul_common::id::{FragmentId, Round, SiteId};
+use longhaul_proto::control::message::ToCoordinator;
+use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
+
+use super::compressor::Local;
+use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
+
+impl Synchroniser {
+    /// Carries out all commands, and those that follow from them, and moves the device on.
+    pub(super) fn carry_out(&mut self) -> Result<()> {
+        loop {
+            self.advance()?;
+            let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+            let Some(command) = running.member.poll_command() else { return Ok(()) };
+            self.execute(command)?;
+        }
+    }
+
+    fn execute(&mut self, command: Command) -> Result<()> {
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        match command {
+            Command::SendLocal { to, header } => {
+                let body = local_body(running, header.round, header.fragment);
+                self.links.network.send(to, header, body, None);
+            }
+            Command::Send { to, header, body, hash } => {
+                self.count_dense_equivalent(to, header);
+                self.links.network.send(to, header, body, hash);
+            }
+            Command::Compress { generation, round, fragment, locals } => {
+                let body = compress(running, round, fragment, &locals)?;
+                self.feed(Event::Compressed { generation, round, fragment, body });
+            }
+            Command::Reduce { generation, round, fragment, contributions } => {
+                let body = running
+                    .compressor
+                    .reduce(fragment, &contributions)
+                    .with_context(|| format!("take the mean of {fragment} in {round}"))?;
+                self.feed(Event::Reduced { generation, round, fragment, body });
+            }
+            Command::Retract { round, fragment } => running.compressor.retract(round, fragment),
+            Command::CarryOver { round, fragment } => carry_over(running, round, fragment),
+            Command::MoveResidual { fragment } => move_residual(running, self.site, fragment),
+            Command::Pull { round, fragment, hash, from } => {
+                self.links.network.pull(from, round, fragment, hash);
+            }
+            Command::RoundComplete { round, results } => running.completed.push_back((round, results)),
+            Command::Release { round } => {
+                running.contributed = running.contributed.split_off(&round.next());
+            }
+            Command::ReportSettled(settled) => self.report(ToCoordinator::Settled(settled)),
+            Command::Lost { round, fragment } => {
+                self.outcome = Some(Outcome::Rejoin(format!("nobody gave the result of {fragment} in {round}")));
+            }
+            Command::Accuse { worker, violation } => {
+                tracing::warn!(%worker, %violation, "a member broke the protocol");
+            }
+        }
+        Ok(())
+    }
+
+    /// What dense f32 would have sent to another site in this frame's place.
+    fn count_dense_equivalent(&self, to: longhaul_common::id::WorkerId, header: FrameHeader) {
+        let Stage::Running(running) = &self.stage else { return };
+        let to_site = running.membership.as_ref().and_then(|m| m.member(to)).map(|member| member.site);
+        if to_site.is_some_and(|site| site != self.site) && header.kind != FrameKind::Local {
+            self.links.progress.dense_equivalent(running.layout.range(header.fragment).len() as u64 * 4);
+        }
+    }
+}
+
+/// A member's slice as a frame body: f32, little-endian; empty when it has nothing for the round.
+fn local_body(running: &Running, round: Round, fragment: FragmentId) -> Bytes {
+    let Some(delta) = running.contributed.get(&round) else { return Bytes::new() };
+    delta[running.layout.range(fragment)].iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn compress(
+    running: &mut Running,
+    round: Round,
+    fragment: FragmentId,
+    locals: &[longhaul_proto::round::Local],
+) -> Result<Bytes> {
+    let range = running.layout.range(fragment);
+    let own = running.contributed.get(&round).map(|delta| &delta[range]).unwrap_or_default();
+    let locals: Vec<_> = locals
+        .iter()
+        .map(|local| (local.weight, local.body.as_ref().map_or(Local::Own(own), |body| Local::Received(body))))
+        .collect();
+    running
+        .compressor
+        .compress(round, fragment, &locals)
+        .with_context(|| format!("compress {fragment} for {round}"))
+}
+
+fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {
+    let Some(delta) = running.contributed.get(&round) else { return };
+    let range = running.layout.range(fragment);
+    let carry = running.carry.get_or_insert_with(|| vec![0.0; delta.len()]);
+    carry[range.clone()].iter_mut().zip(&delta[range]).for_each(|(carry, delta)| *carry += delta);
+}
+
+/// A residual counts for the site, a local update for one of its members: hence the factor. Members of a site train on equal shares of a
+/// batch that divides; where it does not, the factor is off by one sample in a share.
+fn move_residual(running: &mut Running, site: SiteId, fragment: FragmentId) {
+    let Some(residual) = running.compressor.take_residual(fragment) else { return };
+    let members = running.membership.as_ref().map_or(1, |membership| membership.members_of(site).count());
+    let carry = running.carry.get_or_insert_with(|| vec![0.0; running.layout.values as usize]);
+    let range = running.layout.range(fragment);
+    carry[range].iter_mut().zip(&residual).for_each(|(carry, rest)| *carry += rest * members as f32);
+}

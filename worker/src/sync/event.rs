@@ -1,0 +1,64 @@
+//! What reaches the synchroniser's queue.
+
+use bytes::Bytes;
+use longhaul_common::id::{FragmentId, Round, WorkerId};
+use longhaul_proto::control::message::{CheckpointReport, Hash, ToWorker};
+use longhaul_proto::round::Frame;
+use tokio::sync::oneshot;
+
+use crate::train::message::FromDevice;
+
+/// Events that wait for the synchroniser. Whoever has one more waits until there is room: the device, and the streams of peers, whose
+/// flow control then holds them back.
+pub const SYNC_QUEUE_EVENTS: usize = 256;
+
+/// Input to [`super::Synchroniser`].
+#[derive(Debug)]
+pub enum SyncEvent {
+    /// The coordinator said something.
+    Coordinator(ToWorker),
+    /// The device said something.
+    Device(FromDevice),
+    /// A member sent a frame; its hash is verified.
+    Frame(Frame),
+    /// A peer was asked for a result, and gave it or not.
+    Pulled {
+        /// Which round.
+        round: Round,
+        /// Which fragment.
+        fragment: FragmentId,
+        /// Who was asked.
+        from: WorkerId,
+        /// What came.
+        answer: Option<(Bytes, Hash)>,
+    },
+    /// The state was fetched from a donor, or from none of them.
+    Healed(Result<HealedState, String>),
+    /// A peer asks for a result.
+    ServeResult {
+        /// Which round.
+        round: Round,
+        /// Which fragment.
+        fragment: FragmentId,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Option<(Bytes, Hash)>>,
+    },
+    /// A peer asks for the state.
+    ServeState {
+        /// Where the answer goes; dropped when there is none.
+        reply: oneshot::Sender<HealedState>,
+    },
+    /// The background writer is done.
+    CheckpointWritten(CheckpointReport),
+}
+
+/// A consistent copy of the synchronised state.
+#[derive(Clone, Debug)]
+pub struct HealedState {
+    /// The first round that is not in it.
+    pub next_round: Round,
+    /// sparse-local: θ_g. dense: θ, first and second moments.
+    pub buffers: Vec<std::sync::Arc<Vec<f32>>>,
+    /// Optimiser steps behind the moments.
+    pub updates: u64,
+}

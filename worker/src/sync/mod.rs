@@ -1,0 +1,17 @@
+//! The synchroniser: the round protocol, the numbers behind its commands, and the state that is equal on every member.
+//! `docs/agent.md` says how it stands between device and network.
+
+mod checkpointing;
+mod commands;
+mod compressor;
+mod event;
+mod mean;
+mod preparation;
+mod replica;
+mod rounds;
+mod synchroniser;
+
+pub use compressor::{CompressError, Compressor, Local};
+pub use event::{HealedState, SYNC_QUEUE_EVENTS, SyncEvent};
+pub use replica::{Replica, hash_of};
+pub use synchroniser::{Links, Outcome, Synchroniser};

@@ -1,0 +1,177 @@
+//! From joining to the first round: the state that a generation starts from.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use longhaul_common::id::{Generation, Round};
+use longhaul_common::plan::FragmentLayout;
+use longhaul_proto::control::message::{CheckpointOffer, GenerationStart, Ready, Start, ToCoordinator};
+use longhaul_proto::round::{Config, DeadlineConfig, Event, Member};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::compressor::Compressor;
+use super::event::HealedState;
+use super::replica::Replica;
+use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
+use crate::train::message::{DeviceState, Load};
+
+impl Synchroniser {
+    pub(super) fn want(&mut self, wanted: Wanted) -> Result<()> {
+        self.wanted = Some(wanted);
+        self.prepare_if_possible()
+    }
+
+    /// Prepares what the coordinator wants, once the device has its model and data.
+    pub(super) fn prepare_if_possible(&mut self) -> Result<()> {
+        if self.prepared.is_none() {
+            return Ok(());
+        }
+        match self.wanted.take() {
+            None => Ok(()),
+            Some(Wanted::Start(Start::Fresh)) => {
+                let parameters = self.prepared_parameters();
+                self.start_from(parameters, Round(0), Load::Nothing, BTreeMap::new())
+            }
+            Some(Wanted::Start(Start::Checkpoint(offer))) => self.start_from_checkpoint(&offer),
+            Some(Wanted::Heal(donors)) => {
+                tracing::info!(donors = donors.len(), "fetching the state of the run from a peer");
+                self.links.network.heal(donors, self.state_buffers(), self.parameter_count());
+                Ok(())
+            }
+        }
+    }
+
+    /// The state that a donor gave.
+    pub(super) fn take_state(&mut self, state: HealedState) -> Result<()> {
+        let HealedState { next_round, buffers, updates } = state;
+        let count = buffers.len();
+        let mut buffers =
+            buffers.into_iter().map(|b| std::sync::Arc::try_unwrap(b).unwrap_or_else(|b| b.to_vec()));
+        let parameters = buffers.next().context("a donor's state without parameters")?;
+        anyhow::ensure!(
+            count == self.state_buffers() && parameters.len() == self.parameter_count(),
+            "a donor's state does not fit this run's model"
+        );
+        let load = match (buffers.next(), buffers.next()) {
+            (Some(first_moments), Some(second_moments)) => Load::All(DeviceState {
+                parameters: parameters.clone(),
+                first_moments,
+                second_moments,
+                updates,
+            }),
+            _ => Load::Parameters(parameters.clone()),
+        };
+        self.start_from(parameters, next_round, load, BTreeMap::new())
+    }
+
+    fn start_from_checkpoint(&mut self, offer: &CheckpointOffer) -> Result<()> {
+        let found = crate::checkpoint::load(&self.checkpoint_dir, offer.next_round, offer.state_hash, self.worker);
+        let loaded = match found {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                // It was offered a moment ago. Joining again offers what is there now.
+                self.outcome = Some(Outcome::Rejoin(format!("{error:#}")));
+                return Ok(());
+            }
+        };
+        let parameters = loaded.parameters;
+        let (load, residuals) = match loaded.private {
+            Some(private) => {
+                let synchronised = parameters.clone();
+                let trained = private.trained;
+                (Load::Private { state: private.state, synchronised, trained }, private.residuals)
+            }
+            None => (Load::Parameters(parameters.clone()), BTreeMap::new()),
+        };
+        self.start_from(parameters, offer.next_round, load, residuals)
+    }
+
+    fn start_from(
+        &mut self,
+        parameters: Vec<f32>,
+        next_round: Round,
+        load: Load,
+        residuals: BTreeMap<longhaul_common::id::FragmentId, Vec<f32>>,
+    ) -> Result<()> {
+        let sync = &self.config.sync;
+        let layout =
+            FragmentLayout { values: parameters.len() as u64, fragment_values: sync.fragment_values };
+        let mut compressor = Compressor::new(&self.config, layout).context("set up the codec")?;
+        compressor.restore_residuals(residuals);
+        let replica = Replica::new(layout, parameters, next_round);
+        let state_hash = replica.hash();
+        let config = Config {
+            reduction: Compressor::reduction(&self.config),
+            deadline: DeadlineConfig {
+                floor: Duration::from_millis(sync.deadline_floor_ms),
+                ceiling: Duration::from_millis(sync.deadline_ceiling_ms),
+                mads: sync.deadline_mads,
+            },
+        };
+        self.stage = Stage::Running(Box::new(Running {
+            layout,
+            generation: Generation(0),
+            membership: None,
+            member: Member::new(self.worker, self.site, layout, next_round, config),
+            replica,
+            compressor,
+            load: Some(load),
+            entered: false,
+            life: 0,
+            begun: None,
+            idle: true,
+            named: None,
+            contributed: BTreeMap::new(),
+            snapshot: None,
+            carry: None,
+            completed: VecDeque::new(),
+            reports: BTreeMap::new(),
+            skipped: Vec::new(),
+        }));
+        if let Some(prepared) = &self.prepared {
+            self.report(ToCoordinator::Ready(Ready {
+                next_round,
+                state_hash,
+                parameters: layout.values,
+                samples: prepared.samples,
+                data_hash: prepared.data_hash,
+            }));
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin(&mut self, start: GenerationStart) -> Result<()> {
+        let Stage::Running(running) = &mut self.stage else {
+            self.outcome = Some(Outcome::Rejoin("a generation started before this worker was ready".into()));
+            return Ok(());
+        };
+        running.generation = start.membership.generation;
+        running.membership = Some(start.membership.clone());
+        tracing::info!(
+            generation = start.membership.generation.0,
+            members = start.membership.members().len(),
+            from_round = start.first_round.0,
+            "a generation starts"
+        );
+        self.links.network.set_members(start.membership.members());
+        let (assignments, until) = (start.assignments.clone(), start.until);
+        self.feed(Event::Begin(Box::new(start)));
+        self.links.gate.open(assignments, until);
+        Ok(())
+    }
+
+    /// The parameters drawn from the seed. They are kept: a fresh start may be asked for again after a failed one.
+    fn prepared_parameters(&self) -> Vec<f32> {
+        self.prepared.as_ref().map(|prepared| prepared.parameters.clone()).unwrap_or_default()
+    }
+
+    fn parameter_count(&self) -> usize {
+        self.prepared.as_ref().map_or(0, |prepared| prepared.parameters.len())
+    }
+
+    /// Buffers of the synchronised state: θ, and for dense the moments, which must be in step too.
+    pub(super) fn state_buffers(&self) -> usize {
+        if self.is_dense() { 3 } else { 1 }
+    }
+}

@@ -1,0 +1,228 @@
+//! The device's side of a round: contributions in, results out.
+
+use anyhow::{Result, ensure};
+use longhaul_common::id::{Round, SiteId};
+use longhaul_proto::control::message::{RoundReport, ToCoordinator};
+use longhaul_proto::round::{Event, FragmentResult};
+
+use super::mean::add_results;
+use super::synchroniser::{Running, Stage, Synchroniser};
+use crate::train::message::{Applied, Enter, Load, LocalUpdate, ToDevice};
+
+impl Synchroniser {
+    /// The end of a round on the device.
+    pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
+        let dense = self.is_dense();
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        let LocalUpdate { round, values, weight, loss } = update;
+        ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
+        let mut delta = if dense { values.clone() } else { running.replica.delta(&values) };
+        if weight > 0
+            && let Some(carry) = running.carry.take()
+        {
+            delta.iter_mut().zip(&carry).for_each(|(delta, carry)| *delta += carry);
+        }
+        if !dense {
+            running.snapshot = Some((round, values));
+        }
+        running.contributed.insert(round, delta);
+        running.idle = true;
+        running.reports.insert(round, RoundReport { loss, samples: weight, ..empty_report(round) });
+        self.feed(Event::Contribute { round, weight });
+        Ok(())
+    }
+
+    /// Applies complete rounds whose turn has come, and tells the device what to do next.
+    pub(super) fn advance(&mut self) -> Result<()> {
+        let next = match &self.stage {
+            Stage::Running(running) => running.member.next_round(),
+            Stage::Preparing => return Ok(()),
+        };
+        if let Some(next) = next {
+            self.enter_or_jump(next)?;
+        }
+        self.apply_completed()
+    }
+
+    /// Lets the device begin `next`: as the round after its last, or as its first, or over rounds that were complete without it.
+    fn enter_or_jump(&mut self, next: Round) -> Result<()> {
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        if !running.idle || running.named == Some(next) {
+            return Ok(());
+        }
+        // What the gate has let through meanwhile cannot be changed; the device's word of it is on its way.
+        if running.named.is_some() && !self.links.gate.withdraw() {
+            return Ok(());
+        }
+        running.named = None;
+        if running.entered && running.begun.map(Round::next) == Some(next) {
+            running.named = Some(next);
+            self.links.gate.set_next(next);
+            return Ok(());
+        }
+        // A start or a jump: the device loads the state as it is before `next`, so all rounds before must be here.
+        let known = running.replica.next_round().0 + running.completed.len() as u64;
+        if known < next.0 { Ok(()) } else { self.enter(next) }
+    }
+
+    fn enter(&mut self, next: Round) -> Result<()> {
+        let dense = self.is_dense();
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        let first = !running.entered;
+        let mut replay = Vec::new();
+        let from = running.replica.next_round();
+        while let Some((round, results)) = running.completed.pop_front() {
+            if dense {
+                replay.push((round, mean_gradient(running, &results)));
+            } else {
+                apply_to_replica(&self.config, running, round, &results);
+            }
+        }
+        let load = match running.load.take() {
+            Some(load) if first && (dense || from == next) => load,
+            _ if dense => Load::Nothing,
+            _ => Load::Parameters(running.replica.parameters().to_vec()),
+        };
+        if !first && let Some(begun) = running.begun {
+            running.skipped.extend((begun.0 + 1..next.0).map(Round));
+            tracing::warn!(from = begun.0 + 1, to = next.0, "the others were faster: rounds are skipped");
+        }
+        running.snapshot = None;
+        running.entered = true;
+        running.named = Some(next);
+        running.life = self.links.gate.renew();
+        let enter = Enter { life: running.life, round: next, load, replay };
+        self.report_skipped(next)?;
+        self.tell_device(ToDevice::Enter(enter))?;
+        self.links.gate.set_next(next);
+        Ok(())
+    }
+
+    fn apply_completed(&mut self) -> Result<()> {
+        let dense = self.is_dense();
+        loop {
+            let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+            let Some((round, _)) = running.completed.front() else { return Ok(()) };
+            let round = *round;
+            // The delta of a round is taken against the parameters before it, so a round that the device computes waits for it.
+            let waits_for_device = running.entered && running.reports.contains_key(&round);
+            if !running.entered && dense || running.entered && !waits_for_device {
+                return Ok(());
+            }
+            let Some((_, results)) = running.completed.pop_front() else { return Ok(()) };
+            let update = if dense {
+                mean_gradient(running, &results)
+            } else {
+                apply_to_replica(&self.config, running, round, &results);
+                match running.snapshot.take_if(|(of, _)| *of == round) {
+                    Some((_, snapshot)) => running.replica.delta(&snapshot),
+                    None => continue,
+                }
+            };
+            let residual_ratio = if dense { None } else { residual_ratio(running, round) };
+            let state_hash = if dense { [0; 32] } else { running.replica.hash() };
+            if let Some(report) = running.reports.get_mut(&round) {
+                report.generation = running.generation;
+                report.sites = sites_in_all(&results);
+                report.residual_ratio = residual_ratio;
+                report.state_hash = state_hash;
+            }
+            self.tell_device(ToDevice::Apply { round, update })?;
+        }
+    }
+
+    /// A result has reached the device.
+    pub(super) fn applied(&mut self, applied: Applied) -> Result<()> {
+        let Applied { round, validation_loss, parameters, state, trained } = applied;
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        if let Some(parameters) = parameters {
+            running.replica.advance(round, parameters);
+        }
+        if let Some(mut report) = running.reports.remove(&round) {
+            if self.config.sync.preset == longhaul_common::config::SyncPreset::Dense {
+                report.state_hash = running.replica.hash();
+            }
+            report.validation_loss = validation_loss;
+            self.report(ToCoordinator::RoundApplied(report));
+        }
+        match state {
+            Some(state) => self.write_checkpoint(round.next(), state, trained),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the coordinator of rounds that were jumped over, with the state that was reached.
+    fn report_skipped(&mut self, next: Round) -> Result<()> {
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        if running.skipped.is_empty() {
+            return Ok(());
+        }
+        let last = Round(next.0 - 1);
+        // The round that was contributed late is applied as well.
+        let late = running.begun.and_then(|begun| running.reports.remove(&begun));
+        let mut report = late.unwrap_or_else(|| empty_report(last));
+        report.round = last;
+        report.generation = running.generation;
+        report.state_hash = running.replica.hash();
+        report.skipped = std::mem::take(&mut running.skipped);
+        self.report(ToCoordinator::RoundApplied(report));
+        Ok(())
+    }
+}
+
+/// Contributions kept: one in flight, one that a void round asks for again, and one that is being computed.
+const ROUNDS_HELD_MAX: usize = 4;
+
+fn empty_report(round: Round) -> RoundReport {
+    RoundReport {
+        generation: longhaul_common::id::Generation(0),
+        round,
+        loss: None,
+        samples: 0,
+        sites: Vec::new(),
+        residual_ratio: None,
+        state_hash: [0; 32],
+        skipped: Vec::new(),
+        validation_loss: None,
+    }
+}
+
+fn apply_to_replica(
+    config: &longhaul_common::config::RunConfig,
+    running: &mut Running,
+    round: Round,
+    results: &[FragmentResult],
+) {
+    let rate = config.sync.outer_learning_rate;
+    let damaged = running.replica.apply_delta(round, results, rate, running.compressor.decoder());
+    if damaged > 0 {
+        tracing::warn!(round = round.0, damaged, "contributions that do not decode were left out");
+    }
+}
+
+fn mean_gradient(running: &mut Running, results: &[FragmentResult]) -> Vec<f32> {
+    let mut mean = vec![0.0; running.layout.values as usize];
+    let damaged = add_results(running.layout, results, 1.0, running.compressor.decoder(), &mut mean);
+    if damaged > 0 {
+        tracing::warn!(damaged, "contributions that do not decode were left out");
+    }
+    mean
+}
+
+/// Sites that are named in the results of all fragments.
+fn sites_in_all(results: &[FragmentResult]) -> Vec<SiteId> {
+    let Some((first, rest)) = results.split_first() else { return Vec::new() };
+    first.sites().filter(|site| rest.iter().all(|result| result.names(*site))).collect()
+}
+
+/// ‖residual‖ / ‖what this round added‖ over the fragments that this member uploads: the backlog of error feedback.
+fn residual_ratio(running: &Running, round: Round) -> Option<f32> {
+    let delta = running.contributed.get(&round)?;
+    let norm = |values: &[f32]| values.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>();
+    let (mut backlog, mut added) = (0.0, 0.0);
+    for (fragment, residual) in running.compressor.residuals() {
+        backlog += norm(residual);
+        added += norm(&delta[running.layout.range(*fragment)]);
+    }
+    (added > 0.0).then(|| (backlog / added).sqrt() as f32)
+}

@@ -1,0 +1,312 @@
+//! One thread that owns the round protocol and the synchronised state.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use longhaul_common::config::{RunConfig, SyncPreset};
+use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
+use longhaul_common::plan::{FragmentLayout, Membership};
+use longhaul_proto::control::message::{RoundReport, Start, ToCoordinator, ToWorker};
+use longhaul_proto::round::{Event, FragmentResult, Member};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use super::compressor::Compressor;
+use super::event::{HealedState, SyncEvent};
+use super::replica::Replica;
+use crate::network::Network;
+use crate::train::gate::Gate;
+use crate::train::message::{DeviceState, FromDevice, Load, Prepared, ToDevice};
+use crate::train::progress::Progress;
+
+/// Whom the synchroniser speaks with.
+pub struct Links {
+    /// Its queue.
+    pub inbox: mpsc::Receiver<SyncEvent>,
+    /// For those who are asked to answer into the queue.
+    pub own_queue: mpsc::Sender<SyncEvent>,
+    /// The device.
+    pub device: SyncSender<ToDevice>,
+    /// The device's gate.
+    pub gate: Arc<Gate>,
+    /// The peers.
+    pub network: Arc<Network>,
+    /// The coordinator.
+    pub coordinator: mpsc::Sender<ToCoordinator>,
+    /// Counters.
+    pub progress: Arc<Progress>,
+    /// The runtime whose timers it waits on.
+    pub runtime: Handle,
+}
+
+/// How a session ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The coordinator has let this worker go.
+    Dismissed(String),
+    /// This member cannot follow the others any more: it joins again, and heals.
+    Rejoin(String),
+}
+
+/// The run as this worker takes part in it.
+pub struct Synchroniser {
+    pub(super) worker: WorkerId,
+    pub(super) run: RunId,
+    pub(super) site: SiteId,
+    pub(super) config: Arc<RunConfig>,
+    pub(super) checkpoint_dir: PathBuf,
+    pub(super) links: Links,
+    pub(super) stage: Stage,
+    pub(super) outcome: Option<Outcome>,
+    /// Wants of the coordinator that came before the device was ready.
+    pub(super) wanted: Option<Wanted>,
+    pub(super) prepared: Option<Prepared>,
+    pub(super) writing_checkpoint: bool,
+    /// The end that the device has come to, until its checkpoint is written.
+    pub(super) finishing: Option<Round>,
+    /// The last checkpoint, while the one before it is being written.
+    pub(super) last_checkpoint: Option<(Round, DeviceState)>,
+    /// Who waits for the device to export its state.
+    pub(super) state_requests: Vec<oneshot::Sender<HealedState>>,
+    began: Instant,
+}
+
+/// What the coordinator wants prepared.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    Start(Start),
+    Heal(Vec<longhaul_common::plan::Member>),
+}
+
+/// How far this worker has come.
+pub(super) enum Stage {
+    /// The model or the state is not here.
+    Preparing,
+    /// It takes part.
+    Running(Box<Running>),
+}
+
+/// Everything about taking part.
+pub(super) struct Running {
+    pub layout: FragmentLayout,
+    pub generation: Generation,
+    pub membership: Option<Membership>,
+    pub member: Member,
+    pub replica: Replica,
+    pub compressor: Compressor,
+    /// What the device loads when it enters.
+    pub load: Option<Load>,
+    /// Whether the device was told to enter.
+    pub entered: bool,
+    /// The gate's life that the device was last told.
+    pub life: u64,
+    /// The round that the device computes, or computed last.
+    pub begun: Option<Round>,
+    /// Whether the device has contributed what it began.
+    pub idle: bool,
+    /// The round that the gate was told to let through next.
+    pub named: Option<Round>,
+    /// What was contributed, by round, until the protocol releases it.
+    pub contributed: BTreeMap<Round, Vec<f32>>,
+    /// sparse-local: the local parameters at the end of the last round, until its result is applied.
+    pub snapshot: Option<(Round, Vec<f32>)>,
+    /// Slices that were in no result; part of the next contribution.
+    pub carry: Option<Vec<f32>>,
+    /// Complete rounds that are not applied.
+    pub completed: VecDeque<(Round, Vec<FragmentResult>)>,
+    /// Reports that wait for the device to have applied the round.
+    pub reports: BTreeMap<Round, RoundReport>,
+    /// Rounds that the device has jumped over and nobody was told of.
+    pub skipped: Vec<Round>,
+}
+
+impl Synchroniser {
+    /// A synchroniser for a session of this worker.
+    #[must_use]
+    #[allow(clippy::disallowed_methods, reason = "the protocol's time is measured from here")]
+    pub fn new(
+        worker: WorkerId,
+        run: RunId,
+        site: SiteId,
+        config: Arc<RunConfig>,
+        checkpoint_dir: PathBuf,
+        links: Links,
+    ) -> Self {
+        Self {
+            worker,
+            run,
+            site,
+            config,
+            checkpoint_dir,
+            links,
+            stage: Stage::Preparing,
+            outcome: None,
+            wanted: None,
+            prepared: None,
+            writing_checkpoint: false,
+            finishing: None,
+            last_checkpoint: None,
+            state_requests: Vec::new(),
+            began: Instant::now(),
+        }
+    }
+
+    /// Works until the session ends.
+    ///
+    /// # Errors
+    /// This worker cannot go on: the device failed, training diverged, or a thread is gone.
+    pub fn run(mut self) -> Result<Outcome> {
+        loop {
+            match self.next_event()? {
+                Some(event) => self.handle(event)?,
+                None => self.feed(Event::Timeout),
+            }
+            self.carry_out()?;
+            if let Some(outcome) = self.outcome.take() {
+                self.links.gate.stop();
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// The next event; none: the protocol's timer is due.
+    fn next_event(&mut self) -> Result<Option<SyncEvent>> {
+        let now = self.began.elapsed();
+        let timeout = match &self.stage {
+            Stage::Running(running) => running.member.poll_timeout().map(|at| at.saturating_sub(now)),
+            Stage::Preparing => None,
+        };
+        let inbox = &mut self.links.inbox;
+        let received = self.links.runtime.block_on(async {
+            match timeout {
+                Some(wait) => tokio::time::timeout(wait, inbox.recv()).await.ok(),
+                None => Some(inbox.recv().await),
+            }
+        });
+        received.map(|event| event.context("every part of this worker is gone")).transpose()
+    }
+
+    fn handle(&mut self, event: SyncEvent) -> Result<()> {
+        match event {
+            SyncEvent::Coordinator(message) => self.handle_coordinator(message),
+            SyncEvent::Device(message) => self.handle_device(message),
+            SyncEvent::Frame(frame) => {
+                self.feed(Event::Frame(frame));
+                Ok(())
+            }
+            SyncEvent::Pulled { round, fragment, from, answer } => {
+                self.feed(match answer {
+                    Some((body, hash)) => Event::Pulled { round, fragment, body, hash },
+                    None => Event::PullFailed { round, fragment, from },
+                });
+                Ok(())
+            }
+            SyncEvent::Healed(Ok(state)) => self.take_state(state),
+            SyncEvent::Healed(Err(reason)) => {
+                self.outcome = Some(Outcome::Rejoin(format!("no donor gave the state: {reason}")));
+                Ok(())
+            }
+            SyncEvent::ServeResult { round, fragment, reply } => {
+                let found = match &self.stage {
+                    Stage::Running(running) => running.member.lookup(round, fragment),
+                    Stage::Preparing => None,
+                };
+                // Who asked may have gone.
+                let _ = reply.send(found);
+                Ok(())
+            }
+            SyncEvent::ServeState { reply } => self.serve_state(reply),
+            SyncEvent::CheckpointWritten(report) => self.checkpoint_written(report),
+        }
+    }
+
+    fn handle_coordinator(&mut self, message: ToWorker) -> Result<()> {
+        match message {
+            ToWorker::Prepare(start) => self.want(Wanted::Start(start)),
+            ToWorker::Heal { donors } => self.want(Wanted::Heal(donors)),
+            ToWorker::Settle { generation } => {
+                if let Stage::Running(running) = &mut self.stage
+                    && let Some(begun) = self.links.gate.close()
+                    && running.begun != Some(begun)
+                {
+                    // The device's own word of it is still in the queue.
+                    self.device_began(begun);
+                }
+                self.feed(Event::Settle { generation });
+                Ok(())
+            }
+            ToWorker::Begin(start) => self.begin(*start),
+            ToWorker::Dismiss { reason } => {
+                self.outcome = Some(Outcome::Dismissed(reason));
+                Ok(())
+            }
+            ToWorker::Welcome(_) | ToWorker::Refused { .. } => Ok(()),
+        }
+    }
+
+    fn handle_device(&mut self, message: FromDevice) -> Result<()> {
+        match message {
+            FromDevice::Prepared(prepared) => {
+                self.prepared = Some(prepared);
+                self.prepare_if_possible()
+            }
+            FromDevice::Begun(round) => {
+                self.device_began(round);
+                Ok(())
+            }
+            FromDevice::Contribute(update) => self.contribute(update),
+            FromDevice::Applied(applied) => self.applied(applied),
+            FromDevice::State { next_round, state } => {
+                self.state_exported(next_round, state);
+                Ok(())
+            }
+            FromDevice::Ended { next_round, state, validation_loss } => {
+                self.ended(next_round, state, validation_loss)
+            }
+            FromDevice::Failed(reason) => bail!(reason),
+        }
+    }
+
+    fn device_began(&mut self, round: Round) {
+        if let Stage::Running(running) = &mut self.stage
+            && running.begun.is_none_or(|begun| begun < round)
+        {
+            running.begun = Some(round);
+            running.named = None;
+            running.idle = false;
+            self.feed(Event::Computing { round });
+        }
+    }
+
+    /// Hands an event to the round protocol.
+    pub(super) fn feed(&mut self, event: Event) {
+        let now = self.now();
+        if let Stage::Running(running) = &mut self.stage {
+            running.member.handle(now, event);
+        }
+    }
+
+    /// Time since the session began.
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Tells the coordinator something; while it is away, the agent keeps what it can.
+    pub(super) fn report(&self, message: ToCoordinator) {
+        if self.links.coordinator.try_send(message).is_err() {
+            tracing::warn!("a report to the coordinator was dropped, as too many wait");
+        }
+    }
+
+    pub(super) fn tell_device(&self, message: ToDevice) -> Result<()> {
+        self.links.device.try_send(message).map_err(|error| anyhow::anyhow!("tell the device: {error}"))
+    }
+
+    pub(super) fn is_dense(&self) -> bool {
+        self.config.sync.preset == SyncPreset::Dense
+    }
+}
