@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::process::{ChildStdin, ChildStdout};
 use std::sync::mpsc::Receiver;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -22,7 +22,10 @@ use crate::demo::{Options, pause};
 /// Sites of a demo: two, `a` and `b`.
 pub const SITES: u32 = 2;
 
-/// What the log of every worker is named with.
+/// The coordinator's log.
+const COORDINATOR: &str = "coordinator";
+
+/// What the log of every worker begins with.
 const WORKER_PREFIX: &str = "worker-";
 
 /// A running demo.
@@ -62,7 +65,7 @@ impl Cluster {
         );
         let (emulator, relayed) = Emulator::start(&mut group, binaries, options, &relays)?;
         group.spawn(
-            "coordinator",
+            COORDINATOR,
             binaries
                 .command("coordinator")
                 .current_dir(folder.root())
@@ -76,8 +79,10 @@ impl Cluster {
                 .args(["--listen", &coordinator.to_string(), "--http", &http.to_string()]),
         )?;
         let mut cluster = Self { group, emulator, client: StatusClient::new(http) };
-        while cluster.client.status()?.is_none() {
-            cluster.check_processes()?;
+        while cluster.status()?.is_none() {
+            if cluster.group.check(COORDINATOR)? {
+                bail!("the coordinator ended before it answered; see {}", folder.logs().display());
+            }
             pause(interrupts)?;
         }
         let token = read_token(folder)?;
@@ -102,20 +107,26 @@ impl Cluster {
         let dir = folder.create_worker_dir(&worker.name)?;
         let mut command = binaries.command("worker");
         command
-            .current_dir(dir)
+            .current_dir(&dir)
             .args(["join", &coordinator.to_string(), "--token", token, "--site", worker.site])
             .args(["--device", "cpu", "--threads", "1", "--listen", &worker.listen.to_string()])
             .args(["--advertise", &advertise.to_string(), "--cache-dir"])
-            .arg(folder.cache(&worker.name));
+            .arg(folder.cache(&worker.name))
+            .arg("--checkpoint-dir")
+            .arg(dir.join("checkpoints"));
         self.group.spawn(&format!("{WORKER_PREFIX}{}", worker.name), &mut command)
     }
 
     /// Looks at all processes; whether all workers have ended.
     ///
     /// # Errors
-    /// A process has failed.
+    /// A process has failed, or the coordinator ended first.
     pub fn check_processes(&mut self) -> Result<bool> {
-        self.group.check(WORKER_PREFIX)
+        let workers_ended = self.group.check(WORKER_PREFIX)?;
+        if !workers_ended && self.group.check(COORDINATOR)? {
+            bail!("the coordinator ended before the workers did");
+        }
+        Ok(workers_ended)
     }
 
     /// How the run goes; none while the coordinator does not answer.
