@@ -5,6 +5,7 @@
 
 use half::{bf16, f16};
 
+use super::packing::{all_below, append, append_packed, few_levels, read, read_packed};
 use super::{CHUNK_VALUES_DEFAULT, CodecSpec, Selection, ValueFormat};
 
 /// Values that share an absmax scale.
@@ -12,9 +13,6 @@ const BUCKET_VALUES: usize = 128;
 
 /// Values in a block of a format without scales: any number would do, this one keeps scratch memory in the L1 cache.
 const PLAIN_BLOCK_VALUES: usize = 1024;
-
-/// Values that are packed at a time.
-const PACKED_VALUES: usize = 128;
 
 /// A block with a smaller absolute maximum is sent as zeros: its scale's reciprocal stays finite, and what is
 /// reconstructed from it is never subnormal. 2^-100.
@@ -174,62 +172,6 @@ impl ValueBlocks {
             _ => all_below(scales, |scale| u16::from_le_bytes(scale) & 0x7fff, (SCALE_BITS_END >> 16) as u16),
         }
     }
-}
-
-/// Appends `BYTES` for each value.
-fn append<const BYTES: usize>(values: &[f32], out: &mut Vec<u8>, code: impl Fn(f32) -> [u8; BYTES]) {
-    let start = out.len();
-    out.resize(start + values.len() * BYTES, 0);
-    let (codes, _) = out[start..].as_chunks_mut::<BYTES>();
-    for (bytes, &value) in codes.iter_mut().zip(values) {
-        *bytes = code(value);
-    }
-}
-
-fn read<const BYTES: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; BYTES]) -> f32) {
-    for (out, &code) in out.iter_mut().zip(bytes.as_chunks::<BYTES>().0) {
-        *out = value(code);
-    }
-}
-
-/// Appends codes of 8 / `PER_BYTE` bits, the low bits of a byte first. Higher bits of `code` are dropped.
-fn append_packed<const PER_BYTE: usize>(values: &[f32], out: &mut Vec<u8>, code: impl Fn(f32) -> u8) {
-    let bits = 8 / PER_BYTE;
-    let byte = |codes: &[u8; PER_BYTE]| {
-        let place = |(i, code): (usize, &u8)| (code & ((1 << bits) - 1)) << (i * bits);
-        codes.iter().enumerate().map(place).fold(0, |byte, placed| byte | placed)
-    };
-    // Codes first and then bytes: each of the two loops vectorises.
-    for values in values.chunks(PACKED_VALUES) {
-        let mut codes = [0; PACKED_VALUES];
-        codes.iter_mut().zip(values).for_each(|(slot, &value)| *slot = code(value));
-        out.extend(codes[..values.len().next_multiple_of(PER_BYTE)].as_chunks().0.iter().map(byte));
-    }
-}
-
-fn read_packed<const PER_BYTE: usize>(bytes: &[u8], out: &mut [f32], levels: &[f32; 16]) {
-    let bits = 8 / PER_BYTE;
-    let level = |byte: u8, i: usize| levels[usize::from(byte >> (i * bits)) & ((1 << bits) - 1)];
-    let (whole, tail) = out.as_chunks_mut::<PER_BYTE>();
-    for (values, &byte) in whole.iter_mut().zip(bytes) {
-        *values = std::array::from_fn(|i| level(byte, i));
-    }
-    if let Some(&byte) = bytes.get(whole.len()) {
-        tail.iter_mut().enumerate().for_each(|(i, value)| *value = level(byte, i));
-    }
-}
-
-/// The levels of a format with fewer than four bits.
-fn few_levels<const COUNT: usize>(levels: [f32; COUNT]) -> [f32; 16] {
-    std::array::from_fn(|code| levels[code % COUNT])
-}
-
-fn all_below<const BYTES: usize, T: PartialOrd + Copy>(
-    bytes: &[u8],
-    bits: impl Fn([u8; BYTES]) -> T,
-    limit: T,
-) -> bool {
-    bytes.as_chunks::<BYTES>().0.iter().fold(true, |all, &code| all & (bits(code) < limit))
 }
 
 /// Appends the block's absolute maximum, rounded up, and returns what the decoder will read; infinity in place of

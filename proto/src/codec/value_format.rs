@@ -92,7 +92,18 @@ impl FromStr for ValueFormat {
 
 #[cfg(test)]
 mod tests {
+    use serde::de::IntoDeserializer;
+    use serde::de::value::{Error, StrDeserializer};
+
     use super::*;
+
+    #[test]
+    fn serde_uses_the_same_names() {
+        for format in ValueFormat::ALL {
+            let name: StrDeserializer<'_, Error> = format.name().into_deserializer();
+            assert_eq!(ValueFormat::deserialize(name), Ok(format));
+        }
+    }
 
     #[test]
     fn names_and_wire_tags_lead_back_to_their_format() {
