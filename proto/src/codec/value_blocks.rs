@@ -26,8 +26,8 @@ const SCALE_BITS_END: u32 = (127 + 127) << 23;
 /// Adding 1.5·2^23 rounds a float of less than 2^22 to an integer, half to even, which the low bits then hold.
 const ROUND: f32 = 12_582_912.0;
 
-const INT8_STEPS: f32 = 127.0;
-const INT4_STEPS: f32 = 7.0;
+const INT8_STEPS: i16 = 127;
+const INT4_STEPS: i16 = 7;
 /// An int4 code is this much more than its step.
 const INT4_ZERO: u8 = 8;
 
@@ -106,12 +106,12 @@ impl ValueBlocks {
             ValueFormat::Bf16 => append(block, out, |value| bf16_saturating(value).to_le_bytes()),
             ValueFormat::F16 => append(block, out, |value| f16_saturating(value).to_le_bytes()),
             ValueFormat::Int8 => {
-                let inverse = INT8_STEPS / append_absmax(block, out);
-                append(block, out, |value| [step_of::<127>(value * inverse)]);
+                let inverse = f32::from(INT8_STEPS) / append_absmax(block, out);
+                append(block, out, |value| [step_of::<INT8_STEPS>(value * inverse)]);
             }
             ValueFormat::Int4 => {
-                let inverse = INT4_STEPS / append_absmax(block, out);
-                let code = |value: f32| step_of::<7>(value * inverse).wrapping_add(INT4_ZERO);
+                let inverse = f32::from(INT4_STEPS) / append_absmax(block, out);
+                let code = |value: f32| step_of::<INT4_STEPS>(value * inverse).wrapping_add(INT4_ZERO);
                 append_packed::<2>(block, out, code);
             }
             ValueFormat::E3M0 => {
@@ -145,11 +145,11 @@ impl ValueBlocks {
             }
             ValueFormat::F16 => read(codes, out, |code| f16::from_le_bytes(code).to_f32()),
             ValueFormat::Int8 => {
-                let step = scale(0) / INT8_STEPS;
+                let step = scale(0) / f32::from(INT8_STEPS);
                 read(codes, out, |[code]| f32::from(code as i8) * step);
             }
             ValueFormat::Int4 => {
-                let step = scale(0) / INT4_STEPS;
+                let step = scale(0) / f32::from(INT4_STEPS);
                 let levels: [f32; 16] =
                     std::array::from_fn(|code| (code as f32 - f32::from(INT4_ZERO)) * step);
                 read_packed::<2>(codes, out, &levels);
@@ -226,16 +226,22 @@ fn half_means(block: &[f32], magnitudes: &mut Vec<u32>) -> (f32, f32) {
     let upper_count = block.len() - lower_count;
     let pivot = *magnitudes.select_nth_unstable(lower_count).1;
 
-    // The sums run in the order of the values, so that they do not depend on how the partition permutes.
-    let (mut sum, mut above, mut above_count) = (0.0, 0.0, 0);
+    // The sums run in the order of the values, so that they do not depend on how the partition permutes. Values equal
+    // to the pivot fall to both halves, as many as each then lacks.
+    let (mut lower, mut upper) = (0.0, 0.0);
+    let (mut below, mut above) = (0, 0);
     for value in block {
-        let is_above = value.abs().to_bits() > pivot;
-        sum += f64::from(value.abs());
-        above += if is_above { f64::from(value.abs()) } else { 0.0 };
-        above_count += usize::from(is_above);
+        let magnitude = f64::from(value.abs());
+        let key = value.abs().to_bits();
+        lower += if key < pivot { magnitude } else { 0.0 };
+        upper += if key > pivot { magnitude } else { 0.0 };
+        below += usize::from(key < pivot);
+        above += usize::from(key > pivot);
     }
-    let upper = above + (upper_count - above_count) as f64 * f64::from(f32::from_bits(pivot));
-    (level((sum - upper).max(0.0) / lower_count.max(1) as f64), level(upper / upper_count as f64))
+    let pivot = f64::from(f32::from_bits(pivot));
+    lower += (lower_count - below) as f64 * pivot;
+    upper += (upper_count - above) as f64 * pivot;
+    (level(lower / lower_count.max(1) as f64), level(upper / upper_count as f64))
 }
 
 /// A mean as bf16 represents it; zero if too small to be worth sending.
