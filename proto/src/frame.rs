@@ -123,11 +123,23 @@ impl Frame {
     /// # Errors
     /// [`FrameError::TooLong`].
     pub fn new(meta: FrameMeta, body: Bytes) -> Result<Self, FrameError> {
+        let body_hash = blake3::hash(&body);
+        Self::with_known_hash(meta, body, body_hash)
+    }
+
+    /// A frame of a body whose BLAKE3 hash is known: a result that is passed on.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`].
+    pub fn with_known_hash(
+        meta: FrameMeta,
+        body: Bytes,
+        body_hash: blake3::Hash,
+    ) -> Result<Self, FrameError> {
         let body_len = u32::try_from(body.len())
             .ok()
             .filter(|len| *len <= FRAME_BODY_BYTES_MAX)
             .ok_or(FrameError::TooLong(body.len() as u64))?;
-        let body_hash = blake3::hash(&body);
         Ok(Self { header: FrameHeader { meta, body_len, body_hash }, body })
     }
 

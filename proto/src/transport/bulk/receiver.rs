@@ -49,6 +49,12 @@ impl BulkReceiver {
         (Self { frames, memory, limits, admit: Arc::new(admit) }, queue)
     }
 
+    /// The same receiver, queue and memory, with other wants: for one peer, say, whose frames must name it as their sender.
+    #[must_use]
+    pub fn admitting(&self, admit: impl Fn(&FrameHeader) -> bool + Send + Sync + 'static) -> Self {
+        Self { admit: Arc::new(admit), ..self.clone() }
+    }
+
     /// Takes the frames of `connection` until it ends; returns why it did. A frame that is unwanted, faulty or
     /// slow costs its sender that frame only.
     pub async fn serve(&self, connection: &Connection) -> ConnectionError {
