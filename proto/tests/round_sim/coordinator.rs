@@ -20,7 +20,10 @@ pub struct Coordinator {
     answers: Option<BTreeMap<WorkerId, Settled>>,
     /// Healed, and waiting for the next generation.
     ready: BTreeMap<WorkerId, (SiteId, Round)>,
-    /// Ready ones whose state is ahead of what survived: they have to heal again.
+    /// By joining worker: the earliest round that was reopened since it began to heal. If its state contains that round, it
+    /// may come from a member that has died, and the survivors may have redone the round with another result.
+    reopened: BTreeMap<WorkerId, Round>,
+    /// Those whose state cannot be trusted: they have to heal again.
     pub to_heal: Vec<WorkerId>,
 }
 
@@ -32,8 +35,8 @@ impl Coordinator {
         let seats = members.iter().map(|&(worker, site)| seat(worker, site)).collect();
         let membership = Membership::assign(generation, seats, layout);
         let live = members.iter().map(|(worker, _)| *worker).collect();
-        let (answers, ready, to_heal) = (None, BTreeMap::new(), Vec::new());
-        let this = Self { layout, until, generation, membership, live, answers, ready, to_heal };
+        let (answers, ready, reopened, to_heal) = (None, BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let this = Self { layout, until, generation, membership, live, answers, ready, reopened, to_heal };
         let start = GenerationStart {
             membership: this.membership.clone(),
             settlement: None,
@@ -49,6 +52,10 @@ impl Coordinator {
     pub fn died(&mut self, worker: WorkerId) -> ToMembers {
         self.ready.remove(&worker);
         if self.live.remove(&worker) { self.end_generation() } else { Vec::new() }
+    }
+
+    pub fn heals(&mut self, worker: WorkerId) {
+        self.reopened.insert(worker, Round(u64::MAX));
     }
 
     pub fn ready(&mut self, worker: WorkerId, site: SiteId, next_round: Round) -> ToMembers {
@@ -76,6 +83,7 @@ impl Coordinator {
         let answers = self.answers.take().unwrap_or_default();
         let Some(outcome) = settle(&self.membership, self.layout, &answers) else { return Vec::new() };
         let open_round = outcome.settlement.open_round;
+        self.reopened.values_mut().for_each(|earliest| *earliest = open_round.min(*earliest));
         let active_before: Vec<WorkerId> = self.live.iter().copied().collect();
         let mut seats: Vec<Seat> = self
             .membership
@@ -85,7 +93,7 @@ impl Coordinator {
             .cloned()
             .collect();
         for (worker, (site, next_round)) in std::mem::take(&mut self.ready) {
-            if next_round > open_round {
+            if next_round > self.reopened.remove(&worker).unwrap_or(open_round) {
                 self.to_heal.push(worker);
             } else {
                 seats.push(seat(worker, site));

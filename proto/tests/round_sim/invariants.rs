@@ -67,14 +67,15 @@ pub fn conservation(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// Nobody is accused who only follows the protocol, and nobody falls so far behind that it must heal.
+/// Nobody is accused who only follows the protocol; and as long as nobody dies or joins, nobody has to heal.
 pub fn honesty(world: &World) -> Result<(), String> {
     if let Some((worker, violation)) = world.accusations.first() {
         return Err(format!("honesty: {worker} is accused: {violation}"));
     }
+    let is_stable = world.scenario.faults.is_empty() && world.scenario.joiners.is_empty();
     match world.lost.first() {
-        Some(worker) => Err(format!("{worker} cannot follow any more")),
-        None => Ok(()),
+        Some(worker) if is_stable => Err(format!("{worker} cannot follow any more")),
+        _ => Ok(()),
     }
 }
 

@@ -19,6 +19,7 @@ pub enum Sabotage {
     IgnoresCarryOver,
     ForgetsResiduals,
     AppliesInWrongOrder,
+    NeverAnswersPulls,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +42,6 @@ pub enum Effect {
         from: WorkerId,
         round: Round,
         fragment: FragmentId,
-        hash: Option<Hash>,
     },
     Settled(Settled),
     Lost,
@@ -58,6 +58,8 @@ pub struct Node {
     pub sabotage: Option<Sabotage>,
     /// Events handled.
     pub handled: usize,
+    /// Commands carried out, by kind.
+    pub executed: BTreeMap<&'static str, usize>,
     /// The synchronised state: all atoms applied, by fragment.
     pub state: Vec<Vec<Atom>>,
     pub applied: BTreeMap<Round, Vec<FragmentResult>>,
@@ -84,6 +86,7 @@ impl Node {
             alive: true,
             sabotage: None,
             handled: 0,
+            executed: BTreeMap::new(),
             state: vec![Vec::new(); fragments],
             applied: BTreeMap::new(),
             learnt: Vec::new(),
@@ -120,6 +123,7 @@ impl Node {
     }
 
     fn execute(&mut self, command: Command) -> Option<Effect> {
+        *self.executed.entry(kind(&command)).or_default() += 1;
         match command {
             Command::SendLocal { to, header } => {
                 let slice = payload::encode(&self.slices[&(header.round, header.fragment)]);
@@ -174,9 +178,8 @@ impl Node {
                 let body = contributions.iter().flat_map(|contribution| contribution.body.clone()).collect();
                 Some(Effect::Answer(Event::Reduced { generation, round, fragment, body }))
             }
-            Command::Pull { round, fragment, hash, from } => {
-                Some(Effect::Pull { from, round, fragment, hash })
-            }
+            Command::Pull { .. } if self.sabotage == Some(Sabotage::NeverAnswersPulls) => None,
+            Command::Pull { round, fragment, from, .. } => Some(Effect::Pull { from, round, fragment }),
             Command::RoundComplete { round, results } => {
                 self.apply(round, results);
                 None
@@ -208,5 +211,23 @@ impl Node {
         let computed = *blake3::hash(&body).as_bytes();
         assert!(hash.is_none_or(|hash| hash == computed), "the member names bytes rightly");
         Effect::Send { to, frame: Frame { from: self.worker, header, body, hash: computed } }
+    }
+}
+
+fn kind(command: &Command) -> &'static str {
+    match command {
+        Command::SendLocal { .. } => "send local",
+        Command::Send { .. } => "send",
+        Command::Compress { .. } => "compress",
+        Command::Retract { .. } => "retract",
+        Command::CarryOver { .. } => "carry over",
+        Command::MoveResidual { .. } => "move residual",
+        Command::Reduce { .. } => "reduce",
+        Command::Pull { .. } => "pull",
+        Command::RoundComplete { .. } => "round complete",
+        Command::Release { .. } => "release",
+        Command::ReportSettled(_) => "report settled",
+        Command::Lost { .. } => "lost",
+        Command::Accuse { .. } => "accuse",
     }
 }

@@ -30,7 +30,7 @@ pub struct Scenario {
     pub sabotage: Option<Sabotage>,
 }
 
-/// A worker's death.
+/// A worker's death, or near it.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// At a time (ms).
@@ -41,6 +41,8 @@ pub enum Fault {
     SenderOf(usize),
     /// When the n-th frame of the run is sent, which is lost with its receiver.
     ReceiverOf(usize),
+    /// Nobody dies, but the n-th frame of the run takes so much longer (ms).
+    Stuck(usize, u64),
     /// At a time (ms) the coordinator takes it for dead, but it goes on.
     Cut(u64, WorkerId),
 }
@@ -80,19 +82,20 @@ impl Scenario {
         let workers = first_joiner + joiners.len() as u32;
         let someone = |rng: &mut ChaCha8Rng| WorkerId(rng.random_range(1..=workers));
         let faults = (0..rng.random_range(0..4))
-            .map(|_| match rng.random_range(0..5) {
+            .map(|_| match rng.random_range(0..6) {
                 0 => Fault::At(rng.random_range(0..400), someone(&mut rng)),
                 1 => Fault::BeforeEvent(someone(&mut rng), rng.random_range(0..200)),
                 2 => Fault::SenderOf(rng.random_range(0..300)),
                 3 => Fault::ReceiverOf(rng.random_range(0..300)),
+                4 => Fault::Stuck(rng.random_range(0..300), rng.random_range(50..3_000)),
                 _ => Fault::Cut(rng.random_range(0..400), someone(&mut rng)),
             })
             .collect();
         Self {
             fragments: rng.random_range(1..6),
-            rounds: rng.random_range(1..14),
-            slow: rng.random_bool(0.3).then(|| (someone(&mut rng), rng.random_range(2..12))),
-            distant: rng.random_bool(0.3).then(|| (someone(&mut rng), rng.random_range(10..150))),
+            rounds: rng.random_range(1..20),
+            slow: rng.random_bool(0.3).then(|| (someone(&mut rng), rng.random_range(2..40))),
+            distant: rng.random_bool(0.3).then(|| (someone(&mut rng), rng.random_range(10..1_000))),
             faults,
             joiners,
             ..Self::calm(seed, sites, members)

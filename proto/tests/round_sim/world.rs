@@ -32,6 +32,7 @@ enum Occurrence {
     DeathNoticed(WorkerId),
     Heals(WorkerId, SiteId),
     Ready(WorkerId),
+    StartsOver(WorkerId),
 }
 
 #[derive(Debug)]
@@ -107,7 +108,7 @@ impl World {
             match fault {
                 Fault::At(at_ms, worker) => world.at(ms(at_ms), Occurrence::Dies(worker)),
                 Fault::Cut(at_ms, worker) => world.at(ms(at_ms), Occurrence::CutOff(worker)),
-                Fault::BeforeEvent(..) | Fault::SenderOf(_) | Fault::ReceiverOf(_) => {}
+                Fault::BeforeEvent(..) | Fault::SenderOf(_) | Fault::ReceiverOf(_) | Fault::Stuck(..) => {}
             }
         }
         for (worker, (at_ms, site)) in
@@ -185,6 +186,7 @@ impl World {
                 let messages = self.coordinator.died(worker);
                 self.tell(messages);
             }
+            Occurrence::StartsOver(worker) => self.start_over(worker),
             Occurrence::Heals(worker, site) => self.heal(worker, site),
             Occurrence::Ready(worker) => {
                 let node = &self.nodes[&worker];
@@ -205,6 +207,7 @@ impl World {
         node.state.clone_from(&donor.state);
         node.applied.clone_from(&donor.applied);
         self.nodes.insert(worker, node);
+        self.coordinator.heals(worker);
         self.after(1_000..60_000, Occurrence::Ready(worker));
     }
 
@@ -278,7 +281,7 @@ impl World {
             match effect {
                 Effect::Send { to, frame } => self.send(to, frame),
                 Effect::Answer(event) => self.after(100..2_000, Occurrence::ToNode(worker, event)),
-                Effect::Pull { from, round, fragment, .. } => {
+                Effect::Pull { from, round, fragment } => {
                     let delay = self.delay(from);
                     let pull = Occurrence::PullArrives { to: from, from: worker, round, fragment };
                     self.at(self.now + delay, pull);
@@ -288,24 +291,40 @@ impl World {
                     let time = self.in_order(worker);
                     self.at(time, Occurrence::Answered(worker, settled));
                 }
-                Effect::Lost => self.lost.push(worker),
+                Effect::Lost => {
+                    self.lost.push(worker);
+                    self.start_over(worker);
+                }
                 Effect::Accused(accused, violation) => self.accusations.push((accused, violation)),
             }
+        }
+    }
+
+    /// Who cannot follow any more drops what it has and joins as somebody new.
+    fn start_over(&mut self, worker: WorkerId) {
+        if self.may_lose(worker) {
+            self.kill(worker);
+            let site = self.nodes[&worker].site;
+            self.after(1_000..5_000, Occurrence::Heals(WorkerId(1_000 + self.lost.len() as u32), site));
+        } else {
+            self.after(1_000..5_000, Occurrence::StartsOver(worker));
         }
     }
 
     fn send(&mut self, to: WorkerId, frame: Frame) {
         let nth = self.frames;
         self.frames += 1;
+        let mut stuck = Duration::ZERO;
         for fault in self.scenario.faults.clone() {
             match fault {
+                Fault::Stuck(n, longer_ms) if n == nth => stuck = ms(longer_ms),
                 Fault::SenderOf(n) if n == nth => self.kill(frame.from),
                 Fault::ReceiverOf(n) if n == nth => self.kill(to),
                 _ => {}
             }
         }
         if self.nodes[&frame.from].alive {
-            let delay = self.delay(to);
+            let delay = self.delay(to) + stuck;
             self.at(self.now + delay, Occurrence::ToNode(to, Event::Frame(frame)));
         }
     }
