@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod agent;
+pub mod checkpoint;
 pub mod cli;
 pub mod data;
 pub mod engine;

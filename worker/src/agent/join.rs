@@ -26,8 +26,11 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     // Asked for before anything else, so that a wrong device costs no use of the token.
     choose_device(&args.device)?;
     let cache_dir = cache_dir(args.cache_dir.clone())?;
-    let slot = IdentitySlot::take(&cache_dir, &token.authority(), &args.site)?;
-    let socket = transport::bind_udp(args.listen)?;
+    let slot = IdentitySlot::take(&cache_dir, &token.authority, &args.site)?;
+    let (socket, buffers) = transport::bind_udp(args.listen)?;
+    if !buffers.are_full() {
+        tracing::debug!(?buffers, "the kernel grants smaller socket buffers; net.core.rmem_max and wmem_max limit them");
+    }
     let endpoint = transport::endpoint(socket, None).context("start the QUIC endpoint")?;
     let dialler =
         Dialler { endpoint, coordinator: args.coordinator.clone(), token, site: args.site.clone() };
