@@ -24,10 +24,7 @@ pub enum EndpointError {
 ///
 /// # Errors
 /// The TLS configuration lacks what QUIC needs, or the socket cannot be driven.
-pub fn endpoint(
-    socket: UdpSocket,
-    server: Option<rustls::ServerConfig>,
-) -> Result<Endpoint, EndpointError> {
+pub fn endpoint(socket: UdpSocket, server: Option<rustls::ServerConfig>) -> Result<Endpoint, EndpointError> {
     let server = server.map(server_config).transpose()?;
     Ok(Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime))?)
 }
