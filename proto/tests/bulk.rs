@@ -25,7 +25,7 @@ fn frame(generation: u64, part: u32, length: usize) -> Frame {
         part,
     };
     let body: Vec<u8> = (0..length).map(|index| (index as u32 ^ part) as u8).collect();
-    Frame::new(meta, Bytes::from(body)).unwrap()
+    Frame::new(meta, Bytes::from(body)).expect("within the limit")
 }
 
 /// A connection whose server side takes the frames of generation 1.
@@ -39,12 +39,12 @@ async fn receiving(limits: ReceiveLimits) -> (Pair, mpsc::Receiver<ReceivedFrame
 
 /// Opens a stream, writes `bytes` and returns the code with which the receiver stops it.
 async fn stopped_with(pair: &Pair, bytes: &[u8], finish: bool) -> Option<u64> {
-    let mut stream = pair.client.open_uni().await.unwrap();
-    stream.write_all(bytes).await.unwrap();
+    let mut stream = pair.client.open_uni().await.expect("the connection lives");
+    stream.write_all(bytes).await.expect("it fits the window");
     if finish {
-        stream.finish().unwrap();
+        stream.finish().expect("it is open");
     }
-    stream.stopped().await.unwrap().map(quinn::VarInt::into_inner)
+    stream.stopped().await.expect("the connection lives").map(quinn::VarInt::into_inner)
 }
 
 #[tokio::test]

@@ -26,7 +26,8 @@ pub const IDLE_TIMEOUT_MS: u32 = 15_000;
 pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// The transport settings of all our connections: windows for long links, and our congestion controller.
-/// Segmentation offload and path MTU discovery keep quinn's defaults (on).
+/// Streams of one priority are served in the order they were opened, so that frames are complete one after
+/// another instead of all at the end. Path MTU discovery keeps quinn's defaults.
 pub fn transport_config() -> TransportConfig {
     let mut config = TransportConfig::default();
     config
@@ -40,6 +41,7 @@ pub fn transport_config() -> TransportConfig {
         .max_concurrent_bidi_streams(VarInt::from_u32(REQUEST_STREAMS_MAX))
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_TIMEOUT_MS))))
         .keep_alive_interval(Some(KEEP_ALIVE))
+        .send_fairness(false)
         .enable_segmentation_offload(true);
     config
 }

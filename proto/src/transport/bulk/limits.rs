@@ -5,8 +5,9 @@ use std::time::Duration;
 use quinn::VarInt;
 
 /// Frames on their way at once per connection. Eight streams of 2 MiB keep a link of 500 Mbit/s and 80 ms full
-/// (5 MB); a few more bridge the gap when one ends.
-pub const BULK_STREAMS_MAX: u32 = 12;
+/// (5 MB); a frame keeps its turn until it is acknowledged, so as many more bridge that round trip. It follows
+/// that frames under some 400 kB cannot fill such a link.
+pub const BULK_STREAMS_MAX: u32 = 16;
 /// quinn's stream priority of bulk data.
 pub const BULK_PRIORITY: i32 = 0;
 /// quinn's stream priority for control streams beside bulk: above it.
@@ -21,8 +22,8 @@ pub const PULL_REQUEST_BYTES_MAX: usize = 4 * 1024;
 /// Silence within a frame after which it is given up. Longer than a route takes to change; a dead connection
 /// ends sooner by its own timeout.
 pub const STALL_DEADLINE: Duration = Duration::from_secs(30);
-/// Time that a whole frame may take, so that a trickle does not hold memory for ever. Twelve of the largest
-/// frames sharing 10 Mbit/s take three minutes.
+/// Time that a whole frame may take, so that a trickle does not hold memory for ever. Sixteen of the
+/// largest frames over 10 Mbit/s take four minutes.
 pub const FRAME_DEADLINE: Duration = Duration::from_secs(600);
 
 /// Sent when the receiver does not want the frame.
