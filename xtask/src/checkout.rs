@@ -22,6 +22,11 @@ impl Checkout {
         Self { root }
     }
 
+    /// The root folder, absolute.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The git-ignored link that `.cargo/config.toml` names as `LIBTORCH`.
     pub fn libtorch_link(&self) -> PathBuf {
         self.root.join(".libtorch")

@@ -8,6 +8,7 @@
 mod bench;
 mod checkout;
 mod clock;
+mod demo;
 mod setup;
 mod table;
 mod verify;
@@ -35,6 +36,8 @@ enum Command {
     Test(verify::Options),
     /// Run a benchmark and show its figures.
     Bench(bench::Options),
+    /// Train across an emulated WAN, on this machine, with the real binaries.
+    Demo(demo::Options),
 }
 
 fn main() -> ExitCode {
@@ -55,5 +58,6 @@ fn run(command: &Command) -> Result<()> {
         Command::Setup(options) => setup::run(&checkout, options),
         Command::Test(options) => verify::run(&checkout, options),
         Command::Bench(options) => bench::run(&checkout, options),
+        Command::Demo(options) => demo::run(&checkout, options),
     }
 }

@@ -1,7 +1,9 @@
 //! One step of the verification: announced, timed, and loud only when it fails.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io::{Read, pipe};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -62,9 +64,9 @@ impl Step {
     pub fn streamed(self, command: &mut Command) -> Report {
         self.checked(|| {
             let status =
-                command.stdin(Stdio::null()).status().with_context(|| format!("start {command:?}"))?;
+                command.stdin(Stdio::null()).status().with_context(|| format!("start {}", typed(command)))?;
             if !status.success() {
-                bail!("{command:?}: {status}");
+                bail!("{}: {status}", typed(command));
             }
             Ok(())
         })
@@ -104,17 +106,25 @@ fn run_captured(command: &mut Command) -> Result<()> {
         .stdout(writer.try_clone().context("share a pipe")?)
         .stderr(writer)
         .spawn()
-        .with_context(|| format!("start {command:?}"))?;
+        .with_context(|| format!("start {}", typed(command)))?;
     // The command holds the pipe's writing end until it is told otherwise, and reading would not end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut output = Vec::new();
     let read = reader.read_to_end(&mut output);
-    let status = child.wait().with_context(|| format!("wait for {command:?}"))?;
+    let status = child.wait().with_context(|| format!("wait for {}", typed(command)))?;
     read.context("read a command's output")?;
     if !status.success() {
-        bail!("{}\n{command:?}: {status}", String::from_utf8_lossy(&output).trim_end());
+        bail!("{}\n{}: {status}", String::from_utf8_lossy(&output).trim_end(), typed(command));
     }
     Ok(())
+}
+
+/// The command as one would type it, to repeat a step by hand.
+fn typed(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
+    let words: Vec<_> =
+        std::iter::once(program).chain(command.get_args()).map(OsStr::to_string_lossy).collect();
+    words.join(" ")
 }
 
 #[cfg(test)]
@@ -128,7 +138,7 @@ mod tests {
                 .unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("one\ntwo\nthree\n"), "{text}");
-        assert!(text.contains("exit status: 3"), "{text}");
+        assert!(text.contains("sh -c") && text.ends_with("exit status: 3"), "{text}");
     }
 
     #[test]

@@ -1,0 +1,70 @@
+//! The binaries of the workspace that a demo runs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::checkout::Checkout;
+use crate::demo::Profile;
+
+/// Where the built binaries are.
+pub struct Binaries {
+    dir: PathBuf,
+}
+
+/// The part of `cargo metadata` that is read here.
+#[derive(Deserialize)]
+struct Metadata {
+    target_directory: PathBuf,
+}
+
+impl Binaries {
+    /// Builds coordinator, worker and emulator.
+    pub fn build(checkout: &Checkout, profile: Profile) -> Result<Self> {
+        let (name, folder) = match profile {
+            Profile::Release => ("release", "release"),
+            Profile::Dev => ("dev", "debug"),
+        };
+        let status = checkout
+            .cargo()
+            .args(["build", "--locked", "--bins", "--profile", name])
+            .args(["--package", "longhaul-coordinator", "--package", "longhaul-worker"])
+            .args(["--package", "longhaul-tests"])
+            .status()
+            .context("start cargo build")?;
+        if !status.success() {
+            bail!("the binaries do not build");
+        }
+        let metadata = checkout
+            .cargo()
+            .args(["metadata", "--locked", "--no-deps", "--format-version", "1"])
+            .stderr(Stdio::inherit())
+            .output()
+            .context("run cargo metadata")?;
+        let metadata: Metadata =
+            serde_json::from_slice(&metadata.stdout).context("read what cargo metadata printed")?;
+        Ok(Self { dir: metadata.target_directory.join(folder) })
+    }
+
+    /// A command that runs one of them.
+    pub fn command(&self, name: &str) -> Command {
+        Command::new(self.dir.join(name))
+    }
+
+    /// Lets the model in a checkpoint continue a text.
+    pub fn sample(&self, checkpoint: &Path, prompt: &str) -> Result<String> {
+        let mut command = self.command("worker");
+        command.arg("sample").arg("--checkpoint").arg(checkpoint).args(["--prompt", prompt]);
+        let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
+        if !output.status.success() {
+            bail!(
+                "sample from {}: {}",
+                checkpoint.display(),
+                String::from_utf8_lossy(&output.stderr).trim_end()
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}

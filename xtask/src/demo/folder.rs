@@ -1,0 +1,135 @@
+//! The folder that a demo works in.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::checkout::Checkout;
+
+/// Marks a folder as a demo's own, which the next demo may empty.
+const MARKER: &str = ".longhaul-demo";
+
+/// The git-ignored default, in the checkout.
+const DEFAULT_NAME: &str = "longhaul-demo";
+
+/// What is not worth keeping once a demo has succeeded.
+const TRANSIENT: [&str; 3] = ["state", "caches", "join.txt"];
+
+/// An absolute folder with the layout of a demo.
+pub struct Folder {
+    root: PathBuf,
+}
+
+impl Folder {
+    /// Creates the folder, or empties the one that an earlier demo left.
+    ///
+    /// # Errors
+    /// The folder holds something that no demo put there.
+    pub fn create(checkout: &Checkout, dir: Option<&Path>) -> Result<Self> {
+        let root = dir.map_or_else(|| checkout.root().join(DEFAULT_NAME), Path::to_path_buf);
+        let root = std::path::absolute(&root).with_context(|| format!("find {}", root.display()))?;
+        Self::create_at(root)
+    }
+
+    fn create_at(root: PathBuf) -> Result<Self> {
+        if root.join(MARKER).is_file() {
+            fs::remove_dir_all(&root).with_context(|| format!("empty {}", root.display()))?;
+        } else if fs::read_dir(&root).is_ok_and(|mut entries| entries.next().is_some()) {
+            bail!("{} holds files that are not a demo's; name another folder with --dir", root.display());
+        }
+        let folder = Self { root };
+        for dir in [folder.logs(), folder.caches(), folder.root.join("workers")] {
+            fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        let marker = folder.root.join(MARKER);
+        fs::write(&marker, "").with_context(|| format!("create {}", marker.display()))?;
+        Ok(folder)
+    }
+
+    /// The folder itself, where the coordinator runs.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The output of each process.
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
+    /// The run's configuration.
+    pub fn run_toml(&self) -> PathBuf {
+        self.root.join("run.toml")
+    }
+
+    /// Where the coordinator keeps the run.
+    pub fn state(&self) -> PathBuf {
+        self.root.join("state")
+    }
+
+    /// Where the coordinator writes how to join.
+    pub fn join_file(&self) -> PathBuf {
+        self.root.join("join.txt")
+    }
+
+    /// The cache of one worker. Each stands for a machine of its own.
+    pub fn cache(&self, worker: &str) -> PathBuf {
+        self.caches().join(worker)
+    }
+
+    fn caches(&self) -> PathBuf {
+        self.root.join("caches")
+    }
+
+    /// The folder that one worker runs in, and keeps its checkpoints in.
+    pub fn create_worker_dir(&self, worker: &str) -> Result<PathBuf> {
+        let dir = self.root.join("workers").join(worker);
+        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        Ok(dir)
+    }
+
+    /// Frees what nobody needs after a success. The logs are small and stay.
+    pub fn keep_checkpoints_only(&self) -> Result<()> {
+        for name in TRANSIENT {
+            let path = self.root.join(name);
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            match removed {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("remove {}", path.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_demo_empties_its_own_folder_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("demo");
+        let first = Folder::create_at(root.clone()).unwrap();
+        fs::write(first.run_toml(), "old").unwrap();
+        let second = Folder::create_at(root.clone()).unwrap();
+        assert!(!second.run_toml().exists());
+        fs::remove_file(root.join(MARKER)).unwrap();
+        assert!(Folder::create_at(root).is_err(), "a folder without the marker belongs to somebody else");
+    }
+
+    #[test]
+    fn after_a_success_checkpoints_and_logs_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::create_at(dir.path().join("demo")).unwrap();
+        let checkpoint = folder.create_worker_dir("a-0").unwrap().join("checkpoints");
+        fs::create_dir(&checkpoint).unwrap();
+        fs::create_dir(folder.state()).unwrap();
+        folder.keep_checkpoints_only().unwrap();
+        assert!(checkpoint.is_dir() && folder.logs().is_dir());
+        assert!(!folder.state().exists() && !folder.caches().exists());
+    }
+}

@@ -1,0 +1,62 @@
+//! The demo's `run.toml`: the example with the user's wishes put in.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use toml::{Table, Value};
+
+use crate::checkout::Checkout;
+use crate::demo::Options;
+use crate::demo::cluster::SITES;
+use crate::demo::folder::Folder;
+
+/// Writes the run's configuration into the demo's folder.
+pub fn write(checkout: &Checkout, options: &Options, folder: &Folder) -> Result<()> {
+    let template = checkout.root().join("examples/demo.toml");
+    let text = fs::read_to_string(&template).with_context(|| format!("read {}", template.display()))?;
+    let mut config: Table = text.parse().with_context(|| format!("parse {}", template.display()))?;
+    adapt(&mut config, checkout, options.workers_per_site * SITES, options.steps)
+        .with_context(|| format!("adapt {}", template.display()))?;
+    let path = folder.run_toml();
+    fs::write(&path, config.to_string()).with_context(|| format!("write {}", path.display()))
+}
+
+fn adapt(config: &mut Table, checkout: &Checkout, workers: u32, steps: Option<u32>) -> Result<()> {
+    let workers = i64::from(workers);
+    let run = section(config, "run")?;
+    run.insert("workers".into(), Value::Integer(workers));
+    if let Some(steps) = steps {
+        run.insert("steps".into(), Value::Integer(i64::from(steps)));
+    }
+    // The example's path counts from the checkout; each worker runs in a folder of its own.
+    let data = section(config, "data")?;
+    let path = data.get("path").and_then(Value::as_str).context("data.path is missing")?;
+    let path = checkout.root().join(path).to_str().context("the checkout's path is not UTF-8")?.to_owned();
+    data.insert("path".into(), Value::String(path));
+    // A step's sequences are divided evenly among the workers.
+    let train = section(config, "train")?;
+    let batch = train.get("batch").and_then(Value::as_integer).context("train.batch is missing")?;
+    train.insert("batch".into(), Value::Integer((batch + workers - 1) / workers * workers));
+    Ok(())
+}
+
+fn section<'a>(config: &'a mut Table, name: &str) -> Result<&'a mut Table> {
+    config.get_mut(name).and_then(Value::as_table_mut).with_context(|| format!("section [{name}] is missing"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_is_adapted_to_the_users_wishes() {
+        let checkout = Checkout::of_this_run();
+        let text = fs::read_to_string(checkout.root().join("examples/demo.toml")).unwrap();
+        let mut config: Table = text.parse().unwrap();
+        adapt(&mut config, &checkout, 6, Some(10)).unwrap();
+        assert_eq!(config["run"]["workers"].as_integer(), Some(6));
+        assert_eq!(config["run"]["steps"].as_integer(), Some(10));
+        assert_eq!(config["train"]["batch"].as_integer().map(|batch| batch % 6), Some(0));
+        assert!(std::path::Path::new(config["data"]["path"].as_str().unwrap()).is_file());
+    }
+}

@@ -1,0 +1,129 @@
+//! What a demo ends with.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use indicatif::HumanBytes;
+
+use crate::demo::cluster::LinkCounters;
+use crate::demo::status::{Checkpoint, Parity, Status};
+use crate::table;
+
+/// The figures of a finished run.
+pub struct Summary {
+    status: Status,
+    duration: Duration,
+    link: LinkCounters,
+    parity: Parity,
+    checkpoint: Checkpoint,
+}
+
+impl Summary {
+    /// Checks that the run ended as it should.
+    ///
+    /// # Errors
+    /// It is not finished, replicas differ, or there is no checkpoint.
+    pub fn new(status: &Status, duration: Duration, link: LinkCounters) -> Result<Self> {
+        ensure!(
+            status.phase == "finished",
+            "the workers ended while the run was {}; see their logs",
+            status.phase
+        );
+        let parity = status.parity.clone().context("no round was compared between the replicas")?;
+        ensure!(
+            parity.odd.is_empty(),
+            "the replicas differ after round {}: workers {:?}",
+            parity.round,
+            parity.odd
+        );
+        let checkpoint = status.checkpoints.first().cloned().context("the run left no checkpoint")?;
+        Ok(Self { status: status.clone(), duration, link, parity, checkpoint })
+    }
+
+    /// The newest checkpoint's folder.
+    pub fn checkpoint(&self) -> &Path {
+        Path::new(&self.checkpoint.path)
+    }
+
+    fn rows(&self) -> Vec<[String; 2]> {
+        let totals = &self.status.totals;
+        let number = |value: Option<f64>, show: &dyn Fn(f64) -> String| value.map_or("-".to_owned(), show);
+        let loss = |value| number(value, &|loss| format!("{loss:.3} nats/token"));
+        let seconds = self.duration.as_secs_f64();
+        [
+            ("steps", format!("{} in {seconds:.0} s", self.status.steps)),
+            ("tokens", format!("{} ({:.0}/s)", totals.tokens, totals.tokens as f64 / seconds)),
+            ("training loss", loss(self.status.loss)),
+            ("validation loss", loss(self.status.validation_loss)),
+            (
+                "share of local speed",
+                number(totals.share_of_local_speed(), &|share| format!("{:.1} %", share * 100.0)),
+            ),
+            ("sent across sites", HumanBytes(totals.wan_bytes).to_string()),
+            (
+                "the same rounds as dense f32",
+                format!(
+                    "{}{}",
+                    HumanBytes(totals.dense_bytes),
+                    totals.reduction().map_or(String::new(), |times| format!(" ({times:.0}×)"))
+                ),
+            ),
+            (
+                "carried by the link, all headers",
+                format!(
+                    "{}, lost {}",
+                    HumanBytes(self.link.delivered_bytes),
+                    HumanBytes(self.link.lost_bytes)
+                ),
+            ),
+            ("all replicas after round", format!("{}: {}", self.parity.round, self.parity.hash)),
+            ("checkpoint", self.checkpoint.path.clone()),
+        ]
+        .map(|(name, value)| [name.to_owned(), value])
+        .to_vec()
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rows = vec![vec!["demo".to_owned(), String::new()]];
+        rows.extend(self.rows().into_iter().map(|row| row.to_vec()));
+        formatter.write_str(&table::render(&rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(phase: &str, odd: &str) -> Status {
+        serde_json::from_str(&format!(
+            r#"{{"phase":"{phase}","step":10,"steps":10,"loss":2.5,"validation_loss":2.75,"tokens_per_s":100,
+                "totals":{{"tokens":1000,"wan_bytes":1024,"dense_bytes":51200,"compute_s":9,"wait_s":1}},
+                "parity":{{"round":4,"hash":"abcd","odd":{odd}}},"checkpoints":[{{"path":"/demo/c"}}]}}"#
+        ))
+        .unwrap()
+    }
+
+    fn summary(status: &Status) -> Result<Summary> {
+        Summary::new(status, Duration::from_secs(10), LinkCounters::default())
+    }
+
+    #[test]
+    fn a_finished_run_is_summed_up() {
+        let text = summary(&status("finished", "[]")).unwrap().to_string();
+        for figure in
+            ["10 in 10 s", "1000 (100/s)", "2.750", "90.0 %", "1.00 KiB", "(50×)", "4: abcd", "/demo/c"]
+        {
+            assert!(text.contains(figure), "{figure} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn an_unfinished_run_or_unequal_replicas_are_no_success() {
+        assert!(summary(&status("training", "[]")).is_err());
+        assert!(summary(&status("finished", "[2]")).is_err());
+    }
+}
