@@ -100,7 +100,7 @@ async fn a_worker_of_another_version_and_the_coordinator_both_learn_it() {
     };
     let (heard, accepted) = tokio::join!(other_release, accept::<ToWorker, ToCoordinator>(&coordinator));
     assert_eq!(heard[..6], [b"lngh", &PROTOCOL_VERSION.to_le_bytes()[..]].concat());
-    let error = accepted.err().unwrap();
+    let error = accepted.unwrap_err();
     assert!(matches!(error, ControlError::Hello(HelloError::Version { .. })), "{error}");
     let text = error.to_string();
     assert!(text.contains("longhaul 9.9.9 (protocol 255)") && text.contains("(protocol 1)"), "{text}");
@@ -116,7 +116,7 @@ async fn a_coordinator_of_another_version_is_named_to_the_worker() {
         source.read_to_end(100).await.unwrap()
     };
     let (_, opened) = tokio::join!(other_release, open::<ToCoordinator, ToWorker>(&worker));
-    let text = opened.err().unwrap().to_string();
+    let text = opened.unwrap_err().to_string();
     assert!(
         text.contains("longhaul 0.2.0 (protocol 2)") && text.contains("install the same release"),
         "{text}"

@@ -41,7 +41,6 @@ pub struct Front {
     pub turned_away: mpsc::Receiver<DoorError>,
     /// How conversations at the desk ended.
     pub served: mpsc::Receiver<Result<(), ServeEnrolError>>,
-    pub endpoint: Endpoint,
 }
 
 impl Front {
@@ -58,9 +57,9 @@ impl Front {
         let (away_sender, turned_away) = mpsc::channel(1024);
         let (served_sender, served) = mpsc::channel(1024);
         let front_desk = desk.clone();
-        let listener = endpoint.clone();
+        let address = endpoint.local_addr().unwrap();
         tokio::spawn(async move {
-            while let Some(incoming) = listener.accept().await {
+            while let Some(incoming) = endpoint.accept().await {
                 let (door, desk) = (door.clone(), front_desk.clone());
                 let (workers, turned_away, served) =
                     (worker_sender.clone(), away_sender.clone(), served_sender.clone());
@@ -83,8 +82,7 @@ impl Front {
                 });
             }
         });
-        let address = endpoint.local_addr().unwrap();
-        Self { address, desk, authority: certificate, workers, turned_away, served, endpoint }
+        Self { address, desk, authority: certificate, workers, turned_away, served }
     }
 
     /// A token that the desk knows, good for a day of the real time.
@@ -151,6 +149,7 @@ pub fn rogue_client(trusted: &CertificateDer<'static>, alpn: &[u8], shown: Optio
         None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = vec![alpn.to_vec()];
+    config.enable_early_data = true;
     ClientConfig::new(Arc::new(QuicClientConfig::try_from(config).unwrap()))
 }
 
