@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use longhaul_proto::transport::{bind_udp, client_config, endpoint};
 use quinn::{Connection, Endpoint};
 use rustls::crypto::ring::default_provider;
@@ -33,14 +34,16 @@ pub async fn pair() -> Pair {
         .expect("ring has TLS 1.3")
         .with_root_certificates(roots)
         .with_no_client_auth();
+    let client_tls = Arc::new(QuicClientConfig::try_from(client_tls).expect("a TLS 1.3 configuration"));
+    let server_tls = Arc::new(QuicServerConfig::try_from(server_tls).expect("a TLS 1.3 configuration"));
 
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let (socket, _) = bind_udp(any).expect("loopback has a free port");
-    let listening = endpoint(socket, Some(server_tls)).expect("a TLS 1.3 configuration");
+    let listening = endpoint(socket, Some(server_tls)).expect("loopback can be driven");
     let (socket, _) = bind_udp(any).expect("loopback has a free port");
-    let dialling = endpoint(socket, None).expect("no TLS configuration");
+    let dialling = endpoint(socket, None).expect("loopback can be driven");
     let address = listening.local_addr().expect("it is bound");
-    let config = client_config(client_tls).expect("a TLS 1.3 configuration");
+    let config = client_config(client_tls);
     let connecting = dialling.connect_with(config, address, "localhost").expect("a valid configuration");
     let accepting = async { listening.accept().await.expect("the endpoint is open").await };
     let (client, server) = tokio::join!(connecting, accepting);

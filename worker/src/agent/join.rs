@@ -13,7 +13,7 @@ use longhaul_proto::transport;
 use super::connection::{Conversation, Dialler};
 use super::identity_slot::IdentitySlot;
 use super::session::{Ending, Session};
-use crate::checkpoint;
+use crate::checkpoint::{CheckpointStore, Listed};
 use crate::cli::JoinArgs;
 use crate::engine::choose_device;
 
@@ -120,7 +120,19 @@ impl Membership {
         let Ok(folder) = std::fs::read_to_string(self.slot.folder().join(CHECKPOINT_FOLDER)) else {
             return Vec::new();
         };
-        checkpoint::offers(folder.as_ref(), identity.run(), identity.worker(), CHECKPOINT_OFFERS_MAX)
+        // `keep` only matters to a writer.
+        let store = CheckpointStore::new(folder.as_ref(), identity.run(), identity.worker(), 1);
+        let listed = store.list().unwrap_or_else(|error| {
+            tracing::warn!(%error, "checkpoints cannot be looked through");
+            Vec::new()
+        });
+        let offer = |listed: Listed| CheckpointOffer {
+            next_round: listed.next_round,
+            state_hash: listed.state_hash,
+            private: listed.private,
+        };
+        let whole = listed.into_iter().filter(|listed| listed.model);
+        whole.map(offer).take(CHECKPOINT_OFFERS_MAX).collect()
     }
 
     /// Where checkpoints of this run go on this machine.

@@ -322,13 +322,7 @@ impl DeviceThread {
             let queue = queue.clone();
             Box::new(move |message| queue.blocking_send(SyncEvent::Device(message)).is_ok())
         };
-        let prepared = self.prepare().and_then(|(engine, data)| {
-            let mut parameters = Vec::new();
-            engine.parameters_to_host(&mut parameters)?;
-            let prepared = Prepared { parameters, samples: data.samples(), data_hash: data.data_hash() };
-            Ok((engine, data, prepared))
-        });
-        let first = match prepared {
+        let first = match self.prepare() {
             Ok((engine, data, prepared)) => {
                 let sent = queue.blocking_send(SyncEvent::Device(FromDevice::Prepared(prepared)));
                 if sent.is_ok() {
@@ -353,7 +347,7 @@ impl DeviceThread {
         let _ = queue.blocking_send(SyncEvent::Device(first));
     }
 
-    fn prepare(&self) -> Result<(Engine, Dataset)> {
+    fn prepare(&self) -> Result<(Engine, Dataset, Prepared)> {
         let (args, config) = (&self.membership.args, &*self.config);
         let tokenizer = Tokenizer::load(&config.data.tokenizer)?;
         let path = args.data.as_deref().unwrap_or(&config.data.path);
@@ -363,6 +357,15 @@ impl DeviceThread {
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
         let run = &config.run;
         let engine = Engine::new(&spec, &config.train, run.steps, run.seed, device, threads)?;
-        Ok((engine, data))
+        let mut parameters = Vec::new();
+        engine.parameters_to_host(&mut parameters)?;
+        let prepared = Prepared {
+            spec,
+            tokenizer: tokenizer.json(),
+            parameters,
+            samples: data.samples(),
+            data_hash: data.data_hash(),
+        };
+        Ok((engine, data, prepared))
     }
 }

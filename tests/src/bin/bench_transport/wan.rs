@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use longhaul_proto::transport::{bind_udp, client_config, endpoint};
 use longhaul_tests::wan::udp::{RelayConfig, Relays};
 use longhaul_tests::wan::{Link, LinkConfig};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Connection, Endpoint};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::PrivateKeyDer;
@@ -74,7 +75,7 @@ impl Wan {
             forward: self.forward.clone(),
             reverse: self.reverse.clone(),
         })?;
-        let connecting = dialling.connect_with(client_config(client_tls)?, through, "localhost")?;
+        let connecting = dialling.connect_with(client_config(client_tls), through, "localhost")?;
         let accepting = async {
             let incoming = listening.accept().await.context("the endpoint was closed")?;
             anyhow::Ok(incoming.await?)
@@ -85,7 +86,7 @@ impl Wan {
     }
 }
 
-fn tls() -> Result<(rustls::ServerConfig, rustls::ClientConfig)> {
+fn tls() -> Result<(Arc<QuicServerConfig>, Arc<QuicClientConfig>)> {
     let key = rcgen::KeyPair::generate()?;
     let certificate =
         rcgen::CertificateParams::new(["localhost".to_owned()])?.self_signed(&key)?.der().clone();
@@ -100,5 +101,5 @@ fn tls() -> Result<(rustls::ServerConfig, rustls::ClientConfig)> {
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    Ok((server, client))
+    Ok((Arc::new(server.try_into()?), Arc::new(client.try_into()?)))
 }
