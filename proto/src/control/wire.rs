@@ -60,5 +60,4 @@ pub fn decode<T: ControlMessage>(bytes: &[u8]) -> Result<T, DecodeError> {
 }
 
 #[cfg(test)]
-#[path = "wire_tests.rs"]
 mod tests;
