@@ -86,5 +86,5 @@ fn step_s(output: std::process::Output) -> Result<f64> {
     let words = String::from_utf8_lossy(&output.stdout);
     let line = words.lines().last().context("the PyTorch script printed nothing")?;
     let figures: serde_json::Value = serde_json::from_str(line).context("read the script's JSON line")?;
-    figures["step_s"].as_f64().context("the script's line has no step_s")
+    figures["s_per_step"].as_f64().context("the script's line has no s_per_step")
 }
