@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod checkpoint;
 pub mod cli;
+pub mod checkpoint;
 pub mod data;
 pub mod engine;
 pub mod models;
