@@ -4,10 +4,10 @@
 pub mod agent;
 pub mod checkpoint;
 pub mod cli;
-pub mod checkpoint;
 pub mod data;
 pub mod engine;
 pub mod models;
 pub mod network;
+pub mod sample;
 pub mod sync;
 pub mod train;
