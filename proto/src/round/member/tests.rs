@@ -17,6 +17,10 @@ const CEILING: Duration = Duration::from_millis(500);
 
 /// Two sites of one worker each; one of them owns the only fragment.
 fn membership(generation: u64) -> Membership {
+    membership_of(generation, LAYOUT)
+}
+
+fn membership_of(generation: u64, layout: FragmentLayout) -> Membership {
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
     let seat = |number| Seat {
         worker: WorkerId(number),
@@ -25,7 +29,7 @@ fn membership(generation: u64) -> Membership {
         wan_address: address,
         upload_weight: 1,
     };
-    Membership::assign(Generation(generation), vec![seat(1), seat(2)], LAYOUT)
+    Membership::assign(Generation(generation), vec![seat(1), seat(2)], layout)
 }
 
 fn owner() -> WorkerId {
@@ -41,8 +45,12 @@ fn site_of(worker: WorkerId) -> SiteId {
 }
 
 fn start(generation: u64, settlement: Option<Settlement>) -> Event {
+    start_of(membership(generation), settlement)
+}
+
+fn start_of(membership: Membership, settlement: Option<Settlement>) -> Event {
     Event::Begin(Box::new(GenerationStart {
-        membership: membership(generation),
+        membership,
         settlement,
         first_round: Round(0),
         active_before: Vec::new(),
@@ -53,10 +61,14 @@ fn start(generation: u64, settlement: Option<Settlement>) -> Event {
 
 /// A member in generation 1.
 fn begun(worker: WorkerId) -> Member {
+    begun_of(worker, LAYOUT)
+}
+
+fn begun_of(worker: WorkerId, layout: FragmentLayout) -> Member {
     let deadline = DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0 };
     let config = Config { reduction: Reduction::Bundle, deadline };
-    let mut member = Member::new(worker, site_of(worker), LAYOUT, Round(0), config);
-    commands(&mut member, start(1, None));
+    let mut member = Member::new(worker, site_of(worker), layout, Round(0), config);
+    commands(&mut member, start_of(membership_of(1, layout), None));
     member
 }
 
@@ -326,4 +338,66 @@ fn a_member_that_is_too_far_behind_says_so_once() {
     let first = commands(&mut member, result_frame(1, far, result_of(&[owner()])));
     assert!(matches!(first[..], [Command::Lost { .. }]));
     assert_eq!(commands(&mut member, result_frame(1, far + 1, result_of(&[owner()]))), []);
+}
+
+/// Otherwise it would have to keep results without a bound, or drop what it alone can give.
+#[test]
+fn an_owner_that_lags_does_not_run_ahead_of_itself() {
+    let layout = FragmentLayout { values: 16, fragment_values: 1 };
+    let duties = membership_of(1, layout);
+    let (me, peer) = (WorkerId(1), WorkerId(2));
+    let (mine, others): (Vec<_>, Vec<_>) = layout.fragments().partition(|&f| duties.owner(f) == Some(me));
+    let (&owned, false) = (mine.first().expect("it owns some"), others.is_empty()) else {
+        panic!("both own some")
+    };
+    let mut member = begun_of(me, layout);
+    let mut tell = |round: u64, fragment: FragmentId, kind: FrameKind, body: Bytes| {
+        let Event::Frame(mut event) = frame(peer, kind, 1, round, 1, body) else {
+            unreachable!("it is a frame")
+        };
+        event.header.fragment = fragment;
+        let mut done = commands(&mut member, Event::Frame(event));
+        let later = member.now + CEILING;
+        done.extend(commands_at(&mut member, later, Event::Timeout));
+        (done, member.lookup(Round(round), owned).is_some(), member.poll_timeout())
+    };
+    let update = || Bytes::from_static(b"update");
+    for round in 0..=super::super::ROUNDS_AHEAD_MAX {
+        assert!(tell(round, owned, FrameKind::Contribution, update()).1);
+    }
+    let beyond = super::super::ROUNDS_AHEAD_MAX + 1;
+    let (_, published, timeout) = tell(beyond, owned, FrameKind::Contribution, update());
+    assert!(!published);
+    assert_eq!(timeout, None, "it does not wake up for nothing");
+    // Round 0 is complete when the others' fragments and the rest of its own are here.
+    for &fragment in &mine[1..] {
+        tell(0, fragment, FrameKind::Contribution, update());
+    }
+    for &fragment in &others {
+        tell(0, fragment, FrameKind::Result, result_of(&[peer]));
+    }
+    assert_eq!(member.open_round(), Round(1));
+    assert!(member.lookup(Round(beyond), owned).is_some());
+}
+
+#[test]
+fn a_contribution_that_comes_while_the_mean_is_taken_is_not_named_in_it() {
+    let deadline = DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0 };
+    let config = Config { reduction: Reduction::Mean, deadline };
+    let (round, generation) = (Round(0), Generation(1));
+    let mut member = Member::new(owner(), site_of(owner()), LAYOUT, round, config);
+    commands(&mut member, start(1, None));
+    commands(&mut member, contribution(0));
+    let reduce = commands_at(&mut member, CEILING, Event::Timeout);
+    assert!(matches!(&reduce[..], [Command::Reduce { contributions, .. }] if contributions.len() == 1));
+    commands(&mut member, Event::Contribute { round, weight: 1 });
+    let body = Bytes::from_static(b"own");
+    commands(&mut member, Event::Compressed { generation, round, fragment: F0, body });
+    assert_eq!(member.dropped().late, 1);
+    let body = Bytes::from_static(b"mean");
+    let done = commands(&mut member, Event::Reduced { generation, round, fragment: F0, body: body.clone() });
+    let result = FragmentResult { contributors: vec![(site_of(other()), 1)], content: Content::Mean(body) };
+    assert!(done.contains(&Command::RoundComplete { round, results: vec![result] }));
+    let undone = [Command::Retract { round, fragment: F0 }, Command::CarryOver { round, fragment: F0 }];
+    assert!(undone.iter().all(|command| done.contains(command)));
 }
