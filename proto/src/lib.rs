@@ -1,8 +1,9 @@
 //! Everything that crosses a network, and the pure protocol logic behind it.
 #![forbid(unsafe_code)]
 
-pub mod control;
 pub mod codec;
-pub mod transport;
-pub mod round;
+pub mod control;
+pub mod frame;
 pub mod identity;
+pub mod round;
+pub mod transport;

@@ -5,7 +5,7 @@ symbols. Each stand-in here defines the symbols that PyTorch refers to, and each
 libcudart and libcupti are called on import and must be the real ones (`nvidia-cuda-runtime`, `nvidia-cuda-cupti`).
 
     python cuda_stubs.py SITE_PACKAGES/torch/lib OUTPUT_FOLDER     # needs nm, readelf and gcc
-    LD_LIBRARY_PATH=OUTPUT_FOLDER:FOLDER_OF_CUDART_AND_CUPTI python -c 'import torch'
+    LD_LIBRARY_PATH=OUTPUT_FOLDER python -c 'import torch'
 """
 
 import argparse

@@ -1,7 +1,13 @@
 //! The training engine and the agent that follows the coordinator.
 #![deny(unsafe_code)]
 
+pub mod agent;
+pub mod checkpoint;
+pub mod cli;
 pub mod data;
 pub mod engine;
 pub mod models;
+pub mod network;
+pub mod sample;
+pub mod sync;
 pub mod train;

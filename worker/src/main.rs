@@ -1,2 +1,44 @@
 //! The `worker` binary.
-fn main() {}
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use longhaul_worker::cli::{Cli, Command, LogFormat};
+use longhaul_worker::{agent, sample};
+use tracing_subscriber::EnvFilter;
+
+/// Threads for sockets and timers; the device and the synchroniser have threads of their own.
+const RUNTIME_THREADS: usize = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_logging(cli.log_format);
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(RUNTIME_THREADS)
+        .enable_all()
+        .build()?;
+    match command {
+        Command::Join(args) => runtime.block_on(agent::join(args)),
+        Command::Doctor(_) => anyhow::bail!("not here"),
+        Command::Sample(args) => sample::sample(&args),
+    }
+}
+
+fn start_logging(format: LogFormat) {
+    let filter = EnvFilter::try_from_env("LONGHAUL_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => logs.with_target(false).init(),
+        LogFormat::Json => logs.json().init(),
+    }
+}

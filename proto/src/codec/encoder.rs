@@ -4,7 +4,7 @@ use super::header::Header;
 use super::positions::PositionEncoder;
 use super::top_k::TopK;
 use super::value_blocks::ValueBlocks;
-use super::{CodecSpec, EncodeError, FRAGMENT_VALUES_MAX, SpecError};
+use super::{CodecSpec, EncodeError, FRAGMENT_VALUES_MAX, Selection, SpecError};
 
 /// Values that are tested together for being finite.
 const FINITE_TEST_VALUES: usize = 1024;
@@ -110,14 +110,14 @@ impl Encoder {
         let (blocks, block_values) = (self.blocks, self.blocks.block_values);
         self.reconstructed.resize(block_values, 0.0);
         match self.spec.selection {
-            super::Selection::All => {
+            Selection::All => {
                 for (block, residual) in blocks.split(section).zip(residual.chunks_mut(block_values)) {
                     let sent = &mut self.reconstructed[..residual.len()];
                     blocks.reconstruct_block(block, sent);
                     residual.iter_mut().zip(sent).for_each(|(residual, sent)| *residual -= *sent);
                 }
             }
-            super::Selection::TopK { .. } => {
+            Selection::TopK { .. } => {
                 for (block, positions) in blocks.split(section).zip(self.positions.chunks(block_values)) {
                     let sent = &mut self.reconstructed[..positions.len()];
                     blocks.reconstruct_block(block, sent);

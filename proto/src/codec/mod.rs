@@ -12,6 +12,7 @@ mod encoder;
 mod error;
 mod gap_model;
 mod header;
+mod packing;
 mod positions;
 mod rans;
 mod spec;

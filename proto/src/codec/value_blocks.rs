@@ -5,6 +5,7 @@
 
 use half::{bf16, f16};
 
+use super::packing::{all_below, append, append_packed, few_levels, read, read_packed};
 use super::{CHUNK_VALUES_DEFAULT, CodecSpec, Selection, ValueFormat};
 
 /// Values that share an absmax scale.
@@ -12,9 +13,6 @@ const BUCKET_VALUES: usize = 128;
 
 /// Values in a block of a format without scales: any number would do, this one keeps scratch memory in the L1 cache.
 const PLAIN_BLOCK_VALUES: usize = 1024;
-
-/// Values that are packed at a time.
-const PACKED_VALUES: usize = 128;
 
 /// A block with a smaller absolute maximum is sent as zeros: its scale's reciprocal stays finite, and what is
 /// reconstructed from it is never subnormal. 2^-100.
@@ -28,8 +26,8 @@ const SCALE_BITS_END: u32 = (127 + 127) << 23;
 /// Adding 1.5·2^23 rounds a float of less than 2^22 to an integer, half to even, which the low bits then hold.
 const ROUND: f32 = 12_582_912.0;
 
-const INT8_STEPS: f32 = 127.0;
-const INT4_STEPS: f32 = 7.0;
+const INT8_STEPS: i16 = 127;
+const INT4_STEPS: i16 = 7;
 /// An int4 code is this much more than its step.
 const INT4_ZERO: u8 = 8;
 
@@ -108,12 +106,12 @@ impl ValueBlocks {
             ValueFormat::Bf16 => append(block, out, |value| bf16_saturating(value).to_le_bytes()),
             ValueFormat::F16 => append(block, out, |value| f16_saturating(value).to_le_bytes()),
             ValueFormat::Int8 => {
-                let inverse = INT8_STEPS / append_absmax(block, out);
-                append(block, out, |value| [step_of::<127>(value * inverse)]);
+                let inverse = f32::from(INT8_STEPS) / append_absmax(block, out);
+                append(block, out, |value| [step_of::<INT8_STEPS>(value * inverse)]);
             }
             ValueFormat::Int4 => {
-                let inverse = INT4_STEPS / append_absmax(block, out);
-                let code = |value: f32| step_of::<7>(value * inverse).wrapping_add(INT4_ZERO);
+                let inverse = f32::from(INT4_STEPS) / append_absmax(block, out);
+                let code = |value: f32| step_of::<INT4_STEPS>(value * inverse).wrapping_add(INT4_ZERO);
                 append_packed::<2>(block, out, code);
             }
             ValueFormat::E3M0 => {
@@ -147,11 +145,11 @@ impl ValueBlocks {
             }
             ValueFormat::F16 => read(codes, out, |code| f16::from_le_bytes(code).to_f32()),
             ValueFormat::Int8 => {
-                let step = scale(0) / INT8_STEPS;
+                let step = scale(0) / f32::from(INT8_STEPS);
                 read(codes, out, |[code]| f32::from(code as i8) * step);
             }
             ValueFormat::Int4 => {
-                let step = scale(0) / INT4_STEPS;
+                let step = scale(0) / f32::from(INT4_STEPS);
                 let levels: [f32; 16] =
                     std::array::from_fn(|code| (code as f32 - f32::from(INT4_ZERO)) * step);
                 read_packed::<2>(codes, out, &levels);
@@ -174,62 +172,6 @@ impl ValueBlocks {
             _ => all_below(scales, |scale| u16::from_le_bytes(scale) & 0x7fff, (SCALE_BITS_END >> 16) as u16),
         }
     }
-}
-
-/// Appends `BYTES` for each value.
-fn append<const BYTES: usize>(values: &[f32], out: &mut Vec<u8>, code: impl Fn(f32) -> [u8; BYTES]) {
-    let start = out.len();
-    out.resize(start + values.len() * BYTES, 0);
-    let (codes, _) = out[start..].as_chunks_mut::<BYTES>();
-    for (bytes, &value) in codes.iter_mut().zip(values) {
-        *bytes = code(value);
-    }
-}
-
-fn read<const BYTES: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; BYTES]) -> f32) {
-    for (out, &code) in out.iter_mut().zip(bytes.as_chunks::<BYTES>().0) {
-        *out = value(code);
-    }
-}
-
-/// Appends codes of 8 / `PER_BYTE` bits, the low bits of a byte first. Higher bits of `code` are dropped.
-fn append_packed<const PER_BYTE: usize>(values: &[f32], out: &mut Vec<u8>, code: impl Fn(f32) -> u8) {
-    let bits = 8 / PER_BYTE;
-    let byte = |codes: &[u8; PER_BYTE]| {
-        let place = |(i, code): (usize, &u8)| (code & ((1 << bits) - 1)) << (i * bits);
-        codes.iter().enumerate().map(place).fold(0, |byte, placed| byte | placed)
-    };
-    // Codes first and then bytes: each of the two loops vectorises.
-    for values in values.chunks(PACKED_VALUES) {
-        let mut codes = [0; PACKED_VALUES];
-        codes.iter_mut().zip(values).for_each(|(slot, &value)| *slot = code(value));
-        out.extend(codes[..values.len().next_multiple_of(PER_BYTE)].as_chunks().0.iter().map(byte));
-    }
-}
-
-fn read_packed<const PER_BYTE: usize>(bytes: &[u8], out: &mut [f32], levels: &[f32; 16]) {
-    let bits = 8 / PER_BYTE;
-    let level = |byte: u8, i: usize| levels[usize::from(byte >> (i * bits)) & ((1 << bits) - 1)];
-    let (whole, tail) = out.as_chunks_mut::<PER_BYTE>();
-    for (values, &byte) in whole.iter_mut().zip(bytes) {
-        *values = std::array::from_fn(|i| level(byte, i));
-    }
-    if let Some(&byte) = bytes.get(whole.len()) {
-        tail.iter_mut().enumerate().for_each(|(i, value)| *value = level(byte, i));
-    }
-}
-
-/// The levels of a format with fewer than four bits.
-fn few_levels<const COUNT: usize>(levels: [f32; COUNT]) -> [f32; 16] {
-    std::array::from_fn(|code| levels[code % COUNT])
-}
-
-fn all_below<const BYTES: usize, T: PartialOrd + Copy>(
-    bytes: &[u8],
-    bits: impl Fn([u8; BYTES]) -> T,
-    limit: T,
-) -> bool {
-    bytes.as_chunks::<BYTES>().0.iter().fold(true, |all, &code| all & (bits(code) < limit))
 }
 
 /// Appends the block's absolute maximum, rounded up, and returns what the decoder will read; infinity in place of
@@ -284,16 +226,22 @@ fn half_means(block: &[f32], magnitudes: &mut Vec<u32>) -> (f32, f32) {
     let upper_count = block.len() - lower_count;
     let pivot = *magnitudes.select_nth_unstable(lower_count).1;
 
-    // The sums run in the order of the values, so that they do not depend on how the partition permutes.
-    let (mut sum, mut above, mut above_count) = (0.0, 0.0, 0);
+    // The sums run in the order of the values, so that they do not depend on how the partition permutes. Values equal
+    // to the pivot fall to both halves, as many as each then lacks.
+    let (mut lower, mut upper) = (0.0, 0.0);
+    let (mut below, mut above) = (0, 0);
     for value in block {
-        let is_above = value.abs().to_bits() > pivot;
-        sum += f64::from(value.abs());
-        above += if is_above { f64::from(value.abs()) } else { 0.0 };
-        above_count += usize::from(is_above);
+        let magnitude = f64::from(value.abs());
+        let key = value.abs().to_bits();
+        lower += if key < pivot { magnitude } else { 0.0 };
+        upper += if key > pivot { magnitude } else { 0.0 };
+        below += usize::from(key < pivot);
+        above += usize::from(key > pivot);
     }
-    let upper = above + (upper_count - above_count) as f64 * f64::from(f32::from_bits(pivot));
-    (level((sum - upper).max(0.0) / lower_count.max(1) as f64), level(upper / upper_count as f64))
+    let pivot = f64::from(f32::from_bits(pivot));
+    lower += (lower_count - below) as f64 * pivot;
+    upper += (upper_count - above) as f64 * pivot;
+    (level(lower / lower_count.max(1) as f64), level(upper / upper_count as f64))
 }
 
 /// A mean as bf16 represents it; zero if too small to be worth sending.

@@ -14,7 +14,7 @@ pub(super) struct Collection {
     pub round: Round,
     /// One slot for each site.
     contributions: BTreeMap<SiteId, Contribution>,
-    /// When the first and the last of them came.
+    /// When the first and the last with something in them came.
     arrivals: Option<(Duration, Duration)>,
     /// Whether it was closed and the caller has yet to take the mean.
     pub reducing: bool,
@@ -25,17 +25,19 @@ impl Collection {
         Self { round, contributions: BTreeMap::new(), arrivals: None, reducing: false }
     }
 
-    /// False: this site has delivered already, or the round is being reduced without it.
+    /// False: this site has delivered already. The caller sees to it that the round is open.
     pub fn take(&mut self, now: Duration, contribution: Contribution) -> bool {
-        if self.reducing || self.contributions.contains_key(&contribution.site) {
+        if self.contributions.contains_key(&contribution.site) {
             return false;
         }
+        if contribution.weight > 0 {
+            self.arrivals = Some((self.arrivals.map_or(now, |(first, _)| first), now));
+        }
         self.contributions.insert(contribution.site, contribution);
-        self.arrivals = Some((self.arrivals.map_or(now, |(first, _)| first), now));
         true
     }
 
-    /// The first arrival, while the round is open.
+    /// The first arrival, while the round is open. Who has nothing does not make the others hurry.
     pub fn first_arrival(&self) -> Option<Duration> {
         self.arrivals.filter(|_| !self.reducing).map(|(first, _)| first)
     }

@@ -49,6 +49,11 @@ impl Duties {
         if self.adopted.contains(&fragment) { self.open_round.next() } else { self.open_round }
     }
 
+    /// Whether the result of this round is made in this generation.
+    pub fn makes(&self, round: Round, fragment: FragmentId) -> bool {
+        round >= self.first_made(fragment) && round < self.until
+    }
+
     /// The first round in which all members take part.
     pub fn first_round(&self) -> Round {
         self.first_round

@@ -46,3 +46,31 @@ pub struct Frame {
     /// BLAKE3 of the body, verified.
     pub hash: Hash,
 }
+
+impl From<FrameKind> for crate::frame::FrameKind {
+    fn from(kind: FrameKind) -> Self {
+        match kind {
+            FrameKind::Local => Self::Local,
+            FrameKind::Contribution => Self::Contribution,
+            FrameKind::Result => Self::Result,
+        }
+    }
+}
+
+/// A kind of frame that has no part in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a frame of a round")]
+pub struct NotOfARound;
+
+impl TryFrom<crate::frame::FrameKind> for FrameKind {
+    type Error = NotOfARound;
+
+    fn try_from(kind: crate::frame::FrameKind) -> Result<Self, NotOfARound> {
+        match kind {
+            crate::frame::FrameKind::Local => Ok(Self::Local),
+            crate::frame::FrameKind::Contribution => Ok(Self::Contribution),
+            crate::frame::FrameKind::Result => Ok(Self::Result),
+            crate::frame::FrameKind::State => Err(NotOfARound),
+        }
+    }
+}

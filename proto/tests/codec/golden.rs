@@ -70,7 +70,7 @@ fn frames_with_selected_values_keep_their_bytes() {
 
 #[test]
 fn a_long_position_stream_keeps_its_hash() {
-    // Covers every table that 64 of 4096 and 4 of 65536 reach, escapes included.
+    // Long enough for raw bits, many tables and many words.
     let input: Vec<f32> = (0..1_u32 << 18).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32).collect();
     let golden = [
         (4096, 64, "0cf2276aed5dde167fe412c2baf0ea86"),

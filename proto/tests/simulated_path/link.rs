@@ -97,7 +97,8 @@ impl Link {
 
     /// The time that the part `quantile` of the packets sent since `from` waited at most.
     pub fn wait_quantile(&self, from: Instant, quantile: f64) -> Duration {
-        let mut waits: Vec<_> = self.waits.iter().filter(|(at, _)| *at >= from).map(|(_, wait)| *wait).collect();
+        let mut waits: Vec<_> =
+            self.waits.iter().filter(|(at, _)| *at >= from).map(|(_, wait)| *wait).collect();
         waits.sort_unstable();
         let index = ((waits.len().saturating_sub(1)) as f64 * quantile) as usize;
         waits.get(index).copied().unwrap_or_default()

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longhaul_proto::transport::transport_config;
+use quinn_proto::{ClientConfig, Endpoint, EndpointConfig, ServerConfig};
 use rustls::RootCertStore;
 use rustls::pki_types::PrivateKeyDer;
-use quinn_proto::{ClientConfig, Endpoint, EndpointConfig, ServerConfig};
 
 pub use link::{Link, LinkSpec};
 use peer::{Datagram, Peer};
@@ -85,7 +85,9 @@ impl Path {
         self.peers[flow.0].connect(self.now, self.client_config.clone(), right);
         self.drive(flow.0);
         let both = [flow.0, flow.0 + 1];
-        self.run_until(Duration::from_secs(30), |path| both.iter().all(|peer| path.peers[*peer].is_connected()));
+        self.run_until(Duration::from_secs(30), |path| {
+            both.iter().all(|peer| path.peers[*peer].is_connected())
+        });
         flow
     }
 
@@ -136,7 +138,8 @@ impl Path {
         let arrival = self.arrivals.peek().map(|Reverse((at, _))| *at);
         let timeouts = self.peers.iter_mut().enumerate();
         let timeout = timeouts.filter_map(|(index, peer)| Some((peer.next_timeout()?, index))).min();
-        let Some(at) = arrival.into_iter().chain(timeout.map(|(at, _)| at)).min().filter(|at| *at <= end) else {
+        let Some(at) = arrival.into_iter().chain(timeout.map(|(at, _)| at)).min().filter(|at| *at <= end)
+        else {
             return false;
         };
         self.now = self.now.max(at);
@@ -170,7 +173,7 @@ impl Path {
 
     fn drive(&mut self, peer: usize) {
         let datagrams = self.peers[peer].drive(self.now);
-        let link = if peer % 2 == 0 { &mut self.rightward } else { &mut self.leftward };
+        let link = if peer.is_multiple_of(2) { &mut self.rightward } else { &mut self.leftward };
         for datagram in datagrams {
             let Some(arrival) = link.handle_packet(self.now, datagram.bytes.len()) else { continue };
             let to = self.peers.iter().position(|peer| peer.address == datagram.to);

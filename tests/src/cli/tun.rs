@@ -1,6 +1,6 @@
 //! The TUN mode of `wan-emulator`.
 
-use longhaul_tests::wan::tun::TunPair;
+use longhaul_tests::wan::tun::{DEVICE, TunPair};
 use serde_json::json;
 
 use super::arguments::{TunArguments, find};
@@ -18,6 +18,7 @@ pub fn run(arguments: &TunArguments) -> anyhow::Result<()> {
     let [a, b] = arguments.sides()?;
     let ready = json!({
         "ready": true,
+        "device": DEVICE,
         "a": { "netns": a.netns, "address": a.address },
         "b": { "netns": b.netns, "address": b.address },
     });

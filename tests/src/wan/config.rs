@@ -201,9 +201,8 @@ fn milliseconds(key: &str, value: &str) -> Result<Duration, ConfigError> {
 }
 
 fn nearest_key(key: &str) -> &'static str {
-    let mut keys = KEYS;
-    keys.sort_by_key(|known| strsim::damerau_levenshtein(known, key));
-    keys[0]
+    let likeness = |known: &&str| strsim::jaro_winkler(known, key);
+    KEYS.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b))).unwrap_or(KEYS[0])
 }
 
 #[cfg(test)]
@@ -244,6 +243,8 @@ mod tests {
     fn a_misspelt_key_is_answered_with_the_nearest_one() {
         let error = "dealy_ms=3".parse::<LinkConfig>().unwrap_err();
         assert_eq!(error, ConfigError::UnknownKey { key: "dealy_ms".into(), nearest: "delay_ms" });
+        let error = "rate=3".parse::<LinkConfig>().unwrap_err();
+        assert_eq!(error, ConfigError::UnknownKey { key: "rate".into(), nearest: "rate_mbit" });
     }
 
     #[test]

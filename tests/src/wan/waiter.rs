@@ -10,11 +10,14 @@ use rustix::io::Errno;
 
 use super::clock;
 
-/// Wake-ups come at most this often, so that a busy link costs the same few thousand of them whatever its rate.
-/// It is also what packets on a busy link may arrive late by.
-const WAKE_INTERVAL_MIN: Duration = Duration::from_micros(100);
+/// A busy link wakes the thread this often, so that it costs the same few thousand wake-ups a second whatever its
+/// rate. It is also what its packets may be seen late by, and again be sent late by.
+const WAKE_INTERVAL: Duration = Duration::from_micros(200);
 
-/// How late the kernel may fire a timer to save power; its default of 50 µs would be half our interval.
+/// Wake-ups in a row that may come sooner after a rest: a request and its reply on an idle link do not wait.
+const WAKE_BURST: u32 = 4;
+
+/// How late the kernel may fire a timer to save power; its default is 50 µs.
 const TIMER_SLACK_NANOS: u64 = 1000;
 
 /// Descriptors reported by one wake-up; more wait for the next.
@@ -27,13 +30,15 @@ const ZERO: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 pub(super) struct Waiter {
     epoll: OwnedFd,
     next_token: u64,
-    last_wake: Duration,
+    /// Grows by an interval with each wake-up and never falls behind the clock (the generic cell rate algorithm of
+    /// ITU-T I.371); a wake-up waits until this is at most a burst ahead.
+    paced_until: Duration,
 }
 
 impl Waiter {
     pub(super) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll, next_token: 0, last_wake: Duration::ZERO })
+        Ok(Self { epoll, next_token: 0, paced_until: Duration::ZERO })
     }
 
     /// Makes the calling thread's timers precise; call it once on the thread that waits.
@@ -53,7 +58,8 @@ impl Waiter {
 
     /// Waits until `deadline` or until a source can be read, and puts the tokens of those that can into `ready`.
     pub(super) fn wait(&mut self, deadline: Duration, ready: &mut Vec<u64>) -> io::Result<()> {
-        let rest = (self.last_wake + WAKE_INTERVAL_MIN).saturating_sub(clock::now());
+        let earliest = self.paced_until.saturating_sub(WAKE_INTERVAL * WAKE_BURST);
+        let rest = earliest.saturating_sub(clock::now());
         if !rest.is_zero() {
             sleep(rest);
         }
@@ -67,7 +73,7 @@ impl Waiter {
         if let Some((events, _)) = uninterrupted(epoll::wait(&self.epoll, &mut events, Some(&ZERO)))? {
             ready.extend(events.iter().map(|event| event.data.u64()));
         }
-        self.last_wake = clock::now();
+        self.paced_until = self.paced_until.max(clock::now()) + WAKE_INTERVAL;
         Ok(())
     }
 }

@@ -2,14 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker, Welcome};
-use longhaul_proto::control::{self, ControlError, ControlReceiver, ControlSender, EnrolError};
+use longhaul_proto::control::{self, ControlError, ControlReceiver, ControlSender, HelloError};
 use longhaul_proto::identity::{self, Identity, PeerName, Token};
-use quinn::{ClientConfig, Endpoint};
+use quinn::Endpoint;
 
 /// The first wait after a failed attempt; it doubles up to [`BACK_OFF_MAX`].
 const BACK_OFF_MIN: Duration = Duration::from_millis(250);
@@ -131,7 +130,9 @@ impl Dialler {
             .map_err(Attempt::Later)?;
         let (sender, mut receiver) = match control::open::<ToCoordinator, ToWorker>(&connection).await {
             Ok(channel) => channel,
-            Err(error @ ControlError::Version { .. }) => return Err(Attempt::Never(error.into())),
+            Err(error @ ControlError::Hello(HelloError::Version { .. })) => {
+                return Err(Attempt::Never(error.into()));
+            }
             Err(error) => return Err(Attempt::Later(error.into())),
         };
         let later = |error: anyhow::Error| Attempt::Later(error);

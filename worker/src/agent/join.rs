@@ -13,7 +13,7 @@ use longhaul_proto::transport;
 use super::connection::{Conversation, Dialler};
 use super::identity_slot::IdentitySlot;
 use super::session::{Ending, Session};
-use crate::checkpoint;
+use crate::checkpoint::{CheckpointStore, Listed};
 use crate::cli::JoinArgs;
 use crate::engine::choose_device;
 
@@ -26,8 +26,11 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     // Asked for before anything else, so that a wrong device costs no use of the token.
     choose_device(&args.device)?;
     let cache_dir = cache_dir(args.cache_dir.clone())?;
-    let slot = IdentitySlot::take(&cache_dir, &token.authority(), &args.site)?;
-    let socket = transport::bind_udp(args.listen)?;
+    let slot = IdentitySlot::take(&cache_dir, &token.authority, &args.site)?;
+    let (socket, buffers) = transport::bind_udp(args.listen)?;
+    if !buffers.are_full() {
+        tracing::debug!(?buffers, "the kernel grants smaller socket buffers; net.core.rmem_max and wmem_max limit them");
+    }
     let endpoint = transport::endpoint(socket, None).context("start the QUIC endpoint")?;
     let dialler =
         Dialler { endpoint, coordinator: args.coordinator.clone(), token, site: args.site.clone() };
@@ -117,7 +120,19 @@ impl Membership {
         let Ok(folder) = std::fs::read_to_string(self.slot.folder().join(CHECKPOINT_FOLDER)) else {
             return Vec::new();
         };
-        checkpoint::offers(folder.as_ref(), identity.run(), identity.worker(), CHECKPOINT_OFFERS_MAX)
+        // `keep` only matters to a writer.
+        let store = CheckpointStore::new(folder.as_ref(), identity.run(), identity.worker(), 1);
+        let listed = store.list().unwrap_or_else(|error| {
+            tracing::warn!(%error, "checkpoints cannot be looked through");
+            Vec::new()
+        });
+        let offer = |listed: Listed| CheckpointOffer {
+            next_round: listed.next_round,
+            state_hash: listed.state_hash,
+            private: listed.private,
+        };
+        let whole = listed.into_iter().filter(|listed| listed.model);
+        whole.map(offer).take(CHECKPOINT_OFFERS_MAX).collect()
     }
 
     /// Where checkpoints of this run go on this machine.

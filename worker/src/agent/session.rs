@@ -1,5 +1,6 @@
 //! A session: this worker with one memory of the run, through any number of connections.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round};
+use longhaul_common::model::ModelSpec;
 use longhaul_proto::control::message::{
     HEARTBEAT_INTERVAL_MS, Join, ToCoordinator, ToWorker, Welcome,
 };
@@ -19,7 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use super::connection::{Conversation, unix_s};
 use super::join::{Membership, stop_signal};
 use super::reports::Reports;
-use crate::data::Dataset;
+use crate::data::{Dataset, Tokenizer};
 use crate::engine::{Engine, choose_device};
 use crate::network::Network;
 use crate::sync::{Links, Outcome, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
@@ -171,7 +173,10 @@ impl Session {
                 let ending = Ending::Replaced(self.join.clone(), Box::new(next));
                 return Ok(self.end(ending).await);
             }
-            tracing::info!("the coordinator is back");
+            match self.reports.forgotten() {
+                0 => tracing::info!("the coordinator is back"),
+                lost => tracing::warn!(lost, "the coordinator is back; it was away for longer than reports are kept"),
+            }
             (sender, receiver) = (next.sender, next.receiver);
         }
     }
@@ -283,6 +288,8 @@ impl Session {
         let Self { identity, gate, network, to_sync, from_sync, threads, .. } = self;
         gate.stop();
         network.stop();
+        // A synchroniser with an outcome has ended already, and takes nothing more.
+        let _ = tokio::time::timeout(FAREWELL_MAX, to_sync.send(SyncEvent::Stop)).await;
         drop((to_sync, from_sync, network));
         // The device finishes its step first. A thread that panicked has said so on standard error.
         let joined = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|t| drop(t.join())));
@@ -318,12 +325,7 @@ impl DeviceThread {
             let queue = queue.clone();
             Box::new(move |message| queue.blocking_send(SyncEvent::Device(message)).is_ok())
         };
-        let prepared = self.prepare().and_then(|(engine, data)| {
-            let parameters = engine.parameters_to_host()?;
-            let prepared = Prepared { parameters, samples: data.samples(), data_hash: data.data_hash() };
-            Ok((engine, data, prepared))
-        });
-        let first = match prepared {
+        let first = match self.prepare() {
             Ok((engine, data, prepared)) => {
                 let sent = queue.blocking_send(SyncEvent::Device(FromDevice::Prepared(prepared)));
                 if sent.is_ok() {
@@ -348,12 +350,25 @@ impl DeviceThread {
         let _ = queue.blocking_send(SyncEvent::Device(first));
     }
 
-    fn prepare(&self) -> Result<(Engine, Dataset)> {
-        let args = &self.membership.args;
-        let data = Dataset::open(&self.config, args.data.as_deref(), &self.membership.cache_dir)?;
+    fn prepare(&self) -> Result<(Engine, Dataset, Prepared)> {
+        let (args, config) = (&self.membership.args, &*self.config);
+        let tokenizer = Tokenizer::load(&config.data.tokenizer)?;
+        let path = args.data.as_deref().unwrap_or(&config.data.path);
+        let data = Dataset::open(&config.data, path, &tokenizer, &self.membership.cache_dir)?;
         let device = choose_device(&args.device)?;
-        let engine = Engine::new(&self.config, data.vocabulary(), device, args.threads)?;
-        Ok((engine, data))
+        let spec = ModelSpec::resolve(&config.model, tokenizer.vocabulary())?;
+        let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
+        let run = &config.run;
+        let engine = Engine::new(&spec, &config.train, run.steps, run.seed, device, threads)?;
+        let mut parameters = Vec::new();
+        engine.parameters_to_host(&mut parameters)?;
+        let prepared = Prepared {
+            spec,
+            tokenizer: tokenizer.json(),
+            parameters,
+            samples: data.samples(),
+            data_hash: data.data_hash(),
+        };
+        Ok((engine, data, prepared))
     }
 }
-

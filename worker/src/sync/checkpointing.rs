@@ -8,8 +8,10 @@ use longhaul_proto::control::message::{CheckpointReport, ToCoordinator};
 use tokio::sync::oneshot;
 
 use super::event::{HealedState, SyncEvent};
+use super::replica::hash_of;
+use super::saved::Saved;
 use super::synchroniser::{Stage, Synchroniser};
-use crate::checkpoint::{Checkpoint, Private};
+use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState};
 use crate::train::message::{DeviceState, ToDevice};
 
 impl Synchroniser {
@@ -29,34 +31,40 @@ impl Synchroniser {
             }));
             return Ok(());
         }
-        let writes_model = running.membership.as_ref().is_none_or(|membership| {
-            membership.members_of(self.site).next().is_none_or(|first| first.worker == self.worker)
-        });
-        let checkpoint = Checkpoint {
-            run: self.run,
-            worker: self.worker,
-            next_round,
-            writes_model,
-            parameters: Arc::clone(running.replica.parameters()),
-            private: Private { state, residuals: running.compressor.residuals().clone(), trained },
+        let Some(prepared) = &self.prepared else { return Ok(()) };
+        let (residuals, carry) = (running.compressor.residuals().clone(), running.carry.clone());
+        let (spec, tokenizer) = (prepared.spec.clone(), prepared.tokenizer.clone());
+        let parameters = Arc::clone(running.replica.parameters());
+        let next_step = self.config.round_schedule().steps_of(next_round).start;
+        let store = self.store();
+        let (folder, queue) = (self.checkpoint_dir.clone(), self.links.own_queue.clone());
+        let write = move || {
+            let state_hash = hash_of(&parameters);
+            let data = CheckpointData {
+                next_round,
+                next_step,
+                state_hash,
+                model: Some(ModelState { spec, parameters: parameters.as_slice().into(), tokenizer }),
+                private: Saved { state, residuals, carry, trained }.into_private(),
+            };
+            let (path, outcome) = match store.write(&data) {
+                Ok(path) => (path, Ok(state_hash)),
+                Err(error) => (folder, Err(error.to_string())),
+            };
+            let report = CheckpointReport { next_round, path: path.display().to_string(), outcome };
+            // The session may be over.
+            let _ = queue.blocking_send(SyncEvent::CheckpointWritten(report));
         };
-        let (config, folder, queue) =
-            (Arc::clone(&self.config), self.checkpoint_dir.clone(), self.links.own_queue.clone());
         std::thread::Builder::new()
             .name("checkpoint".into())
-            .spawn(move || {
-                let written = crate::checkpoint::write(&config, &folder, &checkpoint);
-                let (path, outcome) = match written {
-                    Ok((path, hash)) => (path, Ok(hash)),
-                    Err(error) => (folder, Err(format!("{error:#}"))),
-                };
-                let path = path.display().to_string();
-                let report = CheckpointReport { next_round, path, outcome };
-                // The session may be over.
-                let _ = queue.blocking_send(SyncEvent::CheckpointWritten(report));
-            })
+            .spawn(write)
             .context("start a thread for the checkpoint")?;
         Ok(())
+    }
+
+    /// This run's checkpoints on this machine.
+    pub(super) fn store(&self) -> CheckpointStore {
+        CheckpointStore::new(&self.checkpoint_dir, self.run, self.worker, self.config.checkpoint.keep)
     }
 
     pub(super) fn checkpoint_written(&mut self, report: CheckpointReport) -> Result<()> {

@@ -48,6 +48,8 @@ pub enum SyncEvent {
         /// Where the answer goes; dropped when there is none.
         reply: oneshot::Sender<HealedState>,
     },
+    /// The session ends.
+    Stop,
     /// The background writer is done.
     CheckpointWritten(CheckpointReport),
 }

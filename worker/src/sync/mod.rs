@@ -9,6 +9,7 @@ mod mean;
 mod preparation;
 mod replica;
 mod rounds;
+mod saved;
 mod synchroniser;
 
 pub use compressor::{CompressError, Compressor, Local};

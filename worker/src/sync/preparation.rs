@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::compressor::Compressor;
 use super::event::HealedState;
 use super::replica::Replica;
+use super::saved::Saved;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
 use crate::train::message::{DeviceState, Load};
 
@@ -66,25 +67,42 @@ impl Synchroniser {
     }
 
     fn start_from_checkpoint(&mut self, offer: &CheckpointOffer) -> Result<()> {
-        let found = crate::checkpoint::load(&self.checkpoint_dir, offer.next_round, offer.state_hash, self.worker);
-        let loaded = match found {
+        let (parameters, saved) = match self.load_checkpoint(offer) {
             Ok(loaded) => loaded,
             Err(error) => {
-                // It was offered a moment ago. Joining again offers what is there now.
+                // It was whole when it was offered. Joining again offers what is there now.
                 self.outcome = Some(Outcome::Rejoin(format!("{error:#}")));
                 return Ok(());
             }
         };
-        let parameters = loaded.parameters;
-        let (load, residuals) = match loaded.private {
-            Some(private) => {
-                let synchronised = parameters.clone();
-                let trained = private.trained;
-                (Load::Private { state: private.state, synchronised, trained }, private.residuals)
+        let (load, residuals, carry) = match saved {
+            Some(Saved { state, residuals, carry, trained }) => {
+                (Load::Private { state, synchronised: parameters.clone(), trained }, residuals, carry)
             }
-            None => (Load::Parameters(parameters.clone()), BTreeMap::new()),
+            None => (Load::Parameters(parameters.clone()), BTreeMap::new(), None),
         };
-        self.start_from(parameters, offer.next_round, load, residuals)
+        self.start_from(parameters, offer.next_round, load, residuals)?;
+        if let Stage::Running(running) = &mut self.stage {
+            running.carry = carry.filter(|carry| carry.len() as u64 == running.layout.values);
+        }
+        Ok(())
+    }
+
+    fn load_checkpoint(&self, offer: &CheckpointOffer) -> Result<(Vec<f32>, Option<Saved>)> {
+        let store = self.store();
+        let prepared = self.prepared.as_ref().context("the model is not built")?;
+        let model = store.load_model(offer.next_round, &prepared.spec)?;
+        anyhow::ensure!(model.state_hash == offer.state_hash, "the checkpoint is not the one that was offered");
+        let saved = match offer.private {
+            true => Saved::from_private(&store.load_private(offer.next_round)?.state),
+            false => None,
+        };
+        let count = model.parameters.len();
+        let fits = |saved: &Saved| {
+            let state = &saved.state;
+            [&state.parameters, &state.first_moments, &state.second_moments].iter().all(|v| v.len() == count)
+        };
+        Ok((model.parameters, saved.filter(fits)))
     }
 
     fn start_from(

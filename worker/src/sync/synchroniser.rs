@@ -220,6 +220,10 @@ impl Synchroniser {
                 Ok(())
             }
             SyncEvent::ServeState { reply } => self.serve_state(reply),
+            SyncEvent::Stop => {
+                self.outcome = Some(Outcome::Dismissed("the session ended".into()));
+                Ok(())
+            }
             SyncEvent::CheckpointWritten(report) => self.checkpoint_written(report),
         }
     }

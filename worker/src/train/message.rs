@@ -1,6 +1,9 @@
 //! What the device thread is told, and what it answers.
 
+use std::sync::Arc;
+
 use longhaul_common::id::Round;
+use longhaul_common::model::ModelSpec;
 use longhaul_proto::control::message::Hash;
 
 /// From the synchroniser to the device.
@@ -100,6 +103,10 @@ pub enum FromDevice {
 /// What a device starts from.
 #[derive(Debug)]
 pub struct Prepared {
+    /// What is trained.
+    pub spec: ModelSpec,
+    /// The content of `tokenizer.json`, if there is one.
+    pub tokenizer: Option<Arc<[u8]>>,
     /// Parameters as drawn from the run's seed.
     pub parameters: Vec<f32>,
     /// Samples of the training text.

@@ -40,7 +40,7 @@ impl Member {
             self.offered = Some(round);
         }
         for fragment in self.layout.fragments() {
-            if round < duties.first_made(fragment) || self.results.get(round, fragment).is_some() {
+            if !duties.makes(round, fragment) || self.results.get(round, fragment).is_some() {
                 continue;
             }
             if duties.uploads(fragment) {
@@ -71,14 +71,16 @@ impl Member {
     /// Makes the site's contribution to the open round when every active member's update is here.
     pub(super) fn compress_if_all_here(&mut self, duties: &Duties, fragment: FragmentId) {
         let round = self.open_round();
-        if self.results.get(round, fragment).is_some() {
+        if !duties.makes(round, fragment) || self.results.get(round, fragment).is_some() {
             return;
         }
         let own_weight = self.own_weight(duties, round);
         let me = self.me;
         let Some(upload) = self.upload_mut(fragment) else { return };
         let ready = |worker| if worker == me { own_weight.is_some() } else { upload.has(worker, round) };
-        if upload.begun == Some(round) || !duties.locals(round).all(ready) {
+        // A site that is not counted yet has nobody to wait for, and nobody waits for it.
+        let is_counted = duties.locals(round).next().is_some();
+        if upload.begun == Some(round) || !is_counted || !duties.locals(round).all(ready) {
             return;
         }
         upload.begun = Some(round);

@@ -37,6 +37,7 @@ impl Member {
             return;
         }
         let Some(duties) = Duties::new(self.me, self.open_round(), start) else { return };
+        self.site = duties.site;
         let duties = Arc::new(duties);
         self.duties = Some(duties.clone());
         self.settling = None;

@@ -70,7 +70,7 @@ impl Member {
         let last_kept = self.results.last_kept();
         let Some(collection) = self.collections.get_mut(&fragment) else { return };
         let round = collection.round;
-        if collection.first_arrival().is_none() || round > last_kept {
+        if collection.reducing || round > last_kept {
             return;
         }
         let sites = duties.contributing_sites(round);

@@ -17,6 +17,8 @@ use self::engine::Engine;
 use self::netns::Namespace;
 use super::Link;
 
+pub use self::netns::DEVICE;
+
 /// One side: a namespace, and an address in it.
 #[derive(Clone, Debug)]
 pub struct SideConfig {

@@ -14,6 +14,9 @@ const MTU_BYTES: u16 = 1500;
 /// the link, whose queue is the one to be modelled.
 const DEVICE_QUEUE_PACKETS: u32 = 10_000;
 
+/// Name of each side's device within its namespace.
+pub const DEVICE: &str = "wan";
+
 /// A network namespace of ours, deleted when dropped.
 #[derive(Debug)]
 pub(super) struct Namespace {
@@ -46,11 +49,12 @@ pub(super) fn make_side(side: &SideConfig) -> Result<(Namespace, SyncDevice), Tu
     let netns = side.netns.as_str();
     let address = format!("{}/{}", side.address, side.prefix_len);
     ip(&["link", "set", &name, "netns", netns])?;
+    ip(&["-n", netns, "link", "set", &name, "name", DEVICE])?;
     ip(&["-n", netns, "link", "set", "lo", "up"])?;
     // Without an IPv6 address of its own the kernel sends nothing that the peers did not.
-    ip(&["-n", netns, "link", "set", &name, "addrgenmode", "none"])?;
-    ip(&["-n", netns, "address", "add", &address, "dev", &name])?;
-    ip(&["-n", netns, "link", "set", &name, "up"])?;
+    ip(&["-n", netns, "link", "set", DEVICE, "addrgenmode", "none"])?;
+    ip(&["-n", netns, "address", "add", &address, "dev", DEVICE])?;
+    ip(&["-n", netns, "link", "set", DEVICE, "up"])?;
     Ok((namespace, device))
 }
 

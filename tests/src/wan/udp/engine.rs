@@ -21,7 +21,7 @@ use crate::wan::{Verdict, clock};
 /// An IPv4 header and a UDP header: what a datagram takes on the wire beside its contents.
 const HEADER_BYTES: u64 = 28;
 
-/// What the owner of the thread asks of it. A closed channel ends it.
+/// A relay to run from now on: all that the owner of the thread asks of it. Closing the channel ends the thread.
 #[derive(Debug)]
 pub(super) struct AddRelay {
     pub(super) config: RelayConfig,

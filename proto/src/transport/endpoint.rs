@@ -1,0 +1,34 @@
+//! QUIC endpoints from TLS configurations made elsewhere.
+
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{Endpoint, EndpointConfig, TokioRuntime};
+
+use super::config::transport_config;
+
+/// Opens an endpoint on `socket`; with `server` it accepts connections. Call it within a tokio runtime.
+///
+/// # Errors
+/// The socket cannot be driven.
+pub fn endpoint(socket: UdpSocket, server: Option<Arc<QuicServerConfig>>) -> io::Result<Endpoint> {
+    Endpoint::new(EndpointConfig::default(), server.map(server_config), socket, Arc::new(TokioRuntime))
+}
+
+/// A server's QUIC configuration with [`transport_config`].
+#[must_use]
+pub fn server_config(tls: Arc<QuicServerConfig>) -> quinn::ServerConfig {
+    let mut config = quinn::ServerConfig::with_crypto(tls);
+    config.transport_config(Arc::new(transport_config()));
+    config
+}
+
+/// A client's QUIC configuration with [`transport_config`].
+#[must_use]
+pub fn client_config(tls: Arc<QuicClientConfig>) -> quinn::ClientConfig {
+    let mut config = quinn::ClientConfig::new(tls);
+    config.transport_config(Arc::new(transport_config()));
+    config
+}

@@ -1,0 +1,233 @@
+//! One worker of the simulation: a real [`Member`], and a caller that does with atoms what the worker does with numbers.
+//! It panics when the member asks for something impossible, such as data that it has released.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use longhaul_common::id::{FragmentId, Round, SiteId, WorkerId};
+use longhaul_proto::control::message::{Hash, Settled};
+use longhaul_proto::round::{Command, Event, FragmentResult, Frame, FrameHeader, Member, Violation};
+
+use super::payload::{self, Atom};
+
+/// A known bug in the caller, to see that the checks find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    AppliesTwice,
+    IgnoresRetract,
+    IgnoresCarryOver,
+    ForgetsResiduals,
+    AppliesInWrongOrder,
+    NeverAnswersPulls,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    Idle,
+    Computing(Round),
+    Finished(Round),
+}
+
+/// What a command does outside of its node.
+#[derive(Debug)]
+pub enum Effect {
+    Send {
+        to: WorkerId,
+        frame: Frame,
+    },
+    /// The caller's own work is done some time later.
+    Answer(Event),
+    Pull {
+        from: WorkerId,
+        round: Round,
+        fragment: FragmentId,
+    },
+    Settled(Settled),
+    Lost,
+    Accused(WorkerId, Violation),
+}
+
+#[derive(Debug)]
+pub struct Node {
+    pub worker: WorkerId,
+    pub site: SiteId,
+    pub member: Member,
+    pub device: Device,
+    pub alive: bool,
+    pub sabotage: Option<Sabotage>,
+    /// Events handled.
+    pub handled: usize,
+    /// Commands carried out, by kind.
+    pub executed: BTreeMap<&'static str, usize>,
+    /// The synchronised state: all atoms applied, by fragment.
+    pub state: Vec<Vec<Atom>>,
+    pub applied: BTreeMap<Round, Vec<FragmentResult>>,
+    pub next_apply: Round,
+    /// Rounds whose update this worker has contributed, with something in it.
+    pub learnt: Vec<Round>,
+    slices: BTreeMap<(Round, FragmentId), Vec<Atom>>,
+    pub carried: Vec<Vec<Atom>>,
+    pub residuals: Vec<Vec<Atom>>,
+    /// By fragment: the round of the last compression, and the residual before it.
+    backups: Vec<Option<(Round, Vec<Atom>)>>,
+    /// By fragment: all atoms that ever went through a residual here.
+    pub compressed: Vec<BTreeSet<Atom>>,
+}
+
+impl Node {
+    pub fn new(worker: WorkerId, site: SiteId, member: Member, fragments: usize) -> Self {
+        Self {
+            worker,
+            site,
+            next_apply: member.open_round(),
+            member,
+            device: Device::Idle,
+            alive: true,
+            sabotage: None,
+            handled: 0,
+            executed: BTreeMap::new(),
+            state: vec![Vec::new(); fragments],
+            applied: BTreeMap::new(),
+            learnt: Vec::new(),
+            slices: BTreeMap::new(),
+            carried: vec![Vec::new(); fragments],
+            residuals: vec![Vec::new(); fragments],
+            backups: vec![None; fragments],
+            compressed: vec![BTreeSet::new(); fragments],
+        }
+    }
+
+    /// Hands the member an event and carries out what it asks for.
+    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Effect> {
+        self.handled += 1;
+        self.member.handle(now, event);
+        let mut effects = Vec::new();
+        while let Some(command) = self.member.poll_command() {
+            effects.extend(self.execute(command));
+        }
+        effects
+    }
+
+    /// Finishes a round: what was learnt in it and what was carried over is contributed.
+    pub fn contribute(&mut self, now: Duration, round: Round, weight: u32) -> Vec<Effect> {
+        if weight > 0 {
+            self.learnt.push(round);
+            for (fragment, carried) in (0..).map(FragmentId).zip(&mut self.carried) {
+                let mut slice = payload::learn(self.worker, round);
+                slice.append(carried);
+                self.slices.insert((round, fragment), slice);
+            }
+        }
+        self.handle(now, Event::Contribute { round, weight })
+    }
+
+    fn execute(&mut self, command: Command) -> Option<Effect> {
+        *self.executed.entry(kind(&command)).or_default() += 1;
+        match command {
+            Command::SendLocal { to, header } => {
+                let slice = payload::encode(&self.slices[&(header.round, header.fragment)]);
+                Some(self.send(to, header, slice, None))
+            }
+            Command::Send { to, header, body, hash } => Some(self.send(to, header, body, hash)),
+            Command::Compress { generation, round, fragment, locals } => {
+                let own = &self.slices.get(&(round, fragment));
+                let update = locals.iter().flat_map(|local| match &local.body {
+                    Some(body) => payload::decode(body),
+                    None => own.expect("its own update is not released").clone(),
+                });
+                let at = fragment.0 as usize;
+                let before = std::mem::take(&mut self.residuals[at]);
+                let all: Vec<Atom> = before.iter().copied().chain(update).collect();
+                self.compressed[at].extend(&all);
+                let (sent, rest) = payload::compress(round, all);
+                self.residuals[at] = rest;
+                self.backups[at] = Some((round, before));
+                Some(Effect::Answer(Event::Compressed {
+                    generation,
+                    round,
+                    fragment,
+                    body: payload::encode(&sent),
+                }))
+            }
+            Command::Retract { round, fragment } => {
+                let at = fragment.0 as usize;
+                let (compressed, before) = self.backups[at].take().expect("a compression is retracted once");
+                assert_eq!(compressed, round, "only the last compression can be retracted");
+                if self.sabotage != Some(Sabotage::IgnoresRetract) {
+                    self.residuals[at] = before;
+                }
+                None
+            }
+            Command::CarryOver { round, fragment } => {
+                let slice = self.slices.remove(&(round, fragment)).expect("a slice is carried over once");
+                if self.sabotage != Some(Sabotage::IgnoresCarryOver) {
+                    self.carried[fragment.0 as usize].extend(slice);
+                }
+                None
+            }
+            Command::MoveResidual { fragment } => {
+                let at = fragment.0 as usize;
+                let residual = std::mem::take(&mut self.residuals[at]);
+                if self.sabotage != Some(Sabotage::ForgetsResiduals) {
+                    self.carried[at].extend(residual);
+                }
+                None
+            }
+            Command::Reduce { generation, round, fragment, contributions } => {
+                let body = contributions.iter().flat_map(|contribution| contribution.body.clone()).collect();
+                Some(Effect::Answer(Event::Reduced { generation, round, fragment, body }))
+            }
+            Command::Pull { .. } if self.sabotage == Some(Sabotage::NeverAnswersPulls) => None,
+            Command::Pull { round, fragment, from, .. } => Some(Effect::Pull { from, round, fragment }),
+            Command::RoundComplete { round, results } => {
+                self.apply(round, results);
+                None
+            }
+            Command::Release { round } => {
+                self.slices.retain(|&(of, _), _| of != round);
+                None
+            }
+            Command::ReportSettled(settled) => Some(Effect::Settled(settled)),
+            Command::Lost { .. } => Some(Effect::Lost),
+            Command::Accuse { worker, violation } => Some(Effect::Accused(worker, violation)),
+        }
+    }
+
+    fn apply(&mut self, round: Round, results: Vec<FragmentResult>) {
+        assert_eq!(round, self.next_apply, "{}: rounds are applied in order", self.worker);
+        self.next_apply = round.next();
+        let times = if self.sabotage == Some(Sabotage::AppliesTwice) && round.0 == 1 { 2 } else { 1 };
+        for (state, result) in self.state.iter_mut().zip(&results) {
+            (0..times).for_each(|_| state.extend(payload::atoms_of(result)));
+        }
+        if self.sabotage == Some(Sabotage::AppliesInWrongOrder) {
+            self.state.iter_mut().for_each(|state| state.reverse());
+        }
+        self.applied.insert(round, results);
+    }
+
+    fn send(&self, to: WorkerId, header: FrameHeader, body: Bytes, hash: Option<Hash>) -> Effect {
+        let computed = *blake3::hash(&body).as_bytes();
+        assert!(hash.is_none_or(|hash| hash == computed), "the member names bytes rightly");
+        Effect::Send { to, frame: Frame { from: self.worker, header, body, hash: computed } }
+    }
+}
+
+fn kind(command: &Command) -> &'static str {
+    match command {
+        Command::SendLocal { .. } => "send local",
+        Command::Send { .. } => "send",
+        Command::Compress { .. } => "compress",
+        Command::Retract { .. } => "retract",
+        Command::CarryOver { .. } => "carry over",
+        Command::MoveResidual { .. } => "move residual",
+        Command::Reduce { .. } => "reduce",
+        Command::Pull { .. } => "pull",
+        Command::RoundComplete { .. } => "round complete",
+        Command::Release { .. } => "release",
+        Command::ReportSettled(_) => "report settled",
+        Command::Lost { .. } => "lost",
+        Command::Accuse { .. } => "accuse",
+    }
+}

@@ -1,0 +1,104 @@
+//! What happens in a simulation, as a value.
+
+use longhaul_common::id::{SiteId, WorkerId};
+use longhaul_proto::round::Reduction;
+use rand::Rng;
+use rand::SeedableRng;
+use rand::seq::IndexedRandom;
+use rand_chacha::ChaCha8Rng;
+
+use super::node::Sabotage;
+
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub seed: u64,
+    pub sites: u32,
+    pub members: u32,
+    pub fragments: u32,
+    pub rounds: u64,
+    pub reduction: Reduction,
+    /// No overlap: a round begins when the one before it is applied.
+    pub synchronous: bool,
+    /// This worker's device takes so many times as long.
+    pub slow: Option<(WorkerId, u64)>,
+    /// All frames to this worker take so much longer, in milliseconds.
+    pub distant: Option<(WorkerId, u64)>,
+    pub faults: Vec<Fault>,
+    /// When (ms) and where workers join.
+    pub joiners: Vec<(u64, SiteId)>,
+    /// In the caller of worker 1.
+    pub sabotage: Option<Sabotage>,
+}
+
+/// A worker's death, or near it.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// At a time (ms).
+    At(u64, WorkerId),
+    /// Before it handles its n-th event.
+    BeforeEvent(WorkerId, usize),
+    /// When the n-th frame of the run is sent, which is lost with its sender.
+    SenderOf(usize),
+    /// When the n-th frame of the run is sent, which is lost with its receiver.
+    ReceiverOf(usize),
+    /// Nobody dies, but the n-th frame of the run takes so much longer (ms).
+    Stuck(usize, u64),
+    /// At a time (ms) the coordinator takes it for dead, but it goes on.
+    Cut(u64, WorkerId),
+}
+
+impl Scenario {
+    /// Nothing goes wrong.
+    pub fn calm(seed: u64, sites: u32, members: u32) -> Self {
+        Self {
+            seed,
+            sites,
+            members,
+            fragments: 3,
+            rounds: 6,
+            reduction: if seed.is_multiple_of(2) { Reduction::Bundle } else { Reduction::Mean },
+            synchronous: seed.is_multiple_of(3),
+            slow: None,
+            distant: None,
+            faults: Vec::new(),
+            joiners: Vec::new(),
+            sabotage: None,
+        }
+    }
+
+    pub fn with(self, fault: Fault) -> Self {
+        Self { faults: vec![fault], ..self }
+    }
+
+    /// Anything at any time.
+    pub fn random(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let &(sites, members) =
+            [(1, 1), (2, 1), (2, 2), (3, 2), (5, 1), (1, 3), (2, 3)].choose(&mut rng).expect("some shapes");
+        let first_joiner = sites * members;
+        let joiners: Vec<_> = (0..rng.random_range(0..4))
+            .map(|_| (rng.random_range(0..400), SiteId(rng.random_range(0..sites + 1))))
+            .collect();
+        let workers = first_joiner + joiners.len() as u32;
+        let someone = |rng: &mut ChaCha8Rng| WorkerId(rng.random_range(1..=workers));
+        let faults = (0..rng.random_range(0..4))
+            .map(|_| match rng.random_range(0..6) {
+                0 => Fault::At(rng.random_range(0..400), someone(&mut rng)),
+                1 => Fault::BeforeEvent(someone(&mut rng), rng.random_range(0..200)),
+                2 => Fault::SenderOf(rng.random_range(0..300)),
+                3 => Fault::ReceiverOf(rng.random_range(0..300)),
+                4 => Fault::Stuck(rng.random_range(0..300), rng.random_range(50..3_000)),
+                _ => Fault::Cut(rng.random_range(0..400), someone(&mut rng)),
+            })
+            .collect();
+        Self {
+            fragments: rng.random_range(1..6),
+            rounds: rng.random_range(1..20),
+            slow: rng.random_bool(0.3).then(|| (someone(&mut rng), rng.random_range(2..40))),
+            distant: rng.random_bool(0.3).then(|| (someone(&mut rng), rng.random_range(10..1_000))),
+            faults,
+            joiners,
+            ..Self::calm(seed, sites, members)
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What is measured.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::time::sleep;
+
+use super::transfer::{Stream, now, send_all};
+use super::wan::{Wan, WanSpec};
+use super::{control, cpu};
+
+/// Start-up, which steady figures leave out.
+const WARM_UP: Duration = Duration::from_secs(3);
+/// What steady figures cover.
+const STEADY: Duration = Duration::from_secs(6);
+/// What shares cover; flows converge within seconds.
+const SHARING: Duration = Duration::from_secs(10);
+
+/// One figure.
+pub struct Figure {
+    pub metric: &'static str,
+    pub value: f64,
+    pub unit: &'static str,
+}
+
+/// One thing to do over one path.
+pub struct Case {
+    pub spec: WanSpec,
+    pub kind: Kind,
+    pub in_quick: bool,
+}
+
+#[derive(Clone, Copy)]
+pub enum Kind {
+    /// Endless frames in one direction.
+    OneWay,
+    /// Endless frames in both directions.
+    BothWays,
+    /// So many bytes over a new connection, handshake included.
+    Cold(usize),
+    /// Control messages beside endless frames.
+    Control,
+    /// Two connections with endless frames in the same direction, one started later.
+    TwoFlows,
+}
+
+/// All cases, by path and kind.
+pub fn all() -> Vec<Case> {
+    let paths = [
+        (100.0, 25, 0.0, 30, false),
+        (100.0, 25, 0.1, 30, true),
+        (100.0, 25, 1.0, 30, false),
+        (10.0, 50, 0.1, 5, false),
+        (500.0, 40, 0.1, 100, false),
+        (1_000.0, 5, 0.0, 100, false),
+    ];
+    let mut cases = Vec::new();
+    for (mbit_per_s, delay_ms, loss_percent, cold_mb, in_quick) in paths {
+        let spec = WanSpec { mbit_per_s, delay_ms, loss_percent };
+        let mut kinds = vec![Kind::OneWay, Kind::Cold(cold_mb * 1_000_000)];
+        if mbit_per_s < 1_000.0 {
+            kinds.push(Kind::BothWays);
+        }
+        if mbit_per_s < 500.0 && loss_percent == 0.1 {
+            kinds.extend([Kind::Control, Kind::TwoFlows]);
+        }
+        cases.extend(kinds.into_iter().map(|kind| Case { spec, kind, in_quick }));
+    }
+    cases
+}
+
+impl Case {
+    pub fn name(&self) -> String {
+        let WanSpec { mbit_per_s, delay_ms, loss_percent } = self.spec;
+        let kind = match self.kind {
+            Kind::OneWay => "one way".to_owned(),
+            Kind::BothWays => "both ways".to_owned(),
+            Kind::Cold(bytes) => format!("cold {} MB", bytes / 1_000_000),
+            Kind::Control => "control under bulk".to_owned(),
+            Kind::TwoFlows => "two flows".to_owned(),
+        };
+        format!("{mbit_per_s}/{delay_ms}/{loss_percent} {kind}")
+    }
+
+    pub async fn measure(&self) -> Result<Vec<Figure>> {
+        match self.kind {
+            Kind::OneWay => self.one_way().await,
+            Kind::BothWays => self.both_ways().await,
+            Kind::Cold(bytes) => self.cold(bytes).await,
+            Kind::Control => self.control().await,
+            Kind::TwoFlows => self.two_flows().await,
+        }
+    }
+
+    fn share(&self, metric: &'static str, bytes_per_s: f64) -> Figure {
+        Figure { metric, value: bytes_per_s / self.spec.bytes_per_s(), unit: "ratio" }
+    }
+
+    async fn one_way(&self) -> Result<Vec<Figure>> {
+        let wan = Wan::start(self.spec)?;
+        let flow = wan.connect().await?;
+        let stream = Stream::start(&flow.client, &flow.server, self.spec)?;
+        sleep(WARM_UP).await;
+        let (from, cpu_before, bytes_before) = (now(), cpu::seconds()?, stream.arrived());
+        sleep(STEADY).await;
+        let cpu_s = cpu::seconds()? - cpu_before;
+        let gigabytes = (stream.arrived() - bytes_before) as f64 / 1e9;
+        let goodput = stream.rate_between(from, now())?;
+        Ok(vec![
+            self.share("goodput_share", goodput),
+            Figure { metric: "cpu_both_ends", value: cpu_s / gigabytes, unit: "s/GB" },
+        ])
+    }
+
+    async fn both_ways(&self) -> Result<Vec<Figure>> {
+        let wan = Wan::start(self.spec)?;
+        let flow = wan.connect().await?;
+        let right = Stream::start(&flow.client, &flow.server, self.spec)?;
+        let left = Stream::start(&flow.server, &flow.client, self.spec)?;
+        sleep(WARM_UP).await;
+        let from = now();
+        sleep(STEADY).await;
+        let to = now();
+        Ok(vec![
+            self.share("goodput_share_forward", right.rate_between(from, to)?),
+            self.share("goodput_share_reverse", left.rate_between(from, to)?),
+        ])
+    }
+
+    async fn cold(&self, bytes: usize) -> Result<Vec<Figure>> {
+        let wan = Wan::start(self.spec)?;
+        let from = now();
+        let flow = wan.connect().await?;
+        send_all(&flow.client, &flow.server, bytes, self.spec).await?;
+        let goodput = bytes as f64 / now().duration_since(from).as_secs_f64();
+        Ok(vec![self.share("goodput_share", goodput)])
+    }
+
+    async fn control(&self) -> Result<Vec<Figure>> {
+        let wan = Wan::start(self.spec)?;
+        let flow = wan.connect().await?;
+        let _bulk = Stream::start(&flow.client, &flow.server, self.spec)?;
+        sleep(WARM_UP).await;
+        let times = control::echo_times(&flow.client, &flow.server, STEADY).await?;
+        let figure = |metric, quantile| Figure {
+            metric,
+            value: control::quantile(&times, quantile, self.spec.rtt()),
+            unit: "round trips",
+        };
+        Ok(vec![figure("echo_p50", 0.5), figure("echo_p99", 0.99)])
+    }
+
+    async fn two_flows(&self) -> Result<Vec<Figure>> {
+        let wan = Wan::start(self.spec)?;
+        let (first, second) = (wan.connect().await?, wan.connect().await?);
+        let first = Stream::start(&first.client, &first.server, self.spec).map(|stream| (first, stream))?;
+        sleep(WARM_UP).await;
+        let second =
+            Stream::start(&second.client, &second.server, self.spec).map(|stream| (second, stream))?;
+        sleep(WARM_UP).await;
+        let from = now();
+        sleep(SHARING).await;
+        let to = now();
+        let rates = [first.1.rate_between(from, to)?, second.1.rate_between(from, to)?];
+        let total = rates[0] + rates[1];
+        Ok(vec![
+            Figure { metric: "smaller_flow", value: rates[0].min(rates[1]) / total, unit: "ratio" },
+            self.share("goodput_share", total),
+        ])
+    }
+}

@@ -1,0 +1,91 @@
+//! Processes that die, freeze, and come back.
+
+use crate::scenario::RUN_MAX;
+use crate::scenario::{Setup, applied_rounds};
+
+fn long() -> Setup {
+    Setup { steps: 160, ..Setup::default() }
+}
+
+#[test]
+fn a_killed_worker_is_survived_and_comes_back_into_the_run() {
+    let mut scenario = long().start();
+    scenario.wait_for_round(3);
+    scenario.cluster.kill_worker(1);
+    let without = scenario
+        .cluster
+        .wait_for("the run to go on with three", RUN_MAX, |status| {
+            live_members(status) == 3 && applied_rounds(status) >= 6
+        })
+        .unwrap();
+    let round = applied_rounds(&without);
+    scenario.cluster.start_worker(1).unwrap();
+    scenario
+        .cluster
+        .wait_for("the run to go on with four", RUN_MAX, |status| {
+            live_members(status) == 4 && applied_rounds(status) > round
+        })
+        .unwrap();
+    let status = scenario.finish();
+    assert_eq!(status["ledger"]["duplicates"], 0, "{status:#}");
+}
+
+#[test]
+fn a_killed_coordinator_stops_nobody_and_continues_the_run_when_it_is_back() {
+    let mut scenario = long().start();
+    scenario.wait_for_round(3);
+    scenario.cluster.kill_coordinator();
+    scenario.cluster.start_coordinator().unwrap();
+    let back =
+        scenario.cluster.wait_for("all workers to be back", RUN_MAX, |s| live_members(s) == 4).unwrap();
+    let generation = back["generation"].as_u64().unwrap();
+    let status = scenario.finish();
+    assert_eq!(status["generation"].as_u64().unwrap(), generation, "nobody had left: {status:#}");
+}
+
+#[test]
+fn a_frozen_worker_is_taken_out_and_heals_when_it_thaws() {
+    let mut scenario = long().start();
+    scenario.wait_for_round(3);
+    scenario.cluster.worker(2).unwrap().signal("STOP").unwrap();
+    scenario
+        .cluster
+        .wait_for("the frozen worker to be taken out", RUN_MAX, |s| live_members(s) == 3)
+        .unwrap();
+    scenario.cluster.worker(2).unwrap().signal("CONT").unwrap();
+    scenario.cluster.wait_for("the thawed worker to be back", RUN_MAX, |s| live_members(s) == 4).unwrap();
+    scenario.finish();
+}
+
+#[test]
+fn a_worker_that_is_asked_to_stop_leaves_and_the_others_go_on() {
+    let mut scenario = long().start();
+    scenario.wait_for_round(3);
+    scenario.cluster.worker(3).unwrap().signal("INT").unwrap();
+    let ended = scenario.cluster.worker(3).unwrap().wait(RUN_MAX).unwrap();
+    assert!(ended.success(), "{ended}: {}", scenario.cluster.logs());
+    scenario.cluster.wait_for("the run to go on with three", RUN_MAX, |s| live_members(s) == 3).unwrap();
+    scenario.finish();
+}
+
+#[test]
+fn a_drained_run_writes_a_checkpoint_and_releases_everybody() {
+    let mut scenario = Setup { steps: 100_000, ..Setup::default() }.start();
+    scenario.wait_for_round(2);
+    let folder = scenario.cluster.folder().to_owned();
+    let mut stop = longhaul_tests::cluster::Process::start_as("coordinator", "stop", &folder, |command| {
+        command.args(["stop", "--wait", "--state-dir", "state"]);
+    })
+    .unwrap();
+    assert!(stop.wait(RUN_MAX).unwrap().success(), "{}", stop.log_tail());
+    for worker in 0..4 {
+        assert!(scenario.cluster.worker(worker).unwrap().wait(RUN_MAX).unwrap().success());
+    }
+    let runs: Vec<_> = std::fs::read_dir(folder.join("checkpoints")).unwrap().collect();
+    assert!(!runs.is_empty());
+}
+
+fn live_members(status: &serde_json::Value) -> usize {
+    let members = status["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+    members.iter().filter(|member| member["state"] == "training").count()
+}

@@ -1,0 +1,10 @@
+//! Whole runs: real processes, real QUIC, an emulated link between the sites.
+//!
+//! The tests share two cores, so each run is small, and they run one after the other (`RUNS`).
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, and says where")]
+
+mod faults;
+mod promises;
+mod refusals;
+mod scenario;

@@ -1,0 +1,39 @@
+//! The promises of the design that a whole run can show, each under its name.
+
+use crate::scenario::Setup;
+
+#[test]
+fn two_sites_train_over_a_lossy_link_and_all_replicas_are_equal() {
+    let mut scenario = Setup::default().start();
+    let status = scenario.finish();
+    let loss = status["loss"].as_f64().unwrap();
+    // 256 byte values: ln 256 = 5.55 before training; the frequencies of letters alone give about 3.1.
+    assert!(loss < 4.0, "the loss is {loss}");
+    assert!(status["bytes_ratio"].as_f64().unwrap() > 2.0, "{status:#}");
+    assert_eq!(status["members"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn dense_keeps_all_replicas_equal_too() {
+    let sync = "preset = \"dense\"\nfragment_values = 16384";
+    let mut scenario = Setup { steps: 12, sync, ..Setup::default() }.start();
+    scenario.finish();
+}
+
+/// A run that is killed as a whole and started again from its checkpoint ends with the very bits of one that was not.
+#[test]
+fn a_resumed_run_ends_with_the_same_bits_as_one_that_went_through() {
+    let setup = || Setup { steps: 48, sites: vec![1, 1], ..Setup::default() };
+    let whole = setup().start().finish();
+
+    let mut scenario = setup().start();
+    scenario.wait_for_round(6);
+    scenario.cluster.kill_coordinator();
+    scenario.cluster.kill_worker(0);
+    scenario.cluster.kill_worker(1);
+    scenario.cluster.start_coordinator().unwrap();
+    scenario.cluster.start_worker(0).unwrap();
+    scenario.cluster.start_worker(1).unwrap();
+    let resumed = scenario.finish();
+    assert_eq!(resumed["parity"]["hash"], whole["parity"]["hash"]);
+}

@@ -1,0 +1,137 @@
+//! A small run that every test starts from.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use longhaul_tests::cluster::{Cluster, ClusterConfig};
+use longhaul_tests::wan::LinkConfig;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A run takes both cores of a small machine.
+static RUNS: Mutex<()> = Mutex::new(());
+
+/// The longest that a run of these may take, on a machine that does other things as well.
+pub const RUN_MAX: Duration = Duration::from_secs(240);
+
+/// A run and the folder that goes with it.
+pub struct Scenario {
+    pub cluster: Cluster,
+    _folder: TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// What differs between tests.
+pub struct Setup {
+    pub steps: u64,
+    pub sites: Vec<usize>,
+    /// Lines for `[sync]`.
+    pub sync: &'static str,
+    /// Lines for `[checkpoint]`.
+    pub checkpoint: &'static str,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            steps: 60,
+            sites: vec![2, 2],
+            sync: "every = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
+            checkpoint: "every_rounds = 4",
+        }
+    }
+}
+
+impl Setup {
+    /// Starts coordinator and workers.
+    pub fn start(self) -> Scenario {
+        let (config, folder, turn) = self.prepare();
+        let cluster = Cluster::start(config).unwrap();
+        Scenario { cluster, _folder: folder, _turn: turn }
+    }
+
+    /// Starts the coordinator alone.
+    pub fn start_coordinator(self) -> Scenario {
+        let (config, folder, turn) = self.prepare();
+        let cluster = Cluster::start_coordinator_only(config).unwrap();
+        Scenario { cluster, _folder: folder, _turn: turn }
+    }
+
+    fn prepare(self) -> (ClusterConfig, TempDir, MutexGuard<'static, ()>) {
+        let turn = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().unwrap();
+        let config = ClusterConfig {
+            run_toml: self.run_toml(),
+            sites: self.sites,
+            link: "rate_mbit=50,delay_ms=10,loss_percent=0.1".parse::<LinkConfig>().unwrap(),
+            seed: 1,
+            folder: folder.path().to_owned(),
+            threads: 1,
+        };
+        (config, folder, turn)
+    }
+
+    fn run_toml(&self) -> String {
+        let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
+        let (workers, steps) = (self.sites.iter().sum::<usize>(), self.steps);
+        let (sync, checkpoint) = (self.sync, self.checkpoint);
+        format!(
+            r#"
+[run]
+name = "test"
+workers = {workers}
+steps = {steps}
+
+[model]
+kind = "gpt2"
+layers = 2
+width = 32
+heads = 2
+context = 32
+
+[data]
+path = {text:?}
+sequence_length = 32
+
+[train]
+batch = 16
+micro_batch = 4
+learning_rate = 5e-3
+warmup_steps = 5
+evaluate_batches = 2
+
+[sync]
+{sync}
+
+[checkpoint]
+{checkpoint}
+
+[faults]
+silent_after_ms = 3000
+reconnect_grace_ms = 8000
+"#
+        )
+    }
+}
+
+impl Scenario {
+    /// Waits until the run has applied this many rounds.
+    pub fn wait_for_round(&mut self, round: u64) -> Value {
+        let what = format!("round {round}");
+        self.cluster.wait_for(&what, RUN_MAX, |status| applied_rounds(status) >= round).unwrap()
+    }
+
+    /// Waits until the run is finished, and checks what every finished run must satisfy.
+    pub fn finish(&mut self) -> Value {
+        let status = self.cluster.wait_until_finished(RUN_MAX).unwrap();
+        assert_eq!(status["parity"]["equal"], true, "replicas differ: {status:#}");
+        assert_eq!(status["step"], status["steps"], "{status:#}");
+        status
+    }
+}
+
+/// Rounds that are applied, as the status tells.
+pub fn applied_rounds(status: &Value) -> u64 {
+    status["round"].as_u64().unwrap_or(0)
+}

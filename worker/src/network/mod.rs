@@ -1,0 +1,190 @@
+//! The data plane: frames to and from the other workers, results and state for those who ask.
+
+mod heal;
+mod peer;
+mod request;
+mod serve;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use longhaul_common::id::{FragmentId, Round, RunId, SiteId, WorkerId};
+use longhaul_common::plan::Member;
+use longhaul_proto::control::message::Hash;
+use longhaul_proto::frame::{FRAME_HEADER_BYTES, FrameMeta};
+use longhaul_proto::identity::{self, Identity};
+use longhaul_proto::round::FrameHeader;
+use longhaul_proto::transport;
+use quinn::{ClientConfig, Endpoint};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+
+use self::peer::{Outgoing, Peer};
+use crate::sync::SyncEvent;
+use crate::train::progress::Progress;
+
+/// This worker's connections to the others, for one session.
+pub struct Network {
+    endpoint: Endpoint,
+    run: RunId,
+    worker: WorkerId,
+    site: SiteId,
+    queue: mpsc::Sender<SyncEvent>,
+    progress: Arc<Progress>,
+    runtime: Handle,
+    state: Mutex<State>,
+    stopped: watch::Sender<bool>,
+}
+
+struct State {
+    client: ClientConfig,
+    peers: BTreeMap<WorkerId, Arc<Peer>>,
+}
+
+impl Network {
+    /// Starts to accept connections of peers at `endpoint`.
+    ///
+    /// # Errors
+    /// The identity cannot be used.
+    pub fn start(
+        endpoint: Endpoint,
+        identity: &Identity,
+        site: SiteId,
+        queue: mpsc::Sender<SyncEvent>,
+        progress: Arc<Progress>,
+    ) -> Result<Arc<Self>> {
+        let state = State { client: client_of(identity)?, peers: BTreeMap::new() };
+        let network = Arc::new(Self {
+            endpoint,
+            run: identity.run(),
+            worker: identity.worker(),
+            site,
+            queue,
+            progress,
+            runtime: Handle::current(),
+            state: Mutex::new(state),
+            stopped: watch::channel(false).0,
+        });
+        network.runtime.spawn(serve::accept(Arc::clone(&network)));
+        Ok(network)
+    }
+
+    /// From now on, these are the others.
+    pub fn set_members(self: &Arc<Self>, members: &[Member]) {
+        let mut state = self.lock();
+        state.peers.retain(|worker, _| members.iter().any(|member| member.worker == *worker));
+        for member in members.iter().filter(|member| member.worker != self.worker) {
+            let address = self.address_of(member);
+            if state.peers.get(&member.worker).is_none_or(|peer| peer.address != address) {
+                let peer = Peer::start(self, member.worker, member.site, address);
+                state.peers.insert(member.worker, peer);
+            }
+        }
+    }
+
+    /// Queues a frame of the round protocol. A frame for somebody who is no member, or whose queue is full, is dropped: the round's
+    /// deadline or the next generation makes good for it.
+    pub fn send(&self, to: WorkerId, header: FrameHeader, body: Bytes, hash: Option<Hash>) {
+        let meta = FrameMeta {
+            kind: header.kind.into(),
+            generation: header.generation,
+            round: header.round,
+            fragment: header.fragment,
+            sender: self.worker,
+            weight: header.weight,
+            part: header.site.0,
+        };
+        let peer = self.lock().peers.get(&to).cloned();
+        let Some(peer) = peer else { return };
+        let bytes = (body.len() + FRAME_HEADER_BYTES) as u64;
+        if peer.queue(Outgoing { meta, body, hash }) {
+            self.progress.sent(bytes, peer.site != self.site);
+        } else {
+            tracing::warn!(peer = %to, "the queue to a peer is full; a frame was dropped");
+        }
+    }
+
+    /// Asks a peer for a result; the answer comes as [`SyncEvent::Pulled`].
+    pub fn pull(self: &Arc<Self>, from: WorkerId, round: Round, fragment: FragmentId, hash: Option<Hash>) {
+        let network = Arc::clone(self);
+        self.spawn(async move {
+            let answer = network.fetch_result(from, round, fragment).await;
+            let answer = answer.ok().filter(|(_, got)| hash.is_none_or(|wanted| wanted == *got));
+            // When the synchroniser is gone, nobody waits for the answer.
+            let _ = network.queue.send(SyncEvent::Pulled { round, fragment, from, answer }).await;
+        });
+    }
+
+    /// Fetches the state of the run from the first donor that gives it, as `buffers` vectors of `values`; the answer comes as
+    /// [`SyncEvent::Healed`].
+    pub fn heal(self: &Arc<Self>, donors: Vec<Member>, buffers: usize, values: usize) {
+        let network = Arc::clone(self);
+        self.spawn(async move {
+            let answer = heal::fetch_state(&network, donors, buffers, values).await;
+            let answer = answer.map_err(|error| format!("{error:#}"));
+            let _ = network.queue.send(SyncEvent::Healed(answer)).await;
+        });
+    }
+
+    /// Uses a renewed certificate for connections from now on.
+    ///
+    /// # Errors
+    /// The identity cannot be used.
+    pub fn use_identity(&self, identity: &Identity) -> Result<()> {
+        self.lock().client = client_of(identity)?;
+        Ok(())
+    }
+
+    /// Ends all that this network does. The endpoint stays: the control connection uses it too.
+    pub fn stop(&self) {
+        self.stopped.send_replace(true);
+        self.lock().peers.clear();
+    }
+
+    async fn fetch_result(
+        &self,
+        from: WorkerId,
+        round: Round,
+        fragment: FragmentId,
+    ) -> Result<(Bytes, Hash)> {
+        let peer = self.lock().peers.get(&from).cloned().context("no member of this generation")?;
+        let connection = peer.connection(self).await?;
+        request::fetch_result(connection.connection(), round, fragment).await
+    }
+
+    fn address_of(&self, member: &Member) -> SocketAddr {
+        if member.site == self.site { member.lan_address } else { member.wan_address }
+    }
+
+    fn client(&self) -> ClientConfig {
+        self.lock().client.clone()
+    }
+
+    /// The site of a peer that is a member.
+    fn site_of(&self, worker: WorkerId) -> Option<SiteId> {
+        self.lock().peers.get(&worker).map(|peer| peer.site)
+    }
+
+    /// Runs a task that ends with this network.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut stopped = self.stopped.subscribe();
+        self.runtime.spawn(async move {
+            tokio::select! {
+                () = task => {}
+                _ = stopped.wait_for(|stopped| *stopped) => {}
+            }
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn client_of(identity: &Identity) -> Result<ClientConfig> {
+    let tls = identity::data_client(identity).context("use this worker's identity")?;
+    Ok(transport::client_config(tls))
+}

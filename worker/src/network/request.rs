@@ -1,0 +1,95 @@
+//! What workers ask of each other, and how it is answered.
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+use longhaul_proto::control::message::Hash;
+use longhaul_proto::frame::{Frame, FrameKind, FrameMeta};
+use longhaul_proto::transport::bulk::{PullReply, ReceiveLimits, pull};
+use quinn::Connection;
+use serde::{Deserialize, Serialize};
+
+use crate::sync::HealedState;
+
+/// A request, in postcard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// The result of (round, fragment): one frame with its bytes.
+    Result {
+        /// Which round.
+        round: Round,
+        /// Which fragment.
+        fragment: FragmentId,
+    },
+    /// The synchronised state: a frame with a [`Manifest`], then each buffer in frames of [`STATE_FRAME_VALUES`].
+    State,
+}
+
+/// What a state consists of, in postcard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    /// The first round that is not in it.
+    pub next_round: Round,
+    /// Vectors.
+    pub buffers: u32,
+    /// Values in each.
+    pub values: u64,
+    /// Optimiser steps behind the moments.
+    pub updates: u64,
+}
+
+/// Values in a frame of state: 1 MiB, so that a lost connection costs little, and many are in flight on a long link.
+pub(super) const STATE_FRAME_VALUES: usize = 256 * 1024;
+
+pub(super) async fn fetch_result(
+    connection: &Connection,
+    round: Round,
+    fragment: FragmentId,
+) -> Result<(Bytes, Hash)> {
+    let request = postcard::to_stdvec(&Request::Result { round, fragment }).context("write a request")?;
+    let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
+    let frame = response.next().await?.context("the answer is empty")?;
+    ensure!(frame.meta().kind == FrameKind::Result, "the answer is not a result");
+    let (header, body) = frame.into_parts();
+    Ok((body, *header.body_hash.as_bytes()))
+}
+
+/// Answers with one result.
+pub(super) async fn send_result(
+    mut reply: PullReply,
+    own: WorkerId,
+    round: Round,
+    fragment: FragmentId,
+    body: Bytes,
+    hash: Hash,
+) -> Result<()> {
+    let meta = meta(FrameKind::Result, own, round, fragment, 0);
+    reply.send(&Frame::with_known_hash(meta, body, hash.into())?).await?;
+    Ok(reply.finish().await?)
+}
+
+/// Answers with the state.
+pub(super) async fn send_state(mut reply: PullReply, own: WorkerId, state: HealedState) -> Result<()> {
+    let values = state.buffers.first().map_or(0, |buffer| buffer.len() as u64);
+    let manifest = Manifest {
+        next_round: state.next_round,
+        buffers: state.buffers.len() as u32,
+        values,
+        updates: state.updates,
+    };
+    let body = postcard::to_stdvec(&manifest).context("write a manifest")?;
+    let first = meta(FrameKind::State, own, state.next_round, FragmentId(0), 0);
+    reply.send(&Frame::new(first, body.into())?).await?;
+    for (part, buffer) in (0..).zip(&state.buffers) {
+        for (index, values) in (0..).zip(buffer.chunks(STATE_FRAME_VALUES)) {
+            let body: Bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let meta = meta(FrameKind::State, own, state.next_round, FragmentId(index), part);
+            reply.send(&Frame::new(meta, body)?).await?;
+        }
+    }
+    Ok(reply.finish().await?)
+}
+
+fn meta(kind: FrameKind, sender: WorkerId, round: Round, fragment: FragmentId, part: u32) -> FrameMeta {
+    FrameMeta { kind, generation: Generation(0), round, fragment, sender, weight: 0, part }
+}

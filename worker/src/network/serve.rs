@@ -1,0 +1,137 @@
+//! What peers send to this worker, and ask of it.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use longhaul_common::id::{SiteId, WorkerId};
+use longhaul_proto::frame::FRAME_HEADER_BYTES;
+use longhaul_proto::identity::peer_worker;
+use longhaul_proto::round::{Frame, FrameHeader};
+use longhaul_proto::transport::bulk::{BulkReceiver, PullRequest, ReceiveLimits, ReceivedFrame};
+use quinn::{Connection, Incoming};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use super::Network;
+use super::request::{Request, send_result, send_state};
+use crate::sync::SyncEvent;
+
+/// Connections of peers at a time: a run of hundreds of workers, with room for those that come back.
+const CONNECTIONS_MAX: usize = 1024;
+/// Requests that are answered at a time on one connection.
+const REQUESTS_MAX: usize = 32;
+
+/// Accepts peers until the network is stopped.
+pub(super) async fn accept(network: Arc<Network>) {
+    let (receiver, frames) = BulkReceiver::new(ReceiveLimits::default(), |_| false);
+    network.spawn(pass_on(Arc::clone(&network), frames));
+    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut stopped = network.stopped.subscribe();
+    loop {
+        let incoming = tokio::select! {
+            incoming = network.endpoint.accept() => incoming,
+            _ = stopped.wait_for(|stopped| *stopped) => return,
+        };
+        let Some(incoming) = incoming else { return };
+        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+            incoming.refuse();
+            continue;
+        };
+        let (served_by, receiver) = (Arc::clone(&network), receiver.clone());
+        network.spawn(async move {
+            if let Err(error) = serve(&served_by, receiver, incoming).await {
+                tracing::debug!(reason = format!("{error:#}"), "a peer was turned away");
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// Serves one connection to its end. The handshake has checked that the peer has a certificate of this run; a frame must
+/// name its own sender, and whether that is a member of the generation is the round protocol's to check.
+async fn serve(network: &Arc<Network>, receiver: BulkReceiver, incoming: Incoming) -> Result<()> {
+    let connection = incoming.await.context("shake hands")?;
+    let worker = peer_worker(&connection, network.run).context("read the peer's certificate")?;
+    let receiver = receiver.admitting(move |header| header.meta.sender == worker);
+    tokio::select! {
+        reason = receiver.serve(&connection) => tracing::debug!(peer = %worker, %reason, "a peer's connection ended"),
+        () = answer_requests(network, &connection, worker) => {}
+    }
+    Ok(())
+}
+
+/// Hands frames to the synchroniser, in the order in which they are complete.
+async fn pass_on(network: Arc<Network>, mut frames: mpsc::Receiver<ReceivedFrame>) {
+    while let Some(received) = frames.recv().await {
+        let frame = received.frame();
+        let meta = frame.meta();
+        if network.site_of(meta.sender).is_some_and(|site| site != network.site) {
+            network.progress.received_over_wan((frame.body().len() + FRAME_HEADER_BYTES) as u64);
+        }
+        let Ok(kind) = meta.kind.try_into() else { continue };
+        let header = FrameHeader {
+            kind,
+            generation: meta.generation,
+            round: meta.round,
+            fragment: meta.fragment,
+            weight: meta.weight,
+            site: SiteId(meta.part),
+        };
+        let hash = *frame.header().body_hash.as_bytes();
+        let event = SyncEvent::Frame(Frame { from: meta.sender, header, body: frame.body().clone(), hash });
+        if network.queue.send(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn answer_requests(network: &Arc<Network>, connection: &Connection, worker: WorkerId) {
+    let turns = Arc::new(Semaphore::new(REQUESTS_MAX));
+    while let Ok(turn) = Arc::clone(&turns).acquire_owned().await {
+        let Ok((send, receive)) = connection.accept_bi().await else { return };
+        let answering = Arc::clone(network);
+        network.spawn(async move {
+            let request = PullRequest::read(send, receive, &ReceiveLimits::default()).await;
+            let answered = match request {
+                Ok(request) => answer(&answering, request).await,
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = answered {
+                tracing::debug!(peer = %worker, reason = format!("{error:#}"), "a request was not answered");
+            }
+            drop(turn);
+        });
+    }
+}
+
+async fn answer(network: &Network, pull: PullRequest) -> Result<()> {
+    let PullRequest { request, reply } = pull;
+    let Ok(request) = postcard::from_bytes::<Request>(&request) else {
+        reply.refuse();
+        anyhow::bail!("the request cannot be read");
+    };
+    match request {
+        Request::Result { round, fragment } => {
+            let (answer, found) = oneshot::channel();
+            let ask = SyncEvent::ServeResult { round, fragment, reply: answer };
+            network.queue.send(ask).await.context("the synchroniser is gone")?;
+            match found.await.ok().flatten() {
+                Some((body, hash)) => send_result(reply, network.worker, round, fragment, body, hash).await,
+                None => {
+                    reply.refuse();
+                    Ok(())
+                }
+            }
+        }
+        Request::State => {
+            let (answer, found) = oneshot::channel();
+            network.queue.send(SyncEvent::ServeState { reply: answer }).await.context("the synchroniser is gone")?;
+            match found.await {
+                Ok(state) => send_state(reply, network.worker, state).await,
+                Err(_) => {
+                    reply.refuse();
+                    Ok(())
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! This worker's private state in a checkpoint: the device's vectors, the residuals, and what was trained since the round.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use longhaul_common::id::FragmentId;
+
+use crate::checkpoint::PrivateState;
+use crate::train::message::DeviceState;
+
+const PARAMETERS: &str = "parameters";
+const FIRST_MOMENTS: &str = "first_moments";
+const SECOND_MOMENTS: &str = "second_moments";
+const CARRY: &str = "carry";
+const RESIDUAL: &str = "residual.";
+const UPDATES: &str = "updates";
+const STEPS: &str = "steps";
+
+/// What a worker has that no other has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Saved {
+    /// The device's state.
+    pub state: DeviceState,
+    /// The residuals of the fragments that this worker uploads.
+    pub residuals: BTreeMap<FragmentId, Vec<f32>>,
+    /// Slices that were in no result yet, part of the next contribution.
+    pub carry: Option<Vec<f32>>,
+    /// The stream positions trained on since the checkpoint's last round, by step.
+    pub trained: Vec<Vec<u64>>,
+}
+
+impl Saved {
+    /// As a checkpoint holds it.
+    #[must_use]
+    pub fn into_private(self) -> PrivateState {
+        let DeviceState { parameters, first_moments, second_moments, updates } = self.state;
+        let named = [(PARAMETERS, parameters), (FIRST_MOMENTS, first_moments), (SECOND_MOMENTS, second_moments)];
+        let mut vectors: BTreeMap<String, Arc<[f32]>> =
+            named.into_iter().map(|(name, values)| (name.to_owned(), values.into())).collect();
+        vectors.extend(self.carry.map(|values| (CARRY.to_owned(), values.into())));
+        let residuals = self.residuals.into_iter();
+        vectors.extend(residuals.map(|(fragment, values)| (format!("{RESIDUAL}{}", fragment.0), values.into())));
+        let mut counters = BTreeMap::from([
+            (UPDATES.to_owned(), updates),
+            (STEPS.to_owned(), self.trained.len() as u64),
+        ]);
+        for (step, positions) in self.trained.iter().enumerate() {
+            let named = positions.iter().enumerate();
+            counters.extend(named.map(|(index, position)| (position_name(step as u64, index as u64), *position)));
+        }
+        PrivateState { vectors, counters }
+    }
+
+    /// From a checkpoint; none where something is missing.
+    #[must_use]
+    pub fn from_private(private: &PrivateState) -> Option<Self> {
+        let vector = |name: &str| private.vectors.get(name).map(|values| values.to_vec());
+        let state = DeviceState {
+            parameters: vector(PARAMETERS)?,
+            first_moments: vector(FIRST_MOMENTS)?,
+            second_moments: vector(SECOND_MOMENTS)?,
+            updates: *private.counters.get(UPDATES)?,
+        };
+        let residuals = private.vectors.iter().filter_map(|(name, values)| {
+            let fragment = name.strip_prefix(RESIDUAL)?.parse().ok()?;
+            Some((FragmentId(fragment), values.to_vec()))
+        });
+        let positions_of = |step| {
+            (0..).map_while(|index| private.counters.get(&position_name(step, index)).copied()).collect()
+        };
+        let steps = *private.counters.get(STEPS)?;
+        let trained = (0..steps.min(private.counters.len() as u64)).map(positions_of).collect();
+        Some(Self { state, residuals: residuals.collect(), carry: vector(CARRY), trained })
+    }
+}
+
+fn position_name(step: u64, index: u64) -> String {
+    format!("trained.{step}.{index}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_is_what_comes_back() {
+        let saved = Saved {
+            state: DeviceState {
+                parameters: vec![1.0, 2.0],
+                first_moments: vec![3.0, 4.0],
+                second_moments: vec![5.0, 6.0],
+                updates: 7,
+            },
+            residuals: BTreeMap::from([(FragmentId(3), vec![0.5])]),
+            carry: Some(vec![0.25, 0.0]),
+            trained: vec![vec![9, 8], vec![]],
+        };
+        let mut private = saved.clone().into_private();
+        assert_eq!(Saved::from_private(&private), Some(saved));
+        private.vectors.remove(SECOND_MOMENTS);
+        assert_eq!(Saved::from_private(&private), None);
+    }
+}
