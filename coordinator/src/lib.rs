@@ -1,2 +1,4 @@
 //! The coordinator of a run.
 #![forbid(unsafe_code)]
+
+pub mod run;
