@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use longhaul_common::id::{Generation, Round, SiteId, WorkerId};
+use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_proto::control::message::{GenerationStart, Settled, ToWorker};
 
@@ -126,7 +126,7 @@ impl Run {
         let outcome = settle(&settling.answers, self.layout().count(), old.until);
         let (open_round, first_round) = (outcome.settlement.open_round, outcome.first_round);
         let until = if self.drain_is_due() { first_round } else { old.until };
-        self.lose_shares(&outcome, &settling.participants);
+        self.lose_shares(&old.membership, &outcome, &settling.participants);
 
         let joins =
             |peer: &Peer| peer.standing == Standing::Ready && first_round < until && !self.state.drain;
@@ -150,25 +150,28 @@ impl Run {
     }
 
     /// Whatever was given out for rounds up to the next generation's first, to workers that are no longer there, is
-    /// lost, unless their contribution is in the open round's result already.
-    fn lose_shares(&mut self, outcome: &Outcome, survivors: &BTreeSet<WorkerId>) {
+    /// lost, unless their contribution is in the open round's result already. So is what was late of theirs.
+    fn lose_shares(&mut self, old: &Membership, outcome: &Outcome, survivors: &BTreeSet<WorkerId>) {
         let open = outcome.settlement.open_round;
+        let site_of = |worker: &WorkerId| self.state.workers.get(worker).map(|known| known.site);
+        let counted =
+            |worker: &WorkerId| site_of(worker).is_some_and(|site| outcome.counted_sites.contains(&site));
+        let mut lost = Vec::new();
         for round in (open.0..outcome.first_round.0).map(Round) {
-            let departed: Vec<WorkerId> = self
-                .state
-                .ledger
-                .workers_in(round)
-                .iter()
-                .filter(|worker| !survivors.contains(worker))
-                .copied()
-                .collect();
-            for worker in departed {
-                let site: Option<SiteId> = self.state.workers.get(&worker).map(|known| known.site);
-                let counted = round == open && site.is_some_and(|site| outcome.counted_sites.contains(&site));
-                if !counted {
-                    self.state.ledger.lose(round, worker);
-                }
+            let departed =
+                self.state.ledger.workers_in(round).iter().filter(|worker| !survivors.contains(worker));
+            let uncounted = departed.filter(|worker| !(round == open && counted(worker)));
+            lost.extend(uncounted.map(|&worker| (round, worker)));
+        }
+        for worker in old.members().iter().map(|member| member.worker).filter(|w| !survivors.contains(w)) {
+            if counted(&worker) && self.state.ledger.workers_in(open).contains(&worker) {
+                self.state.late.counted(worker);
+            } else {
+                lost.extend(self.state.late.departed(worker, open, self.state.ledger.through()));
             }
+        }
+        for (round, worker) in lost {
+            self.state.ledger.lose(round, worker);
         }
     }
 

@@ -12,6 +12,7 @@ use longhaul_proto::control::message::{CheckpointReport, Heartbeat, RoundReport,
 use super::command::{Command, Notice, Record, Severity};
 use super::event::{ConnectionId, Event};
 use super::generation::Settling;
+use super::late::Share;
 use super::parity::Parity;
 use super::peer::{Peer, Standing};
 use super::prepare::Preparing;
@@ -213,17 +214,15 @@ impl Run {
         }
         peer.next_round = peer.next_round.max(Some(report.round.next()));
         peer.state_hash = Some(report.state_hash);
-        let mut lost = false;
-        for &round in report.skipped.iter().take(SKIPPED_MAX) {
-            lost |= self.state.ledger.lose(round, worker);
-        }
+        let lost = report.skipped.iter().take(SKIPPED_MAX).map(|&round| (round, worker)).collect();
+        self.lose(lost);
         self.summaries.push(worker, &report);
         let members = self.present_members();
         if let Some(verdict) = self.parity.report(report.round, worker, report.state_hash, &members) {
             self.mend_parity(&verdict);
         }
         self.count_rounds();
-        if lost || self.now >= self.persisted_at + Duration::from_millis(PROGRESS_PERSIST_INTERVAL_MS) {
+        if self.now >= self.persisted_at + Duration::from_millis(PROGRESS_PERSIST_INTERVAL_MS) {
             self.persist();
         }
     }
@@ -235,12 +234,26 @@ impl Run {
         let applied = members.map(|peer| peer.next_round.unwrap_or(through)).min().unwrap_or(through);
         self.state.ledger.count_through(applied);
         for summary in self.summaries.take_through(applied) {
+            let site_of = |&worker: &WorkerId| Some((worker, self.state.workers.get(&worker)?.site));
+            let workers: Vec<_> =
+                self.state.ledger.workers_in(summary.round).iter().filter_map(site_of).collect();
+            let lost = self.state.late.applied(summary.round, &workers, &summary.sites);
+            self.lose(lost);
             let rounds = self.schedule.rounds();
             let (done, every) = (summary.round.0 + 1, rounds.div_ceil(PROGRESS_NOTICES));
             if done.is_multiple_of(every) || done == rounds || summary.validation_loss.is_some() {
                 self.notice(Severity::Info, None, progress_line(&self.schedule, &summary));
             }
             self.commands.push(Command::Persist(Record::Round(summary)));
+        }
+    }
+
+    /// Shares that do not count; durable at once, as nobody says it again.
+    pub(super) fn lose(&mut self, shares: Vec<Share>) {
+        let lost =
+            shares.into_iter().filter(|&(round, worker)| self.state.ledger.lose(round, worker)).count();
+        if lost > 0 {
+            self.persist();
         }
     }
 

@@ -6,6 +6,7 @@ mod admit;
 mod command;
 mod event;
 mod generation;
+mod late;
 mod ledger;
 mod machine;
 mod parity;

@@ -165,7 +165,7 @@ impl Run {
             preparing.participants.iter().all(|worker| self.peers.get(worker).is_some_and(agrees));
         if all_agree {
             // With those who came meanwhile and have healed already.
-            self.begin_first(&reference, donors.into_iter().collect());
+            self.begin_first(&reference, donors.into_iter().collect(), &preparing.sources);
         }
     }
 
@@ -224,10 +224,23 @@ impl Run {
         }
     }
 
-    fn begin_first(&mut self, reference: &Ready, participants: BTreeSet<WorkerId>) {
+    fn begin_first(
+        &mut self,
+        reference: &Ready,
+        participants: BTreeSet<WorkerId>,
+        sources: &BTreeSet<WorkerId>,
+    ) {
         let first_round = reference.next_round;
         // The start was chosen among those that the ledger reaches.
         self.state.ledger.cut_back(first_round);
+        let private = |(&worker, peer): (&WorkerId, &Peer)| {
+            let offer = offer_of(peer, first_round, reference.state_hash)?;
+            (offer.private && sources.contains(&worker)).then_some(worker)
+        };
+        let keepers = self.peers.iter().filter_map(private).collect();
+        for (round, worker) in self.state.late.cut_back(first_round, &keepers) {
+            self.state.ledger.lose(round, worker);
+        }
         self.state.ledger.assign(first_round, participants.iter().copied().collect());
         self.parity.cut_back(first_round);
         self.summaries.cut_back(first_round);

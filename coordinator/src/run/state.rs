@@ -8,6 +8,7 @@ use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_proto::control::message::{CheckpointReport, GenerationStart, Hash};
 use serde::{Deserialize, Serialize};
 
+use super::late::Late;
 use super::ledger::Ledger;
 use super::progress::Totals;
 
@@ -46,6 +47,8 @@ pub struct State {
     pub announced: Generation,
     /// Which samples count.
     pub ledger: Ledger,
+    /// Which of them wait in a residual.
+    pub late: Late,
     /// What all members must agree on; none before the first generation.
     pub facts: Option<Facts>,
     /// Sums over all workers, past and present.
@@ -102,6 +105,7 @@ impl State {
             generation: None,
             announced: Generation(0),
             ledger: Ledger::new(config.round_schedule(), u64::from(config.train.batch)),
+            late: Late::default(),
             facts: None,
             totals: Totals::default(),
             checkpoints: Vec::new(),
