@@ -2,3 +2,4 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod identity;

@@ -1,3 +1,29 @@
-//! The conversation between a worker and the coordinator.
+//! The conversation between a worker and the coordinator. `docs/identity.md` is the design of all but the messages.
 
+mod channel;
+mod close;
+mod desk;
+mod door;
+mod enrol;
+mod enrol_client;
+mod enrol_server;
+mod frame;
+mod hello;
 pub mod message;
+mod wire;
+
+pub use channel::{
+    ControlError, ControlReceiver, ControlSender, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, SendError, accept,
+    open,
+};
+pub use close::CloseCode;
+pub use desk::{EnrolDesk, EnrolState, TOKENS_MAX, TooManyTokens, Visitor, WORKERS_MAX, WorkerRecord};
+pub use door::{Applicant, Door, DoorError, Guest, STRANGER_WINDOW_BYTES, UNAUTHENTICATED_CONNECTIONS_MAX};
+pub use enrol::{ENROL_DEADLINE, EnrolRefusal, EnrolReply, EnrolRequest, Grounds, SITE_NAME_BYTES_MAX};
+pub use enrol_client::{EnrolError, enrol, renew};
+pub use enrol_server::{ServeEnrolError, serve_enrol};
+pub use frame::{FRAME_GRACE, FRAME_RATE_BYTES_PER_S_MIN, FrameError};
+pub use hello::{HELLO_DEADLINE, Hello, HelloError, SOFTWARE_BYTES_MAX};
+pub use wire::{
+    CONTROL_FRAME_BYTES_MAX, ControlMessage, DecodeError, REPORT_FRAME_BYTES_MAX, decode, encode,
+};

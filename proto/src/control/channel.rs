@@ -1,0 +1,223 @@
+//! Typed messages over one bidirectional stream.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::{Connection, ConnectionError, RecvStream, SendStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::frame::FrameReader;
+use super::hello::{self, HELLO_DEADLINE};
+use super::{CloseCode, ControlMessage, DecodeError, FrameError, Hello, HelloError, decode, encode};
+
+/// Messages that wait to be sent on one channel. A session says a few a second, so a queue of this length means that
+/// the peer has not taken any for a minute.
+pub const QUEUE_MESSAGES_MAX: usize = 256;
+
+/// Bytes that wait to be sent on one channel: two of the longest messages.
+pub const QUEUE_BYTES_MAX: usize = 2 * super::CONTROL_FRAME_BYTES_MAX;
+
+/// How long the last bytes may take to reach the peer before this side hangs up.
+const FAREWELL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Why nothing more is heard, or was said, on a channel. The connection is closed then.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The connection is closed; the peer's reason is in it.
+    #[error("the connection is closed: {0}")]
+    Connection(#[from] ConnectionError),
+    /// The conversation did not begin.
+    #[error(transparent)]
+    Hello(#[from] HelloError),
+    /// The peer's frames are not as they should be.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// A frame of the peer is no message.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+/// Why a message was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The queue is full; the connection is now closed with [`CloseCode::TooSlow`].
+    #[error("the peer takes messages too slowly")]
+    TooSlow,
+    /// The connection is closed.
+    #[error("the connection is closed")]
+    Closed,
+    /// The message is longer than its type allows.
+    #[error("a message of {bytes} bytes exceeds the limit of {bytes_max}")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// postcard cannot write it.
+    #[error("the message cannot be written: {0}")]
+    Encode(#[from] postcard::Error),
+}
+
+/// Opens the stream and says hello: the worker's part.
+///
+/// # Errors
+/// [`ControlError`]; the connection is closed then.
+pub async fn open<S: ControlMessage, R: ControlMessage>(
+    connection: &Connection,
+) -> Result<(ControlSender<S>, ControlReceiver<R>), ControlError> {
+    let (sink, source) = connection.open_bi().await?;
+    begin(connection, sink, source).await
+}
+
+/// Waits for the stream and says hello: the coordinator's part.
+///
+/// # Errors
+/// [`ControlError`]; the connection is closed then.
+pub async fn accept<S: ControlMessage, R: ControlMessage>(
+    connection: &Connection,
+) -> Result<(ControlSender<S>, ControlReceiver<R>), ControlError> {
+    let Ok(stream) = timeout(HELLO_DEADLINE, connection.accept_bi()).await else {
+        let silent = HelloError::Silent;
+        CloseCode::Protocol.close(connection, &silent.to_string());
+        return Err(silent.into());
+    };
+    let (sink, source) = stream?;
+    begin(connection, sink, source).await
+}
+
+async fn begin<S: ControlMessage, R: ControlMessage>(
+    connection: &Connection,
+    mut sink: SendStream,
+    mut source: RecvStream,
+) -> Result<(ControlSender<S>, ControlReceiver<R>), ControlError> {
+    if let Err(error) = hello::exchange(Hello::ours(), &mut sink, &mut source).await {
+        let code = match error {
+            HelloError::Version { .. } => CloseCode::Version,
+            _ => CloseCode::Protocol,
+        };
+        // The peer should read this side's hello before the close overtakes it.
+        farewell(&mut sink).await;
+        let closed = connection.close_reason();
+        code.close(connection, &error.to_string());
+        return Err(match (error, closed) {
+            (HelloError::Stream(_), Some(reason)) => reason.into(),
+            (error, _) => error.into(),
+        });
+    }
+    let frames = FrameReader::new(source, R::BYTES_MAX);
+    let receiver = ControlReceiver { connection: connection.clone(), frames, message: PhantomData };
+    Ok((ControlSender::spawn(connection.clone(), sink), receiver))
+}
+
+/// Ends a stream and waits until the peer has all of it, but not for ever.
+async fn farewell(sink: &mut SendStream) {
+    if sink.finish().is_ok() {
+        // Whether it has come to an end or not, the caller hangs up next.
+        let _ = timeout(FAREWELL_DEADLINE, sink.stopped()).await;
+    }
+}
+
+/// The sending half. Messages are queued, so that whoever decides never waits for a network.
+///
+/// When it is dropped, what is queued is still sent, as long as the connection lives.
+#[derive(Debug)]
+pub struct ControlSender<T> {
+    connection: Connection,
+    queue: mpsc::Sender<Bytes>,
+    queued_bytes: Arc<AtomicUsize>,
+    writer: JoinHandle<()>,
+    message: PhantomData<fn(T)>,
+}
+
+impl<T: ControlMessage> ControlSender<T> {
+    fn spawn(connection: Connection, sink: SendStream) -> Self {
+        let (queue, queued) = mpsc::channel(QUEUE_MESSAGES_MAX);
+        let queued_bytes = Arc::new(AtomicUsize::new(0));
+        let writer = tokio::spawn(write(sink, queued, queued_bytes.clone()));
+        Self { connection, queue, queued_bytes, writer, message: PhantomData }
+    }
+
+    /// Queues a message. Never waits: if the queue is full, the connection is closed, as a peer that does not keep up
+    /// must come back and catch up.
+    ///
+    /// # Errors
+    /// [`SendError`]; the message will not arrive.
+    pub fn send(&self, message: &T) -> Result<(), SendError> {
+        let body = Bytes::from(encode(message)?);
+        let bytes = body.len();
+        if bytes > T::BYTES_MAX {
+            return Err(SendError::TooLong { bytes, bytes_max: T::BYTES_MAX });
+        }
+        if self.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX {
+            return Err(self.give_up());
+        }
+        self.queue.try_send(body).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => self.give_up(),
+            mpsc::error::TrySendError::Closed(_) => SendError::Closed,
+        })
+    }
+
+    /// Sends what is queued, waits until the peer has it (but a few seconds at most), and ends the stream.
+    pub async fn finish(self) {
+        drop(self.queue);
+        let mut writer = self.writer;
+        if timeout(2 * FAREWELL_DEADLINE, &mut writer).await.is_err() {
+            writer.abort();
+        }
+    }
+
+    fn give_up(&self) -> SendError {
+        CloseCode::TooSlow.close(&self.connection, &SendError::TooSlow.to_string());
+        SendError::TooSlow
+    }
+}
+
+/// Writes frames as they are queued, until the queue or the stream ends.
+async fn write(mut sink: SendStream, mut queued: mpsc::Receiver<Bytes>, queued_bytes: Arc<AtomicUsize>) {
+    while let Some(body) = queued.recv().await {
+        let bytes = body.len();
+        // `send` has checked it against a limit far below 4 GiB.
+        let head = Bytes::copy_from_slice(&(bytes as u32).to_le_bytes());
+        if sink.write_all_chunks(&mut [head, body]).await.is_err() {
+            // The connection is lost, which the receiving half reports.
+            return;
+        }
+        queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+    farewell(&mut sink).await;
+}
+
+/// The receiving half.
+pub struct ControlReceiver<T> {
+    connection: Connection,
+    frames: FrameReader<RecvStream>,
+    message: PhantomData<fn() -> T>,
+}
+
+impl<T: ControlMessage> ControlReceiver<T> {
+    /// The next message. None: the peer has ended the conversation. May stand in a `select!`: it can be dropped at any
+    /// await without losing a byte.
+    ///
+    /// # Errors
+    /// [`ControlError`]; the connection is closed then.
+    pub async fn receive(&mut self) -> Result<Option<T>, ControlError> {
+        let received = match self.frames.next().await {
+            Ok(Some(frame)) => decode(&frame).map(Some).map_err(ControlError::from),
+            Ok(None) => Ok(None),
+            Err(error) => match self.connection.close_reason() {
+                Some(reason) => Err(reason.into()),
+                None => Err(error.into()),
+            },
+        };
+        if let Err(error) = &received {
+            CloseCode::Protocol.close(&self.connection, &error.to_string());
+        }
+        received
+    }
+}

@@ -1,0 +1,132 @@
+//! Where the coordinator's connections come in.
+
+use std::sync::Arc;
+
+use longhaul_common::id::{RunId, WorkerId};
+use quinn::crypto::rustls::HandshakeData;
+use quinn::{Connection, ConnectionError, Incoming, TransportConfig, VarInt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use super::{CloseCode, ENROL_DEADLINE};
+use crate::identity::{ALPN_CONTROL, ALPN_ENROL, PeerError, peer_worker};
+
+/// Connections of peers that have not shown who they are, handshakes included. With [`STRANGER_WINDOW_BYTES`] they hold
+/// 32 MiB at most; a whole cluster that starts at once gets in by trying again.
+pub const UNAUTHENTICATED_CONNECTIONS_MAX: usize = 128;
+
+/// What a peer may send on its one stream before somebody reads it, in bytes: 256 KiB, which passes reports at
+/// megabytes a second over the longest links.
+pub const STRANGER_WINDOW_BYTES: u32 = 256 << 10;
+
+/// Lets workers of the run in, strangers only as far as the enrolment desk, and not too many of those at a time.
+/// Clones share the count.
+#[derive(Clone, Debug)]
+pub struct Door {
+    run: RunId,
+    strangers: Arc<Semaphore>,
+}
+
+/// Somebody who came through the door.
+#[derive(Debug)]
+pub enum Guest {
+    /// With a certificate of this run, for the control channel. Whether it is still welcome is for the caller to check.
+    Worker {
+        /// Whom the certificate names.
+        worker: WorkerId,
+        /// The connection; [`super::accept`] comes next.
+        connection: Connection,
+    },
+    /// To enrol: [`super::serve_enrol`] comes next.
+    Applicant(Applicant),
+}
+
+/// A connection on which one request to enrol may be made.
+#[derive(Debug)]
+pub struct Applicant {
+    pub(super) connection: Connection,
+    /// Whom its certificate names, if it showed one: then it is here to renew it.
+    pub(super) worker: Option<WorkerId>,
+    /// When the connection is closed, wherever the conversation is.
+    pub(super) deadline: Instant,
+    /// Its place among the strangers.
+    pub(super) _place: OwnedSemaphorePermit,
+}
+
+/// Why somebody was turned away.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorError {
+    /// There are [`UNAUTHENTICATED_CONNECTIONS_MAX`] strangers inside.
+    #[error("too many strangers at a time")]
+    Busy,
+    /// The handshake came to nothing.
+    #[error("the handshake failed: {0}")]
+    Handshake(#[from] ConnectionError),
+    /// The handshake took too long.
+    #[error("the handshake took too long")]
+    Slow,
+    /// It asked to prove its address first; nothing is wrong.
+    #[error("the peer was asked to prove its address")]
+    Retried,
+    /// It wants the control channel, and is no worker of this run.
+    #[error(transparent)]
+    Stranger(#[from] PeerError),
+}
+
+impl Door {
+    /// The door of a run's coordinator.
+    #[must_use]
+    pub fn new(run: RunId) -> Self {
+        Self { run, strangers: Arc::new(Semaphore::new(UNAUTHENTICATED_CONNECTIONS_MAX)) }
+    }
+
+    /// Bounds what peers of the coordinator may make it hold: one stream, and [`STRANGER_WINDOW_BYTES`] on it.
+    pub fn limit(&self, transport: &mut TransportConfig) {
+        transport
+            .max_concurrent_bidi_streams(VarInt::from_u32(1))
+            .max_concurrent_uni_streams(VarInt::from_u32(0))
+            .datagram_receive_buffer_size(None)
+            .stream_receive_window(VarInt::from_u32(STRANGER_WINDOW_BYTES))
+            .receive_window(VarInt::from_u32(STRANGER_WINDOW_BYTES));
+    }
+
+    /// Completes a handshake and looks at the certificate. Waits for the peer, so each call belongs in a task of its own.
+    ///
+    /// # Errors
+    /// [`DoorError`]; the connection is closed then.
+    pub async fn admit(&self, incoming: Incoming) -> Result<Guest, DoorError> {
+        let deadline = Instant::now() + ENROL_DEADLINE;
+        let Ok(place) = self.strangers.clone().try_acquire_owned() else {
+            incoming.refuse();
+            return Err(DoorError::Busy);
+        };
+        // Under pressure an address must be proved before it costs a handshake, so forged ones cost nothing.
+        let crowded = self.strangers.available_permits() < UNAUTHENTICATED_CONNECTIONS_MAX / 2;
+        if crowded && incoming.may_retry() && !incoming.remote_address_validated() {
+            return match incoming.retry() {
+                Ok(()) => Err(DoorError::Retried),
+                Err(error) => {
+                    error.into_incoming().refuse();
+                    Err(DoorError::Busy)
+                }
+            };
+        }
+        let connection = timeout_at(deadline, incoming.accept()?).await.map_err(|_| DoorError::Slow)??;
+        let worker = peer_worker(&connection, self.run);
+        if alpn(&connection).as_deref() == Some(ALPN_CONTROL) {
+            return match worker {
+                Ok(worker) => Ok(Guest::Worker { worker, connection }),
+                Err(error) => {
+                    CloseCode::Stranger.close(&connection, &error.to_string());
+                    Err(error.into())
+                }
+            };
+        }
+        debug_assert_eq!(alpn(&connection).as_deref(), Some(ALPN_ENROL), "the TLS configuration offers two");
+        Ok(Guest::Applicant(Applicant { connection, worker: worker.ok(), deadline, _place: place }))
+    }
+}
+
+fn alpn(connection: &Connection) -> Option<Vec<u8>> {
+    connection.handshake_data()?.downcast::<HandshakeData>().ok()?.protocol
+}

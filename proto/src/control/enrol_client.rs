@@ -1,0 +1,172 @@
+//! How a worker gets a certificate.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{ClientConfig, ConnectError, Connection, ConnectionError, Endpoint, TransportErrorCode};
+use rustls::pki_types::CertificateDer;
+use tokio::time::timeout;
+
+use super::{
+    CloseCode, ControlError, ENROL_DEADLINE, EnrolRefusal, EnrolReply, EnrolRequest, Grounds, HelloError,
+    open,
+};
+use crate::identity::{
+    AuthorityError, COORDINATOR_OF_ANY_RUN, Exporter, ExporterError, Fingerprint, Identity, IdentityError,
+    PeerName, TlsError, Token, WorkerKey, enrol_client, renew_client,
+};
+
+/// TLS alert `unknown_ca` (RFC 8446 §6.2).
+const ALERT_UNKNOWN_CA: u8 = 48;
+
+/// Why a worker did not get a certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrolError {
+    /// The coordinator at this address is not the token's.
+    #[error("the coordinator at {address} is not the one that made the token")]
+    WrongCoordinator {
+        /// Who was dialled.
+        address: SocketAddr,
+    },
+    /// The coordinator said no.
+    #[error("the coordinator refuses: {0}")]
+    Refused(EnrolRefusal),
+    /// The address cannot be dialled.
+    #[error("{address} cannot be dialled: {source}")]
+    Dial {
+        /// Who was to be dialled.
+        address: SocketAddr,
+        /// Why not.
+        source: ConnectError,
+    },
+    /// Nobody answered, or the connection was lost.
+    #[error("no connection to the coordinator: {0}")]
+    Connection(#[from] ConnectionError),
+    /// The conversation failed.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The coordinator did not answer in time.
+    #[error("the coordinator did not answer within {} s", ENROL_DEADLINE.as_secs())]
+    Slow,
+    /// The conversation ended without an answer.
+    #[error("the coordinator hung up without an answer")]
+    NoReply,
+    /// What was issued is not what was asked for.
+    #[error("the coordinator issued a certificate that is of no use: {0}")]
+    Issued(#[from] IdentityError),
+    /// A key could not be made.
+    #[error(transparent)]
+    Key(#[from] AuthorityError),
+    /// TLS could not be set up.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// There is nothing to bind the proof to.
+    #[error(transparent)]
+    Exporter(#[from] ExporterError),
+}
+
+impl EnrolError {
+    /// Whether trying again, with the same token or identity, is of no use.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::WrongCoordinator { .. } | Self::Refused(_) | Self::Issued(_) => true,
+            Self::Control(ControlError::Hello(HelloError::Version { .. })) => true,
+            Self::Connection(error) | Self::Control(ControlError::Connection(error)) => {
+                closed_with(error, CloseCode::Version)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Enrols with a token. The key is made here and stays here.
+///
+/// # Errors
+/// [`EnrolError`]; [`EnrolError::is_final`] says whether to try again.
+pub async fn enrol(
+    endpoint: &Endpoint,
+    coordinator: SocketAddr,
+    token: &Token,
+    site: &str,
+) -> Result<Identity, EnrolError> {
+    let conversation = async {
+        let tls = enrol_client(token.authority)?;
+        let connection = dial(endpoint, coordinator, tls, COORDINATOR_OF_ANY_RUN).await?;
+        let exporter = Exporter::of(&connection)?;
+        let prove =
+            |request: &[u8]| Grounds::Token { id: token.id, proof: token.secret.prove(&exporter, request) };
+        ask(&connection, prove, site, token.authority).await
+    };
+    timeout(ENROL_DEADLINE, conversation).await.unwrap_or(Err(EnrolError::Slow))
+}
+
+/// Gets a new certificate, for a new key, on the strength of one that has not expired.
+///
+/// # Errors
+/// [`EnrolError`]; [`EnrolError::is_final`] says whether to try again.
+pub async fn renew(
+    endpoint: &Endpoint,
+    coordinator: SocketAddr,
+    identity: &Identity,
+    site: &str,
+) -> Result<Identity, EnrolError> {
+    let conversation = async {
+        let name = PeerName::Coordinator.in_run(identity.run());
+        let connection = dial(endpoint, coordinator, renew_client(identity)?, &name).await?;
+        ask(&connection, |_| Grounds::Renewal, site, Fingerprint::of(identity.authority())).await
+    };
+    timeout(ENROL_DEADLINE, conversation).await.unwrap_or(Err(EnrolError::Slow))
+}
+
+async fn dial(
+    endpoint: &Endpoint,
+    address: SocketAddr,
+    tls: Arc<QuicClientConfig>,
+    name: &str,
+) -> Result<Connection, EnrolError> {
+    let connecting = endpoint
+        .connect_with(ClientConfig::new(tls), address, name)
+        .map_err(|source| EnrolError::Dial { address, source })?;
+    connecting.await.map_err(|error| match error {
+        ConnectionError::TransportError(ref cause)
+            if cause.code == TransportErrorCode::crypto(ALERT_UNKNOWN_CA) =>
+        {
+            EnrolError::WrongCoordinator { address }
+        }
+        error => EnrolError::Connection(error),
+    })
+}
+
+/// Asks for a certificate for a new key, and looks at what comes.
+async fn ask(
+    connection: &Connection,
+    grounds: impl FnOnce(&[u8]) -> Grounds,
+    site: &str,
+    authority: Fingerprint,
+) -> Result<Identity, EnrolError> {
+    let key = WorkerKey::generate()?;
+    let request = key.request()?;
+    let (sender, mut receiver) = open::<EnrolRequest, EnrolReply>(connection).await?;
+    let message = EnrolRequest { grounds: grounds(&request), request, site: site.to_owned() };
+    // If it is not taken, the connection is closed, and the receiving half says why.
+    let _ = sender.send(&message);
+    let reply = receiver.receive().await?.ok_or(EnrolError::NoReply)?;
+    sender.finish().await;
+    CloseCode::Done.close(connection, "");
+    match reply {
+        EnrolReply::Refused(refusal) => Err(EnrolError::Refused(refusal)),
+        EnrolReply::Admitted { certificate, authority: issuer } => {
+            let issuer = CertificateDer::from(issuer);
+            if Fingerprint::of(&issuer) != authority {
+                return Err(IdentityError::NoAuthority.into());
+            }
+            Ok(Identity::new(certificate.into(), issuer, key.to_pkcs8())?)
+        }
+    }
+}
+
+fn closed_with(error: &ConnectionError, code: CloseCode) -> bool {
+    matches!(error, ConnectionError::ApplicationClosed(close) if close.error_code == code.into())
+}

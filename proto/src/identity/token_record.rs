@@ -1,0 +1,144 @@
+//! A token as the coordinator knows it.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Exporter, Proof, Secret, Token, TokenId};
+
+/// A token that was given out, with what limits it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TokenRecord {
+    /// Its public name.
+    pub id: TokenId,
+    /// What must be proved.
+    pub secret: Secret,
+    /// From this second on (Unix time) it is refused.
+    pub expires_at_unix_s: u64,
+    /// Workers that may still enrol with it; none: any number.
+    pub uses_left: Option<u32>,
+    /// Taken back by the user.
+    pub revoked: bool,
+}
+
+/// Why a token does not let somebody in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum TokenRefusal {
+    /// No token has this id.
+    #[error("the coordinator does not know this token: it may be another run's")]
+    Unknown,
+    /// The proof was not made with the token's secret.
+    #[error("the token's secret is wrong")]
+    WrongSecret,
+    /// The user took it back.
+    #[error("the token was revoked: ask for a new one")]
+    Revoked,
+    /// Its time is over.
+    #[error("the token has expired: ask for a new one")]
+    Expired,
+    /// As many workers as it allows have enrolled.
+    #[error("the token was used as often as it allows: ask for a new one")]
+    UsedUp,
+}
+
+impl TokenRecord {
+    /// The record of a new token.
+    #[must_use]
+    pub fn new(token: &Token, expires_at_unix_s: u64, uses_left: Option<u32>) -> Self {
+        Self { id: token.id, secret: token.secret.clone(), expires_at_unix_s, uses_left, revoked: false }
+    }
+
+    /// Whether a proof, made in the TLS session of `exporter` for a certificate request, lets a worker in.
+    ///
+    /// # Errors
+    /// [`TokenRefusal`]. Only somebody who knows the secret learns that a token is revoked, expired or used up.
+    pub fn verify(
+        &self,
+        proof: &Proof,
+        exporter: &Exporter,
+        request: &[u8],
+        now_unix_s: u64,
+    ) -> Result<(), TokenRefusal> {
+        if !self.secret.made(proof, exporter, request) {
+            Err(TokenRefusal::WrongSecret)
+        } else if self.revoked {
+            Err(TokenRefusal::Revoked)
+        } else if now_unix_s >= self.expires_at_unix_s {
+            Err(TokenRefusal::Expired)
+        } else if self.uses_left == Some(0) {
+            Err(TokenRefusal::UsedUp)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Counts one use.
+    pub fn count_use(&mut self) {
+        self.uses_left = self.uses_left.map(|left| left.saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Authority, Fingerprint};
+    use super::*;
+    use longhaul_common::id::RunId;
+
+    const REQUEST: &[u8] = b"a certificate request";
+
+    fn case() -> (Token, TokenRecord, Exporter) {
+        let token = Token::create(Fingerprint([0; 32])).unwrap();
+        let record = TokenRecord::new(&token, 1000, Some(2));
+        (token, record, Exporter::from([9; 32]))
+    }
+
+    #[test]
+    fn the_right_proof_lets_in_until_the_second_of_expiry() {
+        let (token, record, exporter) = case();
+        let proof = token.secret.prove(&exporter, REQUEST);
+        assert_eq!(record.verify(&proof, &exporter, REQUEST, 999), Ok(()));
+        assert_eq!(record.verify(&proof, &exporter, REQUEST, 1000), Err(TokenRefusal::Expired));
+    }
+
+    #[test]
+    fn a_proof_holds_for_one_session_and_one_request_only() {
+        let (token, record, exporter) = case();
+        let proof = token.secret.prove(&exporter, REQUEST);
+        let other_session = record.verify(&proof, &Exporter::from([8; 32]), REQUEST, 0);
+        let other_request = record.verify(&proof, &exporter, b"another", 0);
+        assert_eq!([other_session, other_request], [Err(TokenRefusal::WrongSecret); 2]);
+    }
+
+    #[test]
+    fn a_token_lets_in_as_often_as_it_says() {
+        let (token, mut record, exporter) = case();
+        let proof = token.secret.prove(&exporter, REQUEST);
+        for _ in 0..2 {
+            assert_eq!(record.verify(&proof, &exporter, REQUEST, 0), Ok(()));
+            record.count_use();
+        }
+        assert_eq!(record.verify(&proof, &exporter, REQUEST, 0), Err(TokenRefusal::UsedUp));
+    }
+
+    #[test]
+    fn only_who_knows_the_secret_learns_what_became_of_a_token() {
+        let (token, mut record, exporter) = case();
+        record.revoked = true;
+        let proof = token.secret.prove(&exporter, REQUEST);
+        assert_eq!(record.verify(&proof, &exporter, REQUEST, 0), Err(TokenRefusal::Revoked));
+        assert_eq!(record.verify(&[0; 32], &exporter, REQUEST, 0), Err(TokenRefusal::WrongSecret));
+    }
+
+    #[test]
+    fn the_proof_is_the_golden_one() {
+        // hmac.new(b"sixteen bytes!!!", b"longhaul enrol v1" + bytes([9] * 32) + blake3(REQUEST), sha256) in Python.
+        let proof = Secret(*b"sixteen bytes!!!").prove(&Exporter::from([9; 32]), REQUEST);
+        let hex: String = proof.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "39a8f03b2af99a03f06d7af9a7e23a6fbb64ff7e134b57c804510b4088ba0a2c");
+    }
+
+    #[test]
+    fn tokens_of_one_authority_share_nothing_but_its_fingerprint() {
+        let authority = Authority::create(RunId([1; 16]), 0).unwrap().fingerprint();
+        let (one, other) = (Token::create(authority).unwrap(), Token::create(authority).unwrap());
+        assert!(one.id != other.id && one.secret.0 != other.secret.0 && one.authority == other.authority);
+    }
+}
