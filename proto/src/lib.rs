@@ -2,4 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod frame;
 pub mod identity;
+pub mod transport;

@@ -1,0 +1,16 @@
+//! QUIC between workers over long, lossy links: settings, congestion control, sockets, and bulk transfer.
+//!
+//! The design and its reasons are in `docs/transport.md` of this crate.
+
+pub mod bulk;
+mod config;
+pub mod congestion;
+mod endpoint;
+mod socket;
+
+pub use config::{
+    IDLE_TIMEOUT_MS, INITIAL_WINDOW_BYTES, KEEP_ALIVE, RECEIVE_WINDOW_BYTES, REQUEST_STREAMS_MAX,
+    SEND_WINDOW_BYTES, STREAM_RECEIVE_WINDOW_BYTES, transport_config,
+};
+pub use endpoint::{EndpointError, client_config, endpoint, server_config};
+pub use socket::{BindError, SOCKET_BUFFER_BYTES, SocketBuffers, bind_udp};

@@ -1,0 +1,20 @@
+//! Bulk frames over a connection.
+//!
+//! A frame has a unidirectional stream of its own ([`BulkSender`], [`BulkReceiver`]): lost packets of one frame
+//! do not hold up another, and the peer's refusal of one frame ends that frame only. A pull is a bidirectional
+//! stream: a small request, then frames one after another ([`pull`], [`PullRequest`]).
+
+mod limits;
+mod pull;
+mod receiver;
+mod sender;
+mod stream;
+
+pub use limits::{
+    BULK_FRAMES_QUEUED_MAX, BULK_PRIORITY, BULK_RECEIVE_BYTES_MAX, BULK_STREAMS_MAX, CONTROL_PRIORITY,
+    FRAME_DEADLINE, PULL_REQUEST_BYTES_MAX, ReceiveLimits, STALL_DEADLINE,
+};
+pub use pull::{PullReply, PullRequest, PullResponse, pull};
+pub use receiver::{BulkReceiver, ReceivedFrame};
+pub use sender::{BulkSender, SendError};
+pub use stream::ReceiveError;

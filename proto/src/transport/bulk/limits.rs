@@ -1,0 +1,52 @@
+//! Bounds of bulk transfer.
+
+use std::time::Duration;
+
+use quinn::VarInt;
+
+/// Frames on their way at once per connection. Eight streams of 2 MiB keep a link of 500 Mbit/s and 80 ms full
+/// (5 MB); a few more bridge the gap when one ends.
+pub const BULK_STREAMS_MAX: u32 = 12;
+/// quinn's stream priority of bulk data.
+pub const BULK_PRIORITY: i32 = 0;
+/// quinn's stream priority for control streams beside bulk: above it.
+pub const CONTROL_PRIORITY: i32 = 10;
+/// Bytes of frames that a process holds over all its connections, from a frame's header until its consumer
+/// drops it: sixteen of the largest. When it is used up, senders wait (flow control).
+pub const BULK_RECEIVE_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Frames that a receiver's queue holds; when it is full, senders wait (flow control).
+pub const BULK_FRAMES_QUEUED_MAX: usize = 64;
+/// Longest request of a pull.
+pub const PULL_REQUEST_BYTES_MAX: usize = 4 * 1024;
+/// Silence within a frame after which it is given up. Longer than a route takes to change; a dead connection
+/// ends sooner by its own timeout.
+pub const STALL_DEADLINE: Duration = Duration::from_secs(30);
+/// Time that a whole frame may take, so that a trickle does not hold memory for ever. Twelve of the largest
+/// frames sharing 10 Mbit/s take three minutes.
+pub const FRAME_DEADLINE: Duration = Duration::from_secs(600);
+
+/// Sent when the receiver does not want the frame.
+pub(super) const REFUSED: VarInt = VarInt::from_u32(1);
+/// Sent when the frame's bytes are not a frame, or came too slowly.
+pub(super) const FAULTY: VarInt = VarInt::from_u32(2);
+
+/// What a receiver grants its peers.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveLimits {
+    /// See [`BULK_RECEIVE_BYTES_MAX`].
+    pub bytes_max: usize,
+    /// See [`STALL_DEADLINE`].
+    pub stall_deadline: Duration,
+    /// See [`FRAME_DEADLINE`].
+    pub frame_deadline: Duration,
+}
+
+impl Default for ReceiveLimits {
+    fn default() -> Self {
+        Self {
+            bytes_max: BULK_RECEIVE_BYTES_MAX,
+            stall_deadline: STALL_DEADLINE,
+            frame_deadline: FRAME_DEADLINE,
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Receiving frames.
+
+use std::fmt;
+use std::sync::Arc;
+
+use quinn::{Connection, ConnectionError, RecvStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+use super::limits::{BULK_FRAMES_QUEUED_MAX, BULK_STREAMS_MAX, FAULTY, REFUSED, ReceiveLimits};
+use super::stream::{ReceiveError, read_body, read_header, reserve};
+use crate::frame::{Frame, FrameHeader};
+
+/// Decides from a frame's header whether it is wanted, before any memory is taken for it.
+type Admission = dyn Fn(&FrameHeader) -> bool + Send + Sync;
+
+/// A frame, and the share of the receiver's memory that it occupies until it is dropped.
+#[derive(Debug)]
+pub struct ReceivedFrame {
+    frame: Frame,
+    _memory: OwnedSemaphorePermit,
+}
+
+impl ReceivedFrame {
+    /// The frame.
+    #[must_use]
+    pub fn frame(&self) -> &Frame {
+        &self.frame
+    }
+}
+
+/// Takes frames from any number of connections into one bounded queue. Clones are the same receiver.
+#[derive(Clone)]
+pub struct BulkReceiver {
+    frames: mpsc::Sender<ReceivedFrame>,
+    memory: Arc<Semaphore>,
+    limits: ReceiveLimits,
+    admit: Arc<Admission>,
+}
+
+impl BulkReceiver {
+    /// A receiver of the frames that `admit` wants, and the queue in which they arrive.
+    pub fn new(
+        limits: ReceiveLimits,
+        admit: impl Fn(&FrameHeader) -> bool + Send + Sync + 'static,
+    ) -> (Self, mpsc::Receiver<ReceivedFrame>) {
+        let (frames, queue) = mpsc::channel(BULK_FRAMES_QUEUED_MAX);
+        let memory = Arc::new(Semaphore::new(limits.bytes_max));
+        (Self { frames, memory, limits, admit: Arc::new(admit) }, queue)
+    }
+
+    /// Takes the frames of `connection` until it ends; returns why it did. A frame that is unwanted, faulty or
+    /// slow costs its sender that frame only.
+    pub async fn serve(&self, connection: &Connection) -> ConnectionError {
+        let mut streams = JoinSet::new();
+        loop {
+            tokio::select! {
+                // The transport settings allow no more; the check keeps the bound if they change.
+                stream = connection.accept_uni(), if streams.len() < BULK_STREAMS_MAX as usize => match stream {
+                    Ok(stream) => { streams.spawn(self.clone().take(stream)); }
+                    Err(error) => return error,
+                },
+                Some(_) = streams.join_next() => {}
+            }
+        }
+    }
+
+    async fn take(self, mut stream: RecvStream) {
+        if let Err(error) = self.receive(&mut stream).await {
+            tracing::debug!(%error, "a bulk frame was not taken");
+            let code = if matches!(error, ReceiveError::Refused) { REFUSED } else { FAULTY };
+            // The stream may be over already, then there is nothing to stop.
+            let _ = stream.stop(code);
+        }
+    }
+
+    async fn receive(&self, stream: &mut RecvStream) -> Result<(), ReceiveError> {
+        let header = read_header(stream, &self.limits).await?.ok_or(ReceiveError::Truncated)?;
+        if !(self.admit)(&header) {
+            return Err(ReceiveError::Refused);
+        }
+        let memory = reserve(&self.memory, &header).await?;
+        let frame = read_body(stream, header, &self.limits).await?;
+        let received = ReceivedFrame { frame, _memory: memory };
+        self.frames.send(received).await.map_err(|_| ReceiveError::Ended)
+    }
+}
+
+impl fmt::Debug for BulkReceiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BulkReceiver").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}

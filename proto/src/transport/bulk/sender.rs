@@ -1,0 +1,89 @@
+//! Sending frames.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quinn::{ClosedStream, Connection, ConnectionError, StoppedError, VarInt, WriteError};
+use tokio::sync::Semaphore;
+
+use super::limits::{BULK_PRIORITY, BULK_STREAMS_MAX};
+use crate::frame::Frame;
+
+/// Sends frames over one connection, at most [`BULK_STREAMS_MAX`] at a time; more wait their turn in order.
+/// Clones share the bound.
+#[derive(Clone, Debug)]
+pub struct BulkSender {
+    connection: Connection,
+    turns: Arc<Semaphore>,
+}
+
+/// A frame that did not get there.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The connection ended.
+    #[error("the connection ended")]
+    Connection(#[from] ConnectionError),
+    /// The receiver did not want this frame, or found it faulty; the connection goes on.
+    #[error("the receiver refused the frame (code {0})")]
+    Refused(VarInt),
+    /// The stream was closed under the sender.
+    #[error("the stream was closed")]
+    Closed,
+}
+
+impl BulkSender {
+    /// A sender over `connection`.
+    #[must_use]
+    pub fn new(connection: Connection) -> Self {
+        Self { connection, turns: Arc::new(Semaphore::new(BULK_STREAMS_MAX as usize)) }
+    }
+
+    /// The connection that it sends over.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Sends `frame` and waits until the peer's transport has acknowledged all of it. Dropping the future
+    /// gives the frame up.
+    ///
+    /// # Errors
+    /// The connection ended, or the receiver refused the frame.
+    pub async fn send(&self, frame: &Frame) -> Result<(), SendError> {
+        let _turn = self.turns.acquire().await.map_err(|_| SendError::Closed)?;
+        let mut stream = self.connection.open_uni().await?;
+        stream.set_priority(BULK_PRIORITY)?;
+        let header = Bytes::copy_from_slice(&frame.header().encode());
+        stream.write_all_chunks(&mut [header, frame.body().clone()]).await?;
+        stream.finish()?;
+        match stream.stopped().await? {
+            None => Ok(()),
+            Some(code) => Err(SendError::Refused(code)),
+        }
+    }
+}
+
+impl From<WriteError> for SendError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Stopped(code) => Self::Refused(code),
+            WriteError::ConnectionLost(error) => Self::Connection(error),
+            WriteError::ClosedStream | WriteError::ZeroRttRejected => Self::Closed,
+        }
+    }
+}
+
+impl From<StoppedError> for SendError {
+    fn from(error: StoppedError) -> Self {
+        match error {
+            StoppedError::ConnectionLost(error) => Self::Connection(error),
+            StoppedError::ZeroRttRejected => Self::Closed,
+        }
+    }
+}
+
+impl From<ClosedStream> for SendError {
+    fn from(_: ClosedStream) -> Self {
+        Self::Closed
+    }
+}

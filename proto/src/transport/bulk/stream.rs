@@ -1,0 +1,107 @@
+//! Reading one frame from a stream, within bounds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use quinn::{ReadError, RecvStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::limits::ReceiveLimits;
+use crate::frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameHeader};
+
+/// What one read takes from a stream at most: a few packets' worth, so that a read's deadline covers little.
+const READ_BYTES_MAX: usize = 256 * 1024;
+
+/// A frame that did not arrive.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The stream or its connection broke.
+    #[error("read a frame")]
+    Read(#[from] ReadError),
+    /// The bytes are not a frame.
+    #[error("not a frame")]
+    Frame(#[from] FrameError),
+    /// The stream ended within a header.
+    #[error("the stream ended within a frame's header")]
+    Truncated,
+    /// Nothing, or too little, came within the deadline.
+    #[error("the frame did not come within {0:?}")]
+    TooSlow(Duration),
+    /// The receiver does not want this frame.
+    #[error("the frame is not wanted here")]
+    Refused,
+    /// The receiver has ended.
+    #[error("the receiver has ended")]
+    Ended,
+}
+
+/// Reads a header, all of it within one deadline; `None` when the stream ended before it began.
+pub(super) async fn read_header(
+    stream: &mut RecvStream,
+    limits: &ReceiveLimits,
+) -> Result<Option<FrameHeader>, ReceiveError> {
+    let mut bytes = [0; FRAME_HEADER_BYTES];
+    let filled = within(limits.stall_deadline, fill(stream, &mut bytes)).await??;
+    match filled {
+        0 => Ok(None),
+        FRAME_HEADER_BYTES => Ok(Some(FrameHeader::decode(&bytes)?)),
+        _ => Err(ReceiveError::Truncated),
+    }
+}
+
+/// Reads until `bytes` is full or the stream ends; returns how much came.
+async fn fill(stream: &mut RecvStream, bytes: &mut [u8]) -> Result<usize, ReadError> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match stream.read(&mut bytes[filled..]).await? {
+            Some(count) => filled += count,
+            None => break,
+        }
+    }
+    Ok(filled)
+}
+
+/// Reserves memory for a body, waiting until there is some.
+pub(super) async fn reserve(
+    memory: &Arc<Semaphore>,
+    header: &FrameHeader,
+) -> Result<OwnedSemaphorePermit, ReceiveError> {
+    memory.clone().acquire_many_owned(header.body_len).await.map_err(|_| ReceiveError::Ended)
+}
+
+/// Reads the body that `header` announces, no more of it, and checks it.
+pub(super) async fn read_body(
+    stream: &mut RecvStream,
+    header: FrameHeader,
+    limits: &ReceiveLimits,
+) -> Result<Frame, ReceiveError> {
+    let read = read_exactly(stream, header.body_len as usize, limits.stall_deadline);
+    let body = within(limits.frame_deadline, read).await??;
+    Ok(Frame::assemble(header, body)?)
+}
+
+async fn read_exactly(
+    stream: &mut RecvStream,
+    length: usize,
+    stall_deadline: Duration,
+) -> Result<Bytes, ReceiveError> {
+    // The memory is reserved; the pages are touched only as data comes.
+    let mut body = BytesMut::with_capacity(length);
+    while body.len() < length {
+        let wanted = (length - body.len()).min(READ_BYTES_MAX);
+        let chunk = within(stall_deadline, stream.read_chunk(wanted, true)).await??;
+        let Some(chunk) = chunk else { break };
+        body.extend_from_slice(&chunk.bytes);
+    }
+    Ok(body.freeze())
+}
+
+/// Awaits `future` for `deadline` at most.
+pub(super) async fn within<T>(
+    deadline: Duration,
+    future: impl Future<Output = T>,
+) -> Result<T, ReceiveError> {
+    timeout(deadline, future).await.map_err(|_| ReceiveError::TooSlow(deadline))
+}

@@ -1,0 +1,45 @@
+//! QUIC settings for long links; the figures behind them are in `docs/transport.md`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{IdleTimeout, TransportConfig, VarInt};
+
+use super::bulk::BULK_STREAMS_MAX;
+use super::congestion::RateControllerConfig;
+
+/// Bytes in flight before the path is known: a first burst need not wait for start-up's first four rounds.
+pub const INITIAL_WINDOW_BYTES: u64 = 256 * 1024;
+/// Unread bytes of one stream. quinn-proto closes a connection at more than 1,024 gaps in one stream; 2 MiB
+/// are 1,450 packets, of which a path would have to lose every other one to get there.
+pub const STREAM_RECEIVE_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+/// Unread bytes of one connection: all its bulk streams and room for control.
+pub const RECEIVE_WINDOW_BYTES: u32 = 64 * 1024 * 1024;
+/// Unacknowledged bytes of one connection held for retransmission: six times the product of 500 Mbit/s and
+/// 80 ms.
+pub const SEND_WINDOW_BYTES: u64 = 32 * 1024 * 1024;
+/// Request streams that a peer may have open at once: control and pulls.
+pub const REQUEST_STREAMS_MAX: u32 = 64;
+/// Silence after which a connection is lost. Long enough for a route to change.
+pub const IDLE_TIMEOUT_MS: u32 = 15_000;
+/// Sent when nothing else is, three times within [`IDLE_TIMEOUT_MS`]; it keeps NAT bindings, too.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// The transport settings of all our connections: windows for long links, and our congestion controller.
+/// Segmentation offload and path MTU discovery keep quinn's defaults (on).
+pub fn transport_config() -> TransportConfig {
+    let mut config = TransportConfig::default();
+    config
+        .congestion_controller_factory(Arc::new(RateControllerConfig {
+            initial_window_bytes: INITIAL_WINDOW_BYTES,
+        }))
+        .stream_receive_window(VarInt::from_u32(STREAM_RECEIVE_WINDOW_BYTES))
+        .receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
+        .send_window(SEND_WINDOW_BYTES)
+        .max_concurrent_uni_streams(VarInt::from_u32(BULK_STREAMS_MAX))
+        .max_concurrent_bidi_streams(VarInt::from_u32(REQUEST_STREAMS_MAX))
+        .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_TIMEOUT_MS))))
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .enable_segmentation_offload(true);
+    config
+}

@@ -1,0 +1,97 @@
+//! UDP sockets with room for a long link's bursts.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// What a socket is asked to buffer in each direction: 65 ms at 500 Mbit/s. With the usual 208 KiB the kernel
+/// dropped packets at that rate whenever the process was late.
+pub const SOCKET_BUFFER_BYTES: usize = 4 * 1024 * 1024;
+
+/// What the kernel granted, in bytes of packet data. Less than [`SOCKET_BUFFER_BYTES`] means that
+/// `net.core.rmem_max` or `net.core.wmem_max` is lower; fast links then lose packets in this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketBuffers {
+    /// The receive buffer.
+    pub receive_bytes: usize,
+    /// The send buffer.
+    pub send_bytes: usize,
+}
+
+impl SocketBuffers {
+    /// Whether the kernel gave what was asked for.
+    #[must_use]
+    pub fn are_full(&self) -> bool {
+        self.receive_bytes.min(self.send_bytes) >= SOCKET_BUFFER_BYTES
+    }
+}
+
+/// No socket on the wanted address.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another process, or this one, listens there.
+    #[error("UDP port {} of {} is in use by another socket", address.port(), address.ip())]
+    InUse {
+        /// The wanted address.
+        address: SocketAddr,
+    },
+    /// Anything else.
+    #[error("bind a UDP socket to {address}")]
+    Io {
+        /// The wanted address.
+        address: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// Binds a UDP socket and asks for [`SOCKET_BUFFER_BYTES`] in each direction; tells what was granted. A kernel
+/// that grants less is no error.
+///
+/// # Errors
+/// The address cannot be bound.
+pub fn bind_udp(address: SocketAddr) -> Result<(UdpSocket, SocketBuffers), BindError> {
+    bind(address).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => BindError::InUse { address },
+        _ => BindError::Io { address, source },
+    })
+}
+
+fn bind(address: SocketAddr) -> io::Result<(UdpSocket, SocketBuffers)> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        // One socket for both families, where the system allows it.
+        let _ = socket.set_only_v6(false);
+    }
+    // Refusals show in what is granted.
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+    let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+    socket.bind(&address.into())?;
+    let granted = SocketBuffers {
+        receive_bytes: usable(socket.recv_buffer_size()?),
+        send_bytes: usable(socket.send_buffer_size()?),
+    };
+    Ok((socket.into(), granted))
+}
+
+/// Linux reports twice the granted size, the half of which is for its own bookkeeping (socket(7)).
+fn usable(reported_bytes: usize) -> usize {
+    if cfg!(target_os = "linux") { reported_bytes / 2 } else { reported_bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_in_use_is_named_in_the_error() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (socket, granted) = bind_udp(any).unwrap();
+        assert!(granted.receive_bytes > 0 && granted.send_bytes > 0);
+        let taken = socket.local_addr().unwrap();
+        let error = bind_udp(taken).unwrap_err();
+        assert!(matches!(error, BindError::InUse { address } if address == taken));
+        assert!(error.to_string().contains(&taken.port().to_string()), "{error}");
+    }
+}

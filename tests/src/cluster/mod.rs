@@ -1,0 +1,248 @@
+//! A whole run on one machine: the real binaries as processes, sites joined by the WAN emulator.
+
+mod process;
+mod wan;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::wan::LinkConfig;
+pub use process::{Process, binary};
+pub use wan::Wan;
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct ClusterConfig {
+    /// The run's `run.toml`. Relative paths in it count from `folder`.
+    pub run_toml: String,
+    /// Workers in each site; the coordinator is in the first.
+    pub sites: Vec<usize>,
+    /// Each direction of the links between sites.
+    pub link: LinkConfig,
+    /// Seed of the emulator's losses.
+    pub seed: u64,
+    /// Where state, caches, checkpoints and logs go.
+    pub folder: PathBuf,
+    /// CPU threads of each worker.
+    pub threads: u16,
+}
+
+/// A running run. Dropping it ends every process.
+#[derive(Debug)]
+pub struct Cluster {
+    config: ClusterConfig,
+    wan: Wan,
+    coordinator: Option<Process>,
+    workers: Vec<Worker>,
+    listen: SocketAddr,
+    http: SocketAddr,
+}
+
+#[derive(Debug)]
+struct Worker {
+    site: usize,
+    listen: SocketAddr,
+    process: Option<Process>,
+}
+
+impl Cluster {
+    /// Starts the coordinator and, once it is ready, all workers.
+    ///
+    /// # Errors
+    /// What could not be started, and the end of its log.
+    pub fn start(config: ClusterConfig) -> Result<Self> {
+        let mut cluster = Self::start_coordinator_only(config)?;
+        for index in 0..cluster.workers.len() {
+            cluster.start_worker(index)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Starts the coordinator, and leaves the workers to [`Self::start_worker`].
+    ///
+    /// # Errors
+    /// What could not be started, and the end of its log.
+    pub fn start_coordinator_only(config: ClusterConfig) -> Result<Self> {
+        std::fs::create_dir_all(&config.folder)?;
+        std::fs::write(config.folder.join("run.toml"), &config.run_toml)?;
+        let listen = free_udp_address()?;
+        let workers = config
+            .sites
+            .iter()
+            .enumerate()
+            .flat_map(|(site, &count)| std::iter::repeat_n(site, count))
+            .map(|site| Ok(Worker { site, listen: free_udp_address()?, process: None }))
+            .collect::<io::Result<Vec<_>>>()?;
+        let addresses: Vec<_> = workers.iter().map(|worker| (worker.site, worker.listen)).collect();
+        let wan = Wan::start(config.sites.len(), &config.link, config.seed, listen, &addresses)?;
+        let http = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut cluster = Self { config, wan, coordinator: None, workers, listen, http };
+        cluster.start_coordinator()?;
+        Ok(cluster)
+    }
+
+    /// Starts the coordinator (again), and waits until it answers.
+    ///
+    /// # Errors
+    /// It does not start; the error ends with its log.
+    pub fn start_coordinator(&mut self) -> Result<()> {
+        let folder = &self.config.folder;
+        let process = Process::start("coordinator", folder, |command| {
+            command.args(["up", "--config", "run.toml", "--state-dir", "state", "--token-file", "join.txt"]);
+            command.arg("--listen").arg(self.listen.to_string());
+            command.arg("--http").arg(self.http.to_string());
+        })?;
+        self.coordinator = Some(process);
+        self.wait_for("the coordinator to answer", Duration::from_secs(30), |status| !status.is_null())?;
+        Ok(())
+    }
+
+    /// Starts a worker (again), with the cache folder that it had.
+    ///
+    /// # Errors
+    /// The binary cannot be started.
+    pub fn start_worker(&mut self, index: usize) -> Result<()> {
+        let token = self.token()?;
+        let worker = &mut self.workers[index];
+        let (coordinator, advertise) = self.wan.addresses_for(worker.site, index);
+        let name = format!("worker-{index}");
+        let process = Process::start_as("worker", &name, &self.config.folder, |command| {
+            command.arg("join").arg(coordinator.to_string()).args(["--token", &token]);
+            command.arg("--site").arg(format!("site-{}", worker.site)).args(["--device", "cpu"]);
+            command.arg("--threads").arg(self.config.threads.to_string());
+            command.arg("--cache-dir").arg(format!("cache-{index}"));
+            command.arg("--listen").arg(worker.listen.to_string());
+            command.arg("--advertise").arg(advertise.to_string());
+        })?;
+        worker.process = Some(process);
+        Ok(())
+    }
+
+    /// The token that the coordinator wrote.
+    ///
+    /// # Errors
+    /// The file is not there.
+    pub fn token(&self) -> Result<String> {
+        let line =
+            std::fs::read_to_string(self.config.folder.join("join.txt")).context("read the join line")?;
+        let token = line.split_whitespace().skip_while(|word| *word != "--token").nth(1);
+        token.map(str::to_owned).with_context(|| format!("no --token in the join line {line:?}"))
+    }
+
+    /// Kills a worker as `kill -9` does.
+    pub fn kill_worker(&mut self, index: usize) {
+        self.workers[index].process = None;
+    }
+
+    /// Kills the coordinator as `kill -9` does.
+    pub fn kill_coordinator(&mut self) {
+        self.coordinator = None;
+    }
+
+    /// A worker's process, while it has one.
+    pub fn worker(&mut self, index: usize) -> Option<&mut Process> {
+        self.workers[index].process.as_mut()
+    }
+
+    /// The coordinator's process, while it has one.
+    pub fn coordinator(&mut self) -> Option<&mut Process> {
+        self.coordinator.as_mut()
+    }
+
+    /// The links between the sites.
+    #[must_use]
+    pub fn wan(&self) -> &Wan {
+        &self.wan
+    }
+
+    /// Where the coordinator listens.
+    #[must_use]
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// Where the coordinator answers HTTP.
+    #[must_use]
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// Where everything is.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.config.folder
+    }
+
+    /// `/api/v1/status`, or null while nobody answers.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        let agent: ureq::Agent =
+            ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(2))).build().into();
+        agent
+            .get(format!("http://{}/api/v1/status", self.http))
+            .call()
+            .ok()
+            .and_then(|mut response| response.body_mut().read_json().ok())
+            .unwrap_or_default()
+    }
+
+    /// Asks for the status until it satisfies a condition; answers the status that did.
+    ///
+    /// # Errors
+    /// The time is up, or a process ended with a failure; the error ends with the last status and the logs.
+    pub fn wait_for(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut condition: impl FnMut(&Value) -> bool,
+    ) -> Result<Value> {
+        let deadline = now() + limit;
+        loop {
+            let status = self.status();
+            if condition(&status) {
+                return Ok(status);
+            }
+            let failed = self.failed_process();
+            if failed.is_some() || now() > deadline {
+                let why = failed.unwrap_or_else(|| format!("waited {limit:?}"));
+                bail!("{why}, for {what}; the status is {status:#}\n{}", self.logs());
+            }
+            // Another process is waited for: nothing wakes this one when it changes.
+            std::thread::park_timeout(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until the run is finished and every worker has left.
+    ///
+    /// # Errors
+    /// As [`Self::wait_for`].
+    pub fn wait_until_finished(&mut self, limit: Duration) -> Result<Value> {
+        self.wait_for("the run to finish", limit, |status| status["phase"] == "finished")
+    }
+
+    fn failed_process(&mut self) -> Option<String> {
+        let workers = self.workers.iter_mut().filter_map(|worker| worker.process.as_mut());
+        self.coordinator.iter_mut().chain(workers).find_map(Process::failure)
+    }
+
+    /// The last lines of every log.
+    #[must_use]
+    pub fn logs(&self) -> String {
+        let workers = self.workers.iter().filter_map(|worker| worker.process.as_ref());
+        self.coordinator.iter().chain(workers).map(Process::log_tail).collect()
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "real processes live in real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn free_udp_address() -> io::Result<SocketAddr> {
+    UdpSocket::bind("127.0.0.1:0")?.local_addr()
+}

@@ -1,0 +1,134 @@
+//! One of our binaries as a child process, with its output in a file.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// Lines of a log that an error shows.
+const LOG_TAIL_LINES: usize = 40;
+
+/// A running binary. Dropping it kills it.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    log: PathBuf,
+    child: Child,
+}
+
+impl Process {
+    /// Starts a binary of this workspace in `folder`; its output goes to `NAME.log` there.
+    ///
+    /// # Errors
+    /// The binary is not built, or cannot be started.
+    pub fn start(binary_name: &str, folder: &Path, arguments: impl FnOnce(&mut Command)) -> Result<Self> {
+        Self::start_as(binary_name, binary_name, folder, arguments)
+    }
+
+    /// The same under a name of its own.
+    ///
+    /// # Errors
+    /// The binary is not built, or cannot be started.
+    pub fn start_as(
+        binary_name: &str,
+        name: &str,
+        folder: &Path,
+        arguments: impl FnOnce(&mut Command),
+    ) -> Result<Self> {
+        let path = binary(binary_name)?;
+        let log = folder.join(format!("{name}.log"));
+        let output = File::options().create(true).append(true).open(&log)?;
+        let mut command = Command::new(&path);
+        command.current_dir(folder).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        arguments(&mut command);
+        let child = command.spawn().with_context(|| format!("start {}", path.display()))?;
+        Ok(Self { name: name.to_owned(), log, child })
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal by its name, such as `STOP`.
+    ///
+    /// # Errors
+    /// `kill` says no.
+    pub fn signal(&self, signal: &str) -> Result<()> {
+        let status = Command::new("kill").arg(format!("-{signal}")).arg(self.id().to_string()).status()?;
+        anyhow::ensure!(status.success(), "kill -{signal} {}: {status}", self.name);
+        Ok(())
+    }
+
+    /// How it ended, when it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It goes on for longer than `limit`; the error ends with its log.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let deadline = super::now() + limit;
+        loop {
+            if let Some(status) = self.ended() {
+                return Ok(status);
+            }
+            anyhow::ensure!(
+                super::now() < deadline,
+                "{} still runs after {limit:?}\n{}",
+                self.name,
+                self.log_tail()
+            );
+            // A child's end wakes nobody here.
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+
+    /// A description of its failure, when it ended with one.
+    pub fn failure(&mut self) -> Option<String> {
+        self.ended()
+            .filter(|status| !status.success())
+            .map(|status| format!("{} ended with {status}", self.name))
+    }
+
+    /// All that it has printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// The end of its log, headed by its name.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        let tail = lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n");
+        format!("--- {} ({})\n{tail}\n", self.name, self.log.display())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nobody to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The path of a binary of this workspace, beside the one that runs now.
+///
+/// # Errors
+/// It is not built.
+pub fn binary(name: &str) -> Result<PathBuf> {
+    let here = std::env::current_exe().context("find the running binary")?;
+    // A test lies in `deps`, an example in `examples`, a binary in the folder itself.
+    let found = here.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());
+    found.with_context(|| {
+        format!("{name} is not built; run `cargo build --workspace --bins` with the same profile")
+    })
+}

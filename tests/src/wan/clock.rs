@@ -1,0 +1,11 @@
+//! The emulator's one clock.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Monotonic time since the first call in this process: what every [`super::LinkState`] of it calls `now`.
+#[allow(clippy::disallowed_methods, reason = "the emulator's runtime: links carry real packets in real time")]
+pub(super) fn now() -> Duration {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    EPOCH.get_or_init(Instant::now).elapsed()
+}

@@ -1,0 +1,1 @@
+//! Two TUN devices in two network namespaces, joined by two links.

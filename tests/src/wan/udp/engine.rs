@@ -1,0 +1,216 @@
+//! The thread that runs the relays.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver as CommandReceiver, TryRecvError};
+
+use quinn_udp::EcnCodepoint;
+
+use super::RelayConfig;
+use super::counters::Counters;
+use super::egress::{Batch, Route};
+use super::flows::FlowTable;
+use super::port::UdpPort;
+use super::receiver::Receiver;
+use crate::wan::departures::Departures;
+use crate::wan::waiter::Waiter;
+use crate::wan::{Verdict, clock};
+
+/// An IPv4 header and a UDP header: what a datagram takes on the wire beside its contents.
+const HEADER_BYTES: u64 = 28;
+
+/// What the owner of the thread asks of it. A closed channel ends it.
+#[derive(Debug)]
+pub(super) struct AddRelay {
+    pub(super) config: RelayConfig,
+    /// The listening port, bound.
+    pub(super) port: UdpPort,
+}
+
+/// A datagram on its way.
+#[derive(Debug)]
+struct Datagram {
+    flow: u64,
+    direction: Direction,
+    ecn: Option<EcnCodepoint>,
+    contents: Box<[u8]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Direction {
+    ToTarget,
+    ToClient,
+}
+
+/// The relays, their clients, and the datagrams on their way between them.
+pub(super) struct Engine {
+    commands: CommandReceiver<AddRelay>,
+    wake: Arc<OwnedFd>,
+    wake_token: u64,
+    counters: Arc<Counters>,
+    waiter: Waiter,
+    receiver: Receiver,
+    /// By the token of the listening port.
+    relays: HashMap<u64, AddRelay>,
+    flows: FlowTable,
+    departures: Departures<Datagram>,
+}
+
+impl Engine {
+    pub(super) fn new(
+        commands: CommandReceiver<AddRelay>,
+        wake: Arc<OwnedFd>,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
+        let mut waiter = Waiter::new()?;
+        let wake_token = waiter.watch(wake.as_fd())?;
+        Ok(Self {
+            commands,
+            wake,
+            wake_token,
+            counters,
+            waiter,
+            receiver: Receiver::new(),
+            relays: HashMap::new(),
+            flows: FlowTable::default(),
+            departures: Departures::new(),
+        })
+    }
+
+    /// Runs until the channel of commands is closed.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        Waiter::sharpen_timers()?;
+        let mut ready = Vec::new();
+        loop {
+            let deadline = self
+                .departures
+                .next_at()
+                .map_or(self.flows.next_sweep(), |departure| departure.min(self.flows.next_sweep()));
+            self.waiter.wait(deadline, &mut ready)?;
+            for token in ready.drain(..) {
+                if token == self.wake_token {
+                    if !self.take_commands()? {
+                        return Ok(());
+                    }
+                } else if self.relays.contains_key(&token) {
+                    self.receive_from_clients(token);
+                } else {
+                    self.receive_from_target(token);
+                }
+            }
+            self.send_due();
+            self.flows.forget_idle(clock::now());
+        }
+    }
+
+    /// Returns false once the channel is closed.
+    fn take_commands(&mut self) -> io::Result<bool> {
+        rustix::io::read(&*self.wake, &mut [0; 8])?;
+        loop {
+            match self.commands.try_recv() {
+                Ok(relay) => {
+                    let token = self.waiter.watch(relay.port.as_fd())?;
+                    self.relays.insert(token, relay);
+                }
+                Err(TryRecvError::Empty) => return Ok(true),
+                Err(TryRecvError::Disconnected) => return Ok(false),
+            }
+        }
+    }
+
+    fn receive_from_clients(&mut self, relay_token: u64) {
+        let Some(AddRelay { config, port }) = self.relays.get(&relay_token) else { return };
+        let now = clock::now();
+        self.receiver.drain(port, |meta, contents| {
+            let opened = self.flows.find_or_open(relay_token, config.target, meta, now, &mut self.waiter);
+            let flow = match opened {
+                Ok(flow) => flow,
+                Err(error) => {
+                    tracing::debug!(%error, client = %meta.addr, "open a flow");
+                    return Counters::add(&self.counters.flows_refused, 1);
+                }
+            };
+            self.flows.touch(flow, now);
+            if let Verdict::DeliverAt(at) = config.forward.offer(now, contents.len() as u64 + HEADER_BYTES) {
+                let datagram = Datagram {
+                    flow,
+                    direction: Direction::ToTarget,
+                    ecn: meta.ecn,
+                    contents: contents.into(),
+                };
+                self.departures.push(at, datagram);
+            }
+        });
+    }
+
+    fn receive_from_target(&mut self, flow_token: u64) {
+        let Some(flow) = self.flows.get(flow_token) else { return };
+        let Some(AddRelay { config, .. }) = self.relays.get(&flow.relay) else { return };
+        let now = clock::now();
+        self.receiver.drain(&flow.port, |meta, contents| {
+            if meta.addr != config.target {
+                return Counters::add(&self.counters.strangers, 1);
+            }
+            if let Verdict::DeliverAt(at) = config.reverse.offer(now, contents.len() as u64 + HEADER_BYTES) {
+                let datagram = Datagram {
+                    flow: flow_token,
+                    direction: Direction::ToClient,
+                    ecn: meta.ecn,
+                    contents: contents.into(),
+                };
+                self.departures.push(at, datagram);
+            }
+        });
+        self.flows.touch(flow_token, now);
+    }
+
+    /// Sends all that has arrived by now, in one batch per route where the kernel allows.
+    fn send_due(&mut self) {
+        let now = clock::now();
+        let mut batches: Vec<Batch> = Vec::new();
+        while let Some(datagram) = self.departures.pop_due(now) {
+            // A flow closed while its datagram was on its way: nobody has used it for a minute.
+            let Some((route, port)) = self.route(&datagram) else { continue };
+            let open = batches.iter_mut().rev().find(|batch| batch.route.is_like(&route));
+            if !open.is_some_and(|batch| batch.push(&route, &datagram.contents, port.segments_max())) {
+                batches.push(Batch::new(route, &datagram.contents));
+            }
+        }
+        for batch in &batches {
+            if let Some(port) = self.port(batch.route.token) {
+                Counters::add(&self.counters.send_failures, batch.send(port));
+            }
+        }
+    }
+
+    fn route(&self, datagram: &Datagram) -> Option<(Route, &UdpPort)> {
+        let flow = self.flows.get(datagram.flow)?;
+        let relay = self.relays.get(&flow.relay)?;
+        Some(match datagram.direction {
+            Direction::ToTarget => {
+                let route = Route {
+                    token: datagram.flow,
+                    destination: relay.config.target,
+                    source_ip: None,
+                    ecn: datagram.ecn,
+                };
+                (route, &flow.port)
+            }
+            Direction::ToClient => {
+                let route = Route {
+                    token: flow.relay,
+                    destination: flow.client,
+                    source_ip: flow.local_ip,
+                    ecn: datagram.ecn,
+                };
+                (route, &relay.port)
+            }
+        })
+    }
+
+    fn port(&self, token: u64) -> Option<&UdpPort> {
+        self.flows.get(token).map(|flow| &flow.port).or_else(|| Some(&self.relays.get(&token)?.port))
+    }
+}

@@ -1,0 +1,86 @@
+//! The relays with real sockets. What is asserted is what arrives and what is counted, not when.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
+
+use super::*;
+
+/// Longer than any machine takes for a handful of datagrams on the loopback interface: reached only by a failure.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+fn link(name: &str, notation: &str) -> Link {
+    Link::new(name, notation.parse().unwrap(), 1).unwrap()
+}
+
+fn relay(relays: &Relays, target: &UdpSocket, forward: &Link, reverse: &Link) -> SocketAddr {
+    let config = RelayConfig {
+        listen: (Ipv4Addr::LOCALHOST, 0).into(),
+        target: target.local_addr().unwrap(),
+        forward: forward.clone(),
+        reverse: reverse.clone(),
+    };
+    relays.add(config).unwrap()
+}
+
+#[test]
+fn datagrams_cross_in_order_replies_find_their_client_and_both_are_counted() {
+    let server = socket();
+    let (forward, reverse) = (link("a-b", "rate_mbit=100,delay_ms=2"), link("b-a", "rate_mbit=100"));
+    let relays = Relays::start().unwrap();
+    let address = relay(&relays, &server, &forward, &reverse);
+    let clients = [socket(), socket()];
+    let mut buffer = [0; 2000];
+
+    for (number, client) in clients.iter().enumerate() {
+        for sequence in 0..10 {
+            client.send_to(&[number as u8, sequence], address).unwrap();
+        }
+        let mut from = None;
+        for sequence in 0..10 {
+            let (len, address) = server.recv_from(&mut buffer).unwrap();
+            assert_eq!(buffer[..len], [number as u8, sequence]);
+            from = Some(address);
+        }
+        server.send_to(&[0xb0 + number as u8; 1000], from.unwrap()).unwrap();
+    }
+    for (number, client) in clients.iter().enumerate() {
+        let (len, from) = client.recv_from(&mut buffer).unwrap();
+        assert_eq!(buffer[..len], [0xb0 + number as u8; 1000]);
+        assert_eq!(from, address);
+    }
+
+    assert_eq!(forward.stats().delivered, crate::wan::Count { packets: 20, bytes: 20 * (2 + 28) });
+    assert_eq!(reverse.stats().delivered, crate::wan::Count { packets: 2, bytes: 2 * (1000 + 28) });
+    assert_eq!(relays.stats(), RelayStats::default());
+}
+
+#[test]
+fn a_partition_lets_nothing_through_and_the_next_datagram_after_it_crosses() {
+    let server = socket();
+    let wan = link("wan", "");
+    let relays = Relays::start().unwrap();
+    let first = relay(&relays, &server, &wan, &wan);
+    let second = relay(&relays, &server, &wan, &wan);
+    let client = socket();
+    let mut buffer = [0; 2000];
+
+    client.send_to(b"before", first).unwrap();
+    assert_eq!(server.recv(&mut buffer).unwrap(), 6);
+    wan.partition();
+    // Both relays share the link; the counter tells when the link has seen them.
+    client.send_to(b"during", first).unwrap();
+    client.send_to(b"during", second).unwrap();
+    while wan.stats().partition_dropped.packets < 2 {
+        std::thread::yield_now();
+    }
+    wan.heal();
+    client.send_to(b"after", second).unwrap();
+    let len = server.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..len], b"after");
+}

@@ -1,0 +1,328 @@
+//! The device thread: it computes steps, contributes at the end of each round, and applies results where the schedule says.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use longhaul_common::config::{RunConfig, SyncPreset};
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::schedule::RoundSchedule;
+
+use super::gate::{Entry, Gate};
+use super::message::{Applied, Enter, FromDevice, Load, LocalUpdate, ToDevice};
+use super::progress::Progress;
+use crate::data::Dataset;
+use crate::engine::Engine;
+
+/// Everything that the device thread works with.
+pub struct Device {
+    /// Who computes here.
+    pub worker: WorkerId,
+    /// The run.
+    pub config: RunConfig,
+    /// The model and its optimiser.
+    pub engine: Engine,
+    /// The text.
+    pub data: Dataset,
+    /// Where to ask before each round.
+    pub gate: Arc<Gate>,
+    /// What to count.
+    pub progress: Arc<Progress>,
+    /// From the synchroniser.
+    pub inbox: Receiver<ToDevice>,
+    /// To the synchroniser; bounded, so a device cannot run ahead of it.
+    pub outbox: SyncSender<FromDevice>,
+    /// The first round that is not in the state on the device.
+    pub next_round: Round,
+}
+
+/// What ended a stretch of training.
+enum Outcome {
+    /// A new entry came.
+    Again(Enter),
+    /// The synchroniser is gone, or the gate says stop.
+    Over,
+    /// The life ended: the next message is an entry.
+    Outlived,
+    /// The run's end is reached and reported.
+    Ended,
+}
+
+/// A stretch of training between an entry and whatever ends it.
+struct Stretch {
+    life: u64,
+    schedule: RoundSchedule,
+    round: Round,
+    /// The first step of `round` to compute, if not all.
+    from_step: u64,
+    /// The round that was contributed and not yet applied, and the step before which it must be.
+    pending: Option<(Round, u64)>,
+    trained: Vec<Vec<u64>>,
+}
+
+impl Device {
+    /// Trains until the gate stops it or the synchroniser goes away. Failures are reported, not returned.
+    pub fn run(mut self) {
+        if let Err(error) = self.follow() {
+            // The synchroniser may be gone already, and then nobody is left to tell.
+            let _ = self.outbox.send(FromDevice::Failed(format!("{error:#}")));
+        }
+    }
+
+    fn follow(&mut self) -> Result<()> {
+        let mut next = None;
+        loop {
+            let enter = match next.take() {
+                Some(enter) => enter,
+                None => match self.inbox.recv() {
+                    Ok(ToDevice::Enter(enter)) => enter,
+                    Ok(ToDevice::Export) => {
+                        self.export()?;
+                        continue;
+                    }
+                    // Belongs to a life that is over.
+                    Ok(ToDevice::Apply { .. }) => continue,
+                    Err(_) => return Ok(()),
+                },
+            };
+            match self.train(enter)? {
+                Outcome::Again(enter) => next = Some(enter),
+                Outcome::Outlived | Outcome::Ended => {}
+                Outcome::Over => return Ok(()),
+            }
+        }
+    }
+
+    fn train(&mut self, enter: Enter) -> Result<Outcome> {
+        let mut stretch = self.start(enter)?;
+        loop {
+            match self.gate.enter(stretch.round, stretch.life) {
+                Entry::Begun => {}
+                Entry::AtEnd => return self.end(&mut stretch),
+                Entry::Outlived => return Ok(Outcome::Outlived),
+                Entry::Stopped => return Ok(Outcome::Over),
+            }
+            if let Some(outcome) = self.compute_round(&mut stretch)? {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// Loads what the entry names.
+    fn start(&mut self, enter: Enter) -> Result<Stretch> {
+        let schedule = self.config.round_schedule();
+        let first = schedule.steps_of(enter.round).start;
+        let mut from_step = first;
+        match enter.load {
+            Load::Nothing => {}
+            Load::Parameters(values) => self.engine.load_parameters(&values)?,
+            Load::All(state) => self.engine.import(&state)?,
+            Load::Private { state, synchronised, trained } => {
+                self.engine.import(&state)?;
+                if self.has_trained(first, &trained) {
+                    from_step = first + trained.len() as u64;
+                } else {
+                    self.engine.load_parameters(&synchronised)?;
+                }
+            }
+        }
+        for (round, gradient) in enter.replay {
+            self.engine.apply_gradient(&gradient, schedule.steps_of(round).start)?;
+        }
+        let Enter { life, round, .. } = enter;
+        self.next_round = round;
+        Ok(Stretch { life, schedule, round, from_step, pending: None, trained: Vec::new() })
+    }
+
+    /// Whether the timeline gives this worker, from `step` on, just the positions that it has trained on already.
+    fn has_trained(&self, step: u64, trained: &[Vec<u64>]) -> bool {
+        (step..).zip(trained).all(|(step, positions)| self.positions(step) == *positions)
+    }
+
+    fn positions(&self, step: u64) -> Vec<u64> {
+        self.gate.positions(step, self.worker).into_iter().flatten().collect()
+    }
+
+    /// Computes the steps of a round and contributes. `None`: on to the next round.
+    fn compute_round(&mut self, stretch: &mut Stretch) -> Result<Option<Outcome>> {
+        let span = stretch.schedule.steps_of(stretch.round);
+        self.gate.forget_before(span.start);
+        let mut tally = Tally::default();
+        let mut gradient = Vec::new();
+        for step in span.start.max(stretch.from_step)..span.end {
+            if let Some(outcome) = self.apply_if_due(stretch, step)? {
+                return Ok(Some(outcome));
+            }
+            let positions = self.positions(step);
+            self.step(step, &positions, &mut gradient, &mut tally)?;
+            stretch.trained.push(positions);
+        }
+        // A round shorter than the overlap, as the last one may be: its result cannot wait for steps that do not come.
+        if let Some(outcome) = self.apply_if_due(stretch, u64::MAX)? {
+            return Ok(Some(outcome));
+        }
+        self.contribute(stretch, gradient, &tally)?;
+        stretch.trained.clear();
+        stretch.pending = Some((stretch.round, span.end + self.overlap()));
+        stretch.round = stretch.round.next();
+        stretch.from_step = 0;
+        if self.overlap() == 0 { self.apply_if_due(stretch, span.end) } else { Ok(None) }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "measures what the device spends on computing")]
+    fn step(
+        &mut self,
+        step: u64,
+        positions: &[u64],
+        gradient: &mut Vec<f32>,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let began = Instant::now();
+        let outcome = if positions.is_empty() {
+            gradient.clear();
+            gradient.resize(self.engine.parameter_count(), 0.0);
+            None
+        } else {
+            let tokens = self.data.batch(positions, self.config.run.seed);
+            Some(match self.config.sync.preset {
+                SyncPreset::SparseLocal => self.engine.train_step(&tokens, step)?,
+                SyncPreset::Dense => self.engine.gradient(&tokens, gradient)?,
+            })
+        };
+        if let Some(outcome) = outcome {
+            if !outcome.loss.is_finite() {
+                bail!(
+                    "the loss became {} at step {step}: training diverged; a lower train.learning_rate, a longer \
+                     train.warmup_steps or a smaller train.gradient_clip may help",
+                    outcome.loss
+                );
+            }
+            tally.add(positions.len(), outcome.loss);
+            self.progress.step(step, outcome.tokens, outcome.loss, began.elapsed());
+        }
+        Ok(())
+    }
+
+    fn contribute(&mut self, stretch: &Stretch, gradient: Vec<f32>, tally: &Tally) -> Result<()> {
+        let values = match self.config.sync.preset {
+            SyncPreset::Dense => gradient,
+            SyncPreset::SparseLocal => self.engine.parameters_to_host()?,
+        };
+        let update = LocalUpdate { round: stretch.round, values, weight: tally.samples, loss: tally.loss() };
+        self.tell(FromDevice::Contribute(update))
+    }
+
+    /// Applies the pending result when `step` is the one before which it must be there, waiting for it if need be.
+    fn apply_if_due(&mut self, stretch: &mut Stretch, step: u64) -> Result<Option<Outcome>> {
+        let Some((round, due)) = stretch.pending else { return Ok(None) };
+        if step < due {
+            return Ok(None);
+        }
+        let update = match self.wait_for(round)? {
+            Ok(update) => update,
+            Err(outcome) => return Ok(Some(outcome)),
+        };
+        stretch.pending = None;
+        self.next_round = round.next();
+        match self.config.sync.preset {
+            SyncPreset::SparseLocal => self.engine.add_to_parameters(&update)?,
+            SyncPreset::Dense => {
+                self.engine.apply_gradient(&update, stretch.schedule.steps_of(round).start)?;
+            }
+        }
+        let applied = Applied {
+            round,
+            validation_loss: self.evaluate_after(round)?,
+            parameters: match self.config.sync.preset {
+                SyncPreset::Dense => Some(self.engine.parameters_to_host()?),
+                SyncPreset::SparseLocal => None,
+            },
+            state: if self.is_checkpoint(round) { Some(self.engine.export()?) } else { None },
+            trained: stretch.trained.clone(),
+        };
+        self.tell(FromDevice::Applied(applied))?;
+        Ok(None)
+    }
+
+    /// Waits for a round's result. The wait is the price of the network, and is counted.
+    #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
+    fn wait_for(&mut self, round: Round) -> Result<Result<Vec<f32>, Outcome>> {
+        let began = Instant::now();
+        let answer = loop {
+            match self.inbox.recv() {
+                Ok(ToDevice::Apply { round: got, update }) if got == round => break Ok(update),
+                // A result of a life that is over.
+                Ok(ToDevice::Apply { .. }) => {}
+                Ok(ToDevice::Enter(enter)) => break Err(Outcome::Again(enter)),
+                Ok(ToDevice::Export) => self.export()?,
+                Err(_) => break Err(Outcome::Over),
+            }
+        };
+        self.progress.waited(began.elapsed());
+        Ok(answer)
+    }
+
+    fn export(&mut self) -> Result<()> {
+        let state = self.engine.export()?;
+        self.tell(FromDevice::State { next_round: self.next_round, state })
+    }
+
+    fn evaluate_after(&mut self, round: Round) -> Result<Option<f32>> {
+        let every = self.config.train.evaluate_every_rounds;
+        if every == 0 || !round.next().0.is_multiple_of(every) { Ok(None) } else { self.evaluate() }
+    }
+
+    fn evaluate(&mut self) -> Result<Option<f32>> {
+        let train = &self.config.train;
+        let first = u64::from(self.worker.0) * u64::from(train.evaluate_batches);
+        let batches = (first..first + u64::from(train.evaluate_batches))
+            .filter_map(|index| self.data.validation_batch(index, train.micro_batch as usize));
+        let batches: Vec<_> = batches.collect();
+        self.engine.evaluate(&batches).context("evaluate on the held-out text")
+    }
+
+    fn is_checkpoint(&self, round: Round) -> bool {
+        let every = self.config.checkpoint.every_rounds;
+        every != 0 && round.next().0.is_multiple_of(every)
+    }
+
+    fn end(&mut self, stretch: &mut Stretch) -> Result<Outcome> {
+        if let Some(outcome) = self.apply_if_due(stretch, u64::MAX)? {
+            return Ok(outcome);
+        }
+        let validation_loss = self.evaluate()?;
+        let state = self.engine.export()?;
+        self.tell(FromDevice::Ended { next_round: stretch.round, state, validation_loss })?;
+        Ok(Outcome::Ended)
+    }
+
+    fn overlap(&self) -> u64 {
+        match self.config.sync.preset {
+            SyncPreset::Dense => 0,
+            SyncPreset::SparseLocal => self.config.sync.overlap,
+        }
+    }
+
+    fn tell(&self, message: FromDevice) -> Result<()> {
+        self.outbox.send(message).context("the synchroniser is gone")
+    }
+}
+
+/// Samples and losses of a round.
+#[derive(Default)]
+struct Tally {
+    samples: u32,
+    weighted_loss: f64,
+}
+
+impl Tally {
+    fn add(&mut self, samples: usize, loss: f32) {
+        self.samples += samples as u32;
+        self.weighted_loss += samples as f64 * f64::from(loss);
+    }
+
+    fn loss(&self) -> Option<f32> {
+        (self.samples > 0).then(|| (self.weighted_loss / f64::from(self.samples)) as f32)
+    }
+}

@@ -1,0 +1,177 @@
+//! The one place where the device asks whether it may go on.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::sampler::Positions;
+use longhaul_common::timeline::{Assignment, Timeline};
+
+/// Stands between the device thread and the membership: a round begins only while the gate is open.
+///
+/// [`Gate::close`] and [`Gate::enter`] exclude each other, so what a closed gate says of the round being computed stays true
+/// until it is opened: the fence between generations.
+#[derive(Debug)]
+pub struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    open: bool,
+    stopped: bool,
+    life: u64,
+    begun: Option<Round>,
+    until: Round,
+    timeline: Timeline,
+}
+
+/// The answer of [`Gate::enter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// The round may be computed.
+    Begun,
+    /// The run, or what is left of it before a drain, ends before this round.
+    AtEnd,
+    /// The life that asked is over: another [`Gate::reset`] came.
+    Outlived,
+    /// The worker is being stopped.
+    Stopped,
+}
+
+impl Gate {
+    /// A closed gate for steps of `batch` samples.
+    #[must_use]
+    pub fn new(batch: u64) -> Self {
+        let timeline = Timeline::new(batch);
+        let state = State { open: false, stopped: false, life: 0, begun: None, until: Round(0), timeline };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Begins a round, once the gate is open. The device thread calls this, and only it, with the life that it was told to enter.
+    #[must_use]
+    pub fn enter(&self, round: Round, life: u64) -> Entry {
+        let waiting = |state: &mut State| !state.open && !state.stopped && state.life == life;
+        let mut state =
+            self.changed.wait_while(self.lock(), waiting).unwrap_or_else(PoisonError::into_inner);
+        if state.stopped {
+            return Entry::Stopped;
+        }
+        if state.life != life {
+            return Entry::Outlived;
+        }
+        if round >= state.until {
+            return Entry::AtEnd;
+        }
+        state.begun = Some(round);
+        Entry::Begun
+    }
+
+    /// Closes the gate and tells the latest round that was begun. `open_round` is the answer of a device that has begun none.
+    pub fn close(&self, open_round: Round) -> Round {
+        let mut state = self.lock();
+        state.open = false;
+        state.begun.unwrap_or(open_round).max(open_round)
+    }
+
+    /// Opens the gate for rounds before `until`, under assignments that replace what the timeline says from their first steps on.
+    pub fn open(&self, assignments: Vec<Assignment>, until: Round) {
+        let mut state = self.lock();
+        for assignment in assignments {
+            state.timeline.push(assignment);
+        }
+        state.until = until;
+        state.open = true;
+        self.changed.notify_all();
+    }
+
+    /// Forgets the past: the next round to be begun is the first of a new life (a run that starts, a member that heals), whose number it
+    /// answers. A device that waits at the gate is sent away.
+    pub fn reset(&self) -> u64 {
+        let mut state = self.lock();
+        state.open = false;
+        state.begun = None;
+        state.timeline = Timeline::new(state.timeline.batch);
+        state.life += 1;
+        self.changed.notify_all();
+        state.life
+    }
+
+    /// Lets the device go: every call of [`Gate::enter`] from now on answers [`Entry::Stopped`].
+    pub fn stop(&self) {
+        self.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether [`Gate::stop`] was called.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.lock().stopped
+    }
+
+    /// What this worker trains on at a step: stream positions, in order.
+    #[must_use]
+    pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {
+        self.lock().timeline.positions(step, worker)
+    }
+
+    /// Drops assignments that ended before `step`, which nobody will ask for again.
+    pub fn forget_before(&self, step: u64) {
+        self.lock().timeline.forget_before(step);
+    }
+
+    /// The state is consistent after each statement that changes it, so a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_common::sampler::SampleFeed;
+    use std::sync::Arc;
+
+    fn everything_to(worker: u32) -> Vec<Assignment> {
+        vec![Assignment { feed: SampleFeed::default(), workers: vec![WorkerId(worker)] }]
+    }
+
+    #[test]
+    fn a_round_that_waits_at_a_closed_gate_begins_when_it_opens() {
+        let gate = Arc::new(Gate::new(4));
+        gate.open(everything_to(1), Round(9));
+        assert_eq!(gate.enter(Round(2), 0), Entry::Begun);
+        assert_eq!(gate.close(Round(1)), Round(2));
+        let device = std::thread::spawn({
+            let gate = Arc::clone(&gate);
+            move || gate.enter(Round(3), 0)
+        });
+        assert_eq!(gate.close(Round(1)), Round(2), "a waiting round is not a begun one");
+        gate.open(everything_to(7), Round(9));
+        assert_eq!(device.join().unwrap(), Entry::Begun);
+        assert_eq!(gate.close(Round(1)), Round(3));
+        assert!(gate.positions(0, WorkerId(1)).is_empty());
+        assert_eq!(gate.positions(0, WorkerId(7)).len(), 1);
+    }
+
+    #[test]
+    fn a_reset_sends_a_waiting_device_away() {
+        let gate = Arc::new(Gate::new(4));
+        let device = std::thread::spawn({
+            let gate = Arc::clone(&gate);
+            move || gate.enter(Round(0), 0)
+        });
+        assert_eq!(gate.reset(), 1);
+        assert_eq!(device.join().unwrap(), Entry::Outlived);
+    }
+
+    #[test]
+    fn the_end_and_a_stop_turn_rounds_away() {
+        let gate = Gate::new(4);
+        gate.open(everything_to(1), Round(2));
+        assert_eq!(gate.enter(Round(2), 0), Entry::AtEnd);
+        assert_eq!(gate.close(Round(0)), Round(0));
+        gate.stop();
+        assert_eq!(gate.enter(Round(0), 0), Entry::Stopped);
+    }
+}

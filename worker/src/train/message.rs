@@ -1,0 +1,135 @@
+//! What the device thread is told, and what it answers.
+
+use longhaul_common::id::Round;
+use longhaul_proto::control::message::Hash;
+
+/// From the synchroniser to the device.
+#[derive(Debug)]
+pub enum ToDevice {
+    /// Start training, or start anew, at this point.
+    Enter(Enter),
+    /// The result of the round that the device last contributed to.
+    Apply {
+        /// Which round.
+        round: Round,
+        /// sparse-local: what to add to the local parameters; dense: the mean gradient. One value for each parameter.
+        update: Vec<f32>,
+    },
+    /// Copy the whole state out, as it is after the last applied round, and answer [`FromDevice::State`].
+    Export,
+}
+
+/// Where the device starts.
+#[derive(Debug)]
+pub struct Enter {
+    /// The gate's life that this entry belongs to.
+    pub life: u64,
+    /// The first round to compute.
+    pub round: Round,
+    /// What to load before.
+    pub load: Load,
+    /// Mean gradients of rounds up to `round` that are to be applied after loading, in order (dense only).
+    pub replay: Vec<(Round, Vec<f32>)>,
+}
+
+/// What to load before a start.
+#[derive(Debug)]
+pub enum Load {
+    /// Nothing: what is on the device is right.
+    Nothing,
+    /// These parameters, with the optimiser's state as it is.
+    Parameters(Vec<f32>),
+    /// Everything.
+    All(DeviceState),
+    /// The private state of a checkpoint: the steps that it had made into the round, if the timeline still gives it the same samples,
+    /// else these parameters and the round from its start.
+    Private {
+        /// The state as it was saved.
+        state: DeviceState,
+        /// The synchronised parameters of the checkpoint.
+        synchronised: Vec<f32>,
+        /// The stream positions that `state` has trained on since the round began, by step.
+        trained: Vec<Vec<u64>>,
+    },
+}
+
+/// All that the device knows, on the host.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceState {
+    /// θ, in the order of the model's specification.
+    pub parameters: Vec<f32>,
+    /// AdamW's first moments.
+    pub first_moments: Vec<f32>,
+    /// AdamW's second moments.
+    pub second_moments: Vec<f32>,
+    /// Optimiser steps behind the moments.
+    pub updates: u64,
+}
+
+/// From the device to the synchroniser.
+#[derive(Debug)]
+pub enum FromDevice {
+    /// The model is built and the data are ready.
+    Prepared(Prepared),
+    /// The end of a round.
+    Contribute(LocalUpdate),
+    /// A round's result is on the device.
+    Applied(Applied),
+    /// Answers [`ToDevice::Export`].
+    State {
+        /// The first round that is not in it.
+        next_round: Round,
+        /// The state.
+        state: DeviceState,
+    },
+    /// The gate answered that the run ends before this round; everything before is applied.
+    Ended {
+        /// The round that was not begun.
+        next_round: Round,
+        /// The state at the end.
+        state: DeviceState,
+        /// Loss on held-out text at the end, nats a token.
+        validation_loss: Option<f32>,
+    },
+    /// The device cannot go on.
+    Failed(String),
+}
+
+/// What a device starts from.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Parameters as drawn from the run's seed.
+    pub parameters: Vec<f32>,
+    /// Samples of the training text.
+    pub samples: u64,
+    /// Hash over the training tokens.
+    pub data_hash: Hash,
+}
+
+/// What a device contributes to a round.
+#[derive(Debug)]
+pub struct LocalUpdate {
+    /// Which round.
+    pub round: Round,
+    /// sparse-local: the local parameters at the end of the round; dense: the gradient of its step.
+    pub values: Vec<f32>,
+    /// Samples trained on.
+    pub weight: u32,
+    /// Mean training loss over the round, nats a token; none when this worker had no samples.
+    pub loss: Option<f32>,
+}
+
+/// A round's result has reached the device.
+#[derive(Debug)]
+pub struct Applied {
+    /// Which round.
+    pub round: Round,
+    /// Loss on held-out text, when this round is evaluated.
+    pub validation_loss: Option<f32>,
+    /// dense: the parameters after it, which the device holds and which must be equal everywhere.
+    pub parameters: Option<Vec<f32>>,
+    /// Everything, when a checkpoint follows this round.
+    pub state: Option<DeviceState>,
+    /// The stream positions trained on since the end of the round, by step.
+    pub trained: Vec<Vec<u64>>,
+}

@@ -1,0 +1,6 @@
+//! Training on one device: what `docs/agent.md` calls the device thread.
+
+pub mod device;
+pub mod gate;
+pub mod message;
+pub mod progress;

@@ -1,0 +1,52 @@
+//! What the device and the network count, read twice a second for the heartbeat.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use longhaul_proto::control::message::Heartbeat;
+
+/// Counters that several threads add to.
+#[derive(Debug, Default)]
+pub struct Progress(Mutex<Heartbeat>);
+
+impl Progress {
+    /// A finished step of the run.
+    pub fn step(&self, step: u64, tokens: u64, loss: f32, compute: Duration) {
+        let mut heartbeat = self.lock();
+        heartbeat.step = step;
+        heartbeat.tokens += tokens;
+        heartbeat.loss = loss;
+        heartbeat.compute_s += compute.as_secs_f64();
+    }
+
+    /// The device waited for the network.
+    pub fn waited(&self, wait: Duration) {
+        self.lock().wait_s += wait.as_secs_f64();
+    }
+
+    /// A frame went out; `wan`: to another site.
+    pub fn sent(&self, bytes: u64, wan: bool) {
+        let mut heartbeat = self.lock();
+        *(if wan { &mut heartbeat.wan_sent_bytes } else { &mut heartbeat.lan_sent_bytes }) += bytes;
+    }
+
+    /// A frame came in from another site.
+    pub fn received_over_wan(&self, bytes: u64) {
+        self.lock().wan_received_bytes += bytes;
+    }
+
+    /// What a dense f32 exchange would have sent to other sites in place of a frame that was sent.
+    pub fn dense_equivalent(&self, bytes: u64) {
+        self.lock().dense_bytes += bytes;
+    }
+
+    /// The present counts.
+    #[must_use]
+    pub fn heartbeat(&self) -> Heartbeat {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Heartbeat> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
