@@ -129,6 +129,10 @@ impl Run {
         if !matches!(peer.standing, Standing::Preparing | Standing::Healing) {
             return;
         }
+        let stale = |preparing: &super::prepare::Preparing| !preparing.asked_for(&ready);
+        if peer.standing == Standing::Preparing && self.preparing.as_ref().is_some_and(stale) {
+            return;
+        }
         peer.standing = Standing::Ready;
         peer.next_round = Some(ready.next_round);
         let (next_round, hash) = (ready.next_round, ready.state_hash);

@@ -16,6 +16,7 @@ mod progress;
 mod ranges;
 mod settle;
 mod state;
+mod status;
 
 pub use command::{Command, Notice, Record, Severity};
 pub use event::{ConnectionId, Event};
@@ -25,6 +26,7 @@ pub use parity::Verdict;
 pub use progress::{RoundSummary, Totals};
 pub use ranges::Ranges;
 pub use state::{Checkpoint, Facts, Known, Phase, State};
+pub use status::{CheckpointStatus, EventStatus, MemberStatus, ParityStatus, Status};
 
 #[cfg(test)]
 mod simulation;

@@ -20,6 +20,8 @@ const DONORS_MAX: usize = 16;
 #[derive(Clone, Debug)]
 pub(super) struct Preparing {
     participants: BTreeSet<WorkerId>,
+    /// What is loaded: the round that follows, and the hash where it is known.
+    expected: (Round, Option<Hash>),
     /// Those who load the state by themselves; the others heal from them.
     sources: BTreeSet<WorkerId>,
     /// What the lowest-numbered source holds: all must.
@@ -31,6 +33,12 @@ pub(super) struct Preparing {
 impl Preparing {
     pub fn lost(&mut self, worker: WorkerId) {
         self.broken |= self.participants.contains(&worker);
+    }
+
+    /// Whether this answers what was asked last, and not something before.
+    pub fn asked_for(&self, ready: &Ready) -> bool {
+        let (round, hash) = self.expected;
+        ready.next_round == round && hash.is_none_or(|hash| hash == ready.state_hash)
     }
 }
 
@@ -127,7 +135,11 @@ impl Run {
             }
         };
         self.notice(Severity::Info, None, text);
-        self.preparing = Some(Preparing { participants, sources, reference: None, broken: false });
+        let expected = match source {
+            Source::Fresh => (Round(0), None),
+            Source::Memory(round, hash) | Source::Checkpoint(round, hash) => (round, Some(hash)),
+        };
+        self.preparing = Some(Preparing { participants, expected, sources, reference: None, broken: false });
         self.state.phase = Phase::Preparing;
         self.persist();
     }

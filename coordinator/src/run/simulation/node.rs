@@ -51,6 +51,10 @@ pub struct Node {
     pub site_name: String,
     pub site: SiteId,
     pub incarnation: u64,
+    /// Counts what it was told to load; the newest counts.
+    pub loads: u64,
+    /// Whether it has loaded that.
+    pub holds: bool,
     pub running: bool,
     pub frozen: bool,
     pub connection: Option<ConnectionId>,
@@ -87,6 +91,8 @@ impl Node {
             site_name: site_name.to_owned(),
             site: SiteId(0),
             incarnation: u64::from(worker) << 32,
+            loads: 0,
+            holds: false,
             running: false,
             frozen: false,
             connection: None,
@@ -120,6 +126,7 @@ impl Node {
         *self = Self {
             site: self.site,
             incarnation: self.incarnation,
+            loads: self.loads + 1,
             running: self.running,
             frozen: self.frozen,
             connection: self.connection,

@@ -140,7 +140,7 @@ impl World {
             Happening::Connect(worker, incarnation) => self.connect(worker, incarnation),
             Happening::Heartbeat(worker, incarnation) => self.heartbeat(worker, incarnation),
             Happening::Computed(worker, incarnation, round) => self.computed(worker, incarnation, round),
-            Happening::Healed(worker, incarnation, donors) => self.healed(worker, incarnation, &donors),
+            Happening::Healed(worker, loads, donors) => self.healed(worker, loads, &donors),
             Happening::Contribution { to, from, generation, round, shares } => {
                 self.contribution(to, from, generation, round, shares);
             }
@@ -295,10 +295,10 @@ impl World {
             }
             ToWorker::Heal { donors } => {
                 node.reset();
-                let incarnation = node.incarnation;
+                let loads = node.loads;
                 let donors = donors.into_iter().map(|donor| donor.worker).collect();
                 let delay = self.draw(100..1500);
-                self.at_ms(delay, Happening::Healed(worker, incarnation, donors));
+                self.at_ms(delay, Happening::Healed(worker, loads, donors));
             }
             ToWorker::Settle { generation } => {
                 node.settling = true;
@@ -321,7 +321,8 @@ impl World {
     }
 
     fn say_ready(&mut self, worker: WorkerId) {
-        let node = &self.nodes[&worker];
+        let node = self.nodes.get_mut(&worker).unwrap();
+        node.holds = true;
         let ready = Ready {
             next_round: node.next_round(),
             state_hash: state_hash(&node.applied, node.corruption),
@@ -337,13 +338,13 @@ impl World {
         self.say(worker, ToCoordinator::Finished { next_round });
     }
 
-    fn healed(&mut self, worker: WorkerId, incarnation: u64, donors: &[WorkerId]) {
-        if self.nodes[&worker].incarnation != incarnation || !self.nodes[&worker].running {
+    fn healed(&mut self, worker: WorkerId, loads: u64, donors: &[WorkerId]) {
+        if self.nodes[&worker].loads != loads || !self.nodes[&worker].running {
             return;
         }
         let able = |donor: &&WorkerId| {
             let donor = &self.nodes[*donor];
-            donor.running && !donor.frozen && donor.corruption == 0
+            donor.running && !donor.frozen && donor.holds
         };
         if let Some(donor) = donors.iter().find(able) {
             let applied = self.nodes[donor].applied.clone();
@@ -352,7 +353,7 @@ impl World {
             node.applied = applied;
             self.say_ready(worker);
         } else {
-            self.at_ms(500, Happening::Healed(worker, incarnation, donors.to_vec()));
+            self.at_ms(500, Happening::Healed(worker, loads, donors.to_vec()));
         }
     }
 
