@@ -281,6 +281,7 @@ impl Run {
                 peer.next_round = Some(until);
             }
             self.count_rounds();
+            self.lose_late(until);
         }
         self.state.phase = Phase::Finished;
         self.preparing = None;
@@ -291,6 +292,18 @@ impl Run {
             self.remove(worker, Severity::Info, "is dismissed");
         }
         self.notice(Severity::Info, None, format!("the run is finished: {why}"));
+    }
+
+    /// Rounds that went on without a member which is not here at the end are not in its books.
+    fn lose_late(&mut self, until: Round) {
+        let Some(generation) = &self.state.generation else { return };
+        let members = generation.membership.members().iter().map(|member| member.worker);
+        let absent: Vec<WorkerId> = members.filter(|worker| !self.peers.contains_key(worker)).collect();
+        let through = self.state.ledger.through();
+        for worker in absent {
+            let lost = self.state.late.departed(worker, until, through);
+            self.lose(lost);
+        }
     }
 
     /// How the model is cut. Known as soon as somebody has built it.

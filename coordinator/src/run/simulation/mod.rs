@@ -113,6 +113,20 @@ fn simulate(seed: u64) {
     }));
     if outcome.is_err() {
         world.log.iter().for_each(|line| eprintln!("{line}"));
+        for node in world.nodes.values() {
+            let generation = node.generation.as_ref().map(|start| start.membership.generation);
+            eprintln!(
+                "{}: running {}, frozen {}, connected {}, {generation:?}, next {}, computing {:?}, sent {:?}, settling {}",
+                node.worker,
+                node.running,
+                node.frozen,
+                node.connection.is_some(),
+                node.next_round(),
+                node.computing,
+                node.sent,
+                node.settling
+            );
+        }
         panic!("seed {seed}; replay: LONGHAUL_SEED={seed} cargo test -p longhaul-coordinator simulation");
     }
 }

@@ -162,9 +162,9 @@ impl Node {
     }
 
     pub fn begin(&mut self, start: GenerationStart) {
-        if self.generation.is_none() {
-            self.start_at = start.first_round;
-        }
+        // Whoever has not begun yet may be wanted earlier than it was told first, never later.
+        let told_before = self.generation.as_ref().map(|_| self.start_at);
+        self.start_at = told_before.unwrap_or(start.first_round).min(start.first_round);
         for assignment in &start.assignments {
             self.timeline.push(assignment.clone());
         }
