@@ -165,7 +165,7 @@ impl Run {
         }
         for worker in old.members().iter().map(|member| member.worker).filter(|w| !survivors.contains(w)) {
             if counted(&worker) && self.state.ledger.workers_in(open).contains(&worker) {
-                self.state.late.counted(worker);
+                self.state.late.counted(worker, open);
             } else {
                 lost.extend(self.state.late.departed(worker, open, self.state.ledger.through()));
             }

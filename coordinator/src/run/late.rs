@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use longhaul_common::id::{Round, SiteId, WorkerId};
 use serde::{Deserialize, Serialize};
 
-/// Rounds that are remembered for a worker which is late for ever; older ones then pass for counted.
-const ROUNDS_LATE_MAX: usize = 4096;
+/// Late rounds that are remembered of one worker, so that a worker which is late for ever fills no memory; older ones pass
+/// for counted.
+const ROUNDS_LATE_MAX: usize = 1024;
 
 /// A share of one worker in one round.
 pub type Share = (Round, WorkerId);
@@ -18,7 +19,9 @@ pub type Share = (Round, WorkerId);
 /// before anybody noticed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Late {
-    waiting: BTreeMap<WorkerId, BTreeSet<Round>>,
+    /// By worker: its late rounds, each with the round whose result took it in, if one did. Those that were taken in are
+    /// remembered for a return to a checkpoint from before that.
+    late: BTreeMap<WorkerId, BTreeMap<Round, Option<Round>>>,
     /// Departed workers, with the first round that was decided without them. Earlier rounds' reports may yet come.
     departures: Vec<(WorkerId, Round)>,
 }
@@ -32,10 +35,10 @@ impl Late {
                 continue;
             }
             if sites.contains(site) {
-                self.waiting.remove(worker);
+                self.counted(*worker, round);
             } else {
-                let rounds = self.waiting.entry(*worker).or_default();
-                rounds.insert(round);
+                let rounds = self.late.entry(*worker).or_default();
+                rounds.insert(round, None);
                 if rounds.len() > ROUNDS_LATE_MAX {
                     rounds.pop_first();
                 }
@@ -55,34 +58,41 @@ impl Late {
         Vec::new()
     }
 
-    /// The worker's contribution to the open round is in its result, and with it whatever was late.
-    pub fn counted(&mut self, worker: WorkerId) {
-        self.waiting.remove(&worker);
+    /// The worker's contribution to `round` is in its result, and with it whatever was late.
+    pub fn counted(&mut self, worker: WorkerId, round: Round) {
+        for taken_in in self.late.get_mut(&worker).into_iter().flat_map(BTreeMap::values_mut) {
+            *taken_in = taken_in.or(Some(round));
+        }
     }
 
     /// The run goes back to the state before `round`, and only `keepers` still have their residuals. Returns what is
     /// lost.
     pub fn cut_back(&mut self, round: Round, keepers: &BTreeSet<WorkerId>) -> Vec<Share> {
         self.departures.clear();
-        self.waiting.values_mut().for_each(|rounds| rounds.retain(|&late| late < round));
-        let (kept, lost) =
-            std::mem::take(&mut self.waiting).into_iter().partition(|(worker, _)| keepers.contains(worker));
-        self.waiting = kept;
-        lost.into_iter()
-            .flat_map(|(worker, rounds)| rounds.into_iter().map(move |late| (late, worker)))
-            .collect()
+        let mut lost = Vec::new();
+        for (worker, rounds) in &mut self.late {
+            rounds.retain(|&late, _| late < round);
+            rounds.values_mut().for_each(|taken_in| *taken_in = taken_in.filter(|&into| into < round));
+            if !keepers.contains(worker) {
+                lost.extend(take_waiting(rounds, round).map(|late| (late, *worker)));
+            }
+        }
+        lost
     }
 
     fn give_up(&mut self, worker: WorkerId, from: Round) -> Vec<Share> {
-        let Some(rounds) = self.waiting.get_mut(&worker) else { return Vec::new() };
-        // It may have come back and be late again.
-        let later = rounds.split_off(&from);
-        let lost = std::mem::replace(rounds, later);
-        if rounds.is_empty() {
-            self.waiting.remove(&worker);
-        }
-        lost.into_iter().map(|round| (round, worker)).collect()
+        let Some(rounds) = self.late.get_mut(&worker) else { return Vec::new() };
+        take_waiting(rounds, from).map(|late| (late, worker)).collect()
     }
+}
+
+/// Takes out what waits of the rounds before `before`. Later ones belong to a worker that came back and is late again.
+fn take_waiting(rounds: &mut BTreeMap<Round, Option<Round>>, before: Round) -> impl Iterator<Item = Round> {
+    rounds
+        .extract_if(..before, |_, taken_in| taken_in.is_none())
+        .map(|(late, _)| late)
+        .collect::<Vec<_>>()
+        .into_iter()
 }
 
 #[cfg(test)]
@@ -130,5 +140,14 @@ mod tests {
         round(&mut late, 5, &[]);
         assert_eq!(late.cut_back(Round(3), &BTreeSet::from([W1.0])), [(Round(0), W2.0)]);
         assert_eq!(late.departed(W1.0, Round(3), Round(3)), [(Round(0), W1.0)]);
+    }
+
+    #[test]
+    fn what_a_later_result_took_in_is_late_again_before_that_result() {
+        let mut late = Late::default();
+        round(&mut late, 2, &[0]);
+        round(&mut late, 5, &[0, 1]);
+        assert_eq!(late.clone().cut_back(Round(6), &BTreeSet::new()), []);
+        assert_eq!(late.cut_back(Round(4), &BTreeSet::new()), [(Round(2), W2.0)]);
     }
 }

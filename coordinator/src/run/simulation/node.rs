@@ -58,7 +58,7 @@ pub struct Node {
     pub running: bool,
     pub frozen: bool,
     pub connection: Option<ConnectionId>,
-    pub disk: Vec<(CheckpointOffer, Applied)>,
+    pub disk: Vec<(CheckpointOffer, Applied, u64)>,
     pub generation: Option<GenerationStart>,
     pub timeline: Timeline,
     pub applied: Applied,
@@ -120,8 +120,7 @@ impl Node {
 
     /// Forgets what a process keeps in memory.
     pub fn reset(&mut self) {
-        let carried = std::mem::take(&mut self.carried);
-        self.dropped.extend(carried);
+        self.dropped.append(&mut self.carried);
         let blank = Self::new(self.worker.0, &self.site_name, self.timeline.batch);
         *self = Self {
             site: self.site,
@@ -197,7 +196,7 @@ impl Node {
             self.applied.push(result.clone());
             self.last_begun = self.last_begun.max(Some(round).filter(|_| round >= self.start_at));
             messages.push(ToCoordinator::RoundApplied(self.report(&result)));
-            if round.next().0.is_multiple_of(CHECKPOINT_EVERY) && self.corruption == 0 {
+            if round.next().0.is_multiple_of(CHECKPOINT_EVERY) {
                 self.write_checkpoint();
             }
         }
@@ -226,7 +225,7 @@ impl Node {
     pub fn write_checkpoint(&mut self) {
         let state_hash = state_hash(&self.applied, self.corruption);
         let offer = CheckpointOffer { next_round: self.next_round(), state_hash, private: true };
-        self.disk.insert(0, (offer, self.applied.clone()));
+        self.disk.insert(0, (offer, self.applied.clone(), self.corruption));
         self.disk.truncate(2);
     }
 

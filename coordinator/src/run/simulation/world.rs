@@ -148,7 +148,9 @@ impl World {
                 self.close_round(worker, generation, round, true)
             }
             Happening::Result { to, generation, result } => {
-                if self.accepts(to, generation) {
+                if self.must_wait(to, generation) {
+                    self.at_ms(100, Happening::Result { to, generation, result });
+                } else if self.accepts(to, generation) {
                     self.receive(to, result);
                 }
             }
@@ -221,7 +223,7 @@ impl World {
             wan_address: address,
             device: "model".to_owned(),
             held: node.generation.as_ref().map(|start| (start.membership.generation, node.open_round())),
-            checkpoints: node.disk.iter().map(|(offer, _)| offer.clone()).collect(),
+            checkpoints: node.disk.iter().map(|(offer, ..)| offer.clone()).collect(),
         };
         self.handle(Event::Opened { connection, worker, address: IpAddr::V4(Ipv4Addr::LOCALHOST) });
         self.say(worker, ToCoordinator::Join(join));
@@ -288,8 +290,8 @@ impl World {
             ToWorker::Prepare(start) => {
                 node.reset();
                 if let Start::Checkpoint(offer) = start {
-                    let (_, applied) = node.disk.iter().find(|(o, _)| *o == offer).unwrap();
-                    node.applied = applied.clone();
+                    let (_, applied, corruption) = node.disk.iter().find(|(o, ..)| *o == offer).unwrap();
+                    (node.applied, node.corruption) = (applied.clone(), *corruption);
                 }
                 self.say_ready(worker);
             }
@@ -347,10 +349,10 @@ impl World {
             donor.running && !donor.frozen && donor.holds
         };
         if let Some(donor) = donors.iter().find(able) {
-            let applied = self.nodes[donor].applied.clone();
+            let (applied, corruption) = (self.nodes[donor].applied.clone(), self.nodes[donor].corruption);
             let node = self.nodes.get_mut(&worker).unwrap();
             node.reset();
-            node.applied = applied;
+            (node.applied, node.corruption) = (applied, corruption);
             self.say_ready(worker);
         } else {
             self.at_ms(500, Happening::Healed(worker, loads, donors.to_vec()));
@@ -395,18 +397,21 @@ impl World {
         }
         node.computing = None;
         let share = node.share_of(round);
-        let mut shares = std::mem::take(&mut node.carried);
-        shares.push(share);
-        node.trained.insert(round, shares);
+        node.trained.insert(round, vec![share]);
         self.go_on(worker);
     }
 
     fn contribute(&mut self, worker: WorkerId) {
         let node = self.nodes.get_mut(&worker).unwrap();
-        let (round, Some(start)) = (node.next_round(), node.generation.as_ref()) else { return };
-        let shares = match node.trained.get(&round) {
-            Some(shares) => shares.clone(),
-            None if round < node.start_at && node.is_active(worker, round) => Vec::new(),
+        let (round, Some(start)) = (node.next_round(), node.generation.clone()) else { return };
+        let sits_out = round < node.start_at && node.is_active(worker, round);
+        let shares = match node.trained.get_mut(&round) {
+            // All earlier rounds are decided: what was late of them goes along.
+            Some(shares) => {
+                shares.append(&mut node.carried);
+                shares.clone()
+            }
+            None if sits_out => Vec::new(),
             None => return,
         };
         if node.settling || node.sent == Some(round) {
@@ -417,6 +422,13 @@ impl World {
         node.sent = Some(round);
         let delay = self.draw(5..80);
         self.at_ms(delay, Happening::Contribution { to: owner, from: worker, generation, round, shares });
+    }
+
+    /// Frames wait for a worker that has not heard of the generation yet, or is stopped.
+    fn must_wait(&self, worker: WorkerId, generation: Generation) -> bool {
+        let node = &self.nodes[&worker];
+        let begun = node.generation.as_ref().map_or(Generation(0), |start| start.membership.generation);
+        node.running && node.holds && (node.frozen || begun < generation)
     }
 
     fn accepts(&self, worker: WorkerId, generation: Generation) -> bool {
@@ -433,12 +445,7 @@ impl World {
         round: Round,
         shares: Vec<Share>,
     ) {
-        let node = &self.nodes[&to];
-        // Frames wait for an owner that has not heard of the generation yet, or is stopped.
-        let early = node.running
-            && (node.frozen
-                || node.generation.as_ref().is_some_and(|s| s.membership.generation < generation));
-        if early {
+        if self.must_wait(to, generation) {
             return self.at_ms(100, Happening::Contribution { to, from, generation, round, shares });
         }
         if !self.accepts(to, generation) || self.nodes[&to].open_round() > round {
@@ -543,7 +550,6 @@ impl World {
                 self.at_ms(1500, Happening::Fault(Fault::StartRun));
             }
             Fault::StartRun if self.run.is_none() => {
-                self.connections.clear();
                 let config = super::config(self.nodes.len() as u32);
                 self.run = Some(Run::new(config, self.stored.clone(), self.now).unwrap());
                 self.handle(Event::Timer);
