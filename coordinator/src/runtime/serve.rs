@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use longhaul_proto::control::{CloseCode, Door};
 use longhaul_proto::identity::{Authority, TlsError, coordinator_server};
-use longhaul_proto::transport::{BindError, EndpointError, bind_udp, endpoint, transport_config};
+use longhaul_proto::transport::{BindError, bind_udp, endpoint, transport_config};
 use quinn::Endpoint;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -47,9 +47,9 @@ pub enum ServeError {
     /// TLS.
     #[error("set up TLS: {0}")]
     Tls(#[from] TlsError),
-    /// QUIC.
-    #[error("{0}")]
-    Endpoint(#[from] EndpointError),
+    /// The QUIC endpoint.
+    #[error("open the QUIC endpoint: {0}")]
+    Endpoint(std::io::Error),
     /// The owner's.
     #[error(transparent)]
     Owner(#[from] OwnerError),
@@ -79,7 +79,7 @@ impl Served {
         now_unix_s: u64,
     ) -> Result<Self, ServeError> {
         let (socket, _) = bind_udp(listen)?;
-        let endpoint = endpoint(socket, None)?;
+        let endpoint = endpoint(socket, None).map_err(ServeError::Endpoint)?;
         let door = Door::new(authority.run());
         endpoint.set_server_config(Some(server_config(authority, &door, now_unix_s)?));
         let failed = |source| ServeError::Http { address: http_address, source };
