@@ -194,6 +194,7 @@ async fn write(mut sink: SendStream, mut queued: mpsc::Receiver<Bytes>, queued_b
 }
 
 /// The receiving half.
+#[derive(Debug)]
 pub struct ControlReceiver<T> {
     connection: Connection,
     frames: FrameReader<RecvStream>,

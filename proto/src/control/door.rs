@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::{CloseCode, ENROL_DEADLINE};
-use crate::identity::{ALPN_CONTROL, ALPN_ENROL, PeerError, peer_worker};
+use crate::identity::{ALPN_ENROL, PeerError, peer_worker};
 
 /// Connections of peers that have not shown who they are, handshakes included. With [`STRANGER_WINDOW_BYTES`] they hold
 /// 32 MiB at most; a whole cluster that starts at once gets in by trying again.
@@ -113,17 +113,22 @@ impl Door {
         }
         let connection = timeout_at(deadline, incoming.accept()?).await.map_err(|_| DoorError::Slow)??;
         let worker = peer_worker(&connection, self.run);
-        if alpn(&connection).as_deref() == Some(ALPN_CONTROL) {
-            return match worker {
-                Ok(worker) => Ok(Guest::Worker { worker, connection }),
-                Err(error) => {
-                    CloseCode::Stranger.close(&connection, &error.to_string());
-                    Err(error.into())
-                }
-            };
+        if alpn(&connection).as_deref() == Some(ALPN_ENROL) {
+            return Ok(Guest::Applicant(Applicant {
+                connection,
+                worker: worker.ok(),
+                deadline,
+                _place: place,
+            }));
         }
-        debug_assert_eq!(alpn(&connection).as_deref(), Some(ALPN_ENROL), "the TLS configuration offers two");
-        Ok(Guest::Applicant(Applicant { connection, worker: worker.ok(), deadline, _place: place }))
+        // Everything but enrolment takes a certificate.
+        match worker {
+            Ok(worker) => Ok(Guest::Worker { worker, connection }),
+            Err(error) => {
+                CloseCode::Stranger.close(&connection, &error.to_string());
+                Err(error.into())
+            }
+        }
     }
 }
 

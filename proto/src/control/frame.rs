@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout_at};
 /// enough for several retransmissions on a long link.
 pub const FRAME_GRACE: Duration = Duration::from_secs(15);
 
-/// The slowest rate at which a frame may arrive, in bytes a second: 32 KiB, a thousandth of the slowest link on which
-/// training is worth while, as bulk data shares it.
+/// The slowest rate at which a frame may arrive, in bytes a second: 32 KiB, a small part of any link worth training
+/// over, as bulk data shares it.
 pub const FRAME_RATE_BYTES_PER_S_MIN: u64 = 32 << 10;
 
 /// Memory is taken in steps of so many bytes, as bytes arrive: a length that is only claimed costs the claimant
@@ -45,6 +45,7 @@ pub enum FrameError {
 }
 
 /// Cuts a stream into frames.
+#[derive(Debug)]
 pub(super) struct FrameReader<R> {
     source: R,
     bytes_max: usize,

@@ -58,3 +58,6 @@ pub fn decode<T: ControlMessage>(bytes: &[u8]) -> Result<T, DecodeError> {
     let (message, rest) = postcard::take_from_bytes(bytes)?;
     if rest.is_empty() { Ok(message) } else { Err(DecodeError::Trailing { bytes: rest.len() }) }
 }
+
+#[cfg(test)]
+mod tests;

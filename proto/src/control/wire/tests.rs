@@ -1,0 +1,246 @@
+//! Every message, by example, out and back; and what is no message.
+
+use std::net::SocketAddr;
+
+use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
+use longhaul_common::plan::{FragmentLayout, Membership};
+use longhaul_common::sampler::{Positions, SampleFeed};
+use longhaul_common::timeline::Assignment;
+use proptest::prelude::*;
+
+use super::super::message::{
+    Adopted, CheckpointOffer, CheckpointReport, GenerationStart, Heartbeat, HeldResult, Join, Member, Ready,
+    RoundReport, Settled, Settlement, Start, Welcome,
+};
+use super::super::{EnrolRefusal, EnrolReply, EnrolRequest, Grounds};
+use super::*;
+use crate::identity::{TokenId, TokenRefusal};
+
+const LAYOUT: FragmentLayout = FragmentLayout { values: 1000, fragment_values: 100 };
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1], port))
+}
+
+fn member(worker: u32, site: u32) -> Member {
+    Member {
+        worker: WorkerId(worker),
+        site: SiteId(site),
+        lan_address: address(1),
+        wan_address: SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 65_535)),
+        upload_weight: 100,
+    }
+}
+
+fn offer() -> CheckpointOffer {
+    CheckpointOffer { next_round: Round(40), state_hash: [3; 32], private: true }
+}
+
+fn assignment() -> Assignment {
+    let backlog: Vec<Positions> = vec![0..4, 100..1 << 40];
+    let feed = SampleFeed { first_step: 30, backlog, cursor: 1 << 41 };
+    Assignment { feed, workers: vec![WorkerId(1), WorkerId(300)] }
+}
+
+fn to_coordinator() -> Vec<ToCoordinator> {
+    let report = RoundReport {
+        generation: Generation(2),
+        round: Round(9),
+        loss: Some(2.5),
+        samples: 32,
+        sites: vec![SiteId(0), SiteId(1)],
+        residual_ratio: None,
+        state_hash: [4; 32],
+        skipped: vec![Round(7)],
+        validation_loss: Some(2.75),
+    };
+    let result = HeldResult { fragment: FragmentId(1), hash: [5; 32], sites: vec![SiteId(1)] };
+    let checkpoint = |outcome| CheckpointReport { next_round: Round(40), path: "/tmp/c".to_owned(), outcome };
+    vec![
+        ToCoordinator::Join(Join {
+            incarnation: u64::MAX,
+            site: "amsterdam".to_owned(),
+            lan_address: address(1),
+            wan_address: address(2),
+            device: "host, cpu".to_owned(),
+            held: Some((Generation(2), Round(9))),
+            checkpoints: vec![offer()],
+        }),
+        ToCoordinator::Ready(Ready {
+            next_round: Round(0),
+            state_hash: [1; 32],
+            parameters: 124_000_000,
+            samples: 1000,
+            data_hash: [2; 32],
+        }),
+        ToCoordinator::Heartbeat(Heartbeat { step: 7, compute_s: 0.5, loss: 3.25, ..Heartbeat::default() }),
+        ToCoordinator::RoundApplied(report),
+        ToCoordinator::Settled(Settled {
+            generation: Generation(3),
+            open_round: Round(10),
+            computing: Round(11),
+            results: vec![result],
+        }),
+        ToCoordinator::Checkpoint(checkpoint(Ok([6; 32]))),
+        ToCoordinator::Checkpoint(checkpoint(Err("no space".to_owned()))),
+        ToCoordinator::Finished { next_round: Round(300) },
+        ToCoordinator::Leaving,
+        ToCoordinator::Failed { reason: "out of memory".to_owned() },
+    ]
+}
+
+fn to_worker() -> Vec<ToWorker> {
+    let settlement = Settlement {
+        open_round: Round(10),
+        complete_at: vec![WorkerId(1)],
+        results: vec![Adopted {
+            fragment: FragmentId(1),
+            hash: [5; 32],
+            holders: vec![WorkerId(1), WorkerId(2)],
+        }],
+    };
+    let members = vec![member(1, 0), member(2, 0), member(300, 1)];
+    let start = GenerationStart {
+        membership: Membership::assign(Generation(3), members, LAYOUT),
+        settlement: Some(settlement),
+        first_round: Round(12),
+        active_before: vec![WorkerId(1)],
+        assignments: vec![assignment()],
+        until: Round(300),
+    };
+    vec![
+        ToWorker::Welcome(Welcome {
+            run: RunId([7; 16]),
+            config: "[run]\n".to_owned(),
+            site: SiteId(1),
+            resumed: true,
+        }),
+        ToWorker::Prepare(Start::Fresh),
+        ToWorker::Prepare(Start::Checkpoint(offer())),
+        ToWorker::Heal { donors: vec![member(1, 0)] },
+        ToWorker::Settle { generation: Generation(3) },
+        ToWorker::Begin(Box::new(start)),
+        ToWorker::Dismiss { reason: "done".to_owned() },
+        ToWorker::Refused { reason: "revoked".to_owned() },
+    ]
+}
+
+fn requests() -> Vec<EnrolRequest> {
+    [Grounds::Token { id: TokenId([1; 8]), proof: [2; 32] }, Grounds::Renewal]
+        .map(|grounds| EnrolRequest { grounds, request: vec![0x30; 200], site: "amsterdam".to_owned() })
+        .to_vec()
+}
+
+fn replies() -> Vec<EnrolReply> {
+    let refusals = [
+        EnrolRefusal::Token(TokenRefusal::Unknown),
+        EnrolRefusal::Token(TokenRefusal::WrongSecret),
+        EnrolRefusal::Token(TokenRefusal::Revoked),
+        EnrolRefusal::Token(TokenRefusal::Expired),
+        EnrolRefusal::Token(TokenRefusal::UsedUp),
+        EnrolRefusal::NoCertificate,
+        EnrolRefusal::Revoked,
+        EnrolRefusal::BadRequest("damaged".to_owned()),
+        EnrolRefusal::SiteName,
+        EnrolRefusal::Full,
+    ];
+    let admitted = EnrolReply::Admitted { certificate: vec![0x30; 500], authority: vec![0x30; 400] };
+    refusals.into_iter().map(EnrolReply::Refused).chain([admitted]).collect()
+}
+
+/// Checks that messages come back, that every cut is an error, and that every flipped bit is a message or an error.
+fn check<T: ControlMessage + PartialEq + std::fmt::Debug>(messages: &[T]) {
+    for message in messages {
+        let bytes = encode(message).unwrap();
+        assert!(bytes.len() <= T::BYTES_MAX);
+        assert_eq!(decode::<T>(&bytes).as_ref(), Ok(message));
+        for at in 0..bytes.len() {
+            assert!(decode::<T>(&bytes[..at]).is_err(), "{message:?} cut to {at} bytes");
+            for bit in 0..8 {
+                let mut flipped = bytes.clone();
+                flipped[at] ^= 1 << bit;
+                // A sequence cannot be longer than its bytes, whatever its length says.
+                if let Ok(other) = decode::<T>(&flipped) {
+                    assert!(encode(&other).unwrap().len() <= bytes.len());
+                }
+            }
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert_eq!(decode::<T>(&longer), Err(DecodeError::Trailing { bytes: 1 }));
+    }
+}
+
+#[test]
+fn every_message_to_the_coordinator_survives_the_wire() {
+    check(&to_coordinator());
+}
+
+#[test]
+fn every_message_to_a_worker_survives_the_wire() {
+    check(&to_worker());
+}
+
+#[test]
+fn every_message_of_an_enrolment_survives_the_wire() {
+    check(&requests());
+    check(&replies());
+}
+
+#[test]
+fn messages_are_the_golden_bytes() {
+    let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    // By postcard's specification: a varint for the variant's place, then the fields; 300 = 0xac 0x02.
+    assert_eq!(hex(encode(&ToCoordinator::Finished { next_round: Round(300) }).unwrap()), "06ac02");
+    assert_eq!(hex(encode(&ToCoordinator::Leaving).unwrap()), "07");
+    assert_eq!(hex(encode(&ToWorker::Settle { generation: Generation(3) }).unwrap()), "0303");
+    assert_eq!(hex(encode(&ToWorker::Prepare(Start::Fresh)).unwrap()), "0100");
+    assert_eq!(hex(encode(&ToWorker::Dismiss { reason: "done".to_owned() }).unwrap()), "0504646f6e65");
+    assert_eq!(
+        hex(encode(&EnrolReply::Refused(EnrolRefusal::Token(TokenRefusal::Expired))).unwrap()),
+        "010003"
+    );
+}
+
+#[test]
+fn the_start_of_the_largest_run_fits_into_a_frame() {
+    let layout = FragmentLayout { values: 10_000, fragment_values: 1 };
+    let holders: Vec<_> = (0..256).map(WorkerId).collect();
+    let results = layout
+        .fragments()
+        .map(|fragment| Adopted { fragment, hash: [0xff; 32], holders: holders.clone() })
+        .collect();
+    let members = (0..256).map(|worker| member(worker, worker % 64)).collect();
+    let start = ToWorker::Begin(Box::new(GenerationStart {
+        membership: Membership::assign(Generation(1 << 40), members, layout),
+        settlement: Some(Settlement { open_round: Round(1 << 40), complete_at: holders.clone(), results }),
+        first_round: Round(1 << 40),
+        active_before: holders,
+        assignments: vec![assignment()],
+        until: Round(1 << 41),
+    }));
+    let bytes = encode(&start).unwrap().len();
+    assert!(bytes < CONTROL_FRAME_BYTES_MAX / 2, "{bytes} bytes leave no room for growth");
+    assert!(bytes > CONTROL_FRAME_BYTES_MAX / 8, "{bytes} bytes: the limit is needlessly loose");
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_do_not_make_a_decoder_panic(bytes: Vec<u8>) {
+        let _ = decode::<ToCoordinator>(&bytes);
+        let _ = decode::<ToWorker>(&bytes);
+        let _ = decode::<EnrolRequest>(&bytes);
+        let _ = decode::<EnrolReply>(&bytes);
+    }
+
+    #[test]
+    fn messages_with_random_bytes_inside_do_not_make_a_decoder_panic(
+        which in 0usize..8, at: prop::sample::Index, noise in prop::collection::vec(any::<u8>(), 1..16),
+    ) {
+        let mut bytes = encode(&to_worker()[which]).unwrap();
+        let at = at.index(bytes.len());
+        bytes.splice(at..at, noise);
+        if let Ok(message) = decode::<ToWorker>(&bytes) {
+            prop_assert!(encode(&message).is_ok());
+        }
+    }
+}
