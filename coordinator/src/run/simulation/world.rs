@@ -64,6 +64,8 @@ pub struct World {
     connections: BTreeMap<ConnectionId, (WorkerId, Duration, Duration)>,
     next_connection: u64,
     next_result: u64,
+    /// What reached a stopped process, in order.
+    stopped: BTreeMap<WorkerId, Vec<Happening>>,
     rng: ChaCha8Rng,
 }
 
@@ -87,6 +89,7 @@ impl World {
             connections: BTreeMap::new(),
             next_connection: 0,
             next_result: 0,
+            stopped: BTreeMap::new(),
             rng: ChaCha8Rng::seed_from_u64(seed),
         };
         for worker in (1..=workers).map(WorkerId) {
@@ -215,6 +218,7 @@ impl World {
         self.connections.insert(connection, (worker, self.now, self.now));
         let node = self.nodes.get_mut(&worker).unwrap();
         node.connection = Some(connection);
+        node.welcomed = false;
         let address = SocketAddr::from(([0, 0, 0, 0], 7000));
         let join = Join {
             incarnation,
@@ -223,14 +227,17 @@ impl World {
             wan_address: address,
             device: "model".to_owned(),
             held: node.generation.as_ref().map(|start| (start.membership.generation, node.open_round())),
-            checkpoints: node.disk.iter().map(|(offer, ..)| offer.clone()).collect(),
+            checkpoints: node.disk.iter().map(|saved| saved.offer.clone()).collect(),
         };
         self.handle(Event::Opened { connection, worker, address: IpAddr::V4(Ipv4Addr::LOCALHOST) });
         self.say(worker, ToCoordinator::Join(join));
     }
 
     fn say(&mut self, worker: WorkerId, message: ToCoordinator) {
-        if let Some(connection) = self.nodes[&worker].connection {
+        let node = &self.nodes[&worker];
+        let allowed =
+            node.welcomed || matches!(message, ToCoordinator::Join(_) | ToCoordinator::Heartbeat(_));
+        if let Some(connection) = node.connection.filter(|_| allowed) {
             let at = self.delivery(connection, true);
             self.push(at, Happening::ToRun(connection, message));
         }
@@ -252,7 +259,7 @@ impl World {
         let Some((worker, ..)) = self.connections.get(&connection).copied() else { return };
         let node = self.nodes.get_mut(&worker).unwrap();
         if node.frozen {
-            return self.at_ms(200, Happening::ClosedAtNode(connection));
+            return self.stopped.entry(worker).or_default().push(Happening::ClosedAtNode(connection));
         }
         if node.connection == Some(connection) {
             node.connection = None;
@@ -269,12 +276,12 @@ impl World {
             return;
         }
         if node.frozen {
-            let at = self.delivery(connection, false) + Duration::from_millis(200);
-            return self.push(at, Happening::ToNode(connection, message));
+            return self.stopped.entry(worker).or_default().push(Happening::ToNode(connection, message));
         }
         match message {
             ToWorker::Welcome(welcome) => {
                 node.site = welcome.site;
+                node.welcomed = true;
                 if welcome.resumed {
                     let reports = node.reports.clone();
                     reports
@@ -290,8 +297,9 @@ impl World {
             ToWorker::Prepare(start) => {
                 node.reset();
                 if let Start::Checkpoint(offer) = start {
-                    let (_, applied, corruption) = node.disk.iter().find(|(o, ..)| *o == offer).unwrap();
-                    (node.applied, node.corruption) = (applied.clone(), *corruption);
+                    let saved = node.disk.iter().find(|saved| saved.offer == offer).unwrap().clone();
+                    (node.applied, node.corruption, node.carried) =
+                        (saved.applied, saved.corruption, saved.carried);
                 }
                 self.say_ready(worker);
             }
@@ -308,9 +316,14 @@ impl World {
                 self.say(worker, ToCoordinator::Settled(settled));
             }
             ToWorker::Begin(start) => {
-                node.begin(*start);
-                self.pull_missing(worker);
-                self.go_on(worker);
+                // One that still heals takes part when it has.
+                if node.holds {
+                    node.begin(*start);
+                    self.pull_missing(worker);
+                    self.go_on(worker);
+                } else {
+                    node.begin_later = Some(*start);
+                }
             }
             ToWorker::Dismiss { .. } => {
                 node.dismissed = true;
@@ -351,8 +364,15 @@ impl World {
         if let Some(donor) = donors.iter().find(able) {
             let (applied, corruption) = (self.nodes[donor].applied.clone(), self.nodes[donor].corruption);
             let node = self.nodes.get_mut(&worker).unwrap();
+            let begin_later = node.begin_later.take();
             node.reset();
             (node.applied, node.corruption) = (applied, corruption);
+            if let Some(start) = begin_later {
+                node.holds = true;
+                node.begin(start);
+                self.pull_missing(worker);
+                return self.go_on(worker);
+            }
             self.say_ready(worker);
         } else {
             self.at_ms(500, Happening::Healed(worker, loads, donors.to_vec()));
@@ -573,6 +593,8 @@ impl World {
             Fault::Freeze(worker) => self.nodes.get_mut(&worker).unwrap().frozen = true,
             Fault::Thaw(worker) => {
                 self.nodes.get_mut(&worker).unwrap().frozen = false;
+                let waiting = self.stopped.remove(&worker).unwrap_or_default();
+                waiting.into_iter().for_each(|happening| self.push(self.now, happening));
                 self.go_on(worker);
             }
             Fault::Disconnect(worker) => {
@@ -593,6 +615,7 @@ impl World {
             return;
         }
         node.running = false;
+        self.stopped.remove(&worker);
         let connection = node.connection.take();
         node.reset();
         if let Some(connection) = connection {
