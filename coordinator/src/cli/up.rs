@@ -36,6 +36,7 @@ fn read_config(up: &Up) -> Result<RunConfig, CliError> {
 }
 
 async fn coordinate(up: &Up, config: RunConfig) -> Result<(), CliError> {
+    let interrupted = interrupted().context("listen for signals")?;
     let clock = Clock::start();
     let store = Store::open(&up.state_dir).map_err(anyhow::Error::new)?;
     let Founded { state, desk, api_token, resumed } = match found(&store, &config, clock.unix_s()) {
@@ -70,7 +71,7 @@ async fn coordinate(up: &Up, config: RunConfig) -> Result<(), CliError> {
             file.display()
         ));
     }
-    match serve(served, owner, api_token, interrupted()).await.map_err(anyhow::Error::new)? {
+    match serve(served, owner, api_token, interrupted).await.map_err(anyhow::Error::new)? {
         Ended::Finished => say(&format!("run {name} is finished")),
         Ended::Stopped => say(&format!(
             "the coordinator stops, and run {name} does not: its workers train on and wait for it. Continue with the same \
@@ -136,21 +137,24 @@ fn outward_ip() -> IpAddr {
     ask().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
-/// Ctrl-C, or SIGTERM.
-async fn interrupted() {
+/// Resolves at Ctrl-C or SIGTERM. It listens from the call on, not from the first poll, so that nobody who has seen the
+/// join line is killed for asking politely.
+fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
     #[cfg(unix)]
-    {
+    let (mut terminate, mut interrupt) = {
         use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
-            }
-            return;
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+    };
+    Ok(async move {
+        #[cfg(unix)]
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
         }
-    }
-    // Without signals the process ends when it is killed.
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending::<()>().await;
-    }
+        #[cfg(not(unix))]
+        if tokio::signal::ctrl_c().await.is_err() {
+            // Without signals the process ends when it is killed.
+            std::future::pending::<()>().await;
+        }
+    })
 }

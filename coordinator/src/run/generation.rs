@@ -298,7 +298,9 @@ impl Run {
     fn lose_late(&mut self, until: Round) {
         let Some(generation) = &self.state.generation else { return };
         let members = generation.membership.members().iter().map(|member| member.worker);
-        let absent: Vec<WorkerId> = members.filter(|worker| !self.peers.contains_key(worker)).collect();
+        let is_here =
+            |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.standing == Standing::Member);
+        let absent: Vec<WorkerId> = members.filter(|worker| !is_here(worker)).collect();
         let through = self.state.ledger.through();
         for worker in absent {
             let lost = self.state.late.departed(worker, until, through);

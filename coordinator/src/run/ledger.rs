@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(ledger.pending(), 0);
         assert_eq!(flat(ledger.counted_in(Round(2))), [10, 11, 14, 15, 16, 17, 18, 19]);
         ledger.count_through(Round(3));
-        assert_eq!(ledger.counted().iter().collect::<Vec<_>>(), [0..20]);
+        assert!(ledger.counted().iter().eq(std::iter::once(0..20)));
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
         ledger.assign(Round(3), vec![W1]);
         ledger.assign(Round(2), vec![W1]);
         ledger.count_through(Round(3));
-        assert_eq!(ledger.counted().iter().collect::<Vec<_>>(), [0..20]);
+        assert!(ledger.counted().iter().eq(std::iter::once(0..20)));
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(flat(ledger.counted().iter().collect()), [2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
         ledger.assign(Round(2), vec![W1, W2]);
         ledger.count_through(Round(3));
-        assert_eq!(ledger.counted().iter().collect::<Vec<_>>(), [0..20]);
+        assert!(ledger.counted().iter().eq(std::iter::once(0..20)));
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(ledger.pending(), 4, "the feed that began at round 4 handed nothing out after all");
         ledger.assign(Round(4), vec![W2]);
         ledger.count_through(Round(5));
-        assert_eq!(ledger.counted().iter().collect::<Vec<_>>(), [0..36]);
+        assert!(ledger.counted().iter().eq(std::iter::once(0..36)));
     }
 
     #[test]
@@ -284,6 +284,6 @@ mod tests {
         assert!(ledger.losses.len() <= ASSIGNMENTS_KEPT_MAX);
         assert!(!ledger.reaches(Round(3)) && !ledger.cut_back(Round(3)));
         assert!(ledger.reaches(Round(2900)) && ledger.cut_back(Round(2900)));
-        assert_eq!(ledger.counted().iter().collect::<Vec<_>>(), [0..2900]);
+        assert!(ledger.counted().iter().eq(std::iter::once(0..2900)));
     }
 }

@@ -232,13 +232,12 @@ impl Run {
         let through = self.state.ledger.through();
         let members = self.peers.values().filter(|peer| peer.standing == Standing::Member);
         let applied = members.map(|peer| peer.next_round.unwrap_or(through)).min().unwrap_or(through);
-        self.state.ledger.count_through(applied);
+        let mut lost = Vec::new();
         for summary in self.summaries.take_through(applied) {
             let site_of = |&worker: &WorkerId| Some((worker, self.state.workers.get(&worker)?.site));
             let workers: Vec<_> =
                 self.state.ledger.workers_in(summary.round).iter().filter_map(site_of).collect();
-            let lost = self.state.late.applied(summary.round, &workers, &summary.sites);
-            self.lose(lost);
+            lost.extend(self.state.late.applied(summary.round, &workers, &summary.sites));
             let rounds = self.schedule.rounds();
             let (done, every) = (summary.round.0 + 1, rounds.div_ceil(PROGRESS_NOTICES));
             if done.is_multiple_of(every) || done == rounds || summary.validation_loss.is_some() {
@@ -246,6 +245,9 @@ impl Run {
             }
             self.commands.push(Command::Persist(Record::Round(summary)));
         }
+        // Only now, so that no state is written in which a round counts whose late shares are not noted.
+        self.state.ledger.count_through(applied);
+        self.lose(lost);
     }
 
     /// Shares that do not count; durable at once, as nobody says it again.

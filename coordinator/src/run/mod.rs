@@ -29,4 +29,6 @@ pub use state::{Checkpoint, Facts, Known, Phase, State};
 pub use status::{CheckpointStatus, EventStatus, MemberStatus, ParityStatus, Status};
 
 #[cfg(test)]
+mod scenarios;
+#[cfg(test)]
 mod simulation;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use longhaul_common::id::{FragmentId, Round, SiteId, WorkerId};
-use longhaul_proto::control::message::{Adopted, Settled, Settlement};
+use longhaul_proto::control::message::{Adopted, Hash, Settled, Settlement};
 
 /// The outcome of a settle.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,9 @@ pub struct Outcome {
     pub counted_sites: Vec<SiteId>,
 }
 
+/// Who holds a result, and the sites that it names.
+type Holding<'a> = (Vec<WorkerId>, &'a [SiteId]);
+
 /// Settles a generation of `fragments` fragments. `answers` are those of the members that are still there; `until` is
 /// the old generation's. `docs/protocol.md`, "When membership changes".
 ///
@@ -29,7 +32,7 @@ pub fn settle(answers: &BTreeMap<WorkerId, Settled>, fragments: u32, until: Roun
 
     // Fragment → (hash → (holders, sites)). Two results of one fragment cannot be while owners are sound; the one that
     // more members hold counts then.
-    let mut held: BTreeMap<FragmentId, BTreeMap<_, (Vec<WorkerId>, &[SiteId])>> = BTreeMap::new();
+    let mut held: BTreeMap<FragmentId, BTreeMap<Hash, Holding<'_>>> = BTreeMap::new();
     for (&worker, answer) in at_front() {
         for result in answer.results.iter().filter(|result| result.fragment.0 < fragments) {
             let of_fragment = held.entry(result.fragment).or_default();

@@ -1,4 +1,5 @@
 //! A coordinator as a process of its own.
+#![allow(dead_code, reason = "each test file uses its part of this")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -49,9 +50,10 @@ impl Site {
     pub fn up(&self, more: &[&str]) -> Command {
         let mut command = coordinator();
         command.arg("up").arg("--config").arg(self.folder.path().join("run.toml"));
-        command
-            .args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--state-dir"])
-            .arg(self.state_dir());
+        if !more.contains(&"--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        command.args(["--http", "127.0.0.1:0", "--state-dir"]).arg(self.state_dir());
         command.args(more);
         command
     }
@@ -119,7 +121,6 @@ impl Running {
     }
 
     #[cfg(unix)]
-    #[allow(dead_code, reason = "not every test file sends signals")]
     pub fn terminate(&self) {
         let sent = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
         assert!(sent.success());
@@ -135,14 +136,12 @@ impl Drop for Running {
 }
 
 /// The exit code and the error of a command that fails.
-#[allow(dead_code, reason = "not every test file looks at failures")]
 pub fn failure(command: &mut Command) -> (i32, String) {
     let output = command.output().unwrap();
     assert!(!output.status.success());
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
-#[allow(dead_code, reason = "not every test file reads the token")]
 pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }

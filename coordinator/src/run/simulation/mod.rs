@@ -40,8 +40,9 @@ fn schedule() -> RoundSchedule {
 fn check(world: &World) {
     let run = world.run.as_ref().unwrap();
     assert_eq!(run.state().phase, Phase::Finished, "the run did not finish");
-    let finished: Vec<&Applied> =
-        world.nodes.values().filter(|node| node.finished).map(|node| &node.applied).collect();
+    let last = run.state().generation.as_ref().unwrap();
+    let in_last = |node: &&node::Node| node.finished && last.membership.member(node.worker).is_some();
+    let finished: Vec<&Applied> = world.nodes.values().filter(in_last).map(|node| &node.applied).collect();
     let state = finished.first().expect("somebody finished");
     for other in &finished {
         assert_eq!(state_hash(state, 0), state_hash(other, 0), "finished with different states");
@@ -49,6 +50,11 @@ fn check(world: &World) {
     let ledger = &run.state().ledger;
     assert_eq!(ledger.through().0, state.len() as u64);
 
+    // When all members die, nobody is left to report which contributions were late in the last rounds before the
+    // checkpoint, so the books are exact then only where nobody is late.
+    if world.lateness && world.log.iter().any(|line| line.contains("goes on from")) {
+        return;
+    }
     let mut applied = BTreeSet::new();
     for position in state
         .iter()
@@ -107,7 +113,9 @@ fn simulate(seed: u64) {
         world.run_until_ms(120_000);
         let drained_early =
             world.phase() == Phase::Finished && !world.nodes.values().any(|node| node.finished);
-        if !drained_early {
+        // Without somebody who left for good, a run that has no state yet waits for one more worker.
+        let wants_more = world.phase() == Phase::Gathering && world.nodes.values().any(|node| node.dismissed);
+        if !drained_early && !wants_more {
             check(&world);
         }
     }));
@@ -145,8 +153,8 @@ fn an_undisturbed_run_counts_every_position_once() {
     let mut world = World::new(1, 4, false);
     world.run_until_ms(60_000);
     check(&world);
-    let counted: Vec<_> = world.run.as_ref().unwrap().state().ledger.counted().iter().collect();
-    assert_eq!(counted, [0..STEPS * 12]);
+    let counted = world.run.as_ref().unwrap().state().ledger.counted();
+    assert!(counted.iter().eq(std::iter::once(0..STEPS * 12)));
 }
 
 /// The checker must be able to fail: books from which a share was struck do not agree with what was applied.

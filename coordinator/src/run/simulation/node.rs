@@ -45,6 +45,15 @@ pub fn state_hash(applied: &Applied, corruption: u64) -> Hash {
     hash
 }
 
+/// A checkpoint, with the worker's private state.
+#[derive(Clone, Debug)]
+pub struct SavedState {
+    pub offer: CheckpointOffer,
+    pub applied: Applied,
+    pub corruption: u64,
+    pub carried: Vec<Share>,
+}
+
 #[derive(Debug)]
 pub struct Node {
     pub worker: WorkerId,
@@ -58,8 +67,11 @@ pub struct Node {
     pub running: bool,
     pub frozen: bool,
     pub connection: Option<ConnectionId>,
-    pub disk: Vec<(CheckpointOffer, Applied, u64)>,
+    /// Until then it says nothing but `Join`: reports are repeated in order afterwards.
+    pub welcomed: bool,
+    pub disk: Vec<SavedState>,
     pub generation: Option<GenerationStart>,
+    pub begin_later: Option<GenerationStart>,
     pub timeline: Timeline,
     pub applied: Applied,
     pub corruption: u64,
@@ -96,8 +108,10 @@ impl Node {
             running: false,
             frozen: false,
             connection: None,
+            welcomed: false,
             disk: Vec::new(),
             generation: None,
+            begin_later: None,
             timeline: Timeline::new(batch),
             applied: Vec::new(),
             corruption: 0,
@@ -129,6 +143,7 @@ impl Node {
             running: self.running,
             frozen: self.frozen,
             connection: self.connection,
+            welcomed: self.welcomed,
             disk: std::mem::take(&mut self.disk),
             dropped: std::mem::take(&mut self.dropped),
             ..blank
@@ -164,6 +179,9 @@ impl Node {
         // Whoever has not begun yet may be wanted earlier than it was told first, never later.
         let told_before = self.generation.as_ref().map(|_| self.start_at);
         self.start_at = told_before.unwrap_or(start.first_round).min(start.first_round);
+        if told_before.is_none() {
+            self.skipped.extend((self.start_at.0..self.next_round().0).map(Round));
+        }
         for assignment in &start.assignments {
             self.timeline.push(assignment.clone());
         }
@@ -225,7 +243,8 @@ impl Node {
     pub fn write_checkpoint(&mut self) {
         let state_hash = state_hash(&self.applied, self.corruption);
         let offer = CheckpointOffer { next_round: self.next_round(), state_hash, private: true };
-        self.disk.insert(0, (offer, self.applied.clone(), self.corruption));
+        let (applied, carried) = (self.applied.clone(), self.carried.clone());
+        self.disk.insert(0, SavedState { offer, applied, corruption: self.corruption, carried });
         self.disk.truncate(2);
     }
 

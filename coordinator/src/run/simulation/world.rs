@@ -1,6 +1,6 @@
 //! A coordinator, its disk, and model workers, in virtual time: one queue of events, and faults among them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::super::{Command, ConnectionId, Event, Phase, Record, Run, State};
 use super::node::{Node, RoundResult, Share, state_hash};
+
+mod rounds;
 
 /// What happens at some time.
 #[derive(Clone, Debug)]
@@ -64,6 +66,8 @@ pub struct World {
     connections: BTreeMap<ConnectionId, (WorkerId, Duration, Duration)>,
     next_connection: u64,
     next_result: u64,
+    /// What reached a stopped process, in order.
+    stopped: BTreeMap<WorkerId, Vec<Happening>>,
     rng: ChaCha8Rng,
 }
 
@@ -87,6 +91,7 @@ impl World {
             connections: BTreeMap::new(),
             next_connection: 0,
             next_result: 0,
+            stopped: BTreeMap::new(),
             rng: ChaCha8Rng::seed_from_u64(seed),
         };
         for worker in (1..=workers).map(WorkerId) {
@@ -215,6 +220,7 @@ impl World {
         self.connections.insert(connection, (worker, self.now, self.now));
         let node = self.nodes.get_mut(&worker).unwrap();
         node.connection = Some(connection);
+        node.welcomed = false;
         let address = SocketAddr::from(([0, 0, 0, 0], 7000));
         let join = Join {
             incarnation,
@@ -223,14 +229,17 @@ impl World {
             wan_address: address,
             device: "model".to_owned(),
             held: node.generation.as_ref().map(|start| (start.membership.generation, node.open_round())),
-            checkpoints: node.disk.iter().map(|(offer, ..)| offer.clone()).collect(),
+            checkpoints: node.disk.iter().map(|saved| saved.offer.clone()).collect(),
         };
         self.handle(Event::Opened { connection, worker, address: IpAddr::V4(Ipv4Addr::LOCALHOST) });
         self.say(worker, ToCoordinator::Join(join));
     }
 
     fn say(&mut self, worker: WorkerId, message: ToCoordinator) {
-        if let Some(connection) = self.nodes[&worker].connection {
+        let node = &self.nodes[&worker];
+        let allowed =
+            node.welcomed || matches!(message, ToCoordinator::Join(_) | ToCoordinator::Heartbeat(_));
+        if let Some(connection) = node.connection.filter(|_| allowed) {
             let at = self.delivery(connection, true);
             self.push(at, Happening::ToRun(connection, message));
         }
@@ -252,7 +261,7 @@ impl World {
         let Some((worker, ..)) = self.connections.get(&connection).copied() else { return };
         let node = self.nodes.get_mut(&worker).unwrap();
         if node.frozen {
-            return self.at_ms(200, Happening::ClosedAtNode(connection));
+            return self.stopped.entry(worker).or_default().push(Happening::ClosedAtNode(connection));
         }
         if node.connection == Some(connection) {
             node.connection = None;
@@ -269,12 +278,12 @@ impl World {
             return;
         }
         if node.frozen {
-            let at = self.delivery(connection, false) + Duration::from_millis(200);
-            return self.push(at, Happening::ToNode(connection, message));
+            return self.stopped.entry(worker).or_default().push(Happening::ToNode(connection, message));
         }
         match message {
             ToWorker::Welcome(welcome) => {
                 node.site = welcome.site;
+                node.welcomed = true;
                 if welcome.resumed {
                     let reports = node.reports.clone();
                     reports
@@ -290,8 +299,9 @@ impl World {
             ToWorker::Prepare(start) => {
                 node.reset();
                 if let Start::Checkpoint(offer) = start {
-                    let (_, applied, corruption) = node.disk.iter().find(|(o, ..)| *o == offer).unwrap();
-                    (node.applied, node.corruption) = (applied.clone(), *corruption);
+                    let saved = node.disk.iter().find(|saved| saved.offer == offer).unwrap().clone();
+                    (node.applied, node.corruption, node.carried) =
+                        (saved.applied, saved.corruption, saved.carried);
                 }
                 self.say_ready(worker);
             }
@@ -308,9 +318,14 @@ impl World {
                 self.say(worker, ToCoordinator::Settled(settled));
             }
             ToWorker::Begin(start) => {
-                node.begin(*start);
-                self.pull_missing(worker);
-                self.go_on(worker);
+                // One that still heals takes part when it has.
+                if node.holds {
+                    node.begin(*start);
+                    self.pull_missing(worker);
+                    self.go_on(worker);
+                } else {
+                    node.begin_later = Some(*start);
+                }
             }
             ToWorker::Dismiss { .. } => {
                 node.dismissed = true;
@@ -351,189 +366,18 @@ impl World {
         if let Some(donor) = donors.iter().find(able) {
             let (applied, corruption) = (self.nodes[donor].applied.clone(), self.nodes[donor].corruption);
             let node = self.nodes.get_mut(&worker).unwrap();
+            let begin_later = node.begin_later.take();
             node.reset();
             (node.applied, node.corruption) = (applied, corruption);
+            if let Some(start) = begin_later {
+                node.holds = true;
+                node.begin(start);
+                self.pull_missing(worker);
+                return self.go_on(worker);
+            }
             self.say_ready(worker);
         } else {
             self.at_ms(500, Happening::Healed(worker, loads, donors.to_vec()));
-        }
-    }
-
-    // ---- rounds
-
-    /// Whatever a member can do now: apply, contribute, begin the next round, finish.
-    fn go_on(&mut self, worker: WorkerId) {
-        let node = self.nodes.get_mut(&worker).unwrap();
-        if !node.running || node.frozen {
-            return;
-        }
-        let messages = node.apply();
-        messages.into_iter().for_each(|message| self.say(worker, message));
-        self.contribute(worker);
-        let node = self.nodes.get_mut(&worker).unwrap();
-        if let Some(round) = node.may_begin() {
-            node.computing = Some(round);
-            node.last_begun = Some(round);
-            let incarnation = node.incarnation;
-            let slow = self.rng.random_bool(0.1);
-            let delay = self.draw(if slow { 200..800 } else { 20..120 });
-            self.at_ms(delay, Happening::Computed(worker, incarnation, round));
-        }
-        let node = self.nodes.get_mut(&worker).unwrap();
-        if node.has_all() && !node.finished {
-            node.finished = true;
-            node.write_checkpoint();
-            self.say_finished(worker);
-        }
-    }
-
-    fn computed(&mut self, worker: WorkerId, incarnation: u64, round: Round) {
-        let node = self.nodes.get_mut(&worker).unwrap();
-        if node.incarnation != incarnation || node.computing != Some(round) || !node.running {
-            return;
-        }
-        if node.frozen {
-            return self.at_ms(100, Happening::Computed(worker, incarnation, round));
-        }
-        node.computing = None;
-        let share = node.share_of(round);
-        node.trained.insert(round, vec![share]);
-        self.go_on(worker);
-    }
-
-    fn contribute(&mut self, worker: WorkerId) {
-        let node = self.nodes.get_mut(&worker).unwrap();
-        let (round, Some(start)) = (node.next_round(), node.generation.clone()) else { return };
-        let sits_out = round < node.start_at && node.is_active(worker, round);
-        let shares = match node.trained.get_mut(&round) {
-            // All earlier rounds are decided: what was late of them goes along.
-            Some(shares) => {
-                shares.append(&mut node.carried);
-                shares.clone()
-            }
-            None if sits_out => Vec::new(),
-            None => return,
-        };
-        if node.settling || node.sent == Some(round) {
-            return;
-        }
-        let (generation, owner) =
-            (start.membership.generation, start.membership.owner(Default::default()).unwrap());
-        node.sent = Some(round);
-        let delay = self.draw(5..80);
-        self.at_ms(delay, Happening::Contribution { to: owner, from: worker, generation, round, shares });
-    }
-
-    /// Frames wait for a worker that has not heard of the generation yet, or is stopped.
-    fn must_wait(&self, worker: WorkerId, generation: Generation) -> bool {
-        let node = &self.nodes[&worker];
-        let begun = node.generation.as_ref().map_or(Generation(0), |start| start.membership.generation);
-        node.running && node.holds && (node.frozen || begun < generation)
-    }
-
-    fn accepts(&self, worker: WorkerId, generation: Generation) -> bool {
-        let node = &self.nodes[&worker];
-        let same = node.generation.as_ref().is_some_and(|start| start.membership.generation == generation);
-        node.running && same && !node.settling
-    }
-
-    fn contribution(
-        &mut self,
-        to: WorkerId,
-        from: WorkerId,
-        generation: Generation,
-        round: Round,
-        shares: Vec<Share>,
-    ) {
-        if self.must_wait(to, generation) {
-            return self.at_ms(100, Happening::Contribution { to, from, generation, round, shares });
-        }
-        if !self.accepts(to, generation) || self.nodes[&to].open_round() > round {
-            return;
-        }
-        let node = self.nodes.get_mut(&to).unwrap();
-        let collected = node.collected.entry(round).or_default();
-        collected.insert(from, shares);
-        if collected.len() == 1 && self.lateness {
-            self.at_ms(250, Happening::Deadline(to, generation, round));
-        }
-        self.close_round(to, generation, round, false);
-    }
-
-    /// Publishes a round's result if all sites have delivered, or at the deadline.
-    fn close_round(&mut self, owner: WorkerId, generation: Generation, round: Round, deadline: bool) {
-        if !self.accepts(owner, generation) || self.nodes[&owner].open_round() > round {
-            return;
-        }
-        let node = &self.nodes[&owner];
-        let (Some(start), Some(collected)) = (&node.generation, node.collected.get(&round)) else { return };
-        let sites: BTreeSet<_> = start.membership.sites().collect();
-        let delivered = |site: &_| {
-            let active: Vec<_> =
-                start.membership.members_of(*site).filter(|m| node.is_active(m.worker, round)).collect();
-            active.iter().all(|member| collected.contains_key(&member.worker))
-        };
-        let named: Vec<_> = sites.iter().copied().filter(delivered).collect();
-        if named.is_empty() || (named.len() < sites.len() && !deadline) {
-            return;
-        }
-        let in_named =
-            |worker: &WorkerId| start.membership.member(*worker).is_some_and(|m| named.contains(&m.site));
-        let shares = collected
-            .iter()
-            .filter(|(worker, _)| in_named(worker))
-            .flat_map(|(_, shares)| shares.clone())
-            .collect();
-        let members: Vec<WorkerId> = start.membership.members().iter().map(|m| m.worker).collect();
-        self.next_result += 1;
-        let result = Arc::new(RoundResult { id: self.next_result, round, sites: named, shares });
-        for to in members.into_iter().filter(|&to| to != owner) {
-            let delay = self.draw(5..80);
-            self.at_ms(delay, Happening::Result { to, generation, result: result.clone() });
-        }
-        self.receive(owner, result);
-    }
-
-    fn receive(&mut self, worker: WorkerId, result: Arc<RoundResult>) {
-        let node = self.nodes.get_mut(&worker).unwrap();
-        if result.round >= node.next_round() {
-            node.results.entry(result.round).or_insert(result);
-        }
-        self.go_on(worker);
-    }
-
-    fn pull_missing(&mut self, worker: WorkerId) {
-        let node = &self.nodes[&worker];
-        let Some(settlement) = node.generation.as_ref().and_then(|start| start.settlement.as_ref()) else {
-            return;
-        };
-        let (incarnation, missing) = (node.incarnation, node.open_round().0..settlement.open_round.0);
-        for round in missing {
-            let delay = self.draw(10..100);
-            self.at_ms(delay, Happening::Pull(worker, incarnation, Round(round)));
-        }
-    }
-
-    /// Results of finished rounds are served by whoever has them.
-    fn pull(&mut self, worker: WorkerId, incarnation: u64, round: Round) {
-        let node = &self.nodes[&worker];
-        let Some(settlement) = node.generation.as_ref().and_then(|start| start.settlement.as_ref()) else {
-            return;
-        };
-        if node.incarnation != incarnation
-            || !node.running
-            || node.open_round() > round
-            || round >= settlement.open_round
-        {
-            return;
-        }
-        let served = settlement.complete_at.iter().find_map(|donor| {
-            let donor = self.nodes.get(donor).filter(|donor| donor.running && !donor.frozen)?;
-            donor.applied.get(round.0 as usize).or_else(|| donor.results.get(&round)).cloned()
-        });
-        match served {
-            Some(result) if !self.nodes[&worker].frozen => self.receive(worker, result),
-            _ => self.at_ms(200, Happening::Pull(worker, incarnation, round)),
         }
     }
 
@@ -573,6 +417,8 @@ impl World {
             Fault::Freeze(worker) => self.nodes.get_mut(&worker).unwrap().frozen = true,
             Fault::Thaw(worker) => {
                 self.nodes.get_mut(&worker).unwrap().frozen = false;
+                let waiting = self.stopped.remove(&worker).unwrap_or_default();
+                waiting.into_iter().for_each(|happening| self.push(self.now, happening));
                 self.go_on(worker);
             }
             Fault::Disconnect(worker) => {
@@ -593,6 +439,7 @@ impl World {
             return;
         }
         node.running = false;
+        self.stopped.remove(&worker);
         let connection = node.connection.take();
         node.reset();
         if let Some(connection) = connection {

@@ -1,0 +1,268 @@
+//! Single situations of a run, told event by event.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::id::{Generation, Round, RunId, WorkerId};
+use longhaul_proto::control::message::{
+    CheckpointOffer, GenerationStart, Join, Ready, RoundReport, Settled, Start, ToCoordinator, ToWorker,
+};
+
+use super::{Command, ConnectionId, Event, Phase, Run, Severity, State};
+
+/// A run of ten rounds for two workers, with a clock that stands still unless told.
+struct Story {
+    run: Run,
+    now: Duration,
+    commands: Vec<Command>,
+}
+
+fn config() -> RunConfig {
+    let text = "[run]\nname = \"story\"\nworkers = 2\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
+                context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\nevery = 2\noverlap = 1\n";
+    RunConfig::parse(text).unwrap()
+}
+
+fn ready(next_round: u64, hash: u8) -> ToCoordinator {
+    ToCoordinator::Ready(Ready {
+        next_round: Round(next_round),
+        state_hash: [hash; 32],
+        parameters: 10,
+        samples: 100,
+        data_hash: [3; 32],
+    })
+}
+
+impl Story {
+    fn new() -> Self {
+        let config = config();
+        let state = State::new(RunId([1; 16]), &config);
+        Self {
+            run: Run::new(config, state, Duration::ZERO).unwrap(),
+            now: Duration::ZERO,
+            commands: Vec::new(),
+        }
+    }
+
+    /// Two workers that train in generation 1.
+    fn training() -> Self {
+        let mut story = Self::new();
+        for worker in [1, 2] {
+            story.join(worker, &[]);
+        }
+        for worker in [1, 2] {
+            story.say(worker, ready(0, 7));
+        }
+        assert_eq!(story.run.state().phase, Phase::Training);
+        story
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.commands = self.run.handle(self.now, event);
+    }
+
+    /// Worker w has connection w.
+    fn join(&mut self, worker: u32, checkpoints: &[CheckpointOffer]) {
+        let connection = ConnectionId(u64::from(worker));
+        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        self.handle(Event::Opened { connection, worker: WorkerId(worker), address });
+        let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 70));
+        self.say(
+            worker,
+            ToCoordinator::Join(Join {
+                incarnation: u64::from(worker),
+                site: format!("site-{worker}"),
+                lan_address: unspecified,
+                wan_address: unspecified,
+                device: String::new(),
+                held: None,
+                checkpoints: checkpoints.to_vec(),
+            }),
+        );
+    }
+
+    fn say(&mut self, worker: u32, message: ToCoordinator) {
+        self.handle(Event::Message { connection: ConnectionId(u64::from(worker)), message });
+    }
+
+    /// What the last event made the coordinator say to a worker.
+    fn told(&self, worker: u32) -> Vec<ToWorker> {
+        let to = ConnectionId(u64::from(worker));
+        let sent = |command: &Command| match command {
+            Command::Send { connection, message } if *connection == to => Some(message.clone()),
+            _ => None,
+        };
+        self.commands.iter().filter_map(sent).collect()
+    }
+
+    fn applied(&mut self, worker: u32, round: u64, hash: u8) {
+        self.say(
+            worker,
+            ToCoordinator::RoundApplied(RoundReport {
+                generation: Generation(1),
+                round: Round(round),
+                loss: None,
+                samples: 4,
+                sites: Vec::new(),
+                residual_ratio: None,
+                state_hash: [hash; 32],
+                skipped: Vec::new(),
+                validation_loss: None,
+            }),
+        );
+    }
+
+    fn settled(&mut self, worker: u32, generation: u64, open: u64, computing: u64) {
+        self.say(
+            worker,
+            ToCoordinator::Settled(Settled {
+                generation: Generation(generation),
+                open_round: Round(open),
+                computing: Round(computing),
+                results: Vec::new(),
+            }),
+        );
+    }
+
+    fn begun(&self, worker: u32) -> GenerationStart {
+        let begun = self.told(worker).into_iter().find_map(|message| match message {
+            ToWorker::Begin(start) => Some(*start),
+            _ => None,
+        });
+        begun.expect("a generation begins")
+    }
+}
+
+#[test]
+fn an_unspecified_address_becomes_the_one_that_the_coordinator_sees() {
+    let story = Story::training();
+    let members = story.run.state().generation.as_ref().unwrap().membership.members();
+    assert_eq!(members[0].lan_address, SocketAddr::from((Ipv4Addr::LOCALHOST, 70)));
+}
+
+#[test]
+fn a_worker_with_other_data_is_refused_and_told_what_differs() {
+    let mut story = Story::new();
+    story.join(1, &[]);
+    story.join(2, &[]);
+    story.say(1, ready(0, 7));
+    let ToCoordinator::Ready(mut other) = ready(0, 7) else { unreachable!() };
+    other.samples = 99;
+    story.say(2, ToCoordinator::Ready(other));
+    let told = story.told(2);
+    let [ToWorker::Refused { reason }] = told.as_slice() else { panic!("{told:?}") };
+    assert!(reason.contains("99 samples, the run's has 100") && reason.contains("data.path"), "{reason}");
+    assert_eq!(story.run.state().phase, Phase::Gathering);
+}
+
+#[test]
+fn whoever_starts_with_another_state_heals_from_the_lowest_numbered_worker() {
+    let mut story = Story::new();
+    story.join(1, &[]);
+    story.join(2, &[]);
+    story.say(2, ready(0, 8));
+    story.say(1, ready(0, 7));
+    let told = story.told(2);
+    let [ToWorker::Heal { donors }] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(donors.iter().map(|donor| donor.worker).collect::<Vec<_>>(), [WorkerId(1)]);
+    story.say(2, ready(0, 7));
+    assert_eq!(story.begun(2).first_round, Round(0));
+}
+
+#[test]
+fn a_cold_start_takes_the_newest_checkpoint_and_the_others_heal_from_its_holder() {
+    let offer = |next_round, hash| CheckpointOffer {
+        next_round: Round(next_round),
+        state_hash: [hash; 32],
+        private: false,
+    };
+    let mut story = Story::new();
+    story.join(1, &[offer(4, 4)]);
+    story.join(2, &[offer(6, 6), offer(4, 4)]);
+    assert_eq!(story.told(2).last(), Some(&ToWorker::Prepare(Start::Checkpoint(offer(6, 6)))));
+    assert!(story.told(1).is_empty());
+    // An answer to something that was asked before does not count.
+    story.say(2, ready(0, 7));
+    assert!(story.told(1).is_empty());
+    story.say(2, ready(6, 6));
+    assert!(matches!(story.told(1).as_slice(), [ToWorker::Heal { .. }]));
+    story.say(1, ready(6, 6));
+    assert_eq!(story.begun(1).first_round, Round(6));
+}
+
+#[test]
+fn a_silent_member_is_taken_out_and_its_share_is_given_out_again() {
+    let mut story = Story::training();
+    story.now = Duration::from_secs(3);
+    story.applied(1, 0, 9);
+    assert_eq!(story.run.next_timeout(), Some(Duration::from_secs(6)));
+    story.now = Duration::from_secs(6);
+    story.handle(Event::Timer);
+    assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
+    story.settled(1, 2, 1, 2);
+    let start = story.begun(1);
+    assert_eq!((start.first_round, start.active_before), (Round(3), vec![WorkerId(1)]));
+    // Rounds 1 and 2, two steps each, two samples a step.
+    let redo: u64 =
+        start.assignments.last().unwrap().feed.backlog.iter().map(|range| range.end - range.start).sum();
+    assert_eq!(redo, 8);
+}
+
+#[test]
+fn a_member_whose_bits_differ_is_named_and_heals() {
+    let mut story = Story::training();
+    story.applied(1, 0, 9);
+    story.applied(2, 0, 5);
+    let told = story.told(2);
+    assert!(matches!(told.as_slice(), [ToWorker::Heal { .. }]), "{told:?}");
+    let loud =
+        |command: &Command| matches!(command, Command::Report(notice) if notice.severity == Severity::Error);
+    assert!(story.commands.iter().any(loud));
+    assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
+}
+
+#[test]
+fn a_drain_ends_with_the_rounds_that_are_begun() {
+    let mut story = Story::training();
+    story.handle(Event::Drain);
+    story.settled(1, 2, 2, 3);
+    story.settled(2, 2, 2, 2);
+    assert_eq!(story.begun(1).until, Round(4));
+    for worker in [1, 2] {
+        story.say(worker, ToCoordinator::Finished { next_round: Round(4) });
+    }
+    assert!(matches!(story.told(1).as_slice(), [ToWorker::Dismiss { .. }]));
+    assert_eq!(story.run.state().phase, Phase::Finished);
+    assert_eq!(story.run.state().ledger.counted().len(), 4 * 2 * 4);
+}
+
+#[test]
+fn a_settle_starts_over_with_a_new_number_when_somebody_dies_in_it() {
+    let mut story = Story::training();
+    story.handle(Event::Drain);
+    story.settled(1, 2, 1, 1);
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(3) }]);
+    story.settled(1, 2, 1, 1);
+    assert!(story.told(1).is_empty(), "an answer to the first settle is none to the second");
+    story.settled(1, 3, 1, 1);
+    assert_eq!(story.begun(1).membership.generation, Generation(3));
+}
+
+#[test]
+fn who_breaks_the_protocol_is_taken_out() {
+    let mut story = Story::training();
+    story.applied(1, 10, 9);
+    assert!(matches!(&story.commands[0], Command::Close { reason, .. } if reason.contains("not begun")));
+    let mut story = Story::new();
+    story.handle(Event::Opened {
+        connection: ConnectionId(1),
+        worker: WorkerId(1),
+        address: Ipv4Addr::LOCALHOST.into(),
+    });
+    story.say(1, ToCoordinator::Leaving);
+    assert!(
+        matches!(&story.commands[0], Command::Close { reason, .. } if reason.contains("before it joined"))
+    );
+}

@@ -1,0 +1,239 @@
+//! The `coordinator` binary and workers over real QUIC; the workers speak the protocol and train nothing.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod running;
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use longhaul_common::id::{Generation, Round};
+use longhaul_proto::control::message::{
+    GenerationStart, Heartbeat, Join, Ready, RoundReport, Settled, ToCoordinator, ToWorker,
+};
+use longhaul_proto::control::{ControlReceiver, ControlSender, EnrolError, enrol, open};
+use longhaul_proto::identity::{Identity, PeerName, Token, control_client};
+use longhaul_proto::transport::endpoint;
+use quinn::{Connection, Endpoint};
+use running::{Running, Site};
+
+/// Rounds of the run in `running::CONFIG`.
+const ROUNDS: u64 = 3;
+
+/// A worker that has enrolled.
+struct Worker {
+    endpoint: Endpoint,
+    identity: Identity,
+    coordinator: SocketAddr,
+    incarnation: u64,
+}
+
+/// Its conversation with the coordinator.
+struct Control {
+    connection: Connection,
+    sender: ControlSender<ToCoordinator>,
+    receiver: ControlReceiver<ToWorker>,
+}
+
+fn dialler() -> Endpoint {
+    endpoint(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), None).unwrap()
+}
+
+/// The address and the token in a join line.
+fn parts(line: &str) -> (SocketAddr, Token) {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!((words[0], words[1], words[3]), ("worker", "join", "--token"));
+    (words[2].parse().unwrap(), words[4].parse().unwrap())
+}
+
+impl Worker {
+    async fn enrol(running: &Running, site: &str) -> Self {
+        let (coordinator, token) = parts(&running.join_line);
+        let endpoint = dialler();
+        let identity = enrol(&endpoint, coordinator, &token, site).await.unwrap();
+        let incarnation = u64::from(identity.worker().0) + 1;
+        Self { endpoint, identity, coordinator, incarnation }
+    }
+
+    async fn connect(&self) -> Option<Control> {
+        let config = quinn::ClientConfig::new(control_client(&self.identity).unwrap());
+        let name = PeerName::Coordinator.in_run(self.identity.run());
+        let connection = self.endpoint.connect_with(config, self.coordinator, &name).unwrap().await.ok()?;
+        let (sender, receiver) = open(&connection).await.ok()?;
+        Some(Control { connection, sender, receiver })
+    }
+
+    async fn join(&self, held: Option<(Generation, Round)>) -> Option<Control> {
+        let control = self.connect().await?;
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 9));
+        let join = Join {
+            incarnation: self.incarnation,
+            site: format!("site-{}", self.identity.worker()),
+            lan_address: address,
+            wan_address: address,
+            device: "a test".to_owned(),
+            held,
+            checkpoints: Vec::new(),
+        };
+        control.sender.send(&ToCoordinator::Join(join)).unwrap();
+        Some(control)
+    }
+
+    /// Comes back until somebody answers.
+    async fn join_again(&self, held: Option<(Generation, Round)>) -> Control {
+        loop {
+            if let Some(control) = self.join(held).await {
+                return control;
+            }
+        }
+    }
+}
+
+impl Control {
+    async fn hear(&mut self) -> ToWorker {
+        loop {
+            tokio::select! {
+                heard = self.receiver.receive() => return heard.unwrap().expect("the coordinator has more to say"),
+                () = tokio::time::sleep(Duration::from_millis(500)) => self.say(ToCoordinator::Heartbeat(Heartbeat::default())),
+            }
+        }
+    }
+
+    fn say(&self, message: ToCoordinator) {
+        self.sender.send(&message).unwrap();
+    }
+
+    /// Answers until the first generation begins.
+    async fn begin(&mut self) -> Box<GenerationStart> {
+        loop {
+            match self.hear().await {
+                ToWorker::Welcome(welcome) => assert!(welcome.config.contains("name = \"tested\"")),
+                ToWorker::Prepare(_) => self.say(ToCoordinator::Ready(Ready {
+                    next_round: Round(0),
+                    state_hash: [1; 32],
+                    parameters: 1000,
+                    samples: 500,
+                    data_hash: [2; 32],
+                })),
+                ToWorker::Begin(start) => return start,
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+    }
+
+    fn apply(&self, start: &GenerationStart, round: u64) {
+        self.say(ToCoordinator::RoundApplied(RoundReport {
+            generation: start.membership.generation,
+            round: Round(round),
+            loss: Some(2.5),
+            samples: 4,
+            sites: start.membership.sites().collect(),
+            residual_ratio: None,
+            state_hash: [round as u8; 32],
+            skipped: Vec::new(),
+            validation_loss: None,
+        }));
+    }
+
+    /// Says that all is done, and waits to be dismissed.
+    async fn finish(mut self) -> String {
+        self.say(ToCoordinator::Finished { next_round: Round(ROUNDS) });
+        loop {
+            match self.hear().await {
+                ToWorker::Dismiss { reason } => return reason,
+                ToWorker::Settle { generation } => {
+                    let (open_round, computing) = (Round(ROUNDS), Round(ROUNDS - 1));
+                    self.say(ToCoordinator::Settled(Settled {
+                        generation,
+                        open_round,
+                        computing,
+                        results: Vec::new(),
+                    }));
+                }
+                ToWorker::Begin(_) => self.say(ToCoordinator::Finished { next_round: Round(ROUNDS) }),
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+    }
+}
+
+async fn train(worker: Worker) -> String {
+    let mut control = worker.join(None).await.unwrap();
+    let start = control.begin().await;
+    (0..ROUNDS).for_each(|round| control.apply(&start, round));
+    control.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_workers_enrol_train_and_are_dismissed() {
+    let site = Site::new();
+    let running = site.start(&["--stay"]);
+    let (one, two) = (Worker::enrol(&running, "north").await, Worker::enrol(&running, "south").await);
+    assert_ne!(one.identity.worker(), two.identity.worker());
+    let (one, two) = tokio::join!(train(one), train(two));
+    assert!(one.contains("the run is finished") && two.contains("the run is finished"));
+    let status = site.status();
+    assert_eq!((&status["phase"], &status["round"]), (&"finished".into(), &ROUNDS.into()));
+    assert_eq!((status["parity"]["equal"].as_bool(), status["loss"].as_f64()), (Some(true), Some(2.5)));
+    assert_eq!(status["samples_counted"], 6 * 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_was_revoked_lets_nobody_in() {
+    let site = Site::new();
+    let running = site.start(&[]);
+    let (coordinator, token) = parts(&running.join_line);
+    site.told(&["token", "revoke", &token.id.to_string()]);
+    let refused = enrol(&dialler(), coordinator, &token, "north").await.unwrap_err();
+    assert!(matches!(refused, EnrolError::Refused(_)), "{refused}");
+    assert!(refused.to_string().contains("revoked"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_go_on_when_the_coordinator_is_killed_and_comes_back() {
+    let site = Site::new();
+    let port = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().to_string();
+    let listen = ["--listen", port.as_str()];
+    let running = site.start(&listen);
+    let workers = [Worker::enrol(&running, "north").await, Worker::enrol(&running, "south").await];
+    let mut controls = Vec::new();
+    for worker in &workers {
+        controls.push(worker.join(None).await.unwrap());
+    }
+    let [mut first, mut second] = <[Control; 2]>::try_from(controls).ok().unwrap();
+    let (start, _) = tokio::join!(first.begin(), second.begin());
+    running.kill();
+    // The old connections are of no use any more.
+    first.connection.close(0u32.into(), b"");
+    second.connection.close(0u32.into(), b"");
+
+    let _again = site.start(&listen);
+    let held = Some((start.membership.generation, Round(0)));
+    let finish = async |worker: &Worker| {
+        let mut control = worker.join_again(held).await;
+        match control.hear().await {
+            ToWorker::Welcome(welcome) => assert!(welcome.resumed, "a member with its memory goes on"),
+            other => panic!("unexpected: {other:?}"),
+        }
+        (0..ROUNDS).for_each(|round| control.apply(&start, round));
+        control.finish().await
+    };
+    let (one, two) = tokio::join!(finish(&workers[0]), finish(&workers[1]));
+    assert!(one.contains("the run is finished") && two.contains("the run is finished"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_do_not_hold_the_others_up() {
+    let site = Site::new();
+    let running = site.start(&[]);
+    let (one, two) = (Worker::enrol(&running, "north").await, Worker::enrol(&running, "south").await);
+    // They show a certificate, and then never say a word.
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        let config = quinn::ClientConfig::new(control_client(&one.identity).unwrap());
+        let name = PeerName::Coordinator.in_run(one.identity.run());
+        silent.push(one.endpoint.connect_with(config, one.coordinator, &name).unwrap().await.unwrap());
+    }
+    let (one, two) = tokio::join!(train(one), train(two));
+    assert!(one.contains("the run is finished") && two.contains("the run is finished"));
+    assert_eq!(silent.len(), 40);
+}
