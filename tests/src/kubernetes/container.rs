@@ -55,7 +55,8 @@ impl<'a> Container<'a> {
     pub fn command_line(&self, start: &Start) -> Result<Vec<String>> {
         let variables = self.environment(start)?;
         let words = elements(&self.spec["command"]).iter().chain(elements(&self.spec["args"]));
-        let words: Vec<String> = words.map(|word| Ok(expand(text(word)?, &variables))).collect::<Result<_>>()?;
+        let words: Vec<String> =
+            words.map(|word| Ok(expand(text(word)?, &variables))).collect::<Result<_>>()?;
         if let Some(word) = words.iter().find(|word| word.contains("$(")) {
             bail!("{word} refers to a variable that is not there");
         }
@@ -69,7 +70,8 @@ impl<'a> Container<'a> {
     pub fn environment(&self, start: &Start) -> Result<BTreeMap<String, String>> {
         let mut variables = BTreeMap::new();
         for source in elements(&self.spec["envFrom"]) {
-            let name = text(&source["configMapRef"]["name"]).context("only ConfigMaps are known in envFrom")?;
+            let name =
+                text(&source["configMapRef"]["name"]).context("only ConfigMaps are known in envFrom")?;
             for (key, value) in self.config_map(name)? {
                 variables.insert(key.clone(), text(value)?.to_owned());
             }
@@ -78,7 +80,9 @@ impl<'a> Container<'a> {
             let name = text(&variable["name"])?;
             let value = match variable.get("value") {
                 Some(value) => expand(text(value)?, &variables),
-                None => self.resolve(&variable["valueFrom"], start).with_context(|| format!("variable {name}"))?,
+                None => {
+                    self.resolve(&variable["valueFrom"], start).with_context(|| format!("variable {name}"))?
+                }
             };
             variables.insert(name.to_owned(), value);
         }
@@ -138,7 +142,8 @@ impl<'a> Container<'a> {
     /// # Errors
     /// When the path lies elsewhere.
     pub fn config_map_key<'p>(&self, path: &'p Path) -> Result<(&'a str, &'p str)> {
-        let (mount, key) = self.mount(path).with_context(|| format!("nothing is mounted at {}", path.display()))?;
+        let (mount, key) =
+            self.mount(path).with_context(|| format!("nothing is mounted at {}", path.display()))?;
         let volume = elements(&self.pod["volumes"]).iter().find(|volume| volume["name"] == mount["name"]);
         let volume = volume.with_context(|| format!("no volume {}", mount["name"]))?;
         let key = key.to_str().context("a key is UTF-8")?;

@@ -33,7 +33,8 @@ mod tests {
 
     #[test]
     fn references_expand_as_the_documentation_of_kubernetes_says() {
-        let variables = BTreeMap::from([("A".to_owned(), "1".to_owned()), ("B".to_owned(), "$(A)".to_owned())]);
+        let variables =
+            BTreeMap::from([("A".to_owned(), "1".to_owned()), ("B".to_owned(), "$(A)".to_owned())]);
         let cases = [
             ("$(A)", "1"),
             ("x$(A)y$(A)", "x1y1"),

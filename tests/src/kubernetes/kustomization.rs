@@ -86,7 +86,10 @@ fn config_map(folder: &Path, generator: &Generator) -> Result<Value> {
     ensure!(generator.options.disable_name_suffix_hash, "ConfigMap {name}: a hashed name is not supported");
     let mut data = Map::new();
     for file in &generator.files {
-        ensure!(!file.contains(['/', '=']), "ConfigMap {name}: {file} is not a file beside the kustomization");
+        ensure!(
+            !file.contains(['/', '=']),
+            "ConfigMap {name}: {file} is not a file beside the kustomization"
+        );
         data.insert(file.clone(), read(&folder.join(file))?.into());
     }
     for literal in &generator.literals {

@@ -72,7 +72,12 @@ impl Validator {
         let verdict = format!("against version {kubernetes}");
         let passed: BTreeSet<&str> =
             report.lines().filter(|line| line.starts_with("INFO") && line.ends_with(&verdict)).collect();
-        ensure!(passed.len() == objects.len(), "{} of {} objects passed:\n{report}", passed.len(), objects.len());
+        ensure!(
+            passed.len() == objects.len(),
+            "{} of {} objects passed:\n{report}",
+            passed.len(),
+            objects.len()
+        );
         Ok(())
     }
 }
@@ -98,7 +103,9 @@ fn run_with_input(command: &mut Command, input: &str) -> Result<Output> {
 /// Makes the environment. It may be renamed: nothing is started by the scripts in it, which hold its path.
 fn make(folder: &Path, pip_options: &[&str]) -> Result<(), Unavailable> {
     match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Unavailable::Broken(error.into())),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Unavailable::Broken(error.into()));
+        }
         _ => {}
     }
     python("python3".as_ref(), &["-m", "venv"], &[folder.as_os_str()])?;
@@ -110,7 +117,8 @@ fn make(folder: &Path, pip_options: &[&str]) -> Result<(), Unavailable> {
 
 fn python(python: &Path, args: &[&str], last: &[&std::ffi::OsStr]) -> Result<(), Unavailable> {
     let output = Command::new(python).args(args).args(last).stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("start {}", python.display())).map_err(Unavailable::Broken)?;
+    let output =
+        output.with_context(|| format!("start {}", python.display())).map_err(Unavailable::Broken)?;
     if output.status.success() {
         return Ok(());
     }

@@ -11,13 +11,14 @@ use crate::{KUSTOMIZATIONS, built};
 #[test]
 fn kustomize_builds_what_the_tests_read() {
     for folder in KUSTOMIZATIONS {
-        let output = match Command::new("kubectl").arg("kustomize").arg(Manifests::root().join(folder)).output() {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                println!("notice: skipped, as kubectl is not installed");
-                return;
-            }
-            output => output.unwrap(),
-        };
+        let output =
+            match Command::new("kubectl").arg("kustomize").arg(Manifests::root().join(folder)).output() {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    println!("notice: skipped, as kubectl is not installed");
+                    return;
+                }
+                output => output.unwrap(),
+            };
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let theirs = Manifests::from_yaml(&String::from_utf8(output.stdout).unwrap()).unwrap();
         assert_eq!(in_one_order(theirs), in_one_order(Manifests::build(folder).unwrap()), "{folder}");
@@ -37,7 +38,8 @@ fn every_service_leads_to_a_port_that_its_pods_declare() {
                 .of_kind("StatefulSet")
                 .find(|set| set["spec"]["template"]["metadata"]["labels"] == service["spec"]["selector"])
                 .unwrap_or_else(|| panic!("{folder}: {service} selects no pods"));
-            let declared = manifests.container(set["metadata"]["name"].as_str().unwrap()).unwrap().ports().unwrap();
+            let declared =
+                manifests.container(set["metadata"]["name"].as_str().unwrap()).unwrap().ports().unwrap();
             for port in service["spec"]["ports"].as_array().unwrap() {
                 let target = Port::read(port, "port").unwrap();
                 assert_eq!(port["targetPort"], target.name.as_str(), "{folder}");

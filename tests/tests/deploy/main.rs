@@ -1,5 +1,6 @@
 //! The manifests in `deploy/kubernetes`: valid by Kubernetes' own schemas, restricted, and consistent with each other.
 //! That the binaries understand their arguments is tested beside the binaries.
+#![allow(clippy::unwrap_used, reason = "a test's own helpers fail the test")]
 
 mod consistency;
 mod restricted;

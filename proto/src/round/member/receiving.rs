@@ -121,7 +121,8 @@ impl Member {
         }
     }
 
-    /// A result that names only sites of this generation. (One of an earlier generation may name others; those are pulled.)
+    /// A result that names only sites of this generation. (One of an earlier generation may name others; those
+    /// are pulled.)
     fn read(&self, duties: &Duties, bytes: &Bytes) -> Option<FragmentResult> {
         let result = FragmentResult::decode(bytes).ok()?;
         let known = result.sites().all(|site| duties.membership.sites().any(|present| present == site));
@@ -154,9 +155,6 @@ impl Member {
     }
 
     pub(super) fn start_pulls(&mut self) {
-        if self.settling.is_some() {
-            return;
-        }
         for request in self.pulls.start(self.now) {
             let (round, fragment) = (request.round, request.fragment);
             self.commands.push_back(Command::Pull {

@@ -1,0 +1,99 @@
+//! `config.json` as the `transformers` library reads it.
+
+use longhaul_common::config::ModelKind;
+use longhaul_common::model::ModelSpec;
+use serde_json::{Value, json};
+
+use crate::models::{GPT2_NORM_EPSILON, LLAMA_NORM_EPSILON, LLAMA_ROTARY_BASE};
+
+/// The model's description. Without begin and end tokens: the engine trains on text without any.
+pub(super) fn to_json(spec: &ModelSpec) -> Value {
+    match spec.kind {
+        ModelKind::Gpt2 => json!({
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "activation_function": "gelu_new",
+            "attn_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+            "bos_token_id": null,
+            "eos_token_id": null,
+            "layer_norm_epsilon": GPT2_NORM_EPSILON,
+            "n_embd": spec.width,
+            "n_head": spec.heads,
+            "n_inner": spec.feed_forward_width,
+            "n_layer": spec.layers,
+            "n_positions": spec.context,
+            "tie_word_embeddings": spec.tied_embeddings,
+            "torch_dtype": "float32",
+            "vocab_size": spec.vocabulary,
+        }),
+        ModelKind::Llama => json!({
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "attention_bias": false,
+            "attention_dropout": 0.0,
+            "bos_token_id": null,
+            "eos_token_id": null,
+            "hidden_act": "silu",
+            "hidden_size": spec.width,
+            "intermediate_size": spec.feed_forward_width,
+            "max_position_embeddings": spec.context,
+            "mlp_bias": false,
+            "num_attention_heads": spec.heads,
+            "num_hidden_layers": spec.layers,
+            "num_key_value_heads": spec.kv_heads,
+            "rms_norm_eps": LLAMA_NORM_EPSILON,
+            "rope_theta": LLAMA_ROTARY_BASE,
+            "tie_word_embeddings": spec.tied_embeddings,
+            "torch_dtype": "float32",
+            "vocab_size": spec.vocabulary,
+        }),
+    }
+}
+
+/// The model that a description is of; none where it is of another family, or says what no model here can do.
+pub(super) fn from_json(json: &Value) -> Option<ModelSpec> {
+    let number = |key: &str| json.get(key)?.as_u64()?.try_into().ok();
+    let tied_embeddings = json.get("tie_word_embeddings")?.as_bool()?;
+    let vocabulary = number("vocab_size")?;
+    match json.get("model_type")?.as_str()? {
+        "gpt2" => Some(ModelSpec {
+            kind: ModelKind::Gpt2,
+            layers: number("n_layer")?,
+            width: number("n_embd")?,
+            heads: number("n_head")?,
+            kv_heads: number("n_head")?,
+            feed_forward_width: number("n_inner")?,
+            context: number("n_positions")?,
+            vocabulary,
+            tied_embeddings,
+        }),
+        "llama" => Some(ModelSpec {
+            kind: ModelKind::Llama,
+            layers: number("num_hidden_layers")?,
+            width: number("hidden_size")?,
+            heads: number("num_attention_heads")?,
+            kv_heads: number("num_key_value_heads")?,
+            feed_forward_width: number("intermediate_size")?,
+            context: number("max_position_embeddings")?,
+            vocabulary,
+            tied_embeddings,
+        }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::tests::{tiny_gpt2, tiny_llama};
+
+    #[test]
+    fn a_description_leads_back_to_its_model() {
+        for spec in [tiny_gpt2(), tiny_llama()] {
+            assert_eq!(from_json(&to_json(&spec)), Some(spec));
+        }
+        assert_eq!(from_json(&json!({"model_type": "mamba"})), None);
+    }
+}
