@@ -1,6 +1,10 @@
 //! The manifests in `deploy/kubernetes`: valid by Kubernetes' own schemas, restricted, and consistent with each other.
 //! That the binaries understand their arguments is tested beside the binaries.
-#![allow(clippy::unwrap_used, reason = "a test's own helpers fail the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test's own helpers fail the test, or say why it is skipped"
+)]
 
 mod consistency;
 mod restricted;
