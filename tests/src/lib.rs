@@ -1,5 +1,6 @@
-//! The WAN emulator and the harness of the end-to-end tests.
+//! The WAN emulator, the harness of the end-to-end tests, and a reader of the manifests for Kubernetes.
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod kubernetes;
 pub mod wan;

@@ -1,0 +1,121 @@
+//! What one object says about another.
+
+use std::fs;
+use std::process::Command;
+
+use longhaul_tests::kubernetes::{Manifests, Port};
+use serde_json::Value;
+
+use crate::{KUSTOMIZATIONS, built};
+
+#[test]
+fn kustomize_builds_what_the_tests_read() {
+    for folder in KUSTOMIZATIONS {
+        let output =
+            match Command::new("kubectl").arg("kustomize").arg(Manifests::root().join(folder)).output() {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    println!("notice: skipped, as kubectl is not installed");
+                    return;
+                }
+                output => output.unwrap(),
+            };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let theirs = Manifests::from_yaml(&String::from_utf8(output.stdout).unwrap()).unwrap();
+        assert_eq!(in_one_order(theirs), in_one_order(Manifests::build(folder).unwrap()), "{folder}");
+    }
+}
+
+fn in_one_order(mut manifests: Manifests) -> Vec<Value> {
+    manifests.objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
+    manifests.objects
+}
+
+#[test]
+fn every_service_leads_to_a_port_that_its_pods_declare() {
+    for (folder, manifests) in built() {
+        for service in manifests.of_kind("Service") {
+            let set = manifests
+                .of_kind("StatefulSet")
+                .find(|set| set["spec"]["template"]["metadata"]["labels"] == service["spec"]["selector"])
+                .unwrap_or_else(|| panic!("{folder}: {service} selects no pods"));
+            let declared =
+                manifests.container(set["metadata"]["name"].as_str().unwrap()).unwrap().ports().unwrap();
+            for port in service["spec"]["ports"].as_array().unwrap() {
+                let target = Port::read(port, "port").unwrap();
+                assert_eq!(port["targetPort"], target.name.as_str(), "{folder}");
+                assert!(declared.contains(&target), "{folder}: {target:?} is not among {declared:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn selectors_select_the_pods_of_their_own_object() {
+    for (folder, manifests) in built() {
+        for set in manifests.of_kind("StatefulSet") {
+            let labels = &set["spec"]["template"]["metadata"]["labels"];
+            assert_eq!(set["spec"]["selector"]["matchLabels"], *labels, "{folder}");
+            manifests.get("Service", set["spec"]["serviceName"].as_str().unwrap()).unwrap();
+            let spread = &set["spec"]["template"]["spec"]["topologySpreadConstraints"];
+            for constraint in spread.as_array().into_iter().flatten() {
+                assert_eq!(constraint["labelSelector"]["matchLabels"], *labels, "{folder}");
+            }
+        }
+        let workers = &manifests.get("StatefulSet", "workers").unwrap()["spec"]["selector"];
+        assert_eq!(manifests.get("PodDisruptionBudget", "workers").unwrap()["spec"]["selector"], *workers);
+    }
+}
+
+#[test]
+fn every_mount_has_its_volume_and_every_volume_its_mount() {
+    for (folder, manifests) in built() {
+        for set in manifests.of_kind("StatefulSet") {
+            let pod = &set["spec"]["template"]["spec"];
+            let names = |list: &Value, name: &str| -> Vec<String> {
+                let entries = list.as_array().into_iter().flatten();
+                entries.map(|entry| entry.pointer(name).unwrap().as_str().unwrap().to_owned()).collect()
+            };
+            let mut volumes = names(&pod["volumes"], "/name");
+            volumes.extend(names(&set["spec"]["volumeClaimTemplates"], "/metadata/name"));
+            let mut mounted = names(&pod["containers"][0]["volumeMounts"], "/name");
+            volumes.sort();
+            mounted.sort();
+            assert_eq!(volumes, mounted, "{folder}");
+        }
+    }
+}
+
+#[test]
+fn images_are_of_this_release() {
+    for (folder, manifests) in built() {
+        for set in manifests.of_kind("StatefulSet") {
+            let image = set["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap();
+            assert_eq!(image.split_once(':').unwrap().1, env!("CARGO_PKG_VERSION"), "{folder}: {image}");
+        }
+    }
+}
+
+#[test]
+fn what_the_manifests_expect_from_outside_is_made_by_the_commands_of_the_readme() {
+    let readme = fs::read_to_string(Manifests::root().join("README.md")).unwrap();
+    for (folder, manifests) in built() {
+        let worker = manifests.container("workers").unwrap();
+        let secret = &worker.spec["env"][0]["valueFrom"]["secretKeyRef"];
+        let (name, key) = (secret["name"].as_str().unwrap(), secret["key"].as_str().unwrap());
+        assert!(manifests.get("Secret", name).is_err(), "{folder}: a token is not kept in a repository");
+        assert!(readme.contains(&format!("create secret generic {name} --from-file={key}=")), "{folder}");
+        let (text, key) = worker.config_map_key("/data/text.zst".as_ref()).unwrap();
+        assert!(manifests.get("ConfigMap", text).is_err(), "{folder}");
+        assert!(readme.contains(&format!("create configmap {text} --from-file={key}=")), "{folder}");
+    }
+}
+
+#[test]
+fn the_training_text_of_the_readme_fits_a_config_map() {
+    // The API server refuses more data than that.
+    const CONFIG_MAP_BYTES_MAX: u64 = 1 << 20;
+    let text = Manifests::root().join("../../examples/data/bible.en.txt.zst");
+    assert!(fs::metadata(text).unwrap().len() < CONFIG_MAP_BYTES_MAX);
+    let readme = fs::read_to_string(Manifests::root().join("README.md")).unwrap();
+    assert!(readme.contains("=examples/data/bible.en.txt.zst"));
+}
