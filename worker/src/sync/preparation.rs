@@ -130,6 +130,7 @@ impl Synchroniser {
         self.stage = Stage::Running(Box::new(Running {
             layout,
             generation: Generation(0),
+            until: Round(u64::MAX),
             membership: None,
             member: Member::new(self.worker, self.site, layout, next_round, config),
             replica,
@@ -165,6 +166,7 @@ impl Synchroniser {
             return Ok(());
         };
         running.generation = start.membership.generation;
+        running.until = start.until;
         running.membership = Some(start.membership.clone());
         tracing::info!(
             generation = start.membership.generation.0,

@@ -34,11 +34,8 @@ impl Synchroniser {
 
     /// Applies complete rounds whose turn has come, and tells the device what to do next.
     pub(super) fn advance(&mut self) -> Result<()> {
-        let next = match &self.stage {
-            Stage::Running(running) => running.member.next_round(),
-            Stage::Preparing => return Ok(()),
-        };
-        if let Some(next) = next {
+        let Stage::Running(running) = &self.stage else { return Ok(()) };
+        if let Some(next) = running.member.next_round().or_else(|| end_reached(running)) {
             self.enter_or_jump(next)?;
         }
         self.apply_completed()
@@ -168,6 +165,13 @@ impl Synchroniser {
         self.report(ToCoordinator::RoundApplied(report));
         Ok(())
     }
+}
+
+/// The round that is not begun any more, when the device has nothing left to do before it: the gate tells it so.
+fn end_reached(running: &Running) -> Option<Round> {
+    running.member.generation()?;
+    let begun_all = running.begun.is_some_and(|begun| begun.next() >= running.until);
+    (begun_all || running.member.open_round() >= running.until).then_some(running.until)
 }
 
 /// Contributions kept: one in flight, one that a void round asks for again, and one that is being computed.

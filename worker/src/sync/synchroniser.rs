@@ -94,6 +94,8 @@ pub(super) enum Stage {
 pub(super) struct Running {
     pub layout: FragmentLayout,
     pub generation: Generation,
+    /// Rounds from here on are not begun.
+    pub until: Round,
     pub membership: Option<Membership>,
     pub member: Member,
     pub replica: Replica,
