@@ -1,4 +1,5 @@
 //! Models, gradients and optimiser against Hugging Face's models in PyTorch: see `fixtures/make_reference.py`.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
 

@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use memmap2::Mmap;
 
@@ -136,7 +136,7 @@ fn shard_name(source: &Path, tokenizer: &Tokenizer) -> Result<String, DataError>
     Ok(hasher.finalize().to_hex()[..32].to_owned())
 }
 
-fn write(mut file: File, path: &PathBuf, source: &Path, tokenizer: &Tokenizer) -> Result<(), DataError> {
+fn write(mut file: File, path: &Path, source: &Path, tokenizer: &Tokenizer) -> Result<(), DataError> {
     let failed = |error| DataError::io("write", path)(error);
     file.set_len(0).map_err(failed)?;
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
@@ -165,6 +165,8 @@ fn write(mut file: File, path: &PathBuf, source: &Path, tokenizer: &Tokenizer) -
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     fn shard_file(cache: &Path) -> PathBuf {

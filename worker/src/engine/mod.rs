@@ -143,7 +143,7 @@ impl Engine {
     /// # Errors
     /// When `gradient` is not as long as the model has parameters; where libtorch fails.
     pub fn apply_gradient(&mut self, step: u64, gradient: &[f32]) -> Result<(), EngineError> {
-        let gradient = self.from_host(gradient)?;
+        let gradient = self.to_device(gradient)?;
         self.gradient.f_copy_(&gradient)?;
         self.update(step)
     }
@@ -161,7 +161,7 @@ impl Engine {
     /// # Errors
     /// When `values` is not as long as the model has parameters; where libtorch fails.
     pub fn load_parameters(&mut self, values: &[f32]) -> Result<(), EngineError> {
-        let values = self.from_host(values)?;
+        let values = self.to_device(values)?;
         Ok(self.parameters.flat().shallow_clone().f_copy_(&values)?)
     }
 
@@ -170,7 +170,7 @@ impl Engine {
     /// # Errors
     /// When `change` is not as long as the model has parameters; where libtorch fails.
     pub fn add_to_parameters(&mut self, change: &[f32]) -> Result<(), EngineError> {
-        let change = self.from_host(change)?;
+        let change = self.to_device(change)?;
         let _ = self.parameters.flat().shallow_clone().f_add_(&change)?;
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Engine {
     /// # Errors
     /// When a moment is not as long as the model has parameters; where libtorch fails.
     pub fn load_moments(&mut self, moments: &Moments) -> Result<(), EngineError> {
-        let (first, second) = (self.from_host(&moments.first)?, self.from_host(&moments.second)?);
+        let (first, second) = (self.to_device(&moments.first)?, self.to_device(&moments.second)?);
         Ok(self.optimiser.load(&first, &second, moments.updates)?)
     }
 
@@ -277,7 +277,7 @@ impl Engine {
     }
 
     /// A vector of the model's length, on the device.
-    fn from_host(&self, values: &[f32]) -> Result<Tensor, EngineError> {
+    fn to_device(&self, values: &[f32]) -> Result<Tensor, EngineError> {
         if values.len() != self.parameter_count() {
             return Err(EngineError::Length { given: values.len(), expected: self.parameter_count() });
         }

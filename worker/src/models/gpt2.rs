@@ -7,7 +7,8 @@ use tch::{TchError, Tensor};
 use super::parameters::Parameters;
 use super::precision::Products;
 
-const NORM_EPSILON: f64 = 1e-5;
+/// Written to `config.json` too.
+pub(crate) const NORM_EPSILON: f64 = 1e-5;
 
 /// Learnt positions, norms before attention and feed-forward part, GELU by its tanh approximation.
 #[derive(Debug)]

@@ -32,13 +32,11 @@ impl Parameters {
     }
 
     /// All values, [P], outside autograd.
-    #[must_use]
     pub fn flat(&self) -> &Tensor {
         &self.flat
     }
 
     /// The parameter tensors, which require gradients.
-    #[must_use]
     pub fn views(&self) -> &[Tensor] {
         &self.views
     }
@@ -47,7 +45,6 @@ impl Parameters {
     ///
     /// # Panics
     /// When [`ModelSpec::parameters`] does not list it: a model and its specification disagree.
-    #[must_use]
     pub fn view(&self, name: &str) -> Tensor {
         let at = self.by_name.get(name).unwrap_or_else(|| panic!("the specification does not list {name}"));
         self.views[*at].shallow_clone()

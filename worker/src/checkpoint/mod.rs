@@ -1,0 +1,69 @@
+//! Checkpoints on disk: complete and verified, or not there.
+
+mod error;
+mod listing;
+mod model_config;
+mod sealed;
+mod store;
+mod tensors;
+
+pub use error::CheckpointError;
+pub use listing::{Listed, LoadedModel, LoadedPrivate};
+pub use store::CheckpointStore;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::model::ModelSpec;
+
+/// What a worker writes at a round boundary.
+#[derive(Clone, Debug)]
+pub struct CheckpointData {
+    /// The round that follows the ones it contains.
+    pub next_round: Round,
+    /// The step of the run that follows.
+    pub next_step: u64,
+    /// Hash of the synchronised state.
+    pub state_hash: [u8; 32],
+    /// The model, where this worker writes it.
+    pub model: Option<ModelState>,
+    /// What belongs to this worker alone.
+    pub private: PrivateState,
+}
+
+/// The synchronised parameters with what is needed to use them elsewhere.
+#[derive(Clone, Debug)]
+pub struct ModelState {
+    /// What they are.
+    pub spec: ModelSpec,
+    /// In the order of [`ModelSpec::parameters`].
+    pub parameters: Arc<[f32]>,
+    /// The content of `tokenizer.json`, if there is one.
+    pub tokenizer: Option<Arc<[u8]>>,
+}
+
+/// A worker's own state: local parameters, moments, residuals, and whatever is counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PrivateState {
+    /// Flat vectors by name.
+    pub vectors: BTreeMap<String, Arc<[f32]>>,
+    /// Numbers by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+fn private_record_name(worker: WorkerId) -> String {
+    format!("private-{worker}.json")
+}
+
+fn private_vectors_name(worker: WorkerId) -> String {
+    format!("private-{worker}.safetensors")
+}
+
+const MANIFEST: &str = "manifest.json";
+const MODEL: &str = "model.safetensors";
+const MODEL_CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! Writing checkpoints so that a crash at any point leaves those before it intact.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use longhaul_common::id::{Round, RunId, WorkerId};
+use longhaul_common::model::ModelSpec;
+use serde::Serialize;
+
+use super::listing::{self, FileRecord, Manifest, PrivateRecord};
+use super::{
+    CheckpointData, CheckpointError, Listed, LoadedModel, LoadedPrivate, MANIFEST, MODEL, MODEL_CONFIG,
+    ModelState, TOKENIZER, model_config, private_record_name, private_vectors_name, sealed, tensors,
+};
+
+/// The checkpoints of one run on one machine, or in a folder that several workers share. All calls block.
+#[derive(Clone, Debug)]
+pub struct CheckpointStore {
+    folder: PathBuf,
+    run: RunId,
+    worker: WorkerId,
+    keep: usize,
+}
+
+/// A checkpoint that is complete and on the disk, in a folder of its own, and not yet visible.
+#[derive(Debug)]
+pub(super) struct Staged {
+    partial: PathBuf,
+    /// File names, in the order in which they may become visible one by one: what names a file comes after it.
+    names: Vec<String>,
+    manifest: Manifest,
+}
+
+impl CheckpointStore {
+    /// The store of a run under `checkpoint.dir`, as `worker` sees it. Nothing is created yet.
+    #[must_use]
+    pub fn new(dir: &Path, run: RunId, worker: WorkerId, keep: u32) -> Self {
+        Self { folder: dir.join(run.to_string()), run, worker, keep: keep.max(1) as usize }
+    }
+
+    /// Writes a checkpoint and prunes old ones. Returns its folder, once it is complete and synced.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; older checkpoints are as they were.
+    pub fn write(&self, data: &CheckpointData) -> Result<PathBuf, CheckpointError> {
+        let path = match self.stage(data).and_then(|staged| self.publish(staged)) {
+            Ok(path) => path,
+            Err(error) => {
+                // Space for the next attempt. That the disk refuses this as well adds nothing to the error.
+                let _ = remove(&self.partial(data.next_round));
+                return Err(error);
+            }
+        };
+        self.prune()?;
+        Ok(path)
+    }
+
+    /// The verified checkpoints, newest first. Damaged ones are left out.
+    ///
+    /// # Errors
+    /// When the folder is there and cannot be read.
+    pub fn list(&self) -> Result<Vec<Listed>, CheckpointError> {
+        let folders = self.folders()?;
+        Ok(folders.iter().filter_map(|folder| listing::inspect(folder, self.run, self.worker).ok()).collect())
+    }
+
+    /// Reads the model of a checkpoint.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; where the checkpoint is damaged, it names the newest whole one before it.
+    pub fn load_model(&self, next_round: Round, spec: &ModelSpec) -> Result<LoadedModel, CheckpointError> {
+        let loaded = listing::load_model(&self.folder.join(folder_name(next_round)), self.run, spec);
+        loaded.map_err(|error| self.offer_before(next_round, error))
+    }
+
+    /// Reads this worker's private state of a checkpoint.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; where the checkpoint is damaged, it names the newest whole one before it.
+    pub fn load_private(&self, next_round: Round) -> Result<LoadedPrivate, CheckpointError> {
+        let loaded = listing::load_private(&self.folder.join(folder_name(next_round)), self.run, self.worker);
+        loaded.map_err(|error| self.offer_before(next_round, error))
+    }
+
+    fn offer_before(&self, next_round: Round, error: CheckpointError) -> CheckpointError {
+        match error {
+            CheckpointError::Damaged { path, reason, .. } => {
+                let listed = self.list().unwrap_or_default();
+                let whole = listed.into_iter().find(|other| other.next_round < next_round && other.model);
+                CheckpointError::Damaged { path, reason, before: whole.map(|other| other.path) }
+            }
+            other => other,
+        }
+    }
+
+    /// Writes and syncs everything into a folder that is not a checkpoint yet.
+    pub(super) fn stage(&self, data: &CheckpointData) -> Result<Staged, CheckpointError> {
+        let partial = self.partial(data.next_round);
+        remove(&partial)?;
+        std::fs::create_dir_all(&partial).map_err(CheckpointError::io("create folder", &partial))?;
+        let state_hash = blake3::Hash::from_bytes(data.state_hash).to_hex().to_string();
+
+        let private = private_vectors_name(self.worker);
+        tensors::write_vectors(&partial.join(&private), &data.private.vectors)?;
+        let record = PrivateRecord {
+            worker: self.worker,
+            next_round: data.next_round,
+            state_hash: state_hash.clone(),
+            counters: data.private.counters.clone(),
+            files: records(&partial, std::slice::from_ref(&private))?,
+        };
+        let private_record = private_record_name(self.worker);
+        write_sealed(&partial.join(&private_record), &record)?;
+
+        let model =
+            data.model.as_ref().map(|model| write_model(&partial, model)).transpose()?.unwrap_or_default();
+        let manifest = Manifest {
+            run: self.run.to_string(),
+            next_round: data.next_round,
+            next_step: data.next_step,
+            state_hash,
+            software: env!("CARGO_PKG_VERSION").to_owned(),
+            files: records(&partial, &model)?,
+        };
+        write_sealed(&partial.join(MANIFEST), &manifest)?;
+
+        let mut names = vec![private, private_record];
+        names.extend(model);
+        names.push(MANIFEST.to_owned());
+        names.iter().try_for_each(|name| sync(&partial.join(name)))?;
+        sync(&partial)?;
+        Ok(Staged { partial, names, manifest })
+    }
+
+    /// Makes a staged checkpoint visible.
+    fn publish(&self, staged: Staged) -> Result<PathBuf, CheckpointError> {
+        let path = self.folder.join(folder_name(staged.manifest.next_round));
+        // Renaming a folder onto one that is not empty fails, whoever comes second.
+        if std::fs::rename(&staged.partial, &path).is_err() {
+            self.join_or_replace(&staged, &path)?;
+        }
+        sync(&self.folder)?;
+        Ok(path)
+    }
+
+    /// Adds the staged files to the folder of the same state that another worker made, or puts them in the place of a folder of
+    /// another state, from a past that was cut off.
+    fn join_or_replace(&self, staged: &Staged, path: &Path) -> Result<(), CheckpointError> {
+        let there = listing::manifest(path, self.run).ok();
+        if there.as_ref().is_some_and(|there| there.state_hash == staged.manifest.state_hash) {
+            let has_model = there.is_some_and(|there| there.files.contains_key(MODEL));
+            let mine = staged.names.iter().filter(|name| !has_model || name.starts_with("private-"));
+            // Without a model of its own, this worker's manifest would say less than the one that is there.
+            let mine = mine.filter(|name| *name != MANIFEST || staged.manifest.files.contains_key(MODEL));
+            for name in mine {
+                let to = path.join(name);
+                std::fs::rename(staged.partial.join(name), &to)
+                    .map_err(CheckpointError::io("rename to", &to))?;
+            }
+            sync(path)?;
+            return remove(&staged.partial);
+        }
+        self.discard(path)?;
+        std::fs::rename(&staged.partial, path).map_err(CheckpointError::io("rename to", path))
+    }
+
+    /// Removes all but the newest `keep` checkpoints, and never the newest that has a model.
+    fn prune(&self) -> Result<(), CheckpointError> {
+        let folders = self.folders()?;
+        let has_model = |folder: &&PathBuf| {
+            listing::manifest(folder, self.run).is_ok_and(|m| m.files.contains_key(MODEL))
+        };
+        let newest_with_model = folders.iter().find(has_model);
+        let mut old = folders.iter().skip(self.keep).filter(|folder| Some(*folder) != newest_with_model);
+        old.try_for_each(|folder| self.discard(folder))
+    }
+
+    /// Renames a folder away before its files go one by one: what has a checkpoint's name is never half removed.
+    fn discard(&self, path: &Path) -> Result<(), CheckpointError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let away = self.folder.join(format!(".{name}.{}.removed", self.worker));
+        remove(&away)?;
+        match std::fs::rename(path, &away) {
+            // Another worker that shares the folder was faster.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(CheckpointError::io("rename", path)(error)),
+            Ok(()) => remove(&away),
+        }
+    }
+
+    /// Folders with a checkpoint's name, newest first.
+    fn folders(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+        let failed = |error| CheckpointError::io("read folder", &self.folder)(error);
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut folders = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            if let Some(round) = name.to_str().and_then(parse_folder_name) {
+                folders.push((round, self.folder.join(name)));
+            }
+        }
+        folders.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(folders.into_iter().map(|(_, path)| path).collect())
+    }
+
+    fn partial(&self, next_round: Round) -> PathBuf {
+        self.folder.join(format!(".{}.{}.partial", folder_name(next_round), self.worker))
+    }
+}
+
+/// `round-000120`
+pub(super) fn folder_name(next_round: Round) -> String {
+    format!("round-{:06}", next_round.0)
+}
+
+fn parse_folder_name(name: &str) -> Option<Round> {
+    let round = Round(name.strip_prefix("round-")?.parse().ok()?);
+    (folder_name(round) == name).then_some(round)
+}
+
+/// Writes the model's files and returns their names.
+fn write_model(folder: &Path, model: &ModelState) -> Result<Vec<String>, CheckpointError> {
+    tensors::write_model(&folder.join(MODEL), &model.spec, &model.parameters)?;
+    let config = format!("{:#}\n", model_config::to_json(&model.spec));
+    write(&folder.join(MODEL_CONFIG), config.as_bytes())?;
+    let mut names = vec![MODEL.to_owned(), MODEL_CONFIG.to_owned()];
+    if let Some(tokenizer) = &model.tokenizer {
+        write(&folder.join(TOKENIZER), tokenizer)?;
+        names.push(TOKENIZER.to_owned());
+    }
+    Ok(names)
+}
+
+fn write_sealed<T: Serialize>(path: &Path, content: &T) -> Result<(), CheckpointError> {
+    let text = sealed::to_text(content).map_err(|error| CheckpointError::io("write", path)(error.into()))?;
+    write(path, text.as_bytes())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
+    std::fs::write(path, bytes).map_err(CheckpointError::io("write", path))
+}
+
+fn records(folder: &Path, names: &[String]) -> Result<BTreeMap<String, FileRecord>, CheckpointError> {
+    names.iter().map(|name| Ok((name.clone(), FileRecord::of(&folder.join(name))?))).collect()
+}
+
+/// Waits until a file's content, or a folder's entries, are on the disk.
+fn sync(path: &Path) -> Result<(), CheckpointError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(CheckpointError::io("sync", path))
+}
+
+fn remove(folder: &Path) -> Result<(), CheckpointError> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(CheckpointError::io("remove", folder)(error))
+        }
+        _ => Ok(()),
+    }
+}

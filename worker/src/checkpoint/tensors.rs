@@ -1,0 +1,131 @@
+//! f32 vectors as safetensors files.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use longhaul_common::model::ModelSpec;
+use safetensors::{Dtype, SafeTensors, View};
+
+use super::CheckpointError;
+
+/// A named tensor, converted to bytes only while it is written.
+struct F32<'a> {
+    shape: Vec<usize>,
+    values: &'a [f32],
+}
+
+impl View for F32<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
+    }
+
+    fn data_len(&self) -> usize {
+        size_of_val(self.values)
+    }
+}
+
+/// Writes a model's flat parameters under their names.
+///
+/// # Errors
+/// When they are not as long as the model has parameters, or the file cannot be written.
+pub(super) fn write_model(path: &Path, spec: &ModelSpec, flat: &[f32]) -> Result<(), CheckpointError> {
+    if flat.len() as u64 != spec.parameter_count() {
+        return Err(CheckpointError::OtherModel {
+            path: path.to_owned(),
+            reason: format!("{} values for {} parameters", flat.len(), spec.parameter_count()),
+        });
+    }
+    let mut rest = flat;
+    let tensors: Vec<(String, F32<'_>)> = spec
+        .parameters()
+        .into_iter()
+        .map(|parameter| {
+            let (values, after) = rest.split_at(parameter.count() as usize);
+            rest = after;
+            (parameter.name, F32 { shape: parameter.shape.iter().map(|&n| n as usize).collect(), values })
+        })
+        .collect();
+    write(path, tensors)
+}
+
+/// Writes flat vectors under their names.
+pub(super) fn write_vectors<'a>(
+    path: &Path,
+    vectors: impl IntoIterator<Item = (&'a String, &'a Arc<[f32]>)>,
+) -> Result<(), CheckpointError> {
+    let tensors =
+        vectors.into_iter().map(|(name, values)| (name.clone(), F32 { shape: vec![values.len()], values }));
+    write(path, tensors.collect())
+}
+
+fn write(path: &Path, tensors: Vec<(String, F32<'_>)>) -> Result<(), CheckpointError> {
+    let failed = |error| CheckpointError::io("write", path)(error);
+    // The library writes a file that only its owner may read; others are to use the model, as the umask allows.
+    let permissions =
+        std::fs::File::create(path).and_then(|file| file.metadata()).map_err(failed)?.permissions();
+    // `transformers` refuses a file that does not name its format.
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    safetensors::serialize_to_file(tensors, Some(metadata), path).map_err(|error| match error {
+        safetensors::SafeTensorError::IoError(source) => failed(source),
+        other => failed(std::io::Error::other(other)),
+    })?;
+    std::fs::set_permissions(path, permissions).map_err(failed)
+}
+
+/// Reads a model's parameters by name into one flat vector.
+///
+/// # Errors
+/// When the content is not of this model.
+pub(super) fn read_model(path: &Path, bytes: &[u8], spec: &ModelSpec) -> Result<Vec<f32>, CheckpointError> {
+    let other = |reason: String| CheckpointError::OtherModel { path: path.to_owned(), reason };
+    let file = SafeTensors::deserialize(bytes).map_err(|error| CheckpointError::damaged(path, error))?;
+    let mut flat = Vec::with_capacity(spec.parameter_count() as usize);
+    let parameters = spec.parameters();
+    for parameter in &parameters {
+        let tensor =
+            file.tensor(&parameter.name).map_err(|_| other(format!("{} is missing", parameter.name)))?;
+        let shape: Vec<u64> = tensor.shape().iter().map(|&n| n as u64).collect();
+        if tensor.dtype() != Dtype::F32 || shape != parameter.shape {
+            let reason = format!(
+                "{} is {:?} {:?}, and should be F32 {:?}",
+                parameter.name,
+                tensor.dtype(),
+                shape,
+                parameter.shape
+            );
+            return Err(other(reason));
+        }
+        flat.extend(values_of(tensor.data()));
+    }
+    match file.len() - parameters.len() {
+        0 => Ok(flat),
+        more => Err(other(format!("it has {more} tensors more"))),
+    }
+}
+
+/// Reads all vectors.
+pub(super) fn read_vectors(
+    path: &Path,
+    bytes: &[u8],
+) -> Result<impl Iterator<Item = (String, Arc<[f32]>)>, CheckpointError> {
+    let file = SafeTensors::deserialize(bytes).map_err(|error| CheckpointError::damaged(path, error))?;
+    let tensors = file.tensors();
+    if let Some((name, tensor)) = tensors.iter().find(|(_, tensor)| tensor.dtype() != Dtype::F32) {
+        return Err(CheckpointError::damaged(path, format!("{name} is {:?}, not F32", tensor.dtype())));
+    }
+    Ok(tensors.into_iter().map(|(name, tensor)| (name, values_of(tensor.data()).collect())))
+}
+
+fn values_of(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
+    bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word))
+}
