@@ -9,8 +9,8 @@ mod endpoint;
 mod socket;
 
 pub use config::{
-    IDLE_TIMEOUT_MS, INITIAL_WINDOW_BYTES, KEEP_ALIVE, RECEIVE_WINDOW_BYTES, REQUEST_STREAMS_MAX,
-    SEND_WINDOW_BYTES, STREAM_RECEIVE_WINDOW_BYTES, transport_config,
+    ACK_ELICITING_THRESHOLD, IDLE_TIMEOUT_MS, INITIAL_WINDOW_BYTES, KEEP_ALIVE, RECEIVE_WINDOW_BYTES,
+    REQUEST_STREAMS_MAX, SEND_WINDOW_BYTES, STREAM_RECEIVE_WINDOW_BYTES, transport_config,
 };
 pub use endpoint::{client_config, endpoint, server_config};
 pub use socket::{BindError, SOCKET_BUFFER_BYTES, SocketBuffers, bind_udp};

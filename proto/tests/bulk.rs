@@ -115,6 +115,32 @@ async fn a_hostile_header_costs_only_its_stream() {
 }
 
 #[tokio::test]
+async fn a_stream_that_goes_on_after_its_frame_is_refused() {
+    let (pair, mut queue) = receiving(ReceiveLimits::default()).await;
+    let mut bytes = frame(1, 0, 10).header().encode().to_vec();
+    bytes.extend_from_slice(frame(1, 0, 10).body());
+    bytes.push(0);
+    assert_eq!(stopped_with(&pair, &bytes, false).await, Some(2));
+    BulkSender::new(pair.client.clone()).send(&frame(1, 1, 10)).await.unwrap();
+    assert_eq!(queue.recv().await.unwrap().frame().meta().part, 1);
+}
+
+#[tokio::test]
+async fn a_frame_whose_end_comes_late_is_taken_and_its_sender_is_not_told_otherwise() {
+    let (pair, mut queue) = receiving(ReceiveLimits::default()).await;
+    let late = frame(1, 0, 10);
+    let mut stream = pair.client.open_uni().await.unwrap();
+    stream.write_all(&late.header().encode()).await.unwrap();
+    stream.write_all(late.body()).await.unwrap();
+    // Opened later, so it arrives when the first frame's body has; yet it is complete first.
+    BulkSender::new(pair.client.clone()).send(&frame(1, 1, 10)).await.unwrap();
+    assert_eq!(queue.recv().await.unwrap().frame().meta().part, 1);
+    stream.finish().unwrap();
+    assert_eq!(*queue.recv().await.unwrap().frame(), late);
+    assert_eq!(stream.stopped().await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn a_sender_that_stalls_is_given_up() {
     let limits = ReceiveLimits { stall_deadline: Duration::from_millis(50), ..ReceiveLimits::default() };
     let (pair, _queue) = receiving(limits).await;

@@ -8,5 +8,6 @@ pub mod data;
 pub mod engine;
 pub mod models;
 pub mod network;
+pub mod sample;
 pub mod sync;
 pub mod train;

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, Result};
+use longhaul_common::config::TrainConfig;
 
 use crate::checkpoint;
 use crate::cli::SampleArgs;
@@ -17,7 +18,8 @@ pub fn sample(args: &SampleArgs) -> Result<()> {
     let model = checkpoint::open_model(&args.checkpoint)?;
     let prompt = model.tokenizer.encode(&args.prompt).map_err(anyhow::Error::msg).context("read --prompt")?;
     anyhow::ensure!(!prompt.is_empty(), "--prompt is empty: give the model a word to begin with");
-    let engine = Engine::for_inference(&model.spec, &model.parameters, device)?;
+    let mut engine = Engine::new(&model.spec, &TrainConfig::default(), 1, args.seed, device, None)?;
+    engine.load_parameters(&model.parameters)?;
     let sampling =
         Sampling { temperature: args.temperature, top_k: (args.top_k > 0).then_some(args.top_k as usize), seed: args.seed };
     let tokens = engine.sample(&prompt, args.tokens as usize, sampling)?;

@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -83,18 +83,25 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     let binaries = Binaries::build(checkout, options.profile)?;
     let folder = Folder::create(checkout, options.dir.as_deref())?;
     run_toml::write(checkout, options, &folder)?;
-    let interrupts = watch_signals()?;
-    let started = clock::now();
-    let mut cluster = Cluster::start(&binaries, &folder, options, &interrupts)?;
-    let status = watch(&mut cluster, &interrupts)?;
-    let summary = Summary::new(&status, clock::now() - started, cluster.link_counters()?)?;
-    drop(cluster);
+    let summary = train(&binaries, &folder, options)
+        .map_err(|error| anyhow!("{error:#}\nthe log of every process is in {}", folder.logs().display()))?;
     let sample = binaries.sample(summary.checkpoint(), PROMPT)?;
     println!("{summary}\n{PROMPT}{}", sample.strip_prefix(PROMPT).unwrap_or(&sample).trim_end());
     if !options.keep {
         folder.keep_checkpoints_only()?;
     }
     Ok(())
+}
+
+/// Runs the processes until the run is finished, and ends them.
+fn train(binaries: &Binaries, folder: &Folder, options: &Options) -> Result<Summary> {
+    let interrupts = watch_signals()?;
+    let started = clock::now();
+    let mut cluster = Cluster::start(binaries, folder, options, &interrupts)?;
+    let mut progress = Progress::new();
+    let status = watch(&mut cluster, &interrupts, &mut progress)?;
+    let share_of_local_speed = progress.mean_share_of_local_speed();
+    Summary::new(&status, clock::now() - started, share_of_local_speed, cluster.link_counters()?)
 }
 
 /// From here on a signal is an event, so that the processes are ended in an orderly way.
@@ -119,8 +126,7 @@ fn pause(interrupts: &Receiver<()>) -> Result<()> {
 }
 
 /// Shows how the run goes until it is finished; returns the last status.
-fn watch(cluster: &mut Cluster, interrupts: &Receiver<()>) -> Result<Status> {
-    let mut progress = Progress::new();
+fn watch(cluster: &mut Cluster, interrupts: &Receiver<()>, progress: &mut Progress) -> Result<Status> {
     let mut last = None;
     loop {
         // Looked at first: a worker may end, and be gone from the status, right after.

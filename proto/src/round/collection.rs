@@ -25,9 +25,9 @@ impl Collection {
         Self { round, contributions: BTreeMap::new(), arrivals: None, reducing: false }
     }
 
-    /// False: this site has delivered already, or the round is being reduced without it.
+    /// False: this site has delivered already. The caller sees to it that the round is open.
     pub fn take(&mut self, now: Duration, contribution: Contribution) -> bool {
-        if self.reducing || self.contributions.contains_key(&contribution.site) {
+        if self.contributions.contains_key(&contribution.site) {
             return false;
         }
         if contribution.weight > 0 {

@@ -16,7 +16,8 @@ pub enum Event {
         /// The generation that will start.
         generation: Generation,
     },
-    /// The device began the steps of this round: the one that [`super::Member::next_round`] named.
+    /// The device is about to begin the steps of this round: the one that [`super::Member::next_round`] named. Said before it does, as
+    /// a settlement goes by it.
     Computing {
         /// Which round.
         round: Round,
@@ -29,7 +30,8 @@ pub enum Event {
         /// Samples trained on in it. Zero: there is nothing to contribute, and no data will be asked for.
         weight: u32,
     },
-    /// A frame arrived and its body matches its hash.
+    /// A frame arrived. The caller has verified that its body matches its hash, and that a local update of positive weight is as long as
+    /// its fragment.
     Frame(Frame),
     /// Answers [`super::Command::Compress`].
     Compressed {
@@ -64,7 +66,7 @@ pub enum Event {
         /// BLAKE3 of `body`, computed here.
         hash: Hash,
     },
-    /// Answers [`super::Command::Pull`]: the peer does not hold it, or could not be reached.
+    /// Answers [`super::Command::Pull`]: the peer does not hold it, could not be reached, or did not answer in time.
     PullFailed {
         /// Echoed.
         round: Round,

@@ -81,3 +81,34 @@ impl Upload {
         self.locals.retain(|_, (newest, ..)| *newest >= round);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const W1: WorkerId = WorkerId(1);
+
+    #[test]
+    fn one_update_of_a_sender_is_kept_and_it_is_the_newest() {
+        let mut upload = Upload::new();
+        let mut take = |round: u64| upload.take(W1, Round(round), 1, Bytes::new());
+        assert_eq!(take(4), Ok(()));
+        assert_eq!(take(4), Err(NotTaken::Duplicate));
+        assert_eq!(take(3), Err(NotTaken::Late));
+        assert_eq!(take(6), Ok(()));
+        assert_eq!(upload.held(), 1);
+        assert!(upload.has(W1, Round(6)) && !upload.has(W1, Round(4)));
+        upload.forget_before(Round(7));
+        assert_eq!(upload.held(), 0);
+    }
+
+    #[test]
+    fn what_was_compressed_is_not_kept_again() {
+        let mut upload = Upload::new();
+        upload.begun = Some(Round(4));
+        assert_eq!(upload.take(W1, Round(4), 1, Bytes::new()), Err(NotTaken::Duplicate));
+        assert_eq!(upload.held(), 0);
+        upload.begin_generation();
+        assert_eq!(upload.take(W1, Round(4), 1, Bytes::new()), Ok(()));
+    }
+}

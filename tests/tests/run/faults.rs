@@ -1,7 +1,7 @@
 //! Processes that die, freeze, and come back.
 
-use crate::scenario::{Setup, applied_rounds};
 use crate::scenario::RUN_MAX;
+use crate::scenario::{Setup, applied_rounds};
 
 fn long() -> Setup {
     Setup { steps: 160, ..Setup::default() }
@@ -36,7 +36,8 @@ fn a_killed_coordinator_stops_nobody_and_continues_the_run_when_it_is_back() {
     scenario.wait_for_round(3);
     scenario.cluster.kill_coordinator();
     scenario.cluster.start_coordinator().unwrap();
-    let back = scenario.cluster.wait_for("all workers to be back", RUN_MAX, |s| live_members(s) == 4).unwrap();
+    let back =
+        scenario.cluster.wait_for("all workers to be back", RUN_MAX, |s| live_members(s) == 4).unwrap();
     let generation = back["generation"].as_u64().unwrap();
     let status = scenario.finish();
     assert_eq!(status["generation"].as_u64().unwrap(), generation, "nobody had left: {status:#}");
@@ -47,7 +48,10 @@ fn a_frozen_worker_is_taken_out_and_heals_when_it_thaws() {
     let mut scenario = long().start();
     scenario.wait_for_round(3);
     scenario.cluster.worker(2).unwrap().signal("STOP").unwrap();
-    scenario.cluster.wait_for("the frozen worker to be taken out", RUN_MAX, |s| live_members(s) == 3).unwrap();
+    scenario
+        .cluster
+        .wait_for("the frozen worker to be taken out", RUN_MAX, |s| live_members(s) == 3)
+        .unwrap();
     scenario.cluster.worker(2).unwrap().signal("CONT").unwrap();
     scenario.cluster.wait_for("the thawed worker to be back", RUN_MAX, |s| live_members(s) == 4).unwrap();
     scenario.finish();

@@ -2,6 +2,8 @@
 //!
 //! The tests share two cores, so each run is small, and they run one after the other (`RUNS`).
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, and says where")]
+
 mod faults;
 mod promises;
 mod refusals;

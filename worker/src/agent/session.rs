@@ -173,7 +173,10 @@ impl Session {
                 let ending = Ending::Replaced(self.join.clone(), Box::new(next));
                 return Ok(self.end(ending).await);
             }
-            tracing::info!("the coordinator is back");
+            match self.reports.forgotten() {
+                0 => tracing::info!("the coordinator is back"),
+                lost => tracing::warn!(lost, "the coordinator is back; it was away for longer than reports are kept"),
+            }
             (sender, receiver) = (next.sender, next.receiver);
         }
     }

@@ -143,6 +143,14 @@ pub(super) fn load_model(
     })
 }
 
+/// Reads and verifies the model of a folder of whatever run.
+pub(super) fn read_model_alone(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>, CheckpointError> {
+    let manifest: Manifest = sealed::read(&folder.join(MANIFEST))?;
+    let path = folder.join(MODEL);
+    let bytes = read_verified(&path, manifest.files.get(MODEL))?;
+    tensors::read_model(&path, &bytes, spec)
+}
+
 /// Reads and verifies a worker's private state.
 pub(super) fn load_private(
     folder: &Path,

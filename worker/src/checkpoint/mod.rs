@@ -3,12 +3,14 @@
 mod error;
 mod listing;
 mod model_config;
+mod opening;
 mod sealed;
 mod store;
 mod tensors;
 
 pub use error::CheckpointError;
 pub use listing::{Listed, LoadedModel, LoadedPrivate};
+pub use opening::{OpenedModel, open_model};
 pub use store::CheckpointStore;
 
 use std::collections::BTreeMap;

@@ -51,3 +51,49 @@ pub(super) fn to_json(spec: &ModelSpec) -> Value {
         }),
     }
 }
+
+/// The model that a description is of; none where it is of another family, or says what no model here can do.
+pub(super) fn from_json(json: &Value) -> Option<ModelSpec> {
+    let number = |key: &str| json.get(key)?.as_u64()?.try_into().ok();
+    let tied_embeddings = json.get("tie_word_embeddings")?.as_bool()?;
+    let vocabulary = number("vocab_size")?;
+    match json.get("model_type")?.as_str()? {
+        "gpt2" => Some(ModelSpec {
+            kind: ModelKind::Gpt2,
+            layers: number("n_layer")?,
+            width: number("n_embd")?,
+            heads: number("n_head")?,
+            kv_heads: number("n_head")?,
+            feed_forward_width: number("n_inner")?,
+            context: number("n_positions")?,
+            vocabulary,
+            tied_embeddings,
+        }),
+        "llama" => Some(ModelSpec {
+            kind: ModelKind::Llama,
+            layers: number("num_hidden_layers")?,
+            width: number("hidden_size")?,
+            heads: number("num_attention_heads")?,
+            kv_heads: number("num_key_value_heads")?,
+            feed_forward_width: number("intermediate_size")?,
+            context: number("max_position_embeddings")?,
+            vocabulary,
+            tied_embeddings,
+        }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::tests::{tiny_gpt2, tiny_llama};
+
+    #[test]
+    fn a_description_leads_back_to_its_model() {
+        for spec in [tiny_gpt2(), tiny_llama()] {
+            assert_eq!(from_json(&to_json(&spec)), Some(spec));
+        }
+        assert_eq!(from_json(&json!({"model_type": "mamba"})), None);
+    }
+}

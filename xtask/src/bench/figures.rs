@@ -15,7 +15,8 @@ pub struct Figure {
     pub metric: String,
     /// The measurement.
     pub value: f64,
-    /// Its unit.
+    /// Its unit; empty where there is none, or where the metric's name says it.
+    #[serde(default)]
     pub unit: String,
 }
 
@@ -91,7 +92,7 @@ mod tests {
     fn cases_become_rows_and_metrics_become_columns() {
         let figures = [
             figure(r#"{"bench":"codec","case":"2bit","metric":"encode","value":1234.5,"unit":"MB/s"}"#),
-            figure(r#"{"bench":"codec","case":"2bit","metric":"error","value":0.00012,"unit":""}"#),
+            figure(r#"{"bench":"codec","case":"2bit","metric":"error","value":0.00012}"#),
             figure(r#"{"bench":"codec","case":"f32","metric":"encode","value":987.25,"unit":"MB/s"}"#),
         ];
         assert_eq!(

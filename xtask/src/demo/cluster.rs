@@ -81,7 +81,7 @@ impl Cluster {
         let mut cluster = Self { group, emulator, client: StatusClient::new(http) };
         while cluster.status()?.is_none() {
             if cluster.group.check(COORDINATOR)? {
-                bail!("the coordinator ended before it answered; see {}", folder.logs().display());
+                bail!("the coordinator ended before it answered");
             }
             pause(interrupts)?;
         }

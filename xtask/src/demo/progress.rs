@@ -12,6 +12,14 @@ pub struct Progress {
     bar: ProgressBar,
     phase: String,
     plain_lines_printed: u64,
+    shares: Mean,
+}
+
+/// A running mean.
+#[derive(Default)]
+struct Mean {
+    sum: f64,
+    count: u32,
 }
 
 impl Progress {
@@ -21,7 +29,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("[{elapsed}] {bar:24} {pos}/{len} {msg}") {
             bar.set_style(style);
         }
-        Self { bar, phase: String::new(), plain_lines_printed: 0 }
+        Self { bar, phase: String::new(), plain_lines_printed: 0, shares: Mean::default() }
     }
 
     /// Shows a status.
@@ -34,10 +42,19 @@ impl Progress {
                 self.plain_lines_printed = done;
             }
         }
+        if let Some(share) = status.share_of_local_speed {
+            self.shares.sum += share;
+            self.shares.count += 1;
+        }
         self.phase.clone_from(&status.phase);
         self.bar.set_length(status.steps);
         self.bar.set_position(status.step);
         self.bar.set_message(line);
+    }
+
+    /// The mean of all shares of local speed that were shown: the coordinator itself only says the newest.
+    pub fn mean_share_of_local_speed(&self) -> Option<f64> {
+        (self.shares.count > 0).then(|| self.shares.sum / f64::from(self.shares.count))
     }
 }
 
@@ -48,16 +65,15 @@ impl Drop for Progress {
 }
 
 fn describe(status: &Status) -> String {
-    let totals = &status.totals;
     let mut parts = vec![status.phase.clone()];
     parts.extend(status.loss.map(|loss| format!("loss {loss:.3}")));
     parts.extend(status.tokens_per_s.map(|speed| format!("{speed:.0} tokens/s")));
-    parts.extend(totals.share_of_local_speed().map(|share| format!("{:.0} % of local speed", share * 100.0)));
-    parts.extend(totals.reduction().map(|reduction| {
+    parts.extend(status.share_of_local_speed.map(|share| format!("{:.0} % of local speed", share * 100.0)));
+    parts.extend(status.bytes_ratio.map(|ratio| {
         format!(
-            "WAN {} of {} dense ({reduction:.0}×)",
-            HumanBytes(totals.wan_bytes),
-            HumanBytes(totals.dense_bytes)
+            "WAN {} of {} dense ({ratio:.0}×)",
+            HumanBytes(status.wan_bytes),
+            HumanBytes(status.dense_bytes)
         )
     }));
     parts.join(" · ")
@@ -70,16 +86,15 @@ mod tests {
     #[test]
     fn what_is_not_known_yet_is_left_out() {
         let mut status: Status = serde_json::from_str(
-            r#"{"phase":"training","step":3,"steps":10,"loss":null,"validation_loss":null,"tokens_per_s":null,
-                "totals":{"tokens":0,"wan_bytes":0,"dense_bytes":0,"compute_s":0,"wait_s":0},"parity":null}"#,
+            r#"{"phase":"training","step":3,"steps":10,"loss":null,"validation_loss":null,"tokens":0,
+                "tokens_per_s":null,"share_of_local_speed":null,"wan_bytes":0,"dense_bytes":0,"bytes_ratio":null,
+                "parity":null,"checkpoints":[]}"#,
         )
         .unwrap();
         assert_eq!(describe(&status), "training");
         status.loss = Some(2.5);
-        status.totals.compute_s = 9.0;
-        status.totals.wait_s = 1.0;
-        status.totals.wan_bytes = 1 << 20;
-        status.totals.dense_bytes = 50 << 20;
+        status.share_of_local_speed = Some(0.9);
+        (status.wan_bytes, status.dense_bytes, status.bytes_ratio) = (1 << 20, 50 << 20, Some(50.0));
         assert_eq!(
             describe(&status),
             "training · loss 2.500 · 90 % of local speed · WAN 1.00 MiB of 50.00 MiB dense (50×)"

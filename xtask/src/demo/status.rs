@@ -9,12 +9,12 @@ use ureq::Agent;
 /// An answer comes from this machine; one that takes longer is asked for again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How the run goes.
+/// How the run goes. What is not known yet is absent.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Status {
     /// `gathering`, `preparing`, `training`, `draining` or `finished`.
     pub phase: String,
-    /// The step that the run has reached.
+    /// Steps in the rounds that are applied everywhere.
     pub step: u64,
     /// Steps of the whole run.
     pub steps: u64,
@@ -22,43 +22,22 @@ pub struct Status {
     pub loss: Option<f64>,
     /// The newest validation loss, nats a token.
     pub validation_loss: Option<f64>,
+    /// Tokens trained on, over all workers and the whole run.
+    pub tokens: u64,
     /// Tokens a second over the last seconds, all workers.
     pub tokens_per_s: Option<f64>,
-    /// Sums over all workers.
-    pub totals: Totals,
-    /// The newest comparison of all replicas.
-    pub parity: Option<Parity>,
-    /// Newest first.
-    #[serde(default)]
-    pub checkpoints: Vec<Checkpoint>,
-}
-
-/// Sums over all workers since the run began.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub struct Totals {
-    /// Tokens trained on.
-    pub tokens: u64,
+    /// The share of the speed without any network that was reached over the last seconds, 0 to 1.
+    pub share_of_local_speed: Option<f64>,
     /// Bytes sent to other sites.
     pub wan_bytes: u64,
     /// What the same rounds would have sent as dense f32.
     pub dense_bytes: u64,
-    /// Device seconds in forward, backward and optimiser.
-    pub compute_s: f64,
-    /// Device seconds spent waiting for the network.
-    pub wait_s: f64,
-}
-
-impl Totals {
-    /// The share of the speed without any network that is left, 0 to 1.
-    pub fn share_of_local_speed(&self) -> Option<f64> {
-        let total = self.compute_s + self.wait_s;
-        (total > 0.0).then(|| self.compute_s / total)
-    }
-
-    /// How many times less was sent than dense f32.
-    pub fn reduction(&self) -> Option<f64> {
-        (self.wan_bytes > 0).then(|| self.dense_bytes as f64 / self.wan_bytes as f64)
-    }
+    /// How many times less was sent than that.
+    pub bytes_ratio: Option<f64>,
+    /// The newest comparison of all replicas.
+    pub parity: Option<Parity>,
+    /// Newest first.
+    pub checkpoints: Vec<Checkpoint>,
 }
 
 /// Whether all replicas hold the same bits.
@@ -68,15 +47,17 @@ pub struct Parity {
     pub round: u64,
     /// Hash of the synchronised state, in hexadecimal.
     pub hash: String,
-    /// Workers that reported another one.
-    pub odd: Vec<u64>,
+    /// Whether all reported it.
+    pub equal: bool,
 }
 
-/// A checkpoint that a worker wrote.
+/// A checkpoint that a worker wrote, or could not write.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Checkpoint {
     /// Where, on the worker's machine.
     pub path: String,
+    /// Why it is not there.
+    pub error: Option<String>,
 }
 
 /// Asks a coordinator for its status.

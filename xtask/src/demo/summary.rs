@@ -15,6 +15,7 @@ use crate::table;
 pub struct Summary {
     status: Status,
     duration: Duration,
+    share_of_local_speed: Option<f64>,
     link: LinkCounters,
     parity: Parity,
     checkpoint: Checkpoint,
@@ -25,7 +26,12 @@ impl Summary {
     ///
     /// # Errors
     /// It is not finished, replicas differ, or there is no checkpoint.
-    pub fn new(status: &Status, duration: Duration, link: LinkCounters) -> Result<Self> {
+    pub fn new(
+        status: &Status,
+        duration: Duration,
+        share_of_local_speed: Option<f64>,
+        link: LinkCounters,
+    ) -> Result<Self> {
         ensure!(
             status.phase == "finished",
             "the workers ended while the run was {}; see their logs",
@@ -33,13 +39,13 @@ impl Summary {
         );
         let parity = status.parity.clone().context("no round was compared between the replicas")?;
         ensure!(
-            parity.odd.is_empty(),
-            "the replicas differ after round {}: workers {:?}",
-            parity.round,
-            parity.odd
+            parity.equal,
+            "the replicas differ after round {}; the coordinator's log names them",
+            parity.round
         );
-        let checkpoint = status.checkpoints.first().cloned().context("the run left no checkpoint")?;
-        Ok(Self { status: status.clone(), duration, link, parity, checkpoint })
+        let mut written = status.checkpoints.iter().filter(|checkpoint| checkpoint.error.is_none());
+        let checkpoint = written.next().cloned().context("the run left no checkpoint")?;
+        Ok(Self { status: status.clone(), duration, share_of_local_speed, link, parity, checkpoint })
     }
 
     /// The newest checkpoint's folder.
@@ -48,26 +54,26 @@ impl Summary {
     }
 
     fn rows(&self) -> Vec<[String; 2]> {
-        let totals = &self.status.totals;
+        let status = &self.status;
         let number = |value: Option<f64>, show: &dyn Fn(f64) -> String| value.map_or("-".to_owned(), show);
         let loss = |value| number(value, &|loss| format!("{loss:.3} nats/token"));
         let seconds = self.duration.as_secs_f64();
         [
-            ("steps", format!("{} in {seconds:.0} s", self.status.steps)),
-            ("tokens", format!("{} ({:.0}/s)", totals.tokens, totals.tokens as f64 / seconds)),
-            ("training loss", loss(self.status.loss)),
-            ("validation loss", loss(self.status.validation_loss)),
+            ("steps", format!("{} in {seconds:.0} s", status.steps)),
+            ("tokens", format!("{} ({:.0}/s)", status.tokens, status.tokens as f64 / seconds)),
+            ("training loss", loss(status.loss)),
+            ("validation loss", loss(status.validation_loss)),
             (
                 "share of local speed",
-                number(totals.share_of_local_speed(), &|share| format!("{:.1} %", share * 100.0)),
+                number(self.share_of_local_speed, &|share| format!("{:.1} %", share * 100.0)),
             ),
-            ("sent across sites", HumanBytes(totals.wan_bytes).to_string()),
+            ("sent across sites", HumanBytes(status.wan_bytes).to_string()),
             (
                 "the same rounds as dense f32",
                 format!(
                     "{}{}",
-                    HumanBytes(totals.dense_bytes),
-                    totals.reduction().map_or(String::new(), |times| format!(" ({times:.0}×)"))
+                    HumanBytes(status.dense_bytes),
+                    status.bytes_ratio.map_or(String::new(), |times| format!(" ({times:.0}×)"))
                 ),
             ),
             (
@@ -98,22 +104,23 @@ impl fmt::Display for Summary {
 mod tests {
     use super::*;
 
-    fn status(phase: &str, odd: &str) -> Status {
+    fn status(phase: &str, equal: bool) -> Status {
         serde_json::from_str(&format!(
-            r#"{{"phase":"{phase}","step":10,"steps":10,"loss":2.5,"validation_loss":2.75,"tokens_per_s":100,
-                "totals":{{"tokens":1000,"wan_bytes":1024,"dense_bytes":51200,"compute_s":9,"wait_s":1}},
-                "parity":{{"round":4,"hash":"abcd","odd":{odd}}},"checkpoints":[{{"path":"/demo/c"}}]}}"#
+            r#"{{"phase":"{phase}","step":10,"steps":10,"loss":2.5,"validation_loss":2.75,"tokens":1000,
+                "tokens_per_s":100,"share_of_local_speed":null,"wan_bytes":1024,"dense_bytes":51200,"bytes_ratio":50,
+                "parity":{{"round":4,"hash":"abcd","equal":{equal}}},
+                "checkpoints":[{{"path":"/demo/d","error":"full"}},{{"path":"/demo/c","error":null}}]}}"#
         ))
         .unwrap()
     }
 
     fn summary(status: &Status) -> Result<Summary> {
-        Summary::new(status, Duration::from_secs(10), LinkCounters::default())
+        Summary::new(status, Duration::from_secs(10), Some(0.9), LinkCounters::default())
     }
 
     #[test]
     fn a_finished_run_is_summed_up() {
-        let text = summary(&status("finished", "[]")).unwrap().to_string();
+        let text = summary(&status("finished", true)).unwrap().to_string();
         for figure in
             ["10 in 10 s", "1000 (100/s)", "2.750", "90.0 %", "1.00 KiB", "(50×)", "4: abcd", "/demo/c"]
         {
@@ -123,7 +130,7 @@ mod tests {
 
     #[test]
     fn an_unfinished_run_or_unequal_replicas_are_no_success() {
-        assert!(summary(&status("training", "[]")).is_err());
-        assert!(summary(&status("finished", "[2]")).is_err());
+        assert!(summary(&status("training", true)).is_err());
+        assert!(summary(&status("finished", false)).is_err());
     }
 }

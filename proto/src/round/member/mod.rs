@@ -4,6 +4,8 @@ mod contributing;
 mod generation;
 mod publishing;
 mod receiving;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

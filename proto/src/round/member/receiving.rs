@@ -154,9 +154,6 @@ impl Member {
     }
 
     pub(super) fn start_pulls(&mut self) {
-        if self.settling.is_some() {
-            return;
-        }
         for request in self.pulls.start(self.now) {
             let (round, fragment) = (request.round, request.fragment);
             self.commands.push_back(Command::Pull {

@@ -8,7 +8,7 @@ use quinn::VarInt;
 /// (5 MB); a frame keeps its turn until it is acknowledged, so as many more bridge that round trip. It follows
 /// that frames under some 400 kB cannot fill such a link.
 pub const BULK_STREAMS_MAX: u32 = 16;
-/// quinn's stream priority of bulk data.
+/// The highest of quinn's stream priorities that bulk data uses.
 pub const BULK_PRIORITY: i32 = 0;
 /// quinn's stream priority for control streams beside bulk: above it.
 pub const CONTROL_PRIORITY: i32 = 10;

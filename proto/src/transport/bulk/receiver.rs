@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use super::limits::{BULK_FRAMES_QUEUED_MAX, BULK_STREAMS_MAX, FAULTY, REFUSED, ReceiveLimits};
-use super::stream::{ReceiveError, read_body, read_header, reserve};
+use super::stream::{ReceiveError, read_body, read_end, read_header, reserve};
 use crate::frame::{Frame, FrameHeader};
 
 /// Decides from a frame's header whether it is wanted, before any memory is taken for it.
@@ -87,6 +87,7 @@ impl BulkReceiver {
         }
         let memory = reserve(&self.memory, &header).await?;
         let frame = read_body(stream, header, &self.limits).await?;
+        read_end(stream, &self.limits).await?;
         let received = ReceivedFrame { frame, _memory: memory };
         self.frames.send(received).await.map_err(|_| ReceiveError::Ended)
     }

@@ -1,6 +1,7 @@
 //! Sending frames.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use quinn::{ClosedStream, Connection, ConnectionError, StoppedError, VarInt, WriteError};
@@ -9,12 +10,16 @@ use tokio::sync::Semaphore;
 use super::limits::{BULK_PRIORITY, BULK_STREAMS_MAX};
 use crate::frame::Frame;
 
+/// Frames until priorities start over.
+const PRIORITY_MASK: u32 = (1 << 30) - 1;
+
 /// Sends frames over one connection, at most [`BULK_STREAMS_MAX`] at a time; more wait their turn in order.
 /// Clones share the bound.
 #[derive(Clone, Debug)]
 pub struct BulkSender {
     connection: Connection,
     turns: Arc<Semaphore>,
+    sent: Arc<AtomicU32>,
 }
 
 /// A frame that did not get there.
@@ -35,7 +40,8 @@ impl BulkSender {
     /// A sender over `connection`.
     #[must_use]
     pub fn new(connection: Connection) -> Self {
-        Self { connection, turns: Arc::new(Semaphore::new(BULK_STREAMS_MAX as usize)) }
+        let turns = Arc::new(Semaphore::new(BULK_STREAMS_MAX as usize));
+        Self { connection, turns, sent: Arc::default() }
     }
 
     /// The connection that it sends over.
@@ -52,7 +58,7 @@ impl BulkSender {
     pub async fn send(&self, frame: &Frame) -> Result<(), SendError> {
         let _turn = self.turns.acquire().await.map_err(|_| SendError::Closed)?;
         let mut stream = self.connection.open_uni().await?;
-        stream.set_priority(BULK_PRIORITY)?;
+        stream.set_priority(self.next_priority())?;
         let header = Bytes::copy_from_slice(&frame.header().encode());
         stream.write_all_chunks(&mut [header, frame.body().clone()]).await?;
         stream.finish()?;
@@ -60,6 +66,13 @@ impl BulkSender {
             None => Ok(()),
             Some(code) => Err(SendError::Refused(code)),
         }
+    }
+
+    /// Each frame goes before the next one, so that frames are complete one after another instead of all at
+    /// the end. When the count starts over, some newer frames go before older ones once.
+    fn next_priority(&self) -> i32 {
+        let sent = self.sent.fetch_add(1, Ordering::Relaxed);
+        BULK_PRIORITY - (sent & PRIORITY_MASK) as i32
     }
 }
 

@@ -26,6 +26,9 @@ pub enum ReceiveError {
     /// The stream ended within a header.
     #[error("the stream ended within a frame's header")]
     Truncated,
+    /// More bytes follow the frame.
+    #[error("the stream goes on after its frame")]
+    Trailing,
     /// Nothing, or too little, came within the deadline.
     #[error("the frame did not come within {0:?}")]
     TooSlow(Duration),
@@ -80,6 +83,14 @@ pub(super) async fn read_body(
     let read = read_exactly(stream, header.body_len as usize, limits.stall_deadline);
     let body = within(limits.frame_deadline, read).await??;
     Ok(Frame::assemble(header, body)?)
+}
+
+/// Expects the end of the stream. Without reading it, the sender would be told that its frame was not wanted.
+pub(super) async fn read_end(stream: &mut RecvStream, limits: &ReceiveLimits) -> Result<(), ReceiveError> {
+    match within(limits.stall_deadline, stream.read_chunk(1, true)).await?? {
+        None => Ok(()),
+        Some(_) => Err(ReceiveError::Trailing),
+    }
 }
 
 async fn read_exactly(

@@ -37,6 +37,8 @@ const HEADROOM: f64 = 0.05;
 /// each probe; quick after that, for a path that became faster.
 const CEILING_GROWTH_MIN: f64 = 0.02;
 const CEILING_GROWTH_MAX: f64 = 0.25;
+/// A long-term bound of this many pipes bounds nothing any more and is dropped.
+const CEILING_PIPES_MAX: f64 = 4.0;
 /// Packets that may always be in flight: enough for losses to be noticed without a timeout (BBRv3).
 const WINDOW_PACKETS_MIN: f64 = 4.0;
 /// Packets on top of a rate's window, so that the rounding of delayed acknowledgements does not lower it.
@@ -137,7 +139,9 @@ impl RateController {
     fn finish_round(&mut self, congested: bool) {
         let phase = self.cycle.phase();
         if phase == Phase::Up && !congested {
-            self.ceiling = self.ceiling.map(|ceiling| ceiling * (1.0 + self.ceiling_growth));
+            let idle = CEILING_PIPES_MAX * self.model.pipe_bytes();
+            let grown = self.ceiling.map(|ceiling| ceiling * (1.0 + self.ceiling_growth));
+            self.ceiling = grown.filter(|ceiling| *ceiling < idle);
             self.ceiling_growth = (2.0 * self.ceiling_growth).min(CEILING_GROWTH_MAX);
         }
         let undisturbed = matches!(phase, Phase::Cruise | Phase::Refill) && !congested;

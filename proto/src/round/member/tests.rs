@@ -1,0 +1,403 @@
+//! One member at a time, told things that the simulator's honest members do not say.
+
+use std::net::SocketAddr;
+
+use longhaul_common::plan::{Member as Seat, Membership};
+
+use super::super::frame::{Frame, FrameHeader, FrameKind};
+use super::super::result::{Content, FragmentResult};
+use super::super::{EARLY_FRAMES_PER_FRAGMENT_MAX, PULL_PASSES_MAX, PULL_PAUSE, RESULTS_KEPT_ROUNDS};
+use super::*;
+use crate::control::message::{Adopted, GenerationStart, Settlement};
+
+const LAYOUT: FragmentLayout = FragmentLayout { values: 1, fragment_values: 1 };
+const F0: FragmentId = FragmentId(0);
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const CEILING: Duration = Duration::from_millis(500);
+
+/// Two sites of one worker each; one of them owns the only fragment.
+fn membership(generation: u64) -> Membership {
+    membership_of(generation, LAYOUT)
+}
+
+fn membership_of(generation: u64, layout: FragmentLayout) -> Membership {
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let seat = |number| Seat {
+        worker: WorkerId(number),
+        site: SiteId(number),
+        lan_address: address,
+        wan_address: address,
+        upload_weight: 1,
+    };
+    Membership::assign(Generation(generation), vec![seat(1), seat(2)], layout)
+}
+
+fn owner() -> WorkerId {
+    membership(1).owner(F0).expect("there is one fragment")
+}
+
+fn other() -> WorkerId {
+    WorkerId(3 - owner().0)
+}
+
+fn site_of(worker: WorkerId) -> SiteId {
+    SiteId(worker.0)
+}
+
+fn start(generation: u64, settlement: Option<Settlement>) -> Event {
+    start_of(membership(generation), settlement)
+}
+
+fn start_of(membership: Membership, settlement: Option<Settlement>) -> Event {
+    Event::Begin(Box::new(GenerationStart {
+        membership,
+        settlement,
+        first_round: Round(0),
+        active_before: Vec::new(),
+        assignments: Vec::new(),
+        until: Round(40),
+    }))
+}
+
+/// A member in generation 1.
+fn begun(worker: WorkerId) -> Member {
+    begun_of(worker, LAYOUT)
+}
+
+fn begun_of(worker: WorkerId, layout: FragmentLayout) -> Member {
+    let deadline = DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0 };
+    let config = Config { reduction: Reduction::Bundle, deadline };
+    let mut member = Member::new(worker, site_of(worker), layout, Round(0), config);
+    commands(&mut member, start_of(membership_of(1, layout), None));
+    member
+}
+
+fn commands_at(member: &mut Member, now: Duration, event: Event) -> Vec<Command> {
+    member.handle(now, event);
+    std::iter::from_fn(|| member.poll_command()).collect()
+}
+
+fn commands(member: &mut Member, event: Event) -> Vec<Command> {
+    commands_at(member, member.now, event)
+}
+
+fn frame(from: WorkerId, kind: FrameKind, generation: u64, round: u64, weight: u32, body: Bytes) -> Event {
+    let generation = Generation(generation);
+    let header =
+        FrameHeader { kind, generation, round: Round(round), fragment: F0, weight, site: site_of(from) };
+    Event::Frame(Frame { from, header, hash: *blake3::hash(&body).as_bytes(), body })
+}
+
+fn result_of(sites: &[WorkerId]) -> Bytes {
+    let contributors = sites.iter().map(|&worker| (site_of(worker), 1)).collect();
+    let content = Content::Bundle(sites.iter().map(|_| Bytes::from_static(b"update")).collect());
+    FragmentResult { contributors, content }.encode()
+}
+
+fn result_frame(generation: u64, round: u64, body: Bytes) -> Event {
+    frame(owner(), FrameKind::Result, generation, round, 0, body)
+}
+
+fn contribution(round: u64) -> Event {
+    frame(other(), FrameKind::Contribution, 1, round, 1, Bytes::from_static(b"update"))
+}
+
+fn accused(commands: &[Command]) -> Option<Violation> {
+    commands.iter().find_map(|command| match command {
+        Command::Accuse { violation, .. } => Some(*violation),
+        _ => None,
+    })
+}
+
+fn completes(commands: &[Command]) -> bool {
+    commands.iter().any(|command| matches!(command, Command::RoundComplete { .. }))
+}
+
+/// Does a round in a member that owns nothing.
+fn follow_round(member: &mut Member, round: u64) {
+    let round_done = commands(member, result_frame(1, round, result_of(&[owner()])));
+    assert!(completes(&round_done));
+}
+
+#[test]
+fn frames_that_are_not_their_senders_to_send_change_nothing_and_are_reported() {
+    let mut member = begun(owner());
+    let stranger = frame(WorkerId(9), FrameKind::Contribution, 1, 0, 1, Bytes::new());
+    let no_uploader_of_ours = frame(other(), FrameKind::Local, 1, 0, 1, Bytes::new());
+    let no_owner = frame(other(), FrameKind::Result, 1, 0, 0, result_of(&[other()]));
+    for event in [stranger, no_uploader_of_ours, no_owner] {
+        assert_eq!(accused(&commands(&mut member, event)), Some(Violation::NotItsDuty));
+    }
+    let Event::Frame(mut lie) = contribution(0) else { unreachable!("it is a frame") };
+    lie.header.site = site_of(owner());
+    assert_eq!(accused(&commands(&mut member, Event::Frame(lie.clone()))), Some(Violation::NotItsDuty));
+    lie.header.site = site_of(other());
+    lie.header.fragment = FragmentId(1);
+    assert_eq!(accused(&commands(&mut member, Event::Frame(lie))), Some(Violation::NotItsDuty));
+    assert_eq!(member.dropped().unexpected, 5);
+    assert_eq!(member.frames_held(), 0);
+}
+
+#[test]
+fn a_peer_that_breaks_every_rule_does_not_fill_the_log() {
+    let mut member = begun(owner());
+    let bad = || frame(WorkerId(9), FrameKind::Local, 1, 0, 1, Bytes::new());
+    let reported = (0..1_000).filter(|_| accused(&commands(&mut member, bad())).is_some()).count();
+    assert_eq!(reported, ACCUSATIONS_MAX as usize);
+    assert_eq!(member.dropped().unexpected, 1_000);
+}
+
+#[test]
+fn a_result_must_be_readable_and_name_members_and_have_one_version() {
+    let mut member = begun(other());
+    for body in [Bytes::from_static(b"\x07"), result_of(&[WorkerId(9)])] {
+        assert_eq!(
+            accused(&commands(&mut member, result_frame(1, 0, body))),
+            Some(Violation::MalformedResult)
+        );
+    }
+    // Two fragments would be needed to keep round 0 open; a later round stays open as well.
+    assert_eq!(commands(&mut member, result_frame(1, 1, result_of(&[owner()]))), []);
+    commands(&mut member, result_frame(1, 1, result_of(&[owner()])));
+    assert_eq!(member.dropped().duplicate, 1);
+    let second = commands(&mut member, result_frame(1, 1, result_of(&[other()])));
+    assert_eq!(accused(&second), Some(Violation::ConflictingResult));
+}
+
+#[test]
+fn an_owner_waits_for_late_sites_until_the_deadline_and_no_longer() {
+    let mut member = begun(owner());
+    assert_eq!(member.poll_timeout(), None);
+    assert_eq!(commands_at(&mut member, MS(100), contribution(0)), []);
+    assert_eq!(commands_at(&mut member, MS(200), contribution(0)), []);
+    assert_eq!(member.dropped().duplicate, 1);
+    assert_eq!(member.poll_timeout(), Some(MS(100) + CEILING));
+    assert_eq!(commands_at(&mut member, MS(99) + CEILING, Event::Timeout), []);
+    let done = commands_at(&mut member, MS(100) + CEILING, Event::Timeout);
+    assert!(completes(&done));
+    assert!(done.iter().any(|command| matches!(command, Command::Send { to, .. } if *to == other())));
+    // The owner's own site was the late one: what it contributes now is for a later round.
+    let late = commands(&mut member, Event::Contribute { round: Round(0), weight: 1 });
+    let round = Round(0);
+    assert_eq!(late, [Command::CarryOver { round, fragment: F0 }, Command::Release { round }]);
+    assert_eq!(commands(&mut member, contribution(0)), []);
+    assert_eq!(member.dropped().late, 1);
+}
+
+#[test]
+fn a_site_with_nothing_to_contribute_does_not_start_the_clock() {
+    let mut member = begun(owner());
+    commands(&mut member, frame(other(), FrameKind::Contribution, 1, 0, 0, Bytes::new()));
+    assert_eq!(member.poll_timeout(), None);
+    // Nor is it in the result, when the owner's site has nothing either.
+    let done = commands(&mut member, Event::Contribute { round: Round(0), weight: 0 });
+    let empty = FragmentResult { contributors: vec![], content: Content::Bundle(vec![]) };
+    assert!(done.contains(&Command::RoundComplete { round: Round(0), results: vec![empty] }));
+}
+
+#[test]
+fn the_device_waits_while_a_generation_ends_and_skips_what_is_complete() {
+    let mut member = begun(other());
+    assert_eq!(member.next_round(), Some(Round(0)));
+    commands(&mut member, Event::Computing { round: Round(0) });
+    assert_eq!(member.next_round(), Some(Round(1)));
+    (0..5).for_each(|round| follow_round(&mut member, round));
+    assert_eq!(member.next_round(), Some(Round(5)));
+    commands(&mut member, Event::Computing { round: Round(5) });
+    commands(&mut member, Event::Computing { round: Round(6) });
+    assert_eq!(member.next_round(), None, "round 5 is not here, so round 7 is too early");
+    commands(&mut member, Event::Settle { generation: Generation(2) });
+    assert_eq!(member.next_round(), None);
+    (5..39).for_each(|round| {
+        commands(&mut member, result_frame(1, round, result_of(&[owner()])));
+    });
+    assert_eq!(member.open_round(), Round(5), "nothing is taken under a generation that has ended");
+    assert_eq!(member.dropped().settling, 34);
+}
+
+#[test]
+fn no_round_is_begun_after_the_last() {
+    let mut member = begun(other());
+    (0..40).for_each(|round| follow_round(&mut member, round));
+    assert_eq!(member.next_round(), None);
+}
+
+#[test]
+fn results_are_kept_for_those_who_lag_and_then_forgotten() {
+    let mut member = begun(other());
+    (0..30).for_each(|round| follow_round(&mut member, round));
+    let body = result_of(&[owner()]);
+    let hash = *blake3::hash(&body).as_bytes();
+    let oldest = 30 - RESULTS_KEPT_ROUNDS;
+    assert_eq!(member.lookup(Round(oldest), F0), Some((body, hash)));
+    assert_eq!(member.lookup(Round(oldest - 1), F0), None);
+    assert_eq!(member.lookup(Round(30), F0), None);
+    assert_eq!(member.lookup(Round(29), FragmentId(1)), None);
+}
+
+#[test]
+fn settling_again_is_answered_again_and_an_older_settling_is_not() {
+    let mut member = begun(other());
+    let mut asked = |generation| commands(&mut member, Event::Settle { generation: Generation(generation) });
+    assert_eq!(asked(1), []);
+    assert!(matches!(asked(3)[..], [Command::ReportSettled(_)]));
+    assert!(matches!(asked(3)[..], [Command::ReportSettled(_)]));
+    assert_eq!(asked(2), []);
+    assert_eq!(commands(&mut member, start(2, None)), []);
+    assert_eq!(member.generation(), None);
+    commands(&mut member, start(3, None));
+    assert_eq!(member.generation(), Some(Generation(3)));
+}
+
+#[test]
+fn a_frame_of_a_generation_to_come_waits_for_it() {
+    let mut member = begun(other());
+    assert_eq!(commands(&mut member, result_frame(2, 0, result_of(&[owner()]))), []);
+    let begin = commands(&mut member, start(2, None));
+    assert!(completes(&begin));
+    assert_eq!(member.frames_held(), 1);
+}
+
+#[test]
+fn frames_of_a_generation_that_is_overtaken_are_dropped_and_their_number_is_bounded() {
+    let mut member = begun(other());
+    commands(&mut member, result_frame(2, 0, result_of(&[owner()])));
+    for round in 0..2 * EARLY_FRAMES_PER_FRAGMENT_MAX as u64 {
+        commands(&mut member, result_frame(3, round, result_of(&[owner()])));
+    }
+    assert_eq!(member.frames_held(), EARLY_FRAMES_PER_FRAGMENT_MAX);
+    assert_eq!(member.dropped().early_overflow, EARLY_FRAMES_PER_FRAGMENT_MAX as u64);
+    commands(&mut member, result_frame(2, 1, result_of(&[owner()])));
+    assert_eq!(member.frames_held(), EARLY_FRAMES_PER_FRAGMENT_MAX);
+    // What was refused cannot be had again.
+    let begin = commands(&mut member, start(3, None));
+    assert!(begin.iter().any(|command| matches!(command, Command::Lost { .. })));
+    assert_eq!(commands(&mut member, result_frame(2, 2, result_of(&[owner()]))), []);
+    assert_eq!(member.dropped().stale, 1);
+}
+
+#[test]
+fn a_result_that_nobody_gives_is_asked_for_a_few_times_and_then_lost() {
+    let mut member = begun(other());
+    let hash = *blake3::hash(&result_of(&[owner()])).as_bytes();
+    let adopted = vec![Adopted { fragment: F0, hash, holders: vec![owner(), other()] }];
+    let settlement =
+        Settlement { open_round: Round(0), complete_at: vec![owner(), other()], results: adopted };
+    let mut answers = commands(&mut member, start(2, Some(settlement)));
+    let (mut pulls, mut wrong, mut lost) = (0, 0, 0);
+    while let Some(Command::Pull { round, fragment, from, hash: Some(_) }) = answers.pop() {
+        assert_eq!(from, owner(), "it does not ask itself");
+        pulls += 1;
+        // Other bytes than those that were asked for are as good as none.
+        let body = Bytes::from_static(b"other bytes");
+        let event = match pulls % 2 {
+            0 => Event::PullFailed { round, fragment, from },
+            _ => Event::Pulled { round, fragment, hash: *blake3::hash(&body).as_bytes(), body },
+        };
+        let after = commands(&mut member, event);
+        wrong += usize::from(accused(&after) == Some(Violation::WrongBytes));
+        lost += usize::from(after.contains(&Command::Lost { round, fragment }));
+        answers = match member.poll_timeout() {
+            Some(due) => {
+                assert_eq!(due, member.now + PULL_PAUSE);
+                commands_at(&mut member, due, Event::Timeout)
+            }
+            None => after,
+        };
+    }
+    assert_eq!((pulls, wrong, lost), (PULL_PASSES_MAX, PULL_PASSES_MAX as usize / 2, 1));
+    assert_eq!(member.poll_timeout(), None);
+}
+
+#[test]
+fn an_answer_of_the_caller_from_an_earlier_generation_is_not_sent() {
+    let mut member = begun(other());
+    let compress = commands(&mut member, Event::Contribute { round: Round(0), weight: 1 });
+    assert!(matches!(compress[..], [Command::Compress { .. }]));
+    commands(&mut member, Event::Settle { generation: Generation(2) });
+    let settlement = Settlement { open_round: Round(0), complete_at: vec![other()], results: vec![] };
+    let again = commands(&mut member, start(2, Some(settlement)));
+    let round = Round(0);
+    assert!(matches!(again[..], [Command::Retract { .. }, Command::Compress { .. }]), "{again:?}");
+    let body = Bytes::from_static(b"update");
+    let answer = |generation| Event::Compressed {
+        generation: Generation(generation),
+        round,
+        fragment: F0,
+        body: body.clone(),
+    };
+    assert_eq!(commands(&mut member, answer(1)), []);
+    assert!(matches!(commands(&mut member, answer(2))[..], [Command::Send { .. }]));
+    assert_eq!(commands(&mut member, answer(2)), [], "once");
+}
+
+#[test]
+fn a_member_that_is_too_far_behind_says_so_once() {
+    let mut member = begun(other());
+    let far = RESULTS_KEPT_ROUNDS + super::super::ROUNDS_AHEAD_MAX + 1;
+    let first = commands(&mut member, result_frame(1, far, result_of(&[owner()])));
+    assert!(matches!(first[..], [Command::Lost { .. }]));
+    assert_eq!(commands(&mut member, result_frame(1, far + 1, result_of(&[owner()]))), []);
+}
+
+/// Otherwise it would have to keep results without a bound, or drop what it alone can give.
+#[test]
+fn an_owner_that_lags_does_not_run_ahead_of_itself() {
+    let layout = FragmentLayout { values: 16, fragment_values: 1 };
+    let duties = membership_of(1, layout);
+    let (me, peer) = (WorkerId(1), WorkerId(2));
+    let (mine, others): (Vec<_>, Vec<_>) = layout.fragments().partition(|&f| duties.owner(f) == Some(me));
+    let (&owned, false) = (mine.first().expect("it owns some"), others.is_empty()) else {
+        panic!("both own some")
+    };
+    let mut member = begun_of(me, layout);
+    let mut tell = |round: u64, fragment: FragmentId, kind: FrameKind, body: Bytes| {
+        let Event::Frame(mut event) = frame(peer, kind, 1, round, 1, body) else {
+            unreachable!("it is a frame")
+        };
+        event.header.fragment = fragment;
+        let mut done = commands(&mut member, Event::Frame(event));
+        let later = member.now + CEILING;
+        done.extend(commands_at(&mut member, later, Event::Timeout));
+        (done, member.lookup(Round(round), owned).is_some(), member.poll_timeout())
+    };
+    let update = || Bytes::from_static(b"update");
+    for round in 0..=super::super::ROUNDS_AHEAD_MAX {
+        assert!(tell(round, owned, FrameKind::Contribution, update()).1);
+    }
+    let beyond = super::super::ROUNDS_AHEAD_MAX + 1;
+    let (_, published, timeout) = tell(beyond, owned, FrameKind::Contribution, update());
+    assert!(!published);
+    assert_eq!(timeout, None, "it does not wake up for nothing");
+    // Round 0 is complete when the others' fragments and the rest of its own are here.
+    for &fragment in &mine[1..] {
+        tell(0, fragment, FrameKind::Contribution, update());
+    }
+    for &fragment in &others {
+        tell(0, fragment, FrameKind::Result, result_of(&[peer]));
+    }
+    assert_eq!(member.open_round(), Round(1));
+    assert!(member.lookup(Round(beyond), owned).is_some());
+}
+
+#[test]
+fn a_contribution_that_comes_while_the_mean_is_taken_is_not_named_in_it() {
+    let deadline = DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0 };
+    let config = Config { reduction: Reduction::Mean, deadline };
+    let (round, generation) = (Round(0), Generation(1));
+    let mut member = Member::new(owner(), site_of(owner()), LAYOUT, round, config);
+    commands(&mut member, start(1, None));
+    commands(&mut member, contribution(0));
+    let reduce = commands_at(&mut member, CEILING, Event::Timeout);
+    assert!(matches!(&reduce[..], [Command::Reduce { contributions, .. }] if contributions.len() == 1));
+    commands(&mut member, Event::Contribute { round, weight: 1 });
+    let body = Bytes::from_static(b"own");
+    commands(&mut member, Event::Compressed { generation, round, fragment: F0, body });
+    assert_eq!(member.dropped().late, 1);
+    let body = Bytes::from_static(b"mean");
+    let done = commands(&mut member, Event::Reduced { generation, round, fragment: F0, body: body.clone() });
+    let result = FragmentResult { contributors: vec![(site_of(other()), 1)], content: Content::Mean(body) };
+    assert!(done.contains(&Command::RoundComplete { round, results: vec![result] }));
+    let undone = [Command::Retract { round, fragment: F0 }, Command::CarryOver { round, fragment: F0 }];
+    assert!(undone.iter().all(|command| done.contains(command)));
+}

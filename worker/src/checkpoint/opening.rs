@@ -1,0 +1,84 @@
+//! A checkpoint as somebody finds it who knows no run: for drawing samples.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use longhaul_common::config::DataConfig;
+use longhaul_common::model::ModelSpec;
+
+use super::listing::read_model_alone;
+use super::{MANIFEST, MODEL_CONFIG, TOKENIZER, model_config};
+use crate::data::Tokenizer;
+
+/// A model with all that is needed to use it.
+#[derive(Debug)]
+pub struct OpenedModel {
+    /// Where it was found.
+    pub path: PathBuf,
+    /// What it is.
+    pub spec: ModelSpec,
+    /// In the order of [`ModelSpec::parameters`].
+    pub parameters: Vec<f32>,
+    /// What turns text into its tokens.
+    pub tokenizer: Tokenizer,
+}
+
+/// Opens a checkpoint, verified: the folder itself, or the newest in a folder of checkpoints or of runs.
+///
+/// # Errors
+/// There is none, or it is damaged.
+pub fn open_model(path: &Path) -> Result<OpenedModel> {
+    ensure!(path.is_dir(), "{} is not a folder", path.display());
+    let folder = newest(path)?;
+    let config = folder.join(MODEL_CONFIG);
+    let text = std::fs::read_to_string(&config).with_context(|| format!("read {}", config.display()))?;
+    let spec = serde_json::from_str(&text).ok().and_then(|json| model_config::from_json(&json));
+    let spec = spec.with_context(|| format!("{} does not describe a model known here", config.display()))?;
+    let parameters = read_model_alone(&folder, &spec)?;
+    let tokenizer = folder.join(TOKENIZER);
+    let tokenizer = match tokenizer.to_str().filter(|_| tokenizer.is_file()) {
+        Some(file) => Tokenizer::load(file)?,
+        None => Tokenizer::load(DataConfig::BYTES)?,
+    };
+    ensure!(
+        tokenizer.vocabulary() <= spec.vocabulary,
+        "the model knows {} tokens, its tokenizer {}: {TOKENIZER} is missing from {}",
+        spec.vocabulary,
+        tokenizer.vocabulary(),
+        folder.display()
+    );
+    Ok(OpenedModel { path: folder, spec, parameters, tokenizer })
+}
+
+/// The folder itself, or the one within, at most two levels down, that was written last.
+fn newest(path: &Path) -> Result<PathBuf> {
+    let mut found = Vec::new();
+    collect(path, 2, &mut found).with_context(|| format!("look through {}", path.display()))?;
+    match found.into_iter().max() {
+        Some((_, folder)) => Ok(folder),
+        None => bail!("{} holds no checkpoint", path.display()),
+    }
+}
+
+fn collect(
+    path: &Path,
+    levels: u32,
+    found: &mut Vec<(std::time::SystemTime, PathBuf)>,
+) -> std::io::Result<()> {
+    let manifest = path.join(MANIFEST);
+    if manifest.is_file() {
+        found.push((manifest.metadata()?.modified()?, path.to_owned()));
+        return Ok(());
+    }
+    if levels == 0 {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+        if entry.file_type()?.is_dir() && !hidden {
+            collect(&entry.path(), levels - 1, found)?;
+        }
+    }
+    Ok(())
+}
