@@ -16,7 +16,7 @@ mod tls;
 mod token;
 mod token_record;
 
-pub use authority::{Authority, AuthorityError, WORKER_CERTIFICATE_S};
+pub use authority::{Authority, AuthorityError, CLOCK_SKEW_S, WORKER_CERTIFICATE_S};
 pub use credentials::{Identity, IdentityError};
 pub use fingerprint::Fingerprint;
 pub use name::{COORDINATOR_OF_ANY_RUN, NameError, PeerName};
