@@ -1,2 +1,9 @@
-//! The coordinator of a run.
+//! The coordinator of a run: decisions ([`run`]), what it remembers ([`store`]), effects ([`runtime`]), and its two faces,
+//! the HTTP API ([`http`]) and the command line ([`cli`]). `docs/coordinator.md` is the design.
 #![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod http;
+pub mod run;
+pub mod runtime;
+pub mod store;

@@ -192,3 +192,17 @@ fn a_long_transfer_measures_its_round_trip_anew_without_losing_the_rate() {
     let share = share(&mut path, flow, Side::Right, spec, seconds(40));
     assert!(share >= 0.92, "{share:.3} of the link");
 }
+
+#[test]
+fn timers_that_fire_late_do_not_slow_the_sender() {
+    for step_ms in [1, 2, 4] {
+        let spec = LinkSpec::new(100.0, 25, 0.1);
+        let mut path = Path::symmetric(spec, 14);
+        path.coarsen_timers(Duration::from_millis(step_ms));
+        let flow = path.connect();
+        path.send(flow, Side::Left, ENDLESS);
+        path.run_for(WARM_UP);
+        let share = share(&mut path, flow, Side::Right, spec, seconds(6));
+        assert!(share >= 0.92, "{step_ms} ms: {share:.3} of the link");
+    }
+}

@@ -85,15 +85,7 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
 fn build_binaries(checkout: &Checkout) -> Result<()> {
     let status = checkout
         .cargo()
-        .args(["build", "--release", "--locked", "--bins"])
-        .args([
-            "--package",
-            "longhaul-coordinator",
-            "--package",
-            "longhaul-worker",
-            "--package",
-            "longhaul-tests",
-        ])
+        .args(["build", "--release", "--workspace", "--locked", "--bins"])
         .status()
         .context("start cargo build")?;
     if !status.success() {

@@ -71,7 +71,12 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
             "--bins",
             "--locked",
         ])));
-        reports.push(Step::new("tests").streamed(checkout.cargo().args(["test", "--workspace", "--locked"])));
+        reports.push(Step::new("tests").streamed(checkout.cargo().args([
+            "test",
+            "--workspace",
+            "--locked",
+            "--no-fail-fast",
+        ])));
     }
     summarise(&reports)
 }

@@ -82,6 +82,11 @@ impl EnrolDesk {
         self.state.workers.iter().map(|(worker, record)| (*worker, record))
     }
 
+    /// All tokens that are remembered: the valid ones, and some that are no longer.
+    pub fn tokens(&self) -> impl Iterator<Item = &TokenRecord> {
+        self.state.tokens.values()
+    }
+
     /// Whether a worker with a certificate of this run is still welcome.
     #[must_use]
     pub fn is_welcome(&self, worker: WorkerId) -> bool {

@@ -9,8 +9,8 @@ use crate::control::message::{Hash, Settled};
 
 /// Output of [`super::Member::poll_command`].
 ///
-/// Commands are carried out in the order given; those that concern different fragments may overlap in time. Nothing is
-/// taken back: a command that membership has overtaken is harmless, and what answers it is ignored.
+/// Commands are carried out in the order given; those that concern different fragments may overlap in time.
+/// Nothing is taken back: a command that membership has overtaken is harmless, and what answers it is ignored.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Send the f32 slice that was contributed to (round, fragment) as a frame of this header.
@@ -31,8 +31,9 @@ pub enum Command {
         /// BLAKE3 of the body, where it is known already.
         hash: Option<Hash>,
     },
-    /// Keep the fragment's residual as it is for [`Command::Retract`]; take the weighted mean of `locals` in this order in f32, add the
-    /// decayed residual, encode, keep the rest as residual; answer with `Event::Compressed`.
+    /// Keep the fragment's residual as it is for [`Command::Retract`]; take the weighted mean of `locals` in
+    /// this order in f32, add the decayed residual, encode, keep the rest as residual; answer with
+    /// `Event::Compressed`.
     Compress {
         /// To be echoed.
         generation: Generation,
@@ -52,22 +53,23 @@ pub enum Command {
         fragment: FragmentId,
     },
     /// What this member contributed to (round, fragment) is in no result, and never will be: add that slice to what
-    /// it carries over, all of which is part of its next contribution.
+    /// it carries over, all of which is part of its next contribution of positive weight (and counts with that
+    /// weight, as a residual does).
     CarryOver {
         /// Which round.
         round: Round,
         /// Which fragment.
         fragment: FragmentId,
     },
-    /// This member no longer uploads the fragment: a residual that it keeps for it (there need not be any) is emptied into what it
-    /// carries over, times the site's weight over its own, as a residual counts for the site and a local update for one
-    /// member.
+    /// This member no longer uploads the fragment: a residual that it keeps for it (there need not be any) is
+    /// emptied into what it carries over, times the site's weight over its own, as a residual counts for the
+    /// site and a local update for one member.
     MoveResidual {
         /// Which fragment.
         fragment: FragmentId,
     },
-    /// Take the weighted mean of these decoded contributions in this order, encode it, answer with `Event::Reduced`. Only where
-    /// results are means ([`super::Reduction::Mean`]).
+    /// Take the weighted mean of these decoded contributions in this order, encode it, answer with
+    /// `Event::Reduced`. Only where results are means ([`super::Reduction::Mean`]).
     Reduce {
         /// To be echoed.
         generation: Generation,

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use longhaul_common::id::Round;
 
-/// Rounds whose spreads are remembered: a few minutes to an hour of a run, so that the deadline follows the day's network.
+/// Rounds whose spreads are remembered: a few minutes to an hour of a run, so that the deadline follows the
+/// day's network.
 pub const SPREADS_KEPT: usize = 64;
 
 /// Rounds that must be known before the deadline is anything but the ceiling; a median of fewer says little.

@@ -6,8 +6,8 @@ use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 
 use super::frame::{Frame, FrameKind};
 
-/// Frames of a newer generation kept for each fragment. Its members send one local update or contribution each until
-/// this member takes part, and a result a round; more than this come only when it is told far too late.
+/// Frames of a newer generation kept for each fragment. Its members send one local update or contribution each
+/// until this member takes part, and a result a round; more than this come only when it is told far too late.
 pub const EARLY_FRAMES_PER_FRAGMENT_MAX: usize = 64;
 
 /// The frames of the newest generation heard of; those of generations in between are dropped.
@@ -25,8 +25,8 @@ impl EarlyFrames {
         Self { frames_max, generation: Generation(0), overflowed: false, frames: BTreeMap::new() }
     }
 
-    /// Keeps a frame; one for an older generation than others is dropped silently, as it will never be begun. False:
-    /// there is no more room.
+    /// Keeps a frame; one for an older generation than others is dropped silently, as it will never be begun.
+    /// False: there is no more room.
     pub fn keep(&mut self, frame: Frame) -> bool {
         let header = frame.header;
         if header.generation > self.generation {

@@ -16,22 +16,22 @@ pub enum Event {
         /// The generation that will start.
         generation: Generation,
     },
-    /// The device is about to begin the steps of this round: the one that [`super::Member::next_round`] named. Said before it does, as
-    /// a settlement goes by it.
+    /// The device is about to begin the steps of this round: the one that [`super::Member::next_round`] named.
+    /// Said before it does, as a settlement goes by it.
     Computing {
         /// Which round.
         round: Round,
     },
-    /// The local update of this round is ready: what was learnt in it, plus all that was carried over before. The caller
-    /// keeps its f32 data addressable by (round, fragment) until [`super::Command::Release`].
+    /// The local update of this round is ready: what was learnt in it, plus all that was carried over before.
+    /// The caller keeps its f32 data addressable by (round, fragment) until [`super::Command::Release`].
     Contribute {
         /// Which round.
         round: Round,
         /// Samples trained on in it. Zero: there is nothing to contribute, and no data will be asked for.
         weight: u32,
     },
-    /// A frame arrived. The caller has verified that its body matches its hash, and that a local update of positive weight is as long as
-    /// its fragment.
+    /// A frame arrived. The caller has verified that its body matches its hash, and that a local update of
+    /// positive weight is as long as its fragment.
     Frame(Frame),
     /// Answers [`super::Command::Compress`].
     Compressed {
@@ -66,7 +66,8 @@ pub enum Event {
         /// BLAKE3 of `body`, computed here.
         hash: Hash,
     },
-    /// Answers [`super::Command::Pull`]: the peer does not hold it, could not be reached, or did not answer in time.
+    /// Answers [`super::Command::Pull`]: the peer does not hold it, could not be reached, or did not answer in
+    /// time.
     PullFailed {
         /// Echoed.
         round: Round,

@@ -8,12 +8,14 @@ use crate::control::message::Hash;
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrameKind {
-    /// A member's f32 slice, to its site's uploader. Weight zero: it has nothing for this round, and the body is empty.
+    /// A member's f32 slice, to its site's uploader. Weight zero: it has nothing for this round, and the body
+    /// is empty.
     Local,
-    /// A site's compressed update, to the owner. Weight zero: its members have nothing for this round, and the body is
-    /// empty.
+    /// A site's compressed update, to the owner. Weight zero: its members have nothing for this round, and the
+    /// body is empty.
     Contribution,
-    /// A fragment's result ([`super::FragmentResult`]), from the owner to the uploaders and from them to their members.
+    /// A fragment's result ([`super::FragmentResult`]), from the owner to the uploaders and from them to their
+    /// members.
     Result,
 }
 

@@ -1,6 +1,6 @@
-//! The round protocol: what one member sends, waits for and publishes, round by round, and what becomes of it when the
-//! membership changes. [`Member`] is a state machine without clock, socket, thread or arithmetic; `proto/docs/round.md`
-//! tells why it is as it is.
+//! The round protocol: what one member sends, waits for and publishes, round by round, and what becomes of it
+//! when the membership changes. [`Member`] is a state machine without clock, socket, thread or arithmetic;
+//! `proto/docs/round.md` tells why it is as it is.
 
 mod collection;
 mod command;
@@ -28,12 +28,12 @@ pub use pulls::{PULL_PASSES_MAX, PULL_PAUSE, PULLS_IN_FLIGHT_MAX};
 pub use result::{CONTRIBUTORS_MAX, Content, FragmentResult, MalformedResult};
 pub use settle::settle;
 
-/// Rounds after the open one whose results are taken: a member whose network lags is sent what the others do meanwhile.
-/// Each costs a compressed model of memory.
+/// Rounds after the open one whose results are taken: a member whose network lags is sent what the others do
+/// meanwhile. Each costs a compressed model of memory.
 pub const ROUNDS_AHEAD_MAX: u64 = 4;
 
-/// Rounds before the open one whose results are kept for peers that lag, or that join with an older state. Each costs
-/// a compressed model of memory.
+/// Rounds before the open one whose results are kept for peers that lag, or that join with an older state. Each
+/// costs a compressed model of memory.
 pub const RESULTS_KEPT_ROUNDS: u64 = 16;
 
 /// Accusations that are reported in a generation: a broken peer must not fill the log.

@@ -7,12 +7,12 @@ use longhaul_common::id::{FragmentId, Round, WorkerId};
 
 use crate::control::message::Hash;
 
-/// Pulls that wait for an answer at once: enough to fill a link with fragments of a megabyte, and few enough that a peer
-/// is not swamped when everybody catches up.
+/// Pulls that wait for an answer at once: enough to fill a link with fragments of a megabyte, and few enough
+/// that a peer is not swamped when everybody catches up.
 pub const PULLS_IN_FLIGHT_MAX: usize = 16;
 
-/// How often all holders are asked before a result counts as lost. A holder that does not answer is as a rule about to
-/// be taken out, and the next generation names others.
+/// How often all holders are asked before a result counts as lost. A holder that does not answer is as a rule
+/// about to be taken out, and the next generation names others.
 pub const PULL_PASSES_MAX: u32 = 6;
 
 /// Pause between two passes over the holders.
@@ -116,5 +116,49 @@ impl Pulls {
         });
         let in_flight = self.wants.len() - waits.clone().count();
         waits.min().filter(|_| in_flight < PULLS_IN_FLIGHT_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F0: FragmentId = FragmentId(0);
+    const HOLDERS: [WorkerId; 2] = [WorkerId(1), WorkerId(2)];
+
+    #[test]
+    fn only_so_many_are_under_way_and_earlier_rounds_go_first() {
+        let mut pulls = Pulls::default();
+        let rounds = 2 * PULLS_IN_FLIGHT_MAX as u64;
+        for round in (0..rounds).rev().map(Round) {
+            assert!(pulls.want((round, F0), None, HOLDERS.to_vec()));
+        }
+        let first: Vec<u64> = pulls.start(Duration::ZERO).iter().map(|request| request.round.0).collect();
+        assert_eq!(first, (0..PULLS_IN_FLIGHT_MAX as u64).collect::<Vec<_>>());
+        assert!(pulls.start(Duration::ZERO).is_empty());
+        assert_eq!(pulls.next_start(), None, "an answer comes before a slot is free");
+        pulls.forget((Round(3), F0));
+        let next: Vec<u64> = pulls.start(Duration::ZERO).iter().map(|request| request.round.0).collect();
+        assert_eq!(next, [PULLS_IN_FLIGHT_MAX as u64]);
+    }
+
+    #[test]
+    fn holders_are_asked_in_turn_with_a_pause_after_each_pass() {
+        let mut pulls = Pulls::default();
+        let key = (Round(0), F0);
+        pulls.want(key, None, HOLDERS.to_vec());
+        let mut now = Duration::ZERO;
+        for pass in 1..=PULL_PASSES_MAX {
+            for holder in HOLDERS {
+                let asked: Vec<WorkerId> = pulls.start(now).iter().map(|request| request.from).collect();
+                assert_eq!(asked, [holder]);
+                let last = pass == PULL_PASSES_MAX && holder == HOLDERS[1];
+                assert_eq!(pulls.failed(key, holder, now), !last);
+            }
+            assert!(pulls.start(now).is_empty());
+            now += PULL_PAUSE;
+        }
+        assert_eq!(pulls.next_start(), None);
+        assert!(!pulls.want(key, None, Vec::new()), "there must be somebody to ask");
     }
 }

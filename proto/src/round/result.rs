@@ -3,8 +3,8 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use longhaul_common::id::SiteId;
 
-/// The result of one fragment in one round: who is in it, and the update. Its encoding is what the owner publishes, and
-/// the BLAKE3 hash of that is its name.
+/// The result of one fragment in one round: who is in it, and the update. Its encoding is what the owner
+/// publishes, and the BLAKE3 hash of that is its name.
 ///
 /// ```text
 /// u8   form: 0 bundle, 1 mean          (all integers little-endian)
@@ -23,7 +23,8 @@ pub struct FragmentResult {
 /// In which form a result holds the update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// The contributions as they came, one for each contributor; the reader takes their weighted mean in site order.
+    /// The contributions as they came, one for each contributor; the reader takes their weighted mean in site
+    /// order.
     Bundle(Vec<Bytes>),
     /// The weighted mean, encoded.
     Mean(Bytes),

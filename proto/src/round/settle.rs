@@ -12,16 +12,17 @@ use crate::control::message::{Adopted, HeldResult, Settled, Settlement};
 pub struct Outcome {
     /// For `GenerationStart::settlement`.
     pub settlement: Settlement,
-    /// E, for `GenerationStart::first_round`: the first round that nobody has begun, which new members may take part in.
-    /// Until then all surviving old members are active; who of them has not begun a round yet sits out by itself.
+    /// E, for `GenerationStart::first_round`: the first round that nobody has begun, which new members may take
+    /// part in. Until then all surviving old members are active; who of them has not begun a round yet sits out
+    /// by itself.
     pub first_round: Round,
     /// Sites that are named in the adopted results of all fragments of the open round, in order.
     pub counted_sites: Vec<SiteId>,
 }
 
 impl Outcome {
-    /// The first round in which the share of a departed member of this site did not count: its samples are to be given
-    /// out again from here up to (not with) `first_round`.
+    /// The first round in which the share of a departed member of this site did not count: its samples are to
+    /// be given out again from here up to (not with) `first_round`.
     #[must_use]
     pub fn first_undone(&self, site: SiteId) -> Round {
         let open = self.settlement.open_round;
@@ -31,8 +32,9 @@ impl Outcome {
 
 /// Decides from the answers of all surviving members of `old` (others are not counted) to the same `Settle`.
 ///
-/// The most advanced member's open round stays open; what anyone holds of it counts, the rest is void. Should two members
-/// report different bytes for a fragment, which honest owners do not publish, those of the lowest-numbered one count.
+/// The most advanced member's open round stays open; what anyone holds of it counts, the rest is void. Should
+/// two members report different bytes for a fragment, which honest owners do not publish, those of the
+/// lowest-numbered one count.
 ///
 /// None: nobody answered.
 #[must_use]

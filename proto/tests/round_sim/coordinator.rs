@@ -20,8 +20,9 @@ pub struct Coordinator {
     answers: Option<BTreeMap<WorkerId, Settled>>,
     /// Healed, and waiting for the next generation.
     ready: BTreeMap<WorkerId, (SiteId, Round)>,
-    /// By joining worker: the earliest round that was reopened since it began to heal. If its state contains that round, it
-    /// may come from a member that has died, and the survivors may have redone the round with another result.
+    /// By joining worker: the earliest round that was reopened since it began to heal. If its state contains
+    /// that round, it may come from a member that has died, and the survivors may have redone the round with
+    /// another result.
     reopened: BTreeMap<WorkerId, Round>,
     /// Those whose state cannot be trusted: they have to heal again.
     pub to_heal: Vec<WorkerId>,

@@ -48,8 +48,8 @@ pub fn exactly_once(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// What a live worker has learnt is in the state, a residual or carried over, unless it was in a residual of a worker that
-/// died.
+/// What a live worker has learnt is in the state, a residual or carried over, unless it was in a residual of a
+/// worker that died.
 pub fn conservation(world: &World) -> Result<(), String> {
     for fragment in 0..world.scenario.fragments as usize {
         let present: BTreeSet<Atom> = present(world, fragment).collect();

@@ -1,5 +1,6 @@
-//! The round protocol in a simulated cluster: every worker is a real `Member`, driven through calm weather, deaths at
-//! every point, late sites and joiners. A failure prints the scenario and the command that replays it.
+//! The round protocol in a simulated cluster: every worker is a real `Member`, driven through calm weather,
+//! deaths at every point, late sites and joiners. A failure prints the scenario and the command that replays
+//! it.
 
 mod coordinator;
 mod invariants;
@@ -34,6 +35,8 @@ fn a_calm_run_of_any_shape_applies_every_round_everywhere() {
         for seed in 0..20 {
             let world = hold(&Scenario::calm(seed, sites, members));
             assert!(world.nodes.values().all(|node| node.applied.len() == 6));
+            let repeated = world.nodes.values().map(|node| node.member.dropped().duplicate).sum::<u64>();
+            assert_eq!(repeated, 0, "frames sent in vain");
         }
     }
 }
@@ -128,9 +131,8 @@ fn any_mixture_of_faults_is_survived() {
     for seed in replay.map_or(0..2_500, |seed: u64| seed..seed + 1) {
         let scenario = Scenario::random(seed);
         if let Err(broken) = verdict(&scenario) {
-            panic!(
-                "{broken}\nin {scenario:#?}\nreplay: ROUND_SIM_SEED={seed} cargo test -p longhaul-proto --test round_sim any_mixture"
-            );
+            let replay = "cargo test -p longhaul-proto --test round_sim any_mixture";
+            panic!("{broken}\nin {scenario:#?}\nreplay: ROUND_SIM_SEED={seed} {replay}");
         }
     }
 }

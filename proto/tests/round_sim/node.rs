@@ -1,5 +1,5 @@
-//! One worker of the simulation: a real [`Member`], and a caller that does with atoms what the worker does with numbers.
-//! It panics when the member asks for something impossible, such as data that it has released.
+//! One worker of the simulation: a real [`Member`], and a caller that does with atoms what the worker does with
+//! numbers. It panics when the member asks for something impossible, such as data that it has released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -83,7 +83,7 @@ impl Link {
         if self.rng.random_bool(self.spec.loss) {
             return None;
         }
-        Some(self.batched(self.busy_until + self.spec.delay))
+        Some(round_up(self.epoch, self.busy_until + self.spec.delay, self.spec.batching))
     }
 
     /// The link's rate becomes `mbit_per_s`; what is queued leaves at the new rate.
@@ -103,13 +103,14 @@ impl Link {
         let index = ((waits.len().saturating_sub(1)) as f64 * quantile) as usize;
         waits.get(index).copied().unwrap_or_default()
     }
+}
 
-    fn batched(&self, arrival: Instant) -> Instant {
-        let step = self.spec.batching.as_nanos();
-        if step == 0 {
-            return arrival;
-        }
-        let since = arrival.saturating_duration_since(self.epoch).as_nanos();
-        self.epoch + Duration::from_nanos((since.div_ceil(step) * step) as u64)
+/// The next multiple of `step` after `epoch`, not before `at`; `at` itself when there is no step.
+pub fn round_up(epoch: Instant, at: Instant, step: Duration) -> Instant {
+    let step = step.as_nanos();
+    if step == 0 {
+        return at;
     }
+    let since = at.saturating_duration_since(epoch).as_nanos();
+    epoch + Duration::from_nanos((since.div_ceil(step) * step) as u64)
 }

@@ -34,6 +34,9 @@ pub struct Path {
     pub rightward: Link,
     pub leftward: Link,
     now: Instant,
+    /// Timers fire at multiples of this, as those of a busy machine do.
+    timer_step: Duration,
+    epoch: Instant,
     peers: Vec<Peer>,
     /// (arrival, tie-breaker) of each datagram under way, and its receiver.
     arrivals: BinaryHeap<Reverse<(Instant, u64)>>,
@@ -52,6 +55,8 @@ impl Path {
             rightward: Link::new(rightward, epoch, 2 * seed),
             leftward: Link::new(leftward, epoch, 2 * seed + 1),
             now: epoch,
+            timer_step: Duration::ZERO,
+            epoch,
             peers: Vec::new(),
             arrivals: BinaryHeap::new(),
             under_way: BTreeMap::new(),
@@ -64,6 +69,11 @@ impl Path {
     /// The same link in both directions.
     pub fn symmetric(spec: LinkSpec, seed: u64) -> Self {
         Self::new(spec, spec, seed)
+    }
+
+    /// Makes timers fire late, at multiples of `step`.
+    pub fn coarsen_timers(&mut self, step: Duration) {
+        self.timer_step = step;
     }
 
     pub fn now(&self) -> Instant {
@@ -138,6 +148,7 @@ impl Path {
         let arrival = self.arrivals.peek().map(|Reverse((at, _))| *at);
         let timeouts = self.peers.iter_mut().enumerate();
         let timeout = timeouts.filter_map(|(index, peer)| Some((peer.next_timeout()?, index))).min();
+        let timeout = timeout.map(|(at, index)| (link::round_up(self.epoch, at, self.timer_step), index));
         let Some(at) = arrival.into_iter().chain(timeout.map(|(at, _)| at)).min().filter(|at| *at <= end)
         else {
             return false;

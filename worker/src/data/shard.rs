@@ -45,10 +45,14 @@ impl TokenShard {
         file.lock().map_err(DataError::io("lock", &partial))?;
         // Somebody may have made it while this worker waited for the lock.
         if let Some(shard) = Self::map(&path)? {
+            // This one is then a new and empty file, or gone already.
+            let _ = std::fs::remove_file(&partial);
             return Ok(shard);
         }
-        write(file, &partial, source, tokenizer)?;
+        write(&file, &partial, source, tokenizer)?;
         std::fs::rename(&partial, &path).map_err(DataError::io("rename to", &path))?;
+        // Not earlier: who waits for the lock must find the shard.
+        drop(file);
         let damaged = || std::io::Error::other("it does not read back as it was written");
         Self::map(&path)?.ok_or_else(|| DataError::io("read", &path)(damaged()))
     }
@@ -136,12 +140,12 @@ fn shard_name(source: &Path, tokenizer: &Tokenizer) -> Result<String, DataError>
     Ok(hasher.finalize().to_hex()[..32].to_owned())
 }
 
-fn write(mut file: File, path: &Path, source: &Path, tokenizer: &Tokenizer) -> Result<(), DataError> {
+fn write(mut file: &File, path: &Path, source: &Path, tokenizer: &Tokenizer) -> Result<(), DataError> {
     let failed = |error| DataError::io("write", path)(error);
     file.set_len(0).map_err(failed)?;
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
     let token_bytes = if tokenizer.vocabulary() <= NARROW_VOCABULARY_MAX { 2 } else { 4 };
-    let mut out = BufWriter::new(&file);
+    let mut out = BufWriter::new(file);
     out.write_all(&[0; HEADER_BYTES]).map_err(failed)?;
     let (mut hasher, mut tokens, mut bytes) = (blake3::Hasher::new(), 0, Vec::new());
     let mut text = TextPieces::open(source)?;
@@ -225,5 +229,6 @@ mod tests {
         });
         assert!(hashes.iter().all(|hash| *hash == hashes[0]));
         shard_file(&cache);
+        assert_eq!(std::fs::read_dir(&cache).unwrap().count(), 1);
     }
 }

@@ -98,11 +98,9 @@ impl Block {
             return Err(TchError::Shape(format!("a block takes three dimensions, not {x:?}")));
         };
         let qkv = self.attention_in.forward(x, self.products)?; // [B, T, 3·D]
-        let heads = |part: i64| {
-            let part = qkv.f_narrow(2, part * width, width)?; // [B, T, D]
-            part.f_view([batch, length, self.heads, width / self.heads])?.f_transpose(1, 2) // [B, H, T, E]
-        };
-        let mixed = self.products.attention(&heads(0)?, &heads(1)?, &heads(2)?)?; // [B, T, D]
+        let parts = qkv.f_view([batch, length, 3, self.heads, width / self.heads])?; // [B, T, 3, H, E]
+        let parts = parts.f_permute([2, 0, 3, 1, 4])?.f_unbind(0)?; // 3 × [B, H, T, E]
+        let mixed = self.products.attention(&parts[0], &parts[1], &parts[2])?; // [B, T, D]
         self.attention_out.forward(&mixed, self.products) // [B, T, D]
     }
 

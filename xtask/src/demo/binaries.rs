@@ -21,7 +21,8 @@ struct Metadata {
 }
 
 impl Binaries {
-    /// Builds coordinator, worker and emulator.
+    /// Builds coordinator, worker and emulator: as part of the whole workspace, because cargo would choose other features
+    /// of shared dependencies for some packages alone, and compile them again.
     pub fn build(checkout: &Checkout, profile: Profile) -> Result<Self> {
         let (name, folder) = match profile {
             Profile::Release => ("release", "release"),
@@ -29,9 +30,7 @@ impl Binaries {
         };
         let status = checkout
             .cargo()
-            .args(["build", "--locked", "--bins", "--profile", name])
-            .args(["--package", "longhaul-coordinator", "--package", "longhaul-worker"])
-            .args(["--package", "longhaul-tests"])
+            .args(["build", "--workspace", "--locked", "--bins", "--profile", name])
             .status()
             .context("start cargo build")?;
         if !status.success() {

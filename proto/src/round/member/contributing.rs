@@ -30,8 +30,8 @@ impl Member {
         }
     }
 
-    /// Takes part in the open round: sends this member's slices, and compresses where all are here. Called when the round
-    /// opens, when this member's update is ready, and when a generation begins.
+    /// Takes part in the open round: sends this member's slices, and compresses where all are here. Called when
+    /// the round opens, when this member's update is ready, and when a generation begins.
     pub(super) fn offer_open_round(&mut self) {
         let Some(duties) = self.running() else { return };
         let round = self.open_round();
@@ -53,7 +53,8 @@ impl Member {
 
     /// What this member has for a round: none while the device is still at it, or takes no part in it.
     fn own_weight(&self, duties: &Duties, round: Round) -> Option<u32> {
-        // Who joined lately, and is counted in by a generation that began since, has nothing before its first round.
+        // Who joined lately, and is counted in by a generation that began since, has nothing before its first
+        // round.
         let sits_out = self.starts_at.is_some_and(|first| round < first);
         let weight = self.contributed.get(&round).copied().or(sits_out.then_some(0));
         weight.filter(|_| duties.is_active(self.me, round))

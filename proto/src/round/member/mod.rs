@@ -31,7 +31,8 @@ use crate::control::message::Hash;
 /// In which form owners publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// The contributions side by side: for sparse formats and few bits, where a mean would have to be rounded again.
+    /// The contributions side by side: for sparse formats and few bits, where a mean would have to be rounded
+    /// again.
     Bundle,
     /// The weighted mean: for f32 and bf16, where a bundle would be as large as all contributions.
     Mean,
@@ -48,12 +49,13 @@ pub struct Config {
 
 /// One worker's side of the round protocol.
 ///
-/// Calls: [`Self::handle`] an event, then [`Self::poll_command`] until there is none; [`Self::poll_timeout`] says when
-/// [`Event::Timeout`] is due. The rest may be read at any time between.
+/// Calls: [`Self::handle`] an event, then [`Self::poll_command`] until there is none; [`Self::poll_timeout`]
+/// says when [`Event::Timeout`] is due. The rest may be read at any time between.
 ///
-/// Memory: results of [`super::RESULTS_KEPT_ROUNDS`] + 1 + [`super::ROUNDS_AHEAD_MAX`] rounds, one local update per member of the site for each
-/// fragment that it uploads, one contribution per site for each that it owns, and a bounded number of frames of a generation to
-/// come. An event causes at most one command per kept round, fragment and peer.
+/// Memory: results of [`super::RESULTS_KEPT_ROUNDS`] + 1 + [`super::ROUNDS_AHEAD_MAX`] rounds, one local update
+/// per member of the site for each fragment that it uploads, one contribution per site for each that it owns,
+/// and a bounded number of frames of a generation to come. An event causes at most one command per kept round,
+/// fragment and peer.
 #[derive(Debug)]
 pub struct Member {
     me: WorkerId,
@@ -162,9 +164,10 @@ impl Member {
         self.next_deadline().into_iter().chain(self.pulls.next_start()).min()
     }
 
-    /// The round that the device may begin when it has finished the one it computes, or has none yet. None: it has to wait
-    /// for [`Event::Begin`], for results, or for nothing any more, as the generation's last round is begun. (The overlap may make
-    /// it wait longer: without one, a round begins when the one before it is applied.)
+    /// The round that the device may begin when it has finished the one it computes, or has none yet. None: it
+    /// has to wait for [`Event::Begin`], for results, or for nothing any more, as the generation's last round
+    /// is begun. (The overlap may make it wait longer: without one, a round begins when the one before it is
+    /// applied.)
     #[must_use]
     pub fn next_round(&self) -> Option<Round> {
         let duties = self.running()?;

@@ -121,7 +121,8 @@ impl Member {
         }
     }
 
-    /// A result that names only sites of this generation. (One of an earlier generation may name others; those are pulled.)
+    /// A result that names only sites of this generation. (One of an earlier generation may name others; those
+    /// are pulled.)
     fn read(&self, duties: &Duties, bytes: &Bytes) -> Option<FragmentResult> {
         let result = FragmentResult::decode(bytes).ok()?;
         let known = result.sites().all(|site| duties.membership.sites().any(|present| present == site));

@@ -401,3 +401,23 @@ fn a_contribution_that_comes_while_the_mean_is_taken_is_not_named_in_it() {
     let undone = [Command::Retract { round, fragment: F0 }, Command::CarryOver { round, fragment: F0 }];
     assert!(undone.iter().all(|command| done.contains(command)));
 }
+
+#[test]
+fn a_new_member_starts_where_the_last_generation_before_its_first_round_says() {
+    let deadline = DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0 };
+    let config = Config { reduction: Reduction::Bundle, deadline };
+    let mut member = Member::new(other(), site_of(other()), LAYOUT, Round(7), config);
+    let mut begin = |generation, first_round, active_before: &[WorkerId]| {
+        let settlement = Settlement { open_round: Round(7), complete_at: vec![owner()], results: vec![] };
+        let Event::Begin(mut start) = start(generation, Some(settlement)) else {
+            unreachable!("it is a start")
+        };
+        start.first_round = Round(first_round);
+        start.active_before = active_before.to_vec();
+        commands(&mut member, Event::Begin(start));
+        member.next_round()
+    };
+    assert_eq!(begin(1, 9, &[owner()]), None, "round 8 must be complete first");
+    assert_eq!(begin(2, 8, &[owner(), other()]), Some(Round(8)), "who was ahead has died");
+    assert_eq!(begin(3, 9, &[owner(), other()]), Some(Round(8)), "it is counted in from there");
+}

@@ -1,0 +1,238 @@
+//! The commands that a person types. Parsing is here, so that tests can parse what documents and manifests say.
+
+mod client;
+mod show;
+mod token;
+mod up;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use client::{Client, ClientError};
+
+/// Where the state directory is unless told otherwise.
+pub const STATE_DIR: &str = "longhaul-state";
+
+/// The coordinator of a Longhaul run.
+///
+/// One coordinator per run, on a machine that all workers reach by UDP. Begin with `coordinator up --config run.toml`: it
+/// prints the `worker join …` line to paste on every machine that is to train.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "coordinator", version, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Start the coordinator of a run, or continue it.
+    ///
+    /// Everything that the run must remember is in the state directory: started again on the same one, the coordinator goes
+    /// on with the same workers. While it is away, workers train on. Ctrl-C stops the coordinator, not the run: `coordinator
+    /// stop` ends the run.
+    Up(Up),
+    /// Show how the run goes.
+    Status(StatusArgs),
+    /// Make, list and revoke join tokens.
+    Token {
+        /// What to do with tokens.
+        #[command(subcommand)]
+        command: TokenCommand,
+    },
+    /// End the run in an orderly way: the rounds that are begun are finished, and a checkpoint is written.
+    Stop(Stop),
+}
+
+/// `coordinator up`
+#[derive(Clone, Debug, Args)]
+pub struct Up {
+    /// The run: what is trained, on what, and how (see examples/demo.toml).
+    #[arg(long, value_name = "FILE", env = "LONGHAUL_CONFIG")]
+    pub config: PathBuf,
+    /// Where workers connect (UDP). Port 0 takes any free one.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:4800")]
+    pub listen: SocketAddr,
+    /// Where the HTTP API listens. Elsewhere than on loopback it wants a bearer token for everything.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:4880")]
+    pub http: SocketAddr,
+    /// What the run must remember, its certificate authority included: keep it private, and keep it.
+    #[arg(long, value_name = "DIR", default_value = STATE_DIR, env = "LONGHAUL_STATE_DIR")]
+    pub state_dir: PathBuf,
+    /// Also write the join token to this file (mode 0600), for scripts.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// What workers are told to dial. Default: this machine's address and the port of --listen.
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_host_port)]
+    pub advertise: Option<String>,
+    /// Print the configuration with every default spelled out, and exit.
+    #[arg(long)]
+    pub print_config: bool,
+    /// Keep the HTTP API up after the run has finished, instead of exiting.
+    #[arg(long)]
+    pub stay: bool,
+    /// How messages are written to standard error.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// How messages are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One plain line each.
+    Text,
+    /// One JSON object each.
+    Json,
+}
+
+/// Where the running coordinator is.
+#[derive(Clone, Debug, Args)]
+pub struct Where {
+    /// The state directory of the running coordinator, which says where its HTTP API is and holds its token.
+    #[arg(long, value_name = "DIR", default_value = STATE_DIR, env = "LONGHAUL_STATE_DIR")]
+    pub state_dir: PathBuf,
+    /// The HTTP API, if not as the state directory says. The token is then taken from LONGHAUL_API_TOKEN, or from the state
+    /// directory.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub http: Option<String>,
+}
+
+/// `coordinator status`
+#[derive(Clone, Debug, Args)]
+pub struct StatusArgs {
+    /// Print the whole status as JSON, for programs.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "clap would show it as help")]
+    pub at: Where,
+}
+
+/// `coordinator token`
+#[derive(Clone, Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a join token and print the `worker join` line for it.
+    Create {
+        /// How long it is good for: 90s, 30m, 24h or 7d.
+        #[arg(long, default_value = "24h", value_parser = token::parse_life)]
+        life: std::time::Duration,
+        /// How many workers it lets in. Default: any number.
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        uses: Option<u32>,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "clap would show it as help")]
+        at: Where,
+    },
+    /// List the join tokens, without their secrets.
+    List {
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "clap would show it as help")]
+        at: Where,
+    },
+    /// Take a join token back. Workers that have joined with it stay.
+    Revoke {
+        /// The id, as `coordinator token list` shows it.
+        id: String,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "clap would show it as help")]
+        at: Where,
+    },
+}
+
+/// `coordinator stop`
+#[derive(Clone, Debug, Args)]
+pub struct Stop {
+    /// Wait until the run is finished.
+    #[arg(long)]
+    pub wait: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "clap would show it as help")]
+    pub at: Where,
+}
+
+/// Exit code for a command that could not do what it was asked.
+const FAILED: u8 = 1;
+/// Exit code for a configuration or an argument that makes no sense; clap uses the same.
+const MISUSED: u8 = 2;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// What was asked makes no sense.
+    #[error("{0}")]
+    Misuse(String),
+    /// It could not be done.
+    #[error("{0:#}")]
+    Failed(#[from] anyhow::Error),
+}
+
+/// Runs the command line: 0 done, 1 failed, 2 misused.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        // Help and version are "errors" too, which know where they belong and how to exit.
+        Err(error) => error.exit(),
+    };
+    let done = match cli.command {
+        Command::Up(up) => up::run(&up),
+        Command::Status(args) => show::run(&args),
+        Command::Token { command } => token::run(command),
+        Command::Stop(stop) => show::stop(&stop),
+    };
+    let (code, error) = match done {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(error @ CliError::Misuse(_)) => (MISUSED, error),
+        Err(error) => (FAILED, error),
+    };
+    say(&format!("error: {error}"));
+    ExitCode::from(code)
+}
+
+/// A line for a person.
+#[allow(clippy::print_stderr, reason = "this is the command line's own voice")]
+fn say(line: &str) {
+    eprintln!("{line}");
+}
+
+/// A line of output. A reader that has gone away (`| head`) is no reason to complain.
+fn print(line: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+fn parse_host_port(text: &str) -> Result<String, String> {
+    let hint = "give HOST:PORT, as in head.example.org:4800";
+    let (host, port) = text.rsplit_once(':').ok_or(hint)?;
+    let valid =
+        !host.is_empty() && !host.contains(char::is_whitespace) && port.parse::<u16>().is_ok_and(|p| p > 0);
+    if valid { Ok(text.to_owned()) } else { Err(hint.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_advertised_address_needs_a_port() {
+        let parse = |advertise: &str| {
+            Cli::try_parse_from(["coordinator", "up", "--config", "run.toml", "--advertise", advertise])
+        };
+        assert!(parse("head.example.org:4800").is_ok());
+        for wrong in ["head.example.org", ":4800", "head:0", "head:http"] {
+            assert!(parse(wrong).unwrap_err().to_string().contains("give HOST:PORT"), "{wrong}");
+        }
+    }
+}

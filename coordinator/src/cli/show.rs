@@ -1,0 +1,119 @@
+//! `coordinator status` and `coordinator stop`.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use longhaul_common::units::Bytes;
+
+use super::{CliError, Client, ClientError, StatusArgs, Stop, print, say};
+use crate::run::{Phase, Status};
+
+/// How often `stop --wait` looks.
+const POLL: Duration = Duration::from_millis(300);
+
+pub(super) fn run(args: &StatusArgs) -> Result<(), CliError> {
+    let client = Client::find(&args.at).context("ask for the status")?;
+    if args.json {
+        let status: serde_json::Value = client.get("/api/v1/status").context("ask for the status")?;
+        print(&format!("{status:#}"));
+        return Ok(());
+    }
+    let status: Status = client.get("/api/v1/status").context("ask for the status")?;
+    describe(&status).iter().for_each(|line| print(line));
+    Ok(())
+}
+
+pub(super) fn stop(args: &Stop) -> Result<(), CliError> {
+    let client = Client::find(&args.at).context("stop the run")?;
+    let _: serde_json::Value = client.post("/api/v1/stop", &serde_json::json!({})).context("stop the run")?;
+    if !args.wait {
+        print("the run drains; `coordinator status` shows how far it is");
+        return Ok(());
+    }
+    loop {
+        match client.get::<Status>("/api/v1/status") {
+            Ok(status) if status.phase == Phase::Finished => break,
+            Ok(_) => {}
+            // It was there a moment ago: a coordinator leaves when its run is finished.
+            Err(ClientError::Unreachable { .. }) => break,
+            Err(error) => return Err(anyhow::Error::new(error).context("wait for the end").into()),
+        }
+        // A person waits here, and nothing else runs in this process.
+        #[allow(
+            clippy::disallowed_methods,
+            reason = "polling another process is all that this command does"
+        )]
+        std::thread::sleep(POLL);
+    }
+    say("the run is finished");
+    Ok(())
+}
+
+/// A status as a page for people.
+fn describe(status: &Status) -> Vec<String> {
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
+    let mut lines = vec![
+        format!(
+            "run        {} ({}), {}",
+            status.name,
+            status.run,
+            format!("{:?}", status.phase).to_lowercase()
+        ),
+        format!("round      {} of {}, step {} of {}", status.round, status.rounds, status.step, status.steps),
+        format!(
+            "loss       {} (validation {})",
+            or_dash(status.loss.map(|loss| format!("{loss:.4}"))),
+            or_dash(status.validation_loss.map(|loss| format!("{loss:.4}")))
+        ),
+        format!(
+            "speed      {} tokens/s, {} of local speed, {} left",
+            or_dash(status.tokens_per_s.map(|speed| format!("{speed:.0}"))),
+            or_dash(status.share_of_local_speed.map(|share| format!("{:.1} %", 100.0 * share))),
+            or_dash(status.eta_s.map(duration))
+        ),
+        format!(
+            "WAN        {} sent, dense f32 would have sent {} ({})",
+            Bytes(status.wan_bytes),
+            Bytes(status.dense_bytes),
+            or_dash(status.bytes_ratio.map(|ratio| format!("{ratio:.0} times less")))
+        ),
+    ];
+    if let Some(parity) = &status.parity {
+        let verdict = if parity.equal { "equal on all members" } else { "BROKEN" };
+        lines.push(format!("parity     {verdict} after r{}, {}", parity.round, prefix(&parity.hash)));
+    }
+    lines.extend(status.problems.iter().map(|problem| format!("problem    {problem}")));
+    lines.push(String::new());
+    lines.push(format!(
+        "{:<6} {:<16} {:<10} {:>8} {:>10} {:<13} {:>6}  DEVICE",
+        "WORKER", "SITE", "STATE", "STEP", "TOKENS/S", "STATE HASH", "SEEN"
+    ));
+    for member in &status.members {
+        lines.push(format!(
+            "{:<6} {:<16} {:<10} {:>8} {:>10} {:<13} {:>5.1}s  {}",
+            member.id,
+            member.site,
+            member.state,
+            member.step,
+            or_dash(member.tokens_per_s.map(|speed| format!("{speed:.0}"))),
+            or_dash(member.state_hash.as_deref().map(|hash| prefix(hash).to_owned())),
+            member.last_seen_s,
+            member.device
+        ));
+    }
+    lines
+}
+
+/// Enough of a hash to compare by eye.
+fn prefix(hash: &str) -> &str {
+    hash.get(..12).unwrap_or(hash)
+}
+
+fn duration(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
+        (0, 0, s) => format!("{s} s"),
+        (0, m, s) => format!("{m} min {s} s"),
+        (h, m, _) => format!("{h} h {m} min"),
+    }
+}

@@ -1,0 +1,156 @@
+//! `coordinator up`
+
+use std::io::IsTerminal as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+
+use anyhow::Context as _;
+use longhaul_common::config::RunConfig;
+use tracing_subscriber::EnvFilter;
+
+use super::{CliError, LogFormat, Up, print, say};
+use crate::http::TOKEN_LIFE_S;
+use crate::run::{Phase, Run};
+use crate::runtime::{Clock, Ended, FoundError, Founded, NewToken, Owner, Served, found, owner, serve};
+use crate::store::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store, write_private, write_public};
+
+/// A token that is good for less is not printed again by a restarted coordinator, in seconds.
+const TOKEN_REUSED_S: u64 = 3600;
+
+pub(super) fn run(up: &Up) -> Result<(), CliError> {
+    let config = read_config(up)?;
+    if up.print_config {
+        print(config.to_toml().context("write the configuration")?.trim_end());
+        return Ok(());
+    }
+    start_log(up.log_format);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
+    runtime.block_on(coordinate(up, config))
+}
+
+fn read_config(up: &Up) -> Result<RunConfig, CliError> {
+    let path = up.config.display();
+    let text = std::fs::read_to_string(&up.config)
+        .map_err(|error| CliError::Misuse(format!("read the configuration {path}: {error}")))?;
+    RunConfig::parse(&text).map_err(|error| CliError::Misuse(format!("{path}: {error}")))
+}
+
+async fn coordinate(up: &Up, config: RunConfig) -> Result<(), CliError> {
+    let clock = Clock::start();
+    let store = Store::open(&up.state_dir).map_err(anyhow::Error::new)?;
+    let Founded { state, desk, api_token, resumed } = match found(&store, &config, clock.unix_s()) {
+        Err(error @ FoundError::OtherConfig { .. }) => return Err(CliError::Misuse(error.to_string())),
+        founded => founded.map_err(anyhow::Error::new)?,
+    };
+    let finished = state.phase == Phase::Finished;
+    let (folder, name) = (store.folder().to_owned(), config.run.name.clone());
+    let served = Served::bind(up.listen, up.http, desk.authority(), clock.unix_s())
+        .await
+        .map_err(anyhow::Error::new)?;
+    write_public(&folder.join(HTTP_ADDRESS_FILE), &reachable(served.http_address).to_string())
+        .context("write the HTTP address into the state directory")?;
+    let run = Run::new(config, state, clock.now()).context("take up the run")?;
+    let advertised = up.advertise.clone().unwrap_or_else(|| advertised(served.listen));
+    let mut owner = owner(run, desk, store, clock, advertised, up.stay);
+
+    if finished {
+        say(&format!("run {name} is finished; to begin another, give it another --state-dir"));
+    } else {
+        let token = join_token(&mut owner)?;
+        if let Some(file) = &up.token_file {
+            write_private(file, &token.token)
+                .with_context(|| format!("write the token to {}", file.display()))?;
+        }
+        greet(&name, resumed, &served, &token);
+    }
+    if !served.http_address.ip().is_loopback() {
+        let file = folder.join(API_TOKEN_FILE);
+        say(&format!(
+            "the HTTP API is reachable from other machines: its bearer token is in {}",
+            file.display()
+        ));
+    }
+    match serve(served, owner, api_token, interrupted()).await.map_err(anyhow::Error::new)? {
+        Ended::Finished => say(&format!("run {name} is finished")),
+        Ended::Stopped => say(&format!(
+            "the coordinator stops, and run {name} does not: its workers train on and wait for it. Continue with the same \
+             command (--state-dir {}); `coordinator stop` ends the run",
+            folder.display()
+        )),
+    }
+    Ok(())
+}
+
+fn join_token(owner: &mut Owner) -> Result<NewToken, CliError> {
+    if let Some(token) = owner.reusable_token(TOKEN_REUSED_S) {
+        return Ok(token);
+    }
+    let created = owner.create_token(TOKEN_LIFE_S, None).map_err(anyhow::Error::new)?;
+    created.map_err(|reason| anyhow::anyhow!("make a join token: {reason}").into())
+}
+
+/// What a person needs first: the line to paste.
+fn greet(name: &str, resumed: bool, served: &Served, token: &NewToken) {
+    let what = if resumed { "goes on with" } else { "begins" };
+    say(&format!(
+        "longhaul {what} run {name}: workers connect to {} (UDP), status at http://{}/api/v1/status",
+        served.listen, served.http_address
+    ));
+    say("on every machine that is to train:");
+    print(&token.command);
+}
+
+fn start_log(format: LogFormat) {
+    let filter =
+        EnvFilter::try_from_env("LONGHAUL_LOG").unwrap_or_else(|_| EnvFilter::new("info,quinn=warn"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Tests start several in one process; the first log stays.
+    let _ = match format {
+        LogFormat::Text => log.with_target(false).with_ansi(std::io::stderr().is_terminal()).try_init(),
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    };
+}
+
+/// The address that the local command line dials.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        ip if !ip.is_unspecified() => address,
+        IpAddr::V4(_) => SocketAddr::from(([127, 0, 0, 1], address.port())),
+        IpAddr::V6(_) => SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], address.port())),
+    }
+}
+
+/// What workers dial unless --advertise says better: the address of the interface that leads out.
+fn advertised(listen: SocketAddr) -> String {
+    let ip = if listen.ip().is_unspecified() { outward_ip() } else { listen.ip() };
+    SocketAddr::new(ip, listen.port()).to_string()
+}
+
+fn outward_ip() -> IpAddr {
+    // Connecting a UDP socket sends nothing: it only asks the routing table. 192.0.2.1 is nobody's (RFC 5737).
+    let ask = || -> std::io::Result<IpAddr> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        Ok(socket.local_addr()?.ip())
+    };
+    ask().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// Ctrl-C, or SIGTERM.
+async fn interrupted() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            return;
+        }
+    }
+    // Without signals the process ends when it is killed.
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

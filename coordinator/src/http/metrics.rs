@@ -1,0 +1,106 @@
+//! Metrics in Prometheus' text format. Names and labels are stable.
+//!
+//! | name | type | what |
+//! | --- | --- | --- |
+//! | `longhaul_phase{phase}` | gauge | 1 for the phase that the run is in |
+//! | `longhaul_generation` | gauge | the generation that runs |
+//! | `longhaul_round`, `longhaul_rounds` | gauge | rounds applied everywhere, and of the run |
+//! | `longhaul_step`, `longhaul_steps` | gauge | the same in steps |
+//! | `longhaul_loss`, `longhaul_validation_loss` | gauge | nats a token |
+//! | `longhaul_tokens_total` | counter | tokens trained on |
+//! | `longhaul_tokens_per_second` | gauge | over all workers |
+//! | `longhaul_share_of_local_speed` | gauge | compute over compute and waiting |
+//! | `longhaul_wan_bytes_total`, `longhaul_dense_bytes_total` | counter | sent between sites, and what dense f32 would have sent |
+//! | `longhaul_samples_counted`, `longhaul_samples_pending` | gauge | samples in applied rounds, and to be given out again |
+//! | `longhaul_parity_broken` | gauge | 1 when members differed after the newest complete round |
+//! | `longhaul_workers{state}` | gauge | workers that have joined, by state |
+//! | `longhaul_worker_tokens_per_second{worker,site}` | gauge | a worker's speed |
+//! | `longhaul_worker_last_seen_seconds{worker,site}` | gauge | since it said something |
+
+use std::fmt;
+
+use prometheus_client::encoding::text::encode as encode_text;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::registry::Registry;
+
+use crate::run::{Phase, Status};
+
+/// What the text is.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+type Labels = Vec<(&'static str, String)>;
+type Gauges = Family<Labels, Gauge<f64, std::sync::atomic::AtomicU64>>;
+
+/// Writes a status as metrics.
+///
+/// # Errors
+/// Only when a `String` cannot be written to.
+pub fn encode(status: &Status) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("longhaul");
+    add_run(&mut registry, status);
+    add_workers(&mut registry, status);
+    let mut text = String::new();
+    encode_text(&mut text, &registry)?;
+    Ok(text)
+}
+
+fn add_run(registry: &mut Registry, status: &Status) {
+    let phases = Gauges::default();
+    for phase in [Phase::Gathering, Phase::Preparing, Phase::Training, Phase::Draining, Phase::Finished] {
+        let name = format!("{phase:?}").to_lowercase();
+        phases.get_or_create(&vec![("phase", name)]).set(f64::from(u8::from(phase == status.phase)));
+    }
+    registry.register("phase", "1 for the phase that the run is in", phases);
+    let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
+    let gauges: [(&str, &str, Option<f64>); 12] = [
+        ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
+        ("round", "Rounds that are applied everywhere", Some(status.round as f64)),
+        ("rounds", "Rounds of the run", Some(status.rounds as f64)),
+        ("step", "Steps in rounds that are applied everywhere", Some(status.step as f64)),
+        ("steps", "Steps of the run", Some(status.steps as f64)),
+        ("loss", "Training loss of the newest round, nats a token", status.loss.map(f64::from)),
+        (
+            "validation_loss",
+            "The newest validation loss, nats a token",
+            status.validation_loss.map(f64::from),
+        ),
+        ("tokens_per_second", "Tokens per second over all workers", status.tokens_per_s),
+        ("share_of_local_speed", "Compute over compute and waiting", status.share_of_local_speed),
+        (
+            "samples_counted",
+            "Samples in rounds that are applied everywhere",
+            Some(status.samples_counted as f64),
+        ),
+        ("samples_pending", "Samples to be given out again", Some(status.samples_pending as f64)),
+        ("parity_broken", "1 when members differed after the newest complete round", broken),
+    ];
+    for (name, help, value) in gauges {
+        if let Some(value) = value {
+            registry.register(name, help, ConstGauge::new(value));
+        }
+    }
+    for (name, help, value) in [
+        ("tokens", "Tokens trained on", status.tokens),
+        ("wan_bytes", "Bytes sent between sites", status.wan_bytes),
+        ("dense_bytes", "Bytes that dense f32 would have sent", status.dense_bytes),
+    ] {
+        registry.register(name, help, ConstCounter::new(value));
+    }
+}
+
+fn add_workers(registry: &mut Registry, status: &Status) {
+    let (states, speeds, seen) = (Gauges::default(), Gauges::default(), Gauges::default());
+    for member in &status.members {
+        states.get_or_create(&vec![("state", member.state.clone())]).inc();
+        let labels = vec![("worker", member.id.clone()), ("site", member.site.clone())];
+        if let Some(speed) = member.tokens_per_s {
+            speeds.get_or_create(&labels).set(speed);
+        }
+        seen.get_or_create(&labels).set(member.last_seen_s);
+    }
+    registry.register("workers", "Workers that have joined, by state", states);
+    registry.register("worker_tokens_per_second", "Tokens per second of a worker", speeds);
+    registry.register("worker_last_seen_seconds", "Seconds since a worker said something", seen);
+}

@@ -1,0 +1,193 @@
+//! How a worker comes in: joining, resuming, proving that it trains the same thing.
+
+use std::net::IpAddr;
+
+use longhaul_common::id::WorkerId;
+use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, Join, Ready, ToWorker, Welcome};
+
+use super::command::Severity;
+use super::event::ConnectionId;
+use super::machine::{Run, shorten};
+use super::peer::{Peer, Standing, resolve, site_number};
+use super::state::{Facts, Known, Phase};
+
+/// Characters in a site's name: it appears in tables and metrics.
+const SITE_CHARS_MAX: usize = 64;
+/// Sites of a run: each is a contributor to every fragment, and the protocol's cost grows with their number.
+const SITES_MAX: usize = 1024;
+/// How often a worker may heal in vain before it is refused: more would not help it.
+const HEALS_MAX: u32 = 3;
+
+impl Run {
+    pub(super) fn handle_join(
+        &mut self,
+        connection: ConnectionId,
+        worker: WorkerId,
+        address: IpAddr,
+        join: Join,
+    ) {
+        if let Some(reason) = self.reason_to_refuse(worker, &join) {
+            self.reply(connection, ToWorker::Refused { reason: reason.clone() });
+            self.notice(Severity::Warning, Some(worker), format!("was refused: {reason}"));
+            return self.close(connection, "refused");
+        }
+        if let Some(joining) = self.connections.get_mut(&connection) {
+            joining.joined = true;
+        }
+        let known = Known {
+            incarnation: join.incarnation,
+            site: site_number(&mut self.state.sites, &join.site),
+            lan_address: resolve(join.lan_address, address),
+            wan_address: resolve(join.wan_address, address),
+            device: shorten(&join.device),
+        };
+        if self.resume(connection, worker, &join, &known) {
+            return;
+        }
+        if self.peers.contains_key(&worker) {
+            self.gone.insert(worker);
+            self.remove(worker, Severity::Warning, "was restarted");
+        }
+        let site = known.site;
+        let mut peer = Peer::new(known.clone(), Some(connection), self.now);
+        peer.offers = join.checkpoints.into_iter().take(CHECKPOINT_OFFERS_MAX).collect();
+        self.peers.insert(worker, peer);
+        self.last_join = self.now;
+        if self.state.workers.insert(worker, known).is_none() {
+            let text = format!("joined from site {} ({})", join.site, shorten(&join.device));
+            self.notice(Severity::Info, Some(worker), text);
+        }
+        self.persist();
+        let welcome = Welcome { run: self.state.run, config: self.config_toml.clone(), site, resumed: false };
+        self.send(worker, ToWorker::Welcome(welcome));
+        if self.state.phase == Phase::Finished {
+            self.send(worker, ToWorker::Dismiss { reason: "the run is finished".to_owned() });
+            self.remove(worker, Severity::Info, "came after the end");
+        }
+    }
+
+    fn reason_to_refuse(&self, worker: WorkerId, join: &Join) -> Option<String> {
+        let site = join.site.trim();
+        if site.is_empty() || site.chars().count() > SITE_CHARS_MAX || site.chars().any(char::is_control) {
+            return Some(format!("the site's name must have 1 to {SITE_CHARS_MAX} printable characters"));
+        }
+        if self.state.sites.len() >= SITES_MAX && !self.state.sites.contains(&join.site) {
+            return Some(format!("the run has {SITES_MAX} sites already"));
+        }
+        let others = self.peers.keys().filter(|&&other| other != worker).count();
+        let batch = self.config.train.batch;
+        (others >= batch as usize).then(|| {
+            format!(
+                "a step has train.batch = {batch} sequences, which are divided among {others} workers already"
+            )
+        })
+    }
+
+    /// A member that lost nothing but its connection goes on as if nothing had happened.
+    fn resume(&mut self, connection: ConnectionId, worker: WorkerId, join: &Join, known: &Known) -> bool {
+        let Some((held, _)) = join.held else { return false };
+        let same = |peer: &&mut Peer| {
+            peer.standing == Standing::Member
+                && peer.known.incarnation == join.incarnation
+                && peer.known.site == known.site
+        };
+        let Some(peer) = self.peers.get_mut(&worker).filter(same) else { return false };
+        let replaced = peer.connection.replace(connection);
+        peer.last_seen = self.now;
+        if let Some(replaced) = replaced {
+            self.close(replaced, "the worker opened another connection");
+        }
+        let welcome = Welcome {
+            run: self.state.run,
+            config: self.config_toml.clone(),
+            site: known.site,
+            resumed: true,
+        };
+        self.send(worker, ToWorker::Welcome(welcome));
+        self.notice(Severity::Info, Some(worker), "is back, and goes on".to_owned());
+        // What was on its way when the connection broke is said again.
+        if let Some(start) = self.state.generation.clone().filter(|start| held < start.membership.generation)
+        {
+            self.send(worker, ToWorker::Begin(Box::new(start)));
+        }
+        if let Some(generation) = self.settling.as_ref().and_then(|settling| settling.unanswered_by(worker)) {
+            self.send(worker, ToWorker::Settle { generation });
+        }
+        true
+    }
+
+    pub(super) fn handle_ready(&mut self, worker: WorkerId, ready: Ready) {
+        let facts =
+            Facts { parameters: ready.parameters, samples: ready.samples, data_hash: ready.data_hash };
+        if let Some(expected) = self.state.facts
+            && let Some(difference) = difference(&expected, &facts)
+        {
+            return self.refuse(worker, &difference);
+        }
+        let in_training = matches!(self.state.phase, Phase::Training | Phase::Draining);
+        let Some(peer) = self.peers.get_mut(&worker) else { return };
+        if !matches!(peer.standing, Standing::Preparing | Standing::Healing) {
+            return;
+        }
+        let stale = |preparing: &super::prepare::Preparing| !preparing.asked_for(&ready);
+        if peer.standing == Standing::Preparing && self.preparing.as_ref().is_some_and(stale) {
+            return;
+        }
+        peer.standing = Standing::Ready;
+        peer.next_round = Some(ready.next_round);
+        let (next_round, hash) = (ready.next_round, ready.state_hash);
+        peer.ready = Some(ready);
+        if in_training {
+            // What it holds after a round can be compared with what the members hold there.
+            let expected = next_round
+                .0
+                .checked_sub(1)
+                .and_then(|r| self.parity.hash_after(longhaul_common::id::Round(r)));
+            if expected.is_some_and(|expected| expected != hash) {
+                self.heal_again(worker);
+            }
+        }
+    }
+
+    /// A worker that should hold the same bits, and does not, fetches them; after some attempts it is refused.
+    pub(super) fn heal_again(&mut self, worker: WorkerId) {
+        let Some(peer) = self.peers.get_mut(&worker) else { return };
+        peer.heals += 1;
+        if peer.heals > HEALS_MAX {
+            let reason = format!(
+                "its state differs from the others' after {HEALS_MAX} attempts to heal; look for faulty memory or a \
+                 different build of worker or libtorch there"
+            );
+            return self.refuse(worker, &reason);
+        }
+        peer.standing = Standing::Waiting;
+        peer.ready = None;
+        peer.next_round = None;
+    }
+
+    pub(super) fn refuse(&mut self, worker: WorkerId, reason: &str) {
+        self.send(worker, ToWorker::Refused { reason: reason.to_owned() });
+        self.gone.insert(worker);
+        self.remove(worker, Severity::Error, &format!("was refused: {reason}"));
+    }
+}
+
+/// What a worker must change to take part; none when it agrees.
+pub(super) fn difference(expected: &Facts, found: &Facts) -> Option<String> {
+    if found.parameters != expected.parameters {
+        return Some(format!(
+            "its model has {} parameters, the run's has {}: is its tokenizer the same?",
+            found.parameters, expected.parameters
+        ));
+    }
+    if found.samples != expected.samples {
+        return Some(format!(
+            "its training data has {} samples, the run's has {}: is data.path the same file there?",
+            found.samples, expected.samples
+        ));
+    }
+    (found.data_hash != expected.data_hash).then(|| {
+        "its training text differs from the other workers': is data.path (or --data) the same file there?"
+            .to_owned()
+    })
+}

@@ -1,0 +1,153 @@
+//! Whose shares wait in a residual, because the results were published without them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use longhaul_common::id::{Round, SiteId, WorkerId};
+use serde::{Deserialize, Serialize};
+
+/// Late rounds that are remembered of one worker, so that a worker which is late for ever fills no memory; older ones pass
+/// for counted.
+const ROUNDS_LATE_MAX: usize = 1024;
+
+/// A share of one worker in one round.
+pub type Share = (Round, WorkerId);
+
+/// What is late.
+///
+/// A contribution that came too late goes into the next one, so it counts as soon as a later result names the worker's
+/// site. If the worker departs before that, it is lost: whether it was late, in a residual, or dead for some rounds
+/// before anybody noticed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Late {
+    /// By worker: its late rounds, each with the round whose result took it in, if one did. Those that were taken in are
+    /// remembered for a return to a checkpoint from before that.
+    late: BTreeMap<WorkerId, BTreeMap<Round, Option<Round>>>,
+    /// Departed workers, with the first round that was decided without them. Earlier rounds' reports may yet come.
+    departures: Vec<(WorkerId, Round)>,
+}
+
+impl Late {
+    /// A round is applied everywhere. `workers` were to take part in it; the result names `sites`. Returns shares that
+    /// turn out to be lost.
+    pub fn applied(&mut self, round: Round, workers: &[(WorkerId, SiteId)], sites: &[SiteId]) -> Vec<Share> {
+        for (worker, site) in workers {
+            if self.departures.iter().any(|&(departed, from)| departed == *worker && from <= round) {
+                continue;
+            }
+            if sites.contains(site) {
+                self.counted(*worker, round);
+            } else {
+                let rounds = self.late.entry(*worker).or_default();
+                rounds.insert(round, None);
+                if rounds.len() > ROUNDS_LATE_MAX {
+                    rounds.pop_first();
+                }
+            }
+        }
+        let due: Vec<_> = self.departures.extract_if(.., |&mut (_, from)| from <= round.next()).collect();
+        due.into_iter().flat_map(|(worker, from)| self.give_up(worker, from)).collect()
+    }
+
+    /// A worker departed; from round `from` on its shares are decided otherwise. Rounds before `through` are applied
+    /// everywhere. Returns shares that are lost; others may follow from [`Self::applied`].
+    pub fn departed(&mut self, worker: WorkerId, from: Round, through: Round) -> Vec<Share> {
+        if from <= through {
+            return self.give_up(worker, from);
+        }
+        self.departures.push((worker, from));
+        Vec::new()
+    }
+
+    /// The worker's contribution to `round` is in its result, and with it whatever was late.
+    pub fn counted(&mut self, worker: WorkerId, round: Round) {
+        for taken_in in self.late.get_mut(&worker).into_iter().flat_map(BTreeMap::values_mut) {
+            *taken_in = taken_in.or(Some(round));
+        }
+    }
+
+    /// The run goes back to the state before `round`, and only `keepers` still have their residuals. Returns what is
+    /// lost.
+    pub fn cut_back(&mut self, round: Round, keepers: &BTreeSet<WorkerId>) -> Vec<Share> {
+        self.departures.clear();
+        let mut lost = Vec::new();
+        for (worker, rounds) in &mut self.late {
+            rounds.retain(|&late, _| late < round);
+            rounds.values_mut().for_each(|taken_in| *taken_in = taken_in.filter(|&into| into < round));
+            if !keepers.contains(worker) {
+                lost.extend(take_waiting(rounds, round).map(|late| (late, *worker)));
+            }
+        }
+        lost
+    }
+
+    fn give_up(&mut self, worker: WorkerId, from: Round) -> Vec<Share> {
+        let Some(rounds) = self.late.get_mut(&worker) else { return Vec::new() };
+        take_waiting(rounds, from).map(|late| (late, worker)).collect()
+    }
+}
+
+/// Takes out what waits of the rounds before `before`. Later ones belong to a worker that came back and is late again.
+fn take_waiting(rounds: &mut BTreeMap<Round, Option<Round>>, before: Round) -> impl Iterator<Item = Round> {
+    rounds
+        .extract_if(..before, |_, taken_in| taken_in.is_none())
+        .map(|(late, _)| late)
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const W1: (WorkerId, SiteId) = (WorkerId(1), SiteId(0));
+    const W2: (WorkerId, SiteId) = (WorkerId(2), SiteId(1));
+
+    fn round(late: &mut Late, round: u64, sites: &[u32]) -> Vec<Share> {
+        late.applied(Round(round), &[W1, W2], &sites.iter().map(|&site| SiteId(site)).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_late_share_counts_with_the_next_contribution_that_is_in_time() {
+        let mut late = Late::default();
+        round(&mut late, 0, &[0]);
+        round(&mut late, 1, &[0, 1]);
+        assert_eq!(late.departed(W2.0, Round(2), Round(2)), []);
+    }
+
+    #[test]
+    fn rounds_that_went_on_without_a_dead_worker_are_lost() {
+        let mut late = Late::default();
+        round(&mut late, 0, &[0, 1]);
+        round(&mut late, 1, &[0]);
+        round(&mut late, 2, &[0]);
+        assert_eq!(late.departed(W2.0, Round(3), Round(3)), [(Round(1), W2.0), (Round(2), W2.0)]);
+    }
+
+    #[test]
+    fn reports_that_come_after_the_departure_still_decide_the_rounds_before_it() {
+        let mut late = Late::default();
+        round(&mut late, 0, &[0]);
+        assert_eq!(late.departed(W2.0, Round(3), Round(1)), []);
+        assert_eq!(round(&mut late, 1, &[0, 1]), []);
+        assert_eq!(round(&mut late, 2, &[0]), [(Round(2), W2.0)]);
+        assert_eq!(round(&mut late, 3, &[0]), []);
+    }
+
+    #[test]
+    fn going_back_loses_the_residuals_that_nobody_kept() {
+        let mut late = Late::default();
+        round(&mut late, 0, &[]);
+        round(&mut late, 5, &[]);
+        assert_eq!(late.cut_back(Round(3), &BTreeSet::from([W1.0])), [(Round(0), W2.0)]);
+        assert_eq!(late.departed(W1.0, Round(3), Round(3)), [(Round(0), W1.0)]);
+    }
+
+    #[test]
+    fn what_a_later_result_took_in_is_late_again_before_that_result() {
+        let mut late = Late::default();
+        round(&mut late, 2, &[0]);
+        round(&mut late, 5, &[0, 1]);
+        assert_eq!(late.clone().cut_back(Round(6), &BTreeSet::new()), []);
+        assert_eq!(late.cut_back(Round(4), &BTreeSet::new()), [(Round(2), W2.0)]);
+    }
+}

@@ -1,0 +1,289 @@
+//! Which samples count, in which round, and which must be given out again.
+
+use std::collections::BTreeSet;
+
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::sampler::Positions;
+use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::timeline::{Assignment, Timeline};
+use serde::{Deserialize, Serialize};
+
+use super::ranges::Ranges;
+
+/// Assignments kept before the older half is forgotten: one is some hundred bytes, and each is a change of membership.
+/// Checkpoints from before what is kept cannot be resumed from, so this is far more than any run keeps.
+const ASSIGNMENTS_KEPT_MAX: usize = 1024;
+
+/// The books of the run's samples.
+///
+/// A position *counts* in the round whose steps it was given out for, unless the share that holds it was *lost* (its
+/// worker departed before its contribution was in a result, or sat the round out). Lost shares go to the front of the
+/// next feed. So what has counted follows from the timeline and the losses, and cutting the run back to a checkpoint
+/// means forgetting both from there on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    schedule: RoundSchedule,
+    timeline: Timeline,
+    losses: Vec<Loss>,
+    /// Rounds before this one are applied everywhere.
+    through: Round,
+    /// Positions that count in them.
+    counted: Ranges,
+    /// The first step that the timeline still covers.
+    known_from: u64,
+}
+
+/// The share of one worker in one round, when it did not count.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Loss {
+    round: Round,
+    worker: WorkerId,
+    positions: Vec<Positions>,
+    /// The first step of the feed that hands it out again.
+    reissued_at: Option<u64>,
+}
+
+impl Ledger {
+    /// Empty books of a run with steps of `batch` samples.
+    #[must_use]
+    pub fn new(schedule: RoundSchedule, batch: u64) -> Self {
+        Self {
+            schedule,
+            timeline: Timeline::new(batch),
+            losses: Vec::new(),
+            through: Round(0),
+            counted: Ranges::default(),
+            known_from: 0,
+        }
+    }
+
+    /// From `round` on, `workers` share the steps; pending losses come first. Replaces what was assigned for `round`
+    /// and later.
+    pub fn assign(&mut self, round: Round, workers: Vec<WorkerId>) {
+        let step = self.first_step(round);
+        let mut redo = Ranges::default();
+        for loss in &mut self.losses {
+            // A feed that is replaced before it began has handed nothing out.
+            if loss.reissued_at.is_none_or(|at| at >= step) {
+                loss.reissued_at = Some(step);
+                loss.positions.iter().cloned().for_each(|range| {
+                    redo.insert(range);
+                });
+            }
+        }
+        let mut feed = self.timeline.feed_from(step, &[]);
+        feed.backlog.splice(0..0, redo.iter());
+        self.timeline.push(Assignment { feed, workers });
+        self.forget_old();
+    }
+
+    /// The share of `worker` in `round` does not count. Says whether that was news.
+    pub fn lose(&mut self, round: Round, worker: WorkerId) -> bool {
+        if self.losses.iter().any(|loss| (loss.round, loss.worker) == (round, worker)) {
+            return false;
+        }
+        let positions = self.share(round, worker);
+        if positions.is_empty() {
+            return false;
+        }
+        if round < self.through {
+            positions.iter().cloned().for_each(|range| self.counted.remove(range));
+        }
+        self.losses.push(Loss { round, worker, positions, reissued_at: None });
+        true
+    }
+
+    /// All rounds before `round` are applied everywhere.
+    pub fn count_through(&mut self, round: Round) {
+        for q in (self.through.0..round.0).map(Round) {
+            for range in self.counted_in(q) {
+                self.counted.insert(range);
+            }
+        }
+        self.through = self.through.max(round);
+    }
+
+    /// Forgets everything from `round` on, as the run goes back to the state before it. Says whether that is possible:
+    /// the timeline may no longer reach back so far.
+    pub fn cut_back(&mut self, round: Round) -> bool {
+        let step = self.first_step(round);
+        if step < self.known_from {
+            return false;
+        }
+        for q in (round.0..self.through.0).map(Round) {
+            for range in self.counted_in(q) {
+                self.counted.remove(range);
+            }
+        }
+        self.through = self.through.min(round);
+        self.losses.retain(|loss| loss.round < round);
+        for loss in &mut self.losses {
+            loss.reissued_at = loss.reissued_at.filter(|&at| at < step);
+        }
+        true
+    }
+
+    /// Whether the run can be cut back to `round`.
+    #[must_use]
+    pub fn reaches(&self, round: Round) -> bool {
+        self.first_step(round) >= self.known_from
+    }
+
+    /// Positions that count in `round`, as far as is known by now.
+    #[must_use]
+    pub fn counted_in(&self, round: Round) -> Vec<Positions> {
+        let lost: BTreeSet<WorkerId> =
+            self.losses.iter().filter(|loss| loss.round == round).map(|loss| loss.worker).collect();
+        let workers = self.workers_in(round).iter().filter(|worker| !lost.contains(worker));
+        workers.flat_map(|&worker| self.share(round, worker)).collect()
+    }
+
+    /// Positions that count in rounds that are applied everywhere.
+    #[must_use]
+    pub fn counted(&self) -> &Ranges {
+        &self.counted
+    }
+
+    /// Rounds before this one are applied everywhere.
+    #[must_use]
+    pub fn through(&self) -> Round {
+        self.through
+    }
+
+    /// Samples that wait to be given out again.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        let waiting = self.losses.iter().filter(|loss| loss.reissued_at.is_none());
+        waiting.flat_map(|loss| &loss.positions).map(|range| range.end - range.start).sum()
+    }
+
+    /// Who shares the steps of `round`.
+    #[must_use]
+    pub fn workers_in(&self, round: Round) -> &[WorkerId] {
+        let step = self.first_step(round);
+        let assignments = self.timeline.assignments();
+        assignments.iter().rfind(|a| a.feed.first_step <= step).map_or(&[], |a| &a.workers)
+    }
+
+    /// The assignments that cover `round` and what follows.
+    #[must_use]
+    pub fn assignments_from(&self, round: Round) -> Vec<Assignment> {
+        let step = self.first_step(round);
+        let assignments = self.timeline.assignments();
+        let first = assignments.iter().rposition(|a| a.feed.first_step <= step).unwrap_or(0);
+        assignments[first..].to_vec()
+    }
+
+    fn share(&self, round: Round, worker: WorkerId) -> Vec<Positions> {
+        self.schedule.steps_of(round).flat_map(|step| self.timeline.positions(step, worker)).collect()
+    }
+
+    fn first_step(&self, round: Round) -> u64 {
+        self.schedule.steps_of(round).start
+    }
+
+    fn forget_old(&mut self) {
+        let assignments = self.timeline.assignments();
+        if assignments.len() <= ASSIGNMENTS_KEPT_MAX {
+            return;
+        }
+        // Rounds that are not counted yet still need theirs.
+        let step = assignments[ASSIGNMENTS_KEPT_MAX / 2].feed.first_step.min(self.first_step(self.through));
+        // The assignment before `step` stays: a feed that begins there follows from it.
+        self.timeline.forget_before(step.saturating_sub(1));
+        self.known_from = step;
+        let round = self.schedule.round_of(step);
+        self.losses.retain(|loss| loss.round >= round || loss.reissued_at.is_none_or(|at| at >= step));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const W1: WorkerId = WorkerId(1);
+    const W2: WorkerId = WorkerId(2);
+
+    /// Ten rounds of two steps, four samples a step, shared by two workers from round 0.
+    fn books() -> Ledger {
+        let schedule = RoundSchedule { opening_rounds: 0, opening_every: 1, every: 2, steps: 20 };
+        let mut ledger = Ledger::new(schedule, 4);
+        ledger.assign(Round(0), vec![W1, W2]);
+        ledger
+    }
+
+    fn flat(positions: Vec<Positions>) -> Vec<u64> {
+        let mut all: Vec<u64> = positions.into_iter().flatten().collect();
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn a_lost_share_does_not_count_and_is_given_out_first_in_the_next_assignment() {
+        let mut ledger = books();
+        assert!(ledger.lose(Round(1), W2));
+        assert!(!ledger.lose(Round(1), W2), "the same share is lost only once");
+        assert_eq!(ledger.pending(), 4);
+        assert_eq!(flat(ledger.counted_in(Round(1))), [8, 9, 12, 13]);
+        ledger.assign(Round(2), vec![W1]);
+        assert_eq!(ledger.pending(), 0);
+        assert_eq!(flat(ledger.counted_in(Round(2))), [10, 11, 14, 15, 16, 17, 18, 19]);
+        ledger.count_through(Round(3));
+        assert_eq!(ledger.counted().iter().collect::<Vec<_>>(), [0..20]);
+    }
+
+    #[test]
+    fn a_feed_that_is_replaced_before_it_began_loses_nothing() {
+        let mut ledger = books();
+        ledger.lose(Round(1), W2);
+        ledger.assign(Round(3), vec![W1]);
+        ledger.assign(Round(2), vec![W1]);
+        ledger.count_through(Round(3));
+        assert_eq!(ledger.counted().iter().collect::<Vec<_>>(), [0..20]);
+    }
+
+    #[test]
+    fn a_loss_that_is_learnt_of_late_is_taken_out_of_what_counted() {
+        let mut ledger = books();
+        ledger.count_through(Round(2));
+        ledger.lose(Round(0), W1);
+        assert_eq!(flat(ledger.counted().iter().collect()), [2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+        ledger.assign(Round(2), vec![W1, W2]);
+        ledger.count_through(Round(3));
+        assert_eq!(ledger.counted().iter().collect::<Vec<_>>(), [0..20]);
+    }
+
+    #[test]
+    fn cutting_back_restores_the_books_of_that_round() {
+        let mut ledger = books();
+        ledger.lose(Round(0), W1);
+        ledger.assign(Round(4), vec![W1]);
+        ledger.count_through(Round(4));
+        let reference = ledger.counted().clone();
+        ledger.lose(Round(5), W1);
+        ledger.assign(Round(6), vec![W2]);
+        ledger.count_through(Round(8));
+        assert!(ledger.cut_back(Round(4)));
+        assert_eq!(*ledger.counted(), reference);
+        assert_eq!(ledger.pending(), 4, "the feed that began at round 4 handed nothing out after all");
+        ledger.assign(Round(4), vec![W2]);
+        ledger.count_through(Round(5));
+        assert_eq!(ledger.counted().iter().collect::<Vec<_>>(), [0..36]);
+    }
+
+    #[test]
+    fn old_assignments_are_forgotten_and_old_checkpoints_with_them() {
+        let schedule = RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, steps: 5000 };
+        let mut ledger = Ledger::new(schedule, 2);
+        for round in (0..3000).map(Round) {
+            ledger.count_through(round);
+            ledger.assign(round, vec![W1, W2]);
+            ledger.lose(round, W2);
+        }
+        assert!(ledger.timeline.assignments().len() <= ASSIGNMENTS_KEPT_MAX);
+        assert!(ledger.losses.len() <= ASSIGNMENTS_KEPT_MAX);
+        assert!(!ledger.reaches(Round(3)) && !ledger.cut_back(Round(3)));
+        assert!(ledger.reaches(Round(2900)) && ledger.cut_back(Round(2900)));
+        assert_eq!(ledger.counted().iter().collect::<Vec<_>>(), [0..2900]);
+    }
+}

@@ -1,0 +1,402 @@
+//! The run's state machine: who may say what, and where it is handled.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::schedule::RoundSchedule;
+use longhaul_proto::control::message::{CheckpointReport, Heartbeat, RoundReport, ToCoordinator, ToWorker};
+
+use super::command::{Command, Notice, Record, Severity};
+use super::event::{ConnectionId, Event};
+use super::generation::Settling;
+use super::late::Share;
+use super::parity::Parity;
+use super::peer::{Peer, Standing};
+use super::prepare::Preparing;
+use super::progress::Summaries;
+use super::state::{Checkpoint, Phase, State};
+
+/// Notices kept for the status page.
+const NOTICES_KEPT: usize = 50;
+/// Checkpoints kept for the status page.
+const CHECKPOINTS_KEPT: usize = 32;
+/// Skipped rounds taken from one report: a member that sat out more than this has no generation in common any more.
+const SKIPPED_MAX: usize = 1024;
+/// How stale the durable progress may be, in milliseconds: a restarted coordinator learns the rest from reports.
+const PROGRESS_PERSIST_INTERVAL_MS: u64 = 5_000;
+/// Lines about progress in a whole run, about.
+const PROGRESS_NOTICES: u64 = 40;
+
+/// One run, without clock, socket or disk.
+///
+/// Call [`Run::handle`] with every event and with the time of it, execute what it returns in order, and call it with
+/// [`Event::Timer`] when [`Run::next_timeout`] has come. Times are on any one clock that does not go back.
+#[derive(Debug)]
+pub struct Run {
+    pub(super) config: RunConfig,
+    pub(super) config_toml: String,
+    pub(super) schedule: RoundSchedule,
+    pub(super) state: State,
+    pub(super) now: Duration,
+    pub(super) connections: BTreeMap<ConnectionId, Connection>,
+    pub(super) peers: BTreeMap<WorkerId, Peer>,
+    pub(super) preparing: Option<Preparing>,
+    pub(super) settling: Option<Settling>,
+    /// Until then awaited members may come back.
+    pub(super) grace_until: Option<Duration>,
+    /// Members of the generation that cannot come back as such.
+    pub(super) gone: BTreeSet<WorkerId>,
+    pub(super) last_join: Duration,
+    pub(super) begun_at: Duration,
+    pub(super) parity: Parity,
+    pub(super) summaries: Summaries,
+    pub(super) notices: VecDeque<Notice>,
+    persisted_at: Duration,
+    commands: Vec<Command>,
+}
+
+/// A control connection: a worker that has proved who it is, and may have joined.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connection {
+    pub worker: WorkerId,
+    pub address: IpAddr,
+    pub joined: bool,
+}
+
+impl Run {
+    /// A run from its durable state: a new one is [`State::new`], and one that a coordinator left behind goes on.
+    ///
+    /// # Errors
+    /// When the configuration holds a path that TOML cannot write.
+    pub fn new(config: RunConfig, mut state: State, now: Duration) -> Result<Self, toml::ser::Error> {
+        let config_toml = config.to_toml()?;
+        if state.phase == Phase::Preparing {
+            state.phase = Phase::Gathering;
+        }
+        let mut run = Self {
+            schedule: config.round_schedule(),
+            config_toml,
+            state,
+            now,
+            connections: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            preparing: None,
+            settling: None,
+            grace_until: None,
+            gone: BTreeSet::new(),
+            last_join: now,
+            begun_at: now,
+            parity: Parity::default(),
+            summaries: Summaries::default(),
+            notices: VecDeque::new(),
+            persisted_at: now,
+            commands: Vec::new(),
+            config,
+        };
+        run.summaries.cut_back(run.state.ledger.through());
+        if matches!(run.state.phase, Phase::Training | Phase::Draining) {
+            run.await_members();
+        }
+        Ok(run)
+    }
+
+    /// Takes an event; returns what to do about it.
+    #[must_use = "commands must be executed"]
+    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Command> {
+        self.now = self.now.max(now);
+        match event {
+            Event::Opened { connection, worker, address } => {
+                self.connections.insert(connection, Connection { worker, address, joined: false });
+            }
+            Event::Message { connection, message } => self.handle_message(connection, message),
+            Event::Closed { connection } => self.handle_closed(connection),
+            Event::Timer => {}
+            Event::Drain => self.handle_drain(),
+        }
+        self.advance();
+        std::mem::take(&mut self.commands)
+    }
+
+    /// When to call [`Run::handle`] with [`Event::Timer`], if nothing happens before.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Duration> {
+        let silence =
+            self.peers.values().filter(|peer| peer.connection.is_some()).map(|peer| peer.last_seen).min();
+        let silence = silence.map(|seen| seen + self.silent_after());
+        let times = [silence, self.grace_until, self.gathering_ends(), self.backlog_settle_at()];
+        times.into_iter().flatten().filter(|&at| at > self.now).min()
+    }
+
+    /// The durable part.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    fn handle_message(&mut self, connection: ConnectionId, message: ToCoordinator) {
+        let Some(&Connection { worker, address, joined }) = self.connections.get(&connection) else { return };
+        if let ToCoordinator::Join(join) = message {
+            if joined {
+                return self.violation(connection, "joined twice on one connection");
+            }
+            return self.handle_join(connection, worker, address, join);
+        }
+        if !joined {
+            return self.violation(connection, "spoke before it joined");
+        }
+        let Some(peer) = self.peers.get_mut(&worker).filter(|peer| peer.connection == Some(connection))
+        else {
+            return;
+        };
+        peer.last_seen = self.now;
+        match message {
+            ToCoordinator::Join(_) => {}
+            ToCoordinator::Ready(ready) => self.handle_ready(worker, ready),
+            ToCoordinator::Heartbeat(heartbeat) => self.handle_heartbeat(worker, heartbeat),
+            ToCoordinator::RoundApplied(report) => self.handle_round_applied(connection, worker, report),
+            ToCoordinator::Settled(settled) => self.handle_settled(connection, worker, settled),
+            ToCoordinator::Checkpoint(report) => self.handle_checkpoint(worker, report),
+            ToCoordinator::Finished { next_round } => peer.finished = Some(next_round),
+            ToCoordinator::Leaving => {
+                self.send(worker, ToWorker::Dismiss { reason: "as it asked to leave".to_owned() });
+                self.gone.insert(worker);
+                self.remove(worker, Severity::Info, "leaves");
+            }
+            ToCoordinator::Failed { reason } => {
+                self.gone.insert(worker);
+                self.remove(worker, Severity::Warning, &format!("cannot go on: {}", shorten(&reason)));
+            }
+        }
+    }
+
+    fn handle_closed(&mut self, connection: ConnectionId) {
+        let Some(Connection { worker, .. }) = self.connections.remove(&connection) else { return };
+        if self.peers.get(&worker).is_some_and(|peer| peer.connection == Some(connection)) {
+            self.remove(worker, Severity::Warning, "is gone: its connection was closed");
+        }
+    }
+
+    fn handle_drain(&mut self) {
+        if !self.state.drain && self.state.phase != Phase::Finished {
+            self.state.drain = true;
+            self.persist();
+            self.notice(
+                Severity::Info,
+                None,
+                "asked to stop: the rounds that are begun are finished first".to_owned(),
+            );
+        }
+    }
+
+    fn handle_heartbeat(&mut self, worker: WorkerId, mut heartbeat: Heartbeat) {
+        for value in [&mut heartbeat.compute_s, &mut heartbeat.wait_s] {
+            *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
+        }
+        let Some(peer) = self.peers.get_mut(&worker) else { return };
+        let before = peer.meter.push(self.now, heartbeat.clone());
+        self.state.totals.add(&before, &heartbeat);
+    }
+
+    fn handle_round_applied(&mut self, connection: ConnectionId, worker: WorkerId, report: RoundReport) {
+        // One that heals may still have reports on their way.
+        let Some(peer) = self.peers.get_mut(&worker).filter(|peer| peer.standing == Standing::Member) else {
+            return;
+        };
+        if self
+            .state
+            .until()
+            .is_none_or(|until| report.round >= until || report.generation > self.state.announced)
+        {
+            return self.violation(connection, "reported a round that was not begun");
+        }
+        peer.next_round = peer.next_round.max(Some(report.round.next()));
+        peer.state_hash = Some(report.state_hash);
+        let lost = report.skipped.iter().take(SKIPPED_MAX).map(|&round| (round, worker)).collect();
+        self.lose(lost);
+        self.summaries.push(worker, &report);
+        let members = self.present_members();
+        if let Some(verdict) = self.parity.report(report.round, worker, report.state_hash, &members) {
+            self.mend_parity(&verdict);
+        }
+        self.count_rounds();
+        if self.now >= self.persisted_at + Duration::from_millis(PROGRESS_PERSIST_INTERVAL_MS) {
+            self.persist();
+        }
+    }
+
+    /// Counts the rounds that all members have applied.
+    pub(super) fn count_rounds(&mut self) {
+        let through = self.state.ledger.through();
+        let members = self.peers.values().filter(|peer| peer.standing == Standing::Member);
+        let applied = members.map(|peer| peer.next_round.unwrap_or(through)).min().unwrap_or(through);
+        self.state.ledger.count_through(applied);
+        for summary in self.summaries.take_through(applied) {
+            let site_of = |&worker: &WorkerId| Some((worker, self.state.workers.get(&worker)?.site));
+            let workers: Vec<_> =
+                self.state.ledger.workers_in(summary.round).iter().filter_map(site_of).collect();
+            let lost = self.state.late.applied(summary.round, &workers, &summary.sites);
+            self.lose(lost);
+            let rounds = self.schedule.rounds();
+            let (done, every) = (summary.round.0 + 1, rounds.div_ceil(PROGRESS_NOTICES));
+            if done.is_multiple_of(every) || done == rounds || summary.validation_loss.is_some() {
+                self.notice(Severity::Info, None, progress_line(&self.schedule, &summary));
+            }
+            self.commands.push(Command::Persist(Record::Round(summary)));
+        }
+    }
+
+    /// Shares that do not count; durable at once, as nobody says it again.
+    pub(super) fn lose(&mut self, shares: Vec<Share>) {
+        let lost =
+            shares.into_iter().filter(|&(round, worker)| self.state.ledger.lose(round, worker)).count();
+        if lost > 0 {
+            self.persist();
+        }
+    }
+
+    fn handle_checkpoint(&mut self, worker: WorkerId, report: CheckpointReport) {
+        if let Err(reason) = &report.outcome {
+            let text = format!("could not write a checkpoint at {}: {}", report.path, shorten(reason));
+            self.notice(Severity::Error, Some(worker), text);
+        }
+        self.state.checkpoints.insert(0, Checkpoint { worker, report });
+        self.state.checkpoints.truncate(CHECKPOINTS_KEPT);
+        self.persist();
+    }
+
+    /// Does what has become possible or necessary. Each phase looks at facts only, so that the order in which they
+    /// came does not matter.
+    fn advance(&mut self) {
+        self.remove_silent();
+        // Whatever moves the run also says something.
+        loop {
+            let (phase, said) = (self.state.phase, self.commands.len());
+            match phase {
+                Phase::Gathering => self.advance_gathering(),
+                Phase::Preparing => self.advance_preparing(),
+                Phase::Training | Phase::Draining => self.advance_training(),
+                Phase::Finished => {}
+            }
+            if self.state.phase == phase && self.commands.len() == said {
+                break;
+            }
+        }
+    }
+
+    fn remove_silent(&mut self) {
+        let silent =
+            |peer: &Peer| peer.connection.is_some() && peer.last_seen + self.silent_after() <= self.now;
+        let silent: Vec<WorkerId> =
+            self.peers.iter().filter(|(_, peer)| silent(peer)).map(|(&w, _)| w).collect();
+        for worker in silent {
+            let text = format!("is gone: silent for {} ms", self.config.faults.silent_after_ms);
+            self.remove(worker, Severity::Warning, &text);
+        }
+    }
+
+    /// Forgets a worker's process, and closes its connection. If it was a member, the generation settles without it.
+    pub(super) fn remove(&mut self, worker: WorkerId, severity: Severity, what: &str) {
+        let Some(peer) = self.peers.remove(&worker) else { return };
+        if let Some(preparing) = &mut self.preparing {
+            preparing.lost(worker);
+        }
+        self.parity.forget(worker);
+        if let Some(connection) = peer.connection
+            && self.connections.remove(&connection).is_some()
+        {
+            self.commands.push(Command::Close { connection, reason: what.to_owned() });
+        }
+        self.notice(severity, Some(worker), what.to_owned());
+    }
+
+    /// Breaks with a peer that does not keep to the protocol.
+    pub(super) fn violation(&mut self, connection: ConnectionId, what: &str) {
+        let Some(Connection { worker, .. }) = self.connections.get(&connection).copied() else { return };
+        let text = format!("broke the protocol: it {what}");
+        if self.peers.get(&worker).is_some_and(|peer| peer.connection == Some(connection)) {
+            self.gone.insert(worker);
+            return self.remove(worker, Severity::Error, &text);
+        }
+        self.connections.remove(&connection);
+        self.commands.push(Command::Close { connection, reason: text.clone() });
+        self.notice(Severity::Error, Some(worker), text);
+    }
+
+    pub(super) fn present_members(&self) -> Vec<WorkerId> {
+        self.peers.iter().filter(|(_, peer)| peer.is_present_member()).map(|(&worker, _)| worker).collect()
+    }
+
+    pub(super) fn send(&mut self, worker: WorkerId, message: ToWorker) {
+        if let Some(connection) = self.peers.get(&worker).and_then(|peer| peer.connection) {
+            self.commands.push(Command::Send { connection, message });
+        }
+    }
+
+    pub(super) fn reply(&mut self, connection: ConnectionId, message: ToWorker) {
+        self.commands.push(Command::Send { connection, message });
+    }
+
+    pub(super) fn close(&mut self, connection: ConnectionId, reason: &str) {
+        if self.connections.remove(&connection).is_some() {
+            self.commands.push(Command::Close { connection, reason: reason.to_owned() });
+        }
+    }
+
+    pub(super) fn persist(&mut self) {
+        self.persisted_at = self.now;
+        self.commands.push(Command::Persist(Record::State(Box::new(self.state.clone()))));
+    }
+
+    pub(super) fn notice(&mut self, severity: Severity, worker: Option<WorkerId>, text: String) {
+        let at_ms = u64::try_from(self.now.as_millis()).unwrap_or(u64::MAX);
+        let notice = Notice { at_ms, severity, worker, text };
+        if self.notices.len() == NOTICES_KEPT {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(notice.clone());
+        self.commands.push(Command::Report(notice));
+    }
+
+    fn silent_after(&self) -> Duration {
+        Duration::from_millis(self.config.faults.silent_after_ms)
+    }
+
+    /// The phase and what it implies for the last round: whether a joiner could still take part.
+    pub(super) fn is_closing(&self) -> bool {
+        let at_end = |g: &longhaul_proto::control::message::GenerationStart| g.first_round >= g.until;
+        self.state.drain || self.state.generation.as_ref().is_some_and(at_end)
+    }
+
+    /// The round that the most advanced member computes, by its heartbeats.
+    pub(super) fn computing(&self) -> Round {
+        let steps =
+            self.peers.values().filter_map(|peer| peer.meter.latest()).map(|heartbeat| heartbeat.step);
+        self.schedule.round_of(steps.max().unwrap_or(0))
+    }
+}
+
+fn progress_line(schedule: &RoundSchedule, summary: &super::progress::RoundSummary) -> String {
+    let mut line = format!(
+        "round {} of {}, step {} of {}",
+        summary.round.0 + 1,
+        schedule.rounds(),
+        schedule.steps_of(summary.round).end,
+        schedule.steps
+    );
+    if let Some(loss) = summary.loss {
+        line += &format!(", loss {loss:.4}");
+    }
+    if let Some(loss) = summary.validation_loss {
+        line += &format!(", validation loss {loss:.4}");
+    }
+    line
+}
+
+/// What a worker says is shown to people: not more than a few lines of it.
+pub(super) fn shorten(text: &str) -> String {
+    const TEXT_CHARS_MAX: usize = 500;
+    text.chars().filter(|c| !c.is_control() || *c == '\n').take(TEXT_CHARS_MAX).collect()
+}

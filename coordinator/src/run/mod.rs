@@ -1,0 +1,32 @@
+//! The run as a pure state machine: [`Run::handle`] takes events and the time, and returns [`Command`]s.
+//!
+//! `docs/protocol.md` tells what happens and why; `coordinator/docs/coordinator.md` how it is divided among these files.
+
+mod admit;
+mod command;
+mod event;
+mod generation;
+mod late;
+mod ledger;
+mod machine;
+mod parity;
+mod peer;
+mod prepare;
+mod progress;
+mod ranges;
+mod settle;
+mod state;
+mod status;
+
+pub use command::{Command, Notice, Record, Severity};
+pub use event::{ConnectionId, Event};
+pub use ledger::Ledger;
+pub use machine::Run;
+pub use parity::Verdict;
+pub use progress::{RoundSummary, Totals};
+pub use ranges::Ranges;
+pub use state::{Checkpoint, Facts, Known, Phase, State};
+pub use status::{CheckpointStatus, EventStatus, MemberStatus, ParityStatus, Status};
+
+#[cfg(test)]
+mod simulation;

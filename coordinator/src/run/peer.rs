@@ -1,0 +1,106 @@
+//! A worker as the run sees it now.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use longhaul_common::id::{Round, SiteId, WorkerId};
+use longhaul_common::plan::Member;
+use longhaul_proto::control::message::{CheckpointOffer, Hash, Ready};
+
+use super::event::ConnectionId;
+use super::progress::Meter;
+use super::state::Known;
+
+/// Every member takes the same share of the ownership, as nobody has measured its upload yet.
+const UPLOAD_WEIGHT: u32 = 1;
+
+/// What a worker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Joined, not told anything yet.
+    Waiting,
+    /// Told to [`Prepare`](longhaul_proto::control::message::ToWorker::Prepare).
+    Preparing,
+    /// Told to [`Heal`](longhaul_proto::control::message::ToWorker::Heal).
+    Healing,
+    /// Holds a state, and waits for a generation.
+    Ready,
+    /// Takes part in the generation. Without a connection it is *awaited*: the grace after a restart lets it return.
+    Member,
+}
+
+/// A process that has joined.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub known: Known,
+    pub connection: Option<ConnectionId>,
+    pub last_seen: Duration,
+    pub standing: Standing,
+    pub offers: Vec<CheckpointOffer>,
+    /// Its last answer to `Prepare` or `Heal`.
+    pub ready: Option<Ready>,
+    /// Whom it was told to heal from.
+    pub donors: Vec<WorkerId>,
+    /// How often it was told to heal without becoming equal.
+    pub heals: u32,
+    /// Rounds before this one are applied there; none until it says so.
+    pub next_round: Option<Round>,
+    /// After the last round that it reported.
+    pub state_hash: Option<Hash>,
+    /// What it said when it had nothing left to do.
+    pub finished: Option<Round>,
+    pub meter: Meter,
+}
+
+impl Peer {
+    pub fn new(known: Known, connection: Option<ConnectionId>, now: Duration) -> Self {
+        Self {
+            known,
+            connection,
+            last_seen: now,
+            standing: Standing::Waiting,
+            offers: Vec::new(),
+            ready: None,
+            donors: Vec::new(),
+            heals: 0,
+            next_round: None,
+            state_hash: None,
+            finished: None,
+            meter: Meter::default(),
+        }
+    }
+
+    /// Its process is a member of the generation, and here.
+    pub fn is_present_member(&self) -> bool {
+        self.standing == Standing::Member && self.connection.is_some()
+    }
+
+    /// The run waits for it to come back.
+    pub fn is_awaited(&self) -> bool {
+        self.standing == Standing::Member && self.connection.is_none()
+    }
+
+    pub fn member(&self, worker: WorkerId) -> Member {
+        Member {
+            worker,
+            site: self.known.site,
+            lan_address: self.known.lan_address,
+            wan_address: self.known.wan_address,
+            upload_weight: UPLOAD_WEIGHT,
+        }
+    }
+}
+
+/// An unspecified address means: as the coordinator sees the worker, with this port.
+pub(super) fn resolve(stated: SocketAddr, seen: IpAddr) -> SocketAddr {
+    if stated.ip().is_unspecified() { SocketAddr::new(seen, stated.port()) } else { stated }
+}
+
+/// The number of a site, by its name; a new name gets the next number.
+pub(super) fn site_number(sites: &mut Vec<String>, name: &str) -> SiteId {
+    let at = sites.iter().position(|known| known == name).unwrap_or_else(|| {
+        sites.push(name.to_owned());
+        sites.len() - 1
+    });
+    SiteId(u32::try_from(at).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,239 @@
+//! How fast a run goes, from heartbeats and round reports.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use longhaul_common::id::{Round, SiteId, WorkerId};
+use longhaul_proto::control::message::{Heartbeat, RoundReport};
+use serde::{Deserialize, Serialize};
+
+/// Heartbeats over which speeds are measured: ten seconds' worth.
+const METER_HEARTBEATS: usize = 21;
+/// Rounds that are collected at once; a member that lags further is not waited for in the summaries.
+const OPEN_SUMMARIES_MAX: usize = 64;
+
+/// Sums over all workers, past and present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Tokens trained on.
+    pub tokens: u64,
+    /// Bytes sent to other sites.
+    pub wan_bytes: u64,
+    /// What the same rounds would have sent as dense f32.
+    pub dense_bytes: u64,
+    /// Device seconds in forward, backward and optimiser.
+    pub compute_s: f64,
+    /// Device seconds spent waiting for the network.
+    pub wait_s: f64,
+}
+
+impl Totals {
+    /// Adds what one process did between two of its heartbeats.
+    pub fn add(&mut self, before: &Heartbeat, after: &Heartbeat) {
+        self.tokens += after.tokens.saturating_sub(before.tokens);
+        self.wan_bytes += after.wan_sent_bytes.saturating_sub(before.wan_sent_bytes);
+        self.dense_bytes += after.dense_bytes.saturating_sub(before.dense_bytes);
+        self.compute_s += (after.compute_s - before.compute_s).max(0.0);
+        self.wait_s += (after.wait_s - before.wait_s).max(0.0);
+    }
+}
+
+/// The recent heartbeats of one process.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Meter {
+    window: VecDeque<(Duration, Heartbeat)>,
+}
+
+impl Meter {
+    /// Takes a heartbeat; returns the one before, or a zero one.
+    pub fn push(&mut self, now: Duration, heartbeat: Heartbeat) -> Heartbeat {
+        let before = self.latest().cloned().unwrap_or_default();
+        if self.window.len() == METER_HEARTBEATS {
+            self.window.pop_front();
+        }
+        self.window.push_back((now, heartbeat));
+        before
+    }
+
+    /// The newest heartbeat.
+    #[must_use]
+    pub fn latest(&self) -> Option<&Heartbeat> {
+        self.window.back().map(|(_, heartbeat)| heartbeat)
+    }
+
+    /// Over the window: seconds, and what was done in them.
+    #[must_use]
+    pub fn recent(&self) -> Option<(f64, Totals)> {
+        let ((start, first), (end, last)) = (self.window.front()?, self.window.back()?);
+        let seconds = end.saturating_sub(*start).as_secs_f64();
+        let mut done = Totals::default();
+        done.add(first, last);
+        (seconds > 0.0).then_some((seconds, done))
+    }
+
+    /// Steps of the run per second.
+    #[must_use]
+    pub fn steps_per_s(&self) -> Option<f64> {
+        let (seconds, _) = self.recent()?;
+        let (first, last) = (&self.window.front()?.1, &self.window.back()?.1);
+        Some(last.step.saturating_sub(first.step) as f64 / seconds)
+    }
+}
+
+/// A round over all members.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RoundSummary {
+    /// Which round.
+    pub round: Round,
+    /// Mean training loss, weighted by samples, nats a token.
+    pub loss: Option<f32>,
+    /// Mean over the members that evaluated it, nats a token.
+    pub validation_loss: Option<f32>,
+    /// Samples trained on.
+    pub samples: u64,
+    /// Sites whose contribution is in every fragment's result.
+    pub sites: Vec<SiteId>,
+    /// The largest norm of a residual over the norm of the round's delta.
+    pub residual_ratio: Option<f32>,
+}
+
+/// Round reports until all members' are in.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summaries {
+    open: BTreeMap<Round, BTreeMap<WorkerId, RoundReport>>,
+    /// Rounds before this one are summed up.
+    next: Round,
+    latest: Option<RoundSummary>,
+    validation_loss: Option<f32>,
+}
+
+impl Summaries {
+    /// Takes a report; one of a round that is summed up already is too late.
+    pub fn push(&mut self, worker: WorkerId, report: &RoundReport) {
+        if report.round >= self.next {
+            self.open.entry(report.round).or_default().insert(worker, report.clone());
+        }
+    }
+
+    /// The summaries of rounds before `through`, in order, and of those beyond that are too many to wait for.
+    pub fn take_through(&mut self, through: Round) -> Vec<RoundSummary> {
+        let mut done = Vec::new();
+        while let Some(entry) = self.open.first_entry() {
+            let round = *entry.key();
+            if round >= through && self.open.len() <= OPEN_SUMMARIES_MAX {
+                break;
+            }
+            let Some((round, reports)) = self.open.pop_first() else { break };
+            let summary = summarise(round, reports.values());
+            self.next = round.next();
+            self.validation_loss = summary.validation_loss.or(self.validation_loss);
+            self.latest = Some(summary.clone());
+            done.push(summary);
+        }
+        done
+    }
+
+    /// The newest summary.
+    #[must_use]
+    pub fn latest(&self) -> Option<&RoundSummary> {
+        self.latest.as_ref()
+    }
+
+    /// The newest validation loss.
+    #[must_use]
+    pub fn validation_loss(&self) -> Option<f32> {
+        self.validation_loss
+    }
+
+    /// The run goes back to the state before `round`.
+    pub fn cut_back(&mut self, round: Round) {
+        self.open.clear();
+        self.next = round;
+    }
+}
+
+fn summarise<'a>(round: Round, reports: impl Iterator<Item = &'a RoundReport> + Clone) -> RoundSummary {
+    let finite = |value: Option<f32>| value.filter(|v| v.is_finite());
+    let weighted = |weight: &dyn Fn(&RoundReport) -> f64, value: &dyn Fn(&RoundReport) -> Option<f32>| {
+        let mut sum = (0.0, 0.0);
+        for report in reports.clone() {
+            if let Some(value) = finite(value(report)) {
+                sum = (sum.0 + weight(report) * f64::from(value), sum.1 + weight(report));
+            }
+        }
+        (sum.1 > 0.0).then(|| (sum.0 / sum.1) as f32)
+    };
+    let mut sites: Vec<SiteId> = reports.clone().flat_map(|report| report.sites.iter().copied()).collect();
+    sites.sort_unstable();
+    sites.dedup();
+    RoundSummary {
+        round,
+        loss: weighted(&|report| f64::from(report.samples), &|report| report.loss),
+        validation_loss: weighted(&|_| 1.0, &|report| report.validation_loss),
+        samples: reports.clone().map(|report| u64::from(report.samples)).sum(),
+        sites,
+        residual_ratio: reports.filter_map(|report| finite(report.residual_ratio)).reduce(f32::max),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(round: u64, samples: u32, loss: f32) -> RoundReport {
+        RoundReport {
+            generation: Default::default(),
+            round: Round(round),
+            loss: Some(loss),
+            samples,
+            sites: vec![SiteId(0)],
+            residual_ratio: Some(loss),
+            state_hash: [0; 32],
+            skipped: Vec::new(),
+            validation_loss: None,
+        }
+    }
+
+    #[test]
+    fn a_rounds_loss_is_weighted_by_samples() {
+        let mut summaries = Summaries::default();
+        summaries.push(WorkerId(1), &report(0, 30, 1.0));
+        summaries.push(WorkerId(2), &report(0, 10, 5.0));
+        summaries.push(WorkerId(2), &report(1, 10, f32::NAN));
+        let done = summaries.take_through(Round(1));
+        assert_eq!(done.len(), 1);
+        assert_eq!((done[0].loss, done[0].samples, done[0].residual_ratio), (Some(2.0), 40, Some(5.0)));
+        let done = summaries.take_through(Round(2));
+        assert_eq!(done[0].loss, None, "what is not a number is not a loss");
+    }
+
+    #[test]
+    fn a_member_that_lags_for_ever_does_not_fill_the_memory() {
+        let mut summaries = Summaries::default();
+        for round in 0..1000 {
+            summaries.push(WorkerId(1), &report(round, 1, 1.0));
+            summaries.take_through(Round(0));
+        }
+        assert_eq!(summaries.open.len(), OPEN_SUMMARIES_MAX);
+    }
+
+    #[test]
+    fn speeds_are_measured_over_the_recent_heartbeats() {
+        let mut meter = Meter::default();
+        for second in 0..100u64 {
+            let s = second as f64;
+            let heartbeat = Heartbeat {
+                step: second * 3,
+                tokens: second * 500,
+                compute_s: s * 0.9,
+                wait_s: s * 0.1,
+                ..Default::default()
+            };
+            meter.push(Duration::from_secs(second), heartbeat);
+        }
+        let (seconds, done) = meter.recent().unwrap();
+        assert_eq!((seconds, done.tokens), (20.0, 10_000));
+        assert!((done.compute_s / (done.compute_s + done.wait_s) - 0.9).abs() < 1e-9);
+        assert_eq!(meter.steps_per_s(), Some(3.0));
+    }
+}

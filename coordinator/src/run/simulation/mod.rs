@@ -1,0 +1,161 @@
+//! The run against model workers, in virtual time, under seeded faults: it must always finish, and its ledger must say
+//! exactly what the results contain.
+//!
+//! `LONGHAUL_SEED=17 cargo test -p longhaul-coordinator simulation` replays one seed.
+
+mod node;
+mod world;
+
+use std::collections::BTreeSet;
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::id::WorkerId;
+use longhaul_common::schedule::RoundSchedule;
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::Phase;
+use node::{Applied, state_hash};
+use world::{Fault, World};
+
+const STEPS: u64 = 120;
+
+fn config(workers: u32) -> RunConfig {
+    let text = format!(
+        "[run]\nname = \"simulated\"\nworkers = {workers}\nsteps = {STEPS}\n\
+         [model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n\
+         [data]\npath = \"none\"\nsequence_length = 8\n\
+         [train]\nbatch = {}\n[sync]\nevery = 2\noverlap = 1\n\
+         [faults]\nsilent_after_ms = 2000\nreconnect_grace_ms = 3000\n",
+        workers * 3
+    );
+    RunConfig::parse(&text).unwrap()
+}
+
+fn schedule() -> RoundSchedule {
+    config(4).round_schedule()
+}
+
+/// Checks a finished world: one state everywhere, and books that agree with it.
+fn check(world: &World) {
+    let run = world.run.as_ref().unwrap();
+    assert_eq!(run.state().phase, Phase::Finished, "the run did not finish");
+    let finished: Vec<&Applied> =
+        world.nodes.values().filter(|node| node.finished).map(|node| &node.applied).collect();
+    let state = finished.first().expect("somebody finished");
+    for other in &finished {
+        assert_eq!(state_hash(state, 0), state_hash(other, 0), "finished with different states");
+    }
+    let ledger = &run.state().ledger;
+    assert_eq!(ledger.through().0, state.len() as u64);
+
+    let mut applied = BTreeSet::new();
+    for position in state
+        .iter()
+        .flat_map(|result| &result.shares)
+        .flat_map(|share| share.positions.iter().cloned())
+        .flatten()
+    {
+        assert!(applied.insert(position), "position {position} is in two results");
+    }
+    let counted: BTreeSet<u64> = ledger.counted().iter().flatten().collect();
+    let beyond: Vec<_> = applied.difference(&counted).collect();
+    assert!(beyond.is_empty(), "applied, and not in the ledger: {beyond:?}");
+    // Only what was late can be missing: it was in a residual, which died with its holder or outlived the run.
+    let residual: BTreeSet<u64> = world
+        .nodes
+        .values()
+        .flat_map(|node| node.carried.iter().chain(&node.dropped))
+        .flat_map(|share| share.positions.iter().cloned())
+        .flatten()
+        .filter(|_| world.lateness)
+        .collect();
+    let missing: Vec<_> =
+        counted.difference(&applied).filter(|position| !residual.contains(position)).collect();
+    assert!(missing.is_empty(), "in the ledger, and not applied: {missing:?}");
+}
+
+/// Draws faults for the first twelve seconds, then lets the run heal.
+fn random_world(seed: u64) -> World {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xfa17);
+    let workers = rng.random_range(2..6);
+    let mut world = World::new(seed, workers, seed.is_multiple_of(2));
+    for _ in 0..rng.random_range(0..9) {
+        let at = rng.random_range(50..12_000);
+        let worker = WorkerId(rng.random_range(1..=workers));
+        match rng.random_range(0..13) {
+            0..4 => world.fault_at_ms(at, Fault::Kill(worker)),
+            4..6 => world.fault_at_ms(at, Fault::StopRun),
+            6 => {
+                world.fault_at_ms(at, Fault::Freeze(worker));
+                world.fault_at_ms(at + rng.random_range(100..6000), Fault::Thaw(worker));
+            }
+            7..9 => world.fault_at_ms(at, Fault::Disconnect(worker)),
+            9 => world.fault_at_ms(at, Fault::Corrupt(worker)),
+            10 => (1..=workers).for_each(|w| world.fault_at_ms(at, Fault::Kill(WorkerId(w)))),
+            11 if seed.is_multiple_of(5) => world.fault_at_ms(at, Fault::Leave(worker)),
+            _ if seed.is_multiple_of(3) => world.fault_at_ms(at + 2000, Fault::Drain),
+            _ => {}
+        }
+    }
+    world
+}
+
+fn simulate(seed: u64) {
+    let mut world = random_world(seed);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        world.run_until_ms(120_000);
+        let drained_early =
+            world.phase() == Phase::Finished && !world.nodes.values().any(|node| node.finished);
+        if !drained_early {
+            check(&world);
+        }
+    }));
+    if outcome.is_err() {
+        world.log.iter().for_each(|line| eprintln!("{line}"));
+        for node in world.nodes.values() {
+            let generation = node.generation.as_ref().map(|start| start.membership.generation);
+            eprintln!(
+                "{}: running {}, frozen {}, connected {}, {generation:?}, next {}, computing {:?}, sent {:?}, settling {}",
+                node.worker,
+                node.running,
+                node.frozen,
+                node.connection.is_some(),
+                node.next_round(),
+                node.computing,
+                node.sent,
+                node.settling
+            );
+        }
+        panic!("seed {seed}; replay: LONGHAUL_SEED={seed} cargo test -p longhaul-coordinator simulation");
+    }
+}
+
+#[test]
+fn whatever_happens_the_run_finishes_and_the_ledger_tells_what_was_applied() {
+    let seed = std::env::var("LONGHAUL_SEED").ok().and_then(|text| text.parse::<u64>().ok());
+    match seed {
+        Some(seed) => simulate(seed),
+        None => (0..400).for_each(simulate),
+    }
+}
+
+#[test]
+fn an_undisturbed_run_counts_every_position_once() {
+    let mut world = World::new(1, 4, false);
+    world.run_until_ms(60_000);
+    check(&world);
+    let counted: Vec<_> = world.run.as_ref().unwrap().state().ledger.counted().iter().collect();
+    assert_eq!(counted, [0..STEPS * 12]);
+}
+
+/// The checker must be able to fail: books from which a share was struck do not agree with what was applied.
+#[test]
+#[should_panic(expected = "not in the ledger")]
+fn the_checker_notices_books_that_are_wrong() {
+    let mut world = World::new(1, 4, false);
+    world.run_until_ms(60_000);
+    let run = world.run.as_mut().unwrap();
+    assert!(run.state.ledger.lose(longhaul_common::id::Round(5), WorkerId(2)));
+    check(&world);
+}

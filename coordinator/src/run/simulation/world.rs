@@ -1,0 +1,605 @@
+//! A coordinator, its disk, and model workers, in virtual time: one queue of events, and faults among them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use longhaul_common::id::{Generation, Round, RunId, WorkerId};
+use longhaul_proto::control::message::{
+    HEARTBEAT_INTERVAL_MS, Heartbeat, Join, Ready, Start, ToCoordinator, ToWorker,
+};
+use rand::Rng as _;
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha8Rng;
+
+use super::super::{Command, ConnectionId, Event, Phase, Record, Run, State};
+use super::node::{Node, RoundResult, Share, state_hash};
+
+/// What happens at some time.
+#[derive(Clone, Debug)]
+enum Happening {
+    ToRun(ConnectionId, ToCoordinator),
+    ClosedAtRun(ConnectionId),
+    ToNode(ConnectionId, ToWorker),
+    ClosedAtNode(ConnectionId),
+    Timer,
+    Connect(WorkerId, u64),
+    Heartbeat(WorkerId, u64),
+    Computed(WorkerId, u64, Round),
+    Healed(WorkerId, u64, Vec<WorkerId>),
+    Contribution { to: WorkerId, from: WorkerId, generation: Generation, round: Round, shares: Vec<Share> },
+    Deadline(WorkerId, Generation, Round),
+    Result { to: WorkerId, generation: Generation, result: Arc<RoundResult> },
+    Pull(WorkerId, u64, Round),
+    Fault(Fault),
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    Kill(WorkerId),
+    Start(WorkerId),
+    Freeze(WorkerId),
+    Thaw(WorkerId),
+    Disconnect(WorkerId),
+    Corrupt(WorkerId),
+    Leave(WorkerId),
+    StopRun,
+    StartRun,
+    Drain,
+}
+
+pub struct World {
+    pub now: Duration,
+    pub run: Option<Run>,
+    pub stored: State,
+    pub nodes: BTreeMap<WorkerId, Node>,
+    /// Whether owners close a round without those who are late.
+    pub lateness: bool,
+    /// Of rounds that everyone finished: the final states.
+    pub log: Vec<String>,
+    queue: BTreeMap<(Duration, u64), Happening>,
+    sequence: u64,
+    connections: BTreeMap<ConnectionId, (WorkerId, Duration, Duration)>,
+    next_connection: u64,
+    next_result: u64,
+    rng: ChaCha8Rng,
+}
+
+impl World {
+    pub fn new(seed: u64, workers: u32, lateness: bool) -> Self {
+        let config = super::config(workers);
+        let stored = State::new(RunId([7; 16]), &config);
+        let run = Run::new(config.clone(), stored.clone(), Duration::ZERO).unwrap();
+        let nodes = (1..=workers)
+            .map(|w| (WorkerId(w), Node::new(w, &format!("site-{}", w % 2), u64::from(config.train.batch))))
+            .collect();
+        let mut world = Self {
+            now: Duration::ZERO,
+            run: Some(run),
+            stored,
+            nodes,
+            lateness,
+            log: Vec::new(),
+            queue: BTreeMap::new(),
+            sequence: 0,
+            connections: BTreeMap::new(),
+            next_connection: 0,
+            next_result: 0,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+        };
+        for worker in (1..=workers).map(WorkerId) {
+            world.at_ms(u64::from(worker.0) * 30, Happening::Fault(Fault::Start(worker)));
+        }
+        world
+    }
+
+    pub fn fault_at_ms(&mut self, at_ms: u64, fault: Fault) {
+        self.at_ms(at_ms, Happening::Fault(fault));
+    }
+
+    /// Runs until the run is finished or the time is up.
+    pub fn run_until_ms(&mut self, end_ms: u64) {
+        while let Some(((at, _), happening)) = self.queue.pop_first() {
+            if at > Duration::from_millis(end_ms) {
+                break;
+            }
+            self.now = at;
+            self.happen(happening);
+            if self.phase() == Phase::Finished {
+                break;
+            }
+        }
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.run.as_ref().map_or(Phase::Gathering, |run| run.state().phase)
+    }
+
+    fn at_ms(&mut self, delay_ms: u64, happening: Happening) {
+        self.push(self.now + Duration::from_millis(delay_ms), happening);
+    }
+
+    fn push(&mut self, at: Duration, happening: Happening) {
+        self.sequence += 1;
+        self.queue.insert((at, self.sequence), happening);
+    }
+
+    fn draw(&mut self, range: std::ops::Range<u64>) -> u64 {
+        self.rng.random_range(range)
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::ToRun(connection, message) => self.handle(Event::Message { connection, message }),
+            Happening::ClosedAtRun(connection) => self.handle(Event::Closed { connection }),
+            Happening::Timer => self.handle(Event::Timer),
+            Happening::ToNode(connection, message) => self.node_hears(connection, message),
+            Happening::ClosedAtNode(connection) => self.node_loses(connection),
+            Happening::Connect(worker, incarnation) => self.connect(worker, incarnation),
+            Happening::Heartbeat(worker, incarnation) => self.heartbeat(worker, incarnation),
+            Happening::Computed(worker, incarnation, round) => self.computed(worker, incarnation, round),
+            Happening::Healed(worker, loads, donors) => self.healed(worker, loads, &donors),
+            Happening::Contribution { to, from, generation, round, shares } => {
+                self.contribution(to, from, generation, round, shares);
+            }
+            Happening::Deadline(worker, generation, round) => {
+                self.close_round(worker, generation, round, true)
+            }
+            Happening::Result { to, generation, result } => {
+                if self.must_wait(to, generation) {
+                    self.at_ms(100, Happening::Result { to, generation, result });
+                } else if self.accepts(to, generation) {
+                    self.receive(to, result);
+                }
+            }
+            Happening::Pull(worker, incarnation, round) => self.pull(worker, incarnation, round),
+            Happening::Fault(fault) => self.fault(fault),
+        }
+    }
+
+    // ---- the coordinator's side
+
+    fn handle(&mut self, event: Event) {
+        let Some(run) = &mut self.run else { return };
+        let commands = run.handle(self.now, event);
+        for command in commands {
+            match command {
+                Command::Send { connection, message } => {
+                    let at = self.delivery(connection, false);
+                    self.push(at, Happening::ToNode(connection, message));
+                }
+                Command::Close { connection, .. } => {
+                    let at = self.delivery(connection, false);
+                    self.push(at, Happening::ClosedAtNode(connection));
+                }
+                // What a real store does: bytes, not memory.
+                Command::Persist(Record::State(state)) => {
+                    let bytes = postcard::to_stdvec(&*state).unwrap();
+                    self.stored = postcard::from_bytes(&bytes).unwrap();
+                    assert_eq!(self.stored, *state);
+                }
+                Command::Persist(Record::Round(_)) => {}
+                Command::Report(notice) => {
+                    self.log.push(format!("{:>8?} {:?} {}", self.now, notice.worker, notice.text));
+                }
+            }
+        }
+        if let Some(at) = self.run.as_ref().and_then(Run::next_timeout) {
+            self.push(at, Happening::Timer);
+        }
+    }
+
+    /// When the next message of a connection arrives: after those before it.
+    fn delivery(&mut self, connection: ConnectionId, to_run: bool) -> Duration {
+        let at = self.now + Duration::from_millis(self.draw(1..60));
+        let Some((_, to_node_last, to_run_last)) = self.connections.get_mut(&connection) else { return at };
+        let last = if to_run { to_run_last } else { to_node_last };
+        *last = at.max(*last);
+        *last
+    }
+
+    // ---- connections
+
+    fn connect(&mut self, worker: WorkerId, incarnation: u64) {
+        let node = &self.nodes[&worker];
+        if node.incarnation != incarnation || !node.running || node.connection.is_some() || node.dismissed {
+            return;
+        }
+        if self.run.is_none() || node.frozen {
+            return self.at_ms(300, Happening::Connect(worker, incarnation));
+        }
+        let connection = ConnectionId(self.next_connection);
+        self.next_connection += 1;
+        self.connections.insert(connection, (worker, self.now, self.now));
+        let node = self.nodes.get_mut(&worker).unwrap();
+        node.connection = Some(connection);
+        let address = SocketAddr::from(([0, 0, 0, 0], 7000));
+        let join = Join {
+            incarnation,
+            site: node.site_name.clone(),
+            lan_address: address,
+            wan_address: address,
+            device: "model".to_owned(),
+            held: node.generation.as_ref().map(|start| (start.membership.generation, node.open_round())),
+            checkpoints: node.disk.iter().map(|(offer, ..)| offer.clone()).collect(),
+        };
+        self.handle(Event::Opened { connection, worker, address: IpAddr::V4(Ipv4Addr::LOCALHOST) });
+        self.say(worker, ToCoordinator::Join(join));
+    }
+
+    fn say(&mut self, worker: WorkerId, message: ToCoordinator) {
+        if let Some(connection) = self.nodes[&worker].connection {
+            let at = self.delivery(connection, true);
+            self.push(at, Happening::ToRun(connection, message));
+        }
+    }
+
+    fn heartbeat(&mut self, worker: WorkerId, incarnation: u64) {
+        let node = &self.nodes[&worker];
+        if node.incarnation != incarnation || !node.running {
+            return;
+        }
+        if !node.frozen {
+            let step = super::schedule().steps_of(node.last_begun.unwrap_or_default()).start;
+            self.say(worker, ToCoordinator::Heartbeat(Heartbeat { step, ..Default::default() }));
+        }
+        self.at_ms(HEARTBEAT_INTERVAL_MS, Happening::Heartbeat(worker, incarnation));
+    }
+
+    fn node_loses(&mut self, connection: ConnectionId) {
+        let Some((worker, ..)) = self.connections.get(&connection).copied() else { return };
+        let node = self.nodes.get_mut(&worker).unwrap();
+        if node.frozen {
+            return self.at_ms(200, Happening::ClosedAtNode(connection));
+        }
+        if node.connection == Some(connection) {
+            node.connection = None;
+            let incarnation = node.incarnation;
+            let delay = self.draw(50..900);
+            self.at_ms(delay, Happening::Connect(worker, incarnation));
+        }
+    }
+
+    fn node_hears(&mut self, connection: ConnectionId, message: ToWorker) {
+        let Some((worker, ..)) = self.connections.get(&connection).copied() else { return };
+        let node = self.nodes.get_mut(&worker).unwrap();
+        if node.connection != Some(connection) {
+            return;
+        }
+        if node.frozen {
+            let at = self.delivery(connection, false) + Duration::from_millis(200);
+            return self.push(at, Happening::ToNode(connection, message));
+        }
+        match message {
+            ToWorker::Welcome(welcome) => {
+                node.site = welcome.site;
+                if welcome.resumed {
+                    let reports = node.reports.clone();
+                    reports
+                        .into_iter()
+                        .for_each(|report| self.say(worker, ToCoordinator::RoundApplied(report)));
+                    if self.nodes[&worker].finished {
+                        self.say_finished(worker);
+                    }
+                } else {
+                    node.reset();
+                }
+            }
+            ToWorker::Prepare(start) => {
+                node.reset();
+                if let Start::Checkpoint(offer) = start {
+                    let (_, applied, corruption) = node.disk.iter().find(|(o, ..)| *o == offer).unwrap();
+                    (node.applied, node.corruption) = (applied.clone(), *corruption);
+                }
+                self.say_ready(worker);
+            }
+            ToWorker::Heal { donors } => {
+                node.reset();
+                let loads = node.loads;
+                let donors = donors.into_iter().map(|donor| donor.worker).collect();
+                let delay = self.draw(100..1500);
+                self.at_ms(delay, Happening::Healed(worker, loads, donors));
+            }
+            ToWorker::Settle { generation } => {
+                node.settling = true;
+                let settled = node.settled(generation);
+                self.say(worker, ToCoordinator::Settled(settled));
+            }
+            ToWorker::Begin(start) => {
+                node.begin(*start);
+                self.pull_missing(worker);
+                self.go_on(worker);
+            }
+            ToWorker::Dismiss { .. } => {
+                node.dismissed = true;
+                node.running = false;
+                let carried = std::mem::take(&mut node.carried);
+                node.dropped.extend(carried);
+            }
+            ToWorker::Refused { reason } => panic!("{worker} was refused: {reason}"),
+        }
+    }
+
+    fn say_ready(&mut self, worker: WorkerId) {
+        let node = self.nodes.get_mut(&worker).unwrap();
+        node.holds = true;
+        let ready = Ready {
+            next_round: node.next_round(),
+            state_hash: state_hash(&node.applied, node.corruption),
+            parameters: 100,
+            samples: 10_000,
+            data_hash: [3; 32],
+        };
+        self.say(worker, ToCoordinator::Ready(ready));
+    }
+
+    fn say_finished(&mut self, worker: WorkerId) {
+        let next_round = self.nodes[&worker].next_round();
+        self.say(worker, ToCoordinator::Finished { next_round });
+    }
+
+    fn healed(&mut self, worker: WorkerId, loads: u64, donors: &[WorkerId]) {
+        if self.nodes[&worker].loads != loads || !self.nodes[&worker].running {
+            return;
+        }
+        let able = |donor: &&WorkerId| {
+            let donor = &self.nodes[*donor];
+            donor.running && !donor.frozen && donor.holds
+        };
+        if let Some(donor) = donors.iter().find(able) {
+            let (applied, corruption) = (self.nodes[donor].applied.clone(), self.nodes[donor].corruption);
+            let node = self.nodes.get_mut(&worker).unwrap();
+            node.reset();
+            (node.applied, node.corruption) = (applied, corruption);
+            self.say_ready(worker);
+        } else {
+            self.at_ms(500, Happening::Healed(worker, loads, donors.to_vec()));
+        }
+    }
+
+    // ---- rounds
+
+    /// Whatever a member can do now: apply, contribute, begin the next round, finish.
+    fn go_on(&mut self, worker: WorkerId) {
+        let node = self.nodes.get_mut(&worker).unwrap();
+        if !node.running || node.frozen {
+            return;
+        }
+        let messages = node.apply();
+        messages.into_iter().for_each(|message| self.say(worker, message));
+        self.contribute(worker);
+        let node = self.nodes.get_mut(&worker).unwrap();
+        if let Some(round) = node.may_begin() {
+            node.computing = Some(round);
+            node.last_begun = Some(round);
+            let incarnation = node.incarnation;
+            let slow = self.rng.random_bool(0.1);
+            let delay = self.draw(if slow { 200..800 } else { 20..120 });
+            self.at_ms(delay, Happening::Computed(worker, incarnation, round));
+        }
+        let node = self.nodes.get_mut(&worker).unwrap();
+        if node.has_all() && !node.finished {
+            node.finished = true;
+            node.write_checkpoint();
+            self.say_finished(worker);
+        }
+    }
+
+    fn computed(&mut self, worker: WorkerId, incarnation: u64, round: Round) {
+        let node = self.nodes.get_mut(&worker).unwrap();
+        if node.incarnation != incarnation || node.computing != Some(round) || !node.running {
+            return;
+        }
+        if node.frozen {
+            return self.at_ms(100, Happening::Computed(worker, incarnation, round));
+        }
+        node.computing = None;
+        let share = node.share_of(round);
+        node.trained.insert(round, vec![share]);
+        self.go_on(worker);
+    }
+
+    fn contribute(&mut self, worker: WorkerId) {
+        let node = self.nodes.get_mut(&worker).unwrap();
+        let (round, Some(start)) = (node.next_round(), node.generation.clone()) else { return };
+        let sits_out = round < node.start_at && node.is_active(worker, round);
+        let shares = match node.trained.get_mut(&round) {
+            // All earlier rounds are decided: what was late of them goes along.
+            Some(shares) => {
+                shares.append(&mut node.carried);
+                shares.clone()
+            }
+            None if sits_out => Vec::new(),
+            None => return,
+        };
+        if node.settling || node.sent == Some(round) {
+            return;
+        }
+        let (generation, owner) =
+            (start.membership.generation, start.membership.owner(Default::default()).unwrap());
+        node.sent = Some(round);
+        let delay = self.draw(5..80);
+        self.at_ms(delay, Happening::Contribution { to: owner, from: worker, generation, round, shares });
+    }
+
+    /// Frames wait for a worker that has not heard of the generation yet, or is stopped.
+    fn must_wait(&self, worker: WorkerId, generation: Generation) -> bool {
+        let node = &self.nodes[&worker];
+        let begun = node.generation.as_ref().map_or(Generation(0), |start| start.membership.generation);
+        node.running && node.holds && (node.frozen || begun < generation)
+    }
+
+    fn accepts(&self, worker: WorkerId, generation: Generation) -> bool {
+        let node = &self.nodes[&worker];
+        let same = node.generation.as_ref().is_some_and(|start| start.membership.generation == generation);
+        node.running && same && !node.settling
+    }
+
+    fn contribution(
+        &mut self,
+        to: WorkerId,
+        from: WorkerId,
+        generation: Generation,
+        round: Round,
+        shares: Vec<Share>,
+    ) {
+        if self.must_wait(to, generation) {
+            return self.at_ms(100, Happening::Contribution { to, from, generation, round, shares });
+        }
+        if !self.accepts(to, generation) || self.nodes[&to].open_round() > round {
+            return;
+        }
+        let node = self.nodes.get_mut(&to).unwrap();
+        let collected = node.collected.entry(round).or_default();
+        collected.insert(from, shares);
+        if collected.len() == 1 && self.lateness {
+            self.at_ms(250, Happening::Deadline(to, generation, round));
+        }
+        self.close_round(to, generation, round, false);
+    }
+
+    /// Publishes a round's result if all sites have delivered, or at the deadline.
+    fn close_round(&mut self, owner: WorkerId, generation: Generation, round: Round, deadline: bool) {
+        if !self.accepts(owner, generation) || self.nodes[&owner].open_round() > round {
+            return;
+        }
+        let node = &self.nodes[&owner];
+        let (Some(start), Some(collected)) = (&node.generation, node.collected.get(&round)) else { return };
+        let sites: BTreeSet<_> = start.membership.sites().collect();
+        let delivered = |site: &_| {
+            let active: Vec<_> =
+                start.membership.members_of(*site).filter(|m| node.is_active(m.worker, round)).collect();
+            active.iter().all(|member| collected.contains_key(&member.worker))
+        };
+        let named: Vec<_> = sites.iter().copied().filter(delivered).collect();
+        if named.is_empty() || (named.len() < sites.len() && !deadline) {
+            return;
+        }
+        let in_named =
+            |worker: &WorkerId| start.membership.member(*worker).is_some_and(|m| named.contains(&m.site));
+        let shares = collected
+            .iter()
+            .filter(|(worker, _)| in_named(worker))
+            .flat_map(|(_, shares)| shares.clone())
+            .collect();
+        let members: Vec<WorkerId> = start.membership.members().iter().map(|m| m.worker).collect();
+        self.next_result += 1;
+        let result = Arc::new(RoundResult { id: self.next_result, round, sites: named, shares });
+        for to in members.into_iter().filter(|&to| to != owner) {
+            let delay = self.draw(5..80);
+            self.at_ms(delay, Happening::Result { to, generation, result: result.clone() });
+        }
+        self.receive(owner, result);
+    }
+
+    fn receive(&mut self, worker: WorkerId, result: Arc<RoundResult>) {
+        let node = self.nodes.get_mut(&worker).unwrap();
+        if result.round >= node.next_round() {
+            node.results.entry(result.round).or_insert(result);
+        }
+        self.go_on(worker);
+    }
+
+    fn pull_missing(&mut self, worker: WorkerId) {
+        let node = &self.nodes[&worker];
+        let Some(settlement) = node.generation.as_ref().and_then(|start| start.settlement.as_ref()) else {
+            return;
+        };
+        let (incarnation, missing) = (node.incarnation, node.open_round().0..settlement.open_round.0);
+        for round in missing {
+            let delay = self.draw(10..100);
+            self.at_ms(delay, Happening::Pull(worker, incarnation, Round(round)));
+        }
+    }
+
+    /// Results of finished rounds are served by whoever has them.
+    fn pull(&mut self, worker: WorkerId, incarnation: u64, round: Round) {
+        let node = &self.nodes[&worker];
+        let Some(settlement) = node.generation.as_ref().and_then(|start| start.settlement.as_ref()) else {
+            return;
+        };
+        if node.incarnation != incarnation
+            || !node.running
+            || node.open_round() > round
+            || round >= settlement.open_round
+        {
+            return;
+        }
+        let served = settlement.complete_at.iter().find_map(|donor| {
+            let donor = self.nodes.get(donor).filter(|donor| donor.running && !donor.frozen)?;
+            donor.applied.get(round.0 as usize).or_else(|| donor.results.get(&round)).cloned()
+        });
+        match served {
+            Some(result) if !self.nodes[&worker].frozen => self.receive(worker, result),
+            _ => self.at_ms(200, Happening::Pull(worker, incarnation, round)),
+        }
+    }
+
+    // ---- faults
+
+    fn fault(&mut self, fault: Fault) {
+        self.log.push(format!("{:>8?} fault: {fault:?}", self.now));
+        match fault {
+            Fault::StopRun => {
+                self.run = None;
+                for connection in self.connections.keys().copied().collect::<Vec<_>>() {
+                    self.at_ms(100, Happening::ClosedAtNode(connection));
+                }
+                self.at_ms(1500, Happening::Fault(Fault::StartRun));
+            }
+            Fault::StartRun if self.run.is_none() => {
+                let config = super::config(self.nodes.len() as u32);
+                self.run = Some(Run::new(config, self.stored.clone(), self.now).unwrap());
+                self.handle(Event::Timer);
+            }
+            Fault::StartRun => {}
+            Fault::Drain => self.handle(Event::Drain),
+            Fault::Kill(worker) => self.stop_node(worker),
+            Fault::Start(worker) => {
+                let node = self.nodes.get_mut(&worker).unwrap();
+                if !node.running && !node.dismissed {
+                    node.incarnation += 1;
+                    node.running = true;
+                    node.frozen = false;
+                    node.connection = None;
+                    node.reset();
+                    let incarnation = node.incarnation;
+                    self.at_ms(10, Happening::Connect(worker, incarnation));
+                    self.at_ms(10, Happening::Heartbeat(worker, incarnation));
+                }
+            }
+            Fault::Freeze(worker) => self.nodes.get_mut(&worker).unwrap().frozen = true,
+            Fault::Thaw(worker) => {
+                self.nodes.get_mut(&worker).unwrap().frozen = false;
+                self.go_on(worker);
+            }
+            Fault::Disconnect(worker) => {
+                if let Some(connection) = self.nodes[&worker].connection {
+                    self.at_ms(5, Happening::ClosedAtNode(connection));
+                    let later = self.draw(10..3000);
+                    self.at_ms(later, Happening::ClosedAtRun(connection));
+                }
+            }
+            Fault::Corrupt(worker) => self.nodes.get_mut(&worker).unwrap().corruption = 99,
+            Fault::Leave(worker) => self.say(worker, ToCoordinator::Leaving),
+        }
+    }
+
+    fn stop_node(&mut self, worker: WorkerId) {
+        let node = self.nodes.get_mut(&worker).unwrap();
+        if !node.running {
+            return;
+        }
+        node.running = false;
+        let connection = node.connection.take();
+        node.reset();
+        if let Some(connection) = connection {
+            let later = self.draw(10..2000);
+            self.at_ms(later, Happening::ClosedAtRun(connection));
+        }
+        let later = self.draw(500..4000);
+        self.at_ms(later, Happening::Fault(Fault::Start(worker)));
+    }
+}

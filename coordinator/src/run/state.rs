@@ -1,0 +1,120 @@
+//! What a run must remember across a restart of the coordinator.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
+use longhaul_proto::control::message::{CheckpointReport, GenerationStart, Hash};
+use serde::{Deserialize, Serialize};
+
+use super::late::Late;
+use super::ledger::Ledger;
+use super::progress::Totals;
+
+/// Where a run is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Waiting for workers to join.
+    Gathering,
+    /// Workers build the model and load the state.
+    Preparing,
+    /// Rounds happen.
+    Training,
+    /// The last rounds happen.
+    Draining,
+    /// Over.
+    Finished,
+}
+
+/// The durable part of a run. All other state is about connections, and those do not survive a restart anyway.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Which run.
+    pub run: RunId,
+    /// Where it is. A restart turns [`Phase::Preparing`] into [`Phase::Gathering`].
+    pub phase: Phase,
+    /// Somebody asked for an orderly end.
+    pub drain: bool,
+    /// The names of the sites; a site's number is its place.
+    pub sites: Vec<String>,
+    /// Every worker that ever joined.
+    pub workers: BTreeMap<WorkerId, Known>,
+    /// The generation that runs; none before the first, or when all its members were lost.
+    pub generation: Option<GenerationStart>,
+    /// The highest generation that any worker was told of, begun or not. Numbers are never used twice.
+    pub announced: Generation,
+    /// Which samples count.
+    pub ledger: Ledger,
+    /// Which of them wait in a residual.
+    pub late: Late,
+    /// What all members must agree on; none before the first generation.
+    pub facts: Option<Facts>,
+    /// Sums over all workers, past and present.
+    pub totals: Totals,
+    /// The newest checkpoints, newest first.
+    pub checkpoints: Vec<Checkpoint>,
+}
+
+/// A worker's identity, as of its last `Join`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// Which process.
+    pub incarnation: u64,
+    /// Where it is.
+    pub site: SiteId,
+    /// Where its own site reaches it.
+    pub lan_address: SocketAddr,
+    /// Where other sites reach it.
+    pub wan_address: SocketAddr,
+    /// For people.
+    pub device: String,
+}
+
+/// What all members must agree on to train one model on one text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Parameters of the model.
+    pub parameters: u64,
+    /// Samples of the training data.
+    pub samples: u64,
+    /// Hash over the training tokens.
+    pub data_hash: Hash,
+}
+
+/// A checkpoint somewhere, for people: a resume is chosen from what joining workers offer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Who wrote it.
+    pub worker: WorkerId,
+    /// What it wrote.
+    pub report: CheckpointReport,
+}
+
+impl State {
+    /// A run that nobody has joined yet.
+    #[must_use]
+    pub fn new(run: RunId, config: &RunConfig) -> Self {
+        Self {
+            run,
+            phase: Phase::Gathering,
+            drain: false,
+            sites: Vec::new(),
+            workers: BTreeMap::new(),
+            generation: None,
+            announced: Generation(0),
+            ledger: Ledger::new(config.round_schedule(), u64::from(config.train.batch)),
+            late: Late::default(),
+            facts: None,
+            totals: Totals::default(),
+            checkpoints: Vec::new(),
+        }
+    }
+
+    /// The first round that is not begun: the end of the run, or of the drain.
+    #[must_use]
+    pub fn until(&self) -> Option<Round> {
+        self.generation.as_ref().map(|generation| generation.until)
+    }
+}

@@ -1,0 +1,262 @@
+//! The run as people and other programs see it.
+
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_proto::control::message::Hash;
+use serde::{Deserialize, Serialize};
+
+use super::command::Severity;
+use super::machine::Run;
+use super::peer::{Peer, Standing};
+use super::progress::Totals;
+use super::state::Phase;
+
+/// What `GET /api/v1/status` answers. Numbers that are not known yet are null.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The run's id.
+    pub run: String,
+    /// Its name in `run.toml`.
+    pub name: String,
+    /// Where it is.
+    pub phase: Phase,
+    /// Whether it was asked to stop.
+    pub stopping: bool,
+    /// The generation that runs.
+    pub generation: Option<u64>,
+    /// Rounds that are applied everywhere.
+    pub round: u64,
+    /// Rounds of the run.
+    pub rounds: u64,
+    /// Steps in the rounds that are applied everywhere.
+    pub step: u64,
+    /// Steps of the run.
+    pub steps: u64,
+    /// Mean training loss of the newest round, nats a token.
+    pub loss: Option<f32>,
+    /// The newest validation loss, nats a token.
+    pub validation_loss: Option<f32>,
+    /// Tokens trained on, over all workers and the whole run.
+    pub tokens: u64,
+    /// Tokens per second over all workers, over the last interval.
+    pub tokens_per_s: Option<f64>,
+    /// Σ compute / (Σ compute + Σ wait) over the last interval: how near the run is to machines that need not communicate.
+    pub share_of_local_speed: Option<f64>,
+    /// Bytes sent between sites.
+    pub wan_bytes: u64,
+    /// What the same rounds would have sent as dense f32.
+    pub dense_bytes: u64,
+    /// `dense_bytes` / `wan_bytes`.
+    pub bytes_ratio: Option<f64>,
+    /// Seconds to the end at the present speed.
+    pub eta_s: Option<f64>,
+    /// Samples that count in rounds that are applied everywhere.
+    pub samples_counted: u64,
+    /// Samples that wait to be given out again.
+    pub samples_pending: u64,
+    /// Workers that have joined.
+    pub members: Vec<MemberStatus>,
+    /// The newest round that all members reported.
+    pub parity: Option<ParityStatus>,
+    /// The newest checkpoints, newest first.
+    pub checkpoints: Vec<CheckpointStatus>,
+    /// The last events, oldest first.
+    pub events: Vec<EventStatus>,
+    /// What a person should look at now.
+    pub problems: Vec<String>,
+}
+
+/// A worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Its number: `w3`.
+    pub id: String,
+    /// The name of its site.
+    pub site: String,
+    /// Host and device.
+    pub device: String,
+    /// `waiting`, `preparing`, `healing`, `ready`, `training`, `finished` or `awaited`.
+    pub state: String,
+    /// The step that it computes.
+    pub step: u64,
+    /// Its speed over the last interval.
+    pub tokens_per_s: Option<f64>,
+    /// Hash of its synchronised state after the last round it reported.
+    pub state_hash: Option<String>,
+    /// Seconds since it said something.
+    pub last_seen_s: f64,
+}
+
+/// Whether all members hold the same bits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParityStatus {
+    /// After which round.
+    pub round: u64,
+    /// The hash that counts.
+    pub hash: String,
+    /// Whether all have it.
+    pub equal: bool,
+}
+
+/// A checkpoint, or the failure to write one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointStatus {
+    /// Who wrote it.
+    pub worker: String,
+    /// The round that follows the ones it contains.
+    pub next_round: u64,
+    /// Where it is, on that worker's machine.
+    pub path: String,
+    /// Its state's hash.
+    pub state_hash: Option<String>,
+    /// Why it was not written.
+    pub error: Option<String>,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventStatus {
+    /// Unix time in milliseconds.
+    pub at_unix_ms: u64,
+    /// How much it matters.
+    pub severity: Severity,
+    /// Whom it concerns.
+    pub worker: Option<String>,
+    /// One sentence.
+    pub text: String,
+}
+
+impl Run {
+    /// The run as of its last event. `clock_started_unix_ms` is the Unix time at which the run's clock was zero.
+    #[must_use]
+    pub fn status(&self, clock_started_unix_ms: u64) -> Status {
+        let totals = self.state.totals;
+        let through = self.state.ledger.through();
+        let step = through.0.checked_sub(1).map_or(0, |last| self.schedule.steps_of(Round(last)).end);
+        let recent = self.recent();
+        let busy = recent.compute_s + recent.wait_s;
+        Status {
+            run: self.state.run.to_string(),
+            name: self.config.run.name.clone(),
+            phase: self.state.phase,
+            stopping: self.state.drain,
+            generation: self.state.generation.as_ref().map(|start| start.membership.generation.0),
+            round: through.0,
+            rounds: self.schedule.rounds(),
+            step,
+            steps: self.schedule.steps,
+            loss: self.summaries.latest().and_then(|summary| summary.loss),
+            validation_loss: self.summaries.validation_loss(),
+            tokens: totals.tokens,
+            tokens_per_s: self.sum_of_speeds(),
+            share_of_local_speed: (busy > 0.0).then(|| recent.compute_s / busy),
+            wan_bytes: totals.wan_bytes,
+            dense_bytes: totals.dense_bytes,
+            bytes_ratio: (totals.wan_bytes > 0).then(|| totals.dense_bytes as f64 / totals.wan_bytes as f64),
+            eta_s: self.eta_s(step),
+            samples_counted: self.state.ledger.counted().len(),
+            samples_pending: self.state.ledger.pending(),
+            members: self.peers.iter().map(|(&worker, peer)| self.member_status(worker, peer)).collect(),
+            parity: self.parity.latest().map(|verdict| ParityStatus {
+                round: verdict.round.0,
+                hash: hex(&verdict.hash),
+                equal: verdict.odd.is_empty(),
+            }),
+            checkpoints: self.checkpoint_statuses(),
+            events: self.event_statuses(clock_started_unix_ms),
+            problems: self.problems(),
+        }
+    }
+
+    fn checkpoint_statuses(&self) -> Vec<CheckpointStatus> {
+        let status = |checkpoint: &super::state::Checkpoint| CheckpointStatus {
+            worker: checkpoint.worker.to_string(),
+            next_round: checkpoint.report.next_round.0,
+            path: checkpoint.report.path.clone(),
+            state_hash: checkpoint.report.outcome.as_ref().ok().map(hex),
+            error: checkpoint.report.outcome.clone().err(),
+        };
+        self.state.checkpoints.iter().map(status).collect()
+    }
+
+    fn event_statuses(&self, clock_started_unix_ms: u64) -> Vec<EventStatus> {
+        let status = |notice: &super::command::Notice| EventStatus {
+            at_unix_ms: clock_started_unix_ms.saturating_add(notice.at_ms),
+            severity: notice.severity,
+            worker: notice.worker.map(|worker| worker.to_string()),
+            text: notice.text.clone(),
+        };
+        self.notices.iter().map(status).collect()
+    }
+
+    fn member_status(&self, worker: WorkerId, peer: &Peer) -> MemberStatus {
+        let state = match peer.standing {
+            Standing::Waiting => "waiting",
+            Standing::Preparing => "preparing",
+            Standing::Healing => "healing",
+            Standing::Ready => "ready",
+            Standing::Member if peer.is_awaited() => "awaited",
+            Standing::Member if peer.finished.is_some() => "finished",
+            Standing::Member => "training",
+        };
+        let tokens_per_s = peer.meter.recent().map(|(seconds, done)| done.tokens as f64 / seconds);
+        MemberStatus {
+            id: worker.to_string(),
+            site: self.state.sites.get(peer.known.site.0 as usize).cloned().unwrap_or_default(),
+            device: peer.known.device.clone(),
+            state: state.to_owned(),
+            step: peer.meter.latest().map_or(0, |heartbeat| heartbeat.step),
+            tokens_per_s,
+            state_hash: peer.state_hash.as_ref().map(hex),
+            last_seen_s: self.now.saturating_sub(peer.last_seen).as_secs_f64(),
+        }
+    }
+
+    fn recent(&self) -> Totals {
+        let mut sum = Totals::default();
+        for (_, done) in self.peers.values().filter_map(|peer| peer.meter.recent()) {
+            sum.compute_s += done.compute_s;
+            sum.wait_s += done.wait_s;
+        }
+        sum
+    }
+
+    fn sum_of_speeds(&self) -> Option<f64> {
+        let speeds = self.peers.values().filter_map(|peer| peer.meter.recent());
+        speeds.map(|(seconds, done)| done.tokens as f64 / seconds).reduce(|a, b| a + b)
+    }
+
+    fn eta_s(&self, step: u64) -> Option<f64> {
+        let end = self.state.until().map(|until| self.schedule.steps_of(until).start)?;
+        let members = self.peers.values().filter(|peer| peer.is_present_member());
+        let pace = members.filter_map(|peer| peer.meter.steps_per_s()).reduce(f64::min)?;
+        (pace > 0.0).then(|| end.saturating_sub(step) as f64 / pace)
+    }
+
+    /// What a person should look at now.
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let (here, wanted) = (self.peers.len(), self.config.run.workers);
+        if self.state.phase == Phase::Gathering && here < wanted as usize {
+            problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));
+        }
+        let awaited = self.peers.values().filter(|peer| peer.is_awaited()).count();
+        if awaited > 0 {
+            problems.push(format!("{awaited} members have not come back yet"));
+        }
+        if let Some(verdict) = self.parity.latest().filter(|verdict| !verdict.odd.is_empty()) {
+            problems.push(format!("parity was broken after {} by {:?}", verdict.round, verdict.odd));
+        }
+        if let Some(checkpoint) =
+            self.state.checkpoints.first().filter(|newest| newest.report.outcome.is_err())
+        {
+            problems.push(format!("{} could not write its newest checkpoint", checkpoint.worker));
+        }
+        problems
+    }
+}
+
+/// A hash as people compare it.
+#[must_use]
+pub fn hex(hash: &Hash) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,160 @@
+//! A new run, or the one that the state directory holds.
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::id::RunId;
+use longhaul_proto::control::{EnrolDesk, EnrolState};
+use longhaul_proto::identity::{Authority, AuthorityError};
+use ring::rand::{SecureRandom as _, SystemRandom};
+
+use crate::run::State;
+use crate::store::{API_TOKEN_FILE, Founding, Store, StoreError, read_small, write_private};
+
+/// A run that can go on.
+#[derive(Debug)]
+pub struct Founded {
+    /// Its durable state.
+    pub state: State,
+    /// Its authority and register.
+    pub desk: EnrolDesk,
+    /// What write calls to the HTTP API must show.
+    pub api_token: String,
+    /// Whether it was there before.
+    pub resumed: bool,
+}
+
+/// Why there is no run.
+#[derive(Debug, thiserror::Error)]
+pub enum FoundError {
+    /// The state directory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The certificate authority.
+    #[error("the run's certificate authority cannot be used: {0}")]
+    Authority(#[from] AuthorityError),
+    /// The system gives no random numbers.
+    #[error("the system gives no random numbers")]
+    NoRandomness,
+    /// The configuration cannot be written down.
+    #[error("a path in the configuration is not UTF-8: {0}")]
+    Config(#[from] toml::ser::Error),
+    /// The state directory belongs to another run.
+    #[error(
+        "the state directory {folder} holds a run with another configuration: {differences}. To go on with that run, undo the \
+         change; to begin another, give it another --state-dir"
+    )]
+    OtherConfig {
+        /// The state directory.
+        folder: String,
+        /// Key by key: what it was, and what it is.
+        differences: String,
+    },
+    /// The API's token file.
+    #[error("write {API_TOKEN_FILE} into the state directory: {0}")]
+    ApiToken(std::io::Error),
+}
+
+/// Takes up the run in the store, or founds one.
+///
+/// # Errors
+/// [`FoundError`]; a new run is written down completely or not at all.
+pub fn found(store: &Store, config: &RunConfig, now_unix_s: u64) -> Result<Founded, FoundError> {
+    let api_token = api_token(store)?;
+    let config_toml = config.to_toml()?;
+    if let Some(founding) = store.founding()? {
+        if founding.config != config_toml {
+            return Err(FoundError::OtherConfig {
+                folder: store.folder().display().to_string(),
+                differences: differences(&founding.config, &config_toml),
+            });
+        }
+        let authority = Authority::from_pem(&founding.authority)?;
+        let missing = || StoreError::Corrupt {
+            folder: store.folder().to_owned(),
+            what: "the run's state is missing".to_owned(),
+        };
+        let (state, enrolment) = store.load()?.ok_or_else(missing)?;
+        return Ok(Founded { state, desk: EnrolDesk::new(authority, enrolment), api_token, resumed: true });
+    }
+    let run = RunId(random()?);
+    let authority = Authority::create(run, now_unix_s)?;
+    let (state, enrolment) = (State::new(run, config), EnrolState::default());
+    store.found(&Founding { run, config: config_toml, authority: authority.to_pem() }, &state, &enrolment)?;
+    Ok(Founded { state, desk: EnrolDesk::new(authority, enrolment), api_token, resumed: false })
+}
+
+fn api_token(store: &Store) -> Result<String, FoundError> {
+    let path = store.folder().join(API_TOKEN_FILE);
+    if let Some(token) = read_small(&path).map_err(FoundError::ApiToken)?.filter(|token| !token.is_empty()) {
+        return Ok(token);
+    }
+    let token = random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    write_private(&path, &token).map_err(FoundError::ApiToken)?;
+    Ok(token)
+}
+
+fn random<const N: usize>() -> Result<[u8; N], FoundError> {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| FoundError::NoRandomness)?;
+    Ok(bytes)
+}
+
+/// The keys that differ between two configurations: `train.batch was 32 and is 64`.
+fn differences(before: &str, after: &str) -> String {
+    let (before, after) = (leaves(before), leaves(after));
+    let shown = |value: Option<&String>| value.cloned().unwrap_or_else(|| "unset".to_owned());
+    let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let differing = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
+    let all: Vec<String> = differing
+        .map(|key| format!("{key} was {} and is {}", shown(before.get(key)), shown(after.get(key))))
+        .collect();
+    all.join(", ")
+}
+
+fn leaves(text: &str) -> std::collections::BTreeMap<String, String> {
+    // Both texts were written by `RunConfig::to_toml`: tables of plain values.
+    let tables: toml::Table = toml::from_str(text).unwrap_or_default();
+    let mut leaves = std::collections::BTreeMap::new();
+    for (table, values) in &tables {
+        for (key, value) in values.as_table().into_iter().flatten() {
+            leaves.insert(format!("{table}.{key}"), value.to_string());
+        }
+    }
+    leaves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_900_000_000;
+
+    fn config(extra: &str) -> RunConfig {
+        RunConfig::parse(&include_str!("../../../examples/demo.toml").replace("batch = 32", extra)).unwrap()
+    }
+
+    #[test]
+    fn a_run_is_taken_up_with_its_authority_and_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let first = found(&store, &config("batch = 32"), NOW).unwrap();
+        let second = found(&store, &config("batch = 32"), NOW + 9).unwrap();
+        assert!(!first.resumed && second.resumed);
+        assert_eq!(first.state, second.state);
+        assert_eq!(first.api_token, second.api_token);
+        assert_eq!(first.desk.authority().fingerprint(), second.desk.authority().fingerprint());
+    }
+
+    #[test]
+    fn a_changed_configuration_is_refused_with_the_key_and_both_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        found(&store, &config("batch = 32"), NOW).unwrap();
+        let message = found(&store, &config("batch = 64"), NOW).unwrap_err().to_string();
+        assert!(
+            message.contains("train.batch was 32 and is 64") && message.contains("--state-dir"),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! What reaches the task that owns the run.
+
+use std::net::IpAddr;
+
+use longhaul_common::id::WorkerId;
+use longhaul_proto::control::message::{ToCoordinator, ToWorker};
+use longhaul_proto::control::{ControlSender, EnrolReply, EnrolRequest, Visitor};
+use longhaul_proto::identity::TokenId;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use crate::run::ConnectionId;
+
+/// Inputs that wait for the owner. When it is full, connections wait with reading, so that QUIC's flow control slows
+/// their workers down; nothing is lost.
+pub const INPUTS_MAX: usize = 1024;
+
+/// One input.
+#[derive(Debug)]
+pub enum Input {
+    /// A worker's control connection is ready.
+    Opened {
+        /// Its number.
+        connection: ConnectionId,
+        /// From its certificate.
+        worker: WorkerId,
+        /// Where it comes from.
+        address: IpAddr,
+        /// The way back.
+        sender: ControlSender<ToWorker>,
+        /// To close it.
+        quic: quinn::Connection,
+    },
+    /// A worker said something.
+    Message {
+        /// On which connection.
+        connection: ConnectionId,
+        /// What.
+        message: ToCoordinator,
+    },
+    /// A connection is gone.
+    Closed {
+        /// Which one.
+        connection: ConnectionId,
+    },
+    /// Somebody wants a certificate.
+    Enrol {
+        /// What it says.
+        request: EnrolRequest,
+        /// What its connection says.
+        visitor: Visitor,
+        /// The answer.
+        reply: oneshot::Sender<EnrolReply>,
+    },
+    /// A write call of the HTTP API.
+    Call(ApiCall),
+}
+
+/// What the HTTP API can change. An answer that nobody waits for any more is dropped.
+#[derive(Debug)]
+pub enum ApiCall {
+    /// End the run in an orderly way.
+    Stop(oneshot::Sender<()>),
+    /// Make a join token.
+    CreateToken {
+        /// How long it is good for, in seconds.
+        life_s: u64,
+        /// How many workers it lets in; none: any number.
+        uses: Option<u32>,
+        /// The token, or why there is none.
+        reply: oneshot::Sender<Result<NewToken, String>>,
+    },
+    /// List the join tokens.
+    ListTokens(oneshot::Sender<Vec<TokenStatus>>),
+    /// Take a join token back; who has enrolled with it stays. Answers whether there was one.
+    RevokeToken(TokenId, oneshot::Sender<bool>),
+}
+
+/// A join token that was just made: the only time that its secret is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewToken {
+    /// Its public name.
+    pub id: String,
+    /// What a worker needs.
+    pub token: String,
+    /// The whole command for a worker's machine.
+    pub command: String,
+    /// From this second on (Unix time) it is refused.
+    pub expires_at_unix_s: u64,
+    /// Workers that may enrol with it; null: any number.
+    pub uses_left: Option<u32>,
+}
+
+/// A join token without its secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenStatus {
+    /// Its public name.
+    pub id: String,
+    /// From this second on (Unix time) it is refused.
+    pub expires_at_unix_s: u64,
+    /// Workers that may still enrol with it; null: any number.
+    pub uses_left: Option<u32>,
+    /// Whether it was taken back.
+    pub revoked: bool,
+    /// Whether a worker could enrol with it now.
+    pub valid: bool,
+}

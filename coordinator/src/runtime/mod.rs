@@ -1,0 +1,17 @@
+//! Effects: clock, sockets, tasks, disk. It feeds the run with events and executes its commands.
+//!
+//! One task owns the run and the store ([`owner`]). Each connection has a task that reads ([`connection`]) and a bounded
+//! queue out; the queue in is bounded too, and fair: a connection has at most one message waiting in it.
+
+mod clock;
+mod connection;
+mod found;
+mod input;
+mod owner;
+mod serve;
+
+pub use clock::Clock;
+pub use found::{FoundError, Founded, found};
+pub use input::{ApiCall, INPUTS_MAX, Input, NewToken, TokenStatus};
+pub use owner::{Ended, Owner, OwnerError};
+pub use serve::{ServeError, Served, owner, serve};

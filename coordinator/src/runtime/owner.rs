@@ -1,0 +1,311 @@
+//! The task that owns the run, its register and its store. It never waits for a peer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longhaul_common::id::WorkerId;
+use longhaul_proto::control::message::ToWorker;
+use longhaul_proto::control::{
+    CloseCode, ControlSender, EnrolDesk, EnrolRefusal, EnrolReply, EnrolRequest, Visitor,
+};
+use longhaul_proto::identity::{Token, TokenRecord};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{JoinSet, block_in_place};
+use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
+
+use super::clock::Clock;
+use super::input::{ApiCall, Input, NewToken, TokenStatus};
+use crate::run::{Command, ConnectionId, Event, Notice, Phase, Record, Run, Severity, Status};
+use crate::store::{Store, StoreError};
+
+/// How often the published status is renewed, in milliseconds: often enough for a person and a scraper.
+const STATUS_INTERVAL_MS: u64 = 250;
+/// How long dismissed workers may take to hear it, in seconds.
+const FAREWELL_S: u64 = 5;
+/// Connections of joined workers: more than a run has, so that forgotten ones cannot pile up.
+const CONNECTIONS_MAX: usize = 16_384;
+
+/// Why the owner stopped, other than for the better.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnerError {
+    /// Nothing may be decided that cannot be written down.
+    #[error(
+        "{0}. Workers train on; start the coordinator again with the same --state-dir when that is mended"
+    )]
+    Store(#[from] StoreError),
+}
+
+/// Why the owner stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The run is finished.
+    Finished,
+    /// Somebody stopped the coordinator, and the run goes on without it.
+    Stopped,
+}
+
+/// The owner of the run.
+#[derive(Debug)]
+pub struct Owner {
+    /// The decisions.
+    pub run: Run,
+    /// The register.
+    pub desk: EnrolDesk,
+    /// The disk.
+    pub store: Store,
+    /// The time.
+    pub clock: Clock,
+    /// What workers are told to dial, in `worker join` lines.
+    pub advertised: String,
+    /// For the HTTP API.
+    pub status: watch::Sender<Arc<Status>>,
+    /// Whether to stay when the run is finished.
+    pub stay: bool,
+    /// The open connections.
+    pub open: BTreeMap<ConnectionId, Open>,
+    /// Connections that are being closed.
+    pub farewells: JoinSet<()>,
+}
+
+/// An open control connection.
+#[derive(Debug)]
+pub struct Open {
+    worker: WorkerId,
+    sender: ControlSender<ToWorker>,
+    quic: quinn::Connection,
+}
+
+impl Owner {
+    /// Runs until the run is finished or `stop` resolves.
+    ///
+    /// # Errors
+    /// When the store cannot be written: the coordinator must not decide what it would forget.
+    pub async fn own(
+        mut self,
+        mut inputs: mpsc::Receiver<Input>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Ended, OwnerError> {
+        let mut stop = std::pin::pin!(stop);
+        let mut publish = interval(Duration::from_millis(STATUS_INTERVAL_MS));
+        publish.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.step(Event::Timer)?;
+        let ended = loop {
+            if self.run.state().phase == Phase::Finished && !self.stay {
+                break Ended::Finished;
+            }
+            let timeout = self.run.next_timeout().map(|at| self.clock.at(at));
+            tokio::select! {
+                () = &mut stop => break Ended::Stopped,
+                input = inputs.recv() => match input {
+                    Some(input) => self.take(input)?,
+                    None => break Ended::Stopped,
+                },
+                () = async { sleep_until(timeout.unwrap_or_else(|| self.clock.at(Duration::MAX / 4))).await },
+                    if timeout.is_some() => self.step(Event::Timer)?,
+                _ = publish.tick() => self.publish(),
+                Some(_) = self.farewells.join_next() => {}
+            }
+        };
+        self.publish();
+        self.part(ended).await;
+        Ok(ended)
+    }
+
+    /// Lets everybody hear the last words.
+    async fn part(mut self, ended: Ended) {
+        let reason = match ended {
+            Ended::Finished => "the run is finished",
+            Ended::Stopped => "the coordinator stops; train on, it will be back",
+        };
+        for connection in self.open.keys().copied().collect::<Vec<_>>() {
+            self.close(connection, reason);
+        }
+        // Who does not listen by then is left behind.
+        let _ = timeout(Duration::from_secs(FAREWELL_S), async {
+            while self.farewells.join_next().await.is_some() {}
+        })
+        .await;
+    }
+
+    fn take(&mut self, input: Input) -> Result<(), OwnerError> {
+        match input {
+            Input::Opened { connection, worker, address, sender, quic } => {
+                if !self.desk.is_welcome(worker) {
+                    CloseCode::Stranger.close(&quic, "this worker was revoked, or is not registered here");
+                    return Ok(());
+                }
+                if self.open.len() >= CONNECTIONS_MAX {
+                    CloseCode::TooSlow.close(&quic, "too many connections; try again later");
+                    return Ok(());
+                }
+                self.open.insert(connection, Open { worker, sender, quic });
+                self.step(Event::Opened { connection, worker, address })
+            }
+            Input::Message { connection, message } => self.step(Event::Message { connection, message }),
+            Input::Closed { connection } => {
+                self.open.remove(&connection);
+                self.step(Event::Closed { connection })
+            }
+            Input::Enrol { request, visitor, reply } => self.enrol(&request, &visitor, reply),
+            Input::Call(call) => self.call(call),
+        }
+    }
+
+    fn step(&mut self, event: Event) -> Result<(), OwnerError> {
+        let before = self.run.state().phase;
+        for command in self.run.handle(self.clock.now(), event) {
+            match command {
+                Command::Send { connection, message } => self.send(connection, &message),
+                Command::Close { connection, reason } => self.close(connection, &reason),
+                Command::Persist(Record::State(state)) => block_in_place(|| self.store.put_state(&state))?,
+                Command::Persist(Record::Round(summary)) => {
+                    block_in_place(|| self.store.push_round(&summary))?
+                }
+                Command::Report(notice) => log(&notice),
+            }
+        }
+        if self.run.state().phase != before {
+            self.publish();
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, connection: ConnectionId, message: &ToWorker) {
+        let Some(open) = self.open.get(&connection) else { return };
+        // A connection that fails here is closed, which its reader reports as an event.
+        if let Err(error) = open.sender.send(message) {
+            tracing::warn!(worker = %open.worker, %error, "cannot send to a worker");
+            CloseCode::TooSlow.close(&open.quic, &error.to_string());
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionId, reason: &str) {
+        let Some(Open { sender, quic, .. }) = self.open.remove(&connection) else { return };
+        let reason = reason.to_owned();
+        self.farewells.spawn(async move {
+            sender.finish().await;
+            CloseCode::Done.close(&quic, &reason);
+        });
+    }
+
+    fn publish(&self) {
+        self.status.send_replace(Arc::new(self.run.status(self.clock.started_unix_ms())));
+    }
+
+    fn enrol(
+        &mut self,
+        request: &EnrolRequest,
+        visitor: &Visitor,
+        reply: oneshot::Sender<EnrolReply>,
+    ) -> Result<(), OwnerError> {
+        let decision = self.desk.decide(request, visitor, self.clock.unix_s());
+        match &decision {
+            EnrolReply::Admitted { .. } => {
+                block_in_place(|| self.store.put_enrolment(self.desk.state()))?;
+                tracing::info!(site = %request.site, "a worker enrolled");
+            }
+            EnrolReply::Refused(refusal) => log_refusal(refusal),
+        }
+        // The applicant may have hung up.
+        let _ = reply.send(decision);
+        Ok(())
+    }
+
+    fn call(&mut self, call: ApiCall) -> Result<(), OwnerError> {
+        match call {
+            ApiCall::Stop(reply) => {
+                self.step(Event::Drain)?;
+                self.publish();
+                let _ = reply.send(());
+            }
+            ApiCall::CreateToken { life_s, uses, reply } => {
+                let created = self.create_token(life_s, uses)?;
+                let _ = reply.send(created);
+            }
+            ApiCall::ListTokens(reply) => {
+                let now = self.clock.unix_s();
+                let _ = reply.send(self.desk.tokens().map(|record| token_status(record, now)).collect());
+            }
+            ApiCall::RevokeToken(id, reply) => {
+                let known = self.desk.revoke_token(id);
+                if known {
+                    block_in_place(|| self.store.put_enrolment(self.desk.state()))?;
+                }
+                let _ = reply.send(known);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a join token and writes it down.
+    ///
+    /// # Errors
+    /// The store's; inside, why there is no token.
+    pub fn create_token(
+        &mut self,
+        life_s: u64,
+        uses: Option<u32>,
+    ) -> Result<Result<NewToken, String>, OwnerError> {
+        let now = self.clock.unix_s();
+        let token = match Token::create(self.desk.authority().fingerprint()) {
+            Ok(token) => token,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let expires_at_unix_s = now.saturating_add(life_s);
+        if let Err(error) = self.desk.add_token(TokenRecord::new(&token, expires_at_unix_s, uses), now) {
+            return Ok(Err(error.to_string()));
+        }
+        block_in_place(|| self.store.put_enrolment(self.desk.state()))?;
+        Ok(Ok(self.describe(&token, expires_at_unix_s, uses)))
+    }
+
+    /// A token that is still good for at least `life_s`, if there is one: a restarted coordinator prints it again.
+    #[must_use]
+    pub fn reusable_token(&self, life_s: u64) -> Option<NewToken> {
+        let good_until = self.clock.unix_s().saturating_add(life_s);
+        let good =
+            |record: &&TokenRecord| token_status(record, good_until).valid && record.uses_left.is_none();
+        let record = self.desk.tokens().filter(good).max_by_key(|record| record.expires_at_unix_s)?;
+        let authority = self.desk.authority().fingerprint();
+        let token = Token { id: record.id, secret: record.secret.clone(), authority };
+        Some(self.describe(&token, record.expires_at_unix_s, record.uses_left))
+    }
+
+    fn describe(&self, token: &Token, expires_at_unix_s: u64, uses_left: Option<u32>) -> NewToken {
+        NewToken {
+            id: token.id.to_string(),
+            command: format!("worker join {} --token {token}", self.advertised),
+            token: token.to_string(),
+            expires_at_unix_s,
+            uses_left,
+        }
+    }
+}
+
+fn token_status(record: &TokenRecord, now_unix_s: u64) -> TokenStatus {
+    TokenStatus {
+        id: record.id.to_string(),
+        expires_at_unix_s: record.expires_at_unix_s,
+        uses_left: record.uses_left,
+        revoked: record.revoked,
+        valid: !record.revoked && now_unix_s < record.expires_at_unix_s && record.uses_left != Some(0),
+    }
+}
+
+fn log(notice: &Notice) {
+    let Notice { severity, worker, text, .. } = notice;
+    let text = match worker {
+        Some(worker) => format!("{worker} {text}"),
+        None => text.clone(),
+    };
+    match severity {
+        Severity::Info => tracing::info!("{text}"),
+        Severity::Warning => tracing::warn!("{text}"),
+        Severity::Error => tracing::error!("{text}"),
+    }
+}
+
+fn log_refusal(refusal: &EnrolRefusal) {
+    tracing::warn!(reason = %refusal, "refused to enrol a worker");
+}

@@ -1,0 +1,210 @@
+//! The coordinator's sockets: QUIC for workers, HTTP for people.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use longhaul_proto::control::{CloseCode, Door};
+use longhaul_proto::identity::{Authority, TlsError, coordinator_server};
+use longhaul_proto::transport::{BindError, EndpointError, bind_udp, endpoint, transport_config};
+use quinn::Endpoint;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::clock::Clock;
+use super::connection::Reception;
+use super::input::INPUTS_MAX;
+use super::owner::{Ended, Owner, OwnerError};
+use crate::http::{Api, router};
+
+/// How often the coordinator's own certificate is renewed, in seconds: well within its life.
+const CERTIFICATE_INTERVAL_S: u64 = 3600;
+/// How long pollers can still read that the run is finished, in milliseconds.
+const LINGER_MS: u64 = 1500;
+/// How long open HTTP requests may take after that, in seconds.
+const HTTP_SHUTDOWN_S: u64 = 2;
+
+/// Why the coordinator does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The workers' port.
+    #[error("{0}: choose another with --listen, or stop what uses it")]
+    Bind(#[from] BindError),
+    /// The HTTP port.
+    #[error(
+        "the HTTP API cannot listen on {address} ({source}): choose another with --http, or stop what uses it"
+    )]
+    Http {
+        /// Where.
+        address: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// TLS.
+    #[error("set up TLS: {0}")]
+    Tls(#[from] TlsError),
+    /// QUIC.
+    #[error("{0}")]
+    Endpoint(#[from] EndpointError),
+    /// The owner's.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+}
+
+/// Bound sockets, before anything is served: so that a port in use is noticed before anything is printed.
+#[derive(Debug)]
+pub struct Served {
+    endpoint: Endpoint,
+    http: TcpListener,
+    door: Door,
+    /// Where workers connect.
+    pub listen: SocketAddr,
+    /// Where the HTTP API listens.
+    pub http_address: SocketAddr,
+}
+
+impl Served {
+    /// Binds both sockets. Call it within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`ServeError`] names the port and what to do.
+    pub async fn bind(
+        listen: SocketAddr,
+        http_address: SocketAddr,
+        authority: &Authority,
+        now_unix_s: u64,
+    ) -> Result<Self, ServeError> {
+        let (socket, _) = bind_udp(listen)?;
+        let endpoint = endpoint(socket, None)?;
+        let door = Door::new(authority.run());
+        endpoint.set_server_config(Some(server_config(authority, &door, now_unix_s)?));
+        let failed = |source| ServeError::Http { address: http_address, source };
+        let http = TcpListener::bind(http_address).await.map_err(failed)?;
+        let listen = endpoint.local_addr().unwrap_or(listen);
+        let http_address = http.local_addr().map_err(failed)?;
+        Ok(Self { endpoint, http, door, listen, http_address })
+    }
+}
+
+fn server_config(
+    authority: &Authority,
+    door: &Door,
+    now_unix_s: u64,
+) -> Result<quinn::ServerConfig, TlsError> {
+    let mut config = quinn::ServerConfig::with_crypto(coordinator_server(authority, now_unix_s)?);
+    let mut transport = transport_config();
+    door.limit(&mut transport);
+    config.transport_config(Arc::new(transport));
+    Ok(config)
+}
+
+/// Serves until the run is finished or `stop` resolves.
+///
+/// # Errors
+/// [`ServeError`]
+pub async fn serve(
+    served: Served,
+    owner: Owner,
+    api_token: String,
+    stop: impl Future<Output = ()>,
+) -> Result<Ended, ServeError> {
+    let Served { endpoint, http, door, http_address, .. } = served;
+    let (inputs, queue) = mpsc::channel(INPUTS_MAX);
+    let api = Api::new(owner.status.subscribe(), inputs.clone(), api_token, http_address.ip().is_loopback());
+    let (http_stop, stopped) = watch::channel(false);
+    let serving = tokio::spawn(serve_http(http, api, stopped));
+    let reception = Reception { door: door.clone(), inputs, numbers: Arc::new(AtomicU64::new(0)) };
+    let accepting = AbortOnDrop(tokio::spawn(accept(endpoint.clone(), reception)).abort_handle());
+    let authority = Authority::from_pem(&owner.desk.authority().to_pem()).ok();
+    let renewing =
+        AbortOnDrop(tokio::spawn(renew(endpoint.clone(), door, authority, owner.clock)).abort_handle());
+
+    let ended = owner.own(queue, stop).await;
+    drop((accepting, renewing));
+    endpoint.close(CloseCode::Done.into(), b"the coordinator stops");
+    if matches!(ended, Ok(Ended::Finished)) {
+        tokio::time::sleep(Duration::from_millis(LINGER_MS)).await;
+    }
+    http_stop.send_replace(true);
+    // Both are courtesies to peers that may be gone.
+    let _ = timeout(Duration::from_secs(HTTP_SHUTDOWN_S), serving).await;
+    let _ = timeout(Duration::from_secs(HTTP_SHUTDOWN_S), endpoint.wait_idle()).await;
+    Ok(ended?)
+}
+
+async fn serve_http(listener: TcpListener, api: Api, mut stopped: watch::Receiver<bool>) {
+    let stop = async move {
+        // The sender lives as long as the coordinator does.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    };
+    if let Err(error) = axum::serve(listener, router(api)).with_graceful_shutdown(stop).await {
+        tracing::error!(%error, "the HTTP API stopped");
+    }
+}
+
+async fn accept(endpoint: Endpoint, reception: Reception) {
+    // The door bounds how many strangers are inside, the owner how many workers.
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            incoming = endpoint.accept() => match incoming {
+                Some(incoming) => {
+                    tasks.spawn(reception.clone().receive(incoming));
+                }
+                None => return,
+            },
+            Some(_) = tasks.join_next() => {}
+        }
+    }
+}
+
+/// Keeps the coordinator's own certificate fresh.
+async fn renew(endpoint: Endpoint, door: Door, authority: Option<Authority>, clock: Clock) {
+    let Some(authority) = authority else { return };
+    let mut due = interval(Duration::from_secs(CERTIFICATE_INTERVAL_S));
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    due.tick().await;
+    loop {
+        due.tick().await;
+        match server_config(&authority, &door, clock.unix_s()) {
+            Ok(config) => endpoint.set_server_config(Some(config)),
+            Err(error) => tracing::error!(%error, "cannot renew the coordinator's certificate"),
+        }
+    }
+}
+
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// An owner with nothing open yet.
+#[must_use]
+pub fn owner(
+    run: crate::run::Run,
+    desk: longhaul_proto::control::EnrolDesk,
+    store: crate::store::Store,
+    clock: Clock,
+    advertised: String,
+    stay: bool,
+) -> Owner {
+    let (status, _) = watch::channel(Arc::new(run.status(clock.started_unix_ms())));
+    Owner {
+        run,
+        desk,
+        store,
+        clock,
+        advertised,
+        status,
+        stay,
+        open: BTreeMap::new(),
+        farewells: JoinSet::new(),
+    }
+}

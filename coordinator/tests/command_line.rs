@@ -1,0 +1,208 @@
+//! The `coordinator` binary as a person uses it: real processes, real ports.
+
+mod running;
+
+use running::{CONFIG, Site, coordinator, failure, read};
+
+#[test]
+fn up_prints_the_line_to_paste_and_serves_the_status() {
+    let site = Site::new();
+    let token_file = site.folder.path().join("token");
+    let running =
+        site.start(&["--advertise", "head.example.org:4800", "--token-file", token_file.to_str().unwrap()]);
+    let token = running.join_line.strip_prefix("worker join head.example.org:4800 --token lh1.").unwrap();
+    assert_eq!(read(&token_file), format!("lh1.{token}"));
+    let status = site.status();
+    assert_eq!(status["phase"], "gathering");
+    assert_eq!((status["steps"].as_u64(), status["rounds"].as_u64()), (Some(6), Some(3)));
+    assert!(status["problems"][0].as_str().unwrap().contains("0 of 2 workers have joined"));
+    let page = site.told(&["status"]);
+    assert!(page.contains("tested") && page.contains("gathering"), "{page}");
+}
+
+#[test]
+fn a_killed_coordinator_goes_on_with_the_same_authority_and_tokens() {
+    let site = Site::new();
+    let advertise = ["--advertise", "head:4800"];
+    let first = site.start(&advertise);
+    let (line, run) = (first.join_line.clone(), site.status()["run"].clone());
+    first.kill();
+    let second = site.start(&advertise);
+    // The token holds the authority's fingerprint.
+    assert_eq!(second.join_line, line);
+    assert_eq!(site.status()["run"], run);
+}
+
+#[test]
+fn tokens_are_made_listed_and_revoked() {
+    let site = Site::new();
+    let _running = site.start(&[]);
+    let line = site.told(&["token", "create", "--life", "30m", "--uses", "3"]);
+    assert!(line.starts_with("worker join 127.0.0.1:") && line.contains("--token lh1."), "{line}");
+    let list = site.told(&["token", "list"]);
+    let row = list.lines().find(|row| row.split_whitespace().nth(1) == Some("3")).unwrap();
+    assert!(row.ends_with("valid"), "{row}");
+    let id = row.split_whitespace().next().unwrap();
+    site.told(&["token", "revoke", id]);
+    let list = site.told(&["token", "list"]);
+    assert!(list.lines().any(|row| row.starts_with(id) && row.ends_with("revoked")), "{list}");
+    let unknown = site.ask(&["token", "revoke", "0000000000000000"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("there is no such token"));
+}
+
+#[test]
+fn stop_ends_the_run_and_the_coordinator_with_it() {
+    let site = Site::new();
+    let running = site.start(&[]);
+    site.told(&["stop", "--wait"]);
+    let (code, said) = running.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("run tested is finished"), "{said}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_stops_the_coordinator_and_not_the_run() {
+    let site = Site::new();
+    let running = site.start(&["--advertise", "head:4800"]);
+    let line = running.join_line.clone();
+    running.terminate();
+    let (code, said) = running.end();
+    assert_eq!(code, Some(0));
+    assert!(said.contains("`coordinator stop` ends the run") && said.contains("--state-dir"), "{said}");
+    assert_eq!(site.start(&["--advertise", "head:4800"]).join_line, line);
+}
+
+#[test]
+fn the_effective_configuration_can_be_printed_and_used() {
+    let site = Site::new();
+    let printed = site.up(&["--print-config"]).output().unwrap();
+    let again = Site::with_config(&String::from_utf8(printed.stdout.clone()).unwrap());
+    assert_eq!(again.up(&["--print-config"]).output().unwrap().stdout, printed.stdout);
+    assert!(!site.state_dir().exists(), "printing changes nothing");
+}
+
+#[test]
+fn a_wrong_configuration_is_refused_with_key_and_remedy() {
+    let site = Site::with_config(&CONFIG.replace("batch = 4", "batch = 5"));
+    let (code, said) = failure(&mut site.up(&[]));
+    assert_eq!(code, 2);
+    assert!(said.contains("train.batch = 5") && said.contains("the nearest is 6"), "{said}");
+    let site = Site::with_config(&CONFIG.replace("every", "evry"));
+    let (code, said) = failure(&mut site.up(&[]));
+    assert_eq!(code, 2);
+    assert!(said.contains("did you mean `every`"), "{said}");
+    let (code, said) = failure(coordinator().args(["up", "--config", "nowhere.toml"]));
+    assert_eq!(code, 2);
+    assert!(said.contains("nowhere.toml"), "{said}");
+}
+
+#[test]
+fn a_changed_configuration_is_refused_with_what_changed() {
+    let site = Site::new();
+    site.start(&[]).kill();
+    std::fs::write(site.folder.path().join("run.toml"), CONFIG.replace("steps = 6", "steps = 8")).unwrap();
+    let (code, said) = failure(&mut site.up(&[]));
+    assert_eq!(code, 2);
+    assert!(said.contains("run.steps was 6 and is 8") && said.contains("another --state-dir"), "{said}");
+}
+
+#[test]
+fn what_is_in_use_is_named() {
+    let site = Site::new();
+    let _running = site.start(&[]);
+    let (code, said) = failure(&mut site.up(&[]));
+    assert_eq!(code, 1);
+    assert!(said.contains("in use by another coordinator"), "{said}");
+
+    let other = Site::new();
+    let http = site.http_address();
+    let (code, said) =
+        failure(coordinator().args(up_args(&other)).args(["--listen", "127.0.0.1:0", "--http", &http]));
+    assert_eq!(code, 1);
+    assert!(said.contains("choose another with --http"), "{said}");
+
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    let third = Site::new();
+    let (code, said) =
+        failure(coordinator().args(up_args(&third)).args(["--listen", &listen, "--http", "127.0.0.1:0"]));
+    assert_eq!(code, 1);
+    assert!(said.contains("choose another with --listen"), "{said}");
+}
+
+fn up_args(site: &Site) -> Vec<String> {
+    let path = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
+    let (config, state) = (path(site.folder.path().join("run.toml")), path(site.state_dir()));
+    ["up", "--config", &config, "--state-dir", &state].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn a_damaged_state_directory_is_named_with_a_remedy() {
+    let site = Site::new();
+    std::fs::create_dir(site.state_dir()).unwrap();
+    std::fs::write(site.state_dir().join("coordinator.redb"), vec![7; 10_000]).unwrap();
+    let (code, said) = failure(&mut site.up(&[]));
+    assert_eq!(code, 1);
+    assert!(said.contains("is damaged") && said.contains("backup"), "{said}");
+}
+
+#[test]
+fn without_a_coordinator_the_command_line_says_what_to_do() {
+    let site = Site::new();
+    let output = site.ask(&["status"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("name its --state-dir"));
+    site.start(&[]).kill();
+    let output = site.ask(&["status"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is it running? `coordinator up` starts it"));
+}
+
+#[test]
+fn the_http_api_guards_what_changes_something() {
+    let site = Site::new();
+    let _running = site.start(&[]);
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let url = |path: &str| format!("http://{}{path}", site.http_address());
+    for path in ["/healthz", "/readyz", "/metrics", "/api/v1/status"] {
+        assert_eq!(agent.get(url(path)).call().unwrap().status(), 200, "{path}");
+    }
+    let metrics = agent.get(url("/metrics")).call().unwrap().body_mut().read_to_string().unwrap();
+    for line in
+        ["longhaul_phase{phase=\"gathering\"} 1.0", "longhaul_steps 6.0", "longhaul_wan_bytes_total 0"]
+    {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    assert_eq!(agent.post(url("/api/v1/stop")).send_empty().unwrap().status(), 401);
+    assert_eq!(agent.get(url("/api/v1/tokens")).call().unwrap().status(), 401);
+    let wrong = agent.post(url("/api/v1/stop")).header("Authorization", "Bearer guess");
+    assert_eq!(wrong.send_empty().unwrap().status(), 401);
+    let rebound = agent.get(url("/api/v1/status")).header("Host", "evil.example.org");
+    assert_eq!(rebound.call().unwrap().status(), 403);
+    assert_eq!(agent.get(url("/nothing")).call().unwrap().status(), 404);
+
+    let token = read(&site.state_dir().join("api-token"));
+    let bad = agent.post(url("/api/v1/tokens")).header("Authorization", format!("Bearer {token}"));
+    assert_eq!(bad.send("{\"uses\": 0}").unwrap().status(), 400);
+    assert_eq!(site.status()["phase"], "gathering");
+}
+
+#[test]
+fn elsewhere_than_on_loopback_reading_needs_the_token_too() {
+    let site = Site::new();
+    let mut up = coordinator();
+    up.args(up_args(&site)).args(["--listen", "127.0.0.1:0", "--http", "0.0.0.0:0"]);
+    up.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+    let mut child = up.spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let url = |path: &str| format!("http://{}{path}", site.http_address());
+    assert_eq!(agent.get(url("/healthz")).call().unwrap().status(), 200);
+    assert_eq!(agent.get(url("/api/v1/status")).call().unwrap().status(), 401);
+    assert_eq!(site.status()["phase"], "gathering", "the command line finds the token");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
