@@ -47,7 +47,7 @@ pub(super) fn unreachable(address: SocketAddr, error: &ProbeError, knock: Option
         (ProbeError::Silent, Some(Knock::Closed)) => Finding::fail(
             "udp",
             format!("{ip} is there, but nothing listens on its UDP port {port}"),
-            format!("start `coordinator up` there, or correct the port; {CHECK_ADDRESS}"),
+            "start `coordinator up` there, or correct the port: it prints the one to use",
         ),
         (ProbeError::Silent, Some(Knock::Answer)) => Finding::fail(
             "udp",

@@ -64,16 +64,16 @@ pub(super) fn device(name: &str) -> Finding {
         ),
         Ok(()) => {
             let cards = if cards.is_empty() { String::new() } else { format!(" ({})", cards.join(", ")) };
-            Finding::fine("device", format!("{}; there is {there}{cards}", name_of(device)))
+            Finding::fine("device", format!("{}; libtorch finds {there}{cards}", name_of(device)))
         }
     }
 }
 
 fn what_there_is(gpus: usize) -> String {
     match gpus {
-        0 => "cpu".to_owned(),
-        1 => "cpu, cuda:0".to_owned(),
-        _ => format!("cpu, cuda:0 to cuda:{}", gpus - 1),
+        0 => "no GPU".to_owned(),
+        1 => "cuda:0".to_owned(),
+        _ => format!("cuda:0 to cuda:{}", gpus - 1),
     }
 }
 
