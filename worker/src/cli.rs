@@ -79,9 +79,15 @@ pub struct JoinArgs {
 pub struct DoctorArgs {
     /// Where the coordinator listens (UDP): HOST:PORT.
     pub coordinator: String,
+    /// A join token: the doctor then says, too, whether that coordinator made it. It is not used up.
+    #[arg(long, env = "LONGHAUL_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
     /// `auto`, `cpu`, or `cuda:N`.
     #[arg(long, default_value = "auto")]
     pub device: String,
+    /// The cache folder that `worker join` would be given.
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
 }
 
 /// `worker sample`

@@ -5,6 +5,7 @@ pub mod agent;
 pub mod checkpoint;
 pub mod cli;
 pub mod data;
+pub mod doctor;
 pub mod engine;
 pub mod models;
 pub mod network;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use longhaul_worker::cli::{Cli, Command, LogFormat};
-use longhaul_worker::{agent, sample};
+use longhaul_worker::{agent, doctor, sample};
 use tracing_subscriber::EnvFilter;
 
 /// Threads for sockets and timers; the device and the synchroniser have threads of their own.
@@ -29,7 +29,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         .build()?;
     match command {
         Command::Join(args) => runtime.block_on(agent::join(args)),
-        Command::Doctor(_) => anyhow::bail!("not here"),
+        Command::Doctor(args) => runtime.block_on(doctor::doctor(args)),
         Command::Sample(args) => sample::sample(&args),
     }
 }

@@ -96,23 +96,29 @@ async fn begin<S: ControlMessage, R: ControlMessage>(
     mut sink: SendStream,
     mut source: RecvStream,
 ) -> Result<(ControlSender<S>, ControlReceiver<R>), ControlError> {
-    if let Err(error) = hello::exchange(Hello::ours(), &mut sink, &mut source).await {
-        let code = match error {
-            HelloError::Version { .. } => CloseCode::Version,
-            _ => CloseCode::Protocol,
-        };
-        // The peer should read this side's hello before the close overtakes it.
-        farewell(&mut sink).await;
-        let closed = connection.close_reason();
-        code.close(connection, &error.to_string());
-        return Err(match (error, closed) {
-            (HelloError::Stream(_), Some(reason)) => reason.into(),
-            (error, _) => error.into(),
-        });
-    }
+    let peer = match hello::exchange(Hello::ours(), &mut sink, &mut source).await {
+        Ok(peer) => peer,
+        Err(error) => return Err(part(connection, sink, error).await),
+    };
     let frames = FrameReader::new(source, R::BYTES_MAX);
-    let receiver = ControlReceiver { connection: connection.clone(), frames, message: PhantomData };
+    let receiver = ControlReceiver { connection: connection.clone(), peer, frames, message: PhantomData };
     Ok((ControlSender::spawn(connection.clone(), sink), receiver))
+}
+
+/// Hangs up on a peer with which no conversation came about. Why, as far as this side can say.
+async fn part(connection: &Connection, mut sink: SendStream, error: HelloError) -> ControlError {
+    let code = match error {
+        HelloError::Version { .. } => CloseCode::Version,
+        _ => CloseCode::Protocol,
+    };
+    // The peer should read this side's hello before the close overtakes it.
+    farewell(&mut sink).await;
+    let closed = connection.close_reason();
+    code.close(connection, &error.to_string());
+    match (error, closed) {
+        (HelloError::Stream(_), Some(reason)) => reason.into(),
+        (error, _) => error.into(),
+    }
 }
 
 /// Ends a stream and waits until the peer has all of it, but not for ever.
@@ -197,11 +203,18 @@ async fn write(mut sink: SendStream, mut queued: mpsc::Receiver<Bytes>, queued_b
 #[derive(Debug)]
 pub struct ControlReceiver<T> {
     connection: Connection,
+    peer: Hello,
     frames: FrameReader<RecvStream>,
     message: PhantomData<fn() -> T>,
 }
 
 impl<T: ControlMessage> ControlReceiver<T> {
+    /// What the peer said of itself.
+    #[must_use]
+    pub fn peer(&self) -> &Hello {
+        &self.peer
+    }
+
     /// The next message. None: the peer has ended the conversation. May stand in a `select!`: it can be dropped at any
     /// await without losing a byte.
     ///

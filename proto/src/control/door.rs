@@ -8,7 +8,7 @@ use quinn::{Connection, ConnectionError, Incoming, TransportConfig, VarInt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use super::{CloseCode, ENROL_DEADLINE};
+use super::{CloseCode, ENROL_DEADLINE, PROBE_UPLOADS_MAX};
 use crate::identity::{ALPN_ENROL, PeerError, peer_worker};
 
 /// Connections of peers that have not shown who they are, handshakes included. With [`STRANGER_WINDOW_BYTES`] they hold
@@ -25,6 +25,7 @@ pub const STRANGER_WINDOW_BYTES: u32 = 256 << 10;
 pub struct Door {
     run: RunId,
     strangers: Arc<Semaphore>,
+    uploads: Arc<Semaphore>,
 }
 
 /// Somebody who came through the door.
@@ -37,11 +38,11 @@ pub enum Guest {
         /// The connection; [`super::accept`] comes next.
         connection: Connection,
     },
-    /// To enrol: [`super::serve_enrol`] comes next.
+    /// To enrol, or to probe: [`super::serve_enrol`] comes next.
     Applicant(Applicant),
 }
 
-/// A connection on which one request to enrol may be made.
+/// A connection on which one request to enrol may be made, or a probe.
 #[derive(Debug)]
 pub struct Applicant {
     pub(super) connection: Connection,
@@ -49,6 +50,8 @@ pub struct Applicant {
     pub(super) worker: Option<WorkerId>,
     /// When the connection is closed, wherever the conversation is.
     pub(super) deadline: Instant,
+    /// Where a probe's upload takes its place.
+    pub(super) uploads: Arc<Semaphore>,
     /// Its place among the strangers.
     pub(super) _place: OwnedSemaphorePermit,
 }
@@ -77,10 +80,15 @@ impl Door {
     /// The door of a run's coordinator.
     #[must_use]
     pub fn new(run: RunId) -> Self {
-        Self { run, strangers: Arc::new(Semaphore::new(UNAUTHENTICATED_CONNECTIONS_MAX)) }
+        Self {
+            run,
+            strangers: Arc::new(Semaphore::new(UNAUTHENTICATED_CONNECTIONS_MAX)),
+            uploads: Arc::new(Semaphore::new(PROBE_UPLOADS_MAX)),
+        }
     }
 
     /// Bounds what peers of the coordinator may make it hold: one stream, and [`STRANGER_WINDOW_BYTES`] on it.
+    /// [`super::serve_enrol`] gives a probe's upload more for as long as it lasts.
     pub fn limit(&self, transport: &mut TransportConfig) {
         transport
             .max_concurrent_bidi_streams(VarInt::from_u32(1))
@@ -118,6 +126,7 @@ impl Door {
                 connection,
                 worker: worker.ok(),
                 deadline,
+                uploads: self.uploads.clone(),
                 _place: place,
             }));
         }

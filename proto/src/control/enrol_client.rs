@@ -9,16 +9,13 @@ use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 
 use super::{
-    CloseCode, ControlError, ENROL_DEADLINE, EnrolRefusal, EnrolReply, EnrolRequest, Grounds, HelloError,
-    open,
+    CloseCode, ControlError, ENROL_DEADLINE, EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds,
+    HelloError, ToDesk, open,
 };
 use crate::identity::{
-    AuthorityError, COORDINATOR_OF_ANY_RUN, Exporter, ExporterError, Fingerprint, Identity, IdentityError,
-    PeerName, TlsError, Token, WorkerKey, enrol_client, renew_client,
+    ALERT_UNKNOWN_CA, AuthorityError, COORDINATOR_OF_ANY_RUN, Exporter, ExporterError, Fingerprint, Identity,
+    IdentityError, PeerName, TlsError, Token, WorkerKey, enrol_client, renew_client,
 };
-
-/// TLS alert `unknown_ca` (RFC 8446 §6.2).
-const ALERT_UNKNOWN_CA: u8 = 48;
 
 /// Why a worker did not get a certificate.
 #[derive(Debug, thiserror::Error)]
@@ -148,11 +145,13 @@ async fn ask(
 ) -> Result<Identity, EnrolError> {
     let key = WorkerKey::generate()?;
     let request = key.request()?;
-    let (sender, mut receiver) = open::<EnrolRequest, EnrolReply>(connection).await?;
+    let (sender, mut receiver) = open::<ToDesk, FromDesk>(connection).await?;
     let message = EnrolRequest { grounds: grounds(&request), request, site: site.to_owned() };
     // If it is not taken, the connection is closed, and the receiving half says why.
-    let _ = sender.send(&message);
-    let reply = receiver.receive().await?.ok_or(EnrolError::NoReply)?;
+    let _ = sender.send(&ToDesk::Enrol(message));
+    let Some(FromDesk::Enrol(reply)) = receiver.receive().await? else {
+        return Err(EnrolError::NoReply);
+    };
     sender.finish().await;
     CloseCode::Done.close(connection, "");
     match reply {

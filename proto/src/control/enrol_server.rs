@@ -1,7 +1,9 @@
+use quinn::{ConnectionError, ReadError};
 use tokio::time::timeout_at;
 
 use super::door::Applicant;
-use super::{CloseCode, ControlError, EnrolReply, EnrolRequest, Visitor, accept};
+use super::probe_server::serve_probe;
+use super::{CloseCode, ControlError, EnrolReply, EnrolRequest, FromDesk, ToDesk, Visitor, accept};
 use crate::identity::{Exporter, ExporterError};
 
 /// Why an applicant left without an answer.
@@ -16,12 +18,19 @@ pub enum ServeEnrolError {
     /// It took too long.
     #[error("the applicant took too long")]
     Slow,
+    /// A probe goes beyond its bounds.
+    #[error("the visitor asked for more, or sent more, than a probe may")]
+    Excess,
+    /// An upload broke off.
+    #[error("the upload broke off: {0}")]
+    Upload(#[from] ReadError),
     /// There is nothing to bind a proof to.
     #[error(transparent)]
     Exporter(#[from] ExporterError),
 }
 
-/// Hears one request and answers it with what `decide` says: one attempt a connection, then it is closed.
+/// Hears one request and answers it with what `decide` says: one attempt a connection, then it is closed. A probe is
+/// answered without asking anybody.
 ///
 /// # Errors
 /// [`ServeEnrolError`] if there was nothing to answer, or no way to.
@@ -42,6 +51,12 @@ where
     served.unwrap_or(Err(ServeEnrolError::Slow))
 }
 
+impl From<ConnectionError> for ServeEnrolError {
+    fn from(error: ConnectionError) -> Self {
+        Self::Control(error.into())
+    }
+}
+
 async fn serve<F>(
     applicant: &Applicant,
     decide: impl FnOnce(EnrolRequest, Visitor) -> F,
@@ -50,11 +65,15 @@ where
     F: Future<Output = EnrolReply>,
 {
     let visitor = Visitor { exporter: Exporter::of(&applicant.connection)?, worker: applicant.worker };
-    let (sender, mut receiver) = accept::<EnrolReply, EnrolRequest>(&applicant.connection).await?;
-    let request = receiver.receive().await?.ok_or(ServeEnrolError::NoRequest)?;
-    let reply = decide(request, visitor).await;
-    // An error means that the applicant has hung up, which `finish` does not mind.
-    let _ = sender.send(&reply);
+    let (sender, mut receiver) = accept::<FromDesk, ToDesk>(&applicant.connection).await?;
+    match receiver.receive().await?.ok_or(ServeEnrolError::NoRequest)? {
+        ToDesk::Enrol(request) => {
+            let reply = decide(request, visitor).await;
+            // An error means that the applicant has hung up, which `finish` does not mind.
+            let _ = sender.send(&FromDesk::Enrol(reply));
+        }
+        ToDesk::Probe(request) => serve_probe(applicant, request, &sender, &mut receiver).await?,
+    }
     sender.finish().await;
     Ok(())
 }

@@ -10,6 +10,10 @@ mod enrol_server;
 mod frame;
 mod hello;
 pub mod message;
+mod probe;
+mod probe_client;
+mod probe_server;
+mod visit;
 mod wire;
 
 pub use channel::{
@@ -24,6 +28,12 @@ pub use enrol_client::{EnrolError, enrol, renew};
 pub use enrol_server::{ServeEnrolError, serve_enrol};
 pub use frame::{FRAME_GRACE, FRAME_RATE_BYTES_PER_S_MIN, FrameError};
 pub use hello::{HELLO_DEADLINE, Hello, HelloError, SOFTWARE_BYTES_MAX};
+pub use probe::{
+    PROBE_BYTES_MAX, PROBE_REQUESTS_MAX, PROBE_STREAMS, PROBE_UPLOAD_MAX, PROBE_UPLOADS_MAX, ProbeReply,
+    ProbeRequest,
+};
+pub use probe_client::{Echo, PROBE_DIAL_MAX, Probe, ProbeError, Upload};
+pub use visit::{FromDesk, ToDesk};
 pub use wire::{
     CONTROL_FRAME_BYTES_MAX, ControlMessage, DecodeError, REPORT_FRAME_BYTES_MAX, decode, encode,
 };

@@ -25,7 +25,7 @@ const COORDINATOR_CERTIFICATE_S: u64 = 366 * 24 * 3600;
 const AUTHORITY_CERTIFICATE_S: u64 = 10 * 366 * 24 * 3600;
 
 /// Certificates are valid from so many seconds before they are issued, as clocks of other machines may be behind.
-const CLOCK_SKEW_S: u64 = 3600;
+pub const CLOCK_SKEW_S: u64 = 3600;
 
 /// The last second that a certificate can name: the end of the year 9999, in Unix time.
 const LAST_UNIX_S: u64 = 253_402_300_799;

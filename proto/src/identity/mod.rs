@@ -1,6 +1,7 @@
 //! Who somebody is: the run's certificate authority, join tokens, and the TLS configurations that follow from them.
 //! `docs/identity.md` is the design.
 
+mod any_authority;
 mod authority;
 mod base32;
 mod credentials;
@@ -15,7 +16,7 @@ mod tls;
 mod token;
 mod token_record;
 
-pub use authority::{Authority, AuthorityError, WORKER_CERTIFICATE_S};
+pub use authority::{Authority, AuthorityError, CLOCK_SKEW_S, WORKER_CERTIFICATE_S};
 pub use credentials::{Identity, IdentityError};
 pub use fingerprint::Fingerprint;
 pub use name::{COORDINATOR_OF_ANY_RUN, NameError, PeerName};
@@ -23,8 +24,10 @@ pub use peer::{PeerError, peer_name, peer_worker};
 pub use pin::PinnedAuthority;
 pub use proof::{Exporter, ExporterError, Proof, Secret};
 pub use request::{REQUEST_BYTES_MAX, WorkerKey};
+pub(crate) use tls::{ALERT_CERTIFICATE_EXPIRED, ALERT_UNKNOWN_CA};
 pub use tls::{
-    TlsError, control_client, coordinator_server, data_client, data_server, enrol_client, renew_client,
+    TlsError, control_client, coordinator_server, data_client, data_server, enrol_client, probe_client,
+    renew_client,
 };
 pub use token::{Token, TokenError, TokenId};
 pub use token_record::{TokenRecord, TokenRefusal};

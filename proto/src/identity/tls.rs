@@ -13,9 +13,16 @@ use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientV
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+use super::any_authority::AnyAuthority;
 use super::{
     ALPN_CONTROL, ALPN_DATA, ALPN_ENROL, Authority, AuthorityError, Fingerprint, Identity, PinnedAuthority,
 };
+
+/// TLS alert `certificate_expired`, which rustls also raises for a certificate that is not valid yet (RFC 8446 §6.2).
+pub(crate) const ALERT_CERTIFICATE_EXPIRED: u8 = 45;
+
+/// TLS alert `unknown_ca` (RFC 8446 §6.2).
+pub(crate) const ALERT_UNKNOWN_CA: u8 = 48;
 
 /// A configuration that could not be made: in practice, damaged certificates.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +47,18 @@ pub enum TlsError {
 /// [`TlsError`]
 pub fn enrol_client(authority: Fingerprint) -> Result<Arc<QuicClientConfig>, TlsError> {
     client(Arc::new(PinnedAuthority::new(authority, provider())), ALPN_ENROL, None)
+}
+
+/// For a machine that only asks whether and how a coordinator can be reached: as [`enrol_client`], or, without a
+/// fingerprint, with trust in anyone. Nothing secret may be said then, and nothing be done on the strength of the answers.
+///
+/// # Errors
+/// [`TlsError`]
+pub fn probe_client(authority: Option<Fingerprint>) -> Result<Arc<QuicClientConfig>, TlsError> {
+    match authority {
+        Some(authority) => enrol_client(authority),
+        None => client(Arc::new(AnyAuthority::new(provider())), ALPN_ENROL, None),
+    }
 }
 
 /// For a worker whose certificate is to be renewed.

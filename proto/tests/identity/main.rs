@@ -8,4 +8,5 @@
 mod control;
 mod enrolment;
 mod net;
+mod probe;
 mod strangers;

@@ -6,4 +6,4 @@ mod join;
 mod reports;
 mod session;
 
-pub use join::join;
+pub use join::{cache_dir, join};

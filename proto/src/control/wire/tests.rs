@@ -12,7 +12,9 @@ use super::super::message::{
     Adopted, CheckpointOffer, CheckpointReport, GenerationStart, Heartbeat, HeldResult, Join, Member, Ready,
     RoundReport, Settled, Settlement, Start, Welcome,
 };
-use super::super::{EnrolRefusal, EnrolReply, EnrolRequest, Grounds};
+use super::super::{
+    EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
+};
 use super::*;
 use crate::identity::{TokenId, TokenRefusal};
 
@@ -187,6 +189,20 @@ fn every_message_of_an_enrolment_survives_the_wire() {
 }
 
 #[test]
+fn every_message_at_the_desk_survives_the_wire() {
+    let probes = [ProbeRequest::Echo, ProbeRequest::Upload].map(ToDesk::Probe);
+    check(&requests().into_iter().map(ToDesk::Enrol).chain(probes).collect::<Vec<_>>());
+    let results = [
+        ProbeReply::Echo { unix_ms: u64::MAX },
+        ProbeReply::Uploaded { bytes: 2 << 20, span_us: 300_000 },
+        ProbeReply::Busy,
+    ];
+    check(
+        &replies().into_iter().map(FromDesk::Enrol).chain(results.map(FromDesk::Probe)).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
 fn messages_are_the_golden_bytes() {
     let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // By postcard's specification: a varint for the variant's place, then the fields; 300 = 0xac 0x02.
@@ -199,6 +215,9 @@ fn messages_are_the_golden_bytes() {
         hex(encode(&EnrolReply::Refused(EnrolRefusal::Token(TokenRefusal::Expired))).unwrap()),
         "010003"
     );
+    assert_eq!(hex(encode(&ToDesk::Probe(ProbeRequest::Upload)).unwrap()), "0101");
+    let uploaded = ProbeReply::Uploaded { bytes: 300, span_us: 7 };
+    assert_eq!(hex(encode(&FromDesk::Probe(uploaded)).unwrap()), "0101ac0207");
 }
 
 #[test]
@@ -230,6 +249,8 @@ proptest! {
         let _ = decode::<ToWorker>(&bytes);
         let _ = decode::<EnrolRequest>(&bytes);
         let _ = decode::<EnrolReply>(&bytes);
+        let _ = decode::<ToDesk>(&bytes);
+        let _ = decode::<FromDesk>(&bytes);
     }
 
     #[test]

@@ -1,0 +1,43 @@
+//! `worker doctor`: what would stop this machine from taking part. `docs/doctor.md` is the design.
+
+mod findings;
+mod knock;
+mod machine;
+mod path;
+mod report;
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cli::DoctorArgs;
+use report::Report;
+
+/// Examines this machine and its path to the coordinator, and tells on standard output.
+///
+/// # Errors
+/// Something would stop a worker, or the report cannot be printed.
+pub async fn doctor(args: DoctorArgs) -> Result<()> {
+    let mut report = Report::new(io::stdout(), has_colours());
+    examine(&args, &mut report).await.context("print the report")?;
+    if report.conclude().context("print the report")? {
+        Ok(())
+    } else {
+        bail!("this machine cannot take part as it is")
+    }
+}
+
+async fn examine(args: &DoctorArgs, report: &mut Report<impl Write>) -> io::Result<()> {
+    report.tell(machine::libtorch())?;
+    report.tell(machine::device(&args.device))?;
+    report.tell(machine::threads(&args.device))?;
+    report.tell(machine::cache(args.cache_dir.clone()))?;
+    path::examine(args, report).await
+}
+
+/// By the convention of no-color.org, and never into a file or pipe.
+fn has_colours() -> bool {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
+    io::stdout().is_terminal() && !plain && !dumb
+}

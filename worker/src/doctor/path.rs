@@ -1,0 +1,163 @@
+//! The path to the coordinator, and who is at its end.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use longhaul_proto::control::{Hello, Probe, ProbeError};
+use longhaul_proto::identity::{Fingerprint, Token};
+use longhaul_proto::transport;
+use quinn::Endpoint;
+use tokio::net::lookup_host;
+
+use super::findings;
+use super::knock::{PATIENCE, knock};
+use super::report::{Finding, Report};
+use crate::cli::DoctorArgs;
+
+/// Round trips that are measured: odd, so that one of them is the median.
+const ECHOES: usize = 9;
+
+/// Examines the path, as far as it leads.
+pub(super) async fn examine(args: &DoctorArgs, report: &mut Report<impl Write>) -> io::Result<()> {
+    let address = match look_up(&args.coordinator).await {
+        Ok((address, finding)) => {
+            report.tell(finding)?;
+            address
+        }
+        Err(finding) => return report.tell(finding),
+    };
+    let endpoint = match open(address, report)? {
+        Ok(endpoint) => endpoint,
+        Err(finding) => return report.tell(finding),
+    };
+    let authority = match args.token.as_deref().map(str::parse::<Token>) {
+        None => {
+            report.tell(Finding::not_looked_at(
+                "token",
+                "with --token the doctor compares it with the coordinator",
+            ))?;
+            None
+        }
+        Some(Err(error)) => {
+            report.tell(Finding::fail("token", error.to_string(), ""))?;
+            None
+        }
+        Some(Ok(token)) => Some(token.authority),
+    };
+    if let Some(mut probe) = reach(&endpoint, address, authority, report).await? {
+        report.tell(findings::versions(&Hello::ours(), probe.coordinator()))?;
+        measure(&mut probe, report).await?;
+        probe.finish().await;
+    }
+    Ok(())
+}
+
+async fn look_up(coordinator: &str) -> Result<(SocketAddr, Finding), Finding> {
+    let found = lookup_host(coordinator).await.map_err(|error| {
+        let malformed = error.kind() == io::ErrorKind::InvalidInput;
+        let remedy = if malformed {
+            "write HOST:PORT, as `coordinator up` prints it"
+        } else {
+            "does this machine know the name? Try the IP address"
+        };
+        Finding::fail("coordinator", format!("{coordinator:?} does not resolve: {error}"), remedy)
+    })?;
+    let found: Vec<SocketAddr> = found.collect();
+    // `worker join` listens on IPv4 unless told otherwise.
+    let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    let Some(address) = first.copied() else {
+        return Err(Finding::fail("coordinator", format!("{coordinator:?} has no address"), ""));
+    };
+    let says = if coordinator == address.to_string() {
+        coordinator.to_owned()
+    } else {
+        format!("{coordinator} is {address}")
+    };
+    let finding = if address.is_ipv4() {
+        Finding::fine("coordinator", says)
+    } else {
+        Finding::warn("coordinator", says, "IPv6 only: `worker join` needs `--listen '[::]:0'`")
+    };
+    Ok((address, finding))
+}
+
+/// A socket as a worker's, and what the kernel granted.
+fn open(address: SocketAddr, report: &mut Report<impl Write>) -> io::Result<Result<Endpoint, Finding>> {
+    let any = match address {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let (socket, granted) = match transport::bind_udp(SocketAddr::new(any, 0)) {
+        Ok(bound) => bound,
+        Err(error) => return Ok(Err(Finding::fail("buffers", format!("no UDP socket: {error}"), ""))),
+    };
+    report.tell(findings::buffers(granted))?;
+    Ok(transport::endpoint(socket, None)
+        .map_err(|error| Finding::fail("buffers", format!("the UDP socket cannot be used: {error}"), "")))
+}
+
+/// Gets to the coordinator if there is one. If it does not pass for the token's, without the token, as what else is
+/// wrong (the clock, say) may be the cause.
+async fn reach(
+    endpoint: &Endpoint,
+    address: SocketAddr,
+    authority: Option<Fingerprint>,
+    report: &mut Report<impl Write>,
+) -> io::Result<Option<Probe>> {
+    let mut dialled = Probe::dial(endpoint, address, authority).await;
+    if let Err(error @ (ProbeError::WrongCoordinator | ProbeError::OutOfDate)) = &dialled {
+        report.tell(findings::wrong_authority(error))?;
+        dialled = Probe::dial(endpoint, address, None).await;
+    } else if dialled.is_ok() && authority.is_some() {
+        let says = "made by this coordinator; whether it is still good shows when a worker joins";
+        report.tell(Finding::fine("token", says))?;
+    }
+    match dialled {
+        Ok(probe) => {
+            report.tell(Finding::fine("udp", "a coordinator answers"))?;
+            Ok(Some(probe))
+        }
+        Err(error) => {
+            let knocked = match error {
+                ProbeError::Silent => knock(address, PATIENCE).await.ok(),
+                _ => None,
+            };
+            report.tell(findings::unreachable(address, &error, knocked))?;
+            Ok(None)
+        }
+    }
+}
+
+async fn measure(probe: &mut Probe, report: &mut Report<impl Write>) -> io::Result<()> {
+    let (round_trips, behind_ms) = match echoes(probe).await {
+        Ok(measured) => measured,
+        Err(error) => {
+            let remedy = "the path loses too much, or the coordinator is overloaded: ask the doctor again";
+            return report.tell(Finding::fail("round trip", error.to_string(), remedy));
+        }
+    };
+    report.tell(findings::round_trip(&round_trips))?;
+    report.tell(findings::clock(behind_ms))?;
+    let outcome = probe.upload().await;
+    report.tell(findings::upload(&outcome, round_trips[0]))
+}
+
+/// Round trips in ascending order, and how far this machine's clock is behind, by the fastest of them: it is later at the
+/// coordinator by that much, give or take half the round trip.
+async fn echoes(probe: &mut Probe) -> Result<([Duration; ECHOES], i64), ProbeError> {
+    let mut measured = [(Duration::MAX, 0); ECHOES];
+    for slot in &mut measured {
+        let echo = probe.echo().await?;
+        let halfway_ms = unix_ms() - (echo.round_trip / 2).as_millis() as i64;
+        let theirs_ms = i64::try_from(echo.unix_ms).unwrap_or(i64::MAX);
+        *slot = (echo.round_trip, theirs_ms.saturating_sub(halfway_ms));
+    }
+    measured.sort_unstable();
+    Ok((measured.map(|(round_trip, _)| round_trip), measured[0].1))
+}
+
+#[allow(clippy::disallowed_methods, reason = "the clock itself is examined")]
+fn unix_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}
