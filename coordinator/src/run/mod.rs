@@ -14,7 +14,6 @@ mod peer;
 mod prepare;
 mod progress;
 mod ranges;
-mod settle;
 mod state;
 mod status;
 

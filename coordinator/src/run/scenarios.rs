@@ -209,6 +209,85 @@ fn a_silent_member_is_taken_out_and_its_share_is_given_out_again() {
     assert_eq!(redo, 8);
 }
 
+/// A worker that heals while the membership changes: the survivors' open round is 1.
+fn healing_while_a_donor_dies() -> Story {
+    let mut story = Story::training();
+    story.join(3, &[]);
+    assert!(matches!(story.told(3).last(), Some(ToWorker::Heal { .. })), "{:?}", story.told(3));
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 2, 1, 2);
+    assert_eq!(story.begun(1).settlement.unwrap().open_round, Round(1));
+    story
+}
+
+#[test]
+fn a_healed_state_with_rounds_that_are_done_again_is_fetched_anew() {
+    let mut story = healing_while_a_donor_dies();
+    // The dead donor alone had completed rounds 1 and 2.
+    story.say(3, ready(3, 8));
+    let told = story.told(3);
+    let [ToWorker::Heal { donors }] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(donors.iter().map(|donor| donor.worker).collect::<Vec<_>>(), [WorkerId(1)]);
+    assert!(story.told(1).is_empty(), "no generation begins for it");
+    story.say(3, ready(3, 7));
+    assert_eq!(
+        story.told(1),
+        [ToWorker::Settle { generation: Generation(3) }],
+        "what it fetched since counts"
+    );
+}
+
+#[test]
+fn a_healed_state_that_ends_before_the_open_round_is_taken() {
+    let mut story = healing_while_a_donor_dies();
+    story.say(3, ready(1, 8));
+    assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(3) }]);
+}
+
+#[test]
+fn a_joiner_that_was_ready_before_the_settle_is_held_to_the_round_that_it_leaves_open() {
+    let mut story = Story::training();
+    story.join(3, &[]);
+    story.say(3, ready(2, 8));
+    story.settled(1, 2, 1, 1);
+    story.settled(2, 2, 1, 1);
+    assert_eq!(story.begun(1).membership.members().len(), 2);
+    assert!(matches!(story.told(3).as_slice(), [ToWorker::Heal { .. }]), "{:?}", story.told(3));
+}
+
+#[test]
+fn all_survivors_are_active_before_the_first_round_of_new_members_even_those_that_have_not_begun() {
+    let mut story = Story::training();
+    story.join(3, &[]);
+    story.say(3, ready(0, 7));
+    story.settled(1, 2, 1, 2);
+    story.settled(2, 2, 1, 2);
+    let start = story.begun(3);
+    assert_eq!((start.first_round, start.active_before), (Round(3), vec![WorkerId(1), WorkerId(2)]));
+    // Before w3 takes part, the membership changes again.
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 3, 1, 2);
+    story.settled(3, 3, 1, 0);
+    let start = story.begun(1);
+    assert_eq!((start.first_round, start.active_before), (Round(3), vec![WorkerId(1), WorkerId(3)]));
+}
+
+#[test]
+fn new_members_begin_with_the_open_round_when_all_devices_are_behind_it() {
+    let mut story = Story::training();
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 2, 5, 2);
+    assert_eq!(story.begun(1).first_round, Round(5));
+}
+
+#[test]
+fn nobody_begins_a_round_beyond_the_end() {
+    let mut story = Story::training();
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 2, 9, 9);
+    assert_eq!(story.begun(1).first_round, Round(10));
+}
+
 #[test]
 fn a_member_whose_bits_differ_is_named_and_heals() {
     let mut story = Story::training();
