@@ -304,6 +304,7 @@ impl Run {
             self.count_rounds();
             self.lose_late(until);
         }
+        self.summaries.evaluated(self.peers.values().filter_map(|peer| peer.validation_loss));
         self.state.phase = Phase::Finished;
         self.preparing = None;
         self.settling = None;

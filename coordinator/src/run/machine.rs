@@ -159,7 +159,10 @@ impl Run {
             ToCoordinator::RoundApplied(report) => self.handle_round_applied(connection, worker, report),
             ToCoordinator::Settled(settled) => self.handle_settled(connection, worker, settled),
             ToCoordinator::Checkpoint(report) => self.handle_checkpoint(worker, report),
-            ToCoordinator::Finished { next_round } => peer.finished = Some(next_round),
+            ToCoordinator::Finished { next_round, validation_loss } => {
+                peer.finished = Some(next_round);
+                peer.validation_loss = validation_loss.filter(|loss| loss.is_finite());
+            }
             ToCoordinator::Leaving => {
                 self.send(worker, ToWorker::Dismiss { reason: "as it asked to leave".to_owned() });
                 self.gone.insert(worker);

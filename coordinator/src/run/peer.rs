@@ -52,6 +52,8 @@ pub(super) struct Peer {
     pub state_hash: Option<Hash>,
     /// What it said when it had nothing left to do.
     pub finished: Option<Round>,
+    /// What it said then: its loss on the held-out text.
+    pub validation_loss: Option<f32>,
     pub meter: Meter,
 }
 
@@ -70,6 +72,7 @@ impl Peer {
             reopened: None,
             state_hash: None,
             finished: None,
+            validation_loss: None,
             meter: Meter::default(),
         }
     }

@@ -103,7 +103,7 @@ pub struct Summaries {
     open: BTreeMap<Round, BTreeMap<WorkerId, RoundReport>>,
     /// Rounds before this one are summed up.
     next: Round,
-    latest: Option<RoundSummary>,
+    loss: Option<f32>,
     validation_loss: Option<f32>,
 }
 
@@ -127,22 +127,30 @@ impl Summaries {
             let summary = summarise(round, reports.values());
             self.next = round.next();
             self.validation_loss = summary.validation_loss.or(self.validation_loss);
-            self.latest = Some(summary.clone());
+            self.loss = summary.loss.or(self.loss);
             done.push(summary);
         }
         done
     }
 
-    /// The newest summary.
+    /// The training loss of the newest round that somebody trained in.
     #[must_use]
-    pub fn latest(&self) -> Option<&RoundSummary> {
-        self.latest.as_ref()
+    pub fn loss(&self) -> Option<f32> {
+        self.loss
     }
 
     /// The newest validation loss.
     #[must_use]
     pub fn validation_loss(&self) -> Option<f32> {
         self.validation_loss
+    }
+
+    /// Members evaluated the state that they ended with: the mean counts.
+    pub fn evaluated(&mut self, losses: impl Iterator<Item = f32>) {
+        let (sum, count) = losses.fold((0.0, 0u32), |(sum, count), loss| (sum + f64::from(loss), count + 1));
+        if count > 0 {
+            self.validation_loss = Some((sum / f64::from(count)) as f32);
+        }
     }
 
     /// The run goes back to the state before `round`.

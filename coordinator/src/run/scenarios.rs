@@ -309,7 +309,7 @@ fn a_drain_ends_with_the_rounds_that_are_begun() {
     story.settled(2, 2, 2, 2);
     assert_eq!(story.begun(1).until, Round(4));
     for worker in [1, 2] {
-        story.say(worker, ToCoordinator::Finished { next_round: Round(4) });
+        story.say(worker, ToCoordinator::Finished { next_round: Round(4), validation_loss: None });
     }
     assert!(matches!(story.told(1).as_slice(), [ToWorker::Dismiss { .. }]));
     assert_eq!(story.run.state().phase, Phase::Finished);

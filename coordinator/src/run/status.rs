@@ -31,9 +31,9 @@ pub struct Status {
     pub step: u64,
     /// Steps of the run.
     pub steps: u64,
-    /// Mean training loss of the newest round, nats a token.
+    /// Mean training loss over the members in the newest round that all have applied, weighted by samples, nats a token.
     pub loss: Option<f32>,
-    /// The newest validation loss, nats a token.
+    /// The newest validation loss, nats a token: at the end, the mean over the members.
     pub validation_loss: Option<f32>,
     /// Tokens trained on, over all workers and the whole run.
     pub tokens: u64,
@@ -144,7 +144,7 @@ impl Run {
             rounds: self.schedule.rounds(),
             step,
             steps: self.schedule.steps,
-            loss: self.summaries.latest().and_then(|summary| summary.loss),
+            loss: self.summaries.loss(),
             validation_loss: self.summaries.validation_loss(),
             tokens: totals.tokens,
             tokens_per_s: self.sum_of_speeds(),

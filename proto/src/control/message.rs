@@ -35,6 +35,8 @@ pub enum ToCoordinator {
     Finished {
         /// The first round that was not begun.
         next_round: Round,
+        /// Mean loss on the held-out text at the end, nats a token; none where it was not evaluated.
+        validation_loss: Option<f32>,
     },
     /// The user or the machine asks this worker to stop; it goes when told [`ToWorker::Dismiss`].
     Leaving,
