@@ -305,6 +305,7 @@ impl Run {
             self.lose_late(until);
         }
         self.summaries.evaluated(self.peers.values().filter_map(|peer| peer.validation_loss));
+        self.state.last_snapshot = Some(self.last_snapshot());
         self.state.phase = Phase::Finished;
         self.preparing = None;
         self.settling = None;

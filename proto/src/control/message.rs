@@ -105,7 +105,7 @@ pub struct Ready {
 pub struct Heartbeat {
     /// The step of the run that it computes.
     pub step: u64,
-    /// Since the process started: tokens trained on.
+    /// Since the process, or its part in the run, began, like all that follows: tokens trained on.
     pub tokens: u64,
     /// Seconds in forward, backward and optimiser.
     pub compute_s: f64,
