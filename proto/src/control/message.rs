@@ -11,7 +11,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -264,7 +264,7 @@ pub struct Settlement {
     /// Members that hold the results of all rounds before it.
     pub complete_at: Vec<WorkerId>,
     /// By fragment: the result that counts, and who holds it. Fragments that are not here are void: what was sent for
-    /// them goes back to the residuals and is contributed again, to the same round under the new generation.
+    /// them is retracted and contributed again, to the same round under the new generation.
     pub results: Vec<Adopted>,
 }
 
