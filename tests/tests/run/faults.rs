@@ -8,7 +8,7 @@ fn long() -> Setup {
 }
 
 #[test]
-fn a_killed_worker_is_survived_and_comes_back_into_the_run() {
+fn survival_and_exactly_once_hold_when_a_worker_is_killed_and_comes_back() {
     let mut scenario = long().start();
     scenario.wait_for_round(3);
     scenario.cluster.kill_worker(1);
@@ -26,11 +26,12 @@ fn a_killed_worker_is_survived_and_comes_back_into_the_run() {
             live_members(status) == 4 && applied_rounds(status) > round
         })
         .unwrap();
-    scenario.finish();
+    let status = scenario.finish();
+    assert_exactly_once(&status);
 }
 
 #[test]
-fn a_killed_coordinator_stops_nobody_and_continues_the_run_when_it_is_back() {
+fn survival_of_a_coordinator_restart_stops_nobody_and_loses_no_round() {
     let mut scenario = long().start();
     scenario.wait_for_round(3);
     scenario.cluster.kill_coordinator();
@@ -40,10 +41,11 @@ fn a_killed_coordinator_stops_nobody_and_continues_the_run_when_it_is_back() {
     let generation = back["generation"].as_u64().unwrap();
     let status = scenario.finish();
     assert_eq!(status["generation"].as_u64().unwrap(), generation, "nobody had left: {status:#}");
+    assert_exactly_once(&status);
 }
 
 #[test]
-fn a_frozen_worker_is_taken_out_and_heals_when_it_thaws() {
+fn survival_a_frozen_worker_is_taken_out_and_heals_when_it_thaws() {
     let mut scenario = long().start();
     scenario.wait_for_round(3);
     scenario.cluster.worker(2).unwrap().signal("STOP").unwrap();
@@ -82,6 +84,21 @@ fn a_drained_run_writes_a_checkpoint_and_releases_everybody() {
     }
     let runs: Vec<_> = std::fs::read_dir(folder.join("checkpoints")).unwrap().collect();
     assert!(!runs.is_empty());
+}
+
+/// A folder that cannot be made costs the checkpoint and nothing else, and the status says so.
+#[test]
+fn a_checkpoint_that_cannot_be_written_is_reported_and_training_goes_on() {
+    let checkpoint = "every_rounds = 2\ndir = \"run.toml/checkpoints\"";
+    let mut scenario = Setup { steps: 400, checkpoint, ..Setup::default() }.start();
+    let status = scenario.finish();
+    let problems = status["checkpoints"].to_string();
+    assert!(problems.contains("run.toml/checkpoints"), "{status:#}");
+}
+
+/// The books of the run: no position of the data counted twice, none left over but what a departed member took along at the very end.
+fn assert_exactly_once(status: &serde_json::Value) {
+    assert_eq!(status["ledger"]["duplicates"], 0, "{status:#}");
 }
 
 fn live_members(status: &serde_json::Value) -> usize {

@@ -3,7 +3,7 @@
 use crate::scenario::Setup;
 
 #[test]
-fn two_sites_train_over_a_lossy_link_and_all_replicas_are_equal() {
+fn parity_holds_over_a_lossy_link_between_two_sites() {
     let mut scenario = Setup::default().start();
     let status = scenario.finish();
     let loss = status["loss"].as_f64().unwrap();
@@ -14,7 +14,7 @@ fn two_sites_train_over_a_lossy_link_and_all_replicas_are_equal() {
 }
 
 #[test]
-fn dense_keeps_all_replicas_equal_too() {
+fn parity_holds_for_dense_too() {
     let sync = "preset = \"dense\"\nfragment_values = 16384";
     let mut scenario = Setup { steps: 12, sync, ..Setup::default() }.start();
     scenario.finish();
@@ -22,7 +22,7 @@ fn dense_keeps_all_replicas_equal_too() {
 
 /// A run that is killed as a whole and started again from its checkpoint ends with the very bits of one that was not.
 #[test]
-fn a_resumed_run_ends_with_the_same_bits_as_one_that_went_through() {
+fn a_run_resumed_from_its_checkpoint_ends_with_the_same_bits_as_one_that_went_through() {
     let setup =
         || Setup { steps: 1600, sites: vec![1, 1], checkpoint: "every_rounds = 50", ..Setup::default() };
     let whole = setup().start().finish();

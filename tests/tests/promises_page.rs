@@ -1,0 +1,35 @@
+//! `docs/promises.md` names tests that exist.
+
+use std::fs;
+use std::path::Path;
+
+#[test]
+fn every_test_that_the_promises_page_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = fs::read_to_string(root.join("docs/promises.md")).unwrap();
+    let mut sources = String::new();
+    for part in ["common", "proto", "coordinator", "worker", "tests"] {
+        read_sources(&root.join(part), &mut sources);
+    }
+    let names: Vec<&str> = page.split('`').skip(1).step_by(2).collect();
+    assert!(names.len() > 20, "{names:?}");
+    for name in names {
+        let found = if name.ends_with(".rs") {
+            root.join(name).is_file()
+        } else {
+            sources.contains(&format!("fn {name}("))
+        };
+        assert!(found, "docs/promises.md names `{name}`, which is nowhere");
+    }
+}
+
+fn read_sources(folder: &Path, into: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read_sources(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push_str(&fs::read_to_string(&path).unwrap());
+        }
+    }
+}
