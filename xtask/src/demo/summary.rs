@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use indicatif::HumanBytes;
 
-use crate::demo::cluster::LinkCounters;
+use crate::demo::emulator::LinkCounters;
 use crate::demo::status::{Checkpoint, Parity, Status};
 use crate::table;
 
@@ -15,7 +15,6 @@ use crate::table;
 pub struct Summary {
     status: Status,
     duration: Duration,
-    share_of_local_speed: Option<f64>,
     link: LinkCounters,
     parity: Parity,
     checkpoint: Checkpoint,
@@ -26,17 +25,8 @@ impl Summary {
     ///
     /// # Errors
     /// It is not finished, replicas differ, or there is no checkpoint.
-    pub fn new(
-        status: &Status,
-        duration: Duration,
-        share_of_local_speed: Option<f64>,
-        link: LinkCounters,
-    ) -> Result<Self> {
-        ensure!(
-            status.phase == "finished",
-            "the workers ended while the run was {}; see their logs",
-            status.phase
-        );
+    pub fn new(status: &Status, duration: Duration, link: LinkCounters) -> Result<Self> {
+        ensure!(status.is_finished(), "the workers ended while the run was {}; see their logs", status.phase);
         let parity = status.parity.clone().context("no round was compared between the replicas")?;
         ensure!(
             parity.equal,
@@ -45,7 +35,7 @@ impl Summary {
         );
         let mut written = status.checkpoints.iter().filter(|checkpoint| checkpoint.error.is_none());
         let checkpoint = written.next().cloned().context("the run left no checkpoint")?;
-        Ok(Self { status: status.clone(), duration, share_of_local_speed, link, parity, checkpoint })
+        Ok(Self { status: status.clone(), duration, link, parity, checkpoint })
     }
 
     /// The newest checkpoint's folder.
@@ -60,12 +50,19 @@ impl Summary {
         let seconds = self.duration.as_secs_f64();
         [
             ("steps", format!("{} in {seconds:.0} s", status.steps)),
-            ("tokens", format!("{} ({:.0}/s)", status.tokens, status.tokens as f64 / seconds)),
+            (
+                "tokens",
+                format!(
+                    "{}{}",
+                    status.tokens,
+                    number(status.tokens_per_s_mean, &|speed| format!(" ({speed:.0}/s)"))
+                ),
+            ),
             ("training loss", loss(status.loss)),
             ("validation loss", loss(status.validation_loss)),
             (
                 "share of local speed",
-                number(self.share_of_local_speed, &|share| format!("{:.1} %", share * 100.0)),
+                number(status.share_of_local_speed_mean, &|share| format!("{:.1} %", share * 100.0)),
             ),
             ("sent across sites", HumanBytes(status.wan_bytes).to_string()),
             (
@@ -107,7 +104,8 @@ mod tests {
     fn status(phase: &str, equal: bool) -> Status {
         serde_json::from_str(&format!(
             r#"{{"phase":"{phase}","step":10,"steps":10,"loss":2.5,"validation_loss":2.75,"tokens":1000,
-                "tokens_per_s":100,"share_of_local_speed":null,"wan_bytes":1024,"dense_bytes":51200,"bytes_ratio":50,
+                "tokens_per_s":null,"tokens_per_s_mean":100,"share_of_local_speed":null,"share_of_local_speed_mean":0.9,
+                "wan_bytes":1024,"dense_bytes":51200,"bytes_ratio":50,"eta_s":null,"events":[],
                 "parity":{{"round":4,"hash":"abcd","equal":{equal}}},
                 "checkpoints":[{{"path":"/demo/d","error":"full"}},{{"path":"/demo/c","error":null}}]}}"#
         ))
@@ -115,7 +113,7 @@ mod tests {
     }
 
     fn summary(status: &Status) -> Result<Summary> {
-        Summary::new(status, Duration::from_secs(10), Some(0.9), LinkCounters::default())
+        Summary::new(status, Duration::from_secs(10), LinkCounters::default())
     }
 
     #[test]
