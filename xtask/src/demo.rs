@@ -87,8 +87,9 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     run_toml::write(checkout, options, &folder)?;
     let summary = train(&binaries, &folder, options)
         .map_err(|error| anyhow!("{error:#}\nthe log of every process is in {}", folder.logs().display()))?;
+    println!("\n{summary}\nWhat the model writes after \"{PROMPT}\":\n");
     let sample = binaries.sample(summary.checkpoint(), PROMPT)?;
-    println!("\n{summary}\nThe model goes on from \"{PROMPT}\":\n\n{}", paragraph::set(&sample, "  "));
+    println!("{}", paragraph::set(&sample, "  "));
     if !options.keep {
         folder.keep_checkpoints_only()?;
     }

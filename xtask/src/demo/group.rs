@@ -114,6 +114,8 @@ impl Group {
         let leader = i32::try_from(self.leader.id()).context("read the process group's number")?;
         let child = command
             .stderr(stderr)
+            // The logs are files: no colours.
+            .env("NO_COLOR", "1")
             .process_group(leader)
             .spawn()
             .with_context(|| format!("start {command:?}"))?;

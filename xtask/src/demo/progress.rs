@@ -7,8 +7,11 @@ use crate::demo::status::{Event, Severity, Status};
 /// Without a terminal, a line is printed each time so much of the run is done.
 const PLAIN_LINES: u64 = 20;
 
-/// The bar, and below it the figures, cut to the terminal's width.
-const TEMPLATE: &str = "{elapsed_precise} {bar:40.cyan/blue} step {pos}/{len}{prefix}\n  {wide_msg}";
+/// The bar, and below it two lines of figures. All fit into 80 columns.
+const TEMPLATE: &str = "{elapsed_precise} {bar:36.cyan/blue} step {pos}/{len}{prefix}\n  {msg}";
+
+/// Where the figures are broken on a terminal.
+const LINE_BREAK: &str = "\n  ";
 
 /// A bar on a terminal, a line now and then elsewhere.
 pub struct Progress {
@@ -42,11 +45,16 @@ impl Progress {
         for line in self.news(&status.events) {
             self.say(&line);
         }
-        let line = describe(status);
+        let (speed, traffic) = describe(status);
         if self.bar.is_hidden() {
             let done = status.step * PLAIN_LINES / status.steps.max(1);
             if done > self.plain_lines_printed || self.phase != status.phase {
-                eprintln!("step {}/{} {line}", status.step, status.steps);
+                eprintln!(
+                    "step {}/{} {}",
+                    status.step,
+                    status.steps,
+                    join([speed.as_str(), &traffic], " · ")
+                );
                 self.plain_lines_printed = done;
             }
         }
@@ -54,7 +62,7 @@ impl Progress {
         self.bar.set_length(status.steps);
         self.bar.set_position(status.step);
         self.bar.set_prefix(time_left(status));
-        self.bar.set_message(line);
+        self.bar.set_message(join([speed.as_str(), &traffic], LINE_BREAK));
     }
 
     /// What went wrong since the last look, oldest first. The rest is in the coordinator's log.
@@ -90,19 +98,22 @@ fn time_left(status: &Status) -> String {
     }
 }
 
-fn describe(status: &Status) -> String {
-    let mut parts = vec![status.phase.clone()];
-    parts.extend(status.loss.map(|loss| format!("loss {loss:.3}")));
-    parts.extend(status.tokens_per_s.map(|speed| format!("{speed:.0} tokens/s")));
-    parts.extend(status.share_of_local_speed.map(|share| format!("{:.0} % of local speed", share * 100.0)));
-    parts.extend(status.bytes_ratio.map(|ratio| {
-        format!(
-            "WAN {} for {} dense ({ratio:.0}×)",
-            HumanBytes(status.wan_bytes),
-            HumanBytes(status.dense_bytes)
-        )
-    }));
-    parts.join(" · ")
+/// How fast it learns, and what that sends.
+fn describe(status: &Status) -> (String, String) {
+    let mut speed = vec![status.phase.clone()];
+    speed.extend(status.loss.map(|loss| format!("loss {loss:.3}")));
+    speed.extend(status.tokens_per_s.map(|speed| format!("{speed:.0} tokens/s")));
+    speed.extend(status.share_of_local_speed.map(|share| format!("{:.0} % of local speed", share * 100.0)));
+    let traffic = status.bytes_ratio.map(|ratio| {
+        let (sent, dense) = (HumanBytes(status.wan_bytes), HumanBytes(status.dense_bytes));
+        format!("{sent} sent across sites; dense f32 would be {dense} ({ratio:.0}×)")
+    });
+    (speed.join(" · "), traffic.unwrap_or_default())
+}
+
+fn join(lines: [&str; 2], separator: &str) -> String {
+    let [first, second] = lines;
+    if second.is_empty() { first.to_owned() } else { format!("{first}{separator}{second}") }
 }
 
 #[cfg(test)]
@@ -121,16 +132,16 @@ mod tests {
     #[test]
     fn what_is_not_known_yet_is_left_out() {
         let mut status = status();
-        assert_eq!(describe(&status), "training");
+        assert_eq!(describe(&status), ("training".to_owned(), String::new()));
+        assert_eq!(join(["training", ""], LINE_BREAK), "training");
         assert_eq!(time_left(&status), "");
         status.loss = Some(2.5);
         status.share_of_local_speed = Some(0.9);
         status.eta_s = Some(90.0);
         (status.wan_bytes, status.dense_bytes, status.bytes_ratio) = (1 << 20, 50 << 20, Some(50.0));
-        assert_eq!(
-            describe(&status),
-            "training · loss 2.500 · 90 % of local speed · WAN 1.00 MiB for 50.00 MiB dense (50×)"
-        );
+        let (speed, traffic) = describe(&status);
+        assert_eq!(speed, "training · loss 2.500 · 90 % of local speed");
+        assert_eq!(traffic, "1.00 MiB sent across sites; dense f32 would be 50.00 MiB (50×)");
         assert_eq!(time_left(&status), " · 1:30 left");
     }
 

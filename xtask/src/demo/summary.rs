@@ -5,11 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use indicatif::HumanBytes;
+use indicatif::{HumanBytes, HumanCount};
 
 use crate::demo::emulator::LinkCounters;
 use crate::demo::status::{Checkpoint, Parity, Status};
-use crate::table;
 
 /// The figures of a finished run.
 pub struct Summary {
@@ -43,57 +42,43 @@ impl Summary {
         Path::new(&self.checkpoint.path)
     }
 
-    fn rows(&self) -> Vec<[String; 2]> {
+    fn rows(&self) -> [(&'static str, String); 7] {
         let status = &self.status;
         let number = |value: Option<f64>, show: &dyn Fn(f64) -> String| value.map_or("-".to_owned(), show);
         let loss = |value| number(value, &|loss| format!("{loss:.3} nats/token"));
-        let seconds = self.duration.as_secs_f64();
+        let bytes = |bytes| HumanBytes(bytes).to_string();
+        let speed = number(status.tokens_per_s_mean, &|speed| format!("{speed:.0}/s"));
+        let ratio = number(status.bytes_ratio, &|ratio| format!("{ratio:.0}×"));
         [
-            ("steps", format!("{} in {seconds:.0} s", status.steps)),
-            (
-                "tokens",
-                format!(
-                    "{}{}",
-                    status.tokens,
-                    number(status.tokens_per_s_mean, &|speed| format!(" ({speed:.0}/s)"))
-                ),
-            ),
-            ("training loss", loss(status.loss)),
-            ("validation loss", loss(status.validation_loss)),
+            ("trained", format!("{} steps in {:.0} s", status.step, self.duration.as_secs_f64())),
+            ("tokens", format!("{}, {speed}", HumanCount(status.tokens))),
+            ("loss", format!("{}; on held-out text {}", loss(status.loss), loss(status.validation_loss))),
             (
                 "share of local speed",
                 number(status.share_of_local_speed_mean, &|share| format!("{:.1} %", share * 100.0)),
             ),
-            ("sent across sites", HumanBytes(status.wan_bytes).to_string()),
+            ("sent across sites", bytes(status.wan_bytes)),
+            ("as dense f32", format!("{} ({ratio})", bytes(status.dense_bytes))),
             (
-                "the same rounds as dense f32",
+                "on the link",
                 format!(
-                    "{}{}",
-                    HumanBytes(status.dense_bytes),
-                    status.bytes_ratio.map_or(String::new(), |times| format!(" ({times:.0}×)"))
+                    "{} with all headers; {} lost",
+                    bytes(self.link.delivered_bytes),
+                    bytes(self.link.lost_bytes)
                 ),
             ),
-            (
-                "carried by the link, all headers",
-                format!(
-                    "{}, lost {}",
-                    HumanBytes(self.link.delivered_bytes),
-                    HumanBytes(self.link.lost_bytes)
-                ),
-            ),
-            ("all replicas after round", format!("{}: {}", self.parity.round, self.parity.hash)),
-            ("checkpoint", self.checkpoint.path.clone()),
         ]
-        .map(|(name, value)| [name.to_owned(), value])
-        .to_vec()
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rows = vec![vec!["demo".to_owned(), String::new()]];
-        rows.extend(self.rows().into_iter().map(|row| row.to_vec()));
-        formatter.write_str(&table::render(&rows))
+        for (name, value) in self.rows() {
+            writeln!(formatter, "  {name:<22}{value}")?;
+        }
+        let (round, hash) = (self.parity.round, &self.parity.hash);
+        writeln!(formatter, "\nAll replicas hold the same bits after round {round}:\n  {hash}")?;
+        writeln!(formatter, "\nCheckpoint:\n  {}", self.checkpoint.path)
     }
 }
 
@@ -119,9 +104,16 @@ mod tests {
     #[test]
     fn a_finished_run_is_summed_up() {
         let text = summary(&status("finished", true)).unwrap().to_string();
-        for figure in
-            ["10 in 10 s", "1000 (100/s)", "2.750", "90.0 %", "1.00 KiB", "(50×)", "4: abcd", "/demo/c"]
-        {
+        for figure in [
+            "10 steps in 10 s",
+            "1,000, 100/s",
+            "2.750",
+            "90.0 %",
+            "1.00 KiB",
+            "(50×)",
+            "4:\n  abcd",
+            "/demo/c",
+        ] {
             assert!(text.contains(figure), "{figure} is missing in\n{text}");
         }
     }
