@@ -136,7 +136,7 @@ impl Control {
 
     /// Says that all is done, and waits to be dismissed.
     async fn finish(mut self) -> String {
-        self.say(ToCoordinator::Finished { next_round: Round(ROUNDS) });
+        self.say(ToCoordinator::Finished { next_round: Round(ROUNDS), validation_loss: Some(3.5) });
         loop {
             match self.hear().await {
                 ToWorker::Dismiss { reason } => return reason,
@@ -149,7 +149,8 @@ impl Control {
                         results: Vec::new(),
                     }));
                 }
-                ToWorker::Begin(_) => self.say(ToCoordinator::Finished { next_round: Round(ROUNDS) }),
+                ToWorker::Begin(_) => self
+                    .say(ToCoordinator::Finished { next_round: Round(ROUNDS), validation_loss: Some(3.5) }),
                 other => panic!("unexpected: {other:?}"),
             }
         }
@@ -160,6 +161,8 @@ async fn train(worker: Worker) -> String {
     let mut control = worker.join(None).await.unwrap();
     let start = control.begin().await;
     (0..ROUNDS).for_each(|round| control.apply(&start, round));
+    let sent = Heartbeat { tokens: 100, wan_sent_bytes: 10, dense_bytes: 40, ..Heartbeat::default() };
+    control.say(ToCoordinator::Heartbeat(sent));
     control.finish().await
 }
 
@@ -175,6 +178,15 @@ async fn two_workers_enrol_train_and_are_dismissed() {
     assert_eq!((&status["phase"], &status["round"]), (&"finished".into(), &ROUNDS.into()));
     assert_eq!((status["parity"]["equal"].as_bool(), status["loss"].as_f64()), (Some(true), Some(2.5)));
     assert_eq!(status["samples_counted"], 6 * 4);
+    assert_eq!(status["validation_loss"], 3.5);
+    assert_eq!((&status["tokens"], &status["bytes_ratio"]), (&200.into(), &4.0.into()));
+    assert!(status["tokens_per_s_mean"].as_f64().is_some_and(|speed| speed > 0.0), "{status:#}");
+    assert_eq!(
+        status["ledger"],
+        serde_json::json!({ "positions_applied": 24, "duplicates": 0, "pending": 0 })
+    );
+    let members = status["members"].as_array().unwrap();
+    assert!(members.len() == 2 && members.iter().all(|member| member["state"] == "finished"), "{status:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -23,10 +23,8 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(RUNTIME_THREADS)
-        .enable_all()
-        .build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(RUNTIME_THREADS).enable_all().build()?;
     match command {
         Command::Join(args) => runtime.block_on(agent::join(args)),
         Command::Doctor(args) => runtime.block_on(doctor::doctor(args)),

@@ -20,8 +20,11 @@ pub fn sample(args: &SampleArgs) -> Result<()> {
     anyhow::ensure!(!prompt.is_empty(), "--prompt is empty: give the model a word to begin with");
     let mut engine = Engine::new(&model.spec, &TrainConfig::default(), 1, args.seed, device, None)?;
     engine.load_parameters(&model.parameters)?;
-    let sampling =
-        Sampling { temperature: args.temperature, top_k: (args.top_k > 0).then_some(args.top_k as usize), seed: args.seed };
+    let sampling = Sampling {
+        temperature: args.temperature,
+        top_k: (args.top_k > 0).then_some(args.top_k as usize),
+        seed: args.seed,
+    };
     let tokens = engine.sample(&prompt, args.tokens as usize, sampling)?;
     let text = model.tokenizer.decode(&tokens).map_err(anyhow::Error::msg).context("write the sample")?;
     let mut out = std::io::stdout().lock();

@@ -36,7 +36,7 @@ impl ValueFormat {
     pub const ALL: [Self; 8] =
         [Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Int4, Self::E3M0, Self::TwoBit, Self::Sign];
 
-    /// The name in configurations and logs; what [`FromStr`] reads.
+    /// The name in configurations and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

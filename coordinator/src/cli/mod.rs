@@ -65,7 +65,7 @@ pub struct Up {
     /// What the run must remember, its certificate authority included: keep it private, and keep it.
     #[arg(long, value_name = "DIR", default_value = STATE_DIR, env = "LONGHAUL_STATE_DIR")]
     pub state_dir: PathBuf,
-    /// Also write the join token to this file (mode 0600), for scripts.
+    /// Also write the join line to this file (mode 0600), for scripts.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// What workers are told to dial. Default: this machine's address and the port of --listen.

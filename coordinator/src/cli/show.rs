@@ -72,6 +72,11 @@ fn describe(status: &Status) -> Vec<String> {
             or_dash(status.eta_s.map(duration))
         ),
         format!(
+            "mean speed {} tokens/s, {} of local speed, over the whole run",
+            or_dash(status.tokens_per_s_mean.map(|speed| format!("{speed:.0}"))),
+            or_dash(status.share_of_local_speed_mean.map(|share| format!("{:.1} %", 100.0 * share))),
+        ),
+        format!(
             "WAN        {} sent, dense f32 would have sent {} ({})",
             Bytes(status.wan_bytes),
             Bytes(status.dense_bytes),

@@ -59,8 +59,8 @@ async fn coordinate(up: &Up, config: RunConfig) -> Result<(), CliError> {
     } else {
         let token = join_token(&mut owner)?;
         if let Some(file) = &up.token_file {
-            write_private(file, &token.token)
-                .with_context(|| format!("write the token to {}", file.display()))?;
+            write_private(file, &format!("{}\n", token.command))
+                .with_context(|| format!("write the join line to {}", file.display()))?;
         }
         greet(&name, resumed, &served, &token);
     }

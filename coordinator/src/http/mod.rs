@@ -5,7 +5,7 @@
 //! | `GET /healthz` | 200 while the process serves | anybody |
 //! | `GET /readyz` | 200 while decisions are made | anybody |
 //! | `GET /metrics` | Prometheus text, see [`metrics`] | readers |
-//! | `GET /api/v1/status` | [`Status`](crate::run::Status) | readers |
+//! | `GET /api/v1/status` | [`Status`] | readers |
 //! | `POST /api/v1/stop` | `{}`: the run drains | writers |
 //! | `POST /api/v1/tokens` | [`NewToken`](crate::runtime::NewToken) for `{"life_s": 3600, "uses": 4}` | writers |
 //! | `GET /api/v1/tokens` | [`TokenStatus`](crate::runtime::TokenStatus)es | writers |

@@ -133,10 +133,13 @@ impl Run {
         if peer.standing == Standing::Preparing && self.preparing.as_ref().is_some_and(stale) {
             return;
         }
-        peer.standing = Standing::Ready;
-        peer.next_round = Some(ready.next_round);
         let (next_round, hash) = (ready.next_round, ready.state_hash);
+        peer.standing = Standing::Ready;
+        peer.next_round = Some(next_round);
         peer.ready = Some(ready);
+        if in_training && peer.holds_undone() {
+            return self.send_back_to_heal(worker);
+        }
         if in_training {
             // What it holds after a round can be compared with what the members hold there.
             let expected = next_round
@@ -160,6 +163,12 @@ impl Run {
             );
             return self.refuse(worker, &reason);
         }
+        self.send_back_to_heal(worker);
+    }
+
+    /// What a worker holds is of no use any more, through no fault of its own: it heals from who is there then.
+    pub(super) fn send_back_to_heal(&mut self, worker: WorkerId) {
+        let Some(peer) = self.peers.get_mut(&worker) else { return };
         peer.standing = Standing::Waiting;
         peer.ready = None;
         peer.next_round = None;

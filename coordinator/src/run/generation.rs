@@ -6,13 +6,13 @@ use std::time::Duration;
 use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_proto::control::message::{GenerationStart, Settled, ToWorker};
+use longhaul_proto::round::settle::{Outcome, settle};
 
 use super::command::Severity;
 use super::event::ConnectionId;
 use super::machine::Run;
 use super::parity::Verdict;
 use super::peer::{Peer, Standing};
-use super::settle::{Outcome, settle};
 use super::state::Phase;
 
 /// How long lost samples wait for a generation that begins for another reason, in milliseconds: a settle costs every
@@ -120,11 +120,16 @@ impl Run {
     }
 
     fn finish_settle(&mut self) {
-        let (Some(settling), Some(old)) = (self.settling.take(), self.state.generation.take()) else {
+        let (Some(settling), Some(old)) = (self.settling.take(), self.state.generation.clone()) else {
             return;
         };
-        let outcome = settle(&settling.answers, self.layout().count(), old.until);
+        let Some(mut outcome) = settle(&old.membership, self.layout(), &settling.answers) else {
+            return self.lose_members();
+        };
+        // Who computes the last round begins no other.
+        outcome.first_round = outcome.first_round.min(old.until);
         let (open_round, first_round) = (outcome.settlement.open_round, outcome.first_round);
+        self.distrust_joiners(open_round);
         let until = if self.drain_is_due() { first_round } else { old.until };
         self.lose_shares(&old.membership, &outcome, &settling.participants);
 
@@ -149,22 +154,38 @@ impl Run {
         });
     }
 
+    /// Rounds from `open_round` on are done again where no survivor has completed them. A worker that heals may have its
+    /// state from a member that had, and is gone.
+    fn distrust_joiners(&mut self, open_round: Round) {
+        let mut stale = Vec::new();
+        for (&worker, peer) in &mut self.peers {
+            if matches!(peer.standing, Standing::Healing | Standing::Ready) {
+                peer.reopened = Some(peer.reopened.map_or(open_round, |earlier| earlier.min(open_round)));
+            }
+            if peer.standing == Standing::Ready && peer.holds_undone() {
+                stale.push(worker);
+            }
+        }
+        stale.into_iter().for_each(|worker| self.send_back_to_heal(worker));
+    }
+
     /// Whatever was given out for rounds up to the next generation's first, to workers that are no longer there, is
     /// lost, unless their contribution is in the open round's result already. So is what was late of theirs.
     fn lose_shares(&mut self, old: &Membership, outcome: &Outcome, survivors: &BTreeSet<WorkerId>) {
         let open = outcome.settlement.open_round;
-        let site_of = |worker: &WorkerId| self.state.workers.get(worker).map(|known| known.site);
-        let counted =
-            |worker: &WorkerId| site_of(worker).is_some_and(|site| outcome.counted_sites.contains(&site));
+        let first_undone = |worker: &WorkerId| {
+            self.state.workers.get(worker).map_or(open, |known| outcome.first_undone(known.site))
+        };
         let mut lost = Vec::new();
         for round in (open.0..outcome.first_round.0).map(Round) {
             let departed =
                 self.state.ledger.workers_in(round).iter().filter(|worker| !survivors.contains(worker));
-            let uncounted = departed.filter(|worker| !(round == open && counted(worker)));
-            lost.extend(uncounted.map(|&worker| (round, worker)));
+            lost.extend(
+                departed.filter(|worker| round >= first_undone(worker)).map(|&worker| (round, worker)),
+            );
         }
         for worker in old.members().iter().map(|member| member.worker).filter(|w| !survivors.contains(w)) {
-            if counted(&worker) && self.state.ledger.workers_in(open).contains(&worker) {
+            if open < first_undone(&worker) && self.state.ledger.workers_in(open).contains(&worker) {
                 self.state.late.counted(worker, open);
             } else {
                 lost.extend(self.state.late.departed(worker, open, self.state.ledger.through()));
@@ -283,6 +304,8 @@ impl Run {
             self.count_rounds();
             self.lose_late(until);
         }
+        self.summaries.evaluated(self.peers.values().filter_map(|peer| peer.validation_loss));
+        self.state.last_snapshot = Some(self.last_snapshot());
         self.state.phase = Phase::Finished;
         self.preparing = None;
         self.settling = None;

@@ -29,6 +29,8 @@ pub struct Ledger {
     through: Round,
     /// Positions that count in them.
     counted: Ranges,
+    /// Positions that were counted when they counted already, in all: none, unless these books are wrong.
+    duplicates: u64,
     /// The first step that the timeline still covers.
     known_from: u64,
 }
@@ -53,6 +55,7 @@ impl Ledger {
             losses: Vec::new(),
             through: Round(0),
             counted: Ranges::default(),
+            duplicates: 0,
             known_from: 0,
         }
     }
@@ -97,7 +100,8 @@ impl Ledger {
     pub fn count_through(&mut self, round: Round) {
         for q in (self.through.0..round.0).map(Round) {
             for range in self.counted_in(q) {
-                self.counted.insert(range);
+                let samples = range.end - range.start;
+                self.duplicates += samples - self.counted.insert(range);
             }
         }
         self.through = self.through.max(round);
@@ -142,6 +146,12 @@ impl Ledger {
     #[must_use]
     pub fn counted(&self) -> &Ranges {
         &self.counted
+    }
+
+    /// Positions that were counted although they had been already: more than 0 and a sample was trained on twice.
+    #[must_use]
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates
     }
 
     /// Rounds before this one are applied everywhere.
@@ -251,6 +261,18 @@ mod tests {
         ledger.assign(Round(2), vec![W1, W2]);
         ledger.count_through(Round(3));
         assert!(ledger.counted().iter().eq(std::iter::once(0..20)));
+    }
+
+    #[test]
+    fn a_position_that_is_given_out_twice_is_noticed() {
+        let mut ledger = books();
+        let feed =
+            longhaul_common::sampler::SampleFeed { first_step: 4, backlog: vec![0..2, 2..3], cursor: 16 };
+        ledger.timeline.push(Assignment { feed, workers: vec![W1] });
+        ledger.count_through(Round(2));
+        assert_eq!((ledger.duplicates(), ledger.counted().len()), (0, 16));
+        ledger.count_through(Round(3));
+        assert_eq!((ledger.duplicates(), ledger.counted().len()), (3, 16 + 5));
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl Run {
     /// Takes an event; returns what to do about it.
     #[must_use = "commands must be executed"]
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Command> {
-        self.now = self.now.max(now);
+        self.pass_time(now);
         match event {
             Event::Opened { connection, worker, address } => {
                 self.connections.insert(connection, Connection { worker, address, joined: false });
@@ -118,6 +118,15 @@ impl Run {
         }
         self.advance();
         std::mem::take(&mut self.commands)
+    }
+
+    fn pass_time(&mut self, now: Duration) {
+        let passed = now.saturating_sub(self.now);
+        self.now += passed;
+        let training = matches!(self.state.phase, Phase::Training | Phase::Draining);
+        if training && self.peers.values().any(Peer::is_present_member) {
+            self.state.tally.watch(passed);
+        }
     }
 
     /// When to call [`Run::handle`] with [`Event::Timer`], if nothing happens before.
@@ -159,7 +168,10 @@ impl Run {
             ToCoordinator::RoundApplied(report) => self.handle_round_applied(connection, worker, report),
             ToCoordinator::Settled(settled) => self.handle_settled(connection, worker, settled),
             ToCoordinator::Checkpoint(report) => self.handle_checkpoint(worker, report),
-            ToCoordinator::Finished { next_round } => peer.finished = Some(next_round),
+            ToCoordinator::Finished { next_round, validation_loss } => {
+                peer.finished = Some(next_round);
+                peer.validation_loss = validation_loss.filter(|loss| loss.is_finite());
+            }
             ToCoordinator::Leaving => {
                 self.send(worker, ToWorker::Dismiss { reason: "as it asked to leave".to_owned() });
                 self.gone.insert(worker);
@@ -196,8 +208,9 @@ impl Run {
             *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
         }
         let Some(peer) = self.peers.get_mut(&worker) else { return };
-        let before = peer.meter.push(self.now, heartbeat.clone());
-        self.state.totals.add(&before, &heartbeat);
+        let first = peer.meter.latest().is_none();
+        self.state.tally.note(worker, peer.known.incarnation, &heartbeat, first);
+        peer.meter.push(self.now, heartbeat);
     }
 
     fn handle_round_applied(&mut self, connection: ConnectionId, worker: WorkerId, report: RoundReport) {

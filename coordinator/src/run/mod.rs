@@ -14,9 +14,10 @@ mod peer;
 mod prepare;
 mod progress;
 mod ranges;
-mod settle;
+mod snapshot;
 mod state;
 mod status;
+mod tally;
 
 pub use command::{Command, Notice, Record, Severity};
 pub use event::{ConnectionId, Event};
@@ -25,8 +26,10 @@ pub use machine::Run;
 pub use parity::Verdict;
 pub use progress::{RoundSummary, Totals};
 pub use ranges::Ranges;
+pub use snapshot::Snapshot;
 pub use state::{Checkpoint, Facts, Known, Phase, State};
-pub use status::{CheckpointStatus, EventStatus, MemberStatus, ParityStatus, Status};
+pub use status::{CheckpointStatus, EventStatus, LedgerStatus, MemberStatus, ParityStatus, Status};
+pub use tally::Tally;
 
 #[cfg(test)]
 mod scenarios;

@@ -45,10 +45,15 @@ pub(super) struct Peer {
     pub heals: u32,
     /// Rounds before this one are applied there; none until it says so.
     pub next_round: Option<Round>,
+    /// The earliest round that a settlement left open since it was told to heal. A state that contains it may come from
+    /// a member that has died, and the survivors may have done that round again with another result.
+    pub reopened: Option<Round>,
     /// After the last round that it reported.
     pub state_hash: Option<Hash>,
     /// What it said when it had nothing left to do.
     pub finished: Option<Round>,
+    /// What it said then: its loss on the held-out text.
+    pub validation_loss: Option<f32>,
     pub meter: Meter,
 }
 
@@ -64,8 +69,10 @@ impl Peer {
             donors: Vec::new(),
             heals: 0,
             next_round: None,
+            reopened: None,
             state_hash: None,
             finished: None,
+            validation_loss: None,
             meter: Meter::default(),
         }
     }
@@ -78,6 +85,11 @@ impl Peer {
     /// The run waits for it to come back.
     pub fn is_awaited(&self) -> bool {
         self.standing == Standing::Member && self.connection.is_none()
+    }
+
+    /// Whether its healed state may contain a round that was done again since.
+    pub fn holds_undone(&self) -> bool {
+        self.reopened.zip(self.next_round).is_some_and(|(reopened, next)| next > reopened)
     }
 
     pub fn member(&self, worker: WorkerId) -> Member {

@@ -229,6 +229,10 @@ impl Run {
             members.sort_by_key(|member| (member.site != site, member.worker));
             members.truncate(DONORS_MAX);
             if let Some(peer) = self.peers.get_mut(&worker) {
+                // The answer of one that heals already may be on its way: it is of a state from before.
+                if peer.standing == Standing::Waiting {
+                    peer.reopened = None;
+                }
                 peer.standing = Standing::Healing;
                 peer.donors = members.iter().map(|member| member.worker).collect();
             }

@@ -12,7 +12,7 @@ const METER_HEARTBEATS: usize = 21;
 /// Rounds that are collected at once; a member that lags further is not waited for in the summaries.
 const OPEN_SUMMARIES_MAX: usize = 64;
 
-/// Sums over all workers, past and present.
+/// What processes have done, or one has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
     /// Tokens trained on.
@@ -28,13 +28,57 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds what one process did between two of its heartbeats.
-    pub fn add(&mut self, before: &Heartbeat, after: &Heartbeat) {
-        self.tokens += after.tokens.saturating_sub(before.tokens);
-        self.wan_bytes += after.wan_sent_bytes.saturating_sub(before.wan_sent_bytes);
-        self.dense_bytes += after.dense_bytes.saturating_sub(before.dense_bytes);
-        self.compute_s += (after.compute_s - before.compute_s).max(0.0);
-        self.wait_s += (after.wait_s - before.wait_s).max(0.0);
+    /// What a process has done by the time of a heartbeat.
+    #[must_use]
+    pub fn of(heartbeat: &Heartbeat) -> Self {
+        Self {
+            tokens: heartbeat.tokens,
+            wan_bytes: heartbeat.wan_sent_bytes,
+            dense_bytes: heartbeat.dense_bytes,
+            compute_s: heartbeat.compute_s,
+            wait_s: heartbeat.wait_s,
+        }
+    }
+
+    /// The sum of two.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            tokens: self.tokens.saturating_add(other.tokens),
+            wan_bytes: self.wan_bytes.saturating_add(other.wan_bytes),
+            dense_bytes: self.dense_bytes.saturating_add(other.dense_bytes),
+            compute_s: self.compute_s + other.compute_s,
+            wait_s: self.wait_s + other.wait_s,
+        }
+    }
+
+    /// What was done after `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            tokens: self.tokens.saturating_sub(before.tokens),
+            wan_bytes: self.wan_bytes.saturating_sub(before.wan_bytes),
+            dense_bytes: self.dense_bytes.saturating_sub(before.dense_bytes),
+            compute_s: (self.compute_s - before.compute_s).max(0.0),
+            wait_s: (self.wait_s - before.wait_s).max(0.0),
+        }
+    }
+
+    /// Whether nothing has become less since `before`: the same counters, later.
+    #[must_use]
+    pub fn continues(&self, before: &Self) -> bool {
+        self.tokens >= before.tokens
+            && self.wan_bytes >= before.wan_bytes
+            && self.dense_bytes >= before.dense_bytes
+            && self.compute_s >= before.compute_s
+            && self.wait_s >= before.wait_s
+    }
+
+    /// Σ compute / (Σ compute + Σ wait); none before there was any.
+    #[must_use]
+    pub fn share_of_local_speed(&self) -> Option<f64> {
+        let busy = self.compute_s + self.wait_s;
+        (busy > 0.0).then(|| self.compute_s / busy)
     }
 }
 
@@ -45,14 +89,12 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Takes a heartbeat; returns the one before, or a zero one.
-    pub fn push(&mut self, now: Duration, heartbeat: Heartbeat) -> Heartbeat {
-        let before = self.latest().cloned().unwrap_or_default();
+    /// Takes a heartbeat.
+    pub fn push(&mut self, now: Duration, heartbeat: Heartbeat) {
         if self.window.len() == METER_HEARTBEATS {
             self.window.pop_front();
         }
         self.window.push_back((now, heartbeat));
-        before
     }
 
     /// The newest heartbeat.
@@ -66,8 +108,7 @@ impl Meter {
     pub fn recent(&self) -> Option<(f64, Totals)> {
         let ((start, first), (end, last)) = (self.window.front()?, self.window.back()?);
         let seconds = end.saturating_sub(*start).as_secs_f64();
-        let mut done = Totals::default();
-        done.add(first, last);
+        let done = Totals::of(last).since(&Totals::of(first));
         (seconds > 0.0).then_some((seconds, done))
     }
 
@@ -103,7 +144,7 @@ pub struct Summaries {
     open: BTreeMap<Round, BTreeMap<WorkerId, RoundReport>>,
     /// Rounds before this one are summed up.
     next: Round,
-    latest: Option<RoundSummary>,
+    loss: Option<f32>,
     validation_loss: Option<f32>,
 }
 
@@ -127,22 +168,30 @@ impl Summaries {
             let summary = summarise(round, reports.values());
             self.next = round.next();
             self.validation_loss = summary.validation_loss.or(self.validation_loss);
-            self.latest = Some(summary.clone());
+            self.loss = summary.loss.or(self.loss);
             done.push(summary);
         }
         done
     }
 
-    /// The newest summary.
+    /// The training loss of the newest round that somebody trained in.
     #[must_use]
-    pub fn latest(&self) -> Option<&RoundSummary> {
-        self.latest.as_ref()
+    pub fn loss(&self) -> Option<f32> {
+        self.loss
     }
 
     /// The newest validation loss.
     #[must_use]
     pub fn validation_loss(&self) -> Option<f32> {
         self.validation_loss
+    }
+
+    /// Members evaluated the state that they ended with: the mean counts.
+    pub fn evaluated(&mut self, losses: impl Iterator<Item = f32>) {
+        let (sum, count) = losses.fold((0.0, 0u32), |(sum, count), loss| (sum + f64::from(loss), count + 1));
+        if count > 0 {
+            self.validation_loss = Some((sum / f64::from(count)) as f32);
+        }
     }
 
     /// The run goes back to the state before `round`.

@@ -6,10 +6,11 @@ use std::time::Duration;
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_proto::control::message::{
-    CheckpointOffer, GenerationStart, Join, Ready, RoundReport, Settled, Start, ToCoordinator, ToWorker,
+    CheckpointOffer, GenerationStart, Heartbeat, Join, Ready, RoundReport, Settled, Start, ToCoordinator,
+    ToWorker,
 };
 
-use super::{Command, ConnectionId, Event, Phase, Run, Severity, State};
+use super::{Command, ConnectionId, Event, LedgerStatus, Phase, Run, Severity, State};
 
 /// A run of ten rounds for two workers, with a clock that stands still unless told.
 struct Story {
@@ -31,6 +32,18 @@ fn ready(next_round: u64, hash: u8) -> ToCoordinator {
         parameters: 10,
         samples: 100,
         data_hash: [3; 32],
+    })
+}
+
+/// Bytes and seconds in proportion to the tokens.
+fn heartbeat(tokens: u64) -> ToCoordinator {
+    ToCoordinator::Heartbeat(Heartbeat {
+        tokens,
+        wan_sent_bytes: 10 * tokens,
+        dense_bytes: 100 * tokens,
+        compute_s: 3.0 * tokens as f64,
+        wait_s: tokens as f64,
+        ..Heartbeat::default()
     })
 }
 
@@ -64,6 +77,20 @@ impl Story {
 
     /// Worker w has connection w.
     fn join(&mut self, worker: u32, checkpoints: &[CheckpointOffer]) {
+        self.join_holding(worker, None, checkpoints);
+    }
+
+    /// A member comes back that lost nothing but its connection.
+    fn resume(&mut self, worker: u32, generation: Generation) {
+        self.join_holding(worker, Some((generation, Round(0))), &[]);
+    }
+
+    fn join_holding(
+        &mut self,
+        worker: u32,
+        held: Option<(Generation, Round)>,
+        checkpoints: &[CheckpointOffer],
+    ) {
         let connection = ConnectionId(u64::from(worker));
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         self.handle(Event::Opened { connection, worker: WorkerId(worker), address });
@@ -76,7 +103,7 @@ impl Story {
                 lan_address: unspecified,
                 wan_address: unspecified,
                 device: String::new(),
-                held: None,
+                held,
                 checkpoints: checkpoints.to_vec(),
             }),
         );
@@ -209,6 +236,85 @@ fn a_silent_member_is_taken_out_and_its_share_is_given_out_again() {
     assert_eq!(redo, 8);
 }
 
+/// A worker that heals while the membership changes: the survivors' open round is 1.
+fn healing_while_a_donor_dies() -> Story {
+    let mut story = Story::training();
+    story.join(3, &[]);
+    assert!(matches!(story.told(3).last(), Some(ToWorker::Heal { .. })), "{:?}", story.told(3));
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 2, 1, 2);
+    assert_eq!(story.begun(1).settlement.unwrap().open_round, Round(1));
+    story
+}
+
+#[test]
+fn a_healed_state_with_rounds_that_are_done_again_is_fetched_anew() {
+    let mut story = healing_while_a_donor_dies();
+    // The dead donor alone had completed rounds 1 and 2.
+    story.say(3, ready(3, 8));
+    let told = story.told(3);
+    let [ToWorker::Heal { donors }] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(donors.iter().map(|donor| donor.worker).collect::<Vec<_>>(), [WorkerId(1)]);
+    assert!(story.told(1).is_empty(), "no generation begins for it");
+    story.say(3, ready(3, 7));
+    assert_eq!(
+        story.told(1),
+        [ToWorker::Settle { generation: Generation(3) }],
+        "what it fetched since counts"
+    );
+}
+
+#[test]
+fn a_healed_state_that_ends_before_the_open_round_is_taken() {
+    let mut story = healing_while_a_donor_dies();
+    story.say(3, ready(1, 8));
+    assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(3) }]);
+}
+
+#[test]
+fn a_joiner_that_was_ready_before_the_settle_is_held_to_the_round_that_it_leaves_open() {
+    let mut story = Story::training();
+    story.join(3, &[]);
+    story.say(3, ready(2, 8));
+    story.settled(1, 2, 1, 1);
+    story.settled(2, 2, 1, 1);
+    assert_eq!(story.begun(1).membership.members().len(), 2);
+    assert!(matches!(story.told(3).as_slice(), [ToWorker::Heal { .. }]), "{:?}", story.told(3));
+}
+
+#[test]
+fn all_survivors_are_active_before_the_first_round_of_new_members_even_those_that_have_not_begun() {
+    let mut story = Story::training();
+    story.join(3, &[]);
+    story.say(3, ready(0, 7));
+    story.settled(1, 2, 1, 2);
+    story.settled(2, 2, 1, 2);
+    let start = story.begun(3);
+    assert_eq!((start.first_round, start.active_before), (Round(3), vec![WorkerId(1), WorkerId(2)]));
+    // Before w3 takes part, the membership changes again.
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 3, 1, 2);
+    story.settled(3, 3, 1, 0);
+    let start = story.begun(1);
+    assert_eq!((start.first_round, start.active_before), (Round(3), vec![WorkerId(1), WorkerId(3)]));
+}
+
+#[test]
+fn new_members_begin_with_the_open_round_when_all_devices_are_behind_it() {
+    let mut story = Story::training();
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 2, 5, 2);
+    assert_eq!(story.begun(1).first_round, Round(5));
+}
+
+#[test]
+fn nobody_begins_a_round_beyond_the_end() {
+    let mut story = Story::training();
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 2, 9, 9);
+    assert_eq!(story.begun(1).first_round, Round(10));
+}
+
 #[test]
 fn a_member_whose_bits_differ_is_named_and_heals() {
     let mut story = Story::training();
@@ -230,11 +336,70 @@ fn a_drain_ends_with_the_rounds_that_are_begun() {
     story.settled(2, 2, 2, 2);
     assert_eq!(story.begun(1).until, Round(4));
     for worker in [1, 2] {
-        story.say(worker, ToCoordinator::Finished { next_round: Round(4) });
+        story.say(worker, ToCoordinator::Finished { next_round: Round(4), validation_loss: None });
     }
     assert!(matches!(story.told(1).as_slice(), [ToWorker::Dismiss { .. }]));
     assert_eq!(story.run.state().phase, Phase::Finished);
     assert_eq!(story.run.state().ledger.counted().len(), 4 * 2 * 4);
+}
+
+#[test]
+fn a_finished_run_still_tells_what_it_took_and_who_took_part() {
+    let mut story = Story::training();
+    for (worker, tokens) in [(1, 100), (2, 300)] {
+        story.say(worker, heartbeat(tokens));
+    }
+    story.now = Duration::from_secs(4);
+    for (worker, tokens) in [(1, 200), (2, 600)] {
+        story.say(worker, heartbeat(tokens));
+        story.applied(worker, 0, 9);
+    }
+    let before = story.run.status(0);
+    story.handle(Event::Drain);
+    for worker in [1, 2] {
+        story.settled(worker, 2, 1, 0);
+    }
+    for (worker, loss) in [(1, Some(2.0)), (2, Some(3.0))] {
+        story.say(worker, ToCoordinator::Finished { next_round: Round(1), validation_loss: loss });
+    }
+    let status = story.run.status(0);
+    assert_eq!((status.phase, status.validation_loss), (Phase::Finished, Some(2.5)));
+    assert_eq!((status.tokens, status.wan_bytes, status.dense_bytes), (800, 8_000, 80_000));
+    assert_eq!((status.bytes_ratio, status.share_of_local_speed_mean), (Some(10.0), Some(0.75)));
+    assert_eq!((status.tokens_per_s_mean, status.tokens_per_s), (Some(200.0), before.tokens_per_s));
+    let members: Vec<_> = status.members.iter().map(|member| member.state.as_str()).collect();
+    assert_eq!(members, ["finished", "finished"]);
+    assert!(status.members.iter().all(|member| member.state_hash.as_deref() == Some(&"09".repeat(32))));
+    assert_eq!(status.ledger, LedgerStatus { positions_applied: 8, duplicates: 0, pending: 0 });
+    // A coordinator that is started again tells the same.
+    let again = Run::new(config(), story.run.state().clone(), Duration::ZERO).unwrap().status(0);
+    assert_eq!(
+        (again.members, again.tokens_per_s, again.parity),
+        (status.members, status.tokens_per_s, status.parity)
+    );
+}
+
+#[test]
+fn what_a_worker_did_before_it_was_restarted_counts_once() {
+    let mut story = Story::training();
+    story.say(1, heartbeat(100));
+    story.say(2, heartbeat(100));
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    assert_eq!(story.run.status(0).tokens, 200);
+    story.join(2, &[]);
+    story.say(2, heartbeat(0));
+    story.say(2, heartbeat(50));
+    assert_eq!(story.run.status(0).tokens, 250);
+}
+
+#[test]
+fn a_coordinator_that_is_started_again_counts_nothing_twice() {
+    let mut story = Story::training();
+    story.say(1, heartbeat(100));
+    story.run = Run::new(config(), story.run.state().clone(), Duration::ZERO).unwrap();
+    story.resume(1, Generation(1));
+    story.say(1, heartbeat(150));
+    assert_eq!(story.run.status(0).tokens, 150);
 }
 
 #[test]

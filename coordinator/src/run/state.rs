@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::late::Late;
 use super::ledger::Ledger;
-use super::progress::Totals;
+use super::snapshot::Snapshot;
+use super::tally::Tally;
 
 /// Where a run is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,10 +52,12 @@ pub struct State {
     pub late: Late,
     /// What all members must agree on; none before the first generation.
     pub facts: Option<Facts>,
-    /// Sums over all workers, past and present.
-    pub totals: Totals,
+    /// What all workers have done, past and present.
+    pub tally: Tally,
     /// The newest checkpoints, newest first.
     pub checkpoints: Vec<Checkpoint>,
+    /// The workers at the end, once it has come.
+    pub last_snapshot: Option<Snapshot>,
 }
 
 /// A worker's identity, as of its last `Join`.
@@ -107,8 +110,9 @@ impl State {
             ledger: Ledger::new(config.round_schedule(), u64::from(config.train.batch)),
             late: Late::default(),
             facts: None,
-            totals: Totals::default(),
+            tally: Tally::default(),
             checkpoints: Vec::new(),
+            last_snapshot: None,
         }
     }
 

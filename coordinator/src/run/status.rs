@@ -8,6 +8,7 @@ use super::command::Severity;
 use super::machine::Run;
 use super::peer::{Peer, Standing};
 use super::progress::Totals;
+use super::snapshot::Snapshot;
 use super::state::Phase;
 
 /// What `GET /api/v1/status` answers. Numbers that are not known yet are null.
@@ -31,17 +32,21 @@ pub struct Status {
     pub step: u64,
     /// Steps of the run.
     pub steps: u64,
-    /// Mean training loss of the newest round, nats a token.
+    /// Mean training loss over the members in the newest round that all have applied, weighted by samples, nats a token.
     pub loss: Option<f32>,
-    /// The newest validation loss, nats a token.
+    /// The newest validation loss, nats a token: at the end, the mean over the members.
     pub validation_loss: Option<f32>,
     /// Tokens trained on, over all workers and the whole run.
     pub tokens: u64,
     /// Tokens per second over all workers, over the last interval.
     pub tokens_per_s: Option<f64>,
+    /// The same over the whole run, while a coordinator watched.
+    pub tokens_per_s_mean: Option<f64>,
     /// Σ compute / (Σ compute + Σ wait) over the last interval: how near the run is to machines that need not communicate.
     pub share_of_local_speed: Option<f64>,
-    /// Bytes sent between sites.
+    /// The same over the whole run.
+    pub share_of_local_speed_mean: Option<f64>,
+    /// Bytes sent between sites, over the whole run.
     pub wan_bytes: u64,
     /// What the same rounds would have sent as dense f32.
     pub dense_bytes: u64,
@@ -53,7 +58,9 @@ pub struct Status {
     pub samples_counted: u64,
     /// Samples that wait to be given out again.
     pub samples_pending: u64,
-    /// Workers that have joined.
+    /// The same books, so that a program can check them.
+    pub ledger: LedgerStatus,
+    /// Workers that have joined. When the run is finished: those that were there to the end.
     pub members: Vec<MemberStatus>,
     /// The newest round that all members reported.
     pub parity: Option<ParityStatus>,
@@ -65,6 +72,17 @@ pub struct Status {
     pub problems: Vec<String>,
 }
 
+/// The books of the sample stream: every position is to be applied exactly once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerStatus {
+    /// Different positions in rounds that are applied everywhere.
+    pub positions_applied: u64,
+    /// Positions that were applied when they had been applied before, in all: 0, or exactly-once is broken.
+    pub duplicates: u64,
+    /// Positions that wait to be given out again.
+    pub pending: u64,
+}
+
 /// A worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberStatus {
@@ -74,7 +92,8 @@ pub struct MemberStatus {
     pub site: String,
     /// Host and device.
     pub device: String,
-    /// `waiting`, `preparing`, `healing`, `ready`, `training`, `finished` or `awaited`.
+    /// `waiting`, `preparing`, `healing`, `ready`, `training`, `finished` or `awaited`; `left` who had not
+    /// done all when the run was finished.
     pub state: String,
     /// The step that it computes.
     pub step: u64,
@@ -82,7 +101,7 @@ pub struct MemberStatus {
     pub tokens_per_s: Option<f64>,
     /// Hash of its synchronised state after the last round it reported.
     pub state_hash: Option<String>,
-    /// Seconds since it said something.
+    /// Seconds since it said something; in a finished run, as of its end.
     pub last_seen_s: f64,
 }
 
@@ -129,11 +148,17 @@ impl Run {
     /// The run as of its last event. `clock_started_unix_ms` is the Unix time at which the run's clock was zero.
     #[must_use]
     pub fn status(&self, clock_started_unix_ms: u64) -> Status {
-        let totals = self.state.totals;
+        let totals = self.state.tally.totals();
         let through = self.state.ledger.through();
         let step = through.0.checked_sub(1).map_or(0, |last| self.schedule.steps_of(Round(last)).end);
-        let recent = self.recent();
-        let busy = recent.compute_s + recent.wait_s;
+        let snapshot = self.state.last_snapshot.clone().unwrap_or_else(|| self.snapshot());
+        let Snapshot { loss, validation_loss, tokens_per_s, share_of_local_speed, members, parity } =
+            snapshot;
+        let ledger = LedgerStatus {
+            positions_applied: self.state.ledger.counted().len(),
+            duplicates: self.state.ledger.duplicates(),
+            pending: self.state.ledger.pending(),
+        };
         Status {
             run: self.state.run.to_string(),
             name: self.config.run.name.clone(),
@@ -144,27 +169,34 @@ impl Run {
             rounds: self.schedule.rounds(),
             step,
             steps: self.schedule.steps,
-            loss: self.summaries.latest().and_then(|summary| summary.loss),
-            validation_loss: self.summaries.validation_loss(),
+            loss,
+            validation_loss,
             tokens: totals.tokens,
-            tokens_per_s: self.sum_of_speeds(),
-            share_of_local_speed: (busy > 0.0).then(|| recent.compute_s / busy),
+            tokens_per_s,
+            tokens_per_s_mean: self.state.tally.tokens_per_s(),
+            share_of_local_speed,
+            share_of_local_speed_mean: totals.share_of_local_speed(),
             wan_bytes: totals.wan_bytes,
             dense_bytes: totals.dense_bytes,
             bytes_ratio: (totals.wan_bytes > 0).then(|| totals.dense_bytes as f64 / totals.wan_bytes as f64),
             eta_s: self.eta_s(step),
-            samples_counted: self.state.ledger.counted().len(),
-            samples_pending: self.state.ledger.pending(),
-            members: self.peers.iter().map(|(&worker, peer)| self.member_status(worker, peer)).collect(),
-            parity: self.parity.latest().map(|verdict| ParityStatus {
-                round: verdict.round.0,
-                hash: hex(&verdict.hash),
-                equal: verdict.odd.is_empty(),
-            }),
+            samples_counted: ledger.positions_applied,
+            samples_pending: ledger.pending,
+            ledger,
+            members,
+            parity,
             checkpoints: self.checkpoint_statuses(),
             events: self.event_statuses(clock_started_unix_ms),
             problems: self.problems(),
         }
+    }
+
+    pub(super) fn parity_status(&self) -> Option<ParityStatus> {
+        self.parity.latest().map(|verdict| ParityStatus {
+            round: verdict.round.0,
+            hash: hex(&verdict.hash),
+            equal: verdict.odd.is_empty(),
+        })
     }
 
     fn checkpoint_statuses(&self) -> Vec<CheckpointStatus> {
@@ -188,7 +220,7 @@ impl Run {
         self.notices.iter().map(status).collect()
     }
 
-    fn member_status(&self, worker: WorkerId, peer: &Peer) -> MemberStatus {
+    pub(super) fn member_status(&self, worker: WorkerId, peer: &Peer) -> MemberStatus {
         let state = match peer.standing {
             Standing::Waiting => "waiting",
             Standing::Preparing => "preparing",
@@ -211,16 +243,13 @@ impl Run {
         }
     }
 
-    fn recent(&self) -> Totals {
-        let mut sum = Totals::default();
-        for (_, done) in self.peers.values().filter_map(|peer| peer.meter.recent()) {
-            sum.compute_s += done.compute_s;
-            sum.wait_s += done.wait_s;
-        }
-        sum
+    /// What all workers have done over the last interval.
+    pub(super) fn recent(&self) -> Totals {
+        let recent = self.peers.values().filter_map(|peer| peer.meter.recent());
+        recent.fold(Totals::default(), |sum, (_, done)| sum.plus(&done))
     }
 
-    fn sum_of_speeds(&self) -> Option<f64> {
+    pub(super) fn sum_of_speeds(&self) -> Option<f64> {
         let speeds = self.peers.values().filter_map(|peer| peer.meter.recent());
         speeds.map(|(seconds, done)| done.tokens as f64 / seconds).reduce(|a, b| a + b)
     }

@@ -1,6 +1,6 @@
 //! Effects: clock, sockets, tasks, disk. It feeds the run with events and executes its commands.
 //!
-//! One task owns the run and the store ([`owner`]). Each connection has a task that reads ([`connection`]) and a bounded
+//! One task owns the run and the store ([`owner`]). Each connection has a task that reads (`connection`) and a bounded
 //! queue out; the queue in is bounded too, and fair: a connection has at most one message waiting in it.
 
 mod clock;

@@ -23,9 +23,9 @@ mod value_blocks;
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use error::{DecodeError, EncodeError, SpecError};
+pub use longhaul_common::config::ValueFormat;
 pub use spec::{CHUNK_VALUES_DEFAULT, CHUNK_VALUES_MAX, CodecSpec, Selection};
 pub use update::Update;
-pub use longhaul_common::config::ValueFormat;
 
 /// Values in a fragment, at most: 256 MiB of f32. A fragment is the unit of hashing and of resending; one this large
 /// already takes minutes on the links that the codec is for.

@@ -11,7 +11,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -35,6 +35,8 @@ pub enum ToCoordinator {
     Finished {
         /// The first round that was not begun.
         next_round: Round,
+        /// Mean loss on the held-out text at the end, nats a token; none where it was not evaluated.
+        validation_loss: Option<f32>,
     },
     /// The user or the machine asks this worker to stop; it goes when told [`ToWorker::Dismiss`].
     Leaving,
@@ -103,7 +105,7 @@ pub struct Ready {
 pub struct Heartbeat {
     /// The step of the run that it computes.
     pub step: u64,
-    /// Since the process started: tokens trained on.
+    /// Since the process, or its part in the run, began, like all that follows: tokens trained on.
     pub tokens: u64,
     /// Seconds in forward, backward and optimiser.
     pub compute_s: f64,
@@ -262,7 +264,7 @@ pub struct Settlement {
     /// Members that hold the results of all rounds before it.
     pub complete_at: Vec<WorkerId>,
     /// By fragment: the result that counts, and who holds it. Fragments that are not here are void: what was sent for
-    /// them goes back to the residuals and is contributed again, to the same round under the new generation.
+    /// them is retracted and contributed again, to the same round under the new generation.
     pub results: Vec<Adopted>,
 }
 

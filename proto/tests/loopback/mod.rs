@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use longhaul_proto::transport::{bind_udp, client_config, endpoint};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Connection, Endpoint};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::PrivateKeyDer;

@@ -93,7 +93,16 @@ impl Cluster {
     pub fn start_coordinator(&mut self) -> Result<()> {
         let folder = &self.config.folder;
         let process = Process::start("coordinator", folder, |command| {
-            command.args(["up", "--config", "run.toml", "--state-dir", "state", "--token-file", "join.txt"]);
+            command.args([
+                "up",
+                "--stay",
+                "--config",
+                "run.toml",
+                "--state-dir",
+                "state",
+                "--token-file",
+                "join.txt",
+            ]);
             command.arg("--listen").arg(self.listen.to_string());
             command.arg("--http").arg(self.http.to_string());
         })?;
@@ -130,8 +139,8 @@ impl Cluster {
     pub fn token(&self) -> Result<String> {
         let line =
             std::fs::read_to_string(self.config.folder.join("join.txt")).context("read the join line")?;
-        let token = line.split_whitespace().skip_while(|word| *word != "--token").nth(1);
-        token.map(str::to_owned).with_context(|| format!("no --token in the join line {line:?}"))
+        let token = line.split_whitespace().find(|word| word.starts_with("lh1."));
+        token.map(str::to_owned).with_context(|| format!("no token in the join line {line:?}"))
     }
 
     /// Kills a worker as `kill -9` does.

@@ -23,11 +23,12 @@ fn dense_keeps_all_replicas_equal_too() {
 /// A run that is killed as a whole and started again from its checkpoint ends with the very bits of one that was not.
 #[test]
 fn a_resumed_run_ends_with_the_same_bits_as_one_that_went_through() {
-    let setup = || Setup { steps: 48, sites: vec![1, 1], ..Setup::default() };
+    let setup =
+        || Setup { steps: 1600, sites: vec![1, 1], checkpoint: "every_rounds = 50", ..Setup::default() };
     let whole = setup().start().finish();
 
     let mut scenario = setup().start();
-    scenario.wait_for_round(6);
+    scenario.wait_for_round(120);
     scenario.cluster.kill_coordinator();
     scenario.cluster.kill_worker(0);
     scenario.cluster.kill_worker(1);

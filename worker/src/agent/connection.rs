@@ -118,7 +118,9 @@ impl Dialler {
 
     async fn attempt(&self, identity: &Identity, join: &Join) -> Result<Conversation, Attempt> {
         let address = self.lookup().await.map_err(Attempt::Later)?;
-        let tls = identity::control_client(identity).context("use this worker's identity").map_err(Attempt::Never)?;
+        let tls = identity::control_client(identity)
+            .context("use this worker's identity")
+            .map_err(Attempt::Never)?;
         let name = PeerName::Coordinator.in_run(identity.run());
         let connection = self
             .endpoint

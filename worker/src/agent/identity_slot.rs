@@ -26,8 +26,9 @@ impl IdentitySlot {
         let run = cache_dir.join("workers").join(format!("{authority}-{}", &site[..8]));
         for slot in 0..SLOTS_MAX {
             let folder = run.join(slot.to_string());
-            std::fs::create_dir_all(&folder)
-                .with_context(|| format!("make the folder {}; --cache-dir names another", folder.display()))?;
+            std::fs::create_dir_all(&folder).with_context(|| {
+                format!("make the folder {}; --cache-dir names another", folder.display())
+            })?;
             let path = folder.join("lock");
             let lock = File::options().create(true).truncate(false).write(true).open(&path);
             let lock = lock.with_context(|| format!("open {}", path.display()))?;

@@ -29,11 +29,13 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     let slot = IdentitySlot::take(&cache_dir, &token.authority, &args.site)?;
     let (socket, buffers) = transport::bind_udp(args.listen)?;
     if !buffers.are_full() {
-        tracing::debug!(?buffers, "the kernel grants smaller socket buffers; net.core.rmem_max and wmem_max limit them");
+        tracing::debug!(
+            ?buffers,
+            "the kernel grants smaller socket buffers; net.core.rmem_max and wmem_max limit them"
+        );
     }
     let endpoint = transport::endpoint(socket, None).context("start the QUIC endpoint")?;
-    let dialler =
-        Dialler { endpoint, coordinator: args.coordinator.clone(), token, site: args.site.clone() };
+    let dialler = Dialler { endpoint, coordinator: args.coordinator.clone(), token, site: args.site.clone() };
 
     let identity = tokio::select! {
         identity = dialler.identity(slot.folder()) => identity?,

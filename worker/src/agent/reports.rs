@@ -48,9 +48,12 @@ mod tests {
     fn the_oldest_reports_are_forgotten_first_and_counted() {
         let mut reports = Reports::default();
         for round in 0..REPORTS_KEPT as u64 + 3 {
-            reports.push(ToCoordinator::Finished { next_round: Round(round) });
+            reports.push(ToCoordinator::Finished { next_round: Round(round), validation_loss: None });
         }
         assert_eq!(reports.forgotten(), 3);
-        assert_eq!(reports.pop(), Some(ToCoordinator::Finished { next_round: Round(3) }));
+        assert_eq!(
+            reports.pop(),
+            Some(ToCoordinator::Finished { next_round: Round(3), validation_loss: None })
+        );
     }
 }

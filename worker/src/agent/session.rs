@@ -10,9 +10,7 @@ use anyhow::{Context, Result};
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round};
 use longhaul_common::model::ModelSpec;
-use longhaul_proto::control::message::{
-    HEARTBEAT_INTERVAL_MS, Join, ToCoordinator, ToWorker, Welcome,
-};
+use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
 use longhaul_proto::identity::Identity;
 use tokio::sync::{mpsc, oneshot};
@@ -65,6 +63,7 @@ pub(super) struct Session {
     /// The last generation and round that were reported, for `Join.held`.
     held: Option<(Generation, Round)>,
     leaving: Option<Instant>,
+    dismissed: bool,
 }
 
 /// What the conversation's loop woke for.
@@ -147,6 +146,7 @@ impl Session {
             reports: Reports::default(),
             held: None,
             leaving: None,
+            dismissed: false,
         })
     }
 
@@ -156,6 +156,10 @@ impl Session {
         loop {
             if let Some(ending) = self.talk(&sender, &mut receiver).await? {
                 sender.finish().await;
+                return Ok(self.end(ending).await);
+            }
+            if self.dismissed {
+                let ending = ending_of((&mut self.outcome).await.context("the synchroniser is gone")?)?;
                 return Ok(self.end(ending).await);
             }
             tracing::warn!("the connection to the coordinator is lost; training goes on");
@@ -175,7 +179,10 @@ impl Session {
             }
             match self.reports.forgotten() {
                 0 => tracing::info!("the coordinator is back"),
-                lost => tracing::warn!(lost, "the coordinator is back; it was away for longer than reports are kept"),
+                lost => tracing::warn!(
+                    lost,
+                    "the coordinator is back; it was away for longer than reports are kept"
+                ),
             }
             (sender, receiver) = (next.sender, next.receiver);
         }
@@ -212,7 +219,9 @@ impl Session {
             };
             let sent = match wake {
                 Wake::Message(None) => return Ok(None),
-                Wake::Message(Some(ToWorker::Refused { reason })) => anyhow::bail!("the coordinator: {reason}"),
+                Wake::Message(Some(ToWorker::Refused { reason })) => {
+                    anyhow::bail!("the coordinator: {reason}")
+                }
                 Wake::Message(Some(message)) => {
                     self.note(&message);
                     self.to_sync.send(SyncEvent::Coordinator(message)).await.is_ok()
@@ -262,8 +271,10 @@ impl Session {
     }
 
     fn note(&mut self, message: &ToWorker) {
-        if let ToWorker::Begin(start) = message {
-            self.held = Some((start.membership.generation, start.first_round));
+        match message {
+            ToWorker::Begin(start) => self.held = Some((start.membership.generation, start.first_round)),
+            ToWorker::Dismiss { .. } => self.dismissed = true,
+            _ => {}
         }
     }
 
@@ -279,7 +290,10 @@ impl Session {
             Ok(())
         });
         if let Err(error) = taken {
-            tracing::warn!(reason = format!("{error:#}"), "the certificate could not be renewed; trying again later");
+            tracing::warn!(
+                reason = format!("{error:#}"),
+                "the certificate could not be renewed; trying again later"
+            );
         }
     }
 

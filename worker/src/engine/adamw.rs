@@ -47,7 +47,7 @@ struct Factors {
 }
 
 impl AdamW {
-    /// An optimiser that reads `gradient` and changes `parameters`, both [P], in place. The first `decayed` values are
+    /// An optimiser that reads `gradient` and changes `parameters`, both `[P]`, in place. The first `decayed` values are
     /// subject to weight decay.
     pub(super) fn new(
         train: &TrainConfig,

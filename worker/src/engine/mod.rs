@@ -51,9 +51,9 @@ pub struct StepOutcome {
 /// AdamW's memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Moments {
-    /// Running mean of the gradient, [P].
+    /// Running mean of the gradient, `[P]`.
     pub first: Vec<f32>,
-    /// Running mean of its square, [P].
+    /// Running mean of its square, `[P]`.
     pub second: Vec<f32>,
     /// Updates made.
     pub updates: u64,
@@ -128,7 +128,7 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// The gradient of the mean loss over `batch`, unclipped, into `into`, which is resized to [P].
+    /// The gradient of the mean loss over `batch`, unclipped, into `into`, which is resized to `[P]`.
     ///
     /// # Errors
     /// Where libtorch fails.
@@ -148,7 +148,7 @@ impl Engine {
         self.update(step)
     }
 
-    /// All parameters, into `into`, which is resized to [P].
+    /// All parameters, into `into`, which is resized to `[P]`.
     ///
     /// # Errors
     /// Where libtorch fails.

@@ -31,7 +31,7 @@ impl Parameters {
         Ok(Self { flat, views, by_name })
     }
 
-    /// All values, [P], outside autograd.
+    /// All values, `[P]`, outside autograd.
     pub fn flat(&self) -> &Tensor {
         &self.flat
     }
@@ -51,7 +51,7 @@ impl Parameters {
     }
 }
 
-/// Cuts a vector [P] into views shaped like the parameter tensors, in order.
+/// Cuts a vector `[P]` into views shaped like the parameter tensors, in order.
 ///
 /// # Errors
 /// When it is not as long as the model has parameters.

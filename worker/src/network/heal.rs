@@ -37,12 +37,7 @@ pub(super) async fn fetch_state(
     bail!("{}", if failures.is_empty() { "there is no donor".to_owned() } else { failures.join("; ") })
 }
 
-async fn fetch_from(
-    network: &Network,
-    donor: &Member,
-    buffers: usize,
-    values: usize,
-) -> Result<HealedState> {
+async fn fetch_from(network: &Network, donor: &Member, buffers: usize, values: usize) -> Result<HealedState> {
     let name = PeerName::Worker(donor.worker).in_run(network.run);
     let address = network.address_of(donor);
     let connecting = network.endpoint.connect_with(network.client(), address, &name).context("dial")?;

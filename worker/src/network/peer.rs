@@ -79,7 +79,8 @@ impl Peer {
         let connecting = network.endpoint.connect_with(network.client(), self.address, &name);
         let connecting = connecting.with_context(|| format!("dial {}", self.worker))?;
         let connection = timeout(CONNECT_MAX, connecting).await.context("no answer")?;
-        let connection = connection.with_context(|| format!("connect to {} at {}", self.worker, self.address))?;
+        let connection =
+            connection.with_context(|| format!("connect to {} at {}", self.worker, self.address))?;
         Ok(sender.insert(BulkSender::new(connection)).clone())
     }
 }

@@ -124,7 +124,11 @@ async fn answer(network: &Network, pull: PullRequest) -> Result<()> {
         }
         Request::State => {
             let (answer, found) = oneshot::channel();
-            network.queue.send(SyncEvent::ServeState { reply: answer }).await.context("the synchroniser is gone")?;
+            network
+                .queue
+                .send(SyncEvent::ServeState { reply: answer })
+                .await
+                .context("the synchroniser is gone")?;
             match found.await {
                 Ok(state) => send_state(reply, network.worker, state).await,
                 Err(_) => {

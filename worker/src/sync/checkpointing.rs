@@ -77,8 +77,10 @@ impl Synchroniser {
         if let Some((next_round, state)) = self.last_checkpoint.take() {
             return self.write_checkpoint(next_round, state, Vec::new());
         }
-        if let Some(next_round) = self.finishing.take() {
-            self.report(ToCoordinator::Finished { next_round });
+        if let Some((next_round, validation_loss)) = self.finishing.take() {
+            // The coordinator's sums are of heartbeats: the last one comes before the end.
+            self.report(ToCoordinator::Heartbeat(self.links.progress.heartbeat()));
+            self.report(ToCoordinator::Finished { next_round, validation_loss });
         }
         Ok(())
     }
@@ -93,7 +95,7 @@ impl Synchroniser {
         if let Some(loss) = validation_loss {
             tracing::info!(loss, "loss on the held-out text");
         }
-        self.finishing = Some(next_round);
+        self.finishing = Some((next_round, validation_loss));
         // One that is being written is of an earlier round: the last one must follow it.
         if self.writing_checkpoint {
             self.last_checkpoint = Some((next_round, state));

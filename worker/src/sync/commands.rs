@@ -54,7 +54,8 @@ impl Synchroniser {
             }
             Command::ReportSettled(settled) => self.report(ToCoordinator::Settled(settled)),
             Command::Lost { round, fragment } => {
-                self.outcome = Some(Outcome::Rejoin(format!("nobody gave the result of {fragment} in {round}")));
+                self.outcome =
+                    Some(Outcome::Rejoin(format!("nobody gave the result of {fragment} in {round}")));
             }
             Command::Accuse { worker, violation } => {
                 tracing::warn!(%worker, %violation, "a member broke the protocol");
@@ -89,7 +90,9 @@ fn compress(
     let own = running.contributed.get(&round).map(|delta| &delta[range]).unwrap_or_default();
     let locals: Vec<_> = locals
         .iter()
-        .map(|local| (local.weight, local.body.as_ref().map_or(Local::Own(own), |body| Local::Received(body))))
+        .map(|local| {
+            (local.weight, local.body.as_ref().map_or(Local::Own(own), |body| Local::Received(body)))
+        })
         .collect();
     running
         .compressor

@@ -164,7 +164,6 @@ impl Compressor {
             .filter(|(fragment, values)| values.len() == self.layout.range(*fragment).len())
             .collect();
     }
-
 }
 
 /// Σ wᵢ·xᵢ / Σ w, in the order given, in f32: the stated reduction order within a site.

@@ -92,7 +92,10 @@ impl Synchroniser {
         let store = self.store();
         let prepared = self.prepared.as_ref().context("the model is not built")?;
         let model = store.load_model(offer.next_round, &prepared.spec)?;
-        anyhow::ensure!(model.state_hash == offer.state_hash, "the checkpoint is not the one that was offered");
+        anyhow::ensure!(
+            model.state_hash == offer.state_hash,
+            "the checkpoint is not the one that was offered"
+        );
         let saved = match offer.private {
             true => Saved::from_private(&store.load_private(offer.next_round)?.state),
             false => None,

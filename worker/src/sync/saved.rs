@@ -34,19 +34,20 @@ impl Saved {
     #[must_use]
     pub fn into_private(self) -> PrivateState {
         let DeviceState { parameters, first_moments, second_moments, updates } = self.state;
-        let named = [(PARAMETERS, parameters), (FIRST_MOMENTS, first_moments), (SECOND_MOMENTS, second_moments)];
+        let named =
+            [(PARAMETERS, parameters), (FIRST_MOMENTS, first_moments), (SECOND_MOMENTS, second_moments)];
         let mut vectors: BTreeMap<String, Arc<[f32]>> =
             named.into_iter().map(|(name, values)| (name.to_owned(), values.into())).collect();
         vectors.extend(self.carry.map(|values| (CARRY.to_owned(), values.into())));
         let residuals = self.residuals.into_iter();
-        vectors.extend(residuals.map(|(fragment, values)| (format!("{RESIDUAL}{}", fragment.0), values.into())));
-        let mut counters = BTreeMap::from([
-            (UPDATES.to_owned(), updates),
-            (STEPS.to_owned(), self.trained.len() as u64),
-        ]);
+        vectors
+            .extend(residuals.map(|(fragment, values)| (format!("{RESIDUAL}{}", fragment.0), values.into())));
+        let mut counters =
+            BTreeMap::from([(UPDATES.to_owned(), updates), (STEPS.to_owned(), self.trained.len() as u64)]);
         for (step, positions) in self.trained.iter().enumerate() {
             let named = positions.iter().enumerate();
-            counters.extend(named.map(|(index, position)| (position_name(step as u64, index as u64), *position)));
+            counters
+                .extend(named.map(|(index, position)| (position_name(step as u64, index as u64), *position)));
         }
         PrivateState { vectors, counters }
     }

@@ -66,8 +66,8 @@ pub struct Synchroniser {
     pub(super) wanted: Option<Wanted>,
     pub(super) prepared: Option<Prepared>,
     pub(super) writing_checkpoint: bool,
-    /// The end that the device has come to, until its checkpoint is written.
-    pub(super) finishing: Option<Round>,
+    /// The end that the device has come to, and its loss on the held-out text, until its checkpoint is written.
+    pub(super) finishing: Option<(Round, Option<f32>)>,
     /// The last checkpoint, while the one before it is being written.
     pub(super) last_checkpoint: Option<(Round, DeviceState)>,
     /// Who waits for the device to export its state.

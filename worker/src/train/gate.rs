@@ -46,7 +46,15 @@ impl Gate {
     #[must_use]
     pub fn new(batch: u64) -> Self {
         let timeline = Timeline::new(batch);
-        let state = State { open: false, stopped: false, life: 0, next: None, begun: None, until: Round(0), timeline };
+        let state = State {
+            open: false,
+            stopped: false,
+            life: 0,
+            next: None,
+            begun: None,
+            until: Round(0),
+            timeline,
+        };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -54,11 +62,9 @@ impl Gate {
     /// told to enter.
     #[must_use]
     pub fn enter(&self, life: u64) -> Entry {
-        let waiting = |state: &mut State| {
-            !state.stopped && state.life == life && !(state.open && state.next.is_some())
-        };
-        let mut state =
-            self.changed.wait_while(self.lock(), waiting).unwrap_or_else(PoisonError::into_inner);
+        let waiting =
+            |state: &mut State| !state.stopped && state.life == life && !(state.open && state.next.is_some());
+        let mut state = self.changed.wait_while(self.lock(), waiting).unwrap_or_else(PoisonError::into_inner);
         if state.stopped {
             return Entry::Stopped;
         }

@@ -85,7 +85,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         }),
         ToCoordinator::Checkpoint(checkpoint(Ok([6; 32]))),
         ToCoordinator::Checkpoint(checkpoint(Err("no space".to_owned()))),
-        ToCoordinator::Finished { next_round: Round(300) },
+        ToCoordinator::Finished { next_round: Round(300), validation_loss: Some(2.75) },
         ToCoordinator::Leaving,
         ToCoordinator::Failed { reason: "out of memory".to_owned() },
     ]
@@ -206,7 +206,10 @@ fn every_message_at_the_desk_survives_the_wire() {
 fn messages_are_the_golden_bytes() {
     let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // By postcard's specification: a varint for the variant's place, then the fields; 300 = 0xac 0x02.
-    assert_eq!(hex(encode(&ToCoordinator::Finished { next_round: Round(300) }).unwrap()), "06ac02");
+    // An option is a zero, or a one and the value; 2.75f32 = 0x40300000, little-endian.
+    let finished = |validation_loss| ToCoordinator::Finished { next_round: Round(300), validation_loss };
+    assert_eq!(hex(encode(&finished(None)).unwrap()), "06ac0200");
+    assert_eq!(hex(encode(&finished(Some(2.75))).unwrap()), "06ac020100003040");
     assert_eq!(hex(encode(&ToCoordinator::Leaving).unwrap()), "07");
     assert_eq!(hex(encode(&ToWorker::Settle { generation: Generation(3) }).unwrap()), "0303");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Fresh)).unwrap()), "0100");

@@ -70,7 +70,10 @@ fn start(
 /// Seconds a step between the warm-up and the last step, over all workers.
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 fn step_s(cluster: &mut Cluster, steps: u64) -> Result<f64> {
-    let at = |status: &Value| status["step"].as_u64().unwrap_or(0);
+    let at = |status: &Value| {
+        let members = status["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+        members.iter().map(|member| member["step"].as_u64().unwrap_or(0)).min().unwrap_or(0)
+    };
     let first = cluster.wait_for("the first steps", RUN_MAX, |status| at(status) >= WARM_UP_STEPS)?;
     let began = Instant::now();
     let last = cluster.wait_for("the last steps", RUN_MAX, |status| at(status) >= steps - 1)?;

@@ -1,0 +1,47 @@
+//! What the status shows of the workers.
+
+use serde::{Deserialize, Serialize};
+
+use super::machine::Run;
+use super::status::{MemberStatus, ParityStatus};
+
+/// The part of the status that lives and goes with the workers. A finished run keeps the last one, durably, so that a
+/// coordinator which is started again answers the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Training loss of the newest round, nats a token.
+    pub loss: Option<f32>,
+    /// The newest validation loss, nats a token.
+    pub validation_loss: Option<f32>,
+    /// Tokens per second over all workers, over the last interval.
+    pub tokens_per_s: Option<f64>,
+    /// Compute over compute and waiting, over the last interval.
+    pub share_of_local_speed: Option<f64>,
+    /// Workers that have joined.
+    pub members: Vec<MemberStatus>,
+    /// The newest round that all members reported.
+    pub parity: Option<ParityStatus>,
+}
+
+impl Run {
+    /// As it is now.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            loss: self.summaries.loss(),
+            validation_loss: self.summaries.validation_loss(),
+            tokens_per_s: self.sum_of_speeds(),
+            share_of_local_speed: self.recent().share_of_local_speed(),
+            members: self.peers.iter().map(|(&worker, peer)| self.member_status(worker, peer)).collect(),
+            parity: self.parity_status(),
+        }
+    }
+
+    /// As it is at the end, before the workers are dismissed: `finished` who has done all, `left` the others.
+    pub(super) fn last_snapshot(&self) -> Snapshot {
+        let mut snapshot = self.snapshot();
+        for (member, peer) in snapshot.members.iter_mut().zip(self.peers.values()) {
+            member.state = if peer.finished.is_some() { "finished" } else { "left" }.to_owned();
+        }
+        snapshot
+    }
+}
