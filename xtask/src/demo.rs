@@ -5,8 +5,10 @@
 
 mod binaries;
 mod cluster;
+mod emulator;
 mod folder;
 mod group;
+mod paragraph;
 mod progress;
 mod run_toml;
 mod status;
@@ -85,8 +87,9 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     run_toml::write(checkout, options, &folder)?;
     let summary = train(&binaries, &folder, options)
         .map_err(|error| anyhow!("{error:#}\nthe log of every process is in {}", folder.logs().display()))?;
+    println!("\n{summary}\nWhat the model writes after \"{PROMPT}\":\n");
     let sample = binaries.sample(summary.checkpoint(), PROMPT)?;
-    println!("{summary}\n{PROMPT}{}", sample.strip_prefix(PROMPT).unwrap_or(&sample).trim_end());
+    println!("{}", paragraph::set(&sample, "  "));
     if !options.keep {
         folder.keep_checkpoints_only()?;
     }
@@ -98,10 +101,8 @@ fn train(binaries: &Binaries, folder: &Folder, options: &Options) -> Result<Summ
     let interrupts = watch_signals()?;
     let started = clock::now();
     let mut cluster = Cluster::start(binaries, folder, options, &interrupts)?;
-    let mut progress = Progress::new();
-    let status = watch(&mut cluster, &interrupts, &mut progress)?;
-    let share_of_local_speed = progress.mean_share_of_local_speed();
-    Summary::new(&status, clock::now() - started, share_of_local_speed, cluster.link_counters()?)
+    let status = watch(&mut cluster, &interrupts)?;
+    Summary::new(&status, clock::now() - started, cluster.link_counters()?)
 }
 
 /// From here on a signal is an event, so that the processes are ended in an orderly way.
@@ -125,18 +126,24 @@ fn pause(interrupts: &Receiver<()>) -> Result<()> {
     }
 }
 
-/// Shows how the run goes until it is finished; returns the last status.
-fn watch(cluster: &mut Cluster, interrupts: &Receiver<()>, progress: &mut Progress) -> Result<Status> {
-    let mut last = None;
+/// Shows how the run goes, and keeps it going, until it is finished or nobody is left; returns the last status.
+fn watch(cluster: &mut Cluster, interrupts: &Receiver<()>) -> Result<Status> {
+    let mut progress = Progress::new();
+    let mut last: Option<Status> = None;
     loop {
-        // Looked at first: a worker may end, and be gone from the status, right after.
-        let workers_ended = cluster.check_processes()?;
         if let Some(status) = cluster.status()? {
             progress.show(&status);
             last = Some(status);
         }
-        if workers_ended {
-            return last.context("all workers ended before the coordinator ever answered");
+        for line in cluster.tend(last.as_ref())? {
+            progress.say(&line);
+        }
+        // Asked once more, as the workers may have finished after the last answer.
+        if !cluster.has_workers()
+            && let Some(status) = cluster.status()?
+        {
+            progress.show(&status);
+            return Ok(status);
         }
         pause(interrupts)?;
     }

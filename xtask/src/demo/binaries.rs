@@ -21,7 +21,7 @@ struct Metadata {
 }
 
 impl Binaries {
-    /// Builds coordinator, worker and emulator: as part of the whole workspace, because cargo would choose other features
+    /// Builds coordinator, worker and emulator: chosen from the whole workspace, because cargo would choose other features
     /// of shared dependencies for some packages alone, and compile them again.
     pub fn build(checkout: &Checkout, profile: Profile) -> Result<Self> {
         let (name, folder) = match profile {
@@ -30,7 +30,8 @@ impl Binaries {
         };
         let status = checkout
             .cargo()
-            .args(["build", "--workspace", "--locked", "--bins", "--profile", name])
+            .args(["build", "--workspace", "--locked", "--profile", name])
+            .args(["--bin", "coordinator", "--bin", "worker", "--bin", "wan-emulator"])
             .status()
             .context("start cargo build")?;
         if !status.success() {

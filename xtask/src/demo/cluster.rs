@@ -2,37 +2,49 @@
 //!
 //! Each worker advertises to the other site a port of the emulator that leads to it. The coordinator stands in
 //! site a: the workers of site b reach it through the emulator too, so that all that crosses sites shares the link.
+//!
+//! What somebody kills is started again: a run survives that, and a demo is the place to try it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::process::{ChildStdin, ChildStdout};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
 use std::sync::mpsc::Receiver;
 
 use anyhow::{Context, Result, bail};
-use serde::Deserialize;
-use serde_json::Value;
 
 use crate::demo::binaries::Binaries;
+use crate::demo::emulator::{EMULATOR, Emulator, LinkCounters};
 use crate::demo::folder::Folder;
-use crate::demo::group::Group;
+use crate::demo::group::{Ended, Group};
 use crate::demo::status::{Status, StatusClient};
 use crate::demo::{Options, pause};
 
 /// Sites of a demo: two, `a` and `b`.
 pub const SITES: u32 = 2;
 
-/// The coordinator's log.
+/// The name of the coordinator's process.
 const COORDINATOR: &str = "coordinator";
 
-/// What the log of every worker begins with.
+/// What the name of every worker's process begins with.
 const WORKER_PREFIX: &str = "worker-";
+
+/// How often one process is started again. Whoever kills by hand tires sooner; what crashes by itself must fail.
+const RESTARTS_MAX: u32 = 5;
 
 /// A running demo.
 pub struct Cluster {
     group: Group,
     emulator: Emulator,
     client: StatusClient,
+    programs: Vec<Program>,
+}
+
+/// A process that can be started again.
+struct Program {
+    name: String,
+    command: Command,
+    restarts: u32,
 }
 
 /// A worker to be started.
@@ -64,25 +76,10 @@ impl Cluster {
                 .map(|worker| (worker.listen, if worker.site == "a" { "b-a/a-b" } else { "a-b/b-a" })),
         );
         let (emulator, relayed) = Emulator::start(&mut group, binaries, options, &relays)?;
-        group.spawn(
-            COORDINATOR,
-            binaries
-                .command("coordinator")
-                .current_dir(folder.root())
-                .arg("up")
-                .arg("--config")
-                .arg(folder.run_toml())
-                .arg("--state-dir")
-                .arg(folder.state())
-                .arg("--token-file")
-                .arg(folder.join_file())
-                .args(["--listen", &coordinator.to_string(), "--http", &http.to_string()]),
-        )?;
-        let mut cluster = Self { group, emulator, client: StatusClient::new(http) };
+        let mut cluster = Self { group, emulator, client: StatusClient::new(http), programs: Vec::new() };
+        cluster.launch(COORDINATOR, coordinator_command(binaries, folder, coordinator, http))?;
         while cluster.status()?.is_none() {
-            if cluster.group.check(COORDINATOR)? {
-                bail!("the coordinator ended before it answered");
-            }
+            cluster.tend(None)?;
             pause(interrupts)?;
         }
         let token = read_token(folder)?;
@@ -90,43 +87,41 @@ impl Cluster {
             relayed.split_first().context("the emulator opened no relays")?;
         for (worker, advertise) in workers.iter().zip(relayed_workers) {
             let join = if worker.site == "a" { &coordinator } else { relayed_coordinator };
-            cluster.start_worker(binaries, folder, worker, &token, *join, *advertise)?;
+            let command = worker_command(binaries, folder, worker, &token, *join, *advertise)?;
+            cluster.launch(&format!("{WORKER_PREFIX}{}", worker.name), command)?;
         }
         Ok(cluster)
     }
 
-    fn start_worker(
-        &mut self,
-        binaries: &Binaries,
-        folder: &Folder,
-        worker: &Worker,
-        token: &str,
-        coordinator: SocketAddr,
-        advertise: SocketAddr,
-    ) -> Result<()> {
-        let dir = folder.create_worker_dir(&worker.name)?;
-        let mut command = binaries.command("worker");
-        command
-            .current_dir(&dir)
-            .args(["join", &coordinator.to_string(), "--token", token, "--site", worker.site])
-            .args(["--device", "cpu", "--threads", "1", "--listen", &worker.listen.to_string()])
-            .args(["--advertise", &advertise.to_string(), "--cache-dir"])
-            .arg(folder.cache(&worker.name))
-            .arg("--checkpoint-dir")
-            .arg(dir.join("checkpoints"));
-        self.group.spawn(&format!("{WORKER_PREFIX}{}", worker.name), &mut command)
+    fn launch(&mut self, name: &str, mut command: Command) -> Result<()> {
+        self.group.spawn(name, &mut command)?;
+        self.programs.push(Program { name: name.to_owned(), command, restarts: 0 });
+        Ok(())
     }
 
-    /// Looks at all processes; whether all workers have ended.
+    /// Looks at all processes, and starts again those that were killed, unless the last known status says that the run is
+    /// finished. Returns what happened, in a sentence each.
     ///
     /// # Errors
-    /// A process has failed, or the coordinator ended first.
-    pub fn check_processes(&mut self) -> Result<bool> {
-        let workers_ended = self.group.check(WORKER_PREFIX)?;
-        if !workers_ended && self.group.check(COORDINATOR)? {
-            bail!("the coordinator ended before the workers did");
+    /// A process gave up by itself, or was killed too often; the error shows the end of its log.
+    pub fn tend(&mut self, last: Option<&Status>) -> Result<Vec<String>> {
+        let finished = last.is_some_and(Status::is_finished);
+        let mut happened = Vec::new();
+        for ended in self.group.take_ended()? {
+            if finished && ended.name != EMULATOR {
+                continue;
+            }
+            match self.programs.iter_mut().find(|program| program.name == ended.name) {
+                Some(program) => happened.extend(program.resume(&ended, &mut self.group)?),
+                None => bail!("{}", ended.describe()),
+            }
         }
-        Ok(workers_ended)
+        Ok(happened)
+    }
+
+    /// Whether a worker was still there when the processes were last looked at.
+    pub fn has_workers(&self) -> bool {
+        self.group.running().any(|name| name.starts_with(WORKER_PREFIX))
     }
 
     /// How the run goes; none while the coordinator does not answer.
@@ -143,6 +138,62 @@ impl Cluster {
     }
 }
 
+impl Program {
+    /// Starts the program again if it was killed; says so. Nothing is to be said of a worker that is done.
+    fn resume(&mut self, ended: &Ended, group: &mut Group) -> Result<Option<String>> {
+        // A worker that leaves in good order has done its part, or was asked to go: it stays away. The coordinator waits for
+        // more questions when the run is finished, so it was asked to go.
+        if ended.status.success() && self.name.starts_with(WORKER_PREFIX) {
+            return Ok(None);
+        }
+        let killed = ended.status.signal().is_some() || ended.status.success();
+        if !killed || self.restarts == RESTARTS_MAX {
+            bail!("{}", ended.describe());
+        }
+        self.restarts += 1;
+        group.spawn(&self.name, &mut self.command)?;
+        Ok(Some(format!("{} ended ({}) and was started again", self.name, ended.status)))
+    }
+}
+
+fn coordinator_command(
+    binaries: &Binaries,
+    folder: &Folder,
+    listen: SocketAddr,
+    http: SocketAddr,
+) -> Command {
+    let mut command = binaries.command("coordinator");
+    command.current_dir(folder.root()).arg("up");
+    command.arg("--config").arg(folder.run_toml());
+    command.arg("--state-dir").arg(folder.state());
+    command.arg("--token-file").arg(folder.join_file());
+    command.args(["--listen", &listen.to_string(), "--http", &http.to_string()]);
+    // It is asked for the last figures when the run is finished.
+    command.arg("--stay");
+    command
+}
+
+fn worker_command(
+    binaries: &Binaries,
+    folder: &Folder,
+    worker: &Worker,
+    token: &str,
+    coordinator: SocketAddr,
+    advertise: SocketAddr,
+) -> Result<Command> {
+    let dir = folder.create_worker_dir(&worker.name)?;
+    let mut command = binaries.command("worker");
+    command
+        .current_dir(&dir)
+        .args(["join", &coordinator.to_string(), "--token", token, "--site", worker.site])
+        .args(["--device", "cpu", "--threads", "1", "--listen", &worker.listen.to_string()])
+        .args(["--advertise", &advertise.to_string(), "--cache-dir"])
+        .arg(folder.cache(&worker.name))
+        .arg("--checkpoint-dir")
+        .arg(dir.join("checkpoints"));
+    Ok(command)
+}
+
 fn plan_workers(per_site: u32) -> Result<Vec<Worker>> {
     let places = ["a", "b"].into_iter().flat_map(|site| (0..per_site).map(move |index| (site, index)));
     places
@@ -156,91 +207,68 @@ fn free_udp_address() -> Result<SocketAddr> {
     UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).context("find a free UDP port")
 }
 
-/// The coordinator writes the whole command for people; its token is what follows `--token`.
 fn read_token(folder: &Folder) -> Result<String> {
     let path = folder.join_file();
-    let line = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let token = line.split_whitespace().skip_while(|word| *word != "--token").nth(1);
-    token.map(str::to_owned).with_context(|| format!("{} holds no --token", path.display()))
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    token_in(&text).map(str::to_owned).with_context(|| format!("{} holds no join token", path.display()))
 }
 
-/// The WAN emulator, which answers one line of JSON for each line it is sent.
-struct Emulator {
-    commands: ChildStdin,
-    answers: BufReader<ChildStdout>,
+/// The token alone, or what follows `--token` in a whole `worker join` line.
+fn token_in(text: &str) -> Option<&str> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match words.as_slice() {
+        [token] => Some(token),
+        line => line.iter().skip_while(|word| **word != "--token").nth(1).copied(),
+    }
 }
 
-/// Bytes in both directions, with UDP and IP headers.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct LinkCounters {
-    /// What arrived at the other side.
-    pub delivered_bytes: u64,
-    /// What was lost on the wire or dropped before it.
-    pub lost_bytes: u64,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The first line of the emulator.
-#[derive(Deserialize)]
-struct Ready {
-    relays: Vec<Relay>,
-}
-
-#[derive(Deserialize)]
-struct Relay {
-    listen: SocketAddr,
-}
-
-impl Emulator {
-    /// Starts a relay for each target, over the link pair named with it; returns where the relays listen.
-    fn start(
-        group: &mut Group,
-        binaries: &Binaries,
-        options: &Options,
-        targets: &[(SocketAddr, &str)],
-    ) -> Result<(Self, Vec<SocketAddr>)> {
-        let mut command = binaries.command("wan-emulator");
-        for link in ["a-b", "b-a"] {
-            let (rate, delay, loss) = (options.rate_mbit, options.rtt_ms / 2.0, options.loss);
-            command
-                .args(["--link", &format!("{link}:rate_mbit={rate},delay_ms={delay},loss_percent={loss}")]);
-        }
-        for (target, links) in targets {
-            command.args(["--relay", &format!("127.0.0.1:0={target}@{links}")]);
-        }
-        let child = group.spawn_piped("wan-emulator", &mut command)?;
-        let commands = child.stdin.take().context("open the emulator's input")?;
-        let answers = BufReader::new(child.stdout.take().context("open the emulator's output")?);
-        let mut emulator = Self { commands, answers };
-        let ready = match emulator.read_line() {
-            Ok(line) => line,
-            Err(error) => {
-                // It ended without a word: its log says why.
-                group.wait_for_last()?;
-                return Err(error);
-            }
-        };
-        let ready: Ready = serde_json::from_str(&ready).with_context(|| format!("read {ready:?}"))?;
-        Ok((emulator, ready.relays.iter().map(|relay| relay.listen).collect()))
+    #[test]
+    fn a_token_file_may_hold_the_token_or_the_whole_line() {
+        assert_eq!(token_in("lh1abc\n"), Some("lh1abc"));
+        assert_eq!(token_in("worker join 10.0.0.1:4800 --token lh1abc --site a\n"), Some("lh1abc"));
+        assert_eq!(token_in("worker join 10.0.0.1:4800\n"), None);
+        assert_eq!(token_in(""), None);
     }
 
-    fn counters(&mut self) -> Result<LinkCounters> {
-        writeln!(self.commands, "stats").context("ask the emulator for its counters")?;
-        let line = self.read_line()?;
-        let stats: Value = serde_json::from_str(&line).with_context(|| format!("read {line:?}"))?;
-        let links = stats["links"].as_object().with_context(|| format!("find the links in {line:?}"))?;
-        let mut sum = LinkCounters::default();
-        for link in links.values() {
-            let bytes = |counter: &str| link[counter]["bytes"].as_u64().unwrap_or(0);
-            sum.delivered_bytes += bytes("delivered");
-            sum.lost_bytes += bytes("offered").saturating_sub(bytes("delivered"));
-        }
-        Ok(sum)
+    fn end(group: &mut Group, program: &mut Program) -> Ended {
+        group.spawn(&program.name, &mut program.command).unwrap();
+        group.wait_for_last().unwrap().unwrap()
     }
 
-    fn read_line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        let length = self.answers.read_line(&mut line).context("read from the emulator")?;
-        anyhow::ensure!(length > 0, "the emulator ended");
-        Ok(line)
+    fn program(name: &str, script: &str) -> Program {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Program { name: name.to_owned(), command, restarts: 0 }
+    }
+
+    #[test]
+    fn what_is_killed_is_started_again_but_not_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut group = Group::new(dir.path()).unwrap();
+        let mut worker = program("worker-a-0", "kill -KILL $$");
+        let mut ended = end(&mut group, &mut worker);
+        for _ in 0..RESTARTS_MAX {
+            let said = worker.resume(&ended, &mut group).unwrap().unwrap();
+            assert!(said.contains("worker-a-0") && said.contains("SIGKILL"), "{said}");
+            ended = group.wait_for_last().unwrap().unwrap();
+        }
+        assert!(worker.resume(&ended, &mut group).is_err());
+    }
+
+    #[test]
+    fn what_gives_up_by_itself_is_not_started_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut group = Group::new(dir.path()).unwrap();
+        let mut worker = program("worker-a-0", "exit 1");
+        let ended = end(&mut group, &mut worker);
+        assert!(worker.resume(&ended, &mut group).is_err());
+        let mut done = program("worker-a-1", "exit 0");
+        let ended = end(&mut group, &mut done);
+        assert_eq!(done.resume(&ended, &mut group).unwrap(), None);
+        assert_eq!(group.running().count(), 0);
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 /// Signals that the terminal or the user sends are for the demo; the leader goes when the pipe closes.
 const LEADER_SCRIPT: &str = "trap '' HUP INT TERM; cat > /dev/null; kill -KILL 0";
@@ -23,15 +23,23 @@ pub struct Group {
     leader: Child,
     /// Closing it is the leader's cue.
     lifeline: Option<ChildStdin>,
-    processes: Vec<Process>,
+    running: Vec<Process>,
     logs: PathBuf,
 }
 
 /// One member of the group.
-pub struct Process {
+struct Process {
     name: String,
-    log: PathBuf,
     child: Child,
+}
+
+/// A process that is no longer there.
+pub struct Ended {
+    /// The name that it was started under.
+    pub name: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    log: PathBuf,
 }
 
 impl Group {
@@ -46,82 +54,85 @@ impl Group {
             .spawn()
             .context("start sh")?;
         let lifeline = leader.stdin.take();
-        Ok(Self { leader, lifeline, processes: Vec::new(), logs: logs.to_path_buf() })
+        Ok(Self { leader, lifeline, running: Vec::new(), logs: logs.to_path_buf() })
     }
 
-    /// Starts a process that nobody talks to.
+    /// Starts a process that nobody talks to. One that is started again goes on in its old log.
     pub fn spawn(&mut self, name: &str, command: &mut Command) -> Result<()> {
-        let output = self.create_log(name)?;
+        let output = self.open_log(name)?;
         command.stdin(Stdio::null()).stdout(output.try_clone().context("share a log file")?);
         self.spawn_logged(name, command, output).map(|_| ())
     }
 
     /// Starts a process whose standard input and output are pipes; only its errors go to the log.
     pub fn spawn_piped(&mut self, name: &str, command: &mut Command) -> Result<&mut Child> {
-        let output = self.create_log(name)?;
+        let output = self.open_log(name)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         self.spawn_logged(name, command, output)
     }
 
-    fn create_log(&self, name: &str) -> Result<File> {
-        let log = self.log(name);
-        File::create(&log).with_context(|| format!("create {}", log.display()))
+    /// Takes out the processes that have ended since the last call.
+    pub fn take_ended(&mut self) -> Result<Vec<Ended>> {
+        let mut ended = Vec::new();
+        let mut running = Vec::with_capacity(self.running.len());
+        for mut process in self.running.drain(..) {
+            match process.child.try_wait().with_context(|| format!("look at {}", process.name))? {
+                Some(status) => {
+                    let log = log_path(&self.logs, &process.name);
+                    ended.push(Ended { name: process.name, status, log });
+                }
+                None => running.push(process),
+            }
+        }
+        self.running = running;
+        Ok(ended)
     }
 
-    fn log(&self, name: &str) -> PathBuf {
-        self.logs.join(format!("{name}.log"))
+    /// Waits until the process that was started last has ended.
+    pub fn wait_for_last(&mut self) -> Result<Option<Ended>> {
+        let Some(mut process) = self.running.pop() else { return Ok(None) };
+        let status = process.child.wait().with_context(|| format!("wait for {}", process.name))?;
+        let log = log_path(&self.logs, &process.name);
+        Ok(Some(Ended { name: process.name, status, log }))
+    }
+
+    /// The names of the processes that had not ended when they were last looked at.
+    pub fn running(&self) -> impl Iterator<Item = &str> {
+        self.running.iter().map(|process| process.name.as_str())
+    }
+
+    fn open_log(&self, name: &str) -> Result<File> {
+        let log = log_path(&self.logs, name);
+        File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("create {}", log.display()))
     }
 
     fn spawn_logged(&mut self, name: &str, command: &mut Command, stderr: File) -> Result<&mut Child> {
         let leader = i32::try_from(self.leader.id()).context("read the process group's number")?;
         let child = command
             .stderr(stderr)
+            // The logs are files: no colours.
+            .env("NO_COLOR", "1")
             .process_group(leader)
             .spawn()
             .with_context(|| format!("start {command:?}"))?;
-        self.processes.push(Process { name: name.to_owned(), log: self.log(name), child });
-        let process = self.processes.last_mut().context("find the process that was just started")?;
+        self.running.push(Process { name: name.to_owned(), child });
+        let process = self.running.last_mut().context("find the process that was just started")?;
         Ok(&mut process.child)
-    }
-
-    /// Waits for the process that was started last, and says why it failed.
-    ///
-    /// # Errors
-    /// It did fail; the error shows the end of its log.
-    pub fn wait_for_last(&mut self) -> Result<()> {
-        let Some(process) = self.processes.last_mut() else { return Ok(()) };
-        let status = process.child.wait().with_context(|| format!("wait for {}", process.name))?;
-        if !status.success() {
-            bail!("{}", process.failure(status));
-        }
-        Ok(())
-    }
-
-    /// Looks at all processes; whether all whose name starts with `prefix` have ended.
-    ///
-    /// # Errors
-    /// A process has failed; the error shows the end of its log.
-    pub fn check(&mut self, prefix: &str) -> Result<bool> {
-        let mut all_ended = true;
-        for process in &mut self.processes {
-            match process.child.try_wait().with_context(|| format!("look at {}", process.name))? {
-                Some(status) if !status.success() => bail!("{}", process.failure(status)),
-                Some(_) => {}
-                None if process.name.starts_with(prefix) => all_ended = false,
-                None => {}
-            }
-        }
-        Ok(all_ended)
     }
 }
 
-impl Process {
-    fn failure(&self, status: ExitStatus) -> String {
+impl Ended {
+    /// How it ended, with the end of its log.
+    pub fn describe(&self) -> String {
         let tail = match fs::read(&self.log) {
             Ok(bytes) => last_lines(&String::from_utf8_lossy(&bytes)),
             Err(error) => format!("(its log cannot be read: {error})"),
         };
-        format!("{} ended: {status}; the end of {}:\n{tail}", self.name, self.log.display())
+        format!("{} ended: {}; the end of {}:\n{tail}", self.name, self.status, self.log.display())
     }
 }
 
@@ -130,10 +141,14 @@ impl Drop for Group {
         drop(self.lifeline.take());
         // Both only fail for a process that was reaped before, and then there is nothing left to do.
         let _: io::Result<ExitStatus> = self.leader.wait();
-        for process in &mut self.processes {
+        for process in &mut self.running {
             let _: io::Result<ExitStatus> = process.child.wait();
         }
     }
+}
+
+fn log_path(logs: &Path, name: &str) -> PathBuf {
+    logs.join(format!("{name}.log"))
 }
 
 fn last_lines(text: &str) -> String {
@@ -164,23 +179,30 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_shows_the_end_of_the_log() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut group = Group::new(dir.path()).unwrap();
-        let mut command = Command::new("sh");
-        group.spawn("worker-0", command.args(["-c", "echo the reason >&2; exit 3"])).unwrap();
-        group.processes[0].child.wait().unwrap();
-        let error = group.check("worker").unwrap_err().to_string();
-        assert!(error.contains("worker-0 ended: exit status: 3"), "{error}");
-        assert!(error.ends_with("the reason"), "{error}");
-    }
-
-    #[test]
-    fn processes_with_another_prefix_are_not_waited_for() {
+    fn an_ended_process_is_told_of_once_with_the_end_of_its_log() {
         let dir = tempfile::tempdir().unwrap();
         let mut group = Group::new(dir.path()).unwrap();
         group.spawn_piped("coordinator", &mut Command::new("cat")).unwrap();
-        assert!(group.check("worker").unwrap());
-        assert!(!group.check("coordinator").unwrap());
+        group.spawn("worker-0", Command::new("sh").args(["-c", "echo the reason >&2; exit 3"])).unwrap();
+        group.running[1].child.wait().unwrap();
+        let ended = group.take_ended().unwrap();
+        let [ended] = ended.as_slice() else { panic!("{} processes ended", ended.len()) };
+        let text = ended.describe();
+        assert!(text.contains("worker-0 ended: exit status: 3") && text.ends_with("the reason"), "{text}");
+        assert!(group.take_ended().unwrap().is_empty());
+        assert_eq!(group.running().collect::<Vec<_>>(), ["coordinator"]);
+    }
+
+    #[test]
+    fn a_process_that_is_started_again_goes_on_in_its_old_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut group = Group::new(dir.path()).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo a line"]);
+        for _ in 0..2 {
+            group.spawn("twice", &mut command).unwrap();
+            group.wait_for_last().unwrap().unwrap();
+        }
+        assert_eq!(fs::read_to_string(dir.path().join("twice.log")).unwrap(), "a line\na line\n");
     }
 }

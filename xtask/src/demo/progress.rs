@@ -1,60 +1,84 @@
-//! The line that shows how the demo goes.
+//! The lines that show how the demo goes.
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
-use crate::demo::status::Status;
+use crate::demo::status::{Event, Severity, Status};
 
 /// Without a terminal, a line is printed each time so much of the run is done.
 const PLAIN_LINES: u64 = 20;
+
+/// The bar, and below it two lines of figures. All fit into 80 columns.
+const TEMPLATE: &str = "{elapsed_precise} {bar:36.cyan/blue} step {pos}/{len}{prefix}\n  {msg}";
+
+/// Where the figures are broken on a terminal.
+const LINE_BREAK: &str = "\n  ";
 
 /// A bar on a terminal, a line now and then elsewhere.
 pub struct Progress {
     bar: ProgressBar,
     phase: String,
     plain_lines_printed: u64,
-    shares: Mean,
-}
-
-/// A running mean.
-#[derive(Default)]
-struct Mean {
-    sum: f64,
-    count: u32,
+    events_shown_to_unix_ms: u64,
 }
 
 impl Progress {
     /// Shows nothing yet.
     pub fn new() -> Self {
         let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("[{elapsed}] {bar:24} {pos}/{len} {msg}") {
-            bar.set_style(style);
+        if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+            bar.set_style(style.progress_chars("━╸─"));
         }
-        Self { bar, phase: String::new(), plain_lines_printed: 0, shares: Mean::default() }
+        Self { bar, phase: String::new(), plain_lines_printed: 0, events_shown_to_unix_ms: 0 }
+    }
+
+    /// Says something that stays: above the bar, or as a line among lines.
+    pub fn say(&self, line: &str) {
+        if self.bar.is_hidden() {
+            eprintln!("{line}");
+        } else {
+            self.bar.println(line);
+        }
     }
 
     /// Shows a status.
     pub fn show(&mut self, status: &Status) {
-        let line = describe(status);
+        for line in self.news(&status.events) {
+            self.say(&line);
+        }
+        let (speed, traffic) = describe(status);
         if self.bar.is_hidden() {
             let done = status.step * PLAIN_LINES / status.steps.max(1);
             if done > self.plain_lines_printed || self.phase != status.phase {
-                eprintln!("step {}/{} {line}", status.step, status.steps);
+                eprintln!(
+                    "step {}/{} {}",
+                    status.step,
+                    status.steps,
+                    join([speed.as_str(), &traffic], " · ")
+                );
                 self.plain_lines_printed = done;
             }
-        }
-        if let Some(share) = status.share_of_local_speed {
-            self.shares.sum += share;
-            self.shares.count += 1;
         }
         self.phase.clone_from(&status.phase);
         self.bar.set_length(status.steps);
         self.bar.set_position(status.step);
-        self.bar.set_message(line);
+        self.bar.set_prefix(time_left(status));
+        self.bar.set_message(join([speed.as_str(), &traffic], LINE_BREAK));
     }
 
-    /// The mean of all shares of local speed that were shown: the coordinator itself only says the newest.
-    pub fn mean_share_of_local_speed(&self) -> Option<f64> {
-        (self.shares.count > 0).then(|| self.shares.sum / f64::from(self.shares.count))
+    /// What went wrong since the last look, oldest first. The rest is in the coordinator's log.
+    fn news(&mut self, events: &[Event]) -> Vec<String> {
+        let mut news: Vec<&Event> =
+            events.iter().filter(|event| event.at_unix_ms > self.events_shown_to_unix_ms).collect();
+        news.sort_by_key(|event| event.at_unix_ms);
+        self.events_shown_to_unix_ms =
+            news.last().map_or(self.events_shown_to_unix_ms, |newest| newest.at_unix_ms);
+        let wrong = news.into_iter().filter(|event| event.severity != Severity::Info);
+        wrong
+            .map(|event| match &event.worker {
+                Some(worker) => format!("coordinator: {worker} {}", event.text),
+                None => format!("coordinator: {}", event.text),
+            })
+            .collect()
     }
 }
 
@@ -64,40 +88,80 @@ impl Drop for Progress {
     }
 }
 
-fn describe(status: &Status) -> String {
-    let mut parts = vec![status.phase.clone()];
-    parts.extend(status.loss.map(|loss| format!("loss {loss:.3}")));
-    parts.extend(status.tokens_per_s.map(|speed| format!("{speed:.0} tokens/s")));
-    parts.extend(status.share_of_local_speed.map(|share| format!("{:.0} % of local speed", share * 100.0)));
-    parts.extend(status.bytes_ratio.map(|ratio| {
-        format!(
-            "WAN {} of {} dense ({ratio:.0}×)",
-            HumanBytes(status.wan_bytes),
-            HumanBytes(status.dense_bytes)
-        )
-    }));
-    parts.join(" · ")
+fn time_left(status: &Status) -> String {
+    match status.eta_s {
+        Some(eta_s) if eta_s >= 0.5 => {
+            let left_s = eta_s.round() as u64;
+            format!(" · {}:{:02} left", left_s / 60, left_s % 60)
+        }
+        _ => String::new(),
+    }
+}
+
+/// How fast it learns, and what that sends.
+fn describe(status: &Status) -> (String, String) {
+    let mut speed = vec![status.phase.clone()];
+    speed.extend(status.loss.map(|loss| format!("loss {loss:.3}")));
+    speed.extend(status.tokens_per_s.map(|speed| format!("{speed:.0} tokens/s")));
+    speed.extend(status.share_of_local_speed.map(|share| format!("{:.0} % of local speed", share * 100.0)));
+    let traffic = status.bytes_ratio.map(|ratio| {
+        let (sent, dense) = (HumanBytes(status.wan_bytes), HumanBytes(status.dense_bytes));
+        format!("{sent} sent across sites; dense f32 would be {dense} ({ratio:.0}×)")
+    });
+    (speed.join(" · "), traffic.unwrap_or_default())
+}
+
+fn join(lines: [&str; 2], separator: &str) -> String {
+    let [first, second] = lines;
+    if second.is_empty() { first.to_owned() } else { format!("{first}{separator}{second}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_not_known_yet_is_left_out() {
-        let mut status: Status = serde_json::from_str(
+    fn status() -> Status {
+        serde_json::from_str(
             r#"{"phase":"training","step":3,"steps":10,"loss":null,"validation_loss":null,"tokens":0,
                 "tokens_per_s":null,"share_of_local_speed":null,"wan_bytes":0,"dense_bytes":0,"bytes_ratio":null,
-                "parity":null,"checkpoints":[]}"#,
+                "eta_s":null,"parity":null,"checkpoints":[],"events":[]}"#,
         )
-        .unwrap();
-        assert_eq!(describe(&status), "training");
+        .unwrap()
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_left_out() {
+        let mut status = status();
+        assert_eq!(describe(&status), ("training".to_owned(), String::new()));
+        assert_eq!(join(["training", ""], LINE_BREAK), "training");
+        assert_eq!(time_left(&status), "");
         status.loss = Some(2.5);
         status.share_of_local_speed = Some(0.9);
+        status.eta_s = Some(90.0);
         (status.wan_bytes, status.dense_bytes, status.bytes_ratio) = (1 << 20, 50 << 20, Some(50.0));
-        assert_eq!(
-            describe(&status),
-            "training · loss 2.500 · 90 % of local speed · WAN 1.00 MiB of 50.00 MiB dense (50×)"
-        );
+        let (speed, traffic) = describe(&status);
+        assert_eq!(speed, "training · loss 2.500 · 90 % of local speed");
+        assert_eq!(traffic, "1.00 MiB sent across sites; dense f32 would be 50.00 MiB (50×)");
+        assert_eq!(time_left(&status), " · 1:30 left");
+    }
+
+    #[test]
+    fn what_went_wrong_is_told_once_and_in_order() {
+        let event = |at_unix_ms, severity, worker: Option<&str>, text: &str| Event {
+            at_unix_ms,
+            severity,
+            worker: worker.map(str::to_owned),
+            text: text.to_owned(),
+        };
+        let mut events = vec![
+            event(3, Severity::Error, None, "worse"),
+            event(2, Severity::Warning, Some("w1"), "is gone"),
+            event(1, Severity::Info, Some("w1"), "has joined"),
+        ];
+        let mut progress = Progress::new();
+        assert_eq!(progress.news(&events), ["coordinator: w1 is gone", "coordinator: worse"]);
+        assert!(progress.news(&events).is_empty());
+        events.insert(0, event(4, Severity::Warning, None, "again"));
+        assert_eq!(progress.news(&events), ["coordinator: again"]);
     }
 }

@@ -26,18 +26,60 @@ pub struct Status {
     pub tokens: u64,
     /// Tokens a second over the last seconds, all workers.
     pub tokens_per_s: Option<f64>,
+    /// The same over the whole run.
+    #[serde(default)]
+    pub tokens_per_s_mean: Option<f64>,
     /// The share of the speed without any network that was reached over the last seconds, 0 to 1.
     pub share_of_local_speed: Option<f64>,
+    /// The same over the whole run.
+    #[serde(default)]
+    pub share_of_local_speed_mean: Option<f64>,
     /// Bytes sent to other sites.
     pub wan_bytes: u64,
     /// What the same rounds would have sent as dense f32.
     pub dense_bytes: u64,
     /// How many times less was sent than that.
     pub bytes_ratio: Option<f64>,
+    /// Seconds to the end at the present speed.
+    pub eta_s: Option<f64>,
     /// The newest comparison of all replicas.
     pub parity: Option<Parity>,
     /// Newest first.
     pub checkpoints: Vec<Checkpoint>,
+    /// What happened lately.
+    pub events: Vec<Event>,
+}
+
+impl Status {
+    /// Whether all rounds are applied and all workers dismissed.
+    pub fn is_finished(&self) -> bool {
+        self.phase == "finished"
+    }
+}
+
+/// Something that happened in the run.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Event {
+    /// Unix time in milliseconds.
+    pub at_unix_ms: u64,
+    /// How much it matters.
+    pub severity: Severity,
+    /// Whom it concerns.
+    pub worker: Option<String>,
+    /// A sentence, or the rest of one that begins with the worker.
+    pub text: String,
+}
+
+/// How much an event matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The run goes its way.
+    Info,
+    /// Something went wrong, and the run copes.
+    Warning,
+    /// A promise is broken, or a person must act.
+    Error,
 }
 
 /// Whether all replicas hold the same bits.

@@ -5,17 +5,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use indicatif::HumanBytes;
+use indicatif::{HumanBytes, HumanCount};
 
-use crate::demo::cluster::LinkCounters;
+use crate::demo::emulator::LinkCounters;
 use crate::demo::status::{Checkpoint, Parity, Status};
-use crate::table;
 
 /// The figures of a finished run.
 pub struct Summary {
     status: Status,
     duration: Duration,
-    share_of_local_speed: Option<f64>,
     link: LinkCounters,
     parity: Parity,
     checkpoint: Checkpoint,
@@ -26,17 +24,8 @@ impl Summary {
     ///
     /// # Errors
     /// It is not finished, replicas differ, or there is no checkpoint.
-    pub fn new(
-        status: &Status,
-        duration: Duration,
-        share_of_local_speed: Option<f64>,
-        link: LinkCounters,
-    ) -> Result<Self> {
-        ensure!(
-            status.phase == "finished",
-            "the workers ended while the run was {}; see their logs",
-            status.phase
-        );
+    pub fn new(status: &Status, duration: Duration, link: LinkCounters) -> Result<Self> {
+        ensure!(status.is_finished(), "the workers ended while the run was {}; see their logs", status.phase);
         let parity = status.parity.clone().context("no round was compared between the replicas")?;
         ensure!(
             parity.equal,
@@ -45,7 +34,7 @@ impl Summary {
         );
         let mut written = status.checkpoints.iter().filter(|checkpoint| checkpoint.error.is_none());
         let checkpoint = written.next().cloned().context("the run left no checkpoint")?;
-        Ok(Self { status: status.clone(), duration, share_of_local_speed, link, parity, checkpoint })
+        Ok(Self { status: status.clone(), duration, link, parity, checkpoint })
     }
 
     /// The newest checkpoint's folder.
@@ -53,50 +42,43 @@ impl Summary {
         Path::new(&self.checkpoint.path)
     }
 
-    fn rows(&self) -> Vec<[String; 2]> {
+    fn rows(&self) -> [(&'static str, String); 7] {
         let status = &self.status;
         let number = |value: Option<f64>, show: &dyn Fn(f64) -> String| value.map_or("-".to_owned(), show);
         let loss = |value| number(value, &|loss| format!("{loss:.3} nats/token"));
-        let seconds = self.duration.as_secs_f64();
+        let bytes = |bytes| HumanBytes(bytes).to_string();
+        let speed = number(status.tokens_per_s_mean, &|speed| format!("{speed:.0}/s"));
+        let ratio = number(status.bytes_ratio, &|ratio| format!("{ratio:.0}×"));
         [
-            ("steps", format!("{} in {seconds:.0} s", status.steps)),
-            ("tokens", format!("{} ({:.0}/s)", status.tokens, status.tokens as f64 / seconds)),
-            ("training loss", loss(status.loss)),
-            ("validation loss", loss(status.validation_loss)),
+            ("trained", format!("{} steps in {:.0} s", status.step, self.duration.as_secs_f64())),
+            ("tokens", format!("{}, {speed}", HumanCount(status.tokens))),
+            ("loss", format!("{}; on held-out text {}", loss(status.loss), loss(status.validation_loss))),
             (
                 "share of local speed",
-                number(self.share_of_local_speed, &|share| format!("{:.1} %", share * 100.0)),
+                number(status.share_of_local_speed_mean, &|share| format!("{:.1} %", share * 100.0)),
             ),
-            ("sent across sites", HumanBytes(status.wan_bytes).to_string()),
+            ("sent across sites", bytes(status.wan_bytes)),
+            ("as dense f32", format!("{} ({ratio})", bytes(status.dense_bytes))),
             (
-                "the same rounds as dense f32",
+                "on the link",
                 format!(
-                    "{}{}",
-                    HumanBytes(status.dense_bytes),
-                    status.bytes_ratio.map_or(String::new(), |times| format!(" ({times:.0}×)"))
+                    "{} with all headers; {} lost",
+                    bytes(self.link.delivered_bytes),
+                    bytes(self.link.lost_bytes)
                 ),
             ),
-            (
-                "carried by the link, all headers",
-                format!(
-                    "{}, lost {}",
-                    HumanBytes(self.link.delivered_bytes),
-                    HumanBytes(self.link.lost_bytes)
-                ),
-            ),
-            ("all replicas after round", format!("{}: {}", self.parity.round, self.parity.hash)),
-            ("checkpoint", self.checkpoint.path.clone()),
         ]
-        .map(|(name, value)| [name.to_owned(), value])
-        .to_vec()
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rows = vec![vec!["demo".to_owned(), String::new()]];
-        rows.extend(self.rows().into_iter().map(|row| row.to_vec()));
-        formatter.write_str(&table::render(&rows))
+        for (name, value) in self.rows() {
+            writeln!(formatter, "  {name:<22}{value}")?;
+        }
+        let (round, hash) = (self.parity.round, &self.parity.hash);
+        writeln!(formatter, "\nAll replicas hold the same bits after round {round}:\n  {hash}")?;
+        writeln!(formatter, "\nCheckpoint:\n  {}", self.checkpoint.path)
     }
 }
 
@@ -107,7 +89,8 @@ mod tests {
     fn status(phase: &str, equal: bool) -> Status {
         serde_json::from_str(&format!(
             r#"{{"phase":"{phase}","step":10,"steps":10,"loss":2.5,"validation_loss":2.75,"tokens":1000,
-                "tokens_per_s":100,"share_of_local_speed":null,"wan_bytes":1024,"dense_bytes":51200,"bytes_ratio":50,
+                "tokens_per_s":null,"tokens_per_s_mean":100,"share_of_local_speed":null,"share_of_local_speed_mean":0.9,
+                "wan_bytes":1024,"dense_bytes":51200,"bytes_ratio":50,"eta_s":null,"events":[],
                 "parity":{{"round":4,"hash":"abcd","equal":{equal}}},
                 "checkpoints":[{{"path":"/demo/d","error":"full"}},{{"path":"/demo/c","error":null}}]}}"#
         ))
@@ -115,15 +98,22 @@ mod tests {
     }
 
     fn summary(status: &Status) -> Result<Summary> {
-        Summary::new(status, Duration::from_secs(10), Some(0.9), LinkCounters::default())
+        Summary::new(status, Duration::from_secs(10), LinkCounters::default())
     }
 
     #[test]
     fn a_finished_run_is_summed_up() {
         let text = summary(&status("finished", true)).unwrap().to_string();
-        for figure in
-            ["10 in 10 s", "1000 (100/s)", "2.750", "90.0 %", "1.00 KiB", "(50×)", "4: abcd", "/demo/c"]
-        {
+        for figure in [
+            "10 steps in 10 s",
+            "1,000, 100/s",
+            "2.750",
+            "90.0 %",
+            "1.00 KiB",
+            "(50×)",
+            "4:\n  abcd",
+            "/demo/c",
+        ] {
             assert!(text.contains(figure), "{figure} is missing in\n{text}");
         }
     }

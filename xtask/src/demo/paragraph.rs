@@ -1,0 +1,56 @@
+//! Text for people, set as a paragraph.
+
+use std::fmt::Write as _;
+
+/// Characters in a line, as a terminal usually has them.
+const LINE_CHARS: usize = 80;
+
+/// Breaks a text at spaces into indented lines. A last sentence that is cut off is left out, if there is one before it.
+pub fn set(text: &str, indent: &str) -> String {
+    let mut paragraph = String::new();
+    for line in whole_sentences(text).lines() {
+        let mut column = 0;
+        for word in line.split_whitespace() {
+            let chars = word.chars().count();
+            if column > 0 && column + 1 + chars > LINE_CHARS - indent.len() {
+                paragraph.push('\n');
+                column = 0;
+            }
+            let gap = if column == 0 { indent } else { " " };
+            // Writing to a string cannot fail.
+            let _ = write!(paragraph, "{gap}{word}");
+            column += chars + usize::from(column > 0);
+        }
+        paragraph.push('\n');
+    }
+    paragraph
+}
+
+fn whole_sentences(text: &str) -> &str {
+    let text = text.trim();
+    match text.rfind(['.', '!', '?', '\n']) {
+        Some(end) => text[..=end].trim_end(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_broken_at_spaces_and_no_sentence_is_cut() {
+        let text = format!("{}end.\nA verse! And ha", "word ".repeat(20));
+        let paragraph = set(&text, "  ");
+        let lines: Vec<&str> = paragraph.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines.iter().all(|line| line.starts_with("  ") && line.chars().count() <= LINE_CHARS));
+        assert_eq!(lines[0].chars().count(), 76, "another word does not fit");
+        assert_eq!(lines[2], "  A verse!");
+    }
+
+    #[test]
+    fn a_text_without_any_end_is_shown_as_it_is() {
+        assert_eq!(set("in the beg", "> "), "> in the beg\n");
+    }
+}
