@@ -7,7 +7,7 @@
 //!   expressed as a window of `rate × smoothed round trip` (Little's law): the round trip that is measured
 //!   *now*, which keeps the rate when the opposite direction's queue lengthens it.
 //! * A link of ours loses 0.1–1 % of its packets at random. Loss counts as congestion only where it exceeds,
-//!   beyond chance, what the path loses anyway ([`loss`]).
+//!   beyond chance, what the path loses anyway (`loss`).
 
 mod ack_aggregation;
 mod bandwidth;
