@@ -1,5 +1,6 @@
 //! The `worker` binary.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -34,7 +35,10 @@ fn run(command: Command) -> anyhow::Result<()> {
 
 fn start_logging(format: LogFormat) {
     let filter = EnvFilter::try_from_env("LONGHAUL_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours =
+        std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let logs =
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
     match format {
         LogFormat::Text => logs.with_target(false).init(),
         LogFormat::Json => logs.json().init(),
