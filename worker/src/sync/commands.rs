@@ -80,7 +80,7 @@ fn local_body(running: &Running, round: Round, fragment: FragmentId) -> Bytes {
     delta[running.layout.range(fragment)].iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn compress(
+pub(super) fn compress(
     running: &mut Running,
     round: Round,
     fragment: FragmentId,

@@ -80,7 +80,8 @@ impl Synchroniser {
             _ if dense => Load::Nothing,
             _ => Load::Parameters(running.replica.parameters().to_vec()),
         };
-        let due = if first { running.member.first_round() } else { running.begun.map(Round::next) };
+        // One that never began may have been let through to a round that was complete before it got there.
+        let due = running.begun.map(Round::next).max(running.member.first_round());
         if let Some(due) = due.filter(|due| *due < next) {
             running.skipped.extend((due.0..next.0).map(Round));
             tracing::warn!(from = due.0, to = next.0, "the others were faster: rounds are skipped");

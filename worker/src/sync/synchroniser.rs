@@ -195,7 +195,7 @@ impl Synchroniser {
         received.map(|event| event.context("every part of this worker is gone")).transpose()
     }
 
-    fn handle(&mut self, event: SyncEvent) -> Result<()> {
+    pub(super) fn handle(&mut self, event: SyncEvent) -> Result<()> {
         match event {
             SyncEvent::Coordinator(message) => self.handle_coordinator(message),
             SyncEvent::Device(message) => self.handle_device(message),
