@@ -115,12 +115,12 @@ fn a_slow_member_jumps_to_the_others_and_carries_what_came_too_late() {
 /// A member of a dense run that is in round 2, and a joiner with the state before round 2 that takes part from round 3.
 fn dense_with_joiner() -> (Rig, longhaul_proto::control::message::GenerationStart) {
     // Numbers with which the first one owns the only fragment, so that it gets on without the joiner.
-    let numbers = (2..20).find_map(|number| {
+    let number = (2..20).find(|&number| {
         let mut rig = Rig::new([1, number], DENSE);
         let start = rig.begin(2, &[0, 1], 3, &[0], None);
-        rig.workers[0].owns_everything_in(&start).then_some(number)
+        rig.workers[0].owns_everything_in(&start)
     });
-    let mut rig = Rig::new([1, numbers.unwrap()], DENSE);
+    let mut rig = Rig::new([1, number.unwrap()], DENSE);
     rig.workers[0].prepare();
     let start = rig.begin(1, &[0], 0, &[], None);
     rig.workers[0].hear(ToWorker::Begin(Box::new(start.clone())));
