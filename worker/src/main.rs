@@ -26,11 +26,14 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(RUNTIME_THREADS).enable_all().build()?;
-    match command {
+    let result = match command {
         Command::Join(args) => runtime.block_on(agent::join(args)),
         Command::Doctor(args) => runtime.block_on(doctor::doctor(args)),
         Command::Sample(args) => sample::sample(&args),
-    }
+    };
+    // A device in the middle of a long step does not keep the process.
+    runtime.shutdown_background();
+    result
 }
 
 fn start_logging(format: LogFormat) {

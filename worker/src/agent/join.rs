@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use longhaul_common::config::RunConfig;
@@ -13,15 +14,20 @@ use longhaul_proto::transport;
 use super::connection::{Conversation, Dialler};
 use super::identity_slot::IdentitySlot;
 use super::session::{Ending, Session};
+use super::stop::StopSignal;
 use crate::checkpoint::{CheckpointStore, Listed};
 use crate::cli::JoinArgs;
 use crate::engine::choose_device;
+
+/// How long the last packets may take when this worker's part is over.
+const HANG_UP_MAX: Duration = Duration::from_secs(5);
 
 /// Joins a run and trains until it ends.
 ///
 /// # Errors
 /// What cannot be mended by waiting: a refused token, a missing device or text, a training that diverged.
 pub async fn join(args: JoinArgs) -> Result<()> {
+    let mut stop = StopSignal::listen()?;
     let token: Token = args.token.parse().context("read --token")?;
     // Asked for before anything else, so that a wrong device costs no use of the token.
     choose_device(&args.device)?;
@@ -39,13 +45,16 @@ pub async fn join(args: JoinArgs) -> Result<()> {
 
     let identity = tokio::select! {
         identity = dialler.identity(slot.folder()) => identity?,
-        () = stop_signal() => return Ok(()),
+        () = stop.asked() => return Ok(()),
     };
     tracing::info!(worker = %identity.worker(), run = %identity.run(), "this machine is part of the run");
     let member = Arc::new(Membership { args, cache_dir, slot, dialler });
-    let result = member.take_part(identity).await;
-    // Whatever was said last should arrive: the reason of a failure, a farewell.
-    member.dialler.endpoint.wait_idle().await;
+    let result = member.take_part(identity, &mut stop).await;
+    // Whatever was said last should arrive: the reason of a failure, a farewell. A peer that does not hang up is not waited for.
+    tokio::select! {
+        _ = tokio::time::timeout(HANG_UP_MAX, member.dialler.endpoint.wait_idle()) => {}
+        () = stop.asked() => {}
+    }
     result
 }
 
@@ -58,7 +67,7 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    async fn take_part(self: &Arc<Self>, mut identity: Identity) -> Result<()> {
+    async fn take_part(self: &Arc<Self>, mut identity: Identity, stop: &mut StopSignal) -> Result<()> {
         let mut conversation = None;
         loop {
             self.listen_as(&identity)?;
@@ -66,11 +75,11 @@ impl Membership {
                 Some(conversation) => conversation,
                 None => tokio::select! {
                     welcomed = self.connect(&identity) => welcomed?,
-                    () = stop_signal() => return Ok(()),
+                    () = stop.asked() => return Ok(()),
                 },
             };
             let session = Session::start(Arc::clone(self), identity, &welcomed.1.welcome, welcomed.0)?;
-            let (ending, used) = session.converse(welcomed.1).await?;
+            let (ending, used) = session.converse(welcomed.1, stop).await?;
             identity = used;
             match ending {
                 Ending::Over(reason) => {
@@ -161,20 +170,5 @@ pub fn cache_dir(given: Option<PathBuf>) -> Result<PathBuf> {
     match given.or_else(|| base.map(|base| base.join("longhaul"))) {
         Some(folder) => std::path::absolute(folder).context("find the working directory"),
         None => bail!("neither HOME nor XDG_CACHE_HOME is set: say --cache-dir DIR"),
-    }
-}
-
-/// Resolves when the user or the machine asks this process to stop.
-pub(super) async fn stop_signal() {
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
-    let terminated = async {
-        match &mut terminate {
-            Some(signal) => signal.recv().await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminated => {}
     }
 }

@@ -1,9 +1,11 @@
 //! `worker join`: identity, the conversation with the coordinator, and sessions that come and go with it.
 
 mod connection;
+mod device_thread;
 mod identity_slot;
 mod join;
 mod reports;
 mod session;
+mod stop;
 
 pub use join::{cache_dir, join};

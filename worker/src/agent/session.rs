@@ -1,6 +1,5 @@
 //! A session: this worker with one memory of the run, through any number of connections.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
@@ -9,23 +8,21 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round};
-use longhaul_common::model::ModelSpec;
 use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
 use longhaul_proto::identity::Identity;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::connection::{Conversation, unix_s};
-use super::join::{Membership, stop_signal};
+use super::device_thread::DeviceThread;
+use super::join::Membership;
 use super::reports::Reports;
-use crate::data::{Dataset, Tokenizer};
-use crate::engine::{Engine, choose_device};
+use super::stop::StopSignal;
 use crate::network::Network;
 use crate::sync::{Links, Outcome, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
-use crate::train::device::Device;
 use crate::train::gate::Gate;
-use crate::train::message::{FromDevice, Prepared};
 use crate::train::progress::Progress;
 
 /// Messages to the device: at most an entry, a result and a request are ever under way.
@@ -34,6 +31,11 @@ const DEVICE_QUEUE: usize = 8;
 const REPORT_QUEUE: usize = 256;
 /// How long a leaving worker waits to be dismissed: a settlement takes a round trip or two.
 const FAREWELL_MAX: Duration = Duration::from_secs(30);
+/// Reports that are said at once, and the pause before the next ones: a backlog must not fill the queue of the connection.
+const REPORTS_AT_ONCE: usize = 32;
+const REPORTS_PAUSE: Duration = Duration::from_millis(50);
+/// How long the conversation stands still for a new certificate: well within the silence that the coordinator takes for a death.
+const RENEWAL_MAX: Duration = Duration::from_secs(2);
 /// How often the certificate's age is looked at.
 const RENEWAL_CHECK: Duration = Duration::from_secs(600);
 
@@ -70,6 +72,7 @@ pub(super) struct Session {
 enum Wake {
     Message(Option<ToWorker>),
     Report(Option<ToCoordinator>),
+    Backlog,
     Heartbeat,
     Renewal,
     Outcome(Result<Outcome>),
@@ -86,6 +89,8 @@ impl Session {
     ) -> Result<Self> {
         let config = RunConfig::parse(&welcome.config).context("read the run's configuration")?;
         let config = Arc::new(config);
+        // Before the network starts, which only an end of the session stops.
+        let checkpoint_dir = membership.checkpoint_dir(&config)?;
         let progress = Arc::new(Progress::default());
         let gate = Arc::new(Gate::new(u64::from(config.train.batch)));
         let (to_sync, inbox) = mpsc::channel(SYNC_QUEUE_EVENTS);
@@ -108,7 +113,6 @@ impl Session {
             progress: Arc::clone(&progress),
             runtime: tokio::runtime::Handle::current(),
         };
-        let checkpoint_dir = membership.checkpoint_dir(&config)?;
         let synchroniser = Synchroniser::new(
             identity.worker(),
             identity.run(),
@@ -151,32 +155,42 @@ impl Session {
     }
 
     /// Speaks with the coordinator until the session ends, over as many connections as it takes.
-    pub(super) async fn converse(mut self, first: Conversation) -> Result<(Ending, Identity)> {
+    pub(super) async fn converse(
+        mut self,
+        first: Conversation,
+        stop: &mut StopSignal,
+    ) -> Result<(Ending, Identity)> {
+        let ending = self.follow(first, stop).await;
+        let identity = self.end(stop).await;
+        Ok((ending?, identity))
+    }
+
+    async fn follow(&mut self, first: Conversation, stop: &mut StopSignal) -> Result<Ending> {
         let Conversation { mut sender, mut receiver, .. } = first;
         loop {
-            if let Some(ending) = self.talk(&sender, &mut receiver).await? {
-                sender.finish().await;
-                return Ok(self.end(ending).await);
+            let talked = self.talk(&sender, &mut receiver, stop).await;
+            if !matches!(talked, Ok(None)) {
+                // The last words: a farewell, or why this worker fails.
+                tokio::select! {
+                    () = sender.finish() => {}
+                    () = stop.asked() => {}
+                }
+            }
+            if let Some(ending) = talked? {
+                return Ok(ending);
             }
             if self.dismissed {
-                let ending = ending_of((&mut self.outcome).await.context("the synchroniser is gone")?)?;
-                return Ok(self.end(ending).await);
+                return ending_of((&mut self.outcome).await.context("the synchroniser is gone")?);
+            }
+            if self.leaving.is_some() {
+                return Ok(Ending::Over("asked to stop".into()));
             }
             tracing::warn!("the connection to the coordinator is lost; training goes on");
-            self.join.held = self.held;
-            let next = tokio::select! {
-                next = self.membership.dialler.connect(&self.identity, &self.join) => next?,
-                outcome = &mut self.outcome => {
-                    let ending = ending_of(outcome.context("the synchroniser is gone")?)?;
-                    return Ok(self.end(ending).await);
-                }
-                () = stop_signal() => return Ok(self.end(Ending::Over("asked to stop".into())).await),
+            let next = match self.reconnect(stop).await? {
+                Reconnected::Resumed(next) => next,
+                Reconnected::Ended(ending) => return Ok(ending),
             };
-            if !next.welcome.resumed {
-                self.join.held = None;
-                let ending = Ending::Replaced(self.join.clone(), Box::new(next));
-                return Ok(self.end(ending).await);
-            }
+            self.reports.repeat();
             match self.reports.forgotten() {
                 0 => tracing::info!("the coordinator is back"),
                 lost => tracing::warn!(
@@ -188,21 +202,41 @@ impl Session {
         }
     }
 
+    /// Finds the coordinator again; what there is to report meanwhile is kept.
+    async fn reconnect(&mut self, stop: &mut StopSignal) -> Result<Reconnected> {
+        self.join.held = self.held;
+        let Self { membership, identity, join, from_sync, outcome, reports, .. } = self;
+        let mut connecting = std::pin::pin!(membership.dialler.connect(identity, join));
+        let next = loop {
+            tokio::select! {
+                next = &mut connecting => break next?,
+                Some(report) = from_sync.recv() => reports.push(report),
+                outcome = &mut *outcome => {
+                    let ending = ending_of(outcome.context("the synchroniser is gone")?)?;
+                    return Ok(Reconnected::Ended(ending));
+                }
+                () = stop.asked() => {
+                    return Ok(Reconnected::Ended(Ending::Over("asked to stop".into())));
+                }
+            }
+        };
+        if next.welcome.resumed {
+            return Ok(Reconnected::Resumed(next));
+        }
+        let fresh = Join { held: None, ..join.clone() };
+        Ok(Reconnected::Ended(Ending::Replaced(fresh, Box::new(next))))
+    }
+
     /// Talks over one connection. None: it is lost.
     async fn talk(
         &mut self,
         sender: &ControlSender<ToCoordinator>,
         receiver: &mut ControlReceiver<ToWorker>,
+        stop: &mut StopSignal,
     ) -> Result<Option<Ending>> {
-        let mut heartbeats = interval(Duration::from_millis(HEARTBEAT_INTERVAL_MS));
-        heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut renewals = interval(RENEWAL_CHECK);
-        while let Some(report) = self.reports.pop() {
-            if sender.send(&report).is_err() {
-                self.reports.push(report);
-                return Ok(None);
-            }
-        }
+        let mut heartbeats = ticks(Duration::from_millis(HEARTBEAT_INTERVAL_MS));
+        let mut renewals = ticks(RENEWAL_CHECK);
+        let mut backlog = ticks(REPORTS_PAUSE);
         loop {
             let farewell = self.leaving.map(|since| since + FAREWELL_MAX);
             let wake = tokio::select! {
@@ -211,10 +245,11 @@ impl Session {
                     None
                 })),
                 report = self.from_sync.recv() => Wake::Report(report),
+                _ = backlog.tick(), if self.reports.next().is_some() => Wake::Backlog,
                 _ = heartbeats.tick() => Wake::Heartbeat,
                 _ = renewals.tick() => Wake::Renewal,
                 outcome = &mut self.outcome => Wake::Outcome(outcome.context("the synchroniser is gone")?),
-                () = stop_signal() => Wake::Stop,
+                () = stop.asked() => Wake::Stop,
                 () = sleep_until(farewell.unwrap_or_else(Instant::now)), if farewell.is_some() => Wake::FarewellOver,
             };
             let sent = match wake {
@@ -229,6 +264,7 @@ impl Session {
                 // The outcome says why.
                 Wake::Report(None) => true,
                 Wake::Report(Some(report)) => self.pass_on(sender, report),
+                Wake::Backlog => self.say_backlog(sender, REPORTS_AT_ONCE),
                 Wake::Heartbeat => sender.send(&ToCoordinator::Heartbeat(self.progress.heartbeat())).is_ok(),
                 Wake::Renewal => {
                     self.renew_if_due().await;
@@ -245,7 +281,7 @@ impl Session {
                     return Ok(Some(Ending::Over("asked twice to stop".into())));
                 }
                 Wake::Stop => {
-                    tracing::info!("leaving after this round; once more leaves at once");
+                    tracing::info!("leaving; once more leaves without a farewell");
                     self.leaving = Some(Instant::now());
                     sender.send(&ToCoordinator::Leaving).is_ok()
                 }
@@ -261,18 +297,30 @@ impl Session {
 
     fn pass_on(&mut self, sender: &ControlSender<ToCoordinator>, report: ToCoordinator) -> bool {
         if let ToCoordinator::RoundApplied(applied) = &report {
-            self.held = Some((applied.generation, applied.round.next()));
+            self.held = self.held.max(Some((applied.generation, applied.round.next())));
         }
-        let sent = sender.send(&report).is_ok();
-        if !sent {
-            self.reports.push(report);
+        let behind_others = self.reports.next().is_some();
+        self.reports.push(report);
+        behind_others || self.say_backlog(sender, 1)
+    }
+
+    /// Says the oldest reports that wait; false: the connection is lost.
+    fn say_backlog(&mut self, sender: &ControlSender<ToCoordinator>, at_most: usize) -> bool {
+        for _ in 0..at_most {
+            let Some(report) = self.reports.next() else { break };
+            if sender.send(report).is_err() {
+                return false;
+            }
+            self.reports.said();
         }
-        sent
+        true
     }
 
     fn note(&mut self, message: &ToWorker) {
         match message {
-            ToWorker::Begin(start) => self.held = Some((start.membership.generation, start.first_round)),
+            ToWorker::Begin(start) => {
+                self.held = self.held.max(Some((start.membership.generation, start.first_round)));
+            }
             ToWorker::Dismiss { .. } => self.dismissed = true,
             _ => {}
         }
@@ -282,7 +330,8 @@ impl Session {
         if unix_s() < self.identity.renew_at_unix_s() {
             return;
         }
-        let renewed = self.membership.dialler.renew(&self.identity, self.membership.slot.folder()).await;
+        let renewing = self.membership.dialler.renew(&self.identity, self.membership.slot.folder());
+        let renewed = timeout(RENEWAL_MAX, renewing).await.context("no answer in time").flatten();
         let taken = renewed.and_then(|identity| {
             self.membership.listen_as(&identity)?;
             self.network.use_identity(&identity)?;
@@ -297,21 +346,43 @@ impl Session {
         }
     }
 
-    /// Stops the threads and answers once they have ended.
-    async fn end(self, ending: Ending) -> (Ending, Identity) {
+    /// Stops the threads and answers once they have ended, or the user does not want to wait for them.
+    async fn end(self, stop: &mut StopSignal) -> Identity {
         let Self { identity, gate, network, to_sync, from_sync, threads, .. } = self;
         gate.stop();
         network.stop();
-        // A synchroniser with an outcome has ended already, and takes nothing more.
-        let _ = tokio::time::timeout(FAREWELL_MAX, to_sync.send(SyncEvent::Stop)).await;
-        drop((to_sync, from_sync, network));
-        // The device finishes its step first. A thread that panicked has said so on standard error.
-        let joined = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|t| drop(t.join())));
-        if tokio::time::timeout(FAREWELL_MAX, joined).await.is_err() {
-            tracing::warn!("the device does not come to an end");
+        let ended = async move {
+            // A synchroniser with an outcome has ended already, and takes nothing more.
+            let _ = to_sync.send(SyncEvent::Stop).await;
+            drop((to_sync, from_sync, network));
+            // The device finishes its step first. A thread that panicked has said so on standard error.
+            let _ = spawn_blocking(move || threads.into_iter().for_each(|t| drop(t.join()))).await;
+        };
+        tokio::select! {
+            ended = timeout(FAREWELL_MAX, ended) => {
+                if ended.is_err() {
+                    tracing::warn!("the device does not come to an end");
+                }
+            }
+            () = stop.asked() => {}
         }
-        (ending, identity)
+        identity
     }
+}
+
+/// What came of looking for the coordinator again.
+enum Reconnected {
+    /// It counts on this session.
+    Resumed(Conversation),
+    /// The session is over.
+    Ended(Ending),
+}
+
+/// A clock that does not hurry after a delay.
+fn ticks(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 fn ending_of(outcome: Result<Outcome>) -> Result<Ending> {
@@ -319,70 +390,4 @@ fn ending_of(outcome: Result<Outcome>) -> Result<Ending> {
         Outcome::Dismissed(reason) => Ending::Over(reason),
         Outcome::Rejoin(reason) => Ending::Again(reason),
     })
-}
-
-/// What the device thread is made of: the tensors themselves are made on it.
-struct DeviceThread {
-    membership: Arc<Membership>,
-    worker: longhaul_common::id::WorkerId,
-    config: Arc<RunConfig>,
-    gate: Arc<Gate>,
-    progress: Arc<Progress>,
-    inbox: std::sync::mpsc::Receiver<crate::train::message::ToDevice>,
-    queue: mpsc::Sender<SyncEvent>,
-}
-
-impl DeviceThread {
-    fn run(self) {
-        let queue = self.queue.clone();
-        let outbox = {
-            let queue = queue.clone();
-            Box::new(move |message| queue.blocking_send(SyncEvent::Device(message)).is_ok())
-        };
-        let first = match self.prepare() {
-            Ok((engine, data, prepared)) => {
-                let sent = queue.blocking_send(SyncEvent::Device(FromDevice::Prepared(prepared)));
-                if sent.is_ok() {
-                    let device = Device {
-                        worker: self.worker,
-                        config: (*self.config).clone(),
-                        engine,
-                        data,
-                        gate: self.gate,
-                        progress: self.progress,
-                        inbox: self.inbox,
-                        outbox,
-                        next_round: Round(0),
-                    };
-                    device.run();
-                }
-                return;
-            }
-            Err(error) => FromDevice::Failed(format!("{error:#}")),
-        };
-        // When the synchroniser is gone, the session is over.
-        let _ = queue.blocking_send(SyncEvent::Device(first));
-    }
-
-    fn prepare(&self) -> Result<(Engine, Dataset, Prepared)> {
-        let (args, config) = (&self.membership.args, &*self.config);
-        let tokenizer = Tokenizer::load(&config.data.tokenizer)?;
-        let path = args.data.as_deref().unwrap_or(&config.data.path);
-        let data = Dataset::open(&config.data, path, &tokenizer, &self.membership.cache_dir)?;
-        let device = choose_device(&args.device)?;
-        let spec = ModelSpec::resolve(&config.model, tokenizer.vocabulary())?;
-        let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
-        let run = &config.run;
-        let engine = Engine::new(&spec, &config.train, run.steps, run.seed, device, threads)?;
-        let mut parameters = Vec::new();
-        engine.parameters_to_host(&mut parameters)?;
-        let prepared = Prepared {
-            spec,
-            tokenizer: tokenizer.json(),
-            parameters,
-            samples: data.samples(),
-            data_hash: data.data_hash(),
-        };
-        Ok((engine, data, prepared))
-    }
 }

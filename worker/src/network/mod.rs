@@ -8,6 +8,7 @@ mod serve;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -21,10 +22,15 @@ use longhaul_proto::transport;
 use quinn::{ClientConfig, Endpoint};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
 use self::peer::{Outgoing, Peer};
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
+
+/// A pull that takes longer has failed, and another holder is asked: the largest frame over 10 Mbit/s takes 14 s, and a connection
+/// that must be made first 10 s.
+const PULL_MAX: Duration = Duration::from_secs(60);
 
 /// This worker's connections to the others, for one session.
 pub struct Network {
@@ -111,21 +117,22 @@ impl Network {
     pub fn pull(self: &Arc<Self>, from: WorkerId, round: Round, fragment: FragmentId, hash: Option<Hash>) {
         let network = Arc::clone(self);
         self.spawn(async move {
-            let answer = network.fetch_result(from, round, fragment).await;
-            let answer = answer.ok().filter(|(_, got)| hash.is_none_or(|wanted| wanted == *got));
+            let fetched = timeout(PULL_MAX, network.fetch_result(from, round, fragment)).await;
+            let answer =
+                fetched.ok().and_then(Result::ok).filter(|(_, got)| hash.is_none_or(|wanted| wanted == *got));
             // When the synchroniser is gone, nobody waits for the answer.
             let _ = network.queue.send(SyncEvent::Pulled { round, fragment, from, answer }).await;
         });
     }
 
     /// Fetches the state of the run from the first donor that gives it, as `buffers` vectors of `values`; the answer comes as
-    /// [`SyncEvent::Healed`].
-    pub fn heal(self: &Arc<Self>, donors: Vec<Member>, buffers: usize, values: usize) {
+    /// [`SyncEvent::Healed`], with the number of the attempt.
+    pub fn heal(self: &Arc<Self>, attempt: u64, donors: Vec<Member>, buffers: usize, values: usize) {
         let network = Arc::clone(self);
         self.spawn(async move {
             let answer = heal::fetch_state(&network, donors, buffers, values).await;
             let answer = answer.map_err(|error| format!("{error:#}"));
-            let _ = network.queue.send(SyncEvent::Healed(answer)).await;
+            let _ = network.queue.send(SyncEvent::Healed { attempt, answer }).await;
         });
     }
 

@@ -19,8 +19,10 @@ use super::Network;
 
 /// Frames that wait for one peer: several rounds of a model of a few hundred fragments.
 const PEER_QUEUE_FRAMES: usize = 1024;
-/// Attempts at a frame over new connections, before it is left to the round protocol.
-const SEND_ATTEMPTS_MAX: u32 = 5;
+/// How often a peer may refuse a frame before it is given up: slow paths and full memory pass, a frame that cannot be read stays so.
+const REFUSALS_MAX: u32 = 5;
+/// Failed attempts at a connection after which the user is told.
+const ATTEMPTS_UNTIL_WARNED: u32 = 5;
 /// A connection that takes longer is tried anew.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Between attempts to reach a peer. The coordinator takes a peer that is gone out of the membership, which ends them.
@@ -109,19 +111,30 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
         Ok(frame) => frame,
         Err(error) => return tracing::error!(%error, "a frame cannot be sent"),
     };
-    for _ in 0..SEND_ATTEMPTS_MAX {
-        // Who is not a member any more is not sent anything either.
+    let (mut refusals, mut failures) = (0, 0);
+    // Nobody sends a frame again: without it, the round would wait for ever. So it is tried for as long as the peer is a member.
+    while refusals < REFUSALS_MAX {
         let Some(peer) = peer.upgrade() else { return };
         match peer.connection(&network).await {
             Ok(sender) => match sender.send(&frame).await {
                 Ok(()) => return,
                 Err(SendError::Refused(code)) => {
-                    return tracing::debug!(peer = %peer.worker, %code, "a frame was refused");
+                    refusals += 1;
+                    tracing::debug!(peer = %peer.worker, %code, "a frame was refused");
                 }
                 Err(error) => tracing::debug!(peer = %peer.worker, %error, "a frame is sent again"),
             },
             Err(error) => {
-                tracing::debug!(peer = %peer.worker, reason = format!("{error:#}"), "a peer is out of reach");
+                failures += 1;
+                let reason = format!("{error:#}");
+                tracing::debug!(peer = %peer.worker, reason, "a peer is out of reach");
+                if failures == ATTEMPTS_UNTIL_WARNED {
+                    tracing::warn!(
+                        peer = %peer.worker, address = %peer.address, reason,
+                        "another worker cannot be reached, and the run waits; does a firewall or a router keep UDP from it? \
+                         its --listen and --advertise say where it is reached"
+                    );
+                }
             }
         }
         drop(peer);

@@ -8,11 +8,11 @@ use longhaul_proto::control::message::{CheckpointReport, ToCoordinator};
 use tokio::sync::oneshot;
 
 use super::event::{HealedState, SyncEvent};
-use super::replica::hash_of;
+use super::replica::{Replica, hash_of};
 use super::saved::Saved;
-use super::synchroniser::{Stage, Synchroniser};
+use super::synchroniser::{Running, Stage, Synchroniser};
 use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState};
-use crate::train::message::{DeviceState, ToDevice};
+use crate::train::message::{DeviceState, Load, ToDevice};
 
 impl Synchroniser {
     /// Writes a checkpoint in the background. A disk that cannot keep up skips one and says so; training goes on.
@@ -95,6 +95,12 @@ impl Synchroniser {
         if let Some(loss) = validation_loss {
             tracing::info!(loss, "loss on the held-out text");
         }
+        let dense = self.is_dense();
+        if let Stage::Running(running) = &mut self.stage
+            && dense
+        {
+            running.replica = Replica::new(running.layout, state.parameters.clone(), next_round);
+        }
         self.finishing = Some((next_round, validation_loss));
         // One that is being written is of an earlier round: the last one must follow it.
         if self.writing_checkpoint {
@@ -115,6 +121,11 @@ impl Synchroniser {
             let _ = reply.send(HealedState { next_round, buffers, updates: 0 });
             return Ok(());
         }
+        if let Some(state) = running.load.as_ref().and_then(|load| not_loaded(running, load)) {
+            // Who asked may have gone.
+            let _ = reply.send(state);
+            return Ok(());
+        }
         if self.state_requests.len() >= STATE_REQUESTS_MAX {
             return Ok(());
         }
@@ -129,6 +140,24 @@ impl Synchroniser {
             let _ = reply.send(HealedState { next_round, buffers: buffers.clone(), updates });
         }
     }
+}
+
+/// dense: the state that a member holds and its device has not loaded yet. None: the device has it already.
+fn not_loaded(running: &Running, load: &Load) -> Option<HealedState> {
+    let zeros = || vec![0.0; running.layout.values as usize];
+    let (buffers, updates) = match load {
+        Load::Nothing => return None,
+        Load::Parameters(parameters) => ([parameters.clone(), zeros(), zeros()], 0),
+        Load::All(state) | Load::Private { state, .. } => {
+            let DeviceState { parameters, first_moments, second_moments, updates } = state.clone();
+            ([parameters, first_moments, second_moments], updates)
+        }
+    };
+    Some(HealedState {
+        next_round: running.replica.next_round(),
+        buffers: buffers.map(Arc::new).into(),
+        updates,
+    })
 }
 
 /// Joiners that heal from this member at once; more ask another donor, or again.

@@ -80,24 +80,36 @@ fn local_body(running: &Running, round: Round, fragment: FragmentId) -> Bytes {
     delta[running.layout.range(fragment)].iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn compress(
+pub(super) fn compress(
     running: &mut Running,
     round: Round,
     fragment: FragmentId,
     locals: &[longhaul_proto::round::Local],
 ) -> Result<Bytes> {
     let range = running.layout.range(fragment);
+    let len = range.len();
     let own = running.contributed.get(&round).map(|delta| &delta[range]).unwrap_or_default();
-    let locals: Vec<_> = locals
-        .iter()
-        .map(|local| {
-            (local.weight, local.body.as_ref().map_or(Local::Own(own), |body| Local::Received(body)))
-        })
-        .collect();
+    let mut sound = Vec::with_capacity(locals.len());
+    for local in locals {
+        match &local.body {
+            None => sound.push((local.weight, Local::Own(own))),
+            Some(body) if is_sound(body, len) => sound.push((local.weight, Local::Received(body))),
+            Some(body) => tracing::warn!(
+                worker = %local.worker, bytes = body.len(), %round,
+                "a member's update is not finite or has the wrong length; it is left out"
+            ),
+        }
+    }
     running
         .compressor
-        .compress(round, fragment, &locals)
+        .compress(round, fragment, &sound)
         .with_context(|| format!("compress {fragment} for {round}"))
+}
+
+/// Whether a member's frame holds `len` finite values.
+fn is_sound(body: &[u8], len: usize) -> bool {
+    let (words, rest) = body.as_chunks::<4>();
+    words.len() == len && rest.is_empty() && words.iter().all(|word| f32::from_le_bytes(*word).is_finite())
 }
 
 fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {

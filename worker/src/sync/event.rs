@@ -33,7 +33,12 @@ pub enum SyncEvent {
         answer: Option<(Bytes, Hash)>,
     },
     /// The state was fetched from a donor, or from none of them.
-    Healed(Result<HealedState, String>),
+    Healed {
+        /// Which attempt at it, as the synchroniser counts them.
+        attempt: u64,
+        /// What came.
+        answer: Result<HealedState, String>,
+    },
     /// A peer asks for a result.
     ServeResult {
         /// Which round.

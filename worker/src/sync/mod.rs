@@ -11,6 +11,8 @@ mod replica;
 mod rounds;
 mod saved;
 mod synchroniser;
+#[cfg(test)]
+mod tests;
 
 pub use compressor::{CompressError, Compressor, Local};
 pub use event::{HealedState, SYNC_QUEUE_EVENTS, SyncEvent};

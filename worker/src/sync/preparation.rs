@@ -19,6 +19,15 @@ use crate::train::message::{DeviceState, Load};
 
 impl Synchroniser {
     pub(super) fn want(&mut self, wanted: Wanted) -> Result<()> {
+        if let Stage::Running(running) = &self.stage
+            && running.entered
+        {
+            // The device is somewhere in a round of a state that does not count any more, and so is all that was made of it.
+            let reason = "the state in training differs from the other members'";
+            self.outcome = Some(Outcome::Rejoin(reason.into()));
+            return Ok(());
+        }
+        self.wants += 1;
         self.wanted = Some(wanted);
         self.prepare_if_possible()
     }
@@ -37,7 +46,7 @@ impl Synchroniser {
             Some(Wanted::Start(Start::Checkpoint(offer))) => self.start_from_checkpoint(&offer),
             Some(Wanted::Heal(donors)) => {
                 tracing::info!(donors = donors.len(), "fetching the state of the run from a peer");
-                self.links.network.heal(donors, self.state_buffers(), self.parameter_count());
+                self.links.network.heal(self.wants, donors, self.state_buffers(), self.parameter_count());
                 Ok(())
             }
         }
@@ -168,7 +177,14 @@ impl Synchroniser {
             self.outcome = Some(Outcome::Rejoin("a generation started before this worker was ready".into()));
             return Ok(());
         };
-        running.generation = start.membership.generation;
+        // One that was told before is told again after a lost connection, and must not open a gate that a settlement has closed.
+        let generation = start.membership.generation;
+        if running.generation >= generation {
+            return Ok(());
+        }
+        // The coordinator has heard that this worker is ready: a state that is still on its way is not needed.
+        self.wants += 1;
+        running.generation = generation;
         running.until = start.until;
         running.membership = Some(start.membership.clone());
         tracing::info!(
@@ -180,7 +196,11 @@ impl Synchroniser {
         self.links.network.set_members(start.membership.members());
         let (assignments, until) = (start.assignments.clone(), start.until);
         self.feed(Event::Begin(Box::new(start)));
-        self.links.gate.open(assignments, until);
+        if let Stage::Running(running) = &self.stage
+            && running.member.generation() == Some(generation)
+        {
+            self.links.gate.open(assignments, until);
+        }
         Ok(())
     }
 

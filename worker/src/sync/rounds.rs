@@ -80,16 +80,18 @@ impl Synchroniser {
             _ if dense => Load::Nothing,
             _ => Load::Parameters(running.replica.parameters().to_vec()),
         };
-        if !first && let Some(begun) = running.begun {
-            running.skipped.extend((begun.0 + 1..next.0).map(Round));
-            tracing::warn!(from = begun.0 + 1, to = next.0, "the others were faster: rounds are skipped");
+        // One that never began may have been let through to a round that was complete before it got there.
+        let due = running.begun.map(Round::next).max(running.member.first_round());
+        if let Some(due) = due.filter(|due| *due < next) {
+            running.skipped.extend((due.0..next.0).map(Round));
+            tracing::warn!(from = due.0, to = next.0, "the others were faster: rounds are skipped");
         }
         running.snapshot = None;
         running.entered = true;
         running.named = Some(next);
         running.life = self.links.gate.renew();
         let enter = Enter { life: running.life, round: next, load, replay };
-        self.report_skipped(next)?;
+        self.report_skipped(next, enter.replay.is_empty());
         self.tell_device(ToDevice::Enter(enter))?;
         self.links.gate.set_next(next);
         Ok(())
@@ -142,17 +144,20 @@ impl Synchroniser {
             report.validation_loss = validation_loss;
             self.report(ToCoordinator::RoundApplied(report));
         }
-        match state {
+        // When the device was told to jump meanwhile, θ_g has gone on without it, and this is no state of any round.
+        let Stage::Running(running) = &self.stage else { return Ok(()) };
+        match state.filter(|_| running.replica.next_round() == round.next()) {
             Some(state) => self.write_checkpoint(round.next(), state, trained),
             None => Ok(()),
         }
     }
 
-    /// Tells the coordinator of rounds that were jumped over, with the state that was reached.
-    fn report_skipped(&mut self, next: Round) -> Result<()> {
-        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+    /// Tells the coordinator of rounds that were jumped over, with the state that was reached: at once, or when the device has
+    /// replayed what leads there.
+    fn report_skipped(&mut self, next: Round, is_reached: bool) {
+        let Stage::Running(running) = &mut self.stage else { return };
         if running.skipped.is_empty() {
-            return Ok(());
+            return;
         }
         let last = Round(next.0 - 1);
         // The round that was contributed late is applied as well.
@@ -160,10 +165,13 @@ impl Synchroniser {
         let mut report = late.unwrap_or_else(|| empty_report(last));
         report.round = last;
         report.generation = running.generation;
-        report.state_hash = running.replica.hash();
         report.skipped = std::mem::take(&mut running.skipped);
-        self.report(ToCoordinator::RoundApplied(report));
-        Ok(())
+        if is_reached {
+            report.state_hash = running.replica.hash();
+            self.report(ToCoordinator::RoundApplied(report));
+        } else {
+            running.reports.insert(last, report);
+        }
     }
 }
 

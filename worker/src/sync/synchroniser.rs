@@ -64,6 +64,8 @@ pub struct Synchroniser {
     pub(super) outcome: Option<Outcome>,
     /// Wants of the coordinator that came before the device was ready.
     pub(super) wanted: Option<Wanted>,
+    /// Counts what the coordinator wanted: a state that was fetched for an earlier want comes too late.
+    pub(super) wants: u64,
     pub(super) prepared: Option<Prepared>,
     pub(super) writing_checkpoint: bool,
     /// The end that the device has come to, and its loss on the held-out text, until its checkpoint is written.
@@ -148,6 +150,7 @@ impl Synchroniser {
             stage: Stage::Preparing,
             outcome: None,
             wanted: None,
+            wants: 0,
             prepared: None,
             writing_checkpoint: false,
             finishing: None,
@@ -192,7 +195,7 @@ impl Synchroniser {
         received.map(|event| event.context("every part of this worker is gone")).transpose()
     }
 
-    fn handle(&mut self, event: SyncEvent) -> Result<()> {
+    pub(super) fn handle(&mut self, event: SyncEvent) -> Result<()> {
         match event {
             SyncEvent::Coordinator(message) => self.handle_coordinator(message),
             SyncEvent::Device(message) => self.handle_device(message),
@@ -207,8 +210,9 @@ impl Synchroniser {
                 });
                 Ok(())
             }
-            SyncEvent::Healed(Ok(state)) => self.take_state(state),
-            SyncEvent::Healed(Err(reason)) => {
+            SyncEvent::Healed { attempt, .. } if attempt != self.wants => Ok(()),
+            SyncEvent::Healed { answer: Ok(state), .. } => self.take_state(state),
+            SyncEvent::Healed { answer: Err(reason), .. } => {
                 self.outcome = Some(Outcome::Rejoin(format!("no donor gave the state: {reason}")));
                 Ok(())
             }
@@ -236,6 +240,7 @@ impl Synchroniser {
             ToWorker::Heal { donors } => self.want(Wanted::Heal(donors)),
             ToWorker::Settle { generation } => {
                 if let Stage::Running(running) = &mut self.stage
+                    && generation > running.generation
                     && let Some(begun) = self.links.gate.close()
                     && running.begun != Some(begun)
                 {

@@ -117,7 +117,7 @@ impl Device {
     fn start(&mut self, enter: Enter) -> Result<Stretch> {
         let schedule = self.config.round_schedule();
         let first = schedule.steps_of(enter.round).start;
-        let mut from_step = first;
+        let (mut from_step, mut resumed) = (first, Vec::new());
         match enter.load {
             Load::Nothing => {}
             Load::Parameters(values) => self.engine.load_parameters(&values)?,
@@ -126,17 +126,21 @@ impl Device {
                 self.import(&state)?;
                 if self.has_trained(first, &trained) {
                     from_step = first + trained.len() as u64;
+                    resumed = trained;
                 } else {
                     self.engine.load_parameters(&synchronised)?;
                 }
             }
         }
-        for (round, gradient) in enter.replay {
-            self.engine.apply_gradient(schedule.steps_of(round).start, &gradient)?;
+        for (round, gradient) in &enter.replay {
+            self.engine.apply_gradient(schedule.steps_of(*round).start, gradient)?;
         }
-        let Enter { life, round, .. } = enter;
+        let Enter { life, round, replay, .. } = enter;
         self.next_round = round;
-        Ok(Stretch { life, schedule, round, from_step, pending: None, trained: Vec::new() })
+        if let Some((last, _)) = replay.last() {
+            self.tell_applied(*last, None, Vec::new())?;
+        }
+        Ok(Stretch { life, schedule, round, from_step, pending: None, trained: resumed })
     }
 
     /// Whether the timeline gives this worker, from `step` on, just the positions that it has trained on already.
@@ -152,7 +156,8 @@ impl Device {
     fn compute_round(&mut self, stretch: &mut Stretch) -> Result<Option<Outcome>> {
         let span = stretch.schedule.steps_of(stretch.round);
         self.gate.forget_before(span.start);
-        let mut tally = Tally::default();
+        // What a checkpoint's state has trained on in this round counts with the rest of it.
+        let mut tally = Tally::resumed(&stretch.trained);
         let mut gradient = Vec::new();
         for step in span.start.max(stretch.from_step)..span.end {
             if let Some(outcome) = self.apply_if_due(stretch, step)? {
@@ -228,18 +233,18 @@ impl Device {
                 self.engine.apply_gradient(stretch.schedule.steps_of(round).start, &update)?;
             }
         }
-        let applied = Applied {
-            round,
-            validation_loss: self.evaluate_after(round)?,
-            parameters: match self.config.sync.preset {
-                SyncPreset::Dense => Some(self.parameters()?),
-                SyncPreset::SparseLocal => None,
-            },
-            state: if self.is_checkpoint(round) { Some(self.state()?) } else { None },
-            trained: stretch.trained.clone(),
-        };
-        self.tell(FromDevice::Applied(applied))?;
+        let validation_loss = self.evaluate_after(round)?;
+        self.tell_applied(round, validation_loss, stretch.trained.clone())?;
         Ok(None)
+    }
+
+    fn tell_applied(&self, round: Round, validation_loss: Option<f32>, trained: Vec<Vec<u64>>) -> Result<()> {
+        let parameters = match self.config.sync.preset {
+            SyncPreset::Dense => Some(self.parameters()?),
+            SyncPreset::SparseLocal => None,
+        };
+        let state = if self.is_checkpoint(round) { Some(self.state()?) } else { None };
+        self.tell(FromDevice::Applied(Applied { round, validation_loss, parameters, state, trained }))
     }
 
     /// Waits for a round's result. The wait is the price of the network, and is counted.
@@ -327,19 +332,44 @@ impl Device {
 }
 
 /// Samples and losses of a round.
-#[derive(Default)]
 struct Tally {
     samples: u32,
+    /// Those of `samples` whose losses are known.
+    measured: u32,
     weighted_loss: f64,
 }
 
 impl Tally {
+    /// After steps on these positions, whose losses are not known any more.
+    fn resumed(trained: &[Vec<u64>]) -> Self {
+        let samples = trained.iter().map(Vec::len).sum::<usize>() as u32;
+        Self { samples, measured: 0, weighted_loss: 0.0 }
+    }
+
     fn add(&mut self, samples: usize, loss: f32) {
         self.samples += samples as u32;
+        self.measured += samples as u32;
         self.weighted_loss += samples as f64 * f64::from(loss);
     }
 
     fn loss(&self) -> Option<f32> {
-        (self.samples > 0).then(|| (self.weighted_loss / f64::from(self.samples)) as f32)
+        (self.measured > 0).then(|| (self.weighted_loss / f64::from(self.measured)) as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resumed_round_weighs_as_much_as_one_that_was_never_interrupted() {
+        let mut resumed = Tally::resumed(&[vec![4, 5], vec![6]]);
+        resumed.add(2, 3.0);
+        assert_eq!((resumed.samples, resumed.loss()), (5, Some(3.0)));
+        let mut whole = Tally::resumed(&[]);
+        whole.add(3, 9.0);
+        whole.add(2, 3.0);
+        assert_eq!(whole.samples, resumed.samples);
+        assert_eq!(Tally::resumed(&[vec![1]]).loss(), None, "no loss was measured");
     }
 }

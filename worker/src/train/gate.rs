@@ -129,6 +129,12 @@ impl Gate {
         self.lock().stopped
     }
 
+    /// Whether rounds may begin.
+    #[cfg(test)]
+    pub fn is_open(&self) -> bool {
+        self.lock().open
+    }
+
     /// What this worker trains on at a step: stream positions, in order.
     #[must_use]
     pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {

@@ -31,7 +31,8 @@ pub struct Enter {
     pub round: Round,
     /// What to load before.
     pub load: Load,
-    /// Mean gradients of rounds up to `round` that are to be applied after loading, in order (dense only).
+    /// Mean gradients of rounds up to `round` that are to be applied after loading, in order (dense only). The last one is answered
+    /// with [`FromDevice::Applied`].
     pub replay: Vec<(Round, Vec<f32>)>,
 }
 

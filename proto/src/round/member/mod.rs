@@ -176,6 +176,13 @@ impl Member {
         (next < duties.until && next <= self.open_round().next()).then_some(next)
     }
 
+    /// The first round that this member takes part in; none before its first generation. It may become an earlier one
+    /// until the device begins.
+    #[must_use]
+    pub fn first_round(&self) -> Option<Round> {
+        self.starts_at
+    }
+
     /// The first round whose results are not all here.
     #[must_use]
     pub fn open_round(&self) -> Round {

@@ -1,0 +1,279 @@
+mod rig;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use longhaul_common::id::{FragmentId, Generation, Round};
+use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection};
+use longhaul_proto::control::message::ToWorker;
+
+use self::rig::{Rig, VALUES, Worker};
+use super::compressor::{Compressor, Local};
+use super::mean::add_weighted_mean;
+use super::synchroniser::Stage;
+use super::{HealedState, SyncEvent, hash_of};
+use crate::train::message::Load;
+
+const SPARSE: &str = "fragment_values = 32";
+const DENSE: &str = "preset = \"dense\"\nfragment_values = 96";
+
+/// Two members in their first round.
+fn training(sync: &str) -> Rig {
+    let mut rig = Rig::new([1, 2], sync);
+    rig.workers.iter_mut().for_each(Worker::prepare);
+    let start = rig.begin(1, &[0, 1], 0, &[], None);
+    for worker in &mut rig.workers {
+        worker.hear(ToWorker::Begin(Box::new(start.clone())));
+        worker.entry();
+        worker.begin(0);
+    }
+    rig
+}
+
+fn assert_nothing_is_lost(rig: &Rig) {
+    for worker in &rig.workers {
+        let kept = worker.kept();
+        for (index, kept) in kept.iter().enumerate() {
+            let (learnt, counted) = (worker.learnt[index], worker.counted[index]);
+            let gap = (learnt - counted - kept).abs();
+            assert!(gap < 1e-4, "{}: {learnt} learnt, {counted} counted, {kept} kept", worker.member.worker);
+        }
+    }
+    let [a, b] = &rig.workers;
+    assert_eq!(a.running().replica.hash(), b.running().replica.hash());
+}
+
+#[test]
+fn nothing_is_lost_over_rounds_in_time_late_rounds_and_void_ones() {
+    let mut rig = training(SPARSE);
+    rig.workers.iter_mut().for_each(|worker| worker.contribute(0));
+    (0..2).for_each(|at| rig.apply(at, 0));
+    assert_nothing_is_lost(&rig);
+
+    // The second one is too late for round 1.
+    rig.workers.iter_mut().for_each(|worker| worker.begin(1));
+    rig.workers[0].contribute(1);
+    rig.apply(0, 1);
+    rig.workers[1].contribute(1);
+    rig.apply(1, 1);
+    assert!(rig.workers[1].running().carry.is_some());
+    assert_nothing_is_lost(&rig);
+
+    // A generation ends while the first one has contributed to round 2 and the second one has not: the round is void.
+    rig.workers.iter_mut().for_each(|worker| worker.begin(2));
+    rig.workers[0].contribute(2);
+    let answers = rig.workers.each_mut().map(|worker| (worker.member.worker, worker.settle(2)));
+    let old = rig.begin(1, &[0, 1], 0, &[], None).membership;
+    let layout = rig.layout();
+    let settled = longhaul_proto::round::settle(&old, layout, &answers.into()).unwrap();
+    assert_eq!((settled.settlement.open_round, settled.first_round), (Round(2), Round(3)));
+    let start = rig.begin(2, &[0, 1], 3, &[0, 1], Some(settled.settlement));
+    for worker in &mut rig.workers {
+        worker.hear(ToWorker::Begin(Box::new(start.clone())));
+    }
+    rig.workers[1].contribute(2);
+    (0..2).for_each(|at| rig.apply(at, 2));
+    assert_nothing_is_lost(&rig);
+
+    let [a, b] = rig.workers.each_mut().map(Worker::round_reports);
+    let hashes = |reports: &[longhaul_proto::control::message::RoundReport]| {
+        reports.iter().map(|report| (report.round, report.state_hash)).collect::<Vec<_>>()
+    };
+    assert_eq!(hashes(&b).last(), hashes(&a).last(), "both report the same state after round 2");
+}
+
+#[test]
+fn a_slow_member_jumps_to_the_others_and_carries_what_came_too_late() {
+    let mut rig = training(SPARSE);
+    for round in 0..4 {
+        rig.workers[0].contribute(round);
+        rig.apply(0, round);
+        rig.workers[0].begin(round + 1);
+    }
+    rig.pump(|workers| workers[1].running().member.open_round() == Round(4));
+    rig.workers[1].contribute(0);
+    (0..4).for_each(|round| rig.workers[1].count(Round(round)));
+    let enter = rig.enter(1, 4);
+    assert_eq!(enter.round, Round(4));
+    let Load::Parameters(loaded) = &enter.load else { panic!("{:?}", enter.load) };
+    assert_eq!(loaded, &**rig.workers[0].running().replica.parameters());
+    assert_nothing_is_lost(&rig);
+
+    let reports = rig.workers[1].round_reports();
+    let [report] = reports.as_slice() else { panic!("{reports:?}") };
+    assert_eq!((report.round, report.samples), (Round(3), 4));
+    assert_eq!(report.skipped, [1, 2, 3].map(Round));
+    assert_eq!(report.state_hash, rig.workers[0].running().replica.hash());
+
+    // What it carries is part of its next contribution.
+    rig.workers[1].begin(4);
+    rig.workers.iter_mut().for_each(|worker| worker.contribute(4));
+    (0..2).for_each(|at| rig.apply(at, 4));
+    assert_nothing_is_lost(&rig);
+}
+
+/// A member of a dense run that is in round 2, and a joiner with the state before round 2 that takes part from round 3.
+fn dense_with_joiner() -> (Rig, longhaul_proto::control::message::GenerationStart) {
+    // Numbers with which the first one owns the only fragment, so that it gets on without the joiner.
+    let number = (2..20).find(|&number| {
+        let mut rig = Rig::new([1, number], DENSE);
+        let start = rig.begin(2, &[0, 1], 3, &[0], None);
+        rig.workers[0].owns_everything_in(&start)
+    });
+    let mut rig = Rig::new([1, number.unwrap()], DENSE);
+    rig.workers[0].prepare();
+    let start = rig.begin(1, &[0], 0, &[], None);
+    rig.workers[0].hear(ToWorker::Begin(Box::new(start.clone())));
+    rig.workers[0].entry();
+    for round in 0..2 {
+        rig.workers[0].begin(round);
+        dense_round(&mut rig, round);
+    }
+    rig.workers[0].begin(2);
+    let buffers = [1.0, 2.0, 3.0].map(|value| Arc::new(vec![value; VALUES])).into();
+    let state = HealedState { next_round: Round(2), buffers, updates: 2 };
+    rig.workers[1].handle(SyncEvent::Healed { attempt: 0, answer: Ok(state) });
+    let settled = rig.workers[0].settle(2);
+    let answers = [(rig.workers[0].member.worker, settled)].into();
+    let layout = rig.layout();
+    let settled = longhaul_proto::round::settle(&start.membership, layout, &answers).unwrap();
+    let start = rig.begin(2, &[0, 1], 3, &[0], Some(settled.settlement));
+    rig.workers[0].hear(ToWorker::Begin(Box::new(start.clone())));
+    (rig, start)
+}
+
+fn dense_round(rig: &mut Rig, round: u64) {
+    rig.workers[0].send(round, vec![round as f32; VALUES]);
+    rig.pump(|workers| workers[0].running().member.open_round() > Round(round));
+    let _ = rig.workers[0].device.try_recv().unwrap();
+    rig.workers[0].applied(round, Some(vec![round as f32; VALUES]));
+}
+
+#[test]
+fn a_dense_joiner_replays_what_it_missed_and_says_which_rounds_went_on_without_it() {
+    let (mut rig, start) = dense_with_joiner();
+    dense_round(&mut rig, 2);
+    rig.workers[0].begin(3);
+    dense_round(&mut rig, 3);
+    // Only now does the joiner hear of the generation.
+    rig.pump(|workers| workers[1].running().member.frames_held() == 2);
+    rig.workers[1].hear(ToWorker::Begin(Box::new(start)));
+    let enter = rig.enter(1, 4);
+    let Load::All(state) = &enter.load else { panic!("{:?}", enter.load) };
+    assert_eq!((state.parameters[0], state.second_moments[0], state.updates), (1.0, 3.0, 2));
+    assert_eq!(enter.replay, [(Round(2), vec![2.0; VALUES]), (Round(3), vec![3.0; VALUES])]);
+    assert!(rig.workers[1].round_reports().is_empty(), "where the replay leads is not known yet");
+
+    let replayed = vec![0.5; VALUES];
+    rig.workers[1].applied(3, Some(replayed.clone()));
+    let reports = rig.workers[1].round_reports();
+    let [report] = reports.as_slice() else { panic!("{reports:?}") };
+    assert_eq!((report.round, report.skipped.as_slice()), (Round(3), [Round(3)].as_slice()));
+    assert_eq!(report.state_hash, hash_of(&replayed));
+}
+
+#[test]
+fn a_dense_donor_that_has_not_begun_serves_what_it_holds() {
+    let (mut rig, _) = dense_with_joiner();
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    rig.workers[1].handle(SyncEvent::ServeState { reply });
+    let state = answer.blocking_recv().unwrap();
+    assert_eq!((state.next_round, state.updates), (Round(2), 2));
+    assert_eq!(state.buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), [1.0, 2.0, 3.0]);
+}
+
+#[test]
+fn a_member_that_is_told_to_heal_while_it_trains_joins_anew() {
+    let mut rig = training(SPARSE);
+    rig.workers[0].hear(ToWorker::Heal { donors: Vec::new() });
+    assert!(rig.workers[0].sync.outcome.is_some());
+}
+
+#[test]
+fn a_state_that_comes_after_the_generation_began_changes_nothing() {
+    let mut rig = training(SPARSE);
+    let state = HealedState { next_round: Round(9), buffers: vec![Arc::new(vec![1.0; VALUES])], updates: 0 };
+    rig.workers[0].handle(SyncEvent::Healed { attempt: 1, answer: Ok(state) });
+    assert_eq!(rig.workers[0].running().generation, Generation(1));
+    assert_eq!(rig.workers[0].running().replica.next_round(), Round(0));
+}
+
+#[test]
+fn a_begin_that_is_told_again_does_not_open_a_gate_that_is_being_settled() {
+    let mut rig = training(SPARSE);
+    rig.workers.iter_mut().for_each(|worker| worker.contribute(0));
+    (0..2).for_each(|at| rig.apply(at, 0));
+    rig.workers[0].settle(2);
+    let again = rig.begin(1, &[0, 1], 0, &[], None);
+    rig.workers[0].hear(ToWorker::Begin(Box::new(again)));
+    assert!(!rig.workers[0].gate.is_open());
+}
+
+#[test]
+fn a_frame_of_the_wrong_length_or_without_finite_values_is_left_out() {
+    use longhaul_proto::round::Local as Received;
+    let mut rig = training(SPARSE);
+    rig.workers[0].contribute(0);
+    let worker = rig.workers[1].member.worker;
+    let [first, _] = &mut rig.workers;
+    let Stage::Running(running) = &mut first.sync.stage else { unreachable!() };
+    let fragment = FragmentId(0);
+    let local = |body: Option<Vec<u8>>| Received { worker, weight: 4, body: body.map(Bytes::from) };
+    let compress = |running: &mut super::synchroniser::Running, locals: &[Received]| {
+        running.compressor.restore_residuals(Default::default());
+        super::commands::compress(running, Round(0), fragment, locals).unwrap()
+    };
+    let alone = compress(running, &[local(None)]);
+    let nan = f32::NAN.to_le_bytes().repeat(32);
+    for damaged in [vec![0; 4 * 31], vec![0; 4 * 32 + 1], Vec::new(), nan] {
+        assert_eq!(compress(running, &[local(None), local(Some(damaged))]), alone);
+    }
+    let sound = 1f32.to_le_bytes().repeat(32);
+    assert_ne!(compress(running, &[local(None), local(Some(sound))]), alone);
+}
+
+#[test]
+fn a_retracted_compression_leaves_the_residual_as_it_was_bit_for_bit() {
+    let rig = Rig::new([1, 2], SPARSE);
+    let layout = longhaul_common::plan::FragmentLayout { values: VALUES as u64, fragment_values: 32 };
+    let mut compressor = Compressor::new(&rig.workers[0].sync.config, layout).unwrap();
+    let update = |round: usize| (0..32).map(|i| ((i * 5 + round) % 11) as f32 / 3.0).collect::<Vec<_>>();
+    let compress = |compressor: &mut Compressor, round: u64| {
+        let values = update(round as usize);
+        compressor.compress(Round(round), FragmentId(1), &[(4, Local::Own(&values))]).unwrap()
+    };
+    compress(&mut compressor, 0);
+    let before = compressor.residuals().clone();
+    let first = compress(&mut compressor, 1);
+    let after = compressor.residuals().clone();
+    assert_ne!(before, after);
+    compressor.retract(Round(1), FragmentId(1));
+    assert_eq!(compressor.residuals(), &before);
+    assert_eq!(compress(&mut compressor, 1), first, "the same again gives the same bytes");
+    assert_eq!(compressor.residuals(), &after);
+    compressor.retract(Round(0), FragmentId(1));
+    assert_eq!(compressor.residuals(), &after, "a round that is decided is not taken back");
+}
+
+#[test]
+fn a_mean_leaves_out_what_does_not_decode_and_shares_its_weight_out() {
+    let spec = CodecSpec { selection: Selection::All, values: longhaul_common::config::ValueFormat::F32 };
+    let encode = |value: f32| {
+        let mut body = Vec::new();
+        Encoder::new(spec).unwrap().encode(&[value; 8], &mut body).unwrap();
+        Bytes::from(body)
+    };
+    let (one, four, damaged) = (encode(1.0), encode(4.0), Bytes::from_static(b"not a frame"));
+    let mut values = vec![10.0; 8];
+    let left_out = add_weighted_mean(
+        &[(1, &one), (5, &damaged), (3, &four)],
+        -2.0,
+        &mut Decoder::default(),
+        &mut values,
+    );
+    // 10 − 2·(1·1 + 3·4)/4
+    assert_eq!((left_out, values), (1, vec![3.5; 8]));
+    let mut values = vec![10.0; 8];
+    assert_eq!(add_weighted_mean(&[(5, &damaged)], 1.0, &mut Decoder::default(), &mut values), 1);
+    assert_eq!(values, [10.0; 8]);
+}
