@@ -84,7 +84,11 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.bar.abandon();
+        if !self.bar.is_hidden() {
+            // It leaves the cursor at its end.
+            self.bar.abandon();
+            eprintln!();
+        }
     }
 }
 
