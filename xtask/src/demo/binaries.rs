@@ -58,7 +58,7 @@ impl Binaries {
         let mut command = self.command("worker");
         command.arg("sample").arg("--checkpoint").arg(checkpoint).args(["--prompt", prompt]);
         // A small model is clearer when it takes fewer risks.
-        command.args(["--temperature", "0.6"]);
+        command.args(["--temperature", "0.7"]);
         let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
         if !output.status.success() {
             bail!(
