@@ -143,6 +143,7 @@ fn watch(cluster: &mut Cluster, interrupts: &Receiver<()>) -> Result<Status> {
             && let Some(status) = cluster.status()?
         {
             progress.show(&status);
+            progress.finish();
             return Ok(status);
         }
         pause(interrupts)?;

@@ -57,6 +57,8 @@ impl Binaries {
     pub fn sample(&self, checkpoint: &Path, prompt: &str) -> Result<String> {
         let mut command = self.command("worker");
         command.arg("sample").arg("--checkpoint").arg(checkpoint).args(["--prompt", prompt]);
+        // A small model is clearer when it takes fewer risks.
+        command.args(["--temperature", "0.7"]);
         let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
         if !output.status.success() {
             bail!(

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 /// Characters in a line, as a terminal usually has them.
 const LINE_CHARS: usize = 80;
 
-/// Breaks a text at spaces into indented lines. A last sentence that is cut off is left out, if there is one before it.
+/// Breaks a text at spaces into indented lines. A last word that may be cut off gives way to an ellipsis.
 pub fn set(text: &str, indent: &str) -> String {
     let mut paragraph = String::new();
-    for line in whole_sentences(text).lines() {
+    for line in whole_words(text).lines() {
         let mut column = 0;
         for word in line.split_whitespace() {
             let chars = word.chars().count();
@@ -26,11 +26,11 @@ pub fn set(text: &str, indent: &str) -> String {
     paragraph
 }
 
-fn whole_sentences(text: &str) -> &str {
+fn whole_words(text: &str) -> String {
     let text = text.trim();
-    match text.rfind(['.', '!', '?', '\n']) {
-        Some(end) => text[..=end].trim_end(),
-        None => text,
+    match text.rfind(char::is_whitespace) {
+        Some(end) if !text.ends_with(['.', '!', '?']) => format!("{} …", text[..end].trim_end()),
+        _ => text.to_owned(),
     }
 }
 
@@ -39,18 +39,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_broken_at_spaces_and_no_sentence_is_cut() {
+    fn lines_are_broken_at_spaces_and_no_word_is_cut() {
         let text = format!("{}end.\nA verse! And ha", "word ".repeat(20));
         let paragraph = set(&text, "  ");
         let lines: Vec<&str> = paragraph.lines().collect();
-        assert_eq!(lines.len(), 3);
         assert!(lines.iter().all(|line| line.starts_with("  ") && line.chars().count() <= LINE_CHARS));
         assert_eq!(lines[0].chars().count(), 76, "another word does not fit");
-        assert_eq!(lines[2], "  A verse!");
+        assert_eq!(lines[1..], ["  word word word word word end.", "  A verse! And …"]);
     }
 
     #[test]
-    fn a_text_without_any_end_is_shown_as_it_is() {
-        assert_eq!(set("in the beg", "> "), "> in the beg\n");
+    fn a_text_that_ends_is_shown_to_its_end() {
+        assert_eq!(set(" In the beg. ", "> "), "> In the beg.\n");
+        assert_eq!(set("beg", "> "), "> beg\n");
     }
 }

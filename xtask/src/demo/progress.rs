@@ -1,6 +1,6 @@
 //! The lines that show how the demo goes.
 
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::demo::status::{Event, Severity, Status};
 
@@ -65,6 +65,11 @@ impl Progress {
         self.bar.set_message(join([speed.as_str(), &traffic], LINE_BREAK));
     }
 
+    /// Draws what was shown last, which may have come too soon after the one before to be drawn.
+    pub fn finish(self) {
+        self.bar.abandon();
+    }
+
     /// What went wrong since the last look, oldest first. The rest is in the coordinator's log.
     fn news(&mut self, events: &[Event]) -> Vec<String> {
         let mut news: Vec<&Event> =
@@ -84,7 +89,11 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.bar.abandon();
+        if !self.bar.is_hidden() {
+            // Not drawn once more: the terminal's echo of a Ctrl-C has moved the cursor, and the bar would be there twice.
+            self.bar.set_draw_target(ProgressDrawTarget::hidden());
+            eprintln!();
+        }
     }
 }
 

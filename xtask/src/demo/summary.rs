@@ -1,5 +1,6 @@
 //! What a demo ends with.
 
+use std::env;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
@@ -71,6 +72,11 @@ impl Summary {
     }
 }
 
+/// The path as a user would type it: shorter, when it is below the working directory.
+fn from_here(path: &Path) -> &Path {
+    env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok()).unwrap_or(path)
+}
+
 impl fmt::Display for Summary {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in self.rows() {
@@ -78,7 +84,7 @@ impl fmt::Display for Summary {
         }
         let (round, hash) = (self.parity.round, &self.parity.hash);
         writeln!(formatter, "\nAll replicas hold the same bits after round {round}:\n  {hash}")?;
-        writeln!(formatter, "\nCheckpoint:\n  {}", self.checkpoint.path)
+        writeln!(formatter, "\nCheckpoint:\n  {}", from_here(self.checkpoint()).display())
     }
 }
 
