@@ -29,7 +29,7 @@ pub enum LogFormat {
 /// The sub-commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Join a run and train until it ends. Ctrl-C leaves after the round.
+    /// Join a run and train until it ends. Ctrl-C leaves; the others go on.
     ///
     /// `coordinator up` prints the whole line to paste. Give every machine with fast links between them the same --site: only what crosses
     /// between sites is compressed. A worker that was stopped or killed comes back with the same line.
