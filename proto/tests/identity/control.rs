@@ -103,7 +103,8 @@ async fn a_worker_of_another_version_and_the_coordinator_both_learn_it() {
     let error = accepted.unwrap_err();
     assert!(matches!(error, ControlError::Hello(HelloError::Version { .. })), "{error}");
     let text = error.to_string();
-    assert!(text.contains("longhaul 9.9.9 (protocol 255)") && text.contains("(protocol 1)"), "{text}");
+    let ours = format!("(protocol {PROTOCOL_VERSION})");
+    assert!(text.contains("longhaul 9.9.9 (protocol 255)") && text.contains(&ours), "{text}");
     assert_eq!(code(worker.closed().await), VarInt::from(CloseCode::Version));
 }
 
@@ -112,13 +113,13 @@ async fn a_coordinator_of_another_version_is_named_to_the_worker() {
     let (_front, worker, coordinator) = connect().await;
     let other_release = async {
         let (mut sink, mut source) = coordinator.accept_bi().await.unwrap();
-        sink.write_all(b"lngh\x02\x00\x050.2.0").await.unwrap();
+        sink.write_all(b"lngh\xff\x00\x059.9.9").await.unwrap();
         source.read_to_end(100).await.unwrap()
     };
     let (_, opened) = tokio::join!(other_release, open::<ToCoordinator, ToWorker>(&worker));
     let text = opened.unwrap_err().to_string();
     assert!(
-        text.contains("longhaul 0.2.0 (protocol 2)") && text.contains("install the same release"),
+        text.contains("longhaul 9.9.9 (protocol 255)") && text.contains("install the same release"),
         "{text}"
     );
 }
@@ -141,7 +142,7 @@ async fn after_hello(bytes: &[u8]) -> ControlError {
     let (_front, worker, coordinator) = connect().await;
     let rogue = async {
         let (mut sink, source) = worker.open_bi().await.unwrap();
-        sink.write_all(b"lngh\x01\x00\x00").await.unwrap();
+        sink.write_all(&[b"lngh", &PROTOCOL_VERSION.to_le_bytes()[..], b"\x00"].concat()).await.unwrap();
         sink.write_all(bytes).await.unwrap();
         sink.finish().unwrap();
         source

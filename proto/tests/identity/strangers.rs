@@ -2,7 +2,7 @@
 
 use longhaul_common::id::RunId;
 use longhaul_common::id::WorkerId;
-use longhaul_proto::control::message::{Start, ToCoordinator, ToWorker};
+use longhaul_proto::control::message::{PROTOCOL_VERSION, Start, ToCoordinator, ToWorker};
 use longhaul_proto::control::{
     CloseCode, ControlError, ControlReceiver, DoorError, HelloError, ServeEnrolError,
     UNAUTHENTICATED_CONNECTIONS_MAX, accept, enrol, open,
@@ -111,7 +111,7 @@ async fn an_applicant_that_says_hello_and_then_nothing_is_cut_off() {
     let connection =
         endpoint.connect_with(config, front.address, COORDINATOR_OF_ANY_RUN).unwrap().await.unwrap();
     let (mut sink, mut source) = connection.open_bi().await.unwrap();
-    sink.write_all(b"lngh\x01\x00\x00").await.unwrap();
+    sink.write_all(&[b"lngh", &PROTOCOL_VERSION.to_le_bytes()[..], b"\x00"].concat()).await.unwrap();
     source.read_exact(&mut [0; 7]).await.unwrap();
     tokio::time::pause();
     let served = front.served.recv().await.unwrap();
