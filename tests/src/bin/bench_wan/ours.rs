@@ -108,6 +108,8 @@ sequence_length = 128
 batch = {batch}
 micro_batch = 8
 evaluate_batches = 1
+# As in the PyTorch script beside it.
+gradient_clip = 0.0
 
 [sync]
 {sync}
