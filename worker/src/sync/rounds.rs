@@ -16,15 +16,14 @@ impl Synchroniser {
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let LocalUpdate { round, values, weight, loss } = update;
         ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
-        let mut delta = if dense { values.clone() } else { running.replica.delta(&values) };
+        let (mut delta, snapshot) =
+            if dense { (values, None) } else { (running.replica.delta(&values), Some((round, values))) };
         if weight > 0
             && let Some(carry) = running.carry.take()
         {
             delta.iter_mut().zip(&carry).for_each(|(delta, carry)| *delta += carry);
         }
-        if !dense {
-            running.snapshot = Some((round, values));
-        }
+        running.snapshot = snapshot;
         running.contributed.insert(round, delta);
         running.idle = true;
         running.reports.insert(round, RoundReport { loss, samples: weight, ..empty_report(round) });
