@@ -1,19 +1,45 @@
-//! Lets every binary, test and example of this crate find libtorch without an environment variable.
+//! Builds the C++ shim, and lets every binary, test and example of this crate find libtorch without an environment variable.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+const SHIM: &str = "native/fused_adamw.cpp";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed={SHIM}");
+    println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
+    println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
     let Some(lib) = std::env::var_os("DEP_TCH_LIBTORCH_LIB") else {
         println!("cargo::error=torch-sys did not say where libtorch is");
         return;
     };
     // The folder itself, not a link to it: links move, and the working folder is not searched.
-    match Path::new(&lib).canonicalize() {
-        Ok(lib) => println!("cargo::rustc-link-arg=-Wl,-rpath,{}", lib.display()),
-        Err(error) => println!("cargo::error=find libtorch at {}: {error}", lib.display()),
-    }
+    let lib = match Path::new(&lib).canonicalize() {
+        Ok(lib) => lib,
+        Err(error) => {
+            println!("cargo::error=find libtorch at {}: {error}", lib.display());
+            return;
+        }
+    };
+    build_shim(&lib);
+    println!("cargo::rustc-link-arg=-Wl,-rpath,{}", lib.display());
     // No symbol of libtorch.so itself is used, but on a CUDA build it is what loads the GPU's kernels.
     println!("cargo::rustc-link-arg=-Wl,--no-as-needed");
     println!("cargo::rustc-link-arg=-ltorch");
+}
+
+/// With the headers and the ABI that torch-sys takes.
+fn build_shim(lib: &Path) {
+    let beside = || lib.parent().unwrap_or(lib).to_owned();
+    let include = std::env::var_os("LIBTORCH_INCLUDE").map_or_else(beside, PathBuf::from).join("include");
+    let abi = std::env::var("LIBTORCH_CXX11_ABI").unwrap_or_else(|_| "1".to_owned());
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        // The headers' warnings are not ours.
+        .flag("-isystem")
+        .flag(&include)
+        .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
+        .file(SHIM)
+        .compile("longhaul_native");
 }

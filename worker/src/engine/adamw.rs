@@ -1,15 +1,13 @@
-//! AdamW (Loshchilov & Hutter 2019, "Decoupled weight decay regularization") on flat vectors, with PyTorch's order of
-//! operations.
+//! AdamW (Loshchilov & Hutter 2019, "Decoupled weight decay regularization").
 
 use longhaul_common::config::TrainConfig;
-use tch::{Device, TchError, Tensor};
+use longhaul_common::model::ModelSpec;
+use tch::{Device, Kind, TchError, Tensor};
 
-/// Values that go through all operations of an update together, on a CPU. Five pieces of this size fit a core's
-/// second-level cache, so that each value comes from memory once and not once for each operation; and the calls cost
-/// little beside the work.
-const PIECE_VALUES_CPU: i64 = 1 << 15;
+use super::fused::{UpdateFactors, UpdateTensors, fused_adamw};
+use crate::models::views_of;
 
-/// The optimiser's memory, and the pieces in which an update is made.
+/// The optimiser's memory, laid out like the parameters.
 #[derive(Debug)]
 pub(super) struct AdamW {
     beta1: f64,
@@ -18,81 +16,80 @@ pub(super) struct AdamW {
     weight_decay: f64,
     first: Tensor,  // [P]
     second: Tensor, // [P]
+    first_views: Vec<Tensor>,
+    second_views: Vec<Tensor>,
+    /// How many of the tensors, from the first, are subject to weight decay.
+    decayed: usize,
     updates: u64,
-    pieces: Vec<Piece>,
-}
-
-/// The same slice of each vector.
-#[derive(Debug)]
-struct Piece {
-    parameters: Tensor,
-    gradient: Tensor,
-    first: Tensor,
-    second: Tensor,
-    scratch: Tensor,
-    decayed: bool,
-}
-
-/// The factors of one update.
-struct Factors {
-    gradient: f64,
-    decay: f64,
-    beta1: f64,
-    beta2: f64,
-    epsilon: f64,
-    /// 1/√(1 − β₂ᵗ)
-    second_correction: f64,
-    /// −γ/(1 − β₁ᵗ)
-    step: f64,
+    step: Tensor, // [], the updates as a float
 }
 
 impl AdamW {
-    /// An optimiser that reads `gradient` and changes `parameters`, both `[P]`, in place. The first `decayed` values are
-    /// subject to weight decay.
-    pub(super) fn new(
-        train: &TrainConfig,
-        parameters: &Tensor,
-        gradient: &Tensor,
-        decayed: u64,
-    ) -> Result<Self, TchError> {
-        let (first, second) = (gradient.f_zeros_like()?, gradient.f_zeros_like()?);
-        let len = parameters.size()[0];
-        let piece_len = if parameters.device() == Device::Cpu { PIECE_VALUES_CPU } else { len.max(1) };
-        let scratch = parameters.f_narrow(0, 0, piece_len.min(len))?.f_zeros_like()?;
-        let decayed = decayed as i64;
-        let mut pieces = Vec::new();
-        let mut start = 0;
-        while start < len {
-            let end = if start < decayed { decayed } else { len };
-            let size = piece_len.min(end - start);
-            pieces.push(Piece {
-                parameters: parameters.f_narrow(0, start, size)?,
-                gradient: gradient.f_narrow(0, start, size)?,
-                first: first.f_narrow(0, start, size)?,
-                second: second.f_narrow(0, start, size)?,
-                scratch: scratch.f_narrow(0, 0, size)?,
-                decayed: start < decayed,
-            });
-            start += size;
-        }
+    pub(super) fn new(train: &TrainConfig, spec: &ModelSpec, device: Device) -> Result<Self, TchError> {
+        let zeros = || Tensor::f_zeros([spec.parameter_count() as i64], (Kind::Float, device));
+        let (first, second) = (zeros()?, zeros()?);
+        let (first_views, second_views) = (views_of(spec, &first)?, views_of(spec, &second)?);
+        let mut end = 0;
+        let ends = first_views.iter().map(|view| {
+            end += view.numel() as u64;
+            end
+        });
+        let decayed = ends.take_while(|end| *end <= spec.decayed_count()).count();
+        let step = Tensor::f_zeros([0i64; 0], (Kind::Float, device))?;
         let TrainConfig { beta1, beta2, epsilon, weight_decay, .. } = *train;
-        Ok(Self { beta1, beta2, epsilon, weight_decay, first, second, updates: 0, pieces })
+        Ok(Self {
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+            first,
+            second,
+            first_views,
+            second_views,
+            decayed,
+            updates: 0,
+            step,
+        })
     }
 
-    /// One update with the gradient times `gradient_factor`. The gradient is scaled in place.
-    pub(super) fn update(&mut self, learning_rate: f64, gradient_factor: f64) -> Result<(), TchError> {
+    /// One update of the parameter tensors, in place, with their `gradients` over `divisor`, which has one value. The
+    /// gradients are divided in place.
+    pub(super) fn update(
+        &mut self,
+        parameters: &[Tensor],
+        gradients: &[Tensor],
+        learning_rate: f64,
+        divisor: Option<&Tensor>,
+    ) -> Result<(), TchError> {
+        if parameters.len() != self.first_views.len() || gradients.len() != parameters.len() {
+            let (parameters, gradients, moments) =
+                (parameters.len(), gradients.len(), self.first_views.len());
+            return Err(TchError::Shape(format!(
+                "AdamW has moments of {moments} tensors, not of {parameters} with {gradients} gradients"
+            )));
+        }
         self.updates += 1;
-        let corrected = |beta: f64| 1.0 - beta.powf(self.updates as f64);
-        let factors = Factors {
-            gradient: gradient_factor,
-            decay: 1.0 - learning_rate * self.weight_decay,
-            beta1: self.beta1,
-            beta2: self.beta2,
-            epsilon: self.epsilon,
-            second_correction: corrected(self.beta2).sqrt().recip(),
-            step: -learning_rate / corrected(self.beta1),
-        };
-        self.pieces.iter_mut().try_for_each(|piece| piece.update(&factors))
+        let _ = self.step.f_fill_(self.updates as f64)?;
+        let halves = [(0..self.decayed, self.weight_decay), (self.decayed..parameters.len(), 0.0)];
+        for (part, weight_decay) in halves {
+            let tensors = UpdateTensors {
+                parameters: &parameters[part.clone()],
+                gradients: &gradients[part.clone()],
+                first: &self.first_views[part.clone()],
+                second: &self.second_views[part],
+            };
+            let factors = UpdateFactors {
+                step: &self.step,
+                gradient_divisor: divisor,
+                learning_rate,
+                beta1: self.beta1,
+                beta2: self.beta2,
+                weight_decay,
+                epsilon: self.epsilon,
+            };
+            fused_adamw(tensors, factors)?;
+        }
+        Ok(())
     }
 
     pub(super) fn first(&self) -> &Tensor {
@@ -122,50 +119,35 @@ impl AdamW {
     }
 }
 
-impl Piece {
-    fn update(&mut self, factors: &Factors) -> Result<(), TchError> {
-        if factors.gradient != 1.0 {
-            let _ = self.gradient.f_mul_scalar_(factors.gradient)?;
-        }
-        if self.decayed && factors.decay != 1.0 {
-            let _ = self.parameters.f_mul_scalar_(factors.decay)?; // θ ← θ·(1 − γλ)
-        }
-        let _ = self.first.f_lerp_(&self.gradient, 1.0 - factors.beta1)?; // m ← β₁m + (1 − β₁)g
-        let square = self.gradient.f_square_out(&self.scratch)?;
-        let _ = self.second.f_lerp_(&square, 1.0 - factors.beta2)?; // v ← β₂v + (1 − β₂)g²
-        let mut root = self.second.f_sqrt_out(&self.scratch)?;
-        let denominator = root.f_mul_scalar_(factors.second_correction)?.f_add_scalar_(factors.epsilon)?; // √v̂ + ε
-        let mut change = self.first.f_div_out(&self.scratch, &denominator)?;
-        let _ = self.parameters.f_add_(&change.f_mul_scalar_(factors.step)?)?; // θ ← θ − γ·m̂/(√v̂ + ε)
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tch::Kind;
+    use crate::models::Parameters;
+    use crate::models::tests::tiny_gpt2;
 
-    /// The formulas of the paper in f64, against several pieces of both kinds over many updates.
+    /// The formulas of the paper in f64, over many updates, with and without a divisor.
     #[test]
     fn updates_follow_the_formulas_in_f64() {
+        let spec = tiny_gpt2();
         let train = TrainConfig { weight_decay: 0.3, epsilon: 1e-6, ..TrainConfig::default() };
-        let (len, decayed) = (3 * PIECE_VALUES_CPU as usize + 17, PIECE_VALUES_CPU as usize + 5);
+        let (len, decayed) = (spec.parameter_count() as usize, spec.decayed_count() as usize);
+        assert!(0 < decayed && decayed < len);
         let wave = |i: usize, t: usize| ((i * 37 + t * 101) % 997) as f64 / 500.0 - 1.0;
         let start: Vec<f32> = (0..len).map(|i| wave(i, 0) as f32).collect();
-        let parameters = Tensor::from_slice(&start);
-        let mut gradient = Tensor::zeros([len as i64], (Kind::Float, Device::Cpu));
-        let mut adamw = AdamW::new(&train, &parameters, &gradient, decayed as u64).unwrap();
+        let parameters = Parameters::new(&spec, &start, Device::Cpu).unwrap();
+        let mut adamw = AdamW::new(&train, &spec, Device::Cpu).unwrap();
 
         let mut theta: Vec<f64> = start.iter().map(|&x| f64::from(x)).collect();
         let (mut m, mut v) = (vec![0.0; len], vec![0.0; len]);
         for t in 1..=20 {
-            let (rate, factor) = (0.01 / t as f64, if t % 2 == 0 { 1.0 } else { 0.5 });
+            let (rate, divisor) = (0.01 / t as f64, if t % 2 == 0 { 1.0 } else { 2.0 });
             let g: Vec<f32> = (0..len).map(|i| wave(i, t) as f32).collect();
-            gradient.copy_(&Tensor::from_slice(&g));
-            adamw.update(rate, factor).unwrap();
+            let gradients = views_of(&spec, &Tensor::from_slice(&g)).unwrap();
+            let tensor = Tensor::from(divisor as f32);
+            let given = (divisor != 1.0).then_some(&tensor);
+            adamw.update(parameters.views(), &gradients, rate, given).unwrap();
             for i in 0..len {
-                let g = f64::from(g[i]) * factor;
+                let g = f64::from(g[i]) / divisor;
                 let decay = if i < decayed { 0.3 } else { 0.0 };
                 theta[i] *= 1.0 - rate * decay;
                 m[i] = 0.9 * m[i] + 0.1 * g;
@@ -175,7 +157,7 @@ mod tests {
                 theta[i] -= rate * m_hat / (v_hat.sqrt() + 1e-6);
             }
         }
-        let result: Vec<f32> = Vec::try_from(&parameters).unwrap();
+        let result: Vec<f32> = Vec::try_from(parameters.flat()).unwrap();
         for (i, (value, expected)) in result.iter().zip(&theta).enumerate() {
             // Twenty roundings of f32, each within 6e-8 of values below 2.
             assert!((f64::from(*value) - expected).abs() < 2e-6, "{value} for {expected} at {i}");
@@ -184,12 +166,14 @@ mod tests {
 
     #[test]
     fn a_rate_of_zero_changes_only_the_moments() {
-        let parameters = Tensor::from_slice(&[1.0f32, -2.0, 0.0]);
-        let gradient = Tensor::from_slice(&[0.5f32, 0.0, -1.0]);
-        let mut adamw = AdamW::new(&TrainConfig::default(), &parameters, &gradient, 2).unwrap();
-        adamw.update(0.0, 1.0).unwrap();
-        assert_eq!(Vec::<f32>::try_from(&parameters).unwrap(), [1.0, -2.0, 0.0]);
+        let spec = tiny_gpt2();
+        let start = vec![0.5; spec.parameter_count() as usize];
+        let parameters = Parameters::new(&spec, &start, Device::Cpu).unwrap();
+        let mut adamw = AdamW::new(&TrainConfig::default(), &spec, Device::Cpu).unwrap();
+        let gradients = views_of(&spec, &Tensor::from_slice(&start)).unwrap();
+        adamw.update(parameters.views(), &gradients, 0.0, None).unwrap();
+        assert_eq!(Vec::<f32>::try_from(parameters.flat()).unwrap(), start);
         let first = Vec::<f32>::try_from(adamw.first()).unwrap();
-        assert!(first.iter().zip([0.05f32, 0.0, -0.1]).all(|(m, expected)| (m - expected).abs() < 1e-7));
+        assert!(first.iter().all(|m| (m - 0.05).abs() < 1e-7));
     }
 }

@@ -3,6 +3,7 @@
 mod adamw;
 mod device;
 mod error;
+mod fused;
 mod learning_rate;
 mod sampling;
 
@@ -34,8 +35,6 @@ pub struct Engine {
     learning_rate: LearningRate,
     parameters: Parameters,
     model: Model,
-    gradient: Tensor,            // [P]
-    gradient_views: Vec<Tensor>, // shaped like the parameters
     optimiser: AdamW,
 }
 
@@ -80,9 +79,7 @@ impl Engine {
         }
         let parameters = Parameters::new(spec, &draw_parameters(spec, seed), device)?;
         let model = Model::new(spec, &parameters, train.precision)?;
-        let gradient = Tensor::f_zeros([spec.parameter_count() as i64], (Kind::Float, device))?;
-        let gradient_views = views_of(spec, &gradient)?;
-        let optimiser = AdamW::new(train, parameters.flat(), &gradient, spec.decayed_count())?;
+        let optimiser = AdamW::new(train, spec, device)?;
         Ok(Self {
             spec: spec.clone(),
             device,
@@ -91,8 +88,6 @@ impl Engine {
             learning_rate: LearningRate::new(train, steps),
             parameters,
             model,
-            gradient,
-            gradient_views,
             optimiser,
         })
     }
@@ -121,9 +116,9 @@ impl Engine {
     /// # Errors
     /// Where libtorch fails; then the step did not happen, or the engine must be dropped.
     pub fn train_step(&mut self, step: u64, batch: &Batch) -> Result<StepOutcome, EngineError> {
-        let outcome = self.accumulate(batch)?;
+        let (outcome, gradients) = self.accumulate(batch)?;
         if outcome.tokens > 0 {
-            self.update(step)?;
+            self.update(step, &gradients)?;
         }
         Ok(outcome)
     }
@@ -133,8 +128,15 @@ impl Engine {
     /// # Errors
     /// Where libtorch fails.
     pub fn gradient(&mut self, batch: &Batch, into: &mut Vec<f32>) -> Result<StepOutcome, EngineError> {
-        let outcome = self.accumulate(batch)?;
-        to_host(&self.gradient, into)?;
+        let (outcome, gradients) = self.accumulate(batch)?;
+        into.clear();
+        into.resize(self.parameter_count(), 0.0);
+        let mut rest = into.as_mut_slice();
+        for gradient in &gradients {
+            let (values, later) = rest.split_at_mut(gradient.numel());
+            gradient.f_copy_data(values, values.len())?;
+            rest = later;
+        }
         Ok(outcome)
     }
 
@@ -143,9 +145,8 @@ impl Engine {
     /// # Errors
     /// When `gradient` is not as long as the model has parameters; where libtorch fails.
     pub fn apply_gradient(&mut self, step: u64, gradient: &[f32]) -> Result<(), EngineError> {
-        let gradient = self.to_device(gradient)?;
-        self.gradient.f_copy_(&gradient)?;
-        self.update(step)
+        let gradients = views_of(&self.spec, &self.to_device(gradient)?)?;
+        self.update(step, &gradients)
     }
 
     /// All parameters, into `into`, which is resized to `[P]`.
@@ -239,41 +240,50 @@ impl Engine {
         Ok(losses)
     }
 
-    /// Sums the gradients of the micro-batches, each weighted by its share of the samples, into `self.gradient`.
-    fn accumulate(&mut self, batch: &Batch) -> Result<StepOutcome, EngineError> {
-        if batch.sequences() == 0 {
-            let _ = self.gradient.f_zero_()?;
-            return Ok(StepOutcome { loss: 0.0, tokens: 0 });
-        }
-        let mut losses = Vec::new();
+    /// The gradients of the parameter tensors, summed over the micro-batches, each weighted by its share of the samples;
+    /// none where there are no samples.
+    fn accumulate(&self, batch: &Batch) -> Result<(StepOutcome, Vec<Tensor>), EngineError> {
+        let (mut losses, mut sums) = (Vec::new(), Vec::new());
         for micro in batch.micro_batches(self.micro_batch) {
             let share = micro.sequences() as f64 / batch.sequences() as f64;
             let loss = self.model.mean_loss(&micro.to_tensor(self.device)?)?.f_mul_scalar(share)?;
             let gradients = Tensor::f_run_backward(&[&loss], self.parameters.views(), false, false)?;
-            for (sum, gradient) in self.gradient_views.iter_mut().zip(&gradients) {
-                if losses.is_empty() {
-                    sum.f_copy_(gradient)?;
-                } else {
-                    let _ = sum.f_add_(gradient)?;
+            sums = match losses.len() {
+                0 => gradients.iter().map(Tensor::f_contiguous).collect::<Result<Vec<_>, _>>()?,
+                // Into new tensors: what autograd gives may share memory.
+                1 => sums.iter().zip(&gradients).map(|(sum, g)| sum.f_add(g)).collect::<Result<_, _>>()?,
+                _ => {
+                    sums.iter_mut().zip(&gradients).try_for_each(|(sum, g)| sum.f_add_(g).map(drop))?;
+                    sums
                 }
-            }
+            };
             losses.push(loss.f_detach()?);
         }
         // Read only now, so that the host does not wait for the device between micro-batches.
         let loss: f64 = losses.iter().map(|loss| loss.f_double_value(&[])).sum::<Result<f64, TchError>>()?;
-        Ok(StepOutcome { loss: loss as f32, tokens: batch.tokens() })
+        Ok((StepOutcome { loss: loss as f32, tokens: batch.tokens() }, sums))
     }
 
-    /// Clips `self.gradient` to the configured norm and updates.
-    fn update(&mut self, step: u64) -> Result<(), EngineError> {
+    /// Clips the gradients to the configured norm and updates.
+    fn update(&mut self, step: u64, gradients: &[Tensor]) -> Result<(), EngineError> {
+        let divisor = self.clip_divisor(gradients)?;
+        let rate = self.learning_rate.at(step);
+        Ok(self.optimiser.update(self.parameters.views(), gradients, rate, divisor.as_ref())?)
+    }
+
+    /// What the gradients must be divided by so that their common norm does not exceed the configured one, if anything.
+    fn clip_divisor(&self, gradients: &[Tensor]) -> Result<Option<Tensor>, EngineError> {
         /// What PyTorch's `clip_grad_norm_` adds to the norm.
         const NORM_FLOOR: f64 = 1e-6;
-        let mut factor = 1.0;
-        if self.gradient_clip > 0.0 {
-            let norm = self.gradient.f_norm()?.f_double_value(&[])?;
-            factor = (self.gradient_clip / (norm + NORM_FLOOR)).min(1.0);
+        if self.gradient_clip <= 0.0 {
+            return Ok(None);
         }
-        Ok(self.optimiser.update(self.learning_rate.at(step), factor)?)
+        let norms = gradients.iter().map(Tensor::f_norm).collect::<Result<Vec<_>, _>>()?;
+        let norm = Tensor::f_stack(&norms, 0)?.f_norm()?; // []
+        let divisor = norm.f_add_scalar(NORM_FLOOR)?.f_div_scalar(self.gradient_clip)?.f_clamp_min(1.0)?;
+        // A division by one costs a pass over the gradients; to know of it, the host would have to wait for a GPU.
+        let idle = self.device == Device::Cpu && divisor.f_double_value(&[])? == 1.0;
+        Ok((!idle).then_some(divisor))
     }
 
     /// A vector of the model's length, on the device.

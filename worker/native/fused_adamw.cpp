@@ -1,0 +1,103 @@
+// libtorch's fused AdamW, which the Rust bindings do not offer, behind a C interface. No exception leaves this file.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_adamw.h>
+
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <vector>
+
+extern "C" {
+
+// The same layout as `Call` in ../src/engine/fused.rs. Each list has `count` tensors.
+struct longhaul_fused_adamw_call {
+  const at::Tensor *const *parameters;
+  const at::Tensor *const *gradients;
+  const at::Tensor *const *first;
+  const at::Tensor *const *second;
+  size_t count;
+  const at::Tensor *step;
+  const at::Tensor *gradient_divisor; // or null
+  double learning_rate;
+  double beta1;
+  double beta2;
+  double weight_decay;
+  double epsilon;
+};
+
+// False when it failed; then `error` holds the reason, cut to `error_size` bytes with the final zero.
+bool longhaul_fused_adamw(const longhaul_fused_adamw_call *call, char *error, size_t error_size);
+}
+
+namespace {
+
+std::vector<at::Tensor> list(const at::Tensor *const *tensors, size_t count) {
+  std::vector<at::Tensor> all;
+  all.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    all.push_back(*tensors[i]);
+  }
+  return all;
+}
+
+// The kernels trust what they are given: they walk all four tensors by the length of the first.
+void require_alike(const std::vector<at::Tensor> &tensors, const std::vector<at::Tensor> &parameters) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor &tensor = tensors[i];
+    TORCH_CHECK(tensor.scalar_type() == at::kFloat, "AdamW takes 32-bit floats, not ", tensor.scalar_type());
+    TORCH_CHECK(tensor.is_contiguous(), "AdamW takes contiguous tensors");
+    TORCH_CHECK(tensor.sizes() == parameters[i].sizes() && tensor.device() == parameters[i].device(),
+                "a tensor of sizes ", tensor.sizes(), " on ", tensor.device(), " does not belong to parameters of ",
+                parameters[i].sizes(), " on ", parameters[i].device());
+  }
+}
+
+void require_scalar(const at::Tensor &tensor, const at::Tensor &parameters) {
+  TORCH_CHECK(tensor.scalar_type() == at::kFloat && tensor.numel() == 1 && tensor.device() == parameters.device(),
+              "AdamW takes its step and its divisor as one float on the device of the parameters");
+}
+
+void update(const longhaul_fused_adamw_call &call) {
+  if (call.count == 0) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  const auto parameters = list(call.parameters, call.count);
+  const auto gradients = list(call.gradients, call.count);
+  const auto first = list(call.first, call.count);
+  const auto second = list(call.second, call.count);
+  for (const auto *tensors : {&parameters, &gradients, &first, &second}) {
+    require_alike(*tensors, parameters);
+  }
+  require_scalar(*call.step, parameters[0]);
+  std::optional<at::Tensor> divisor;
+  if (call.gradient_divisor != nullptr) {
+    require_scalar(*call.gradient_divisor, parameters[0]);
+    divisor = *call.gradient_divisor;
+  }
+  const std::vector<at::Tensor> steps(call.count, *call.step);
+  at::_fused_adamw_(parameters, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, call.learning_rate, call.beta1,
+                    call.beta2, call.weight_decay, call.epsilon, /*amsgrad=*/false, /*maximize=*/false, divisor,
+                    /*found_inf=*/std::nullopt);
+}
+
+} // namespace
+
+bool longhaul_fused_adamw(const longhaul_fused_adamw_call *call, char *error, size_t error_size) {
+  try {
+    update(*call);
+    return true;
+  } catch (const c10::Error &caught) {
+    // Without the backtrace.
+    std::strncpy(error, caught.what_without_backtrace(), error_size - 1);
+  } catch (const std::exception &caught) {
+    std::strncpy(error, caught.what(), error_size - 1);
+  } catch (...) {
+    std::strncpy(error, "an exception of an unknown kind", error_size - 1);
+  }
+  error[error_size - 1] = '\0';
+  return false;
+}
