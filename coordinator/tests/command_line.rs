@@ -94,6 +94,10 @@ fn a_wrong_configuration_is_refused_with_key_and_remedy() {
     let (code, said) = failure(&mut site.up(&[]));
     assert_eq!(code, 2);
     assert!(said.contains("did you mean `every`"), "{said}");
+    let site = Site::with_config(&CONFIG.replace("batch = 4", "batch = \"four\""));
+    let (code, said) = failure(&mut site.up(&[]));
+    assert_eq!(code, 2);
+    assert!(said.contains("`batch = \"four\"`: invalid type: string \"four\", expected u32"), "{said}");
     let (code, said) = failure(coordinator().args(["up", "--config", "nowhere.toml"]));
     assert_eq!(code, 2);
     assert!(said.contains("nowhere.toml"), "{said}");
@@ -147,6 +151,20 @@ fn a_damaged_state_directory_is_named_with_a_remedy() {
     let (code, said) = failure(&mut site.up(&[]));
     assert_eq!(code, 1);
     assert!(said.contains("is damaged") && said.contains("backup"), "{said}");
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_made_is_named_with_a_remedy() {
+    let site = Site::new();
+    // Root may write anywhere, but not into a file.
+    let state = site.folder.path().join("run.toml").join("state");
+    let mut up = coordinator();
+    up.args(["up", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+    up.arg("--config").arg(site.folder.path().join("run.toml")).arg("--state-dir").arg(&state);
+    let (code, said) = failure(&mut up);
+    assert_eq!(code, 1);
+    let unwritable = format!("the state directory {} cannot be written", state.display());
+    assert!(said.contains(&unwritable) && said.contains("choose another with --state-dir"), "{said}");
 }
 
 #[test]

@@ -193,7 +193,10 @@ mod tests {
     #[test]
     fn an_ill_typed_value_is_refused_with_its_line() {
         let message = refusal("[train]\nbatch = \"many\"");
-        assert!(message.starts_with("line 17:") && message.contains("expected u32"), "{message}");
+        assert!(
+            message.starts_with("line 17, `batch = \"many\"`: ") && message.contains("expected u32"),
+            "{message}"
+        );
     }
 
     #[test]

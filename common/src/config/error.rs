@@ -53,10 +53,9 @@ impl ConfigError {
                 .map(|(_, name)| name.to_owned());
             return Self::UnknownKey { key: key.to_owned(), nearest, known: known.join(", ") };
         }
-        let line = error.span().map(|span| text.get(..span.start).unwrap_or(text).matches('\n').count() + 1);
-        Self::Syntax(match line {
-            Some(line) => format!("line {line}: {message}"),
-            None => message.to_owned(),
-        })
+        let Some(span) = error.span() else { return Self::Syntax(message.to_owned()) };
+        let index = text.get(..span.start).unwrap_or(text).matches('\n').count();
+        let written = text.lines().nth(index).unwrap_or_default().trim();
+        Self::Syntax(format!("line {}, `{written}`: {message}", index + 1))
     }
 }

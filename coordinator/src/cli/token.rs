@@ -22,10 +22,11 @@ pub(super) fn run(command: TokenCommand) -> Result<(), CliError> {
             print("ID                USES LEFT  EXPIRES (UNIX)  STATE");
             for token in tokens {
                 let uses = token.uses_left.map_or_else(|| "any".to_owned(), |uses| uses.to_string());
-                let state = match (token.valid, token.revoked) {
-                    (true, _) => "valid",
-                    (false, true) => "revoked",
-                    (false, false) => "expired or used up",
+                let state = match &token {
+                    TokenStatus { valid: true, .. } => "valid",
+                    TokenStatus { revoked: true, .. } => "revoked",
+                    TokenStatus { uses_left: Some(0), .. } => "used up",
+                    _ => "expired",
                 };
                 print(&format!("{}  {uses:>9}  {:>14}  {state}", token.id, token.expires_at_unix_s));
             }

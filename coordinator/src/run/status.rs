@@ -1,15 +1,17 @@
 //! The run as people and other programs see it.
 
+use std::collections::BTreeSet;
+
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::Hash;
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
-use super::machine::Run;
+use super::machine::{Run, shorten};
 use super::peer::{Peer, Standing};
 use super::progress::Totals;
 use super::snapshot::Snapshot;
-use super::state::Phase;
+use super::state::{Checkpoint, Phase};
 
 /// What `GET /api/v1/status` answers. Numbers that are not known yet are null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -200,7 +202,7 @@ impl Run {
     }
 
     fn checkpoint_statuses(&self) -> Vec<CheckpointStatus> {
-        let status = |checkpoint: &super::state::Checkpoint| CheckpointStatus {
+        let status = |checkpoint: &Checkpoint| CheckpointStatus {
             worker: checkpoint.worker.to_string(),
             next_round: checkpoint.report.next_round.0,
             path: checkpoint.report.path.clone(),
@@ -275,12 +277,18 @@ impl Run {
         if let Some(verdict) = self.parity.latest().filter(|verdict| !verdict.odd.is_empty()) {
             problems.push(format!("parity was broken after {} by {:?}", verdict.round, verdict.odd));
         }
-        if let Some(checkpoint) =
-            self.state.checkpoints.first().filter(|newest| newest.report.outcome.is_err())
-        {
-            problems.push(format!("{} could not write its newest checkpoint", checkpoint.worker));
-        }
+        problems.extend(self.unwritten_checkpoints());
         problems
+    }
+
+    /// Of each worker whose newest checkpoint was not written: why not.
+    fn unwritten_checkpoints(&self) -> impl Iterator<Item = String> {
+        let mut seen = BTreeSet::new();
+        let newest = self.state.checkpoints.iter().filter(move |checkpoint| seen.insert(checkpoint.worker));
+        newest.filter_map(|Checkpoint { worker, report }| {
+            let reason = report.outcome.as_ref().err()?;
+            Some(format!("{worker} could not write its newest checkpoint: {}", shorten(reason)))
+        })
     }
 }
 

@@ -42,6 +42,18 @@ pub enum ControlError {
     Decode(#[from] DecodeError),
 }
 
+impl ControlError {
+    /// Whether the two sides are of releases that do not understand each other: trying again is of no use.
+    #[must_use]
+    pub fn is_other_version(&self) -> bool {
+        match self {
+            Self::Hello(HelloError::Version { .. }) => true,
+            Self::Connection(error) => CloseCode::Version.closed(error),
+            _ => false,
+        }
+    }
+}
+
 /// Why a message was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {

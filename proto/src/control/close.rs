@@ -1,4 +1,4 @@
-use quinn::{Connection, VarInt};
+use quinn::{Connection, ConnectionError, VarInt};
 
 /// Why a connection was closed, as a QUIC application error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,11 @@ impl CloseCode {
     /// Closes a connection at once, with a reason for people; what was not sent yet is lost.
     pub fn close(self, connection: &Connection, reason: &str) {
         connection.close(self.into(), reason.as_bytes());
+    }
+
+    /// Whether this is why the peer closed a connection.
+    pub(super) fn closed(self, error: &ConnectionError) -> bool {
+        matches!(error, ConnectionError::ApplicationClosed(close) if close.error_code == self.into())
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::{
     CloseCode, ControlError, ENROL_DEADLINE, EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds,
-    HelloError, ToDesk, open,
+    ToDesk, open,
 };
 use crate::identity::{
     ALERT_UNKNOWN_CA, AuthorityError, COORDINATOR_OF_ANY_RUN, Exporter, ExporterError, Fingerprint, Identity,
@@ -21,7 +21,10 @@ use crate::identity::{
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
     /// The coordinator at this address is not the token's.
-    #[error("the coordinator at {address} is not the one that made the token")]
+    #[error(
+        "the coordinator at {address} is not the one that made the token: correct the address, or take a token of this \
+         coordinator (`coordinator token create`, where it runs, prints one)"
+    )]
     WrongCoordinator {
         /// Who was dialled.
         address: SocketAddr,
@@ -69,10 +72,8 @@ impl EnrolError {
     pub fn is_final(&self) -> bool {
         match self {
             Self::WrongCoordinator { .. } | Self::Refused(_) | Self::Issued(_) => true,
-            Self::Control(ControlError::Hello(HelloError::Version { .. })) => true,
-            Self::Connection(error) | Self::Control(ControlError::Connection(error)) => {
-                closed_with(error, CloseCode::Version)
-            }
+            Self::Control(error) => error.is_other_version(),
+            Self::Connection(error) => CloseCode::Version.closed(error),
             _ => false,
         }
     }
@@ -164,8 +165,4 @@ async fn ask(
             Ok(Identity::new(certificate.into(), issuer, key.to_pkcs8())?)
         }
     }
-}
-
-fn closed_with(error: &ConnectionError, code: CloseCode) -> bool {
-    matches!(error, ConnectionError::ApplicationClosed(close) if close.error_code == code.into())
 }

@@ -38,7 +38,10 @@ pub enum HelloError {
     #[error("the peer did not say hello within {} s", HELLO_DEADLINE.as_secs())]
     Silent,
     /// It speaks another version.
-    #[error("this is {ours}, the peer is {theirs}: install the same release on both machines")]
+    #[error(
+        "this is {ours}, the peer is {theirs}: install the same release on both machines; {}",
+        older(ours, theirs)
+    )]
     Version {
         /// This side.
         ours: Hello,
@@ -48,6 +51,15 @@ pub enum HelloError {
     /// The stream ended or failed.
     #[error("the stream ended before hello: {0}")]
     Stream(#[from] io::Error),
+}
+
+/// Which side is probably to be brought up to date.
+fn older(ours: &Hello, theirs: &Hello) -> &'static str {
+    if ours.protocol < theirs.protocol {
+        "the older one is on this side"
+    } else {
+        "the older one is the peer's"
+    }
 }
 
 impl Hello {
@@ -152,8 +164,12 @@ mod tests {
             exchange(hello(1, "0.1.0"), &mut left_sink, &mut left_source),
             exchange(hello(2, "0.9.3"), &mut right_sink, &mut right_source),
         );
-        for error in [left.unwrap_err(), right.unwrap_err()] {
+        for (error, older) in [
+            (left.unwrap_err(), "the older one is on this side"),
+            (right.unwrap_err(), "the older one is the peer's"),
+        ] {
             let text = error.to_string();
+            assert!(text.ends_with(older), "{text}");
             for part in
                 ["longhaul 0.1.0 (protocol 1)", "longhaul 0.9.3 (protocol 2)", "install the same release"]
             {

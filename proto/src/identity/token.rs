@@ -41,7 +41,7 @@ pub struct Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// It does not begin as tokens do.
-    #[error("this is not a join token: those begin with `{PREFIX}` (`coordinator token` prints one)")]
+    #[error("this is not a join token: those begin with `{PREFIX}` (`coordinator token create` prints one)")]
     NotAToken,
     /// It begins as a token of another release does.
     #[error(

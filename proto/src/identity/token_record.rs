@@ -19,23 +19,28 @@ pub struct TokenRecord {
     pub revoked: bool,
 }
 
+/// What to do about a token that lets nobody in.
+const NEW_TOKEN: &str = "`coordinator token create`, where the coordinator runs, makes a new one";
+
 /// Why a token does not let somebody in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum TokenRefusal {
     /// No token has this id.
-    #[error("the coordinator does not know this token: it may be another run's")]
+    #[error(
+        "the coordinator does not know this token, or no longer, as expired ones are forgotten: {NEW_TOKEN}"
+    )]
     Unknown,
     /// The proof was not made with the token's secret.
-    #[error("the token's secret is wrong")]
+    #[error("the token's secret is wrong: {NEW_TOKEN}")]
     WrongSecret,
     /// The user took it back.
-    #[error("the token was revoked: ask for a new one")]
+    #[error("the token was revoked: {NEW_TOKEN}")]
     Revoked,
     /// Its time is over.
-    #[error("the token has expired: ask for a new one")]
+    #[error("the token has expired: {NEW_TOKEN}")]
     Expired,
     /// As many workers as it allows have enrolled.
-    #[error("the token was used as often as it allows: ask for a new one")]
+    #[error("the token was used as often as it allows: {NEW_TOKEN}")]
     UsedUp,
 }
 

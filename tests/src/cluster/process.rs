@@ -37,13 +37,25 @@ impl Process {
         folder: &Path,
         arguments: impl FnOnce(&mut Command),
     ) -> Result<Self> {
-        let path = binary(binary_name)?;
+        Self::start_program(&binary(binary_name)?, name, folder, arguments)
+    }
+
+    /// The same with any program, such as one that starts ours in surroundings of its own.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_program(
+        program: &Path,
+        name: &str,
+        folder: &Path,
+        arguments: impl FnOnce(&mut Command),
+    ) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let output = File::options().create(true).append(true).open(&log)?;
-        let mut command = Command::new(&path);
+        let mut command = Command::new(program);
         command.current_dir(folder).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         arguments(&mut command);
-        let child = command.spawn().with_context(|| format!("start {}", path.display()))?;
+        let child = command.spawn().with_context(|| format!("start {}", program.display()))?;
         Ok(Self { name: name.to_owned(), log, child })
     }
 
@@ -86,6 +98,25 @@ impl Process {
             );
             // A child's end wakes nobody here.
             std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until it has printed these words.
+    ///
+    /// # Errors
+    /// It ends without them, or `limit` is over; the error ends with its log.
+    pub fn wait_for_words(&mut self, words: &str, limit: Duration) -> Result<()> {
+        let deadline = super::now() + limit;
+        loop {
+            // Asked first, so that the log is complete when it has.
+            let ended = self.ended().is_some();
+            if self.log().contains(words) {
+                return Ok(());
+            }
+            let waits = !ended && super::now() < deadline;
+            anyhow::ensure!(waits, "{} did not say {words:?}\n{}", self.name, self.log_tail());
+            // A line in a file wakes nobody here.
+            std::thread::park_timeout(Duration::from_millis(50));
         }
     }
 

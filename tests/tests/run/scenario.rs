@@ -1,10 +1,11 @@
 //! A small run that every test starts from.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use longhaul_tests::cluster::{Cluster, ClusterConfig};
+use longhaul_tests::cluster::{Cluster, ClusterConfig, binary};
 use longhaul_tests::wan::LinkConfig;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -19,13 +20,15 @@ pub const RUN_MAX: Duration = Duration::from_secs(240);
 pub struct Scenario {
     pub cluster: Cluster,
     _folder: TempDir,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 /// What differs between tests.
 pub struct Setup {
     pub steps: u64,
     pub sites: Vec<usize>,
+    /// More lines for `[data]`.
+    pub data: &'static str,
     /// Lines for `[sync]`.
     pub sync: &'static str,
     /// Lines for `[checkpoint]`.
@@ -37,6 +40,7 @@ impl Default for Setup {
         Self {
             steps: 60,
             sites: vec![2, 2],
+            data: "",
             sync: "every = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             checkpoint: "every_rounds = 4",
         }
@@ -46,20 +50,25 @@ impl Default for Setup {
 impl Setup {
     /// Starts coordinator and workers.
     pub fn start(self) -> Scenario {
-        let (config, folder, turn) = self.prepare();
+        let turn = Some(take_turn());
+        let (config, folder) = self.prepare();
         let cluster = Cluster::start(config).unwrap();
         Scenario { cluster, _folder: folder, _turn: turn }
     }
 
     /// Starts the coordinator alone.
     pub fn start_coordinator(self) -> Scenario {
-        let (config, folder, turn) = self.prepare();
-        let cluster = Cluster::start_coordinator_only(config).unwrap();
-        Scenario { cluster, _folder: folder, _turn: turn }
+        Scenario { _turn: Some(take_turn()), ..self.gather() }
     }
 
-    fn prepare(self) -> (ClusterConfig, TempDir, MutexGuard<'static, ()>) {
-        let turn = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Starts the coordinator alone, for workers that never come to train: that takes no turn.
+    pub fn gather(self) -> Scenario {
+        let (config, folder) = self.prepare();
+        let cluster = Cluster::start_coordinator_only(config).unwrap();
+        Scenario { cluster, _folder: folder, _turn: None }
+    }
+
+    fn prepare(self) -> (ClusterConfig, TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let config = ClusterConfig {
             run_toml: self.run_toml(),
@@ -69,13 +78,13 @@ impl Setup {
             folder: folder.path().to_owned(),
             threads: 1,
         };
-        (config, folder, turn)
+        (config, folder)
     }
 
     fn run_toml(&self) -> String {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
         let (workers, steps) = (self.sites.iter().sum::<usize>(), self.steps);
-        let (sync, checkpoint) = (self.sync, self.checkpoint);
+        let Self { data, sync, checkpoint, .. } = self;
         format!(
             r#"
 [run]
@@ -93,6 +102,7 @@ context = 32
 [data]
 path = {text:?}
 sequence_length = 32
+{data}
 
 [train]
 batch = 16
@@ -115,7 +125,20 @@ reconnect_grace_ms = 8000
     }
 }
 
+fn take_turn() -> MutexGuard<'static, ()> {
+    RUNS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Scenario {
+    /// What a command of the coordinator prints, when it succeeds.
+    pub fn told(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(binary("coordinator").unwrap());
+        let state = self.cluster.folder().join("state");
+        let output = command.args(arguments).arg("--state-dir").arg(state).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Waits until the run has applied this many rounds.
     pub fn wait_for_round(&mut self, round: u64) -> Value {
         let what = format!("round {round}");

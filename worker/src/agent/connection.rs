@@ -4,11 +4,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use longhaul_common::explained::Explained;
 use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker, Welcome};
-use longhaul_proto::control::{self, ControlError, ControlReceiver, ControlSender, HelloError};
+use longhaul_proto::control::{self, ControlReceiver, ControlSender};
 use longhaul_proto::identity::{self, Identity, PeerName, Token};
 use quinn::Endpoint;
+use tokio::time::Instant;
+
+use super::reminder::Reminder;
 
 /// The first wait after a failed attempt; it doubles up to [`BACK_OFF_MAX`].
 const BACK_OFF_MIN: Duration = Duration::from_millis(250);
@@ -33,6 +37,14 @@ enum Attempt {
     Later(anyhow::Error),
     /// It never will.
     Never(anyhow::Error),
+}
+
+impl From<Attempt> for anyhow::Error {
+    fn from(attempt: Attempt) -> Self {
+        match attempt {
+            Attempt::Later(error) | Attempt::Never(error) => error,
+        }
+    }
 }
 
 /// How to reach the coordinator, and who asks.
@@ -84,7 +96,7 @@ impl Dialler {
 
     async fn insist<T>(&self, attempt: impl AsyncFn() -> Result<T, Attempt>) -> Result<T> {
         let mut pause = BACK_OFF_MIN;
-        let mut said = String::new();
+        let (begun, mut reminder) = (Instant::now(), Reminder::default());
         loop {
             let outcome = tokio::time::timeout(ATTEMPT_MAX, attempt()).await;
             let error = match outcome {
@@ -97,10 +109,11 @@ impl Dialler {
                     self.coordinator
                 ),
             };
-            let words = format!("{error:#}");
-            if words != said {
-                tracing::warn!(coordinator = self.coordinator, reason = words, "waiting for the coordinator");
-                said = words;
+            let words = Explained(&*error).to_string();
+            if reminder.is_due(&words, Instant::now()) {
+                let waited_s = begun.elapsed().as_secs();
+                let coordinator = &self.coordinator;
+                tracing::warn!(coordinator, waited_s, reason = words, "waiting for the coordinator");
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(BACK_OFF_MAX);
@@ -108,7 +121,7 @@ impl Dialler {
     }
 
     async fn enrol(&self) -> Result<Identity, Attempt> {
-        let address = self.lookup().await.map_err(Attempt::Later)?;
+        let address = self.lookup().await?;
         control::enrol(&self.endpoint, address, &self.token, &self.site).await.map_err(|error| {
             let hopeless = error.is_final();
             let error = anyhow::Error::from(error).context("enrol with the join token");
@@ -117,7 +130,7 @@ impl Dialler {
     }
 
     async fn attempt(&self, identity: &Identity, join: &Join) -> Result<Conversation, Attempt> {
-        let address = self.lookup().await.map_err(Attempt::Later)?;
+        let address = self.lookup().await?;
         let tls = identity::control_client(identity)
             .context("use this worker's identity")
             .map_err(Attempt::Never)?;
@@ -132,9 +145,7 @@ impl Dialler {
             .map_err(Attempt::Later)?;
         let (sender, mut receiver) = match control::open::<ToCoordinator, ToWorker>(&connection).await {
             Ok(channel) => channel,
-            Err(error @ ControlError::Hello(HelloError::Version { .. })) => {
-                return Err(Attempt::Never(error.into()));
-            }
+            Err(error) if error.is_other_version() => return Err(Attempt::Never(error.into())),
             Err(error) => return Err(Attempt::Later(error.into())),
         };
         let later = |error: anyhow::Error| Attempt::Later(error);
@@ -153,14 +164,23 @@ impl Dialler {
         }
     }
 
-    async fn lookup(&self) -> Result<SocketAddr> {
-        let found = tokio::net::lookup_host(&self.coordinator).await;
-        let mut found =
-            found.with_context(|| format!("look up {:?}, which should be HOST:PORT", self.coordinator))?;
-        match found.find(|address| self.same_family(address)) {
-            Some(address) => Ok(address),
-            None => bail!("{:?} has no address of this machine's kind", self.coordinator),
-        }
+    async fn lookup(&self) -> Result<SocketAddr, Attempt> {
+        let mut found = tokio::net::lookup_host(&self.coordinator).await.map_err(|error| {
+            let malformed = error.kind() == std::io::ErrorKind::InvalidInput;
+            let error = anyhow::Error::from(error);
+            if malformed {
+                let words = format!("{:?} is not HOST:PORT, as `coordinator up` prints it", self.coordinator);
+                Attempt::Never(error.context(words))
+            } else {
+                Attempt::Later(error.context(format!("look up {:?}", self.coordinator)))
+            }
+        })?;
+        found.find(|address| self.same_family(address)).ok_or_else(|| {
+            Attempt::Later(anyhow::anyhow!(
+                "{:?} has no address of the kind that this worker listens on: `--listen '[::]:0'` is for IPv6",
+                self.coordinator
+            ))
+        })
     }
 
     fn same_family(&self, address: &SocketAddr) -> bool {

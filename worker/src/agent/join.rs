@@ -43,6 +43,7 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     let endpoint = transport::endpoint(socket, None).context("start the QUIC endpoint")?;
     let dialler = Dialler { endpoint, coordinator: args.coordinator.clone(), token, site: args.site.clone() };
 
+    tracing::info!(coordinator = dialler.coordinator, "looking for the coordinator");
     let identity = tokio::select! {
         identity = dialler.identity(slot.folder()) => identity?,
         () = stop.asked() => return Ok(()),
@@ -133,16 +134,23 @@ impl Membership {
         };
         // `keep` only matters to a writer.
         let store = CheckpointStore::new(folder.as_ref(), identity.run(), identity.worker(), 1);
-        let listed = store.list().unwrap_or_else(|error| {
+        let examined = store.examine().unwrap_or_else(|error| {
             tracing::warn!(%error, "checkpoints cannot be looked through");
             Vec::new()
+        });
+        let listed = examined.into_iter().filter_map(|examined| {
+            examined
+                .inspect_err(
+                    |error| tracing::warn!(%error, "a checkpoint is of no use; older ones are offered"),
+                )
+                .ok()
         });
         let offer = |listed: Listed| CheckpointOffer {
             next_round: listed.next_round,
             state_hash: listed.state_hash,
             private: listed.private,
         };
-        let whole = listed.into_iter().filter(|listed| listed.model);
+        let whole = listed.filter(|listed| listed.model);
         whole.map(offer).take(CHECKPOINT_OFFERS_MAX).collect()
     }
 
@@ -151,8 +159,11 @@ impl Membership {
         let folder = self.args.checkpoint_dir.clone().unwrap_or_else(|| config.checkpoint.dir.clone());
         let folder = std::path::absolute(folder).context("find the working directory")?;
         let note = self.slot.folder().join(CHECKPOINT_FOLDER);
-        std::fs::write(&note, folder.as_os_str().as_encoded_bytes())
-            .with_context(|| format!("write {}", note.display()))?;
+        let text = folder.as_os_str().as_encoded_bytes();
+        // On a full disk a note that is written anew is lost, and with it the way to the checkpoints.
+        if !std::fs::read(&note).is_ok_and(|noted| noted == text) {
+            std::fs::write(&note, text).with_context(|| format!("write {}", note.display()))?;
+        }
         Ok(folder)
     }
 }

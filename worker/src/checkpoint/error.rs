@@ -1,7 +1,7 @@
 //! Why a checkpoint could not be written or read.
 
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 /// A checkpoint that was not written, or cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -17,14 +17,14 @@ pub enum CheckpointError {
         source: io::Error,
     },
     /// A file that is not as it was written.
-    #[error("{} is damaged: {reason}{}", path.display(), instead(before.as_deref()))]
+    #[error("{} is damaged: {reason}{instead}", path.display())]
     Damaged {
         /// Which file.
         path: PathBuf,
         /// What is wrong.
         reason: String,
-        /// The newest whole checkpoint before it.
-        before: Option<PathBuf>,
+        /// What to use in its place.
+        instead: Instead,
     },
     /// A checkpoint of another model.
     #[error("{} holds another model: {reason}", path.display())]
@@ -42,7 +42,17 @@ impl CheckpointError {
     }
 
     pub(super) fn damaged(path: &Path, reason: impl ToString) -> Self {
-        Self::Damaged { path: path.to_owned(), reason: reason.to_string(), before: None }
+        Self::Damaged { path: path.to_owned(), reason: reason.to_string(), instead: Instead::NotLookedFor }
+    }
+
+    /// The same, where a checkpoint is damaged with the one before it, which `find` looks for.
+    pub(super) fn with_instead(self, find: impl FnOnce() -> Option<PathBuf>) -> Self {
+        match self {
+            Self::Damaged { path, reason, .. } => {
+                Self::Damaged { path, reason, instead: find().map_or(Instead::Nothing, Instead::Before) }
+            }
+            other => other,
+        }
     }
 }
 
@@ -58,9 +68,23 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-fn instead(before: Option<&Path>) -> String {
-    match before {
-        Some(path) => format!("; the newest whole checkpoint before it is {}", path.display()),
-        None => "; there is no whole checkpoint before it".to_owned(),
+/// What there is in place of a damaged checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Instead {
+    /// Nobody has looked.
+    NotLookedFor,
+    /// No whole one that is older.
+    Nothing,
+    /// The newest whole one before it.
+    Before(PathBuf),
+}
+
+impl fmt::Display for Instead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotLookedFor => Ok(()),
+            Self::Nothing => write!(f, "; there is no whole checkpoint before it"),
+            Self::Before(path) => write!(f, "; the newest whole checkpoint before it is {}", path.display()),
+        }
     }
 }

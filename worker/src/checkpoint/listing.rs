@@ -106,16 +106,10 @@ impl FileRecord {
 /// Reads the manifest and verifies every file that it names, and `worker`'s private state if there is one.
 pub(super) fn inspect(folder: &Path, run: RunId, worker: WorkerId) -> Result<Listed, CheckpointError> {
     let manifest = manifest(folder, run)?;
-    let verify = |files: &BTreeMap<String, FileRecord>| {
-        files.iter().try_for_each(|(name, record)| {
-            let path = folder.join(name);
-            record.check(&FileRecord::of(&path).map_err(recorded)?, &path)
-        })
-    };
-    verify(&manifest.files)?;
+    verify(folder, &manifest.files)?;
     let record = private_record(folder, worker, &manifest)?;
     if let Some(record) = &record {
-        verify(&record.files)?;
+        verify(folder, &record.files)?;
     }
     Ok(Listed {
         path: folder.to_owned(),
@@ -124,6 +118,14 @@ pub(super) fn inspect(folder: &Path, run: RunId, worker: WorkerId) -> Result<Lis
         state_hash: parse_hash(&folder.join(MANIFEST), &manifest.state_hash)?,
         model: manifest.files.contains_key(MODEL),
         private: record.is_some(),
+    })
+}
+
+/// Whether the files of a folder are as they were written.
+pub(super) fn verify(folder: &Path, files: &BTreeMap<String, FileRecord>) -> Result<(), CheckpointError> {
+    files.iter().try_for_each(|(name, record)| {
+        let path = folder.join(name);
+        record.check(&FileRecord::of(&path).map_err(recorded)?, &path)
     })
 }
 
@@ -143,9 +145,23 @@ pub(super) fn load_model(
     })
 }
 
-/// Reads and verifies the model of a folder of whatever run.
-pub(super) fn read_model_alone(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>, CheckpointError> {
+/// Verifies what lies beside the weights in a folder of whatever run; with `weights` those too, in one pass.
+pub(super) fn verify_alone(folder: &Path, weights: bool) -> Result<Manifest, CheckpointError> {
     let manifest: Manifest = sealed::read(&folder.join(MANIFEST))?;
+    let mut files = manifest.files.clone();
+    if !weights {
+        files.remove(MODEL);
+    }
+    verify(folder, &files)?;
+    Ok(manifest)
+}
+
+/// Reads and verifies the weights that a manifest names.
+pub(super) fn read_weights(
+    folder: &Path,
+    manifest: &Manifest,
+    spec: &ModelSpec,
+) -> Result<Vec<f32>, CheckpointError> {
     let path = folder.join(MODEL);
     let bytes = read_verified(&path, manifest.files.get(MODEL))?;
     tensors::read_model(&path, &bytes, spec)

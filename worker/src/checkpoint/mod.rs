@@ -8,7 +8,7 @@ mod sealed;
 mod store;
 mod tensors;
 
-pub use error::CheckpointError;
+pub use error::{CheckpointError, Instead};
 pub use listing::{Listed, LoadedModel, LoadedPrivate};
 pub use opening::{OpenedModel, open_model};
 pub use store::CheckpointStore;

@@ -6,8 +6,9 @@ use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::DataConfig;
 use longhaul_common::model::ModelSpec;
 
-use super::listing::read_model_alone;
-use super::{MANIFEST, MODEL_CONFIG, TOKENIZER, model_config};
+use super::listing::{read_weights, verify_alone};
+use super::store::parse_folder_name;
+use super::{CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, TOKENIZER, model_config};
 use crate::data::Tokenizer;
 
 /// A model with all that is needed to use it.
@@ -26,15 +27,17 @@ pub struct OpenedModel {
 /// Opens a checkpoint, verified: the folder itself, or the newest in a folder of checkpoints or of runs.
 ///
 /// # Errors
-/// There is none, or it is damaged.
+/// There is none, or it is damaged: then the error names the newest whole one before it.
 pub fn open_model(path: &Path) -> Result<OpenedModel> {
     ensure!(path.is_dir(), "{} is not a folder", path.display());
     let folder = newest(path)?;
+    let damaged = |error: CheckpointError| error.with_instead(|| whole_before(&folder));
+    let manifest = verify_alone(&folder, false).map_err(damaged)?;
     let config = folder.join(MODEL_CONFIG);
     let text = std::fs::read_to_string(&config).with_context(|| format!("read {}", config.display()))?;
     let spec = serde_json::from_str(&text).ok().and_then(|json| model_config::from_json(&json));
     let spec = spec.with_context(|| format!("{} does not describe a model known here", config.display()))?;
-    let parameters = read_model_alone(&folder, &spec)?;
+    let parameters = read_weights(&folder, &manifest, &spec).map_err(damaged)?;
     let tokenizer = folder.join(TOKENIZER);
     let tokenizer = match tokenizer.to_str().filter(|_| tokenizer.is_file()) {
         Some(file) => Tokenizer::load(file)?,
@@ -48,6 +51,19 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
         folder.display()
     );
     Ok(OpenedModel { path: folder, spec, parameters, tokenizer })
+}
+
+/// The newest whole checkpoint of the same run that is older than the one in `folder`.
+fn whole_before(folder: &Path) -> Option<PathBuf> {
+    let folder = std::path::absolute(folder).ok()?;
+    let round = parse_folder_name(folder.file_name()?.to_str()?)?;
+    let round_of = |path: &PathBuf| parse_folder_name(path.file_name()?.to_str()?);
+    let siblings = std::fs::read_dir(folder.parent()?).ok()?.flatten().map(|entry| entry.path());
+    let mut older: Vec<_> =
+        siblings.filter(|path| round_of(path).is_some_and(|other| other < round)).collect();
+    older.sort_unstable_by_key(|path| std::cmp::Reverse(round_of(path)));
+    let whole = |path: &PathBuf| verify_alone(path, true).is_ok_and(|m| m.files.contains_key(MODEL));
+    older.into_iter().find(whole)
 }
 
 /// The folder itself, or the one within, at most two levels down, that was written last.

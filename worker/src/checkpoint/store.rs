@@ -61,8 +61,16 @@ impl CheckpointStore {
     /// # Errors
     /// When the folder is there and cannot be read.
     pub fn list(&self) -> Result<Vec<Listed>, CheckpointError> {
+        Ok(self.examine()?.into_iter().filter_map(Result::ok).collect())
+    }
+
+    /// Every checkpoint, newest first: verified, or what is wrong with it.
+    ///
+    /// # Errors
+    /// When the folder is there and cannot be read.
+    pub fn examine(&self) -> Result<Vec<Result<Listed, CheckpointError>>, CheckpointError> {
         let folders = self.folders()?;
-        Ok(folders.iter().filter_map(|folder| listing::inspect(folder, self.run, self.worker).ok()).collect())
+        Ok(folders.iter().map(|folder| listing::inspect(folder, self.run, self.worker)).collect())
     }
 
     /// Reads the model of a checkpoint.
@@ -84,14 +92,13 @@ impl CheckpointStore {
     }
 
     fn offer_before(&self, next_round: Round, error: CheckpointError) -> CheckpointError {
-        match error {
-            CheckpointError::Damaged { path, reason, .. } => {
-                let listed = self.list().unwrap_or_default();
-                let whole = listed.into_iter().find(|other| other.next_round < next_round && other.model);
-                CheckpointError::Damaged { path, reason, before: whole.map(|other| other.path) }
-            }
-            other => other,
-        }
+        error.with_instead(|| {
+            let listed = self.list().unwrap_or_default();
+            listed
+                .into_iter()
+                .find(|other| other.next_round < next_round && other.model)
+                .map(|other| other.path)
+        })
     }
 
     /// Writes and syncs everything into a folder that is not a checkpoint yet.
@@ -145,11 +152,13 @@ impl CheckpointStore {
     }
 
     /// Adds the staged files to the folder of the same state that another worker made, or puts them in the place of a folder of
-    /// another state, from a past that was cut off.
+    /// another state, from a past that was cut off. A model that is there and damaged, from before a resume, is replaced.
     fn join_or_replace(&self, staged: &Staged, path: &Path) -> Result<(), CheckpointError> {
         let there = listing::manifest(path, self.run).ok();
         if there.as_ref().is_some_and(|there| there.state_hash == staged.manifest.state_hash) {
-            let has_model = there.is_some_and(|there| there.files.contains_key(MODEL));
+            let has_model = there.is_some_and(|there| {
+                there.files.contains_key(MODEL) && listing::verify(path, &there.files).is_ok()
+            });
             let mine = staged.names.iter().filter(|name| !has_model || name.starts_with("private-"));
             // Without a model of its own, this worker's manifest would say less than the one that is there.
             let mine = mine.filter(|name| *name != MANIFEST || staged.manifest.files.contains_key(MODEL));
@@ -218,7 +227,7 @@ pub(super) fn folder_name(next_round: Round) -> String {
     format!("round-{:06}", next_round.0)
 }
 
-fn parse_folder_name(name: &str) -> Option<Round> {
+pub(super) fn parse_folder_name(name: &str) -> Option<Round> {
     let round = Round(name.strip_prefix("round-")?.parse().ok()?);
     (folder_name(round) == name).then_some(round)
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// A file cannot be read or written.
-    #[error("{operation} {}: {source}{}", path.display(), remedy(source))]
+    #[error("{operation} {}: {source}{}", path.display(), remedy(operation, source))]
     Io {
         /// What was tried.
         operation: &'static str,
@@ -58,13 +58,19 @@ impl DataError {
     }
 }
 
-fn remedy(error: &io::Error) -> &'static str {
+/// What [`DataError::Io`] calls the reading of a tokenizer, which no flag of the worker replaces.
+pub(super) const READ_TOKENIZER: &str = "read tokenizer";
+
+fn remedy(operation: &str, error: &io::Error) -> &'static str {
     match error.kind() {
+        io::ErrorKind::NotFound if operation == READ_TOKENIZER => {
+            "; the run's data.tokenizer names it, and relative paths count from the folder that the worker was started in"
+        }
         io::ErrorKind::NotFound => {
             "; relative paths count from the folder that the worker was started in, and `--data` names another file"
         }
         io::ErrorKind::PermissionDenied => "; the user that runs the worker needs access to it",
-        io::ErrorKind::StorageFull => "; free some space, or name another folder with `--cache`",
+        io::ErrorKind::StorageFull => "; free some space, or name another folder with `--cache-dir`",
         _ => "",
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use longhaul_common::config::DataConfig;
 
 use super::DataError;
+use super::error::READ_TOKENIZER;
 
 /// How text becomes tokens.
 #[derive(Clone, Debug)]
@@ -31,7 +32,7 @@ impl Tokenizer {
             return Ok(Self::Bytes);
         }
         let path = Path::new(name);
-        let json = std::fs::read(path).map_err(DataError::io("read tokenizer", path))?;
+        let json = std::fs::read(path).map_err(DataError::io(READ_TOKENIZER, path))?;
         let tokenizer = tokenizers::Tokenizer::from_bytes(&json)
             .map_err(|error| DataError::Tokenizer { path: path.to_owned(), reason: error.to_string() })?;
         Ok(Self::Json { json: json.into(), tokenizer: Box::new(tokenizer) })

@@ -72,7 +72,7 @@ pub(super) fn unreachable(address: SocketAddr, error: &ProbeError, knock: Option
 pub(super) fn wrong_authority(error: &ProbeError) -> Finding {
     let remedy = match error {
         ProbeError::OutOfDate => "compare the clocks of both machines",
-        _ => "`coordinator token` on the coordinator's machine prints one of its own",
+        _ => "`coordinator token create` on the coordinator's machine prints one of its own",
     };
     Finding::fail("token", error.to_string(), remedy)
 }
