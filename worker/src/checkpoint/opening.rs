@@ -28,7 +28,8 @@ pub struct OpenedModel {
 /// # Errors
 /// There is none, or it is damaged.
 pub fn open_model(path: &Path) -> Result<OpenedModel> {
-    ensure!(path.is_dir(), "{} is not a folder", path.display());
+    ensure!(path.exists(), "there is no folder {}", path.display());
+    ensure!(path.is_dir(), "{} is not a folder; a checkpoint is one", path.display());
     let folder = newest(path)?;
     let config = folder.join(MODEL_CONFIG);
     let text = std::fs::read_to_string(&config).with_context(|| format!("read {}", config.display()))?;
@@ -56,7 +57,10 @@ fn newest(path: &Path) -> Result<PathBuf> {
     collect(path, 2, &mut found).with_context(|| format!("look through {}", path.display()))?;
     match found.into_iter().max() {
         Some((_, folder)) => Ok(folder),
-        None => bail!("{} holds no checkpoint", path.display()),
+        None => bail!(
+            "{} holds no checkpoint: no folder in it, down to two levels, has a {MANIFEST}",
+            path.display()
+        ),
     }
 }
 
