@@ -37,6 +37,9 @@ pub enum Command {
     /// Say what would stop this machine from taking part: libtorch, device, UDP path, bandwidth, clock.
     Doctor(DoctorArgs),
     /// Continue a text with a trained checkpoint.
+    ///
+    /// The text appears on standard output as it is drawn, the prompt first. The model sees up to as many tokens as its context is long;
+    /// when they are more, it goes on with the newest half of them.
     Sample(SampleArgs),
 }
 
@@ -93,20 +96,20 @@ pub struct DoctorArgs {
 /// `worker sample`
 #[derive(Debug, Args)]
 pub struct SampleArgs {
-    /// A checkpoint, or a folder of checkpoints: then the newest.
+    /// A checkpoint (`round-000120`), or a folder of checkpoints or of runs, such as a run's `checkpoint.dir`: then the newest.
     #[arg(long, value_name = "DIR")]
     pub checkpoint: PathBuf,
-    /// The text to continue.
-    #[arg(long)]
+    /// The text to continue: at least a character.
+    #[arg(long, value_name = "TEXT")]
     pub prompt: String,
-    /// Tokens to draw.
-    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// Tokens to draw: 1 to 100000. With the tokenizer `bytes`, a token is a byte.
+    #[arg(long, value_name = "COUNT", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub tokens: u32,
-    /// 0 always takes the likeliest token; 1 draws from the model's own distribution.
-    #[arg(long, default_value_t = 0.8)]
+    /// 0 always takes the likeliest token; 1 draws from the model's own distribution; more is more random.
+    #[arg(long, default_value_t = 0.8, allow_negative_numbers = true, value_parser = temperature)]
     pub temperature: f64,
     /// Draw only among so many likeliest tokens; 0: among all.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub top_k: u32,
     /// The same seed draws the same text.
     #[arg(long, default_value_t = 1)]
@@ -114,4 +117,37 @@ pub struct SampleArgs {
     /// `auto`, `cpu`, or `cuda:N`.
     #[arg(long, default_value = "auto")]
     pub device: String,
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(value) if (0.0..=f64::MAX).contains(&value) => Ok(value),
+        Ok(_) => Err("a temperature is 0 or more, and finite".to_owned()),
+        Err(_) => Err("not a number".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(arguments: &[&str]) -> Result<SampleArgs, String> {
+        let line = ["worker", "sample", "--checkpoint", "c", "--prompt", "p"].iter().chain(arguments);
+        match Cli::try_parse_from(line).map_err(|error| error.to_string())?.command {
+            Command::Sample(args) => Ok(args),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn a_temperature_is_a_finite_number_that_is_not_negative() {
+        for (text, value) in [("0", 0.0), ("0.7", 0.7), ("2", 2.0)] {
+            assert_eq!(sample(&["--temperature", text]).map(|args| args.temperature), Ok(value));
+        }
+        for text in ["-1", "-0.5", "inf", "NaN"] {
+            let message = sample(&["--temperature", text]).unwrap_err();
+            assert!(message.contains("a temperature is 0 or more, and finite"), "{message}");
+        }
+        assert!(sample(&["--temperature", "warm"]).unwrap_err().contains("not a number"));
+    }
 }

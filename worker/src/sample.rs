@@ -1,32 +1,60 @@
 //! `worker sample`: what a trained model writes.
 
-use std::io::Write;
+use std::io::{self, Write};
 
-use anyhow::{Context, Result};
-use longhaul_common::config::TrainConfig;
+use anyhow::{Context, Error, Result, ensure};
 
 use crate::checkpoint;
 use crate::cli::SampleArgs;
-use crate::engine::{Engine, Sampling, choose_device};
+use crate::data::{Detokenizer, Tokenizer};
+use crate::engine::{Generator, Sampling, choose_device};
 
-/// Continues the prompt with a checkpoint's model, on standard output.
+/// Continues the prompt with a checkpoint's model, on standard output, as the text comes.
 ///
 /// # Errors
-/// The checkpoint is not there or damaged; the prompt is empty.
+/// The checkpoint is not there or damaged; the prompt holds nothing that the model knows.
 pub fn sample(args: &SampleArgs) -> Result<()> {
     let device = choose_device(&args.device)?;
+    ensure!(!args.prompt.is_empty(), "--prompt is empty: give the model a word to begin with");
     let model = checkpoint::open_model(&args.checkpoint)?;
-    let prompt = model.tokenizer.encode(&args.prompt).map_err(anyhow::Error::msg).context("read --prompt")?;
-    anyhow::ensure!(!prompt.is_empty(), "--prompt is empty: give the model a word to begin with");
-    let mut engine = Engine::new(&model.spec, &TrainConfig::default(), 1, args.seed, device, None)?;
-    engine.load_parameters(&model.parameters)?;
+    let prompt = read_prompt(&model.tokenizer, &args.prompt)?;
     let sampling = Sampling {
         temperature: args.temperature,
         top_k: (args.top_k > 0).then_some(args.top_k as usize),
         seed: args.seed,
     };
-    let tokens = engine.sample(&prompt, args.tokens as usize, sampling)?;
-    let text = model.tokenizer.decode(&tokens).map_err(anyhow::Error::msg).context("write the sample")?;
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}{text}", args.prompt).context("print the sample")
+    let generator = Generator::new(&model.spec, &model.parameters, device)?;
+    let mut detokenizer = Detokenizer::after(&model.tokenizer, &prompt);
+    let mut out = io::stdout().lock();
+    if !show(&mut out, &args.prompt)? {
+        return Ok(());
+    }
+    for token in generator.continuation(&prompt, sampling)?.take(args.tokens as usize) {
+        if !show(&mut out, &detokenizer.push(token?).map_err(Error::msg)?)? {
+            return Ok(());
+        }
+    }
+    show(&mut out, &(detokenizer.finish().map_err(Error::msg)? + "\n"))?;
+    Ok(())
+}
+
+/// The prompt's tokens; a warning says what the model does not see of it.
+fn read_prompt(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>> {
+    let tokens = tokenizer.encode(prompt).map_err(Error::msg).context("read --prompt")?;
+    ensure!(!tokens.is_empty(), "--prompt {prompt:?} holds nothing that the model's tokenizer knows");
+    let read = tokenizer.decode(&tokens).map_err(Error::msg).context("read --prompt")?;
+    // White space is the tokenizer's own affair.
+    if !read.split_whitespace().flat_map(str::chars).eq(prompt.split_whitespace().flat_map(str::chars)) {
+        tracing::warn!("the model's tokenizer does not know all of --prompt: the model reads {read:?}");
+    }
+    Ok(tokens)
+}
+
+/// Prints at once; false when nobody reads any longer.
+fn show(out: &mut impl Write, text: &str) -> Result<bool> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("print the sample"),
+    }
 }

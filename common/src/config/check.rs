@@ -1,9 +1,19 @@
 //! What the values of a `run.toml` must satisfy, alone and together.
 
-use super::{ConfigError, ModelKind, RunConfig, SyncPreset};
+use super::{ConfigError, ModelConfig, ModelKind, RunConfig, SyncPreset};
 
 /// Dense f32, a fragment of this size is the largest frame body that the transport takes: 16 MiB.
 const FRAGMENT_VALUES_MAX: u32 = 4 << 20;
+
+/// Blocks, at most: each is a dozen tensors in every list of a model's parameters. The deepest models in use have 130.
+const LAYERS_MAX: u32 = 1 << 12;
+/// Width of the residual stream and of the feed-forward part, at most: with the other limits, a model's parameters can be
+/// counted in 64 bits. The widest models in use have 2¹⁴ and 2¹⁶.
+const WIDTH_MAX: u32 = 1 << 20;
+/// Positions, at most: more than the longest contexts in use have.
+const CONTEXT_MAX: u32 = 1 << 24;
+/// Entries of the vocabulary, at most: sixty times those of the largest in use.
+const VOCABULARY_MAX: u32 = 1 << 24;
 
 impl RunConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
@@ -25,33 +35,11 @@ impl RunConfig {
     }
 
     fn check_model(&self) -> Result<(), ConfigError> {
-        let model = &self.model;
-        positive("model.layers", model.layers)?;
-        positive("model.width", model.width)?;
-        positive("model.heads", model.heads)?;
-        positive("model.context", model.context)?;
-        if !model.width.is_multiple_of(model.heads) {
-            let reason = format!("must be a multiple of model.heads = {}", model.heads);
-            return Err(ConfigError::value("model.width", model.width, reason));
-        }
-        if let Some(kv_heads) = model.kv_heads {
-            if model.kind == ModelKind::Gpt2 {
-                let reason = "gpt2 has as many key heads as query heads; remove it, or take kind = \"llama\"";
-                return Err(ConfigError::value("model.kv_heads", kv_heads, reason));
-            }
-            if kv_heads == 0 || !model.heads.is_multiple_of(kv_heads) {
-                let reason = format!("must divide model.heads = {}", model.heads);
-                return Err(ConfigError::value("model.kv_heads", kv_heads, reason));
-            }
-        }
-        if model.kind == ModelKind::Llama && !(model.width / model.heads).is_multiple_of(2) {
-            let reason = "rotary positions need an even width of a head (model.width / model.heads)";
-            return Err(ConfigError::value("model.heads", model.heads, reason));
-        }
+        self.model.check()?;
         let length = self.data.sequence_length;
         positive("data.sequence_length", length)?;
-        if length > model.context {
-            let reason = format!("must not exceed model.context = {}", model.context);
+        if length > self.model.context {
+            let reason = format!("must not exceed model.context = {}", self.model.context);
             return Err(ConfigError::value("data.sequence_length", length, reason));
         }
         Ok(())
@@ -66,7 +54,10 @@ impl RunConfig {
                 "the sequences of a step are divided among run.workers = {0}, so it must be a multiple of {0}; \
                  the nearest is {1}",
                 self.run.workers,
-                train.batch.next_multiple_of(self.run.workers)
+                train
+                    .batch
+                    .checked_next_multiple_of(self.run.workers)
+                    .unwrap_or(train.batch - train.batch % self.run.workers)
             );
             return Err(ConfigError::value("train.batch", train.batch, reason));
         }
@@ -143,6 +134,53 @@ impl RunConfig {
     }
 }
 
+impl ModelConfig {
+    /// Checks what the values must satisfy, alone and together.
+    ///
+    /// # Errors
+    /// Names the first value that cannot be, and why.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let sizes = [
+            ("model.layers", Some(self.layers), LAYERS_MAX),
+            ("model.width", Some(self.width), WIDTH_MAX),
+            ("model.heads", Some(self.heads), WIDTH_MAX),
+            ("model.feed_forward_width", self.feed_forward_width, WIDTH_MAX),
+            ("model.context", Some(self.context), CONTEXT_MAX),
+            ("model.vocabulary", self.vocabulary, VOCABULARY_MAX),
+        ];
+        for (key, value, max) in sizes {
+            let Some(value) = value else { continue };
+            positive(key, value)?;
+            if value > max {
+                return Err(ConfigError::value(key, value, format!("must be at most {max}")));
+            }
+        }
+        self.check_heads()
+    }
+
+    fn check_heads(&self) -> Result<(), ConfigError> {
+        if !self.width.is_multiple_of(self.heads) {
+            let reason = format!("must be a multiple of model.heads = {}", self.heads);
+            return Err(ConfigError::value("model.width", self.width, reason));
+        }
+        if let Some(kv_heads) = self.kv_heads {
+            if self.kind == ModelKind::Gpt2 {
+                let reason = "gpt2 has as many key heads as query heads; remove it, or take kind = \"llama\"";
+                return Err(ConfigError::value("model.kv_heads", kv_heads, reason));
+            }
+            if kv_heads == 0 || !self.heads.is_multiple_of(kv_heads) {
+                let reason = format!("must divide model.heads = {}", self.heads);
+                return Err(ConfigError::value("model.kv_heads", kv_heads, reason));
+            }
+        }
+        if self.kind == ModelKind::Llama && !(self.width / self.heads).is_multiple_of(2) {
+            let reason = "rotary positions need an even width of a head (model.width / model.heads)";
+            return Err(ConfigError::value("model.heads", self.heads, reason));
+        }
+        Ok(())
+    }
+}
+
 fn positive<T: PartialEq + From<u8> + ToString>(key: &'static str, value: T) -> Result<(), ConfigError> {
     if value == T::from(0) {
         return Err(ConfigError::value(key, value, "must be at least 1"));
@@ -203,6 +241,8 @@ mod tests {
     fn a_batch_that_does_not_divide_is_refused_with_the_nearest_that_does() {
         let message = refusal("[train]\nbatch = 33");
         assert!(message.contains("train.batch = 33") && message.contains("the nearest is 36"), "{message}");
+        let message = refusal("[train]\nbatch = 4294967295");
+        assert!(message.contains("the nearest is 4294967292"), "{message}");
     }
 
     #[test]
@@ -224,6 +264,11 @@ mod tests {
             ("width = 128", "width = 130", "model.width"),
             ("sequence_length = 128", "sequence_length = 129", "data.sequence_length"),
             ("workers = 4", "workers = 0", "run.workers"),
+            ("layers = 4", "layers = 4000000000", "model.layers"),
+            ("width = 128", "width = 2147483648", "model.width"),
+            ("context = 128", "context = 4000000000", "model.context"),
+            ("context = 128", "context = 128\nvocabulary = 4000000000", "model.vocabulary"),
+            ("context = 128", "context = 128\nfeed_forward_width = 0", "model.feed_forward_width"),
         ] {
             let message = RunConfig::parse(&SMALL.replace(from, to)).unwrap_err().to_string();
             assert!(message.starts_with(key), "{message}");

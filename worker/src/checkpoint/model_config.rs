@@ -1,6 +1,6 @@
 //! `config.json` as the `transformers` library reads it.
 
-use longhaul_common::config::ModelKind;
+use longhaul_common::config::{ModelConfig, ModelKind};
 use longhaul_common::model::ModelSpec;
 use serde_json::{Value, json};
 
@@ -55,33 +55,36 @@ pub(super) fn to_json(spec: &ModelSpec) -> Value {
 /// The model that a description is of; none where it is of another family, or says what no model here can do.
 pub(super) fn from_json(json: &Value) -> Option<ModelSpec> {
     let number = |key: &str| json.get(key)?.as_u64()?.try_into().ok();
-    let tied_embeddings = json.get("tie_word_embeddings")?.as_bool()?;
-    let vocabulary = number("vocab_size")?;
-    match json.get("model_type")?.as_str()? {
-        "gpt2" => Some(ModelSpec {
+    let tied_embeddings = Some(json.get("tie_word_embeddings")?.as_bool()?);
+    let vocabulary = Some(number("vocab_size")?);
+    let config = match json.get("model_type")?.as_str()? {
+        "gpt2" => ModelConfig {
             kind: ModelKind::Gpt2,
             layers: number("n_layer")?,
             width: number("n_embd")?,
             heads: number("n_head")?,
-            kv_heads: number("n_head")?,
-            feed_forward_width: number("n_inner")?,
+            kv_heads: None,
+            feed_forward_width: Some(number("n_inner")?),
             context: number("n_positions")?,
             vocabulary,
             tied_embeddings,
-        }),
-        "llama" => Some(ModelSpec {
+        },
+        "llama" => ModelConfig {
             kind: ModelKind::Llama,
             layers: number("num_hidden_layers")?,
             width: number("hidden_size")?,
             heads: number("num_attention_heads")?,
-            kv_heads: number("num_key_value_heads")?,
-            feed_forward_width: number("intermediate_size")?,
+            kv_heads: Some(number("num_key_value_heads")?),
+            feed_forward_width: Some(number("intermediate_size")?),
             context: number("max_position_embeddings")?,
             vocabulary,
             tied_embeddings,
-        }),
-        _ => None,
-    }
+        },
+        _ => return None,
+    };
+    config.check().ok()?;
+    // The tokenizer is compared later.
+    ModelSpec::resolve(&config, 0).ok()
 }
 
 #[cfg(test)]
@@ -95,5 +98,21 @@ mod tests {
             assert_eq!(from_json(&to_json(&spec)), Some(spec));
         }
         assert_eq!(from_json(&json!({"model_type": "mamba"})), None);
+    }
+
+    #[test]
+    fn a_description_of_what_cannot_be_is_none() {
+        for (spec, key, value) in [
+            (tiny_gpt2(), "n_head", json!(0)),
+            (tiny_gpt2(), "n_head", json!(3)),
+            (tiny_gpt2(), "n_layer", json!(u32::MAX)),
+            (tiny_gpt2(), "n_embd", json!(-32)),
+            (tiny_llama(), "num_key_value_heads", json!(3)),
+            (tiny_llama(), "vocab_size", json!(u64::MAX)),
+        ] {
+            let mut description = to_json(&spec);
+            description[key] = value;
+            assert_eq!(from_json(&description), None, "{key}");
+        }
     }
 }

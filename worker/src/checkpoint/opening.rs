@@ -29,7 +29,8 @@ pub struct OpenedModel {
 /// # Errors
 /// There is none, or it is damaged: then the error names the newest whole one before it.
 pub fn open_model(path: &Path) -> Result<OpenedModel> {
-    ensure!(path.is_dir(), "{} is not a folder", path.display());
+    ensure!(path.exists(), "there is no folder {}", path.display());
+    ensure!(path.is_dir(), "{} is not a folder; a checkpoint is one", path.display());
     let folder = newest(path)?;
     let damaged = |error: CheckpointError| error.with_instead(|| whole_before(&folder));
     let manifest = verify_alone(&folder, false).map_err(damaged)?;
@@ -72,7 +73,10 @@ fn newest(path: &Path) -> Result<PathBuf> {
     collect(path, 2, &mut found).with_context(|| format!("look through {}", path.display()))?;
     match found.into_iter().max() {
         Some((_, folder)) => Ok(folder),
-        None => bail!("{} holds no checkpoint", path.display()),
+        None => bail!(
+            "{} holds no checkpoint: no folder in it, down to two levels, has a {MANIFEST}",
+            path.display()
+        ),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod batch;
 mod dataset;
+mod detokenizer;
 mod error;
 mod shard;
 mod text;
@@ -9,5 +10,6 @@ mod tokenizer;
 
 pub use batch::Batch;
 pub use dataset::Dataset;
+pub use detokenizer::Detokenizer;
 pub use error::DataError;
 pub use tokenizer::Tokenizer;

@@ -4,6 +4,7 @@ mod adamw;
 mod device;
 mod error;
 mod fused;
+mod generator;
 mod learning_rate;
 mod sampling;
 
@@ -15,6 +16,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 pub use device::choose_device;
 pub use error::EngineError;
+pub use generator::{Continuation, Generator};
 pub use learning_rate::LearningRate;
 pub use sampling::Sampling;
 

@@ -1,11 +1,6 @@
-//! Text from a model.
+//! Drawing the next token.
 
 use rand::Rng;
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::SeedableRng;
-use tch::{Kind, Tensor};
-
-use super::{Engine, EngineError, to_host};
 
 /// How the next token is drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,34 +13,8 @@ pub struct Sampling {
     pub seed: u64,
 }
 
-impl Engine {
-    /// Continues `prompt` by `count` tokens. The model sees the last `context` tokens.
-    ///
-    /// # Errors
-    /// When the prompt is empty; where libtorch fails, which it does for tokens outside the vocabulary.
-    pub fn sample(&self, prompt: &[u32], count: usize, sampling: Sampling) -> Result<Vec<u32>, EngineError> {
-        if prompt.is_empty() {
-            return Err(EngineError::EmptyPrompt);
-        }
-        let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
-        let mut tokens: Vec<i64> = prompt.iter().map(|&token| i64::from(token)).collect();
-        let mut logits = Vec::new();
-        for _ in 0..count {
-            let window = &tokens[tokens.len().saturating_sub(self.spec.context as usize)..];
-            let last = tch::no_grad(|| {
-                let input = Tensor::f_from_slice(window)?.f_view([1, -1])?.f_to_device(self.device)?; // [1, T]
-                let logits = self.model.logits(&input)?; // [1, T, V]
-                logits.f_select(1, -1)?.f_view([-1])?.f_to_kind(Kind::Float) // [V]
-            })?;
-            to_host(&last, &mut logits)?;
-            tokens.push(draw(&logits, sampling, &mut rng) as i64);
-        }
-        Ok(tokens[prompt.len()..].iter().map(|&token| token as u32).collect())
-    }
-}
-
 /// Draws an index with probability softmax(logits / temperature), among the `top_k` largest.
-fn draw(logits: &[f32], sampling: Sampling, rng: &mut impl Rng) -> usize {
+pub(super) fn draw(logits: &[f32], sampling: Sampling, rng: &mut impl Rng) -> usize {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_unstable_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
     if sampling.temperature <= 0.0 {
@@ -68,6 +37,9 @@ fn draw(logits: &[f32], sampling: Sampling, rng: &mut impl Rng) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::SeedableRng;
+
     use super::*;
 
     const LOGITS: [f32; 4] = [0.0, 2.0, 1.0, -1.0];

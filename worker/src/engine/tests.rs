@@ -42,7 +42,10 @@ fn both_families_learn_to_count_in_both_precisions() {
             let prompt = [5, 6, 7, 8];
             let greedy = Sampling { temperature: 0.0, top_k: None, seed: 0 };
             if spec.kind == ModelKind::Gpt2 && precision == Precision::F32 {
-                assert_eq!(engine.sample(&prompt, 6, greedy).unwrap(), [9, 10, 11, 12, 13, 14]);
+                let generator = Generator::new(&spec, &parameters(&engine), Device::Cpu).unwrap();
+                let continuation = generator.continuation(&prompt, greedy).unwrap();
+                let tokens: Result<Vec<u32>, EngineError> = continuation.take(6).collect();
+                assert_eq!(tokens.unwrap(), [9, 10, 11, 12, 13, 14]);
             }
         }
     }
@@ -163,10 +166,6 @@ fn what_does_not_fit_is_an_error() {
         message,
         format!("a vector of 3 values does not fit a model of {} parameters", engine.parameter_count())
     );
-    let greedy = Sampling { temperature: 0.0, top_k: None, seed: 0 };
-    assert!(matches!(engine.sample(&[], 1, greedy), Err(EngineError::EmptyPrompt)));
-    let outside = engine.sample(&[64], 1, greedy).unwrap_err().to_string();
-    assert!(outside.starts_with("libtorch: ") && !outside.contains('\n'), "{outside}");
     // Longer than the context: libtorch refuses to cut so many positions.
     let mut long = Batch::new(17);
     long.push(0..18);

@@ -4,6 +4,7 @@ use longhaul_common::config::Precision;
 use longhaul_common::model::ModelSpec;
 use tch::{TchError, Tensor};
 
+use super::cache::{Cache, Past};
 use super::parameters::Parameters;
 use super::precision::Products;
 
@@ -61,15 +62,20 @@ impl Gpt2 {
         }
     }
 
-    /// Logits [B, T, V] for tokens [B, T].
-    pub(super) fn logits(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
-        let length = tokens.size()[1];
-        let positions = self.positions.f_narrow(0, 0, length)?; // [T, D]
+    /// The residual stream [B, T, D] behind the last block, for tokens [B, T] that follow those in the cache.
+    pub(super) fn hidden(&self, tokens: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
+        let (start, length) = (cache.map_or(0, Cache::len) as i64, tokens.size()[1]);
+        let positions = self.positions.f_narrow(0, start, length)?; // [T, D]
         let mut x = Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?.f_add(&positions)?; // [B, T, D]
-        for block in &self.blocks {
-            x = block.forward(&x)?; // [B, T, D]
+        for (layer, block) in self.blocks.iter().enumerate() {
+            x = block.forward(&x, cache.map(|cache| cache.layer(layer)))?; // [B, T, D]
         }
-        self.products.linear(&self.norm.forward(&x)?, &self.output) // [B, T, V]
+        Ok(x)
+    }
+
+    /// Logits [B, T, V] for what [`Self::hidden`] returned.
+    pub(super) fn logits(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        self.products.linear(&self.norm.forward(x)?, &self.output) // [B, T, V]
     }
 }
 
@@ -88,19 +94,19 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        let x = x.f_add(&self.attention(&self.attention_norm.forward(x)?)?)?; // [B, T, D]
+    fn forward(&self, x: &Tensor, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
+        let x = x.f_add(&self.attention(&self.attention_norm.forward(x)?, past)?)?; // [B, T, D]
         x.f_add(&self.feed_forward(&self.feed_forward_norm.forward(&x)?)?) // [B, T, D]
     }
 
-    fn attention(&self, x: &Tensor) -> Result<Tensor, TchError> {
+    fn attention(&self, x: &Tensor, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
         let [batch, length, width] = x.size()[..] else {
             return Err(TchError::Shape(format!("a block takes three dimensions, not {x:?}")));
         };
         let qkv = self.attention_in.forward(x, self.products)?; // [B, T, 3·D]
         let parts = qkv.f_view([batch, length, 3, self.heads, width / self.heads])?; // [B, T, 3, H, E]
         let parts = parts.f_permute([2, 0, 3, 1, 4])?.f_unbind(0)?; // 3 × [B, H, T, E]
-        let mixed = self.products.attention(&parts[0], &parts[1], &parts[2])?; // [B, T, D]
+        let mixed = self.products.attention(&parts[0], &parts[1], &parts[2], past)?; // [B, T, D]
         self.attention_out.forward(&mixed, self.products) // [B, T, D]
     }
 

@@ -4,6 +4,7 @@ use longhaul_common::config::Precision;
 use longhaul_common::model::ModelSpec;
 use tch::{TchError, Tensor};
 
+use super::cache::{Cache, Past};
 use super::parameters::Parameters;
 use super::precision::Products;
 
@@ -70,14 +71,19 @@ impl Llama {
         })
     }
 
-    /// Logits [B, T, V] for tokens [B, T].
-    pub(super) fn logits(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
-        let rotary = self.rotary.first(tokens.size()[1])?;
+    /// The residual stream [B, T, D] behind the last block, for tokens [B, T] that follow those in the cache.
+    pub(super) fn hidden(&self, tokens: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
+        let rotary = self.rotary.positions(cache.map_or(0, Cache::len) as i64, tokens.size()[1])?;
         let mut x = Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?; // [B, T, D]
-        for block in &self.blocks {
-            x = block.forward(&x, &rotary)?; // [B, T, D]
+        for (layer, block) in self.blocks.iter().enumerate() {
+            x = block.forward(&x, &rotary, cache.map(|cache| cache.layer(layer)))?; // [B, T, D]
         }
-        self.products.linear(&self.norm.forward(&x)?, &self.output) // [B, T, V]
+        Ok(x)
+    }
+
+    /// Logits [B, T, V] for what [`Self::hidden`] returned.
+    pub(super) fn logits(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        self.products.linear(&self.norm.forward(x)?, &self.output) // [B, T, V]
     }
 }
 
@@ -100,16 +106,16 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: &Tensor, rotary: &Rotary) -> Result<Tensor, TchError> {
-        let x = x.f_add(&self.attention(&self.attention_norm.forward(x)?, rotary)?)?; // [B, T, D]
+    fn forward(&self, x: &Tensor, rotary: &Rotary, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
+        let x = x.f_add(&self.attention(&self.attention_norm.forward(x)?, rotary, past)?)?; // [B, T, D]
         x.f_add(&self.feed_forward(&self.feed_forward_norm.forward(&x)?)?) // [B, T, D]
     }
 
-    fn attention(&self, x: &Tensor, rotary: &Rotary) -> Result<Tensor, TchError> {
+    fn attention(&self, x: &Tensor, rotary: &Rotary, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
         let q = rotary.turn(&self.heads(x, &self.query)?)?; // [B, H, T, E]
         let k = rotary.turn(&self.heads(x, &self.key)?)?; // [B, G, T, E]
         let v = self.heads(x, &self.value)?; // [B, G, T, E]
-        let mixed = self.products.attention(&q, &k, &v)?; // [B, T, D]
+        let mixed = self.products.attention(&q, &k, &v, past)?; // [B, T, D]
         self.products.linear(&mixed, &self.out) // [B, T, D]
     }
 
@@ -142,9 +148,9 @@ impl Rotary {
         Ok(Self { cos: table(f64::cos)?, sin: table(f64::sin)? })
     }
 
-    /// Those of the first `length` positions.
-    fn first(&self, length: i64) -> Result<Self, TchError> {
-        Ok(Self { cos: self.cos.f_narrow(0, 0, length)?, sin: self.sin.f_narrow(0, 0, length)? })
+    /// Those of the `length` positions from `start` on.
+    fn positions(&self, start: i64, length: i64) -> Result<Self, TchError> {
+        Ok(Self { cos: self.cos.f_narrow(0, start, length)?, sin: self.sin.f_narrow(0, start, length)? })
     }
 
     /// Turns channel i of each head against channel i + E/2 by the position's angle. x: [B, heads, T, E].

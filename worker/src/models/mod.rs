@@ -1,5 +1,6 @@
 //! The models, over one flat parameter vector.
 
+mod cache;
 mod gpt2;
 mod initial;
 mod llama;
@@ -10,6 +11,7 @@ use longhaul_common::config::{ModelKind, Precision};
 use longhaul_common::model::ModelSpec;
 use tch::{Kind, Reduction, TchError, Tensor};
 
+pub use cache::Cache;
 pub use gpt2::Gpt2;
 pub(crate) use gpt2::NORM_EPSILON as GPT2_NORM_EPSILON;
 pub use initial::draw_parameters;
@@ -44,10 +46,22 @@ impl Model {
     /// # Errors
     /// Where libtorch fails: out of memory, mostly.
     pub fn logits(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
-        match self {
-            Self::Gpt2(model) => model.logits(tokens),
-            Self::Llama(model) => model.logits(tokens),
-        }
+        self.project(&self.hidden(tokens, None)?)
+    }
+
+    /// Logits [1, V] of the token that follows `tokens` [1, T], which follow those in the cache and are kept there.
+    /// Outside autograd.
+    ///
+    /// # Errors
+    /// When the tokens exceed the context together with those in the cache, which then stays as it was; where libtorch
+    /// fails.
+    pub fn next_logits(&self, tokens: &Tensor, cache: &mut Cache) -> Result<Tensor, TchError> {
+        let last = tch::no_grad(|| {
+            let x = self.hidden(tokens, Some(cache))?; // [1, T, D]
+            self.project(&x.f_narrow(1, -1, 1)?) // [1, 1, V]
+        })?;
+        cache.advance(tokens.size()[1]);
+        last.f_select(1, 0) // [1, V]
     }
 
     /// Cross entropy of each next token, in nats, [B, T], for tokens [B, T + 1].
@@ -65,6 +79,20 @@ impl Model {
     /// Where libtorch fails.
     pub fn mean_loss(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
         self.cross_entropy(tokens, Reduction::Mean)
+    }
+
+    fn hidden(&self, tokens: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
+        match self {
+            Self::Gpt2(model) => model.hidden(tokens, cache),
+            Self::Llama(model) => model.hidden(tokens, cache),
+        }
+    }
+
+    fn project(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        match self {
+            Self::Gpt2(model) => model.logits(x),
+            Self::Llama(model) => model.logits(x),
+        }
     }
 
     fn cross_entropy(&self, tokens: &Tensor, reduction: Reduction) -> Result<Tensor, TchError> {

@@ -3,6 +3,8 @@
 use longhaul_common::config::Precision;
 use tch::{Kind, TchError, Tensor};
 
+use super::cache::Past;
+
 /// The number format of matrix products and attention. Norms, residual stream and loss stay in f32, and so do the weights
 /// that the optimiser sees: they are cast anew in each pass (Micikevicius et al. 2018, "Mixed precision training").
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +16,10 @@ impl Products {
             Precision::F32 => Kind::Float,
             Precision::Bf16 => Kind::BFloat16,
         })
+    }
+
+    pub(super) fn kind(self) -> Kind {
+        self.0
     }
 
     /// The tensor in the format of products: itself in f32.
@@ -35,21 +41,31 @@ impl Products {
     }
 
     /// softmax(Q·Kᵀ/√E, causal)·V for Q [B, H, T, E], K and V [B, G, T, E] with H a multiple of G; back to [B, T, H·E].
-    pub(super) fn attention(self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
+    /// The queries see the tokens of the past too, which keeps K and V.
+    pub(super) fn attention(
+        self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        past: Option<Past<'_>>,
+    ) -> Result<Tensor, TchError> {
         let [batch, heads, length, width] = q.size()[..] else {
             return Err(TchError::Shape(format!("queries have four dimensions, not {q:?}")));
         };
-        let grouped = k.size()[1] != heads;
-        let mixed = Tensor::f_scaled_dot_product_attention::<Tensor>(
-            &self.cast(q)?,
-            &self.cast(k)?,
-            &self.cast(v)?,
-            None,
-            0.0,
-            true,
-            None,
-            grouped,
-        )?; // [B, H, T, E]
+        let (q, k, v) = (self.cast(q)?, self.cast(k)?, self.cast(v)?);
+        let [k, v] = match past {
+            Some(past) => past.extended(&k, &v)?,
+            None => [k, v],
+        }; // [B, G, S, E]
+        let (grouped, seen) = (k.size()[1] != heads, k.size()[2]);
+        // libtorch's own causal mask takes the first query for the first token: behind a past, ours is needed. A single
+        // query, the newest, sees everything.
+        let mask = match (length, seen - length) {
+            (1, _) | (_, 0) => None,
+            (_, before) => Some(Tensor::f_ones([length, seen], (Kind::Bool, q.device()))?.f_tril(before)?), // [T, S]
+        };
+        let causal = length > 1 && mask.is_none();
+        let mixed = Tensor::f_scaled_dot_product_attention(&q, &k, &v, mask, 0.0, causal, None, grouped)?; // [B, H, T, E]
         mixed.f_transpose(1, 2)?.f_reshape([batch, length, heads * width])
     }
 }
