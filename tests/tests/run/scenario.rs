@@ -33,6 +33,8 @@ pub struct Setup {
     pub sync: &'static str,
     /// Lines for `[checkpoint]`.
     pub checkpoint: &'static str,
+    /// A worker that has said nothing for so long is taken out.
+    pub silent_after_ms: u64,
 }
 
 impl Default for Setup {
@@ -43,6 +45,7 @@ impl Default for Setup {
             data: "",
             sync: "every = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             checkpoint: "every_rounds = 4",
+            silent_after_ms: 3000,
         }
     }
 }
@@ -84,7 +87,7 @@ impl Setup {
     fn run_toml(&self) -> String {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
         let (workers, steps) = (self.sites.iter().sum::<usize>(), self.steps);
-        let Self { data, sync, checkpoint, .. } = self;
+        let Self { data, sync, checkpoint, silent_after_ms, .. } = self;
         format!(
             r#"
 [run]
@@ -118,7 +121,7 @@ evaluate_batches = 2
 {checkpoint}
 
 [faults]
-silent_after_ms = 3000
+silent_after_ms = {silent_after_ms}
 reconnect_grace_ms = 8000
 "#
         )
