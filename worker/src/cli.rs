@@ -100,23 +100,32 @@ pub struct SampleArgs {
     #[arg(long, value_name = "DIR")]
     pub checkpoint: PathBuf,
     /// The text to continue: at least a character.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: String,
     /// Tokens to draw: 1 to 100000. With the tokenizer `bytes`, a token is a byte.
-    #[arg(long, value_name = "COUNT", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 300,
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
     pub tokens: u32,
     /// 0 always takes the likeliest token; 1 draws from the model's own distribution; more is more random.
     #[arg(long, default_value_t = 0.8, allow_negative_numbers = true, value_parser = temperature)]
     pub temperature: f64,
     /// Draw only among so many likeliest tokens; 0: among all.
-    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    #[arg(long, value_name = "COUNT", default_value_t = 0, allow_negative_numbers = true)]
     pub top_k: u32,
     /// The same seed draws the same text.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub seed: u64,
     /// `auto`, `cpu`, or `cuda:N`.
     #[arg(long, default_value = "auto")]
     pub device: String,
+    /// CPU threads for the device; 1 is the fastest for a small model or on a busy machine. Default: one for each core.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
 }
 
 fn temperature(text: &str) -> Result<f64, String> {
@@ -132,10 +141,23 @@ mod tests {
     use super::*;
 
     fn sample(arguments: &[&str]) -> Result<SampleArgs, String> {
-        let line = ["worker", "sample", "--checkpoint", "c", "--prompt", "p"].iter().chain(arguments);
+        let line = ["worker", "sample", "--checkpoint", "c", "--prompt", "- p"].iter().chain(arguments);
         match Cli::try_parse_from(line).map_err(|error| error.to_string())?.command {
             Command::Sample(args) => Ok(args),
             other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn a_prompt_may_begin_with_a_dash() {
+        assert_eq!(sample(&[]).map(|args| args.prompt), Ok("- p".to_owned()));
+    }
+
+    #[test]
+    fn a_count_that_cannot_be_is_told_from_a_flag() {
+        for flag in ["--tokens", "--top-k", "--seed"] {
+            let message = sample(&[flag, "-1"]).unwrap_err();
+            assert!(message.contains("invalid value '-1'"), "{message}");
         }
     }
 

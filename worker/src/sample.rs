@@ -1,6 +1,7 @@
 //! `worker sample`: what a trained model writes.
 
 use std::io::{self, Write};
+use std::num::NonZeroU32;
 
 use anyhow::{Context, Error, Result, ensure};
 
@@ -23,7 +24,8 @@ pub fn sample(args: &SampleArgs) -> Result<()> {
         top_k: (args.top_k > 0).then_some(args.top_k as usize),
         seed: args.seed,
     };
-    let generator = Generator::new(&model.spec, &model.parameters, device)?;
+    let threads = args.threads.and_then(|threads| NonZeroU32::new(threads.into()));
+    let generator = Generator::new(&model.spec, &model.parameters, device, threads)?;
     let mut detokenizer = Detokenizer::after(&model.tokenizer, &prompt);
     let mut out = io::stdout().lock();
     if !show(&mut out, &args.prompt)? {

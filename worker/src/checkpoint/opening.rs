@@ -102,3 +102,78 @@ fn collect(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use longhaul_common::id::{Round, RunId, WorkerId};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
+    use crate::models::draw_parameters;
+    use crate::models::tests::tiny_gpt2;
+
+    fn spec() -> ModelSpec {
+        ModelSpec { vocabulary: 256, ..tiny_gpt2() }
+    }
+
+    fn write(dir: &Path, round: u64) -> PathBuf {
+        let parameters: Arc<[f32]> = draw_parameters(&spec(), round).into();
+        let data = CheckpointData {
+            next_round: Round(round),
+            next_step: round,
+            state_hash: [1; 32],
+            model: Some(ModelState { spec: spec(), parameters, tokenizer: None }),
+            private: PrivateState::default(),
+        };
+        CheckpointStore::new(dir, RunId([7; 16]), WorkerId(1), 3).write(&data).unwrap()
+    }
+
+    #[test]
+    fn a_checkpoint_is_opened_by_its_folder_its_runs_and_that_of_all_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = write(dir.path(), 4);
+        for given in [path.as_path(), path.parent().unwrap(), dir.path()] {
+            let model = open_model(given).unwrap();
+            assert_eq!((&model.path, model.spec), (&path, spec()));
+            assert_eq!(model.parameters, draw_parameters(&spec(), 4));
+        }
+    }
+
+    #[test]
+    fn what_is_no_checkpoint_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let message = |path: &Path| open_model(path).unwrap_err().to_string();
+        assert!(message(dir.path()).contains("holds no checkpoint"));
+        assert!(message(&dir.path().join("nowhere")).starts_with("there is no folder"));
+        let file = write(dir.path(), 1).join(MODEL_CONFIG);
+        assert!(message(&file).ends_with("is not a folder; a checkpoint is one"));
+    }
+
+    #[test]
+    fn a_description_of_another_model_is_refused_whatever_its_sizes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = write(dir.path(), 1);
+        let file = path.join(MODEL_CONFIG);
+        let original: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        for key in ["n_embd", "n_inner", "n_layer", "n_positions", "vocab_size"] {
+            for value in [0, 1, 3, 1 << 12, 1 << 20, 1 << 24, u64::from(u32::MAX), 1 << 32, u64::MAX] {
+                let mut description = original.clone();
+                description[key] = json!(value);
+                std::fs::write(&file, description.to_string()).unwrap();
+                assert!(open_model(&path).is_err(), "{key} = {value}");
+            }
+        }
+        let mut largest = original.clone();
+        for (key, value) in [("n_embd", 1 << 20), ("n_inner", 1 << 20), ("n_layer", 1 << 12)] {
+            largest[key] = json!(value);
+        }
+        std::fs::write(&file, largest.to_string()).unwrap();
+        let message = open_model(&path).unwrap_err().to_string();
+        assert!(message.contains("holds another model"), "{message}");
+        std::fs::write(&file, original.to_string()).unwrap();
+        assert!(open_model(&path).is_ok());
+    }
+}

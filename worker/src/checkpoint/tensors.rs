@@ -89,7 +89,9 @@ fn write(path: &Path, tensors: Vec<(String, F32<'_>)>) -> Result<(), CheckpointE
 pub(super) fn read_model(path: &Path, bytes: &[u8], spec: &ModelSpec) -> Result<Vec<f32>, CheckpointError> {
     let other = |reason: String| CheckpointError::OtherModel { path: path.to_owned(), reason };
     let file = SafeTensors::deserialize(bytes).map_err(|error| CheckpointError::damaged(path, error))?;
-    let mut flat = Vec::with_capacity(spec.parameter_count() as usize);
+    // No more than what is there: the specification may be of another model, however large.
+    let count = usize::try_from(spec.parameter_count()).unwrap_or(usize::MAX);
+    let mut flat = Vec::with_capacity(count.min(bytes.len() / size_of::<f32>()));
     let parameters = spec.parameters();
     for parameter in &parameters {
         let tensor =

@@ -1,5 +1,7 @@
 //! Text from a model.
 
+use std::num::NonZeroU32;
+
 use longhaul_common::config::Precision;
 use longhaul_common::model::ModelSpec;
 use rand_chacha::ChaCha8Rng;
@@ -7,7 +9,7 @@ use rand_chacha::rand_core::SeedableRng;
 use tch::{Device, Kind, Tensor};
 
 use super::sampling::draw;
-use super::{EngineError, Sampling, to_host};
+use super::{EngineError, Sampling, set_threads, to_host};
 use crate::models::{Cache, Model, Parameters};
 
 /// The number format in which text is generated, whatever the model was trained in.
@@ -39,9 +41,17 @@ pub struct Continuation<'a> {
 impl Generator {
     /// A model of this specification with `parameters` in the order of [`ModelSpec::parameters`].
     ///
+    /// `threads` sets libtorch's threads for the whole process; none leaves them as they are.
+    ///
     /// # Errors
     /// When there are not as many `parameters` as the model has; where libtorch fails: out of memory, mostly.
-    pub fn new(spec: &ModelSpec, parameters: &[f32], device: Device) -> Result<Self, EngineError> {
+    pub fn new(
+        spec: &ModelSpec,
+        parameters: &[f32],
+        device: Device,
+        threads: Option<NonZeroU32>,
+    ) -> Result<Self, EngineError> {
+        set_threads(threads);
         let model = Model::new(spec, &Parameters::new(spec, parameters, device)?, PRECISION)?;
         Ok(Self { spec: spec.clone(), device, model })
     }
@@ -113,7 +123,7 @@ mod tests {
     /// Weights large enough for attention to be anything but even.
     fn generator(spec: &ModelSpec) -> Generator {
         let values: Vec<f32> = draw_parameters(spec, 3).iter().map(|value| value * 8.0).collect();
-        Generator::new(spec, &values, Device::Cpu).unwrap()
+        Generator::new(spec, &values, Device::Cpu, NonZeroU32::new(1)).unwrap()
     }
 
     /// How many of the newest of `count` tokens the model sees, when `prompt` of them were there from the start.
@@ -202,6 +212,6 @@ mod tests {
         assert!(matches!(generator.continuation(&[], GREEDY), Err(EngineError::EmptyPrompt)));
         let outside = generator.continuation(&[64], GREEDY).unwrap().next().unwrap().unwrap_err().to_string();
         assert!(outside.starts_with("libtorch: ") && !outside.contains('\n'), "{outside}");
-        assert!(Generator::new(&tiny_gpt2(), &[0.0; 3], Device::Cpu).is_err());
+        assert!(Generator::new(&tiny_gpt2(), &[0.0; 3], Device::Cpu, None).is_err());
     }
 }

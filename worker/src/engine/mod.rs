@@ -76,9 +76,7 @@ impl Engine {
         device: Device,
         threads: Option<NonZeroU32>,
     ) -> Result<Self, EngineError> {
-        if let Some(threads) = threads {
-            tch::set_num_threads(i32::try_from(threads.get()).unwrap_or(i32::MAX));
-        }
+        set_threads(threads);
         let parameters = Parameters::new(spec, &draw_parameters(spec, seed), device)?;
         let model = Model::new(spec, &parameters, train.precision)?;
         let optimiser = AdamW::new(train, spec, device)?;
@@ -294,6 +292,12 @@ impl Engine {
             return Err(EngineError::Length { given: values.len(), expected: self.parameter_count() });
         }
         Ok(Tensor::f_from_slice(values)?.f_to_device(self.device)?)
+    }
+}
+
+fn set_threads(threads: Option<NonZeroU32>) {
+    if let Some(threads) = threads {
+        tch::set_num_threads(i32::try_from(threads.get()).unwrap_or(i32::MAX));
     }
 }
 

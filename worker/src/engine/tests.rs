@@ -42,7 +42,7 @@ fn both_families_learn_to_count_in_both_precisions() {
             let prompt = [5, 6, 7, 8];
             let greedy = Sampling { temperature: 0.0, top_k: None, seed: 0 };
             if spec.kind == ModelKind::Gpt2 && precision == Precision::F32 {
-                let generator = Generator::new(&spec, &parameters(&engine), Device::Cpu).unwrap();
+                let generator = Generator::new(&spec, &parameters(&engine), Device::Cpu, None).unwrap();
                 let continuation = generator.continuation(&prompt, greedy).unwrap();
                 let tokens: Result<Vec<u32>, EngineError> = continuation.take(6).collect();
                 assert_eq!(tokens.unwrap(), [9, 10, 11, 12, 13, 14]);

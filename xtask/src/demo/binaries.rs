@@ -59,6 +59,8 @@ impl Binaries {
         command.arg("sample").arg("--checkpoint").arg(checkpoint).args(["--prompt", prompt]);
         // A small model is clearer when it takes fewer risks.
         command.args(["--temperature", "0.7"]);
+        // A position of it is less work than the meeting of two threads.
+        command.args(["--threads", "1"]);
         let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
         if !output.status.success() {
             bail!(
