@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod explained;
 pub mod id;
 pub mod model;
 pub mod plan;

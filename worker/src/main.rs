@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use longhaul_common::explained::Explained;
 use longhaul_worker::cli::{Cli, Command, LogFormat};
 use longhaul_worker::{agent, doctor, sample};
 use tracing_subscriber::EnvFilter;
@@ -17,7 +18,7 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error:#}");
+            tracing::error!("{}", Explained(&*error));
             ExitCode::FAILURE
         }
     }

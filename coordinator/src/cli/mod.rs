@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use longhaul_common::explained::Explained;
 
 pub use client::{Client, ClientError};
 
@@ -168,8 +169,12 @@ pub enum CliError {
     #[error("{0}")]
     Misuse(String),
     /// It could not be done.
-    #[error("{0:#}")]
+    #[error("{}", explain(.0))]
     Failed(#[from] anyhow::Error),
+}
+
+fn explain(error: &anyhow::Error) -> String {
+    Explained(&**error).to_string()
 }
 
 /// Runs the command line: 0 done, 1 failed, 2 misused.

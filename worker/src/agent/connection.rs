@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use longhaul_common::explained::Explained;
 use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{self, ControlReceiver, ControlSender};
 use longhaul_proto::identity::{self, Identity, PeerName, Token};
@@ -108,7 +109,7 @@ impl Dialler {
                     self.coordinator
                 ),
             };
-            let words = format!("{error:#}");
+            let words = Explained(&*error).to_string();
             if reminder.is_due(&words, Instant::now()) {
                 let waited_s = begun.elapsed().as_secs();
                 let coordinator = &self.coordinator;

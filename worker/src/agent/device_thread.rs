@@ -6,6 +6,7 @@ use std::sync::mpsc::Receiver;
 
 use anyhow::Result;
 use longhaul_common::config::RunConfig;
+use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
 use tokio::sync::mpsc;
@@ -57,7 +58,7 @@ impl DeviceThread {
                 }
                 return;
             }
-            Err(error) => FromDevice::Failed(format!("{error:#}")),
+            Err(error) => FromDevice::Failed(Explained(&*error).to_string()),
         };
         // When the synchroniser is gone, the session is over.
         let _ = queue.blocking_send(SyncEvent::Device(first));

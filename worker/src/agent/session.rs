@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longhaul_common::config::RunConfig;
+use longhaul_common::explained::Explained;
 use longhaul_common::id::{Generation, Round};
 use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
@@ -271,7 +272,7 @@ impl Session {
                     true
                 }
                 Wake::Outcome(Err(error)) => {
-                    let reason = format!("{error:#}");
+                    let reason = Explained(&*error).to_string();
                     // The worker fails whether or not the coordinator hears of it.
                     let _ = sender.send(&ToCoordinator::Failed { reason });
                     return Err(error);
@@ -340,7 +341,7 @@ impl Session {
         });
         if let Err(error) = taken {
             tracing::warn!(
-                reason = format!("{error:#}"),
+                reason = %Explained(&*error),
                 "the certificate could not be renewed; trying again later"
             );
         }

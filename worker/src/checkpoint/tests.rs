@@ -10,6 +10,11 @@ use super::*;
 use crate::models::draw_parameters;
 use crate::models::tests::{tiny_gpt2, tiny_llama};
 
+/// A tokenizer that knows fewer words than the models here.
+const WORDS: &str = r#"{"version":"1.0","added_tokens":[],"normalizer":null,"post_processor":null,"decoder":null,
+    "truncation":null,"padding":null,"pre_tokenizer":{"type":"Whitespace"},
+    "model":{"type":"WordLevel","vocab":{"[unk]":0,"one":1},"unk_token":"[unk]"}}"#;
+
 const RUN: RunId = RunId([7; 16]);
 
 fn store(dir: &Path, worker: u32) -> CheckpointStore {
@@ -160,6 +165,49 @@ fn any_damage_is_detected() {
     fs::remove_file(&model).unwrap();
     let message = store.load_model(Round(40), &tiny_gpt2()).unwrap_err().to_string();
     assert!(message.contains("is damaged: it is missing"), "{message}");
+}
+
+#[test]
+fn opening_a_damaged_checkpoint_names_the_one_before_it_if_that_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = CheckpointStore::new(dir.path(), RUN, WorkerId(3), 4);
+    let [oldest, before, newest] = [20, 40, 60].map(|round| {
+        let mut data = data(round, round);
+        data.model.as_mut().unwrap().tokenizer = Some(WORDS.as_bytes().into());
+        store.write(&data).unwrap()
+    });
+    assert_eq!(open_model(&newest).unwrap().path, newest);
+    let refusal = || open_model(&newest).unwrap_err().to_string();
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        let whole = fs::read(newest.join(name)).unwrap();
+        fs::remove_file(newest.join(name)).unwrap();
+        let words = format!(
+            "{name} is damaged: it is missing; the newest whole checkpoint before it is {}",
+            before.display()
+        );
+        assert!(refusal().ends_with(&words), "{}", refusal());
+        fs::write(newest.join(name), whole).unwrap();
+    }
+    fs::remove_file(newest.join("config.json")).unwrap();
+    fs::write(before.join("config.json"), "{}").unwrap();
+    assert!(refusal().ends_with(&format!("before it is {}", oldest.display())), "{}", refusal());
+    fs::remove_dir_all(&oldest).unwrap();
+    assert!(refusal().ends_with("there is no whole checkpoint before it"), "{}", refusal());
+}
+
+/// A run that goes on from the checkpoint before comes by the same round with the same state.
+#[test]
+fn a_damaged_model_is_replaced_when_the_same_state_is_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), 3);
+    let path = store.write(&data(20, 1)).unwrap();
+    let model = path.join("model.safetensors");
+    let whole = fs::read(&model).unwrap();
+    fs::write(&model, &whole[..whole.len() / 2]).unwrap();
+    assert!(rounds(&store).is_empty());
+    assert_eq!(store.write(&data(20, 1)).unwrap(), path);
+    assert_eq!(rounds(&store), [20]);
+    assert_eq!(fs::read(&model).unwrap(), whole);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use longhaul_common::explained::Explained;
 use longhaul_common::units::Bytes;
 use rustix::fs::{Access, access, statvfs};
 use tch::{Device, Kind, Tensor};
@@ -139,7 +140,7 @@ pub(super) fn cache(given: Option<PathBuf>) -> Finding {
     let another = "`--cache-dir DIR` names another folder";
     let folder = match cache_dir(given) {
         Ok(folder) => folder,
-        Err(error) => return Finding::fail("cache", format!("{error:#}"), ""),
+        Err(error) => return Finding::fail("cache", Explained(&*error).to_string(), ""),
     };
     // It may have to be made.
     let Some(there) = folder.ancestors().find(|folder| folder.exists()) else {
