@@ -267,6 +267,20 @@ fn a_checkpoint_of_a_past_that_was_cut_off_is_replaced() {
 }
 
 #[test]
+fn what_was_just_written_stays_whatever_claims_to_be_of_later_rounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), 1);
+    for round in [100, 120] {
+        let path = store.write(&data(round, round)).unwrap();
+        fs::write(path.join("model.safetensors"), "damaged").unwrap();
+    }
+    for round in [20, 40] {
+        store.write(&data(round, round)).unwrap();
+        assert_eq!(rounds(&store), [round]);
+    }
+}
+
+#[test]
 fn pruning_keeps_the_newest_and_never_removes_the_last_model() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path(), 1);
