@@ -1,6 +1,6 @@
 //! The promises of the design that a whole run can show, each under its name.
 
-use crate::scenario::Setup;
+use crate::scenario::{RUN_MAX, Setup};
 
 #[test]
 fn parity_holds_over_a_lossy_link_between_two_sites() {
@@ -33,9 +33,18 @@ fn a_run_resumed_from_its_checkpoint_ends_with_the_same_bits_as_one_that_went_th
         silent_after_ms: 240_000,
         ..Setup::default()
     };
-    let whole = setup().start().finish();
+    // Workers are numbered in the order of joining, and sums are taken in the order of numbers.
+    let start_in_order = || {
+        let mut scenario = setup().start_coordinator();
+        scenario.cluster.start_worker(0).unwrap();
+        let joined = |status: &serde_json::Value| status["members"].as_array().is_some_and(|m| m.len() == 1);
+        scenario.cluster.wait_for("the first worker", RUN_MAX, joined).unwrap();
+        scenario.cluster.start_worker(1).unwrap();
+        scenario
+    };
+    let whole = start_in_order().finish();
 
-    let mut scenario = setup().start();
+    let mut scenario = start_in_order();
     scenario.wait_for_round(120);
     scenario.cluster.kill_coordinator();
     scenario.cluster.kill_worker(0);

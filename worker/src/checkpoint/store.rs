@@ -52,7 +52,7 @@ impl CheckpointStore {
                 return Err(error);
             }
         };
-        self.prune()?;
+        self.prune(&path)?;
         Ok(path)
     }
 
@@ -174,14 +174,16 @@ impl CheckpointStore {
         std::fs::rename(&staged.partial, path).map_err(CheckpointError::io("rename to", path))
     }
 
-    /// Removes all but the newest `keep` checkpoints, and never the newest that has a model.
-    fn prune(&self) -> Result<(), CheckpointError> {
+    /// Removes all but the newest `keep` checkpoints, and never the newest that has a model, or the one just `written`: those
+    /// of later rounds may be damaged, or of a past that was cut off.
+    fn prune(&self, written: &Path) -> Result<(), CheckpointError> {
         let folders = self.folders()?;
         let has_model = |folder: &&PathBuf| {
             listing::manifest(folder, self.run).is_ok_and(|m| m.files.contains_key(MODEL))
         };
         let newest_with_model = folders.iter().find(has_model);
-        let mut old = folders.iter().skip(self.keep).filter(|folder| Some(*folder) != newest_with_model);
+        let needed = |folder: &&PathBuf| Some(*folder) == newest_with_model || *folder == written;
+        let mut old = folders.iter().skip(self.keep).filter(|folder| !needed(folder));
         old.try_for_each(|folder| self.discard(folder))
     }
 

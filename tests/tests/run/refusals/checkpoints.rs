@@ -10,6 +10,9 @@ use crate::scenario::{RUN_MAX, Scenario, Setup};
 
 const MODEL: &str = "model.safetensors";
 
+/// What is done to a file.
+type Damage = fn(&Path);
+
 /// A run of two workers that was killed as a whole after its second checkpoint.
 fn killed_after_two_checkpoints() -> (Scenario, PathBuf) {
     let checkpoint = "every_rounds = 25\nkeep = 8";
@@ -61,7 +64,7 @@ fn sample(folder: &Path, name: &str, checkpoint: &Path) -> Process {
 
 /// `worker sample` on copies of the checkpoints, the newest of each damaged in another way.
 fn assert_sample_refuses(folder: &Path, runs: &Path) {
-    let cases: [(&str, &str, fn(&Path), &str); 3] = [
+    let cases: [(&str, &str, Damage, &str); 3] = [
         ("flipped", MODEL, flip_a_byte, "is damaged: its hash is not the recorded one"),
         ("truncated", MODEL, truncate, " bytes; the newest whole"),
         (
