@@ -239,7 +239,7 @@ impl Run {
         let Some(grace_until) = self.grace_until else { return true };
         let awaited: Vec<WorkerId> =
             self.peers.iter().filter(|(_, peer)| peer.is_awaited()).map(|(&worker, _)| worker).collect();
-        if !awaited.is_empty() && self.now < grace_until {
+        if !awaited.is_empty() && (self.now < grace_until) {
             return false;
         }
         self.grace_until = None;
@@ -303,6 +303,7 @@ impl Run {
             }
             self.count_rounds();
             self.lose_late(until);
+            self.tell_shortfall(until);
         }
         self.summaries.evaluated(self.peers.values().filter_map(|peer| peer.validation_loss));
         self.state.last_snapshot = Some(self.last_snapshot());
@@ -328,6 +329,19 @@ impl Run {
         for worker in absent {
             let lost = self.state.late.departed(worker, until, through);
             self.lose(lost);
+        }
+    }
+
+    /// A run has so many steps. A share that a member skipped, or took along, is given out again in the place of other samples, so it
+    /// ends with as many less.
+    fn tell_shortfall(&mut self, until: Round) {
+        let room = self.schedule.steps_of(until).start * u64::from(self.config.train.batch);
+        let short = room.saturating_sub(self.state.ledger.counted().len());
+        if short > 0 {
+            let text = format!(
+                "{short} of {room} samples were not trained on: rounds went on without members that were behind or gone"
+            );
+            self.notice(Severity::Info, None, text);
         }
     }
 

@@ -1,5 +1,6 @@
 //! A session: this worker with one memory of the run, through any number of connections.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
@@ -308,7 +309,7 @@ impl Session {
     fn say_backlog(&mut self, sender: &ControlSender<ToCoordinator>, at_most: usize) -> bool {
         for _ in 0..at_most {
             let Some(report) = self.reports.next() else { break };
-            if sender.send(report).is_err() {
+            if sender.send(&as_of_now(report, &self.progress)).is_err() {
                 return false;
             }
             self.reports.said();
@@ -378,6 +379,14 @@ enum Reconnected {
     Ended(Ending),
 }
 
+/// A report as it is to be said: counts that waited are older than those said meanwhile, and would look like ones begun anew.
+fn as_of_now<'a>(report: &'a ToCoordinator, progress: &Progress) -> Cow<'a, ToCoordinator> {
+    match report {
+        ToCoordinator::Heartbeat(_) => Cow::Owned(ToCoordinator::Heartbeat(progress.heartbeat())),
+        report => Cow::Borrowed(report),
+    }
+}
+
 /// A clock that does not hurry after a delay.
 fn ticks(period: Duration) -> Interval {
     let mut ticks = interval(period);
@@ -390,4 +399,21 @@ fn ending_of(outcome: Result<Outcome>) -> Result<Ending> {
         Outcome::Dismissed(reason) => Ending::Over(reason),
         Outcome::Rejoin(reason) => Ending::Again(reason),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_counts_are_not_older_than_those_that_were_said_while_they_waited() {
+        let progress = Progress::default();
+        let waits = ToCoordinator::Heartbeat(progress.heartbeat());
+        progress.sent(100, true);
+        let said_meanwhile = ToCoordinator::Heartbeat(progress.heartbeat());
+        assert_ne!(waits, said_meanwhile);
+        assert_eq!(*as_of_now(&waits, &progress), said_meanwhile);
+        let other = ToCoordinator::Finished { next_round: Round(3), validation_loss: None };
+        assert_eq!(*as_of_now(&other, &progress), other);
+    }
 }
