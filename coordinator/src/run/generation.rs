@@ -239,7 +239,7 @@ impl Run {
         let Some(grace_until) = self.grace_until else { return true };
         let awaited: Vec<WorkerId> =
             self.peers.iter().filter(|(_, peer)| peer.is_awaited()).map(|(&worker, _)| worker).collect();
-        if !awaited.is_empty() && (self.now < grace_until) {
+        if !awaited.is_empty() && (self.now < grace_until || self.only_awaited_hold_the_state()) {
             return false;
         }
         self.grace_until = None;
@@ -248,6 +248,18 @@ impl Run {
             self.remove(worker, Severity::Warning, "did not come back in time");
         }
         true
+    }
+
+    /// Whether to give awaited members up would be to begin again with nothing: nobody who is here holds the run's state. They may be
+    /// training still, cut off from the coordinator alone, so they are waited for until one of them is here, or others are enough for
+    /// a run. One that was restarted is not awaited: it has lost its memory.
+    fn only_awaited_hold_the_state(&self) -> bool {
+        let here = self.peers.values().filter(|peer| peer.connection.is_some()).count();
+        let none_of_them_is_here = self.present_members().is_empty();
+        none_of_them_is_here
+            && here < self.config.run.workers as usize
+            && !self.state.drain
+            && self.nobody_holds_a_state()
     }
 
     /// Nobody of the generation is here. They may still train, and come back; if they cannot, the run's state is lost

@@ -1,5 +1,7 @@
 //! Single situations of a run, told event by event.
 
+mod absence;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
