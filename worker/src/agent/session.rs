@@ -12,6 +12,7 @@ use longhaul_common::id::{Generation, Round};
 use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
 use longhaul_proto::identity::Identity;
+use longhaul_proto::transport::bulk::ReceiveLimits;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
@@ -103,6 +104,7 @@ impl Session {
             welcome.site,
             to_sync.clone(),
             Arc::clone(&progress),
+            ReceiveLimits::default(),
         )?;
         let links = Links {
             inbox,

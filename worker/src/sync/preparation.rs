@@ -193,7 +193,8 @@ impl Synchroniser {
             from_round = start.first_round.0,
             "a generation starts"
         );
-        self.links.network.set_members(start.membership.members());
+        let model_bytes = running.layout.values as usize * size_of::<f32>();
+        self.links.network.set_members(start.membership.members(), model_bytes);
         let (assignments, until) = (start.assignments.clone(), start.until);
         self.feed(Event::Begin(Box::new(start)));
         if let Stage::Running(running) = &self.stage

@@ -1,0 +1,124 @@
+use std::net::UdpSocket;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use longhaul_common::id::Generation;
+use longhaul_proto::frame::{Frame, FrameKind};
+use longhaul_proto::identity::{Authority, WorkerKey, data_server};
+use longhaul_proto::round::FrameKind as RoundFrameKind;
+
+use super::peer::queue_bytes;
+use super::*;
+
+const MIB: usize = 1 << 20;
+
+fn authority() -> (Authority, u64) {
+    #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    (Authority::create(RunId([3; 16]), now).unwrap(), now)
+}
+
+fn endpoint((authority, now): &(Authority, u64), number: u32) -> (Identity, Endpoint) {
+    let key = WorkerKey::generate().unwrap();
+    let certificate = authority.issue_worker(&key.request().unwrap(), WorkerId(number), *now).unwrap();
+    let identity = Identity::new(certificate, authority.certificate().clone(), key.to_pkcs8()).unwrap();
+    let (socket, _) = transport::bind_udp(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let endpoint = transport::endpoint(socket, Some(data_server(&identity).unwrap())).unwrap();
+    (identity, endpoint)
+}
+
+/// A worker's network at a site of its own, and where others reach it.
+struct Worker {
+    network: Arc<Network>,
+    queue: mpsc::Receiver<SyncEvent>,
+    member: Member,
+}
+
+impl Worker {
+    fn start(authority: &(Authority, u64), number: u32, limits: ReceiveLimits) -> Self {
+        let (identity, endpoint) = endpoint(authority, number);
+        let member = member(number, endpoint.local_addr().unwrap());
+        let (sender, queue) = mpsc::channel(256);
+        let progress = Arc::new(Progress::default());
+        let network = Network::start(endpoint, &identity, member.site, sender, progress, limits).unwrap();
+        Self { network, queue, member }
+    }
+
+    fn peer(&self, worker: u32) -> Arc<Peer> {
+        Arc::clone(&self.network.lock().peers[&WorkerId(worker)])
+    }
+}
+
+fn member(number: u32, address: SocketAddr) -> Member {
+    let (worker, site) = (WorkerId(number), SiteId(number));
+    Member { worker, site, lan_address: address, wan_address: address, upload_weight: 1 }
+}
+
+fn frame(round: u64) -> Frame {
+    let meta = FrameMeta {
+        kind: FrameKind::Contribution,
+        generation: Generation(1),
+        round: Round(round),
+        fragment: FragmentId(0),
+        sender: WorkerId(1),
+        weight: 1,
+        part: 1,
+    };
+    Frame::new(meta, vec![round as u8; MIB].into()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_occupies_the_receivers_memory_until_the_synchroniser_has_dealt_with_it() {
+    let authority = authority();
+    let sender = Worker::start(&authority, 1, ReceiveLimits::default());
+    let limits = ReceiveLimits { bytes_max: 3 * MIB / 2, ..ReceiveLimits::default() };
+    let mut receiver = Worker::start(&authority, 2, limits);
+    sender.network.set_members(&[receiver.member.clone()], 0);
+    let connection = sender.peer(2).connection(&sender.network).await.unwrap();
+    // Both fit a stream's window: when they are sent, the receiver's transport has all of them.
+    for round in 0..2 {
+        connection.send(&frame(round)).await.unwrap();
+    }
+    let first = receiver.queue.recv().await.unwrap();
+    assert!(matches!(&first, SyncEvent::Frame { frame, .. } if frame.header.round == Round(0)), "{first:?}");
+    // What the peer asks for meanwhile is heard: only the second frame is not.
+    for _ in 0..20 {
+        let asking = sender.network.fetch_result(WorkerId(2), Round(0), FragmentId(0));
+        let answering = async {
+            match receiver.queue.recv().await.unwrap() {
+                SyncEvent::ServeResult { reply, .. } => reply.send(None).unwrap(),
+                other => panic!("there is no memory for {other:?}"),
+            }
+        };
+        assert!(tokio::join!(asking, answering).0.is_err());
+    }
+    drop(first);
+    let second = receiver.queue.recv().await.unwrap();
+    assert!(
+        matches!(&second, SyncEvent::Frame { frame, .. } if frame.header.round == Round(1)),
+        "{second:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_waits_for_a_peer_that_takes_nothing_is_bounded_in_bytes() {
+    let worker = Worker::start(&authority(), 1, ReceiveLimits::default());
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let model_bytes = 20 * MIB;
+    worker.network.set_members(&[member(2, silent.local_addr().unwrap())], model_bytes);
+    let body = Bytes::from(vec![0; MIB]);
+    let bound = queue_bytes(model_bytes);
+    for round in 0..2 * bound / MIB {
+        let header = FrameHeader {
+            kind: RoundFrameKind::Contribution,
+            generation: Generation(1),
+            round: Round(round as u64),
+            fragment: FragmentId(0),
+            weight: 1,
+            site: SiteId(1),
+        };
+        worker.network.send(WorkerId(2), header, body.clone(), None);
+    }
+    let queued = worker.network.progress.heartbeat().wan_sent_bytes;
+    assert_eq!(bound, 80 * MIB);
+    assert_eq!(queued, 79 * (MIB + FRAME_HEADER_BYTES) as u64);
+}
