@@ -14,9 +14,9 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::any_authority::AnyAuthority;
-use super::{
-    ALPN_CONTROL, ALPN_DATA, ALPN_ENROL, Authority, AuthorityError, Fingerprint, Identity, PinnedAuthority,
-};
+use super::pin::PinnedAuthority;
+use super::verifier::Verifier;
+use super::{ALPN_CONTROL, ALPN_DATA, ALPN_ENROL, Authority, AuthorityError, Fingerprint, Identity};
 
 /// TLS alert `certificate_expired`, which rustls also raises for a certificate that is not valid yet (RFC 8446 §6.2).
 pub(crate) const ALERT_CERTIFICATE_EXPIRED: u8 = 45;
@@ -46,7 +46,7 @@ pub enum TlsError {
 /// # Errors
 /// [`TlsError`]
 pub fn enrol_client(authority: Fingerprint) -> Result<Arc<QuicClientConfig>, TlsError> {
-    client(Arc::new(PinnedAuthority::new(authority, provider())), ALPN_ENROL, None)
+    client(Arc::new(Verifier::new(PinnedAuthority(authority), provider())), ALPN_ENROL, None)
 }
 
 /// For a machine that only asks whether and how a coordinator can be reached: as [`enrol_client`], or, without a
@@ -57,7 +57,7 @@ pub fn enrol_client(authority: Fingerprint) -> Result<Arc<QuicClientConfig>, Tls
 pub fn probe_client(authority: Option<Fingerprint>) -> Result<Arc<QuicClientConfig>, TlsError> {
     match authority {
         Some(authority) => enrol_client(authority),
-        None => client(Arc::new(AnyAuthority::new(provider())), ALPN_ENROL, None),
+        None => client(Arc::new(Verifier::new(AnyAuthority, provider())), ALPN_ENROL, None),
     }
 }
 
