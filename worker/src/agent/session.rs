@@ -116,29 +116,20 @@ impl Session {
             progress: Arc::clone(&progress),
             runtime: tokio::runtime::Handle::current(),
         };
-        let synchroniser = Synchroniser::new(
-            identity.worker(),
-            identity.run(),
-            welcome.site,
-            Arc::clone(&config),
-            checkpoint_dir,
-            links,
-        );
-        let (said, outcome) = oneshot::channel();
-        let sync_thread = std::thread::Builder::new().name("synchroniser".into()).spawn(move || {
-            // Nobody listens when the process is on its way out.
-            let _ = said.send(synchroniser.run());
-        })?;
+        let (run, worker) = (identity.run(), identity.worker());
+        let synchroniser =
+            Synchroniser::new(worker, run, welcome.site, Arc::clone(&config), checkpoint_dir, links);
+        let (sync_thread, outcome) = start_synchroniser(synchroniser)?;
         let device = DeviceThread {
             membership: Arc::clone(&membership),
-            worker: identity.worker(),
+            worker,
             config,
             gate: Arc::clone(&gate),
             progress: Arc::clone(&progress),
             inbox: device_inbox,
             queue: to_sync.clone(),
         };
-        let device_thread = std::thread::Builder::new().name("device".into()).spawn(move || device.run())?;
+        let device_thread = device.start()?;
         Ok(Self {
             membership,
             identity,
@@ -371,6 +362,17 @@ impl Session {
         }
         identity
     }
+}
+
+type SyncThread = (JoinHandle<()>, oneshot::Receiver<Result<Outcome>>);
+
+fn start_synchroniser(synchroniser: Synchroniser) -> std::io::Result<SyncThread> {
+    let (said, outcome) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("synchroniser".into()).spawn(move || {
+        // Nobody listens when the process is on its way out.
+        let _ = said.send(synchroniser.run());
+    })?;
+    Ok((thread, outcome))
 }
 
 /// What came of looking for the coordinator again.
