@@ -26,8 +26,8 @@ pub use proof::{Exporter, ExporterError, Proof, Secret};
 pub use request::{REQUEST_BYTES_MAX, WorkerKey};
 pub(crate) use tls::{ALERT_CERTIFICATE_EXPIRED, ALERT_UNKNOWN_CA};
 pub use tls::{
-    TlsError, control_client, coordinator_server, data_client, data_server, enrol_client, probe_client,
-    renew_client,
+    TlsError, control_client, coordinator_server, data_client, data_server, enrol_client,
+    is_refused_as_expired, probe_client, renew_client,
 };
 pub use token::{Token, TokenError, TokenId};
 pub use token_record::{TokenRecord, TokenRefusal};

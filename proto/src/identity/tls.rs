@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn::{ConnectionError, TransportErrorCode};
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
@@ -23,6 +24,13 @@ pub(crate) const ALERT_CERTIFICATE_EXPIRED: u8 = 45;
 
 /// TLS alert `unknown_ca` (RFC 8446 §6.2).
 pub(crate) const ALERT_UNKNOWN_CA: u8 = 48;
+
+/// Whether the peer hung up because, by its clock, this side's certificate has expired or is not valid yet.
+#[must_use]
+pub fn is_refused_as_expired(error: &ConnectionError) -> bool {
+    let expired = TransportErrorCode::crypto(ALERT_CERTIFICATE_EXPIRED);
+    matches!(error, ConnectionError::ConnectionClosed(close) if close.error_code == expired)
+}
 
 /// A configuration that could not be made: in practice, damaged certificates.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,7 @@
 //! A session: this worker with one memory of the run, through any number of connections.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
@@ -17,11 +18,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::connection::{Conversation, unix_s};
+use super::connection::{Conversation, Found, unix_s};
 use super::device_thread::DeviceThread;
 use super::join::Membership;
+use super::offers::Offers;
 use super::reports::Reports;
 use super::stop::StopSignal;
+use crate::checkpoint::CheckpointStore;
 use crate::network::Network;
 use crate::sync::{Links, Outcome, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
 use crate::train::gate::Gate;
@@ -49,6 +52,8 @@ pub(super) enum Ending {
     Again(String),
     /// The coordinator does not know this session any more; it has welcomed the worker as a new one.
     Replaced(Join, Box<Conversation>),
+    /// The certificate has expired. This machine is another worker from now on, with another certificate.
+    Renamed(Identity),
 }
 
 /// The threads of a session and the ends of their channels.
@@ -64,6 +69,7 @@ pub(super) struct Session {
     outcome: oneshot::Receiver<Result<Outcome>>,
     threads: Vec<JoinHandle<()>>,
     reports: Reports,
+    offers: RefCell<Offers>,
     /// The last generation and round that were reported, for `Join.held`.
     held: Option<(Generation, Round)>,
     leaving: Option<Instant>,
@@ -93,6 +99,9 @@ impl Session {
         let config = Arc::new(config);
         // Before the network starts, which only an end of the session stops.
         let checkpoint_dir = membership.checkpoint_dir(&config)?;
+        let (run, worker, keep) = (identity.run(), identity.worker(), config.checkpoint.keep);
+        let store = CheckpointStore::new(&checkpoint_dir, run, worker, keep);
+        let offers = RefCell::new(Offers::resume(store, join.checkpoints.clone()));
         let progress = Arc::new(Progress::default());
         let gate = Arc::new(Gate::new(u64::from(config.train.batch)));
         let (to_sync, inbox) = mpsc::channel(SYNC_QUEUE_EVENTS);
@@ -116,7 +125,6 @@ impl Session {
             progress: Arc::clone(&progress),
             runtime: tokio::runtime::Handle::current(),
         };
-        let (run, worker) = (identity.run(), identity.worker());
         let synchroniser =
             Synchroniser::new(worker, run, welcome.site, Arc::clone(&config), checkpoint_dir, links);
         let (sync_thread, outcome) = start_synchroniser(synchroniser)?;
@@ -142,6 +150,7 @@ impl Session {
             outcome,
             threads: vec![sync_thread, device_thread],
             reports: Reports::default(),
+            offers,
             held: None,
             leaving: None,
             dismissed: false,
@@ -199,12 +208,18 @@ impl Session {
     /// Finds the coordinator again; what there is to report meanwhile is kept.
     async fn reconnect(&mut self, stop: &mut StopSignal) -> Result<Reconnected> {
         self.join.held = self.held;
-        let Self { membership, identity, join, from_sync, outcome, reports, .. } = self;
-        let mut connecting = std::pin::pin!(membership.dialler.connect(identity, join));
-        let next = loop {
+        let Self { membership, identity, join, from_sync, outcome, reports, offers, .. } = self;
+        let message = || Join { checkpoints: offers.borrow().current(), ..join.clone() };
+        let mut connecting = std::pin::pin!(membership.dialler.connect(identity, message));
+        let found = loop {
             tokio::select! {
-                next = &mut connecting => break next?,
-                Some(report) = from_sync.recv() => reports.push(report),
+                found = &mut connecting => break found?,
+                Some(report) = from_sync.recv() => {
+                    if let ToCoordinator::Checkpoint(report) = &report {
+                        offers.borrow_mut().note(report);
+                    }
+                    reports.push(report);
+                }
                 outcome = &mut *outcome => {
                     let ending = ending_of(outcome.context("the synchroniser is gone")?)?;
                     return Ok(Reconnected::Ended(ending));
@@ -214,11 +229,14 @@ impl Session {
                 }
             }
         };
-        if next.welcome.resumed {
-            return Ok(Reconnected::Resumed(next));
+        match found {
+            Found::Welcomed(next) if next.welcome.resumed => Ok(Reconnected::Resumed(next)),
+            Found::Welcomed(next) => {
+                let fresh = Join { held: None, ..message() };
+                Ok(Reconnected::Ended(Ending::Replaced(fresh, Box::new(next))))
+            }
+            Found::Enrolled(new) => Ok(Reconnected::Ended(Ending::Renamed(new))),
         }
-        let fresh = Join { held: None, ..join.clone() };
-        Ok(Reconnected::Ended(Ending::Replaced(fresh, Box::new(next))))
     }
 
     /// Talks over one connection. None: it is lost.
@@ -290,8 +308,12 @@ impl Session {
     }
 
     fn pass_on(&mut self, sender: &ControlSender<ToCoordinator>, report: ToCoordinator) -> bool {
-        if let ToCoordinator::RoundApplied(applied) = &report {
-            self.held = self.held.max(Some((applied.generation, applied.round.next())));
+        match &report {
+            ToCoordinator::RoundApplied(applied) => {
+                self.held = self.held.max(Some((applied.generation, applied.round.next())));
+            }
+            ToCoordinator::Checkpoint(report) => self.offers.get_mut().note(report),
+            _ => {}
         }
         let behind_others = self.reports.next().is_some();
         self.reports.push(report);
@@ -324,7 +346,7 @@ impl Session {
         if unix_s() < self.identity.renew_at_unix_s() {
             return;
         }
-        let renewing = self.membership.dialler.renew(&self.identity, self.membership.slot.folder());
+        let renewing = self.membership.dialler.renew(&self.identity);
         let renewed = timeout(RENEWAL_MAX, renewing).await.context("no answer in time").flatten();
         let taken = renewed.and_then(|identity| {
             self.membership.listen_as(&identity)?;

@@ -65,6 +65,15 @@ impl CheckpointStore {
         Ok(folders.iter().filter_map(|folder| listing::inspect(folder, self.run, self.worker).ok()).collect())
     }
 
+    /// Whether there is a checkpoint of this state with a model, by its manifest alone: no file is read through.
+    #[must_use]
+    pub fn holds(&self, next_round: Round, state_hash: [u8; 32]) -> bool {
+        let manifest = listing::manifest(&self.folder.join(folder_name(next_round)), self.run);
+        let hash = blake3::Hash::from_bytes(state_hash).to_hex();
+        manifest
+            .is_ok_and(|manifest| manifest.state_hash == hash.as_str() && manifest.files.contains_key(MODEL))
+    }
+
     /// Reads the model of a checkpoint.
     ///
     /// # Errors
