@@ -1,6 +1,7 @@
 //! The data plane: frames to and from the other workers, results and state for those who ask.
 
 mod heal;
+mod partial;
 mod peer;
 mod request;
 mod serve;

@@ -122,7 +122,7 @@ async fn answer(network: &Network, pull: PullRequest) -> Result<()> {
                 }
             }
         }
-        Request::State => {
+        Request::State { held } => {
             let (answer, found) = oneshot::channel();
             network
                 .queue
@@ -130,7 +130,7 @@ async fn answer(network: &Network, pull: PullRequest) -> Result<()> {
                 .await
                 .context("the synchroniser is gone")?;
             match found.await {
-                Ok(state) => send_state(reply, network.worker, state).await,
+                Ok(state) => send_state(reply, network.worker, state, held).await,
                 Err(_) => {
                     reply.refuse();
                     Ok(())

@@ -5,9 +5,12 @@ use longhaul_common::id::Generation;
 use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::identity::{Authority, WorkerKey, data_server};
 use longhaul_proto::round::FrameKind as RoundFrameKind;
+use longhaul_proto::transport::bulk::PullRequest;
 
 use super::peer::queue_bytes;
+use super::request::{Held, Manifest, Request, STATE_FRAME_VALUES, manifest_of, send_state};
 use super::*;
+use crate::sync::HealedState;
 
 const MIB: usize = 1 << 20;
 
@@ -121,4 +124,82 @@ async fn what_waits_for_a_peer_that_takes_nothing_is_bounded_in_bytes() {
     let queued = worker.network.progress.heartbeat().wan_sent_bytes;
     assert_eq!(bound, 80 * MIB);
     assert_eq!(queued, 79 * (MIB + FRAME_HEADER_BYTES) as u64);
+}
+
+/// Values in each vector of the states below: three frames and a bit.
+const VALUES: usize = 3 * STATE_FRAME_VALUES + 1000;
+
+fn state(next_round: u64, seed: u32) -> HealedState {
+    let buffer = |part: u32| (0..VALUES as u32).map(|index| (index * 7 + part + seed) as f32).collect();
+    let buffers = (0..2).map(|part| Arc::new(buffer(part))).collect();
+    HealedState { next_round: Round(next_round), buffers, updates: 9 }
+}
+
+/// A donor; answers what it was asked. `frames`: it dies when it has sent so many.
+async fn donate(endpoint: Endpoint, number: u32, state: HealedState, frames: Option<usize>) -> Option<Held> {
+    let connection = endpoint.accept().await.unwrap().await.unwrap();
+    let (send, receive) = connection.accept_bi().await.unwrap();
+    let PullRequest { request, mut reply } =
+        PullRequest::read(send, receive, &ReceiveLimits::default()).await.unwrap();
+    let Request::State { held } = postcard::from_bytes(&request).unwrap() else { panic!("{request:?}") };
+    let Some(frames) = frames else {
+        send_state(reply, WorkerId(number), state, held).await.unwrap();
+        return held;
+    };
+    let meta = FrameMeta { kind: FrameKind::State, ..*frame(state.next_round.0).meta() };
+    let manifest = postcard::to_stdvec(&manifest_of(&state)).unwrap();
+    reply.send(&Frame::new(meta, manifest.into()).unwrap()).await.unwrap();
+    let all = state.buffers.iter().flat_map(|buffer| buffer.chunks(STATE_FRAME_VALUES));
+    for values in all.take(frames) {
+        let body: Bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        reply.send(&Frame::new(meta, body).unwrap()).await.unwrap();
+    }
+    // The peer has all that was sent before it learns that there is no more.
+    reply.finish().await.unwrap();
+    held
+}
+
+/// Heals from a first donor that dies after six frames, and a second one that has `second`. What the second one was told is held.
+async fn heal_from_two(first: HealedState, second: HealedState) -> (HealedState, Option<Held>) {
+    let authority = authority();
+    let worker = Worker::start(&authority, 1, ReceiveLimits::default());
+    let (_, dying) = endpoint(&authority, 2);
+    let (_, living) = endpoint(&authority, 3);
+    let donors = vec![member(2, dying.local_addr().unwrap()), member(3, living.local_addr().unwrap())];
+    let dying = tokio::spawn(donate(dying, 2, first, Some(6)));
+    let living = tokio::spawn(donate(living, 3, second, None));
+    let state = heal::fetch_state(&worker.network, donors, 2, VALUES).await.unwrap();
+    assert_eq!(dying.await.unwrap(), None);
+    (state, living.await.unwrap())
+}
+
+#[tokio::test]
+async fn a_donor_that_has_the_same_state_goes_on_where_the_one_before_it_failed() {
+    let (healed, held) = heal_from_two(state(5, 0), state(5, 0)).await;
+    assert_eq!(held, Some(Held { manifest: manifest_of(&state(5, 0)), frames: 6 }));
+    assert_eq!((healed.next_round, healed.updates), (Round(5), 9));
+    assert_eq!(healed.buffers, state(5, 0).buffers);
+}
+
+#[tokio::test]
+async fn a_donor_that_has_another_state_sends_all_of_it_and_nothing_is_mixed() {
+    // A later round; and the same round with other values, as after rounds that were done again.
+    for second in [state(6, 0), state(5, 1)] {
+        let (healed, _) = heal_from_two(state(5, 0), second.clone()).await;
+        assert_eq!(healed.next_round, second.next_round);
+        assert_eq!(healed.buffers, second.buffers);
+    }
+}
+
+#[test]
+fn a_state_that_is_not_the_announced_one_is_refused() {
+    let honest = manifest_of(&state(5, 0));
+    let mut partial = partial::Partial::new(Manifest { buffers: 1, ..honest });
+    for values in state(5, 1).buffers[0].chunks(STATE_FRAME_VALUES) {
+        let body: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert!(partial.take(&body[4..]).is_err(), "too short");
+        partial.take(&body).unwrap();
+    }
+    assert!(partial.is_whole());
+    assert!(partial.finish().is_err());
 }
