@@ -82,24 +82,21 @@ async fn a_frame_occupies_the_receivers_memory_until_the_synchroniser_has_dealt_
         connection.send(&frame(round)).await.unwrap();
     }
     let first = receiver.queue.recv().await.unwrap();
-    assert!(matches!(&first, SyncEvent::Frame { frame, .. } if frame.header.round == Round(0)), "{first:?}");
+    assert!(matches!(&first, SyncEvent::Frame { frame, .. } if frame.header.round == Round(0)));
     // What the peer asks for meanwhile is heard: only the second frame is not.
     for _ in 0..20 {
         let asking = sender.network.fetch_result(WorkerId(2), Round(0), FragmentId(0));
         let answering = async {
             match receiver.queue.recv().await.unwrap() {
                 SyncEvent::ServeResult { reply, .. } => reply.send(None).unwrap(),
-                other => panic!("there is no memory for {other:?}"),
+                _ => panic!("the second frame was taken, for which there is no memory"),
             }
         };
         assert!(tokio::join!(asking, answering).0.is_err());
     }
     drop(first);
     let second = receiver.queue.recv().await.unwrap();
-    assert!(
-        matches!(&second, SyncEvent::Frame { frame, .. } if frame.header.round == Round(1)),
-        "{second:?}"
-    );
+    assert!(matches!(&second, SyncEvent::Frame { frame, .. } if frame.header.round == Round(1)));
 }
 
 #[tokio::test]
