@@ -239,7 +239,7 @@ impl Run {
         let Some(grace_until) = self.grace_until else { return true };
         let awaited: Vec<WorkerId> =
             self.peers.iter().filter(|(_, peer)| peer.is_awaited()).map(|(&worker, _)| worker).collect();
-        if !awaited.is_empty() && self.now < grace_until {
+        if !awaited.is_empty() && (self.now < grace_until || self.only_awaited_hold_the_state()) {
             return false;
         }
         self.grace_until = None;
@@ -248,6 +248,18 @@ impl Run {
             self.remove(worker, Severity::Warning, "did not come back in time");
         }
         true
+    }
+
+    /// Whether to give awaited members up would be to begin again with nothing: nobody who is here holds the run's state. They may be
+    /// training still, cut off from the coordinator alone, so they are waited for until one of them is here, or others are enough for
+    /// a run. One that was restarted is not awaited: it has lost its memory.
+    fn only_awaited_hold_the_state(&self) -> bool {
+        let here = self.peers.values().filter(|peer| peer.connection.is_some()).count();
+        let none_of_them_is_here = self.present_members().is_empty();
+        none_of_them_is_here
+            && here < self.config.run.workers as usize
+            && !self.state.drain
+            && self.nobody_holds_a_state()
     }
 
     /// Nobody of the generation is here. They may still train, and come back; if they cannot, the run's state is lost
@@ -303,6 +315,7 @@ impl Run {
             }
             self.count_rounds();
             self.lose_late(until);
+            self.tell_shortfall(until);
         }
         self.summaries.evaluated(self.peers.values().filter_map(|peer| peer.validation_loss));
         self.state.last_snapshot = Some(self.last_snapshot());
@@ -328,6 +341,19 @@ impl Run {
         for worker in absent {
             let lost = self.state.late.departed(worker, until, through);
             self.lose(lost);
+        }
+    }
+
+    /// A run has so many steps. A share that a member skipped, or took along, is given out again in the place of other samples, so it
+    /// ends with as many less.
+    fn tell_shortfall(&mut self, until: Round) {
+        let room = self.schedule.steps_of(until).start * u64::from(self.config.train.batch);
+        let short = room.saturating_sub(self.state.ledger.counted().len());
+        if short > 0 {
+            let text = format!(
+                "{short} of {room} samples were not trained on: rounds went on without members that were behind or gone"
+            );
+            self.notice(Severity::Info, None, text);
         }
     }
 

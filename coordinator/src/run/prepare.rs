@@ -70,6 +70,11 @@ impl Run {
         held.then(|| self.last_join + Duration::from_millis(self.config.faults.reconnect_grace_ms))
     }
 
+    /// Whether a start would be one from the beginning.
+    pub(super) fn nobody_holds_a_state(&self) -> bool {
+        self.choose_source() == Source::Fresh
+    }
+
     /// The newest state that anybody has. Of equally new ones that differ, the one that more workers have.
     fn choose_source(&self) -> Source {
         let mut count: BTreeMap<(Round, bool, Hash), usize> = BTreeMap::new();

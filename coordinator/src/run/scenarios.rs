@@ -1,5 +1,7 @@
 //! Single situations of a run, told event by event.
 
+mod absence;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -400,6 +402,38 @@ fn a_coordinator_that_is_started_again_counts_nothing_twice() {
     story.resume(1, Generation(1));
     story.say(1, heartbeat(150));
     assert_eq!(story.run.status(0).tokens, 150);
+}
+
+#[test]
+fn a_run_in_which_a_round_was_skipped_says_by_how_many_samples_it_is_short() {
+    let mut story = Story::training();
+    story.applied(1, 0, 9);
+    story.say(
+        2,
+        ToCoordinator::RoundApplied(RoundReport {
+            generation: Generation(1),
+            round: Round(0),
+            loss: None,
+            samples: 0,
+            sites: Vec::new(),
+            residual_ratio: None,
+            state_hash: [9; 32],
+            skipped: vec![Round(0)],
+            validation_loss: None,
+        }),
+    );
+    story.handle(Event::Drain);
+    for worker in [1, 2] {
+        story.settled(worker, 2, 1, 0);
+    }
+    for worker in [1, 2] {
+        story.say(worker, ToCoordinator::Finished { next_round: Round(1), validation_loss: None });
+    }
+    let status = story.run.status(0);
+    // A round has two steps of four samples, half of them the second worker's.
+    assert_eq!((status.step, status.samples_counted), (2, 4));
+    let says = |text: &str| status.events.iter().any(|event| event.text.contains(text));
+    assert!(says("4 of 8 samples were not trained on"), "{:#?}", status.events);
 }
 
 #[test]

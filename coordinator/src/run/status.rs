@@ -38,7 +38,9 @@ pub struct Status {
     pub loss: Option<f32>,
     /// The newest validation loss, nats a token: at the end, the mean over the members.
     pub validation_loss: Option<f32>,
-    /// Tokens trained on, over all workers and the whole run.
+    /// Tokens trained on, over all workers and the whole run. Less than steps × batch × sequence length by what members skipped
+    /// (a run has so many steps, and what is given out again takes the place of other samples), and more by what was trained on
+    /// and did not count.
     pub tokens: u64,
     /// Tokens per second over all workers, over the last interval.
     pub tokens_per_s: Option<f64>,

@@ -15,19 +15,19 @@ mod request;
 mod tls;
 mod token;
 mod token_record;
+mod verifier;
 
 pub use authority::{Authority, AuthorityError, CLOCK_SKEW_S, WORKER_CERTIFICATE_S};
 pub use credentials::{Identity, IdentityError};
 pub use fingerprint::Fingerprint;
 pub use name::{COORDINATOR_OF_ANY_RUN, NameError, PeerName};
 pub use peer::{PeerError, peer_name, peer_worker};
-pub use pin::PinnedAuthority;
 pub use proof::{Exporter, ExporterError, Proof, Secret};
 pub use request::{REQUEST_BYTES_MAX, WorkerKey};
 pub(crate) use tls::{ALERT_CERTIFICATE_EXPIRED, ALERT_UNKNOWN_CA};
 pub use tls::{
-    TlsError, control_client, coordinator_server, data_client, data_server, enrol_client, probe_client,
-    renew_client,
+    TlsError, control_client, coordinator_server, data_client, data_server, enrol_client,
+    is_refused_as_expired, probe_client, renew_client,
 };
 pub use token::{Token, TokenError, TokenId};
 pub use token_record::{TokenRecord, TokenRefusal};

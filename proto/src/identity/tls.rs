@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn::{ConnectionError, TransportErrorCode};
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
@@ -14,15 +15,22 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::any_authority::AnyAuthority;
-use super::{
-    ALPN_CONTROL, ALPN_DATA, ALPN_ENROL, Authority, AuthorityError, Fingerprint, Identity, PinnedAuthority,
-};
+use super::pin::PinnedAuthority;
+use super::verifier::Verifier;
+use super::{ALPN_CONTROL, ALPN_DATA, ALPN_ENROL, Authority, AuthorityError, Fingerprint, Identity};
 
 /// TLS alert `certificate_expired`, which rustls also raises for a certificate that is not valid yet (RFC 8446 §6.2).
 pub(crate) const ALERT_CERTIFICATE_EXPIRED: u8 = 45;
 
 /// TLS alert `unknown_ca` (RFC 8446 §6.2).
 pub(crate) const ALERT_UNKNOWN_CA: u8 = 48;
+
+/// Whether the peer hung up because, by its clock, this side's certificate has expired or is not valid yet.
+#[must_use]
+pub fn is_refused_as_expired(error: &ConnectionError) -> bool {
+    let expired = TransportErrorCode::crypto(ALERT_CERTIFICATE_EXPIRED);
+    matches!(error, ConnectionError::ConnectionClosed(close) if close.error_code == expired)
+}
 
 /// A configuration that could not be made: in practice, damaged certificates.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +54,7 @@ pub enum TlsError {
 /// # Errors
 /// [`TlsError`]
 pub fn enrol_client(authority: Fingerprint) -> Result<Arc<QuicClientConfig>, TlsError> {
-    client(Arc::new(PinnedAuthority::new(authority, provider())), ALPN_ENROL, None)
+    client(Arc::new(Verifier::new(PinnedAuthority(authority), provider())), ALPN_ENROL, None)
 }
 
 /// For a machine that only asks whether and how a coordinator can be reached: as [`enrol_client`], or, without a
@@ -57,7 +65,7 @@ pub fn enrol_client(authority: Fingerprint) -> Result<Arc<QuicClientConfig>, Tls
 pub fn probe_client(authority: Option<Fingerprint>) -> Result<Arc<QuicClientConfig>, TlsError> {
     match authority {
         Some(authority) => enrol_client(authority),
-        None => client(Arc::new(AnyAuthority::new(provider())), ALPN_ENROL, None),
+        None => client(Arc::new(Verifier::new(AnyAuthority, provider())), ALPN_ENROL, None),
     }
 }
 

@@ -7,7 +7,7 @@ pub struct Dropped {
     pub stale: u64,
     /// Of the present generation after it was told to settle.
     pub settling: u64,
-    /// Of a newer generation, more than are kept for it ([`super::EARLY_FRAMES_PER_FRAGMENT_MAX`]).
+    /// Of a newer generation, more than are kept for it ([`super::EARLY_FRAMES_PER_FRAGMENT_MAX`], [`super::EARLY_MODELS_MAX`]).
     pub early_overflow: u64,
     /// From no member, or not the sender's to send, or malformed.
     pub unexpected: u64,

@@ -20,7 +20,7 @@ mod upload;
 pub use command::{Command, Contribution, Local, Violation};
 pub use deadline::{DeadlineConfig, SPREADS_KEPT, SPREADS_NEEDED};
 pub use dropped::Dropped;
-pub use early::EARLY_FRAMES_PER_FRAGMENT_MAX;
+pub use early::{EARLY_BYTES_MIN, EARLY_FRAMES_PER_FRAGMENT_MAX, EARLY_MODELS_MAX};
 pub use event::Event;
 pub use frame::{Frame, FrameHeader, FrameKind};
 pub use member::{Config, Member, Reduction};

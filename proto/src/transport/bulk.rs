@@ -15,6 +15,6 @@ pub use limits::{
     FRAME_DEADLINE, PULL_REQUEST_BYTES_MAX, ReceiveLimits, STALL_DEADLINE,
 };
 pub use pull::{PullReply, PullRequest, PullResponse, pull};
-pub use receiver::{BulkReceiver, ReceivedFrame};
+pub use receiver::{BulkReceiver, FrameMemory, ReceivedFrame};
 pub use sender::{BulkSender, SendError};
 pub use stream::ReceiveError;

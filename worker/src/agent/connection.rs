@@ -1,15 +1,15 @@
 //! Finding the coordinator, for as long as it takes.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use longhaul_common::explained::Explained;
 use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{self, ControlReceiver, ControlSender};
-use longhaul_proto::identity::{self, Identity, PeerName, Token};
-use quinn::Endpoint;
+use longhaul_proto::identity::{self, Identity, PeerName, Token, is_refused_as_expired};
+use quinn::{Connection, Endpoint};
 use tokio::time::Instant;
 
 use super::reminder::Reminder;
@@ -31,7 +31,16 @@ pub struct Conversation {
     pub welcome: Welcome,
 }
 
+/// What came of looking for the coordinator.
+pub enum Found {
+    /// It has welcomed this worker.
+    Welcomed(Conversation),
+    /// The certificate has expired. This is a new one, of a new worker.
+    Enrolled(Identity),
+}
+
 /// Why an attempt failed.
+#[derive(Debug)]
 enum Attempt {
     /// Trying again may help.
     Later(anyhow::Error),
@@ -55,6 +64,8 @@ pub struct Dialler {
     pub coordinator: String,
     /// The join token.
     pub token: Token,
+    /// Where the identity is kept.
+    pub folder: PathBuf,
     /// The site's name.
     pub site: String,
 }
@@ -64,34 +75,31 @@ impl Dialler {
     ///
     /// # Errors
     /// The coordinator refuses the token, or the folder cannot be written.
-    pub async fn identity(&self, folder: &Path) -> Result<Identity> {
-        if let Some(identity) = Identity::load(folder).context("read this worker's identity")?
-            && identity.expires_at_unix_s() > unix_s()
-        {
-            return Ok(identity);
+    pub async fn identity(&self) -> Result<Identity> {
+        match Identity::load(&self.folder).context("read this worker's identity")? {
+            Some(identity) if identity.expires_at_unix_s() > unix_s() => Ok(identity),
+            _ => self.insist(|| self.enrol()).await,
         }
-        let identity = self.insist(|| self.enrol()).await?;
-        identity.save(folder).context("keep this worker's identity")?;
-        Ok(identity)
     }
 
     /// Renews an identity whose time has come; answers the new one.
     ///
     /// # Errors
     /// The coordinator is away, or refuses.
-    pub async fn renew(&self, identity: &Identity, folder: &Path) -> Result<Identity> {
+    pub async fn renew(&self, identity: &Identity) -> Result<Identity> {
         let address = self.lookup().await?;
         let renewed = control::renew(&self.endpoint, address, identity, &self.site).await?;
-        renewed.save(folder).context("keep this worker's identity")?;
+        renewed.save(&self.folder).context("keep this worker's identity")?;
         Ok(renewed)
     }
 
-    /// Connects and joins, with growing pauses between attempts, until the coordinator welcomes or refuses.
+    /// Connects and joins with what `join` says at the time, with growing pauses between attempts, until the coordinator welcomes or
+    /// refuses. When the certificate has expired, which happens while the coordinator is away for long, enrols with the token again.
     ///
     /// # Errors
     /// The coordinator refuses, and says why.
-    pub async fn connect(&self, identity: &Identity, join: &Join) -> Result<Conversation> {
-        self.insist(|| self.attempt(identity, join)).await
+    pub async fn connect(&self, identity: &Identity, join: impl Fn() -> Join) -> Result<Found> {
+        self.insist(|| self.attempt(identity, &join)).await
     }
 
     async fn insist<T>(&self, attempt: impl AsyncFn() -> Result<T, Attempt>) -> Result<T> {
@@ -120,47 +128,74 @@ impl Dialler {
         }
     }
 
+    /// A new identity for the token, in the folder.
     async fn enrol(&self) -> Result<Identity, Attempt> {
         let address = self.lookup().await?;
-        control::enrol(&self.endpoint, address, &self.token, &self.site).await.map_err(|error| {
+        let enrolled = control::enrol(&self.endpoint, address, &self.token, &self.site).await;
+        let identity = enrolled.map_err(|error| {
             let hopeless = error.is_final();
             let error = anyhow::Error::from(error).context("enrol with the join token");
             if hopeless { Attempt::Never(error) } else { Attempt::Later(error) }
-        })
+        })?;
+        if identity.expires_at_unix_s() <= unix_s() {
+            let reason = "the coordinator issues certificates that have expired by this machine's clock: set the clocks right";
+            return Err(Attempt::Never(anyhow::anyhow!(reason)));
+        }
+        identity.save(&self.folder).context("keep this worker's identity").map_err(Attempt::Never)?;
+        Ok(identity)
     }
 
-    async fn attempt(&self, identity: &Identity, join: &Join) -> Result<Conversation, Attempt> {
+    /// Enrols in place of an identity that has expired.
+    async fn enrol_anew(&self) -> Result<Found, Attempt> {
+        match self.enrol().await {
+            Ok(identity) => Ok(Found::Enrolled(identity)),
+            Err(Attempt::Never(error)) => Err(Attempt::Never(error.context(
+                "this worker's certificate has expired, and its join token does not get it another; \
+                 `coordinator token create` makes a new token",
+            ))),
+            Err(later) => Err(later),
+        }
+    }
+
+    async fn attempt(&self, identity: &Identity, join: &impl Fn() -> Join) -> Result<Found, Attempt> {
+        if identity.expires_at_unix_s() <= unix_s() {
+            return self.enrol_anew().await;
+        }
+        match self.join(identity, join).await? {
+            Some(conversation) => Ok(Found::Welcomed(conversation)),
+            // A clock that is off by less than that changes nothing.
+            None if unix_s() >= identity.renew_at_unix_s() => self.enrol_anew().await,
+            None => Err(Attempt::Later(anyhow::anyhow!(
+                "the coordinator takes this worker's certificate for expired, or not valid yet, before half its life is over: \
+                 are the clocks of both machines right?"
+            ))),
+        }
+    }
+
+    /// Connects and joins. None: the coordinator takes the certificate for expired.
+    async fn join(
+        &self,
+        identity: &Identity,
+        join: &impl Fn() -> Join,
+    ) -> Result<Option<Conversation>, Attempt> {
         let address = self.lookup().await?;
         let tls = identity::control_client(identity)
             .context("use this worker's identity")
             .map_err(Attempt::Never)?;
         let name = PeerName::Coordinator.in_run(identity.run());
-        let connection = self
+        let connecting = self
             .endpoint
             .connect_with(longhaul_proto::transport::client_config(tls), address, &name)
             .context("dial the coordinator")
-            .map_err(Attempt::Never)?
-            .await
-            .context("connect to the coordinator")
-            .map_err(Attempt::Later)?;
-        let (sender, mut receiver) = match control::open::<ToCoordinator, ToWorker>(&connection).await {
-            Ok(channel) => channel,
-            Err(error) if error.is_other_version() => return Err(Attempt::Never(error.into())),
-            Err(error) => return Err(Attempt::Later(error.into())),
+            .map_err(Attempt::Never)?;
+        let connection = match connecting.await {
+            Err(error) if is_refused_as_expired(&error) => return Ok(None),
+            connected => connected.context("connect to the coordinator").map_err(Attempt::Later)?,
         };
-        let later = |error: anyhow::Error| Attempt::Later(error);
-        sender.send(&ToCoordinator::Join(join.clone())).context("join").map_err(later)?;
-        match receiver.receive().await.context("be welcomed").map_err(later)? {
-            Some(ToWorker::Welcome(welcome)) => Ok(Conversation { sender, receiver, welcome }),
-            Some(ToWorker::Refused { reason }) => {
-                Err(Attempt::Never(anyhow::anyhow!("the coordinator refuses this worker: {reason}")))
-            }
-            Some(ToWorker::Dismiss { reason }) => {
-                Err(Attempt::Never(anyhow::anyhow!("the run does not need this worker: {reason}")))
-            }
-            Some(_) | None => {
-                Err(Attempt::Later(anyhow::anyhow!("the coordinator closed the conversation at once")))
-            }
+        match greet(&connection, join()).await {
+            // In TLS 1.3 a client is done before the server has seen its certificate.
+            Err(Attempt::Later(error)) if error.chain().any(says_expired) => Ok(None),
+            greeted => greeted.map(Some),
         }
     }
 
@@ -188,8 +223,38 @@ impl Dialler {
     }
 }
 
+/// Says the first message over a new connection, and hears the answer.
+async fn greet(connection: &Connection, join: Join) -> Result<Conversation, Attempt> {
+    let (sender, mut receiver) = match control::open::<ToCoordinator, ToWorker>(connection).await {
+        Ok(channel) => channel,
+        Err(error) if error.is_other_version() => return Err(Attempt::Never(error.into())),
+        Err(error) => return Err(Attempt::Later(error.into())),
+    };
+    let later = |error: anyhow::Error| Attempt::Later(error);
+    sender.send(&ToCoordinator::Join(join)).context("join").map_err(later)?;
+    match receiver.receive().await.context("be welcomed").map_err(later)? {
+        Some(ToWorker::Welcome(welcome)) => Ok(Conversation { sender, receiver, welcome }),
+        Some(ToWorker::Refused { reason }) => {
+            Err(Attempt::Never(anyhow::anyhow!("the coordinator refuses this worker: {reason}")))
+        }
+        Some(ToWorker::Dismiss { reason }) => {
+            Err(Attempt::Never(anyhow::anyhow!("the run does not need this worker: {reason}")))
+        }
+        Some(_) | None => {
+            Err(Attempt::Later(anyhow::anyhow!("the coordinator closed the conversation at once")))
+        }
+    }
+}
+
+fn says_expired(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref().is_some_and(is_refused_as_expired)
+}
+
 /// Seconds since 1970, for certificates.
 #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
 pub fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
+
+#[cfg(test)]
+mod tests;

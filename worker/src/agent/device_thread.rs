@@ -1,8 +1,10 @@
 //! The thread that computes, as a session starts it.
 
+use std::io;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::thread::JoinHandle;
 
 use anyhow::Result;
 use longhaul_common::config::RunConfig;
@@ -32,8 +34,16 @@ pub(super) struct DeviceThread {
 }
 
 impl DeviceThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn start(self) -> io::Result<JoinHandle<()>> {
+        std::thread::Builder::new().name("device".into()).spawn(move || self.run())
+    }
+
     /// Builds model and data, and trains until the session ends.
-    pub fn run(self) {
+    fn run(self) {
         let queue = self.queue.clone();
         let outbox = {
             let queue = queue.clone();

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use longhaul_common::config::RunConfig;
-use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, CheckpointOffer, Join};
+use longhaul_proto::control::message::{CheckpointOffer, Join};
 use longhaul_proto::identity::{self, Identity, Token};
 use longhaul_proto::transport;
 
-use super::connection::{Conversation, Dialler};
+use super::connection::{Dialler, Found};
 use super::identity_slot::IdentitySlot;
+use super::offers::Offers;
 use super::session::{Ending, Session};
 use super::stop::StopSignal;
-use crate::checkpoint::{CheckpointStore, Listed};
+use crate::checkpoint::CheckpointStore;
 use crate::cli::JoinArgs;
 use crate::engine::choose_device;
 
@@ -41,11 +42,17 @@ pub async fn join(args: JoinArgs) -> Result<()> {
         );
     }
     let endpoint = transport::endpoint(socket, None).context("start the QUIC endpoint")?;
-    let dialler = Dialler { endpoint, coordinator: args.coordinator.clone(), token, site: args.site.clone() };
+    let dialler = Dialler {
+        endpoint,
+        coordinator: args.coordinator.clone(),
+        token,
+        folder: slot.folder().to_owned(),
+        site: args.site.clone(),
+    };
 
     tracing::info!(coordinator = dialler.coordinator, "looking for the coordinator");
     let identity = tokio::select! {
-        identity = dialler.identity(slot.folder()) => identity?,
+        identity = dialler.identity() => identity?,
         () = stop.asked() => return Ok(()),
     };
     tracing::info!(worker = %identity.worker(), run = %identity.run(), "this machine is part of the run");
@@ -72,15 +79,26 @@ impl Membership {
         let mut conversation = None;
         loop {
             self.listen_as(&identity)?;
-            let welcomed = match conversation.take() {
+            let (join, welcomed) = match conversation.take() {
                 Some(conversation) => conversation,
-                None => tokio::select! {
-                    welcomed = self.connect(&identity) => welcomed?,
-                    () = stop.asked() => return Ok(()),
-                },
+                None => {
+                    let join = self.join_message(&identity)?;
+                    let found = tokio::select! {
+                        found = self.dialler.connect(&identity, || join.clone()) => found?,
+                        () = stop.asked() => return Ok(()),
+                    };
+                    match found {
+                        Found::Welcomed(conversation) => (join, conversation),
+                        Found::Enrolled(new) => {
+                            tracing::warn!(worker = %new.worker(), "the certificate had expired: this machine is another worker now");
+                            identity = new;
+                            continue;
+                        }
+                    }
+                }
             };
-            let session = Session::start(Arc::clone(self), identity, &welcomed.1.welcome, welcomed.0)?;
-            let (ending, used) = session.converse(welcomed.1, stop).await?;
+            let session = Session::start(Arc::clone(self), identity, &welcomed.welcome, join)?;
+            let (ending, used) = session.converse(welcomed, stop).await?;
             identity = used;
             match ending {
                 Ending::Over(reason) => {
@@ -89,6 +107,10 @@ impl Membership {
                 }
                 Ending::Again(reason) => tracing::warn!(reason, "joining again"),
                 Ending::Replaced(join, next) => conversation = Some((join, *next)),
+                Ending::Renamed(new) => {
+                    tracing::warn!(worker = %new.worker(), "the certificate has expired: joining anew, as another worker");
+                    identity = new;
+                }
             }
         }
     }
@@ -100,14 +122,8 @@ impl Membership {
         Ok(())
     }
 
-    async fn connect(&self, identity: &Identity) -> Result<(Join, Conversation)> {
-        let join = self.join_message(identity)?;
-        let conversation = self.dialler.connect(identity, &join).await?;
-        Ok((join, conversation))
-    }
-
     /// A first message of a new session.
-    pub(super) fn join_message(&self, identity: &Identity) -> Result<Join> {
+    fn join_message(&self, identity: &Identity) -> Result<Join> {
         let port = self.dialler.endpoint.local_addr().context("ask for the endpoint's port")?.port();
         let lan_address = SocketAddr::new(self.args.listen.ip(), port);
         Ok(Join {
@@ -134,24 +150,7 @@ impl Membership {
         };
         // `keep` only matters to a writer.
         let store = CheckpointStore::new(folder.as_ref(), identity.run(), identity.worker(), 1);
-        let examined = store.examine().unwrap_or_else(|error| {
-            tracing::warn!(%error, "checkpoints cannot be looked through");
-            Vec::new()
-        });
-        let listed = examined.into_iter().filter_map(|examined| {
-            examined
-                .inspect_err(
-                    |error| tracing::warn!(%error, "a checkpoint is of no use; older ones are offered"),
-                )
-                .ok()
-        });
-        let offer = |listed: Listed| CheckpointOffer {
-            next_round: listed.next_round,
-            state_hash: listed.state_hash,
-            private: listed.private,
-        };
-        let whole = listed.filter(|listed| listed.model);
-        whole.map(offer).take(CHECKPOINT_OFFERS_MAX).collect()
+        Offers::verified(store).current()
     }
 
     /// Where checkpoints of this run go on this machine.

@@ -1,5 +1,7 @@
 //! A session: this worker with one memory of the run, through any number of connections.
 
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
@@ -12,15 +14,18 @@ use longhaul_common::id::{Generation, Round};
 use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
 use longhaul_proto::identity::Identity;
+use longhaul_proto::transport::bulk::ReceiveLimits;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::connection::{Conversation, unix_s};
+use super::connection::{Conversation, Found, unix_s};
 use super::device_thread::DeviceThread;
 use super::join::Membership;
+use super::offers::Offers;
 use super::reports::Reports;
 use super::stop::StopSignal;
+use crate::checkpoint::CheckpointStore;
 use crate::network::Network;
 use crate::sync::{Links, Outcome, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
 use crate::train::gate::Gate;
@@ -48,6 +53,8 @@ pub(super) enum Ending {
     Again(String),
     /// The coordinator does not know this session any more; it has welcomed the worker as a new one.
     Replaced(Join, Box<Conversation>),
+    /// The certificate has expired. This machine is another worker from now on, with another certificate.
+    Renamed(Identity),
 }
 
 /// The threads of a session and the ends of their channels.
@@ -63,6 +70,7 @@ pub(super) struct Session {
     outcome: oneshot::Receiver<Result<Outcome>>,
     threads: Vec<JoinHandle<()>>,
     reports: Reports,
+    offers: RefCell<Offers>,
     /// The last generation and round that were reported, for `Join.held`.
     held: Option<(Generation, Round)>,
     leaving: Option<Instant>,
@@ -92,6 +100,9 @@ impl Session {
         let config = Arc::new(config);
         // Before the network starts, which only an end of the session stops.
         let checkpoint_dir = membership.checkpoint_dir(&config)?;
+        let (run, worker, keep) = (identity.run(), identity.worker(), config.checkpoint.keep);
+        let store = CheckpointStore::new(&checkpoint_dir, run, worker, keep);
+        let offers = RefCell::new(Offers::resume(store, join.checkpoints.clone()));
         let progress = Arc::new(Progress::default());
         let gate = Arc::new(Gate::new(u64::from(config.train.batch)));
         let (to_sync, inbox) = mpsc::channel(SYNC_QUEUE_EVENTS);
@@ -103,6 +114,7 @@ impl Session {
             welcome.site,
             to_sync.clone(),
             Arc::clone(&progress),
+            ReceiveLimits::default(),
         )?;
         let links = Links {
             inbox,
@@ -114,29 +126,19 @@ impl Session {
             progress: Arc::clone(&progress),
             runtime: tokio::runtime::Handle::current(),
         };
-        let synchroniser = Synchroniser::new(
-            identity.worker(),
-            identity.run(),
-            welcome.site,
-            Arc::clone(&config),
-            checkpoint_dir,
-            links,
-        );
-        let (said, outcome) = oneshot::channel();
-        let sync_thread = std::thread::Builder::new().name("synchroniser".into()).spawn(move || {
-            // Nobody listens when the process is on its way out.
-            let _ = said.send(synchroniser.run());
-        })?;
+        let synchroniser =
+            Synchroniser::new(worker, run, welcome.site, Arc::clone(&config), checkpoint_dir, links);
+        let (sync_thread, outcome) = start_synchroniser(synchroniser)?;
         let device = DeviceThread {
             membership: Arc::clone(&membership),
-            worker: identity.worker(),
+            worker,
             config,
             gate: Arc::clone(&gate),
             progress: Arc::clone(&progress),
             inbox: device_inbox,
             queue: to_sync.clone(),
         };
-        let device_thread = std::thread::Builder::new().name("device".into()).spawn(move || device.run())?;
+        let device_thread = device.start()?;
         Ok(Self {
             membership,
             identity,
@@ -149,6 +151,7 @@ impl Session {
             outcome,
             threads: vec![sync_thread, device_thread],
             reports: Reports::default(),
+            offers,
             held: None,
             leaving: None,
             dismissed: false,
@@ -206,12 +209,18 @@ impl Session {
     /// Finds the coordinator again; what there is to report meanwhile is kept.
     async fn reconnect(&mut self, stop: &mut StopSignal) -> Result<Reconnected> {
         self.join.held = self.held;
-        let Self { membership, identity, join, from_sync, outcome, reports, .. } = self;
-        let mut connecting = std::pin::pin!(membership.dialler.connect(identity, join));
-        let next = loop {
+        let Self { membership, identity, join, from_sync, outcome, reports, offers, .. } = self;
+        let message = || Join { checkpoints: offers.borrow().current(), ..join.clone() };
+        let mut connecting = std::pin::pin!(membership.dialler.connect(identity, message));
+        let found = loop {
             tokio::select! {
-                next = &mut connecting => break next?,
-                Some(report) = from_sync.recv() => reports.push(report),
+                found = &mut connecting => break found?,
+                Some(report) = from_sync.recv() => {
+                    if let ToCoordinator::Checkpoint(report) = &report {
+                        offers.borrow_mut().note(report);
+                    }
+                    reports.push(report);
+                }
                 outcome = &mut *outcome => {
                     let ending = ending_of(outcome.context("the synchroniser is gone")?)?;
                     return Ok(Reconnected::Ended(ending));
@@ -221,11 +230,14 @@ impl Session {
                 }
             }
         };
-        if next.welcome.resumed {
-            return Ok(Reconnected::Resumed(next));
+        match found {
+            Found::Welcomed(next) if next.welcome.resumed => Ok(Reconnected::Resumed(next)),
+            Found::Welcomed(next) => {
+                let fresh = Join { held: None, ..message() };
+                Ok(Reconnected::Ended(Ending::Replaced(fresh, Box::new(next))))
+            }
+            Found::Enrolled(new) => Ok(Reconnected::Ended(Ending::Renamed(new))),
         }
-        let fresh = Join { held: None, ..join.clone() };
-        Ok(Reconnected::Ended(Ending::Replaced(fresh, Box::new(next))))
     }
 
     /// Talks over one connection. None: it is lost.
@@ -297,8 +309,12 @@ impl Session {
     }
 
     fn pass_on(&mut self, sender: &ControlSender<ToCoordinator>, report: ToCoordinator) -> bool {
-        if let ToCoordinator::RoundApplied(applied) = &report {
-            self.held = self.held.max(Some((applied.generation, applied.round.next())));
+        match &report {
+            ToCoordinator::RoundApplied(applied) => {
+                self.held = self.held.max(Some((applied.generation, applied.round.next())));
+            }
+            ToCoordinator::Checkpoint(report) => self.offers.get_mut().note(report),
+            _ => {}
         }
         let behind_others = self.reports.next().is_some();
         self.reports.push(report);
@@ -309,7 +325,7 @@ impl Session {
     fn say_backlog(&mut self, sender: &ControlSender<ToCoordinator>, at_most: usize) -> bool {
         for _ in 0..at_most {
             let Some(report) = self.reports.next() else { break };
-            if sender.send(report).is_err() {
+            if sender.send(&as_of_now(report, &self.progress)).is_err() {
                 return false;
             }
             self.reports.said();
@@ -331,7 +347,7 @@ impl Session {
         if unix_s() < self.identity.renew_at_unix_s() {
             return;
         }
-        let renewing = self.membership.dialler.renew(&self.identity, self.membership.slot.folder());
+        let renewing = self.membership.dialler.renew(&self.identity);
         let renewed = timeout(RENEWAL_MAX, renewing).await.context("no answer in time").flatten();
         let taken = renewed.and_then(|identity| {
             self.membership.listen_as(&identity)?;
@@ -371,12 +387,31 @@ impl Session {
     }
 }
 
+type SyncThread = (JoinHandle<()>, oneshot::Receiver<Result<Outcome>>);
+
+fn start_synchroniser(synchroniser: Synchroniser) -> std::io::Result<SyncThread> {
+    let (said, outcome) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("synchroniser".into()).spawn(move || {
+        // Nobody listens when the process is on its way out.
+        let _ = said.send(synchroniser.run());
+    })?;
+    Ok((thread, outcome))
+}
+
 /// What came of looking for the coordinator again.
 enum Reconnected {
     /// It counts on this session.
     Resumed(Conversation),
     /// The session is over.
     Ended(Ending),
+}
+
+/// A report as it is to be said: counts that waited are older than those said meanwhile, and would look like ones begun anew.
+fn as_of_now<'a>(report: &'a ToCoordinator, progress: &Progress) -> Cow<'a, ToCoordinator> {
+    match report {
+        ToCoordinator::Heartbeat(_) => Cow::Owned(ToCoordinator::Heartbeat(progress.heartbeat())),
+        report => Cow::Borrowed(report),
+    }
 }
 
 /// A clock that does not hurry after a delay.
@@ -391,4 +426,21 @@ fn ending_of(outcome: Result<Outcome>) -> Result<Ending> {
         Outcome::Dismissed(reason) => Ending::Over(reason),
         Outcome::Rejoin(reason) => Ending::Again(reason),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_counts_are_not_older_than_those_that_were_said_while_they_waited() {
+        let progress = Progress::default();
+        let waits = ToCoordinator::Heartbeat(progress.heartbeat());
+        progress.sent(100, true);
+        let said_meanwhile = ToCoordinator::Heartbeat(progress.heartbeat());
+        assert_ne!(waits, said_meanwhile);
+        assert_eq!(*as_of_now(&waits, &progress), said_meanwhile);
+        let other = ToCoordinator::Finished { next_round: Round(3), validation_loss: None };
+        assert_eq!(*as_of_now(&other, &progress), other);
+    }
 }

@@ -58,6 +58,13 @@ fn private_record_name(worker: WorkerId) -> String {
     format!("private-{worker}.json")
 }
 
+/// Whose record has this name.
+fn private_record_of(name: &str) -> Option<WorkerId> {
+    let number = name.strip_prefix("private-w")?.strip_suffix(".json")?;
+    let worker = WorkerId(number.parse().ok()?);
+    (private_record_name(worker) == name).then_some(worker)
+}
+
 fn private_vectors_name(worker: WorkerId) -> String {
     format!("private-{worker}.safetensors")
 }

@@ -11,7 +11,8 @@ use serde::Serialize;
 use super::listing::{self, FileRecord, Manifest, PrivateRecord};
 use super::{
     CheckpointData, CheckpointError, Listed, LoadedModel, LoadedPrivate, MANIFEST, MODEL, MODEL_CONFIG,
-    ModelState, TOKENIZER, model_config, private_record_name, private_vectors_name, sealed, tensors,
+    ModelState, TOKENIZER, model_config, private_record_name, private_record_of, private_vectors_name,
+    sealed, tensors,
 };
 
 /// The checkpoints of one run on one machine, or in a folder that several workers share. All calls block.
@@ -73,6 +74,15 @@ impl CheckpointStore {
         Ok(folders.iter().map(|folder| listing::inspect(folder, self.run, self.worker)).collect())
     }
 
+    /// Whether there is a checkpoint of this state with a model, by its manifest alone: no file is read through.
+    #[must_use]
+    pub fn holds(&self, next_round: Round, state_hash: [u8; 32]) -> bool {
+        let manifest = listing::manifest(&self.folder.join(folder_name(next_round)), self.run);
+        let hash = blake3::Hash::from_bytes(state_hash).to_hex();
+        manifest
+            .is_ok_and(|manifest| manifest.state_hash == hash.as_str() && manifest.files.contains_key(MODEL))
+    }
+
     /// Reads the model of a checkpoint.
     ///
     /// # Errors
@@ -89,6 +99,23 @@ impl CheckpointStore {
     pub fn load_private(&self, next_round: Round) -> Result<LoadedPrivate, CheckpointError> {
         let loaded = listing::load_private(&self.folder.join(folder_name(next_round)), self.run, self.worker);
         loaded.map_err(|error| self.offer_before(next_round, error))
+    }
+
+    /// Reads a private state of a checkpoint that is another worker's: the lowest-numbered one that is whole. For what is the same on all
+    /// workers and kept by each.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn load_anothers(&self, next_round: Round) -> Result<Option<LoadedPrivate>, CheckpointError> {
+        let folder = self.folder.join(folder_name(next_round));
+        let failed = |error| CheckpointError::io("read folder", &folder)(error);
+        let mut others = Vec::new();
+        for entry in std::fs::read_dir(&folder).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            others.extend(name.to_str().and_then(private_record_of).filter(|other| *other != self.worker));
+        }
+        others.sort_unstable();
+        Ok(others.into_iter().find_map(|other| listing::load_private(&folder, self.run, other).ok()))
     }
 
     fn offer_before(&self, next_round: Round, error: CheckpointError) -> CheckpointError {

@@ -1,9 +1,12 @@
 //! The data plane: frames to and from the other workers, results and state for those who ask.
 
 mod heal;
+mod partial;
 mod peer;
 mod request;
 mod serve;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,12 +22,13 @@ use longhaul_proto::frame::{FRAME_HEADER_BYTES, FrameMeta};
 use longhaul_proto::identity::{self, Identity};
 use longhaul_proto::round::FrameHeader;
 use longhaul_proto::transport;
+use longhaul_proto::transport::bulk::ReceiveLimits;
 use quinn::{ClientConfig, Endpoint};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use self::peer::{Outgoing, Peer};
+use self::peer::Peer;
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
 
@@ -51,7 +55,8 @@ struct State {
 }
 
 impl Network {
-    /// Starts to accept connections of peers at `endpoint`.
+    /// Starts to accept connections of peers at `endpoint`; `limits` bounds the memory of the frames that they send, from a frame's header
+    /// until the synchroniser has taken it.
     ///
     /// # Errors
     /// The identity cannot be used.
@@ -61,6 +66,7 @@ impl Network {
         site: SiteId,
         queue: mpsc::Sender<SyncEvent>,
         progress: Arc<Progress>,
+        limits: ReceiveLimits,
     ) -> Result<Arc<Self>> {
         let state = State { client: client_of(identity)?, peers: BTreeMap::new() };
         let network = Arc::new(Self {
@@ -74,18 +80,18 @@ impl Network {
             state: Mutex::new(state),
             stopped: watch::channel(false).0,
         });
-        network.runtime.spawn(serve::accept(Arc::clone(&network)));
+        network.runtime.spawn(serve::accept(Arc::clone(&network), limits));
         Ok(network)
     }
 
-    /// From now on, these are the others.
-    pub fn set_members(self: &Arc<Self>, members: &[Member]) {
+    /// From now on, these are the others. `model_bytes`: a round's update of the whole model in f32.
+    pub fn set_members(self: &Arc<Self>, members: &[Member], model_bytes: usize) {
         let mut state = self.lock();
         state.peers.retain(|worker, _| members.iter().any(|member| member.worker == *worker));
         for member in members.iter().filter(|member| member.worker != self.worker) {
             let address = self.address_of(member);
             if state.peers.get(&member.worker).is_none_or(|peer| peer.address != address) {
-                let peer = Peer::start(self, member.worker, member.site, address);
+                let peer = Peer::start(self, member.worker, member.site, address, model_bytes);
                 state.peers.insert(member.worker, peer);
             }
         }
@@ -105,9 +111,9 @@ impl Network {
         };
         let peer = self.lock().peers.get(&to).cloned();
         let Some(peer) = peer else { return };
-        let bytes = (body.len() + FRAME_HEADER_BYTES) as u64;
-        if peer.queue(Outgoing { meta, body, hash }) {
-            self.progress.sent(bytes, peer.site != self.site);
+        let bytes = body.len() + FRAME_HEADER_BYTES;
+        if peer.queue(meta, body, hash) {
+            self.progress.sent(bytes as u64, peer.site != self.site);
         } else {
             tracing::warn!(peer = %to, "the queue to a peer is full; a frame was dropped");
         }

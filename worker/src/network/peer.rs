@@ -8,17 +8,22 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_proto::control::message::Hash;
-use longhaul_proto::frame::{Frame, FrameMeta};
+use longhaul_proto::frame::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameMeta};
 use longhaul_proto::identity::PeerName;
 use longhaul_proto::transport::bulk::{BULK_STREAMS_MAX, BulkSender, SendError};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Network;
 
-/// Frames that wait for one peer: several rounds of a model of a few hundred fragments.
-const PEER_QUEUE_FRAMES: usize = 1024;
+/// Bytes that wait for one peer or are on their way to it, in models of f32. A round asks for two at most: an update to an uploader or owner,
+/// and the results, which a peer that lags may get of a round or two before it has taken the last ones.
+const PEER_QUEUE_MODELS: usize = 4;
+/// The same for small models, in bytes: four of the largest frames, so that headers and a codec's overhead do not matter.
+const PEER_QUEUE_BYTES_MIN: usize = 4 * FRAME_BODY_BYTES_MAX as usize;
+/// Frames that wait for one peer: bytes bound what they hold, this bounds what each costs besides. Two rounds of two thousand fragments.
+const PEER_QUEUE_FRAMES: usize = 8192;
 /// How often a peer may refuse a frame before it is given up: slow paths and full memory pass, a frame that cannot be read stays so.
 const REFUSALS_MAX: u32 = 5;
 /// Failed attempts at a connection after which the user is told.
@@ -29,12 +34,14 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 /// A frame on its way out.
-#[derive(Clone, Debug)]
-pub(super) struct Outgoing {
-    pub meta: FrameMeta,
-    pub body: Bytes,
+#[derive(Debug)]
+struct Outgoing {
+    meta: FrameMeta,
+    body: Bytes,
     /// BLAKE3 of the body, where it is known already.
-    pub hash: Option<Hash>,
+    hash: Option<Hash>,
+    /// Its share of what may wait for the peer, until it is there or is given up.
+    _memory: OwnedSemaphorePermit,
 }
 
 /// Another worker. Dropping the last reference ends its task.
@@ -44,6 +51,8 @@ pub(super) struct Peer {
     pub site: SiteId,
     worker: WorkerId,
     frames: mpsc::Sender<Outgoing>,
+    /// Bytes that may still be queued.
+    memory: Arc<Semaphore>,
     sender: Mutex<Option<BulkSender>>,
 }
 
@@ -53,17 +62,21 @@ impl Peer {
         worker: WorkerId,
         site: SiteId,
         address: SocketAddr,
+        model_bytes: usize,
     ) -> Arc<Self> {
         let (frames, queue) = mpsc::channel(PEER_QUEUE_FRAMES);
-        let peer = Arc::new(Self { address, site, worker, frames, sender: Mutex::new(None) });
+        let memory = Arc::new(Semaphore::new(queue_bytes(model_bytes)));
+        let peer = Arc::new(Self { address, site, worker, frames, memory, sender: Mutex::new(None) });
         let (weak, owner) = (Arc::downgrade(&peer), Arc::clone(network));
         network.spawn(async move { deliver(&owner, &weak, queue).await });
         peer
     }
 
     /// Queues a frame; false: the queue is full.
-    pub(super) fn queue(&self, frame: Outgoing) -> bool {
-        self.frames.try_send(frame).is_ok()
+    pub(super) fn queue(&self, meta: FrameMeta, body: Bytes, hash: Option<Hash>) -> bool {
+        let bytes = u32::try_from(body.len() + FRAME_HEADER_BYTES).unwrap_or(u32::MAX);
+        let Ok(memory) = Arc::clone(&self.memory).try_acquire_many_owned(bytes) else { return false };
+        self.frames.try_send(Outgoing { meta, body, hash, _memory: memory }).is_ok()
     }
 
     /// The connection to this peer, made if there is none.
@@ -87,6 +100,11 @@ impl Peer {
     }
 }
 
+/// How much may wait for a peer.
+pub(super) fn queue_bytes(model_bytes: usize) -> usize {
+    model_bytes.saturating_mul(PEER_QUEUE_MODELS).clamp(PEER_QUEUE_BYTES_MIN, Semaphore::MAX_PERMITS)
+}
+
 /// Sends what is queued for a peer, several frames at a time, until the peer is dropped.
 async fn deliver(network: &Arc<Network>, peer: &std::sync::Weak<Peer>, mut queue: mpsc::Receiver<Outgoing>) {
     let mut sending = JoinSet::new();
@@ -102,7 +120,7 @@ async fn deliver(network: &Arc<Network>, peer: &std::sync::Weak<Peer>, mut queue
 }
 
 async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outgoing) {
-    let Outgoing { meta, body, hash } = outgoing;
+    let Outgoing { meta, body, hash, _memory } = outgoing;
     let frame = match hash {
         Some(hash) => Frame::with_known_hash(meta, body, hash.into()),
         None => Frame::new(meta, body),

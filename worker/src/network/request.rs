@@ -8,8 +8,9 @@ use longhaul_proto::frame::{Frame, FrameKind, FrameMeta};
 use longhaul_proto::transport::bulk::{PullReply, ReceiveLimits, pull};
 use quinn::Connection;
 use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
 
-use crate::sync::HealedState;
+use crate::sync::{HealedState, hash_of_buffers};
 
 /// A request, in postcard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,8 +22,21 @@ pub(super) enum Request {
         /// Which fragment.
         fragment: FragmentId,
     },
-    /// The synchronised state: a frame with a [`Manifest`], then each buffer in frames of [`STATE_FRAME_VALUES`].
-    State,
+    /// The synchronised state: a frame with a [`Manifest`], then each buffer in frames of [`STATE_FRAME_VALUES`], without those that are
+    /// held if they are of the same state.
+    State {
+        /// What another donor sent before it failed.
+        held: Option<Held>,
+    },
+}
+
+/// The first frames of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Held {
+    /// Which state.
+    pub manifest: Manifest,
+    /// How many, over all buffers.
+    pub frames: u64,
 }
 
 /// What a state consists of, in postcard.
@@ -36,6 +50,8 @@ pub(super) struct Manifest {
     pub values: u64,
     /// Optimiser steps behind the moments.
     pub updates: u64,
+    /// [`hash_of_buffers`]: the same round may have been done twice, with different results.
+    pub hash: Hash,
 }
 
 /// Values in a frame of state: 1 MiB, so that a lost connection costs little, and many are in flight on a long link.
@@ -68,20 +84,40 @@ pub(super) async fn send_result(
     Ok(reply.finish().await?)
 }
 
-/// Answers with the state.
-pub(super) async fn send_state(mut reply: PullReply, own: WorkerId, state: HealedState) -> Result<()> {
-    let values = state.buffers.first().map_or(0, |buffer| buffer.len() as u64);
-    let manifest = Manifest {
+/// What a state consists of. Reads all of it: not for a thread that others wait for.
+pub(super) fn manifest_of(state: &HealedState) -> Manifest {
+    Manifest {
         next_round: state.next_round,
         buffers: state.buffers.len() as u32,
-        values,
+        values: state.buffers.first().map_or(0, |buffer| buffer.len() as u64),
         updates: state.updates,
-    };
+        hash: hash_of_buffers(&state.buffers),
+    }
+}
+
+/// Answers with the state, from after what the peer holds of it.
+pub(super) async fn send_state(
+    mut reply: PullReply,
+    own: WorkerId,
+    state: HealedState,
+    held: Option<Held>,
+) -> Result<()> {
+    let (state, manifest) = spawn_blocking(move || {
+        let manifest = manifest_of(&state);
+        (state, manifest)
+    })
+    .await
+    .context("read the state")?;
+    let mut held = held.filter(|held| held.manifest == manifest).map_or(0, |held| held.frames);
     let body = postcard::to_stdvec(&manifest).context("write a manifest")?;
     let first = meta(FrameKind::State, own, state.next_round, FragmentId(0), 0);
     reply.send(&Frame::new(first, body.into())?).await?;
     for (part, buffer) in (0..).zip(&state.buffers) {
         for (index, values) in (0..).zip(buffer.chunks(STATE_FRAME_VALUES)) {
+            if held > 0 {
+                held -= 1;
+                continue;
+            }
             let body: Bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             let meta = meta(FrameKind::State, own, state.next_round, FragmentId(index), part);
             reply.send(&Frame::new(meta, body)?).await?;

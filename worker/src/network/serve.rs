@@ -21,8 +21,8 @@ const CONNECTIONS_MAX: usize = 1024;
 const REQUESTS_MAX: usize = 32;
 
 /// Accepts peers until the network is stopped.
-pub(super) async fn accept(network: Arc<Network>) {
-    let (receiver, frames) = BulkReceiver::new(ReceiveLimits::default(), |_| false);
+pub(super) async fn accept(network: Arc<Network>, limits: ReceiveLimits) {
+    let (receiver, frames) = BulkReceiver::new(limits, |_| false);
     network.spawn(pass_on(Arc::clone(&network), frames));
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut stopped = network.stopped.subscribe();
@@ -62,7 +62,7 @@ async fn serve(network: &Arc<Network>, receiver: BulkReceiver, incoming: Incomin
 /// Hands frames to the synchroniser, in the order in which they are complete.
 async fn pass_on(network: Arc<Network>, mut frames: mpsc::Receiver<ReceivedFrame>) {
     while let Some(received) = frames.recv().await {
-        let frame = received.frame();
+        let (frame, memory) = received.into_parts();
         let meta = frame.meta();
         if network.site_of(meta.sender).is_some_and(|site| site != network.site) {
             network.progress.received_over_wan((frame.body().len() + FRAME_HEADER_BYTES) as u64);
@@ -77,8 +77,8 @@ async fn pass_on(network: Arc<Network>, mut frames: mpsc::Receiver<ReceivedFrame
             site: SiteId(meta.part),
         };
         let hash = *frame.header().body_hash.as_bytes();
-        let event = SyncEvent::Frame(Frame { from: meta.sender, header, body: frame.body().clone(), hash });
-        if network.queue.send(event).await.is_err() {
+        let frame = Frame { from: meta.sender, header, body: frame.body().clone(), hash };
+        if network.queue.send(SyncEvent::Frame { frame, memory }).await.is_err() {
             return;
         }
     }
@@ -122,7 +122,7 @@ async fn answer(network: &Network, pull: PullRequest) -> Result<()> {
                 }
             }
         }
-        Request::State => {
+        Request::State { held } => {
             let (answer, found) = oneshot::channel();
             network
                 .queue
@@ -130,7 +130,7 @@ async fn answer(network: &Network, pull: PullRequest) -> Result<()> {
                 .await
                 .context("the synchroniser is gone")?;
             match found.await {
-                Ok(state) => send_state(reply, network.worker, state).await,
+                Ok(state) => send_state(reply, network.worker, state, held).await,
                 Err(_) => {
                     reply.refuse();
                     Ok(())

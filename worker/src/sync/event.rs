@@ -4,6 +4,7 @@ use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Round, WorkerId};
 use longhaul_proto::control::message::{CheckpointReport, Hash, ToWorker};
 use longhaul_proto::round::Frame;
+use longhaul_proto::transport::bulk::FrameMemory;
 use tokio::sync::oneshot;
 
 use crate::train::message::FromDevice;
@@ -20,7 +21,13 @@ pub enum SyncEvent {
     /// The device said something.
     Device(FromDevice),
     /// A member sent a frame; its hash is verified.
-    Frame(Frame),
+    Frame {
+        /// What it sent.
+        frame: Frame,
+        /// What it occupies of the receiver's memory, so that a queue of frames is bounded in bytes. Released when the round protocol
+        /// has taken the frame, whose own slots are bounded, or has turned it away.
+        memory: FrameMemory,
+    },
     /// A peer was asked for a result, and gave it or not.
     Pulled {
         /// Which round.

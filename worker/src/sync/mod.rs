@@ -16,5 +16,5 @@ mod tests;
 
 pub use compressor::{CompressError, Compressor, Local};
 pub use event::{HealedState, SYNC_QUEUE_EVENTS, SyncEvent};
-pub use replica::{Replica, hash_of};
+pub use replica::{Replica, hash_of, hash_of_buffers};
 pub use synchroniser::{Links, Outcome, Synchroniser};

@@ -105,16 +105,31 @@ impl Synchroniser {
             model.state_hash == offer.state_hash,
             "the checkpoint is not the one that was offered"
         );
-        let saved = match offer.private {
-            true => Saved::from_private(&store.load_private(offer.next_round)?.state),
-            false => None,
-        };
         let count = model.parameters.len();
         let fits = |saved: &Saved| {
             let state = &saved.state;
             [&state.parameters, &state.first_moments, &state.second_moments].iter().all(|v| v.len() == count)
         };
-        Ok((model.parameters, saved.filter(fits)))
+        let own = match offer.private {
+            true => Saved::from_private(&store.load_private(offer.next_round)?.state).filter(fits),
+            false => None,
+        };
+        let saved = match own {
+            None if self.is_dense() => {
+                // θ, m and v are in step on all members, so anybody's will do.
+                let anothers =
+                    store.load_anothers(offer.next_round)?.filter(|a| a.state_hash == offer.state_hash);
+                anothers.and_then(|a| Saved::from_private(&a.state)).filter(fits).map(Saved::into_common)
+            }
+            own => own,
+        };
+        if saved.is_none() {
+            tracing::warn!(
+                next_round = offer.next_round.0,
+                "the checkpoint has the model and no state of this worker: AdamW's moments start from zero"
+            );
+        }
+        Ok((model.parameters, saved))
     }
 
     fn start_from(
@@ -193,7 +208,8 @@ impl Synchroniser {
             from_round = start.first_round.0,
             "a generation starts"
         );
-        self.links.network.set_members(start.membership.members());
+        let model_bytes = running.layout.values as usize * size_of::<f32>();
+        self.links.network.set_members(start.membership.members(), model_bytes);
         let (assignments, until) = (start.assignments.clone(), start.until);
         self.feed(Event::Begin(Box::new(start)));
         if let Stage::Running(running) = &self.stage

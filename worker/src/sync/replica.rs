@@ -73,6 +73,13 @@ impl Replica {
     }
 }
 
+/// BLAKE3 over the hashes ([`hash_of`]) of several vectors: names a state of more than parameters.
+#[must_use]
+pub fn hash_of_buffers(buffers: &[Arc<Vec<f32>>]) -> Hash {
+    let hashes: Vec<u8> = buffers.iter().flat_map(|buffer| hash_of(buffer)).collect();
+    *blake3::hash(&hashes).as_bytes()
+}
+
 /// BLAKE3 over values as little-endian f32.
 #[must_use]
 pub fn hash_of(values: &[f32]) -> Hash {

@@ -30,6 +30,13 @@ pub struct Saved {
 }
 
 impl Saved {
+    /// What another worker may go on from where all replicas are equal (dense): the device's state. Residuals and what is carried over are
+    /// their owner's.
+    #[must_use]
+    pub fn into_common(self) -> Self {
+        Self { state: self.state, ..Self::default() }
+    }
+
     /// As a checkpoint holds it.
     #[must_use]
     pub fn into_private(self) -> PrivateState {

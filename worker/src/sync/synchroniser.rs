@@ -199,8 +199,9 @@ impl Synchroniser {
         match event {
             SyncEvent::Coordinator(message) => self.handle_coordinator(message),
             SyncEvent::Device(message) => self.handle_device(message),
-            SyncEvent::Frame(frame) => {
+            SyncEvent::Frame { frame, memory } => {
                 self.feed(Event::Frame(frame));
+                drop(memory);
                 Ok(())
             }
             SyncEvent::Pulled { round, fragment, from, answer } => {

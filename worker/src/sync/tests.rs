@@ -3,16 +3,18 @@ mod rig;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use longhaul_common::id::{FragmentId, Generation, Round};
+use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection};
-use longhaul_proto::control::message::ToWorker;
+use longhaul_proto::control::message::{CheckpointOffer, Start, ToWorker};
 
 use self::rig::{Rig, VALUES, Worker};
 use super::compressor::{Compressor, Local};
 use super::mean::add_weighted_mean;
+use super::saved::Saved;
 use super::synchroniser::Stage;
 use super::{HealedState, SyncEvent, hash_of};
-use crate::train::message::Load;
+use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
+use crate::train::message::{DeviceState, Load};
 
 const SPARSE: &str = "fragment_values = 32";
 const DENSE: &str = "preset = \"dense\"\nfragment_values = 96";
@@ -170,6 +172,59 @@ fn a_dense_joiner_replays_what_it_missed_and_says_which_rounds_went_on_without_i
     let [report] = reports.as_slice() else { panic!("{reports:?}") };
     assert_eq!((report.round, report.skipped.as_slice()), (Round(3), [Round(3)].as_slice()));
     assert_eq!(report.state_hash, hash_of(&replayed));
+}
+
+/// What a worker would load from a checkpoint that worker 7 wrote, when it has no private state of its own in it.
+fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Vec<f32>) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new([1, 2], sync);
+    let worker = &mut rig.workers[0];
+    worker.sync.checkpoint_dir = folder.path().to_owned();
+    let spec = crate::models::tests::tiny_gpt2();
+    let parameters = vec![0.25; spec.parameter_count() as usize];
+    let state_hash = hash_of(&parameters);
+    let model = ModelState { spec, parameters: parameters.as_slice().into(), tokenizer: None };
+    let data = CheckpointData { next_round: Round(5), next_step: 5, state_hash, model: Some(model), private };
+    CheckpointStore::new(folder.path(), worker.sync.run, WorkerId(7), 1).write(&data).unwrap();
+    let offer = CheckpointOffer { next_round: Round(5), state_hash, private: false };
+    worker.hear(ToWorker::Prepare(Start::Checkpoint(offer)));
+    let Stage::Running(running) = &mut worker.sync.stage else { panic!("it is not prepared") };
+    assert!(running.compressor.residuals().is_empty() && running.carry.is_none());
+    (running.load.take().unwrap(), parameters)
+}
+
+fn moments_of_worker_7() -> Saved {
+    let count = crate::models::tests::tiny_gpt2().parameter_count() as usize;
+    let vector = |value: f32| vec![value; count];
+    Saved {
+        state: DeviceState {
+            parameters: vector(0.25),
+            first_moments: vector(2.0),
+            second_moments: vector(3.0),
+            updates: 5,
+        },
+        residuals: [(FragmentId(0), vec![1.0; 96])].into(),
+        carry: Some(vector(9.0)),
+        trained: Vec::new(),
+    }
+}
+
+#[test]
+fn a_dense_worker_without_a_state_of_its_own_takes_the_moments_that_all_workers_share() {
+    let saved = moments_of_worker_7();
+    let (load, _) = load_from_anothers_checkpoint(DENSE, saved.clone().into_private());
+    let Load::Private { state, trained, .. } = load else { panic!("{load:?}") };
+    assert_eq!((state, trained), (saved.state, saved.trained));
+}
+
+#[test]
+fn moments_that_are_another_workers_alone_or_nowhere_start_from_zero() {
+    for (sync, private) in [(SPARSE, moments_of_worker_7().into_private()), (DENSE, PrivateState::default())]
+    {
+        let (load, parameters) = load_from_anothers_checkpoint(sync, private);
+        let Load::Parameters(loaded) = load else { panic!("{load:?}") };
+        assert_eq!(loaded, parameters);
+    }
 }
 
 #[test]

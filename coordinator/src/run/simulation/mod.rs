@@ -148,6 +148,29 @@ fn whatever_happens_the_run_finishes_and_the_ledger_tells_what_was_applied() {
     }
 }
 
+/// Before the first checkpoint, the members' memory is all there is of a run. They train on while they cannot reach the coordinator, which
+/// may itself be restarted meanwhile, and none of it is lost.
+#[test]
+fn a_run_without_a_checkpoint_outlives_any_time_without_a_coordinator() {
+    for seed in 0..60 {
+        let mut world = World::new(seed, 3, false);
+        let cut_at = 500 + 5 * seed;
+        world.fault_at_ms(cut_at, Fault::CutOff(30_000));
+        if seed % 2 == 1 {
+            world.fault_at_ms(cut_at + 5_000, Fault::StopRun);
+        }
+        world.run_until_ms(cut_at + 4);
+        let state = &world.run.as_ref().unwrap().state;
+        assert_eq!(state.phase, Phase::Training, "seed {seed}");
+        assert!(world.nodes.values().all(|node| node.disk.is_empty()), "seed {seed}");
+        world.run_until_ms(120_000);
+        check(&world);
+        let lost =
+            world.log.iter().find(|line| line.contains("the beginning") || line.contains("goes on from"));
+        assert_eq!(lost, None, "seed {seed}");
+    }
+}
+
 #[test]
 fn an_undisturbed_run_counts_every_position_once() {
     let mut world = World::new(1, 4, false);

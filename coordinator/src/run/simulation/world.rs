@@ -49,6 +49,8 @@ pub enum Fault {
     Leave(WorkerId),
     StopRun,
     StartRun,
+    /// Nobody reaches the coordinator for so many milliseconds; workers reach each other.
+    CutOff(u64),
     Drain,
 }
 
@@ -57,6 +59,8 @@ pub struct World {
     pub run: Option<Run>,
     pub stored: State,
     pub nodes: BTreeMap<WorkerId, Node>,
+    /// Nobody gets through to the coordinator before.
+    pub reachable_at: Duration,
     /// Whether owners close a round without those who are late.
     pub lateness: bool,
     /// Of rounds that everyone finished: the final states.
@@ -84,6 +88,7 @@ impl World {
             run: Some(run),
             stored,
             nodes,
+            reachable_at: Duration::ZERO,
             lateness,
             log: Vec::new(),
             queue: BTreeMap::new(),
@@ -106,10 +111,9 @@ impl World {
 
     /// Runs until the run is finished or the time is up.
     pub fn run_until_ms(&mut self, end_ms: u64) {
-        while let Some(((at, _), happening)) = self.queue.pop_first() {
-            if at > Duration::from_millis(end_ms) {
-                break;
-            }
+        let is_due = |at: &(Duration, u64)| at.0 <= Duration::from_millis(end_ms);
+        while let Some(entry) = self.queue.first_entry().filter(|entry| is_due(entry.key())) {
+            let ((at, _), happening) = entry.remove_entry();
             self.now = at;
             self.happen(happening);
             if self.phase() == Phase::Finished {
@@ -212,7 +216,7 @@ impl World {
         if node.incarnation != incarnation || !node.running || node.connection.is_some() || node.dismissed {
             return;
         }
-        if self.run.is_none() || node.frozen {
+        if self.run.is_none() || node.frozen || self.now < self.reachable_at {
             return self.at_ms(300, Happening::Connect(worker, incarnation));
         }
         let connection = ConnectionId(self.next_connection);
@@ -399,6 +403,14 @@ impl World {
                 self.handle(Event::Timer);
             }
             Fault::StartRun => {}
+            Fault::CutOff(for_ms) => {
+                self.reachable_at = self.now + Duration::from_millis(for_ms);
+                for connection in self.connections.keys().copied().collect::<Vec<_>>() {
+                    self.at_ms(5, Happening::ClosedAtNode(connection));
+                    let later = self.draw(10..2000);
+                    self.at_ms(later, Happening::ClosedAtRun(connection));
+                }
+            }
             Fault::Drain => self.handle(Event::Drain),
             Fault::Kill(worker) => self.stop_node(worker),
             Fault::Start(worker) => {

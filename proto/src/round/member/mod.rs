@@ -54,7 +54,7 @@ pub struct Config {
 ///
 /// Memory: results of [`super::RESULTS_KEPT_ROUNDS`] + 1 + [`super::ROUNDS_AHEAD_MAX`] rounds, one local update
 /// per member of the site for each fragment that it uploads, one contribution per site for each that it owns,
-/// and a bounded number of frames of a generation to come. An event causes at most one command per kept round,
+/// and a bounded number of frames and bytes of a generation to come. An event causes at most one command per kept round,
 /// fragment and peer.
 #[derive(Debug)]
 pub struct Member {
@@ -122,7 +122,7 @@ impl Member {
             deadline: Deadline::new(config.deadline),
             pulls: Pulls::default(),
             missed: BTreeMap::new(),
-            early: EarlyFrames::new(layout.count()),
+            early: EarlyFrames::new(layout),
             commands: VecDeque::new(),
             dropped: Dropped::default(),
             accusations: 0,

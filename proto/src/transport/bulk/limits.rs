@@ -13,7 +13,7 @@ pub const BULK_PRIORITY: i32 = 0;
 /// quinn's stream priority for control streams beside bulk: above it.
 pub const CONTROL_PRIORITY: i32 = 10;
 /// Bytes of frames that a process holds over all its connections, from a frame's header until its consumer
-/// drops it: sixteen of the largest. When it is used up, senders wait (flow control).
+/// drops it (or its [`super::FrameMemory`]): sixteen of the largest. When it is used up, senders wait (flow control).
 pub const BULK_RECEIVE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Frames that a receiver's queue holds; when it is full, senders wait (flow control).
 pub const BULK_FRAMES_QUEUED_MAX: usize = 64;

@@ -18,7 +18,14 @@ type Admission = dyn Fn(&FrameHeader) -> bool + Send + Sync;
 #[derive(Debug)]
 pub struct ReceivedFrame {
     frame: Frame,
-    _memory: OwnedSemaphorePermit,
+    memory: FrameMemory,
+}
+
+/// A frame's share of its receiver's memory. Dropping it lets a peer send as much again, so it goes where the frame goes until nobody
+/// needs the frame, or whoever keeps it counts it otherwise.
+#[derive(Debug)]
+pub struct FrameMemory {
+    _permit: OwnedSemaphorePermit,
 }
 
 impl ReceivedFrame {
@@ -26,6 +33,12 @@ impl ReceivedFrame {
     #[must_use]
     pub fn frame(&self) -> &Frame {
         &self.frame
+    }
+
+    /// The frame, and its memory to be kept beside it.
+    #[must_use]
+    pub fn into_parts(self) -> (Frame, FrameMemory) {
+        (self.frame, self.memory)
     }
 }
 
@@ -85,10 +98,10 @@ impl BulkReceiver {
         if !(self.admit)(&header) {
             return Err(ReceiveError::Refused);
         }
-        let memory = reserve(&self.memory, &header).await?;
+        let memory = FrameMemory { _permit: reserve(&self.memory, &header).await? };
         let frame = read_body(stream, header, &self.limits).await?;
         read_end(stream, &self.limits).await?;
-        let received = ReceivedFrame { frame, _memory: memory };
+        let received = ReceivedFrame { frame, memory };
         self.frames.send(received).await.map_err(|_| ReceiveError::Ended)
     }
 }

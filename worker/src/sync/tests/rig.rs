@@ -17,6 +17,7 @@ use longhaul_proto::control::message::{
 use longhaul_proto::identity::{Authority, Identity, WorkerKey, data_server};
 use longhaul_proto::round::{Event, FragmentResult};
 use longhaul_proto::transport;
+use longhaul_proto::transport::bulk::ReceiveLimits;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
@@ -158,8 +159,8 @@ impl Worker {
         let (coordinator, reports) = mpsc::channel(256);
         let gate = Arc::new(Gate::new(8));
         let progress = Arc::new(Progress::default());
-        let network =
-            Network::start(endpoint, &identity, site, own_queue.clone(), Arc::clone(&progress)).unwrap();
+        let (queue, counters, limits) = (own_queue.clone(), Arc::clone(&progress), ReceiveLimits::default());
+        let network = Network::start(endpoint, &identity, site, queue, counters, limits).unwrap();
         let links = Links {
             inbox,
             own_queue,

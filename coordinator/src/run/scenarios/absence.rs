@@ -1,0 +1,47 @@
+//! Members that are away.
+
+use super::*;
+
+/// A run whose members' connections all broke, long after the grace.
+fn cut_off() -> Story {
+    let mut story = Story::training();
+    for worker in [1, 2] {
+        story.handle(Event::Closed { connection: ConnectionId(worker) });
+    }
+    story.now = Duration::from_secs(3600);
+    story.handle(Event::Timer);
+    story
+}
+
+#[test]
+fn members_that_alone_hold_the_state_are_awaited_for_as_long_as_they_are_away() {
+    let mut story = cut_off();
+    assert_eq!(story.run.state().phase, Phase::Training);
+    // The first one was restarted meanwhile, and has nothing.
+    story.join(1, &[]);
+    assert_eq!(story.run.state().phase, Phase::Training);
+    story.resume(2, Generation(1));
+    let told = story.told(2);
+    assert!(matches!(&told[0], ToWorker::Welcome(welcome) if welcome.resumed), "{told:?}");
+    assert!(matches!(told[1], ToWorker::Settle { .. }), "it goes on alone: {told:?}");
+    assert!(matches!(story.told(1).as_slice(), [ToWorker::Heal { .. }]), "{:?}", story.told(1));
+}
+
+#[test]
+fn members_that_are_away_are_given_up_for_a_checkpoint_or_for_enough_others() {
+    let offer = CheckpointOffer { next_round: Round(0), state_hash: [7; 32], private: false };
+    let mut story = cut_off();
+    story.join(1, &[offer]);
+    assert_eq!(story.run.state().phase, Phase::Gathering, "a state to go on from is here");
+
+    let mut story = cut_off();
+    for worker in [3, 4] {
+        story.join(worker, &[]);
+    }
+    assert_eq!(story.told(4).last(), Some(&ToWorker::Prepare(Start::Fresh)));
+
+    let mut story = cut_off();
+    story.join(1, &[]);
+    story.join(2, &[]);
+    assert_eq!(story.told(2).last(), Some(&ToWorker::Prepare(Start::Fresh)), "nobody has anything");
+}

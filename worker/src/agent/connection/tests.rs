@@ -1,0 +1,158 @@
+use std::net::Ipv4Addr;
+use std::sync::{Mutex, PoisonError};
+
+use longhaul_common::id::{Round, RunId, SiteId, WorkerId};
+use longhaul_proto::control::message::CheckpointOffer;
+use longhaul_proto::control::{Door, EnrolDesk, EnrolState, Guest, accept, serve_enrol};
+use longhaul_proto::identity::{Authority, TokenRecord, WORKER_CERTIFICATE_S, WorkerKey, coordinator_server};
+use longhaul_proto::transport;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+use super::*;
+
+const RUN: RunId = RunId([6; 16]);
+
+/// The real front of a coordinator, which welcomes whom its door lets in.
+struct Coordinator {
+    address: SocketAddr,
+    desk: Arc<Mutex<EnrolDesk>>,
+    joined: mpsc::Receiver<(WorkerId, Join)>,
+}
+
+fn endpoint(tls: Option<Arc<quinn::crypto::rustls::QuicServerConfig>>) -> Endpoint {
+    let (socket, _) = transport::bind_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    transport::endpoint(socket, tls).unwrap()
+}
+
+impl Coordinator {
+    fn open() -> Self {
+        let authority = Authority::create(RUN, unix_s()).unwrap();
+        let endpoint = endpoint(Some(coordinator_server(&authority, unix_s()).unwrap()));
+        let address = endpoint.local_addr().unwrap();
+        let desk = Arc::new(Mutex::new(EnrolDesk::new(authority, EnrolState::default())));
+        let (joins, joined) = mpsc::channel(16);
+        tokio::spawn(serve(endpoint, Arc::clone(&desk), joins));
+        Self { address, desk, joined }
+    }
+
+    /// A worker's way to it, with a new token.
+    fn dialler(&self, folder: &std::path::Path) -> Dialler {
+        let mut desk = self.desk.lock().unwrap();
+        let token = Token::create(desk.authority().fingerprint()).unwrap();
+        desk.add_token(TokenRecord::new(&token, unix_s() + 3600, None), unix_s()).unwrap();
+        Dialler {
+            endpoint: endpoint(None),
+            coordinator: self.address.to_string(),
+            token,
+            folder: folder.to_owned(),
+            site: "north".into(),
+        }
+    }
+
+    /// What a worker was given so many seconds ago.
+    fn issued(&self, worker: u32, at_unix_s: u64) -> Identity {
+        let desk = self.desk.lock().unwrap();
+        let key = WorkerKey::generate().unwrap();
+        let request = key.request().unwrap();
+        let certificate = desk.authority().issue_worker(&request, WorkerId(worker), at_unix_s).unwrap();
+        Identity::new(certificate, desk.authority().certificate().clone(), key.to_pkcs8()).unwrap()
+    }
+}
+
+async fn serve(endpoint: Endpoint, desk: Arc<Mutex<EnrolDesk>>, joins: mpsc::Sender<(WorkerId, Join)>) {
+    let door = Door::new(RUN);
+    while let Some(incoming) = endpoint.accept().await {
+        let (door, desk, joins) = (door.clone(), Arc::clone(&desk), joins.clone());
+        tokio::spawn(async move {
+            match door.admit(incoming).await {
+                Ok(Guest::Applicant(applicant)) => {
+                    let decide = async |request, visitor| {
+                        desk.lock().unwrap_or_else(PoisonError::into_inner).decide(
+                            &request,
+                            &visitor,
+                            unix_s(),
+                        )
+                    };
+                    // The applicant says what it was told.
+                    let _ = serve_enrol(applicant, decide).await;
+                }
+                Ok(Guest::Worker { worker, connection }) => {
+                    let (sender, mut receiver) =
+                        accept::<ToWorker, ToCoordinator>(&connection).await.unwrap();
+                    let Some(ToCoordinator::Join(join)) = receiver.receive().await.unwrap() else {
+                        panic!("{worker} did not join")
+                    };
+                    let welcome =
+                        Welcome { run: RUN, config: String::new(), site: SiteId(0), resumed: false };
+                    sender.send(&ToWorker::Welcome(welcome)).unwrap();
+                    joins.send((worker, join)).await.unwrap();
+                    connection.closed().await;
+                }
+                Err(_) => {}
+            }
+        });
+    }
+}
+
+fn join(checkpoints: Vec<CheckpointOffer>) -> Join {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
+    Join {
+        incarnation: 1,
+        site: "north".into(),
+        lan_address: address,
+        wan_address: address,
+        device: "a test".into(),
+        held: None,
+        checkpoints,
+    }
+}
+
+#[tokio::test]
+async fn a_worker_whose_certificate_has_expired_enrols_with_its_token_again() {
+    let mut coordinator = Coordinator::open();
+    let folder = tempfile::tempdir().unwrap();
+    let dialler = coordinator.dialler(folder.path());
+    let first = dialler.identity().await.unwrap();
+    assert_eq!(first.worker(), WorkerId(0));
+    let expired = coordinator.issued(0, unix_s() - WORKER_CERTIFICATE_S - 1);
+    let Found::Enrolled(new) = dialler.connect(&expired, || join(Vec::new())).await.unwrap() else {
+        panic!("a certificate that has expired opened the door");
+    };
+    assert_eq!(new.worker(), WorkerId(1), "another worker, as nobody can tell whether it is the same");
+    assert_eq!(Identity::load(folder.path()).unwrap().unwrap().worker(), WorkerId(1));
+    assert_eq!(dialler.identity().await.unwrap().worker(), WorkerId(1), "it is kept");
+
+    let offer = CheckpointOffer { next_round: Round(7), state_hash: [7; 32], private: true };
+    let found = dialler.connect(&new, || join(vec![offer.clone()])).await.unwrap();
+    assert!(matches!(found, Found::Welcomed(_)));
+    let (worker, said) = coordinator.joined.recv().await.unwrap();
+    assert_eq!((worker, said.checkpoints), (WorkerId(1), vec![offer]));
+}
+
+#[tokio::test]
+async fn a_worker_with_neither_certificate_nor_token_says_that_it_needs_a_new_token() {
+    let coordinator = Coordinator::open();
+    let folder = tempfile::tempdir().unwrap();
+    let dialler = coordinator.dialler(folder.path());
+    coordinator.desk.lock().unwrap().revoke_token(dialler.token.id);
+    let expired = coordinator.issued(0, unix_s() - WORKER_CERTIFICATE_S - 1);
+    let error = dialler.connect(&expired, || join(Vec::new())).await.err().unwrap();
+    let said = format!("{error:#}");
+    for words in ["certificate has expired", "coordinator token create", "revoked: ask for a new one"] {
+        assert!(said.contains(words), "{words:?} is not in {said:?}");
+    }
+}
+
+#[tokio::test]
+async fn clocks_that_differ_cost_no_use_of_the_token() {
+    let coordinator = Coordinator::open();
+    let folder = tempfile::tempdir().unwrap();
+    let dialler = coordinator.dialler(folder.path());
+    // TLS has one word for a certificate that has expired and for one that is not valid yet.
+    let early = coordinator.issued(0, unix_s() + WORKER_CERTIFICATE_S / 2);
+    let attempt = dialler.attempt(&early, &|| join(Vec::new())).await;
+    let Err(Attempt::Later(error)) = attempt else { panic!("it was let in, or gave up") };
+    assert!(error.to_string().contains("clocks"), "{error:#}");
+    assert_eq!(coordinator.desk.lock().unwrap().workers().count(), 0);
+}

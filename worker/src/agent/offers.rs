@@ -1,0 +1,115 @@
+//! The checkpoints that this worker can offer.
+
+use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, CheckpointOffer, CheckpointReport};
+
+use crate::checkpoint::{CheckpointError, CheckpointStore, Listed};
+
+/// The run's checkpoints on this machine: verified when a session is prepared, and followed from there, as a worker that looks for
+/// the coordinator in the middle of its training has no time to read them all again.
+#[derive(Debug)]
+pub(super) struct Offers {
+    store: CheckpointStore,
+    /// Newest first.
+    known: Vec<CheckpointOffer>,
+}
+
+impl Offers {
+    /// Looks through a folder: what is complete, sound and has a model.
+    pub fn verified(store: CheckpointStore) -> Self {
+        let examined = store.examine().unwrap_or_else(|error| {
+            tracing::warn!(%error, "checkpoints cannot be looked through");
+            Vec::new()
+        });
+        let offer = |listed: Listed| CheckpointOffer {
+            next_round: listed.next_round,
+            state_hash: listed.state_hash,
+            private: listed.private,
+        };
+        let sound = examined.into_iter().filter_map(|examined| {
+            let warn = |error: &CheckpointError| {
+                tracing::warn!(%error, "a checkpoint is of no use; older ones are offered");
+            };
+            examined.inspect_err(warn).ok()
+        });
+        let whole = sound.filter(|listed| listed.model);
+        Self { store, known: whole.map(offer).take(CHECKPOINT_OFFERS_MAX).collect() }
+    }
+
+    /// Goes on from what was verified before.
+    pub fn resume(store: CheckpointStore, known: Vec<CheckpointOffer>) -> Self {
+        Self { store, known }
+    }
+
+    /// This worker has written a checkpoint, or failed to.
+    pub fn note(&mut self, report: &CheckpointReport) {
+        let Ok(state_hash) = report.outcome else { return };
+        // One of the same round is of a past that was cut off, and was replaced.
+        self.known.retain(|old| old.next_round != report.next_round);
+        let at = self.known.partition_point(|old| old.next_round > report.next_round);
+        self.known.insert(at, CheckpointOffer { next_round: report.next_round, state_hash, private: true });
+        self.known.truncate(CHECKPOINT_OFFERS_MAX);
+    }
+
+    /// Those that are there now.
+    pub fn current(&self) -> Vec<CheckpointOffer> {
+        let is_here = |offer: &&CheckpointOffer| self.store.holds(offer.next_round, offer.state_hash);
+        self.known.iter().filter(is_here).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_common::id::{Round, RunId, WorkerId};
+
+    use super::*;
+    use crate::checkpoint::{CheckpointData, ModelState, PrivateState};
+
+    #[test]
+    fn a_worker_offers_what_it_has_written_since_it_joined_and_not_what_was_pruned_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = || CheckpointStore::new(folder.path(), RunId([5; 16]), WorkerId(3), 2);
+        let spec = crate::models::tests::tiny_gpt2();
+        let parameters = vec![0.5; spec.parameter_count() as usize];
+        let write = |round: u64, state: u8| {
+            let data = CheckpointData {
+                next_round: Round(round),
+                next_step: round,
+                state_hash: [state; 32],
+                model: Some(ModelState {
+                    spec: spec.clone(),
+                    parameters: parameters.as_slice().into(),
+                    tokenizer: None,
+                }),
+                private: PrivateState::default(),
+            };
+            let path = store().write(&data).unwrap().display().to_string();
+            CheckpointReport { next_round: Round(round), path, outcome: Ok([state; 32]) }
+        };
+        let rounds = |offers: &Offers| {
+            let current = offers.current();
+            current.iter().map(|offer| (offer.next_round.0, offer.state_hash[0])).collect::<Vec<_>>()
+        };
+        write(10, 1);
+        let mut offers = Offers::verified(store());
+        assert_eq!(rounds(&offers), [(10, 1)]);
+
+        let mut join = offers.current();
+        for (round, state) in [(20, 2), (30, 3)] {
+            offers.note(&write(round, state));
+        }
+        assert_eq!(rounds(&offers), [(30, 3), (20, 2)], "two are kept");
+        offers.note(&CheckpointReport {
+            next_round: Round(40),
+            path: String::new(),
+            outcome: Err("the disk is full".into()),
+        });
+        // The run went back to a checkpoint before round 30, and came there again with another state.
+        offers.note(&write(30, 4));
+        assert_eq!(rounds(&offers), [(30, 4), (20, 2)]);
+
+        // The next session goes on from the last message.
+        join = Offers::resume(store(), join).current();
+        assert!(join.is_empty(), "{join:?}");
+        assert_eq!(Offers::verified(store()).current(), offers.current());
+    }
+}

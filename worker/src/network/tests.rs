@@ -1,0 +1,202 @@
+use std::net::UdpSocket;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use longhaul_common::id::Generation;
+use longhaul_proto::frame::{Frame, FrameKind};
+use longhaul_proto::identity::{Authority, WorkerKey, data_server};
+use longhaul_proto::round::FrameKind as RoundFrameKind;
+use longhaul_proto::transport::bulk::PullRequest;
+
+use super::peer::queue_bytes;
+use super::request::{Held, Manifest, Request, STATE_FRAME_VALUES, manifest_of, send_state};
+use super::*;
+use crate::sync::HealedState;
+
+const MIB: usize = 1 << 20;
+
+fn authority() -> (Authority, u64) {
+    #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    (Authority::create(RunId([3; 16]), now).unwrap(), now)
+}
+
+fn endpoint((authority, now): &(Authority, u64), number: u32) -> (Identity, Endpoint) {
+    let key = WorkerKey::generate().unwrap();
+    let certificate = authority.issue_worker(&key.request().unwrap(), WorkerId(number), *now).unwrap();
+    let identity = Identity::new(certificate, authority.certificate().clone(), key.to_pkcs8()).unwrap();
+    let (socket, _) = transport::bind_udp(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let endpoint = transport::endpoint(socket, Some(data_server(&identity).unwrap())).unwrap();
+    (identity, endpoint)
+}
+
+/// A worker's network at a site of its own, and where others reach it.
+struct Worker {
+    network: Arc<Network>,
+    queue: mpsc::Receiver<SyncEvent>,
+    member: Member,
+}
+
+impl Worker {
+    fn start(authority: &(Authority, u64), number: u32, limits: ReceiveLimits) -> Self {
+        let (identity, endpoint) = endpoint(authority, number);
+        let member = member(number, endpoint.local_addr().unwrap());
+        let (sender, queue) = mpsc::channel(256);
+        let progress = Arc::new(Progress::default());
+        let network = Network::start(endpoint, &identity, member.site, sender, progress, limits).unwrap();
+        Self { network, queue, member }
+    }
+
+    fn peer(&self, worker: u32) -> Arc<Peer> {
+        Arc::clone(&self.network.lock().peers[&WorkerId(worker)])
+    }
+}
+
+fn member(number: u32, address: SocketAddr) -> Member {
+    let (worker, site) = (WorkerId(number), SiteId(number));
+    Member { worker, site, lan_address: address, wan_address: address, upload_weight: 1 }
+}
+
+fn frame(round: u64) -> Frame {
+    let meta = FrameMeta {
+        kind: FrameKind::Contribution,
+        generation: Generation(1),
+        round: Round(round),
+        fragment: FragmentId(0),
+        sender: WorkerId(1),
+        weight: 1,
+        part: 1,
+    };
+    Frame::new(meta, vec![round as u8; MIB].into()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_occupies_the_receivers_memory_until_the_synchroniser_has_dealt_with_it() {
+    let authority = authority();
+    let sender = Worker::start(&authority, 1, ReceiveLimits::default());
+    let limits = ReceiveLimits { bytes_max: 3 * MIB / 2, ..ReceiveLimits::default() };
+    let mut receiver = Worker::start(&authority, 2, limits);
+    sender.network.set_members(&[receiver.member.clone()], 0);
+    let connection = sender.peer(2).connection(&sender.network).await.unwrap();
+    // Both fit a stream's window: when they are sent, the receiver's transport has all of them.
+    for round in 0..2 {
+        connection.send(&frame(round)).await.unwrap();
+    }
+    let first = receiver.queue.recv().await.unwrap();
+    assert!(matches!(&first, SyncEvent::Frame { frame, .. } if frame.header.round == Round(0)));
+    // What the peer asks for meanwhile is heard: only the second frame is not.
+    for _ in 0..20 {
+        let asking = sender.network.fetch_result(WorkerId(2), Round(0), FragmentId(0));
+        let answering = async {
+            match receiver.queue.recv().await.unwrap() {
+                SyncEvent::ServeResult { reply, .. } => reply.send(None).unwrap(),
+                _ => panic!("the second frame was taken, for which there is no memory"),
+            }
+        };
+        assert!(tokio::join!(asking, answering).0.is_err());
+    }
+    drop(first);
+    let second = receiver.queue.recv().await.unwrap();
+    assert!(matches!(&second, SyncEvent::Frame { frame, .. } if frame.header.round == Round(1)));
+}
+
+#[tokio::test]
+async fn what_waits_for_a_peer_that_takes_nothing_is_bounded_in_bytes() {
+    let worker = Worker::start(&authority(), 1, ReceiveLimits::default());
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let model_bytes = 20 * MIB;
+    worker.network.set_members(&[member(2, silent.local_addr().unwrap())], model_bytes);
+    let body = Bytes::from(vec![0; MIB]);
+    let bound = queue_bytes(model_bytes);
+    for round in 0..2 * bound / MIB {
+        let header = FrameHeader {
+            kind: RoundFrameKind::Contribution,
+            generation: Generation(1),
+            round: Round(round as u64),
+            fragment: FragmentId(0),
+            weight: 1,
+            site: SiteId(1),
+        };
+        worker.network.send(WorkerId(2), header, body.clone(), None);
+    }
+    let queued = worker.network.progress.heartbeat().wan_sent_bytes;
+    assert_eq!(bound, 80 * MIB);
+    assert_eq!(queued, 79 * (MIB + FRAME_HEADER_BYTES) as u64);
+}
+
+/// Values in each vector of the states below: three frames and a bit.
+const VALUES: usize = 3 * STATE_FRAME_VALUES + 1000;
+
+fn state(next_round: u64, seed: u32) -> HealedState {
+    let buffer = |part: u32| (0..VALUES as u32).map(|index| (index * 7 + part + seed) as f32).collect();
+    let buffers = (0..2).map(|part| Arc::new(buffer(part))).collect();
+    HealedState { next_round: Round(next_round), buffers, updates: 9 }
+}
+
+/// A donor; answers what it was asked. `frames`: it dies when it has sent so many.
+async fn donate(endpoint: Endpoint, number: u32, state: HealedState, frames: Option<usize>) -> Option<Held> {
+    let connection = endpoint.accept().await.unwrap().await.unwrap();
+    let (send, receive) = connection.accept_bi().await.unwrap();
+    let PullRequest { request, mut reply } =
+        PullRequest::read(send, receive, &ReceiveLimits::default()).await.unwrap();
+    let Request::State { held } = postcard::from_bytes(&request).unwrap() else { panic!("{request:?}") };
+    let Some(frames) = frames else {
+        send_state(reply, WorkerId(number), state, held).await.unwrap();
+        return held;
+    };
+    let meta = FrameMeta { kind: FrameKind::State, ..*frame(state.next_round.0).meta() };
+    let manifest = postcard::to_stdvec(&manifest_of(&state)).unwrap();
+    reply.send(&Frame::new(meta, manifest.into()).unwrap()).await.unwrap();
+    let all = state.buffers.iter().flat_map(|buffer| buffer.chunks(STATE_FRAME_VALUES));
+    for values in all.take(frames) {
+        let body: Bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        reply.send(&Frame::new(meta, body).unwrap()).await.unwrap();
+    }
+    // The peer has all that was sent before it learns that there is no more.
+    reply.finish().await.unwrap();
+    held
+}
+
+/// Heals from a first donor that dies after six frames, and a second one that has `second`. What the second one was told is held.
+async fn heal_from_two(first: HealedState, second: HealedState) -> (HealedState, Option<Held>) {
+    let authority = authority();
+    let worker = Worker::start(&authority, 1, ReceiveLimits::default());
+    let (_, dying) = endpoint(&authority, 2);
+    let (_, living) = endpoint(&authority, 3);
+    let donors = vec![member(2, dying.local_addr().unwrap()), member(3, living.local_addr().unwrap())];
+    let dying = tokio::spawn(donate(dying, 2, first, Some(6)));
+    let living = tokio::spawn(donate(living, 3, second, None));
+    let state = heal::fetch_state(&worker.network, donors, 2, VALUES).await.unwrap();
+    assert_eq!(dying.await.unwrap(), None);
+    (state, living.await.unwrap())
+}
+
+#[tokio::test]
+async fn a_donor_that_has_the_same_state_goes_on_where_the_one_before_it_failed() {
+    let (healed, held) = heal_from_two(state(5, 0), state(5, 0)).await;
+    assert_eq!(held, Some(Held { manifest: manifest_of(&state(5, 0)), frames: 6 }));
+    assert_eq!((healed.next_round, healed.updates), (Round(5), 9));
+    assert_eq!(healed.buffers, state(5, 0).buffers);
+}
+
+#[tokio::test]
+async fn a_donor_that_has_another_state_sends_all_of_it_and_nothing_is_mixed() {
+    // A later round; and the same round with other values, as after rounds that were done again.
+    for second in [state(6, 0), state(5, 1)] {
+        let (healed, _) = heal_from_two(state(5, 0), second.clone()).await;
+        assert_eq!(healed.next_round, second.next_round);
+        assert_eq!(healed.buffers, second.buffers);
+    }
+}
+
+#[test]
+fn a_state_that_is_not_the_announced_one_is_refused() {
+    let honest = manifest_of(&state(5, 0));
+    let mut partial = partial::Partial::new(Manifest { buffers: 1, ..honest });
+    for values in state(5, 1).buffers[0].chunks(STATE_FRAME_VALUES) {
+        let body: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert!(partial.take(&body[4..]).is_err(), "too short");
+        partial.take(&body).unwrap();
+    }
+    assert!(partial.is_whole());
+    assert!(partial.finish().is_err());
+}
