@@ -11,7 +11,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
