@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-const SHIM: &str = "native/fused_adamw.cpp";
+const SHIM: [&str; 2] = ["native/allocator.cpp", "native/fused_adamw.cpp"];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed={SHIM}");
+    SHIM.iter().for_each(|file| println!("cargo::rerun-if-changed={file}"));
     println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
     println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
     let Some(lib) = std::env::var_os("DEP_TCH_LIBTORCH_LIB") else {
@@ -40,6 +40,6 @@ fn build_shim(lib: &Path) {
         .flag("-isystem")
         .flag(&include)
         .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
-        .file(SHIM)
+        .files(SHIM)
         .compile("longhaul_native");
 }

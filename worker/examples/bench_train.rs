@@ -7,7 +7,7 @@ use std::time::Instant;
 use longhaul_common::config::{ModelConfig, ModelKind, TrainConfig};
 use longhaul_common::model::ModelSpec;
 use longhaul_worker::data::Batch;
-use longhaul_worker::engine::{Engine, choose_device};
+use longhaul_worker::engine::{Engine, choose_device, keep_freed_memory};
 use serde_json::json;
 
 const SEQUENCES: u32 = 8;
@@ -16,6 +16,7 @@ const LENGTH: usize = 128;
 const WARM_UP: u64 = 2;
 
 fn main() -> anyhow::Result<()> {
+    keep_freed_memory();
     let quick = std::env::args().any(|argument| argument == "--quick");
     let steps = if quick { 3 } else { 30 };
     let config = ModelConfig {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use longhaul_common::explained::Explained;
 use longhaul_worker::cli::{Cli, Command, LogFormat};
+use longhaul_worker::engine::keep_freed_memory;
 use longhaul_worker::{agent, doctor, sample};
 use tracing_subscriber::EnvFilter;
 
@@ -13,6 +14,7 @@ use tracing_subscriber::EnvFilter;
 const RUNTIME_THREADS: usize = 2;
 
 fn main() -> ExitCode {
+    keep_freed_memory();
     let cli = Cli::parse();
     start_logging(cli.log_format);
     match run(cli.command) {

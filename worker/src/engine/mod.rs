@@ -1,6 +1,7 @@
 //! The training engine: one model on one device, driven step by step. It knows no network and no clock.
 
 mod adamw;
+mod allocator;
 mod device;
 mod error;
 mod fused;
@@ -14,6 +15,7 @@ use longhaul_common::config::TrainConfig;
 use longhaul_common::model::ModelSpec;
 use tch::{Device, Kind, TchError, Tensor};
 
+pub use allocator::keep_freed_memory;
 pub use device::choose_device;
 pub use error::EngineError;
 pub use generator::{Continuation, Generator};
