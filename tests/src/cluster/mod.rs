@@ -15,6 +15,9 @@ use crate::wan::LinkConfig;
 pub use process::{Process, binary};
 pub use wan::Wan;
 
+/// Between looks at a run.
+const POLL: Duration = Duration::from_millis(50);
+
 /// What to start.
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
@@ -208,6 +211,20 @@ impl Cluster {
         &mut self,
         what: &str,
         limit: Duration,
+        condition: impl FnMut(&Value) -> bool,
+    ) -> Result<Value> {
+        self.look_every(POLL, what, limit, condition)
+    }
+
+    /// As [`Self::wait_for`], with that time between looks: each takes a millisecond or two from what is measured.
+    ///
+    /// # Errors
+    /// As [`Self::wait_for`].
+    pub fn look_every(
+        &mut self,
+        pause: Duration,
+        what: &str,
+        limit: Duration,
         mut condition: impl FnMut(&Value) -> bool,
     ) -> Result<Value> {
         let deadline = now() + limit;
@@ -222,7 +239,7 @@ impl Cluster {
                 bail!("{why}, for {what}; the status is {status:#}\n{}", self.logs());
             }
             // Another process is waited for: nothing wakes this one when it changes.
-            std::thread::park_timeout(Duration::from_millis(50));
+            std::thread::park_timeout(pause);
         }
     }
 

@@ -35,7 +35,8 @@ fn main() -> Result<()> {
     let args = Args::parse();
     let wanted = |case: &str| args.only.as_ref().is_none_or(|only| case.contains(only.as_str()));
     let steps = if args.quick { 24 } else { 60 };
-    let local_s = measure("ours, local", || ours::local(steps))?;
+    let python = if wanted("pytorch") { find_python() } else { None };
+    let (local_s, torch_s) = local(&args, steps, python.as_ref())?;
     if wanted("sparse-local") {
         let (step_s, figures) = ours::across(&args.link, ours::SPARSE_LOCAL, steps)?;
         report_against("ours, sparse-local", step_s, local_s, &figures);
@@ -44,30 +45,48 @@ fn main() -> Result<()> {
         let (step_s, figures) = ours::across(&args.link, ours::DENSE, 12)?;
         report_against("ours, dense f32", step_s, local_s, &figures);
     }
-    if wanted("pytorch") {
-        pytorch_cases(&args, local_s)?;
+    match python.zip(torch_s) {
+        Some((python, torch_s)) if !args.quick => pytorch_across(&args.link, &python, torch_s),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
-fn pytorch_cases(args: &Args, local_s: f64) -> Result<()> {
-    let Some(python) = pytorch::find() else {
-        progress(
-            "python finds no torch (LONGHAUL_PYTHON names another interpreter): the PyTorch rows are left out",
-        );
-        return Ok(());
-    };
-    let torch_s = measure("PyTorch, local", || python.local(if args.quick { 8 } else { 20 }))?;
-    report("ours, local", &Figure { metric: "step_s_over_pytorch", value: local_s / torch_s, unit: "ratio" });
-    if args.quick {
-        return Ok(());
+fn find_python() -> Option<pytorch::Python> {
+    let python = pytorch::find();
+    if python.is_none() {
+        let words = "python finds no torch (LONGHAUL_PYTHON names another interpreter): the PyTorch rows are left out";
+        progress(words);
     }
+    python
+}
+
+/// Seconds a step of two workers that do not talk: ours, and PyTorch's. They take turns, as the machine's speed drifts.
+fn local(args: &Args, steps: u64, python: Option<&pytorch::Python>) -> Result<(f64, Option<f64>)> {
+    let (turns, torch_steps) = if args.quick { (1, 8) } else { (3, 20) };
+    let (mut ours_s, mut torch_s) = (0.0, 0.0);
+    for turn in 1..=turns {
+        progress(&format!("local, {turn} of {turns}"));
+        ours_s += ours::local(steps)? / f64::from(turns);
+        if let Some(python) = python {
+            torch_s += python.local(torch_steps)? / f64::from(turns);
+        }
+    }
+    report("ours, local", &Figure { metric: "step_s", value: ours_s, unit: "s" });
+    if python.is_none() {
+        return Ok((ours_s, None));
+    }
+    report("PyTorch, local", &Figure { metric: "step_s", value: torch_s, unit: "s" });
+    report("ours, local", &Figure { metric: "step_s_over_pytorch", value: ours_s / torch_s, unit: "ratio" });
+    Ok((ours_s, Some(torch_s)))
+}
+
+fn pytorch_across(link: &LinkConfig, python: &pytorch::Python, local_s: f64) -> Result<()> {
     for (case, hook) in
         [("PyTorch, DDP f32", "none"), ("PyTorch, DDP fp16", "fp16"), ("PyTorch, DDP PowerSGD", "powersgd")]
     {
         progress(case);
-        match python.across(&args.link, hook)? {
-            Some(step_s) => report_against(case, step_s, torch_s, &[]),
+        match python.across(link, hook)? {
+            Some(step_s) => report_against(case, step_s, local_s, &[]),
             None => {
                 progress("no root or no TUN device: the PyTorch rows over the link are left out");
                 return Ok(());
@@ -75,13 +94,6 @@ fn pytorch_cases(args: &Args, local_s: f64) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn measure(case: &str, run: impl FnOnce() -> Result<f64>) -> Result<f64> {
-    progress(case);
-    let step_s = run()?;
-    report(case, &Figure { metric: "step_s", value: step_s, unit: "s" });
-    Ok(step_s)
 }
 
 fn report_against(case: &str, step_s: f64, local_s: f64, more: &[Figure]) {

@@ -18,6 +18,8 @@ pub const DENSE: &str = "preset = \"dense\"";
 const ALONE: &str = "every = 100000";
 /// Steps before the clock starts.
 const WARM_UP_STEPS: u64 = 3;
+/// Between looks at a run that is far from its end.
+const SELDOM: Duration = Duration::from_secs(1);
 /// A step of this model takes about a second on a slow core, and ten seconds as dense over 100 Mbit/s.
 const RUN_MAX: Duration = Duration::from_secs(900);
 
@@ -76,6 +78,8 @@ fn step_s(cluster: &mut Cluster, steps: u64) -> Result<f64> {
     };
     let first = cluster.wait_for("the first steps", RUN_MAX, |status| at(status) >= WARM_UP_STEPS)?;
     let began = Instant::now();
+    // Looking takes time from the workers, so closely only where it matters.
+    cluster.look_every(SELDOM, "most steps", RUN_MAX, |status| at(status) + 3 >= steps)?;
     let last = cluster.wait_for("the last steps", RUN_MAX, |status| at(status) >= steps - 1)?;
     let passed = began.elapsed().as_secs_f64();
     let made = at(&last).checked_sub(at(&first)).filter(|made| *made > 0);
