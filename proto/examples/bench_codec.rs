@@ -55,7 +55,7 @@ fn measure_speed(name: &str, spec: CodecSpec, fragments: &[Vec<f32>], duration: 
         frames[index].clear();
         encoder.encode(&fragments[index], &mut frames[index]).expect("the fragments are finite");
     });
-    report(&format!("encode {name}"), "gb_per_s", gb_per_s(encode));
+    report(&format!("encode {name}"), "gb_per_s", "GB/s", gb_per_s(encode));
 
     let mut residuals = vec![vec![0.0; FRAGMENT_VALUES]; fragments.len()];
     let mut frame = Vec::new();
@@ -64,7 +64,7 @@ fn measure_speed(name: &str, spec: CodecSpec, fragments: &[Vec<f32>], duration: 
         let (delta, residual) = (&fragments[index], &mut residuals[index]);
         encoder.encode_with_feedback(delta, residual, 0.95, &mut frame).expect("the fragments are finite");
     });
-    report(&format!("encode with feedback {name}"), "gb_per_s", gb_per_s(feedback));
+    report(&format!("encode with feedback {name}"), "gb_per_s", "GB/s", gb_per_s(feedback));
 
     let mut decoder = Decoder::new();
     let mut sum = vec![0.0; FRAGMENT_VALUES];
@@ -72,7 +72,7 @@ fn measure_speed(name: &str, spec: CodecSpec, fragments: &[Vec<f32>], duration: 
         let frame = &frames[index];
         decoder.decode_add(frame, FRAGMENT_VALUES, 0.5, &mut sum).expect("the frames were just encoded");
     });
-    report(&format!("decode {name}"), "gb_per_s", gb_per_s(decode));
+    report(&format!("decode {name}"), "gb_per_s", "GB/s", gb_per_s(decode));
     frames
 }
 
@@ -82,8 +82,8 @@ fn report_density(name: &str, spec: CodecSpec, keep: u32, frames: &[Vec<u8>]) {
     let kept = (chunks * keep as usize) as f64;
     let value_bits = value_bits(spec.values, chunks, keep);
     let floor: f64 = (0..keep).map(|i| (f64::from(CHUNK - i) / f64::from(keep - i)).log2()).sum();
-    report(name, "bits_per_kept_value", frame_bits as f64 / kept);
-    report(name, "entropy_ratio", (frame_bits as f64 - value_bits) / (chunks as f64 * floor));
+    report(name, "bits_per_kept_value", "bits", frame_bits as f64 / kept);
+    report(name, "entropy_ratio", "ratio", (frame_bits as f64 - value_bits) / (chunks as f64 * floor));
 }
 
 /// Bits of the value sections: two levels and whole bytes of codes a chunk, or a scale for each 128 codes of a byte.
@@ -125,6 +125,6 @@ fn label(values: ValueFormat) -> &'static str {
     if values == ValueFormat::TwoBit { "2bit" } else { values.name() }
 }
 
-fn report(case: &str, metric: &str, value: f64) {
-    println!(r#"{{"bench":"codec","case":"{case}","metric":"{metric}","value":{value:.4}}}"#);
+fn report(case: &str, metric: &str, unit: &str, value: f64) {
+    println!(r#"{{"bench":"codec","case":"{case}","metric":"{metric}","value":{value:.4},"unit":"{unit}"}}"#);
 }

@@ -57,7 +57,7 @@ fn main() -> anyhow::Result<()> {
         let (median, least) = median_and_least(seconds);
         let line = json!({
             "bench": "train", "case": "gpt 10.9M b8 t128 1 thread", "metric": metric,
-            "value": median, "least": least, "steps": steps,
+            "value": median, "unit": "s", "least": least, "steps": steps,
         });
         println!("{line}");
     }

@@ -18,6 +18,8 @@ const SHARING: Duration = Duration::from_secs(10);
 
 /// One figure.
 pub struct Figure {
+    /// Which part of the case it is of; empty: all of it.
+    pub part: &'static str,
     pub metric: &'static str,
     pub value: f64,
     pub unit: &'static str,
@@ -92,8 +94,9 @@ impl Case {
         }
     }
 
-    fn share(&self, metric: &'static str, bytes_per_s: f64) -> Figure {
-        Figure { metric, value: bytes_per_s / self.spec.bytes_per_s(), unit: "ratio" }
+    fn share(&self, part: &'static str, bytes_per_s: f64) -> Figure {
+        let value = bytes_per_s / self.spec.bytes_per_s();
+        Figure { part, metric: "goodput_share", value, unit: "ratio" }
     }
 
     async fn one_way(&self) -> Result<Vec<Figure>> {
@@ -107,8 +110,8 @@ impl Case {
         let gigabytes = (stream.arrived() - bytes_before) as f64 / 1e9;
         let goodput = stream.rate_between(from, now())?;
         Ok(vec![
-            self.share("goodput_share", goodput),
-            Figure { metric: "cpu_both_ends", value: cpu_s / gigabytes, unit: "s/GB" },
+            self.share("", goodput),
+            Figure { part: "", metric: "cpu_both_ends", value: cpu_s / gigabytes, unit: "s/GB" },
         ])
     }
 
@@ -122,8 +125,8 @@ impl Case {
         sleep(STEADY).await;
         let to = now();
         Ok(vec![
-            self.share("goodput_share_forward", right.rate_between(from, to)?),
-            self.share("goodput_share_reverse", left.rate_between(from, to)?),
+            self.share("forward", right.rate_between(from, to)?),
+            self.share("reverse", left.rate_between(from, to)?),
         ])
     }
 
@@ -133,7 +136,7 @@ impl Case {
         let flow = wan.connect().await?;
         send_all(&flow.client, &flow.server, bytes, self.spec).await?;
         let goodput = bytes as f64 / now().duration_since(from).as_secs_f64();
-        Ok(vec![self.share("goodput_share", goodput)])
+        Ok(vec![self.share("", goodput)])
     }
 
     async fn control(&self) -> Result<Vec<Figure>> {
@@ -142,12 +145,13 @@ impl Case {
         let _bulk = Stream::start(&flow.client, &flow.server, self.spec)?;
         sleep(WARM_UP).await;
         let times = control::echo_times(&flow.client, &flow.server, STEADY).await?;
-        let figure = |metric, quantile| Figure {
-            metric,
+        let figure = |part, quantile| Figure {
+            part,
+            metric: "control_latency_rtts",
             value: control::quantile(&times, quantile, self.spec.rtt()),
             unit: "round trips",
         };
-        Ok(vec![figure("echo_p50", 0.5), figure("echo_p99", 0.99)])
+        Ok(vec![figure("p50", 0.5), figure("p99", 0.99)])
     }
 
     async fn two_flows(&self) -> Result<Vec<Figure>> {
@@ -164,8 +168,13 @@ impl Case {
         let rates = [first.1.rate_between(from, to)?, second.1.rate_between(from, to)?];
         let total = rates[0] + rates[1];
         Ok(vec![
-            Figure { metric: "smaller_flow", value: rates[0].min(rates[1]) / total, unit: "ratio" },
-            self.share("goodput_share", total),
+            Figure {
+                part: "",
+                metric: "smaller_flow_share",
+                value: rates[0].min(rates[1]) / total,
+                unit: "ratio",
+            },
+            self.share("", total),
         ])
     }
 }

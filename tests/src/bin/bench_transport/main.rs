@@ -47,9 +47,10 @@ fn show_progress(case: &Case) {
 
 #[allow(clippy::print_stdout, reason = "the command's result")]
 fn report(case: &Case, figure: &case::Figure) {
+    let name = format!("{} {}", case.name(), figure.part);
     let line = serde_json::json!({
         "bench": "transport",
-        "case": case.name(),
+        "case": name.trim_end(),
         "metric": figure.metric,
         "value": (figure.value * 1000.0).round() / 1000.0,
         "unit": figure.unit,
