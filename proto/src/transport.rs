@@ -10,7 +10,8 @@ mod socket;
 
 pub use config::{
     ACK_ELICITING_THRESHOLD, IDLE_TIMEOUT_MS, INITIAL_WINDOW_BYTES, KEEP_ALIVE, RECEIVE_WINDOW_BYTES,
-    REQUEST_STREAMS_MAX, SEND_WINDOW_BYTES, STREAM_RECEIVE_WINDOW_BYTES, transport_config,
+    REQUEST_STREAMS_MAX, SEND_WINDOW_BYTES, STREAM_RECEIVE_WINDOW_BYTES, site_transport_config,
+    transport_config,
 };
-pub use endpoint::{client_config, endpoint, server_config};
+pub use endpoint::{client_config, endpoint, server_config, within_site};
 pub use socket::{BindError, SOCKET_BUFFER_BYTES, SocketBuffers, bind_udp};

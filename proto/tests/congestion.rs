@@ -185,6 +185,22 @@ fn acknowledgements_in_bursts_do_not_starve_the_sender() {
     assert!(share >= 0.9, "{share:.3} of the link");
 }
 
+/// Two sites in one town, on busy machines: the path takes microseconds, and the threads that serve it wait for their turn.
+#[test]
+fn a_short_path_between_busy_machines_keeps_a_useful_rate() {
+    let spec = LinkSpec { delay: Duration::from_micros(50), ..LinkSpec::new(1000.0, 0, 0.0) };
+    let (mut path, flow) = warm_one_way(spec.queue(Duration::from_millis(5)), 15);
+    for turn_ms in [5, 10] {
+        let turn = Duration::from_millis(turn_ms);
+        path.rightward.change_batching(turn);
+        path.leftward.change_batching(turn);
+        path.run_for(WARM_UP);
+        let share = share(&mut path, flow, Side::Right, spec, seconds(3));
+        // A fragment of a megabyte takes a part of a second.
+        assert!(share >= 0.2, "{turn_ms} ms: {share:.3} of the link");
+    }
+}
+
 #[test]
 fn a_long_transfer_measures_its_round_trip_anew_without_losing_the_rate() {
     let spec = LinkSpec::new(20.0, 25, 0.0);

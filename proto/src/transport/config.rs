@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quinn::congestion::CubicConfig;
 use quinn::{AckFrequencyConfig, IdleTimeout, TransportConfig, VarInt};
 
 use super::bulk::BULK_STREAMS_MAX;
@@ -48,5 +49,15 @@ pub fn transport_config() -> TransportConfig {
         .keep_alive_interval(Some(KEEP_ALIVE))
         .ack_frequency_config(Some(ack_frequency))
         .enable_segmentation_offload(true);
+    config
+}
+
+/// The same for connections within a site, with quinn's CUBIC (RFC 9438): there loss means a full buffer, and what a round trip takes is
+/// mostly the wait of threads for their turn, from which a model of the path would learn the wrong things.
+pub fn site_transport_config() -> TransportConfig {
+    let mut cubic = CubicConfig::default();
+    cubic.initial_window(INITIAL_WINDOW_BYTES);
+    let mut config = transport_config();
+    config.congestion_controller_factory(Arc::new(cubic));
     config
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
 
-use super::config::transport_config;
+use super::config::{site_transport_config, transport_config};
 
 /// Opens an endpoint on `socket`; with `server` it accepts connections. Call it within a tokio runtime.
 ///
@@ -31,4 +31,11 @@ pub fn client_config(tls: Arc<QuicClientConfig>) -> quinn::ClientConfig {
     let mut config = quinn::ClientConfig::new(tls);
     config.transport_config(Arc::new(transport_config()));
     config
+}
+
+/// The same client within a site, with [`site_transport_config`].
+#[must_use]
+pub fn within_site(mut client: quinn::ClientConfig) -> quinn::ClientConfig {
+    client.transport_config(Arc::new(site_transport_config()));
+    client
 }

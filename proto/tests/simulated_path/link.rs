@@ -95,6 +95,11 @@ impl Link {
         self.spec.mbit_per_s = mbit_per_s;
     }
 
+    /// From now on packets arrive only at multiples of `step`.
+    pub fn change_batching(&mut self, step: Duration) {
+        self.spec.batching = step;
+    }
+
     /// The time that the part `quantile` of the packets sent since `from` waited at most.
     pub fn wait_quantile(&self, from: Instant, quantile: f64) -> Duration {
         let mut waits: Vec<_> =

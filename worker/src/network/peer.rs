@@ -10,6 +10,7 @@ use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::frame::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameMeta};
 use longhaul_proto::identity::PeerName;
+use longhaul_proto::transport;
 use longhaul_proto::transport::bulk::{BULK_STREAMS_MAX, BulkSender, SendError};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -91,7 +92,9 @@ impl Peer {
             return Ok(sender.clone());
         }
         let name = PeerName::Worker(self.worker).in_run(network.run);
-        let connecting = network.endpoint.connect_with(network.client(), self.address, &name);
+        let client = network.client();
+        let client = if self.site == network.site { transport::within_site(client) } else { client };
+        let connecting = network.endpoint.connect_with(client, self.address, &name);
         let connecting = connecting.with_context(|| format!("dial {}", self.worker))?;
         let connection = timeout(CONNECT_MAX, connecting).await.context("no answer")?;
         let connection =

@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 /// How long a smallest round trip holds. Routes change within minutes; probing costs a part of a second
 /// (BBRv3's MinRTTFilterLen).
 const FILTER: Duration = Duration::from_secs(10);
+/// The least round trip that counts. Between busy machines of one site packets take microseconds, but the threads that serve them wait
+/// milliseconds for their turn: a window of rate × microseconds would lower the rate, and the lower rate the window, down to a
+/// few packets a turn. On any path a queue of twice this does no harm.
+const COUNTED_MIN: Duration = Duration::from_millis(10);
 /// A sample this close above the minimum confirms it: exact equality would need a clock without jitter.
 const CONFIRM_FACTOR: f64 = 1.0 / 16.0;
 
@@ -22,12 +26,13 @@ impl MinRtt {
         Self { value: None, confirmed_at: now, probed: None }
     }
 
-    /// The smallest round trip of late; `None` before the first sample.
+    /// The smallest round trip of late, at least [`COUNTED_MIN`]; `None` before the first sample.
     pub(super) fn get(&self) -> Option<Duration> {
         self.value
     }
 
     pub(super) fn handle_sample(&mut self, now: Instant, rtt: Duration) {
+        let rtt = rtt.max(COUNTED_MIN);
         self.probed = Some(self.probed.map_or(rtt, |probed| probed.min(rtt)));
         match self.value {
             Some(value) if rtt > value.mul_f64(1.0 + CONFIRM_FACTOR) => {}
