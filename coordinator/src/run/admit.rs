@@ -74,7 +74,10 @@ impl Run {
         if self.state.sites.len() >= SITES_MAX && !self.state.sites.contains(&join.site) {
             return Some(format!("the run has {SITES_MAX} sites already"));
         }
-        let others = self.peers.keys().filter(|&&other| other != worker).count();
+        // Members that are overdue keep nobody out: others may have to take their place.
+        let overdue = self.grace_until.is_some_and(|until| until <= self.now);
+        let counts = |other: WorkerId, peer: &Peer| other != worker && !(overdue && peer.is_awaited());
+        let others = self.peers.iter().filter(|(other, peer)| counts(**other, peer)).count();
         let batch = self.config.train.batch;
         (others >= batch as usize).then(|| {
             format!(

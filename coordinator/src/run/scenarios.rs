@@ -51,7 +51,10 @@ fn heartbeat(tokens: u64) -> ToCoordinator {
 
 impl Story {
     fn new() -> Self {
-        let config = config();
+        Self::of(config())
+    }
+
+    fn of(config: RunConfig) -> Self {
         let state = State::new(RunId([1; 16]), &config);
         Self {
             run: Run::new(config, state, Duration::ZERO).unwrap(),
@@ -62,7 +65,12 @@ impl Story {
 
     /// Two workers that train in generation 1.
     fn training() -> Self {
-        let mut story = Self::new();
+        Self::new().trained()
+    }
+
+    /// Workers 1 and 2 join and begin to train.
+    fn trained(mut self) -> Self {
+        let story = &mut self;
         for worker in [1, 2] {
             story.join(worker, &[]);
         }
@@ -70,7 +78,7 @@ impl Story {
             story.say(worker, ready(0, 7));
         }
         assert_eq!(story.run.state().phase, Phase::Training);
-        story
+        self
     }
 
     fn handle(&mut self, event: Event) {
@@ -464,4 +472,24 @@ fn who_breaks_the_protocol_is_taken_out() {
     assert!(
         matches!(&story.commands[0], Command::Close { reason, .. } if reason.contains("before it joined"))
     );
+}
+
+#[test]
+fn members_that_are_overdue_keep_nobody_out() {
+    let mut narrow = config();
+    narrow.train.batch = 2;
+    let mut story = Story::of(narrow).trained();
+    for worker in [1, 2] {
+        story.handle(Event::Closed { connection: ConnectionId(worker) });
+    }
+    story.join(3, &[]);
+    assert!(matches!(story.told(3).as_slice(), [ToWorker::Refused { .. }]), "they may come back any moment");
+    story.now = Duration::from_secs(36_000);
+    story.handle(Event::Timer);
+    assert_eq!(story.run.state().phase, Phase::Training, "they alone hold the run's state");
+    for worker in [4, 5] {
+        story.join(worker, &[]);
+        assert!(!story.told(worker).iter().any(|told| matches!(told, ToWorker::Refused { .. })));
+    }
+    assert_eq!(story.run.state().phase, Phase::Preparing, "as many as a run needs go on in their place");
 }

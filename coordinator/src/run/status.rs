@@ -273,7 +273,12 @@ impl Run {
             problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));
         }
         let awaited = self.peers.values().filter(|peer| peer.is_awaited()).count();
-        if awaited > 0 {
+        if awaited > 0 && self.grace_until.is_some_and(|until| until <= self.now) {
+            problems.push(format!(
+                "{awaited} members have not come back, and nobody else holds the run's state: it goes on when one of them comes, or with {wanted} \
+                 other workers, or with one that has a checkpoint; `coordinator stop` ends it"
+            ));
+        } else if awaited > 0 {
             problems.push(format!("{awaited} members have not come back yet"));
         }
         if let Some(verdict) = self.parity.latest().filter(|verdict| !verdict.odd.is_empty()) {

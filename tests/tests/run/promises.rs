@@ -23,16 +23,7 @@ fn parity_holds_for_dense_too() {
 /// A run that is killed as a whole and started again from its checkpoint ends with the very bits of one that was not.
 #[test]
 fn a_run_resumed_from_its_checkpoint_ends_with_the_same_bits_as_one_that_went_through() {
-    // However slow the machine is, nobody is left out of a round or taken for lost: those would be other numbers.
-    let setup = || Setup {
-        steps: 1600,
-        sites: vec![1, 1],
-        sync: "every = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384\n\
-               deadline_floor_ms = 240000\ndeadline_ceiling_ms = 240000",
-        checkpoint: "every_rounds = 50",
-        silent_after_ms: 240_000,
-        ..Setup::default()
-    };
+    let setup = || Setup { steps: 1600, checkpoint: "every_rounds = 50", ..Setup::reproducible() };
     // Workers are numbered in the order of joining, and sums are taken in the order of numbers.
     let start_in_order = || {
         let mut scenario = setup().start_coordinator();

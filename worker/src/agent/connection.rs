@@ -149,10 +149,9 @@ impl Dialler {
     async fn enrol_anew(&self) -> Result<Found, Attempt> {
         match self.enrol().await {
             Ok(identity) => Ok(Found::Enrolled(identity)),
-            Err(Attempt::Never(error)) => Err(Attempt::Never(error.context(
-                "this worker's certificate has expired, and its join token does not get it another; \
-                 `coordinator token create` makes a new token",
-            ))),
+            Err(Attempt::Never(error)) => Err(Attempt::Never(
+                error.context("this worker's certificate has expired, so it enrols again"),
+            )),
             Err(later) => Err(later),
         }
     }

@@ -111,6 +111,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::checkpoint::listing::{FileRecord, Manifest};
+    use crate::checkpoint::sealed;
     use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
     use crate::models::draw_parameters;
     use crate::models::tests::tiny_gpt2;
@@ -152,6 +154,15 @@ mod tests {
         assert!(message(&file).ends_with("is not a folder; a checkpoint is one"));
     }
 
+    /// As somebody would who makes up a checkpoint: the manifest fits.
+    fn describe(folder: &Path, description: &Value) {
+        let (file, record) = (folder.join(MODEL_CONFIG), folder.join(MANIFEST));
+        std::fs::write(&file, description.to_string()).unwrap();
+        let mut manifest: Manifest = sealed::read(&record).unwrap();
+        manifest.files.insert(MODEL_CONFIG.to_owned(), FileRecord::of(&file).unwrap());
+        std::fs::write(record, sealed::to_text(&manifest).unwrap()).unwrap();
+    }
+
     #[test]
     fn a_description_of_another_model_is_refused_whatever_its_sizes() {
         let dir = tempfile::tempdir().unwrap();
@@ -162,7 +173,7 @@ mod tests {
             for value in [0, 1, 3, 1 << 12, 1 << 20, 1 << 24, u64::from(u32::MAX), 1 << 32, u64::MAX] {
                 let mut description = original.clone();
                 description[key] = json!(value);
-                std::fs::write(&file, description.to_string()).unwrap();
+                describe(&path, &description);
                 assert!(open_model(&path).is_err(), "{key} = {value}");
             }
         }
@@ -170,10 +181,10 @@ mod tests {
         for (key, value) in [("n_embd", 1 << 20), ("n_inner", 1 << 20), ("n_layer", 1 << 12)] {
             largest[key] = json!(value);
         }
-        std::fs::write(&file, largest.to_string()).unwrap();
+        describe(&path, &largest);
         let message = open_model(&path).unwrap_err().to_string();
         assert!(message.contains("holds another model"), "{message}");
-        std::fs::write(&file, original.to_string()).unwrap();
+        describe(&path, &original);
         assert!(open_model(&path).is_ok());
     }
 }

@@ -201,16 +201,18 @@ impl CheckpointStore {
         std::fs::rename(&staged.partial, path).map_err(CheckpointError::io("rename to", path))
     }
 
-    /// Removes all but the newest `keep` checkpoints, and never the newest that has a model, or the one just `written`: those
-    /// of later rounds may be damaged, or of a past that was cut off.
+    /// Removes all but the one just `written` and the `keep` − 1 before it, and never the newest that has a model. Those of later rounds are
+    /// damaged, or of a past that was cut off: of them, the newest `keep` stay besides.
     fn prune(&self, written: &Path) -> Result<(), CheckpointError> {
         let folders = self.folders()?;
         let has_model = |folder: &&PathBuf| {
             listing::manifest(folder, self.run).is_ok_and(|m| m.files.contains_key(MODEL))
         };
         let newest_with_model = folders.iter().find(has_model);
-        let needed = |folder: &&PathBuf| Some(*folder) == newest_with_model || *folder == written;
-        let mut old = folders.iter().skip(self.keep).filter(|folder| !needed(folder));
+        let here = folders.iter().position(|folder| folder == written).unwrap_or(0);
+        let (later, from_here) = folders.split_at(here);
+        let surplus = later.iter().skip(self.keep).chain(from_here.iter().skip(self.keep));
+        let mut old = surplus.filter(|folder| Some(*folder) != newest_with_model);
         old.try_for_each(|folder| self.discard(folder))
     }
 

@@ -16,7 +16,7 @@ type Damage = fn(&Path);
 /// A run of two workers that was killed as a whole after its second checkpoint.
 fn killed_after_two_checkpoints() -> (Scenario, PathBuf) {
     let checkpoint = "every_rounds = 25\nkeep = 8";
-    let mut scenario = Setup { steps: 100_000, sites: vec![1, 1], checkpoint, ..Setup::default() }.start();
+    let mut scenario = Setup { steps: 100_000, checkpoint, ..Setup::reproducible() }.start();
     let runs = scenario.cluster.folder().join("checkpoints");
     scenario.cluster.wait_for("two checkpoints", RUN_MAX, |_| checkpoints_of(&runs).len() >= 2).unwrap();
     scenario.cluster.kill_coordinator();

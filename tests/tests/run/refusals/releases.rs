@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use longhaul_common::id::RunId;
-use longhaul_proto::control::CloseCode;
 use longhaul_proto::control::message::PROTOCOL_VERSION;
+use longhaul_proto::control::{CloseCode, SOFTWARE_BYTES_MAX};
 use longhaul_proto::identity::{
     Authority, COORDINATOR_OF_ANY_RUN, Fingerprint, Token, coordinator_server, enrol_client,
 };
@@ -82,7 +82,7 @@ fn a_coordinator_tells_a_newer_worker_and_its_own_log_which_releases_met() {
         let connection = dialled.await.unwrap();
         let (mut sink, mut source) = connection.open_bi().await.unwrap();
         sink.write_all(HELLO).await.unwrap();
-        let heard = source.read_to_end(HELLO.len()).await.unwrap();
+        let heard = source.read_to_end(7 + SOFTWARE_BYTES_MAX).await.unwrap();
         (heard, connection.closed().await)
     });
     assert_eq!(heard[..6], [b"lngh", &PROTOCOL_VERSION.to_le_bytes()[..]].concat());
