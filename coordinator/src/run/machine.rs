@@ -21,7 +21,7 @@ use super::state::{Checkpoint, Phase, State};
 
 /// Notices kept for the status page.
 const NOTICES_KEPT: usize = 50;
-/// Checkpoints kept for the status page.
+/// Checkpoints kept for the status page, besides the newest of each worker that is here.
 const CHECKPOINTS_KEPT: usize = 32;
 /// Skipped rounds taken from one report: a member that sat out more than this has no generation in common any more.
 const SKIPPED_MAX: usize = 1024;
@@ -278,7 +278,12 @@ impl Run {
             self.notice(Severity::Error, Some(worker), text);
         }
         self.state.checkpoints.insert(0, Checkpoint { worker, report });
-        self.state.checkpoints.truncate(CHECKPOINTS_KEPT);
+        let (mut seen, mut place) = (BTreeSet::new(), 0);
+        self.state.checkpoints.retain(|checkpoint| {
+            place += 1;
+            let is_newest = seen.insert(checkpoint.worker);
+            place <= CHECKPOINTS_KEPT || is_newest && self.peers.contains_key(&checkpoint.worker)
+        });
         self.persist();
     }
 

@@ -1,6 +1,7 @@
 //! Single situations of a run, told event by event.
 
 mod absence;
+mod problems;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -472,24 +473,4 @@ fn who_breaks_the_protocol_is_taken_out() {
     assert!(
         matches!(&story.commands[0], Command::Close { reason, .. } if reason.contains("before it joined"))
     );
-}
-
-#[test]
-fn members_that_are_overdue_keep_nobody_out() {
-    let mut narrow = config();
-    narrow.train.batch = 2;
-    let mut story = Story::of(narrow).trained();
-    for worker in [1, 2] {
-        story.handle(Event::Closed { connection: ConnectionId(worker) });
-    }
-    story.join(3, &[]);
-    assert!(matches!(story.told(3).as_slice(), [ToWorker::Refused { .. }]), "they may come back any moment");
-    story.now = Duration::from_secs(36_000);
-    story.handle(Event::Timer);
-    assert_eq!(story.run.state().phase, Phase::Training, "they alone hold the run's state");
-    for worker in [4, 5] {
-        story.join(worker, &[]);
-        assert!(!story.told(worker).iter().any(|told| matches!(told, ToWorker::Refused { .. })));
-    }
-    assert_eq!(story.run.state().phase, Phase::Preparing, "as many as a run needs go on in their place");
 }

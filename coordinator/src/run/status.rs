@@ -288,11 +288,13 @@ impl Run {
         problems
     }
 
-    /// Of each worker whose newest checkpoint was not written: why not.
+    /// Of each worker whose newest checkpoint was not written: why not. Who has left a run that goes on is no problem of it.
     fn unwritten_checkpoints(&self) -> impl Iterator<Item = String> {
         let mut seen = BTreeSet::new();
         let newest = self.state.checkpoints.iter().filter(move |checkpoint| seen.insert(checkpoint.worker));
-        newest.filter_map(|Checkpoint { worker, report }| {
+        let over = self.state.phase == Phase::Finished;
+        let concerned = newest.filter(move |of| over || self.peers.contains_key(&of.worker));
+        concerned.filter_map(|Checkpoint { worker, report }| {
             let reason = report.outcome.as_ref().err()?;
             Some(format!("{worker} could not write its newest checkpoint: {}", shorten(reason)))
         })
