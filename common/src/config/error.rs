@@ -7,7 +7,7 @@ pub enum ConfigError {
     #[error("{0}")]
     Syntax(String),
     /// A key that does not exist.
-    #[error("unknown key `{key}`{}; the keys there are {known}", suggestion(nearest.as_deref()))]
+    #[error("unknown key `{key}`{} the keys there are {known}", suggestion(nearest.as_deref()))]
     UnknownKey {
         /// The key as written.
         key: String,
@@ -29,7 +29,7 @@ pub enum ConfigError {
 }
 
 fn suggestion(nearest: Option<&str>) -> String {
-    nearest.map(|key| format!(", did you mean `{key}`?")).unwrap_or_default()
+    nearest.map_or_else(|| ";".to_owned(), |key| format!(", did you mean `{key}`? Otherwise,"))
 }
 
 impl ConfigError {

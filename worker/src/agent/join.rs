@@ -18,7 +18,7 @@ use super::session::{Ending, Session};
 use super::stop::StopSignal;
 use crate::checkpoint::CheckpointStore;
 use crate::cli::JoinArgs;
-use crate::engine::choose_device;
+use crate::engine::{choose_device, device_name};
 
 /// How long the last packets may take when this worker's part is over.
 const HANG_UP_MAX: Duration = Duration::from_secs(5);
@@ -139,7 +139,8 @@ impl Membership {
 
     fn describe(&self) -> String {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        format!("{} {}", host.trim(), self.args.device)
+        let device = choose_device(&self.args.device).map_or_else(|_| self.args.device.clone(), device_name);
+        format!("{} {device}", host.trim())
     }
 
     /// Checkpoints of this run that are complete and sound. The folder is known only with the run's configuration, so the one of the last session

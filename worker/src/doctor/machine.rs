@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::report::Finding;
 use crate::agent::cache_dir;
-use crate::engine::{EngineError, choose_device};
+use crate::engine::{EngineError, choose_device, device_name};
 
 /// The disk has little room, in bytes: prepared data and the state of a model of a billion parameters take more.
 const FREE_WARN_BYTES: u64 = 10_000_000_000;
@@ -55,7 +55,7 @@ pub(super) fn device(name: &str) -> Finding {
     match multiply_on(device) {
         Err(error) => Finding::fail(
             "device",
-            format!("{} cannot compute: {error}", name_of(device)),
+            format!("{} cannot compute: {error}", device_name(device)),
             "restart this machine's driver, or choose another with --device",
         ),
         Ok(()) if device == Device::Cpu && name == "auto" && !cards.is_empty() => Finding::warn(
@@ -65,7 +65,7 @@ pub(super) fn device(name: &str) -> Finding {
         ),
         Ok(()) => {
             let cards = if cards.is_empty() { String::new() } else { format!(" ({})", cards.join(", ")) };
-            Finding::fine("device", format!("{}; libtorch finds {there}{cards}", name_of(device)))
+            Finding::fine("device", format!("{}; libtorch finds {there}{cards}", device_name(device)))
         }
     }
 }
@@ -75,13 +75,6 @@ fn what_there_is(gpus: usize) -> String {
         0 => "no GPU".to_owned(),
         1 => "cuda:0".to_owned(),
         _ => format!("cuda:0 to cuda:{}", gpus - 1),
-    }
-}
-
-fn name_of(device: Device) -> String {
-    match device {
-        Device::Cuda(index) => format!("cuda:{index}"),
-        _ => "cpu".to_owned(),
     }
 }
 

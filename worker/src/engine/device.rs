@@ -12,6 +12,15 @@ pub fn choose_device(name: &str) -> Result<Device, EngineError> {
     choose_among(name, usize::try_from(Cuda::device_count()).unwrap_or(0))
 }
 
+/// A device as [`choose_device`] reads it.
+#[must_use]
+pub fn device_name(device: Device) -> String {
+    match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        _ => "cpu".to_owned(),
+    }
+}
+
 fn choose_among(name: &str, gpus: usize) -> Result<Device, EngineError> {
     let refuse = |reason: String| Err(EngineError::Device { name: name.to_owned(), reason });
     let there = match gpus {

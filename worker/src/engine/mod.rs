@@ -16,7 +16,7 @@ use longhaul_common::model::ModelSpec;
 use tch::{Device, Kind, TchError, Tensor};
 
 pub use allocator::keep_freed_memory;
-pub use device::choose_device;
+pub use device::{choose_device, device_name};
 pub use error::EngineError;
 pub use generator::{Continuation, Generator};
 pub use learning_rate::LearningRate;
