@@ -29,7 +29,7 @@ pub const ACK_ELICITING_THRESHOLD: u32 = 7;
 /// Sent when nothing else is, three times within [`IDLE_TIMEOUT_MS`]; it keeps NAT bindings, too.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// The transport settings of all our connections: windows for long links, and our congestion controller.
+/// The transport settings of our connections: windows for long links, and our congestion controller.
 /// Path MTU discovery keeps quinn's defaults, and so does the round robin among streams of one priority: without
 /// it quinn-proto lets no stream of a higher priority by until the current one is sent.
 pub fn transport_config() -> TransportConfig {

@@ -131,8 +131,10 @@ impl Engine {
     /// Where libtorch fails.
     pub fn gradient(&mut self, batch: &Batch, into: &mut Vec<f32>) -> Result<StepOutcome, EngineError> {
         let (outcome, gradients) = self.accumulate(batch)?;
-        into.clear();
         into.resize(self.parameter_count(), 0.0);
+        if gradients.is_empty() {
+            into.fill(0.0);
+        }
         let mut rest = into.as_mut_slice();
         for gradient in &gradients {
             let (values, later) = rest.split_at_mut(gradient.numel());

@@ -156,6 +156,21 @@ fn a_step_without_samples_changes_nothing() {
     assert_eq!(outcome, StepOutcome { loss: 0.0, tokens: 0 });
     assert_eq!((parameters(&engine), engine.moments_to_host().unwrap().updates), (before, 0));
     assert_eq!(engine.evaluate([&Batch::new(16)]).unwrap(), None);
+    let mut gradient = vec![7.0; engine.parameter_count()];
+    engine.gradient(&Batch::new(16), &mut gradient).unwrap();
+    assert!(gradient.iter().all(|value| *value == 0.0));
+}
+
+/// The optimiser divides the gradients of a single micro-batch in place, as autograd made them.
+#[test]
+fn gradients_of_one_micro_batch_share_no_memory() {
+    for spec in [tiny_gpt2(), tiny_llama()] {
+        let engine = engine(&spec, &TrainConfig::default());
+        let (_, gradients) = engine.accumulate(&batch(4, 16)).unwrap();
+        let places: std::collections::BTreeSet<_> =
+            gradients.iter().map(|gradient| gradient.data_ptr() as usize).collect();
+        assert_eq!(places.len(), spec.parameters().len(), "{:?}", spec.kind);
+    }
 }
 
 #[test]
