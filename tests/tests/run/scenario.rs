@@ -24,20 +24,20 @@ pub struct Scenario {
 }
 
 /// What differs between tests.
-pub struct Setup {
+pub struct Setup<'a> {
     pub steps: u64,
     pub sites: Vec<usize>,
     /// More lines for `[data]`.
     pub data: &'static str,
     /// Lines for `[sync]`.
-    pub sync: &'static str,
+    pub sync: &'a str,
     /// Lines for `[checkpoint]`.
     pub checkpoint: &'static str,
     /// A worker that has said nothing for so long is taken out.
     pub silent_after_ms: u64,
 }
 
-impl Default for Setup {
+impl Default for Setup<'_> {
     fn default() -> Self {
         Self {
             steps: 60,
@@ -50,7 +50,7 @@ impl Default for Setup {
     }
 }
 
-impl Setup {
+impl Setup<'_> {
     /// However slow the machine is, nobody is left out of a round or taken for lost: the same run gives the same bits.
     pub fn reproducible() -> Self {
         let sync = "every = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384\n\

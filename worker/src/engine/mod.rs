@@ -170,13 +170,26 @@ impl Engine {
         Ok(self.parameters.flat().shallow_clone().f_copy_(&values)?)
     }
 
-    /// Adds a change to all parameters.
+    /// θ ← `kept`·θ + `values` for the parameters from `start` on.
     ///
     /// # Errors
-    /// When `change` is not as long as the model has parameters; where libtorch fails.
-    pub fn add_to_parameters(&mut self, change: &[f32]) -> Result<(), EngineError> {
-        let change = self.to_device(change)?;
-        let _ = self.parameters.flat().shallow_clone().f_add_(&change)?;
+    /// When `values` reach beyond the last parameter; where libtorch fails.
+    pub fn mix_into_parameters(
+        &mut self,
+        start: usize,
+        kept: f32,
+        values: &[f32],
+    ) -> Result<(), EngineError> {
+        let (given, expected) = (start.saturating_add(values.len()), self.parameter_count());
+        if given > expected {
+            return Err(EngineError::Length { given, expected });
+        }
+        let values = Tensor::f_from_slice(values)?.f_to_device(self.device)?;
+        let mut part = self.parameters.flat().f_narrow(0, start as i64, values.numel() as i64)?;
+        if kept != 1.0 {
+            let _ = part.f_mul_scalar_(f64::from(kept))?;
+        }
+        let _ = part.f_add_(&values)?;
         Ok(())
     }
 

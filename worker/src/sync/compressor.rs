@@ -1,16 +1,15 @@
-//! The numbers behind the round protocol's commands: means, residuals, encoding.
+//! A site's contribution: the mean of its members, error feedback, encoding.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use longhaul_common::config::{RunConfig, SyncPreset, ValueFormat};
+use longhaul_common::config::SyncConfig;
 use longhaul_common::id::{FragmentId, Round};
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
-use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, Selection, SpecError};
-use longhaul_proto::round::{Contribution, Reduction};
+use longhaul_proto::codec::{EncodeError, Encoder, SpecError};
 
-use super::mean::add_weighted_mean;
+use super::chain::{is_lossless, opening, uplink};
 
 /// Encodes what leaves the site, and remembers what encoding left behind.
 ///
@@ -22,7 +21,6 @@ pub struct Compressor {
     decay: f32,
     steady: Encoder,
     opening: Encoder,
-    decoder: Decoder,
     residuals: BTreeMap<FragmentId, Vec<f32>>,
     /// Residuals as they were before the compression of a round that is not decided yet.
     before: BTreeMap<FragmentId, (Round, Vec<f32>)>,
@@ -58,21 +56,17 @@ impl Compressor {
     ///
     /// # Errors
     /// A combination of selection and format that the codec does not have.
-    pub fn new(config: &RunConfig, layout: FragmentLayout) -> Result<Self, SpecError> {
-        let sync = &config.sync;
-        let values = config.wire_values();
-        let top_k = |keep| match sync.preset {
-            SyncPreset::Dense => Selection::All,
-            SyncPreset::SparseLocal => Selection::TopK { chunk: sync.chunk, keep },
-        };
-        let dense = sync.preset == SyncPreset::Dense;
+    pub fn new(
+        config: &SyncConfig,
+        layout: FragmentLayout,
+        schedule: RoundSchedule,
+    ) -> Result<Self, SpecError> {
         Ok(Self {
             layout,
-            schedule: config.round_schedule(),
-            decay: if dense { 1.0 } else { sync.error_decay },
-            steady: Encoder::new(CodecSpec { selection: top_k(sync.keep), values })?,
-            opening: Encoder::new(CodecSpec { selection: top_k(sync.opening_keep), values })?,
-            decoder: Decoder::default(),
+            schedule,
+            decay: config.error_decay,
+            steady: Encoder::new(uplink(config))?,
+            opening: Encoder::new(opening(config))?,
             residuals: BTreeMap::new(),
             before: BTreeMap::new(),
             scratch: Vec::new(),
@@ -92,10 +86,14 @@ impl Compressor {
         let len = self.layout.range(fragment).len();
         weighted_mean(locals, len, &mut self.scratch)?;
         let encoder = if self.schedule.is_opening(round) { &mut self.opening } else { &mut self.steady };
+        let mut body = Vec::new();
+        if self.decay == 0.0 || is_lossless(encoder.spec()) && !self.residuals.contains_key(&fragment) {
+            encoder.encode(&self.scratch, &mut body)?;
+            return Ok(body.into());
+        }
         let residual = self.residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
         let (_, before) = self.before.entry(fragment).or_default();
         before.clone_from(residual);
-        let mut body = Vec::new();
         encoder.encode_with_feedback(&self.scratch, residual, self.decay, &mut body)?;
         self.before.entry(fragment).and_modify(|(of, _)| *of = round);
         Ok(body.into())
@@ -114,40 +112,6 @@ impl Compressor {
     pub fn take_residual(&mut self, fragment: FragmentId) -> Option<Vec<f32>> {
         self.before.remove(&fragment);
         self.residuals.remove(&fragment)
-    }
-
-    /// The owner's part where results are means: the weighted mean of the contributions that decode, in site order, encoded.
-    ///
-    /// # Errors
-    /// A mean that is not finite.
-    pub fn reduce(
-        &mut self,
-        fragment: FragmentId,
-        contributions: &[Contribution],
-    ) -> Result<Bytes, EncodeError> {
-        let len = self.layout.range(fragment).len();
-        let parts: Vec<_> = contributions.iter().map(|c| (c.weight, &c.body)).collect();
-        self.scratch.clear();
-        self.scratch.resize(len, 0.0);
-        add_weighted_mean(&parts, 1.0, &mut self.decoder, &mut self.scratch);
-        let mut body = Vec::new();
-        self.steady.encode(&self.scratch, &mut body)?;
-        Ok(body.into())
-    }
-
-    /// In which form the run's results are published.
-    #[must_use]
-    pub fn reduction(config: &RunConfig) -> Reduction {
-        let exact_enough = matches!(config.wire_values(), ValueFormat::F32 | ValueFormat::Bf16);
-        match config.sync.preset {
-            SyncPreset::Dense if exact_enough => Reduction::Mean,
-            SyncPreset::Dense | SyncPreset::SparseLocal => Reduction::Bundle,
-        }
-    }
-
-    /// The decoder, for applying results.
-    pub fn decoder(&mut self) -> &mut Decoder {
-        &mut self.decoder
     }
 
     /// The residuals that this worker keeps, by fragment.

@@ -1,12 +1,15 @@
 //! The synchroniser: the round protocol, the numbers behind its commands, and the state that is equal on every member.
 //! `docs/agent.md` says how it stands between device and network.
 
+mod chain;
 mod checkpointing;
 mod commands;
 mod compressor;
 mod event;
 mod mean;
+mod outer;
 mod preparation;
+mod reducer;
 mod replica;
 mod rounds;
 mod saved;

@@ -13,25 +13,35 @@ const FIRST_MOMENTS: &str = "first_moments";
 const SECOND_MOMENTS: &str = "second_moments";
 const CARRY: &str = "carry";
 const RESIDUAL: &str = "residual.";
+const OWNER_RESIDUAL: &str = "owner_residual.";
+const OUTER_MOMENTUM: &str = "outer_momentum";
 const UPDATES: &str = "updates";
 const STEPS: &str = "steps";
+
+/// What a worker has learnt, or taken from others, that is in no result yet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Kept {
+    /// The residuals of the fragments that it uploads.
+    pub residuals: BTreeMap<FragmentId, Vec<f32>>,
+    /// The residuals of the fragments that it owns.
+    pub owner_residuals: BTreeMap<FragmentId, Vec<f32>>,
+    /// Slices that were in no result yet, part of the next contribution.
+    pub carry: Option<Vec<f32>>,
+}
 
 /// What a worker has that no other has.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Saved {
     /// The device's state.
     pub state: DeviceState,
-    /// The residuals of the fragments that this worker uploads.
-    pub residuals: BTreeMap<FragmentId, Vec<f32>>,
-    /// Slices that were in no result yet, part of the next contribution.
-    pub carry: Option<Vec<f32>>,
+    /// What it has not sent.
+    pub kept: Kept,
     /// The stream positions trained on since the checkpoint's last round, by step.
     pub trained: Vec<Vec<u64>>,
 }
 
 impl Saved {
-    /// What another worker may go on from where all replicas are equal (dense): the device's state. Residuals and what is carried over are
-    /// their owner's.
+    /// What another worker may go on from where all replicas are equal (dense): the device's state. What was not sent is its owner's.
     #[must_use]
     pub fn into_common(self) -> Self {
         Self { state: self.state, ..Self::default() }
@@ -45,10 +55,13 @@ impl Saved {
             [(PARAMETERS, parameters), (FIRST_MOMENTS, first_moments), (SECOND_MOMENTS, second_moments)];
         let mut vectors: BTreeMap<String, Arc<[f32]>> =
             named.into_iter().map(|(name, values)| (name.to_owned(), values.into())).collect();
-        vectors.extend(self.carry.map(|values| (CARRY.to_owned(), values.into())));
-        let residuals = self.residuals.into_iter();
-        vectors
-            .extend(residuals.map(|(fragment, values)| (format!("{RESIDUAL}{}", fragment.0), values.into())));
+        vectors.extend(self.kept.carry.map(|values| (CARRY.to_owned(), values.into())));
+        for (prefix, residuals) in
+            [(RESIDUAL, self.kept.residuals), (OWNER_RESIDUAL, self.kept.owner_residuals)]
+        {
+            let residuals = residuals.into_iter();
+            vectors.extend(residuals.map(|(of, values)| (format!("{prefix}{}", of.0), values.into())));
+        }
         let mut counters =
             BTreeMap::from([(UPDATES.to_owned(), updates), (STEPS.to_owned(), self.trained.len() as u64)]);
         for (step, positions) in self.trained.iter().enumerate() {
@@ -69,17 +82,35 @@ impl Saved {
             second_moments: vector(SECOND_MOMENTS)?,
             updates: *private.counters.get(UPDATES)?,
         };
-        let residuals = private.vectors.iter().filter_map(|(name, values)| {
-            let fragment = name.strip_prefix(RESIDUAL)?.parse().ok()?;
-            Some((FragmentId(fragment), values.to_vec()))
-        });
+        let residuals = |prefix| {
+            let of = |(name, values): (&String, &Arc<[f32]>)| {
+                Some((FragmentId(name.strip_prefix(prefix)?.parse().ok()?), values.to_vec()))
+            };
+            private.vectors.iter().filter_map(of).collect()
+        };
+        let kept = Kept {
+            residuals: residuals(RESIDUAL),
+            owner_residuals: residuals(OWNER_RESIDUAL),
+            carry: vector(CARRY),
+        };
         let positions_of = |step| {
             (0..).map_while(|index| private.counters.get(&position_name(step, index)).copied()).collect()
         };
         let steps = *private.counters.get(STEPS)?;
         let trained = (0..steps.min(private.counters.len() as u64)).map(positions_of).collect();
-        Some(Self { state, residuals: residuals.collect(), carry: vector(CARRY), trained })
+        Some(Self { state, kept, trained })
     }
+}
+
+/// What the members share besides the parameters, as a checkpoint holds it.
+pub fn shared_of(momentum: &[f32]) -> BTreeMap<String, Arc<[f32]>> {
+    let named = (!momentum.is_empty()).then(|| (OUTER_MOMENTUM.to_owned(), momentum.into()));
+    named.into_iter().collect()
+}
+
+/// The outer momentum in what a checkpoint holds; empty when there is none.
+pub fn momentum_in(shared: &BTreeMap<String, Arc<[f32]>>) -> Vec<f32> {
+    shared.get(OUTER_MOMENTUM).map(|values| values.to_vec()).unwrap_or_default()
 }
 
 fn position_name(step: u64, index: u64) -> String {
@@ -99,8 +130,11 @@ mod tests {
                 second_moments: vec![5.0, 6.0],
                 updates: 7,
             },
-            residuals: BTreeMap::from([(FragmentId(3), vec![0.5])]),
-            carry: Some(vec![0.25, 0.0]),
+            kept: Kept {
+                residuals: BTreeMap::from([(FragmentId(3), vec![0.5])]),
+                owner_residuals: BTreeMap::from([(FragmentId(1), vec![-0.5])]),
+                carry: Some(vec![0.25, 0.0]),
+            },
             trained: vec![vec![9, 8], vec![]],
         };
         let mut private = saved.clone().into_private();

@@ -10,7 +10,7 @@ use longhaul_proto::control::message::{CheckpointOffer, Start, ToWorker};
 use self::rig::{Rig, VALUES, Worker};
 use super::compressor::{Compressor, Local};
 use super::mean::add_weighted_mean;
-use super::saved::Saved;
+use super::saved::{Kept, Saved};
 use super::synchroniser::Stage;
 use super::{HealedState, SyncEvent, hash_of};
 use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
@@ -67,7 +67,7 @@ fn nothing_is_lost_over_rounds_in_time_late_rounds_and_void_ones() {
     let answers = rig.workers.each_mut().map(|worker| (worker.member.worker, worker.settle(2)));
     let old = rig.begin(1, &[0, 1], 0, &[], None).membership;
     let layout = rig.layout();
-    let settled = longhaul_proto::round::settle(&old, layout, &answers.into()).unwrap();
+    let settled = longhaul_proto::round::settle(&old, layout, rig.schedule(), &answers.into()).unwrap();
     assert_eq!((settled.settlement.open_round, settled.first_round), (Round(2), Round(3)));
     let start = rig.begin(2, &[0, 1], 3, &[0, 1], Some(settled.settlement));
     for worker in &mut rig.workers {
@@ -138,7 +138,7 @@ fn dense_with_joiner() -> (Rig, longhaul_proto::control::message::GenerationStar
     let settled = rig.workers[0].settle(2);
     let answers = [(rig.workers[0].member.worker, settled)].into();
     let layout = rig.layout();
-    let settled = longhaul_proto::round::settle(&start.membership, layout, &answers).unwrap();
+    let settled = longhaul_proto::round::settle(&start.membership, layout, rig.schedule(), &answers).unwrap();
     let start = rig.begin(2, &[0, 1], 3, &[0], Some(settled.settlement));
     rig.workers[0].hear(ToWorker::Begin(Box::new(start.clone())));
     (rig, start)
@@ -183,7 +183,12 @@ fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Ve
     let spec = crate::models::tests::tiny_gpt2();
     let parameters = vec![0.25; spec.parameter_count() as usize];
     let state_hash = hash_of(&parameters);
-    let model = ModelState { spec, parameters: parameters.as_slice().into(), tokenizer: None };
+    let model = ModelState {
+        spec,
+        parameters: parameters.as_slice().into(),
+        tokenizer: None,
+        shared: Default::default(),
+    };
     let data = CheckpointData { next_round: Round(5), next_step: 5, state_hash, model: Some(model), private };
     CheckpointStore::new(folder.path(), worker.sync.run, WorkerId(7), 1).write(&data).unwrap();
     let offer = CheckpointOffer { next_round: Round(5), state_hash, private: false };
@@ -203,8 +208,11 @@ fn moments_of_worker_7() -> Saved {
             second_moments: vector(3.0),
             updates: 5,
         },
-        residuals: [(FragmentId(0), vec![1.0; 96])].into(),
-        carry: Some(vector(9.0)),
+        kept: Kept {
+            residuals: [(FragmentId(0), vec![1.0; 96])].into(),
+            owner_residuals: [(FragmentId(0), vec![2.0; 96])].into(),
+            carry: Some(vector(9.0)),
+        },
         trained: Vec::new(),
     }
 }
@@ -291,7 +299,7 @@ fn a_frame_of_the_wrong_length_or_without_finite_values_is_left_out() {
 fn a_retracted_compression_leaves_the_residual_as_it_was_bit_for_bit() {
     let rig = Rig::new([1, 2], SPARSE);
     let layout = longhaul_common::plan::FragmentLayout { values: VALUES as u64, fragment_values: 32 };
-    let mut compressor = Compressor::new(&rig.workers[0].sync.config, layout).unwrap();
+    let mut compressor = Compressor::new(&rig.workers[0].sync.config.sync, layout, rig.schedule()).unwrap();
     let update = |round: usize| (0..32).map(|i| ((i * 5 + round) % 11) as f32 / 3.0).collect::<Vec<_>>();
     let compress = |compressor: &mut Compressor, round: u64| {
         let values = update(round as usize);

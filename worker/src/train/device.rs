@@ -5,12 +5,12 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use longhaul_common::config::{RunConfig, SyncPreset};
+use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::schedule::RoundSchedule;
 
 use super::gate::{Entry, Gate};
-use super::message::{Applied, DeviceState, Enter, FromDevice, Load, LocalUpdate, ToDevice};
+use super::message::{Applied, DeviceState, Enter, FromDevice, Load, LocalUpdate, RoundUpdate, ToDevice};
 use super::progress::Progress;
 use crate::data::Dataset;
 use crate::engine::{Engine, Moments};
@@ -173,9 +173,10 @@ impl Device {
         }
         self.contribute(stretch, gradient, &tally)?;
         stretch.trained.clear();
-        stretch.pending = Some((stretch.round, span.end + self.overlap()));
+        let overlap = self.config.sync.overlap;
+        stretch.pending = Some((stretch.round, span.end + overlap));
         stretch.from_step = 0;
-        if self.overlap() == 0 { self.apply_if_due(stretch, span.end) } else { Ok(None) }
+        if overlap == 0 { self.apply_if_due(stretch, span.end) } else { Ok(None) }
     }
 
     #[allow(clippy::disallowed_methods, reason = "measures what the device spends on computing")]
@@ -188,9 +189,10 @@ impl Device {
     ) -> Result<()> {
         let began = Instant::now();
         let batch = self.data.batch(positions.iter().copied(), self.config.run.seed);
-        let outcome = match self.config.sync.preset {
-            SyncPreset::SparseLocal => self.engine.train_step(step, &batch)?,
-            SyncPreset::Dense => self.engine.gradient(&batch, gradient)?,
+        let outcome = if self.contributes_gradients() {
+            self.engine.gradient(&batch, gradient)?
+        } else {
+            self.engine.train_step(step, &batch)?
         };
         if !outcome.loss.is_finite() {
             bail!(
@@ -207,10 +209,7 @@ impl Device {
     }
 
     fn contribute(&mut self, stretch: &Stretch, gradient: Vec<f32>, tally: &Tally) -> Result<()> {
-        let values = match self.config.sync.preset {
-            SyncPreset::Dense => gradient,
-            SyncPreset::SparseLocal => self.parameters()?,
-        };
+        let values = if self.contributes_gradients() { gradient } else { self.parameters()? };
         let update = LocalUpdate { round: stretch.round, values, weight: tally.samples, loss: tally.loss() };
         self.tell(FromDevice::Contribute(update))
     }
@@ -227,10 +226,14 @@ impl Device {
         };
         stretch.pending = None;
         self.next_round = round.next();
-        match self.config.sync.preset {
-            SyncPreset::SparseLocal => self.engine.add_to_parameters(&update)?,
-            SyncPreset::Dense => {
-                self.engine.apply_gradient(stretch.schedule.steps_of(round).start, &update)?;
+        match update {
+            RoundUpdate::Parameters(parts) => {
+                for part in parts {
+                    self.engine.mix_into_parameters(part.start, part.kept, &part.values)?;
+                }
+            }
+            RoundUpdate::Gradient(mean) => {
+                self.engine.apply_gradient(stretch.schedule.steps_of(round).start, &mean)?;
             }
         }
         let validation_loss = self.evaluate_after(round)?;
@@ -239,17 +242,14 @@ impl Device {
     }
 
     fn tell_applied(&self, round: Round, validation_loss: Option<f32>, trained: Vec<Vec<u64>>) -> Result<()> {
-        let parameters = match self.config.sync.preset {
-            SyncPreset::Dense => Some(self.parameters()?),
-            SyncPreset::SparseLocal => None,
-        };
+        let parameters = if self.contributes_gradients() { Some(self.parameters()?) } else { None };
         let state = if self.is_checkpoint(round) { Some(self.state()?) } else { None };
         self.tell(FromDevice::Applied(Applied { round, validation_loss, parameters, state, trained }))
     }
 
     /// Waits for a round's result. The wait is the price of the network, and is counted.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
-    fn wait_for(&mut self, round: Round) -> Result<Result<Vec<f32>, Outcome>> {
+    fn wait_for(&mut self, round: Round) -> Result<Result<RoundUpdate, Outcome>> {
         let began = Instant::now();
         let answer = loop {
             match self.inbox.recv() {
@@ -318,11 +318,8 @@ impl Device {
         Ok(Outcome::Ended)
     }
 
-    fn overlap(&self) -> u64 {
-        match self.config.sync.preset {
-            SyncPreset::Dense => 0,
-            SyncPreset::SparseLocal => self.config.sync.overlap,
-        }
+    fn contributes_gradients(&self) -> bool {
+        self.config.sync.source.is_gradient()
     }
 
     fn tell(&self, message: FromDevice) -> Result<()> {

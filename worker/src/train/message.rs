@@ -15,11 +15,31 @@ pub enum ToDevice {
     Apply {
         /// Which round.
         round: Round,
-        /// sparse-local: what to add to the local parameters; dense: the mean gradient. One value for each parameter.
-        update: Vec<f32>,
+        /// What to do.
+        update: RoundUpdate,
     },
     /// Copy the whole state out, as it is after the last applied round, and answer [`FromDevice::State`].
     Export,
+}
+
+/// What a round's result means for a device.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RoundUpdate {
+    /// The mean gradient, one value for each parameter: a step of the inner optimiser.
+    Gradient(Vec<f32>),
+    /// A change of some stretches of the local parameters, in order.
+    Parameters(Vec<Part>),
+}
+
+/// A stretch of the local parameters, and what becomes of it: θ ← kept·θ + values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Index of its first parameter.
+    pub start: usize,
+    /// What is left of the local values, from 0 to 1.
+    pub kept: f32,
+    /// What is added to that.
+    pub values: Vec<f32>,
 }
 
 /// Where the device starts.
@@ -31,7 +51,7 @@ pub struct Enter {
     pub round: Round,
     /// What to load before.
     pub load: Load,
-    /// Mean gradients of rounds up to `round` that are to be applied after loading, in order (dense only). The last one is answered
+    /// Mean gradients of rounds up to `round` that are to be applied after loading, in order (only with gradients). The last one is answered
     /// with [`FromDevice::Applied`].
     pub replay: Vec<(Round, Vec<f32>)>,
 }
@@ -121,7 +141,7 @@ pub struct Prepared {
 pub struct LocalUpdate {
     /// Which round.
     pub round: Round,
-    /// sparse-local: the local parameters at the end of the round; dense: the gradient of its step.
+    /// With deltas: the local parameters at the end of the round; with gradients: the gradient of its step.
     pub values: Vec<f32>,
     /// Samples trained on.
     pub weight: u32,
@@ -136,7 +156,7 @@ pub struct Applied {
     pub round: Round,
     /// Loss on held-out text, when this round is evaluated.
     pub validation_loss: Option<f32>,
-    /// dense: the parameters after it, which the device holds and which must be equal everywhere.
+    /// With gradients: the parameters after it, which the device holds and which must be equal everywhere.
     pub parameters: Option<Vec<f32>>,
     /// Everything, when a checkpoint follows this round.
     pub state: Option<DeviceState>,

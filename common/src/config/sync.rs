@@ -1,0 +1,207 @@
+//! `[sync]`: how sites exchange what they learnt, as parts that go together freely.
+
+use serde::{Deserialize, Serialize};
+
+use super::ValueFormat;
+
+/// The strategies, named after their papers. A preset is nothing but a value for each of the other keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SyncPreset {
+    /// Gradients after each step, averaged before the optimiser runs.
+    Dense,
+    /// Parameter deltas after H local steps, averaged, Nesterov momentum outside (DiLoCo, 2311.08105).
+    Diloco,
+    /// DiLoCo, a part of the model at a time, in four bits, mixed into what was trained meanwhile (2501.18512).
+    StreamingDiloco,
+    /// Parameter deltas after several local steps, chunked top-k with error feedback (SparseLoCo, 2508.15706).
+    #[default]
+    SparseLocal,
+}
+
+impl SyncPreset {
+    /// Every preset.
+    pub const ALL: [Self; 4] = [Self::Dense, Self::Diloco, Self::StreamingDiloco, Self::SparseLocal];
+}
+
+/// What a worker contributes to a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// The gradient of a step. All members make the same update of it, so nobody trains by itself.
+    Gradient,
+    /// What local training has changed since the last round: θ_g − θ.
+    Delta,
+}
+
+impl Source {
+    /// Whether members update their parameters from results alone.
+    #[must_use]
+    pub fn is_gradient(self) -> bool {
+        self == Self::Gradient
+    }
+}
+
+/// Which values are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SelectionRule {
+    /// All.
+    All,
+    /// Of each `chunk`, the `keep` of the largest magnitude.
+    TopK,
+}
+
+/// In which form owners publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ResultForm {
+    /// The contributions side by side, as they came: nothing is compressed twice, and the result grows with the sites.
+    Bundle,
+    /// The mean, compressed again; what that leaves behind stays with the owner, for its next result.
+    Mean,
+}
+
+/// What is done with the mean of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Application {
+    /// It is the gradient of one step of the inner optimiser, AdamW.
+    Inner,
+    /// It is the gradient of one outer step, by SGD with Nesterov momentum: see `outer_learning_rate`, `outer_momentum`.
+    Outer,
+}
+
+/// How a result meets what was trained while it was on its way (`overlap` > 0).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LateRule {
+    /// θ ← θ + (θ_new − θ at the contribution): the steps since are kept whole.
+    Keep,
+    /// θ ← α·θ + (1 − α)·θ_new, with `mix` as α (2501.18512).
+    Mix,
+}
+
+/// Declares `[sync]` twice from one list of keys: as it is written, where every key may be missing, and as it is used.
+macro_rules! sync_keys {
+    ($( $(#[$attribute:meta])* $key:ident: $type:ty, )*) => {
+        /// `[sync]`, with the preset's value for every key that the file does not set.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(from = "SyncKeys")]
+        pub struct SyncConfig {
+            /// Where the values of the other keys come from unless they are set.
+            pub preset: SyncPreset,
+            $( $(#[$attribute])* pub $key: $type, )*
+        }
+
+        /// `[sync]` as the file has it.
+        #[derive(Default, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        struct SyncKeys {
+            preset: SyncPreset,
+            $( $key: Option<$type>, )*
+        }
+
+        impl From<SyncKeys> for SyncConfig {
+            fn from(keys: SyncKeys) -> Self {
+                let preset = Self::of(keys.preset);
+                let keys = keys.with_followers(&preset);
+                Self { preset: keys.preset, $( $key: keys.$key.unwrap_or(preset.$key), )* }
+            }
+        }
+    };
+}
+
+sync_keys! {
+    /// Steps between rounds (H).
+    every: u64,
+    /// The fragments take turns: a round has every so-manieth of them, so that each has one in `every`·`groups` steps.
+    groups: u32,
+    /// Steps after which a round's result is applied (τ); training goes on in between. At most the steps to the next round.
+    overlap: u64,
+    /// How a result meets what was trained meanwhile: `keep` or `mix`.
+    late: LateRule,
+    /// α of `late = "mix"`: the share of what was trained meanwhile.
+    mix: f32,
+    /// Rounds at the start that follow `opening_every`, `opening_keep` and `opening_values`, with all fragments in each: a young
+    /// model moves fast, and its updates are not sparse.
+    opening_rounds: u64,
+    /// Steps between the opening's rounds.
+    opening_every: u64,
+    /// Values kept of each chunk in the opening; all of a chunk means that none is selected.
+    opening_keep: u32,
+    /// Number format on the wire in the opening.
+    opening_values: ValueFormat,
+    /// What is contributed: `gradient` or `delta`.
+    source: Source,
+    /// Which values are sent: `all` or `top-k`.
+    selection: SelectionRule,
+    /// Values in a chunk, a power of two.
+    chunk: u32,
+    /// Values kept of each chunk.
+    keep: u32,
+    /// Number format on the wire.
+    values: ValueFormat,
+    /// What a round keeps of the residual before it; 0: what is not sent is lost.
+    error_decay: f32,
+    /// In which form results are published: `bundle` or `mean`.
+    result: ResultForm,
+    /// `result = "mean"`: values kept of each chunk of the mean; all of a chunk means that none is selected.
+    result_keep: u32,
+    /// `result = "mean"`: its number format.
+    result_values: ValueFormat,
+    /// What is done with the mean: `inner` or `outer`.
+    apply: Application,
+    /// `apply = "outer"`: the step size for the mean delta.
+    outer_learning_rate: f32,
+    /// `apply = "outer"`: Nesterov's momentum (μ); 0 is plain SGD.
+    outer_momentum: f32,
+    /// Parameters in a fragment, a multiple of `chunk`.
+    fragment_values: u32,
+    /// The longest that an owner waits for a late site, in milliseconds, counted from the first contribution.
+    deadline_ceiling_ms: u64,
+    /// The shortest, in milliseconds.
+    deadline_floor_ms: u64,
+    /// Between them: the median of past waits and so many median absolute deviations.
+    deadline_mads: f64,
+}
+
+impl SyncKeys {
+    /// Who sets the number format alone means it for the opening and the results as well, where the preset has one format for them; and
+    /// all of a chunk is still all of it when chunks have another size.
+    fn with_followers(mut self, preset: &SyncConfig) -> Self {
+        if preset.result_keep == preset.chunk {
+            self.result_keep = self.result_keep.or(self.chunk);
+        }
+        if preset.opening_keep == preset.chunk {
+            self.opening_keep = self.opening_keep.or(self.chunk);
+        }
+        if preset.opening_values == preset.values {
+            self.opening_values = self.opening_values.or(self.values);
+        }
+        if preset.result_values == preset.values {
+            self.result_values = self.result_values.or(self.values);
+        }
+        self
+    }
+}
+
+impl Default for SyncConfig {
+    fn default() -> Self {
+        Self::of(SyncPreset::default())
+    }
+}
+
+impl SyncConfig {
+    /// Whether what selection or rounding leaves behind is kept for the next contribution.
+    #[must_use]
+    pub fn has_residual(&self) -> bool {
+        self.error_decay > 0.0
+    }
+
+    /// Steps that are made before a round's result is applied, in this run.
+    #[must_use]
+    pub fn keeps_progress(&self) -> bool {
+        self.late == LateRule::Keep
+    }
+}
