@@ -32,7 +32,7 @@ impl SyncConfig {
                 format!("must be at most {GROUPS_MAX}"),
             ));
         }
-        let shortest = if self.opening_rounds > 0 { self.every.min(self.opening_every) } else { self.every };
+        let shortest = if self.has_opening() { self.every.min(self.opening_every) } else { self.every };
         if self.overlap > shortest {
             let reason = format!(
                 "a round's result must be applied before the next contribution, {shortest} steps later; at most {shortest}"
@@ -47,18 +47,28 @@ impl SyncConfig {
 
     /// A gradient is of one step and of parameters that all members share; only deltas may wait and add up.
     fn check_what(&self) -> Result<(), ConfigError> {
-        match (self.source, self.apply) {
-            (Source::Gradient, Application::Outer) => {
-                let reason =
-                    "an outer step is made with deltas: take source = \"delta\", or apply = \"inner\"";
-                return Err(ConfigError::value("sync.apply", "outer", reason));
-            }
-            (Source::Delta, Application::Inner) => {
-                let reason = "the inner optimiser has made its steps when a delta is sent: take source = \"gradient\", \
-                              or apply = \"outer\"";
-                return Err(ConfigError::value("sync.apply", "inner", reason));
-            }
-            (Source::Gradient, Application::Inner) | (Source::Delta, Application::Outer) => {}
+        let fitting = match self.source {
+            Source::Gradient => Application::Inner,
+            Source::Momentum => Application::FrozenAdamw,
+            Source::Delta => Application::Outer,
+        };
+        if self.apply != fitting {
+            let reason = match self.source {
+                Source::Gradient => {
+                    "a mean gradient is for the inner optimiser: take \"inner\", or another sync.source"
+                }
+                Source::Momentum => {
+                    "a mean momentum is AdamW's first moment: take \"frozen-adamw\", or another sync.source"
+                }
+                Source::Delta => {
+                    "the inner optimiser has made its steps when a delta is sent: take \"outer\", or another sync.source"
+                }
+            };
+            return Err(ConfigError::value("sync.apply", name_of(self.apply), reason));
+        }
+        if self.source == Source::Momentum && !self.has_opening() {
+            let reason = "AdamW's second moment is learnt in the opening and frozen after it: take about 0.2";
+            return Err(ConfigError::value("sync.opening_share", self.opening_share, reason));
         }
         if !self.source.is_gradient() {
             return Ok(());
@@ -68,7 +78,7 @@ impl SyncConfig {
                           late = \"keep\"";
             return Err(ConfigError::value("sync.late", "mix", reason));
         }
-        let opening_every = if self.opening_rounds > 0 { self.opening_every } else { 1 };
+        let opening_every = if self.has_opening() { self.opening_every } else { 1 };
         for (key, every) in [("sync.every", self.every), ("sync.opening_every", opening_every)] {
             if every != 1 {
                 let reason = "gradients are exchanged after each step, as nobody trains by itself: take 1, or \
@@ -137,6 +147,7 @@ impl SyncConfig {
 
     fn check_rates(&self) -> Result<(), ConfigError> {
         for (key, value, low, high) in [
+            ("sync.opening_share", self.opening_share as f32, 0.0, 1.0),
             ("sync.error_decay", self.error_decay, 0.0, 1.0),
             ("sync.outer_learning_rate", self.outer_learning_rate, f32::MIN_POSITIVE, 2.0),
             ("sync.outer_momentum", self.outer_momentum, 0.0, 0.999),
@@ -159,4 +170,8 @@ impl SyncConfig {
         }
         Ok(())
     }
+}
+
+fn name_of<T: serde::Serialize>(value: T) -> String {
+    toml::Value::try_from(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }

@@ -9,6 +9,7 @@ impl SyncConfig {
     pub fn of(preset: SyncPreset) -> Self {
         match preset {
             SyncPreset::Dense => dense(),
+            SyncPreset::OnebitAdam => onebit_adam(),
             SyncPreset::Diloco => diloco(),
             SyncPreset::StreamingDiloco => streaming_diloco(),
             SyncPreset::SparseLocal => sparse_local(),
@@ -30,6 +31,20 @@ fn dense() -> SyncConfig {
         result_values: ValueFormat::F32,
         apply: Application::Inner,
         ..sparse_local()
+    }
+}
+
+/// The paper warms up over 15 to 25 % of the steps.
+fn onebit_adam() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::OnebitAdam,
+        opening_share: 0.2,
+        opening_values: ValueFormat::F32,
+        source: Source::Momentum,
+        values: ValueFormat::Sign,
+        result_values: ValueFormat::Sign,
+        apply: Application::FrozenAdamw,
+        ..dense()
     }
 }
 
@@ -73,6 +88,7 @@ fn sparse_local() -> SyncConfig {
         late: LateRule::Keep,
         mix: 0.5,
         opening_rounds: 0,
+        opening_share: 0.0,
         opening_every: 2,
         opening_keep: 1024,
         opening_values: ValueFormat::TwoBit,

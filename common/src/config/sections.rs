@@ -227,7 +227,9 @@ impl RunConfig {
     /// When rounds happen.
     #[must_use]
     pub fn round_schedule(&self) -> RoundSchedule {
-        let SyncConfig { opening_rounds, opening_every, every, groups, .. } = self.sync;
+        let SyncConfig { opening_rounds, opening_share, opening_every, every, groups, .. } = self.sync;
+        let shared_steps = (opening_share * self.run.steps as f64).ceil() as u64;
+        let opening_rounds = opening_rounds.max(shared_steps.div_ceil(opening_every));
         RoundSchedule { opening_rounds, opening_every, every, groups, steps: self.run.steps }
     }
 }

@@ -10,6 +10,8 @@ use super::ValueFormat;
 pub enum SyncPreset {
     /// Gradients after each step, averaged before the optimiser runs.
     Dense,
+    /// Signs of momenta after each step, both ways, under a second moment that is frozen after a dense opening (1-bit Adam, 2102.02888).
+    OnebitAdam,
     /// Parameter deltas after H local steps, averaged, Nesterov momentum outside (DiLoCo, 2311.08105).
     Diloco,
     /// DiLoCo, a part of the model at a time, in four bits, mixed into what was trained meanwhile (2501.18512).
@@ -21,7 +23,8 @@ pub enum SyncPreset {
 
 impl SyncPreset {
     /// Every preset.
-    pub const ALL: [Self; 4] = [Self::Dense, Self::Diloco, Self::StreamingDiloco, Self::SparseLocal];
+    pub const ALL: [Self; 5] =
+        [Self::Dense, Self::OnebitAdam, Self::Diloco, Self::StreamingDiloco, Self::SparseLocal];
 }
 
 /// What a worker contributes to a round.
@@ -30,6 +33,8 @@ impl SyncPreset {
 pub enum Source {
     /// The gradient of a step. All members make the same update of it, so nobody trains by itself.
     Gradient,
+    /// AdamW's first moment with the gradient of a step mixed in: β₁·m + (1 − β₁)·g.
+    Momentum,
     /// What local training has changed since the last round: θ_g − θ.
     Delta,
 }
@@ -38,7 +43,7 @@ impl Source {
     /// Whether members update their parameters from results alone.
     #[must_use]
     pub fn is_gradient(self) -> bool {
-        self == Self::Gradient
+        self != Self::Delta
     }
 }
 
@@ -68,6 +73,8 @@ pub enum ResultForm {
 pub enum Application {
     /// It is the gradient of one step of the inner optimiser, AdamW.
     Inner,
+    /// It is AdamW's new first moment, and the second is not changed any more.
+    FrozenAdamw,
     /// It is the gradient of one outer step, by SGD with Nesterov momentum: see `outer_learning_rate`, `outer_momentum`.
     Outer,
 }
@@ -126,13 +133,15 @@ sync_keys! {
     /// Rounds at the start that follow `opening_every`, `opening_keep` and `opening_values`, with all fragments in each: a young
     /// model moves fast, and its updates are not sparse.
     opening_rounds: u64,
+    /// The share of the run's steps that belongs to the opening, unless `opening_rounds` is longer.
+    opening_share: f64,
     /// Steps between the opening's rounds.
     opening_every: u64,
     /// Values kept of each chunk in the opening; all of a chunk means that none is selected.
     opening_keep: u32,
     /// Number format on the wire in the opening.
     opening_values: ValueFormat,
-    /// What is contributed: `gradient` or `delta`.
+    /// What is contributed: `gradient`, `momentum` or `delta`. In the opening, `gradient` or `delta`.
     source: Source,
     /// Which values are sent: `all` or `top-k`.
     selection: SelectionRule,
@@ -150,7 +159,7 @@ sync_keys! {
     result_keep: u32,
     /// `result = "mean"`: its number format.
     result_values: ValueFormat,
-    /// What is done with the mean: `inner` or `outer`.
+    /// What is done with the mean: `inner`, `frozen-adamw` or `outer`. In the opening, `inner` or `outer`.
     apply: Application,
     /// `apply = "outer"`: the step size for the mean delta.
     outer_learning_rate: f32,
@@ -199,9 +208,21 @@ impl SyncConfig {
         self.error_decay > 0.0
     }
 
-    /// Steps that are made before a round's result is applied, in this run.
+    /// Whether there is an opening.
     #[must_use]
-    pub fn keeps_progress(&self) -> bool {
-        self.late == LateRule::Keep
+    pub fn has_opening(&self) -> bool {
+        self.opening_rounds > 0 || self.opening_share > 0.0
+    }
+
+    /// What a worker contributes to a round: in the opening, what all optimisers begin with.
+    #[must_use]
+    pub fn source_in(&self, is_opening: bool) -> Source {
+        if is_opening && self.source.is_gradient() { Source::Gradient } else { self.source }
+    }
+
+    /// What is done with the mean of a round.
+    #[must_use]
+    pub fn application_in(&self, is_opening: bool) -> Application {
+        if is_opening && self.source.is_gradient() { Application::Inner } else { self.apply }
     }
 }

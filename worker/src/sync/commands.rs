@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use longhaul_common::config::Source;
 use longhaul_common::id::{FragmentId, Round};
 use longhaul_proto::control::message::ToCoordinator;
 use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
@@ -43,6 +44,8 @@ impl Synchroniser {
                 self.feed(Event::Reduced { generation, round, fragment, result });
             }
             Command::Retract { round, fragment } => running.compressor.retract(round, fragment),
+            // The next momentum has what is left of this one in it; added to that, it would count twice.
+            Command::CarryOver { .. } if self.config.sync.source == Source::Momentum => {}
             Command::CarryOver { round, fragment } => carry_over(running, round, fragment),
             Command::MoveResidual { fragment } => {
                 if let Some(residual) = running.compressor.take_residual(fragment) {

@@ -71,7 +71,7 @@ impl Synchroniser {
         let from = running.replica.next_round();
         while let Some((round, results)) = running.completed.pop_front() {
             if dense {
-                replay.push((round, mean_gradient(running, &results)));
+                replay.push((round, mean_of(running, &results)));
             } else {
                 apply_to_replica(&self.config, running, round, &results);
             }
@@ -111,7 +111,7 @@ impl Synchroniser {
             }
             let Some((_, results)) = running.completed.pop_front() else { return Ok(()) };
             let update = if dense {
-                RoundUpdate::Gradient(mean_gradient(running, &results))
+                RoundUpdate::Mean(mean_of(running, &results))
             } else {
                 apply_to_replica(&self.config, running, round, &results);
                 match running.snapshot.take_if(|(of, _)| *of == round) {
@@ -211,7 +211,7 @@ fn apply_to_replica(config: &RunConfig, running: &mut Running, round: Round, res
     }
 }
 
-fn mean_gradient(running: &mut Running, results: &[FragmentResult]) -> Vec<f32> {
+fn mean_of(running: &mut Running, results: &[FragmentResult]) -> Vec<f32> {
     let mut mean = vec![0.0; running.layout.values as usize];
     let add = |(fragment, result)| {
         add_result(result, 1.0, &mut running.decoder, &mut mean[running.layout.range(fragment)])

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use longhaul_common::config::RunConfig;
+use longhaul_common::config::{Application, RunConfig, Source};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::schedule::RoundSchedule;
 
@@ -132,8 +132,8 @@ impl Device {
                 }
             }
         }
-        for (round, gradient) in &enter.replay {
-            self.engine.apply_gradient(schedule.steps_of(*round).start, gradient)?;
+        for (round, mean) in &enter.replay {
+            self.apply_mean(&schedule, *round, mean)?;
         }
         let Enter { life, round, replay, .. } = enter;
         self.next_round = round;
@@ -155,6 +155,7 @@ impl Device {
     /// Computes the steps of a round and contributes. `None`: on to the next round.
     fn compute_round(&mut self, stretch: &mut Stretch) -> Result<Option<Outcome>> {
         let span = stretch.schedule.steps_of(stretch.round);
+        let is_opening = stretch.schedule.is_opening(stretch.round);
         self.gate.forget_before(span.start);
         // What a checkpoint's state has trained on in this round counts with the rest of it.
         let mut tally = Tally::resumed(&stretch.trained);
@@ -164,7 +165,7 @@ impl Device {
                 return Ok(Some(outcome));
             }
             let positions = self.positions(step);
-            self.step(step, &positions, &mut gradient, &mut tally)?;
+            self.step(step, is_opening, &positions, &mut gradient, &mut tally)?;
             stretch.trained.push(positions);
         }
         // A round shorter than the overlap, as the last one may be: its result cannot wait for steps that do not come.
@@ -183,16 +184,17 @@ impl Device {
     fn step(
         &mut self,
         step: u64,
+        is_opening: bool,
         positions: &[u64],
         gradient: &mut Vec<f32>,
         tally: &mut Tally,
     ) -> Result<()> {
         let began = Instant::now();
         let batch = self.data.batch(positions.iter().copied(), self.config.run.seed);
-        let outcome = if self.contributes_gradients() {
-            self.engine.gradient(&batch, gradient)?
-        } else {
-            self.engine.train_step(step, &batch)?
+        let outcome = match self.config.sync.source_in(is_opening) {
+            Source::Gradient => self.engine.gradient(&batch, gradient)?,
+            Source::Momentum => self.engine.momentum(&batch, gradient)?,
+            Source::Delta => self.engine.train_step(step, &batch)?,
         };
         if !outcome.loss.is_finite() {
             bail!(
@@ -232,13 +234,22 @@ impl Device {
                     self.engine.mix_into_parameters(part.start, part.kept, &part.values)?;
                 }
             }
-            RoundUpdate::Gradient(mean) => {
-                self.engine.apply_gradient(stretch.schedule.steps_of(round).start, &mean)?;
-            }
+            RoundUpdate::Mean(mean) => self.apply_mean(&stretch.schedule, round, &mean)?,
         }
         let validation_loss = self.evaluate_after(round)?;
         self.tell_applied(round, validation_loss, stretch.trained.clone())?;
         Ok(None)
+    }
+
+    /// The step that all members make alike.
+    fn apply_mean(&mut self, schedule: &RoundSchedule, round: Round, mean: &[f32]) -> Result<()> {
+        let step = schedule.steps_of(round).start;
+        match self.config.sync.application_in(schedule.is_opening(round)) {
+            Application::Inner => self.engine.apply_gradient(step, mean)?,
+            Application::FrozenAdamw => self.engine.apply_frozen_adamw(step, mean)?,
+            Application::Outer => bail!("a mean that is not a delta was to be applied as one"),
+        }
+        Ok(())
     }
 
     fn tell_applied(&self, round: Round, validation_loss: Option<f32>, trained: Vec<Vec<u64>>) -> Result<()> {

@@ -25,8 +25,8 @@ pub enum ToDevice {
 /// What a round's result means for a device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RoundUpdate {
-    /// The mean gradient, one value for each parameter: a step of the inner optimiser.
-    Gradient(Vec<f32>),
+    /// The mean of what was contributed, one value for each parameter: a step that all members make alike.
+    Mean(Vec<f32>),
     /// A change of some stretches of the local parameters, in order.
     Parameters(Vec<Part>),
 }
@@ -51,7 +51,7 @@ pub struct Enter {
     pub round: Round,
     /// What to load before.
     pub load: Load,
-    /// Mean gradients of rounds up to `round` that are to be applied after loading, in order (only with gradients). The last one is answered
+    /// Means of rounds up to `round` that are to be applied after loading, in order (only with gradients). The last one is answered
     /// with [`FromDevice::Applied`].
     pub replay: Vec<(Round, Vec<f32>)>,
 }
@@ -141,7 +141,7 @@ pub struct Prepared {
 pub struct LocalUpdate {
     /// Which round.
     pub round: Round,
-    /// With deltas: the local parameters at the end of the round; with gradients: the gradient of its step.
+    /// With deltas: the local parameters at the end of the round; with gradients: the gradient or momentum of its step.
     pub values: Vec<f32>,
     /// Samples trained on.
     pub weight: u32,
