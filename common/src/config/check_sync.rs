@@ -7,6 +7,9 @@ use super::{ConfigError, ValueFormat};
 /// Dense f32, a fragment of this size is the largest frame body that the transport takes: 16 MiB.
 const FRAGMENT_VALUES_MAX: u32 = 4 << 20;
 
+/// Beyond this, products are hardly smaller than the matrices of the models in use.
+const RANK_MAX: u32 = 256;
+
 /// Fragments take turns among at most so many groups.
 const GROUPS_MAX: u32 = 1 << 10;
 
@@ -16,6 +19,7 @@ impl SyncConfig {
         self.check_rates()?;
         self.check_when()?;
         self.check_what()?;
+        self.check_rank()?;
         self.check_chunks()?;
         self.check_losses()?;
         self.check_deadline()
@@ -91,6 +95,28 @@ impl SyncConfig {
             return Err(ConfigError::value("sync.groups", self.groups, reason));
         }
         Ok(())
+    }
+
+    /// Factors keep what they do not send in a residual of their own, and the second exchange needs the outcome of the first.
+    fn check_rank(&self) -> Result<(), ConfigError> {
+        if self.rank == 0 {
+            return Ok(());
+        }
+        if self.rank > RANK_MAX {
+            return Err(ConfigError::value("sync.rank", self.rank, format!("must be at most {RANK_MAX}")));
+        }
+        let refused = if self.source != Source::Gradient {
+            "products stand for gradients: take source = \"gradient\", or rank = 0"
+        } else if self.overlap > 0 {
+            "a step's second exchange needs the outcome of its first: take overlap = 0, or rank = 0"
+        } else if self.selection != SelectionRule::All {
+            "factors are small and are sent whole: take selection = \"all\", or rank = 0"
+        } else if self.has_residual() {
+            "what factors leave out is kept in full where gradients are made: take error_decay = 0, or rank = 0"
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::value("sync.rank", self.rank, refused))
     }
 
     fn check_chunks(&self) -> Result<(), ConfigError> {

@@ -9,6 +9,7 @@ impl SyncConfig {
     pub fn of(preset: SyncPreset) -> Self {
         match preset {
             SyncPreset::Dense => dense(),
+            SyncPreset::Powersgd => powersgd(),
             SyncPreset::OnebitAdam => onebit_adam(),
             SyncPreset::Diloco => diloco(),
             SyncPreset::StreamingDiloco => streaming_diloco(),
@@ -31,6 +32,18 @@ fn dense() -> SyncConfig {
         result_values: ValueFormat::F32,
         apply: Application::Inner,
         ..sparse_local()
+    }
+}
+
+/// Rank 4 is the paper's for language models. A dense opening, as PyTorch's own has one.
+fn powersgd() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::Powersgd,
+        opening_share: 0.1,
+        opening_values: ValueFormat::F32,
+        rank: 4,
+        error_decay: 0.0,
+        ..dense()
     }
 }
 
@@ -93,6 +106,7 @@ fn sparse_local() -> SyncConfig {
         opening_keep: 1024,
         opening_values: ValueFormat::TwoBit,
         source: Source::Delta,
+        rank: 0,
         selection: SelectionRule::TopK,
         chunk: 4096,
         keep: 64,

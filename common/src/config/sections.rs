@@ -230,6 +230,13 @@ impl RunConfig {
         let SyncConfig { opening_rounds, opening_share, opening_every, every, groups, .. } = self.sync;
         let shared_steps = (opening_share * self.run.steps as f64).ceil() as u64;
         let opening_rounds = opening_rounds.max(shared_steps.div_ceil(opening_every));
-        RoundSchedule { opening_rounds, opening_every, every, groups, steps: self.run.steps }
+        RoundSchedule {
+            opening_rounds,
+            opening_every,
+            every,
+            groups,
+            exchanges: self.sync.exchanges(),
+            steps: self.run.steps,
+        }
     }
 }

@@ -10,6 +10,8 @@ use super::ValueFormat;
 pub enum SyncPreset {
     /// Gradients after each step, averaged before the optimiser runs.
     Dense,
+    /// Gradients as products of thin matrices, after each step (PowerSGD, 1905.13727).
+    Powersgd,
     /// Signs of momenta after each step, both ways, under a second moment that is frozen after a dense opening (1-bit Adam, 2102.02888).
     OnebitAdam,
     /// Parameter deltas after H local steps, averaged, Nesterov momentum outside (DiLoCo, 2311.08105).
@@ -23,8 +25,14 @@ pub enum SyncPreset {
 
 impl SyncPreset {
     /// Every preset.
-    pub const ALL: [Self; 5] =
-        [Self::Dense, Self::OnebitAdam, Self::Diloco, Self::StreamingDiloco, Self::SparseLocal];
+    pub const ALL: [Self; 6] = [
+        Self::Dense,
+        Self::Powersgd,
+        Self::OnebitAdam,
+        Self::Diloco,
+        Self::StreamingDiloco,
+        Self::SparseLocal,
+    ];
 }
 
 /// What a worker contributes to a round.
@@ -143,6 +151,8 @@ sync_keys! {
     opening_values: ValueFormat,
     /// What is contributed: `gradient`, `momentum` or `delta`. In the opening, `gradient` or `delta`.
     source: Source,
+    /// The rank of the products that stand for the gradients of matrices, exchanged in two rounds after each step; 0: gradients as they are.
+    rank: u32,
     /// Which values are sent: `all` or `top-k`.
     selection: SelectionRule,
     /// Values in a chunk, a power of two.
@@ -206,6 +216,12 @@ impl SyncConfig {
     #[must_use]
     pub fn has_residual(&self) -> bool {
         self.error_decay > 0.0
+    }
+
+    /// Rounds in which the steps of one round are exchanged, after the opening.
+    #[must_use]
+    pub fn exchanges(&self) -> u32 {
+        if self.rank > 0 { 2 } else { 1 }
     }
 
     /// Whether there is an opening.

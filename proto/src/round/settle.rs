@@ -97,7 +97,7 @@ mod tests {
 
     const LAYOUT: FragmentLayout = FragmentLayout { values: 2, fragment_values: 1 };
     const SCHEDULE: RoundSchedule =
-        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, steps: 100 };
+        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 100 };
 
     fn old() -> Membership {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));

@@ -81,8 +81,15 @@ impl Scenario {
     /// A round for each step, and groups that take turns.
     pub fn schedule(&self) -> RoundSchedule {
         let groups = self.groups;
-        RoundSchedule { opening_rounds: 1, opening_every: 1, every: 1, groups, steps: self.rounds }
-            .for_fragments(self.fragments)
+        RoundSchedule {
+            opening_rounds: 1,
+            opening_every: 1,
+            every: 1,
+            groups,
+            exchanges: 1,
+            steps: self.rounds,
+        }
+        .for_fragments(self.fragments)
     }
 
     pub fn with(self, fault: Fault) -> Self {

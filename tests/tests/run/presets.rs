@@ -8,6 +8,7 @@ use crate::scenario::Setup;
 fn sync(preset: SyncPreset) -> &'static str {
     match preset {
         SyncPreset::Dense => "preset = \"dense\"",
+        SyncPreset::Powersgd => "preset = \"powersgd\"",
         SyncPreset::OnebitAdam => "preset = \"onebit-adam\"\nopening_share = 0.5",
         SyncPreset::Diloco => "preset = \"diloco\"\nevery = 10",
         SyncPreset::StreamingDiloco => "preset = \"streaming-diloco\"\nevery = 3\ngroups = 3",

@@ -7,6 +7,7 @@ mod error;
 mod fused;
 mod generator;
 mod learning_rate;
+mod low_rank;
 mod rules;
 mod sampling;
 
@@ -21,6 +22,7 @@ pub use device::{choose_device, device_name};
 pub use error::EngineError;
 pub use generator::{Continuation, Generator};
 pub use learning_rate::LearningRate;
+pub use low_rank::LowRank;
 pub use sampling::Sampling;
 
 use crate::data::Batch;

@@ -150,8 +150,7 @@ impl Synchroniser {
     }
 
     pub(super) fn state_exported(&mut self, next_round: Round, state: DeviceState) {
-        let DeviceState { parameters, first_moments, second_moments, updates } = state;
-        let buffers: Vec<_> = [parameters, first_moments, second_moments].map(Arc::new).into();
+        let (updates, buffers) = (state.updates, shared_buffers(state));
         for reply in self.state_requests.drain(..) {
             let _ = reply.send(HealedState { next_round, buffers: buffers.clone(), updates });
         }
@@ -161,19 +160,27 @@ impl Synchroniser {
 /// dense: the state that a member holds and its device has not loaded yet. None: the device has it already.
 fn not_loaded(running: &Running, load: &Load) -> Option<HealedState> {
     let zeros = || vec![0.0; running.layout.values as usize];
-    let (buffers, updates) = match load {
+    let state = match load {
         Load::Nothing => return None,
-        Load::Parameters(parameters) => ([parameters.clone(), zeros(), zeros()], 0),
-        Load::All(state) | Load::Private { state, .. } => {
-            let DeviceState { parameters, first_moments, second_moments, updates } = state.clone();
-            ([parameters, first_moments, second_moments], updates)
-        }
+        // The device has factors that it has drawn; only it can give them.
+        Load::Parameters(_) if running.layouts.has_exchanges() => return None,
+        Load::Parameters(parameters) => DeviceState {
+            parameters: parameters.clone(),
+            first_moments: zeros(),
+            second_moments: zeros(),
+            ..DeviceState::default()
+        },
+        Load::All(state) | Load::Private { state, .. } => state.clone(),
     };
-    Some(HealedState {
-        next_round: running.replica.next_round(),
-        buffers: buffers.map(Arc::new).into(),
-        updates,
-    })
+    let next_round = running.replica.next_round();
+    Some(HealedState { next_round, updates: state.updates, buffers: shared_buffers(state) })
+}
+
+/// What is equal on all members, as it is served.
+fn shared_buffers(state: DeviceState) -> Vec<Arc<Vec<f32>>> {
+    let DeviceState { parameters, first_moments, second_moments, factors, .. } = state;
+    let factors = Some(factors).filter(|factors| !factors.is_empty());
+    [parameters, first_moments, second_moments].into_iter().chain(factors).map(Arc::new).collect()
 }
 
 /// Joiners that heal from this member at once; more ask another donor, or again.

@@ -9,6 +9,7 @@ use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
 
 use super::compressor::Local;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
+use crate::train::message::PutBack;
 
 impl Synchroniser {
     /// Carries out all commands, and those that follow from them, and moves the device on.
@@ -83,7 +84,10 @@ impl Synchroniser {
         let Stage::Running(running) = &self.stage else { return };
         let to_site = running.membership.as_ref().and_then(|m| m.member(to)).map(|member| member.site);
         if to_site.is_some_and(|site| site != self.site) && header.kind != FrameKind::Local {
-            self.links.progress.dense_equivalent(running.layout.range(header.fragment).len() as u64 * 4);
+            // Factors have no fragments of the model: a step's second exchange sends what dense has sent with the first.
+            if running.layouts.exchange_in(header.round) != Some(1) {
+                self.links.progress.dense_equivalent(running.layout.range(header.fragment).len() as u64 * 4);
+            }
         }
     }
 }
@@ -91,7 +95,7 @@ impl Synchroniser {
 /// A member's slice as a frame body: f32, little-endian; empty when it has nothing for the round.
 fn local_body(running: &Running, round: Round, fragment: FragmentId) -> Bytes {
     let Some(delta) = running.contributed.get(&round) else { return Bytes::new() };
-    delta[running.layout.range(fragment)].iter().flat_map(|value| value.to_le_bytes()).collect()
+    delta[running.layouts.of(round).range(fragment)].iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 pub(super) fn compress(
@@ -100,7 +104,7 @@ pub(super) fn compress(
     fragment: FragmentId,
     locals: &[longhaul_proto::round::Local],
 ) -> Result<Bytes> {
-    let range = running.layout.range(fragment);
+    let range = running.layouts.of(round).range(fragment);
     let len = range.len();
     let own = running.contributed.get(&round).map(|delta| &delta[range]).unwrap_or_default();
     let mut sound = Vec::with_capacity(locals.len());
@@ -128,7 +132,13 @@ fn is_sound(body: &[u8], len: usize) -> bool {
 
 fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {
     let Some(delta) = running.contributed.remove(&round) else { return };
-    carry(running, fragment, &delta[running.layout.range(fragment)], 1.0);
+    let range = running.layouts.of(round).range(fragment);
+    if running.layouts.has_exchanges() {
+        let exchange = running.layouts.exchange_in(round);
+        running.put_back.push(PutBack { exchange, start: range.start, values: delta[range].to_vec() });
+    } else {
+        carry(running, fragment, &delta[range], 1.0);
+    }
     running.contributed.insert(round, delta);
 }
 

@@ -5,19 +5,17 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use longhaul_common::config::SyncConfig;
 use longhaul_common::id::{FragmentId, Round};
-use longhaul_common::plan::FragmentLayout;
-use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::{EncodeError, Encoder, SpecError};
 
 use super::chain::{is_lossless, opening, uplink};
+use super::layouts::Layouts;
 
 /// Encodes what leaves the site, and remembers what encoding left behind.
 ///
 /// One residual for each fragment that this worker uploads. For each round: p = residual·decay + mean of the site's updates,
 /// c = C(p), residual = p − decode(c) (error feedback; Stich et al. 2018, Karimireddy et al. 2019).
 pub struct Compressor {
-    layout: FragmentLayout,
-    schedule: RoundSchedule,
+    layouts: Layouts,
     decay: f32,
     steady: Encoder,
     opening: Encoder,
@@ -56,14 +54,9 @@ impl Compressor {
     ///
     /// # Errors
     /// A combination of selection and format that the codec does not have.
-    pub fn new(
-        config: &SyncConfig,
-        layout: FragmentLayout,
-        schedule: RoundSchedule,
-    ) -> Result<Self, SpecError> {
+    pub fn new(config: &SyncConfig, layouts: Layouts) -> Result<Self, SpecError> {
         Ok(Self {
-            layout,
-            schedule,
+            layouts,
             decay: config.error_decay,
             steady: Encoder::new(uplink(config))?,
             opening: Encoder::new(opening(config))?,
@@ -83,9 +76,10 @@ impl Compressor {
         fragment: FragmentId,
         locals: &[(u32, Local<'_>)],
     ) -> Result<Bytes, CompressError> {
-        let len = self.layout.range(fragment).len();
+        let len = self.layouts.of(round).range(fragment).len();
         weighted_mean(locals, len, &mut self.scratch)?;
-        let encoder = if self.schedule.is_opening(round) { &mut self.opening } else { &mut self.steady };
+        let encoder =
+            if self.layouts.schedule().is_opening(round) { &mut self.opening } else { &mut self.steady };
         let mut body = Vec::new();
         if self.decay == 0.0 || is_lossless(encoder.spec()) && !self.residuals.contains_key(&fragment) {
             encoder.encode(&self.scratch, &mut body)?;
@@ -125,7 +119,7 @@ impl Compressor {
         self.before.clear();
         self.residuals = residuals
             .into_iter()
-            .filter(|(fragment, values)| values.len() == self.layout.range(*fragment).len())
+            .filter(|(fragment, values)| values.len() == self.layouts.model().range(*fragment).len())
             .collect();
     }
 }

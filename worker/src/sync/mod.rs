@@ -6,6 +6,7 @@ mod checkpointing;
 mod commands;
 mod compressor;
 mod event;
+mod layouts;
 mod mean;
 mod outer;
 mod preparation;

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::compressor::Compressor;
 use super::event::HealedState;
+use super::layouts::Layouts;
 use super::outer::outer_step;
 use super::reducer::Reducer;
 use super::replica::Replica;
@@ -70,8 +71,11 @@ impl Synchroniser {
         );
         let (load, momentum) = match (buffers.next(), buffers.next()) {
             (Some(first_moments), Some(second_moments)) => {
-                let parameters = parameters.clone();
-                (Load::All(DeviceState { parameters, first_moments, second_moments, updates }), Vec::new())
+                let (parameters, factors) = (parameters.clone(), buffers.next().unwrap_or_default());
+                let error = Vec::new();
+                let state =
+                    DeviceState { parameters, first_moments, second_moments, updates, factors, error };
+                (Load::All(state), Vec::new())
             }
             (momentum, _) => (Load::Parameters(parameters.clone()), momentum.unwrap_or_default()),
         };
@@ -145,9 +149,11 @@ impl Synchroniser {
         let next_round = replica.next_round();
         let layout = self.layout(replica.parameters().len());
         let schedule = self.config.round_schedule().for_fragments(layout.count());
-        let mut compressor = Compressor::new(sync, layout, schedule).context("set up the codec")?;
+        let exchanges = self.prepared.as_ref().and_then(|prepared| prepared.exchanges);
+        let layouts = Layouts::new(layout, exchanges, schedule);
+        let mut compressor = Compressor::new(sync, layouts).context("set up the codec")?;
         compressor.restore_residuals(kept.residuals);
-        let mut reducer = Reducer::new(sync, layout, schedule).context("set up the codec")?;
+        let mut reducer = Reducer::new(sync, layouts).context("set up the codec")?;
         reducer.restore_residuals(kept.owner_residuals);
         let state_hash = replica.hash();
         let config = Config {
@@ -160,6 +166,8 @@ impl Synchroniser {
         };
         self.stage = Stage::Running(Box::new(Running {
             layout,
+            layouts,
+            put_back: Vec::new(),
             generation: Generation(0),
             until: Round(u64::MAX),
             membership: None,
@@ -236,8 +244,13 @@ impl Synchroniser {
         self.prepared.as_ref().map_or(0, |prepared| prepared.parameters.len())
     }
 
-    /// Buffers of the synchronised state: θ, and what must be in step besides: with gradients the moments, with deltas the outer momentum.
+    /// Buffers of the synchronised state: θ, and what must be in step besides: with gradients the moments and low-rank
+    /// factors, with deltas the outer momentum.
     pub(super) fn state_buffers(&self) -> usize {
-        if self.shares_everything() { 3 } else { 1 + usize::from(outer_step(&self.config.sync).has_memory()) }
+        if self.shares_everything() {
+            3 + usize::from(self.config.sync.rank > 0)
+        } else {
+            1 + usize::from(outer_step(&self.config.sync).has_memory())
+        }
     }
 }

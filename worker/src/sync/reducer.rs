@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use longhaul_common::config::{ResultForm, SyncConfig};
 use longhaul_common::id::{FragmentId, Round};
-use longhaul_common::plan::FragmentLayout;
-use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::{Decoder, EncodeError, Encoder, SpecError};
 use longhaul_proto::round::{Contribution, FragmentResult};
 
 use super::chain::{downlink, is_lossless, opening};
+use super::layouts::Layouts;
 use super::mean::add_weighted_mean;
 
 /// Makes results of contributions.
@@ -19,8 +18,7 @@ use super::mean::add_weighted_mean;
 /// the result is C(p), residual = p − decode(C(p)).
 pub struct Reducer {
     form: ResultForm,
-    layout: FragmentLayout,
-    schedule: RoundSchedule,
+    layouts: Layouts,
     steady: Encoder,
     opening: Encoder,
     decoder: Decoder,
@@ -35,15 +33,10 @@ impl Reducer {
     ///
     /// # Errors
     /// A combination of selection and format that the codec does not have.
-    pub fn new(
-        config: &SyncConfig,
-        layout: FragmentLayout,
-        schedule: RoundSchedule,
-    ) -> Result<Self, SpecError> {
+    pub fn new(config: &SyncConfig, layouts: Layouts) -> Result<Self, SpecError> {
         Ok(Self {
             form: config.result,
-            layout,
-            schedule,
+            layouts,
             steady: Encoder::new(downlink(config))?,
             opening: Encoder::new(opening(config))?,
             decoder: Decoder::default(),
@@ -75,12 +68,13 @@ impl Reducer {
         fragment: FragmentId,
         contributions: &[Contribution],
     ) -> Result<FragmentResult, EncodeError> {
-        let len = self.layout.range(fragment).len();
+        let len = self.layouts.of(round).range(fragment).len();
         let parts: Vec<_> = contributions.iter().map(|c| (c.weight, &c.body)).collect();
         self.scratch.clear();
         self.scratch.resize(len, 0.0);
         add_weighted_mean(&parts, 1.0, &mut self.decoder, &mut self.scratch);
-        let encoder = if self.schedule.is_opening(round) { &mut self.opening } else { &mut self.steady };
+        let encoder =
+            if self.layouts.schedule().is_opening(round) { &mut self.opening } else { &mut self.steady };
         let mut body = Vec::new();
         if is_lossless(encoder.spec()) && !self.residuals.contains_key(&fragment) {
             encoder.encode(&self.scratch, &mut body)?;
@@ -117,7 +111,7 @@ impl Reducer {
 
     /// Takes residuals over from a checkpoint, in place of all there were; those of a wrong length are left out.
     pub fn restore_residuals(&mut self, mut residuals: BTreeMap<FragmentId, Vec<f32>>) {
-        residuals.retain(|fragment, values| values.len() == self.layout.range(*fragment).len());
+        residuals.retain(|fragment, values| values.len() == self.layouts.model().range(*fragment).len());
         self.before.clear();
         self.residuals = residuals;
     }
@@ -128,12 +122,14 @@ mod tests {
     use super::*;
     use longhaul_common::config::{SyncConfig, SyncPreset, ValueFormat};
     use longhaul_common::id::SiteId;
+    use longhaul_common::plan::FragmentLayout;
+    use longhaul_common::schedule::RoundSchedule;
     use longhaul_proto::codec::{CodecSpec, Selection};
     use longhaul_proto::round::Content;
 
     const LAYOUT: FragmentLayout = FragmentLayout { values: 64, fragment_values: 64 };
     const SCHEDULE: RoundSchedule =
-        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, steps: 100 };
+        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 100 };
     const F0: FragmentId = FragmentId(0);
 
     fn reducer() -> Reducer {
@@ -145,7 +141,7 @@ mod tests {
             opening_keep: 64,
             ..SyncConfig::of(SyncPreset::SparseLocal)
         };
-        Reducer::new(&sync, LAYOUT, SCHEDULE).unwrap()
+        Reducer::new(&sync, Layouts::new(LAYOUT, None, SCHEDULE)).unwrap()
     }
 
     /// Two sites with weights 1 and 3, in full precision.

@@ -71,7 +71,7 @@ impl Synchroniser {
         let from = running.replica.next_round();
         while let Some((round, results)) = running.completed.pop_front() {
             if dense {
-                replay.push((round, mean_of(running, &results)));
+                replay.push((round, mean_of(running, round, &results)));
             } else {
                 apply_to_replica(&self.config, running, round, &results);
             }
@@ -91,7 +91,8 @@ impl Synchroniser {
         running.entered = true;
         running.named = Some(next);
         running.life = self.links.gate.renew();
-        let enter = Enter { life: running.life, round: next, load, replay };
+        let put_back = std::mem::take(&mut running.put_back);
+        let enter = Enter { life: running.life, round: next, load, put_back, replay };
         self.report_skipped(next, enter.replay.is_empty());
         self.tell_device(ToDevice::Enter(enter))?;
         self.links.gate.set_next(next);
@@ -111,7 +112,7 @@ impl Synchroniser {
             }
             let Some((_, results)) = running.completed.pop_front() else { return Ok(()) };
             let update = if dense {
-                RoundUpdate::Mean(mean_of(running, &results))
+                RoundUpdate::Mean(mean_of(running, round, &results))
             } else {
                 apply_to_replica(&self.config, running, round, &results);
                 match running.snapshot.take_if(|(of, _)| *of == round) {
@@ -130,7 +131,8 @@ impl Synchroniser {
                 report.residual_ratio = residual_ratio;
                 report.state_hash = state_hash;
             }
-            self.tell_device(ToDevice::Apply { round, update })?;
+            let put_back = std::mem::take(&mut running.put_back);
+            self.tell_device(ToDevice::Apply { round, update, put_back })?;
         }
     }
 
@@ -211,12 +213,12 @@ fn apply_to_replica(config: &RunConfig, running: &mut Running, round: Round, res
     }
 }
 
-fn mean_of(running: &mut Running, results: &[FragmentResult]) -> Vec<f32> {
-    let mut mean = vec![0.0; running.layout.values as usize];
-    let add = |(fragment, result)| {
-        add_result(result, 1.0, &mut running.decoder, &mut mean[running.layout.range(fragment)])
-    };
-    let damaged: usize = running.layout.fragments().zip(results).map(add).sum();
+fn mean_of(running: &mut Running, round: Round, results: &[FragmentResult]) -> Vec<f32> {
+    let layout = running.layouts.of(round);
+    let mut mean = vec![0.0; layout.values as usize];
+    let add =
+        |(fragment, result)| add_result(result, 1.0, &mut running.decoder, &mut mean[layout.range(fragment)]);
+    let damaged: usize = layout.fragments().zip(results).map(add).sum();
     if damaged > 0 {
         tracing::warn!(damaged, "contributions that do not decode were left out");
     }

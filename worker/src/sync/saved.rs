@@ -11,6 +11,8 @@ use crate::train::message::DeviceState;
 const PARAMETERS: &str = "parameters";
 const FIRST_MOMENTS: &str = "first_moments";
 const SECOND_MOMENTS: &str = "second_moments";
+const FACTORS: &str = "factors";
+const ERROR: &str = "error";
 const CARRY: &str = "carry";
 const RESIDUAL: &str = "residual.";
 const OWNER_RESIDUAL: &str = "owner_residual.";
@@ -44,15 +46,20 @@ impl Saved {
     /// What another worker may go on from where all replicas are equal (dense): the device's state. What was not sent is its owner's.
     #[must_use]
     pub fn into_common(self) -> Self {
-        Self { state: self.state, ..Self::default() }
+        Self { state: DeviceState { error: Vec::new(), ..self.state }, ..Self::default() }
     }
 
     /// As a checkpoint holds it.
     #[must_use]
     pub fn into_private(self) -> PrivateState {
-        let DeviceState { parameters, first_moments, second_moments, updates } = self.state;
-        let named =
-            [(PARAMETERS, parameters), (FIRST_MOMENTS, first_moments), (SECOND_MOMENTS, second_moments)];
+        let DeviceState { parameters, first_moments, second_moments, updates, factors, error } = self.state;
+        let named = [
+            (PARAMETERS, parameters),
+            (FIRST_MOMENTS, first_moments),
+            (SECOND_MOMENTS, second_moments),
+            (FACTORS, factors),
+            (ERROR, error),
+        ];
         let mut vectors: BTreeMap<String, Arc<[f32]>> =
             named.into_iter().map(|(name, values)| (name.to_owned(), values.into())).collect();
         vectors.extend(self.kept.carry.map(|values| (CARRY.to_owned(), values.into())));
@@ -81,6 +88,8 @@ impl Saved {
             first_moments: vector(FIRST_MOMENTS)?,
             second_moments: vector(SECOND_MOMENTS)?,
             updates: *private.counters.get(UPDATES)?,
+            factors: vector(FACTORS).unwrap_or_default(),
+            error: vector(ERROR).unwrap_or_default(),
         };
         let residuals = |prefix| {
             let of = |(name, values): (&String, &Arc<[f32]>)| {
@@ -129,6 +138,8 @@ mod tests {
                 first_moments: vec![3.0, 4.0],
                 second_moments: vec![5.0, 6.0],
                 updates: 7,
+                factors: vec![8.0, 9.0],
+                error: vec![1.5, 2.5],
             },
             kept: Kept {
                 residuals: BTreeMap::from([(FragmentId(3), vec![0.5])]),

@@ -19,11 +19,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::compressor::Compressor;
 use super::event::{HealedState, SyncEvent};
+use super::layouts::Layouts;
 use super::reducer::Reducer;
 use super::replica::Replica;
 use crate::network::Network;
 use crate::train::gate::Gate;
-use crate::train::message::{DeviceState, FromDevice, Load, Prepared, ToDevice};
+use crate::train::message::{DeviceState, FromDevice, Load, Prepared, PutBack, ToDevice};
 use crate::train::progress::Progress;
 
 /// Whom the synchroniser speaks with.
@@ -97,7 +98,12 @@ pub(super) enum Stage {
 
 /// Everything about taking part.
 pub(super) struct Running {
+    /// Of the model.
     pub layout: FragmentLayout,
+    /// Of what is exchanged, round by round.
+    pub layouts: Layouts,
+    /// Parts of contributions that are in no result and go back to the device.
+    pub put_back: Vec<PutBack>,
     pub generation: Generation,
     /// Rounds from here on are not begun.
     pub until: Round,

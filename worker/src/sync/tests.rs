@@ -9,6 +9,7 @@ use longhaul_proto::control::message::{CheckpointOffer, Start, ToWorker};
 
 use self::rig::{Rig, VALUES, Worker};
 use super::compressor::{Compressor, Local};
+use super::layouts::Layouts;
 use super::mean::add_weighted_mean;
 use super::saved::{Kept, Saved};
 use super::synchroniser::Stage;
@@ -207,6 +208,7 @@ fn moments_of_worker_7() -> Saved {
             first_moments: vector(2.0),
             second_moments: vector(3.0),
             updates: 5,
+            ..DeviceState::default()
         },
         kept: Kept {
             residuals: [(FragmentId(0), vec![1.0; 96])].into(),
@@ -299,7 +301,9 @@ fn a_frame_of_the_wrong_length_or_without_finite_values_is_left_out() {
 fn a_retracted_compression_leaves_the_residual_as_it_was_bit_for_bit() {
     let rig = Rig::new([1, 2], SPARSE);
     let layout = longhaul_common::plan::FragmentLayout { values: VALUES as u64, fragment_values: 32 };
-    let mut compressor = Compressor::new(&rig.workers[0].sync.config.sync, layout, rig.schedule()).unwrap();
+    let mut compressor =
+        Compressor::new(&rig.workers[0].sync.config.sync, Layouts::new(layout, None, rig.schedule()))
+            .unwrap();
     let update = |round: usize| (0..32).map(|i| ((i * 5 + round) % 11) as f32 / 3.0).collect::<Vec<_>>();
     let compress = |compressor: &mut Compressor, round: u64| {
         let values = update(round as usize);

@@ -10,10 +10,12 @@ use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::schedule::RoundSchedule;
 
 use super::gate::{Entry, Gate};
-use super::message::{Applied, DeviceState, Enter, FromDevice, Load, LocalUpdate, RoundUpdate, ToDevice};
+use super::message::{
+    Applied, DeviceState, Enter, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice,
+};
 use super::progress::Progress;
 use crate::data::Dataset;
-use crate::engine::{Engine, Moments};
+use crate::engine::{Engine, LowRank, Moments};
 
 /// Everything that the device thread works with.
 pub struct Device {
@@ -23,6 +25,8 @@ pub struct Device {
     pub config: RunConfig,
     /// The model and its optimiser.
     pub engine: Engine,
+    /// What makes gradients small, if anything does.
+    pub low_rank: Option<LowRank>,
     /// The text.
     pub data: Dataset,
     /// Where to ask before each round.
@@ -62,6 +66,8 @@ struct Stretch {
     /// The round that was contributed and not yet applied, and the step before which it must be.
     pending: Option<(Round, u64)>,
     trained: Vec<Vec<u64>>,
+    /// Samples behind the last exchange: those that follow it exchange the same steps.
+    exchanged: u32,
 }
 
 impl Device {
@@ -132,6 +138,7 @@ impl Device {
                 }
             }
         }
+        self.put_back(enter.put_back);
         for (round, mean) in &enter.replay {
             self.apply_mean(&schedule, *round, mean)?;
         }
@@ -140,7 +147,7 @@ impl Device {
         if let Some((last, _)) = replay.last() {
             self.tell_applied(*last, None, Vec::new())?;
         }
-        Ok(Stretch { life, schedule, round, from_step, pending: None, trained: resumed })
+        Ok(Stretch { life, schedule, round, from_step, pending: None, trained: resumed, exchanged: 0 })
     }
 
     /// Whether the timeline gives this worker, from `step` on, just the positions that it has trained on already.
@@ -171,6 +178,9 @@ impl Device {
         // A round shorter than the overlap, as the last one may be: its result cannot wait for steps that do not come.
         if let Some(outcome) = self.apply_if_due(stretch, u64::MAX)? {
             return Ok(Some(outcome));
+        }
+        if stretch.schedule.exchange_of(stretch.round) == 0 {
+            stretch.exchanged = tally.samples;
         }
         self.contribute(stretch, gradient, &tally)?;
         stretch.trained.clear();
@@ -211,9 +221,28 @@ impl Device {
     }
 
     fn contribute(&mut self, stretch: &Stretch, gradient: Vec<f32>, tally: &Tally) -> Result<()> {
-        let values = if self.contributes_gradients() { gradient } else { self.parameters()? };
-        let update = LocalUpdate { round: stretch.round, values, weight: tally.samples, loss: tally.loss() };
+        let weight = stretch.exchanged;
+        let is_opening = stretch.schedule.is_opening(stretch.round);
+        let low_rank = self.low_rank.as_mut().filter(|_| !is_opening && weight > 0);
+        let values = match low_rank {
+            Some(low_rank) if stretch.schedule.exchange_of(stretch.round) == 0 => low_rank.first(&gradient),
+            Some(low_rank) => low_rank.second(),
+            None if self.config.sync.source.is_gradient() => gradient,
+            None => self.parameters()?,
+        };
+        let update = LocalUpdate { round: stretch.round, values, weight, loss: tally.loss() };
         self.tell(FromDevice::Contribute(update))
+    }
+
+    /// Takes back what was in no result.
+    fn put_back(&mut self, parts: Vec<PutBack>) {
+        let Some(low_rank) = &mut self.low_rank else { return };
+        for PutBack { exchange, start, values } in parts {
+            match exchange {
+                Some(exchange) => low_rank.put_back(exchange, start, &values),
+                None => low_rank.add_error(start, &values),
+            }
+        }
     }
 
     /// Applies the pending result when `step` is the one before which it must be there, waiting for it if need be.
@@ -243,8 +272,17 @@ impl Device {
 
     /// The step that all members make alike.
     fn apply_mean(&mut self, schedule: &RoundSchedule, round: Round, mean: &[f32]) -> Result<()> {
-        let step = schedule.steps_of(round).start;
-        match self.config.sync.application_in(schedule.is_opening(round)) {
+        let (step, is_opening) = (schedule.step_of(round), schedule.is_opening(round));
+        if let Some(low_rank) = self.low_rank.as_mut().filter(|_| !is_opening) {
+            if schedule.exchange_of(round) == 0 {
+                low_rank.take_first(mean);
+            } else {
+                let gradient = low_rank.take_second(mean);
+                self.engine.apply_gradient(step, &gradient)?;
+            }
+            return Ok(());
+        }
+        match self.config.sync.application_in(is_opening) {
             Application::Inner => self.engine.apply_gradient(step, mean)?,
             Application::FrozenAdamw => self.engine.apply_frozen_adamw(step, mean)?,
             Application::Outer => bail!("a mean that is not a delta was to be applied as one"),
@@ -264,7 +302,10 @@ impl Device {
         let began = Instant::now();
         let answer = loop {
             match self.inbox.recv() {
-                Ok(ToDevice::Apply { round: got, update }) if got == round => break Ok(update),
+                Ok(ToDevice::Apply { round: got, update, put_back }) if got == round => {
+                    self.put_back(put_back);
+                    break Ok(update);
+                }
                 // A result of a life that is over.
                 Ok(ToDevice::Apply { .. }) => {}
                 Ok(ToDevice::Enter(enter)) => break Err(Outcome::Again(enter)),
@@ -301,7 +342,11 @@ impl Device {
     fn state(&self) -> Result<DeviceState> {
         let Moments { first, second, updates } = self.engine.moments_to_host()?;
         let parameters = self.parameters()?;
-        Ok(DeviceState { parameters, first_moments: first, second_moments: second, updates })
+        let (factors, error) = match &self.low_rank {
+            Some(low_rank) => (low_rank.shared(), low_rank.error().to_vec()),
+            None => (Vec::new(), Vec::new()),
+        };
+        Ok(DeviceState { parameters, first_moments: first, second_moments: second, updates, factors, error })
     }
 
     fn import(&mut self, state: &DeviceState) -> Result<()> {
@@ -311,6 +356,10 @@ impl Device {
             second: state.second_moments.clone(),
             updates: state.updates,
         };
+        if let Some(low_rank) = &mut self.low_rank {
+            low_rank.load_shared(&state.factors);
+            low_rank.load_error(&state.error);
+        }
         Ok(self.engine.load_moments(&moments)?)
     }
 

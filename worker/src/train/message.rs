@@ -17,9 +17,22 @@ pub enum ToDevice {
         round: Round,
         /// What to do.
         update: RoundUpdate,
+        /// What to take back before, with low-rank gradients.
+        put_back: Vec<PutBack>,
     },
     /// Copy the whole state out, as it is after the last applied round, and answer [`FromDevice::State`].
     Export,
+}
+
+/// A part of a contribution that is in no result (low-rank gradients, whose residual the device keeps).
+#[derive(Clone, Debug, PartialEq)]
+pub struct PutBack {
+    /// Which exchange of its step it was; none: it is of the opening, a gradient.
+    pub exchange: Option<u32>,
+    /// Index of its first value in the contribution.
+    pub start: usize,
+    /// The values.
+    pub values: Vec<f32>,
 }
 
 /// What a round's result means for a device.
@@ -51,6 +64,8 @@ pub struct Enter {
     pub round: Round,
     /// What to load before.
     pub load: Load,
+    /// What to take back before, with low-rank gradients.
+    pub put_back: Vec<PutBack>,
     /// Means of rounds up to `round` that are to be applied after loading, in order (only with gradients). The last one is answered
     /// with [`FromDevice::Applied`].
     pub replay: Vec<(Round, Vec<f32>)>,
@@ -88,6 +103,10 @@ pub struct DeviceState {
     pub second_moments: Vec<f32>,
     /// Optimiser steps behind the moments.
     pub updates: u64,
+    /// The factors of low-rank gradients that all members share, `[P]`; empty where there are none.
+    pub factors: Vec<f32>,
+    /// What low-rank gradients have not sent, `[P]`; empty where there are none. This worker's own.
+    pub error: Vec<f32>,
 }
 
 /// From the device to the synchroniser.
@@ -134,6 +153,8 @@ pub struct Prepared {
     pub samples: u64,
     /// Hash over the training tokens.
     pub data_hash: Hash,
+    /// Values of each exchange of a step with low-rank gradients.
+    pub exchanges: Option<[usize; 2]>,
 }
 
 /// What a device contributes to a round.

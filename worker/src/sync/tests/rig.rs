@@ -137,7 +137,9 @@ impl Rig {
         self.pump(|workers| workers[at].running().replica.next_round() > Round(round));
         let worker = &mut self.workers[at];
         match worker.device.try_recv().unwrap() {
-            ToDevice::Apply { round: got, update: RoundUpdate::Parameters(parts) } if got == Round(round) => {
+            ToDevice::Apply { round: got, update: RoundUpdate::Parameters(parts), .. }
+                if got == Round(round) =>
+            {
                 for Part { start, kept, values } in parts {
                     let local = worker.local[start..].iter_mut().zip(values);
                     local.for_each(|(local, value)| *local = kept * *local + value);
@@ -196,6 +198,7 @@ impl Worker {
             counted: zeros,
         };
         new.handle(SyncEvent::Device(FromDevice::Prepared(Prepared {
+            exchanges: None,
             spec: crate::models::tests::tiny_gpt2(),
             tokenizer: None,
             parameters: vec![0.0; VALUES],
