@@ -47,7 +47,7 @@ pub type Outbox = Box<dyn Fn(FromDevice) -> bool + Send>;
 /// What ended a stretch of training.
 enum Outcome {
     /// A new entry came.
-    Again(Enter),
+    Again(Box<Enter>),
     /// The synchroniser is gone, or the gate says stop.
     Over,
     /// The life ended: the next message is an entry.
@@ -96,7 +96,7 @@ impl Device {
                 },
             };
             match self.train(enter)? {
-                Outcome::Again(enter) => next = Some(enter),
+                Outcome::Again(enter) => next = Some(*enter),
                 Outcome::Outlived | Outcome::Ended => {}
                 Outcome::Over => return Ok(()),
             }
@@ -308,7 +308,7 @@ impl Device {
                 }
                 // A result of a life that is over.
                 Ok(ToDevice::Apply { .. }) => {}
-                Ok(ToDevice::Enter(enter)) => break Err(Outcome::Again(enter)),
+                Ok(ToDevice::Enter(enter)) => break Err(Outcome::Again(Box::new(enter))),
                 Ok(ToDevice::Export) => self.export()?,
                 Err(_) => break Err(Outcome::Over),
             }
