@@ -10,4 +10,4 @@ pub use sections::{
     CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, SyncConfig,
     SyncPreset, TrainConfig,
 };
-pub use values::{Precision, ValueFormat};
+pub use values::{Precision, Rounding, ValueFormat};

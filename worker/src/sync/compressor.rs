@@ -12,6 +12,9 @@ use longhaul_proto::round::{Contribution, Reduction};
 
 use super::mean::add_weighted_mean;
 
+/// The presets' chains draw nothing at random.
+const NO_SEED: u64 = 0;
+
 /// Encodes what leaves the site, and remembers what encoding left behind.
 ///
 /// One residual for each fragment that this worker uploads. For each round: p = residual·decay + mean of the site's updates,
@@ -70,8 +73,8 @@ impl Compressor {
             layout,
             schedule: config.round_schedule(),
             decay: if dense { 1.0 } else { sync.error_decay },
-            steady: Encoder::new(CodecSpec { selection: top_k(sync.keep), values })?,
-            opening: Encoder::new(CodecSpec { selection: top_k(sync.opening_keep), values })?,
+            steady: Encoder::new(CodecSpec::new(top_k(sync.keep), values))?,
+            opening: Encoder::new(CodecSpec::new(top_k(sync.opening_keep), values))?,
             decoder: Decoder::default(),
             residuals: BTreeMap::new(),
             before: BTreeMap::new(),
@@ -96,7 +99,7 @@ impl Compressor {
         let (_, before) = self.before.entry(fragment).or_default();
         before.clone_from(residual);
         let mut body = Vec::new();
-        encoder.encode_with_feedback(&self.scratch, residual, self.decay, &mut body)?;
+        encoder.encode_with_feedback(NO_SEED, &self.scratch, residual, self.decay, &mut body)?;
         self.before.entry(fragment).and_modify(|(of, _)| *of = round);
         Ok(body.into())
     }
@@ -131,7 +134,7 @@ impl Compressor {
         self.scratch.resize(len, 0.0);
         add_weighted_mean(&parts, 1.0, &mut self.decoder, &mut self.scratch);
         let mut body = Vec::new();
-        self.steady.encode(&self.scratch, &mut body)?;
+        self.steady.encode(NO_SEED, &self.scratch, &mut body)?;
         Ok(body.into())
     }
 

@@ -312,10 +312,10 @@ fn a_retracted_compression_leaves_the_residual_as_it_was_bit_for_bit() {
 
 #[test]
 fn a_mean_leaves_out_what_does_not_decode_and_shares_its_weight_out() {
-    let spec = CodecSpec { selection: Selection::All, values: longhaul_common::config::ValueFormat::F32 };
+    let spec = CodecSpec::new(Selection::All, longhaul_common::config::ValueFormat::F32);
     let encode = |value: f32| {
         let mut body = Vec::new();
-        Encoder::new(spec).unwrap().encode(&[value; 8], &mut body).unwrap();
+        Encoder::new(spec).unwrap().encode(0, &[value; 8], &mut body).unwrap();
         Bytes::from(body)
     };
     let (one, four, damaged) = (encode(1.0), encode(4.0), Bytes::from_static(b"not a frame"));

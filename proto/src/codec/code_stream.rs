@@ -1,0 +1,248 @@
+//! The codes of a value section, entropy-coded. The section itself stays as it is: this writes it shorter and restores it.
+//!
+//! All scales come first, then a table of how often each symbol occurs, then the symbols in an rANS stream. A symbol is a
+//! code of four bits, or the high bits of a code of eight.
+
+use super::header::Coding;
+use super::layout::Layout;
+use super::rans::{PROBABILITY_BITS, RansDecoder, Raw, Share, write_stream};
+use super::value_blocks::ValueBlocks;
+use super::{DecodeError, ValueFormat};
+
+/// Shares are whole slots: the decoder finds a symbol by a look-up of this many entries, which the L1 cache holds.
+const SLOT_BITS: u32 = 12;
+
+const SLOTS: usize = 1 << SLOT_BITS;
+
+/// Symbols of a table, at most.
+const SYMBOLS_MAX: usize = 256;
+
+/// From this many codes of eight bits on, a table of all 256 codes costs less than it gains: an eighth of a bit a code.
+const WHOLE_BYTE_CODES_MIN: usize = 1 << 14;
+
+/// The low bits of a code of eight bits that are sent as they are otherwise: neighbouring steps are about equally likely.
+const RAW_BITS: u32 = 3;
+
+/// States of the coder: more than one let the decoder work on several symbols at a time.
+const LANES: usize = 4;
+
+/// From this many code bytes on their 24 more bytes do not matter.
+const LANES_CODE_BYTES_MIN: usize = 1 << 12;
+
+/// Whether a section of this format has codes that can be entropy-coded: few enough different ones that are not about
+/// equally likely by construction.
+pub(super) fn has_codes(format: ValueFormat) -> bool {
+    matches!(format, ValueFormat::Int8 | ValueFormat::Int4 | ValueFormat::E3M0)
+}
+
+/// Bytes of the section's length, which a frame's header then has.
+const LENGTH_BYTES: usize = 4;
+
+/// How code bytes become symbols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Alphabet {
+    /// Two codes of four bits, the low bits first.
+    Nibbles,
+    /// A byte without this many low bits.
+    Bytes { raw_bits: u32 },
+}
+
+impl Alphabet {
+    fn new(blocks: ValueBlocks, count: usize) -> Self {
+        match blocks.format {
+            ValueFormat::Int8 => {
+                Self::Bytes { raw_bits: if count < WHOLE_BYTE_CODES_MIN { RAW_BITS } else { 0 } }
+            }
+            _ => Self::Nibbles,
+        }
+    }
+
+    /// Different symbols; a byte of the table each.
+    fn symbols(self) -> usize {
+        match self {
+            Self::Nibbles => 16,
+            Self::Bytes { raw_bits } => SYMBOLS_MAX >> raw_bits,
+        }
+    }
+}
+
+/// Writes sections shorter. Its memory is reused from section to section.
+#[derive(Debug, Default)]
+pub(super) struct CodeEncoder {
+    codes: Vec<u8>,
+    words: Vec<u32>,
+}
+
+impl CodeEncoder {
+    /// Replaces `out` by the entropy-coded form of a packed section, and says which of the two is to be sent: the shorter one.
+    pub fn encode(
+        &mut self,
+        blocks: ValueBlocks,
+        layout: Layout,
+        section: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Coding {
+        let bytes_most = blocks.bytes(layout.kept_most());
+        out.clear();
+        out.reserve(bytes_most + SYMBOLS_MAX);
+        self.codes.clear();
+        self.codes.reserve(bytes_most);
+        // More would make the stream longer than the codes.
+        self.words.reserve(bytes_most.div_ceil(size_of::<u32>()));
+        for block in blocks.split(section) {
+            let (scales, codes) = block.split_at(blocks.scale_bytes());
+            out.extend_from_slice(scales);
+            self.codes.extend_from_slice(codes);
+        }
+        let alphabet = Alphabet::new(blocks, layout.kept_total());
+        let weights = weights(alphabet, &self.codes);
+        out.extend_from_slice(&weights[..alphabet.symbols()]);
+        let Some(table) = Table::new(&weights[..alphabet.symbols()]) else { return Coding::Packed };
+        if self.codes.len() < LANES_CODE_BYTES_MIN {
+            write_codes::<1>(alphabet, &table.shares, &self.codes, &mut self.words, out);
+        } else {
+            write_codes::<LANES>(alphabet, &table.shares, &self.codes, &mut self.words, out);
+        }
+        if out.len() + LENGTH_BYTES < section.len() {
+            Coding::Entropy { bytes: out.len() as u32 }
+        } else {
+            Coding::Packed
+        }
+    }
+}
+
+fn write_codes<const N: usize>(
+    alphabet: Alphabet,
+    shares: &[Share; SYMBOLS_MAX],
+    codes: &[u8],
+    words: &mut Vec<u32>,
+    out: &mut Vec<u8>,
+) {
+    let share = |symbol: u8| shares[usize::from(symbol)];
+    match alphabet {
+        Alphabet::Nibbles => {
+            let raw = Raw { value: 0, bits: 0 };
+            let steps = (0..2 * codes.len()).map(|i| (share(codes[i / 2] >> (4 * (i % 2)) & 15), raw));
+            write_stream::<N>(steps, words, out);
+        }
+        Alphabet::Bytes { raw_bits } => {
+            let raw = |code: u8| Raw { value: u16::from(code) & ((1 << raw_bits) - 1), bits: raw_bits };
+            write_stream::<N>(codes.iter().map(|&code| (share(code >> raw_bits), raw(code))), words, out);
+        }
+    }
+}
+
+/// How often each symbol occurs, relative to the most frequent one at 255. At least two occur, so that no share is all.
+fn weights(alphabet: Alphabet, codes: &[u8]) -> [u8; SYMBOLS_MAX] {
+    let mut bytes = [0_u32; 256];
+    codes.iter().for_each(|&code| bytes[usize::from(code)] += 1);
+    let mut counts = [0_u32; SYMBOLS_MAX];
+    for (code, &count) in bytes.iter().enumerate() {
+        match alphabet {
+            Alphabet::Nibbles => {
+                counts[code & 15] += count;
+                counts[code >> 4] += count;
+            }
+            Alphabet::Bytes { raw_bits } => counts[code >> raw_bits] += count,
+        }
+    }
+    let most = counts.iter().fold(1, |most, &count| most.max(count));
+    let weight = |count: u32| (u64::from(count) * 255).div_ceil(u64::from(most)) as u8;
+    let mut weights = counts.map(weight);
+    if weights.iter().filter(|&&weight| weight > 0).count() < 2 {
+        weights[..2].iter_mut().for_each(|weight| *weight = (*weight).max(1));
+    }
+    weights
+}
+
+/// The shares of symbols, and the symbol of each slot.
+struct Table {
+    shares: [Share; SYMBOLS_MAX],
+    symbols: [u8; SLOTS],
+}
+
+impl Table {
+    /// None if fewer than two symbols have a weight.
+    fn new(weights: &[u8]) -> Option<Self> {
+        let occurring = weights.iter().filter(|&&weight| weight > 0).count();
+        if occurring < 2 {
+            return None;
+        }
+        let total: usize = weights.iter().map(|&weight| usize::from(weight)).sum();
+        let mut shares = [Share { start: 0, frequency: 0 }; SYMBOLS_MAX];
+        let mut symbols = [0; SLOTS];
+        let (mut start, mut ordinal, mut sum) = (0, 0, 0);
+        for (symbol, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0) {
+            // One slot for each, and the others in proportion.
+            ordinal += 1;
+            sum += usize::from(weight);
+            let end = ordinal + (SLOTS - occurring) * sum / total;
+            shares[symbol] = Share {
+                start: (start << (PROBABILITY_BITS - SLOT_BITS)) as u16,
+                frequency: ((end - start) << (PROBABILITY_BITS - SLOT_BITS)) as u16,
+            };
+            symbols[start..end].fill(symbol as u8);
+            start = end;
+        }
+        Some(Self { shares, symbols })
+    }
+
+    fn symbol_at(&self, point: u16) -> u8 {
+        self.symbols[usize::from(point >> (PROBABILITY_BITS - SLOT_BITS))]
+    }
+}
+
+/// Restores to `section` the packed section that [`CodeEncoder::encode`] wrote.
+///
+/// The memory that this takes follows from the layout, which the caller has checked.
+pub(super) fn decode(
+    blocks: ValueBlocks,
+    layout: Layout,
+    bytes: &[u8],
+    section: &mut Vec<u8>,
+) -> Result<(), DecodeError> {
+    let count = layout.kept_total();
+    let alphabet = Alphabet::new(blocks, count);
+    let scales_bytes = count.div_ceil(blocks.block_values) * blocks.scale_bytes();
+    let code_bytes = blocks.bytes(count) - scales_bytes;
+    let (scales, rest) = bytes.split_at_checked(scales_bytes).ok_or(DecodeError::CodeStream)?;
+    let (weights, stream) = rest.split_at_checked(alphabet.symbols()).ok_or(DecodeError::CodeStream)?;
+    let table = Table::new(weights).ok_or(DecodeError::CodeTable)?;
+    section.clear();
+    section.reserve(blocks.bytes(layout.kept_most()));
+    section.resize(blocks.bytes(count), 0);
+    for (block, scales) in blocks.split_mut(section).zip(scales.chunks(blocks.scale_bytes())) {
+        block[..scales.len()].copy_from_slice(scales);
+    }
+    if code_bytes < LANES_CODE_BYTES_MIN {
+        read_codes::<1>(blocks, alphabet, &table, stream, section)
+    } else {
+        read_codes::<LANES>(blocks, alphabet, &table, stream, section)
+    }
+}
+
+fn read_codes<const N: usize>(
+    blocks: ValueBlocks,
+    alphabet: Alphabet,
+    table: &Table,
+    stream: &[u8],
+    section: &mut [u8],
+) -> Result<(), DecodeError> {
+    let mut coder = RansDecoder::<N>::new(stream).ok_or(DecodeError::CodeStream)?;
+    let mut symbol = |lane: usize, raw_bits: u32| {
+        let symbol = table.symbol_at(coder.peek(lane, raw_bits));
+        let raw = coder.take(lane, table.shares[usize::from(symbol)], raw_bits);
+        symbol << raw_bits | raw as u8
+    };
+    let mut lane = 0;
+    for block in blocks.split_mut(section) {
+        for code in &mut block[blocks.scale_bytes()..] {
+            *code = match alphabet {
+                Alphabet::Nibbles => symbol(lane, 0) | symbol((lane + 1) % N, 0) << 4,
+                Alphabet::Bytes { raw_bits } => symbol(lane, raw_bits),
+            };
+            lane = (lane + if alphabet == Alphabet::Nibbles { 2 } else { 1 }) % N;
+        }
+    }
+    if coder.is_complete() { Ok(()) } else { Err(DecodeError::CodeStream) }
+}
