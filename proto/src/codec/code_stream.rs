@@ -246,3 +246,76 @@ fn read_codes<const N: usize>(
     }
     if coder.is_complete() { Ok(()) } else { Err(DecodeError::CodeStream) }
 }
+
+#[cfg(test)]
+mod tests {
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::Selection;
+    use super::*;
+
+    const FORMATS: [ValueFormat; 3] = [ValueFormat::Int8, ValueFormat::Int4, ValueFormat::E3M0];
+
+    /// A packed section of these values.
+    fn section(format: ValueFormat, values: &[f32]) -> (ValueBlocks, Layout, Vec<u8>) {
+        let blocks = ValueBlocks::new(Selection::All, format);
+        let mut section = Vec::new();
+        blocks.quantise(values, None, &mut Vec::new(), &mut section);
+        (blocks, Layout::All { len: values.len() }, section)
+    }
+
+    /// Nearly normal values: sums of twelve uniform ones.
+    fn normal(len: usize) -> Vec<f32> {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        (0..len).map(|_| (0..12).map(|_| rng.random_range(-0.5_f32..0.5)).sum()).collect()
+    }
+
+    #[test]
+    fn a_section_comes_back_whether_it_became_shorter_or_not() {
+        let mut encoder = CodeEncoder::default();
+        let (mut coded, mut restored) = (Vec::new(), Vec::new());
+        for format in FORMATS {
+            for len in [0, 1, 2, 127, 129, 5000, 40_001] {
+                let one_outlier = [1.0].into_iter().chain([1e-6; 40_000]).take(len).collect();
+                for values in [normal(len), vec![0.0; len], vec![-1.0; len], one_outlier] {
+                    let (blocks, layout, section) = section(format, &values);
+                    let coding = encoder.encode(blocks, layout, &section, &mut coded);
+                    let is_shorter = coded.len() + LENGTH_BYTES < section.len();
+                    assert_eq!(matches!(coding, Coding::Entropy { .. }), is_shorter, "{format}, {len}");
+                    decode(blocks, layout, &coded, &mut restored).unwrap();
+                    assert_eq!(restored, section, "{format}, {len}");
+                }
+            }
+        }
+    }
+
+    /// Bits of a symbol by Shannon's formula, in f64.
+    fn entropy(symbols: impl Iterator<Item = u8>) -> f64 {
+        let mut counts = [0_u32; 256];
+        symbols.for_each(|symbol| counts[usize::from(symbol)] += 1);
+        let total = f64::from(counts.iter().sum::<u32>());
+        let shares = counts.iter().filter(|&&count| count > 0).map(|&count| f64::from(count) / total);
+        shares.map(|share| -share * share.log2()).sum()
+    }
+
+    #[test]
+    fn normal_values_cost_their_entropy_to_half_a_per_cent() {
+        let values = normal(1 << 20);
+        for format in FORMATS {
+            let (blocks, layout, section) = section(format, &values);
+            let mut coded = Vec::new();
+            let coding = CodeEncoder::default().encode(blocks, layout, &section, &mut coded);
+            assert!(matches!(coding, Coding::Entropy { .. }));
+            let codes = blocks.split(&section).flat_map(|block| &block[2..]);
+            let floor = match format {
+                ValueFormat::Int8 => entropy(codes.copied()),
+                _ => entropy(codes.flat_map(|code| [code & 15, code >> 4])),
+            };
+            let scales = 16.0 / 128.0;
+            let bits = 8.0 * coded.len() as f64 / values.len() as f64 - scales;
+            println!("{format}: {bits:.3} bits a code, {floor:.3} by its entropy");
+            assert!(bits >= floor && bits <= 1.005 * floor, "{format}: {bits} and {floor}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::mem;
 use super::header::{Coding, Header};
 use super::layout::Layout;
 use super::stages::{Effect, LeadingStage, Stage};
-use super::update::{add_scaled, scatter};
+use super::update::add_scaled;
 use super::value_blocks::ValueBlocks;
 use super::{DecodeError, Update, code_stream, positions};
 
@@ -119,7 +119,9 @@ impl Decoder {
         {
             self.dense.clear();
             self.dense.resize(len, 0.0);
-            scatter(&self.positions, &self.values, &mut self.dense);
+            for (&position, &value) in self.positions.iter().zip(&self.values) {
+                self.dense[position as usize] = value;
+            }
             return self.finish_dense(Some(stage));
         }
         let (positions, values) = (mem::take(&mut self.positions), mem::take(&mut self.values));

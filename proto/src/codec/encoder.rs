@@ -2,6 +2,7 @@
 
 use super::chunks::Chunks;
 use super::code_stream::{self, CodeEncoder};
+use super::feedback::Sent;
 use super::header::{Coding, Header};
 use super::layout::{Layout, Quota};
 use super::positions::PositionEncoder;
@@ -9,7 +10,6 @@ use super::random::Noise;
 use super::stages::{Effect, LeadingStage, Seen, Stage};
 use super::threshold::Threshold;
 use super::top_k::TopK;
-use super::update::scatter;
 use super::value_blocks::ValueBlocks;
 use super::{CodecSpec, EncodeError, FRAGMENT_VALUES_MAX, Rounding, Selection, SpecError};
 
@@ -123,7 +123,7 @@ impl Encoder {
     }
 
     /// The positions whose values the last frame holds, ascending; none if the receiver changes all values: where all are
-    /// selected, and where they were transformed.
+    /// selected, and where they were transformed. To be asked before [`Encoder::set_spec`] changes what this depends on.
     pub fn sent_positions(&self) -> Option<&[u32]> {
         match (self.effect(), self.spec.selection) {
             (Some(Effect::Transforms), _) | (None, Selection::All) => None,
@@ -175,7 +175,10 @@ impl Encoder {
         let Self { spec, blocks, magnitudes, .. } = self;
         let seen = self.seen.through(spec.stage, seed, input);
         let kept = match spec.selection {
-            Selection::All => seen,
+            Selection::All => {
+                self.positions.clear();
+                seen
+            }
             Selection::TopK { chunk, keep } => {
                 let chunks = Chunks { len: seen.len(), chunk: chunk as usize, keep: keep as usize };
                 self.top_k.select(chunks, seen, &mut self.positions);
@@ -223,44 +226,17 @@ impl Encoder {
     fn subtract_sent(&mut self, section: &[u8], residual: &mut [f32]) {
         // What is entropy-coded there is packed here.
         let section = if self.codes_values() { &self.section } else { section };
-        let (blocks, block_values) = (self.blocks, self.blocks.block_values);
-        if let Some(stage) = &self.spec.stage
-            && stage.as_leading().effect() == Effect::Transforms
-        {
-            self.reconstructed.clear();
-            self.reconstructed.resize(residual.len(), 0.0);
-            match self.spec.selection {
-                Selection::All => blocks.reconstruct(section, &mut self.reconstructed),
-                Selection::TopK { .. } | Selection::Threshold { .. } => {
-                    blocks.reconstruct(section, &mut self.kept);
-                    scatter(&self.positions, &self.kept, &mut self.reconstructed);
-                }
+        let sent = |positions| Sent { blocks: self.blocks, section, positions };
+        let memory = &mut self.reconstructed;
+        let is_selected = self.spec.selection != Selection::All;
+        match self.spec.stage.as_ref().map(Stage::as_leading) {
+            Some(stage) if stage.effect() == Effect::Transforms => {
+                let coefficients = is_selected.then_some(self.positions.as_slice());
+                sent(coefficients).subtract_inverse_from(stage, residual, memory);
             }
-            stage.as_leading().inverse(&mut self.reconstructed);
-            residual.iter_mut().zip(&self.reconstructed).for_each(|(residual, sent)| *residual -= *sent);
-            return;
+            Some(_) if !is_selected => sent(Some(&self.seen.mask)).subtract_from(residual, memory),
+            _ => sent(is_selected.then_some(self.positions.as_slice())).subtract_from(residual, memory),
         }
-        let mut memory = std::mem::take(&mut self.reconstructed);
-        memory.resize(block_values, 0.0);
-        match self.sent_positions() {
-            None => {
-                for (block, residual) in blocks.split(section).zip(residual.chunks_mut(block_values)) {
-                    let sent = &mut memory[..residual.len()];
-                    blocks.reconstruct_block(block, sent);
-                    residual.iter_mut().zip(sent).for_each(|(residual, sent)| *residual -= *sent);
-                }
-            }
-            Some(positions) => {
-                for (block, positions) in blocks.split(section).zip(positions.chunks(block_values)) {
-                    let sent = &mut memory[..positions.len()];
-                    blocks.reconstruct_block(block, sent);
-                    for (&position, sent) in positions.iter().zip(sent) {
-                        residual[position as usize] -= *sent;
-                    }
-                }
-            }
-        }
-        self.reconstructed = memory;
     }
 }
 

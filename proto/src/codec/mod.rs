@@ -11,6 +11,7 @@ mod code_stream;
 mod decoder;
 mod encoder;
 mod error;
+mod feedback;
 mod gap_model;
 mod header;
 mod layout;

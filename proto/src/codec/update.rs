@@ -55,13 +55,6 @@ pub(super) fn add_scaled(values: &[f32], weight: f32, accumulator: &mut [f32]) {
     }
 }
 
-/// Sets the values at these positions.
-pub(super) fn scatter(positions: &[u32], values: &[f32], dense: &mut [f32]) {
-    for (&position, &value) in positions.iter().zip(values) {
-        dense[position as usize] = value;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,8 @@
 //! The wire format, pinned. A change here breaks runs whose members have different versions: raise the frame's version.
 
-use longhaul_proto::codec::{CodecSpec, Selection, ValueFormat};
+use longhaul_proto::codec::{CodecSpec, Dct, RandomK, Rounding, Selection, Stage, ValueFormat};
 
-use super::{decode_dense, encode};
+use super::{SEED, decode_dense, encode};
 
 /// Sixteen values: a zero, a tie of magnitudes, both signs, many powers of two.
 const INPUT: [f32; 16] =
@@ -65,6 +65,129 @@ fn frames_with_selected_values_keep_their_bytes() {
     for (values, header, sections) in golden {
         let frame = encode(CodecSpec::new(top_k_of(8, 3), values), &INPUT);
         assert_eq!(hex(&frame), format!("{header}{sections}"), "{values}");
+    }
+}
+
+#[test]
+fn frames_of_a_threshold_keep_their_bytes() {
+    let golden = [
+        "0202000310000000030000000000060000004af057d1670e0000000040400000c84200009ac200002040000020c000004041",
+        "0202010310000000030000000000060000004af057d1670e00004040c8429ac2204020c04041",
+        "0202020310000000030000000000060000004af057d1670e000000424056d0d4004100c1004a",
+        "0202030310000000030000000000060000004af057d1670e0000c842047f9e03fd0f",
+        "0202040310000000030000000000060000004af057d1670e0000c842f88398",
+        "0202050310000000030000000000060000004af057d1670e0000c842722f4a",
+        "0202060310000000030000000000060000004af057d1670e00002b407c423402",
+        "0202070310000000030000000000060000004af057d1670e0000034214",
+    ];
+    for (values, expected) in ValueFormat::ALL.into_iter().zip(golden) {
+        let frame = encode(CodecSpec::new(Selection::Threshold { chunk: 8, keep: 3 }, values), &INPUT);
+        assert_eq!(hex(&frame), expected, "{values}");
+    }
+}
+
+#[test]
+fn frames_behind_a_random_mask_keep_their_bytes() {
+    let stage = Some(Stage::RandomK(RandomK { chunk: 8, keep: 5 }));
+    let golden = [
+        (
+            Selection::All,
+            ValueFormat::Bf16,
+            "02000100100000000000000001000305000000efcdab8967452301000080bf003f4040c8429ac289b020c0404140bf",
+        ),
+        (
+            top_k_of(4, 2),
+            ValueFormat::Int4,
+            "02010402100000000200000001000305000000efcdab8967452301b98786aa15000000c842883f89",
+        ),
+        (
+            Selection::Threshold { chunk: 4, keep: 2 },
+            ValueFormat::TwoBit,
+            "02020602100000000200000001000305000000efcdab89674523010500000078f2e8319700000030407c42b400",
+        ),
+    ];
+    for (selection, values, expected) in golden {
+        let frame = encode(CodecSpec { stage, ..CodecSpec::new(selection, values) }, &INPUT);
+        assert_eq!(hex(&frame), expected, "{selection:?}");
+    }
+}
+
+#[test]
+fn frames_rounded_at_random_keep_their_bytes() {
+    let golden = [
+        (ValueFormat::Int8, "0200030010000000000000000000c8420002ff010003007f9f00000004fd0fff"),
+        (ValueFormat::Int4, "0200040010000000000000000000c842888888f883888989"),
+        (ValueFormat::E3M0, "0200050010000000000000000000c842000828781f80a294"),
+    ];
+    for (values, expected) in golden {
+        let rounding = Rounding::Stochastic;
+        let frame = encode(CodecSpec { rounding, ..CodecSpec::new(Selection::All, values) }, &INPUT);
+        assert_eq!(hex(&frame), expected, "{values}");
+    }
+    assert_eq!(SEED, 0x0123_4567_89ab_cdef, "the seed of these frames");
+}
+
+/// Values of many magnitudes, whole numbers times a power of two.
+fn long_input(len: u32) -> Vec<f32> {
+    let hash = |i: u32| i.wrapping_mul(2_654_435_761) >> 8;
+    (0..len)
+        .map(|i| hash(i) as f32 * hash(i + len) as f32 * 2.0_f32.powi(-(hash(i) as i32 % 20)) - 1e6)
+        .collect()
+}
+
+#[test]
+fn entropy_coded_frames_keep_their_hash() {
+    // One state and several, symbols of a part of a byte and of a whole one.
+    let golden = [
+        (ValueFormat::Int4, 512, "b4d37a8704e31c54c1c648ce9de39bfb"),
+        (ValueFormat::Int4, 1 << 15, "dbddeb180097332c5f9b1ecaaae1e2df"),
+        (ValueFormat::E3M0, 512, "8c4a73ac1fa3f7a7b5744557768a5d25"),
+        (ValueFormat::Int8, 512, "d88117d75ad685a45409db478d15b86a"),
+        (ValueFormat::Int8, 1 << 15, "caa00c81d1fd26bfbdfbcf4db3eb7976"),
+    ];
+    for (values, len, expected) in golden {
+        let frame = encode(CodecSpec::new(Selection::All, values), &long_input(len));
+        assert_eq!(frame[13], 1, "{values} of {len}: it is shorter");
+        assert_eq!(&blake3::hash(&frame).to_hex()[..32], expected, "{values} of {len}");
+    }
+}
+
+#[test]
+fn frames_of_a_transform_keep_their_hash_and_that_of_their_values() {
+    let stage = Some(Stage::Dct(Dct { tiles: 2 }));
+    let golden = [
+        (
+            Selection::All,
+            ValueFormat::F32,
+            "798fae054a29df095d1cd9efd19a501f",
+            "8552a44f788499948fdca8c0dffa8620",
+        ),
+        (
+            top_k_of(4096, 32),
+            ValueFormat::Bf16,
+            "bf6e967719ec90027203c4e703ac7659",
+            "33325110a5fe41369d2ca67420bae819",
+        ),
+        (
+            top_k_of(4096, 64),
+            ValueFormat::TwoBit,
+            "a5eb3631d485eef54c2f47509fe8faf8",
+            "4e57c56db256059d666d8d8eeac3cdee",
+        ),
+        (
+            Selection::Threshold { chunk: 4096, keep: 64 },
+            ValueFormat::Int4,
+            "f4fceaf200a67d9889032f3267a74468",
+            "64ef93d6e6cc3755f6dfabfd682bb33e",
+        ),
+    ];
+    let input = long_input(2 * 4096 + 100);
+    for (selection, values, of_frame, of_values) in golden {
+        let frame = encode(CodecSpec { stage, ..CodecSpec::new(selection, values) }, &input);
+        assert_eq!(&blake3::hash(&frame).to_hex()[..32], of_frame, "{selection:?} {values}");
+        let bytes: Vec<u8> =
+            decode_dense(&frame, input.len()).iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!(&blake3::hash(&bytes).to_hex()[..32], of_values, "{selection:?} {values}");
     }
 }
 
