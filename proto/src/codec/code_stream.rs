@@ -122,12 +122,13 @@ fn write_codes<const N: usize>(
     match alphabet {
         Alphabet::Nibbles => {
             let raw = Raw { value: 0, bits: 0 };
-            let steps = (0..2 * codes.len()).map(|i| (share(codes[i / 2] >> (4 * (i % 2)) & 15), raw));
-            write_stream::<N>(steps, words, out);
+            let step = |index: usize| (share(codes[index / 2] >> (4 * (index % 2)) & 15), raw);
+            write_stream::<N>(2 * codes.len(), step, words, out);
         }
         Alphabet::Bytes { raw_bits } => {
             let raw = |code: u8| Raw { value: u16::from(code) & ((1 << raw_bits) - 1), bits: raw_bits };
-            write_stream::<N>(codes.iter().map(|&code| (share(code >> raw_bits), raw(code))), words, out);
+            let step = |index: usize| (share(codes[index] >> raw_bits), raw(codes[index]));
+            write_stream::<N>(codes.len(), step, words, out);
         }
     }
 }
@@ -187,64 +188,93 @@ impl Table {
         Some(Self { shares, symbols })
     }
 
-    fn symbol_at(&self, point: u16) -> u8 {
-        self.symbols[usize::from(point >> (PROBABILITY_BITS - SLOT_BITS))]
+    /// Takes the lane's next symbol, with its raw bits.
+    #[inline(always)]
+    fn take<const N: usize>(&self, coder: &mut RansDecoder<'_, N>, lane: usize, raw_bits: u32) -> u8 {
+        let slot = coder.peek(lane, raw_bits) >> (PROBABILITY_BITS - SLOT_BITS);
+        let symbol = self.symbols[usize::from(slot)];
+        let raw = coder.take(lane, self.shares[usize::from(symbol)], raw_bits);
+        symbol << raw_bits | raw as u8
     }
 }
 
-/// Restores to `section` the packed section that [`CodeEncoder::encode`] wrote.
-///
-/// The memory that this takes follows from the layout, which the caller has checked.
-pub(super) fn decode(
-    blocks: ValueBlocks,
-    layout: Layout,
-    bytes: &[u8],
-    section: &mut Vec<u8>,
-) -> Result<(), DecodeError> {
-    let count = layout.kept_total();
-    let alphabet = Alphabet::new(blocks, count);
-    let scales_bytes = count.div_ceil(blocks.block_values) * blocks.scale_bytes();
-    let code_bytes = blocks.bytes(count) - scales_bytes;
-    let (scales, rest) = bytes.split_at_checked(scales_bytes).ok_or(DecodeError::CodeStream)?;
-    let (weights, stream) = rest.split_at_checked(alphabet.symbols()).ok_or(DecodeError::CodeStream)?;
-    let table = Table::new(weights).ok_or(DecodeError::CodeTable)?;
-    section.clear();
-    section.reserve(blocks.bytes(layout.kept_most()));
-    section.resize(blocks.bytes(count), 0);
-    for (block, scales) in blocks.split_mut(section).zip(scales.chunks(blocks.scale_bytes())) {
-        block[..scales.len()].copy_from_slice(scales);
+/// Restores packed sections. Its memory is reused from section to section.
+#[derive(Debug, Default)]
+pub(super) struct CodeDecoder {
+    codes: Vec<u8>,
+    section: Vec<u8>,
+}
+
+impl CodeDecoder {
+    /// A decoder without memory of its own yet.
+    pub const fn new() -> Self {
+        Self { codes: Vec::new(), section: Vec::new() }
     }
-    if code_bytes < LANES_CODE_BYTES_MIN {
-        read_codes::<1>(blocks, alphabet, &table, stream, section)
-    } else {
-        read_codes::<LANES>(blocks, alphabet, &table, stream, section)
+
+    /// Restores the packed section of which [`CodeEncoder::encode`] made these bytes.
+    ///
+    /// The memory that this takes follows from the layout, which the caller has checked.
+    pub fn decode(
+        &mut self,
+        blocks: ValueBlocks,
+        layout: Layout,
+        bytes: &[u8],
+    ) -> Result<&[u8], DecodeError> {
+        let (count, scale_bytes) = (layout.kept_total(), blocks.scale_bytes());
+        let (alphabet, section_bytes) = (Alphabet::new(blocks, count), blocks.bytes(count));
+        let scales_bytes = count.div_ceil(blocks.block_values) * scale_bytes;
+        let (scales, rest) = bytes.split_at_checked(scales_bytes).ok_or(DecodeError::CodeStream)?;
+        let (weights, stream) = rest.split_at_checked(alphabet.symbols()).ok_or(DecodeError::CodeStream)?;
+        let table = Table::new(weights).ok_or(DecodeError::CodeTable)?;
+
+        let bytes_most = blocks.bytes(layout.kept_most());
+        self.codes.reserve(bytes_most.saturating_sub(self.codes.len()));
+        self.codes.resize(section_bytes - scales_bytes, 0);
+        if self.codes.len() < LANES_CODE_BYTES_MIN {
+            read_codes::<1>(alphabet, &table, stream, &mut self.codes)?;
+        } else {
+            read_codes::<LANES>(alphabet, &table, stream, &mut self.codes)?;
+        }
+
+        self.section.clear();
+        self.section.reserve(bytes_most);
+        let codes = self.codes.chunks(blocks.block_codes_bytes());
+        for (scales, codes) in scales.chunks(scale_bytes).zip(codes) {
+            self.section.extend_from_slice(scales);
+            self.section.extend_from_slice(codes);
+        }
+        Ok(&self.section)
     }
 }
 
 fn read_codes<const N: usize>(
-    blocks: ValueBlocks,
     alphabet: Alphabet,
     table: &Table,
     stream: &[u8],
-    section: &mut [u8],
+    codes: &mut [u8],
 ) -> Result<(), DecodeError> {
     let mut coder = RansDecoder::<N>::new(stream).ok_or(DecodeError::CodeStream)?;
-    let mut symbol = |lane: usize, raw_bits: u32| {
-        let symbol = table.symbol_at(coder.peek(lane, raw_bits));
-        let raw = coder.take(lane, table.shares[usize::from(symbol)], raw_bits);
-        symbol << raw_bits | raw as u8
-    };
-    let mut lane = 0;
-    for block in blocks.split_mut(section) {
-        for code in &mut block[blocks.scale_bytes()..] {
-            *code = match alphabet {
-                Alphabet::Nibbles => symbol(lane, 0) | symbol((lane + 1) % N, 0) << 4,
-                Alphabet::Bytes { raw_bits } => symbol(lane, raw_bits),
-            };
-            lane = (lane + if alphabet == Alphabet::Nibbles { 2 } else { 1 }) % N;
-        }
+    match alphabet {
+        Alphabet::Nibbles => in_groups::<N>(codes, |at| {
+            let low = table.take(&mut coder, 2 * at % N, 0);
+            low | table.take(&mut coder, (2 * at + 1) % N, 0) << 4
+        }),
+        Alphabet::Bytes { raw_bits } => in_groups::<N>(codes, |at| table.take(&mut coder, at, raw_bits)),
     }
     if coder.is_complete() { Ok(()) } else { Err(DecodeError::CodeStream) }
+}
+
+/// Sets each byte, in order, to what `read` returns for its place in its group of `N`. Places are constants in whole groups, so
+/// that the coder's states stay in registers.
+#[inline(always)]
+fn in_groups<const N: usize>(bytes: &mut [u8], mut read: impl FnMut(usize) -> u8) {
+    let (groups, tail) = bytes.as_chunks_mut::<N>();
+    for group in groups {
+        for (at, byte) in group.iter_mut().enumerate() {
+            *byte = read(at);
+        }
+    }
+    tail.iter_mut().enumerate().for_each(|(at, byte)| *byte = read(at));
 }
 
 #[cfg(test)]
@@ -274,7 +304,8 @@ mod tests {
     #[test]
     fn a_section_comes_back_whether_it_became_shorter_or_not() {
         let mut encoder = CodeEncoder::default();
-        let (mut coded, mut restored) = (Vec::new(), Vec::new());
+        let mut decoder = CodeDecoder::new();
+        let mut coded = Vec::new();
         for format in FORMATS {
             for len in [0, 1, 2, 127, 129, 5000, 40_001] {
                 let one_outlier = [1.0].into_iter().chain([1e-6; 40_000]).take(len).collect();
@@ -283,8 +314,7 @@ mod tests {
                     let coding = encoder.encode(blocks, layout, &section, &mut coded);
                     let is_shorter = coded.len() + LENGTH_BYTES < section.len();
                     assert_eq!(matches!(coding, Coding::Entropy { .. }), is_shorter, "{format}, {len}");
-                    decode(blocks, layout, &coded, &mut restored).unwrap();
-                    assert_eq!(restored, section, "{format}, {len}");
+                    assert_eq!(decoder.decode(blocks, layout, &coded), Ok(&section[..]), "{format}, {len}");
                 }
             }
         }

@@ -2,12 +2,13 @@
 
 use std::mem;
 
+use super::code_stream::CodeDecoder;
 use super::header::{Coding, Header};
 use super::layout::Layout;
 use super::stages::{Effect, LeadingStage, Stage};
 use super::update::add_scaled;
 use super::value_blocks::ValueBlocks;
-use super::{DecodeError, Update, code_stream, positions};
+use super::{DecodeError, Update, positions};
 
 /// Reads frames, of whatever specification. One decoder serves any number of frames, one after the other, and
 /// allocates only when one is larger than all before.
@@ -24,8 +25,7 @@ pub struct Decoder {
     dense: Vec<f32>,
     /// Positions that the leading stage chose.
     mask: Vec<u32>,
-    /// The values of an entropy-coded frame, packed.
-    section: Vec<u8>,
+    codes: CodeDecoder,
 }
 
 impl Decoder {
@@ -37,7 +37,7 @@ impl Decoder {
             values: Vec::new(),
             dense: Vec::new(),
             mask: Vec::new(),
-            section: Vec::new(),
+            codes: CodeDecoder::new(),
         }
     }
 
@@ -74,7 +74,7 @@ impl Decoder {
             return Ok(());
         }
         let blocks = sections.blocks;
-        let packed = sections.packed_values(&mut self.section)?;
+        let packed = sections.packed_values(&mut self.codes)?;
         self.values.resize(blocks.block_values, 0.0);
         for (block, sums) in blocks.split(packed).zip(accumulator.chunks_mut(blocks.block_values)) {
             let values = &mut self.values[..sums.len()];
@@ -88,7 +88,7 @@ impl Decoder {
     fn read(&mut self, sections: &Sections<'_>) -> Result<(), DecodeError> {
         self.take_memory_back();
         let Sections { header, layout, blocks, .. } = sections;
-        let packed = sections.packed_values(&mut self.section)?;
+        let packed = sections.packed_values(&mut self.codes)?;
         let len = header.len as usize;
         let is_selected = layout.is_selected();
         if is_selected {
@@ -188,13 +188,10 @@ impl<'a> Sections<'a> {
     }
 
     /// The value section as packed blocks, all of whose values are finite.
-    fn packed_values<'b>(&'b self, memory: &'b mut Vec<u8>) -> Result<&'b [u8], DecodeError> {
+    fn packed_values<'b>(&'b self, decoder: &'b mut CodeDecoder) -> Result<&'b [u8], DecodeError> {
         let packed = match self.header.coding {
             Coding::Packed => self.values,
-            Coding::Entropy { .. } => {
-                code_stream::decode(self.blocks, self.layout, self.values, memory)?;
-                memory
-            }
+            Coding::Entropy { .. } => decoder.decode(self.blocks, self.layout, self.values)?,
         };
         match self.blocks.split(packed).position(|block| !self.blocks.is_finite(block)) {
             Some(block) => Err(DecodeError::NonFinite { block }),

@@ -55,34 +55,44 @@ impl RansEncoder {
         if self.steps.is_empty() {
             return;
         }
-        write_stream::<1>(self.steps.iter().copied(), &mut self.words, out);
+        write_stream::<1>(self.steps.len(), |index| self.steps[index], &mut self.words, out);
         self.steps.clear();
     }
 }
 
-/// Writes a stream to `out`. Its symbols go to `LANES` states in turn, which share one sequence of words: the decoder
-/// then works on that many symbols at a time. `words` is scratch memory.
+/// Writes a stream of `count` symbols to `out`. They go to `LANES` states in turn, which share one sequence of words:
+/// encoder and decoder then work on that many symbols at a time. `words` is scratch memory.
 pub(super) fn write_stream<const LANES: usize>(
-    steps: impl DoubleEndedIterator<Item = (Share, Raw)> + ExactSizeIterator,
+    count: usize,
+    step: impl Fn(usize) -> (Share, Raw),
     words: &mut Vec<u32>,
     out: &mut Vec<u8>,
 ) {
     words.clear();
     let mut states = [STATE_MIN; LANES];
-    let mut lane = steps.len() % LANES;
-    for (share, raw) in steps.rev() {
-        lane = if lane == 0 { LANES } else { lane } - 1;
-        let state = &mut states[lane];
-        let frequency = u64::from(share.frequency);
-        if *state >= ((STATE_MIN >> (PROBABILITY_BITS + raw.bits)) << 32) * frequency {
-            words.push(*state as u32);
-            *state >>= 32;
+    let whole = count / LANES * LANES;
+    for index in (whole..count).rev() {
+        put(&mut states[index - whole], step(index), words);
+    }
+    // The lanes are constants here, so that the states stay in registers.
+    for start in (0..whole).step_by(LANES).rev() {
+        for lane in (0..LANES).rev() {
+            put(&mut states[lane], step(start + lane), words);
         }
-        let point = u64::from(share.start) + *state % frequency;
-        *state = (((*state / frequency) << PROBABILITY_BITS) + point) << raw.bits | u64::from(raw.value);
     }
     out.extend(states.iter().flat_map(|state| state.to_le_bytes()));
     out.extend(words.iter().rev().flat_map(|word| word.to_le_bytes()));
+}
+
+#[inline(always)]
+fn put(state: &mut u64, (share, raw): (Share, Raw), words: &mut Vec<u32>) {
+    let frequency = u64::from(share.frequency);
+    if *state >= ((STATE_MIN >> (PROBABILITY_BITS + raw.bits)) << 32) * frequency {
+        words.push(*state as u32);
+        *state >>= 32;
+    }
+    let point = u64::from(share.start) + *state % frequency;
+    *state = (((*state / frequency) << PROBABILITY_BITS) + point) << raw.bits | u64::from(raw.value);
 }
 
 /// Reads a stream of [`write_stream`] or, with one lane, of [`RansEncoder`]. Any bytes can be read: symbols of a damaged
@@ -105,12 +115,14 @@ impl<'a, const LANES: usize> RansDecoder<'a, LANES> {
     }
 
     /// The point that lies in the share of the lane's next symbol, which has `raw_bits` raw bits with it.
+    #[inline(always)]
     pub fn peek(&self, lane: usize, raw_bits: u32) -> u16 {
         (self.states[lane] >> raw_bits) as u16
     }
 
     /// Consumes the symbol in whose `share` lies what [`RansDecoder::peek`] returned, and returns its raw bits. The lanes
     /// take turns, beginning with the first.
+    #[inline(always)]
     pub fn take(&mut self, lane: usize, share: Share, raw_bits: u32) -> u16 {
         let raw = self.states[lane] & ((1 << raw_bits) - 1);
         let offset = u64::from(self.peek(lane, raw_bits).wrapping_sub(share.start));
@@ -164,9 +176,9 @@ mod tests {
 
     #[test]
     fn lanes_share_their_words_in_turn() {
-        for symbols in [0, 1, 3, 4, 1001] {
+        for symbols in [0_u16, 1, 3, 4, 1001] {
             let (mut words, mut bytes) = (Vec::new(), Vec::new());
-            write_stream::<4>((0..symbols).map(step), &mut words, &mut bytes);
+            write_stream::<4>(symbols.into(), |index| step(index as u16), &mut words, &mut bytes);
             let mut decoder = RansDecoder::<4>::new(&bytes).unwrap();
             for (i, (share, raw)) in (0..symbols).map(step).enumerate() {
                 assert!(decoder.peek(i % 4, raw.bits).wrapping_sub(share.start) < share.frequency);

@@ -61,6 +61,11 @@ impl ValueBlocks {
         self.scale_bytes() + (count * self.format.code_bits()).div_ceil(8)
     }
 
+    /// Bytes of the codes of a block that is not the last.
+    pub fn block_codes_bytes(self) -> usize {
+        self.block_bytes(self.block_values) - self.scale_bytes()
+    }
+
     /// Bytes of a block's scales, which come before its codes.
     pub fn scale_bytes(self) -> usize {
         match self.format {
@@ -73,11 +78,6 @@ impl ValueBlocks {
     /// The blocks of a section, in order.
     pub fn split(self, section: &[u8]) -> std::slice::Chunks<'_, u8> {
         section.chunks(self.block_bytes(self.block_values))
-    }
-
-    /// The same, to be written.
-    pub fn split_mut(self, section: &mut [u8]) -> std::slice::ChunksMut<'_, u8> {
-        section.chunks_mut(self.block_bytes(self.block_values))
     }
 
     /// Appends finite values, rounded to nearest or, where there is `noise`, at random. `magnitudes` is scratch memory.
