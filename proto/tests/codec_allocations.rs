@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection, ValueFormat};
+use longhaul_proto::codec::{CodecSpec, Dct, Decoder, Encoder, RandomK, Selection, Stage, ValueFormat};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -42,16 +42,21 @@ fn nothing_is_allocated_once_a_fragment_of_the_same_size_has_been_through() {
     const LEN: usize = 50_000;
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let mut random = || (0..LEN).map(|_| rng.random_range(-1.0..1.0)).collect::<Vec<f32>>();
-    for selection in [Selection::All, Selection::TopK { chunk: 4096, keep: 64 }] {
+    let random_k = Stage::RandomK(RandomK { chunk: 4096, keep: 410 });
+    let stages = [None, Some(random_k), Some(Stage::Dct(Dct { tiles: 12 }))];
+    let (chunk, keep) = (4096, 64);
+    let selections = [Selection::All, Selection::TopK { chunk, keep }, Selection::Threshold { chunk, keep }];
+    for (stage, selection) in stages.iter().flat_map(|&stage| selections.map(|selection| (stage, selection)))
+    {
         for values in ValueFormat::ALL {
-            let mut encoder = Encoder::new(CodecSpec { selection, values }).unwrap();
+            let mut encoder = Encoder::new(CodecSpec { stage, ..CodecSpec::new(selection, values) }).unwrap();
             let mut decoder = Decoder::new();
             let (mut residual, mut sum) = (vec![0.0; LEN], vec![0.0; LEN]);
             // The position stream's length varies with the data; its own buffer is the caller's to provide.
             let mut frame = Vec::with_capacity(8 * LEN);
             let mut fragment = |delta: &[f32]| {
                 frame.clear();
-                encoder.encode_with_feedback(delta, &mut residual, 1.0, &mut frame).unwrap();
+                encoder.encode_with_feedback(7, delta, &mut residual, 1.0, &mut frame).unwrap();
                 decoder.decode_add(&frame, LEN, 0.5, &mut sum).unwrap();
                 decoder.decode(&frame, LEN).unwrap();
             };
@@ -59,7 +64,7 @@ fn nothing_is_allocated_once_a_fragment_of_the_same_size_has_been_through() {
             (0..4).for_each(|_| fragment(&random()));
             let deltas = [random(), random(), random()];
             let allocated = allocations_in(|| deltas.iter().for_each(|delta| fragment(delta)));
-            assert_eq!(allocated, 0, "{selection:?} {values}");
+            assert_eq!(allocated, 0, "{stage:?} {selection:?} {values}");
         }
     }
     assert_eq!(allocations_in(|| drop(std::hint::black_box(Box::new(1)))), 1, "the counter must count");

@@ -1,14 +1,17 @@
 //! Which parts of a strategy go together, and why others do not.
 
 use super::check::positive;
-use super::sync::{Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig};
-use super::{ConfigError, ValueFormat};
+use super::sync::{Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig, Transform};
+use super::{ConfigError, Rounding, ValueFormat};
 
 /// Dense f32, a fragment of this size is the largest frame body that the transport takes: 16 MiB.
 const FRAGMENT_VALUES_MAX: u32 = 4 << 20;
 
 /// Beyond this, products are hardly smaller than the matrices of the models in use.
 const RANK_MAX: u32 = 256;
+
+/// Values of a tile of the cosine transform.
+const TILE_VALUES: u32 = 64 * 64;
 
 /// Fragments take turns among at most so many groups.
 const GROUPS_MAX: u32 = 1 << 10;
@@ -51,24 +54,34 @@ impl SyncConfig {
 
     /// A gradient is of one step and of parameters that all members share; only deltas may wait and add up.
     fn check_what(&self) -> Result<(), ConfigError> {
-        let fitting = match self.source {
-            Source::Gradient => Application::Inner,
-            Source::Momentum => Application::FrozenAdamw,
-            Source::Delta => Application::Outer,
+        let (fitting, reason): (&[Application], _) = match self.source {
+            Source::Gradient => (
+                &[Application::Inner, Application::Sgd, Application::Sign],
+                "a mean gradient is for \"inner\", \"sgd\" or \"sign\"; or take another sync.source",
+            ),
+            Source::CorrectedGradient => (
+                &[Application::Sgd],
+                "momentum is in the sum already, and another optimiser's would come on top: take \"sgd\", or another \
+                 sync.source",
+            ),
+            Source::Momentum => (
+                &[Application::FrozenAdamw],
+                "a mean momentum is AdamW's first moment: take \"frozen-adamw\", or another sync.source",
+            ),
+            Source::Delta => (
+                &[Application::Outer],
+                "the inner optimiser has made its steps when a delta is sent: take \"outer\", or another sync.source",
+            ),
         };
-        if self.apply != fitting {
-            let reason = match self.source {
-                Source::Gradient => {
-                    "a mean gradient is for the inner optimiser: take \"inner\", or another sync.source"
-                }
-                Source::Momentum => {
-                    "a mean momentum is AdamW's first moment: take \"frozen-adamw\", or another sync.source"
-                }
-                Source::Delta => {
-                    "the inner optimiser has made its steps when a delta is sent: take \"outer\", or another sync.source"
-                }
-            };
+        if !fitting.contains(&self.apply) {
             return Err(ConfigError::value("sync.apply", name_of(self.apply), reason));
+        }
+        if self.source == Source::CorrectedGradient
+            && (self.selection == SelectionRule::All || self.error_decay != 1.0)
+        {
+            let reason = "momentum is corrected for what waits to be sent: take selection = \"top-k\" or \"threshold\" with \
+                          error_decay = 1, or source = \"gradient\"";
+            return Err(ConfigError::value("sync.source", name_of(self.source), reason));
         }
         if self.source == Source::Momentum && !self.has_opening() {
             let reason = "AdamW's second moment is learnt in the opening and frozen after it: take about 0.2";
@@ -129,6 +142,7 @@ impl SyncConfig {
         }
         for (key, keep) in [
             ("sync.keep", self.keep),
+            ("sync.random_keep", self.random_keep),
             ("sync.opening_keep", self.opening_keep),
             ("sync.result_keep", self.result_keep),
         ] {
@@ -136,6 +150,14 @@ impl SyncConfig {
                 let reason = format!("must lie between 1 and sync.chunk = {}", self.chunk);
                 return Err(ConfigError::value(key, keep, reason));
             }
+        }
+        if self.transform == Transform::Dct {
+            self.check_transform()?;
+        }
+        let stochastic = |values| matches!(values, ValueFormat::Int8 | ValueFormat::Int4 | ValueFormat::E3M0);
+        if self.rounding == Rounding::Stochastic && !stochastic(self.values) {
+            let reason = "only int8, int4 and e3m0 have a level on either side of every value";
+            return Err(ConfigError::value("sync.rounding", "stochastic", reason));
         }
         let fragment = self.fragment_values;
         if fragment == 0 || !fragment.is_multiple_of(self.chunk) || fragment > FRAGMENT_VALUES_MAX {
@@ -146,10 +168,28 @@ impl SyncConfig {
         Ok(())
     }
 
+    fn check_transform(&self) -> Result<(), ConfigError> {
+        let reason = if self.random_keep < self.chunk {
+            "a random mask tears the tiles apart: take random_keep = chunk, or transform = \"none\""
+        } else if self.groups > 1 {
+            "tiles of all matrices come before the rest of the model, so stretches of it cannot take turns: take groups = 1, or \
+             transform = \"none\""
+        } else if !self.fragment_values.is_multiple_of(TILE_VALUES) {
+            "fragments are made of whole tiles: take a multiple of 4096 for fragment_values, or transform = \"none\""
+        } else if self.result == ResultForm::Mean && self.result_keep < self.chunk {
+            "an owner would select of values that have been transformed back: take result = \"bundle\", or result_keep = chunk"
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::value("sync.transform", "dct", reason))
+    }
+
     /// What is not sent must stay somewhere, or sparse updates and signs lose most of what was learnt.
     fn check_losses(&self) -> Result<(), ConfigError> {
-        if self.selection != SelectionRule::All && !self.has_residual() {
-            let reason = "what top-k leaves out would be lost in every round: take more than 0, or selection = \"all\"";
+        let leaves_out = self.selection != SelectionRule::All || self.random_keep < self.chunk;
+        if leaves_out && !self.has_residual() {
+            let reason =
+                "what is not selected would be lost in every round: take more than 0, or selection = \"all\"";
             return Err(ConfigError::value("sync.error_decay", self.error_decay, reason));
         }
         let few_bits = |values| matches!(values, ValueFormat::TwoBit | ValueFormat::Sign);
@@ -174,6 +214,7 @@ impl SyncConfig {
     fn check_rates(&self) -> Result<(), ConfigError> {
         for (key, value, low, high) in [
             ("sync.opening_share", self.opening_share as f32, 0.0, 1.0),
+            ("sync.momentum", self.momentum, 0.0, 0.999),
             ("sync.error_decay", self.error_decay, 0.0, 1.0),
             ("sync.outer_learning_rate", self.outer_learning_rate, f32::MIN_POSITIVE, 2.0),
             ("sync.outer_momentum", self.outer_momentum, 0.0, 0.999),

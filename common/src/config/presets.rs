@@ -1,7 +1,9 @@
 //! What each preset stands for: one value for each key of `[sync]`.
 
-use super::ValueFormat;
-use super::sync::{Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig, SyncPreset};
+use super::sync::{
+    Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig, SyncPreset, Transform,
+};
+use super::{Rounding, ValueFormat};
 
 impl SyncConfig {
     /// The parts of a strategy, with the values that its paper or our measurements recommend.
@@ -9,10 +11,13 @@ impl SyncConfig {
     pub fn of(preset: SyncPreset) -> Self {
         match preset {
             SyncPreset::Dense => dense(),
+            SyncPreset::Dgc => dgc(),
             SyncPreset::Powersgd => powersgd(),
             SyncPreset::OnebitAdam => onebit_adam(),
+            SyncPreset::Demo => demo(),
             SyncPreset::Diloco => diloco(),
             SyncPreset::StreamingDiloco => streaming_diloco(),
+            SyncPreset::Cocktail => cocktail(),
             SyncPreset::SparseLocal => sparse_local(),
         }
     }
@@ -31,6 +36,59 @@ fn dense() -> SyncConfig {
         result: ResultForm::Mean,
         result_values: ValueFormat::F32,
         apply: Application::Inner,
+        ..sparse_local()
+    }
+}
+
+/// The paper sends one value in a thousand, after a warm-up with more.
+fn dgc() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::Dgc,
+        opening_share: 0.1,
+        opening_values: ValueFormat::F32,
+        source: Source::CorrectedGradient,
+        selection: SelectionRule::Threshold,
+        keep: 4,
+        result: ResultForm::Bundle,
+        apply: Application::Sgd,
+        ..dense()
+    }
+}
+
+/// The paper keeps 4 to 32 components of a tile, in full precision, with β = 0.999.
+fn demo() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::Demo,
+        opening_share: 0.1,
+        opening_values: ValueFormat::F32,
+        transform: Transform::Dct,
+        selection: SelectionRule::TopK,
+        keep: 32,
+        values: ValueFormat::Bf16,
+        error_decay: 0.999,
+        result: ResultForm::Bundle,
+        apply: Application::Sign,
+        ..dense()
+    }
+}
+
+/// A tenth of the values at random, a fifth of those by magnitude, four bits: 117 times fewer bytes.
+fn cocktail() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::Cocktail,
+        every: 1,
+        overlap: 1,
+        opening_every: 1,
+        random_keep: 410,
+        keep: 819,
+        values: ValueFormat::Int4,
+        opening_values: ValueFormat::Int8,
+        opening_keep: 4096,
+        opening_share: 0.1,
+        error_decay: 1.0,
+        result: ResultForm::Mean,
+        result_keep: 164,
+        result_values: ValueFormat::Int4,
         ..sparse_local()
     }
 }
@@ -107,6 +165,10 @@ fn sparse_local() -> SyncConfig {
         opening_values: ValueFormat::TwoBit,
         source: Source::Delta,
         rank: 0,
+        random_keep: 4096,
+        transform: Transform::None,
+        rounding: Rounding::Nearest,
+        momentum: 0.9,
         selection: SelectionRule::TopK,
         chunk: 4096,
         keep: 64,

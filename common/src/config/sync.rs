@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ValueFormat;
+use super::{Rounding, ValueFormat};
 
 /// The strategies, named after their papers. A preset is nothing but a value for each of the other keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,14 +10,20 @@ use super::ValueFormat;
 pub enum SyncPreset {
     /// Gradients after each step, averaged before the optimiser runs.
     Dense,
+    /// The largest of momentum-corrected gradients, after each step (Deep Gradient Compression, 1712.01887).
+    Dgc,
     /// Gradients as products of thin matrices, after each step (PowerSGD, 1905.13727).
     Powersgd,
     /// Signs of momenta after each step, both ways, under a second moment that is frozen after a dense opening (1-bit Adam, 2102.02888).
     OnebitAdam,
+    /// The largest components of slowly decaying momenta, and the sign of what comes together (DeMo, 2411.19870).
+    Demo,
     /// Parameter deltas after H local steps, averaged, Nesterov momentum outside (DiLoCo, 2311.08105).
     Diloco,
     /// DiLoCo, a part of the model at a time, in four bits, mixed into what was trained meanwhile (2501.18512).
     StreamingDiloco,
+    /// Parameter deltas after each step: a random mask that all know, top-k, few bits, both ways (CocktailSGD, ICML 2023).
+    Cocktail,
     /// Parameter deltas after several local steps, chunked top-k with error feedback (SparseLoCo, 2508.15706).
     #[default]
     SparseLocal,
@@ -25,12 +31,15 @@ pub enum SyncPreset {
 
 impl SyncPreset {
     /// Every preset.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::Dense,
+        Self::Dgc,
         Self::Powersgd,
         Self::OnebitAdam,
+        Self::Demo,
         Self::Diloco,
         Self::StreamingDiloco,
+        Self::Cocktail,
         Self::SparseLocal,
     ];
 }
@@ -41,6 +50,8 @@ impl SyncPreset {
 pub enum Source {
     /// The gradient of a step. All members make the same update of it, so nobody trains by itself.
     Gradient,
+    /// The gradient of a step, added up with momentum where it waits to be sent.
+    CorrectedGradient,
     /// AdamW's first moment with the gradient of a step mixed in: β₁·m + (1 − β₁)·g.
     Momentum,
     /// What local training has changed since the last round: θ_g − θ.
@@ -63,6 +74,18 @@ pub enum SelectionRule {
     All,
     /// Of each `chunk`, the `keep` of the largest magnitude.
     TopK,
+    /// The largest magnitudes of a fragment, about `keep` for each `chunk` of its values, wherever they are.
+    Threshold,
+}
+
+/// What is done with values before some are selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transform {
+    /// Nothing.
+    None,
+    /// The two-dimensional cosine transform of 64×64 tiles of the matrices.
+    Dct,
 }
 
 /// In which form owners publish.
@@ -81,6 +104,10 @@ pub enum ResultForm {
 pub enum Application {
     /// It is the gradient of one step of the inner optimiser, AdamW.
     Inner,
+    /// It is the direction of a step of plain gradient descent.
+    Sgd,
+    /// Its sign is the direction of a step.
+    Sign,
     /// It is AdamW's new first moment, and the second is not changed any more.
     FrozenAdamw,
     /// It is the gradient of one outer step, by SGD with Nesterov momentum: see `outer_learning_rate`, `outer_momentum`.
@@ -149,11 +176,15 @@ sync_keys! {
     opening_keep: u32,
     /// Number format on the wire in the opening.
     opening_values: ValueFormat,
-    /// What is contributed: `gradient`, `momentum` or `delta`. In the opening, `gradient` or `delta`.
+    /// What is contributed: `gradient`, `corrected-gradient`, `momentum` or `delta`. In the opening, `gradient` or `delta`.
     source: Source,
     /// The rank of the products that stand for the gradients of matrices, exchanged in two rounds after each step; 0: gradients as they are.
     rank: u32,
-    /// Which values are sent: `all` or `top-k`.
+    /// Of each `chunk`, so many values at random positions, the same for all members, go into the selection; all of a chunk: no mask.
+    random_keep: u32,
+    /// What is done with values before some are selected: `none` or `dct`.
+    transform: Transform,
+    /// Which values are sent: `all`, `top-k` or `threshold`.
     selection: SelectionRule,
     /// Values in a chunk, a power of two.
     chunk: u32,
@@ -161,6 +192,10 @@ sync_keys! {
     keep: u32,
     /// Number format on the wire.
     values: ValueFormat,
+    /// How values become levels of their format: `nearest` or `stochastic`.
+    rounding: Rounding,
+    /// `source = "corrected-gradient"`: the momentum (m).
+    momentum: f32,
     /// What a round keeps of the residual before it; 0: what is not sent is lost.
     error_decay: f32,
     /// In which form results are published: `bundle` or `mean`.
@@ -169,7 +204,7 @@ sync_keys! {
     result_keep: u32,
     /// `result = "mean"`: its number format.
     result_values: ValueFormat,
-    /// What is done with the mean: `inner`, `frozen-adamw` or `outer`. In the opening, `inner` or `outer`.
+    /// What is done with the mean: `inner`, `sgd`, `sign`, `frozen-adamw` or `outer`. In the opening, `inner` or `outer`.
     apply: Application,
     /// `apply = "outer"`: the step size for the mean delta.
     outer_learning_rate: f32,
@@ -191,6 +226,9 @@ impl SyncKeys {
     fn with_followers(mut self, preset: &SyncConfig) -> Self {
         if preset.result_keep == preset.chunk {
             self.result_keep = self.result_keep.or(self.chunk);
+        }
+        if preset.random_keep == preset.chunk {
+            self.random_keep = self.random_keep.or(self.chunk);
         }
         if preset.opening_keep == preset.chunk {
             self.opening_keep = self.opening_keep.or(self.chunk);

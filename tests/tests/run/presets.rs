@@ -8,6 +8,9 @@ use crate::scenario::Setup;
 fn sync(preset: SyncPreset) -> &'static str {
     match preset {
         SyncPreset::Dense => "preset = \"dense\"",
+        SyncPreset::Dgc => "preset = \"dgc\"\nkeep = 256",
+        SyncPreset::Demo => "preset = \"demo\"\nkeep = 512",
+        SyncPreset::Cocktail => "preset = \"cocktail\"",
         SyncPreset::Powersgd => "preset = \"powersgd\"",
         SyncPreset::OnebitAdam => "preset = \"onebit-adam\"\nopening_share = 0.5",
         SyncPreset::Diloco => "preset = \"diloco\"\nevery = 10",
@@ -16,11 +19,22 @@ fn sync(preset: SyncPreset) -> &'static str {
     }
 }
 
+/// Steps by the plain gradient are as long as the gradient, those by its sign as long as the rate.
+fn learning_rate(preset: SyncPreset) -> f64 {
+    match preset {
+        SyncPreset::Dgc => 0.3,
+        SyncPreset::Demo => 2e-3,
+        _ => 5e-3,
+    }
+}
+
 #[test]
 fn every_preset_trains_and_keeps_all_replicas_equal() {
     for preset in SyncPreset::ALL {
         let sync = format!("{}\nfragment_values = 16384", sync(preset));
-        let mut scenario = Setup { steps: 60, sync: &sync, ..Setup::default() }.start();
+        let mut scenario =
+            Setup { steps: 60, learning_rate: learning_rate(preset), sync: &sync, ..Setup::default() }
+                .start();
         // Parity is asserted there.
         let status = scenario.finish();
         let loss = status["loss"].as_f64().unwrap();

@@ -29,6 +29,10 @@ pub struct Setup<'a> {
     pub sites: Vec<usize>,
     /// More lines for `[data]`.
     pub data: &'static str,
+    /// Of the model.
+    pub width: u32,
+    /// Of `[train]`.
+    pub learning_rate: f64,
     /// Lines for `[sync]`.
     pub sync: &'a str,
     /// Lines for `[checkpoint]`.
@@ -43,6 +47,8 @@ impl Default for Setup<'_> {
             steps: 60,
             sites: vec![2, 2],
             data: "",
+            width: 32,
+            learning_rate: 5e-3,
             sync: "every = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             checkpoint: "every_rounds = 4",
             silent_after_ms: 3000,
@@ -94,7 +100,7 @@ impl Setup<'_> {
     fn run_toml(&self) -> String {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
         let (workers, steps) = (self.sites.iter().sum::<usize>(), self.steps);
-        let Self { data, sync, checkpoint, silent_after_ms, .. } = self;
+        let Self { data, width, learning_rate, sync, checkpoint, silent_after_ms, .. } = self;
         format!(
             r#"
 [run]
@@ -105,7 +111,7 @@ steps = {steps}
 [model]
 kind = "gpt2"
 layers = 2
-width = 32
+width = {width}
 heads = 2
 context = 32
 
@@ -117,7 +123,7 @@ sequence_length = 32
 [train]
 batch = 16
 micro_batch = 4
-learning_rate = 5e-3
+learning_rate = {learning_rate}
 warmup_steps = 5
 evaluate_batches = 2
 

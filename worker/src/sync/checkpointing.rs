@@ -34,7 +34,7 @@ impl Synchroniser {
         }
         let Some(prepared) = &self.prepared else { return Ok(()) };
         let kept = Kept {
-            residuals: running.compressor.residuals().clone(),
+            memories: running.compressor.memories().clone(),
             owner_residuals: running.reducer.residuals().clone(),
             carry: running.carry.clone(),
         };

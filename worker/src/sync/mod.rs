@@ -8,6 +8,7 @@ mod compressor;
 mod event;
 mod layouts;
 mod mean;
+mod memory;
 mod outer;
 mod preparation;
 mod reducer;
@@ -17,6 +18,7 @@ mod saved;
 mod synchroniser;
 #[cfg(test)]
 mod tests;
+mod tiling;
 
 pub use compressor::{CompressError, Compressor, Local};
 pub use event::{HealedState, SYNC_QUEUE_EVENTS, SyncEvent};

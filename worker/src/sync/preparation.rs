@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
+use longhaul_common::config::Transform;
 use longhaul_common::id::{Generation, Round};
 use longhaul_common::plan::FragmentLayout;
 use longhaul_proto::codec::Decoder;
@@ -19,6 +20,7 @@ use super::reducer::Reducer;
 use super::replica::Replica;
 use super::saved::{Kept, Saved, momentum_in};
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
+use super::tiling::Tiling;
 use crate::checkpoint::LoadedModel;
 use crate::train::message::{DeviceState, Load};
 
@@ -151,8 +153,13 @@ impl Synchroniser {
         let schedule = self.config.round_schedule().for_fragments(layout.count());
         let exchanges = self.prepared.as_ref().and_then(|prepared| prepared.exchanges);
         let layouts = Layouts::new(layout, exchanges, schedule);
-        let mut compressor = Compressor::new(sync, layouts).context("set up the codec")?;
-        compressor.restore_residuals(kept.residuals);
+        let tiling = match (sync.transform, &self.prepared) {
+            (Transform::Dct, Some(prepared)) => Some(Tiling::new(&prepared.spec)),
+            _ => None,
+        };
+        let tiles = tiling.as_ref().map_or(0, Tiling::tiles);
+        let mut compressor = Compressor::new(self.run, sync, layouts, tiles).context("set up the codec")?;
+        compressor.restore(kept.memories);
         let mut reducer = Reducer::new(sync, layouts).context("set up the codec")?;
         reducer.restore_residuals(kept.owner_residuals);
         let state_hash = replica.hash();
@@ -167,6 +174,7 @@ impl Synchroniser {
         self.stage = Stage::Running(Box::new(Running {
             layout,
             layouts,
+            tiling,
             put_back: Vec::new(),
             generation: Generation(0),
             until: Round(u64::MAX),

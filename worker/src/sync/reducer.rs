@@ -11,6 +11,9 @@ use super::chain::{downlink, is_lossless, opening};
 use super::layouts::Layouts;
 use super::mean::add_weighted_mean;
 
+/// The owner's chain draws nothing at random.
+const NO_SEED: u64 = 0;
+
 /// Makes results of contributions.
 ///
 /// Where results are means that are compressed again, what that leaves behind stays in a residual of the owner's, one for each
@@ -77,7 +80,7 @@ impl Reducer {
             if self.layouts.schedule().is_opening(round) { &mut self.opening } else { &mut self.steady };
         let mut body = Vec::new();
         if is_lossless(encoder.spec()) && !self.residuals.contains_key(&fragment) {
-            encoder.encode(&self.scratch, &mut body)?;
+            encoder.encode(NO_SEED, &self.scratch, &mut body)?;
             return Ok(FragmentResult::mean(contributions, body.into()));
         }
         let residual = self.residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
@@ -89,7 +92,7 @@ impl Reducer {
             }
             None => drop(self.before.insert(fragment, (round, residual.clone()))),
         }
-        encoder.encode_with_feedback(&self.scratch, residual, 1.0, &mut body)?;
+        encoder.encode_with_feedback(NO_SEED, &self.scratch, residual, 1.0, &mut body)?;
         Ok(FragmentResult::mean(contributions, body.into()))
     }
 
@@ -146,15 +149,14 @@ mod tests {
 
     /// Two sites with weights 1 and 3, in full precision.
     fn contributions(round: u64) -> (Vec<Contribution>, Vec<f64>) {
-        let mut encoder =
-            Encoder::new(CodecSpec { selection: Selection::All, values: ValueFormat::F32 }).unwrap();
+        let mut encoder = Encoder::new(CodecSpec::new(Selection::All, ValueFormat::F32)).unwrap();
         let mut mean = vec![0.0; 64];
         let contributions = [(0u32, 1u32), (1, 3)].map(|(site, weight)| {
             let values: Vec<f32> =
                 (0..64).map(|i| ((i * 37 + round as u32 * 11 + site * 5) % 23) as f32 / 7.0 - 1.5).collect();
             mean.iter_mut().zip(&values).for_each(|(m, v)| *m += f64::from(weight) / 4.0 * f64::from(*v));
             let mut body = Vec::new();
-            encoder.encode(&values, &mut body).unwrap();
+            encoder.encode(0, &values, &mut body).unwrap();
             Contribution { site: SiteId(site), weight, body: body.into() }
         });
         (contributions.into(), mean)

@@ -96,6 +96,17 @@ impl Replica {
         damaged
     }
 
+    /// An outer step of all parameters with the mean of a whole round.
+    pub fn apply_mean(&mut self, round: Round, mean: &[f32], step: OuterStep) {
+        let parameters = Arc::make_mut(&mut self.parameters);
+        let momentum = Arc::make_mut(&mut self.momentum);
+        if step.has_memory() {
+            momentum.resize(parameters.len(), 0.0);
+        }
+        step.apply(parameters, momentum, mean);
+        self.next_round = round.next();
+    }
+
     /// Takes over what the device computed from a round's result (dense).
     pub fn advance(&mut self, round: Round, parameters: Vec<f32>) {
         self.parameters = Arc::new(parameters);

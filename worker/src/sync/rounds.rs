@@ -22,6 +22,9 @@ impl Synchroniser {
         ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
         let (mut delta, snapshot) =
             if dense { (values, None) } else { (running.replica.delta(&values), Some((round, values))) };
+        if let Some(tiling) = &running.tiling {
+            delta = tiling.to_exchanged(&delta);
+        }
         if weight > 0 {
             contribute_carry(running, round, &mut delta);
         }
@@ -207,6 +210,10 @@ fn empty_report(round: Round) -> RoundReport {
 
 fn apply_to_replica(config: &RunConfig, running: &mut Running, round: Round, results: &[FragmentResult]) {
     let step = outer_step(&config.sync);
+    if running.tiling.is_some() {
+        let mean = mean_of(running, round, results);
+        return running.replica.apply_mean(round, &mean, step);
+    }
     let damaged = running.replica.apply_delta(round, results, step, &mut running.decoder);
     if damaged > 0 {
         tracing::warn!(round = round.0, damaged, "contributions that do not decode were left out");
@@ -222,7 +229,10 @@ fn mean_of(running: &mut Running, round: Round, results: &[FragmentResult]) -> V
     if damaged > 0 {
         tracing::warn!(damaged, "contributions that do not decode were left out");
     }
-    mean
+    match &running.tiling {
+        Some(tiling) => tiling.to_flat(&mean),
+        None => mean,
+    }
 }
 
 /// Sites that are named in the results of all fragments that were due.
@@ -290,9 +300,9 @@ fn residual_ratio(running: &Running, round: Round) -> Option<f32> {
     let delta = running.contributed.get(&round)?;
     let norm = |values: &[f32]| values.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>();
     let (mut backlog, mut added) = (0.0, 0.0);
-    let residuals = running.compressor.residuals().iter();
-    for (fragment, residual) in residuals.filter(|(fragment, _)| running.schedule.is_due(round, **fragment)) {
-        backlog += norm(residual);
+    let memories = running.compressor.memories().iter();
+    for (fragment, memory) in memories.filter(|(fragment, _)| running.schedule.is_due(round, **fragment)) {
+        backlog += norm(&memory.residual);
         added += norm(&delta[running.layout.range(*fragment)]);
     }
     (added > 0.0).then(|| (backlog / added).sqrt() as f32)

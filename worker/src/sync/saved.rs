@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use longhaul_common::id::FragmentId;
 
+use super::memory::Memory;
 use crate::checkpoint::PrivateState;
 use crate::train::message::DeviceState;
 
@@ -15,6 +16,7 @@ const FACTORS: &str = "factors";
 const ERROR: &str = "error";
 const CARRY: &str = "carry";
 const RESIDUAL: &str = "residual.";
+const VELOCITY: &str = "velocity.";
 const OWNER_RESIDUAL: &str = "owner_residual.";
 const OUTER_MOMENTUM: &str = "outer_momentum";
 const UPDATES: &str = "updates";
@@ -23,8 +25,8 @@ const STEPS: &str = "steps";
 /// What a worker has learnt, or taken from others, that is in no result yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kept {
-    /// The residuals of the fragments that it uploads.
-    pub residuals: BTreeMap<FragmentId, Vec<f32>>,
+    /// What it has not sent of the fragments that it uploads.
+    pub memories: BTreeMap<FragmentId, Memory>,
     /// The residuals of the fragments that it owns.
     pub owner_residuals: BTreeMap<FragmentId, Vec<f32>>,
     /// Slices that were in no result yet, part of the next contribution.
@@ -63,12 +65,14 @@ impl Saved {
         let mut vectors: BTreeMap<String, Arc<[f32]>> =
             named.into_iter().map(|(name, values)| (name.to_owned(), values.into())).collect();
         vectors.extend(self.kept.carry.map(|values| (CARRY.to_owned(), values.into())));
-        for (prefix, residuals) in
-            [(RESIDUAL, self.kept.residuals), (OWNER_RESIDUAL, self.kept.owner_residuals)]
-        {
-            let residuals = residuals.into_iter();
-            vectors.extend(residuals.map(|(of, values)| (format!("{prefix}{}", of.0), values.into())));
+        for (of, Memory { residual, velocity }) in self.kept.memories {
+            vectors.insert(format!("{RESIDUAL}{}", of.0), residual.into());
+            if !velocity.is_empty() {
+                vectors.insert(format!("{VELOCITY}{}", of.0), velocity.into());
+            }
         }
+        let residuals = self.kept.owner_residuals.into_iter();
+        vectors.extend(residuals.map(|(of, values)| (format!("{OWNER_RESIDUAL}{}", of.0), values.into())));
         let mut counters =
             BTreeMap::from([(UPDATES.to_owned(), updates), (STEPS.to_owned(), self.trained.len() as u64)]);
         for (step, positions) in self.trained.iter().enumerate() {
@@ -91,15 +95,20 @@ impl Saved {
             factors: vector(FACTORS).unwrap_or_default(),
             error: vector(ERROR).unwrap_or_default(),
         };
-        let residuals = |prefix| {
+        let by_fragment = |prefix| -> BTreeMap<FragmentId, Vec<f32>> {
             let of = |(name, values): (&String, &Arc<[f32]>)| {
                 Some((FragmentId(name.strip_prefix(prefix)?.parse().ok()?), values.to_vec()))
             };
             private.vectors.iter().filter_map(of).collect()
         };
+        let mut velocities = by_fragment(VELOCITY);
+        let residuals = by_fragment(RESIDUAL).into_iter();
+        let memories = residuals.map(|(of, residual)| {
+            (of, Memory { residual, velocity: velocities.remove(&of).unwrap_or_default() })
+        });
         let kept = Kept {
-            residuals: residuals(RESIDUAL),
-            owner_residuals: residuals(OWNER_RESIDUAL),
+            memories: memories.collect(),
+            owner_residuals: by_fragment(OWNER_RESIDUAL),
             carry: vector(CARRY),
         };
         let positions_of = |step| {
@@ -142,7 +151,10 @@ mod tests {
                 error: vec![1.5, 2.5],
             },
             kept: Kept {
-                residuals: BTreeMap::from([(FragmentId(3), vec![0.5])]),
+                memories: BTreeMap::from([
+                    (FragmentId(3), Memory { residual: vec![0.5], velocity: Vec::new() }),
+                    (FragmentId(4), Memory { residual: vec![1.5], velocity: vec![2.5] }),
+                ]),
                 owner_residuals: BTreeMap::from([(FragmentId(1), vec![-0.5])]),
                 carry: Some(vec![0.25, 0.0]),
             },

@@ -22,6 +22,7 @@ use super::event::{HealedState, SyncEvent};
 use super::layouts::Layouts;
 use super::reducer::Reducer;
 use super::replica::Replica;
+use super::tiling::Tiling;
 use crate::network::Network;
 use crate::train::gate::Gate;
 use crate::train::message::{DeviceState, FromDevice, Load, Prepared, PutBack, ToDevice};
@@ -102,6 +103,8 @@ pub(super) struct Running {
     pub layout: FragmentLayout,
     /// Of what is exchanged, round by round.
     pub layouts: Layouts,
+    /// The order in which values are exchanged, where it is not that of the flat vector.
+    pub tiling: Option<Tiling>,
     /// Parts of contributions that are in no result and go back to the device.
     pub put_back: Vec<PutBack>,
     pub generation: Generation,

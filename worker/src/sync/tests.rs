@@ -3,7 +3,7 @@ mod rig;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+use longhaul_common::id::{FragmentId, Generation, Round, RunId, WorkerId};
 use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection};
 use longhaul_proto::control::message::{CheckpointOffer, Start, ToWorker};
 
@@ -11,6 +11,7 @@ use self::rig::{Rig, VALUES, Worker};
 use super::compressor::{Compressor, Local};
 use super::layouts::Layouts;
 use super::mean::add_weighted_mean;
+use super::memory::Memory;
 use super::saved::{Kept, Saved};
 use super::synchroniser::Stage;
 use super::{HealedState, SyncEvent, hash_of};
@@ -195,7 +196,7 @@ fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Ve
     let offer = CheckpointOffer { next_round: Round(5), state_hash, private: false };
     worker.hear(ToWorker::Prepare(Start::Checkpoint(offer)));
     let Stage::Running(running) = &mut worker.sync.stage else { panic!("it is not prepared") };
-    assert!(running.compressor.residuals().is_empty() && running.carry.is_none());
+    assert!(running.compressor.memories().is_empty() && running.carry.is_none());
     (running.load.take().unwrap(), parameters)
 }
 
@@ -211,7 +212,7 @@ fn moments_of_worker_7() -> Saved {
             ..DeviceState::default()
         },
         kept: Kept {
-            residuals: [(FragmentId(0), vec![1.0; 96])].into(),
+            memories: [(FragmentId(0), Memory { residual: vec![1.0; 96], velocity: Vec::new() })].into(),
             owner_residuals: [(FragmentId(0), vec![2.0; 96])].into(),
             carry: Some(vector(9.0)),
         },
@@ -285,7 +286,7 @@ fn a_frame_of_the_wrong_length_or_without_finite_values_is_left_out() {
     let fragment = FragmentId(0);
     let local = |body: Option<Vec<u8>>| Received { worker, weight: 4, body: body.map(Bytes::from) };
     let compress = |running: &mut super::synchroniser::Running, locals: &[Received]| {
-        running.compressor.restore_residuals(Default::default());
+        running.compressor.restore(Default::default());
         super::commands::compress(running, Round(0), fragment, locals).unwrap()
     };
     let alone = compress(running, &[local(None)]);
@@ -301,33 +302,37 @@ fn a_frame_of_the_wrong_length_or_without_finite_values_is_left_out() {
 fn a_retracted_compression_leaves_the_residual_as_it_was_bit_for_bit() {
     let rig = Rig::new([1, 2], SPARSE);
     let layout = longhaul_common::plan::FragmentLayout { values: VALUES as u64, fragment_values: 32 };
-    let mut compressor =
-        Compressor::new(&rig.workers[0].sync.config.sync, Layouts::new(layout, None, rig.schedule()))
-            .unwrap();
+    let mut compressor = Compressor::new(
+        RunId([0; 16]),
+        &rig.workers[0].sync.config.sync,
+        Layouts::new(layout, None, rig.schedule()),
+        0,
+    )
+    .unwrap();
     let update = |round: usize| (0..32).map(|i| ((i * 5 + round) % 11) as f32 / 3.0).collect::<Vec<_>>();
     let compress = |compressor: &mut Compressor, round: u64| {
         let values = update(round as usize);
         compressor.compress(Round(round), FragmentId(1), &[(4, Local::Own(&values))]).unwrap()
     };
     compress(&mut compressor, 0);
-    let before = compressor.residuals().clone();
+    let before = compressor.memories().clone();
     let first = compress(&mut compressor, 1);
-    let after = compressor.residuals().clone();
+    let after = compressor.memories().clone();
     assert_ne!(before, after);
     compressor.retract(Round(1), FragmentId(1));
-    assert_eq!(compressor.residuals(), &before);
+    assert_eq!(compressor.memories(), &before);
     assert_eq!(compress(&mut compressor, 1), first, "the same again gives the same bytes");
-    assert_eq!(compressor.residuals(), &after);
+    assert_eq!(compressor.memories(), &after);
     compressor.retract(Round(0), FragmentId(1));
-    assert_eq!(compressor.residuals(), &after, "a round that is decided is not taken back");
+    assert_eq!(compressor.memories(), &after, "a round that is decided is not taken back");
 }
 
 #[test]
 fn a_mean_leaves_out_what_does_not_decode_and_shares_its_weight_out() {
-    let spec = CodecSpec { selection: Selection::All, values: longhaul_common::config::ValueFormat::F32 };
+    let spec = CodecSpec::new(Selection::All, longhaul_common::config::ValueFormat::F32);
     let encode = |value: f32| {
         let mut body = Vec::new();
-        Encoder::new(spec).unwrap().encode(&[value; 8], &mut body).unwrap();
+        Encoder::new(spec).unwrap().encode(0, &[value; 8], &mut body).unwrap();
         Bytes::from(body)
     };
     let (one, four, damaged) = (encode(1.0), encode(4.0), Bytes::from_static(b"not a frame"));

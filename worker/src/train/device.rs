@@ -203,6 +203,7 @@ impl Device {
         let batch = self.data.batch(positions.iter().copied(), self.config.run.seed);
         let outcome = match self.config.sync.source_in(is_opening) {
             Source::Gradient => self.engine.gradient(&batch, gradient)?,
+            Source::CorrectedGradient => self.engine.clipped_gradient(&batch, self.local_clip(), gradient)?,
             Source::Momentum => self.engine.momentum(&batch, gradient)?,
             Source::Delta => self.engine.train_step(step, &batch)?,
         };
@@ -284,6 +285,8 @@ impl Device {
         }
         match self.config.sync.application_in(is_opening) {
             Application::Inner => self.engine.apply_gradient(step, mean)?,
+            Application::Sgd => self.engine.apply_sgd(step, mean)?,
+            Application::Sign => self.engine.apply_sign(step, mean)?,
             Application::FrozenAdamw => self.engine.apply_frozen_adamw(step, mean)?,
             Application::Outer => bail!("a mean that is not a delta was to be applied as one"),
         }
@@ -376,6 +379,11 @@ impl Device {
         let state = self.state()?;
         self.tell(FromDevice::Ended { next_round, state, validation_loss })?;
         Ok(Outcome::Ended)
+    }
+
+    /// To which a member clips its gradient, so that the sum over all has the configured norm at most (DGC: Lin et al. 2018, section 3.3).
+    fn local_clip(&self) -> f64 {
+        self.config.train.gradient_clip / f64::from(self.config.run.workers).sqrt()
     }
 
     fn contributes_gradients(&self) -> bool {

@@ -306,9 +306,9 @@ impl Worker {
     pub fn kept(&self) -> Vec<f64> {
         let running = self.running();
         let mut kept = vec![0.0; VALUES];
-        for (fragment, residual) in running.compressor.residuals() {
+        for (fragment, residual) in running.compressor.memories() {
             let kept = &mut kept[running.layout.range(*fragment)];
-            kept.iter_mut().zip(residual).for_each(|(sum, rest)| *sum += f64::from(*rest));
+            kept.iter_mut().zip(&residual.residual).for_each(|(sum, rest)| *sum += f64::from(*rest));
         }
         if let Some(carry) = &running.carry {
             kept.iter_mut().zip(carry).for_each(|(sum, carry)| *sum += f64::from(*carry));
