@@ -144,7 +144,7 @@ fn inverse(strip: &mut Strip) {
         let (mut present, mut count) = ([0; EDGE / 2], 0);
         for k in 0..half {
             present[count] = k;
-            count += usize::from(strip[(2 * k + 1) * stride] != [0.0; LANES]);
+            count += usize::from(!are_zero(&strip[(2 * k + 1) * stride]));
         }
         let mut odd = [[0.0; LANES]; EDGE / 2];
         // The matrix is symmetric.
@@ -159,6 +159,11 @@ fn inverse(strip: &mut Strip) {
         (half, stride) = (half * 2, stride / 2);
     }
     *strip = values;
+}
+
+/// Whether all are zero, of either sign; as integers, which takes no branches.
+fn are_zero(lanes: &Lanes) -> bool {
+    lanes.iter().fold(0, |any, value| any | value.to_bits()) << 1 == 0
 }
 
 /// Σ lanes · cosine, in order.
