@@ -1,7 +1,8 @@
-//! The codes of a value section, entropy-coded. The section itself stays as it is: this writes it shorter and restores it.
+//! The codes of a value section, entropy-coded. The section itself stays as it is: this writes it shorter and restores
+//! it.
 //!
-//! All scales come first, then a table of how often each symbol occurs, then the symbols in an rANS stream. A symbol is a
-//! code of four bits, or the high bits of a code of eight.
+//! All scales come first, then a table of how often each symbol occurs, then the symbols in an rANS stream. A symbol is
+//! a code of four bits, or the high bits of a code of eight.
 
 use super::header::Coding;
 use super::layout::Layout;
@@ -20,7 +21,8 @@ const SYMBOLS_MAX: usize = 256;
 /// From this many codes of eight bits on, a table of all 256 codes costs less than it gains: an eighth of a bit a code.
 const WHOLE_BYTE_CODES_MIN: usize = 1 << 14;
 
-/// The low bits of a code of eight bits that are sent as they are otherwise: neighbouring steps are about equally likely.
+/// The low bits of a code of eight bits that are sent as they are otherwise: neighbouring steps are about equally
+/// likely.
 const RAW_BITS: u32 = 3;
 
 /// States of the coder: more than one let the decoder work on several symbols at a time.
@@ -74,7 +76,8 @@ pub(super) struct CodeEncoder {
 }
 
 impl CodeEncoder {
-    /// Replaces `out` by the entropy-coded form of a packed section, and says which of the two is to be sent: the shorter one.
+    /// Replaces `out` by the entropy-coded form of a packed section, and says which of the two is to be sent: the
+    /// shorter one.
     pub fn encode(
         &mut self,
         blocks: ValueBlocks,
@@ -264,8 +267,8 @@ fn read_codes<const N: usize>(
     if coder.is_complete() { Ok(()) } else { Err(DecodeError::CodeStream) }
 }
 
-/// Sets each byte, in order, to what `read` returns for its place in its group of `N`. Places are constants in whole groups, so
-/// that the coder's states stay in registers.
+/// Sets each byte, in order, to what `read` returns for its place in its group of `N`. Places are constants in whole
+/// groups, so that the coder's states stay in registers.
 #[inline(always)]
 fn in_groups<const N: usize>(bytes: &mut [u8], mut read: impl FnMut(usize) -> u8) {
     let (groups, tail) = bytes.as_chunks_mut::<N>();

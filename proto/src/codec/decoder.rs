@@ -13,8 +13,8 @@ use super::{DecodeError, Update, positions};
 /// Reads frames, of whatever specification. One decoder serves any number of frames, one after the other, and
 /// allocates only when one is larger than all before.
 ///
-/// No bytes make it panic, and it never holds more than some twenty bytes for each value of the longest fragment that was
-/// expected of it.
+/// No bytes make it panic, and it never holds more than some twenty bytes for each value of the longest fragment that
+/// was expected of it.
 #[derive(Debug)]
 pub struct Decoder {
     /// The update that was decoded last; its memory is reused.

@@ -122,8 +122,9 @@ impl Encoder {
         Ok(())
     }
 
-    /// The positions whose values the last frame holds, ascending; none if the receiver changes all values: where all are
-    /// selected, and where they were transformed. To be asked before [`Encoder::set_spec`] changes what this depends on.
+    /// The positions whose values the last frame holds, ascending; none if the receiver changes all values: where all
+    /// are selected, and where they were transformed. To be asked before [`Encoder::set_spec`] changes what this
+    /// depends on.
     pub fn sent_positions(&self) -> Option<&[u32]> {
         match (self.effect(), self.spec.selection) {
             (Some(Effect::Transforms), _) | (None, Selection::All) => None,

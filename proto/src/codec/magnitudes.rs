@@ -24,8 +24,8 @@ pub(super) fn gather_at_least<'a>(values: &[f32], bound: f32, memory: &'a mut Ve
     &mut memory[..count]
 }
 
-/// Moves to the front, in their order, the `keep` candidates with the largest magnitudes, the earlier first among equals.
-/// `keys` is scratch memory.
+/// Moves to the front, in their order, the `keep` candidates with the largest magnitudes, the earlier first among
+/// equals. `keys` is scratch memory.
 pub(super) fn cut_to_largest(candidates: &mut [u32], values: &[f32], keep: usize, keys: &mut Vec<u32>) {
     let threshold = kth_largest(keys, candidates, values, keep);
     let above = keys.iter().filter(|&&key| key > threshold).count();

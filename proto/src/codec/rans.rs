@@ -95,8 +95,8 @@ fn put(state: &mut u64, (share, raw): (Share, Raw), words: &mut Vec<u32>) {
     *state = (((*state / frequency) << PROBABILITY_BITS) + point) << raw.bits | u64::from(raw.value);
 }
 
-/// Reads a stream of [`write_stream`] or, with one lane, of [`RansEncoder`]. Any bytes can be read: symbols of a damaged
-/// stream are arbitrary, and [`RansDecoder::is_complete`] tells at the end.
+/// Reads a stream of [`write_stream`] or, with one lane, of [`RansEncoder`]. Any bytes can be read: symbols of a
+/// damaged stream are arbitrary, and [`RansDecoder::is_complete`] tells at the end.
 #[derive(Debug)]
 pub(super) struct RansDecoder<'a, const LANES: usize = 1> {
     states: [u64; LANES],
@@ -120,8 +120,8 @@ impl<'a, const LANES: usize> RansDecoder<'a, LANES> {
         (self.states[lane] >> raw_bits) as u16
     }
 
-    /// Consumes the symbol in whose `share` lies what [`RansDecoder::peek`] returned, and returns its raw bits. The lanes
-    /// take turns, beginning with the first.
+    /// Consumes the symbol in whose `share` lies what [`RansDecoder::peek`] returned, and returns its raw bits. The
+    /// lanes take turns, beginning with the first.
     #[inline(always)]
     pub fn take(&mut self, lane: usize, share: Share, raw_bits: u32) -> u16 {
         let raw = self.states[lane] & ((1 << raw_bits) - 1);

@@ -41,8 +41,8 @@ const fn chunk_values_default() -> u32 {
 
 /// How updates are compressed: a chain of a leading stage, a selection and a representation of values.
 ///
-/// There is one leading stage at most. A random mask in front of a transform would tear its tiles apart, and one behind it
-/// would throw away most of the few coefficients into which the transform gathers a tile.
+/// There is one leading stage at most. A random mask in front of a transform would tear its tiles apart, and one behind
+/// it would throw away most of the few coefficients into which the transform gathers a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CodecSpec {
@@ -56,8 +56,8 @@ pub struct CodecSpec {
     /// How a value becomes a level of its format.
     #[serde(default)]
     pub rounding: Rounding,
-    /// Whether codes of 4 and 8 bits are entropy-coded where that makes a frame shorter. Without it encoding and decoding
-    /// take less time.
+    /// Whether codes of 4 and 8 bits are entropy-coded where that makes a frame shorter. Without it encoding and
+    /// decoding take less time.
     #[serde(default = "entropy_default")]
     pub entropy: bool,
 }
@@ -91,8 +91,8 @@ impl CodecSpec {
     }
 }
 
-/// Whether every value of a block lies between two levels, so that one of them can be chosen without bias. The levels of
-/// the formats of one and two bits are means, beyond which there are values without a level above or below; the
+/// Whether every value of a block lies between two levels, so that one of them can be chosen without bias. The levels
+/// of the formats of one and two bits are means, beyond which there are values without a level above or below; the
 /// formats of 16 and 32 bits are not offered, as their error is small to begin with.
 const fn has_levels_around_every_value(values: ValueFormat) -> bool {
     matches!(values, ValueFormat::Int8 | ValueFormat::Int4 | ValueFormat::E3M0)

@@ -19,8 +19,8 @@ const BUCKET_VALUES: usize = 128;
 /// Values in a block of a format without scales: any number would do, this one keeps scratch memory in the L1 cache.
 const PLAIN_BLOCK_VALUES: usize = 1024;
 
-/// Values that share levels when a threshold selects, as it does not say how many it keeps of a chunk: an eighth of a bit
-/// each for two levels.
+/// Values that share levels when a threshold selects, as it does not say how many it keeps of a chunk: an eighth of a
+/// bit each for two levels.
 const SCATTERED_BLOCK_VALUES: usize = 256;
 
 const INT8_STEPS: i16 = 127;
@@ -198,8 +198,8 @@ fn int4_code(steps: f32) -> u8 {
     step_of::<INT4_STEPS>(steps).wrapping_add(INT4_ZERO)
 }
 
-/// Appends the block's scale, and returns what the codes' numbers are relative to: the scale, or infinity in place of zero,
-/// so that every code becomes zero.
+/// Appends the block's scale, and returns what the codes' numbers are relative to: the scale, or infinity in place of
+/// zero, so that every code becomes zero.
 fn append_absmax(block: &[f32], out: &mut Vec<u8>) -> f32 {
     let scale = absmax_scale(block);
     append_scale(scale, out);

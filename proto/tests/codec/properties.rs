@@ -1,6 +1,6 @@
 //! Numerical properties, against f64.
 
-use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection, ValueFormat};
+use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, RandomK, Selection, Stage, ValueFormat};
 use proptest::prelude::*;
 
 use super::{SEED, chains, decode_dense, encode, gradient_like, specs};
@@ -121,9 +121,12 @@ proptest! {
         let input: Vec<f32> = bits.into_iter().map(f32::from_bits).filter(|value| value.is_finite()).collect();
         let chunk = 1 << chunk_log2;
         let keep = (part * f64::from(chunk)).ceil().max(1.0) as u32;
-        for selection in [Selection::All, Selection::TopK { chunk, keep }, Selection::Threshold { chunk, keep }] {
-            for values in ValueFormat::ALL {
-                let sent = decode_dense(&encode(CodecSpec::new(selection, values), &input), input.len());
+        let selections =
+            [Selection::All, Selection::TopK { chunk, keep }, Selection::Threshold { chunk, keep }];
+        for (selection, values) in selections.iter().flat_map(|&s| ValueFormat::ALL.map(|values| (s, values))) {
+            for stage in [None, Some(Stage::RandomK(RandomK { chunk, keep }))] {
+                let spec = CodecSpec { stage, ..CodecSpec::new(selection, values) };
+                let sent = decode_dense(&encode(spec, &input), input.len());
                 prop_assert!(sent.iter().all(|value| value.is_finite()));
             }
         }

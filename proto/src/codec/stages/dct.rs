@@ -8,9 +8,9 @@
 //! C[k][i] = √(2/64) · cos(π (2i + 1) k / 128),  C[0][i] = √(1/64)
 //! ```
 //!
-//! The even half of a transform of n values is the transform of the n/2 sums x[i] + x[n−1−i], the odd half a matrix times
-//! the n/2 differences (Chen, Smith and Fralick 1977): a third of the multiplications of the whole matrix, none of
-//! them with a large factor. Multiplications and additions happen in a fixed order and are never fused.
+//! The even half of a transform of n values is the transform of the n/2 sums x[i] + x[n−1−i], the odd half a matrix
+//! times the n/2 differences (Chen, Smith and Fralick 1977): a third of the multiplications of the whole matrix, none
+//! of them with a large factor. Multiplications and additions happen in a fixed order and are never fused.
 
 use std::array;
 
@@ -144,7 +144,7 @@ fn inverse(strip: &mut Strip) {
         let (mut present, mut count) = ([0; EDGE / 2], 0);
         for k in 0..half {
             present[count] = k;
-            count += usize::from(strip[(2 * k + 1) * stride] != [0.0; LANES]);
+            count += usize::from(!are_zero(&strip[(2 * k + 1) * stride]));
         }
         let mut odd = [[0.0; LANES]; EDGE / 2];
         // The matrix is symmetric.
@@ -161,6 +161,11 @@ fn inverse(strip: &mut Strip) {
     *strip = values;
 }
 
+/// Whether all are zero, of either sign; as integers, which takes no branches.
+fn are_zero(lanes: &Lanes) -> bool {
+    lanes.iter().fold(0, |any, value| any | value.to_bits()) << 1 == 0
+}
+
 /// Σ lanes · cosine, in order.
 fn combine<'a>(terms: impl Iterator<Item = (&'a Lanes, &'a f32)>) -> Lanes {
     let mut sum = [0.0; LANES];
@@ -175,7 +180,8 @@ fn combine<'a>(terms: impl Iterator<Item = (&'a Lanes, &'a f32)>) -> Lanes {
 /// √(1/64).
 const CONSTANT: f32 = 0.125;
 
-/// The matrix of the odd half of a transform of 2·`half` values, row by row: √(2/64) · cos(π (2i + 1)(2k + 1) / (4·half)).
+/// The matrix of the odd half of a transform of 2·`half` values, row by row: √(2/64) · cos(π (2i + 1)(2k + 1) /
+/// (4·half)).
 fn odd_half(half: usize) -> &'static [f32] {
     // Those of 1, 2, 4, … come before: (half² − 1) / 3 numbers.
     &ODD_HALVES[(half * half - 1) / 3..][..half * half]
