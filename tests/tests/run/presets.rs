@@ -32,9 +32,14 @@ fn learning_rate(preset: SyncPreset) -> f64 {
 fn every_preset_trains_and_keeps_all_replicas_equal() {
     for preset in SyncPreset::ALL {
         let sync = format!("{}\nfragment_values = 16384", sync(preset));
-        let mut scenario =
-            Setup { steps: 60, learning_rate: learning_rate(preset), sync: &sync, ..Setup::default() }
-                .start();
+        let mut scenario = Setup {
+            steps: 60,
+            width: 64,
+            learning_rate: learning_rate(preset),
+            sync: &sync,
+            ..Setup::default()
+        }
+        .start();
         // Parity is asserted there.
         let status = scenario.finish();
         let loss = status["loss"].as_f64().unwrap();
