@@ -22,6 +22,7 @@ impl SyncConfig {
         self.check_rates()?;
         self.check_when()?;
         self.check_what()?;
+        self.check_adapt()?;
         self.check_rank()?;
         self.check_chunks()?;
         self.check_losses()?;
@@ -39,10 +40,10 @@ impl SyncConfig {
                 format!("must be at most {GROUPS_MAX}"),
             ));
         }
-        let shortest = if self.has_opening() { self.every.min(self.opening_every) } else { self.every };
-        if self.overlap > shortest {
+        if self.overlap > self.every {
+            let every = self.every;
             let reason = format!(
-                "a round's result must be applied before the next contribution, {shortest} steps later; at most {shortest}"
+                "a round's result must be applied before the next contribution, {every} steps later; at most {every}"
             );
             return Err(ConfigError::value("sync.overlap", self.overlap, reason));
         }
@@ -108,6 +109,36 @@ impl SyncConfig {
             return Err(ConfigError::value("sync.groups", self.groups, reason));
         }
         Ok(())
+    }
+
+    /// The bits of a chain that was chosen for other reasons than its bits are not to be changed.
+    fn check_adapt(&self) -> Result<(), ConfigError> {
+        if !(0.1..=1.0).contains(&self.target_utilisation) {
+            let reason = "must lie between 0.1 and 1";
+            return Err(ConfigError::value("sync.target_utilisation", self.target_utilisation, reason));
+        }
+        if !(self.bits_min > 0.0 && self.bits_min <= self.bits_max && self.bits_max <= 64.0) {
+            let reason = format!(
+                "must be more than 0 and at most sync.bits_max = {}, which is 64 at most",
+                self.bits_max
+            );
+            return Err(ConfigError::value("sync.bits_min", self.bits_min, reason));
+        }
+        if !self.adapt {
+            return Ok(());
+        }
+        let reason = if self.rank > 0 || self.random_keep < self.chunk || self.transform != Transform::None {
+            "top-k and number formats follow the link, masks, transforms and ranks do not: leave those out, or take adapt = false"
+        } else if self.source != Source::Delta && self.source != Source::Gradient {
+            "gradients and deltas may have any number of bits, momenta may not: take another sync.source, or adapt = false"
+        } else if !self.has_residual() {
+            "what few bits leave out would be lost in every round: take an error_decay above 0, or adapt = false"
+        } else if self.overlap == 0 {
+            "without overlap there is no time in which communication costs nothing: take overlap = every, or adapt = false"
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::value("sync.adapt", self.adapt, reason))
     }
 
     /// Factors keep what they do not send in a residual of their own, and the second exchange needs the outcome of the first.

@@ -10,6 +10,7 @@ impl SyncConfig {
     #[must_use]
     pub fn of(preset: SyncPreset) -> Self {
         match preset {
+            SyncPreset::Auto => auto(),
             SyncPreset::Dense => dense(),
             SyncPreset::Dgc => dgc(),
             SyncPreset::Powersgd => powersgd(),
@@ -20,6 +21,24 @@ impl SyncConfig {
             SyncPreset::Cocktail => cocktail(),
             SyncPreset::SparseLocal => sparse_local(),
         }
+    }
+}
+
+/// A round begins when the one before it is applied, so communication has all the time there is. It starts as sparse as the slowest
+/// links need, and has the bits that its link allows after a few rounds.
+fn auto() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::Auto,
+        every: 10,
+        overlap: 10,
+        opening_share: 0.1,
+        opening_every: 2,
+        opening_keep: 64,
+        result: ResultForm::Mean,
+        result_keep: 64,
+        result_values: ValueFormat::TwoBit,
+        adapt: true,
+        ..sparse_local()
     }
 }
 
@@ -180,6 +199,10 @@ fn sparse_local() -> SyncConfig {
         apply: Application::Outer,
         outer_learning_rate: 1.0,
         outer_momentum: 0.0,
+        adapt: false,
+        target_utilisation: 0.97,
+        bits_min: 0.15,
+        bits_max: 8.2,
         fragment_values: 262_144,
         deadline_ceiling_ms: 30_000,
         deadline_floor_ms: 2_000,

@@ -8,6 +8,8 @@ use super::{Rounding, ValueFormat};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SyncPreset {
+    /// Deltas with as many bits as the link has to spare, by measurement, after an opening in which they are exchanged often.
+    Auto,
     /// Gradients after each step, averaged before the optimiser runs.
     Dense,
     /// The largest of momentum-corrected gradients, after each step (Deep Gradient Compression, 1712.01887).
@@ -31,7 +33,8 @@ pub enum SyncPreset {
 
 impl SyncPreset {
     /// Every preset.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
+        Self::Auto,
         Self::Dense,
         Self::Dgc,
         Self::Powersgd,
@@ -210,6 +213,15 @@ sync_keys! {
     outer_learning_rate: f32,
     /// `apply = "outer"`: Nesterov's momentum (μ); 0 is plain SGD.
     outer_momentum: f32,
+    /// Whether the bits of a value follow the link: then `keep`, `values`, `opening_keep`, `opening_values`, `result_keep` and
+    /// `result_values` are where a run begins.
+    adapt: bool,
+    /// `adapt`: the share of the time between a contribution and the step that needs its result that communication may fill.
+    target_utilisation: f64,
+    /// `adapt`: bits for each value of a round, at least.
+    bits_min: f64,
+    /// `adapt`: bits for each value of a round, at most.
+    bits_max: f64,
     /// Parameters in a fragment, a multiple of `chunk`.
     fragment_values: u32,
     /// The longest that an owner waits for a late site, in milliseconds, counted from the first contribution.

@@ -7,6 +7,7 @@ use crate::scenario::Setup;
 /// What makes a preset fit a run of a minute: its own rhythm is for thousands of steps.
 fn sync(preset: SyncPreset) -> &'static str {
     match preset {
+        SyncPreset::Auto => "preset = \"auto\"",
         SyncPreset::Dense => "preset = \"dense\"",
         SyncPreset::Dgc => "preset = \"dgc\"\nkeep = 256",
         SyncPreset::Demo => "preset = \"demo\"\nkeep = 512",

@@ -142,6 +142,14 @@ impl Network {
         });
     }
 
+    /// The longest round trip to a worker of another site, of those that there is a connection to.
+    #[must_use]
+    pub fn round_trip(&self) -> Duration {
+        let peers: Vec<_> =
+            self.lock().peers.values().filter(|peer| peer.site != self.site).cloned().collect();
+        peers.iter().filter_map(|peer| peer.round_trip()).max().unwrap_or_default()
+    }
+
     /// Uses a renewed certificate for connections from now on.
     ///
     /// # Errors

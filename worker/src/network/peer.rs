@@ -73,6 +73,13 @@ impl Peer {
         peer
     }
 
+    /// The round trip of the connection, if there is one.
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        // Locked while a connection is being made: then there is none.
+        let sender = self.sender.try_lock().ok()?;
+        sender.as_ref().map(|sender| sender.connection().rtt())
+    }
+
     /// Queues a frame; false: the queue is full.
     pub(super) fn queue(&self, meta: FrameMeta, body: Bytes, hash: Option<Hash>) -> bool {
         let bytes = u32::try_from(body.len() + FRAME_HEADER_BYTES).unwrap_or(u32::MAX);

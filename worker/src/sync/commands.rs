@@ -7,6 +7,7 @@ use longhaul_common::id::{FragmentId, Round};
 use longhaul_proto::control::message::ToCoordinator;
 use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
 
+use super::adaptation::apply_chain;
 use super::compressor::Local;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
 use crate::train::message::PutBack;
@@ -63,7 +64,15 @@ impl Synchroniser {
             Command::Pull { round, fragment, hash, from } => {
                 self.links.network.pull(from, round, fragment, hash);
             }
-            Command::RoundComplete { round, results } => running.completed.push_back((round, results)),
+            Command::RoundComplete { round, results } => {
+                running.completed.push_back((round, results));
+                let (now, round_trip) = (self.began.elapsed(), self.links.network.round_trip());
+                if let Some(adaptation) = &mut running.adaptation
+                    && adaptation.completed(round, now, round_trip)
+                {
+                    apply_chain(running)?;
+                }
+            }
             Command::Release { round } => {
                 running.contributed = running.contributed.split_off(&round.next());
             }

@@ -23,6 +23,8 @@ pub struct Compressor {
     memories: BTreeMap<FragmentId, Memory>,
     /// Memories as they were before the compression of a round that is not decided yet.
     before: BTreeMap<FragmentId, (Round, Memory)>,
+    /// In place of the configured chains.
+    adapted: Option<CodecSpec>,
     scratch: Vec<f32>,
 }
 
@@ -67,6 +69,7 @@ impl Compressor {
             encoder: Encoder::new(uplink(config, 0))?,
             memories: BTreeMap::new(),
             before: BTreeMap::new(),
+            adapted: None,
             scratch: Vec::new(),
         })
     }
@@ -112,7 +115,15 @@ impl Compressor {
         Ok(body.into())
     }
 
+    /// Compresses by this chain from now on, whatever is configured.
+    pub fn adapt(&mut self, chain: CodecSpec) {
+        self.adapted = Some(chain);
+    }
+
     fn chain(&self, is_opening: bool, fragment: FragmentId) -> CodecSpec {
+        if let Some(adapted) = self.adapted {
+            return adapted;
+        }
         if is_opening {
             return opening(&self.config);
         }

@@ -1,16 +1,19 @@
 //! The synchroniser: the round protocol, the numbers behind its commands, and the state that is equal on every member.
 //! `docs/agent.md` says how it stands between device and network.
 
+mod adaptation;
 mod chain;
 mod checkpointing;
 mod commands;
 mod compressor;
 mod event;
+mod ladder;
 mod layouts;
 mod mean;
 mod memory;
 mod outer;
 mod preparation;
+mod rate;
 mod reducer;
 mod replica;
 mod rounds;

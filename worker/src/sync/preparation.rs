@@ -12,6 +12,7 @@ use longhaul_proto::round::{Config, DeadlineConfig, Event, Member};
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::adaptation::{Adaptation, apply_chain};
 use super::compressor::Compressor;
 use super::event::HealedState;
 use super::layouts::Layouts;
@@ -184,6 +185,7 @@ impl Synchroniser {
             compressor,
             reducer,
             decoder: Decoder::default(),
+            adaptation: Adaptation::new(sync),
             schedule,
             load: Some(load),
             entered: false,
@@ -198,6 +200,9 @@ impl Synchroniser {
             reports: BTreeMap::new(),
             skipped: Vec::new(),
         }));
+        if let Stage::Running(running) = &mut self.stage {
+            apply_chain(running)?;
+        }
         if let Some(prepared) = &self.prepared {
             self.report(ToCoordinator::Ready(Ready {
                 next_round,

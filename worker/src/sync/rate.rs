@@ -45,8 +45,8 @@ pub struct RateController {
 const LATENCY_ROUND_TRIPS: f64 = 2.0;
 /// The least share of a round that is put down to sending: with a smaller one, the slope would be noise.
 const SENDING_SHARE_MIN: f64 = 0.1;
-/// Bits grow by this factor from one round to the next at most: a wrong estimate then costs a wait of a fraction of a round.
-const RISE_MAX: f64 = 1.3;
+/// Bits grow by this factor from one round to the next at most: a wrong estimate then costs a wait of one more window.
+const RISE_MAX: f64 = 2.0;
 /// Relative changes of the bits below this are not worth another chain.
 const DEAD_BAND: f64 = 0.08;
 /// The weight of a new slope that is smaller than the one known. A larger one counts at once: the link has become slower.
@@ -81,8 +81,10 @@ impl RateController {
         self.slope = Some(slope);
         let window = self.bounds.target_utilisation * timing.window.as_secs_f64();
         let left = (window - latency).max(SENDING_SHARE_MIN * window);
-        let wanted = (left / slope).min(self.bits * RISE_MAX).clamp(self.bounds.bits_min, self.bounds.bits_max);
-        if (wanted / self.bits - 1.0).abs() < DEAD_BAND {
+        let wanted =
+            (left / slope).min(self.bits * RISE_MAX).clamp(self.bounds.bits_min, self.bounds.bits_max);
+        let is_bound = wanted == self.bounds.bits_min || wanted == self.bounds.bits_max;
+        if wanted == self.bits || !is_bound && (wanted / self.bits - 1.0).abs() < DEAD_BAND {
             return None;
         }
         self.bits = wanted;
@@ -118,7 +120,9 @@ mod tests {
     }
 
     fn settled(link: &Link, controller: &mut RateController) -> f64 {
-        (0..60).for_each(|_| drop(link.round(controller)));
+        for _ in 0..60 {
+            link.round(controller);
+        }
         link.round(controller).0
     }
 
@@ -131,7 +135,10 @@ mod tests {
                 let used = settled(&link, &mut controller);
                 let at_bound = controller.bits() == BOUNDS.bits_max;
                 assert!(used <= 1.0, "{slope} s/bit, {round_trip} s: a round takes {used} of its window");
-                assert!(used > 0.75 || at_bound, "{slope} s/bit, {round_trip} s: {used} of the window is used");
+                assert!(
+                    used > 0.75 || at_bound,
+                    "{slope} s/bit, {round_trip} s: {used} of the window is used"
+                );
             }
         }
     }

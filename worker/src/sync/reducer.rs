@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use longhaul_common::config::{ResultForm, SyncConfig};
 use longhaul_common::id::{FragmentId, Round};
-use longhaul_proto::codec::{Decoder, EncodeError, Encoder, SpecError};
+use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, SpecError};
 use longhaul_proto::round::{Contribution, FragmentResult};
 
 use super::chain::{downlink, is_lossless, opening};
@@ -47,6 +47,15 @@ impl Reducer {
             before: BTreeMap::new(),
             scratch: Vec::new(),
         })
+    }
+
+    /// Compresses means by this chain from now on, whatever is configured.
+    ///
+    /// # Errors
+    /// A chain that the codec does not have.
+    pub fn adapt(&mut self, chain: CodecSpec) -> Result<(), SpecError> {
+        self.steady.set_spec(chain)?;
+        self.opening.set_spec(chain)
     }
 
     /// The result of these contributions. What the same round left in the residual before was void.
@@ -127,7 +136,7 @@ mod tests {
     use longhaul_common::id::SiteId;
     use longhaul_common::plan::FragmentLayout;
     use longhaul_common::schedule::RoundSchedule;
-    use longhaul_proto::codec::{CodecSpec, Selection};
+    use longhaul_proto::codec::Selection;
     use longhaul_proto::round::Content;
 
     const LAYOUT: FragmentLayout = FragmentLayout { values: 64, fragment_values: 64 };

@@ -18,7 +18,7 @@ impl Synchroniser {
     pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
         let dense = self.shares_everything();
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-        let LocalUpdate { round, values, weight, loss } = update;
+        let LocalUpdate { round, values, weight, loss, steps, compute } = update;
         ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
         let (mut delta, snapshot) =
             if dense { (values, None) } else { (running.replica.delta(&values), Some((round, values))) };
@@ -30,6 +30,13 @@ impl Synchroniser {
         }
         running.snapshot = snapshot;
         running.contributed.insert(round, delta);
+        if let Some(adaptation) = &mut running.adaptation
+            && steps > 0
+        {
+            let until_due =
+                self.config.sync.overlap.min(running.schedule.steps_of(round.next()).count() as u64);
+            adaptation.contributed(round, self.began.elapsed(), compute * until_due as u32 / steps);
+        }
         running.idle = true;
         running.reports.insert(round, RoundReport { loss, samples: weight, ..empty_report(round) });
         self.feed(Event::Contribute { round, weight });

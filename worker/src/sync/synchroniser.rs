@@ -17,6 +17,7 @@ use longhaul_proto::round::{Event, FragmentResult, Member};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
+use super::adaptation::Adaptation;
 use super::compressor::Compressor;
 use super::event::{HealedState, SyncEvent};
 use super::layouts::Layouts;
@@ -79,7 +80,7 @@ pub struct Synchroniser {
     pub(super) last_checkpoint: Option<(Round, DeviceState)>,
     /// Who waits for the device to export its state.
     pub(super) state_requests: Vec<oneshot::Sender<HealedState>>,
-    began: Instant,
+    pub(super) began: Instant,
 }
 
 /// What the coordinator wants prepared.
@@ -116,6 +117,7 @@ pub(super) struct Running {
     pub compressor: Compressor,
     pub reducer: Reducer,
     pub decoder: Decoder,
+    pub adaptation: Option<Adaptation>,
     pub schedule: RoundSchedule,
     /// What the device loads when it enters.
     pub load: Option<Load>,

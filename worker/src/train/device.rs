@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::{Application, RunConfig, Source};
@@ -215,8 +215,9 @@ impl Device {
             );
         }
         if !positions.is_empty() {
-            tally.add(positions.len(), outcome.loss);
-            self.progress.step(step, outcome.tokens, outcome.loss, began.elapsed());
+            let took = began.elapsed();
+            tally.add(positions.len(), outcome.loss, took);
+            self.progress.step(step, outcome.tokens, outcome.loss, took);
         }
         Ok(())
     }
@@ -231,7 +232,8 @@ impl Device {
             None if self.config.sync.source.is_gradient() => gradient,
             None => self.parameters()?,
         };
-        let update = LocalUpdate { round: stretch.round, values, weight, loss: tally.loss() };
+        let (steps, compute) = (tally.steps, tally.compute);
+        let update = LocalUpdate { round: stretch.round, values, weight, steps, compute, loss: tally.loss() };
         self.tell(FromDevice::Contribute(update))
     }
 
@@ -402,16 +404,21 @@ struct Tally {
     /// Those of `samples` whose losses are known.
     measured: u32,
     weighted_loss: f64,
+    /// Steps that were measured, and what they took.
+    steps: u32,
+    compute: Duration,
 }
 
 impl Tally {
     /// After steps on these positions, whose losses are not known any more.
     fn resumed(trained: &[Vec<u64>]) -> Self {
         let samples = trained.iter().map(Vec::len).sum::<usize>() as u32;
-        Self { samples, measured: 0, weighted_loss: 0.0 }
+        Self { samples, measured: 0, weighted_loss: 0.0, steps: 0, compute: Duration::ZERO }
     }
 
-    fn add(&mut self, samples: usize, loss: f32) {
+    fn add(&mut self, samples: usize, loss: f32, took: Duration) {
+        self.steps += 1;
+        self.compute += took;
         self.samples += samples as u32;
         self.measured += samples as u32;
         self.weighted_loss += samples as f64 * f64::from(loss);
@@ -429,11 +436,11 @@ mod tests {
     #[test]
     fn a_resumed_round_weighs_as_much_as_one_that_was_never_interrupted() {
         let mut resumed = Tally::resumed(&[vec![4, 5], vec![6]]);
-        resumed.add(2, 3.0);
+        resumed.add(2, 3.0, Duration::ZERO);
         assert_eq!((resumed.samples, resumed.loss()), (5, Some(3.0)));
         let mut whole = Tally::resumed(&[]);
-        whole.add(3, 9.0);
-        whole.add(2, 3.0);
+        whole.add(3, 9.0, Duration::ZERO);
+        whole.add(2, 3.0, Duration::ZERO);
         assert_eq!(whole.samples, resumed.samples);
         assert_eq!(Tally::resumed(&[vec![1]]).loss(), None, "no loss was measured");
     }

@@ -1,6 +1,7 @@
 //! What the device thread is told, and what it answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use longhaul_common::id::Round;
 use longhaul_common::model::ModelSpec;
@@ -166,6 +167,10 @@ pub struct LocalUpdate {
     pub values: Vec<f32>,
     /// Samples trained on.
     pub weight: u32,
+    /// Steps made in the round by this process.
+    pub steps: u32,
+    /// What they took to compute.
+    pub compute: Duration,
     /// Mean training loss over the round, nats a token; none when this worker had no samples.
     pub loss: Option<f32>,
 }

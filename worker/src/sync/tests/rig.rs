@@ -272,7 +272,14 @@ impl Worker {
     }
 
     pub fn send(&mut self, round: u64, values: Vec<f32>) {
-        let update = LocalUpdate { round: Round(round), values, weight: 4, loss: Some(1.0) };
+        let update = LocalUpdate {
+            steps: 0,
+            compute: Duration::ZERO,
+            round: Round(round),
+            values,
+            weight: 4,
+            loss: Some(1.0),
+        };
         self.handle(SyncEvent::Device(FromDevice::Contribute(update)));
     }
 
