@@ -216,6 +216,8 @@ mod tests {
             ("[sync]\nchunk = 100", "sync.chunk"),
             ("[sync]\nkeep = 5000", "sync.keep"),
             ("[sync]\noverlap = 16", "sync.overlap"),
+            ("[sync]\nlook_ahead = true", "sync.look_ahead"),
+            ("[sync]\npreset = \"dense\"\nlook_ahead = true", "sync.look_ahead"),
             ("[sync]\nadapt = true\noverlap = 0", "sync.adapt"),
             ("[sync]\nadapt = true\nrandom_keep = 64", "sync.adapt"),
             (

@@ -88,6 +88,11 @@ impl SyncConfig {
             let reason = "AdamW's second moment is learnt in the opening and frozen after it: take about 0.2";
             return Err(ConfigError::value("sync.opening_share", self.opening_share, reason));
         }
+        if self.look_ahead && (self.apply != Application::Inner || self.overlap == 0) {
+            let reason = "what AdamW will make of a mean gradient that is on its way is all that can be foreseen: take apply = \"inner\" \
+                          and overlap = 1, or look_ahead = false";
+            return Err(ConfigError::value("sync.look_ahead", self.look_ahead, reason));
+        }
         if !self.source.is_gradient() {
             return Ok(());
         }

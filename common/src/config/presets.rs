@@ -175,6 +175,7 @@ fn sparse_local() -> SyncConfig {
         every: 15,
         groups: 1,
         overlap: 2,
+        look_ahead: false,
         late: LateRule::Keep,
         mix: 0.5,
         opening_rounds: 0,

@@ -164,6 +164,9 @@ sync_keys! {
     groups: u32,
     /// Steps after which a round's result is applied (τ); training goes on in between. At most the steps to the next round.
     overlap: u64,
+    /// With gradients and `overlap`: the gradient of a step is taken where the parameters will be when the mean before it is in, as far as
+    /// the member's own gradient tells.
+    look_ahead: bool,
     /// How a result meets what was trained meanwhile: `keep` or `mix`.
     late: LateRule,
     /// α of `late = "mix"`: the share of what was trained meanwhile.

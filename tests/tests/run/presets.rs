@@ -49,6 +49,16 @@ fn every_preset_trains_and_keeps_all_replicas_equal() {
     }
 }
 
+/// The mean of a step arrives while the next one is computed, where the parameters will be.
+#[test]
+fn gradients_that_look_ahead_train_and_keep_all_replicas_equal() {
+    let sync = "preset = \"dense\"\noverlap = 1\nlook_ahead = true\nvalues = \"int4\"\nopening_rounds = 10\n\
+                opening_values = \"int8\"\nfragment_values = 16384";
+    let mut scenario = Setup { steps: 60, sync, ..Setup::default() }.start();
+    let loss = scenario.finish()["loss"].as_f64().unwrap();
+    assert!(loss < 4.2, "the loss is {loss}");
+}
+
 /// A mean that is compressed again, both ways in few bits: what either side leaves behind comes later.
 #[test]
 fn two_way_compression_trains_and_keeps_all_replicas_equal() {

@@ -92,6 +92,18 @@ impl AdamW {
         Ok(())
     }
 
+    /// m̂ / (√v̂ + ε), with the moments as they would be after an update with this gradient `[P]`; weight decay is not in it.
+    pub(super) fn direction_with(&self, gradient: &Tensor) -> Result<Tensor, TchError> {
+        let updates = i32::try_from(self.updates + 1).unwrap_or(i32::MAX);
+        let corrections = [self.beta1, self.beta2].map(|beta| 1.0 - beta.powi(updates));
+        let mut scale = self.second.f_mul_scalar(self.beta2 / corrections[1])?;
+        let _ = scale.f_add_(&gradient.f_square()?.f_mul_scalar_((1.0 - self.beta2) / corrections[1])?)?;
+        let scale = scale.f_sqrt_()?.f_add_scalar_(self.epsilon)?;
+        let mut mean = self.first.f_mul_scalar(self.beta1 / corrections[0])?;
+        let _ = mean.f_add_(&gradient.f_mul_scalar((1.0 - self.beta1) / corrections[0])?)?;
+        mean.f_div_(&scale)
+    }
+
     pub(super) fn beta1(&self) -> f64 {
         self.beta1
     }

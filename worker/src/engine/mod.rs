@@ -7,6 +7,7 @@ mod error;
 mod fused;
 mod generator;
 mod learning_rate;
+mod look_ahead;
 mod low_rank;
 mod rules;
 mod sampling;
@@ -28,6 +29,7 @@ pub use sampling::Sampling;
 use crate::data::Batch;
 use crate::models::{Model, Parameters, draw_parameters, views_of};
 use adamw::AdamW;
+use look_ahead::Parked;
 
 /// Model, optimiser and buffers on one device. Its tensors have one owner: whoever holds the engine, usually a thread of
 /// its own; what goes in and comes out is plain host memory, in the order of [`ModelSpec::parameters`].
@@ -43,6 +45,8 @@ pub struct Engine {
     parameters: Parameters,
     model: Model,
     optimiser: AdamW,
+    /// While the parameters are those ahead.
+    parked: Option<Parked>,
 }
 
 /// What became of the samples of one step.
@@ -94,6 +98,7 @@ impl Engine {
             parameters,
             model,
             optimiser,
+            parked: None,
         })
     }
 

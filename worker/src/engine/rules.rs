@@ -71,7 +71,7 @@ impl Engine {
     }
 
     /// θ ← (1 − γλ)·θ − γ·direction.
-    fn descend(&mut self, step: u64, direction: &Tensor) -> Result<(), TchError> {
+    pub(super) fn descend(&mut self, step: u64, direction: &Tensor) -> Result<(), TchError> {
         let rate = self.learning_rate.at(step);
         let mut parameters = self.parameters.flat().shallow_clone();
         let decayed = self.spec.decayed_count() as i64;

@@ -68,6 +68,8 @@ struct Stretch {
     trained: Vec<Vec<u64>>,
     /// Samples behind the last exchange: those that follow it exchange the same steps.
     exchanged: u32,
+    /// The gradient that was contributed last, to look ahead with.
+    own_gradient: Vec<f32>,
 }
 
 impl Device {
@@ -147,7 +149,16 @@ impl Device {
         if let Some((last, _)) = replay.last() {
             self.tell_applied(*last, None, Vec::new())?;
         }
-        Ok(Stretch { life, schedule, round, from_step, pending: None, trained: resumed, exchanged: 0 })
+        Ok(Stretch {
+            life,
+            schedule,
+            round,
+            from_step,
+            pending: None,
+            trained: resumed,
+            exchanged: 0,
+            own_gradient: Vec::new(),
+        })
     }
 
     /// Whether the timeline gives this worker, from `step` on, just the positions that it has trained on already.
@@ -171,8 +182,15 @@ impl Device {
             if let Some(outcome) = self.apply_if_due(stretch, step)? {
                 return Ok(Some(outcome));
             }
+            if let Some((pending, _)) = stretch.pending
+                && self.config.sync.look_ahead
+                && !stretch.own_gradient.is_empty()
+            {
+                self.engine.look_ahead(stretch.schedule.step_of(pending), &stretch.own_gradient)?;
+            }
             let positions = self.positions(step);
             self.step(step, is_opening, &positions, &mut gradient, &mut tally)?;
+            self.engine.step_back()?;
             stretch.trained.push(positions);
         }
         // A round shorter than the overlap, as the last one may be: its result cannot wait for steps that do not come.
@@ -181,6 +199,9 @@ impl Device {
         }
         if stretch.schedule.exchange_of(stretch.round) == 0 {
             stretch.exchanged = tally.samples;
+        }
+        if self.config.sync.look_ahead && tally.samples > 0 {
+            stretch.own_gradient.clone_from(&gradient);
         }
         self.contribute(stretch, gradient, &tally)?;
         stretch.trained.clear();
