@@ -200,6 +200,8 @@ fn empty_report(round: Round) -> RoundReport {
         state_hash: [0; 32],
         skipped: Vec::new(),
         validation_loss: None,
+        refused: Vec::new(),
+        refused_beyond: 0,
     }
 }
 
