@@ -15,6 +15,7 @@ use super::compressor::Compressor;
 use super::event::HealedState;
 use super::outer::outer_step;
 use super::reducer::Reducer;
+use super::refusals::Refusals;
 use super::replica::Replica;
 use super::saved::{Kept, Saved, momentum_in};
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
@@ -181,6 +182,7 @@ impl Synchroniser {
             completed: VecDeque::new(),
             reports: BTreeMap::new(),
             skipped: Vec::new(),
+            refusals: Refusals::default(),
         }));
         if let Some(prepared) = &self.prepared {
             self.report(ToCoordinator::Ready(Ready {

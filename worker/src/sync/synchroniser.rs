@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::compressor::Compressor;
 use super::event::{HealedState, SyncEvent};
 use super::reducer::Reducer;
+use super::refusals::Refusals;
 use super::replica::Replica;
 use crate::network::Network;
 use crate::train::gate::Gate;
@@ -77,7 +78,7 @@ pub struct Synchroniser {
     pub(super) last_checkpoint: Option<(Round, DeviceState)>,
     /// Who waits for the device to export its state.
     pub(super) state_requests: Vec<oneshot::Sender<HealedState>>,
-    began: Instant,
+    pub(super) began: Instant,
 }
 
 /// What the coordinator wants prepared.
@@ -132,6 +133,8 @@ pub(super) struct Running {
     pub reports: BTreeMap<Round, RoundReport>,
     /// Rounds that the device has jumped over and nobody was told of.
     pub skipped: Vec<Round>,
+    /// Contributions that were refused and nobody was told of.
+    pub refusals: Refusals,
 }
 
 impl Synchroniser {
