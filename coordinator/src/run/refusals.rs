@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use longhaul_common::id::{Round, SiteId, WorkerId};
-use longhaul_proto::control::message::{Refusal, RefusalReason};
+use longhaul_proto::control::message::{REFUSALS_REPORTED_MAX, Refusal, RefusalReason, RoundReport};
 use serde::{Deserialize, Serialize};
+
+use super::command::Severity;
+use super::machine::Run;
+use super::status::RefusalStatus;
 
 /// A site that is refused is refused in every fragment of every round. People hear of it once in this time, and how often it was since.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(600);
@@ -67,7 +71,7 @@ pub struct Refused {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Refusals {
     by_site: BTreeMap<(SiteId, Cause), Refused>,
-    /// How many reports named no site, as they had too many to name.
+    /// Refusals that no report had room to name.
     unnamed: u64,
     /// By worker: the round of its newest report that was counted. Reports are repeated after a lost connection.
     counted: BTreeMap<WorkerId, Round>,
@@ -120,13 +124,42 @@ impl Refusals {
     }
 }
 
-/// What people are told: "a's update for r12 (f3) was refused by w3: its norm is 83 times the median of the last 32".
-pub(super) fn sentence(site: &str, by: WorkerId, refusal: &Refusal, untold: u64) -> String {
+impl Run {
+    /// Counts what a report says was refused, and tells people of it.
+    pub(super) fn note_refusals(&mut self, worker: WorkerId, report: &RoundReport) {
+        if !self.refusals.is_new(worker, report.round) {
+            return;
+        }
+        self.refusals.note_unnamed(report.refused_beyond);
+        for refusal in report.refused.iter().take(REFUSALS_REPORTED_MAX) {
+            let Some(site) = self.state.sites.get(refusal.site.0 as usize).cloned() else { continue };
+            if let Some(untold) = self.refusals.note(self.now, worker, refusal) {
+                self.notice(Severity::Warning, None, sentence(&site, worker, refusal, untold));
+            }
+        }
+    }
+
+    pub(super) fn refusal_statuses(&self) -> Vec<RefusalStatus> {
+        let status = |(site, cause, refused): (SiteId, Cause, Refused)| RefusalStatus {
+            site: self.state.sites.get(site.0 as usize).cloned().unwrap_or_default(),
+            reason: cause,
+            count: refused.count,
+            round: refused.round.0,
+            by: refused.by.to_string(),
+        };
+        self.refusals.iter().map(status).collect()
+    }
+}
+
+/// What people are told: "site a's update of f3 for r12 was refused by w3: its norm is 83 times the median of the last 32".
+fn sentence(site: &str, by: WorkerId, refusal: &Refusal, untold: u64) -> String {
     let Refusal { round, fragment, reason, .. } = refusal;
     let why = match reason {
         RefusalReason::Undecodable => "it does not decode".to_owned(),
         RefusalReason::WrongLength => "it is of another length".to_owned(),
-        RefusalReason::NotFinite => "it holds numbers that are not finite, or too large to be summed".to_owned(),
+        RefusalReason::NotFinite => {
+            "it holds numbers that are not finite, or too large to be summed".to_owned()
+        }
         RefusalReason::Norm { times, of } => {
             format!("its norm is {times:.0} times the median of the last {of}")
         }

@@ -2,6 +2,7 @@
 
 mod absence;
 mod problems;
+mod refusals;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
