@@ -152,8 +152,8 @@ mod tests {
     #[test]
     fn who_is_far_beyond_the_median_is_refused_and_told_by_how_much() {
         let mut guard = guard_that_knows(&[(F0, 2.0)]);
-        let verdicts = guard.judge(F0, false, &[2.0, 166.0, 38.0]);
-        let [None, Some(Excess { times, of: 12 }), None] = verdicts[..] else { panic!("{verdicts:?}") };
+        let verdicts = guard.judge(F0, false, &[2.0, 166.0, 38.0, 2.0]);
+        let [None, Some(Excess { times, of: 12 }), None, None] = verdicts[..] else { panic!("{verdicts:?}") };
         // The sixth of twelve sizes is the median: 2·(1.0 + 0.01) = 2.02.
         assert!((times - 166.0 / 2.02).abs() < 1e-9, "{times}");
         assert_eq!(refused(&mut guard, &[2.0, 166.0, 2.0]), [false, true, false], "it has not become usual");
