@@ -131,6 +131,8 @@ impl Control {
             state_hash: [round as u8; 32],
             skipped: Vec::new(),
             validation_loss: None,
+            refused: Vec::new(),
+            refused_beyond: 0,
         }));
     }
 

@@ -17,7 +17,8 @@ impl RunConfig {
         self.check_run()?;
         self.check_model()?;
         self.check_train()?;
-        self.sync.check()
+        self.sync.check()?;
+        self.sync.check_for(self.run.workers)
     }
 
     fn check_run(&self) -> Result<(), ConfigError> {
@@ -136,7 +137,7 @@ pub(super) fn positive<T: PartialEq + From<u8> + ToString>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{RunConfig, SyncConfig, SyncPreset, ValueFormat};
+    use super::super::{RobustRule, RunConfig, SyncConfig, SyncPreset, ValueFormat};
 
     const SMALL: &str = r#"
         [run]
@@ -181,6 +182,8 @@ mod tests {
             "what comes back has the same format unless it is set"
         );
         assert_eq!(sync("values = \"int8\"").opening_values, ValueFormat::Int8);
+        let robust = sync("preset = \"diloco\"\nrobust = \"trim\"\nnorm_limit = 0");
+        assert_eq!((robust.robust, robust.trim, robust.norm_limit), (RobustRule::Trim, 1, 0.0));
     }
 
     #[test]
@@ -258,6 +261,12 @@ mod tests {
             ("[sync]\npreset = \"onebit-adam\"\nopening_share = 0", "sync.opening_share"),
             ("[sync]\npreset = \"onebit-adam\"\nopening_share = 1.5", "sync.opening_share"),
             ("[sync]\nouter_momentum = 1.0", "sync.outer_momentum"),
+            ("[sync]\nnorm_limit = 0.5", "sync.norm_limit"),
+            ("[sync]\nnorm_limit = nan", "sync.norm_limit"),
+            ("[sync]\ntrim = 0", "sync.trim"),
+            ("[sync]\nrobust = \"clip\"", "sync.robust"),
+            ("[sync]\nresult = \"mean\"\nrobust = \"trim\"", "sync.robust"),
+            ("[sync]\npreset = \"diloco\"\nrobust = \"trim\"\ntrim = 2", "sync.trim"),
             ("[train]\nbeta1 = 1.0", "train.beta1"),
             ("[train]\nlearning_rate = nan", "train.learning_rate"),
         ] {

@@ -1,7 +1,9 @@
 //! Which parts of a strategy go together, and why others do not.
 
 use super::check::positive;
-use super::sync::{Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig, Transform};
+use super::sync::{
+    Application, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, Transform,
+};
 use super::{ConfigError, Rounding, ValueFormat};
 
 /// Dense f32, a fragment of this size is the largest frame body that the transport takes: 16 MiB.
@@ -26,7 +28,21 @@ impl SyncConfig {
         self.check_rank()?;
         self.check_chunks()?;
         self.check_losses()?;
+        self.check_guard()?;
         self.check_deadline()
+    }
+
+    /// Checks what goes together with so many workers at the start.
+    pub(super) fn check_for(&self, workers: u32) -> Result<(), ConfigError> {
+        if self.robust == RobustRule::Trim && self.trim.saturating_mul(2) >= workers {
+            let reason = format!(
+                "run.workers = {workers} make at most {workers} sites, and leaving {0} of them out at each end of a coordinate \
+                 leaves nothing: take less than half of them, or robust = \"clip\"",
+                self.trim
+            );
+            return Err(ConfigError::value("sync.trim", self.trim, reason));
+        }
+        Ok(())
     }
 
     fn check_when(&self) -> Result<(), ConfigError> {
@@ -243,6 +259,27 @@ impl SyncConfig {
         {
             let reason = "every contribution in f32 goes to every site: take result = \"mean\", which loses nothing in f32";
             return Err(ConfigError::value("sync.result", "bundle", reason));
+        }
+        Ok(())
+    }
+
+    /// What an owner may refuse, and what it may do with what it does not.
+    fn check_guard(&self) -> Result<(), ConfigError> {
+        if self.norm_limit != 0.0 && !(self.norm_limit >= 1.0 && self.norm_limit.is_finite()) {
+            let reason = "an update that is no larger than the others' must not be refused: take 1 or more (20 leaves room for what \
+                          training does by itself), or 0, which refuses none for its norm";
+            return Err(ConfigError::value("sync.norm_limit", self.norm_limit, reason));
+        }
+        positive("sync.trim", self.trim)?;
+        if self.robust != RobustRule::None && self.result == ResultForm::Bundle {
+            let reason = "the contributions of a bundle go to everybody as they came; only an owner that takes the mean can do \
+                          this: take result = \"mean\", or \"none\"";
+            return Err(ConfigError::value("sync.robust", name_of(self.robust), reason));
+        }
+        if self.robust == RobustRule::Trim && self.selection == SelectionRule::TopK {
+            let reason = "a value that few sites select is always the largest or smallest of its coordinate, so that trimming \
+                          would leave out most of what is sent: take \"clip\", or selection = \"all\"";
+            return Err(ConfigError::value("sync.robust", "trim", reason));
         }
         Ok(())
     }

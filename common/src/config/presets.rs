@@ -1,7 +1,7 @@
 //! What each preset stands for: one value for each key of `[sync]`.
 
 use super::sync::{
-    Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig, SyncPreset, Transform,
+    Application, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset, Transform,
 };
 use super::{Rounding, ValueFormat};
 
@@ -197,6 +197,9 @@ fn sparse_local() -> SyncConfig {
         result: ResultForm::Bundle,
         result_keep: 4096,
         result_values: ValueFormat::Bf16,
+        norm_limit: 20.0,
+        robust: RobustRule::None,
+        trim: 1,
         apply: Application::Outer,
         outer_learning_rate: 1.0,
         outer_momentum: 0.0,

@@ -117,6 +117,19 @@ pub enum Application {
     Outer,
 }
 
+/// How an owner that takes the mean keeps the influence of a few contributions small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RobustRule {
+    /// Not at all: the mean by samples.
+    None,
+    /// Who is longer than the median of the round is scaled down to it; every site counts once (centred clipping around zero,
+    /// Karimireddy et al. 2021, 2012.10333).
+    Clip,
+    /// Of each coordinate, the `trim` largest and smallest are left out; every site counts once (Yin et al. 2018, 1803.01498).
+    Trim,
+}
+
 /// How a result meets what was trained while it was on its way (`overlap` > 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -210,6 +223,12 @@ sync_keys! {
     result_keep: u32,
     /// `result = "mean"`: its number format.
     result_values: ValueFormat,
+    /// A contribution whose norm is more than so many times the median of the last ones is refused by the owner; 0: none is.
+    norm_limit: f64,
+    /// `result = "mean"`: how the influence of a few contributions is kept small: `none`, `clip` or `trim`.
+    robust: RobustRule,
+    /// `robust = "trim"`: how many are left out at each end of a coordinate; as many as leave a median where fewer sites contribute.
+    trim: u32,
     /// What is done with the mean: `inner`, `sgd`, `sign`, `frozen-adamw` or `outer`. In the opening, `inner` or `outer`.
     apply: Application,
     /// `apply = "outer"`: the step size for the mean delta.

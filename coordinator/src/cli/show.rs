@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use longhaul_common::units::Bytes;
 
 use super::{CliError, Client, ClientError, StatusArgs, Stop, print, say};
-use crate::run::{Phase, Status};
+use crate::run::{Phase, RefusalStatus, Status};
 
 /// How often `stop --wait` looks.
 const POLL: Duration = Duration::from_millis(300);
@@ -86,6 +86,13 @@ fn describe(status: &Status) -> Vec<String> {
     if let Some(parity) = &status.parity {
         let verdict = if parity.equal { "equal on all members" } else { "BROKEN" };
         lines.push(format!("parity     {verdict} after r{}, {}", parity.round, prefix(&parity.hash)));
+    }
+    lines.extend(status.refused.iter().map(|refused| {
+        let RefusalStatus { site, reason, count, round, by } = refused;
+        format!("refused    {count} updates of {site} ({}), the last for r{round} by {by}", reason.name())
+    }));
+    if status.refused_unnamed > 0 {
+        lines.push(format!("refused    {} updates more", status.refused_unnamed));
     }
     lines.extend(status.problems.iter().map(|problem| format!("problem    {problem}")));
     lines.push(String::new());

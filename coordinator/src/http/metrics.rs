@@ -12,6 +12,8 @@
 //! | `longhaul_share_of_local_speed` | gauge | compute over compute and waiting |
 //! | `longhaul_wan_bytes_total`, `longhaul_dense_bytes_total` | counter | sent between sites, and what dense f32 would have sent |
 //! | `longhaul_samples_counted`, `longhaul_samples_pending` | gauge | samples in applied rounds, and to be given out again |
+//! | `longhaul_refused_contributions_total{site,reason}` | counter | contributions that owners left out of results |
+//! | `longhaul_refused_contributions_unnamed_total` | counter | the same, where reports had no room to say whose |
 //! | `longhaul_parity_broken` | gauge | 1 when members differed after the newest complete round |
 //! | `longhaul_workers{state}` | gauge | workers that have joined, by state |
 //! | `longhaul_worker_tokens_per_second{worker,site}` | gauge | a worker's speed |
@@ -20,7 +22,7 @@
 use std::fmt;
 
 use prometheus_client::encoding::text::encode as encode_text;
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
@@ -40,6 +42,7 @@ type Gauges = Family<Labels, Gauge<f64, std::sync::atomic::AtomicU64>>;
 pub fn encode(status: &Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("longhaul");
     add_run(&mut registry, status);
+    add_refusals(&mut registry, status);
     add_workers(&mut registry, status);
     let mut text = String::new();
     encode_text(&mut text, &registry)?;
@@ -88,6 +91,18 @@ fn add_run(registry: &mut Registry, status: &Status) {
     ] {
         registry.register(name, help, ConstCounter::new(value));
     }
+}
+
+fn add_refusals(registry: &mut Registry, status: &Status) {
+    let refused = Family::<Labels, Counter>::default();
+    for refusal in &status.refused {
+        let labels = vec![("site", refusal.site.clone()), ("reason", refusal.reason.name().to_owned())];
+        refused.get_or_create(&labels).inc_by(refusal.count);
+    }
+    registry.register("refused_contributions", "Contributions that owners left out of results", refused);
+    let unnamed = ConstCounter::new(status.refused_unnamed);
+    let help = "Contributions that owners left out of results and had no room to name";
+    registry.register("refused_contributions_unnamed", help, unnamed);
 }
 
 fn add_workers(registry: &mut Registry, status: &Status) {

@@ -17,6 +17,7 @@ use super::parity::Parity;
 use super::peer::{Peer, Standing};
 use super::prepare::Preparing;
 use super::progress::Summaries;
+use super::refusals::Refusals;
 use super::state::{Checkpoint, Phase, State};
 
 /// Notices kept for the status page.
@@ -53,6 +54,7 @@ pub struct Run {
     pub(super) begun_at: Duration,
     pub(super) parity: Parity,
     pub(super) summaries: Summaries,
+    pub(super) refusals: Refusals,
     pub(super) notices: VecDeque<Notice>,
     persisted_at: Duration,
     commands: Vec<Command>,
@@ -91,6 +93,7 @@ impl Run {
             begun_at: now,
             parity: Parity::default(),
             summaries: Summaries::default(),
+            refusals: Refusals::default(),
             notices: VecDeque::new(),
             persisted_at: now,
             commands: Vec::new(),
@@ -213,7 +216,7 @@ impl Run {
         peer.meter.push(self.now, heartbeat);
     }
 
-    fn handle_round_applied(&mut self, connection: ConnectionId, worker: WorkerId, report: RoundReport) {
+    fn handle_round_applied(&mut self, connection: ConnectionId, worker: WorkerId, mut report: RoundReport) {
         // One that heals may still have reports on their way.
         let Some(peer) = self.peers.get_mut(&worker).filter(|peer| peer.standing == Standing::Member) else {
             return;
@@ -229,6 +232,8 @@ impl Run {
         peer.state_hash = Some(report.state_hash);
         let lost = report.skipped.iter().take(SKIPPED_MAX).map(|&round| (round, worker)).collect();
         self.lose(lost);
+        self.note_refusals(worker, &report);
+        report.refused.clear();
         self.summaries.push(worker, &report);
         let members = self.present_members();
         if let Some(verdict) = self.parity.report(report.round, worker, report.state_hash, &members) {

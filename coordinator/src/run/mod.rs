@@ -14,6 +14,7 @@ mod peer;
 mod prepare;
 mod progress;
 mod ranges;
+mod refusals;
 mod snapshot;
 mod state;
 mod status;
@@ -26,9 +27,12 @@ pub use machine::Run;
 pub use parity::Verdict;
 pub use progress::{RoundSummary, Totals};
 pub use ranges::Ranges;
+pub use refusals::Cause;
 pub use snapshot::Snapshot;
 pub use state::{Checkpoint, Facts, Known, Phase, State};
-pub use status::{CheckpointStatus, EventStatus, LedgerStatus, MemberStatus, ParityStatus, Status};
+pub use status::{
+    CheckpointStatus, EventStatus, LedgerStatus, MemberStatus, ParityStatus, RefusalStatus, Status,
+};
 pub use tally::Tally;
 
 #[cfg(test)]

@@ -265,6 +265,7 @@ impl Run {
         self.state.ledger.assign(first_round, participants.iter().copied().collect());
         self.parity.cut_back(first_round);
         self.summaries.cut_back(first_round);
+        self.refusals.cut_back(first_round);
         self.state.facts = Some(facts_of(reference));
         self.state.announced = self.state.announced.next();
         let members =

@@ -240,6 +240,8 @@ mod tests {
             state_hash: [0; 32],
             skipped: Vec::new(),
             validation_loss: None,
+            refused: Vec::new(),
+            refused_beyond: 0,
         }
     }
 

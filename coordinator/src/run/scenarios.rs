@@ -2,6 +2,7 @@
 
 mod absence;
 mod problems;
+mod refusals;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -147,6 +148,8 @@ impl Story {
                 state_hash: [hash; 32],
                 skipped: Vec::new(),
                 validation_loss: None,
+                refused: Vec::new(),
+                refused_beyond: 0,
             }),
         );
     }
@@ -429,6 +432,8 @@ fn a_run_in_which_a_round_was_skipped_says_by_how_many_samples_it_is_short() {
             state_hash: [9; 32],
             skipped: vec![Round(0)],
             validation_loss: None,
+            refused: Vec::new(),
+            refused_beyond: 0,
         }),
     );
     story.handle(Event::Drain);

@@ -10,6 +10,7 @@ use super::command::Severity;
 use super::machine::{Run, shorten};
 use super::peer::{Peer, Standing};
 use super::progress::Totals;
+use super::refusals::Cause;
 use super::snapshot::Snapshot;
 use super::state::{Checkpoint, Phase};
 
@@ -72,6 +73,12 @@ pub struct Status {
     pub checkpoints: Vec<CheckpointStatus>,
     /// The last events, oldest first.
     pub events: Vec<EventStatus>,
+    /// Contributions that owners refused since this coordinator was started, by site and reason.
+    #[serde(default)]
+    pub refused: Vec<RefusalStatus>,
+    /// Refusals beyond those: of a bad site, each report names a few.
+    #[serde(default)]
+    pub refused_unnamed: u64,
     /// What a person should look at now.
     pub problems: Vec<String>,
 }
@@ -118,6 +125,21 @@ pub struct ParityStatus {
     pub hash: String,
     /// Whether all have it.
     pub equal: bool,
+}
+
+/// What owners refused of a site for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalStatus {
+    /// The name of the site.
+    pub site: String,
+    /// Why.
+    pub reason: Cause,
+    /// How many contributions, each to one fragment.
+    pub count: u64,
+    /// The round of the newest.
+    pub round: u64,
+    /// Who refused the newest.
+    pub by: String,
 }
 
 /// A checkpoint, or the failure to write one.
@@ -191,6 +213,8 @@ impl Run {
             parity,
             checkpoints: self.checkpoint_statuses(),
             events: self.event_statuses(clock_started_unix_ms),
+            refused: self.refusal_statuses(),
+            refused_unnamed: self.refusals.unnamed(),
             problems: self.problems(),
         }
     }

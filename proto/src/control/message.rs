@@ -11,7 +11,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -145,6 +145,46 @@ pub struct RoundReport {
     pub skipped: Vec<Round>,
     /// Validation loss, nats a token, when this round was evaluated here.
     pub validation_loss: Option<f32>,
+    /// Contributions that this member, as the owner of a fragment, has refused since its last report: at most
+    /// [`REFUSALS_REPORTED_MAX`].
+    pub refused: Vec<Refusal>,
+    /// How many it refused beyond those.
+    pub refused_beyond: u32,
+}
+
+/// Refusals told one by one in a report. A bad site is refused once for each fragment that it contributes to, and a model has
+/// hundreds; these are enough for people to see who and why.
+pub const REFUSALS_REPORTED_MAX: usize = 16;
+
+/// A contribution that the owner of a fragment left out of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Whose it was.
+    pub site: SiteId,
+    /// To which round.
+    pub round: Round,
+    /// To which fragment.
+    pub fragment: FragmentId,
+    /// Why.
+    pub reason: RefusalReason,
+}
+
+/// What is wrong with a contribution.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum RefusalReason {
+    /// Its bytes are no update.
+    Undecodable,
+    /// It is an update of a fragment of another length.
+    WrongLength,
+    /// It holds a number that is not finite, or so large that sums of squares are none.
+    NotFinite,
+    /// Its norm is far beyond what the group contributes to the fragment.
+    Norm {
+        /// Its norm over the median of the last accepted ones.
+        times: f32,
+        /// How many those were.
+        of: u32,
+    },
 }
 
 /// What a member holds when a generation ends.

@@ -46,6 +46,8 @@ fn every_preset_trains_and_keeps_all_replicas_equal() {
         let loss = status["loss"].as_f64().unwrap();
         // 256 byte values: ln 256 = 5.55 before training; the frequencies of letters alone give about 3.1.
         assert!(loss < 4.2, "{preset:?}: the loss is {loss}");
+        let refused = &status["refused"];
+        assert_eq!(refused.as_array().map(Vec::len), Some(0), "{preset:?}: {refused:#}");
     }
 }
 

@@ -34,7 +34,7 @@ pub struct LowRank {
 /// What all members hold in common.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct SharedFactors {
-    /// Q of all matrices, each `[m, r]`, one after the other.
+    /// Q of all matrices, orthonormal, each `[m, r]`, one after the other.
     columns: Vec<f32>,
     /// P̂ of all matrices, each `[n, r]`, then the mean of what goes whole: the outcome of the last first exchange.
     rows: Vec<f32>,
@@ -77,6 +77,7 @@ impl LowRank {
         };
         let [rows, columns] = this.lengths();
         this.shared = SharedFactors { columns: draw_normal(seed, columns), rows: vec![0.0; rows] };
+        this.straighten_columns();
         this
     }
 
@@ -147,6 +148,7 @@ impl LowRank {
     pub fn take_second(&mut self, mean: &[f32]) -> Vec<f32> {
         if mean.iter().any(|value| *value != 0.0) {
             self.shared.columns.copy_from_slice(mean);
+            self.straighten_columns();
         }
         let mut gradient = vec![0.0; self.error.len()];
         let (mut rows, mut columns) = (self.shared.rows.as_slice(), mean);
@@ -164,6 +166,16 @@ impl LowRank {
             rows = rest;
         }
         gradient
+    }
+
+    /// Orthonormalises Q, of which only the space counts that its columns span: so that p·Q is as large as p, and no larger.
+    fn straighten_columns(&mut self) {
+        let mut left = self.shared.columns.as_mut_slice();
+        for matrix in &self.matrices {
+            let (columns, rest) = left.split_at_mut(matrix.columns * self.rank);
+            orthonormalise(columns, self.rank);
+            left = rest;
+        }
     }
 
     /// Puts back what was in no result: `values` of the first (`exchange` 0) or second contribution, from its index `start` on. To be

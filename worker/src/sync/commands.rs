@@ -9,6 +9,7 @@ use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
 
 use super::adaptation::apply_chain;
 use super::compressor::Local;
+use super::reducer::Reduction;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
 use crate::train::message::PutBack;
 
@@ -39,10 +40,12 @@ impl Synchroniser {
                 self.feed(Event::Compressed { generation, round, fragment, body });
             }
             Command::Reduce { generation, round, fragment, contributions } => {
-                let result = running
+                let Reduction { result, refused } = running
                     .reducer
                     .reduce(round, fragment, contributions)
                     .with_context(|| format!("take the mean of {fragment} in {round}"))?;
+                let now = self.began.elapsed();
+                refused.into_iter().for_each(|refusal| running.refusals.note(now, refusal));
                 self.feed(Event::Reduced { generation, round, fragment, result });
             }
             Command::Retract { round, fragment } => running.compressor.retract(round, fragment),

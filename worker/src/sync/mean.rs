@@ -1,11 +1,16 @@
 //! The weighted mean of decoded updates: the same bits on every member, as all decode the same bytes in the same order.
 
 use bytes::Bytes;
-use longhaul_proto::codec::Decoder;
+use longhaul_proto::codec::{DecodeError, Decoder, Update};
+use longhaul_proto::control::message::RefusalReason;
 use longhaul_proto::round::{Content, FragmentResult};
 
-/// Adds `scale` times the weighted mean of encoded updates of `values.len()` values. Parts that do not decode are left out, on every
-/// member alike; answers how many those were.
+/// The largest norm of an update that is taken for one. Beyond it, training is over anyway; up to it, neither means of updates nor
+/// sums of their squares over a whole model leave the range of f32.
+pub const NORM_MAX: f64 = 1e15;
+
+/// Adds `scale` times the weighted mean of encoded updates of `values.len()` values. Parts that are no sound update ([`norm_of`]) are left
+/// out, on every member alike; answers how many those were.
 pub fn add_weighted_mean(
     parts: &[(u32, &Bytes)],
     scale: f32,
@@ -13,18 +18,24 @@ pub fn add_weighted_mean(
     values: &mut [f32],
 ) -> usize {
     let mut sound = parts.to_vec();
-    sound.retain(|(_, body)| decoder.decode(body, values.len()).is_ok());
+    sound.retain(|(_, body)| norm_of(body, values.len(), decoder).is_ok());
     let total: u64 = sound.iter().map(|(weight, _)| u64::from(*weight)).sum();
-    for (weight, body) in &sound {
-        // Exact up to 2²⁴ samples, and rounded alike everywhere beyond.
-        let share = *weight as f32 / total as f32;
-        // It decoded a moment ago.
-        let _ = decoder.decode_add(body, values.len(), scale * share, values);
-    }
+    // Exact up to 2²⁴ samples, and rounded alike everywhere beyond.
+    let share = |weight: u32| weight as f32 / total as f32;
+    let shares: Vec<_> = sound.iter().map(|(weight, body)| (scale * share(*weight), *body)).collect();
+    add_shares(&shares, decoder, values);
     parts.len() - sound.len()
 }
 
-/// Adds `scale` times the mean of a fragment's result to its values; answers how many updates did not decode.
+/// Adds Σ share·update, in the order given, of updates that are known to be sound.
+pub fn add_shares(shares: &[(f32, &Bytes)], decoder: &mut Decoder, values: &mut [f32]) {
+    for (share, body) in shares {
+        // It decoded a moment ago.
+        let _ = decoder.decode_add(body, values.len(), *share, values);
+    }
+}
+
+/// Adds `scale` times the mean of a fragment's result to its values; answers how many updates were no sound ones.
 pub fn add_result(result: &FragmentResult, scale: f32, decoder: &mut Decoder, values: &mut [f32]) -> usize {
     let parts: Vec<(u32, &Bytes)> = match &result.content {
         Content::Bundle(parts) => {
@@ -34,4 +45,24 @@ pub fn add_result(result: &FragmentResult, scale: f32, decoder: &mut Decoder, va
         Content::Mean(mean) => vec![(1, mean)],
     };
     add_weighted_mean(&parts, scale, decoder, values)
+}
+
+/// The norm of an encoded update of `len` values.
+///
+/// # Errors
+/// What is wrong with it: it does not decode, is of another length, or is beyond [`NORM_MAX`].
+pub fn norm_of(body: &[u8], len: usize, decoder: &mut Decoder) -> Result<f64, RefusalReason> {
+    let update = decoder.decode(body, len).map_err(|error| match error {
+        DecodeError::Length { .. } => RefusalReason::WrongLength,
+        DecodeError::NonFinite { .. } => RefusalReason::NotFinite,
+        _ => RefusalReason::Undecodable,
+    })?;
+    let (Update::Dense(values) | Update::Sparse { values, .. }) = update;
+    let norm = norm(values);
+    if norm <= NORM_MAX { Ok(norm) } else { Err(RefusalReason::NotFinite) }
+}
+
+/// √Σ v².
+pub fn norm(values: &[f32]) -> f64 {
+    values.iter().map(|value| f64::from(*value) * f64::from(*value)).sum::<f64>().sqrt()
 }

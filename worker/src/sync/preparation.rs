@@ -18,6 +18,7 @@ use super::event::HealedState;
 use super::layouts::Layouts;
 use super::outer::outer_step;
 use super::reducer::Reducer;
+use super::refusals::Refusals;
 use super::replica::Replica;
 use super::saved::{Kept, Saved, momentum_in};
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
@@ -199,6 +200,7 @@ impl Synchroniser {
             completed: VecDeque::new(),
             reports: BTreeMap::new(),
             skipped: Vec::new(),
+            refusals: Refusals::default(),
         }));
         if let Stage::Running(running) = &mut self.stage {
             apply_chain(running)?;

@@ -2,25 +2,33 @@
 
 use std::collections::BTreeMap;
 
-use longhaul_common::config::{ResultForm, SyncConfig};
+use longhaul_common::config::{ResultForm, RobustRule, SyncConfig};
 use longhaul_common::id::{FragmentId, Round};
 use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, SpecError};
+use longhaul_proto::control::message::{Refusal, RefusalReason};
 use longhaul_proto::round::{Contribution, FragmentResult};
 
 use super::chain::{downlink, is_lossless, opening};
+use super::guard::{Excess, Guard};
 use super::layouts::Layouts;
-use super::mean::add_weighted_mean;
+use super::mean::{add_shares, norm_of};
+use super::robust::{add_clipped_mean, set_trimmed_mean};
 
 /// The owner's chain draws nothing at random.
 const NO_SEED: u64 = 0;
 
-/// Makes results of contributions.
+/// Makes results of the contributions that are sound, and no larger than the group's are.
 ///
 /// Where results are means that are compressed again, what that leaves behind stays in a residual of the owner's, one for each
 /// fragment (two-way compression with double error feedback: DoubleSqueeze, Tang et al. 2019): p = residual + mean of the contributions,
 /// the result is C(p), residual = p − decode(C(p)).
 pub struct Reducer {
     form: ResultForm,
+    robust: RobustRule,
+    trim: u32,
+    /// How many were trimmed last: fewer than `trim` where few sites contribute, which is told when it changes.
+    trimmed: Option<u32>,
+    guard: Guard,
     layouts: Layouts,
     steady: Encoder,
     opening: Encoder,
@@ -31,6 +39,15 @@ pub struct Reducer {
     scratch: Vec<f32>,
 }
 
+/// What an owner makes of a round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reduction {
+    /// What is published. It names the sites whose contributions are in it, and no others.
+    pub result: FragmentResult,
+    /// The contributions that are not, in site order.
+    pub refused: Vec<Refusal>,
+}
+
 impl Reducer {
     /// The reducer of a run.
     ///
@@ -39,6 +56,10 @@ impl Reducer {
     pub fn new(config: &SyncConfig, layouts: Layouts) -> Result<Self, SpecError> {
         Ok(Self {
             form: config.result,
+            robust: config.robust,
+            trim: config.trim,
+            trimmed: None,
+            guard: Guard::new(config.norm_limit),
             layouts,
             steady: Encoder::new(downlink(config))?,
             opening: Encoder::new(opening(config))?,
@@ -61,16 +82,92 @@ impl Reducer {
     /// The result of these contributions. What the same round left in the residual before was void.
     ///
     /// # Errors
-    /// A mean that is not finite.
+    /// A mean that is not finite; contributions of which it is made never are.
     pub fn reduce(
         &mut self,
         round: Round,
         fragment: FragmentId,
         contributions: Vec<Contribution>,
-    ) -> Result<FragmentResult, EncodeError> {
-        match self.form {
-            ResultForm::Bundle => Ok(FragmentResult::bundle(contributions)),
-            ResultForm::Mean => self.mean(round, fragment, &contributions),
+    ) -> Result<Reduction, EncodeError> {
+        let (accepted, refused) = self.sift(round, fragment, contributions);
+        let result = match self.form {
+            _ if accepted.is_empty() => {
+                self.undo(round, fragment);
+                FragmentResult::nothing()
+            }
+            ResultForm::Bundle => {
+                FragmentResult::bundle(accepted.into_iter().map(|(_, contribution)| contribution).collect())
+            }
+            ResultForm::Mean => self.mean(round, fragment, accepted)?,
+        };
+        Ok(Reduction { result, refused })
+    }
+
+    /// Divides contributions into those that go into the result, with their norms, and those that do not. Both are in the order given.
+    fn sift(
+        &mut self,
+        round: Round,
+        fragment: FragmentId,
+        contributions: Vec<Contribution>,
+    ) -> (Vec<(f64, Contribution)>, Vec<Refusal>) {
+        let len = self.layouts.of(round).range(fragment).len();
+        let (mut sound, mut refused) = (Vec::new(), Vec::new());
+        let refusal = |site, reason| Refusal { site, round, fragment, reason };
+        for contribution in contributions {
+            match norm_of(&contribution.body, len, &mut self.decoder) {
+                Ok(norm) => sound.push((norm, contribution)),
+                Err(reason) => refused.push(refusal(contribution.site, reason)),
+            }
+        }
+        let sizes: Vec<f64> = sound.iter().map(|(norm, _)| norm / (len.max(1) as f64).sqrt()).collect();
+        let is_opening = self.layouts.schedule().is_opening(round);
+        let verdicts = match self.layouts.exchange_in(round) {
+            // A slice of factors is a few rows of a few matrices, whose norms jump as those of a whole fragment do not.
+            Some(_) => vec![None; sizes.len()],
+            None => self.guard.judge(fragment, is_opening, &sizes),
+        };
+        let mut accepted = Vec::with_capacity(sound.len());
+        for ((norm, contribution), verdict) in sound.into_iter().zip(verdicts) {
+            match verdict {
+                None => accepted.push((norm, contribution)),
+                Some(Excess { times, of }) => {
+                    let reason = RefusalReason::Norm { times: times as f32, of };
+                    refused.push(refusal(contribution.site, reason));
+                }
+            }
+        }
+        refused.sort_by_key(|refusal| refusal.site);
+        (accepted, refused)
+    }
+
+    /// Puts into `scratch` what becomes of the accepted contributions.
+    fn take_mean(&mut self, round: Round, fragment: FragmentId, accepted: &[(f64, Contribution)]) {
+        let Self { layouts, decoder, scratch, .. } = self;
+        scratch.clear();
+        scratch.resize(layouts.of(round).range(fragment).len(), 0.0);
+        match self.robust {
+            RobustRule::None => {
+                let total: u64 = accepted.iter().map(|(_, c)| u64::from(c.weight)).sum();
+                let share = |weight: u32| weight as f32 / total as f32;
+                let shares: Vec<_> = accepted.iter().map(|(_, c)| (share(c.weight), &c.body)).collect();
+                add_shares(&shares, decoder, scratch);
+            }
+            RobustRule::Clip => {
+                let updates: Vec<_> = accepted.iter().map(|(norm, c)| (*norm, &c.body)).collect();
+                add_clipped_mean(&updates, decoder, scratch);
+            }
+            RobustRule::Trim => {
+                let updates: Vec<_> = accepted.iter().map(|(_, c)| &c.body).collect();
+                let trimmed = set_trimmed_mean(&updates, self.trim, decoder, scratch);
+                if self.trimmed.replace(trimmed) != Some(trimmed) && trimmed < self.trim {
+                    tracing::warn!(
+                        sites = accepted.len(),
+                        trimmed,
+                        wanted = self.trim,
+                        "too few sites contribute: of each coordinate the median is taken"
+                    );
+                }
+            }
         }
     }
 
@@ -78,13 +175,12 @@ impl Reducer {
         &mut self,
         round: Round,
         fragment: FragmentId,
-        contributions: &[Contribution],
+        accepted: Vec<(f64, Contribution)>,
     ) -> Result<FragmentResult, EncodeError> {
-        let len = self.layouts.of(round).range(fragment).len();
-        let parts: Vec<_> = contributions.iter().map(|c| (c.weight, &c.body)).collect();
-        self.scratch.clear();
-        self.scratch.resize(len, 0.0);
-        add_weighted_mean(&parts, 1.0, &mut self.decoder, &mut self.scratch);
+        self.take_mean(round, fragment, &accepted);
+        let contributions: Vec<_> = accepted.into_iter().map(|(_, contribution)| contribution).collect();
+        let contributions = contributions.as_slice();
+        let len = self.scratch.len();
         let encoder =
             if self.layouts.schedule().is_opening(round) { &mut self.opening } else { &mut self.steady };
         let mut body = Vec::new();
@@ -105,9 +201,19 @@ impl Reducer {
         Ok(FragmentResult::mean(contributions, body.into()))
     }
 
+    /// Puts a residual back to what it was before this round was reduced, if it was.
+    fn undo(&mut self, round: Round, fragment: FragmentId) {
+        if let Some((of, before)) = self.before.get(&fragment)
+            && *of == round
+        {
+            self.residuals.insert(fragment, before.clone());
+        }
+    }
+
     /// Gives a residual away, as somebody else owns the fragment from now on: as it was before the reduction of `void_from` or a later
     /// round.
     pub fn take_residual(&mut self, fragment: FragmentId, void_from: Round) -> Option<Vec<f32>> {
+        self.guard.forget(fragment);
         let present = self.residuals.remove(&fragment);
         match self.before.remove(&fragment) {
             Some((of, before)) if of >= void_from => Some(before),
@@ -184,7 +290,8 @@ mod tests {
         let (mut published, mut means) = (vec![0.0; 64], vec![0.0; 64]);
         for round in 0..50 {
             let (contributions, mean) = contributions(round);
-            let result = reducer.reduce(Round(round), F0, contributions).unwrap();
+            let Reduction { result, refused } = reducer.reduce(Round(round), F0, contributions).unwrap();
+            assert_eq!(refused, []);
             assert_eq!(result.sites().collect::<Vec<_>>(), [SiteId(0), SiteId(1)]);
             published.iter_mut().zip(decoded(&result)).for_each(|(sum, value)| *sum += value);
             means.iter_mut().zip(mean).for_each(|(sum, value)| *sum += value);

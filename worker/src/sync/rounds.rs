@@ -8,7 +8,7 @@ use longhaul_common::id::{Round, SiteId};
 use longhaul_proto::control::message::{RoundReport, ToCoordinator};
 use longhaul_proto::round::{Event, FragmentResult};
 
-use super::mean::add_result;
+use super::mean::{add_result, norm};
 use super::outer::outer_step;
 use super::synchroniser::{Running, Stage, Synchroniser};
 use crate::train::message::{Applied, Enter, Load, LocalUpdate, Part, RoundUpdate, ToDevice};
@@ -26,7 +26,7 @@ impl Synchroniser {
             delta = tiling.to_exchanged(&delta);
         }
         if weight > 0 {
-            contribute_carry(running, round, &mut delta);
+            contribute_carry(running, round, self.config.sync.norm_limit, &mut delta);
         }
         running.snapshot = snapshot;
         running.contributed.insert(round, delta);
@@ -158,6 +158,7 @@ impl Synchroniser {
                 report.state_hash = running.replica.hash();
             }
             report.validation_loss = validation_loss;
+            running.refusals.hand_over(&mut report);
             self.report(ToCoordinator::RoundApplied(report));
         }
         // When the device was told to jump meanwhile, θ_g has gone on without it, and this is no state of any round.
@@ -184,6 +185,7 @@ impl Synchroniser {
         report.skipped = std::mem::take(&mut running.skipped);
         if is_reached {
             report.state_hash = running.replica.hash();
+            running.refusals.hand_over(&mut report);
             self.report(ToCoordinator::RoundApplied(report));
         } else {
             running.reports.insert(last, report);
@@ -201,7 +203,7 @@ fn end_reached(running: &Running) -> Option<Round> {
 /// Contributions kept: one in flight, one that a void round asks for again, and one that is being computed.
 const ROUNDS_HELD_MAX: usize = 4;
 
-fn empty_report(round: Round) -> RoundReport {
+pub(super) fn empty_report(round: Round) -> RoundReport {
     RoundReport {
         generation: longhaul_common::id::Generation(0),
         round,
@@ -212,6 +214,8 @@ fn empty_report(round: Round) -> RoundReport {
         state_hash: [0; 32],
         skipped: Vec::new(),
         validation_loss: None,
+        refused: Vec::new(),
+        refused_beyond: 0,
     }
 }
 
@@ -253,7 +257,7 @@ fn sites_in_all(running: &Running, round: Round, results: &[FragmentResult]) -> 
 }
 
 /// Moves what was carried over into the contribution, where fragments are due.
-fn contribute_carry(running: &mut Running, round: Round, delta: &mut [f32]) {
+fn contribute_carry(running: &mut Running, round: Round, norm_limit: f64, delta: &mut [f32]) {
     let Some(mut carry) = running.carry.take() else { return };
     let mut all = true;
     for fragment in running.layout.fragments() {
@@ -262,11 +266,30 @@ fn contribute_carry(running: &mut Running, round: Round, delta: &mut [f32]) {
             continue;
         }
         let range = running.layout.range(fragment);
-        let carry = &mut carry[range.clone()];
-        delta[range].iter_mut().zip(&*carry).for_each(|(delta, carry)| *delta += carry);
-        carry.fill(0.0);
+        all &= add_carry(&mut delta[range.clone()], &mut carry[range], norm_limit);
     }
     running.carry = (!all).then_some(carry);
+}
+
+/// Moves of what is carried over as much into this round's slice as its owner will accept: up to half the owner's limit times what the
+/// slice itself is. The rest stays for the next rounds. Answers whether all was moved.
+///
+/// Otherwise a site that was late for long, or was refused once, would be refused for ever, as what it carries only grows.
+pub(super) fn add_carry(slice: &mut [f32], carry: &mut [f32], norm_limit: f64) -> bool {
+    let (own, carried) = (norm(slice), norm(carry));
+    let room = 0.5 * norm_limit * own;
+    if norm_limit == 0.0 || carried <= room {
+        slice.iter_mut().zip(&*carry).for_each(|(value, carry)| *value += carry);
+        carry.fill(0.0);
+        return true;
+    }
+    let share = (room / carried) as f32;
+    for (value, carry) in slice.iter_mut().zip(carry) {
+        let part = share * *carry;
+        *value += part;
+        *carry -= part;
+    }
+    false
 }
 
 /// What a round's result changes in the local parameters, given those that were contributed: where it is late, what was trained

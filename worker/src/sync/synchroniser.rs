@@ -22,6 +22,7 @@ use super::compressor::Compressor;
 use super::event::{HealedState, SyncEvent};
 use super::layouts::Layouts;
 use super::reducer::Reducer;
+use super::refusals::Refusals;
 use super::replica::Replica;
 use super::tiling::Tiling;
 use crate::network::Network;
@@ -143,6 +144,8 @@ pub(super) struct Running {
     pub reports: BTreeMap<Round, RoundReport>,
     /// Rounds that the device has jumped over and nobody was told of.
     pub skipped: Vec<Round>,
+    /// Contributions that were refused and nobody was told of.
+    pub refusals: Refusals,
 }
 
 impl Synchroniser {

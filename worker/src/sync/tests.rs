@@ -1,3 +1,5 @@
+mod owner;
+mod refused;
 mod rig;
 
 use std::sync::Arc;
@@ -23,9 +25,15 @@ const DENSE: &str = "preset = \"dense\"\nfragment_values = 96";
 
 /// Two members in their first round.
 fn training(sync: &str) -> Rig {
-    let mut rig = Rig::new([1, 2], sync);
+    training_of([1, 2], sync)
+}
+
+/// Members of these numbers in their first round.
+fn training_of<const N: usize>(numbers: [u32; N], sync: &str) -> Rig<N> {
+    let mut rig = Rig::new(numbers, sync);
     rig.workers.iter_mut().for_each(Worker::prepare);
-    let start = rig.begin(1, &[0, 1], 0, &[], None);
+    let all: Vec<usize> = (0..N).collect();
+    let start = rig.begin(1, &all, 0, &[], None);
     for worker in &mut rig.workers {
         worker.hear(ToWorker::Begin(Box::new(start.clone())));
         worker.entry();
@@ -34,7 +42,7 @@ fn training(sync: &str) -> Rig {
     rig
 }
 
-fn assert_nothing_is_lost(rig: &Rig) {
+fn assert_nothing_is_lost<const N: usize>(rig: &Rig<N>) {
     for worker in &rig.workers {
         let kept = worker.kept();
         for (index, kept) in kept.iter().enumerate() {
@@ -43,8 +51,8 @@ fn assert_nothing_is_lost(rig: &Rig) {
             assert!(gap < 1e-4, "{}: {learnt} learnt, {counted} counted, {kept} kept", worker.member.worker);
         }
     }
-    let [a, b] = &rig.workers;
-    assert_eq!(a.running().replica.hash(), b.running().replica.hash());
+    let hashes = rig.workers.each_ref().map(|worker| worker.running().replica.hash());
+    assert_eq!(hashes, [hashes[0]; N]);
 }
 
 #[test]

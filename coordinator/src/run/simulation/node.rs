@@ -232,6 +232,8 @@ impl Node {
             state_hash: state_hash(&self.applied, self.corruption),
             skipped: std::mem::take(&mut self.skipped),
             validation_loss: None,
+            refused: Vec::new(),
+            refused_beyond: 0,
         };
         self.reports.push(report.clone());
         if self.reports.len() > REPORTS_REPEATED {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::super::message::{
     Adopted, CheckpointOffer, CheckpointReport, GenerationStart, Heartbeat, HeldResult, Join, Member, Ready,
-    RoundReport, Settled, Settlement, Start, Welcome,
+    Refusal, RefusalReason, RoundReport, Settled, Settlement, Start, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -44,6 +44,17 @@ fn assignment() -> Assignment {
     Assignment { feed, workers: vec![WorkerId(1), WorkerId(300)] }
 }
 
+fn refusals() -> Vec<Refusal> {
+    let reasons = [
+        RefusalReason::Undecodable,
+        RefusalReason::WrongLength,
+        RefusalReason::NotFinite,
+        RefusalReason::Norm { times: 2.75, of: 32 },
+    ];
+    let refusal = |reason| Refusal { site: SiteId(1), round: Round(300), fragment: FragmentId(2), reason };
+    reasons.map(refusal).to_vec()
+}
+
 fn to_coordinator() -> Vec<ToCoordinator> {
     let report = RoundReport {
         generation: Generation(2),
@@ -55,6 +66,8 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         state_hash: [4; 32],
         skipped: vec![Round(7)],
         validation_loss: Some(2.75),
+        refused: refusals(),
+        refused_beyond: 300,
     };
     let result = HeldResult { fragment: FragmentId(1), hash: [5; 32], sites: vec![SiteId(1)] };
     let checkpoint = |outcome| CheckpointReport { next_round: Round(40), path: "/tmp/c".to_owned(), outcome };
@@ -211,6 +224,23 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&finished(None)).unwrap()), "06ac0200");
     assert_eq!(hex(encode(&finished(Some(2.75))).unwrap()), "06ac020100003040");
     assert_eq!(hex(encode(&ToCoordinator::Leaving).unwrap()), "07");
+    let report = ToCoordinator::RoundApplied(RoundReport {
+        generation: Generation(2),
+        round: Round(300),
+        loss: None,
+        samples: 32,
+        sites: vec![SiteId(1)],
+        residual_ratio: None,
+        state_hash: [4; 32],
+        skipped: Vec::new(),
+        validation_loss: None,
+        refused: refusals()[2..].to_vec(),
+        refused_beyond: 300,
+    });
+    // Two refusals: site, round, fragment, the reason's place; of the norm 2.75f32 and 32. Then how many more.
+    let refused = "02".to_owned() + "01ac020202" + "01ac02020300003040" + "20" + "ac02";
+    let expected = "0302ac020020010100".to_owned() + &"04".repeat(32) + "0000" + &refused;
+    assert_eq!(hex(encode(&report).unwrap()), expected);
     assert_eq!(hex(encode(&ToWorker::Settle { generation: Generation(3) }).unwrap()), "0303");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Fresh)).unwrap()), "0100");
     assert_eq!(hex(encode(&ToWorker::Dismiss { reason: "done".to_owned() }).unwrap()), "0504646f6e65");

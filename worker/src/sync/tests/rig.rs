@@ -1,9 +1,10 @@
-//! Two real synchronisers with real connections between them. The test plays their devices and the coordinator.
+//! Real synchronisers, two unless told otherwise, with real connections between them. The test plays their devices and the coordinator.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use longhaul_common::config::RunConfig;
@@ -16,7 +17,7 @@ use longhaul_proto::control::message::{
     GenerationStart, RoundReport, Settled, Settlement, Start, ToCoordinator, ToWorker,
 };
 use longhaul_proto::identity::{Authority, Identity, WorkerKey, data_server};
-use longhaul_proto::round::{Event, FragmentResult};
+use longhaul_proto::round::{Event, FragmentResult, Frame};
 use longhaul_proto::transport;
 use longhaul_proto::transport::bulk::ReceiveLimits;
 use tokio::runtime::{Builder, Runtime};
@@ -52,25 +53,27 @@ pub struct Worker {
     pub counted: Vec<f64>,
 }
 
-pub struct Rig {
-    pub workers: [Worker; 2],
+pub struct Rig<const N: usize = 2> {
+    pub workers: [Worker; N],
+    /// What happens to frames on their way, after their hash was verified: their sender may be bad.
+    pub tamper: fn(&mut Frame),
     runtime: Runtime,
 }
 
-impl Rig {
-    /// Workers of these numbers on two sites, with their models built. `sync`: lines of the configuration.
-    pub fn new(numbers: [u32; 2], sync: &str) -> Self {
+impl<const N: usize> Rig<N> {
+    /// Workers of these numbers, each on a site of its own, with their models built. `sync`: lines of the configuration.
+    pub fn new(numbers: [u32; N], sync: &str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let _inside = runtime.enter();
         #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let authority = Authority::create(RUN, now).unwrap();
-        let mut sites = [0, 1].into_iter();
+        let mut sites = (0..).map(SiteId);
         let workers = numbers.map(|number| {
-            Worker::new(&authority, now, WorkerId(number), SiteId(sites.next().unwrap()), config(sync))
+            Worker::new(&authority, now, WorkerId(number), sites.next().unwrap(), config(sync))
         });
         drop(_inside);
-        Self { workers, runtime }
+        Self { workers, tamper: |_| {}, runtime }
     }
 
     pub fn layout(&self) -> FragmentLayout {
@@ -106,24 +109,31 @@ impl Rig {
     }
 
     /// Lets everything happen that happens by itself, until `done`.
-    pub fn pump(&mut self, done: impl Fn(&[Worker; 2]) -> bool) {
+    pub fn pump(&mut self, done: impl Fn(&[Worker; N]) -> bool) {
         while !done(&self.workers) {
             let due = |worker: &Worker| {
                 let running = worker.try_running()?;
                 Some(running.member.poll_timeout()?.saturating_sub(worker.sync.now()))
             };
             let wait = self.workers.iter().filter_map(due).min().unwrap_or(HANG);
-            let [a, b] = &mut self.workers;
-            let came = self.runtime.block_on(async {
-                tokio::select! {
-                    event = a.sync.links.inbox.recv() => Some((0, event.unwrap())),
-                    event = b.sync.links.inbox.recv() => Some((1, event.unwrap())),
-                    () = tokio::time::sleep(wait) => None,
+            let workers = &mut self.workers;
+            let next = std::future::poll_fn(|context| {
+                for (at, worker) in workers.iter_mut().enumerate() {
+                    if let Poll::Ready(event) = worker.sync.links.inbox.poll_recv(context) {
+                        return Poll::Ready((at, event.unwrap()));
+                    }
                 }
+                Poll::Pending
             });
+            let came = self.runtime.block_on(async { tokio::time::timeout(wait, next).await.ok() });
             assert!(came.is_some() || wait < HANG, "nothing happens any more");
             match came {
-                Some((at, event)) => self.workers[at].handle(event),
+                Some((at, mut event)) => {
+                    if let SyncEvent::Frame { frame, .. } = &mut event {
+                        (self.tamper)(frame);
+                    }
+                    self.workers[at].handle(event);
+                }
                 None => self.workers.iter_mut().filter(|w| w.try_running().is_some()).for_each(|worker| {
                     worker.sync.feed(Event::Timeout);
                     worker.sync.carry_out().unwrap();
@@ -350,6 +360,10 @@ impl Worker {
 }
 
 fn config(sync: &str) -> RunConfig {
+    let deadlines = match sync.contains("deadline_") {
+        true => "",
+        false => "deadline_floor_ms = 1\ndeadline_ceiling_ms = 200",
+    };
     RunConfig::parse(&format!(
         r#"
         [run]
@@ -375,8 +389,7 @@ fn config(sync: &str) -> RunConfig {
         opening_keep = 2
         values = "f32"
         error_decay = 1.0
-        deadline_floor_ms = 1
-        deadline_ceiling_ms = 200
+        {deadlines}
         {sync}
         "#
     ))

@@ -1,0 +1,48 @@
+//! Means that a few contributions cannot move far. What they take away is in no result and in no residual.
+//!
+//! Every site counts once: its weight in samples is its own word, and with it a bad site could make itself the mean.
+
+use bytes::Bytes;
+use longhaul_proto::codec::Decoder;
+
+use super::guard::lower_median;
+use super::mean::add_shares;
+
+/// Adds the mean of updates after those that are longer than the round's median norm were scaled down to it: centred clipping (Karimireddy,
+/// He, Jaggi 2021, arXiv 2012.10333) in its simple form, around zero, with the radius that the round itself gives. Norms of zero do not
+/// make the median. `updates`: norm and bytes, known to be sound.
+pub fn add_clipped_mean(updates: &[(f64, &Bytes)], decoder: &mut Decoder, values: &mut [f32]) {
+    let lengths: Vec<f64> = updates.iter().map(|(norm, _)| *norm).filter(|norm| *norm > 0.0).collect();
+    let Some(radius) = lower_median(&lengths) else { return };
+    let scale = |norm: f64| if norm > radius { radius / norm } else { 1.0 };
+    let share = |norm: f64| (scale(norm) / updates.len() as f64) as f32;
+    let shares: Vec<_> = updates.iter().map(|(norm, body)| (share(*norm), *body)).collect();
+    add_shares(&shares, decoder, values);
+}
+
+/// Sets `values` to the coordinate-wise trimmed mean (Yin et al. 2018, arXiv 1803.01498): of each coordinate, the `trim` largest and the
+/// `trim` smallest are left out, and the others have their mean, summed in ascending order in f64. Of fewer than 2·`trim` + 1 updates, as
+/// many are left out as leave one or two, whose mean is the coordinate's median. Answers how many were left out at each end.
+///
+/// `updates` are known to be sound. Takes their dense size in memory.
+pub fn set_trimmed_mean(updates: &[&Bytes], trim: u32, decoder: &mut Decoder, values: &mut [f32]) -> u32 {
+    let trim = (trim as usize).min(updates.len().saturating_sub(1) / 2);
+    let dense: Vec<Vec<f32>> = updates
+        .iter()
+        .map(|body| {
+            let mut update = vec![0.0; values.len()];
+            add_shares(&[(1.0, *body)], decoder, &mut update);
+            update
+        })
+        .collect();
+    let mut coordinate = Vec::with_capacity(dense.len());
+    for (index, value) in values.iter_mut().enumerate() {
+        coordinate.clear();
+        coordinate.extend(dense.iter().map(|update| update[index]));
+        coordinate.sort_unstable_by(f32::total_cmp);
+        let kept = &coordinate[trim..coordinate.len() - trim];
+        let sum: f64 = kept.iter().map(|value| f64::from(*value)).sum();
+        *value = (sum / kept.len().max(1) as f64) as f32;
+    }
+    trim as u32
+}
