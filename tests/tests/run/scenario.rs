@@ -31,7 +31,9 @@ pub struct Setup<'a> {
     pub data: &'static str,
     /// Of the model.
     pub width: u32,
-    /// Of `[train]`.
+    /// Of `[train]`, like the next.
+    pub micro_batch: u32,
+    /// Its peak.
     pub learning_rate: f64,
     /// Lines for `[sync]`.
     pub sync: &'a str,
@@ -48,6 +50,7 @@ impl Default for Setup<'_> {
             sites: vec![2, 2],
             data: "",
             width: 32,
+            micro_batch: 4,
             learning_rate: 5e-3,
             sync: "every = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             checkpoint: "every_rounds = 4",
@@ -100,7 +103,7 @@ impl Setup<'_> {
     fn run_toml(&self) -> String {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
         let (workers, steps) = (self.sites.iter().sum::<usize>(), self.steps);
-        let Self { data, width, learning_rate, sync, checkpoint, silent_after_ms, .. } = self;
+        let Self { data, width, micro_batch, learning_rate, sync, checkpoint, silent_after_ms, .. } = self;
         format!(
             r#"
 [run]
@@ -122,7 +125,7 @@ sequence_length = 32
 
 [train]
 batch = 16
-micro_batch = 4
+micro_batch = {micro_batch}
 learning_rate = {learning_rate}
 warmup_steps = 5
 evaluate_batches = 2
