@@ -85,14 +85,14 @@ impl Compressor {
         locals: &[(u32, Local<'_>)],
     ) -> Result<Bytes, CompressError> {
         let len = self.layouts.of(round).range(fragment).len();
-        weighted_mean(locals, len, &mut self.scratch)?;
         let is_opening = self.layouts.schedule().is_opening(round);
         self.encoder.set_spec(self.chain(is_opening, fragment))?;
+        let mean = weighted_mean(locals, len, &mut self.scratch)?;
         let seed = seed_of(self.run, round, fragment);
         let mut body = Vec::new();
         let is_exact = is_lossless(self.encoder.spec()) && !self.memories.contains_key(&fragment);
         if !self.config.has_residual() || is_exact {
-            self.encoder.encode(seed, &self.scratch, &mut body)?;
+            self.encoder.encode(seed, mean, &mut body)?;
             return Ok(body.into());
         }
         let is_corrected = self.config.source_in(is_opening) == Source::CorrectedGradient;
@@ -100,18 +100,21 @@ impl Compressor {
         if is_corrected && memory.velocity.is_empty() {
             memory.velocity.resize(len, 0.0);
         }
-        let before = memory.clone();
-        let (update, residual) = memory.accelerate(self.config.momentum, &self.scratch);
+        // The memory of the copy before this one is used again.
+        let (of, before) = self.before.entry(fragment).or_default();
+        before.clone_from(memory);
+        let (update, residual) = memory.accelerate(self.config.momentum, mean);
         let encoded =
             self.encoder.encode_with_feedback(seed, update, residual, self.config.error_decay, &mut body);
         if let Err(error) = encoded {
-            *memory = before;
+            memory.clone_from(before);
+            self.before.remove(&fragment);
             return Err(error.into());
         }
         if is_corrected {
             memory.mask(self.encoder.sent_positions());
         }
-        self.before.insert(fragment, (round, before));
+        *of = round;
         Ok(body.into())
     }
 
@@ -165,8 +168,16 @@ impl Compressor {
     }
 }
 
-/// Σ wᵢ·xᵢ / Σ w, in the order given, in f32: the stated reduction order within a site.
-fn weighted_mean(locals: &[(u32, Local<'_>)], len: usize, mean: &mut Vec<f32>) -> Result<(), CompressError> {
+/// Σ wᵢ·xᵢ / Σ w, in the order given, in f32: the stated reduction order within a site. One member's is its own, and is not copied.
+fn weighted_mean<'a>(
+    locals: &[(u32, Local<'a>)],
+    len: usize,
+    mean: &'a mut Vec<f32>,
+) -> Result<&'a [f32], CompressError> {
+    if let [(_, Local::Own(values))] = locals {
+        same_length(values.len(), len)?;
+        return Ok(values);
+    }
     let total: u64 = locals.iter().map(|(weight, _)| u64::from(*weight)).sum();
     mean.clear();
     mean.resize(len, 0.0);
@@ -184,7 +195,7 @@ fn weighted_mean(locals: &[(u32, Local<'_>)], len: usize, mean: &mut Vec<f32>) -
             }
         }
     }
-    Ok(())
+    Ok(mean)
 }
 
 fn same_length(got: usize, expected: usize) -> Result<(), CompressError> {
