@@ -27,6 +27,8 @@ pub struct Scenario {
 pub struct Setup<'a> {
     pub steps: u64,
     pub sites: Vec<usize>,
+    /// Each direction of each link.
+    pub link: &'a str,
     /// More lines for `[data]`.
     pub data: &'static str,
     /// Of the model.
@@ -48,6 +50,7 @@ impl Default for Setup<'_> {
         Self {
             steps: 60,
             sites: vec![2, 2],
+            link: "rate_mbit=50,delay_ms=10,loss_percent=0.1",
             data: "",
             width: 32,
             micro_batch: 4,
@@ -92,7 +95,7 @@ impl Setup<'_> {
         let config = ClusterConfig {
             run_toml: self.run_toml(),
             sites: self.sites,
-            link: "rate_mbit=50,delay_ms=10,loss_percent=0.1".parse::<LinkConfig>().unwrap(),
+            link: self.link.parse::<LinkConfig>().unwrap(),
             seed: 1,
             folder: folder.path().to_owned(),
             threads: 1,
