@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use longhaul_common::id::WorkerId;
 
+use super::nccl::NcclError;
+
 /// A member, as errors name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -103,6 +105,9 @@ pub enum CollectiveError {
         /// The limit.
         bytes_max: usize,
     },
+    /// NCCL, CUDA, or their absence.
+    #[error(transparent)]
+    Nccl(#[from] NcclError),
     /// An earlier call failed.
     #[error("the site's collective is of no use since an earlier failure; join again. It was: {cause}")]
     Broken {

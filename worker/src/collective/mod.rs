@@ -1,6 +1,7 @@
 //! The exact reduction among the members of one site, over their fast link. `docs/collective.md` is the design.
 
 mod error;
+mod nccl;
 mod ranges;
 mod ring;
 mod statement;
@@ -8,6 +9,7 @@ mod statement;
 use std::ops::Range;
 
 pub use error::{CollectiveError, Peer};
+pub use nccl::{NcclCollective, NcclError, NcclReach};
 pub use ranges::even_ranges;
 pub use ring::{CHUNK_BYTES, RingCollective, RingMember, RingSetup, SiteTls, SiteTlsError};
 

@@ -17,13 +17,14 @@ pub(super) enum Call {
     AllGather,
     Broadcast,
     Barrier,
+    JoinNccl,
 }
 
 /// One member's statement. All but the samples, and the length of what is broadcast, must be the same for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Statement {
     call: u8,
-    /// The root of a broadcast, else a hash of the ranges.
+    /// The root of a broadcast, the machine when joining NCCL, else a hash of the ranges.
     detail: [u8; 16],
     /// Of the vector; of the bytes to be broadcast, at the root.
     pub len: u64,
@@ -52,6 +53,11 @@ impl Statement {
 
     pub fn broadcast(root: usize, len: usize) -> Self {
         Self { detail: (root as u128).to_le_bytes(), len: len as u64, ..Self::plain(Call::Broadcast) }
+    }
+
+    /// With the hash of the machine that members are to share, or zeros.
+    pub fn join_nccl(machine: [u8; 16]) -> Self {
+        Self { detail: machine, ..Self::plain(Call::JoinNccl) }
     }
 
     pub fn plain(call: Call) -> Self {
@@ -96,6 +102,7 @@ impl Display for Statement {
             3 => write!(f, "gathering {len} values in ranges #{a:02x}{b:02x}"),
             4 => write!(f, "broadcast from rank {}", u128::from_le_bytes(self.detail)),
             5 => write!(f, "barrier"),
+            6 => write!(f, "joining NCCL on machine #{a:02x}{b:02x}"),
             other => write!(f, "unknown call {other}"),
         }
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use longhaul_common::id::WorkerId;
 use longhaul_worker::collective::{Collective, CollectiveError, Reduction};
 
-use super::rig::{PATIENT, authority, each, ring, seats, tls};
+use super::rig::{PATIENT, authority, credentials, each, tls_of};
+use super::{ring, seats};
 
 /// For waits that are meant to be in vain.
 const IMPATIENT: Duration = Duration::from_millis(500);
@@ -121,7 +122,7 @@ fn members_of_another_session_or_another_run_are_not_let_in() {
     let other_session = refused(|seat| seat.setup.session = 2);
     assert!(other_session[0].contains("another session"), "{}", other_session[0]);
     // Of the same names, by an authority that nobody else trusts.
-    let other_run = refused(|seat| seat.setup.tls = tls(&authority(), WorkerId(11)));
+    let other_run = refused(|seat| seat.setup.tls = tls_of(&credentials(&authority(), WorkerId(11))));
     assert!(other_run.iter().all(|why| why.contains("did not join")), "{other_run:?}");
     // Of the run, but somebody else.
     let other_name = refused(|seat| {

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use longhaul_common::id::{RunId, WorkerId};
 use longhaul_proto::identity::{Authority, WorkerKey};
 use longhaul_worker::collective::{CollectiveError, RingCollective, RingMember, RingSetup, SiteTls};
+use rustls::pki_types::CertificateDer;
 
 const RUN: RunId = RunId([0x1c; 16]);
 
@@ -29,15 +30,23 @@ pub fn authority() -> Authority {
     Authority::create(RUN, unix_s()).unwrap()
 }
 
-/// A worker's configuration, with a certificate by that authority.
-pub fn tls(authority: &Authority, worker: WorkerId) -> SiteTls {
+/// A worker's certificate, its authority's, and its key, in DER.
+pub type Credentials = [Vec<u8>; 3];
+
+pub fn credentials(authority: &Authority, worker: WorkerId) -> Credentials {
     let key = WorkerKey::generate().unwrap();
     let certificate = authority.issue_worker(&key.request().unwrap(), worker, unix_s()).unwrap();
-    SiteTls::new(RUN, certificate, authority.certificate(), &key.to_pkcs8()).unwrap()
+    let key = key.to_pkcs8().secret_pkcs8_der().to_vec();
+    [certificate.to_vec(), authority.certificate().to_vec(), key]
 }
 
-/// So many members, ready to join one another.
-pub fn seats(size: usize) -> Vec<Seat> {
+pub fn tls_of([certificate, authority, key]: &Credentials) -> SiteTls {
+    let der = |bytes: &Vec<u8>| CertificateDer::from(bytes.clone());
+    SiteTls::new(RUN, der(certificate), &der(authority), &key.clone().into()).unwrap()
+}
+
+/// So many members, ready to join one another, and what their certificates are made of.
+pub fn seats_and_credentials(size: usize) -> (Vec<Seat>, Vec<Credentials>) {
     let authority = authority();
     let listeners: Vec<_> = (0..size).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
     let worker = |rank: usize| WorkerId(10 + rank as u32);
@@ -46,13 +55,13 @@ pub fn seats(size: usize) -> Vec<Seat> {
         .enumerate()
         .map(|(rank, listener)| RingMember { worker: worker(rank), address: listener.local_addr().unwrap() })
         .collect();
+    let credentials: Vec<_> = (0..size).map(|rank| credentials(&authority, worker(rank))).collect();
     let seat = |(rank, listener)| {
-        let tls = tls(&authority, worker(rank));
-        let members = members.clone();
+        let (tls, members) = (tls_of(&credentials[rank]), members.clone());
         let setup = RingSetup { members, rank, session: 1, tls, call_max: PATIENT, join_max: PATIENT };
         Seat { setup, listener }
     };
-    listeners.into_iter().enumerate().map(seat).collect()
+    (listeners.into_iter().enumerate().map(seat).collect(), credentials)
 }
 
 /// Lets every member do something in a thread of its own.
@@ -61,11 +70,6 @@ pub fn each<S: Send, T: Send>(members: Vec<S>, work: impl Fn(S) -> T + Sync) -> 
         let threads: Vec<_> = members.into_iter().map(|member| scope.spawn(|| work(member))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
-}
-
-/// A ring of so many members.
-pub fn ring(size: usize) -> Vec<RingCollective> {
-    each(seats(size), |seat| seat.join().unwrap())
 }
 
 #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]

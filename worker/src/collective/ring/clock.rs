@@ -8,6 +8,21 @@ pub(super) fn now() -> Instant {
 }
 
 /// The time left.
-pub(super) fn left(until: Instant) -> Duration {
+pub(in crate::collective) fn left(until: Instant) -> Duration {
     until.saturating_duration_since(now())
+}
+
+/// A call's limit.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::collective) struct Limit {
+    pub until: Instant,
+    /// From the call's begin until then.
+    pub whole: Duration,
+}
+
+impl Limit {
+    /// So long from now.
+    pub fn of(whole: Duration) -> Self {
+        Self { until: now() + whole, whole }
+    }
 }

@@ -23,12 +23,12 @@ pub use setup::{RingMember, RingSetup};
 pub use tls::{SiteTls, SiteTlsError};
 
 use self::accept::accept;
-use self::clock::now;
+pub(super) use self::clock::{Limit, left};
 use self::dial::dial;
 use self::frame::Kind;
 use self::memory::{Bytes, Memory, Values};
 use self::setup::peer;
-use self::wire::{Limit, Wire, place};
+use self::wire::{Wire, place};
 use super::ranges::{even_ranges, objection};
 use super::statement::{Call, STATEMENT_BYTES, Statement};
 use super::{Collective, CollectiveError, Peer, Reduction};
@@ -62,7 +62,7 @@ impl RingCollective {
     /// [`CollectiveError`]: a list of members that cannot be, or a member that did not come.
     pub fn join(setup: &RingSetup, listener: &TcpListener) -> Result<Self, CollectiveError> {
         let seat = setup.seat()?;
-        let limit = Limit { until: now() + setup.join_max, whole: setup.join_max };
+        let limit = Limit::of(setup.join_max);
         let mut ring = Self {
             members: setup.members.clone(),
             rank: setup.rank,
@@ -98,11 +98,15 @@ impl RingCollective {
         }
     }
 
+    pub(super) fn call_max(&self) -> Duration {
+        self.call_max
+    }
+
     fn call<T>(
         &mut self,
         work: impl FnOnce(&mut Self, Limit) -> Result<T, CollectiveError>,
     ) -> Result<T, CollectiveError> {
-        let limit = Limit { until: now() + self.call_max, whole: self.call_max };
+        let limit = Limit::of(self.call_max);
         self.within(limit, work)
     }
 

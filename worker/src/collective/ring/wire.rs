@@ -1,23 +1,14 @@
 use std::collections::VecDeque;
 use std::io;
-use std::time::{Duration, Instant};
 
 use rustls::{ClientConnection, ServerConnection};
 
-use super::clock::left;
+use super::clock::{Limit, left};
 use super::frame::{CHUNK_BYTES, Header, Kind};
 use super::link::{BUFFERS, Event, Link, Secured};
 use super::memory::Memory;
 use super::schedule::{Chunk, Place, Schedule};
 use crate::collective::{CollectiveError, Peer};
-
-/// A call's limit.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limit {
-    pub until: Instant,
-    /// From the call's begin until then.
-    pub whole: Duration,
-}
 
 /// A member's connections, and the transfers over them. After an error it is of no use.
 pub(super) struct Wire {
