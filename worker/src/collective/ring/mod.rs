@@ -9,6 +9,8 @@ mod link;
 mod memory;
 mod schedule;
 mod setup;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod visitor;
 mod wire;
