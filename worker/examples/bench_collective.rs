@@ -20,24 +20,43 @@ const LIMIT: Duration = Duration::from_secs(30);
 fn main() -> anyhow::Result<()> {
     let quick = std::env::args().any(|argument| argument == "--quick");
     let repeats = if quick { 3 } else { 20 };
+    let bytes = (VALUES * size_of::<f32>()) as f64;
     let copy = copy_seconds(repeats);
-    report("copy", 1, copy, copy);
+    print("copy", 1, copy, json!({}));
     for size in [2, 4] {
-        report("all_reduce", size, all_reduce_seconds(size, repeats)?, copy);
+        let cpu_before = cpu_seconds();
+        let measured = all_reduce_seconds(size, repeats)?;
+        let cpu = (cpu_seconds() - cpu_before) / (repeats + 1) as f64;
+        // What one member sends, and as much comes in.
+        let sent = bytes * 2.0 * (size - 1) as f64 / size as f64;
+        let more = json!({
+            "times_a_copy": measured.0 / copy.0,
+            "link_gb_per_s": sent / measured.0 / 1e9,
+            // Of sender and receiver together; unlike the rates, hardly disturbed by what else the machine does.
+            "cpu_s_per_gb": cpu / (sent * size as f64) * 1e9,
+        });
+        print("all_reduce", size, measured, more);
     }
     Ok(())
 }
 
-/// Bytes of the vector over seconds; the links of a ring of n carry 2·(n−1)/n times as much in each direction.
-fn report(case: &str, members: usize, (median, least): (f64, f64), copy: (f64, f64)) {
-    let bytes = (VALUES * size_of::<f32>()) as f64;
-    let line = json!({
+/// The rate is the vector's bytes over seconds.
+fn print(case: &str, members: usize, (median, least): (f64, f64), more: serde_json::Value) {
+    let gb = (VALUES * size_of::<f32>()) as f64 / 1e9;
+    let mut line = json!({
         "bench": "collective", "case": case, "members": members, "values": VALUES,
-        "metric": "vector_gb_per_s", "value": bytes / median / 1e9, "unit": "GB/s", "best": bytes / least / 1e9,
-        "seconds": median, "times_a_copy": median / copy.0,
-        "link_gb_per_s": bytes / median / 1e9 * 2.0 * (members - 1) as f64 / members as f64,
+        "metric": "vector_gb_per_s", "value": gb / median, "unit": "GB/s", "best": gb / least, "seconds": median,
     });
+    if let (Some(line), serde_json::Value::Object(more)) = (line.as_object_mut(), more) {
+        line.extend(more);
+    }
     println!("{line}");
+}
+
+/// Of all threads of this process so far.
+fn cpu_seconds() -> f64 {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
 }
 
 fn copy_seconds(repeats: usize) -> (f64, f64) {
