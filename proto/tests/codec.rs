@@ -7,14 +7,28 @@ mod hostile;
 #[path = "codec/properties.rs"]
 mod properties;
 
-use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection, Update, ValueFormat};
+#[path = "codec/reference.rs"]
+mod reference;
+#[path = "codec/rounding.rs"]
+mod rounding;
+
+use longhaul_proto::codec::{
+    CodecSpec, Dct, Decoder, Encoder, RandomK, Rounding, Selection, Stage, Update, ValueFormat,
+};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+/// The seed of encodings whose seed does not matter.
+const SEED: u64 = 0x0123_4567_89ab_cdef;
+
 fn encode(spec: CodecSpec, input: &[f32]) -> Vec<u8> {
+    encode_with_seed(spec, SEED, input)
+}
+
+fn encode_with_seed(spec: CodecSpec, seed: u64, input: &[f32]) -> Vec<u8> {
     let mut frame = Vec::new();
     let mut encoder = Encoder::new(spec).expect("the tests' specifications are valid");
-    encoder.encode(input, &mut frame).expect("the tests' inputs are finite");
+    encoder.encode(seed, input, &mut frame).expect("the tests' inputs are finite");
     frame
 }
 
@@ -30,46 +44,123 @@ fn gradient_like(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| rng.random_range(-1.0_f32..1.0).powi(5) * 0.1).collect()
 }
 
-fn selections() -> [Selection; 4] {
+fn selections() -> [Selection; 6] {
     [
         Selection::All,
         Selection::TopK { chunk: 4096, keep: 64 },
         Selection::TopK { chunk: 256, keep: 3 },
         Selection::TopK { chunk: 64, keep: 64 },
+        Selection::Threshold { chunk: 4096, keep: 41 },
+        Selection::Threshold { chunk: 16, keep: 5 },
     ]
 }
 
+/// Selections and formats without a leading stage, rounded to nearest.
 fn specs() -> impl Iterator<Item = CodecSpec> {
     selections()
         .into_iter()
-        .flat_map(|selection| ValueFormat::ALL.map(|values| CodecSpec { selection, values }))
+        .flat_map(|selection| ValueFormat::ALL.map(|values| CodecSpec::new(selection, values)))
 }
 
-#[test]
-fn positions_are_ascending_and_as_many_as_the_header_implies() {
-    for spec in specs() {
-        let input = gradient_like(5, 10_000);
-        let mut decoder = Decoder::new();
-        match (decoder.decode(&encode(spec, &input), input.len()).unwrap(), spec.selection) {
-            (Update::Dense(values), Selection::All) => assert_eq!(values.len(), input.len()),
-            (Update::Sparse { len, positions, values }, Selection::TopK { chunk, keep }) => {
-                assert_eq!(*len as usize, input.len());
-                assert!(positions.is_sorted_by(|a, b| a < b));
-                let kept: u32 = (0..*len).step_by(chunk as usize).map(|start| keep.min(len - start)).sum();
-                assert_eq!((positions.len(), values.len()), (kept as usize, kept as usize));
-            }
-            (update, selection) => panic!("{selection:?} gave {update:?}"),
+const RANDOM_K: Stage = Stage::RandomK(RandomK { chunk: 512, keep: 100 });
+
+/// Chains of all stages, for fragments of at least `tiles` tiles.
+fn chains(tiles: u32) -> impl Iterator<Item = CodecSpec> {
+    let stages = [None, Some(RANDOM_K), Some(Stage::Dct(Dct { tiles }))];
+    let with_stages = specs().flat_map(move |spec| stages.map(|stage| CodecSpec { stage, ..spec }));
+    with_stages.flat_map(|spec| {
+        let stochastic = CodecSpec { rounding: Rounding::Stochastic, ..spec };
+        [spec, CodecSpec { entropy: false, ..spec }, stochastic]
+            .into_iter()
+            .filter(|chain| chain.validate().is_ok())
+    })
+}
+
+/// Positions among which a chain selects: those that its stage lets through.
+fn seen_by_selection(spec: CodecSpec, len: usize) -> Vec<u32> {
+    let stage_only = CodecSpec { selection: Selection::All, values: ValueFormat::F32, ..spec };
+    let mut encoder = Encoder::new(CodecSpec { rounding: Rounding::Nearest, ..stage_only })
+        .expect("a chain's stage is valid");
+    encoder.encode(SEED, &vec![0.0; len], &mut Vec::new()).expect("zeros are finite");
+    encoder.sent_positions().map_or_else(|| (0..len as u32).collect(), <[u32]>::to_vec)
+}
+
+/// The least and the most positions that a selection keeps of `len` values.
+fn kept_of(selection: Selection, len: u32) -> [usize; 2] {
+    match selection {
+        Selection::All => [len as usize; 2],
+        Selection::TopK { chunk, keep } => {
+            [(0..len).step_by(chunk as usize).map(|start| keep.min(len - start)).sum::<u32>() as usize; 2]
+        }
+        Selection::Threshold { chunk, keep } => {
+            let wanted = f64::from(len) * f64::from(keep) / f64::from(chunk);
+            [(0.8 * wanted) as usize, (1.3 * wanted.ceil()) as usize]
         }
     }
 }
 
 #[test]
+fn positions_are_ascending_and_as_many_as_the_selection_keeps_of_what_the_stage_lets_through() {
+    for spec in chains(2) {
+        let input = gradient_like(5, 10_000);
+        let mut decoder = Decoder::new();
+        match decoder.decode(&encode(spec, &input), input.len()).unwrap() {
+            Update::Dense(values) => {
+                assert!(matches!(spec.stage, Some(Stage::Dct(_))) || spec.selection == Selection::All);
+                assert_eq!(values.len(), input.len());
+            }
+            Update::Sparse { len, positions, values } => {
+                assert_eq!(*len as usize, input.len());
+                assert!(positions.is_sorted_by(|a, b| a < b));
+                let seen = seen_by_selection(spec, input.len());
+                assert!(positions.iter().all(|position| seen.binary_search(position).is_ok()), "{spec:?}");
+                let [least, most] = kept_of(spec.selection, seen.len() as u32);
+                assert_eq!(positions.len(), values.len());
+                assert!((least..=most).contains(&positions.len()), "{spec:?}: {}", positions.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_encoder_tells_which_positions_it_sent() {
+    for spec in chains(2) {
+        let input = gradient_like(5, 10_000);
+        let mut encoder = Encoder::new(spec).unwrap();
+        let mut residual = vec![0.0; input.len()];
+        let (mut frame, mut feedback_frame) = (Vec::new(), Vec::new());
+        encoder.encode(SEED, &input, &mut frame).unwrap();
+        let sent = encoder.sent_positions().map(<[u32]>::to_vec);
+        let mut decoder = Decoder::new();
+        match (decoder.decode(&frame, input.len()).unwrap(), &sent) {
+            (Update::Sparse { positions, .. }, Some(sent)) => assert_eq!(positions, sent),
+            (Update::Dense(_), None) => {}
+            _ => panic!("{spec:?}: a dense update that names positions, or a sparse one without"),
+        }
+        encoder.encode_with_feedback(SEED, &input, &mut residual, 1.0, &mut feedback_frame).unwrap();
+        assert_eq!(encoder.sent_positions().map(<[u32]>::to_vec), sent);
+    }
+}
+
+#[test]
+fn an_encoder_that_changed_its_specification_writes_what_a_new_one_writes() {
+    let input = gradient_like(9, 10_000);
+    let mut encoder = Encoder::new(CodecSpec::new(Selection::All, ValueFormat::F32)).unwrap();
+    for spec in chains(2) {
+        encoder.set_spec(spec).unwrap();
+        let mut frame = Vec::new();
+        encoder.encode(SEED, &input, &mut frame).unwrap();
+        assert_eq!(frame, encode(spec, &input), "{spec:?}");
+    }
+}
+
+#[test]
 fn adding_a_frame_gives_the_bits_of_decoding_and_then_adding() {
-    for spec in specs() {
+    let mut decoder = Decoder::new();
+    for spec in chains(2) {
         let frame = encode(spec, &gradient_like(6, 9_001));
         let start = gradient_like(7, 9_001);
         let (mut fused, mut in_two_steps) = (start.clone(), start);
-        let mut decoder = Decoder::new();
         decoder.decode_add(&frame, 9_001, 0.3, &mut fused).unwrap();
         decoder.decode(&frame, 9_001).unwrap().add_scaled_to(0.3, &mut in_two_steps);
         assert!(fused.iter().zip(&in_two_steps).all(|(a, b)| a.to_bits() == b.to_bits()), "{spec:?}");

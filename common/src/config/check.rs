@@ -1,9 +1,6 @@
 //! What the values of a `run.toml` must satisfy, alone and together.
 
-use super::{ConfigError, ModelConfig, ModelKind, RunConfig, SyncPreset};
-
-/// Dense f32, a fragment of this size is the largest frame body that the transport takes: 16 MiB.
-const FRAGMENT_VALUES_MAX: u32 = 4 << 20;
+use super::{ConfigError, ModelConfig, ModelKind, RunConfig};
 
 /// Blocks, at most: each is a dozen tensors in every list of a model's parameters. The deepest models in use have 130.
 const LAYERS_MAX: u32 = 1 << 12;
@@ -20,7 +17,7 @@ impl RunConfig {
         self.check_run()?;
         self.check_model()?;
         self.check_train()?;
-        self.check_sync()
+        self.sync.check()
     }
 
     fn check_run(&self) -> Result<(), ConfigError> {
@@ -78,60 +75,6 @@ impl RunConfig {
         }
         Ok(())
     }
-
-    fn check_sync(&self) -> Result<(), ConfigError> {
-        let sync = &self.sync;
-        positive("sync.every", sync.every)?;
-        positive("sync.opening_every", sync.opening_every)?;
-        if !(sync.chunk.is_power_of_two() && (16..=65_536).contains(&sync.chunk)) {
-            return Err(ConfigError::value(
-                "sync.chunk",
-                sync.chunk,
-                "must be a power of two from 16 to 65536",
-            ));
-        }
-        for (key, keep) in [("sync.keep", sync.keep), ("sync.opening_keep", sync.opening_keep)] {
-            if keep == 0 || keep > sync.chunk {
-                let reason = format!("must lie between 1 and sync.chunk = {}", sync.chunk);
-                return Err(ConfigError::value(key, keep, reason));
-            }
-        }
-        let fragment = sync.fragment_values;
-        if fragment == 0 || !fragment.is_multiple_of(sync.chunk) || fragment > FRAGMENT_VALUES_MAX {
-            let reason =
-                format!("must be a multiple of sync.chunk = {} up to {FRAGMENT_VALUES_MAX}", sync.chunk);
-            return Err(ConfigError::value("sync.fragment_values", fragment, reason));
-        }
-        let shortest = if sync.opening_rounds > 0 { sync.every.min(sync.opening_every) } else { sync.every };
-        if sync.preset == SyncPreset::SparseLocal && sync.overlap >= shortest {
-            let reason = format!(
-                "a round's result must be applied before the next round begins, {shortest} steps later; \
-                 at most {}",
-                shortest - 1
-            );
-            return Err(ConfigError::value("sync.overlap", sync.overlap, reason));
-        }
-        for (key, value) in
-            [("sync.error_decay", sync.error_decay), ("sync.outer_learning_rate", sync.outer_learning_rate)]
-        {
-            if !(value > 0.0 && value <= 2.0) || key == "sync.error_decay" && value > 1.0 {
-                return Err(ConfigError::value(
-                    key,
-                    value,
-                    "must be positive, and at most 1 for the decay, 2 for the rate",
-                ));
-            }
-        }
-        if sync.deadline_floor_ms == 0 || sync.deadline_floor_ms > sync.deadline_ceiling_ms {
-            let reason =
-                format!("must lie between 1 and sync.deadline_ceiling_ms = {}", sync.deadline_ceiling_ms);
-            return Err(ConfigError::value("sync.deadline_floor_ms", sync.deadline_floor_ms, reason));
-        }
-        if !(sync.deadline_mads >= 0.0 && sync.deadline_mads.is_finite()) {
-            return Err(ConfigError::value("sync.deadline_mads", sync.deadline_mads, "must be zero or more"));
-        }
-        Ok(())
-    }
 }
 
 impl ModelConfig {
@@ -181,7 +124,10 @@ impl ModelConfig {
     }
 }
 
-fn positive<T: PartialEq + From<u8> + ToString>(key: &'static str, value: T) -> Result<(), ConfigError> {
+pub(super) fn positive<T: PartialEq + From<u8> + ToString>(
+    key: &'static str,
+    value: T,
+) -> Result<(), ConfigError> {
     if value == T::from(0) {
         return Err(ConfigError::value(key, value, "must be at least 1"));
     }
@@ -190,7 +136,7 @@ fn positive<T: PartialEq + From<u8> + ToString>(key: &'static str, value: T) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::RunConfig;
+    use super::super::{RunConfig, SyncConfig, SyncPreset, ValueFormat};
 
     const SMALL: &str = r#"
         [run]
@@ -216,6 +162,25 @@ mod tests {
     fn the_effective_config_parses_to_itself() {
         let config = RunConfig::parse(SMALL).unwrap();
         assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
+    }
+
+    #[test]
+    fn every_preset_stands_by_itself_and_a_key_beside_it_counts() {
+        for preset in SyncPreset::ALL {
+            let name = toml::Value::try_from(preset).unwrap();
+            let config = RunConfig::parse(&format!("{SMALL}\n[sync]\npreset = {name}")).unwrap();
+            assert_eq!(config.sync, SyncConfig::of(preset));
+            let config = RunConfig::parse(&format!("{SMALL}\n[sync]\npreset = {name}\nkeep = 7")).unwrap();
+            assert_eq!(config.sync, SyncConfig { keep: 7, ..SyncConfig::of(preset) });
+        }
+        let sync = |text| RunConfig::parse(&format!("{SMALL}\n[sync]\n{text}")).unwrap().sync;
+        let dense = sync("preset = \"dense\"\nvalues = \"bf16\"");
+        assert_eq!(
+            dense.result_values,
+            ValueFormat::Bf16,
+            "what comes back has the same format unless it is set"
+        );
+        assert_eq!(sync("values = \"int8\"").opening_values, ValueFormat::Int8);
     }
 
     #[test]
@@ -250,10 +215,39 @@ mod tests {
         for (extra, key) in [
             ("[sync]\nchunk = 100", "sync.chunk"),
             ("[sync]\nkeep = 5000", "sync.keep"),
-            ("[sync]\noverlap = 15", "sync.overlap"),
-            ("[sync]\nopening_rounds = 1", "sync.overlap"),
+            ("[sync]\noverlap = 16", "sync.overlap"),
+            ("[sync]\nopening_rounds = 1\nopening_every = 1", "sync.overlap"),
             ("[sync]\nerror_decay = 1.5", "sync.error_decay"),
             ("[sync]\nfragment_values = 5000", "sync.fragment_values"),
+            ("[sync]\ngroups = 0", "sync.groups"),
+            ("[sync]\nmix = 1.5", "sync.mix"),
+            ("[sync]\nerror_decay = 0", "sync.error_decay"),
+            ("[sync]\npreset = \"diloco\"\nvalues = \"2bit\"", "sync.error_decay"),
+            ("[sync]\npreset = \"diloco\"\nresult = \"bundle\"", "sync.result"),
+            ("[sync]\npreset = \"dense\"\nevery = 2", "sync.every"),
+            ("[sync]\npreset = \"dense\"\ngroups = 2", "sync.groups"),
+            ("[sync]\npreset = \"dense\"\nlate = \"mix\"", "sync.late"),
+            ("[sync]\npreset = \"dense\"\napply = \"outer\"", "sync.apply"),
+            ("[sync]\nsource = \"gradient\"", "sync.apply"),
+            ("[sync]\nrank = 2", "sync.rank"),
+            ("[sync]\nrounding = \"stochastic\"", "sync.rounding"),
+            ("[sync]\nrandom_keep = 5000", "sync.random_keep"),
+            ("[sync]\npreset = \"demo\"\nrandom_keep = 64", "sync.transform"),
+            (
+                "[sync]\npreset = \"demo\"\nfragment_values = 65536\nchunk = 1024\nresult = \"mean\"\nresult_keep = 64",
+                "sync.transform",
+            ),
+            ("[sync]\ntransform = \"dct\"\ngroups = 2", "sync.transform"),
+            ("[sync]\npreset = \"dgc\"\nselection = \"all\"", "sync.source"),
+            ("[sync]\npreset = \"dgc\"\napply = \"inner\"", "sync.apply"),
+            ("[sync]\npreset = \"dense\"\napply = \"frozen-adamw\"", "sync.apply"),
+            ("[sync]\nmomentum = 2.0", "sync.momentum"),
+            ("[sync]\npreset = \"powersgd\"\noverlap = 1", "sync.rank"),
+            ("[sync]\npreset = \"powersgd\"\nerror_decay = 1", "sync.rank"),
+            ("[sync]\npreset = \"onebit-adam\"\napply = \"inner\"", "sync.apply"),
+            ("[sync]\npreset = \"onebit-adam\"\nopening_share = 0", "sync.opening_share"),
+            ("[sync]\npreset = \"onebit-adam\"\nopening_share = 1.5", "sync.opening_share"),
+            ("[sync]\nouter_momentum = 1.0", "sync.outer_momentum"),
             ("[train]\nbeta1 = 1.0", "train.beta1"),
             ("[train]\nlearning_rate = nan", "train.learning_rate"),
         ] {

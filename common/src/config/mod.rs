@@ -1,13 +1,16 @@
 //! `run.toml`: one file that describes a run, parsed once into types that need no further checks.
 
 mod check;
+mod check_sync;
 mod error;
+mod presets;
 mod sections;
+mod sync;
 mod values;
 
 pub use error::ConfigError;
 pub use sections::{
-    CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, SyncConfig,
-    SyncPreset, TrainConfig,
+    CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, TrainConfig,
 };
-pub use values::{Precision, ValueFormat};
+pub use sync::{Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig, SyncPreset, Transform};
+pub use values::{Precision, Rounding, ValueFormat};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Precision, ValueFormat};
+use super::{ConfigError, Precision, SyncConfig};
 use crate::schedule::RoundSchedule;
 
 /// A whole `run.toml`, checked.
@@ -171,75 +171,6 @@ impl Default for TrainConfig {
     }
 }
 
-/// The strategies, named after their papers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SyncPreset {
-    /// Gradients after each step, averaged before the optimiser runs.
-    Dense,
-    /// Parameter deltas after several local steps, chunked top-k with error feedback (SparseLoCo, 2508.15706).
-    SparseLocal,
-}
-
-/// `[sync]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SyncConfig {
-    /// `sparse-local` or `dense`.
-    pub preset: SyncPreset,
-    /// sparse-local: steps between rounds (H).
-    pub every: u64,
-    /// sparse-local: steps after which a round's result is applied (τ); training goes on in between.
-    pub overlap: u64,
-    /// sparse-local: values in a chunk for top-k, a power of two.
-    pub chunk: u32,
-    /// sparse-local: values kept of each chunk.
-    pub keep: u32,
-    /// Number format on the wire. Default: `2bit` for sparse-local, `f32` for dense.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub values: Option<ValueFormat>,
-    /// sparse-local: what a round keeps of the residual before it.
-    pub error_decay: f32,
-    /// sparse-local: the step size for the mean delta.
-    pub outer_learning_rate: f32,
-    /// sparse-local: rounds at the start that follow `opening_every` and `opening_keep`, as a young model's updates are not sparse.
-    pub opening_rounds: u64,
-    /// sparse-local: steps between the opening's rounds.
-    pub opening_every: u64,
-    /// sparse-local: values kept of each chunk in the opening.
-    pub opening_keep: u32,
-    /// Parameters in a fragment, a multiple of `chunk`.
-    pub fragment_values: u32,
-    /// The longest that an owner waits for a late site, in milliseconds, counted from the first contribution.
-    pub deadline_ceiling_ms: u64,
-    /// The shortest, in milliseconds.
-    pub deadline_floor_ms: u64,
-    /// Between them: the median of past waits and so many median absolute deviations.
-    pub deadline_mads: f64,
-}
-
-impl Default for SyncConfig {
-    fn default() -> Self {
-        Self {
-            preset: SyncPreset::SparseLocal,
-            every: 15,
-            overlap: 2,
-            chunk: 4096,
-            keep: 64,
-            values: None,
-            error_decay: 0.95,
-            outer_learning_rate: 1.0,
-            opening_rounds: 0,
-            opening_every: 2,
-            opening_keep: 1024,
-            fragment_values: 262_144,
-            deadline_ceiling_ms: 30_000,
-            deadline_floor_ms: 2_000,
-            deadline_mads: 8.0,
-        }
-    }
-}
-
 /// `[checkpoint]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -296,20 +227,16 @@ impl RunConfig {
     /// When rounds happen.
     #[must_use]
     pub fn round_schedule(&self) -> RoundSchedule {
-        let sync = &self.sync;
-        let (opening_rounds, opening_every, every) = match sync.preset {
-            SyncPreset::Dense => (0, 1, 1),
-            SyncPreset::SparseLocal => (sync.opening_rounds, sync.opening_every, sync.every),
-        };
-        RoundSchedule { opening_rounds, opening_every, every, steps: self.run.steps }
-    }
-
-    /// The number format on the wire.
-    #[must_use]
-    pub fn wire_values(&self) -> ValueFormat {
-        self.sync.values.unwrap_or(match self.sync.preset {
-            SyncPreset::Dense => ValueFormat::F32,
-            SyncPreset::SparseLocal => ValueFormat::TwoBit,
-        })
+        let SyncConfig { opening_rounds, opening_share, opening_every, every, groups, .. } = self.sync;
+        let shared_steps = (opening_share * self.run.steps as f64).ceil() as u64;
+        let opening_rounds = opening_rounds.max(shared_steps.div_ceil(opening_every));
+        RoundSchedule {
+            opening_rounds,
+            opening_every,
+            every,
+            groups,
+            exchanges: self.sync.exchanges(),
+            steps: self.run.steps,
+        }
     }
 }

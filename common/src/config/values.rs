@@ -83,6 +83,17 @@ impl fmt::Display for ValueFormat {
     }
 }
 
+/// How a value becomes one of its format's levels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rounding {
+    /// The nearest level.
+    #[default]
+    Nearest,
+    /// One of the two neighbouring levels, so that the expectation is the value (Alistarh et al., arXiv 1610.02132).
+    Stochastic,
+}
+
 /// The number format of forward and backward passes; parameters and optimiser state are kept in f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

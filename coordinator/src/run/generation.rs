@@ -123,7 +123,9 @@ impl Run {
         let (Some(settling), Some(old)) = (self.settling.take(), self.state.generation.clone()) else {
             return;
         };
-        let Some(mut outcome) = settle(&old.membership, self.layout(), &settling.answers) else {
+        let layout = self.layout();
+        let schedule = self.schedule.for_fragments(layout.count());
+        let Some(mut outcome) = settle(&old.membership, layout, schedule, &settling.answers) else {
             return self.lose_members();
         };
         // Who computes the last round begins no other.

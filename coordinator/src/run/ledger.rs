@@ -216,7 +216,14 @@ mod tests {
 
     /// Ten rounds of two steps, four samples a step, shared by two workers from round 0.
     fn books() -> Ledger {
-        let schedule = RoundSchedule { opening_rounds: 0, opening_every: 1, every: 2, steps: 20 };
+        let schedule = RoundSchedule {
+            opening_rounds: 0,
+            opening_every: 1,
+            every: 2,
+            groups: 1,
+            exchanges: 1,
+            steps: 20,
+        };
         let mut ledger = Ledger::new(schedule, 4);
         ledger.assign(Round(0), vec![W1, W2]);
         ledger
@@ -295,7 +302,14 @@ mod tests {
 
     #[test]
     fn old_assignments_are_forgotten_and_old_checkpoints_with_them() {
-        let schedule = RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, steps: 5000 };
+        let schedule = RoundSchedule {
+            opening_rounds: 0,
+            opening_every: 1,
+            every: 1,
+            groups: 1,
+            exchanges: 1,
+            steps: 5000,
+        };
         let mut ledger = Ledger::new(schedule, 2);
         for round in (0..3000).map(Round) {
             ledger.count_through(round);

@@ -30,6 +30,11 @@ impl Chunks {
         })
     }
 
+    /// How many chunks they are.
+    pub fn count(self) -> usize {
+        self.len.div_ceil(self.chunk)
+    }
+
     /// Values kept of the whole fragment; at most its length.
     pub fn kept_total(self) -> usize {
         self.len / self.chunk * self.keep + self.keep.min(self.len % self.chunk)
@@ -46,6 +51,7 @@ mod tests {
             let chunks = Chunks { len, chunk: 8, keep: 3 };
             assert_eq!(chunks.iter().map(|chunk| chunk.kept).sum::<usize>(), chunks.kept_total());
             assert_eq!(chunks.iter().map(|chunk| chunk.len).sum::<usize>(), len);
+            assert_eq!(chunks.iter().count(), chunks.count());
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::mem;
 
-use super::chunks::Chunks;
-use super::header::{HEADER_BYTES, Header};
+use super::code_stream::CodeDecoder;
+use super::header::{Coding, Header};
+use super::layout::Layout;
+use super::stages::{Effect, LeadingStage, Stage};
 use super::update::add_scaled;
 use super::value_blocks::ValueBlocks;
 use super::{DecodeError, Update, positions};
@@ -11,20 +13,32 @@ use super::{DecodeError, Update, positions};
 /// Reads frames, of whatever specification. One decoder serves any number of frames, one after the other, and
 /// allocates only when one is larger than all before.
 ///
-/// No bytes make it panic, and it never holds more than sixteen bytes for each value of the longest fragment that was
-/// expected of it.
+/// No bytes make it panic, and it never holds more than some twenty bytes for each value of the longest fragment that
+/// was expected of it.
 #[derive(Debug)]
 pub struct Decoder {
     /// The update that was decoded last; its memory is reused.
     update: Update,
-    /// One block of values.
-    block: Vec<f32>,
+    /// Memory for the other kind of update, and for values before their transform is undone.
+    positions: Vec<u32>,
+    values: Vec<f32>,
+    dense: Vec<f32>,
+    /// Positions that the leading stage chose.
+    mask: Vec<u32>,
+    codes: CodeDecoder,
 }
 
 impl Decoder {
     /// A decoder without memory of its own yet.
     pub const fn new() -> Self {
-        Self { update: Update::Dense(Vec::new()), block: Vec::new() }
+        Self {
+            update: Update::Dense(Vec::new()),
+            positions: Vec::new(),
+            values: Vec::new(),
+            dense: Vec::new(),
+            mask: Vec::new(),
+            codes: CodeDecoder::new(),
+        }
     }
 
     /// Returns the update of `expected_len` values that the frame holds.
@@ -33,20 +47,12 @@ impl Decoder {
     /// [`DecodeError`] names what is wrong with the frame.
     pub fn decode(&mut self, frame: &[u8], expected_len: usize) -> Result<&Update, DecodeError> {
         let sections = Sections::split(frame, expected_len)?;
-        match sections.header.chunks() {
-            Some(chunks) => self.read_sparse(&sections, chunks)?,
-            None => {
-                let (_, mut values) = self.take_memory();
-                values.resize(expected_len, 0.0);
-                sections.reconstruct(&mut values);
-                self.update = Update::Dense(values);
-            }
-        }
+        self.read(&sections)?;
         Ok(&self.update)
     }
 
     /// Adds `weight` times the frame's update to `accumulator`; the same as [`Decoder::decode`] and
-    /// [`Update::add_scaled_to`], bit by bit, without a dense copy in between.
+    /// [`Update::add_scaled_to`], bit by bit, and without a dense copy in between unless there is a transform to undo.
     ///
     /// # Errors
     /// [`DecodeError`] names what is wrong with the frame; `accumulator` is then as before.
@@ -62,35 +68,84 @@ impl Decoder {
             return Err(DecodeError::AccumulatorLength { accumulator, expected: expected_len });
         }
         let sections = Sections::split(frame, expected_len)?;
-        if let Some(chunks) = sections.header.chunks() {
-            self.read_sparse(&sections, chunks)?;
+        if sections.header.stage.is_some() || sections.layout.is_selected() {
+            self.read(&sections)?;
             self.update.add_scaled_to(weight, accumulator);
             return Ok(());
         }
-        let block_values = sections.blocks.block_values;
-        self.block.resize(block_values, 0.0);
-        for (block, sums) in sections.blocks.split(sections.values).zip(accumulator.chunks_mut(block_values))
-        {
-            let values = &mut self.block[..sums.len()];
-            sections.blocks.reconstruct_block(block, values);
+        let blocks = sections.blocks;
+        let packed = sections.packed_values(&mut self.codes)?;
+        self.values.resize(blocks.block_values, 0.0);
+        for (block, sums) in blocks.split(packed).zip(accumulator.chunks_mut(blocks.block_values)) {
+            let values = &mut self.values[..sums.len()];
+            blocks.reconstruct_block(block, values);
             add_scaled(values, weight, sums);
         }
         Ok(())
     }
 
-    fn read_sparse(&mut self, sections: &Sections<'_>, chunks: Chunks) -> Result<(), DecodeError> {
-        let (mut positions, mut values) = self.take_memory();
-        values.resize(chunks.kept_total(), 0.0);
-        sections.reconstruct(&mut values);
-        let outcome = positions::decode(chunks, sections.positions, &mut positions);
-        self.update = Update::Sparse { len: sections.header.len, positions, values };
-        outcome
+    /// Reads the frame into `update`.
+    fn read(&mut self, sections: &Sections<'_>) -> Result<(), DecodeError> {
+        self.take_memory_back();
+        let Sections { header, layout, blocks, .. } = sections;
+        let packed = sections.packed_values(&mut self.codes)?;
+        let len = header.len as usize;
+        let is_selected = layout.is_selected();
+        if is_selected {
+            positions::decode(*layout, sections.positions, &mut self.positions)?;
+        }
+        let stage = header.stage.as_ref().map(Stage::as_leading);
+        if let Some(stage) = stage
+            && stage.effect() == Effect::Chooses
+        {
+            self.mask.clear();
+            stage.choose(header.seed, len, &mut self.mask);
+            if is_selected {
+                self.positions.iter_mut().for_each(|position| *position = self.mask[*position as usize]);
+            } else {
+                mem::swap(&mut self.positions, &mut self.mask);
+            }
+        } else if !is_selected {
+            self.dense.resize(len, 0.0);
+            blocks.reconstruct(packed, &mut self.dense);
+            return self.finish_dense(stage);
+        }
+        self.values.clear();
+        self.values.reserve(layout.kept_most());
+        self.values.resize(layout.kept_total(), 0.0);
+        blocks.reconstruct(packed, &mut self.values);
+        if let Some(stage) = stage
+            && stage.effect() == Effect::Transforms
+        {
+            self.dense.clear();
+            self.dense.resize(len, 0.0);
+            for (&position, &value) in self.positions.iter().zip(&self.values) {
+                self.dense[position as usize] = value;
+            }
+            return self.finish_dense(Some(stage));
+        }
+        let (positions, values) = (mem::take(&mut self.positions), mem::take(&mut self.values));
+        self.update = Update::Sparse { len: header.len, positions, values };
+        Ok(())
     }
 
-    fn take_memory(&mut self) -> (Vec<u32>, Vec<f32>) {
+    /// Undoes the transform, if there is one, and makes an update of what results.
+    fn finish_dense(&mut self, transform: Option<&dyn LeadingStage>) -> Result<(), DecodeError> {
+        if let Some(stage) = transform {
+            stage.inverse(&mut self.dense);
+            if let Some(index) = self.dense.iter().position(|value| !value.is_finite()) {
+                return Err(DecodeError::Overflow { index });
+            }
+        }
+        self.update = Update::Dense(mem::take(&mut self.dense));
+        Ok(())
+    }
+
+    fn take_memory_back(&mut self) {
         match mem::replace(&mut self.update, Update::Dense(Vec::new())) {
-            Update::Dense(values) => (Vec::new(), values),
-            Update::Sparse { positions, values, .. } => (positions, values),
+            Update::Dense(values) if values.capacity() > self.dense.capacity() => self.dense = values,
+            Update::Dense(_) => {}
+            Update::Sparse { positions, values, .. } => (self.positions, self.values) = (positions, values),
         }
     }
 }
@@ -101,9 +156,10 @@ impl Default for Decoder {
     }
 }
 
-/// A frame whose lengths agree and whose numbers are finite. Its positions have yet to be decoded.
+/// A frame whose lengths agree. Its values may not be finite yet, and its positions have yet to be decoded.
 struct Sections<'a> {
     header: Header,
+    layout: Layout,
     blocks: ValueBlocks,
     positions: &'a [u8],
     values: &'a [u8],
@@ -115,26 +171,31 @@ impl<'a> Sections<'a> {
         if header.len as usize != expected_len {
             return Err(DecodeError::Length { found: header.len, expected: expected_len });
         }
-        let blocks = ValueBlocks::new(&header.spec);
-        let chunks = header.chunks();
-        let values_bytes = blocks.bytes(chunks.map_or(expected_len, Chunks::kept_total));
-        let (need, have) = (HEADER_BYTES + values_bytes, frame.len());
+        let layout = header.layout()?;
+        let blocks = ValueBlocks::new(header.selection, header.values);
+        let values_bytes = match header.coding {
+            Coding::Packed => blocks.bytes(layout.kept_total()),
+            Coding::Entropy { bytes } => bytes as usize,
+        };
+        let (need, have) = (frame.len() - rest.len() + values_bytes, frame.len());
         let positions_bytes =
             rest.len().checked_sub(values_bytes).ok_or(DecodeError::Truncated { need, have })?;
-        if chunks.is_none() && positions_bytes > 0 {
+        if !layout.is_selected() && positions_bytes > 0 {
             return Err(DecodeError::TrailingBytes { need, have });
         }
         let (positions, values) = rest.split_at(positions_bytes);
-        match blocks.split(values).position(|block| !blocks.is_finite(block)) {
-            Some(block) => Err(DecodeError::NonFinite { block }),
-            None => Ok(Self { header, blocks, positions, values }),
-        }
+        Ok(Self { header, layout, blocks, positions, values })
     }
 
-    /// Writes all values, which `out` has room for.
-    fn reconstruct(&self, out: &mut [f32]) {
-        for (block, out) in self.blocks.split(self.values).zip(out.chunks_mut(self.blocks.block_values)) {
-            self.blocks.reconstruct_block(block, out);
+    /// The value section as packed blocks, all of whose values are finite.
+    fn packed_values<'b>(&'b self, decoder: &'b mut CodeDecoder) -> Result<&'b [u8], DecodeError> {
+        let packed = match self.header.coding {
+            Coding::Packed => self.values,
+            Coding::Entropy { .. } => decoder.decode(self.blocks, self.layout, self.values)?,
+        };
+        match self.blocks.split(packed).position(|block| !self.blocks.is_finite(block)) {
+            Some(block) => Err(DecodeError::NonFinite { block }),
+            None => Ok(packed),
         }
     }
 }

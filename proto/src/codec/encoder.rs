@@ -1,10 +1,17 @@
 //! From a fragment to a frame.
 
-use super::header::Header;
+use super::chunks::Chunks;
+use super::code_stream::{self, CodeEncoder};
+use super::feedback::Sent;
+use super::header::{Coding, Header};
+use super::layout::{Layout, Quota};
 use super::positions::PositionEncoder;
+use super::random::Noise;
+use super::stages::{Effect, LeadingStage, Seen, Stage};
+use super::threshold::Threshold;
 use super::top_k::TopK;
 use super::value_blocks::ValueBlocks;
-use super::{CodecSpec, EncodeError, FRAGMENT_VALUES_MAX, Selection, SpecError};
+use super::{CodecSpec, EncodeError, FRAGMENT_VALUES_MAX, Rounding, Selection, SpecError};
 
 /// Values that are tested together for being finite.
 const FINITE_TEST_VALUES: usize = 1024;
@@ -15,12 +22,18 @@ const FINITE_TEST_VALUES: usize = 1024;
 pub struct Encoder {
     spec: CodecSpec,
     blocks: ValueBlocks,
+    seen: Seen,
     top_k: TopK,
+    threshold: Threshold,
     position_encoder: PositionEncoder,
-    /// Positions and values kept of the present fragment.
+    code_encoder: CodeEncoder,
+    /// Positions kept of what the selection saw of the present fragment, and their values.
     positions: Vec<u32>,
     kept: Vec<f32>,
-    /// One block of values as the decoder will reconstruct it.
+    /// The kept values as packed blocks, and the same entropy-coded.
+    section: Vec<u8>,
+    coded: Vec<u8>,
+    /// Values as the decoder will reconstruct them: a block, or a fragment that was transformed.
     reconstructed: Vec<f32>,
     magnitudes: Vec<u32>,
 }
@@ -30,14 +43,18 @@ impl Encoder {
     /// As [`CodecSpec::validate`].
     pub fn new(spec: CodecSpec) -> Result<Self, SpecError> {
         spec.validate()?;
-        let blocks = ValueBlocks::new(&spec);
         Ok(Self {
             spec,
-            blocks,
+            blocks: ValueBlocks::new(spec.selection, spec.values),
+            seen: Seen::default(),
             top_k: TopK::default(),
+            threshold: Threshold::default(),
             position_encoder: PositionEncoder::new(),
+            code_encoder: CodeEncoder::default(),
             positions: Vec::new(),
             kept: Vec::new(),
+            section: Vec::new(),
+            coded: Vec::new(),
             reconstructed: Vec::new(),
             magnitudes: Vec::new(),
         })
@@ -48,100 +65,186 @@ impl Encoder {
         &self.spec
     }
 
-    /// Appends the frame of C(`input`) to `out`; what is not sent is lost.
+    /// Changes what this encoder does from the next fragment on (another density, or a fragment with another number of
+    /// tiles), and keeps its memory.
     ///
     /// # Errors
-    /// [`EncodeError`] if the fragment is too long or has a value that is not finite; `out` is then as before.
-    pub fn encode(&mut self, input: &[f32], out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        check_length(input.len())?;
-        check_finite(input.len(), |index| input[index])?;
-        self.write_frame(input, out);
+    /// As [`CodecSpec::validate`]; the encoder then does what it did before.
+    pub fn set_spec(&mut self, spec: CodecSpec) -> Result<(), SpecError> {
+        spec.validate()?;
+        self.blocks = ValueBlocks::new(spec.selection, spec.values);
+        self.spec = spec;
+        Ok(())
+    }
+
+    /// Appends the frame of C(`input`) to `out`; what is not sent is lost.
+    ///
+    /// `seed` determines random masks and stochastic rounding. All members must have the same one for the same fragment
+    /// and round, and another for any other, if the chain has a random mask; chains without randomness ignore it.
+    ///
+    /// # Errors
+    /// [`EncodeError`] if the fragment has a length that it must not have or a value that is not finite; `out` is then
+    /// as before.
+    pub fn encode(&mut self, seed: u64, input: &[f32], out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        self.check_length(input.len())?;
+        self.check_magnitudes(input.len(), |index| input[index])?;
+        self.write_frame(seed, input, out);
         Ok(())
     }
 
     /// Appends the frame of C(p) to `out`, where p = `residual`·`decay` + `delta`, and leaves p − decode(C(p)) in
-    /// `residual` (error feedback: Seide et al. 2014; Karimireddy et al., arXiv 1901.09847).
+    /// `residual` (error feedback: Seide et al. 2014; Karimireddy et al., arXiv 1901.09847). `seed` is as in
+    /// [`Encoder::encode`].
     ///
     /// With `decay` 1 the sum of all that was sent and the residual is the sum of all deltas, to rounding.
     ///
     /// # Errors
-    /// [`EncodeError`] if the lengths differ, the fragment is too long, or a value of p is not finite; `residual` and
-    /// `out` are then as before.
+    /// [`EncodeError`] if the lengths differ, the fragment has a length that it must not have, or a value of p is not
+    /// finite; `residual` and `out` are then as before.
     pub fn encode_with_feedback(
         &mut self,
+        seed: u64,
         delta: &[f32],
         residual: &mut [f32],
         decay: f32,
         out: &mut Vec<u8>,
     ) -> Result<(), EncodeError> {
-        check_length(delta.len())?;
+        self.check_length(delta.len())?;
         if residual.len() != delta.len() {
             return Err(EncodeError::ResidualLength { delta: delta.len(), residual: residual.len() });
         }
-        check_finite(delta.len(), |index| residual[index] * decay + delta[index])?;
+        self.check_magnitudes(delta.len(), |index| residual[index] * decay + delta[index])?;
         for (residual, delta) in residual.iter_mut().zip(delta) {
             *residual = *residual * decay + delta;
         }
-        let values_start = self.write_frame(residual, out);
+        let values_start = self.write_frame(seed, residual, out);
         self.subtract_sent(&out[values_start..], residual);
         Ok(())
     }
 
+    /// The positions whose values the last frame holds, ascending; none if the receiver changes all values: where all
+    /// are selected, and where they were transformed. To be asked before [`Encoder::set_spec`] changes what this
+    /// depends on.
+    pub fn sent_positions(&self) -> Option<&[u32]> {
+        match (self.effect(), self.spec.selection) {
+            (Some(Effect::Transforms), _) | (None, Selection::All) => None,
+            (Some(Effect::Chooses), Selection::All) => Some(&self.seen.mask),
+            (Some(Effect::Chooses) | None, _) => Some(&self.positions),
+        }
+    }
+
+    fn stage(&self) -> Option<&dyn LeadingStage> {
+        self.spec.stage.as_ref().map(Stage::as_leading)
+    }
+
+    fn effect(&self) -> Option<Effect> {
+        self.stage().map(LeadingStage::effect)
+    }
+
+    fn codes_values(&self) -> bool {
+        self.spec.entropy && code_stream::has_codes(self.spec.values)
+    }
+
+    fn check_length(&self, len: usize) -> Result<(), EncodeError> {
+        if len > FRAGMENT_VALUES_MAX {
+            return Err(EncodeError::TooLong { len });
+        }
+        match self.stage() {
+            Some(stage) if stage.seen_len(len).is_none() => Err(EncodeError::Stage { len }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds the first of `len` values that is not finite, or too large for the stage.
+    fn check_magnitudes(&self, len: usize, value: impl Fn(usize) -> f32) -> Result<(), EncodeError> {
+        let end = self.stage().map_or(f32::INFINITY, LeadingStage::magnitude_end);
+        let is_good = |index: usize| value(index).abs() < end;
+        for start in (0..len).step_by(FINITE_TEST_VALUES) {
+            let mut group = start..len.min(start + FINITE_TEST_VALUES);
+            // Without branches.
+            if !group.clone().fold(true, |all, index| all & is_good(index)) {
+                let first = group.find(|&index| !is_good(index));
+                return first.map_or(Ok(()), |index| Err(EncodeError::NonFinite { index }));
+            }
+        }
+        Ok(())
+    }
+
     /// Appends the frame of a fragment that has been checked, and returns where its value section starts.
-    fn write_frame(&mut self, input: &[f32], out: &mut Vec<u8>) -> usize {
-        let header = Header { spec: self.spec, len: input.len() as u32 };
-        out.extend_from_slice(&header.to_bytes());
-        let Some(chunks) = header.chunks() else {
-            let values_start = out.len();
-            self.blocks.quantise(input, &mut self.magnitudes, out);
-            return values_start;
+    fn write_frame(&mut self, seed: u64, input: &[f32], out: &mut Vec<u8>) -> usize {
+        let codes_values = self.codes_values();
+        let Self { spec, blocks, magnitudes, .. } = self;
+        let seen = self.seen.through(spec.stage, seed, input);
+        let kept = match spec.selection {
+            Selection::All => {
+                self.positions.clear();
+                seen
+            }
+            Selection::TopK { chunk, keep } => {
+                let chunks = Chunks { len: seen.len(), chunk: chunk as usize, keep: keep as usize };
+                self.top_k.select(chunks, seen, &mut self.positions);
+                gather(seen, &self.positions, &mut self.kept)
+            }
+            Selection::Threshold { chunk, keep } => {
+                self.threshold.select(Quota::new(seen.len(), chunk, keep), seen, &mut self.positions);
+                gather(seen, &self.positions, &mut self.kept)
+            }
         };
-        self.top_k.select(chunks, input, &mut self.positions);
-        self.position_encoder.encode(chunks, &self.positions, out);
-        self.kept.clear();
-        self.kept.extend(self.positions.iter().map(|&position| input[position as usize]));
+        let layout = Layout::new(spec.selection, seen.len(), kept.len())
+            .expect("a threshold's selection keeps to its quota");
+        let noise = (spec.rounding == Rounding::Stochastic).then(|| Noise::new(seed));
+        let mut coding = Coding::Packed;
+        if codes_values {
+            self.section.clear();
+            self.section.reserve(blocks.bytes(layout.kept_most()));
+            blocks.quantise(kept, noise, magnitudes, &mut self.section);
+            coding = self.code_encoder.encode(*blocks, layout, &self.section, &mut self.coded);
+        }
+        let header = Header {
+            stage: spec.stage,
+            selection: spec.selection,
+            values: spec.values,
+            coding,
+            len: input.len() as u32,
+            seed,
+            count: kept.len() as u32,
+        };
+        header.write(out);
+        self.position_encoder.encode(layout, &self.positions, out);
         let values_start = out.len();
-        self.blocks.quantise(&self.kept, &mut self.magnitudes, out);
+        match coding {
+            Coding::Entropy { .. } => out.extend_from_slice(&self.coded),
+            Coding::Packed if codes_values => out.extend_from_slice(&self.section),
+            Coding::Packed => blocks.quantise(kept, noise, magnitudes, out),
+        }
+        if self.effect() == Some(Effect::Chooses) {
+            self.seen.map_to_fragment(&mut self.positions);
+        }
         values_start
     }
 
-    /// Subtracts from `residual` what the decoder will reconstruct from `section`.
+    /// Subtracts from `residual` what the decoder will reconstruct. `section` is what the frame ends with.
     fn subtract_sent(&mut self, section: &[u8], residual: &mut [f32]) {
-        let (blocks, block_values) = (self.blocks, self.blocks.block_values);
-        self.reconstructed.resize(block_values, 0.0);
-        match self.spec.selection {
-            Selection::All => {
-                for (block, residual) in blocks.split(section).zip(residual.chunks_mut(block_values)) {
-                    let sent = &mut self.reconstructed[..residual.len()];
-                    blocks.reconstruct_block(block, sent);
-                    residual.iter_mut().zip(sent).for_each(|(residual, sent)| *residual -= *sent);
-                }
+        // What is entropy-coded there is packed here.
+        let section = if self.codes_values() { &self.section } else { section };
+        let sent = |positions| Sent { blocks: self.blocks, section, positions };
+        let memory = &mut self.reconstructed;
+        let is_selected = self.spec.selection != Selection::All;
+        match self.spec.stage.as_ref().map(Stage::as_leading) {
+            Some(stage) if stage.effect() == Effect::Transforms => {
+                let coefficients = is_selected.then_some(self.positions.as_slice());
+                sent(coefficients).subtract_inverse_from(stage, residual, memory);
             }
-            Selection::TopK { .. } => {
-                for (block, positions) in blocks.split(section).zip(self.positions.chunks(block_values)) {
-                    let sent = &mut self.reconstructed[..positions.len()];
-                    blocks.reconstruct_block(block, sent);
-                    for (&position, sent) in positions.iter().zip(sent) {
-                        residual[position as usize] -= *sent;
-                    }
-                }
-            }
+            Some(_) if !is_selected => sent(Some(&self.seen.mask)).subtract_from(residual, memory),
+            _ => sent(is_selected.then_some(self.positions.as_slice())).subtract_from(residual, memory),
         }
     }
 }
 
-fn check_length(len: usize) -> Result<(), EncodeError> {
-    if len > FRAGMENT_VALUES_MAX { Err(EncodeError::TooLong { len }) } else { Ok(()) }
-}
-
-/// Finds the first of `len` values that is not finite. Groups of values are tested without branches.
-fn check_finite(len: usize, value: impl Fn(usize) -> f32) -> Result<(), EncodeError> {
-    for start in (0..len).step_by(FINITE_TEST_VALUES) {
-        let mut group = start..len.min(start + FINITE_TEST_VALUES);
-        if !group.clone().fold(true, |all, index| all & value(index).is_finite()) {
-            let first = group.find(|&index| !value(index).is_finite());
-            return first.map_or(Ok(()), |index| Err(EncodeError::NonFinite { index }));
-        }
-    }
-    Ok(())
+/// The values at these positions, in `memory`, with room for as many as there may be positions.
+fn gather<'a>(values: &[f32], positions: &Vec<u32>, memory: &'a mut Vec<f32>) -> &'a [f32] {
+    memory.clear();
+    memory.reserve(positions.capacity());
+    memory.extend(positions.iter().map(|&position| values[position as usize]));
+    memory
 }

@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-use super::{CHUNK_VALUES_MAX, FRAGMENT_VALUES_MAX};
+use super::header::VERSION;
+use super::{CHUNK_VALUES_MAX, FRAGMENT_VALUES_MAX, TILE_VALUES, ValueFormat};
 
 /// A codec specification that cannot be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -21,13 +22,28 @@ pub enum SpecError {
         /// Values in a chunk.
         chunk: u32,
     },
+    /// No fragment has so many tiles.
+    #[error("{tiles} tiles of {TILE_VALUES} values exceed the maximum of {FRAGMENT_VALUES_MAX} values")]
+    Tiles {
+        /// Tiles to be transformed.
+        tiles: u32,
+    },
+    /// Stochastic rounding to this format would not be unbiased.
+    #[error(
+        "stochastic rounding is for int8, int4 and e3m0: {values} does not have a level on either side of every value"
+    )]
+    Rounding {
+        /// The format.
+        values: ValueFormat,
+    },
 }
 
 /// An input that must not be sent. Neither the output nor the residual has been changed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EncodeError {
-    /// The value at this index, with the residual added where there is one, is NaN or infinite.
-    #[error("the update's value {index} is not finite")]
+    /// The value at this index, with the residual added where there is one, is NaN or infinite, or so large that its
+    /// transform might be.
+    #[error("the update's value {index} is not finite, or too large to be transformed")]
     NonFinite {
         /// The first such index.
         index: usize,
@@ -45,6 +61,12 @@ pub enum EncodeError {
         delta: usize,
         /// Values in the residual.
         residual: usize,
+    },
+    /// The leading stage cannot have a fragment of this length: it has fewer tiles than the stage transforms.
+    #[error("the leading stage does not fit a fragment of {len} values")]
+    Stage {
+        /// Values in the fragment.
+        len: usize,
     },
 }
 
@@ -67,8 +89,8 @@ pub enum DecodeError {
         /// Bytes that it has.
         have: usize,
     },
-    /// The format's version is not known.
-    #[error("unknown frame version {0}")]
+    /// The frame is of another version of the format.
+    #[error("a frame of version {0}, where only version {VERSION} can be read")]
     Version(u8),
     /// The selection's tag is not known.
     #[error("unknown selection tag {0}")]
@@ -76,6 +98,20 @@ pub enum DecodeError {
     /// The value format's tag is not known.
     #[error("unknown value format tag {0}")]
     ValueFormat(u8),
+    /// The stage's tag is not known, or its parameters are cut off, out of range or do not fit the fragment.
+    #[error("leading stage {0} is unknown, or its parameters are invalid for this fragment")]
+    Stage(u8),
+    /// The way in which values are written is not known, or not for the value format.
+    #[error("unknown value coding {0} for the value format")]
+    Coding(u8),
+    /// The frame holds more values than its selection can find.
+    #[error("the frame's selection cannot find {count} among {seen} values")]
+    Count {
+        /// Values according to the header.
+        count: u32,
+        /// Values among which it selects.
+        seen: usize,
+    },
     /// The chunk's length or the number kept of it is out of range.
     #[error("the header's selection is invalid: 2^{chunk_log2} values a chunk, {keep} kept")]
     Chunk {
@@ -109,6 +145,18 @@ pub enum DecodeError {
     /// The position stream has too few or too many words, or does not end in its initial state.
     #[error("the position stream is damaged")]
     PositionStream,
+    /// The table of an entropy-coded section has fewer than two symbols.
+    #[error("the table of the code stream is damaged")]
+    CodeTable,
+    /// An entropy-coded section is too short, has too few or too many words, or does not end in its initial state.
+    #[error("the code stream is damaged")]
+    CodeStream,
+    /// A value becomes infinite when the transform is undone.
+    #[error("value {index} is not finite after the inverse transform")]
+    Overflow {
+        /// The first such index.
+        index: usize,
+    },
     /// A value, a scale or a level is NaN or infinite.
     #[error("value block {block} holds a number that is not finite")]
     NonFinite {

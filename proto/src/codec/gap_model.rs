@@ -61,7 +61,7 @@ impl GapModel {
     /// Symbols that one gap takes, at most.
     pub const SYMBOLS_MAX: usize = 2;
 
-    /// Appends a gap, where `1 ≤ wanted ≤ left ≤ 2^16` and `gap ≤ left − wanted`.
+    /// Appends a gap, where `1 ≤ wanted ≤ left ≤ 2^27`, `left ≤ 2^16·wanted` and `gap ≤ left − wanted` is below 2^16.
     pub fn push(self, gap: u32, left: u32, wanted: u32, coder: &mut RansEncoder) {
         if left == wanted {
             return;
@@ -82,12 +82,12 @@ impl GapModel {
             return 0;
         }
         let (table, bits) = self.table(left, wanted);
-        let symbol = table.symbol_at(coder.peek(bits));
-        let low = coder.take(table.share(symbol), bits);
+        let symbol = table.symbol_at(coder.peek(0, bits));
+        let low = coder.take(0, table.share(symbol), bits);
         let mut high = symbol as u32;
         if symbol == ESCAPE {
-            let escaped = coder.peek(0);
-            coder.take(point(escaped), 0);
+            let escaped = coder.peek(0, 0);
+            coder.take(0, point(escaped), 0);
             high = escaped.into();
         }
         high << bits | u32::from(low)

@@ -1,70 +1,149 @@
 //! The first bytes of a frame.
 
-use super::chunks::Chunks;
-use super::{CodecSpec, DecodeError, Selection, ValueFormat};
+use super::code_stream::has_codes;
+use super::layout::Layout;
+use super::reader::Reader;
+use super::{CodecSpec, DecodeError, Selection, Stage, ValueFormat};
 
-/// Bytes of the header.
-pub(super) const HEADER_BYTES: usize = 12;
+/// Bytes of the header that every frame has.
+const HEADER_BYTES_MIN: usize = 14;
 
-const VERSION: u8 = 1;
+/// The frames that this code reads and writes.
+pub(super) const VERSION: u8 = 2;
+
 const SELECTION_ALL: u8 = 0;
 const SELECTION_TOP_K: u8 = 1;
+const SELECTION_THRESHOLD: u8 = 2;
+
+const NO_STAGE: u8 = 0;
+
+const CODING_PACKED: u8 = 0;
+const CODING_ENTROPY: u8 = 1;
+
+/// How the value section is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coding {
+    /// Blocks, each with its scales and its packed codes.
+    Packed,
+    /// All scales, and the codes in an entropy-coded stream.
+    Entropy {
+        /// Bytes of the section.
+        bytes: u32,
+    },
+}
 
 /// What a frame says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    pub spec: CodecSpec,
+    pub stage: Option<Stage>,
+    pub selection: Selection,
+    pub values: ValueFormat,
+    pub coding: Coding,
     /// Values in the fragment.
     pub len: u32,
+    /// What the stage draws from, if it does.
+    pub seed: u64,
+    /// Values that the selection has found, if it has no fixed number.
+    pub count: u32,
 }
 
 impl Header {
-    pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
-        let (tag, chunk_log2, keep) = match self.spec.selection {
-            Selection::All => (SELECTION_ALL, 0, 0),
-            Selection::TopK { chunk, keep } => (SELECTION_TOP_K, chunk.trailing_zeros() as u8, keep),
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let (tag, chunk, keep) = match self.selection {
+            Selection::All => (SELECTION_ALL, 1, 0),
+            Selection::TopK { chunk, keep } => (SELECTION_TOP_K, chunk, keep),
+            Selection::Threshold { chunk, keep } => (SELECTION_THRESHOLD, chunk, keep),
         };
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[..4].copy_from_slice(&[VERSION, tag, self.spec.values.wire_tag(), chunk_log2]);
-        bytes[4..8].copy_from_slice(&self.len.to_le_bytes());
-        bytes[8..].copy_from_slice(&keep.to_le_bytes());
-        bytes
+        out.extend_from_slice(&[VERSION, tag, self.values.wire_tag(), chunk.trailing_zeros() as u8]);
+        out.extend_from_slice(&self.len.to_le_bytes());
+        out.extend_from_slice(&keep.to_le_bytes());
+        let coding = match self.coding {
+            Coding::Packed => CODING_PACKED,
+            Coding::Entropy { .. } => CODING_ENTROPY,
+        };
+        out.extend_from_slice(&[self.stage.map_or(NO_STAGE, Stage::wire_tag), coding]);
+        if let Some(stage) = &self.stage {
+            let stage = stage.as_leading();
+            stage.write(out);
+            if stage.is_seeded() {
+                out.extend_from_slice(&self.seed.to_le_bytes());
+            }
+        }
+        if let Selection::Threshold { .. } = self.selection {
+            out.extend_from_slice(&self.count.to_le_bytes());
+        }
+        if let Coding::Entropy { bytes } = self.coding {
+            out.extend_from_slice(&bytes.to_le_bytes());
+        }
     }
 
     /// Reads the header and returns it with the bytes that follow.
     pub fn read(frame: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
-        let Some((&[version, tag, values, chunk_log2, l0, l1, l2, l3, k0, k1, k2, k3], rest)) =
-            frame.split_first_chunk::<HEADER_BYTES>()
+        let Some((&[version, tag, values, chunk_log2, l0, l1, l2, l3, k0, k1, k2, k3, stage, coding], rest)) =
+            frame.split_first_chunk::<HEADER_BYTES_MIN>()
         else {
-            return Err(DecodeError::Truncated { need: HEADER_BYTES, have: frame.len() });
+            // An older frame may be shorter than any of this version.
+            return match frame.first() {
+                Some(&version) if version != VERSION => Err(DecodeError::Version(version)),
+                _ => Err(DecodeError::Truncated { need: HEADER_BYTES_MIN, have: frame.len() }),
+            };
         };
         if version != VERSION {
             return Err(DecodeError::Version(version));
         }
-        let keep = u32::from_le_bytes([k0, k1, k2, k3]);
-        let invalid = DecodeError::Chunk { chunk_log2, keep };
-        let selection = match tag {
-            SELECTION_ALL if chunk_log2 == 0 && keep == 0 => Selection::All,
-            SELECTION_ALL => return Err(invalid),
-            SELECTION_TOP_K => {
-                let chunk = 1_u32.checked_shl(chunk_log2.into()).ok_or(invalid.clone())?;
-                Selection::TopK { chunk, keep }
-            }
-            unknown => return Err(DecodeError::Selection(unknown)),
-        };
+        let selection = read_selection(tag, chunk_log2, u32::from_le_bytes([k0, k1, k2, k3]))?;
         let values = ValueFormat::from_wire_tag(values).ok_or(DecodeError::ValueFormat(values))?;
-        let spec = CodecSpec { selection, values };
-        spec.validate().map_err(|_| invalid)?;
-        Ok((Self { spec, len: u32::from_le_bytes([l0, l1, l2, l3]) }, rest))
+        let truncated = || DecodeError::Truncated { need: frame.len() + 1, have: frame.len() };
+        let mut reader = Reader { rest };
+        let (stage, seed) = read_stage(stage, &mut reader)?;
+        let count = match selection {
+            Selection::All | Selection::TopK { .. } => 0,
+            Selection::Threshold { .. } => reader.u32().ok_or_else(truncated)?,
+        };
+        let coding = match coding {
+            CODING_PACKED => Coding::Packed,
+            CODING_ENTROPY if has_codes(values) => {
+                Coding::Entropy { bytes: reader.u32().ok_or_else(truncated)? }
+            }
+            unknown => return Err(DecodeError::Coding(unknown)),
+        };
+        let len = u32::from_le_bytes([l0, l1, l2, l3]);
+        Ok((Self { stage, selection, values, coding, len, seed, count }, reader.rest))
     }
 
-    /// The chunks that positions refer to; none when all values are sent.
-    pub fn chunks(&self) -> Option<Chunks> {
-        match self.spec.selection {
-            Selection::All => None,
-            Selection::TopK { chunk, keep } => {
-                Some(Chunks { len: self.len as usize, chunk: chunk as usize, keep: keep as usize })
-            }
-        }
+    /// The values that the frame holds, of those that the stage let through.
+    pub fn layout(&self) -> Result<Layout, DecodeError> {
+        let len = self.len as usize;
+        let seen = match &self.stage {
+            None => len,
+            Some(stage) => stage.as_leading().seen_len(len).ok_or(DecodeError::Stage(stage.wire_tag()))?,
+        };
+        let invalid = DecodeError::Count { count: self.count, seen };
+        Layout::new(self.selection, seen, self.count as usize).ok_or(invalid)
     }
+}
+
+fn read_selection(tag: u8, chunk_log2: u8, keep: u32) -> Result<Selection, DecodeError> {
+    let invalid = DecodeError::Chunk { chunk_log2, keep };
+    let chunk = 1_u32.checked_shl(chunk_log2.into()).ok_or(invalid.clone())?;
+    let selection = match tag {
+        SELECTION_ALL if chunk_log2 == 0 && keep == 0 => Selection::All,
+        SELECTION_ALL => return Err(invalid),
+        SELECTION_TOP_K => Selection::TopK { chunk, keep },
+        SELECTION_THRESHOLD => Selection::Threshold { chunk, keep },
+        unknown => return Err(DecodeError::Selection(unknown)),
+    };
+    CodecSpec::new(selection, ValueFormat::F32).validate().map_err(|_| invalid)?;
+    Ok(selection)
+}
+
+/// Reads the stage's parameters and its seed.
+fn read_stage(tag: u8, reader: &mut Reader<'_>) -> Result<(Option<Stage>, u64), DecodeError> {
+    if tag == NO_STAGE {
+        return Ok((None, 0));
+    }
+    let invalid = DecodeError::Stage(tag);
+    let stage = Stage::read(tag, reader).ok_or(invalid.clone())?;
+    let seed = if stage.as_leading().is_seeded() { reader.u64().ok_or(invalid)? } else { 0 };
+    Ok((Some(stage), seed))
 }

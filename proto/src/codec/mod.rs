@@ -1,4 +1,4 @@
-//! Compression of model updates for the WAN: selection, error feedback, quantisation, entropy coding.
+//! Compression of model updates for the WAN: leading stages, selection, error feedback, quantisation, entropy coding.
 //!
 //! An [`Encoder`] turns a fragment (a slice of f32) into one self-describing frame, a [`Decoder`] turns the frame
 //! back into an [`Update`] or adds it to an accumulator. Both are pure and single-threaded: callers run one per
@@ -7,15 +7,24 @@
 //! The design is in `proto/docs/codec.md`.
 
 mod chunks;
+mod code_stream;
 mod decoder;
 mod encoder;
 mod error;
+mod feedback;
 mod gap_model;
 mod header;
+mod layout;
+mod magnitudes;
 mod packing;
 mod positions;
+mod quantise;
+mod random;
 mod rans;
+mod reader;
 mod spec;
+mod stages;
+mod threshold;
 mod top_k;
 mod update;
 mod value_blocks;
@@ -23,8 +32,9 @@ mod value_blocks;
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use error::{DecodeError, EncodeError, SpecError};
-pub use longhaul_common::config::ValueFormat;
+pub use longhaul_common::config::{Rounding, ValueFormat};
 pub use spec::{CHUNK_VALUES_DEFAULT, CHUNK_VALUES_MAX, CodecSpec, Selection};
+pub use stages::{Dct, RandomK, Stage, TILE_VALUES};
 pub use update::Update;
 
 /// Values in a fragment, at most: 256 MiB of f32. A fragment is the unit of hashing and of resending; one this large

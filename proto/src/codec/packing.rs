@@ -3,17 +3,17 @@
 /// Values that are packed at a time.
 const PACKED_VALUES: usize = 128;
 
-/// Appends `BYTES` for each value.
+/// Appends `BYTES` for each value. `code` is given a value's index and the value.
 pub(super) fn append<const BYTES: usize>(
     values: &[f32],
     out: &mut Vec<u8>,
-    code: impl Fn(f32) -> [u8; BYTES],
+    code: impl Fn(usize, f32) -> [u8; BYTES],
 ) {
     let start = out.len();
     out.resize(start + values.len() * BYTES, 0);
     let (codes, _) = out[start..].as_chunks_mut::<BYTES>();
-    for (bytes, &value) in codes.iter_mut().zip(values) {
-        *bytes = code(value);
+    for (index, (bytes, &value)) in codes.iter_mut().zip(values).enumerate() {
+        *bytes = code(index, value);
     }
 }
 
@@ -28,7 +28,7 @@ pub(super) fn read<const BYTES: usize>(bytes: &[u8], out: &mut [f32], value: imp
 pub(super) fn append_packed<const PER_BYTE: usize>(
     values: &[f32],
     out: &mut Vec<u8>,
-    code: impl Fn(f32) -> u8,
+    code: impl Fn(usize, f32) -> u8,
 ) {
     let bits = 8 / PER_BYTE;
     let byte = |codes: &[u8; PER_BYTE]| {
@@ -36,9 +36,11 @@ pub(super) fn append_packed<const PER_BYTE: usize>(
         codes.iter().enumerate().map(place).fold(0, |byte, placed| byte | placed)
     };
     // Codes first and then bytes: each of the two loops vectorises.
-    for values in values.chunks(PACKED_VALUES) {
+    for (chunk, values) in values.chunks(PACKED_VALUES).enumerate() {
         let mut codes = [0; PACKED_VALUES];
-        codes.iter_mut().zip(values).for_each(|(slot, &value)| *slot = code(value));
+        for (index, (slot, &value)) in codes.iter_mut().zip(values).enumerate() {
+            *slot = code(chunk * PACKED_VALUES + index, value);
+        }
         out.extend(codes[..values.len().next_multiple_of(PER_BYTE)].as_chunks().0.iter().map(byte));
     }
 }
@@ -77,7 +79,7 @@ mod tests {
     fn round_trip<const PER_BYTE: usize>(codes: &[f32]) -> Vec<u8> {
         let levels = std::array::from_fn(|code| code as f32);
         let (mut bytes, mut read) = (Vec::new(), vec![-1.0; codes.len()]);
-        append_packed::<PER_BYTE>(codes, &mut bytes, |code| code as u8);
+        append_packed::<PER_BYTE>(codes, &mut bytes, |_, code| code as u8);
         read_packed::<PER_BYTE>(&bytes, &mut read, &levels);
         assert_eq!(read, codes);
         bytes

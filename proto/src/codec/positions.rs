@@ -1,9 +1,13 @@
 //! Kept positions as bytes: one entropy-coded stream for the whole fragment.
 
 use super::DecodeError;
-use super::chunks::Chunks;
+use super::chunks::{Chunk, Chunks};
 use super::gap_model::GapModel;
+use super::layout::Layout;
 use super::rans::{RansDecoder, RansEncoder};
+
+/// Values in a chunk of a selection that keeps some number of the whole fragment.
+const SCATTERED_CHUNK_VALUES: usize = 4096;
 
 /// Writes sets of positions. Its memory is reused from fragment to fragment.
 #[derive(Debug)]
@@ -17,43 +21,133 @@ impl PositionEncoder {
         Self { model: GapModel::new(), coder: RansEncoder::default() }
     }
 
-    /// Appends `positions` (ascending, as many of each chunk as it keeps) to `out`.
-    pub fn encode(&mut self, chunks: Chunks, positions: &[u32], out: &mut Vec<u8>) {
+    /// Appends `positions` (ascending, as many and where `layout` has them) to `out`.
+    pub fn encode(&mut self, layout: Layout, positions: &[u32], out: &mut Vec<u8>) {
+        match layout {
+            Layout::All { .. } => return,
+            Layout::Chunked(chunks) => self.push_chunked(chunks, positions),
+            Layout::Scattered { len, most, .. } => self.push_scattered(len, most, positions),
+        }
+        self.coder.finish(out);
+    }
+
+    fn push_chunked(&mut self, chunks: Chunks, positions: &[u32]) {
         self.coder.reserve(GapModel::SYMBOLS_MAX * positions.len());
         let mut rest = positions;
         for chunk in chunks.iter() {
             let (here, after) = rest.split_at(chunk.kept);
             rest = after;
-            let (mut next, end) = (chunk.start as u32, (chunk.start + chunk.len) as u32);
-            for (&position, wanted) in here.iter().zip((1..=chunk.kept as u32).rev()) {
-                self.model.push(position - next, end - next, wanted, &mut self.coder);
-                next = position + 1;
-            }
+            self.push_chunk(chunk, here);
         }
-        self.coder.finish(out);
+    }
+
+    fn push_scattered(&mut self, len: usize, most: usize, positions: &[u32]) {
+        let chunks = scattered_chunks(len);
+        self.coder.reserve(GapModel::SYMBOLS_MAX * (most + chunks.count()));
+        let mut counts = Counts::new(chunks, positions.len());
+        let mut rest = positions;
+        for chunk in chunks.iter() {
+            let end = (chunk.start + chunk.len) as u32;
+            let (here, after) = rest.split_at(rest.partition_point(|&position| position < end));
+            rest = after;
+            counts.push(here.len() as u32, self.model, &mut self.coder);
+            self.push_chunk(chunk, here);
+        }
+    }
+
+    fn push_chunk(&mut self, chunk: Chunk, positions: &[u32]) {
+        let (mut next, end) = (chunk.start as u32, (chunk.start + chunk.len) as u32);
+        for (&position, wanted) in positions.iter().zip((1..=positions.len() as u32).rev()) {
+            self.model.push(position - next, end - next, wanted, &mut self.coder);
+            next = position + 1;
+        }
     }
 }
 
-/// Reads into `positions` what [`PositionEncoder::encode`] wrote for the same chunks.
+/// The chunks for a selection that keeps some number of the whole fragment: each may keep all it has.
+fn scattered_chunks(len: usize) -> Chunks {
+    Chunks { len, chunk: SCATTERED_CHUNK_VALUES, keep: SCATTERED_CHUNK_VALUES }
+}
+
+/// Codes how many of the kept values lie in each chunk, all ways to spread them over the chunks being equally likely.
+///
+/// Write a star for each kept value and a bar between chunks: then a count is the gap before the next bar.
+struct Counts {
+    chunks: u32,
+    kept: u32,
+}
+
+impl Counts {
+    fn new(chunks: Chunks, kept: usize) -> Self {
+        Self { chunks: chunks.count() as u32, kept: kept as u32 }
+    }
+
+    /// Stars and bars that are left, and bars.
+    fn left(&self) -> (u32, u32) {
+        let bars = self.chunks - 1;
+        (self.kept + bars, bars)
+    }
+
+    fn push(&mut self, count: u32, model: GapModel, coder: &mut RansEncoder) {
+        let (left, bars) = self.left();
+        if bars > 0 {
+            model.push(count, left, bars, coder);
+        }
+        self.chunks = bars;
+        self.kept -= count;
+    }
+
+    /// The count for a chunk; none if there are not so many kept values or the chunks after it could not take the rest.
+    fn take(
+        &mut self,
+        chunk: Chunk,
+        len: usize,
+        model: GapModel,
+        coder: &mut RansDecoder<'_>,
+    ) -> Option<u32> {
+        let (left, bars) = self.left();
+        let count = if bars > 0 { model.take(left, bars, coder) } else { self.kept };
+        let after = len - chunk.start - chunk.len;
+        self.chunks = bars;
+        self.kept = self.kept.checked_sub(count)?;
+        (count as usize <= chunk.len && self.kept as usize <= after).then_some(count)
+    }
+}
+
+/// Reads into `positions` what [`PositionEncoder::encode`] wrote for the same layout.
 ///
 /// The memory for `positions` is bounded by the fragment's length, which the caller has checked.
-pub(super) fn decode(chunks: Chunks, bytes: &[u8], positions: &mut Vec<u32>) -> Result<(), DecodeError> {
+pub(super) fn decode(layout: Layout, bytes: &[u8], positions: &mut Vec<u32>) -> Result<(), DecodeError> {
     positions.clear();
-    positions.reserve(chunks.kept_total());
-    if chunks.kept_total() == chunks.len {
+    let (chunks, mut counts) = match layout {
+        Layout::All { len } => (scattered_chunks(len), None),
+        Layout::Chunked(chunks) => (chunks, None),
+        Layout::Scattered { len, kept, .. } => {
+            let chunks = scattered_chunks(len);
+            (chunks, Some(Counts::new(chunks, kept)))
+        }
+    };
+    let kept = layout.kept_total();
+    positions.reserve(layout.kept_most());
+    if kept == 0 || kept == chunks.len {
         // Nothing to tell, so nothing was written.
-        positions.extend(0..chunks.len as u32);
+        positions.extend(0..kept as u32);
         return if bytes.is_empty() { Ok(()) } else { Err(DecodeError::PositionStream) };
     }
     let model = GapModel::new();
     let mut coder = RansDecoder::new(bytes).ok_or(DecodeError::PositionStream)?;
     for chunk in chunks.iter() {
+        let outside = DecodeError::Position { chunk_start: chunk.start };
+        let kept = match &mut counts {
+            None => chunk.kept as u32,
+            Some(counts) => counts.take(chunk, chunks.len, model, &mut coder).ok_or(outside.clone())?,
+        };
         let (mut next, end) = (chunk.start as u32, (chunk.start + chunk.len) as u32);
-        for wanted in (1..=chunk.kept as u32).rev() {
+        for wanted in (1..=kept).rev() {
             let left = end - next;
             let gap = model.take(left, wanted, &mut coder);
             if gap > left - wanted {
-                return Err(DecodeError::Position { chunk_start: chunk.start });
+                return Err(outside);
             }
             positions.push(next + gap);
             next += gap + 1;
@@ -83,8 +177,9 @@ mod tests {
 
     fn round_trip(chunks: Chunks, positions: &[u32]) -> usize {
         let (mut bytes, mut decoded) = (Vec::new(), Vec::new());
-        PositionEncoder::new().encode(chunks, positions, &mut bytes);
-        decode(chunks, &bytes, &mut decoded).unwrap();
+        let layout = Layout::Chunked(chunks);
+        PositionEncoder::new().encode(layout, positions, &mut bytes);
+        decode(layout, &bytes, &mut decoded).unwrap();
         assert_eq!(decoded, positions);
         bytes.len()
     }
@@ -117,14 +212,60 @@ mod tests {
         let chunks = Chunks { len: 3 * 65_536 + 100, chunk: 65_536, keep: 64 };
         let first: Vec<u32> =
             chunks.iter().flat_map(|c| (c.start..c.start + c.kept).map(|i| i as u32)).collect();
-        let end = |c: super::super::chunks::Chunk| c.start + c.len;
+        let end = |c: Chunk| c.start + c.len;
         let last: Vec<u32> =
             chunks.iter().flat_map(|c| (end(c) - c.kept..end(c)).map(|i| i as u32)).collect();
         round_trip(chunks, &first);
         round_trip(chunks, &last);
     }
 
+    fn scattered_round_trip(len: usize, positions: &[u32]) -> usize {
+        let layout = Layout::Scattered { len, kept: positions.len(), most: positions.len() };
+        let (mut bytes, mut decoded) = (Vec::new(), Vec::new());
+        PositionEncoder::new().encode(layout, positions, &mut bytes);
+        decode(layout, &bytes, &mut decoded).unwrap();
+        assert_eq!(decoded, positions);
+        bytes.len()
+    }
+
+    #[test]
+    fn uniform_sets_of_the_whole_fragment_cost_within_two_per_cent_of_their_entropy() {
+        let mut rng = ChaCha8Rng::seed_from_u64(2);
+        for kept in [1 << 10, 10_486, 1 << 17] {
+            let chunks = Chunks { len: 1 << 20, chunk: 1 << 20, keep: kept };
+            let bits = 8 * scattered_round_trip(1 << 20, &random_positions(chunks, &mut rng));
+            let ratio = bits as f64 / floor_bits(chunks);
+            println!(
+                "{kept} of 2^20: {:.3} bits a position, {ratio:.4} of the floor",
+                bits as f64 / kept as f64
+            );
+            assert!((bits - 64) as f64 <= 1.02 * floor_bits(chunks), "{kept}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn positions_that_all_lie_in_one_chunk_come_back() {
+        const LEN: u32 = 1 << 26;
+        for start in [0, 5 * 4096, LEN - 4096] {
+            scattered_round_trip(LEN as usize, &(start..start + 4096).collect::<Vec<_>>());
+            scattered_round_trip(LEN as usize, &[start + 17]);
+        }
+    }
+
     proptest! {
+        #[test]
+        fn any_set_of_the_whole_fragment_comes_back(seed: u64, len in 0_usize..70_000, part in 0.0..=1.0_f64) {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let kept = (part.powi(6) * len as f64) as usize;
+            // Crowded towards the start, as far as there is room.
+            let mut positions: Vec<u32> = (0..kept)
+                .map(|_| (rng.random::<f64>().powi(1 + (seed % 5) as i32) * len as f64) as u32)
+                .collect();
+            positions.sort_unstable();
+            positions.dedup();
+            scattered_round_trip(len, &positions);
+        }
+
         #[test]
         fn any_set_comes_back(seed: u64, log2 in 0_u32..=16, len in 0_usize..70_000) {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);

@@ -55,61 +55,91 @@ impl RansEncoder {
         if self.steps.is_empty() {
             return;
         }
-        self.words.clear();
-        let mut state = STATE_MIN;
-        for (share, raw) in self.steps.iter().rev() {
-            let frequency = u64::from(share.frequency);
-            if state >= ((STATE_MIN >> (PROBABILITY_BITS + raw.bits)) << 32) * frequency {
-                self.words.push(state as u32);
-                state >>= 32;
-            }
-            let point = u64::from(share.start) + state % frequency;
-            state = (((state / frequency) << PROBABILITY_BITS) + point) << raw.bits | u64::from(raw.value);
-        }
+        write_stream::<1>(self.steps.len(), |index| self.steps[index], &mut self.words, out);
         self.steps.clear();
-        out.extend_from_slice(&state.to_le_bytes());
-        out.extend(self.words.iter().rev().flat_map(|word| word.to_le_bytes()));
     }
 }
 
-/// Reads a stream of [`RansEncoder`]. Any bytes can be read: symbols of a damaged stream are arbitrary, and
-/// [`RansDecoder::is_complete`] tells at the end.
+/// Writes a stream of `count` symbols to `out`. They go to `LANES` states in turn, which share one sequence of words:
+/// encoder and decoder then work on that many symbols at a time. `words` is scratch memory.
+pub(super) fn write_stream<const LANES: usize>(
+    count: usize,
+    step: impl Fn(usize) -> (Share, Raw),
+    words: &mut Vec<u32>,
+    out: &mut Vec<u8>,
+) {
+    words.clear();
+    let mut states = [STATE_MIN; LANES];
+    let whole = count / LANES * LANES;
+    for index in (whole..count).rev() {
+        put(&mut states[index - whole], step(index), words);
+    }
+    // The lanes are constants here, so that the states stay in registers.
+    for start in (0..whole).step_by(LANES).rev() {
+        for lane in (0..LANES).rev() {
+            put(&mut states[lane], step(start + lane), words);
+        }
+    }
+    out.extend(states.iter().flat_map(|state| state.to_le_bytes()));
+    out.extend(words.iter().rev().flat_map(|word| word.to_le_bytes()));
+}
+
+#[inline(always)]
+fn put(state: &mut u64, (share, raw): (Share, Raw), words: &mut Vec<u32>) {
+    let frequency = u64::from(share.frequency);
+    if *state >= ((STATE_MIN >> (PROBABILITY_BITS + raw.bits)) << 32) * frequency {
+        words.push(*state as u32);
+        *state >>= 32;
+    }
+    let point = u64::from(share.start) + *state % frequency;
+    *state = (((*state / frequency) << PROBABILITY_BITS) + point) << raw.bits | u64::from(raw.value);
+}
+
+/// Reads a stream of [`write_stream`] or, with one lane, of [`RansEncoder`]. Any bytes can be read: symbols of a
+/// damaged stream are arbitrary, and [`RansDecoder::is_complete`] tells at the end.
 #[derive(Debug)]
-pub(super) struct RansDecoder<'a> {
-    state: u64,
+pub(super) struct RansDecoder<'a, const LANES: usize = 1> {
+    states: [u64; LANES],
     words: std::slice::Iter<'a, [u8; 4]>,
     is_exhausted: bool,
 }
 
-impl<'a> RansDecoder<'a> {
+impl<'a, const LANES: usize> RansDecoder<'a, LANES> {
     /// None if the bytes cannot be a stream: not whole words, or too few of them.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
-        let (state, rest) = bytes.split_first_chunk::<STATE_BYTES>()?;
+        let (states, rest) = bytes.split_at_checked(LANES * STATE_BYTES)?;
         let (words, []) = rest.as_chunks::<4>() else { return None };
-        Some(Self { state: u64::from_le_bytes(*state), words: words.iter(), is_exhausted: false })
+        let states = states.as_chunks::<STATE_BYTES>().0;
+        let states = std::array::from_fn(|lane| u64::from_le_bytes(states[lane]));
+        Some(Self { states, words: words.iter(), is_exhausted: false })
     }
 
-    /// The point that lies in the share of the next symbol, which has `raw_bits` raw bits with it.
-    pub fn peek(&self, raw_bits: u32) -> u16 {
-        (self.state >> raw_bits) as u16
+    /// The point that lies in the share of the lane's next symbol, which has `raw_bits` raw bits with it.
+    #[inline(always)]
+    pub fn peek(&self, lane: usize, raw_bits: u32) -> u16 {
+        (self.states[lane] >> raw_bits) as u16
     }
 
-    /// Consumes the symbol in whose `share` lies what [`RansDecoder::peek`] returned, and returns its raw bits.
-    pub fn take(&mut self, share: Share, raw_bits: u32) -> u16 {
-        let raw = self.state & ((1 << raw_bits) - 1);
-        let offset = u64::from(self.peek(raw_bits).wrapping_sub(share.start));
-        self.state = u64::from(share.frequency) * (self.state >> (raw_bits + PROBABILITY_BITS)) + offset;
-        if self.state < STATE_MIN {
+    /// Consumes the symbol in whose `share` lies what [`RansDecoder::peek`] returned, and returns its raw bits. The
+    /// lanes take turns, beginning with the first.
+    #[inline(always)]
+    pub fn take(&mut self, lane: usize, share: Share, raw_bits: u32) -> u16 {
+        let raw = self.states[lane] & ((1 << raw_bits) - 1);
+        let offset = u64::from(self.peek(lane, raw_bits).wrapping_sub(share.start));
+        let mut state =
+            u64::from(share.frequency) * (self.states[lane] >> (raw_bits + PROBABILITY_BITS)) + offset;
+        if state < STATE_MIN {
             let word = self.words.next();
             self.is_exhausted |= word.is_none();
-            self.state = self.state << 32 | u64::from(word.copied().map_or(0, u32::from_le_bytes));
+            state = state << 32 | u64::from(word.copied().map_or(0, u32::from_le_bytes));
         }
+        self.states[lane] = state;
         raw as u16
     }
 
     /// Whether exactly the stream has been consumed.
     pub fn is_complete(&self) -> bool {
-        self.state == STATE_MIN && !self.is_exhausted && self.words.len() == 0
+        self.states == [STATE_MIN; LANES] && !self.is_exhausted && self.words.len() == 0
     }
 }
 
@@ -135,28 +165,42 @@ mod tests {
     #[test]
     fn symbols_and_raw_bits_come_back_in_order_and_complete() {
         let bytes = encoded(1000);
-        let mut decoder = RansDecoder::new(&bytes).unwrap();
+        let mut decoder = RansDecoder::<1>::new(&bytes).unwrap();
         for (share, raw) in (0..1000).map(step) {
             assert!(!decoder.is_complete());
-            assert!(decoder.peek(raw.bits).wrapping_sub(share.start) < share.frequency);
-            assert_eq!(decoder.take(share, raw.bits), raw.value);
+            assert!(decoder.peek(0, raw.bits).wrapping_sub(share.start) < share.frequency);
+            assert_eq!(decoder.take(0, share, raw.bits), raw.value);
         }
         assert!(decoder.is_complete());
+    }
+
+    #[test]
+    fn lanes_share_their_words_in_turn() {
+        for symbols in [0_u16, 1, 3, 4, 1001] {
+            let (mut words, mut bytes) = (Vec::new(), Vec::new());
+            write_stream::<4>(symbols.into(), |index| step(index as u16), &mut words, &mut bytes);
+            let mut decoder = RansDecoder::<4>::new(&bytes).unwrap();
+            for (i, (share, raw)) in (0..symbols).map(step).enumerate() {
+                assert!(decoder.peek(i % 4, raw.bits).wrapping_sub(share.start) < share.frequency);
+                assert_eq!(decoder.take(i % 4, share, raw.bits), raw.value);
+            }
+            assert!(decoder.is_complete());
+        }
     }
 
     #[test]
     fn a_stream_that_is_too_short_or_too_long_is_not_complete() {
         let mut bytes = encoded(100);
         let read_all = |bytes: &[u8]| {
-            let mut decoder = RansDecoder::new(bytes).unwrap();
-            (0..100).map(step).for_each(|(share, raw)| _ = decoder.take(share, raw.bits));
+            let mut decoder = RansDecoder::<1>::new(bytes).unwrap();
+            (0..100).map(step).for_each(|(share, raw)| _ = decoder.take(0, share, raw.bits));
             decoder.is_complete()
         };
         assert!(read_all(&bytes));
         assert!(!read_all(&bytes[..bytes.len() - 4]));
         bytes.extend([0; 4]);
         assert!(!read_all(&bytes));
-        assert!(RansDecoder::new(&bytes[..bytes.len() - 1]).is_none());
-        assert!(RansDecoder::new(&bytes[..7]).is_none());
+        assert!(RansDecoder::<1>::new(&bytes[..bytes.len() - 1]).is_none());
+        assert!(RansDecoder::<1>::new(&bytes[..7]).is_none());
     }
 }

@@ -1,6 +1,7 @@
 //! Chunked top-k: the k largest magnitudes of each chunk, exactly and deterministically.
 
 use super::chunks::Chunks;
+use super::magnitudes::{cut_to_largest, gather_at_least};
 
 /// Columns of the matrix as which a chunk is seen are at least this many: enough for the vector units.
 const COLUMNS_MIN: usize = 256;
@@ -8,9 +9,6 @@ const COLUMNS_MIN: usize = 256;
 /// Columns for each kept value. With four of them, the bound from the column maxima lets through some tenth more
 /// values than are kept.
 const COLUMNS_PER_KEPT: usize = 4;
-
-/// Values that are tested together when gathering candidates.
-const GATHER_VALUES: usize = 16;
 
 /// Selects the largest magnitudes of chunks. Its memory is reused from chunk to chunk.
 #[derive(Debug, Default)]
@@ -37,12 +35,8 @@ impl TopK {
             return;
         }
         let bound = self.lower_bound(values, keep);
-        let count = self.gather_candidates(values, bound);
-        let candidates = &mut self.candidates[..count];
-        let threshold = kth_largest(&mut self.keys, candidates, values, keep);
-
-        let above = self.keys.iter().filter(|&&key| key > threshold).count();
-        keep_from(candidates, values, threshold, keep - above);
+        let candidates = gather_at_least(values, bound, &mut self.candidates);
+        cut_to_largest(candidates, values, keep, &mut self.keys);
         positions.extend(candidates[..keep].iter().map(|candidate| start + candidate));
     }
 
@@ -66,55 +60,6 @@ impl TopK {
         let (_, &mut bound, _) = self.keys.select_nth_unstable(columns - keep);
         f32::from_bits(bound)
     }
-
-    /// Collects the positions of the values whose magnitude is at least `bound`, ascending; returns how many they are.
-    fn gather_candidates(&mut self, values: &[f32], bound: f32) -> usize {
-        self.candidates.resize(values.len(), 0);
-        let (blocks, tail) = values.as_chunks::<GATHER_VALUES>();
-        let mut count = 0;
-        for (index, block) in blocks.iter().enumerate() {
-            if block.iter().fold(false, |any, value| any | (value.abs() >= bound)) {
-                gather_from(block, index * GATHER_VALUES, bound, &mut self.candidates, &mut count);
-            }
-        }
-        gather_from(tail, blocks.len() * GATHER_VALUES, bound, &mut self.candidates, &mut count);
-        count
-    }
-}
-
-/// Which values pass is as good as random, so this has no branch on it: each is written, and overwritten by the next
-/// unless it counts.
-fn gather_from(block: &[f32], start: usize, bound: f32, candidates: &mut [u32], count: &mut usize) {
-    for (offset, value) in block.iter().enumerate() {
-        candidates[*count] = (start + offset) as u32;
-        *count += usize::from(value.abs() >= bound);
-    }
-}
-
-/// Moves to the front, in their order, the candidates above the threshold and the first `ties` at it; without branches
-/// for the same reason.
-fn keep_from(candidates: &mut [u32], values: &[f32], threshold: u32, mut ties: usize) {
-    let mut kept = 0;
-    for index in 0..candidates.len() {
-        let candidate = candidates[index];
-        let key = key(values[candidate as usize]);
-        let is_kept_tie = (key == threshold) & (ties > 0);
-        ties -= usize::from(is_kept_tie);
-        candidates[kept] = candidate;
-        kept += usize::from((key > threshold) | is_kept_tie);
-    }
-}
-
-/// The k-th largest magnitude of the candidates, all of which `keys` then holds.
-fn kth_largest(keys: &mut Vec<u32>, candidates: &[u32], values: &[f32], k: usize) -> u32 {
-    keys.clear();
-    keys.extend(candidates.iter().map(|&candidate| key(values[candidate as usize])));
-    let ascending = keys.len() - k;
-    *keys.select_nth_unstable(ascending).1
-}
-
-fn key(value: f32) -> u32 {
-    value.abs().to_bits()
 }
 
 #[cfg(test)]

@@ -68,8 +68,17 @@ pub enum Command {
         /// Which fragment.
         fragment: FragmentId,
     },
-    /// Take the weighted mean of these decoded contributions in this order, encode it, answer with
-    /// `Event::Reduced`. Only where results are means ([`super::Reduction::Mean`]).
+    /// This member no longer owns the fragment: a residual that it keeps of the means that it published (there need not be any)
+    /// is emptied into what it carries over, times all members' weight over its own.
+    MoveOwnerResidual {
+        /// Which fragment.
+        fragment: FragmentId,
+        /// Reductions of this round and later ones are void, and so is what they left in the residual.
+        void_from: Round,
+    },
+    /// Make the result of these contributions, side by side or as their weighted mean in this order, and answer with
+    /// `Event::Reduced`. Contributions that are refused are not named in the result. The same round may be asked for again, with
+    /// other contributions, when the first time is void.
     Reduce {
         /// To be echoed.
         generation: Generation,
@@ -77,7 +86,7 @@ pub enum Command {
         round: Round,
         /// Which fragment.
         fragment: FragmentId,
-        /// Never empty, in site order.
+        /// At least one, in site order.
         contributions: Vec<Contribution>,
     },
     /// Ask a peer for the result of (round, fragment); answered by `Event::Pulled` or `Event::PullFailed`.

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 
 use super::frame::Frame;
+use super::result::FragmentResult;
 use crate::control::message::{GenerationStart, Hash};
 
 /// Input to [`super::Member::handle`].
@@ -52,8 +53,8 @@ pub enum Event {
         round: Round,
         /// Echoed.
         fragment: FragmentId,
-        /// The encoded mean.
-        body: Bytes,
+        /// What is to be published.
+        result: FragmentResult,
     },
     /// Answers [`super::Command::Pull`]: the bytes as [`super::Member::lookup`] gave them at the other side.
     Pulled {

@@ -23,7 +23,7 @@ pub use dropped::Dropped;
 pub use early::{EARLY_BYTES_MIN, EARLY_FRAMES_PER_FRAGMENT_MAX, EARLY_MODELS_MAX};
 pub use event::Event;
 pub use frame::{Frame, FrameHeader, FrameKind};
-pub use member::{Config, Member, Reduction};
+pub use member::{Config, Member};
 pub use pulls::{PULL_PASSES_MAX, PULL_PAUSE, PULLS_IN_FLIGHT_MAX};
 pub use result::{CONTRIBUTORS_MAX, Content, FragmentResult, MalformedResult};
 pub use settle::settle;

@@ -3,6 +3,8 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use longhaul_common::id::SiteId;
 
+use super::command::Contribution;
+
 /// The result of one fragment in one round: who is in it, and the update. Its encoding is what the owner
 /// publishes, and the BLAKE3 hash of that is its name.
 ///
@@ -42,6 +44,26 @@ const BUNDLE: u8 = 0;
 const MEAN: u8 = 1;
 
 impl FragmentResult {
+    /// The result of a round that changes nothing.
+    #[must_use]
+    pub const fn nothing() -> Self {
+        Self { contributors: Vec::new(), content: Content::Bundle(Vec::new()) }
+    }
+
+    /// These contributions, side by side.
+    #[must_use]
+    pub fn bundle(contributions: Vec<Contribution>) -> Self {
+        let contributors = contributions.iter().map(|c| (c.site, c.weight)).collect();
+        Self { contributors, content: Content::Bundle(contributions.into_iter().map(|c| c.body).collect()) }
+    }
+
+    /// The encoded mean of these contributions.
+    #[must_use]
+    pub fn mean(contributions: &[Contribution], body: Bytes) -> Self {
+        let contributors = contributions.iter().map(|c| (c.site, c.weight)).collect();
+        Self { contributors, content: Content::Mean(body) }
+    }
+
     /// Whether a site's contribution is in it.
     #[must_use]
     pub fn names(&self, site: SiteId) -> bool {

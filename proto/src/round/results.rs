@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Round};
 use longhaul_common::plan::FragmentLayout;
+use longhaul_common::schedule::RoundSchedule;
 
 use super::result::FragmentResult;
 use super::{RESULTS_KEPT_ROUNDS, ROUNDS_AHEAD_MAX};
@@ -32,13 +33,20 @@ pub(super) enum Inserted {
 #[derive(Debug)]
 pub(super) struct Results {
     fragments: usize,
+    schedule: RoundSchedule,
     open: Round,
+    /// Of the fragments that are due.
     rounds: BTreeMap<Round, Vec<Option<Held>>>,
+    /// What stands for the result of a fragment that is not due: known without anybody making it.
+    nothing: Held,
 }
 
 impl Results {
-    pub fn new(layout: FragmentLayout, open: Round) -> Self {
-        Self { fragments: layout.count() as usize, open, rounds: BTreeMap::new() }
+    pub fn new(layout: FragmentLayout, schedule: RoundSchedule, open: Round) -> Self {
+        let result = FragmentResult::nothing();
+        let bytes = result.encode();
+        let nothing = Held { hash: *blake3::hash(&bytes).as_bytes(), bytes, result };
+        Self { fragments: layout.count() as usize, schedule, open, rounds: BTreeMap::new(), nothing }
     }
 
     /// The first round whose results are not all here.
@@ -51,7 +59,11 @@ impl Results {
         Round(self.open.0.saturating_add(ROUNDS_AHEAD_MAX))
     }
 
+    /// A result that is here. That of a fragment that is not due always is.
     pub fn get(&self, round: Round, fragment: FragmentId) -> Option<&Held> {
+        if !self.schedule.is_due(round, fragment) {
+            return Some(&self.nothing);
+        }
         self.rounds.get(&round)?.get(fragment.0 as usize)?.as_ref()
     }
 
@@ -73,9 +85,9 @@ impl Results {
     /// When the open round is complete: opens the next one, and gives the round that it was with its results.
     pub fn advance(&mut self) -> Option<(Round, Vec<FragmentResult>)> {
         let row = self.rounds.get(&self.open)?;
-        let results = row.iter().map(|slot| slot.as_ref().map(|held| held.result.clone()));
-        let results = results.collect::<Option<Vec<_>>>()?;
         let round = self.open;
+        let results = (0..row.len() as u32).map(|f| Some(self.get(round, FragmentId(f))?.result.clone()));
+        let results = results.collect::<Option<Vec<_>>>()?;
         self.open = round.next();
         self.rounds = self.rounds.split_off(&Round(self.open.0.saturating_sub(RESULTS_KEPT_ROUNDS)));
         Some((round, results))

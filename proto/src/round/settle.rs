@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_common::id::{FragmentId, Round, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
+use longhaul_common::schedule::RoundSchedule;
 
 use crate::control::message::{Adopted, HeldResult, Settled, Settlement};
 
@@ -16,7 +17,7 @@ pub struct Outcome {
     /// part in. Until then all surviving old members are active; who of them has not begun a round yet sits out
     /// by itself.
     pub first_round: Round,
-    /// Sites that are named in the adopted results of all fragments of the open round, in order.
+    /// Sites that are named in the adopted results of all fragments that are due in the open round, in order.
     pub counted_sites: Vec<SiteId>,
 }
 
@@ -41,6 +42,7 @@ impl Outcome {
 pub fn settle(
     old: &Membership,
     layout: FragmentLayout,
+    schedule: RoundSchedule,
     answers: &BTreeMap<WorkerId, Settled>,
 ) -> Option<Outcome> {
     let answers = || answers.iter().filter(|(worker, _)| old.member(**worker).is_some());
@@ -57,7 +59,8 @@ pub fn settle(
             }
         }
     }
-    let counted_sites = sites_in_all(layout, adopted.values().map(|(held, _)| *held));
+    let due = layout.fragments().filter(|&fragment| schedule.is_due(open_round, fragment)).count();
+    let counted_sites = sites_in_all(due, adopted.values().map(|(held, _)| *held));
     let results = adopted
         .into_iter()
         .map(|(fragment, (held, holders))| Adopted { fragment, hash: held.hash, holders })
@@ -74,12 +77,9 @@ pub fn settle(
     })
 }
 
-/// Sites named in the results of all fragments; none while one is void.
-fn sites_in_all<'a>(
-    layout: FragmentLayout,
-    results: impl ExactSizeIterator<Item = &'a HeldResult>,
-) -> Vec<SiteId> {
-    if results.len() < layout.count() as usize {
+/// Sites named in the results of all `due` fragments; none while one is void.
+fn sites_in_all<'a>(due: usize, results: impl ExactSizeIterator<Item = &'a HeldResult>) -> Vec<SiteId> {
+    if results.len() < due {
         return Vec::new();
     }
     let sites = results.map(|held| held.sites.iter().copied().collect::<BTreeSet<_>>());
@@ -96,6 +96,8 @@ mod tests {
     use super::*;
 
     const LAYOUT: FragmentLayout = FragmentLayout { values: 2, fragment_values: 1 };
+    const SCHEDULE: RoundSchedule =
+        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 100 };
 
     fn old() -> Membership {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
@@ -129,7 +131,7 @@ mod tests {
             };
             (WorkerId(worker), settled)
         };
-        settle(&old(), LAYOUT, &answers.iter().map(settled).collect())
+        settle(&old(), LAYOUT, SCHEDULE, &answers.iter().map(settled).collect())
     }
 
     #[test]

@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 
 use longhaul_common::id::{Generation, Round, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Member as Seat, Membership};
+use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::{GenerationStart, Settled};
 use longhaul_proto::round::{Event, settle};
 
 #[derive(Debug)]
 pub struct Coordinator {
     layout: FragmentLayout,
+    schedule: RoundSchedule,
     until: Round,
     generation: Generation,
     membership: Membership,
@@ -31,13 +33,19 @@ pub struct Coordinator {
 type ToMembers = Vec<(WorkerId, Event)>;
 
 impl Coordinator {
-    pub fn start(layout: FragmentLayout, until: Round, members: &[(WorkerId, SiteId)]) -> (Self, ToMembers) {
+    pub fn start(
+        layout: FragmentLayout,
+        schedule: RoundSchedule,
+        members: &[(WorkerId, SiteId)],
+    ) -> (Self, ToMembers) {
+        let until = Round(schedule.rounds());
         let generation = Generation(1);
         let seats = members.iter().map(|&(worker, site)| seat(worker, site)).collect();
         let membership = Membership::assign(generation, seats, layout);
         let live = members.iter().map(|(worker, _)| *worker).collect();
         let (answers, ready, reopened, to_heal) = (None, BTreeMap::new(), BTreeMap::new(), Vec::new());
-        let this = Self { layout, until, generation, membership, live, answers, ready, reopened, to_heal };
+        let this =
+            Self { layout, schedule, until, generation, membership, live, answers, ready, reopened, to_heal };
         let start = GenerationStart {
             membership: this.membership.clone(),
             settlement: None,
@@ -82,7 +90,9 @@ impl Coordinator {
 
     fn begin_generation(&mut self) -> ToMembers {
         let answers = self.answers.take().unwrap_or_default();
-        let Some(outcome) = settle(&self.membership, self.layout, &answers) else { return Vec::new() };
+        let Some(outcome) = settle(&self.membership, self.layout, self.schedule, &answers) else {
+            return Vec::new();
+        };
         let open_round = outcome.settlement.open_round;
         self.reopened.values_mut().for_each(|earliest| *earliest = open_round.min(*earliest));
         let active_before: Vec<WorkerId> = self.live.iter().copied().collect();

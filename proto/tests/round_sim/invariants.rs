@@ -92,7 +92,10 @@ pub fn bounds(world: &World) -> Result<(), String> {
 
 fn present(world: &World, fragment: usize) -> impl Iterator<Item = Atom> + '_ {
     let state = world.live().next().into_iter().flat_map(move |node| &node.state[fragment]);
-    let private =
-        world.live().flat_map(move |node| node.carried[fragment].iter().chain(&node.residuals[fragment]));
+    let private = world.live().flat_map(move |node| {
+        [&node.carried, &node.residuals, &node.owner_residuals]
+            .into_iter()
+            .flat_map(move |kept| &kept[fragment])
+    });
     state.chain(private).copied()
 }

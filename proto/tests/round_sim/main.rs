@@ -17,7 +17,7 @@ use node::Sabotage;
 use scenario::{Fault, Scenario};
 use world::World;
 
-const SHAPES: [(u32, u32); 5] = [(1, 1), (2, 1), (2, 2), (3, 2), (5, 1)];
+const SHAPES: [(u32, u32); 6] = [(1, 1), (2, 1), (2, 2), (3, 2), (5, 1), (8, 1)];
 
 fn verdict(scenario: &Scenario) -> Result<World, String> {
     let world = World::play(scenario.clone())?;
@@ -160,6 +160,7 @@ fn the_mixtures_reach_every_command_and_every_reason_to_drop_a_frame() {
         "retract",
         "carry over",
         "move residual",
+        "move owner residual",
         "reduce",
         "pull",
         "release",
@@ -188,6 +189,7 @@ fn the_checks_find_known_bugs() {
     found(Sabotage::IgnoresRetract, "exactly once");
     found(Sabotage::IgnoresCarryOver, "conservation");
     found(Sabotage::ForgetsResiduals, "conservation");
+    found(Sabotage::ForgetsOwnerResiduals, "conservation");
     found(Sabotage::NeverAnswersPulls, "everybody waits");
 }
 
@@ -201,7 +203,7 @@ fn a_round_that_is_applied_twice_is_found_without_a_second_member() {
 
 #[test]
 fn a_round_that_differs_in_one_member_is_found() {
-    let mut world = hold(&Scenario::calm(1, 2, 2));
+    let mut world = hold(&Scenario { groups: 1, ..Scenario::calm(1, 2, 2) });
     let node = world.nodes.get_mut(&WorkerId(3)).expect("there are four");
     let results = node.applied.get_mut(&Round(2)).expect("there are six rounds");
     results[0].contributors.pop();

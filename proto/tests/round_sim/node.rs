@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Round, SiteId, WorkerId};
+use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::{Hash, Settled};
-use longhaul_proto::round::{Command, Event, FragmentResult, Frame, FrameHeader, Member, Violation};
+use longhaul_proto::round::{
+    Command, Contribution, Event, FragmentResult, Frame, FrameHeader, Member, Violation,
+};
 
 use super::payload::{self, Atom};
+use super::scenario::Form;
 
 /// A known bug in the caller, to see that the checks find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +22,7 @@ pub enum Sabotage {
     IgnoresRetract,
     IgnoresCarryOver,
     ForgetsResiduals,
+    ForgetsOwnerResiduals,
     AppliesInWrongOrder,
     NeverAnswersPulls,
 }
@@ -69,6 +74,12 @@ pub struct Node {
     slices: BTreeMap<(Round, FragmentId), Vec<Atom>>,
     pub carried: Vec<Vec<Atom>>,
     pub residuals: Vec<Vec<Atom>>,
+    /// By fragment: what the means that this node published as its owner left behind.
+    pub owner_residuals: Vec<Vec<Atom>>,
+    /// By fragment: the round of the last reduction, and the owner's residual before it.
+    owner_backups: Vec<Option<(Round, Vec<Atom>)>>,
+    form: Form,
+    schedule: RoundSchedule,
     /// By fragment: the round of the last compression, and the residual before it.
     backups: Vec<Option<(Round, Vec<Atom>)>>,
     /// By fragment: all atoms that ever went through a residual here.
@@ -76,7 +87,14 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(worker: WorkerId, site: SiteId, member: Member, fragments: usize) -> Self {
+    pub fn new(
+        worker: WorkerId,
+        site: SiteId,
+        member: Member,
+        fragments: usize,
+        form: Form,
+        schedule: RoundSchedule,
+    ) -> Self {
         Self {
             worker,
             site,
@@ -93,6 +111,10 @@ impl Node {
             slices: BTreeMap::new(),
             carried: vec![Vec::new(); fragments],
             residuals: vec![Vec::new(); fragments],
+            owner_residuals: vec![Vec::new(); fragments],
+            owner_backups: vec![None; fragments],
+            form,
+            schedule,
             backups: vec![None; fragments],
             compressed: vec![BTreeSet::new(); fragments],
         }
@@ -114,9 +136,10 @@ impl Node {
         if weight > 0 {
             self.learnt.push(round);
             for (fragment, carried) in (0..).map(FragmentId).zip(&mut self.carried) {
-                let mut slice = payload::learn(self.worker, round);
-                slice.append(carried);
-                self.slices.insert((round, fragment), slice);
+                carried.extend(payload::learn(self.worker, round));
+                if self.schedule.is_due(round, fragment) {
+                    self.slices.insert((round, fragment), std::mem::take(carried));
+                }
             }
         }
         self.handle(now, Event::Contribute { round, weight })
@@ -174,9 +197,24 @@ impl Node {
                 }
                 None
             }
+            Command::MoveOwnerResidual { fragment, void_from } => {
+                let at = fragment.0 as usize;
+                let present = std::mem::take(&mut self.owner_residuals[at]);
+                let residual = match self.owner_backups[at].take() {
+                    Some((of, before)) if of >= void_from => before,
+                    _ => present,
+                };
+                if self.sabotage != Some(Sabotage::ForgetsOwnerResiduals) {
+                    self.carried[at].extend(residual);
+                }
+                None
+            }
             Command::Reduce { generation, round, fragment, contributions } => {
-                let body = contributions.iter().flat_map(|contribution| contribution.body.clone()).collect();
-                Some(Effect::Answer(Event::Reduced { generation, round, fragment, body }))
+                let result = match self.form {
+                    Form::Bundle => FragmentResult::bundle(contributions),
+                    Form::Mean => self.mean(round, fragment, &contributions),
+                };
+                Some(Effect::Answer(Event::Reduced { generation, round, fragment, result }))
             }
             Command::Pull { .. } if self.sabotage == Some(Sabotage::NeverAnswersPulls) => None,
             Command::Pull { round, fragment, from, .. } => Some(Effect::Pull { from, round, fragment }),
@@ -192,6 +230,23 @@ impl Node {
             Command::Lost { .. } => Some(Effect::Lost),
             Command::Accuse { worker, violation } => Some(Effect::Accused(worker, violation)),
         }
+    }
+
+    /// The mean, compressed again. What the same round left behind the first time is void.
+    fn mean(&mut self, round: Round, fragment: FragmentId, contributions: &[Contribution]) -> FragmentResult {
+        let at = fragment.0 as usize;
+        let present = std::mem::take(&mut self.owner_residuals[at]);
+        let before = match self.owner_backups[at].take() {
+            Some((of, before)) if of == round => before,
+            _ => present,
+        };
+        let arrived = contributions.iter().flat_map(|contribution| payload::decode(&contribution.body));
+        let all: Vec<Atom> = before.iter().copied().chain(arrived).collect();
+        self.compressed[at].extend(&all);
+        let (sent, rest) = payload::compress_mean(round, all);
+        self.owner_residuals[at] = rest;
+        self.owner_backups[at] = Some((round, before));
+        FragmentResult::mean(contributions, payload::encode(&sent))
     }
 
     fn apply(&mut self, round: Round, results: Vec<FragmentResult>) {
@@ -222,6 +277,7 @@ fn kind(command: &Command) -> &'static str {
         Command::Retract { .. } => "retract",
         Command::CarryOver { .. } => "carry over",
         Command::MoveResidual { .. } => "move residual",
+        Command::MoveOwnerResidual { .. } => "move owner residual",
         Command::Reduce { .. } => "reduce",
         Command::Pull { .. } => "pull",
         Command::RoundComplete { .. } => "round complete",

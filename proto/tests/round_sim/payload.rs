@@ -30,6 +30,11 @@ pub fn compress(round: Round, atoms: Vec<Atom>) -> (Vec<Atom>, Vec<Atom>) {
     atoms.into_iter().partition(|atom| (atom + round.0).is_multiple_of(2))
 }
 
+/// The same for an owner, which leaves others behind than the contributors have left.
+pub fn compress_mean(round: Round, atoms: Vec<Atom>) -> (Vec<Atom>, Vec<Atom>) {
+    atoms.into_iter().partition(|atom| (atom / 2 + round.0).is_multiple_of(2))
+}
+
 pub fn encode(atoms: &[Atom]) -> Bytes {
     atoms.iter().flat_map(|atom| atom.to_le_bytes()).collect()
 }

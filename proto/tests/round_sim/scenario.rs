@@ -1,7 +1,7 @@
 //! What happens in a simulation, as a value.
 
 use longhaul_common::id::{SiteId, WorkerId};
-use longhaul_proto::round::Reduction;
+use longhaul_common::schedule::RoundSchedule;
 use rand::Rng;
 use rand::SeedableRng;
 use rand::seq::IndexedRandom;
@@ -16,7 +16,10 @@ pub struct Scenario {
     pub members: u32,
     pub fragments: u32,
     pub rounds: u64,
-    pub reduction: Reduction,
+    /// How owners publish.
+    pub form: Form,
+    /// Groups of fragments that take turns.
+    pub groups: u32,
     /// No overlap: a round begins when the one before it is applied.
     pub synchronous: bool,
     /// This worker's device takes so many times as long.
@@ -28,6 +31,14 @@ pub struct Scenario {
     pub joiners: Vec<(u64, SiteId)>,
     /// In the caller of worker 1.
     pub sabotage: Option<Sabotage>,
+}
+
+/// In which form owners publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Bundle,
+    /// Compressed again, with a residual of the owner's.
+    Mean,
 }
 
 /// A worker's death, or near it.
@@ -56,7 +67,8 @@ impl Scenario {
             members,
             fragments: 3,
             rounds: 6,
-            reduction: if seed.is_multiple_of(2) { Reduction::Bundle } else { Reduction::Mean },
+            form: if seed.is_multiple_of(2) { Form::Bundle } else { Form::Mean },
+            groups: 1 + (seed % 3) as u32,
             synchronous: seed.is_multiple_of(3),
             slow: None,
             distant: None,
@@ -64,6 +76,20 @@ impl Scenario {
             joiners: Vec::new(),
             sabotage: None,
         }
+    }
+
+    /// A round for each step, and groups that take turns.
+    pub fn schedule(&self) -> RoundSchedule {
+        let groups = self.groups;
+        RoundSchedule {
+            opening_rounds: 1,
+            opening_every: 1,
+            every: 1,
+            groups,
+            exchanges: 1,
+            steps: self.rounds,
+        }
+        .for_fragments(self.fragments)
     }
 
     pub fn with(self, fault: Fault) -> Self {

@@ -81,7 +81,7 @@ impl World {
         let seats: Vec<_> = (0..scenario.sites * scenario.members)
             .map(|at| (WorkerId(at + 1), SiteId(at / scenario.members)))
             .collect();
-        let (coordinator, begin) = Coordinator::start(layout, Round(scenario.rounds), &seats);
+        let (coordinator, begin) = Coordinator::start(layout, scenario.schedule(), &seats);
         let mut world = Self {
             nodes: BTreeMap::new(),
             cut: BTreeSet::new(),
@@ -120,9 +120,10 @@ impl World {
     }
 
     fn new_node(&self, worker: WorkerId, site: SiteId, open_round: Round) -> Node {
-        let config = Config { reduction: self.scenario.reduction, deadline: DEADLINE };
+        let schedule = self.scenario.schedule();
+        let config = Config { schedule, deadline: DEADLINE };
         let member = Member::new(worker, site, self.layout, open_round, config);
-        Node::new(worker, site, member, self.layout.count() as usize)
+        Node::new(worker, site, member, self.layout.count() as usize, self.scenario.form, schedule)
     }
 
     /// Those who count.

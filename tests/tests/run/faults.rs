@@ -3,7 +3,7 @@
 use crate::scenario::RUN_MAX;
 use crate::scenario::{Setup, applied_rounds};
 
-fn long() -> Setup {
+fn long() -> Setup<'static> {
     Setup { steps: 3000, checkpoint: "every_rounds = 100", ..Setup::default() }
 }
 

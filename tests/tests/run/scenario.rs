@@ -24,25 +24,31 @@ pub struct Scenario {
 }
 
 /// What differs between tests.
-pub struct Setup {
+pub struct Setup<'a> {
     pub steps: u64,
     pub sites: Vec<usize>,
     /// More lines for `[data]`.
     pub data: &'static str,
+    /// Of the model.
+    pub width: u32,
+    /// Of `[train]`.
+    pub learning_rate: f64,
     /// Lines for `[sync]`.
-    pub sync: &'static str,
+    pub sync: &'a str,
     /// Lines for `[checkpoint]`.
     pub checkpoint: &'static str,
     /// A worker that has said nothing for so long is taken out.
     pub silent_after_ms: u64,
 }
 
-impl Default for Setup {
+impl Default for Setup<'_> {
     fn default() -> Self {
         Self {
             steps: 60,
             sites: vec![2, 2],
             data: "",
+            width: 32,
+            learning_rate: 5e-3,
             sync: "every = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             checkpoint: "every_rounds = 4",
             silent_after_ms: 3000,
@@ -50,7 +56,7 @@ impl Default for Setup {
     }
 }
 
-impl Setup {
+impl Setup<'_> {
     /// However slow the machine is, nobody is left out of a round or taken for lost: the same run gives the same bits.
     pub fn reproducible() -> Self {
         let sync = "every = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384\n\
@@ -94,7 +100,7 @@ impl Setup {
     fn run_toml(&self) -> String {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
         let (workers, steps) = (self.sites.iter().sum::<usize>(), self.steps);
-        let Self { data, sync, checkpoint, silent_after_ms, .. } = self;
+        let Self { data, width, learning_rate, sync, checkpoint, silent_after_ms, .. } = self;
         format!(
             r#"
 [run]
@@ -105,7 +111,7 @@ steps = {steps}
 [model]
 kind = "gpt2"
 layers = 2
-width = 32
+width = {width}
 heads = 2
 context = 32
 
@@ -117,7 +123,7 @@ sequence_length = 32
 [train]
 batch = 16
 micro_batch = 4
-learning_rate = 5e-3
+learning_rate = {learning_rate}
 warmup_steps = 5
 evaluate_batches = 2
 

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::join::Membership;
 use crate::data::{Dataset, Tokenizer};
-use crate::engine::{Engine, choose_device};
+use crate::engine::{Engine, LowRank, choose_device};
 use crate::sync::SyncEvent;
 use crate::train::device::Device;
 use crate::train::gate::Gate;
@@ -50,13 +50,14 @@ impl DeviceThread {
             Box::new(move |message| queue.blocking_send(SyncEvent::Device(message)).is_ok())
         };
         let first = match self.prepare() {
-            Ok((engine, data, prepared)) => {
+            Ok((engine, low_rank, data, prepared)) => {
                 let sent = queue.blocking_send(SyncEvent::Device(FromDevice::Prepared(prepared)));
                 if sent.is_ok() {
                     let device = Device {
                         worker: self.worker,
                         config: (*self.config).clone(),
                         engine,
+                        low_rank,
                         data,
                         gate: self.gate,
                         progress: self.progress,
@@ -74,7 +75,7 @@ impl DeviceThread {
         let _ = queue.blocking_send(SyncEvent::Device(first));
     }
 
-    fn prepare(&self) -> Result<(Engine, Dataset, Prepared)> {
+    fn prepare(&self) -> Result<(Engine, Option<LowRank>, Dataset, Prepared)> {
         let (args, config) = (&self.membership.args, &*self.config);
         let tokenizer = Tokenizer::load(&config.data.tokenizer)?;
         let path = args.data.as_deref().unwrap_or(&config.data.path);
@@ -86,13 +87,15 @@ impl DeviceThread {
         let engine = Engine::new(&spec, &config.train, run.steps, run.seed, device, threads)?;
         let mut parameters = Vec::new();
         engine.parameters_to_host(&mut parameters)?;
+        let low_rank = (config.sync.rank > 0).then(|| LowRank::new(&spec, config.sync.rank, run.seed));
         let prepared = Prepared {
+            exchanges: low_rank.as_ref().map(LowRank::lengths),
             spec,
             tokenizer: tokenizer.json(),
             parameters,
             samples: data.samples(),
             data_hash: data.data_hash(),
         };
-        Ok((engine, data, prepared))
+        Ok((engine, low_rank, data, prepared))
     }
 }

@@ -76,6 +76,7 @@ mod tests {
                 next_step: round,
                 state_hash: [state; 32],
                 model: Some(ModelState {
+                    shared: Default::default(),
                     spec: spec.clone(),
                     parameters: parameters.as_slice().into(),
                     tokenizer: None,

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use longhaul_common::id::{Round, RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
 use serde::{Deserialize, Serialize};
 
-use super::{CheckpointError, MANIFEST, MODEL, PrivateState, private_record_name, sealed, tensors};
+use super::{CheckpointError, MANIFEST, MODEL, PrivateState, SHARED, private_record_name, sealed, tensors};
 
 /// `manifest.json`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,6 +73,8 @@ pub struct LoadedModel {
     pub state_hash: [u8; 32],
     /// In the order of [`ModelSpec::parameters`].
     pub parameters: Vec<f32>,
+    /// What else is the same on all workers, by name.
+    pub shared: BTreeMap<String, Arc<[f32]>>,
 }
 
 /// A private state that was read.
@@ -138,7 +141,15 @@ pub(super) fn load_model(
     let manifest = manifest(folder, run)?;
     let path = folder.join(MODEL);
     let bytes = read_verified(&path, manifest.files.get(MODEL))?;
+    let shared = match manifest.files.get(SHARED) {
+        None => BTreeMap::new(),
+        record => {
+            let path = folder.join(SHARED);
+            tensors::read_vectors(&path, &read_verified(&path, record)?)?.collect()
+        }
+    };
     Ok(LoadedModel {
+        shared,
         next_step: manifest.next_step,
         state_hash: parse_hash(&folder.join(MANIFEST), &manifest.state_hash)?,
         parameters: tensors::read_model(&path, &bytes, spec)?,

@@ -43,6 +43,8 @@ pub struct ModelState {
     pub parameters: Arc<[f32]>,
     /// The content of `tokenizer.json`, if there is one.
     pub tokenizer: Option<Arc<[u8]>>,
+    /// What else is the same on all workers, by name: the outer optimiser's memory.
+    pub shared: BTreeMap<String, Arc<[f32]>>,
 }
 
 /// A worker's own state: local parameters, moments, residuals, and whatever is counted.
@@ -73,6 +75,7 @@ const MANIFEST: &str = "manifest.json";
 const MODEL: &str = "model.safetensors";
 const MODEL_CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
+const SHARED: &str = "shared.safetensors";
 
 #[cfg(test)]
 mod tests;

@@ -127,7 +127,7 @@ mod tests {
             next_round: Round(round),
             next_step: round,
             state_hash: [1; 32],
-            model: Some(ModelState { spec: spec(), parameters, tokenizer: None }),
+            model: Some(ModelState { spec: spec(), parameters, tokenizer: None, shared: Default::default() }),
             private: PrivateState::default(),
         };
         CheckpointStore::new(dir, RunId([7; 16]), WorkerId(1), 3).write(&data).unwrap()

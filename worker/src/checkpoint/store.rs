@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::listing::{self, FileRecord, Manifest, PrivateRecord};
 use super::{
     CheckpointData, CheckpointError, Listed, LoadedModel, LoadedPrivate, MANIFEST, MODEL, MODEL_CONFIG,
-    ModelState, TOKENIZER, model_config, private_record_name, private_record_of, private_vectors_name,
-    sealed, tensors,
+    ModelState, SHARED, TOKENIZER, model_config, private_record_name, private_record_of,
+    private_vectors_name, sealed, tensors,
 };
 
 /// The checkpoints of one run on one machine, or in a folder that several workers share. All calls block.
@@ -272,6 +272,10 @@ fn write_model(folder: &Path, model: &ModelState) -> Result<Vec<String>, Checkpo
     if let Some(tokenizer) = &model.tokenizer {
         write(&folder.join(TOKENIZER), tokenizer)?;
         names.push(TOKENIZER.to_owned());
+    }
+    if !model.shared.is_empty() {
+        tensors::write_vectors(&folder.join(SHARED), &model.shared)?;
+        names.push(SHARED.to_owned());
     }
     Ok(names)
 }

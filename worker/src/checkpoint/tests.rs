@@ -33,7 +33,12 @@ fn data(round: u64, seed: u64) -> CheckpointData {
                 .into(),
             counters: [("updates".to_owned(), round * 5)].into(),
         },
-        model: Some(ModelState { spec: tiny_gpt2(), parameters, tokenizer: Some(b"{}".as_slice().into()) }),
+        model: Some(ModelState {
+            spec: tiny_gpt2(),
+            parameters,
+            tokenizer: Some(b"{}".as_slice().into()),
+            shared: [("b".to_owned(), vec![1.0, 2.0].into())].into(),
+        }),
     }
 }
 
@@ -75,7 +80,8 @@ fn what_was_written_is_listed_and_read() {
         }]
     );
     let model = store.load_model(Round(120), &tiny_gpt2()).unwrap();
-    assert_eq!(model.parameters, written.model.unwrap().parameters[..]);
+    let of = written.model.unwrap();
+    assert_eq!((model.parameters.as_slice(), model.shared), (&of.parameters[..], of.shared));
     assert_eq!((model.next_step, model.state_hash), (600, [1; 32]));
     assert_eq!(
         store.load_private(Round(120)).unwrap(),
@@ -89,7 +95,12 @@ fn weights_are_written_by_name_as_hugging_face_lays_them_out() {
         let dir = tempfile::tempdir().unwrap();
         let mut data = data(1, 1);
         let flat: Arc<[f32]> = draw_parameters(&spec, 4).into();
-        data.model = Some(ModelState { spec: spec.clone(), parameters: Arc::clone(&flat), tokenizer: None });
+        data.model = Some(ModelState {
+            spec: spec.clone(),
+            parameters: Arc::clone(&flat),
+            tokenizer: None,
+            shared: Default::default(),
+        });
         let path = store(dir.path(), 0).write(&data).unwrap();
         let bytes = fs::read(path.join("model.safetensors")).unwrap();
         let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -138,7 +149,7 @@ fn any_damage_is_detected() {
     let path = store.write(&data(40, 2)).unwrap();
     let mut files: Vec<PathBuf> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort_unstable();
-    assert_eq!(files.len(), 6);
+    assert_eq!(files.len(), 7);
     let mut rng = ChaCha8Rng::seed_from_u64(11);
     for trial in 0..100 {
         let file = &files[rng.random_range(0..files.len())];

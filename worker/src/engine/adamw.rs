@@ -92,6 +92,22 @@ impl AdamW {
         Ok(())
     }
 
+    pub(super) fn beta1(&self) -> f64 {
+        self.beta1
+    }
+
+    pub(super) fn epsilon(&self) -> f64 {
+        self.epsilon
+    }
+
+    pub(super) fn weight_decay(&self) -> f64 {
+        self.weight_decay
+    }
+
+    pub(super) fn replace_first(&mut self, first: &Tensor) -> Result<(), TchError> {
+        self.first.f_copy_(first)
+    }
+
     pub(super) fn first(&self) -> &Tensor {
         &self.first
     }

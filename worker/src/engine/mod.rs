@@ -7,6 +7,8 @@ mod error;
 mod fused;
 mod generator;
 mod learning_rate;
+mod low_rank;
+mod rules;
 mod sampling;
 
 use std::num::NonZeroU32;
@@ -20,6 +22,7 @@ pub use device::{choose_device, device_name};
 pub use error::EngineError;
 pub use generator::{Continuation, Generator};
 pub use learning_rate::LearningRate;
+pub use low_rank::LowRank;
 pub use sampling::Sampling;
 
 use crate::data::Batch;
@@ -131,16 +134,7 @@ impl Engine {
     /// Where libtorch fails.
     pub fn gradient(&mut self, batch: &Batch, into: &mut Vec<f32>) -> Result<StepOutcome, EngineError> {
         let (outcome, gradients) = self.accumulate(batch)?;
-        into.resize(self.parameter_count(), 0.0);
-        if gradients.is_empty() {
-            into.fill(0.0);
-        }
-        let mut rest = into.as_mut_slice();
-        for gradient in &gradients {
-            let (values, later) = rest.split_at_mut(gradient.numel());
-            gradient.f_copy_data(values, values.len())?;
-            rest = later;
-        }
+        self.to_host_in_order(&gradients, into)?;
         Ok(outcome)
     }
 
@@ -170,13 +164,26 @@ impl Engine {
         Ok(self.parameters.flat().shallow_clone().f_copy_(&values)?)
     }
 
-    /// Adds a change to all parameters.
+    /// θ ← `kept`·θ + `values` for the parameters from `start` on.
     ///
     /// # Errors
-    /// When `change` is not as long as the model has parameters; where libtorch fails.
-    pub fn add_to_parameters(&mut self, change: &[f32]) -> Result<(), EngineError> {
-        let change = self.to_device(change)?;
-        let _ = self.parameters.flat().shallow_clone().f_add_(&change)?;
+    /// When `values` reach beyond the last parameter; where libtorch fails.
+    pub fn mix_into_parameters(
+        &mut self,
+        start: usize,
+        kept: f32,
+        values: &[f32],
+    ) -> Result<(), EngineError> {
+        let (given, expected) = (start.saturating_add(values.len()), self.parameter_count());
+        if given > expected {
+            return Err(EngineError::Length { given, expected });
+        }
+        let values = Tensor::f_from_slice(values)?.f_to_device(self.device)?;
+        let mut part = self.parameters.flat().f_narrow(0, start as i64, values.numel() as i64)?;
+        if kept != 1.0 {
+            let _ = part.f_mul_scalar_(f64::from(kept))?;
+        }
+        let _ = part.f_add_(&values)?;
         Ok(())
     }
 
@@ -268,23 +275,38 @@ impl Engine {
         Ok((StepOutcome { loss: loss as f32, tokens: batch.tokens() }, sums))
     }
 
+    /// The gradients of all parameter tensors, one after the other; zeros where there are none.
+    fn to_host_in_order(&self, gradients: &[Tensor], into: &mut Vec<f32>) -> Result<(), EngineError> {
+        into.resize(self.parameter_count(), 0.0);
+        if gradients.is_empty() {
+            into.fill(0.0);
+        }
+        let mut rest = into.as_mut_slice();
+        for gradient in gradients {
+            let (values, later) = rest.split_at_mut(gradient.numel());
+            gradient.f_copy_data(values, values.len())?;
+            rest = later;
+        }
+        Ok(())
+    }
+
     /// Clips the gradients to the configured norm and updates.
     fn update(&mut self, step: u64, gradients: &[Tensor]) -> Result<(), EngineError> {
-        let divisor = self.clip_divisor(gradients)?;
+        let divisor = self.clip_divisor(gradients, self.gradient_clip)?;
         let rate = self.learning_rate.at(step);
         Ok(self.optimiser.update(self.parameters.views(), gradients, rate, divisor.as_ref())?)
     }
 
-    /// What the gradients must be divided by so that their common norm does not exceed the configured one, if anything.
-    fn clip_divisor(&self, gradients: &[Tensor]) -> Result<Option<Tensor>, EngineError> {
+    /// What the gradients must be divided by so that their common norm does not exceed `clip`, if anything.
+    fn clip_divisor(&self, gradients: &[Tensor], clip: f64) -> Result<Option<Tensor>, EngineError> {
         /// What PyTorch's `clip_grad_norm_` adds to the norm.
         const NORM_FLOOR: f64 = 1e-6;
-        if self.gradient_clip <= 0.0 {
+        if clip <= 0.0 || gradients.is_empty() {
             return Ok(None);
         }
         let norms = gradients.iter().map(Tensor::f_norm).collect::<Result<Vec<_>, _>>()?;
         let norm = Tensor::f_stack(&norms, 0)?.f_norm()?; // []
-        let divisor = norm.f_add_scalar(NORM_FLOOR)?.f_div_scalar(self.gradient_clip)?.f_clamp_min(1.0)?;
+        let divisor = norm.f_add_scalar(NORM_FLOOR)?.f_div_scalar(clip)?.f_clamp_min(1.0)?;
         // A division by one costs a pass over the gradients; to know of it, the host would have to wait for a GPU.
         let idle = self.device == Device::Cpu && divisor.f_double_value(&[])? == 1.0;
         Ok((!idle).then_some(divisor))

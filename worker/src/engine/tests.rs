@@ -130,11 +130,17 @@ fn the_model_sees_what_is_added_to_the_flat_parameters() {
     let before = parameters(&engine);
     // Without weights, all logits are zero, and the loss is exactly uniform.
     let change: Vec<f32> = before.iter().map(|value| -value).collect();
-    engine.add_to_parameters(&change).unwrap();
+    engine.mix_into_parameters(0, 1.0, &change).unwrap();
     let loss = engine.evaluate([&batch]).unwrap().unwrap();
     assert!((loss - 64f32.ln()).abs() < 1e-6, "{loss}");
     engine.load_parameters(&before).unwrap();
     assert_eq!(parameters(&engine), before);
+    engine.mix_into_parameters(5, 0.25, &[1.0, 2.0]).unwrap();
+    let mut mixed = before.clone();
+    (mixed[5], mixed[6]) = (0.25 * before[5] + 1.0, 0.25 * before[6] + 2.0);
+    assert_eq!(parameters(&engine), mixed);
+    let beyond = engine.mix_into_parameters(before.len() - 1, 1.0, &[1.0, 1.0]).unwrap_err().to_string();
+    assert!(beyond.contains(&before.len().to_string()), "{beyond}");
 }
 
 #[test]

@@ -25,6 +25,12 @@ pub fn draw_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
     values
 }
 
+/// Standard normal values from a seed: the same bits on every machine.
+#[must_use]
+pub fn draw_normal(seed: u64, count: usize) -> Vec<f32> {
+    normal(ChaCha8Rng::seed_from_u64(seed)).take(count).map(|value| value as f32).collect()
+}
+
 /// Standard normal values by the polar method (Marsaglia & Bray 1964), which needs only arithmetic that IEEE 754 rounds
 /// in one way, and a logarithm.
 fn normal(mut rng: ChaCha8Rng) -> impl Iterator<Item = f64> {

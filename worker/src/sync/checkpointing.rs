@@ -8,8 +8,9 @@ use longhaul_proto::control::message::{CheckpointReport, ToCoordinator};
 use tokio::sync::oneshot;
 
 use super::event::{HealedState, SyncEvent};
+use super::outer::outer_step;
 use super::replica::{Replica, hash_of};
-use super::saved::Saved;
+use super::saved::{Kept, Saved, shared_of};
 use super::synchroniser::{Running, Stage, Synchroniser};
 use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState};
 use crate::train::message::{DeviceState, Load, ToDevice};
@@ -32,7 +33,12 @@ impl Synchroniser {
             return Ok(());
         }
         let Some(prepared) = &self.prepared else { return Ok(()) };
-        let (residuals, carry) = (running.compressor.residuals().clone(), running.carry.clone());
+        let kept = Kept {
+            memories: running.compressor.memories().clone(),
+            owner_residuals: running.reducer.residuals().clone(),
+            carry: running.carry.clone(),
+        };
+        let momentum = Arc::clone(running.replica.momentum());
         let (spec, tokenizer) = (prepared.spec.clone(), prepared.tokenizer.clone());
         let parameters = Arc::clone(running.replica.parameters());
         let next_step = self.config.round_schedule().steps_of(next_round).start;
@@ -44,8 +50,13 @@ impl Synchroniser {
                 next_round,
                 next_step,
                 state_hash,
-                model: Some(ModelState { spec, parameters: parameters.as_slice().into(), tokenizer }),
-                private: Saved { state, residuals, carry, trained }.into_private(),
+                model: Some(ModelState {
+                    spec,
+                    parameters: parameters.as_slice().into(),
+                    tokenizer,
+                    shared: shared_of(&momentum),
+                }),
+                private: Saved { state, kept, trained }.into_private(),
             };
             let (path, outcome) = match store.write(&data) {
                 Ok(path) => (path, Ok(state_hash)),
@@ -95,7 +106,7 @@ impl Synchroniser {
         if let Some(loss) = validation_loss {
             tracing::info!(loss, "loss on the held-out text");
         }
-        let dense = self.is_dense();
+        let dense = self.shares_everything();
         if let Stage::Running(running) = &mut self.stage
             && dense
         {
@@ -112,11 +123,16 @@ impl Synchroniser {
 
     /// Serves a consistent copy of the state: at once where the synchroniser has it, from the device at its next round otherwise.
     pub(super) fn serve_state(&mut self, reply: oneshot::Sender<HealedState>) -> Result<()> {
-        let dense = self.is_dense();
+        let dense = self.shares_everything();
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         if !dense {
-            let (next_round, buffers) =
-                (running.replica.next_round(), vec![Arc::clone(running.replica.parameters())]);
+            let mut buffers = vec![Arc::clone(running.replica.parameters())];
+            if outer_step(&self.config.sync).has_memory() {
+                let momentum = running.replica.momentum();
+                let none_yet = || Arc::new(vec![0.0; running.layout.values as usize]);
+                buffers.push(if momentum.is_empty() { none_yet() } else { Arc::clone(momentum) });
+            }
+            let next_round = running.replica.next_round();
             // Who asked may have gone.
             let _ = reply.send(HealedState { next_round, buffers, updates: 0 });
             return Ok(());
@@ -134,8 +150,7 @@ impl Synchroniser {
     }
 
     pub(super) fn state_exported(&mut self, next_round: Round, state: DeviceState) {
-        let DeviceState { parameters, first_moments, second_moments, updates } = state;
-        let buffers: Vec<_> = [parameters, first_moments, second_moments].map(Arc::new).into();
+        let (updates, buffers) = (state.updates, shared_buffers(state));
         for reply in self.state_requests.drain(..) {
             let _ = reply.send(HealedState { next_round, buffers: buffers.clone(), updates });
         }
@@ -145,19 +160,27 @@ impl Synchroniser {
 /// dense: the state that a member holds and its device has not loaded yet. None: the device has it already.
 fn not_loaded(running: &Running, load: &Load) -> Option<HealedState> {
     let zeros = || vec![0.0; running.layout.values as usize];
-    let (buffers, updates) = match load {
+    let state = match load {
         Load::Nothing => return None,
-        Load::Parameters(parameters) => ([parameters.clone(), zeros(), zeros()], 0),
-        Load::All(state) | Load::Private { state, .. } => {
-            let DeviceState { parameters, first_moments, second_moments, updates } = state.clone();
-            ([parameters, first_moments, second_moments], updates)
-        }
+        // The device has factors that it has drawn; only it can give them.
+        Load::Parameters(_) if running.layouts.has_exchanges() => return None,
+        Load::Parameters(parameters) => DeviceState {
+            parameters: parameters.clone(),
+            first_moments: zeros(),
+            second_moments: zeros(),
+            ..DeviceState::default()
+        },
+        Load::All(state) | Load::Private { state, .. } => state.clone(),
     };
-    Some(HealedState {
-        next_round: running.replica.next_round(),
-        buffers: buffers.map(Arc::new).into(),
-        updates,
-    })
+    let next_round = running.replica.next_round();
+    Some(HealedState { next_round, updates: state.updates, buffers: shared_buffers(state) })
+}
+
+/// What is equal on all members, as it is served.
+fn shared_buffers(state: DeviceState) -> Vec<Arc<Vec<f32>>> {
+    let DeviceState { parameters, first_moments, second_moments, factors, .. } = state;
+    let factors = Some(factors).filter(|factors| !factors.is_empty());
+    [parameters, first_moments, second_moments].into_iter().chain(factors).map(Arc::new).collect()
 }
 
 /// Joiners that heal from this member at once; more ask another donor, or again.

@@ -2,12 +2,14 @@
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use longhaul_common::id::{FragmentId, Round, SiteId};
+use longhaul_common::config::Source;
+use longhaul_common::id::{FragmentId, Round};
 use longhaul_proto::control::message::ToCoordinator;
 use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
 
 use super::compressor::Local;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
+use crate::train::message::PutBack;
 
 impl Synchroniser {
     /// Carries out all commands, and those that follow from them, and moves the device on.
@@ -36,15 +38,28 @@ impl Synchroniser {
                 self.feed(Event::Compressed { generation, round, fragment, body });
             }
             Command::Reduce { generation, round, fragment, contributions } => {
-                let body = running
-                    .compressor
-                    .reduce(fragment, &contributions)
+                let result = running
+                    .reducer
+                    .reduce(round, fragment, contributions)
                     .with_context(|| format!("take the mean of {fragment} in {round}"))?;
-                self.feed(Event::Reduced { generation, round, fragment, body });
+                self.feed(Event::Reduced { generation, round, fragment, result });
             }
             Command::Retract { round, fragment } => running.compressor.retract(round, fragment),
+            // The next momentum has what is left of this one in it; added to that, it would count twice.
+            Command::CarryOver { .. } if self.config.sync.source == Source::Momentum => {}
             Command::CarryOver { round, fragment } => carry_over(running, round, fragment),
-            Command::MoveResidual { fragment } => move_residual(running, self.site, fragment),
+            Command::MoveResidual { fragment } => {
+                if let Some(residual) = running.compressor.take_residual(fragment) {
+                    let members = running.membership.as_ref().map_or(1, |m| m.members_of(self.site).count());
+                    carry(running, fragment, &residual, members as f32);
+                }
+            }
+            Command::MoveOwnerResidual { fragment, void_from } => {
+                if let Some(residual) = running.reducer.take_residual(fragment, void_from) {
+                    let members = running.membership.as_ref().map_or(1, |m| m.members().len());
+                    carry(running, fragment, &residual, members as f32);
+                }
+            }
             Command::Pull { round, fragment, hash, from } => {
                 self.links.network.pull(from, round, fragment, hash);
             }
@@ -69,7 +84,10 @@ impl Synchroniser {
         let Stage::Running(running) = &self.stage else { return };
         let to_site = running.membership.as_ref().and_then(|m| m.member(to)).map(|member| member.site);
         if to_site.is_some_and(|site| site != self.site) && header.kind != FrameKind::Local {
-            self.links.progress.dense_equivalent(running.layout.range(header.fragment).len() as u64 * 4);
+            // Factors have no fragments of the model: a step's second exchange sends what dense has sent with the first.
+            if running.layouts.exchange_in(header.round) != Some(1) {
+                self.links.progress.dense_equivalent(running.layout.range(header.fragment).len() as u64 * 4);
+            }
         }
     }
 }
@@ -77,7 +95,7 @@ impl Synchroniser {
 /// A member's slice as a frame body: f32, little-endian; empty when it has nothing for the round.
 fn local_body(running: &Running, round: Round, fragment: FragmentId) -> Bytes {
     let Some(delta) = running.contributed.get(&round) else { return Bytes::new() };
-    delta[running.layout.range(fragment)].iter().flat_map(|value| value.to_le_bytes()).collect()
+    delta[running.layouts.of(round).range(fragment)].iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 pub(super) fn compress(
@@ -86,7 +104,7 @@ pub(super) fn compress(
     fragment: FragmentId,
     locals: &[longhaul_proto::round::Local],
 ) -> Result<Bytes> {
-    let range = running.layout.range(fragment);
+    let range = running.layouts.of(round).range(fragment);
     let len = range.len();
     let own = running.contributed.get(&round).map(|delta| &delta[range]).unwrap_or_default();
     let mut sound = Vec::with_capacity(locals.len());
@@ -113,18 +131,23 @@ fn is_sound(body: &[u8], len: usize) -> bool {
 }
 
 fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {
-    let Some(delta) = running.contributed.get(&round) else { return };
-    let range = running.layout.range(fragment);
-    let carry = running.carry.get_or_insert_with(|| vec![0.0; delta.len()]);
-    carry[range.clone()].iter_mut().zip(&delta[range]).for_each(|(carry, delta)| *carry += delta);
+    let Some(delta) = running.contributed.remove(&round) else { return };
+    let range = running.layouts.of(round).range(fragment);
+    if running.layouts.has_exchanges() {
+        let exchange = running.layouts.exchange_in(round);
+        running.put_back.push(PutBack { exchange, start: range.start, values: delta[range].to_vec() });
+    } else {
+        carry(running, fragment, &delta[range], 1.0);
+    }
+    running.contributed.insert(round, delta);
 }
 
-/// A residual counts for the site, a local update for one of its members: hence the factor. Members of a site train on equal shares of a
-/// batch that divides; where it does not, the factor is off by one sample in a share.
-fn move_residual(running: &mut Running, site: SiteId, fragment: FragmentId) {
-    let Some(residual) = running.compressor.take_residual(fragment) else { return };
-    let members = running.membership.as_ref().map_or(1, |membership| membership.members_of(site).count());
+/// Puts `factor` times what was not sent into this member's next contribution.
+///
+/// A member's residual counts for its site, an owner's for all, a local update for one member: hence the factor. Members train on equal
+/// shares of a batch that divides; where it does not, the factor is off by one sample in a share.
+fn carry(running: &mut Running, fragment: FragmentId, rest: &[f32], factor: f32) {
     let carry = running.carry.get_or_insert_with(|| vec![0.0; running.layout.values as usize]);
     let range = running.layout.range(fragment);
-    carry[range].iter_mut().zip(&residual).for_each(|(carry, rest)| *carry += rest * members as f32);
+    carry[range].iter_mut().zip(rest).for_each(|(carry, rest)| *carry += factor * rest);
 }

@@ -1,31 +1,28 @@
-//! The numbers behind the round protocol's commands: means, residuals, encoding.
+//! A site's contribution: the mean of its members, error feedback, encoding.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use longhaul_common::config::{RunConfig, SyncPreset, ValueFormat};
-use longhaul_common::id::{FragmentId, Round};
-use longhaul_common::plan::FragmentLayout;
-use longhaul_common::schedule::RoundSchedule;
-use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, Selection, SpecError};
-use longhaul_proto::round::{Contribution, Reduction};
+use longhaul_common::config::{Source, SyncConfig};
+use longhaul_common::id::{FragmentId, Round, RunId};
+use longhaul_proto::codec::{CodecSpec, EncodeError, Encoder, SpecError};
 
-use super::mean::add_weighted_mean;
+use super::chain::{is_lossless, opening, seed_of, uplink};
+use super::layouts::Layouts;
+use super::memory::Memory;
+use super::tiling::TILE_VALUES;
 
-/// Encodes what leaves the site, and remembers what encoding left behind.
-///
-/// One residual for each fragment that this worker uploads. For each round: p = residual·decay + mean of the site's updates,
-/// c = C(p), residual = p − decode(c) (error feedback; Stich et al. 2018, Karimireddy et al. 2019).
+/// Encodes what leaves the site, and remembers what encoding left behind: a [`Memory`] for each fragment that this worker uploads.
 pub struct Compressor {
-    layout: FragmentLayout,
-    schedule: RoundSchedule,
-    decay: f32,
-    steady: Encoder,
-    opening: Encoder,
-    decoder: Decoder,
-    residuals: BTreeMap<FragmentId, Vec<f32>>,
-    /// Residuals as they were before the compression of a round that is not decided yet.
-    before: BTreeMap<FragmentId, (Round, Vec<f32>)>,
+    run: RunId,
+    config: SyncConfig,
+    layouts: Layouts,
+    /// Whole tiles of the cosine transform that the exchanged vector begins with.
+    tiles: usize,
+    encoder: Encoder,
+    memories: BTreeMap<FragmentId, Memory>,
+    /// Memories as they were before the compression of a round that is not decided yet.
+    before: BTreeMap<FragmentId, (Round, Memory)>,
     scratch: Vec<f32>,
 }
 
@@ -43,6 +40,9 @@ pub enum CompressError {
     /// Training diverged: the update is not finite.
     #[error(transparent)]
     Encode(#[from] EncodeError),
+    /// The chain cannot be.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
     /// Another member's update has the wrong length.
     #[error("an update of {got} values for a fragment of {expected}")]
     Length {
@@ -54,26 +54,18 @@ pub enum CompressError {
 }
 
 impl Compressor {
-    /// The compressor of a run.
+    /// The compressor of a run, for vectors that begin with so many whole tiles.
     ///
     /// # Errors
     /// A combination of selection and format that the codec does not have.
-    pub fn new(config: &RunConfig, layout: FragmentLayout) -> Result<Self, SpecError> {
-        let sync = &config.sync;
-        let values = config.wire_values();
-        let top_k = |keep| match sync.preset {
-            SyncPreset::Dense => Selection::All,
-            SyncPreset::SparseLocal => Selection::TopK { chunk: sync.chunk, keep },
-        };
-        let dense = sync.preset == SyncPreset::Dense;
+    pub fn new(run: RunId, config: &SyncConfig, layouts: Layouts, tiles: usize) -> Result<Self, SpecError> {
         Ok(Self {
-            layout,
-            schedule: config.round_schedule(),
-            decay: if dense { 1.0 } else { sync.error_decay },
-            steady: Encoder::new(CodecSpec { selection: top_k(sync.keep), values })?,
-            opening: Encoder::new(CodecSpec { selection: top_k(sync.opening_keep), values })?,
-            decoder: Decoder::default(),
-            residuals: BTreeMap::new(),
+            run,
+            config: config.clone(),
+            layouts,
+            tiles,
+            encoder: Encoder::new(uplink(config, 0))?,
+            memories: BTreeMap::new(),
             before: BTreeMap::new(),
             scratch: Vec::new(),
         })
@@ -82,87 +74,83 @@ impl Compressor {
     /// The site's contribution to a fragment: the weighted mean of its members' updates, in their order, through error feedback.
     ///
     /// # Errors
-    /// [`CompressError`]; the residual is then unchanged.
+    /// [`CompressError`]; the memory is then unchanged.
     pub fn compress(
         &mut self,
         round: Round,
         fragment: FragmentId,
         locals: &[(u32, Local<'_>)],
     ) -> Result<Bytes, CompressError> {
-        let len = self.layout.range(fragment).len();
+        let len = self.layouts.of(round).range(fragment).len();
         weighted_mean(locals, len, &mut self.scratch)?;
-        let encoder = if self.schedule.is_opening(round) { &mut self.opening } else { &mut self.steady };
-        let residual = self.residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
-        let (_, before) = self.before.entry(fragment).or_default();
-        before.clone_from(residual);
+        let is_opening = self.layouts.schedule().is_opening(round);
+        self.encoder.set_spec(self.chain(is_opening, fragment))?;
+        let seed = seed_of(self.run, round, fragment);
         let mut body = Vec::new();
-        encoder.encode_with_feedback(&self.scratch, residual, self.decay, &mut body)?;
-        self.before.entry(fragment).and_modify(|(of, _)| *of = round);
+        let is_exact = is_lossless(self.encoder.spec()) && !self.memories.contains_key(&fragment);
+        if !self.config.has_residual() || is_exact {
+            self.encoder.encode(seed, &self.scratch, &mut body)?;
+            return Ok(body.into());
+        }
+        let is_corrected = self.config.source_in(is_opening) == Source::CorrectedGradient;
+        let memory = self.memories.entry(fragment).or_insert_with(|| Memory::new(len, is_corrected));
+        if is_corrected && memory.velocity.is_empty() {
+            memory.velocity.resize(len, 0.0);
+        }
+        let before = memory.clone();
+        let (update, residual) = memory.accelerate(self.config.momentum, &self.scratch);
+        let encoded =
+            self.encoder.encode_with_feedback(seed, update, residual, self.config.error_decay, &mut body);
+        if let Err(error) = encoded {
+            *memory = before;
+            return Err(error.into());
+        }
+        if is_corrected {
+            memory.mask(self.encoder.sent_positions());
+        }
+        self.before.insert(fragment, (round, before));
         Ok(body.into())
     }
 
-    /// Puts a residual back to what it was before the compression of this round, bit for bit: it did not count.
+    fn chain(&self, is_opening: bool, fragment: FragmentId) -> CodecSpec {
+        if is_opening {
+            return opening(&self.config);
+        }
+        let range = self.layouts.model().range(fragment);
+        let tiles = self.tiles.saturating_sub(range.start / TILE_VALUES).min(range.len() / TILE_VALUES);
+        uplink(&self.config, tiles as u32)
+    }
+
+    /// Puts a memory back to what it was before the compression of this round, bit for bit: it did not count.
     pub fn retract(&mut self, round: Round, fragment: FragmentId) {
         if let Some((of, before)) = self.before.remove(&fragment)
             && of == round
         {
-            self.residuals.insert(fragment, before);
+            self.memories.insert(fragment, before);
         }
     }
 
-    /// Gives a residual away, as somebody else uploads the fragment from now on.
+    /// Gives away what was not sent, as somebody else uploads the fragment from now on: in the form of an update.
     pub fn take_residual(&mut self, fragment: FragmentId) -> Option<Vec<f32>> {
         self.before.remove(&fragment);
-        self.residuals.remove(&fragment)
+        Some(self.memories.remove(&fragment)?.into_update(self.config.momentum))
     }
 
-    /// The owner's part where results are means: the weighted mean of the contributions that decode, in site order, encoded.
-    ///
-    /// # Errors
-    /// A mean that is not finite.
-    pub fn reduce(
-        &mut self,
-        fragment: FragmentId,
-        contributions: &[Contribution],
-    ) -> Result<Bytes, EncodeError> {
-        let len = self.layout.range(fragment).len();
-        let parts: Vec<_> = contributions.iter().map(|c| (c.weight, &c.body)).collect();
-        self.scratch.clear();
-        self.scratch.resize(len, 0.0);
-        add_weighted_mean(&parts, 1.0, &mut self.decoder, &mut self.scratch);
-        let mut body = Vec::new();
-        self.steady.encode(&self.scratch, &mut body)?;
-        Ok(body.into())
-    }
-
-    /// In which form the run's results are published.
+    /// What this worker has not sent, by fragment.
     #[must_use]
-    pub fn reduction(config: &RunConfig) -> Reduction {
-        let exact_enough = matches!(config.wire_values(), ValueFormat::F32 | ValueFormat::Bf16);
-        match config.sync.preset {
-            SyncPreset::Dense if exact_enough => Reduction::Mean,
-            SyncPreset::Dense | SyncPreset::SparseLocal => Reduction::Bundle,
-        }
+    pub fn memories(&self) -> &BTreeMap<FragmentId, Memory> {
+        &self.memories
     }
 
-    /// The decoder, for applying results.
-    pub fn decoder(&mut self) -> &mut Decoder {
-        &mut self.decoder
-    }
-
-    /// The residuals that this worker keeps, by fragment.
-    #[must_use]
-    pub fn residuals(&self) -> &BTreeMap<FragmentId, Vec<f32>> {
-        &self.residuals
-    }
-
-    /// Takes residuals over from a checkpoint, in place of all there were; those of a wrong length are left out.
-    pub fn restore_residuals(&mut self, residuals: BTreeMap<FragmentId, Vec<f32>>) {
+    /// Takes memories over from a checkpoint, in place of all there were; those of a wrong length are left out.
+    pub fn restore(&mut self, memories: BTreeMap<FragmentId, Memory>) {
+        let fits = |fragment: &FragmentId, memory: &mut Memory| {
+            let len = self.layouts.model().range(*fragment).len();
+            memory.residual.len() == len && (memory.velocity.is_empty() || memory.velocity.len() == len)
+        };
         self.before.clear();
-        self.residuals = residuals
-            .into_iter()
-            .filter(|(fragment, values)| values.len() == self.layout.range(*fragment).len())
-            .collect();
+        self.memories = memories;
+        self.memories.retain(fits);
     }
 }
 

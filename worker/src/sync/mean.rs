@@ -1,8 +1,6 @@
 //! The weighted mean of decoded updates: the same bits on every member, as all decode the same bytes in the same order.
 
 use bytes::Bytes;
-use longhaul_common::id::FragmentId;
-use longhaul_common::plan::FragmentLayout;
 use longhaul_proto::codec::Decoder;
 use longhaul_proto::round::{Content, FragmentResult};
 
@@ -26,24 +24,14 @@ pub fn add_weighted_mean(
     parts.len() - sound.len()
 }
 
-/// Adds `scale` times the mean of each fragment's result to its part of `values`; answers how many updates did not decode.
-pub fn add_results(
-    layout: FragmentLayout,
-    results: &[FragmentResult],
-    scale: f32,
-    decoder: &mut Decoder,
-    values: &mut [f32],
-) -> usize {
-    let add = |(fragment, result): (FragmentId, &FragmentResult)| {
-        let values = &mut values[layout.range(fragment)];
-        let parts: Vec<(u32, &Bytes)> = match &result.content {
-            Content::Bundle(parts) => {
-                result.contributors.iter().zip(parts).map(|((_, weight), part)| (*weight, part)).collect()
-            }
-            Content::Mean(mean) if result.contributors.is_empty() => vec![(0, mean); 0],
-            Content::Mean(mean) => vec![(1, mean)],
-        };
-        add_weighted_mean(&parts, scale, decoder, values)
+/// Adds `scale` times the mean of a fragment's result to its values; answers how many updates did not decode.
+pub fn add_result(result: &FragmentResult, scale: f32, decoder: &mut Decoder, values: &mut [f32]) -> usize {
+    let parts: Vec<(u32, &Bytes)> = match &result.content {
+        Content::Bundle(parts) => {
+            result.contributors.iter().zip(parts).map(|((_, weight), part)| (*weight, part)).collect()
+        }
+        Content::Mean(mean) if result.contributors.is_empty() => vec![(0, mean); 0],
+        Content::Mean(mean) => vec![(1, mean)],
     };
-    layout.fragments().zip(results).map(add).sum()
+    add_weighted_mean(&parts, scale, decoder, values)
 }

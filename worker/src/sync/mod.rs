@@ -1,18 +1,24 @@
 //! The synchroniser: the round protocol, the numbers behind its commands, and the state that is equal on every member.
 //! `docs/agent.md` says how it stands between device and network.
 
+mod chain;
 mod checkpointing;
 mod commands;
 mod compressor;
 mod event;
+mod layouts;
 mod mean;
+mod memory;
+mod outer;
 mod preparation;
+mod reducer;
 mod replica;
 mod rounds;
 mod saved;
 mod synchroniser;
 #[cfg(test)]
 mod tests;
+mod tiling;
 
 pub use compressor::{CompressError, Compressor, Local};
 pub use event::{HealedState, SYNC_QUEUE_EVENTS, SyncEvent};

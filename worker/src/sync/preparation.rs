@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
+use longhaul_common::config::Transform;
 use longhaul_common::id::{Generation, Round};
 use longhaul_common::plan::FragmentLayout;
+use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::{CheckpointOffer, GenerationStart, Ready, Start, ToCoordinator};
 use longhaul_proto::round::{Config, DeadlineConfig, Event, Member};
 use std::collections::VecDeque;
@@ -12,9 +14,14 @@ use std::time::Duration;
 
 use super::compressor::Compressor;
 use super::event::HealedState;
+use super::layouts::Layouts;
+use super::outer::outer_step;
+use super::reducer::Reducer;
 use super::replica::Replica;
-use super::saved::Saved;
+use super::saved::{Kept, Saved, momentum_in};
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
+use super::tiling::Tiling;
+use crate::checkpoint::LoadedModel;
 use crate::train::message::{DeviceState, Load};
 
 impl Synchroniser {
@@ -41,7 +48,8 @@ impl Synchroniser {
             None => Ok(()),
             Some(Wanted::Start(Start::Fresh)) => {
                 let parameters = self.prepared_parameters();
-                self.start_from(parameters, Round(0), Load::Nothing, BTreeMap::new())
+                let layout = self.layout(parameters.len());
+                self.start_from(Replica::new(layout, parameters, Round(0)), Load::Nothing, Kept::default())
             }
             Some(Wanted::Start(Start::Checkpoint(offer))) => self.start_from_checkpoint(&offer),
             Some(Wanted::Heal(donors)) => {
@@ -63,20 +71,23 @@ impl Synchroniser {
             count == self.state_buffers() && parameters.len() == self.parameter_count(),
             "a donor's state does not fit this run's model"
         );
-        let load = match (buffers.next(), buffers.next()) {
-            (Some(first_moments), Some(second_moments)) => Load::All(DeviceState {
-                parameters: parameters.clone(),
-                first_moments,
-                second_moments,
-                updates,
-            }),
-            _ => Load::Parameters(parameters.clone()),
+        let (load, momentum) = match (buffers.next(), buffers.next()) {
+            (Some(first_moments), Some(second_moments)) => {
+                let (parameters, factors) = (parameters.clone(), buffers.next().unwrap_or_default());
+                let error = Vec::new();
+                let state =
+                    DeviceState { parameters, first_moments, second_moments, updates, factors, error };
+                (Load::All(state), Vec::new())
+            }
+            (momentum, _) => (Load::Parameters(parameters.clone()), momentum.unwrap_or_default()),
         };
-        self.start_from(parameters, next_round, load, BTreeMap::new())
+        let layout = self.layout(parameters.len());
+        let replica = Replica::new(layout, parameters, next_round).with_momentum(momentum);
+        self.start_from(replica, load, Kept::default())
     }
 
     fn start_from_checkpoint(&mut self, offer: &CheckpointOffer) -> Result<()> {
-        let (parameters, saved) = match self.load_checkpoint(offer) {
+        let (model, saved) = match self.load_checkpoint(offer) {
             Ok(loaded) => loaded,
             Err(error) => {
                 // It was whole when it was offered. Joining again offers what is there now.
@@ -84,20 +95,19 @@ impl Synchroniser {
                 return Ok(());
             }
         };
-        let (load, residuals, carry) = match saved {
-            Some(Saved { state, residuals, carry, trained }) => {
-                (Load::Private { state, synchronised: parameters.clone(), trained }, residuals, carry)
+        let (load, kept) = match saved {
+            Some(Saved { state, kept, trained }) => {
+                (Load::Private { state, synchronised: model.parameters.clone(), trained }, kept)
             }
-            None => (Load::Parameters(parameters.clone()), BTreeMap::new(), None),
+            None => (Load::Parameters(model.parameters.clone()), Kept::default()),
         };
-        self.start_from(parameters, offer.next_round, load, residuals)?;
-        if let Stage::Running(running) = &mut self.stage {
-            running.carry = carry.filter(|carry| carry.len() as u64 == running.layout.values);
-        }
-        Ok(())
+        let layout = self.layout(model.parameters.len());
+        let momentum = momentum_in(&model.shared);
+        let replica = Replica::new(layout, model.parameters, offer.next_round).with_momentum(momentum);
+        self.start_from(replica, load, kept)
     }
 
-    fn load_checkpoint(&self, offer: &CheckpointOffer) -> Result<(Vec<f32>, Option<Saved>)> {
+    fn load_checkpoint(&self, offer: &CheckpointOffer) -> Result<(LoadedModel, Option<Saved>)> {
         let store = self.store();
         let prepared = self.prepared.as_ref().context("the model is not built")?;
         let model = store.load_model(offer.next_round, &prepared.spec)?;
@@ -115,7 +125,7 @@ impl Synchroniser {
             false => None,
         };
         let saved = match own {
-            None if self.is_dense() => {
+            None if self.shares_everything() => {
                 // θ, m and v are in step on all members, so anybody's will do.
                 let anothers =
                     store.load_anothers(offer.next_round)?.filter(|a| a.state_hash == offer.state_hash);
@@ -129,25 +139,32 @@ impl Synchroniser {
                 "the checkpoint has the model and no state of this worker: AdamW's moments start from zero"
             );
         }
-        Ok((model.parameters, saved))
+        Ok((model, saved))
     }
 
-    fn start_from(
-        &mut self,
-        parameters: Vec<f32>,
-        next_round: Round,
-        load: Load,
-        residuals: BTreeMap<longhaul_common::id::FragmentId, Vec<f32>>,
-    ) -> Result<()> {
+    fn layout(&self, parameters: usize) -> FragmentLayout {
+        FragmentLayout { values: parameters as u64, fragment_values: self.config.sync.fragment_values }
+    }
+
+    fn start_from(&mut self, replica: Replica, load: Load, kept: Kept) -> Result<()> {
         let sync = &self.config.sync;
-        let layout =
-            FragmentLayout { values: parameters.len() as u64, fragment_values: sync.fragment_values };
-        let mut compressor = Compressor::new(&self.config, layout).context("set up the codec")?;
-        compressor.restore_residuals(residuals);
-        let replica = Replica::new(layout, parameters, next_round);
+        let next_round = replica.next_round();
+        let layout = self.layout(replica.parameters().len());
+        let schedule = self.config.round_schedule().for_fragments(layout.count());
+        let exchanges = self.prepared.as_ref().and_then(|prepared| prepared.exchanges);
+        let layouts = Layouts::new(layout, exchanges, schedule);
+        let tiling = match (sync.transform, &self.prepared) {
+            (Transform::Dct, Some(prepared)) => Some(Tiling::new(&prepared.spec)),
+            _ => None,
+        };
+        let tiles = tiling.as_ref().map_or(0, Tiling::tiles);
+        let mut compressor = Compressor::new(self.run, sync, layouts, tiles).context("set up the codec")?;
+        compressor.restore(kept.memories);
+        let mut reducer = Reducer::new(sync, layouts).context("set up the codec")?;
+        reducer.restore_residuals(kept.owner_residuals);
         let state_hash = replica.hash();
         let config = Config {
-            reduction: Compressor::reduction(&self.config),
+            schedule,
             deadline: DeadlineConfig {
                 floor: Duration::from_millis(sync.deadline_floor_ms),
                 ceiling: Duration::from_millis(sync.deadline_ceiling_ms),
@@ -156,12 +173,18 @@ impl Synchroniser {
         };
         self.stage = Stage::Running(Box::new(Running {
             layout,
+            layouts,
+            tiling,
+            put_back: Vec::new(),
             generation: Generation(0),
             until: Round(u64::MAX),
             membership: None,
             member: Member::new(self.worker, self.site, layout, next_round, config),
             replica,
             compressor,
+            reducer,
+            decoder: Decoder::default(),
+            schedule,
             load: Some(load),
             entered: false,
             life: 0,
@@ -170,7 +193,7 @@ impl Synchroniser {
             named: None,
             contributed: BTreeMap::new(),
             snapshot: None,
-            carry: None,
+            carry: kept.carry.filter(|carry| carry.len() as u64 == layout.values),
             completed: VecDeque::new(),
             reports: BTreeMap::new(),
             skipped: Vec::new(),
@@ -229,8 +252,13 @@ impl Synchroniser {
         self.prepared.as_ref().map_or(0, |prepared| prepared.parameters.len())
     }
 
-    /// Buffers of the synchronised state: θ, and for dense the moments, which must be in step too.
+    /// Buffers of the synchronised state: θ, and what must be in step besides: with gradients the moments and low-rank
+    /// factors, with deltas the outer momentum.
     pub(super) fn state_buffers(&self) -> usize {
-        if self.is_dense() { 3 } else { 1 }
+        if self.shares_everything() {
+            3 + usize::from(self.config.sync.rank > 0)
+        } else {
+            1 + usize::from(outer_step(&self.config.sync).has_memory())
+        }
     }
 }

@@ -8,7 +8,8 @@ use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::round::FragmentResult;
 
-use super::mean::add_results;
+use super::mean::add_result;
+use super::outer::OuterStep;
 
 /// The synchronised parameters on the host, and the round that they have reached.
 ///
@@ -17,14 +18,28 @@ use super::mean::add_results;
 pub struct Replica {
     layout: FragmentLayout,
     parameters: Arc<Vec<f32>>,
+    /// The outer optimiser's momentum; empty where it has none.
+    momentum: Arc<Vec<f32>>,
     next_round: Round,
 }
 
 impl Replica {
-    /// The state before `next_round`.
+    /// The state before `next_round`, without momentum.
     #[must_use]
     pub fn new(layout: FragmentLayout, parameters: Vec<f32>, next_round: Round) -> Self {
-        Self { layout, parameters: Arc::new(parameters), next_round }
+        Self { layout, parameters: Arc::new(parameters), momentum: Arc::default(), next_round }
+    }
+
+    /// The same with this outer momentum: one value for each parameter, or none.
+    #[must_use]
+    pub fn with_momentum(self, momentum: Vec<f32>) -> Self {
+        Self { momentum: Arc::new(momentum), ..self }
+    }
+
+    /// The outer optimiser's momentum: `layout.values` of them, or none.
+    #[must_use]
+    pub fn momentum(&self) -> &Arc<Vec<f32>> {
+        &self.momentum
     }
 
     /// The parameters: `layout.values` of them.
@@ -51,19 +66,45 @@ impl Replica {
         self.parameters.iter().zip(local).map(|(global, local)| global - local).collect()
     }
 
-    /// θ_g ← θ_g − rate·mean, for every fragment of a round. The same bits on every member. Answers how many updates did not decode and
-    /// were left out.
+    /// An outer step of every fragment that a round's results change. The same bits on every member. Answers how many updates did not
+    /// decode and were left out.
     pub fn apply_delta(
         &mut self,
         round: Round,
         results: &[FragmentResult],
-        rate: f32,
+        step: OuterStep,
         decoder: &mut Decoder,
     ) -> usize {
         let parameters = Arc::make_mut(&mut self.parameters);
-        let damaged = add_results(self.layout, results, -rate, decoder, parameters);
+        let momentum = Arc::make_mut(&mut self.momentum);
+        if step.has_memory() {
+            momentum.resize(parameters.len(), 0.0);
+        }
+        let (mut damaged, mut mean) = (0, Vec::new());
+        for (fragment, result) in self.layout.fragments().zip(results) {
+            if result.contributors.is_empty() {
+                continue;
+            }
+            let range = self.layout.range(fragment);
+            mean.clear();
+            mean.resize(range.len(), 0.0);
+            damaged += add_result(result, 1.0, decoder, &mut mean);
+            let memory = if step.has_memory() { &mut momentum[range.clone()] } else { &mut [] };
+            step.apply(&mut parameters[range], memory, &mean);
+        }
         self.next_round = round.next();
         damaged
+    }
+
+    /// An outer step of all parameters with the mean of a whole round.
+    pub fn apply_mean(&mut self, round: Round, mean: &[f32], step: OuterStep) {
+        let parameters = Arc::make_mut(&mut self.parameters);
+        let momentum = Arc::make_mut(&mut self.momentum);
+        if step.has_memory() {
+            momentum.resize(parameters.len(), 0.0);
+        }
+        step.apply(parameters, momentum, mean);
+        self.next_round = round.next();
     }
 
     /// Takes over what the device computed from a round's result (dense).

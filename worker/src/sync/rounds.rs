@@ -1,27 +1,32 @@
 //! The device's side of a round: contributions in, results out.
 
+use std::ops::Range;
+
 use anyhow::{Result, ensure};
+use longhaul_common::config::{LateRule, RunConfig};
 use longhaul_common::id::{Round, SiteId};
 use longhaul_proto::control::message::{RoundReport, ToCoordinator};
 use longhaul_proto::round::{Event, FragmentResult};
 
-use super::mean::add_results;
+use super::mean::add_result;
+use super::outer::outer_step;
 use super::synchroniser::{Running, Stage, Synchroniser};
-use crate::train::message::{Applied, Enter, Load, LocalUpdate, ToDevice};
+use crate::train::message::{Applied, Enter, Load, LocalUpdate, Part, RoundUpdate, ToDevice};
 
 impl Synchroniser {
     /// The end of a round on the device.
     pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
-        let dense = self.is_dense();
+        let dense = self.shares_everything();
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let LocalUpdate { round, values, weight, loss } = update;
         ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
         let (mut delta, snapshot) =
             if dense { (values, None) } else { (running.replica.delta(&values), Some((round, values))) };
-        if weight > 0
-            && let Some(carry) = running.carry.take()
-        {
-            delta.iter_mut().zip(&carry).for_each(|(delta, carry)| *delta += carry);
+        if let Some(tiling) = &running.tiling {
+            delta = tiling.to_exchanged(&delta);
+        }
+        if weight > 0 {
+            contribute_carry(running, round, &mut delta);
         }
         running.snapshot = snapshot;
         running.contributed.insert(round, delta);
@@ -62,14 +67,14 @@ impl Synchroniser {
     }
 
     fn enter(&mut self, next: Round) -> Result<()> {
-        let dense = self.is_dense();
+        let dense = self.shares_everything();
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let first = !running.entered;
         let mut replay = Vec::new();
         let from = running.replica.next_round();
         while let Some((round, results)) = running.completed.pop_front() {
             if dense {
-                replay.push((round, mean_gradient(running, &results)));
+                replay.push((round, mean_of(running, round, &results)));
             } else {
                 apply_to_replica(&self.config, running, round, &results);
             }
@@ -89,7 +94,8 @@ impl Synchroniser {
         running.entered = true;
         running.named = Some(next);
         running.life = self.links.gate.renew();
-        let enter = Enter { life: running.life, round: next, load, replay };
+        let put_back = std::mem::take(&mut running.put_back);
+        let enter = Enter { life: running.life, round: next, load, put_back, replay };
         self.report_skipped(next, enter.replay.is_empty());
         self.tell_device(ToDevice::Enter(enter))?;
         self.links.gate.set_next(next);
@@ -97,7 +103,7 @@ impl Synchroniser {
     }
 
     fn apply_completed(&mut self) -> Result<()> {
-        let dense = self.is_dense();
+        let dense = self.shares_everything();
         loop {
             let Stage::Running(running) = &mut self.stage else { return Ok(()) };
             let Some((round, _)) = running.completed.front() else { return Ok(()) };
@@ -109,23 +115,27 @@ impl Synchroniser {
             }
             let Some((_, results)) = running.completed.pop_front() else { return Ok(()) };
             let update = if dense {
-                mean_gradient(running, &results)
+                RoundUpdate::Mean(mean_of(running, round, &results))
             } else {
                 apply_to_replica(&self.config, running, round, &results);
                 match running.snapshot.take_if(|(of, _)| *of == round) {
-                    Some((_, snapshot)) => running.replica.delta(&snapshot),
+                    Some((_, snapshot)) => {
+                        RoundUpdate::Parameters(parts_of(&self.config, running, round, &snapshot))
+                    }
                     None => continue,
                 }
             };
             let residual_ratio = if dense { None } else { residual_ratio(running, round) };
             let state_hash = if dense { [0; 32] } else { running.replica.hash() };
+            let sites = sites_in_all(running, round, &results);
             if let Some(report) = running.reports.get_mut(&round) {
                 report.generation = running.generation;
-                report.sites = sites_in_all(&results);
+                report.sites = sites;
                 report.residual_ratio = residual_ratio;
                 report.state_hash = state_hash;
             }
-            self.tell_device(ToDevice::Apply { round, update })?;
+            let put_back = std::mem::take(&mut running.put_back);
+            self.tell_device(ToDevice::Apply { round, update, put_back })?;
         }
     }
 
@@ -137,7 +147,7 @@ impl Synchroniser {
             running.replica.advance(round, parameters);
         }
         if let Some(mut report) = running.reports.remove(&round) {
-            if self.config.sync.preset == longhaul_common::config::SyncPreset::Dense {
+            if self.config.sync.source.is_gradient() {
                 report.state_hash = running.replica.hash();
             }
             report.validation_loss = validation_loss;
@@ -198,32 +208,91 @@ fn empty_report(round: Round) -> RoundReport {
     }
 }
 
-fn apply_to_replica(
-    config: &longhaul_common::config::RunConfig,
-    running: &mut Running,
-    round: Round,
-    results: &[FragmentResult],
-) {
-    let rate = config.sync.outer_learning_rate;
-    let damaged = running.replica.apply_delta(round, results, rate, running.compressor.decoder());
+fn apply_to_replica(config: &RunConfig, running: &mut Running, round: Round, results: &[FragmentResult]) {
+    let step = outer_step(&config.sync);
+    if running.tiling.is_some() {
+        let mean = mean_of(running, round, results);
+        return running.replica.apply_mean(round, &mean, step);
+    }
+    let damaged = running.replica.apply_delta(round, results, step, &mut running.decoder);
     if damaged > 0 {
         tracing::warn!(round = round.0, damaged, "contributions that do not decode were left out");
     }
 }
 
-fn mean_gradient(running: &mut Running, results: &[FragmentResult]) -> Vec<f32> {
-    let mut mean = vec![0.0; running.layout.values as usize];
-    let damaged = add_results(running.layout, results, 1.0, running.compressor.decoder(), &mut mean);
+fn mean_of(running: &mut Running, round: Round, results: &[FragmentResult]) -> Vec<f32> {
+    let layout = running.layouts.of(round);
+    let mut mean = vec![0.0; layout.values as usize];
+    let add =
+        |(fragment, result)| add_result(result, 1.0, &mut running.decoder, &mut mean[layout.range(fragment)]);
+    let damaged: usize = layout.fragments().zip(results).map(add).sum();
     if damaged > 0 {
         tracing::warn!(damaged, "contributions that do not decode were left out");
     }
-    mean
+    match &running.tiling {
+        Some(tiling) => tiling.to_flat(&mean),
+        None => mean,
+    }
 }
 
-/// Sites that are named in the results of all fragments.
-fn sites_in_all(results: &[FragmentResult]) -> Vec<SiteId> {
-    let Some((first, rest)) = results.split_first() else { return Vec::new() };
+/// Sites that are named in the results of all fragments that were due.
+fn sites_in_all(running: &Running, round: Round, results: &[FragmentResult]) -> Vec<SiteId> {
+    let due = running.layout.fragments().zip(results);
+    let mut due =
+        due.filter(|(fragment, _)| running.schedule.is_due(round, *fragment)).map(|(_, result)| result);
+    let Some(first) = due.next() else { return Vec::new() };
+    let rest: Vec<_> = due.collect();
     first.sites().filter(|site| rest.iter().all(|result| result.names(*site))).collect()
+}
+
+/// Moves what was carried over into the contribution, where fragments are due.
+fn contribute_carry(running: &mut Running, round: Round, delta: &mut [f32]) {
+    let Some(mut carry) = running.carry.take() else { return };
+    let mut all = true;
+    for fragment in running.layout.fragments() {
+        if !running.schedule.is_due(round, fragment) {
+            all = false;
+            continue;
+        }
+        let range = running.layout.range(fragment);
+        let carry = &mut carry[range.clone()];
+        delta[range].iter_mut().zip(&*carry).for_each(|(delta, carry)| *delta += carry);
+        carry.fill(0.0);
+    }
+    running.carry = (!all).then_some(carry);
+}
+
+/// What a round's result changes in the local parameters, given those that were contributed: where it is late, what was trained
+/// meanwhile is kept, or mixed.
+fn parts_of(config: &RunConfig, running: &Running, round: Round, contributed: &[f32]) -> Vec<Part> {
+    let global = running.replica.parameters();
+    let part = |range: Range<usize>| match config.sync.late {
+        LateRule::Keep => {
+            let change = global[range.clone()].iter().zip(&contributed[range.clone()]);
+            Part { start: range.start, kept: 1.0, values: change.map(|(new, old)| new - old).collect() }
+        }
+        LateRule::Mix => {
+            // The last round's result is the model that the run leaves behind.
+            let is_last = round.next().0 >= running.schedule.rounds();
+            let kept = if is_last || config.sync.overlap == 0 { 0.0 } else { config.sync.mix };
+            let values = global[range.clone()].iter().map(|new| (1.0 - kept) * new).collect();
+            Part { start: range.start, kept, values }
+        }
+    };
+    due_stretches(running, round).into_iter().map(part).collect()
+}
+
+/// The parameters whose fragments are due, as few stretches.
+fn due_stretches(running: &Running, round: Round) -> Vec<Range<usize>> {
+    let mut stretches: Vec<Range<usize>> = Vec::new();
+    for fragment in running.layout.fragments().filter(|&fragment| running.schedule.is_due(round, fragment)) {
+        let range = running.layout.range(fragment);
+        match stretches.last_mut().filter(|last| last.end == range.start) {
+            Some(last) => last.end = range.end,
+            None => stretches.push(range),
+        }
+    }
+    stretches
 }
 
 /// ‖residual‖ / ‖what this round added‖ over the fragments that this member uploads: the backlog of error feedback.
@@ -231,8 +300,9 @@ fn residual_ratio(running: &Running, round: Round) -> Option<f32> {
     let delta = running.contributed.get(&round)?;
     let norm = |values: &[f32]| values.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>();
     let (mut backlog, mut added) = (0.0, 0.0);
-    for (fragment, residual) in running.compressor.residuals() {
-        backlog += norm(residual);
+    let memories = running.compressor.memories().iter();
+    for (fragment, memory) in memories.filter(|(fragment, _)| running.schedule.is_due(round, **fragment)) {
+        backlog += norm(&memory.residual);
         added += norm(&delta[running.layout.range(*fragment)]);
     }
     (added > 0.0).then(|| (backlog / added).sqrt() as f32)

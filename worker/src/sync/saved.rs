@@ -5,50 +5,74 @@ use std::sync::Arc;
 
 use longhaul_common::id::FragmentId;
 
+use super::memory::Memory;
 use crate::checkpoint::PrivateState;
 use crate::train::message::DeviceState;
 
 const PARAMETERS: &str = "parameters";
 const FIRST_MOMENTS: &str = "first_moments";
 const SECOND_MOMENTS: &str = "second_moments";
+const FACTORS: &str = "factors";
+const ERROR: &str = "error";
 const CARRY: &str = "carry";
 const RESIDUAL: &str = "residual.";
+const VELOCITY: &str = "velocity.";
+const OWNER_RESIDUAL: &str = "owner_residual.";
+const OUTER_MOMENTUM: &str = "outer_momentum";
 const UPDATES: &str = "updates";
 const STEPS: &str = "steps";
+
+/// What a worker has learnt, or taken from others, that is in no result yet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Kept {
+    /// What it has not sent of the fragments that it uploads.
+    pub memories: BTreeMap<FragmentId, Memory>,
+    /// The residuals of the fragments that it owns.
+    pub owner_residuals: BTreeMap<FragmentId, Vec<f32>>,
+    /// Slices that were in no result yet, part of the next contribution.
+    pub carry: Option<Vec<f32>>,
+}
 
 /// What a worker has that no other has.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Saved {
     /// The device's state.
     pub state: DeviceState,
-    /// The residuals of the fragments that this worker uploads.
-    pub residuals: BTreeMap<FragmentId, Vec<f32>>,
-    /// Slices that were in no result yet, part of the next contribution.
-    pub carry: Option<Vec<f32>>,
+    /// What it has not sent.
+    pub kept: Kept,
     /// The stream positions trained on since the checkpoint's last round, by step.
     pub trained: Vec<Vec<u64>>,
 }
 
 impl Saved {
-    /// What another worker may go on from where all replicas are equal (dense): the device's state. Residuals and what is carried over are
-    /// their owner's.
+    /// What another worker may go on from where all replicas are equal (dense): the device's state. What was not sent is its owner's.
     #[must_use]
     pub fn into_common(self) -> Self {
-        Self { state: self.state, ..Self::default() }
+        Self { state: DeviceState { error: Vec::new(), ..self.state }, ..Self::default() }
     }
 
     /// As a checkpoint holds it.
     #[must_use]
     pub fn into_private(self) -> PrivateState {
-        let DeviceState { parameters, first_moments, second_moments, updates } = self.state;
-        let named =
-            [(PARAMETERS, parameters), (FIRST_MOMENTS, first_moments), (SECOND_MOMENTS, second_moments)];
+        let DeviceState { parameters, first_moments, second_moments, updates, factors, error } = self.state;
+        let named = [
+            (PARAMETERS, parameters),
+            (FIRST_MOMENTS, first_moments),
+            (SECOND_MOMENTS, second_moments),
+            (FACTORS, factors),
+            (ERROR, error),
+        ];
         let mut vectors: BTreeMap<String, Arc<[f32]>> =
             named.into_iter().map(|(name, values)| (name.to_owned(), values.into())).collect();
-        vectors.extend(self.carry.map(|values| (CARRY.to_owned(), values.into())));
-        let residuals = self.residuals.into_iter();
-        vectors
-            .extend(residuals.map(|(fragment, values)| (format!("{RESIDUAL}{}", fragment.0), values.into())));
+        vectors.extend(self.kept.carry.map(|values| (CARRY.to_owned(), values.into())));
+        for (of, Memory { residual, velocity }) in self.kept.memories {
+            vectors.insert(format!("{RESIDUAL}{}", of.0), residual.into());
+            if !velocity.is_empty() {
+                vectors.insert(format!("{VELOCITY}{}", of.0), velocity.into());
+            }
+        }
+        let residuals = self.kept.owner_residuals.into_iter();
+        vectors.extend(residuals.map(|(of, values)| (format!("{OWNER_RESIDUAL}{}", of.0), values.into())));
         let mut counters =
             BTreeMap::from([(UPDATES.to_owned(), updates), (STEPS.to_owned(), self.trained.len() as u64)]);
         for (step, positions) in self.trained.iter().enumerate() {
@@ -68,18 +92,43 @@ impl Saved {
             first_moments: vector(FIRST_MOMENTS)?,
             second_moments: vector(SECOND_MOMENTS)?,
             updates: *private.counters.get(UPDATES)?,
+            factors: vector(FACTORS).unwrap_or_default(),
+            error: vector(ERROR).unwrap_or_default(),
         };
-        let residuals = private.vectors.iter().filter_map(|(name, values)| {
-            let fragment = name.strip_prefix(RESIDUAL)?.parse().ok()?;
-            Some((FragmentId(fragment), values.to_vec()))
+        let by_fragment = |prefix| -> BTreeMap<FragmentId, Vec<f32>> {
+            let of = |(name, values): (&String, &Arc<[f32]>)| {
+                Some((FragmentId(name.strip_prefix(prefix)?.parse().ok()?), values.to_vec()))
+            };
+            private.vectors.iter().filter_map(of).collect()
+        };
+        let mut velocities = by_fragment(VELOCITY);
+        let residuals = by_fragment(RESIDUAL).into_iter();
+        let memories = residuals.map(|(of, residual)| {
+            (of, Memory { residual, velocity: velocities.remove(&of).unwrap_or_default() })
         });
+        let kept = Kept {
+            memories: memories.collect(),
+            owner_residuals: by_fragment(OWNER_RESIDUAL),
+            carry: vector(CARRY),
+        };
         let positions_of = |step| {
             (0..).map_while(|index| private.counters.get(&position_name(step, index)).copied()).collect()
         };
         let steps = *private.counters.get(STEPS)?;
         let trained = (0..steps.min(private.counters.len() as u64)).map(positions_of).collect();
-        Some(Self { state, residuals: residuals.collect(), carry: vector(CARRY), trained })
+        Some(Self { state, kept, trained })
     }
+}
+
+/// What the members share besides the parameters, as a checkpoint holds it.
+pub fn shared_of(momentum: &[f32]) -> BTreeMap<String, Arc<[f32]>> {
+    let named = (!momentum.is_empty()).then(|| (OUTER_MOMENTUM.to_owned(), momentum.into()));
+    named.into_iter().collect()
+}
+
+/// The outer momentum in what a checkpoint holds; empty when there is none.
+pub fn momentum_in(shared: &BTreeMap<String, Arc<[f32]>>) -> Vec<f32> {
+    shared.get(OUTER_MOMENTUM).map(|values| values.to_vec()).unwrap_or_default()
 }
 
 fn position_name(step: u64, index: u64) -> String {
@@ -98,9 +147,17 @@ mod tests {
                 first_moments: vec![3.0, 4.0],
                 second_moments: vec![5.0, 6.0],
                 updates: 7,
+                factors: vec![8.0, 9.0],
+                error: vec![1.5, 2.5],
             },
-            residuals: BTreeMap::from([(FragmentId(3), vec![0.5])]),
-            carry: Some(vec![0.25, 0.0]),
+            kept: Kept {
+                memories: BTreeMap::from([
+                    (FragmentId(3), Memory { residual: vec![0.5], velocity: Vec::new() }),
+                    (FragmentId(4), Memory { residual: vec![1.5], velocity: vec![2.5] }),
+                ]),
+                owner_residuals: BTreeMap::from([(FragmentId(1), vec![-0.5])]),
+                carry: Some(vec![0.25, 0.0]),
+            },
             trained: vec![vec![9, 8], vec![]],
         };
         let mut private = saved.clone().into_private();

@@ -7,9 +7,11 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use longhaul_common::config::{RunConfig, SyncPreset};
+use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
+use longhaul_common::schedule::RoundSchedule;
+use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::{RoundReport, Start, ToCoordinator, ToWorker};
 use longhaul_proto::round::{Event, FragmentResult, Member};
 use tokio::runtime::Handle;
@@ -17,10 +19,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::compressor::Compressor;
 use super::event::{HealedState, SyncEvent};
+use super::layouts::Layouts;
+use super::reducer::Reducer;
 use super::replica::Replica;
+use super::tiling::Tiling;
 use crate::network::Network;
 use crate::train::gate::Gate;
-use crate::train::message::{DeviceState, FromDevice, Load, Prepared, ToDevice};
+use crate::train::message::{DeviceState, FromDevice, Load, Prepared, PutBack, ToDevice};
 use crate::train::progress::Progress;
 
 /// Whom the synchroniser speaks with.
@@ -94,7 +99,14 @@ pub(super) enum Stage {
 
 /// Everything about taking part.
 pub(super) struct Running {
+    /// Of the model.
     pub layout: FragmentLayout,
+    /// Of what is exchanged, round by round.
+    pub layouts: Layouts,
+    /// The order in which values are exchanged, where it is not that of the flat vector.
+    pub tiling: Option<Tiling>,
+    /// Parts of contributions that are in no result and go back to the device.
+    pub put_back: Vec<PutBack>,
     pub generation: Generation,
     /// Rounds from here on are not begun.
     pub until: Round,
@@ -102,6 +114,9 @@ pub(super) struct Running {
     pub member: Member,
     pub replica: Replica,
     pub compressor: Compressor,
+    pub reducer: Reducer,
+    pub decoder: Decoder,
+    pub schedule: RoundSchedule,
     /// What the device loads when it enters.
     pub load: Option<Load>,
     /// Whether the device was told to enter.
@@ -116,7 +131,7 @@ pub(super) struct Running {
     pub named: Option<Round>,
     /// What was contributed, by round, until the protocol releases it.
     pub contributed: BTreeMap<Round, Vec<f32>>,
-    /// sparse-local: the local parameters at the end of the last round, until its result is applied.
+    /// With deltas: the local parameters at the end of the last round, until its result is applied.
     pub snapshot: Option<(Round, Vec<f32>)>,
     /// Slices that were in no result; part of the next contribution.
     pub carry: Option<Vec<f32>>,
@@ -318,7 +333,8 @@ impl Synchroniser {
         self.links.device.try_send(message).map_err(|error| anyhow::anyhow!("tell the device: {error}"))
     }
 
-    pub(super) fn is_dense(&self) -> bool {
-        self.config.sync.preset == SyncPreset::Dense
+    /// Whether members update their parameters from results alone, and are equal in all they have.
+    pub(super) fn shares_everything(&self) -> bool {
+        self.config.sync.source.is_gradient()
     }
 }

@@ -3,14 +3,16 @@ mod rig;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+use longhaul_common::id::{FragmentId, Generation, Round, RunId, WorkerId};
 use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection};
 use longhaul_proto::control::message::{CheckpointOffer, Start, ToWorker};
 
 use self::rig::{Rig, VALUES, Worker};
 use super::compressor::{Compressor, Local};
+use super::layouts::Layouts;
 use super::mean::add_weighted_mean;
-use super::saved::Saved;
+use super::memory::Memory;
+use super::saved::{Kept, Saved};
 use super::synchroniser::Stage;
 use super::{HealedState, SyncEvent, hash_of};
 use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
@@ -67,7 +69,7 @@ fn nothing_is_lost_over_rounds_in_time_late_rounds_and_void_ones() {
     let answers = rig.workers.each_mut().map(|worker| (worker.member.worker, worker.settle(2)));
     let old = rig.begin(1, &[0, 1], 0, &[], None).membership;
     let layout = rig.layout();
-    let settled = longhaul_proto::round::settle(&old, layout, &answers.into()).unwrap();
+    let settled = longhaul_proto::round::settle(&old, layout, rig.schedule(), &answers.into()).unwrap();
     assert_eq!((settled.settlement.open_round, settled.first_round), (Round(2), Round(3)));
     let start = rig.begin(2, &[0, 1], 3, &[0, 1], Some(settled.settlement));
     for worker in &mut rig.workers {
@@ -138,7 +140,7 @@ fn dense_with_joiner() -> (Rig, longhaul_proto::control::message::GenerationStar
     let settled = rig.workers[0].settle(2);
     let answers = [(rig.workers[0].member.worker, settled)].into();
     let layout = rig.layout();
-    let settled = longhaul_proto::round::settle(&start.membership, layout, &answers).unwrap();
+    let settled = longhaul_proto::round::settle(&start.membership, layout, rig.schedule(), &answers).unwrap();
     let start = rig.begin(2, &[0, 1], 3, &[0], Some(settled.settlement));
     rig.workers[0].hear(ToWorker::Begin(Box::new(start.clone())));
     (rig, start)
@@ -183,13 +185,18 @@ fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Ve
     let spec = crate::models::tests::tiny_gpt2();
     let parameters = vec![0.25; spec.parameter_count() as usize];
     let state_hash = hash_of(&parameters);
-    let model = ModelState { spec, parameters: parameters.as_slice().into(), tokenizer: None };
+    let model = ModelState {
+        spec,
+        parameters: parameters.as_slice().into(),
+        tokenizer: None,
+        shared: Default::default(),
+    };
     let data = CheckpointData { next_round: Round(5), next_step: 5, state_hash, model: Some(model), private };
     CheckpointStore::new(folder.path(), worker.sync.run, WorkerId(7), 1).write(&data).unwrap();
     let offer = CheckpointOffer { next_round: Round(5), state_hash, private: false };
     worker.hear(ToWorker::Prepare(Start::Checkpoint(offer)));
     let Stage::Running(running) = &mut worker.sync.stage else { panic!("it is not prepared") };
-    assert!(running.compressor.residuals().is_empty() && running.carry.is_none());
+    assert!(running.compressor.memories().is_empty() && running.carry.is_none());
     (running.load.take().unwrap(), parameters)
 }
 
@@ -202,9 +209,13 @@ fn moments_of_worker_7() -> Saved {
             first_moments: vector(2.0),
             second_moments: vector(3.0),
             updates: 5,
+            ..DeviceState::default()
         },
-        residuals: [(FragmentId(0), vec![1.0; 96])].into(),
-        carry: Some(vector(9.0)),
+        kept: Kept {
+            memories: [(FragmentId(0), Memory { residual: vec![1.0; 96], velocity: Vec::new() })].into(),
+            owner_residuals: [(FragmentId(0), vec![2.0; 96])].into(),
+            carry: Some(vector(9.0)),
+        },
         trained: Vec::new(),
     }
 }
@@ -275,7 +286,7 @@ fn a_frame_of_the_wrong_length_or_without_finite_values_is_left_out() {
     let fragment = FragmentId(0);
     let local = |body: Option<Vec<u8>>| Received { worker, weight: 4, body: body.map(Bytes::from) };
     let compress = |running: &mut super::synchroniser::Running, locals: &[Received]| {
-        running.compressor.restore_residuals(Default::default());
+        running.compressor.restore(Default::default());
         super::commands::compress(running, Round(0), fragment, locals).unwrap()
     };
     let alone = compress(running, &[local(None)]);
@@ -291,31 +302,37 @@ fn a_frame_of_the_wrong_length_or_without_finite_values_is_left_out() {
 fn a_retracted_compression_leaves_the_residual_as_it_was_bit_for_bit() {
     let rig = Rig::new([1, 2], SPARSE);
     let layout = longhaul_common::plan::FragmentLayout { values: VALUES as u64, fragment_values: 32 };
-    let mut compressor = Compressor::new(&rig.workers[0].sync.config, layout).unwrap();
+    let mut compressor = Compressor::new(
+        RunId([0; 16]),
+        &rig.workers[0].sync.config.sync,
+        Layouts::new(layout, None, rig.schedule()),
+        0,
+    )
+    .unwrap();
     let update = |round: usize| (0..32).map(|i| ((i * 5 + round) % 11) as f32 / 3.0).collect::<Vec<_>>();
     let compress = |compressor: &mut Compressor, round: u64| {
         let values = update(round as usize);
         compressor.compress(Round(round), FragmentId(1), &[(4, Local::Own(&values))]).unwrap()
     };
     compress(&mut compressor, 0);
-    let before = compressor.residuals().clone();
+    let before = compressor.memories().clone();
     let first = compress(&mut compressor, 1);
-    let after = compressor.residuals().clone();
+    let after = compressor.memories().clone();
     assert_ne!(before, after);
     compressor.retract(Round(1), FragmentId(1));
-    assert_eq!(compressor.residuals(), &before);
+    assert_eq!(compressor.memories(), &before);
     assert_eq!(compress(&mut compressor, 1), first, "the same again gives the same bytes");
-    assert_eq!(compressor.residuals(), &after);
+    assert_eq!(compressor.memories(), &after);
     compressor.retract(Round(0), FragmentId(1));
-    assert_eq!(compressor.residuals(), &after, "a round that is decided is not taken back");
+    assert_eq!(compressor.memories(), &after, "a round that is decided is not taken back");
 }
 
 #[test]
 fn a_mean_leaves_out_what_does_not_decode_and_shares_its_weight_out() {
-    let spec = CodecSpec { selection: Selection::All, values: longhaul_common::config::ValueFormat::F32 };
+    let spec = CodecSpec::new(Selection::All, longhaul_common::config::ValueFormat::F32);
     let encode = |value: f32| {
         let mut body = Vec::new();
-        Encoder::new(spec).unwrap().encode(&[value; 8], &mut body).unwrap();
+        Encoder::new(spec).unwrap().encode(0, &[value; 8], &mut body).unwrap();
         Bytes::from(body)
     };
     let (one, four, damaged) = (encode(1.0), encode(4.0), Bytes::from_static(b"not a frame"));

@@ -5,15 +5,17 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use longhaul_common::config::{RunConfig, SyncPreset};
+use longhaul_common::config::{Application, RunConfig, Source};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::schedule::RoundSchedule;
 
 use super::gate::{Entry, Gate};
-use super::message::{Applied, DeviceState, Enter, FromDevice, Load, LocalUpdate, ToDevice};
+use super::message::{
+    Applied, DeviceState, Enter, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice,
+};
 use super::progress::Progress;
 use crate::data::Dataset;
-use crate::engine::{Engine, Moments};
+use crate::engine::{Engine, LowRank, Moments};
 
 /// Everything that the device thread works with.
 pub struct Device {
@@ -23,6 +25,8 @@ pub struct Device {
     pub config: RunConfig,
     /// The model and its optimiser.
     pub engine: Engine,
+    /// What makes gradients small, if anything does.
+    pub low_rank: Option<LowRank>,
     /// The text.
     pub data: Dataset,
     /// Where to ask before each round.
@@ -43,7 +47,7 @@ pub type Outbox = Box<dyn Fn(FromDevice) -> bool + Send>;
 /// What ended a stretch of training.
 enum Outcome {
     /// A new entry came.
-    Again(Enter),
+    Again(Box<Enter>),
     /// The synchroniser is gone, or the gate says stop.
     Over,
     /// The life ended: the next message is an entry.
@@ -62,6 +66,8 @@ struct Stretch {
     /// The round that was contributed and not yet applied, and the step before which it must be.
     pending: Option<(Round, u64)>,
     trained: Vec<Vec<u64>>,
+    /// Samples behind the last exchange: those that follow it exchange the same steps.
+    exchanged: u32,
 }
 
 impl Device {
@@ -90,7 +96,7 @@ impl Device {
                 },
             };
             match self.train(enter)? {
-                Outcome::Again(enter) => next = Some(enter),
+                Outcome::Again(enter) => next = Some(*enter),
                 Outcome::Outlived | Outcome::Ended => {}
                 Outcome::Over => return Ok(()),
             }
@@ -132,15 +138,16 @@ impl Device {
                 }
             }
         }
-        for (round, gradient) in &enter.replay {
-            self.engine.apply_gradient(schedule.steps_of(*round).start, gradient)?;
+        self.put_back(enter.put_back);
+        for (round, mean) in &enter.replay {
+            self.apply_mean(&schedule, *round, mean)?;
         }
         let Enter { life, round, replay, .. } = enter;
         self.next_round = round;
         if let Some((last, _)) = replay.last() {
             self.tell_applied(*last, None, Vec::new())?;
         }
-        Ok(Stretch { life, schedule, round, from_step, pending: None, trained: resumed })
+        Ok(Stretch { life, schedule, round, from_step, pending: None, trained: resumed, exchanged: 0 })
     }
 
     /// Whether the timeline gives this worker, from `step` on, just the positions that it has trained on already.
@@ -155,6 +162,7 @@ impl Device {
     /// Computes the steps of a round and contributes. `None`: on to the next round.
     fn compute_round(&mut self, stretch: &mut Stretch) -> Result<Option<Outcome>> {
         let span = stretch.schedule.steps_of(stretch.round);
+        let is_opening = stretch.schedule.is_opening(stretch.round);
         self.gate.forget_before(span.start);
         // What a checkpoint's state has trained on in this round counts with the rest of it.
         let mut tally = Tally::resumed(&stretch.trained);
@@ -164,33 +172,40 @@ impl Device {
                 return Ok(Some(outcome));
             }
             let positions = self.positions(step);
-            self.step(step, &positions, &mut gradient, &mut tally)?;
+            self.step(step, is_opening, &positions, &mut gradient, &mut tally)?;
             stretch.trained.push(positions);
         }
         // A round shorter than the overlap, as the last one may be: its result cannot wait for steps that do not come.
         if let Some(outcome) = self.apply_if_due(stretch, u64::MAX)? {
             return Ok(Some(outcome));
         }
+        if stretch.schedule.exchange_of(stretch.round) == 0 {
+            stretch.exchanged = tally.samples;
+        }
         self.contribute(stretch, gradient, &tally)?;
         stretch.trained.clear();
-        stretch.pending = Some((stretch.round, span.end + self.overlap()));
+        let overlap = self.config.sync.overlap;
+        stretch.pending = Some((stretch.round, span.end + overlap));
         stretch.from_step = 0;
-        if self.overlap() == 0 { self.apply_if_due(stretch, span.end) } else { Ok(None) }
+        if overlap == 0 { self.apply_if_due(stretch, span.end) } else { Ok(None) }
     }
 
     #[allow(clippy::disallowed_methods, reason = "measures what the device spends on computing")]
     fn step(
         &mut self,
         step: u64,
+        is_opening: bool,
         positions: &[u64],
         gradient: &mut Vec<f32>,
         tally: &mut Tally,
     ) -> Result<()> {
         let began = Instant::now();
         let batch = self.data.batch(positions.iter().copied(), self.config.run.seed);
-        let outcome = match self.config.sync.preset {
-            SyncPreset::SparseLocal => self.engine.train_step(step, &batch)?,
-            SyncPreset::Dense => self.engine.gradient(&batch, gradient)?,
+        let outcome = match self.config.sync.source_in(is_opening) {
+            Source::Gradient => self.engine.gradient(&batch, gradient)?,
+            Source::CorrectedGradient => self.engine.clipped_gradient(&batch, self.local_clip(), gradient)?,
+            Source::Momentum => self.engine.momentum(&batch, gradient)?,
+            Source::Delta => self.engine.train_step(step, &batch)?,
         };
         if !outcome.loss.is_finite() {
             bail!(
@@ -207,12 +222,28 @@ impl Device {
     }
 
     fn contribute(&mut self, stretch: &Stretch, gradient: Vec<f32>, tally: &Tally) -> Result<()> {
-        let values = match self.config.sync.preset {
-            SyncPreset::Dense => gradient,
-            SyncPreset::SparseLocal => self.parameters()?,
+        let weight = stretch.exchanged;
+        let is_opening = stretch.schedule.is_opening(stretch.round);
+        let low_rank = self.low_rank.as_mut().filter(|_| !is_opening && weight > 0);
+        let values = match low_rank {
+            Some(low_rank) if stretch.schedule.exchange_of(stretch.round) == 0 => low_rank.first(&gradient),
+            Some(low_rank) => low_rank.second(),
+            None if self.config.sync.source.is_gradient() => gradient,
+            None => self.parameters()?,
         };
-        let update = LocalUpdate { round: stretch.round, values, weight: tally.samples, loss: tally.loss() };
+        let update = LocalUpdate { round: stretch.round, values, weight, loss: tally.loss() };
         self.tell(FromDevice::Contribute(update))
+    }
+
+    /// Takes back what was in no result.
+    fn put_back(&mut self, parts: Vec<PutBack>) {
+        let Some(low_rank) = &mut self.low_rank else { return };
+        for PutBack { exchange, start, values } in parts {
+            match exchange {
+                Some(exchange) => low_rank.put_back(exchange, start, &values),
+                None => low_rank.add_error(start, &values),
+            }
+        }
     }
 
     /// Applies the pending result when `step` is the one before which it must be there, waiting for it if need be.
@@ -227,36 +258,60 @@ impl Device {
         };
         stretch.pending = None;
         self.next_round = round.next();
-        match self.config.sync.preset {
-            SyncPreset::SparseLocal => self.engine.add_to_parameters(&update)?,
-            SyncPreset::Dense => {
-                self.engine.apply_gradient(stretch.schedule.steps_of(round).start, &update)?;
+        match update {
+            RoundUpdate::Parameters(parts) => {
+                for part in parts {
+                    self.engine.mix_into_parameters(part.start, part.kept, &part.values)?;
+                }
             }
+            RoundUpdate::Mean(mean) => self.apply_mean(&stretch.schedule, round, &mean)?,
         }
         let validation_loss = self.evaluate_after(round)?;
         self.tell_applied(round, validation_loss, stretch.trained.clone())?;
         Ok(None)
     }
 
+    /// The step that all members make alike.
+    fn apply_mean(&mut self, schedule: &RoundSchedule, round: Round, mean: &[f32]) -> Result<()> {
+        let (step, is_opening) = (schedule.step_of(round), schedule.is_opening(round));
+        if let Some(low_rank) = self.low_rank.as_mut().filter(|_| !is_opening) {
+            if schedule.exchange_of(round) == 0 {
+                low_rank.take_first(mean);
+            } else {
+                let gradient = low_rank.take_second(mean);
+                self.engine.apply_gradient(step, &gradient)?;
+            }
+            return Ok(());
+        }
+        match self.config.sync.application_in(is_opening) {
+            Application::Inner => self.engine.apply_gradient(step, mean)?,
+            Application::Sgd => self.engine.apply_sgd(step, mean)?,
+            Application::Sign => self.engine.apply_sign(step, mean)?,
+            Application::FrozenAdamw => self.engine.apply_frozen_adamw(step, mean)?,
+            Application::Outer => bail!("a mean that is not a delta was to be applied as one"),
+        }
+        Ok(())
+    }
+
     fn tell_applied(&self, round: Round, validation_loss: Option<f32>, trained: Vec<Vec<u64>>) -> Result<()> {
-        let parameters = match self.config.sync.preset {
-            SyncPreset::Dense => Some(self.parameters()?),
-            SyncPreset::SparseLocal => None,
-        };
+        let parameters = if self.contributes_gradients() { Some(self.parameters()?) } else { None };
         let state = if self.is_checkpoint(round) { Some(self.state()?) } else { None };
         self.tell(FromDevice::Applied(Applied { round, validation_loss, parameters, state, trained }))
     }
 
     /// Waits for a round's result. The wait is the price of the network, and is counted.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
-    fn wait_for(&mut self, round: Round) -> Result<Result<Vec<f32>, Outcome>> {
+    fn wait_for(&mut self, round: Round) -> Result<Result<RoundUpdate, Outcome>> {
         let began = Instant::now();
         let answer = loop {
             match self.inbox.recv() {
-                Ok(ToDevice::Apply { round: got, update }) if got == round => break Ok(update),
+                Ok(ToDevice::Apply { round: got, update, put_back }) if got == round => {
+                    self.put_back(put_back);
+                    break Ok(update);
+                }
                 // A result of a life that is over.
                 Ok(ToDevice::Apply { .. }) => {}
-                Ok(ToDevice::Enter(enter)) => break Err(Outcome::Again(enter)),
+                Ok(ToDevice::Enter(enter)) => break Err(Outcome::Again(Box::new(enter))),
                 Ok(ToDevice::Export) => self.export()?,
                 Err(_) => break Err(Outcome::Over),
             }
@@ -290,7 +345,11 @@ impl Device {
     fn state(&self) -> Result<DeviceState> {
         let Moments { first, second, updates } = self.engine.moments_to_host()?;
         let parameters = self.parameters()?;
-        Ok(DeviceState { parameters, first_moments: first, second_moments: second, updates })
+        let (factors, error) = match &self.low_rank {
+            Some(low_rank) => (low_rank.shared(), low_rank.error().to_vec()),
+            None => (Vec::new(), Vec::new()),
+        };
+        Ok(DeviceState { parameters, first_moments: first, second_moments: second, updates, factors, error })
     }
 
     fn import(&mut self, state: &DeviceState) -> Result<()> {
@@ -300,6 +359,10 @@ impl Device {
             second: state.second_moments.clone(),
             updates: state.updates,
         };
+        if let Some(low_rank) = &mut self.low_rank {
+            low_rank.load_shared(&state.factors);
+            low_rank.load_error(&state.error);
+        }
         Ok(self.engine.load_moments(&moments)?)
     }
 
@@ -318,11 +381,13 @@ impl Device {
         Ok(Outcome::Ended)
     }
 
-    fn overlap(&self) -> u64 {
-        match self.config.sync.preset {
-            SyncPreset::Dense => 0,
-            SyncPreset::SparseLocal => self.config.sync.overlap,
-        }
+    /// To which a member clips its gradient, so that the sum over all has the configured norm at most (DGC: Lin et al. 2018, section 3.3).
+    fn local_clip(&self) -> f64 {
+        self.config.train.gradient_clip / f64::from(self.config.run.workers).sqrt()
+    }
+
+    fn contributes_gradients(&self) -> bool {
+        self.config.sync.source.is_gradient()
     }
 
     fn tell(&self, message: FromDevice) -> Result<()> {

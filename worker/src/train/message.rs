@@ -15,11 +15,44 @@ pub enum ToDevice {
     Apply {
         /// Which round.
         round: Round,
-        /// sparse-local: what to add to the local parameters; dense: the mean gradient. One value for each parameter.
-        update: Vec<f32>,
+        /// What to do.
+        update: RoundUpdate,
+        /// What to take back before, with low-rank gradients.
+        put_back: Vec<PutBack>,
     },
     /// Copy the whole state out, as it is after the last applied round, and answer [`FromDevice::State`].
     Export,
+}
+
+/// A part of a contribution that is in no result (low-rank gradients, whose residual the device keeps).
+#[derive(Clone, Debug, PartialEq)]
+pub struct PutBack {
+    /// Which exchange of its step it was; none: it is of the opening, a gradient.
+    pub exchange: Option<u32>,
+    /// Index of its first value in the contribution.
+    pub start: usize,
+    /// The values.
+    pub values: Vec<f32>,
+}
+
+/// What a round's result means for a device.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RoundUpdate {
+    /// The mean of what was contributed, one value for each parameter: a step that all members make alike.
+    Mean(Vec<f32>),
+    /// A change of some stretches of the local parameters, in order.
+    Parameters(Vec<Part>),
+}
+
+/// A stretch of the local parameters, and what becomes of it: θ ← kept·θ + values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Index of its first parameter.
+    pub start: usize,
+    /// What is left of the local values, from 0 to 1.
+    pub kept: f32,
+    /// What is added to that.
+    pub values: Vec<f32>,
 }
 
 /// Where the device starts.
@@ -31,7 +64,9 @@ pub struct Enter {
     pub round: Round,
     /// What to load before.
     pub load: Load,
-    /// Mean gradients of rounds up to `round` that are to be applied after loading, in order (dense only). The last one is answered
+    /// What to take back before, with low-rank gradients.
+    pub put_back: Vec<PutBack>,
+    /// Means of rounds up to `round` that are to be applied after loading, in order (only with gradients). The last one is answered
     /// with [`FromDevice::Applied`].
     pub replay: Vec<(Round, Vec<f32>)>,
 }
@@ -68,6 +103,10 @@ pub struct DeviceState {
     pub second_moments: Vec<f32>,
     /// Optimiser steps behind the moments.
     pub updates: u64,
+    /// The factors of low-rank gradients that all members share, `[P]`; empty where there are none.
+    pub factors: Vec<f32>,
+    /// What low-rank gradients have not sent, `[P]`; empty where there are none. This worker's own.
+    pub error: Vec<f32>,
 }
 
 /// From the device to the synchroniser.
@@ -114,6 +153,8 @@ pub struct Prepared {
     pub samples: u64,
     /// Hash over the training tokens.
     pub data_hash: Hash,
+    /// Values of each exchange of a step with low-rank gradients.
+    pub exchanges: Option<[usize; 2]>,
 }
 
 /// What a device contributes to a round.
@@ -121,7 +162,7 @@ pub struct Prepared {
 pub struct LocalUpdate {
     /// Which round.
     pub round: Round,
-    /// sparse-local: the local parameters at the end of the round; dense: the gradient of its step.
+    /// With deltas: the local parameters at the end of the round; with gradients: the gradient or momentum of its step.
     pub values: Vec<f32>,
     /// Samples trained on.
     pub weight: u32,
@@ -136,7 +177,7 @@ pub struct Applied {
     pub round: Round,
     /// Loss on held-out text, when this round is evaluated.
     pub validation_loss: Option<f32>,
-    /// dense: the parameters after it, which the device holds and which must be equal everywhere.
+    /// With gradients: the parameters after it, which the device holds and which must be equal everywhere.
     pub parameters: Option<Vec<f32>>,
     /// Everything, when a checkpoint follows this round.
     pub state: Option<DeviceState>,

@@ -18,8 +18,8 @@ impl Member {
         if round < self.open_round() {
             // The others did not wait. This slice was sent nowhere, so it is in no result, whoever is named there.
             if weight > 0 {
-                let late = self.layout.fragments().map(|fragment| Command::CarryOver { round, fragment });
-                self.commands.extend(late);
+                let due = self.layout.fragments().filter(|&fragment| self.schedule.is_due(round, fragment));
+                self.commands.extend(due.map(|fragment| Command::CarryOver { round, fragment }));
             }
             self.commands.push_back(Command::Release { round });
             return;
@@ -148,7 +148,8 @@ impl Member {
     /// Decides over this member's slices of a round that is complete, by the sites that its results name.
     pub(super) fn account_for(&mut self, round: Round) {
         let own_weight = self.contributed.remove(&round);
-        for fragment in self.layout.fragments() {
+        let schedule = self.schedule;
+        for fragment in self.layout.fragments().filter(|&fragment| schedule.is_due(round, fragment)) {
             let named = self.results.get(round, fragment).is_some_and(|held| held.result.names(self.site));
             let Some(upload) = self.upload_mut(fragment) else { continue };
             upload.forget_before(round.next());

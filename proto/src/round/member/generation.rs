@@ -50,6 +50,7 @@ impl Member {
             self.follow(&duties, settlement);
         }
         self.move_residuals();
+        self.move_owner_residuals(&duties);
         self.offer_open_round();
         for frame in self.early.take(generation) {
             self.receive_present(&duties, frame);
@@ -78,8 +79,16 @@ impl Member {
             upload.begin_generation();
         }
         let owned = self.layout.fragments().filter(|&fragment| duties.owns(fragment));
-        self.collections =
-            owned.map(|fragment| (fragment, Collection::new(duties.first_made(fragment)))).collect();
+        let first = |fragment| self.schedule.next_due(duties.first_made(fragment), fragment);
+        self.collections = owned.map(|fragment| (fragment, Collection::new(first(fragment)))).collect();
+    }
+
+    /// Empties the owner's residuals of fragments that others own now.
+    fn move_owner_residuals(&mut self, duties: &Duties) {
+        let moved = self.reduced.extract_if(.., |&fragment| !duties.owns(fragment));
+        let command =
+            |fragment| Command::MoveOwnerResidual { fragment, void_from: duties.first_made(fragment) };
+        self.commands.extend(moved.map(command));
     }
 
     /// Makes this member's results those that count: retracts what is void, pulls what is missing.

@@ -7,13 +7,14 @@ mod receiving;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, SiteId, WorkerId};
 use longhaul_common::plan::FragmentLayout;
+use longhaul_common::schedule::RoundSchedule;
 
 use super::ACCUSATIONS_MAX;
 use super::collection::Collection;
@@ -28,21 +29,11 @@ use super::results::Results;
 use super::upload::Upload;
 use crate::control::message::Hash;
 
-/// In which form owners publish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduction {
-    /// The contributions side by side: for sparse formats and few bits, where a mean would have to be rounded
-    /// again.
-    Bundle,
-    /// The weighted mean: for f32 and bf16, where a bundle would be as large as all contributions.
-    Mean,
-}
-
 /// What all members of a run agree on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// In which form owners publish.
-    pub reduction: Reduction,
+    /// Which fragments a round synchronises.
+    pub schedule: RoundSchedule,
     /// How long owners wait for late sites.
     pub deadline: DeadlineConfig,
 }
@@ -61,7 +52,7 @@ pub struct Member {
     me: WorkerId,
     site: SiteId,
     layout: FragmentLayout,
-    reduction: Reduction,
+    schedule: RoundSchedule,
     now: Duration,
     /// None until the first generation.
     duties: Option<Arc<Duties>>,
@@ -81,6 +72,8 @@ pub struct Member {
     uploads: Vec<Upload>,
     /// Of the fragments that this member owns.
     collections: BTreeMap<FragmentId, Collection>,
+    /// Fragments of which the caller may keep an owner's residual.
+    reduced: BTreeSet<FragmentId>,
     deadline: Deadline,
     pulls: Pulls,
     /// Results that came too early to be kept, and who sent them: for at most as many rounds as peers keep them.
@@ -107,7 +100,7 @@ impl Member {
             me,
             site,
             layout,
-            reduction: config.reduction,
+            schedule: config.schedule,
             now: Duration::ZERO,
             duties: None,
             settling: None,
@@ -116,9 +109,11 @@ impl Member {
             contributed: BTreeMap::new(),
             last_contributed: None,
             offered: None,
-            results: Results::new(layout, open_round),
+            results: Results::new(layout, config.schedule, open_round),
             uploads: layout.fragments().map(|_| Upload::new()).collect(),
             collections: BTreeMap::new(),
+            // Whether there is a residual from an earlier process, only the caller knows.
+            reduced: layout.fragments().collect(),
             deadline: Deadline::new(config.deadline),
             pulls: Pulls::default(),
             missed: BTreeMap::new(),
@@ -142,8 +137,8 @@ impl Member {
             Event::Compressed { generation, round, fragment, body } => {
                 self.compressed(generation, round, fragment, body);
             }
-            Event::Reduced { generation, round, fragment, body } => {
-                self.reduced(generation, round, fragment, body);
+            Event::Reduced { generation, round, fragment, result } => {
+                self.reduced(generation, round, fragment, result);
             }
             Event::Pulled { round, fragment, body, hash } => self.pulled(round, fragment, body, hash),
             Event::PullFailed { round, fragment, from } => self.pull_failed(round, fragment, from),

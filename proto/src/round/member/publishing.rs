@@ -3,16 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, SiteId};
 
 use super::super::collection::Collection;
 use super::super::command::{Command, Contribution};
 use super::super::duties::Duties;
 use super::super::frame::FrameKind;
-use super::super::result::{Content, FragmentResult};
+use super::super::result::FragmentResult;
 use super::super::results::{Held, Inserted};
-use super::{Member, Reduction};
+use super::Member;
 
 impl Member {
     /// Takes a site's contribution to a fragment that this member owns.
@@ -83,14 +82,12 @@ impl Member {
         }
         collection.reducing = true;
         let contributions = collection.contributions();
-        if self.reduction == Reduction::Mean && !contributions.is_empty() {
-            let generation = duties.generation();
-            self.commands.push_back(Command::Reduce { generation, round, fragment, contributions });
-            return;
+        if contributions.is_empty() {
+            return self.publish(duties, fragment, FragmentResult::nothing());
         }
-        let contributors = contributions.iter().map(|c| (c.site, c.weight)).collect();
-        let content = Content::Bundle(contributions.into_iter().map(|c| c.body).collect());
-        self.publish(duties, fragment, FragmentResult { contributors, content });
+        let generation = duties.generation();
+        self.reduced.insert(fragment);
+        self.commands.push_back(Command::Reduce { generation, round, fragment, contributions });
     }
 
     pub(super) fn reduced(
@@ -98,22 +95,20 @@ impl Member {
         generation: Generation,
         round: Round,
         fragment: FragmentId,
-        body: Bytes,
+        result: FragmentResult,
     ) {
         let Some(duties) = self.running().filter(|duties| duties.generation() == generation) else { return };
-        let Some(collection) = self.collections.get_mut(&fragment) else { return };
-        if collection.round != round || !collection.reducing {
-            return;
+        let Some(collection) = self.collections.get(&fragment) else { return };
+        if collection.round == round && collection.reducing {
+            self.publish(&duties, fragment, result);
         }
-        let contributors = collection.contributions().iter().map(|c| (c.site, c.weight)).collect();
-        self.publish(&duties, fragment, FragmentResult { contributors, content: Content::Mean(body) });
     }
 
     /// Gives the collected round's result a name, keeps it and sends it on its way.
     fn publish(&mut self, duties: &Duties, fragment: FragmentId, result: FragmentResult) {
         let Some(collection) = self.collections.get_mut(&fragment) else { return };
         let round = collection.round;
-        *collection = Collection::new(round.next());
+        *collection = Collection::new(self.schedule.next_due(round.next(), fragment));
         let bytes = result.encode();
         let hash = *blake3::hash(&bytes).as_bytes();
         if self.results.insert(round, fragment, Held { bytes, hash, result }) == Inserted::New {

@@ -59,22 +59,42 @@ fn start_of(membership: Membership, settlement: Option<Settlement>) -> Event {
     }))
 }
 
+fn config() -> Config {
+    let schedule =
+        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 1000 };
+    Config { schedule, deadline: DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0 } }
+}
+
 /// A member in generation 1.
 fn begun(worker: WorkerId) -> Member {
     begun_of(worker, LAYOUT)
 }
 
 fn begun_of(worker: WorkerId, layout: FragmentLayout) -> Member {
-    let deadline = DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0 };
-    let config = Config { reduction: Reduction::Bundle, deadline };
-    let mut member = Member::new(worker, site_of(worker), layout, Round(0), config);
+    let mut member = Member::new(worker, site_of(worker), layout, Round(0), config());
     commands(&mut member, start_of(membership_of(1, layout), None));
     member
 }
 
-fn commands_at(member: &mut Member, now: Duration, event: Event) -> Vec<Command> {
+fn unanswered_commands_at(member: &mut Member, now: Duration, event: Event) -> Vec<Command> {
     member.handle(now, event);
     std::iter::from_fn(|| member.poll_command()).collect()
+}
+
+/// With a caller that bundles at once.
+fn commands_at(member: &mut Member, now: Duration, event: Event) -> Vec<Command> {
+    member.handle(now, event);
+    let mut commands = Vec::new();
+    while let Some(command) = member.poll_command() {
+        match command {
+            Command::Reduce { generation, round, fragment, contributions } => {
+                let result = FragmentResult::bundle(contributions);
+                member.handle(now, Event::Reduced { generation, round, fragment, result });
+            }
+            command => commands.push(command),
+        }
+    }
+    commands
 }
 
 fn commands(member: &mut Member, event: Event) -> Vec<Command> {
@@ -382,21 +402,20 @@ fn an_owner_that_lags_does_not_run_ahead_of_itself() {
 
 #[test]
 fn a_contribution_that_comes_while_the_mean_is_taken_is_not_named_in_it() {
-    let deadline = DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0 };
-    let config = Config { reduction: Reduction::Mean, deadline };
     let (round, generation) = (Round(0), Generation(1));
-    let mut member = Member::new(owner(), site_of(owner()), LAYOUT, round, config);
+    let mut member = Member::new(owner(), site_of(owner()), LAYOUT, round, config());
     commands(&mut member, start(1, None));
     commands(&mut member, contribution(0));
-    let reduce = commands_at(&mut member, CEILING, Event::Timeout);
+    let reduce = unanswered_commands_at(&mut member, CEILING, Event::Timeout);
     assert!(matches!(&reduce[..], [Command::Reduce { contributions, .. }] if contributions.len() == 1));
     commands(&mut member, Event::Contribute { round, weight: 1 });
     let body = Bytes::from_static(b"own");
     commands(&mut member, Event::Compressed { generation, round, fragment: F0, body });
     assert_eq!(member.dropped().late, 1);
     let body = Bytes::from_static(b"mean");
-    let done = commands(&mut member, Event::Reduced { generation, round, fragment: F0, body: body.clone() });
     let result = FragmentResult { contributors: vec![(site_of(other()), 1)], content: Content::Mean(body) };
+    let reduced = Event::Reduced { generation, round, fragment: F0, result: result.clone() };
+    let done = commands(&mut member, reduced);
     assert!(done.contains(&Command::RoundComplete { round, results: vec![result] }));
     let undone = [Command::Retract { round, fragment: F0 }, Command::CarryOver { round, fragment: F0 }];
     assert!(undone.iter().all(|command| done.contains(command)));
@@ -404,9 +423,7 @@ fn a_contribution_that_comes_while_the_mean_is_taken_is_not_named_in_it() {
 
 #[test]
 fn a_new_member_starts_where_the_last_generation_before_its_first_round_says() {
-    let deadline = DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0 };
-    let config = Config { reduction: Reduction::Bundle, deadline };
-    let mut member = Member::new(other(), site_of(other()), LAYOUT, Round(7), config);
+    let mut member = Member::new(other(), site_of(other()), LAYOUT, Round(7), config());
     let mut begin = |generation, first_round, active_before: &[WorkerId]| {
         let settlement = Settlement { open_round: Round(7), complete_at: vec![owner()], results: vec![] };
         let Event::Begin(mut start) = start(generation, Some(settlement)) else {

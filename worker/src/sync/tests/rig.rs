@@ -10,6 +10,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Member, Membership};
 use longhaul_common::sampler::SampleFeed;
+use longhaul_common::schedule::RoundSchedule;
 use longhaul_common::timeline::Assignment;
 use longhaul_proto::control::message::{
     GenerationStart, RoundReport, Settled, Settlement, Start, ToCoordinator, ToWorker,
@@ -25,7 +26,9 @@ use crate::network::Network;
 use crate::sync::synchroniser::{Running, Stage};
 use crate::sync::{Links, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
 use crate::train::gate::{Entry, Gate};
-use crate::train::message::{Applied, Enter, FromDevice, Load, LocalUpdate, Prepared, ToDevice};
+use crate::train::message::{
+    Applied, Enter, FromDevice, Load, LocalUpdate, Part, Prepared, RoundUpdate, ToDevice,
+};
 use crate::train::progress::Progress;
 
 pub const VALUES: usize = 96;
@@ -72,6 +75,10 @@ impl Rig {
 
     pub fn layout(&self) -> FragmentLayout {
         self.workers[0].running().layout
+    }
+
+    pub fn schedule(&self) -> RoundSchedule {
+        self.workers[0].sync.config.round_schedule()
     }
 
     /// Begins a generation of these workers.
@@ -130,8 +137,13 @@ impl Rig {
         self.pump(|workers| workers[at].running().replica.next_round() > Round(round));
         let worker = &mut self.workers[at];
         match worker.device.try_recv().unwrap() {
-            ToDevice::Apply { round: got, update } if got == Round(round) => {
-                worker.local.iter_mut().zip(update).for_each(|(local, change)| *local += change);
+            ToDevice::Apply { round: got, update: RoundUpdate::Parameters(parts), .. }
+                if got == Round(round) =>
+            {
+                for Part { start, kept, values } in parts {
+                    let local = worker.local[start..].iter_mut().zip(values);
+                    local.for_each(|(local, value)| *local = kept * *local + value);
+                }
             }
             other => panic!("{other:?}"),
         }
@@ -186,6 +198,7 @@ impl Worker {
             counted: zeros,
         };
         new.handle(SyncEvent::Device(FromDevice::Prepared(Prepared {
+            exchanges: None,
             spec: crate::models::tests::tiny_gpt2(),
             tokenizer: None,
             parameters: vec![0.0; VALUES],
@@ -283,7 +296,7 @@ impl Worker {
             let longhaul_proto::round::Content::Bundle(parts) = &mut result.content else { continue };
             let range = running.layout.range(fragment);
             let mut part = vec![0.0; range.len()];
-            running.compressor.decoder().decode_add(&parts[at], range.len(), 1.0, &mut part).unwrap();
+            running.decoder.decode_add(&parts[at], range.len(), 1.0, &mut part).unwrap();
             let counted = &mut self.counted[range];
             counted.iter_mut().zip(part).for_each(|(sum, part)| *sum += f64::from(part));
         }
@@ -293,9 +306,9 @@ impl Worker {
     pub fn kept(&self) -> Vec<f64> {
         let running = self.running();
         let mut kept = vec![0.0; VALUES];
-        for (fragment, residual) in running.compressor.residuals() {
+        for (fragment, residual) in running.compressor.memories() {
             let kept = &mut kept[running.layout.range(*fragment)];
-            kept.iter_mut().zip(residual).for_each(|(sum, rest)| *sum += f64::from(*rest));
+            kept.iter_mut().zip(&residual.residual).for_each(|(sum, rest)| *sum += f64::from(*rest));
         }
         if let Some(carry) = &running.carry {
             kept.iter_mut().zip(carry).for_each(|(sum, carry)| *sum += f64::from(*carry));

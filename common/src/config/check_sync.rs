@@ -1,0 +1,244 @@
+//! Which parts of a strategy go together, and why others do not.
+
+use super::check::positive;
+use super::sync::{Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig, Transform};
+use super::{ConfigError, Rounding, ValueFormat};
+
+/// Dense f32, a fragment of this size is the largest frame body that the transport takes: 16 MiB.
+const FRAGMENT_VALUES_MAX: u32 = 4 << 20;
+
+/// Beyond this, products are hardly smaller than the matrices of the models in use.
+const RANK_MAX: u32 = 256;
+
+/// Values of a tile of the cosine transform.
+const TILE_VALUES: u32 = 64 * 64;
+
+/// Fragments take turns among at most so many groups.
+const GROUPS_MAX: u32 = 1 << 10;
+
+impl SyncConfig {
+    /// Checks each value, and which parts go together.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        self.check_rates()?;
+        self.check_when()?;
+        self.check_what()?;
+        self.check_rank()?;
+        self.check_chunks()?;
+        self.check_losses()?;
+        self.check_deadline()
+    }
+
+    fn check_when(&self) -> Result<(), ConfigError> {
+        positive("sync.every", self.every)?;
+        positive("sync.opening_every", self.opening_every)?;
+        positive("sync.groups", self.groups)?;
+        if self.groups > GROUPS_MAX {
+            return Err(ConfigError::value(
+                "sync.groups",
+                self.groups,
+                format!("must be at most {GROUPS_MAX}"),
+            ));
+        }
+        let shortest = if self.has_opening() { self.every.min(self.opening_every) } else { self.every };
+        if self.overlap > shortest {
+            let reason = format!(
+                "a round's result must be applied before the next contribution, {shortest} steps later; at most {shortest}"
+            );
+            return Err(ConfigError::value("sync.overlap", self.overlap, reason));
+        }
+        if !(0.0..=1.0).contains(&self.mix) {
+            return Err(ConfigError::value("sync.mix", self.mix, "must lie between 0 and 1"));
+        }
+        Ok(())
+    }
+
+    /// A gradient is of one step and of parameters that all members share; only deltas may wait and add up.
+    fn check_what(&self) -> Result<(), ConfigError> {
+        let (fitting, reason): (&[Application], _) = match self.source {
+            Source::Gradient => (
+                &[Application::Inner, Application::Sgd, Application::Sign],
+                "a mean gradient is for \"inner\", \"sgd\" or \"sign\"; or take another sync.source",
+            ),
+            Source::CorrectedGradient => (
+                &[Application::Sgd],
+                "momentum is in the sum already, and another optimiser's would come on top: take \"sgd\", or another \
+                 sync.source",
+            ),
+            Source::Momentum => (
+                &[Application::FrozenAdamw],
+                "a mean momentum is AdamW's first moment: take \"frozen-adamw\", or another sync.source",
+            ),
+            Source::Delta => (
+                &[Application::Outer],
+                "the inner optimiser has made its steps when a delta is sent: take \"outer\", or another sync.source",
+            ),
+        };
+        if !fitting.contains(&self.apply) {
+            return Err(ConfigError::value("sync.apply", name_of(self.apply), reason));
+        }
+        if self.source == Source::CorrectedGradient
+            && (self.selection == SelectionRule::All || self.error_decay != 1.0)
+        {
+            let reason = "momentum is corrected for what waits to be sent: take selection = \"top-k\" or \"threshold\" with \
+                          error_decay = 1, or source = \"gradient\"";
+            return Err(ConfigError::value("sync.source", name_of(self.source), reason));
+        }
+        if self.source == Source::Momentum && !self.has_opening() {
+            let reason = "AdamW's second moment is learnt in the opening and frozen after it: take about 0.2";
+            return Err(ConfigError::value("sync.opening_share", self.opening_share, reason));
+        }
+        if !self.source.is_gradient() {
+            return Ok(());
+        }
+        if self.late == LateRule::Mix {
+            let reason = "without local training there is nothing to mix a result with: take source = \"delta\", or \
+                          late = \"keep\"";
+            return Err(ConfigError::value("sync.late", "mix", reason));
+        }
+        let opening_every = if self.has_opening() { self.opening_every } else { 1 };
+        for (key, every) in [("sync.every", self.every), ("sync.opening_every", opening_every)] {
+            if every != 1 {
+                let reason = "gradients are exchanged after each step, as nobody trains by itself: take 1, or \
+                              source = \"delta\" (for larger batches, see train.batch)";
+                return Err(ConfigError::value(key, every, reason));
+            }
+        }
+        if self.groups != 1 {
+            let reason = "each step needs the whole gradient: take 1, or source = \"delta\"";
+            return Err(ConfigError::value("sync.groups", self.groups, reason));
+        }
+        Ok(())
+    }
+
+    /// Factors keep what they do not send in a residual of their own, and the second exchange needs the outcome of the first.
+    fn check_rank(&self) -> Result<(), ConfigError> {
+        if self.rank == 0 {
+            return Ok(());
+        }
+        if self.rank > RANK_MAX {
+            return Err(ConfigError::value("sync.rank", self.rank, format!("must be at most {RANK_MAX}")));
+        }
+        let refused = if self.source != Source::Gradient {
+            "products stand for gradients: take source = \"gradient\", or rank = 0"
+        } else if self.overlap > 0 {
+            "a step's second exchange needs the outcome of its first: take overlap = 0, or rank = 0"
+        } else if self.selection != SelectionRule::All {
+            "factors are small and are sent whole: take selection = \"all\", or rank = 0"
+        } else if self.has_residual() {
+            "what factors leave out is kept in full where gradients are made: take error_decay = 0, or rank = 0"
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::value("sync.rank", self.rank, refused))
+    }
+
+    fn check_chunks(&self) -> Result<(), ConfigError> {
+        if !(self.chunk.is_power_of_two() && (16..=65_536).contains(&self.chunk)) {
+            return Err(ConfigError::value(
+                "sync.chunk",
+                self.chunk,
+                "must be a power of two from 16 to 65536",
+            ));
+        }
+        for (key, keep) in [
+            ("sync.keep", self.keep),
+            ("sync.random_keep", self.random_keep),
+            ("sync.opening_keep", self.opening_keep),
+            ("sync.result_keep", self.result_keep),
+        ] {
+            if keep == 0 || keep > self.chunk {
+                let reason = format!("must lie between 1 and sync.chunk = {}", self.chunk);
+                return Err(ConfigError::value(key, keep, reason));
+            }
+        }
+        if self.transform == Transform::Dct {
+            self.check_transform()?;
+        }
+        let stochastic = |values| matches!(values, ValueFormat::Int8 | ValueFormat::Int4 | ValueFormat::E3M0);
+        if self.rounding == Rounding::Stochastic && !stochastic(self.values) {
+            let reason = "only int8, int4 and e3m0 have a level on either side of every value";
+            return Err(ConfigError::value("sync.rounding", "stochastic", reason));
+        }
+        let fragment = self.fragment_values;
+        if fragment == 0 || !fragment.is_multiple_of(self.chunk) || fragment > FRAGMENT_VALUES_MAX {
+            let reason =
+                format!("must be a multiple of sync.chunk = {} up to {FRAGMENT_VALUES_MAX}", self.chunk);
+            return Err(ConfigError::value("sync.fragment_values", fragment, reason));
+        }
+        Ok(())
+    }
+
+    fn check_transform(&self) -> Result<(), ConfigError> {
+        let reason = if self.random_keep < self.chunk {
+            "a random mask tears the tiles apart: take random_keep = chunk, or transform = \"none\""
+        } else if self.groups > 1 {
+            "tiles of all matrices come before the rest of the model, so stretches of it cannot take turns: take groups = 1, or \
+             transform = \"none\""
+        } else if !self.fragment_values.is_multiple_of(TILE_VALUES) {
+            "fragments are made of whole tiles: take a multiple of 4096 for fragment_values, or transform = \"none\""
+        } else if self.result == ResultForm::Mean && self.result_keep < self.chunk {
+            "an owner would select of values that have been transformed back: take result = \"bundle\", or result_keep = chunk"
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::value("sync.transform", "dct", reason))
+    }
+
+    /// What is not sent must stay somewhere, or sparse updates and signs lose most of what was learnt.
+    fn check_losses(&self) -> Result<(), ConfigError> {
+        let leaves_out = self.selection != SelectionRule::All || self.random_keep < self.chunk;
+        if leaves_out && !self.has_residual() {
+            let reason =
+                "what is not selected would be lost in every round: take more than 0, or selection = \"all\"";
+            return Err(ConfigError::value("sync.error_decay", self.error_decay, reason));
+        }
+        let few_bits = |values| matches!(values, ValueFormat::TwoBit | ValueFormat::Sign);
+        if few_bits(self.values) && !self.has_residual() {
+            let reason = format!(
+                "at {} the rounding is as large as the update and would be lost in every round: take more than 0, or \
+                 values with more bits",
+                self.values
+            );
+            return Err(ConfigError::value("sync.error_decay", self.error_decay, reason));
+        }
+        if self.result == ResultForm::Bundle
+            && self.values == ValueFormat::F32
+            && self.selection == SelectionRule::All
+        {
+            let reason = "every contribution in f32 goes to every site: take result = \"mean\", which loses nothing in f32";
+            return Err(ConfigError::value("sync.result", "bundle", reason));
+        }
+        Ok(())
+    }
+
+    fn check_rates(&self) -> Result<(), ConfigError> {
+        for (key, value, low, high) in [
+            ("sync.opening_share", self.opening_share as f32, 0.0, 1.0),
+            ("sync.momentum", self.momentum, 0.0, 0.999),
+            ("sync.error_decay", self.error_decay, 0.0, 1.0),
+            ("sync.outer_learning_rate", self.outer_learning_rate, f32::MIN_POSITIVE, 2.0),
+            ("sync.outer_momentum", self.outer_momentum, 0.0, 0.999),
+        ] {
+            if !(low..=high).contains(&value) {
+                return Err(ConfigError::value(key, value, format!("must lie between {low:e} and {high}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_deadline(&self) -> Result<(), ConfigError> {
+        if self.deadline_floor_ms == 0 || self.deadline_floor_ms > self.deadline_ceiling_ms {
+            let reason =
+                format!("must lie between 1 and sync.deadline_ceiling_ms = {}", self.deadline_ceiling_ms);
+            return Err(ConfigError::value("sync.deadline_floor_ms", self.deadline_floor_ms, reason));
+        }
+        if !(self.deadline_mads >= 0.0 && self.deadline_mads.is_finite()) {
+            return Err(ConfigError::value("sync.deadline_mads", self.deadline_mads, "must be zero or more"));
+        }
+        Ok(())
+    }
+}
+
+fn name_of<T: serde::Serialize>(value: T) -> String {
+    toml::Value::try_from(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}

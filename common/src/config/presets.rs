@@ -1,0 +1,188 @@
+//! What each preset stands for: one value for each key of `[sync]`.
+
+use super::sync::{
+    Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig, SyncPreset, Transform,
+};
+use super::{Rounding, ValueFormat};
+
+impl SyncConfig {
+    /// The parts of a strategy, with the values that its paper or our measurements recommend.
+    #[must_use]
+    pub fn of(preset: SyncPreset) -> Self {
+        match preset {
+            SyncPreset::Dense => dense(),
+            SyncPreset::Dgc => dgc(),
+            SyncPreset::Powersgd => powersgd(),
+            SyncPreset::OnebitAdam => onebit_adam(),
+            SyncPreset::Demo => demo(),
+            SyncPreset::Diloco => diloco(),
+            SyncPreset::StreamingDiloco => streaming_diloco(),
+            SyncPreset::Cocktail => cocktail(),
+            SyncPreset::SparseLocal => sparse_local(),
+        }
+    }
+}
+
+fn dense() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::Dense,
+        every: 1,
+        overlap: 0,
+        opening_every: 1,
+        source: Source::Gradient,
+        selection: SelectionRule::All,
+        values: ValueFormat::F32,
+        error_decay: 1.0,
+        result: ResultForm::Mean,
+        result_values: ValueFormat::F32,
+        apply: Application::Inner,
+        ..sparse_local()
+    }
+}
+
+/// The paper sends one value in a thousand, after a warm-up with more.
+fn dgc() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::Dgc,
+        opening_share: 0.1,
+        opening_values: ValueFormat::F32,
+        source: Source::CorrectedGradient,
+        selection: SelectionRule::Threshold,
+        keep: 4,
+        result: ResultForm::Bundle,
+        apply: Application::Sgd,
+        ..dense()
+    }
+}
+
+/// The paper keeps 4 to 32 components of a tile, in full precision, with β = 0.999.
+fn demo() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::Demo,
+        opening_share: 0.1,
+        opening_values: ValueFormat::F32,
+        transform: Transform::Dct,
+        selection: SelectionRule::TopK,
+        keep: 32,
+        values: ValueFormat::Bf16,
+        error_decay: 0.999,
+        result: ResultForm::Bundle,
+        apply: Application::Sign,
+        ..dense()
+    }
+}
+
+/// A tenth of the values at random, a fifth of those by magnitude, four bits: 117 times fewer bytes.
+fn cocktail() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::Cocktail,
+        every: 1,
+        overlap: 1,
+        opening_every: 1,
+        random_keep: 410,
+        keep: 819,
+        values: ValueFormat::Int4,
+        opening_values: ValueFormat::Int8,
+        opening_keep: 4096,
+        opening_share: 0.1,
+        error_decay: 1.0,
+        result: ResultForm::Mean,
+        result_keep: 164,
+        result_values: ValueFormat::Int4,
+        ..sparse_local()
+    }
+}
+
+/// Rank 4 is the paper's for language models. A dense opening, as PyTorch's own has one.
+fn powersgd() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::Powersgd,
+        opening_share: 0.1,
+        opening_values: ValueFormat::F32,
+        rank: 4,
+        error_decay: 0.0,
+        ..dense()
+    }
+}
+
+/// The paper warms up over 15 to 25 % of the steps.
+fn onebit_adam() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::OnebitAdam,
+        opening_share: 0.2,
+        opening_values: ValueFormat::F32,
+        source: Source::Momentum,
+        values: ValueFormat::Sign,
+        result_values: ValueFormat::Sign,
+        apply: Application::FrozenAdamw,
+        ..dense()
+    }
+}
+
+/// The paper's H of 500 is for runs of many thousand steps.
+fn diloco() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::Diloco,
+        every: 50,
+        overlap: 0,
+        selection: SelectionRule::All,
+        values: ValueFormat::F32,
+        error_decay: 0.0,
+        result: ResultForm::Mean,
+        result_values: ValueFormat::F32,
+        outer_learning_rate: 0.7,
+        outer_momentum: 0.9,
+        ..sparse_local()
+    }
+}
+
+fn streaming_diloco() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::StreamingDiloco,
+        every: 10,
+        groups: 5,
+        overlap: 2,
+        late: LateRule::Mix,
+        values: ValueFormat::E3M0,
+        result: ResultForm::Bundle,
+        result_values: ValueFormat::E3M0,
+        ..diloco()
+    }
+}
+
+fn sparse_local() -> SyncConfig {
+    SyncConfig {
+        preset: SyncPreset::SparseLocal,
+        every: 15,
+        groups: 1,
+        overlap: 2,
+        late: LateRule::Keep,
+        mix: 0.5,
+        opening_rounds: 0,
+        opening_share: 0.0,
+        opening_every: 2,
+        opening_keep: 1024,
+        opening_values: ValueFormat::TwoBit,
+        source: Source::Delta,
+        rank: 0,
+        random_keep: 4096,
+        transform: Transform::None,
+        rounding: Rounding::Nearest,
+        momentum: 0.9,
+        selection: SelectionRule::TopK,
+        chunk: 4096,
+        keep: 64,
+        values: ValueFormat::TwoBit,
+        error_decay: 0.95,
+        result: ResultForm::Bundle,
+        result_keep: 4096,
+        result_values: ValueFormat::Bf16,
+        apply: Application::Outer,
+        outer_learning_rate: 1.0,
+        outer_momentum: 0.0,
+        fragment_values: 262_144,
+        deadline_ceiling_ms: 30_000,
+        deadline_floor_ms: 2_000,
+        deadline_mads: 8.0,
+    }
+}

@@ -1,0 +1,282 @@
+//! `[sync]`: how sites exchange what they learnt, as parts that go together freely.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Rounding, ValueFormat};
+
+/// The strategies, named after their papers. A preset is nothing but a value for each of the other keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SyncPreset {
+    /// Gradients after each step, averaged before the optimiser runs.
+    Dense,
+    /// The largest of momentum-corrected gradients, after each step (Deep Gradient Compression, 1712.01887).
+    Dgc,
+    /// Gradients as products of thin matrices, after each step (PowerSGD, 1905.13727).
+    Powersgd,
+    /// Signs of momenta after each step, both ways, under a second moment that is frozen after a dense opening (1-bit Adam, 2102.02888).
+    OnebitAdam,
+    /// The largest components of slowly decaying momenta, and the sign of what comes together (DeMo, 2411.19870).
+    Demo,
+    /// Parameter deltas after H local steps, averaged, Nesterov momentum outside (DiLoCo, 2311.08105).
+    Diloco,
+    /// DiLoCo, a part of the model at a time, in four bits, mixed into what was trained meanwhile (2501.18512).
+    StreamingDiloco,
+    /// Parameter deltas after each step: a random mask that all know, top-k, few bits, both ways (CocktailSGD, ICML 2023).
+    Cocktail,
+    /// Parameter deltas after several local steps, chunked top-k with error feedback (SparseLoCo, 2508.15706).
+    #[default]
+    SparseLocal,
+}
+
+impl SyncPreset {
+    /// Every preset.
+    pub const ALL: [Self; 9] = [
+        Self::Dense,
+        Self::Dgc,
+        Self::Powersgd,
+        Self::OnebitAdam,
+        Self::Demo,
+        Self::Diloco,
+        Self::StreamingDiloco,
+        Self::Cocktail,
+        Self::SparseLocal,
+    ];
+}
+
+/// What a worker contributes to a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// The gradient of a step. All members make the same update of it, so nobody trains by itself.
+    Gradient,
+    /// The gradient of a step, added up with momentum where it waits to be sent.
+    CorrectedGradient,
+    /// AdamW's first moment with the gradient of a step mixed in: β₁·m + (1 − β₁)·g.
+    Momentum,
+    /// What local training has changed since the last round: θ_g − θ.
+    Delta,
+}
+
+impl Source {
+    /// Whether members update their parameters from results alone.
+    #[must_use]
+    pub fn is_gradient(self) -> bool {
+        self != Self::Delta
+    }
+}
+
+/// Which values are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SelectionRule {
+    /// All.
+    All,
+    /// Of each `chunk`, the `keep` of the largest magnitude.
+    TopK,
+    /// The largest magnitudes of a fragment, about `keep` for each `chunk` of its values, wherever they are.
+    Threshold,
+}
+
+/// What is done with values before some are selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transform {
+    /// Nothing.
+    None,
+    /// The two-dimensional cosine transform of 64×64 tiles of the matrices.
+    Dct,
+}
+
+/// In which form owners publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ResultForm {
+    /// The contributions side by side, as they came: nothing is compressed twice, and the result grows with the sites.
+    Bundle,
+    /// The mean, compressed again; what that leaves behind stays with the owner, for its next result.
+    Mean,
+}
+
+/// What is done with the mean of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Application {
+    /// It is the gradient of one step of the inner optimiser, AdamW.
+    Inner,
+    /// It is the direction of a step of plain gradient descent.
+    Sgd,
+    /// Its sign is the direction of a step.
+    Sign,
+    /// It is AdamW's new first moment, and the second is not changed any more.
+    FrozenAdamw,
+    /// It is the gradient of one outer step, by SGD with Nesterov momentum: see `outer_learning_rate`, `outer_momentum`.
+    Outer,
+}
+
+/// How a result meets what was trained while it was on its way (`overlap` > 0).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LateRule {
+    /// θ ← θ + (θ_new − θ at the contribution): the steps since are kept whole.
+    Keep,
+    /// θ ← α·θ + (1 − α)·θ_new, with `mix` as α (2501.18512).
+    Mix,
+}
+
+/// Declares `[sync]` twice from one list of keys: as it is written, where every key may be missing, and as it is used.
+macro_rules! sync_keys {
+    ($( $(#[$attribute:meta])* $key:ident: $type:ty, )*) => {
+        /// `[sync]`, with the preset's value for every key that the file does not set.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(from = "SyncKeys")]
+        pub struct SyncConfig {
+            /// Where the values of the other keys come from unless they are set.
+            pub preset: SyncPreset,
+            $( $(#[$attribute])* pub $key: $type, )*
+        }
+
+        /// `[sync]` as the file has it.
+        #[derive(Default, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        struct SyncKeys {
+            preset: SyncPreset,
+            $( $key: Option<$type>, )*
+        }
+
+        impl From<SyncKeys> for SyncConfig {
+            fn from(keys: SyncKeys) -> Self {
+                let preset = Self::of(keys.preset);
+                let keys = keys.with_followers(&preset);
+                Self { preset: keys.preset, $( $key: keys.$key.unwrap_or(preset.$key), )* }
+            }
+        }
+    };
+}
+
+sync_keys! {
+    /// Steps between rounds (H).
+    every: u64,
+    /// The fragments take turns: a round has every so-manieth of them, so that each has one in `every`·`groups` steps.
+    groups: u32,
+    /// Steps after which a round's result is applied (τ); training goes on in between. At most the steps to the next round.
+    overlap: u64,
+    /// How a result meets what was trained meanwhile: `keep` or `mix`.
+    late: LateRule,
+    /// α of `late = "mix"`: the share of what was trained meanwhile.
+    mix: f32,
+    /// Rounds at the start that follow `opening_every`, `opening_keep` and `opening_values`, with all fragments in each: a young
+    /// model moves fast, and its updates are not sparse.
+    opening_rounds: u64,
+    /// The share of the run's steps that belongs to the opening, unless `opening_rounds` is longer.
+    opening_share: f64,
+    /// Steps between the opening's rounds.
+    opening_every: u64,
+    /// Values kept of each chunk in the opening; all of a chunk means that none is selected.
+    opening_keep: u32,
+    /// Number format on the wire in the opening.
+    opening_values: ValueFormat,
+    /// What is contributed: `gradient`, `corrected-gradient`, `momentum` or `delta`. In the opening, `gradient` or `delta`.
+    source: Source,
+    /// The rank of the products that stand for the gradients of matrices, exchanged in two rounds after each step; 0: gradients as they are.
+    rank: u32,
+    /// Of each `chunk`, so many values at random positions, the same for all members, go into the selection; all of a chunk: no mask.
+    random_keep: u32,
+    /// What is done with values before some are selected: `none` or `dct`.
+    transform: Transform,
+    /// Which values are sent: `all`, `top-k` or `threshold`.
+    selection: SelectionRule,
+    /// Values in a chunk, a power of two.
+    chunk: u32,
+    /// Values kept of each chunk.
+    keep: u32,
+    /// Number format on the wire.
+    values: ValueFormat,
+    /// How values become levels of their format: `nearest` or `stochastic`.
+    rounding: Rounding,
+    /// `source = "corrected-gradient"`: the momentum (m).
+    momentum: f32,
+    /// What a round keeps of the residual before it; 0: what is not sent is lost.
+    error_decay: f32,
+    /// In which form results are published: `bundle` or `mean`.
+    result: ResultForm,
+    /// `result = "mean"`: values kept of each chunk of the mean; all of a chunk means that none is selected.
+    result_keep: u32,
+    /// `result = "mean"`: its number format.
+    result_values: ValueFormat,
+    /// What is done with the mean: `inner`, `sgd`, `sign`, `frozen-adamw` or `outer`. In the opening, `inner` or `outer`.
+    apply: Application,
+    /// `apply = "outer"`: the step size for the mean delta.
+    outer_learning_rate: f32,
+    /// `apply = "outer"`: Nesterov's momentum (μ); 0 is plain SGD.
+    outer_momentum: f32,
+    /// Parameters in a fragment, a multiple of `chunk`.
+    fragment_values: u32,
+    /// The longest that an owner waits for a late site, in milliseconds, counted from the first contribution.
+    deadline_ceiling_ms: u64,
+    /// The shortest, in milliseconds.
+    deadline_floor_ms: u64,
+    /// Between them: the median of past waits and so many median absolute deviations.
+    deadline_mads: f64,
+}
+
+impl SyncKeys {
+    /// Who sets the number format alone means it for the opening and the results as well, where the preset has one format for them; and
+    /// all of a chunk is still all of it when chunks have another size.
+    fn with_followers(mut self, preset: &SyncConfig) -> Self {
+        if preset.result_keep == preset.chunk {
+            self.result_keep = self.result_keep.or(self.chunk);
+        }
+        if preset.random_keep == preset.chunk {
+            self.random_keep = self.random_keep.or(self.chunk);
+        }
+        if preset.opening_keep == preset.chunk {
+            self.opening_keep = self.opening_keep.or(self.chunk);
+        }
+        if preset.opening_values == preset.values {
+            self.opening_values = self.opening_values.or(self.values);
+        }
+        if preset.result_values == preset.values {
+            self.result_values = self.result_values.or(self.values);
+        }
+        self
+    }
+}
+
+impl Default for SyncConfig {
+    fn default() -> Self {
+        Self::of(SyncPreset::default())
+    }
+}
+
+impl SyncConfig {
+    /// Whether what selection or rounding leaves behind is kept for the next contribution.
+    #[must_use]
+    pub fn has_residual(&self) -> bool {
+        self.error_decay > 0.0
+    }
+
+    /// Rounds in which the steps of one round are exchanged, after the opening.
+    #[must_use]
+    pub fn exchanges(&self) -> u32 {
+        if self.rank > 0 { 2 } else { 1 }
+    }
+
+    /// Whether there is an opening.
+    #[must_use]
+    pub fn has_opening(&self) -> bool {
+        self.opening_rounds > 0 || self.opening_share > 0.0
+    }
+
+    /// What a worker contributes to a round: in the opening, what all optimisers begin with.
+    #[must_use]
+    pub fn source_in(&self, is_opening: bool) -> Source {
+        if is_opening && self.source.is_gradient() { Source::Gradient } else { self.source }
+    }
+
+    /// What is done with the mean of a round.
+    #[must_use]
+    pub fn application_in(&self, is_opening: bool) -> Application {
+        if is_opening && self.source.is_gradient() { Application::Inner } else { self.apply }
+    }
+}

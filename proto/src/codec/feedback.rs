@@ -1,0 +1,69 @@
+//! What a frame leaves behind: the residual of error feedback.
+
+use super::stages::LeadingStage;
+use super::value_blocks::ValueBlocks;
+
+/// What the receiver will reconstruct from a frame, by the decoder's own arithmetic.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent<'a> {
+    pub blocks: ValueBlocks,
+    /// The values, packed.
+    pub section: &'a [u8],
+    /// Where they belong; none if they are all there are.
+    pub positions: Option<&'a [u32]>,
+}
+
+impl Sent<'_> {
+    /// Subtracts what was sent. `memory` is scratch memory.
+    pub fn subtract_from(self, residual: &mut [f32], memory: &mut Vec<f32>) {
+        memory.resize(self.blocks.block_values, 0.0);
+        match self.positions {
+            None => {
+                let residuals = residual.chunks_mut(self.blocks.block_values);
+                for (block, residual) in self.blocks.split(self.section).zip(residuals) {
+                    let sent = &mut memory[..residual.len()];
+                    self.blocks.reconstruct_block(block, sent);
+                    subtract(sent, residual);
+                }
+            }
+            Some(positions) => self.for_each_position(positions, memory, |position, sent| {
+                residual[position] -= sent;
+            }),
+        }
+    }
+
+    /// Subtracts what becomes of what was sent when the transform is undone. `memory` is scratch memory.
+    pub fn subtract_inverse_from(
+        self,
+        transform: &dyn LeadingStage,
+        residual: &mut [f32],
+        memory: &mut Vec<f32>,
+    ) {
+        memory.clear();
+        memory.resize(residual.len() + self.blocks.block_values, 0.0);
+        let (dense, block) = memory.split_at_mut(residual.len());
+        match self.positions {
+            None => self.blocks.reconstruct(self.section, dense),
+            Some(positions) => {
+                self.for_each_position(positions, block, |position, sent| dense[position] = sent)
+            }
+        }
+        transform.inverse(dense);
+        subtract(dense, residual);
+    }
+
+    /// Calls `each` with every position and its value. `memory` has room for a block.
+    fn for_each_position(self, positions: &[u32], memory: &mut [f32], mut each: impl FnMut(usize, f32)) {
+        for (block, positions) in
+            self.blocks.split(self.section).zip(positions.chunks(self.blocks.block_values))
+        {
+            let sent = &mut memory[..positions.len()];
+            self.blocks.reconstruct_block(block, sent);
+            positions.iter().zip(sent).for_each(|(&position, sent)| each(position as usize, *sent));
+        }
+    }
+}
+
+fn subtract(sent: &[f32], residual: &mut [f32]) {
+    residual.iter_mut().zip(sent).for_each(|(residual, sent)| *residual -= *sent);
+}

@@ -1,0 +1,60 @@
+//! Every preset of `[sync]` trains end to end: two sites, real processes, a lossy link.
+
+use longhaul_common::config::SyncPreset;
+
+use crate::scenario::Setup;
+
+/// What makes a preset fit a run of a minute: its own rhythm is for thousands of steps.
+fn sync(preset: SyncPreset) -> &'static str {
+    match preset {
+        SyncPreset::Dense => "preset = \"dense\"",
+        SyncPreset::Dgc => "preset = \"dgc\"\nkeep = 256",
+        SyncPreset::Demo => "preset = \"demo\"\nkeep = 512",
+        SyncPreset::Cocktail => "preset = \"cocktail\"",
+        SyncPreset::Powersgd => "preset = \"powersgd\"",
+        SyncPreset::OnebitAdam => "preset = \"onebit-adam\"\nopening_share = 0.5",
+        SyncPreset::Diloco => "preset = \"diloco\"\nevery = 10",
+        SyncPreset::StreamingDiloco => "preset = \"streaming-diloco\"\nevery = 3\ngroups = 3",
+        SyncPreset::SparseLocal => "preset = \"sparse-local\"\nevery = 5\noverlap = 5\nkeep = 256",
+    }
+}
+
+/// Steps by the plain gradient are as long as the gradient, those by its sign as long as the rate.
+fn learning_rate(preset: SyncPreset) -> f64 {
+    match preset {
+        SyncPreset::Dgc => 0.3,
+        SyncPreset::Demo => 2e-3,
+        _ => 5e-3,
+    }
+}
+
+#[test]
+fn every_preset_trains_and_keeps_all_replicas_equal() {
+    for preset in SyncPreset::ALL {
+        let sync = format!("{}\nfragment_values = 16384", sync(preset));
+        let mut scenario = Setup {
+            steps: 60,
+            width: 64,
+            learning_rate: learning_rate(preset),
+            sync: &sync,
+            ..Setup::default()
+        }
+        .start();
+        // Parity is asserted there.
+        let status = scenario.finish();
+        let loss = status["loss"].as_f64().unwrap();
+        // 256 byte values: ln 256 = 5.55 before training; the frequencies of letters alone give about 3.1.
+        assert!(loss < 4.2, "{preset:?}: the loss is {loss}");
+    }
+}
+
+/// A mean that is compressed again, both ways in few bits: what either side leaves behind comes later.
+#[test]
+fn two_way_compression_trains_and_keeps_all_replicas_equal() {
+    let sync = "every = 2\noverlap = 2\nkeep = 512\nresult = \"mean\"\nresult_keep = 512\nresult_values = \"int4\"\n\
+                opening_rounds = 4\nopening_every = 2\nopening_keep = 4096\nopening_values = \"int8\"\n\
+                fragment_values = 16384";
+    let mut scenario = Setup { steps: 60, sync, ..Setup::default() }.start();
+    let loss = scenario.finish()["loss"].as_f64().unwrap();
+    assert!(loss < 4.2, "the loss is {loss}");
+}

@@ -1,0 +1,79 @@
+//! What `[sync]` says of compression, in the codec's terms.
+
+use longhaul_common::config::{SelectionRule, SyncConfig, Transform, ValueFormat};
+use longhaul_common::id::{FragmentId, Round, RunId};
+use longhaul_proto::codec::{CodecSpec, Dct, RandomK, Selection, Stage};
+
+/// From a site to the owner, after the opening, for a fragment that begins with so many tiles.
+pub fn uplink(config: &SyncConfig, tiles: u32) -> CodecSpec {
+    let SyncConfig { chunk, keep, random_keep, values, rounding, .. } = *config;
+    let selection = match config.selection {
+        SelectionRule::All => Selection::All,
+        SelectionRule::TopK => top_k(chunk, keep),
+        SelectionRule::Threshold => Selection::Threshold { chunk, keep },
+    };
+    let stage = match config.transform {
+        Transform::Dct if tiles > 0 => Some(Stage::Dct(Dct { tiles })),
+        Transform::None if random_keep < chunk => Some(Stage::RandomK(RandomK { chunk, keep: random_keep })),
+        Transform::Dct | Transform::None => None,
+    };
+    CodecSpec { stage, rounding, ..CodecSpec::new(selection, values) }
+}
+
+/// From the owner to everybody, where it publishes means, after the opening.
+pub fn downlink(config: &SyncConfig) -> CodecSpec {
+    CodecSpec::new(top_k(config.chunk, config.result_keep), config.result_values)
+}
+
+/// Both ways in the opening.
+pub fn opening(config: &SyncConfig) -> CodecSpec {
+    let selection = match config.source.is_gradient() {
+        true => Selection::All,
+        false => top_k(config.chunk, config.opening_keep),
+    };
+    CodecSpec::new(selection, config.opening_values)
+}
+
+/// Whether decoding gives back what was encoded, bit for bit.
+pub fn is_lossless(spec: &CodecSpec) -> bool {
+    *spec == CodecSpec::new(Selection::All, ValueFormat::F32)
+}
+
+/// What random masks and stochastic rounding are drawn from: the same on all members, another for each fragment and round.
+pub fn seed_of(run: RunId, round: Round, fragment: FragmentId) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&run.0).update(&round.0.to_le_bytes()).update(&fragment.0.to_le_bytes());
+    let mut word = [0; 8];
+    hasher.finalize_xof().fill(&mut word);
+    u64::from_le_bytes(word)
+}
+
+fn top_k(chunk: u32, keep: u32) -> Selection {
+    if keep == chunk { Selection::All } else { Selection::TopK { chunk, keep } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_common::config::SyncPreset;
+
+    /// What the configuration lets pass, the codec can do.
+    #[test]
+    fn the_codec_knows_the_chain_of_every_preset() {
+        for preset in SyncPreset::ALL {
+            let config = SyncConfig::of(preset);
+            for spec in [uplink(&config, 0), uplink(&config, 3), downlink(&config), opening(&config)] {
+                assert_eq!(spec.validate(), Ok(()), "{preset:?}: {spec:?}");
+            }
+        }
+        assert!(is_lossless(&uplink(&SyncConfig::of(SyncPreset::Dense), 0)));
+    }
+
+    #[test]
+    fn seeds_differ_between_runs_rounds_and_fragments() {
+        let seed = |run, round, fragment| seed_of(RunId([run; 16]), Round(round), FragmentId(fragment));
+        let all = [seed(1, 1, 1), seed(2, 1, 1), seed(1, 2, 1), seed(1, 1, 2)];
+        assert!((1..4).all(|at| all[at] != all[0]));
+        assert_eq!(seed(1, 1, 1), all[0]);
+    }
+}

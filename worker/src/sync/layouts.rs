@@ -1,0 +1,87 @@
+//! How what is exchanged in a round is cut into fragments.
+
+use longhaul_common::id::Round;
+use longhaul_common::plan::FragmentLayout;
+use longhaul_common::schedule::RoundSchedule;
+
+/// The model's layout; with low-rank gradients, those of the factors in rounds after the opening, in as many fragments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layouts {
+    model: FragmentLayout,
+    exchanges: Option<[FragmentLayout; 2]>,
+    schedule: RoundSchedule,
+}
+
+impl Layouts {
+    /// For a model, and the values of each exchange where there are two.
+    #[must_use]
+    pub fn new(model: FragmentLayout, exchanges: Option<[usize; 2]>, schedule: RoundSchedule) -> Self {
+        let cut = |values: usize| {
+            let size = values.div_ceil(model.count().max(1) as usize).max(1);
+            // A factor is shorter than its matrix, so its fragments are no larger than the model's.
+            let fragment_values = u32::try_from(size).unwrap_or(u32::MAX);
+            FragmentLayout { values: values as u64, fragment_values }
+        };
+        Self { model, exchanges: exchanges.map(|lengths| lengths.map(cut)), schedule }
+    }
+
+    /// Whether there are low-rank gradients.
+    #[must_use]
+    pub fn has_exchanges(&self) -> bool {
+        self.exchanges.is_some()
+    }
+
+    /// Which exchange of factors a round is, if it is one.
+    #[must_use]
+    pub fn exchange_in(&self, round: Round) -> Option<u32> {
+        let is_exchange = self.exchanges.is_some() && !self.schedule.is_opening(round);
+        is_exchange.then(|| self.schedule.exchange_of(round))
+    }
+
+    /// Of what is exchanged in a round.
+    #[must_use]
+    pub fn of(&self, round: Round) -> FragmentLayout {
+        match (self.exchanges, self.exchange_in(round)) {
+            (Some(layouts), Some(exchange)) => layouts[exchange.min(1) as usize],
+            _ => self.model,
+        }
+    }
+
+    /// Of the model.
+    #[must_use]
+    pub fn model(&self) -> FragmentLayout {
+        self.model
+    }
+
+    /// When rounds happen.
+    #[must_use]
+    pub fn schedule(&self) -> &RoundSchedule {
+        &self.schedule
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_common::id::FragmentId;
+
+    #[test]
+    fn factors_are_cut_into_as_many_fragments_as_the_model() {
+        let model = FragmentLayout { values: 100, fragment_values: 30 };
+        let schedule = RoundSchedule {
+            opening_rounds: 2,
+            opening_every: 1,
+            every: 1,
+            groups: 1,
+            exchanges: 2,
+            steps: 9,
+        };
+        let layouts = Layouts::new(model, Some([11, 3]), schedule);
+        let ranges =
+            |round| (0..4).map(|f| layouts.of(Round(round)).range(FragmentId(f))).collect::<Vec<_>>();
+        assert_eq!(ranges(1), [0..30, 30..60, 60..90, 90..100]);
+        assert_eq!(ranges(2), [0..3, 3..6, 6..9, 9..11]);
+        assert_eq!(ranges(3), [0..1, 1..2, 2..3, 3..3]);
+        assert_eq!((layouts.exchange_in(Round(1)), layouts.exchange_in(Round(3))), (None, Some(1)));
+    }
+}

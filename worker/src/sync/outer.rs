@@ -1,0 +1,72 @@
+//! The outer optimiser: what a mean delta does to the synchronised parameters.
+
+use longhaul_common::config::SyncConfig;
+
+/// SGD with Nesterov momentum as DiLoCo applies it (Douillard et al., arXiv 2311.08105): with the mean delta Δ = mean(θ_g − θ_i) of a
+/// round as its gradient, b ← μ·b + Δ, θ_g ← θ_g − η·(Δ + μ·b). With μ = 0 it is plain SGD, and needs no memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OuterStep {
+    /// η.
+    pub learning_rate: f32,
+    /// μ.
+    pub momentum: f32,
+}
+
+impl OuterStep {
+    /// Whether b must be kept.
+    #[must_use]
+    pub fn has_memory(self) -> bool {
+        self.momentum > 0.0
+    }
+
+    /// One step of some parameters, all slices of one length; the same bits on every member. `memory` is b, and empty where there is
+    /// none.
+    pub fn apply(self, parameters: &mut [f32], memory: &mut [f32], mean: &[f32]) {
+        let Self { learning_rate, momentum } = self;
+        if !self.has_memory() {
+            parameters.iter_mut().zip(mean).for_each(|(parameter, mean)| *parameter -= learning_rate * mean);
+            return;
+        }
+        for ((parameter, memory), mean) in parameters.iter_mut().zip(memory).zip(mean) {
+            *memory = momentum * *memory + mean;
+            *parameter -= learning_rate * (mean + momentum * *memory);
+        }
+    }
+}
+
+/// The outer step of a run.
+#[must_use]
+pub fn outer_step(config: &SyncConfig) -> OuterStep {
+    OuterStep { learning_rate: config.outer_learning_rate, momentum: config.outer_momentum }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten steps against the two formulas in f64.
+    #[test]
+    fn it_follows_the_formulas() {
+        let step = OuterStep { learning_rate: 0.7, momentum: 0.9 };
+        let (mut parameters, mut memory) = (vec![1.0f32, -2.0, 0.5], vec![0.0f32; 3]);
+        let (mut exact, mut b) = (vec![1.0f64, -2.0, 0.5], [0.0f64; 3]);
+        for round in 0..10 {
+            let mean: Vec<f32> = (0..3).map(|i| ((round * 7 + i * 3) % 11) as f32 / 11.0 - 0.4).collect();
+            step.apply(&mut parameters, &mut memory, &mean);
+            for i in 0..3 {
+                b[i] = 0.9 * b[i] + f64::from(mean[i]);
+                exact[i] -= 0.7 * (f64::from(mean[i]) + 0.9 * b[i]);
+            }
+        }
+        for (got, exact) in parameters.iter().zip(&exact) {
+            assert!((f64::from(*got) - exact).abs() < 1e-5, "{got} is not {exact}");
+        }
+    }
+
+    #[test]
+    fn without_momentum_it_subtracts_the_mean() {
+        let mut parameters = vec![1.0, 2.0];
+        OuterStep { learning_rate: 0.5, momentum: 0.0 }.apply(&mut parameters, &mut [], &[1.0, -1.0]);
+        assert_eq!(parameters, [0.5, 2.5]);
+    }
+}

@@ -1,0 +1,209 @@
+//! The owner's part: what it publishes of the contributions to a fragment.
+
+use std::collections::BTreeMap;
+
+use longhaul_common::config::{ResultForm, SyncConfig};
+use longhaul_common::id::{FragmentId, Round};
+use longhaul_proto::codec::{Decoder, EncodeError, Encoder, SpecError};
+use longhaul_proto::round::{Contribution, FragmentResult};
+
+use super::chain::{downlink, is_lossless, opening};
+use super::layouts::Layouts;
+use super::mean::add_weighted_mean;
+
+/// The owner's chain draws nothing at random.
+const NO_SEED: u64 = 0;
+
+/// Makes results of contributions.
+///
+/// Where results are means that are compressed again, what that leaves behind stays in a residual of the owner's, one for each
+/// fragment (two-way compression with double error feedback: DoubleSqueeze, Tang et al. 2019): p = residual + mean of the contributions,
+/// the result is C(p), residual = p − decode(C(p)).
+pub struct Reducer {
+    form: ResultForm,
+    layouts: Layouts,
+    steady: Encoder,
+    opening: Encoder,
+    decoder: Decoder,
+    residuals: BTreeMap<FragmentId, Vec<f32>>,
+    /// Residuals as they were before the last reduction, which may turn out to be void.
+    before: BTreeMap<FragmentId, (Round, Vec<f32>)>,
+    scratch: Vec<f32>,
+}
+
+impl Reducer {
+    /// The reducer of a run.
+    ///
+    /// # Errors
+    /// A combination of selection and format that the codec does not have.
+    pub fn new(config: &SyncConfig, layouts: Layouts) -> Result<Self, SpecError> {
+        Ok(Self {
+            form: config.result,
+            layouts,
+            steady: Encoder::new(downlink(config))?,
+            opening: Encoder::new(opening(config))?,
+            decoder: Decoder::default(),
+            residuals: BTreeMap::new(),
+            before: BTreeMap::new(),
+            scratch: Vec::new(),
+        })
+    }
+
+    /// The result of these contributions. What the same round left in the residual before was void.
+    ///
+    /// # Errors
+    /// A mean that is not finite.
+    pub fn reduce(
+        &mut self,
+        round: Round,
+        fragment: FragmentId,
+        contributions: Vec<Contribution>,
+    ) -> Result<FragmentResult, EncodeError> {
+        match self.form {
+            ResultForm::Bundle => Ok(FragmentResult::bundle(contributions)),
+            ResultForm::Mean => self.mean(round, fragment, &contributions),
+        }
+    }
+
+    fn mean(
+        &mut self,
+        round: Round,
+        fragment: FragmentId,
+        contributions: &[Contribution],
+    ) -> Result<FragmentResult, EncodeError> {
+        let len = self.layouts.of(round).range(fragment).len();
+        let parts: Vec<_> = contributions.iter().map(|c| (c.weight, &c.body)).collect();
+        self.scratch.clear();
+        self.scratch.resize(len, 0.0);
+        add_weighted_mean(&parts, 1.0, &mut self.decoder, &mut self.scratch);
+        let encoder =
+            if self.layouts.schedule().is_opening(round) { &mut self.opening } else { &mut self.steady };
+        let mut body = Vec::new();
+        if is_lossless(encoder.spec()) && !self.residuals.contains_key(&fragment) {
+            encoder.encode(NO_SEED, &self.scratch, &mut body)?;
+            return Ok(FragmentResult::mean(contributions, body.into()));
+        }
+        let residual = self.residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
+        match self.before.get_mut(&fragment) {
+            Some((of, before)) if *of == round => residual.clone_from(before),
+            Some((of, before)) => {
+                *of = round;
+                before.clone_from(residual);
+            }
+            None => drop(self.before.insert(fragment, (round, residual.clone()))),
+        }
+        encoder.encode_with_feedback(NO_SEED, &self.scratch, residual, 1.0, &mut body)?;
+        Ok(FragmentResult::mean(contributions, body.into()))
+    }
+
+    /// Gives a residual away, as somebody else owns the fragment from now on: as it was before the reduction of `void_from` or a later
+    /// round.
+    pub fn take_residual(&mut self, fragment: FragmentId, void_from: Round) -> Option<Vec<f32>> {
+        let present = self.residuals.remove(&fragment);
+        match self.before.remove(&fragment) {
+            Some((of, before)) if of >= void_from => Some(before),
+            _ => present,
+        }
+    }
+
+    /// The residuals that this worker keeps as an owner, by fragment.
+    #[must_use]
+    pub fn residuals(&self) -> &BTreeMap<FragmentId, Vec<f32>> {
+        &self.residuals
+    }
+
+    /// Takes residuals over from a checkpoint, in place of all there were; those of a wrong length are left out.
+    pub fn restore_residuals(&mut self, mut residuals: BTreeMap<FragmentId, Vec<f32>>) {
+        residuals.retain(|fragment, values| values.len() == self.layouts.model().range(*fragment).len());
+        self.before.clear();
+        self.residuals = residuals;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_common::config::{SyncConfig, SyncPreset, ValueFormat};
+    use longhaul_common::id::SiteId;
+    use longhaul_common::plan::FragmentLayout;
+    use longhaul_common::schedule::RoundSchedule;
+    use longhaul_proto::codec::{CodecSpec, Selection};
+    use longhaul_proto::round::Content;
+
+    const LAYOUT: FragmentLayout = FragmentLayout { values: 64, fragment_values: 64 };
+    const SCHEDULE: RoundSchedule =
+        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 100 };
+    const F0: FragmentId = FragmentId(0);
+
+    fn reducer() -> Reducer {
+        let sync = SyncConfig {
+            chunk: 64,
+            result: ResultForm::Mean,
+            result_keep: 8,
+            result_values: ValueFormat::Int8,
+            opening_keep: 64,
+            ..SyncConfig::of(SyncPreset::SparseLocal)
+        };
+        Reducer::new(&sync, Layouts::new(LAYOUT, None, SCHEDULE)).unwrap()
+    }
+
+    /// Two sites with weights 1 and 3, in full precision.
+    fn contributions(round: u64) -> (Vec<Contribution>, Vec<f64>) {
+        let mut encoder = Encoder::new(CodecSpec::new(Selection::All, ValueFormat::F32)).unwrap();
+        let mut mean = vec![0.0; 64];
+        let contributions = [(0u32, 1u32), (1, 3)].map(|(site, weight)| {
+            let values: Vec<f32> =
+                (0..64).map(|i| ((i * 37 + round as u32 * 11 + site * 5) % 23) as f32 / 7.0 - 1.5).collect();
+            mean.iter_mut().zip(&values).for_each(|(m, v)| *m += f64::from(weight) / 4.0 * f64::from(*v));
+            let mut body = Vec::new();
+            encoder.encode(0, &values, &mut body).unwrap();
+            Contribution { site: SiteId(site), weight, body: body.into() }
+        });
+        (contributions.into(), mean)
+    }
+
+    fn decoded(result: &FragmentResult) -> Vec<f64> {
+        let Content::Mean(body) = &result.content else { panic!("it is a mean") };
+        let mut values = vec![0.0; 64];
+        Decoder::new().decode_add(body, 64, 1.0, &mut values).unwrap();
+        values.into_iter().map(f64::from).collect()
+    }
+
+    #[test]
+    fn all_that_is_published_and_the_owners_residual_make_up_all_means() {
+        let mut reducer = reducer();
+        let (mut published, mut means) = (vec![0.0; 64], vec![0.0; 64]);
+        for round in 0..50 {
+            let (contributions, mean) = contributions(round);
+            let result = reducer.reduce(Round(round), F0, contributions).unwrap();
+            assert_eq!(result.sites().collect::<Vec<_>>(), [SiteId(0), SiteId(1)]);
+            published.iter_mut().zip(decoded(&result)).for_each(|(sum, value)| *sum += value);
+            means.iter_mut().zip(mean).for_each(|(sum, value)| *sum += value);
+        }
+        let residual = &reducer.residuals()[&F0];
+        assert!(residual.iter().any(|rest| rest.abs() > 0.1), "eight of 64 are sent in a round");
+        for ((published, mean), rest) in published.iter().zip(&means).zip(residual) {
+            assert!((published + f64::from(*rest) - mean).abs() < 1e-4, "{published} + {rest} is not {mean}");
+        }
+    }
+
+    #[test]
+    fn what_a_void_reduction_left_behind_does_not_count() {
+        let (mut twice, mut once) = (reducer(), reducer());
+        for reducer in [&mut twice, &mut once] {
+            reducer.reduce(Round(0), F0, contributions(0).0).unwrap();
+        }
+        let mut alone = contributions(1).0;
+        alone.pop();
+        twice.reduce(Round(1), F0, alone).unwrap();
+        let [again, only] =
+            [&mut twice, &mut once].map(|r| r.reduce(Round(1), F0, contributions(1).0).unwrap());
+        assert_eq!((again, twice.residuals()), (only, once.residuals()));
+
+        let before = once.before[&F0].1.clone();
+        assert_eq!(twice.take_residual(F0, Round(1)), Some(before), "round 1 is void where it goes");
+        let after = once.residuals()[&F0].clone();
+        assert_eq!(once.take_residual(F0, Round(2)), Some(after));
+        assert_eq!(once.take_residual(F0, Round(2)), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! The order in which values are exchanged where tiles of matrices are transformed.
+
+use longhaul_common::model::ModelSpec;
+
+/// Width and height of a tile: DeMo's for large matrices.
+const TILE: usize = 64;
+/// Values of a tile.
+pub const TILE_VALUES: usize = TILE * TILE;
+
+/// A permutation of the flat parameter vector: first every whole 64×64 tile of every matrix, each row by row, then the rest of the
+/// matrices and the vectors, in their order. So a tile is 4096 values on end, which is what the codec transforms.
+#[derive(Clone, Debug)]
+pub struct Tiling {
+    tiles: usize,
+    /// By place in the exchanged order: the place in the flat vector.
+    sources: Vec<u32>,
+}
+
+impl Tiling {
+    /// For a model.
+    #[must_use]
+    pub fn new(spec: &ModelSpec) -> Self {
+        let (mut tiled, mut rest, mut start) = (Vec::new(), Vec::new(), 0);
+        for parameter in spec.parameters() {
+            let count = parameter.count() as usize;
+            match parameter.shape[..] {
+                [rows, columns] => push_matrix(start, rows as usize, columns as usize, &mut tiled, &mut rest),
+                _ => rest.extend(start as u32..(start + count) as u32),
+            }
+            start += count;
+        }
+        let tiles = tiled.len() / TILE_VALUES;
+        tiled.append(&mut rest);
+        Self { tiles, sources: tiled }
+    }
+
+    /// Whole tiles that the exchanged order begins with.
+    #[must_use]
+    pub fn tiles(&self) -> usize {
+        self.tiles
+    }
+
+    /// Values in the exchanged order, of values in that of the flat vector.
+    #[must_use]
+    pub fn to_exchanged(&self, flat: &[f32]) -> Vec<f32> {
+        self.sources.iter().map(|&source| flat[source as usize]).collect()
+    }
+
+    /// The other way.
+    #[must_use]
+    pub fn to_flat(&self, exchanged: &[f32]) -> Vec<f32> {
+        let mut flat = vec![0.0; exchanged.len()];
+        self.sources.iter().zip(exchanged).for_each(|(&source, value)| flat[source as usize] = *value);
+        flat
+    }
+}
+
+fn push_matrix(start: usize, rows: usize, columns: usize, tiled: &mut Vec<u32>, rest: &mut Vec<u32>) {
+    let (whole_rows, whole_columns) = (rows / TILE * TILE, columns / TILE * TILE);
+    for top in (0..whole_rows).step_by(TILE) {
+        for left in (0..whole_columns).step_by(TILE) {
+            for row in top..top + TILE {
+                let from = (start + row * columns + left) as u32;
+                tiled.extend(from..from + TILE as u32);
+            }
+        }
+    }
+    for row in 0..rows {
+        let first = if row < whole_rows { whole_columns } else { 0 };
+        let from = start + row * columns;
+        rest.extend((from + first) as u32..(from + columns) as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_common::config::{ModelConfig, ModelKind};
+
+    fn spec(width: u32, context: u32) -> ModelSpec {
+        let config = ModelConfig {
+            kind: ModelKind::Gpt2,
+            layers: 1,
+            width,
+            heads: 2,
+            kv_heads: None,
+            feed_forward_width: None,
+            context,
+            vocabulary: Some(70),
+            tied_embeddings: None,
+        };
+        ModelSpec::resolve(&config, 70).unwrap()
+    }
+
+    #[test]
+    fn there_and_back_again_is_what_was_given() {
+        for spec in [spec(66, 10), spec(128, 64), spec(8, 4)] {
+            let tiling = Tiling::new(&spec);
+            let flat: Vec<f32> = (0..spec.parameter_count()).map(|i| i as f32).collect();
+            let exchanged = tiling.to_exchanged(&flat);
+            assert_eq!(tiling.to_flat(&exchanged), flat);
+            let mut sorted = exchanged;
+            sorted.sort_unstable_by(f32::total_cmp);
+            assert_eq!(sorted, flat, "every value is there once");
+        }
+    }
+
+    #[test]
+    fn a_tile_is_a_square_of_its_matrix() {
+        let spec = spec(128, 64);
+        let tiling = Tiling::new(&spec);
+        // The token embedding is [70, 128]: two whole tiles beside each other; six rows are left over.
+        let flat: Vec<f32> = (0..spec.parameter_count()).map(|i| i as f32).collect();
+        let exchanged = tiling.to_exchanged(&flat);
+        let at = |tile: usize, row: usize, column: usize| exchanged[tile * TILE_VALUES + row * TILE + column];
+        assert_eq!(at(0, 0, 63), 63.0);
+        assert_eq!(at(0, 1, 0), 128.0);
+        assert_eq!(at(1, 2, 5), (2 * 128 + 64 + 5) as f32);
+        let per_block =
+            (128 / 64) * (3 * 128 / 64) + (128 / 64) * (128 / 64) + 2 * (128 / 64) * (4 * 128 / 64);
+        assert_eq!(tiling.tiles(), 2 + 2 + per_block);
+    }
+}
