@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use longhaul_common::id::WorkerId;
 use longhaul_worker::collective::{
-    Collective, CollectiveError, Reduction, RingCollective, RingMember, RingSetup,
+    Collective, CollectiveError, Reduction, RingCollective, RingMember, RingSetup, Stop,
 };
 
 use rig::{Credentials, PATIENT, Seat, each};
@@ -131,7 +131,7 @@ fn member_apart() {
     };
     let members: Vec<_> = lines[3..].iter().map(member).collect();
     let listener = TcpListener::bind(members[APART].address).unwrap();
-    let setup = RingSetup { members, rank: APART, session: 1, tls, call_max: PATIENT, join_max: PATIENT };
+    let setup = RingSetup { members, rank: APART, session: 1, tls, call_max: PATIENT, join_max: PATIENT, stop: Stop::default() };
     let mut member = Seat { setup, listener }.join().unwrap();
     while reduce(&mut member).is_ok() {}
 }

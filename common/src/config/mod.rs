@@ -12,5 +12,7 @@ pub use error::ConfigError;
 pub use sections::{
     CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, TrainConfig,
 };
-pub use sync::{Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig, SyncPreset, Transform};
+pub use sync::{
+    Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig, SyncPreset, Transform, WithinSite,
+};
 pub use values::{Precision, Rounding, ValueFormat};

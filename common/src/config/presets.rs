@@ -1,7 +1,7 @@
 //! What each preset stands for: one value for each key of `[sync]`.
 
 use super::sync::{
-    Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig, SyncPreset, Transform,
+    Application, LateRule, ResultForm, SelectionRule, Source, SyncConfig, SyncPreset, Transform, WithinSite,
 };
 use super::{Rounding, ValueFormat};
 
@@ -180,6 +180,7 @@ fn sparse_local() -> SyncConfig {
         apply: Application::Outer,
         outer_learning_rate: 1.0,
         outer_momentum: 0.0,
+        within_site: WithinSite::Ring,
         fragment_values: 262_144,
         deadline_ceiling_ms: 30_000,
         deadline_floor_ms: 2_000,

@@ -63,7 +63,7 @@ pub enum CollectiveError {
         theirs: String,
     },
     /// A neighbour was not there in time.
-    #[error("{peer} did not join within {} s: {reason}. See that it runs and that its address can be reached", waited.as_secs_f64())]
+    #[error("{peer} did not join within {} s: {reason}. See that it runs and that TCP to its address gets through", waited.as_secs_f64())]
     NotJoined {
         /// Which neighbour.
         peer: Peer,
@@ -108,6 +108,9 @@ pub enum CollectiveError {
     /// NCCL, CUDA, or their absence.
     #[error(transparent)]
     Nccl(#[from] NcclError),
+    /// This member was told to stop waiting.
+    #[error("this member was told to stop")]
+    Stopped,
     /// An earlier call failed.
     #[error("the site's collective is of no use since an earlier failure; join again. It was: {cause}")]
     Broken {

@@ -7,11 +7,15 @@ mod ring;
 mod statement;
 
 use std::ops::Range;
+use std::time::Duration;
 
 pub use error::{CollectiveError, Peer};
 pub use nccl::{NcclCollective, NcclError, NcclReach};
 pub use ranges::even_ranges;
-pub use ring::{CHUNK_BYTES, RingCollective, RingMember, RingSetup, SiteTls, SiteTlsError};
+pub use ring::{CHUNK_BYTES, RingCollective, RingMember, RingSetup, SiteTls, SiteTlsError, Stop};
+
+/// What a member says in an exchange.
+pub type Word = [u8; 16];
 
 /// How the members' values become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,12 @@ pub trait Collective: Send {
         bytes: &mut Vec<u8>,
         bytes_max: usize,
     ) -> Result<(), CollectiveError>;
+
+    /// Tells all members a word and hears theirs, in order of rank: as soon as all have called it, which may take as long as `patience`.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]
+    fn exchange(&mut self, word: Word, patience: Duration) -> Result<Vec<Word>, CollectiveError>;
 
     /// Returns when all members have called it.
     ///

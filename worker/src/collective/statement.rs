@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 
-use super::Reduction;
+use super::{Reduction, Word};
 
 /// The bytes of a statement.
 pub(super) const STATEMENT_BYTES: usize = 32;
@@ -18,13 +18,14 @@ pub(super) enum Call {
     Broadcast,
     Barrier,
     JoinNccl,
+    Exchange,
 }
 
 /// One member's statement. All but the samples, and the length of what is broadcast, must be the same for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Statement {
     call: u8,
-    /// The root of a broadcast, the machine when joining NCCL, else a hash of the ranges.
+    /// The root of a broadcast, the machine when joining NCCL, a member's own word in an exchange, else a hash of the ranges.
     detail: [u8; 16],
     /// Of the vector; of the bytes to be broadcast, at the root.
     pub len: u64,
@@ -60,6 +61,15 @@ impl Statement {
         Self { detail: machine, ..Self::plain(Call::JoinNccl) }
     }
 
+    pub fn exchange(word: Word) -> Self {
+        Self { detail: word, ..Self::plain(Call::Exchange) }
+    }
+
+    /// What a member says in an exchange.
+    pub fn word(&self) -> Word {
+        self.detail
+    }
+
     pub fn plain(call: Call) -> Self {
         Self { call: call as u8, detail: [0; 16], len: 0, samples: 0 }
     }
@@ -67,7 +77,10 @@ impl Statement {
     /// Whether both are about the same.
     pub fn agrees_with(&self, other: &Self) -> bool {
         let any_len = self.call == Call::Broadcast as u8;
-        (self.call, self.detail) == (other.call, other.detail) && (any_len || self.len == other.len)
+        let any_detail = self.call == Call::Exchange as u8;
+        self.call == other.call
+            && (any_detail || self.detail == other.detail)
+            && (any_len || self.len == other.len)
     }
 
     pub fn to_bytes(self) -> [u8; STATEMENT_BYTES] {
@@ -103,6 +116,7 @@ impl Display for Statement {
             4 => write!(f, "broadcast from rank {}", u128::from_le_bytes(self.detail)),
             5 => write!(f, "barrier"),
             6 => write!(f, "joining NCCL on machine #{a:02x}{b:02x}"),
+            7 => write!(f, "exchange of words"),
             other => write!(f, "unknown call {other}"),
         }
     }
@@ -133,5 +147,7 @@ mod tests {
         assert!(!mean(0, 9, 4).agrees_with(&Statement::gather(9, &[0..4, 4..9])));
         assert!(Statement::broadcast(1, 5).agrees_with(&Statement::broadcast(1, 0)));
         assert!(!Statement::broadcast(1, 5).agrees_with(&Statement::broadcast(0, 5)));
+        assert!(Statement::exchange([1; 16]).agrees_with(&Statement::exchange([2; 16])));
+        assert!(!Statement::exchange([1; 16]).agrees_with(&mean(0, 9, 4)));
     }
 }

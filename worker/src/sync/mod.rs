@@ -15,6 +15,7 @@ mod reducer;
 mod replica;
 mod rounds;
 mod saved;
+mod site;
 mod synchroniser;
 #[cfg(test)]
 mod tests;
@@ -22,5 +23,6 @@ mod tiling;
 
 pub use compressor::{CompressError, Compressor, Local};
 pub use event::{HealedState, SYNC_QUEUE_EVENTS, SyncEvent};
+pub use site::SiteEvent;
 pub use replica::{Replica, hash_of, hash_of_buffers};
 pub use synchroniser::{Links, Outcome, Synchroniser};

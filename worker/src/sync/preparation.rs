@@ -18,6 +18,7 @@ use super::layouts::Layouts;
 use super::outer::outer_step;
 use super::reducer::Reducer;
 use super::replica::Replica;
+use super::site::SiteReduction;
 use super::saved::{Kept, Saved, momentum_in};
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
 use super::tiling::Tiling;
@@ -197,6 +198,7 @@ impl Synchroniser {
             completed: VecDeque::new(),
             reports: BTreeMap::new(),
             skipped: Vec::new(),
+            site: SiteReduction::default(),
         }));
         if let Some(prepared) = &self.prepared {
             self.report(ToCoordinator::Ready(Ready {
@@ -233,6 +235,7 @@ impl Synchroniser {
         );
         let model_bytes = running.layout.values as usize * size_of::<f32>();
         self.links.network.set_members(start.membership.members(), model_bytes);
+        self.begin_site(&start);
         let (assignments, until) = (start.assignments.clone(), start.until);
         self.feed(Event::Begin(Box::new(start)));
         if let Stage::Running(running) = &self.stage

@@ -22,6 +22,7 @@ use super::event::{HealedState, SyncEvent};
 use super::layouts::Layouts;
 use super::reducer::Reducer;
 use super::replica::Replica;
+use super::site::SiteReduction;
 use super::tiling::Tiling;
 use crate::network::Network;
 use crate::train::gate::Gate;
@@ -141,6 +142,8 @@ pub(super) struct Running {
     pub reports: BTreeMap<Round, RoundReport>,
     /// Rounds that the device has jumped over and nobody was told of.
     pub skipped: Vec<Round>,
+    /// What members of this site do together before anything leaves it.
+    pub site: SiteReduction,
 }
 
 impl Synchroniser {
@@ -215,7 +218,9 @@ impl Synchroniser {
             SyncEvent::Coordinator(message) => self.handle_coordinator(message),
             SyncEvent::Device(message) => self.handle_device(message),
             SyncEvent::Frame { frame, memory } => {
-                self.feed(Event::Frame(frame));
+                if let Some(frame) = self.after_site(frame) {
+                    self.feed(Event::Frame(frame));
+                }
                 drop(memory);
                 Ok(())
             }
@@ -242,6 +247,10 @@ impl Synchroniser {
                 Ok(())
             }
             SyncEvent::ServeState { reply } => self.serve_state(reply),
+            SyncEvent::Site(event) => {
+                self.site_has_news(event);
+                Ok(())
+            }
             SyncEvent::Stop => {
                 self.outcome = Some(Outcome::Dismissed("the session ended".into()));
                 Ok(())

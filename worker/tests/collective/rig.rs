@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use longhaul_common::id::{RunId, WorkerId};
 use longhaul_proto::identity::{Authority, WorkerKey};
-use longhaul_worker::collective::{CollectiveError, RingCollective, RingMember, RingSetup, SiteTls};
+use longhaul_worker::collective::{CollectiveError, RingCollective, RingMember, RingSetup, SiteTls, Stop};
 use rustls::pki_types::CertificateDer;
 
 const RUN: RunId = RunId([0x1c; 16]);
@@ -58,7 +58,7 @@ pub fn seats_and_credentials(size: usize) -> (Vec<Seat>, Vec<Credentials>) {
     let credentials: Vec<_> = (0..size).map(|rank| credentials(&authority, worker(rank))).collect();
     let seat = |(rank, listener)| {
         let (tls, members) = (tls_of(&credentials[rank]), members.clone());
-        let setup = RingSetup { members, rank, session: 1, tls, call_max: PATIENT, join_max: PATIENT };
+        let setup = RingSetup { members, rank, session: 1, tls, call_max: PATIENT, join_max: PATIENT, stop: Stop::default() };
         Seat { setup, listener }
     };
     (listeners.into_iter().enumerate().map(seat).collect(), credentials)

@@ -8,6 +8,7 @@ mod machine;
 
 use std::ffi::c_void;
 use std::ops::Range;
+use std::time::Duration;
 
 use tch::{Cuda, Device, Kind, Tensor};
 
@@ -18,7 +19,7 @@ use self::library::NcclLibrary;
 use super::ranges::{even_ranges, objection};
 use super::ring::{Limit, share};
 use super::statement::Statement;
-use super::{Collective, CollectiveError, Reduction, RingCollective};
+use super::{Collective, CollectiveError, Reduction, RingCollective, Word};
 use crate::engine::device_name;
 
 /// How far NCCL's traffic may go: it is neither encrypted nor authenticated.
@@ -39,6 +40,14 @@ pub struct NcclCollective {
 }
 
 impl NcclCollective {
+    /// Whether NCCL can serve this device here.
+    ///
+    /// # Errors
+    /// What is missing, and how to get it.
+    pub fn available(device: Device) -> Result<(), NcclError> {
+        requirements(device).map(|_| ())
+    }
+
     /// Joins NCCL's communicator with the members of a ring, each with a device of its own. Returns when all have.
     ///
     /// # Errors
@@ -176,18 +185,24 @@ impl NcclCollective {
     }
 }
 
+/// What NCCL needs on this machine: a GPU that libtorch sees, and the library.
+fn requirements(device: Device) -> Result<(usize, &'static NcclLibrary), NcclError> {
+    let gpus = Cuda::device_count();
+    match device {
+        Device::Cuda(index) if i64::try_from(index).is_ok_and(|index| index < gpus) => {
+            Ok((index, NcclLibrary::get()?))
+        }
+        _ => Err(NcclError::NoGpu { device: device_name(device), gpus }),
+    }
+}
+
 /// Checks what is here before the others are asked, then goes in together with them.
 fn enter(
     ring: &mut RingCollective,
     device: Device,
     reach: NcclReach,
 ) -> Result<Communicator, CollectiveError> {
-    let gpus = Cuda::device_count();
-    let index = match device {
-        Device::Cuda(index) if i64::try_from(index).is_ok_and(|index| index < gpus) => index,
-        _ => return Err(NcclError::NoGpu { device: device_name(device), gpus }.into()),
-    };
-    let nccl = NcclLibrary::get()?;
+    let (index, nccl) = requirements(device)?;
     let context = communicator::context(index)?;
     let machine = match reach {
         NcclReach::OneMachine => machine::this()?,
@@ -248,6 +263,11 @@ impl Collective for NcclCollective {
         bytes_max: usize,
     ) -> Result<(), CollectiveError> {
         self.call(|this, _| this.ring.broadcast(root, bytes, bytes_max))
+    }
+
+    /// Over the ring, as all words are.
+    fn exchange(&mut self, word: Word, patience: Duration) -> Result<Vec<Word>, CollectiveError> {
+        self.call(|this, _| this.ring.exchange(word, patience))
     }
 
     fn barrier(&mut self) -> Result<(), CollectiveError> {

@@ -12,6 +12,7 @@ use super::HANDSHAKE_MAX;
 use super::clock::{left, now};
 use super::link::Secured;
 use super::setup::Seat;
+use super::stop::STOP_CHECK;
 use super::visitor::{Progress, Visitor};
 use crate::collective::CollectiveError;
 
@@ -31,6 +32,9 @@ pub(super) fn accept(
     let mut reason = "it did not connect".to_owned();
     let mut visitors = VecDeque::<Visitor>::new();
     loop {
+        if seat.stop.is_stopped() {
+            return Err(CollectiveError::Stopped);
+        }
         if left(until).is_zero() {
             let (peer, waited) = (seat.previous(), now() - begun);
             return Err(CollectiveError::NotJoined { peer, waited, reason });
@@ -54,12 +58,12 @@ pub(super) fn accept(
     }
 }
 
-/// Until the listener or a visitor has something, or one of them has waited for long enough.
+/// Until the listener or a visitor has something, or one of them has waited for long enough, or [`STOP_CHECK`].
 fn wait(listener: &TcpListener, visitors: &VecDeque<Visitor>, until: Instant) -> io::Result<()> {
     let until = visitors.iter().map(|visitor| visitor.expires).fold(until, Instant::min);
     let mut sources = vec![PollFd::new(listener, PollFlags::IN)];
     sources.extend(visitors.iter().map(|visitor| PollFd::new(visitor.socket(), PollFlags::IN)));
-    let limit = left(until).max(Duration::from_millis(1));
+    let limit = left(until).clamp(Duration::from_millis(1), STOP_CHECK);
     let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
     match poll(&mut sources, Some(&limit)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),

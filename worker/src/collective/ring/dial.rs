@@ -13,6 +13,7 @@ use super::clock::{left, now};
 use super::hello::{WELCOME, hello};
 use super::link::Secured;
 use super::setup::Seat;
+use super::stop::{STOP_CHECK, Stop};
 use crate::collective::{CollectiveError, Peer};
 
 /// The pause before the next attempt: short beside joining a generation, long beside an attempt.
@@ -27,6 +28,9 @@ pub(super) fn dial(seat: &Seat<'_>, until: Instant) -> Result<Secured<ClientConn
             Ok(connection) => return Ok(connection),
             Err(error) => error,
         };
+        if seat.stop.is_stopped() {
+            return Err(CollectiveError::Stopped);
+        }
         if left(until) <= RETRY_EVERY {
             return Err(CollectiveError::NotJoined {
                 peer: next,
@@ -52,7 +56,7 @@ fn attempt(seat: &Seat<'_>, next: &Peer, until: Instant) -> io::Result<Secured<C
     let name = PeerName::Worker(next.worker).in_run(seat.tls.run);
     let name = ServerName::try_from(name).map_err(io::Error::other)?;
     let mut tls = ClientConnection::new(seat.tls.client.clone(), name).map_err(io::Error::other)?;
-    let mut timed = Timed { socket: &socket, until };
+    let mut timed = Timed { socket: &socket, until, stop: seat.stop };
     let mut stream = Stream::new(&mut tls, &mut timed);
     stream.write_all(&hello(&seat.group, seat.rank))?;
     stream.flush()?;
@@ -70,11 +74,12 @@ fn attempt(seat: &Seat<'_>, next: &Peer, until: Instant) -> io::Result<Secured<C
 struct Timed<'a> {
     socket: &'a TcpStream,
     until: Instant,
+    stop: &'a Stop,
 }
 
 impl Timed<'_> {
     fn left(&self) -> io::Result<Duration> {
-        let left = left(self.until);
+        let left = if self.stop.is_stopped() { Duration::ZERO } else { left(self.until) };
         let late = || io::Error::new(ErrorKind::TimedOut, "it did not finish the handshake in time");
         if left.is_zero() { Err(late()) } else { Ok(left) }
     }
@@ -82,8 +87,13 @@ impl Timed<'_> {
 
 impl Read for Timed<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.socket.set_read_timeout(Some(self.left()?))?;
-        self.socket.read(into)
+        loop {
+            self.socket.set_read_timeout(Some(self.left()?.min(STOP_CHECK)))?;
+            match self.socket.read(into) {
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                read => return read,
+            }
+        }
     }
 }
 

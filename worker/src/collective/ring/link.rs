@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use rustls::{ClientConnection, ServerConnection, Stream};
 
 use super::frame::{CHUNK_BYTES, HEADER_BYTES, Header};
@@ -13,6 +14,12 @@ use super::frame::{CHUNK_BYTES, HEADER_BYTES, Header};
 /// Frames under way in each direction: one in the socket, one that waits for it, one that is being filled or emptied, and
 /// one for the jitter between threads. They bound what a member takes to 1 MiB in each direction.
 pub(super) const BUFFERS: usize = 4;
+
+/// A neighbour whose machine answers nothing for so long, not even the kernel's own questions, is lost. Nothing else notices while
+/// members wait for one that is still training.
+const SILENT_MAX: Duration = Duration::from_secs(30);
+/// When the kernel asks first, and how often then.
+const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// What a member's connections have to say.
 pub(super) enum Event {
@@ -49,6 +56,7 @@ impl Link {
         previous: Secured<ServerConnection>,
     ) -> io::Result<(Self, Vec<Vec<u8>>)> {
         let sockets = [next.socket.try_clone()?, previous.socket.try_clone()?];
+        sockets.iter().try_for_each(ask_whether_it_is_there)?;
         // Every buffer of both directions and each thread's last word have room, so that no thread ever waits here.
         let (report, events) = sync_channel(2 * BUFFERS + 2);
         let (to_write, written) = sync_channel::<Vec<u8>>(BUFFERS);
@@ -103,6 +111,14 @@ impl Drop for Link {
             let _ = thread.join();
         }
     }
+}
+
+/// Lets the kernel look after a connection (tcp(7)).
+fn ask_whether_it_is_there(socket: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, ASK_EVERY)?;
+    sockopt::set_tcp_keepintvl(socket, ASK_EVERY)?;
+    Ok(sockopt::set_tcp_user_timeout(socket, SILENT_MAX.as_millis() as u32)?)
 }
 
 fn send(mut next: Secured<ClientConnection>, frames: &Receiver<Vec<u8>>, report: &SyncSender<Event>) {

@@ -9,6 +9,7 @@ mod link;
 mod memory;
 mod schedule;
 mod setup;
+mod stop;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 pub use frame::CHUNK_BYTES;
 pub use setup::{RingMember, RingSetup};
+pub use stop::Stop;
 pub use tls::{SiteTls, SiteTlsError};
 
 use self::accept::accept;
@@ -33,7 +35,7 @@ use self::setup::peer;
 use self::wire::{Wire, place};
 use super::ranges::{even_ranges, objection};
 use super::statement::{Call, STATEMENT_BYTES, Statement};
-use super::{Collective, CollectiveError, Peer, Reduction};
+use super::{Collective, CollectiveError, Peer, Reduction, Word};
 
 /// How long a connection may take to show who it is. An honest one needs milliseconds, and some more on a machine that is busy
 /// with training; a neighbour that is not joining yet leaves connections waiting, which are tried anew after this.
@@ -81,7 +83,7 @@ impl RingCollective {
                 let dialled = dialling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 Ok::<_, CollectiveError>((dialled, accepted))
             })?;
-            let wire = Wire::new((seat.next(), dialled?), (seat.previous(), accepted?));
+            let wire = Wire::new((seat.next(), dialled?), (seat.previous(), accepted?), &setup.stop);
             ring.state = State::Joined(Box::new(wire.map_err(CollectiveError::Thread)?));
         }
         ring.within(limit, |ring, limit| ring.agree(Statement::plain(Call::Barrier), limit))?;
@@ -248,6 +250,12 @@ impl Collective for RingCollective {
             bytes.resize(len, 0);
             ring.transfer(Kind::Broadcast, &mut Bytes(bytes), limit, |place| place.broadcast(root, len))
         })
+    }
+
+    fn exchange(&mut self, word: Word, patience: Duration) -> Result<Vec<Word>, CollectiveError> {
+        let limit = Limit::of(patience);
+        let statements = self.within(limit, |ring, limit| ring.agree(Statement::exchange(word), limit))?;
+        Ok(statements.iter().map(Statement::word).collect())
     }
 
     fn barrier(&mut self) -> Result<(), CollectiveError> {

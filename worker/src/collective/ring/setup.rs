@@ -4,6 +4,7 @@ use std::time::Duration;
 use longhaul_common::id::WorkerId;
 
 use super::hello::{self, Group};
+use super::stop::Stop;
 use super::tls::SiteTls;
 use crate::collective::{CollectiveError, Peer};
 
@@ -34,6 +35,8 @@ pub struct RingSetup {
     pub call_max: Duration,
     /// How long joining may take.
     pub join_max: Duration,
+    /// Ends all waiting before its time.
+    pub stop: Stop,
 }
 
 /// A member's place, while it joins.
@@ -42,6 +45,7 @@ pub(super) struct Seat<'a> {
     pub rank: usize,
     pub group: Group,
     pub tls: &'a SiteTls,
+    pub stop: &'a Stop,
 }
 
 impl RingSetup {
@@ -61,7 +65,7 @@ impl RingSetup {
             return refuse(format!("{} is twice in the list of members", pair[0]));
         }
         let group = hello::group(self.session, members.iter().map(|member| member.worker));
-        Ok(Seat { members, rank, group, tls: &self.tls })
+        Ok(Seat { members, rank, group, tls: &self.tls, stop: &self.stop })
     }
 }
 

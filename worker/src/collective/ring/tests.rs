@@ -56,6 +56,7 @@ fn pair() -> [(RingSetup, TcpListener); 2] {
             tls,
             call_max: PATIENT,
             join_max: PATIENT,
+            stop: Stop::default(),
         };
         rank += 1;
         (setup, listener)

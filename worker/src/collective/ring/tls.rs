@@ -2,6 +2,7 @@ use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 
 use longhaul_common::id::RunId;
+use longhaul_proto::identity::Identity;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
@@ -31,6 +32,15 @@ pub enum SiteTlsError {
 }
 
 impl SiteTls {
+    /// Of a worker.
+    ///
+    /// # Errors
+    /// [`SiteTlsError`] if rustls cannot use what it is made of.
+    pub fn of(identity: &Identity) -> Result<Self, SiteTlsError> {
+        let certificate = identity.certificate().clone();
+        Self::new(identity.run(), certificate, identity.authority(), identity.private_key())
+    }
+
     /// From a worker's certificate, the authority of the run that issued it, and the certificate's key.
     ///
     /// # Errors

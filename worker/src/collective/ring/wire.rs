@@ -8,6 +8,7 @@ use super::frame::{CHUNK_BYTES, Header, Kind};
 use super::link::{BUFFERS, Event, Link, Secured};
 use super::memory::Memory;
 use super::schedule::{Chunk, Place, Schedule};
+use super::stop::{STOP_CHECK, Stop};
 use crate::collective::{CollectiveError, Peer};
 
 /// A member's connections, and the transfers over them. After an error it is of no use.
@@ -21,15 +22,18 @@ pub(super) struct Wire {
     sequence: u64,
     next: Peer,
     previous: Peer,
+    stop: Stop,
 }
 
 impl Wire {
     pub fn new(
         next: (Peer, Secured<ClientConnection>),
         previous: (Peer, Secured<ServerConnection>),
+        stop: &Stop,
     ) -> io::Result<Self> {
         let (link, frames) = Link::start(next.1, previous.1)?;
-        Ok(Self { link, frames, early: VecDeque::new(), sequence: 0, next: next.0, previous: previous.0 })
+        let (next, previous, stop) = (next.0, previous.0, stop.clone());
+        Ok(Self { link, frames, early: VecDeque::new(), sequence: 0, next, previous, stop })
     }
 
     /// Does this member's part of a transfer that the schedule describes for its place.
@@ -85,7 +89,7 @@ impl Wire {
         limit: Limit,
     ) -> Result<Option<(Header, Vec<u8>)>, CollectiveError> {
         let early = if expects { self.early.pop_front() } else { None };
-        let event = early.or_else(|| self.link.wait(left(limit.until)));
+        let event = early.or_else(|| self.link.wait(left(limit.until).min(STOP_CHECK)));
         let lost = |peer, error: io::Error| CollectiveError::PeerLost { peer, reason: error.to_string() };
         match event {
             Some(Event::Written(frame)) => self.frames.push(frame),
@@ -95,6 +99,8 @@ impl Wire {
             }
             Some(Event::Received { header, payload }) => return Ok(Some((header, payload))),
             Some(Event::ReceiveFailed(error)) => return Err(lost(self.previous, error)),
+            None if self.stop.is_stopped() => return Err(CollectiveError::Stopped),
+            None if !left(limit.until).is_zero() => {}
             None => {
                 let peer = if expects { self.previous } else { self.next };
                 return Err(CollectiveError::TimedOut { peer, waited: limit.whole });

@@ -198,6 +198,7 @@ impl Worker {
             counted: zeros,
         };
         new.handle(SyncEvent::Device(FromDevice::Prepared(Prepared {
+            device: tch::Device::Cpu,
             exchanges: None,
             spec: crate::models::tests::tiny_gpt2(),
             tokenizer: None,
