@@ -9,7 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use longhaul_common::id::{RunId, WorkerId};
 use longhaul_proto::identity::{Authority, WorkerKey};
-use longhaul_worker::collective::{Collective, Reduction, RingCollective, RingMember, RingSetup, SiteTls, Stop};
+use longhaul_worker::collective::{
+    Collective, Reduction, RingCollective, RingMember, RingSetup, SiteTls, Stop,
+};
 use serde_json::json;
 
 /// A GPT of 6 layers and width 384.
@@ -117,7 +119,18 @@ fn seats(size: usize) -> anyhow::Result<Vec<(RingSetup, TcpListener)>> {
         let certificate = authority.issue_worker(&key.request()?, members[rank].worker, now)?;
         let tls = SiteTls::new(RUN, certificate, authority.certificate(), &key.to_pkcs8())
             .context("configure TLS")?;
-        anyhow::Ok((RingSetup { members, rank, session: 0, tls, call_max: LIMIT, join_max: LIMIT, stop: Stop::default() }, listener))
+        anyhow::Ok((
+            RingSetup {
+                members,
+                rank,
+                session: 0,
+                tls,
+                call_max: LIMIT,
+                join_max: LIMIT,
+                stop: Stop::default(),
+            },
+            listener,
+        ))
     };
     listeners.into_iter().enumerate().map(seat).collect()
 }

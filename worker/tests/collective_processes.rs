@@ -131,7 +131,15 @@ fn member_apart() {
     };
     let members: Vec<_> = lines[3..].iter().map(member).collect();
     let listener = TcpListener::bind(members[APART].address).unwrap();
-    let setup = RingSetup { members, rank: APART, session: 1, tls, call_max: PATIENT, join_max: PATIENT, stop: Stop::default() };
+    let setup = RingSetup {
+        members,
+        rank: APART,
+        session: 1,
+        tls,
+        call_max: PATIENT,
+        join_max: PATIENT,
+        stop: Stop::default(),
+    };
     let mut member = Seat { setup, listener }.join().unwrap();
     while reduce(&mut member).is_ok() {}
 }

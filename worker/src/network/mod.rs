@@ -30,8 +30,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use self::peer::Peer;
-pub use self::site::SiteDoorError;
 use self::site::SiteDoor;
+pub use self::site::SiteDoorError;
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
 

@@ -23,6 +23,6 @@ mod tiling;
 
 pub use compressor::{CompressError, Compressor, Local};
 pub use event::{HealedState, SYNC_QUEUE_EVENTS, SyncEvent};
-pub use site::SiteEvent;
 pub use replica::{Replica, hash_of, hash_of_buffers};
+pub use site::SiteEvent;
 pub use synchroniser::{Links, Outcome, Synchroniser};

@@ -1,4 +1,4 @@
-mod rig;
+pub(super) mod rig;
 
 use std::sync::Arc;
 

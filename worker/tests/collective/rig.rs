@@ -58,7 +58,15 @@ pub fn seats_and_credentials(size: usize) -> (Vec<Seat>, Vec<Credentials>) {
     let credentials: Vec<_> = (0..size).map(|rank| credentials(&authority, worker(rank))).collect();
     let seat = |(rank, listener)| {
         let (tls, members) = (tls_of(&credentials[rank]), members.clone());
-        let setup = RingSetup { members, rank, session: 1, tls, call_max: PATIENT, join_max: PATIENT, stop: Stop::default() };
+        let setup = RingSetup {
+            members,
+            rank,
+            session: 1,
+            tls,
+            call_max: PATIENT,
+            join_max: PATIENT,
+            stop: Stop::default(),
+        };
         Seat { setup, listener }
     };
     (listeners.into_iter().enumerate().map(seat).collect(), credentials)

@@ -4,6 +4,8 @@
 mod plan;
 mod slot;
 mod steps;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 use std::collections::BTreeMap;

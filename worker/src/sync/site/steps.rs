@@ -59,7 +59,10 @@ impl Synchroniser {
             _ => vec![0.0; layout.len()],
         };
         // Added to those of others, it would be taken for theirs as well.
-        ensure!(values.iter().all(|value| value.is_finite()), "the update of {round} is not finite: training diverged");
+        ensure!(
+            values.iter().all(|value| value.is_finite()),
+            "the update of {round} is not finite: training diverged"
+        );
         running.site.asked = Some(round);
         thread.ask(Request { round, layout, values, samples });
         Ok(())

@@ -82,7 +82,6 @@ impl SiteThread {
     pub fn ask(&self, request: Request) {
         self.slot.put(request);
     }
-
 }
 
 impl Drop for SiteThread {
@@ -186,7 +185,11 @@ impl SiteMember {
             let bytes = ((values.len() - own.len()) * size_of::<f32>()) as u64;
             self.setup.progress.sent(bytes, false);
             if tally.rounds == 0 {
-                tracing::info!(round = round.0, bytes, "the first reduction with the members of this site is done");
+                tracing::info!(
+                    round = round.0,
+                    bytes,
+                    "the first reduction with the members of this site is done"
+                );
             }
             tally.rounds += 1;
             tally.bytes += bytes;

@@ -55,22 +55,36 @@ pub struct Worker {
 pub struct Rig {
     pub workers: [Worker; 2],
     runtime: Runtime,
+    tap: Tap,
 }
+
+/// Sees every event before the worker of this place has it, and may put another in its place.
+pub type Tap = Box<dyn FnMut(usize, SyncEvent) -> SyncEvent>;
 
 impl Rig {
     /// Workers of these numbers on two sites, with their models built. `sync`: lines of the configuration.
     pub fn new(numbers: [u32; 2], sync: &str) -> Self {
+        Self::at_sites(numbers, [0, 1], sync)
+    }
+
+    /// The same, at these sites.
+    pub fn at_sites(numbers: [u32; 2], sites: [u32; 2], sync: &str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let _inside = runtime.enter();
         #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let authority = Authority::create(RUN, now).unwrap();
-        let mut sites = [0, 1].into_iter();
+        let mut sites = sites.into_iter();
         let workers = numbers.map(|number| {
             Worker::new(&authority, now, WorkerId(number), SiteId(sites.next().unwrap()), config(sync))
         });
         drop(_inside);
-        Self { workers, runtime }
+        Self { workers, runtime, tap: Box::new(|_, event| event) }
+    }
+
+    /// From now on, events go through this.
+    pub fn tap(&mut self, tap: impl FnMut(usize, SyncEvent) -> SyncEvent + 'static) {
+        self.tap = Box::new(tap);
     }
 
     pub fn layout(&self) -> FragmentLayout {
@@ -123,7 +137,10 @@ impl Rig {
             });
             assert!(came.is_some() || wait < HANG, "nothing happens any more");
             match came {
-                Some((at, event)) => self.workers[at].handle(event),
+                Some((at, event)) => {
+                    let event = (self.tap)(at, event);
+                    self.workers[at].handle(event);
+                }
                 None => self.workers.iter_mut().filter(|w| w.try_running().is_some()).for_each(|worker| {
                     worker.sync.feed(Event::Timeout);
                     worker.sync.carry_out().unwrap();
