@@ -83,7 +83,8 @@ impl DeviceThread {
         let data = Dataset::open(&config.data, path, &tokenizer, &self.membership.cache_dir)?;
         let device = choose_device(&args.device)?;
         if config.sync.within_site == WithinSite::Nccl {
-            NcclCollective::available(device).context("reduce over NCCL, as sync.within_site says")?;
+            NcclCollective::available(device)
+                .context("sync.within_site = \"nccl\", where \"ring\" needs no GPU")?;
         }
         let spec = ModelSpec::resolve(&config.model, tokenizer.vocabulary())?;
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));

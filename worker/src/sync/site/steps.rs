@@ -28,6 +28,7 @@ impl Synchroniser {
             generation: start.membership.generation,
             members: plan.members().to_vec(),
             rank: plan.rank(),
+            values: running.layout.values,
             way,
             device: prepared.device,
             network: self.links.network.clone(),

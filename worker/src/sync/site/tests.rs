@@ -220,6 +220,7 @@ fn setup_of(sync: &Synchroniser, plan: &SitePlan) -> SiteSetup {
         generation: Generation(7),
         members: plan.members().to_vec(),
         rank: plan.rank(),
+        values: VALUES as u64,
         way: WithinSite::Ring,
         device: tch::Device::Cpu,
         network: sync.links.network.clone(),

@@ -24,8 +24,10 @@ use crate::train::progress::Progress;
 /// How long the members of a new generation wait for one another. They are told of it within moments; who has a large update to encode
 /// first takes seconds.
 const JOIN_MAX: Duration = Duration::from_secs(15);
-/// How long one reduction may take once all members have come to it: a model of 10 GB over 10 Gb/s.
+/// How long one reduction may take once all members have come to it: so long, and what the vector takes at [`SLOWEST_LINK`].
 const REDUCTION_MAX: Duration = Duration::from_secs(30);
+/// In bytes a second: a third of what 1 Gb/s carries.
+const SLOWEST_LINK: u64 = 40_000_000;
 /// How long members wait for one whose device is slower. One that is dead is noticed otherwise, by its connection or by the
 /// coordinator, who begins another generation.
 const PEERS_MAX: Duration = Duration::from_secs(600);
@@ -35,6 +37,8 @@ pub(super) struct SiteSetup {
     pub generation: Generation,
     pub members: Vec<RingMember>,
     pub rank: usize,
+    /// Of the model.
+    pub values: u64,
     pub way: WithinSite,
     /// For NCCL.
     pub device: Device,
@@ -140,13 +144,14 @@ impl SiteMember {
 
     fn join(&self) -> Result<Box<dyn Collective>, SiteError> {
         let SiteSetup { generation, members, rank, way, device, network, .. } = &self.setup;
+        let call_max = self.reduction_max();
         let (listener, tls) = network.site_door()?;
         let setup = RingSetup {
             members: members.clone(),
             rank: *rank,
             session: generation.0,
             tls,
-            call_max: REDUCTION_MAX,
+            call_max,
             join_max: JOIN_MAX,
             stop: self.stop.clone(),
         };
@@ -200,9 +205,14 @@ impl SiteMember {
         }
         self.tell(SiteNews::Reduced { round, layout, mean: values, samples: samples_of });
         // Whoever is not heard of may have nothing, and is sent to directly.
-        collective.exchange(to_word(round, samples), REDUCTION_MAX)?;
+        collective.exchange(to_word(round, samples), self.reduction_max())?;
         self.tell(SiteNews::Confirmed { round });
         Ok(round.next())
+    }
+
+    fn reduction_max(&self) -> Duration {
+        let bytes = self.setup.values.saturating_mul(size_of::<f32>() as u64);
+        REDUCTION_MAX + Duration::from_secs(bytes / SLOWEST_LINK)
     }
 
     /// To the synchroniser, which may be gone.
