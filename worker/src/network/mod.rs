@@ -31,7 +31,7 @@ use tokio::time::timeout;
 
 use self::peer::Peer;
 use self::site::SiteDoor;
-pub use self::site::SiteDoorError;
+pub use self::site::{SiteDoorError, bind};
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
 

@@ -1,14 +1,37 @@
 //! Where members of this worker's site come in for the reduction within the site.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use longhaul_proto::identity::Identity;
+use longhaul_proto::transport::{BindError, SocketBuffers, bind_udp};
 
 use super::Network;
 use crate::collective::SiteTls;
+
+/// Ports that are tried for one that is free for UDP as well as for TCP.
+const PORTS_TRIED: usize = 16;
+
+/// A worker's UDP socket. Where the system is to choose the port (0), it is one that is free for TCP too: members of the site meet
+/// there.
+///
+/// # Errors
+/// The address cannot be bound.
+pub fn bind(listen: SocketAddr) -> Result<(UdpSocket, SocketBuffers), BindError> {
+    if listen.port() != 0 {
+        return bind_udp(listen);
+    }
+    for _ in 0..PORTS_TRIED {
+        // Linux keeps the ports that it gives to listeners apart from those of connections that go out, as long as there are enough.
+        let Ok(found) = TcpListener::bind(listen).and_then(|listener| listener.local_addr()) else { break };
+        if let Ok(bound) = bind_udp(found) {
+            return Ok(bound);
+        }
+    }
+    bind_udp(listen)
+}
 
 /// What this worker shows its neighbours, and the listener, once it is needed.
 pub(super) struct SiteDoor {

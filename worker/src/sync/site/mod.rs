@@ -9,6 +9,7 @@ mod tests;
 mod thread;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_proto::round::{Frame, FrameHeader, FrameKind};
@@ -63,8 +64,8 @@ pub(in crate::sync) struct SiteReduction {
 /// A round's mean of what this member uploads.
 struct SiteMean {
     round: Round,
-    layout: SiteLayout,
-    rank: usize,
+    /// Where each fragment is.
+    places: BTreeMap<FragmentId, Range<usize>>,
     values: Vec<f32>,
 }
 
@@ -81,9 +82,7 @@ impl SiteReduction {
     /// The site's mean of a fragment, where it was reduced together.
     pub fn mean_of(&self, round: Round, fragment: FragmentId) -> Option<&[f32]> {
         let mean = self.mean.as_ref().filter(|mean| mean.round == round)?;
-        let mut own = mean.layout.fragments_of(mean.rank);
-        let (_, place) = own.find(|(of, _)| *of == fragment)?;
-        mean.values.get(place)
+        mean.values.get(mean.places.get(&fragment)?.clone())
     }
 
     /// Keeps another member's frame that may turn out not to be needed; gives back any other.

@@ -90,8 +90,7 @@ impl Synchroniser {
                 let frames = site.frames_of_others(round, &layout, &samples);
                 site.mean = site.joint.as_ref().map(|(plan, _)| SiteMean {
                     round,
-                    layout,
-                    rank: plan.rank(),
+                    places: layout.fragments_of(plan.rank()).collect(),
                     values: mean,
                 });
                 frames.into_iter().for_each(|frame| self.feed(Event::Frame(frame)));

@@ -125,6 +125,23 @@ fn a_reduction_that_fails_anywhere_loses_nothing_and_stops_nobody() {
     }
 }
 
+/// One member gives up before the other has come to the round.
+#[test]
+fn frames_that_come_before_the_failure_is_noticed_are_kept_until_it_is() {
+    let mut rig = training(RING);
+    round(&mut rig, 0);
+    rig.workers.iter_mut().for_each(|worker| worker.begin(1));
+    rig.workers[0].contribute(1);
+    let failed = SiteEvent { generation: Generation(1), news: SiteNews::Failed("by the test".into()) };
+    rig.workers[0].handle(SyncEvent::Site(failed));
+    rig.pump(|workers| !workers[1].running().site.early.is_empty());
+    assert!(rig.workers[1].running().site.joint.is_some());
+    rig.workers[1].contribute(1);
+    (0..2).for_each(|at| rig.apply(at, 1));
+    assert_nothing_is_lost(&rig);
+    assert_eq!(joint_means(&rig, 1), 0);
+}
+
 /// The generation ends while one member waits in the ring for the other: the round is void, and is reduced by the next ring.
 #[test]
 fn a_void_round_is_reduced_again_under_the_next_generation() {

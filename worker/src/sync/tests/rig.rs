@@ -22,7 +22,7 @@ use longhaul_proto::transport::bulk::ReceiveLimits;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
-use crate::network::Network;
+use crate::network::{self, Network};
 use crate::sync::synchroniser::{Running, Stage};
 use crate::sync::{Links, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
 use crate::train::gate::{Entry, Gate};
@@ -180,7 +180,7 @@ impl Worker {
         let key = WorkerKey::generate().unwrap();
         let certificate = authority.issue_worker(&key.request().unwrap(), worker, now).unwrap();
         let identity = Identity::new(certificate, authority.certificate().clone(), key.to_pkcs8()).unwrap();
-        let (socket, _) = transport::bind_udp(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let (socket, _) = network::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let endpoint = transport::endpoint(socket, Some(data_server(&identity).unwrap())).unwrap();
         let address = endpoint.local_addr().unwrap();
         let (own_queue, inbox) = mpsc::channel(SYNC_QUEUE_EVENTS);
