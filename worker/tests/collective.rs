@@ -36,6 +36,7 @@ macro_rules! suite {
             all_reduce_gives_everyone_the_same_and_right_bits,
             reduce_scatter_then_gather_gives_each_range_to_its_member_then_to_all,
             broadcast_hands_bytes_of_any_length_round,
+            an_exchange_tells_everyone_the_words_of_all_in_order_of_rank,
             lengths_that_differ_are_an_error_for_all_and_the_end,
             a_mean_without_samples_and_a_broadcast_that_is_too_long_fail_for_all,
         ]);

@@ -1,6 +1,7 @@
 //! Members that come late, go away, or are not wanted. Processes that are killed or stopped: `collective_processes.rs`.
 
 use std::net::TcpStream;
+use std::sync::Barrier;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -88,6 +89,38 @@ fn a_member_that_does_nothing_ends_the_wait_of_all_at_their_deadline() {
     // The first waits in vain; the other does too, or sees the first one go.
     assert!(errors.iter().any(|error| matches!(error, CollectiveError::TimedOut { .. })));
     drop(idle);
+}
+
+#[test]
+fn a_member_that_is_told_to_stop_waits_no_longer_and_the_others_notice() {
+    let seats = seats(3);
+    let (stop, joined) = (seats[0].setup.stop.clone(), Barrier::new(3));
+    // Those that wait, and the one that does not come to the call but stays.
+    let ends = each(seats, |seat| {
+        let mut member = seat.join().unwrap();
+        joined.wait();
+        if member.rank() == 2 {
+            stop.stop();
+            return (None, Some(member));
+        }
+        (Some(member.barrier().unwrap_err()), None)
+    });
+    assert!(matches!(ends[0].0, Some(CollectiveError::Stopped)), "{:?}", ends[0].0);
+    assert!(matches!(ends[1].0, Some(CollectiveError::PeerLost { .. })), "{:?}", ends[1].0);
+}
+
+#[test]
+fn a_member_that_is_told_to_stop_does_not_go_on_joining() {
+    let mut seats = seats(2);
+    // It listens but does not join.
+    let _absent = seats.remove(1);
+    let stop = seats[0].setup.stop.clone();
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| seats[0].join().err().unwrap());
+        stop.stop();
+        let error = joining.join().unwrap();
+        assert!(matches!(error, CollectiveError::Stopped), "{error}");
+    });
 }
 
 #[test]

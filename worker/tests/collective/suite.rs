@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use longhaul_worker::collective::{CHUNK_BYTES, Collective, CollectiveError, Reduction, even_ranges};
 
-use super::rig::each;
+use super::rig::{PATIENT, each};
 
 /// An implementation under test.
 pub trait Site {
@@ -96,6 +96,20 @@ pub fn broadcast_hands_bytes_of_any_length_round<S: Site>(site: &S) {
             }
         }
         each(members.iter_mut().collect(), |member| member.barrier().unwrap());
+        members
+    });
+}
+
+pub fn an_exchange_tells_everyone_the_words_of_all_in_order_of_rank<S: Site>(site: &S) {
+    for_sizes(site, |mut members| {
+        let word = |rank: usize, call: u8| [rank as u8 * 16 + call; 16];
+        for call in 0..3 {
+            let expected: Vec<_> = (0..members.len()).map(|rank| word(rank, call)).collect();
+            let heard = each(members.iter_mut().collect(), |member| {
+                member.exchange(word(member.rank(), call), PATIENT).unwrap()
+            });
+            assert!(heard.iter().all(|heard| *heard == expected), "{heard:?}");
+        }
         members
     });
 }
