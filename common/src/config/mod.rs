@@ -14,5 +14,6 @@ pub use sections::{
 };
 pub use sync::{
     Application, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset, Transform,
+    WithinSite,
 };
 pub use values::{Precision, Rounding, ValueFormat};

@@ -9,3 +9,4 @@ mod presets;
 mod promises;
 mod refusals;
 mod scenario;
+mod site;

@@ -24,6 +24,7 @@ use super::layouts::Layouts;
 use super::reducer::Reducer;
 use super::refusals::Refusals;
 use super::replica::Replica;
+use super::site::SiteReduction;
 use super::tiling::Tiling;
 use crate::network::Network;
 use crate::train::gate::Gate;
@@ -146,6 +147,8 @@ pub(super) struct Running {
     pub skipped: Vec<Round>,
     /// Contributions that were refused and nobody was told of.
     pub refusals: Refusals,
+    /// What members of this site do together before anything leaves it.
+    pub site: SiteReduction,
 }
 
 impl Synchroniser {
@@ -220,7 +223,9 @@ impl Synchroniser {
             SyncEvent::Coordinator(message) => self.handle_coordinator(message),
             SyncEvent::Device(message) => self.handle_device(message),
             SyncEvent::Frame { frame, memory } => {
-                self.feed(Event::Frame(frame));
+                if let Some(frame) = self.after_site(frame) {
+                    self.feed(Event::Frame(frame));
+                }
                 drop(memory);
                 Ok(())
             }
@@ -247,6 +252,10 @@ impl Synchroniser {
                 Ok(())
             }
             SyncEvent::ServeState { reply } => self.serve_state(reply),
+            SyncEvent::Site(event) => {
+                self.site_has_news(event);
+                Ok(())
+            }
             SyncEvent::Stop => {
                 self.outcome = Some(Outcome::Dismissed("the session ended".into()));
                 Ok(())

@@ -1,6 +1,6 @@
 mod owner;
 mod refused;
-mod rig;
+pub(super) mod rig;
 
 use std::sync::Arc;
 
