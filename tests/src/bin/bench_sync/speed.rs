@@ -31,7 +31,7 @@ struct Lengths {
 impl Lengths {
     fn of(session: &Session) -> Self {
         if session.quick {
-            Self { limit: Duration::from_secs(150), enough_s: 15.0, local_steps: 12 }
+            Self { limit: Duration::from_secs(240), enough_s: 15.0, local_steps: 12 }
         } else {
             Self { limit: Duration::from_secs(600), enough_s: 45.0, local_steps: 24 }
         }

@@ -66,22 +66,21 @@ fn draw(methods: &[Method], backend: SVGBackend<'_>) -> Result<()> {
         .x_desc("sent by a site, bits per parameter and step")
         .y_desc("validation loss over dense")
         .x_label_formatter(&|bits| format!("{bits}"))
-        .y_label_formatter(&|over| format!("{:+.0} %", over * 100.0))
+        .y_label_formatter(&percent)
         .draw()?;
     let place = |method: &Method| (method.bits, method.over.min(worst));
     let mut auto: Vec<&Method> = methods.iter().filter(|method| is_auto(method)).collect();
     auto.sort_by(|a, b| a.bits.total_cmp(&b.bits));
-    let line = ShapeStyle::from(OURS[0].colour()).stroke_width(2);
-    chart.draw_series(std::iter::once(PathElement::new(
-        auto.into_iter().map(place).collect::<Vec<_>>(),
-        line,
-    )))?;
+    let auto: Vec<_> = auto.into_iter().map(place).collect();
+    let line: Vec<_> = auto.iter().map(|at| chart.backend_coord(at)).collect();
+    let style = ShapeStyle::from(OURS[0].colour()).stroke_width(2);
+    chart.draw_series(std::iter::once(PathElement::new(auto, style)))?;
     chart.draw_series(methods.iter().map(|method| Circle::new(place(method), 5, tone(method).filled())))?;
     let (across, down) = chart.plotting_area().get_pixel_range();
     let within = Area { left: across.start, top: down.start, right: across.end, bottom: down.end };
     let points: Vec<_> =
         methods.iter().map(|method| (chart.backend_coord(&place(method)), label(method, worst))).collect();
-    for (corner, (_, text)) in beside(&points, within).into_iter().zip(points) {
+    for (corner, (_, text)) in beside(&points, &line, within).into_iter().zip(points) {
         let style = words(SIZE_PX).pos(Pos::new(HPos::Left, VPos::Top));
         root.draw(&Text::new(text, corner, style))?;
     }
@@ -106,8 +105,14 @@ fn tone(method: &Method) -> RGBColor {
 
 fn label(method: &Method, worst: f64) -> String {
     if method.over > worst {
-        format!("{} ({:+.0} %)", method.name, method.over * 100.0)
+        format!("{} ({})", method.name, percent(&method.over))
     } else {
         method.name.clone()
     }
+}
+
+/// Zero without a sign, of which a rounded one would have either.
+fn percent(share: &f64) -> String {
+    let percent = (share * 100.0).round() as i64;
+    if percent == 0 { "0 %".to_owned() } else { format!("{percent:+} %") }
 }
