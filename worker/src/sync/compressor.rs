@@ -12,7 +12,7 @@ use super::layouts::Layouts;
 use super::memory::Memory;
 use super::tiling::TILE_VALUES;
 
-/// Encodes what leaves the site, and remembers what encoding left behind: a [`Memory`] for each fragment that this worker uploads.
+/// Encodes what leaves the site, and remembers what encoding left behind: a memory for each fragment that this worker uploads.
 pub struct Compressor {
     run: RunId,
     config: SyncConfig,
