@@ -25,7 +25,7 @@ pub struct Options {
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
-    sync: sync::Options,
+    sync: sync::SyncOptions,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -123,4 +123,25 @@ fn figures_of(command: &mut Command) -> Result<Vec<Figure>> {
         bail!("the benchmark printed no figures");
     }
     Ok(figures)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn the_options_of_all_benchmarks_go_together() {
+        Line::command().debug_assert();
+        let line = Line::parse_from(["x", "sync", "--quick", "--part", "speed", "--only", "auto"]);
+        assert!(line.options.quick);
+        assert_eq!(line.options.sync.arguments().unwrap(), ["--part", "speed", "--only", "auto"]);
+    }
 }

@@ -8,7 +8,7 @@ use clap::Args;
 /// Handed on to the benchmark.
 #[derive(Args)]
 #[command(next_help_heading = "Options of `sync`")]
-pub struct Options {
+pub struct SyncOptions {
     /// Only these parts: speed, quality, traffic, reach.
     #[arg(long, value_name = "PARTS")]
     part: Option<String>,
@@ -32,7 +32,7 @@ pub struct Options {
     out: Option<PathBuf>,
 }
 
-impl Options {
+impl SyncOptions {
     /// Whether figures are drawn and none measured.
     pub fn is_plot(&self) -> bool {
         self.plot.is_some()
@@ -73,7 +73,7 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        options: Options,
+        options: SyncOptions,
     }
 
     fn arguments(words: &[&str]) -> Vec<String> {

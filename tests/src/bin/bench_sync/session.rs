@@ -11,6 +11,9 @@ use super::pytorch;
 /// What a case needs beside its own time: starting and ending processes, and a local run before and after it.
 const AROUND_A_CASE: Duration = Duration::from_secs(180);
 
+/// The line of a file that says whether its cases are short ones.
+const RUN: (&str, &str, &str) = ("sync", "run", "quick");
+
 /// Where everything that was and is measured goes.
 pub struct Session {
     pub book: Book,
@@ -33,7 +36,16 @@ impl Session {
         hours: Option<f64>,
     ) -> Result<Self> {
         let total = hours.map(|hours| Duration::try_from_secs_f64(hours * 3600.0)).transpose()?;
-        let book = Book::open(results)?;
+        let mut book = Book::open(results)?;
+        // The same cases have other lengths, and are not to be taken for each other.
+        let known = book.value(RUN.0, RUN.1, RUN.2).map(|value| value > 0.0);
+        ensure!(
+            known.unwrap_or(quick) == quick,
+            "the file has figures with and without --quick: take another one"
+        );
+        if known.is_none() {
+            book.add(RUN.0, RUN.1, &[Figure { metric: RUN.2, value: f64::from(u8::from(quick)), unit: "" }])?;
+        }
         let (postponed, failed) = (Vec::new(), Vec::new());
         Ok(Self { book, quick, only, began: now(), total, postponed, failed, python: None })
     }
@@ -114,4 +126,43 @@ pub fn progress(words: &str) {
 #[allow(clippy::print_stdout, reason = "the command's result")]
 fn print(line: &super::book::Line) {
     println!("{}", serde_json::json!(line));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_cases_do_not_go_into_a_file_of_long_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results.jsonl");
+        let start = |quick| Session::start(Some(&path), None, quick, None);
+        assert!(start(false).is_ok());
+        assert!(start(false).is_ok());
+        assert!(start(true).is_err());
+    }
+
+    #[test]
+    fn a_case_that_failed_is_told_and_tried_again_and_one_that_was_measured_is_not_measured_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results.jsonl");
+        let start = || Session::start(Some(&path), None, true, None).unwrap();
+        let figure = || Ok(vec![Figure { metric: "loss", value: 1.0, unit: "nats" }]);
+        let mut session = start();
+        session.case("b", "bad", Duration::ZERO, |_| anyhow::bail!("no")).unwrap();
+        session.case("b", "good", Duration::ZERO, |_| figure()).unwrap();
+        assert!(session.finish().is_err());
+        let mut session = start();
+        session.case("b", "bad", Duration::ZERO, |_| figure()).unwrap();
+        session.case("b", "good", Duration::ZERO, |_| anyhow::bail!("no")).unwrap();
+        assert!(session.finish().is_ok());
+    }
+
+    #[test]
+    fn no_case_is_started_that_might_not_be_over_in_time() {
+        let mut session = Session::start(None, None, true, Some(0.1)).unwrap();
+        session.case("b", "long", Duration::from_secs(400), |_| anyhow::bail!("it was started")).unwrap();
+        assert_eq!(session.postponed, ["b: long"]);
+        assert!(session.finish().is_ok());
+    }
 }
