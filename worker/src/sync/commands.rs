@@ -171,7 +171,12 @@ fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {
 /// A member's residual counts for its site, an owner's for all, a local update for one member: hence the factor. Members train on equal
 /// shares of a batch that divides; where it does not, the factor is off by one sample in a share.
 fn carry(running: &mut Running, fragment: FragmentId, rest: &[f32], factor: f32) {
-    let carry = running.carry.get_or_insert_with(|| vec![0.0; running.layout.values as usize]);
     let range = running.layout.range(fragment);
+    if running.layouts.has_exchanges() {
+        let values = rest.iter().map(|rest| factor * rest).collect();
+        running.put_back.push(PutBack { exchange: None, start: range.start, values });
+        return;
+    }
+    let carry = running.carry.get_or_insert_with(|| vec![0.0; running.layout.values as usize]);
     carry[range].iter_mut().zip(rest).for_each(|(carry, rest)| *carry += factor * rest);
 }

@@ -205,7 +205,9 @@ impl Device {
         }
         self.contribute(stretch, gradient, &tally)?;
         stretch.trained.clear();
-        let overlap = self.config.sync.overlap;
+        // With gradients, the opening is plain `dense`: a young model does not bear a mean that is late.
+        let is_plain = is_opening && self.contributes_gradients();
+        let overlap = if is_plain { 0 } else { self.config.sync.overlap };
         stretch.pending = Some((stretch.round, span.end + overlap));
         stretch.from_step = 0;
         if overlap == 0 { self.apply_if_due(stretch, span.end) } else { Ok(None) }
