@@ -18,7 +18,8 @@ impl RunConfig {
         self.check_model()?;
         self.check_train()?;
         self.sync.check()?;
-        self.sync.check_for(self.run.workers)
+        self.sync.check_for(self.run.workers)?;
+        self.privacy.as_ref().map_or(Ok(()), |privacy| privacy.check(&self.sync))
     }
 
     fn check_run(&self) -> Result<(), ConfigError> {

@@ -4,11 +4,13 @@ mod check;
 mod check_sync;
 mod error;
 mod presets;
+mod privacy;
 mod sections;
 mod sync;
 mod values;
 
 pub use error::ConfigError;
+pub use privacy::PrivacyConfig;
 pub use sections::{
     CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, TrainConfig,
 };
