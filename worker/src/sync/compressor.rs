@@ -9,6 +9,7 @@ use longhaul_proto::codec::{CodecSpec, EncodeError, Encoder, SpecError};
 
 use super::chain::{is_lossless, opening, seed_of, uplink};
 use super::layouts::Layouts;
+use super::mechanism::GaussianMechanism;
 use super::memory::Memory;
 use super::tiling::TILE_VALUES;
 
@@ -25,6 +26,8 @@ pub struct Compressor {
     before: BTreeMap<FragmentId, (Round, Memory)>,
     /// In place of the configured chains.
     adapted: Option<CodecSpec>,
+    /// In a private run.
+    mechanism: Option<GaussianMechanism>,
     scratch: Vec<f32>,
 }
 
@@ -70,8 +73,16 @@ impl Compressor {
             memories: BTreeMap::new(),
             before: BTreeMap::new(),
             adapted: None,
+            mechanism: None,
             scratch: Vec::new(),
         })
+    }
+
+    /// Makes the site's mean private before anything else is done with it. All that is sent and all that is kept is made of what the
+    /// mechanism gives, so that neither selection nor residual can tell more than that.
+    #[must_use]
+    pub fn with_mechanism(self, mechanism: Option<GaussianMechanism>) -> Self {
+        Self { mechanism, ..self }
     }
 
     /// The site's contribution to a fragment: the weighted mean of its members' updates, in their order, through error feedback.
@@ -86,6 +97,9 @@ impl Compressor {
     ) -> Result<Bytes, CompressError> {
         let len = self.layouts.of(round).range(fragment).len();
         weighted_mean(locals, len, &mut self.scratch)?;
+        if let Some(mechanism) = &mut self.mechanism {
+            mechanism.release(&mut self.scratch, self.layouts.share_in(round, fragment));
+        }
         let is_opening = self.layouts.schedule().is_opening(round);
         self.encoder.set_spec(self.chain(is_opening, fragment))?;
         let seed = seed_of(self.run, round, fragment);

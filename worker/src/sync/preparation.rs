@@ -17,6 +17,7 @@ use super::compressor::Compressor;
 use super::event::HealedState;
 use super::layouts::Layouts;
 use super::outer::outer_step;
+use super::privacy::mechanism_of;
 use super::reducer::Reducer;
 use super::refusals::Refusals;
 use super::replica::Replica;
@@ -160,7 +161,9 @@ impl Synchroniser {
             _ => None,
         };
         let tiles = tiling.as_ref().map_or(0, Tiling::tiles);
-        let mut compressor = Compressor::new(self.run, sync, layouts, tiles).context("set up the codec")?;
+        let mut compressor = Compressor::new(self.run, sync, layouts, tiles)
+            .context("set up the codec")?
+            .with_mechanism(mechanism_of(&self.config, next_round)?);
         compressor.restore(kept.memories);
         let mut reducer = Reducer::new(sync, layouts).context("set up the codec")?;
         reducer.restore_residuals(kept.owner_residuals);

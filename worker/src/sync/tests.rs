@@ -1,4 +1,5 @@
 mod owner;
+mod privacy;
 mod refused;
 mod rig;
 
