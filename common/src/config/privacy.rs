@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, SyncConfig};
+use super::{ConfigError, RunConfig, SyncConfig};
 use crate::privacy::GaussianAccountant;
 
 /// Clips are lengths of updates in f32, with room for their squares.
@@ -83,6 +83,14 @@ impl PrivacyConfig {
     }
 }
 
+impl RunConfig {
+    /// Whether the coordinator may know losses: they come from the data without noise.
+    #[must_use]
+    pub fn reports_losses(&self) -> bool {
+        self.privacy.as_ref().is_none_or(|privacy| privacy.report_loss)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::RunConfig;
@@ -96,10 +104,13 @@ mod tests {
 
     #[test]
     fn without_the_table_nothing_is_private_and_with_it_losses_are_kept_back() {
-        assert_eq!(with("").unwrap().privacy, None);
+        let open = with("").unwrap();
+        assert_eq!((&open.privacy, open.reports_losses()), (&None, true));
         let config = with("[privacy]\nclip = 0.5\nnoise = 4.0\ndelta = 1e-6").unwrap();
         let privacy = config.privacy.clone().unwrap();
-        assert_eq!((privacy.deviation(), privacy.report_loss), (2.0, false));
+        assert_eq!((privacy.deviation(), config.reports_losses()), (2.0, false));
+        let told = with("[privacy]\nclip = 0.5\nnoise = 4.0\ndelta = 1e-6\nreport_loss = true").unwrap();
+        assert!(told.reports_losses());
         assert!(privacy.epsilon(1) > 0.0 && privacy.epsilon(1) < privacy.epsilon(2));
         assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
     }

@@ -8,9 +8,9 @@ use super::mechanism::GaussianMechanism;
 use super::synchroniser::Synchroniser;
 
 impl Synchroniser {
-    /// A loss or another figure from the training data, as the coordinator may know it: noise is only on contributions.
-    pub(super) fn disclosed<T>(&self, figure: Option<T>) -> Option<T> {
-        figure.filter(|_| self.config.privacy.as_ref().is_none_or(|privacy| privacy.report_loss))
+    /// A loss, as the coordinator may know it.
+    pub(super) fn disclosed(&self, loss: Option<f32>) -> Option<f32> {
+        loss.filter(|_| self.config.reports_losses())
     }
 }
 
