@@ -71,7 +71,7 @@ async fn coordinate(up: &Up, config: RunConfig) -> Result<(), CliError> {
             file.display()
         ));
     }
-    match serve(served, owner, api_token, interrupted).await.map_err(anyhow::Error::new)? {
+    match Box::pin(serve(served, owner, api_token, interrupted)).await.map_err(anyhow::Error::new)? {
         Ended::Finished => say(&format!("run {name} is finished")),
         Ended::Stopped => say(&format!(
             "the coordinator stops, and run {name} does not: its workers train on and wait for it. Continue with the same \
