@@ -6,6 +6,7 @@ mod error;
 mod presets;
 mod privacy;
 mod sections;
+mod secure_aggregation;
 mod sync;
 mod values;
 
@@ -14,6 +15,7 @@ pub use privacy::PrivacyConfig;
 pub use sections::{
     CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, TrainConfig,
 };
+pub use secure_aggregation::SecureAggregationConfig;
 pub use sync::{
     Application, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset, Transform,
 };

@@ -37,3 +37,15 @@ fn of_what_is_drowned_in_noise_nothing_is_learnt_and_no_loss_is_told() {
     // ln 256 = 5.55 is what a model knows that has seen nothing.
     assert!(loss > 5.2, "{line}");
 }
+
+/// Three sites, one of two workers: each pair of uploaders shares its masks, and the noise is under them.
+#[test]
+fn masked_and_noisy_contributions_train_and_keep_all_replicas_equal() {
+    let sync = format!("{SYNC}\nnorm_limit = 0\ndeadline_floor_ms = 30000");
+    let privacy =
+        "clip = 2.0\nnoise = 0.01\ndelta = 1e-6\nreport_loss = true\n[secure_aggregation]\nrange = 16.0";
+    let sites = vec![2, 1, 1];
+    let mut scenario = Setup { sites, sync: &sync, privacy: Some(privacy), ..Setup::default() }.start();
+    let loss = scenario.finish()["loss"].as_f64().unwrap();
+    assert!(loss < 4.2, "the loss is {loss}");
+}

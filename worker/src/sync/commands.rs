@@ -36,14 +36,15 @@ impl Synchroniser {
                 self.links.network.send(to, header, body, hash);
             }
             Command::Compress { generation, round, fragment, locals } => {
-                let body = compress(running, round, fragment, &locals)?;
-                self.feed(Event::Compressed { generation, round, fragment, body });
+                self.compress_or_wait(generation, round, fragment, locals)?;
             }
             Command::Reduce { generation, round, fragment, contributions } => {
-                let Reduction { result, refused } = running
-                    .reducer
-                    .reduce(round, fragment, contributions)
-                    .with_context(|| format!("take the mean of {fragment} in {round}"))?;
+                let reduced = match &running.masking {
+                    Some(masking) => running.reducer.reduce_masked(round, fragment, &contributions, masking),
+                    None => running.reducer.reduce(round, fragment, contributions),
+                };
+                let Reduction { result, refused } =
+                    reduced.with_context(|| format!("take the mean of {fragment} in {round}"))?;
                 let now = self.began.elapsed();
                 refused.into_iter().for_each(|refusal| running.refusals.note(now, refusal));
                 self.feed(Event::Reduced { generation, round, fragment, result });
@@ -130,10 +131,16 @@ pub(super) fn compress(
             ),
         }
     }
-    running
-        .compressor
-        .compress(round, fragment, &sound)
-        .with_context(|| format!("compress {fragment} for {round}"))
+    let compressed = match &running.masking {
+        Some(masking) => {
+            let steps = running.schedule.steps_of(round).count() as u64;
+            let weight = locals.iter().fold(0u32, |sum, local| sum.saturating_add(local.weight));
+            let mean = running.compressor.site_mean(round, fragment, &sound);
+            mean.and_then(|mean| Ok(masking.seal(round, fragment, steps, weight, mean)?))
+        }
+        None => running.compressor.compress(round, fragment, &sound),
+    };
+    compressed.with_context(|| format!("compress {fragment} for {round}"))
 }
 
 /// Whether a member's frame holds `len` finite values.

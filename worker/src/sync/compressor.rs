@@ -95,11 +95,7 @@ impl Compressor {
         fragment: FragmentId,
         locals: &[(u32, Local<'_>)],
     ) -> Result<Bytes, CompressError> {
-        let len = self.layouts.of(round).range(fragment).len();
-        weighted_mean(locals, len, &mut self.scratch)?;
-        if let Some(mechanism) = &mut self.mechanism {
-            mechanism.release(&mut self.scratch, self.layouts.share_in(round, fragment));
-        }
+        let len = self.site_mean(round, fragment, locals)?.len();
         let is_opening = self.layouts.schedule().is_opening(round);
         self.encoder.set_spec(self.chain(is_opening, fragment))?;
         let seed = seed_of(self.run, round, fragment);
@@ -127,6 +123,24 @@ impl Compressor {
         }
         self.before.insert(fragment, (round, before));
         Ok(body.into())
+    }
+
+    /// The weighted mean of the site's members, as it may leave the site: in a private run, clipped and noisy.
+    ///
+    /// # Errors
+    /// [`CompressError::Length`]
+    pub fn site_mean(
+        &mut self,
+        round: Round,
+        fragment: FragmentId,
+        locals: &[(u32, Local<'_>)],
+    ) -> Result<&[f32], CompressError> {
+        let len = self.layouts.of(round).range(fragment).len();
+        weighted_mean(locals, len, &mut self.scratch)?;
+        if let Some(mechanism) = &mut self.mechanism {
+            mechanism.release(&mut self.scratch, self.layouts.share_in(round, fragment));
+        }
+        Ok(&self.scratch)
     }
 
     /// Compresses by this chain from now on, whatever is configured.

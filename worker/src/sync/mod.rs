@@ -10,6 +10,7 @@ mod event;
 mod guard;
 mod ladder;
 mod layouts;
+mod masking;
 mod mean;
 mod mechanism;
 mod memory;

@@ -188,6 +188,7 @@ impl Synchroniser {
             replica,
             compressor,
             reducer,
+            masking: None,
             decoder: Decoder::default(),
             adaptation: Adaptation::new(sync),
             schedule,
@@ -244,6 +245,7 @@ impl Synchroniser {
         let model_bytes = running.layout.values as usize * size_of::<f32>();
         self.links.network.set_members(start.membership.members(), model_bytes);
         let (assignments, until) = (start.assignments.clone(), start.until);
+        self.begin_masking(&start)?;
         self.feed(Event::Begin(Box::new(start)));
         if let Stage::Running(running) = &self.stage
             && running.member.generation() == Some(generation)

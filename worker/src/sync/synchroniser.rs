@@ -21,6 +21,7 @@ use super::adaptation::Adaptation;
 use super::compressor::Compressor;
 use super::event::{HealedState, SyncEvent};
 use super::layouts::Layouts;
+use super::masking::Masking;
 use super::reducer::Reducer;
 use super::refusals::Refusals;
 use super::replica::Replica;
@@ -117,6 +118,8 @@ pub(super) struct Running {
     pub replica: Replica,
     pub compressor: Compressor,
     pub reducer: Reducer,
+    /// In a run with secure aggregation.
+    pub masking: Option<Masking>,
     pub decoder: Decoder,
     pub adaptation: Option<Adaptation>,
     pub schedule: RoundSchedule,
@@ -247,6 +250,13 @@ impl Synchroniser {
                 Ok(())
             }
             SyncEvent::ServeState { reply } => self.serve_state(reply),
+            SyncEvent::MaskSecret { generation, from, secret } => {
+                self.take_mask_secret(generation, from, secret)
+            }
+            SyncEvent::ServeMaskSecret { generation, peer, reply } => {
+                self.serve_mask_secret(generation, peer, reply);
+                Ok(())
+            }
             SyncEvent::Stop => {
                 self.outcome = Some(Outcome::Dismissed("the session ended".into()));
                 Ok(())

@@ -1,3 +1,4 @@
+mod masking;
 mod owner;
 mod privacy;
 mod refused;
