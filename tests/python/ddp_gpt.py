@@ -1,10 +1,12 @@
-"""What a PyTorch user has today: a byte-level GPT trained by one process, or by DistributedDataParallel over gloo.
+"""What a PyTorch user has today: a byte-level GPT trained by one process, by DistributedDataParallel over gloo, or by
+DiLoCo over gloo (Douillard et al. 2023, arXiv 2311.08105).
 
-The baseline of the WAN benchmark. Written for PyTorch 2.11 on CPUs, 32-bit floats. Each process prints one line of
-JSON with its seconds per step. Local speed, and two ranks:
+The baseline of the benchmarks across a WAN. Written for PyTorch 2.11 on CPUs, 32-bit floats. Each process prints one
+line of JSON with its seconds per step; with `--each-step`, one for each step as well. Local speed, and two ranks:
 
     python ddp_gpt.py --data text.txt local
     python ddp_gpt.py --data text.txt ddp --rank 0 --world 2 --master 10.77.0.1:29500 --hook fp16 --interface wan
+    python ddp_gpt.py --data text.txt diloco --rank 0 --world 2 --master 10.77.0.1:29500 --interface wan
 
 The model has 10,893,312 parameters: token and position embeddings (256 + 128) × 384, six blocks of
 12 · 384² + 13 · 384 (weights; biases and two layer norms), a final layer norm of 2 · 384, and an untied head of
@@ -12,6 +14,7 @@ The model has 10,893,312 parameters: token and position embeddings (256 + 128) �
 """
 
 import argparse
+import datetime
 import json
 import os
 import statistics
@@ -30,6 +33,8 @@ WIDTH, LAYERS, HEADS, SEQUENCE, VOCABULARY = 384, 6, 6, 128, 256
 ONE_BUCKET_MB = 1024
 # PowerSGD sends dense gradients first; DDP needs one step to settle its buckets.
 POWERSGD_START_STEP = 2
+# Of one collective: dense gradients take six minutes at 1 Mbit/s.
+COLLECTIVE_MAX = datetime.timedelta(hours=2)
 
 
 class Block(nn.Module):
@@ -92,14 +97,22 @@ def batches(path: str, batch: int, rank: int, seed: int):
         yield windows[:, :-1], windows[:, 1:]
 
 
-def distributed(model: Gpt, arguments: argparse.Namespace) -> DistributedDataParallel:
+def join(arguments: argparse.Namespace) -> None:
     if arguments.interface:
         os.environ["GLOO_SOCKET_IFNAME"] = arguments.interface
     dist.init_process_group(
-        "gloo", init_method=f"tcp://{arguments.master}", rank=arguments.rank, world_size=arguments.world
+        "gloo",
+        init_method=f"tcp://{arguments.master}",
+        rank=arguments.rank,
+        world_size=arguments.world,
+        timeout=COLLECTIVE_MAX,
     )
+
+
+def distributed(model: Gpt, arguments: argparse.Namespace) -> DistributedDataParallel:
     bucket_mb = ONE_BUCKET_MB if arguments.hook == "powersgd" else arguments.bucket_mb
-    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+    # All ranks draw the same parameters from the same seed, so none need be sent at the start.
+    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, init_sync=False)
     if arguments.hook == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif arguments.hook == "powersgd":
@@ -110,19 +123,53 @@ def distributed(model: Gpt, arguments: argparse.Namespace) -> DistributedDataPar
     return ddp
 
 
-def train(model: nn.Module, arguments: argparse.Namespace, rank: int) -> tuple[list[float], list[float]]:
+class OuterLoop:
+    """DiLoCo's: after every H local steps, one step of Nesterov SGD along the mean of what the ranks have changed."""
+
+    def __init__(self, model: nn.Module, arguments: argparse.Namespace) -> None:
+        self.parameters = list(model.parameters())
+        self.every = arguments.inner_steps
+        self.shared = nn.Parameter(self._flat())  # [P]
+        self.optimizer = torch.optim.SGD(
+            [self.shared], lr=arguments.outer_learning_rate, momentum=arguments.outer_momentum, nesterov=True
+        )
+
+    @torch.no_grad()
+    def after(self, step: int) -> None:
+        """To be called after each local step, counted from 0."""
+        if (step + 1) % self.every:
+            return
+        delta = self.shared - self._flat()
+        dist.all_reduce(delta)
+        self.shared.grad = delta / dist.get_world_size()
+        self.optimizer.step()
+        # A copy, as the parameters become views of it.
+        nn.utils.vector_to_parameters(self.shared.detach().clone(), self.parameters)
+
+    @torch.no_grad()
+    def _flat(self) -> Tensor:
+        return nn.utils.parameters_to_vector(self.parameters)
+
+
+def train(
+    model: nn.Module, arguments: argparse.Namespace, rank: int, outer: OuterLoop | None
+) -> tuple[list[float], list[float]]:
     """Seconds and loss of each step, the warm-up's included."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate, weight_decay=0.1, fused=True)
     seconds, losses = [], []
     data = batches(arguments.data, arguments.batch, rank, arguments.seed)
-    for _ in range(arguments.warmup + arguments.steps):
+    for step in range(arguments.warmup + arguments.steps):
         start = time.perf_counter()
         loss = model(*next(data))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if outer:
+            outer.after(step)
         losses.append(loss.item())
         seconds.append(time.perf_counter() - start)
+        if arguments.each_step:
+            print(json.dumps({"step_s": seconds[-1], "loss": losses[-1]}), flush=True)
     return seconds, losses
 
 
@@ -137,16 +184,22 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="threads per rank [1]")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--each-step", action="store_true", help="print a line of JSON after each step")
     modes = parser.add_subparsers(dest="mode", required=True)
     modes.add_parser("local", help="one process, no network")
     ddp = modes.add_parser("ddp", help="DistributedDataParallel over gloo")
-    ddp.add_argument("--rank", type=int, required=True)
-    ddp.add_argument("--world", type=int, required=True)
-    ddp.add_argument("--master", required=True, metavar="ADDRESS:PORT", help="where rank 0 listens")
+    diloco = modes.add_parser("diloco", help="local steps, and their mean now and then, over gloo")
+    for several in (ddp, diloco):
+        several.add_argument("--rank", type=int, required=True)
+        several.add_argument("--world", type=int, required=True)
+        several.add_argument("--master", required=True, metavar="ADDRESS:PORT", help="where rank 0 listens")
+        several.add_argument("--interface", help="network device that gloo is to use")
     ddp.add_argument("--hook", choices=["none", "fp16", "powersgd"], default="none")
     ddp.add_argument("--powersgd-rank", type=int, default=4)
     ddp.add_argument("--bucket-mb", type=float, default=None, help="DDP's bucket_cap_mb; not for powersgd [25]")
-    ddp.add_argument("--interface", help="network device that gloo is to use")
+    diloco.add_argument("--inner-steps", type=int, default=20, help="H [20]")
+    diloco.add_argument("--outer-learning-rate", type=float, default=0.7)
+    diloco.add_argument("--outer-momentum", type=float, default=0.9)
     return parser.parse_args()
 
 
@@ -156,14 +209,18 @@ def main() -> None:
     torch.manual_seed(arguments.seed)
     model = Gpt()
     is_ddp = arguments.mode == "ddp"
-    rank = arguments.rank if is_ddp else 0
-    seconds, losses = train(distributed(model, arguments) if is_ddp else model, arguments, rank)
+    is_alone = arguments.mode == "local"
+    rank = 0 if is_alone else arguments.rank
+    if not is_alone:
+        join(arguments)
+    outer = OuterLoop(model, arguments) if arguments.mode == "diloco" else None
+    seconds, losses = train(distributed(model, arguments) if is_ddp else model, arguments, rank, outer)
     measured = seconds[arguments.warmup :]
     report = {
         "mode": arguments.mode,
         "hook": arguments.hook if is_ddp else None,
         "rank": rank,
-        "world": arguments.world if is_ddp else 1,
+        "world": 1 if is_alone else arguments.world,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "batch": arguments.batch,
         "sequence": SEQUENCE,
@@ -178,7 +235,7 @@ def main() -> None:
         "torch": torch.__version__,
     }
     print(json.dumps(report), flush=True)
-    if is_ddp:
+    if not is_alone:
         dist.destroy_process_group()
 
 

@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod checkpoint;
 pub mod cli;
+pub mod collective;
 pub mod data;
 pub mod doctor;
 pub mod engine;

@@ -1,6 +1,7 @@
 //! `cargo xtask bench NAME`: runs a benchmark in release and shows its figures.
 
 mod figures;
+mod sync;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -23,6 +24,8 @@ pub struct Options {
     /// Take seconds, for a look; figures to keep need the whole run.
     #[arg(long)]
     quick: bool,
+    #[command(flatten)]
+    sync: sync::Options,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -33,6 +36,8 @@ enum Name {
     Transport,
     /// Training across an emulated WAN, with the real binaries.
     Wan,
+    /// Every strategy of synchronisation: speed, quality, traffic. The whole of it takes most of a day.
+    Sync,
     /// The training engine alone.
     Train,
 }
@@ -44,13 +49,14 @@ impl Name {
             Self::Codec => ["--package", "longhaul-proto", "--example", "bench_codec"],
             Self::Transport => ["--package", "longhaul-tests", "--bin", "bench-transport"],
             Self::Wan => ["--package", "longhaul-tests", "--bin", "bench-wan"],
+            Self::Sync => ["--package", "longhaul-tests", "--bin", "bench-sync"],
             Self::Train => ["--package", "longhaul-worker", "--example", "bench_train"],
         }
     }
 
     /// Whether the worker is part of it, and so libtorch.
     fn needs_libtorch(self) -> bool {
-        matches!(self, Self::Wan | Self::Train)
+        matches!(self, Self::Wan | Self::Sync | Self::Train)
     }
 }
 
@@ -59,18 +65,22 @@ impl Name {
 /// # Errors
 /// When it does not build, fails, or prints something other than figures.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
-    if options.name.needs_libtorch() {
+    let mut arguments = options.sync.arguments()?;
+    if !arguments.is_empty() && !matches!(options.name, Name::Sync) {
+        bail!("{} is for `bench sync`", arguments[0]);
+    }
+    if options.name.needs_libtorch() && !options.sync.is_plot() {
         setup::ensure(checkout)?;
     }
-    if matches!(options.name, Name::Wan) {
+    if matches!(options.name, Name::Wan | Name::Sync) && !options.sync.is_plot() {
         build_binaries(checkout)?;
     }
-    let mut command = checkout.cargo();
-    command.args(["run", "--release", "--locked"]).args(options.name.target());
     if options.quick {
-        command.args(["--", "--quick"]);
+        arguments.push("--quick".to_owned());
     }
-    if options.json {
+    let mut command = checkout.cargo();
+    command.args(["run", "--release", "--locked"]).args(options.name.target()).arg("--").args(arguments);
+    if options.json || options.sync.is_plot() {
         let status = command.stdin(Stdio::null()).status().context("start the benchmark")?;
         if !status.success() {
             bail!("the benchmark failed: {status}");

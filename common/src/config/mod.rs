@@ -18,5 +18,6 @@ pub use sections::{
 pub use secure_aggregation::SecureAggregationConfig;
 pub use sync::{
     Application, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset, Transform,
+    WithinSite,
 };
 pub use values::{Precision, Rounding, ValueFormat};

@@ -2,6 +2,7 @@
 
 use super::sync::{
     Application, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset, Transform,
+    WithinSite,
 };
 use super::{Rounding, ValueFormat};
 
@@ -207,6 +208,7 @@ fn sparse_local() -> SyncConfig {
         target_utilisation: 0.97,
         bits_min: 0.15,
         bits_max: 8.2,
+        within_site: WithinSite::Ring,
         fragment_values: 262_144,
         deadline_ceiling_ms: 30_000,
         deadline_floor_ms: 2_000,

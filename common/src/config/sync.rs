@@ -130,6 +130,18 @@ pub enum RobustRule {
     Trim,
 }
 
+/// How the members of a site bring their updates together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WithinSite {
+    /// In a ring over TCP, each member adding to what it passes on; where there is none, as `direct`.
+    Ring,
+    /// Each member sends its update to those who upload it.
+    Direct,
+    /// Over NCCL, between the GPUs of one machine.
+    Nccl,
+}
+
 /// How a result meets what was trained while it was on its way (`overlap` > 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -244,6 +256,8 @@ sync_keys! {
     bits_min: f64,
     /// `adapt`: bits for each value of a round, at most.
     bits_max: f64,
+    /// How the members of a site bring their updates together: `ring`, `direct` or `nccl`.
+    within_site: WithinSite,
     /// Parameters in a fragment, a multiple of `chunk`.
     fragment_values: u32,
     /// The longest that an owner waits for a late site, in milliseconds, counted from the first contribution.

@@ -144,6 +144,18 @@ impl Identity {
         &self.authority
     }
 
+    /// This worker's certificate.
+    #[must_use]
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// The certificate's key, for connections other than QUIC's. It must not leave the process.
+    #[must_use]
+    pub fn private_key(&self) -> &PrivatePkcs8KeyDer<'static> {
+        &self.key
+    }
+
     /// What peers are shown: the certificate. They know the authority.
     pub(super) fn chain(&self) -> Vec<CertificateDer<'static>> {
         vec![self.certificate.clone()]

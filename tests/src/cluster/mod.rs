@@ -73,13 +73,13 @@ impl Cluster {
     pub fn start_coordinator_only(config: ClusterConfig) -> Result<Self> {
         std::fs::create_dir_all(&config.folder)?;
         std::fs::write(config.folder.join("run.toml"), &config.run_toml)?;
-        let listen = free_udp_address()?;
+        let listen = free_address()?;
         let workers = config
             .sites
             .iter()
             .enumerate()
             .flat_map(|(site, &count)| std::iter::repeat_n(site, count))
-            .map(|site| Ok(Worker { site, listen: free_udp_address()?, process: None }))
+            .map(|site| Ok(Worker { site, listen: free_address()?, process: None }))
             .collect::<io::Result<Vec<_>>>()?;
         let addresses: Vec<_> = workers.iter().map(|worker| (worker.site, worker.listen)).collect();
         let wan = Wan::start(config.sites.len(), &config.link, config.seed, listen, &addresses)?;
@@ -269,6 +269,14 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn free_udp_address() -> io::Result<SocketAddr> {
-    UdpSocket::bind("127.0.0.1:0")?.local_addr()
+/// A port that is free for TCP too, where the members of a site meet. Linux keeps the ports that it gives to listeners apart from
+/// those of connections that go out, so it is likely to stay free.
+fn free_address() -> io::Result<SocketAddr> {
+    loop {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        match UdpSocket::bind(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            bound => return bound?.local_addr(),
+        }
+    }
 }

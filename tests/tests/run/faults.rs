@@ -9,7 +9,32 @@ fn long() -> Setup<'static> {
 
 #[test]
 fn survival_and_exactly_once_hold_when_a_worker_is_killed_and_comes_back() {
-    let mut scenario = long().start();
+    survives_a_death_and_a_return(long());
+}
+
+/// Factors of all matrices, moments and parameters go to the joiner, maybe between the two exchanges of a step.
+#[test]
+fn low_rank_gradients_survive_a_death_and_a_return() {
+    let sync = "preset = \"powersgd\"\nopening_share = 0\nfragment_values = 16384";
+    survives_a_death_and_a_return(Setup { steps: 250, sync, ..Setup::default() });
+}
+
+/// Some fragments are due and others are not, and the outer momentum must be the same everywhere.
+#[test]
+fn streaming_with_momentum_survives_a_death_and_a_return() {
+    let sync = "preset = \"streaming-diloco\"\nevery = 3\ngroups = 3\nfragment_values = 8192";
+    survives_a_death_and_a_return(Setup { steps: 2500, sync, ..Setup::default() });
+}
+
+/// Owners change, and what their means left behind with them.
+#[test]
+fn two_way_compression_survives_a_death_and_a_return() {
+    let sync = "preset = \"cocktail\"\nfragment_values = 8192";
+    survives_a_death_and_a_return(Setup { steps: 500, sync, ..Setup::default() });
+}
+
+fn survives_a_death_and_a_return(setup: Setup<'_>) {
+    let mut scenario = setup.start();
     scenario.wait_for_round(3);
     scenario.cluster.kill_worker(1);
     let without = scenario

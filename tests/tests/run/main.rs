@@ -10,3 +10,4 @@ mod privacy;
 mod promises;
 mod refusals;
 mod scenario;
+mod site;

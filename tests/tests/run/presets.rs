@@ -71,3 +71,15 @@ fn two_way_compression_trains_and_keeps_all_replicas_equal() {
     let loss = scenario.finish()["loss"].as_f64().unwrap();
     assert!(loss < 4.2, "the loss is {loss}");
 }
+
+/// The same run, over two links whose rates differ eightyfold.
+#[test]
+fn the_bits_of_a_value_follow_the_link() {
+    let wan_bytes = |link| {
+        let sync = "preset = \"auto\"\nevery = 10\noverlap = 10\nfragment_values = 16384";
+        let setup = Setup { steps: 400, sites: vec![1, 1], link, width: 64, sync, ..Setup::default() };
+        setup.start().finish()["wan_bytes"].as_f64().unwrap()
+    };
+    let (fast, slow) = (wan_bytes("rate_mbit=200,delay_ms=10"), wan_bytes("rate_mbit=2.5,delay_ms=10"));
+    assert!(fast > 2.0 * slow, "{fast} bytes over the fast link, {slow} over the slow one");
+}

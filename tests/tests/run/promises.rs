@@ -20,6 +20,28 @@ fn parity_holds_for_dense_too() {
     scenario.finish();
 }
 
+/// Each member's half of a batch is a micro-batch of the single process. Halves are exact, and two of them are added in one order.
+#[test]
+fn dense_over_two_members_equals_a_single_process_on_the_joint_batch_bit_for_bit() {
+    let train = |sites: &[usize]| {
+        let sync = "preset = \"dense\"\nfragment_values = 16384\ndeadline_floor_ms = 240000\ndeadline_ceiling_ms = 240000";
+        let setup = Setup { steps: 20, sites: sites.to_vec(), micro_batch: 8, sync, ..Setup::reproducible() };
+        let mut scenario = setup.start_coordinator();
+        for worker in 0..sites.len() {
+            // Workers are numbered in the order of joining, and share a batch in that order.
+            scenario.cluster.start_worker(worker).unwrap();
+            let joined = |status: &serde_json::Value| {
+                status["members"].as_array().is_some_and(|m| m.len() == worker + 1)
+            };
+            scenario.cluster.wait_for("a worker", RUN_MAX, joined).unwrap();
+        }
+        scenario.finish()["parity"]["hash"].clone()
+    };
+    let joint = train(&[1]);
+    assert!(joint.is_string());
+    assert_eq!(train(&[1, 1]), joint);
+}
+
 /// A run that is killed as a whole and started again from its checkpoint ends with the very bits of one that was not.
 #[test]
 fn a_run_resumed_from_its_checkpoint_ends_with_the_same_bits_as_one_that_went_through() {

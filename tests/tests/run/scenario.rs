@@ -27,11 +27,15 @@ pub struct Scenario {
 pub struct Setup<'a> {
     pub steps: u64,
     pub sites: Vec<usize>,
+    /// Each direction of each link.
+    pub link: &'a str,
     /// More lines for `[data]`.
     pub data: &'static str,
     /// Of the model.
     pub width: u32,
-    /// Of `[train]`.
+    /// Of `[train]`, like the next.
+    pub micro_batch: u32,
+    /// Its peak.
     pub learning_rate: f64,
     /// Lines for `[sync]`.
     pub sync: &'a str,
@@ -48,8 +52,10 @@ impl Default for Setup<'_> {
         Self {
             steps: 60,
             sites: vec![2, 2],
+            link: "rate_mbit=50,delay_ms=10,loss_percent=0.1",
             data: "",
             width: 32,
+            micro_batch: 4,
             learning_rate: 5e-3,
             sync: "every = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             privacy: None,
@@ -92,7 +98,7 @@ impl Setup<'_> {
         let config = ClusterConfig {
             run_toml: self.run_toml(),
             sites: self.sites,
-            link: "rate_mbit=50,delay_ms=10,loss_percent=0.1".parse::<LinkConfig>().unwrap(),
+            link: self.link.parse::<LinkConfig>().unwrap(),
             seed: 1,
             folder: folder.path().to_owned(),
             threads: 1,
@@ -103,8 +109,8 @@ impl Setup<'_> {
     fn run_toml(&self) -> String {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
         let (workers, steps) = (self.sites.iter().sum::<usize>(), self.steps);
-        let Self { data, width, learning_rate, sync, checkpoint, silent_after_ms, .. } = self;
         let privacy = self.privacy.map_or_else(String::new, |lines| format!("[privacy]\n{lines}"));
+        let Self { data, width, micro_batch, learning_rate, sync, checkpoint, silent_after_ms, .. } = self;
         format!(
             r#"
 [run]
@@ -126,7 +132,7 @@ sequence_length = 32
 
 [train]
 batch = 16
-micro_batch = 4
+micro_batch = {micro_batch}
 learning_rate = {learning_rate}
 warmup_steps = 5
 evaluate_batches = 2

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
-use anyhow::Result;
-use longhaul_common::config::RunConfig;
+use anyhow::{Context, Result};
+use longhaul_common::config::{RunConfig, WithinSite};
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
 use tokio::sync::mpsc;
 
 use super::join::Membership;
+use crate::collective::NcclCollective;
 use crate::data::{Dataset, Tokenizer};
 use crate::engine::{Engine, LowRank, choose_device};
 use crate::sync::SyncEvent;
@@ -81,6 +82,10 @@ impl DeviceThread {
         let path = args.data.as_deref().unwrap_or(&config.data.path);
         let data = Dataset::open(&config.data, path, &tokenizer, &self.membership.cache_dir)?;
         let device = choose_device(&args.device)?;
+        if config.sync.within_site == WithinSite::Nccl {
+            NcclCollective::available(device)
+                .context("sync.within_site = \"nccl\", where \"ring\" needs no GPU")?;
+        }
         let spec = ModelSpec::resolve(&config.model, tokenizer.vocabulary())?;
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
         let run = &config.run;
@@ -90,6 +95,7 @@ impl DeviceThread {
         let low_rank = (config.sync.rank > 0).then(|| LowRank::new(&spec, config.sync.rank, run.seed));
         let prepared = Prepared {
             exchanges: low_rank.as_ref().map(LowRank::lengths),
+            device,
             spec,
             tokenizer: tokenizer.json(),
             parameters,

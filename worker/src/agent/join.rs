@@ -19,6 +19,7 @@ use super::stop::StopSignal;
 use crate::checkpoint::CheckpointStore;
 use crate::cli::JoinArgs;
 use crate::engine::{choose_device, device_name};
+use crate::network;
 
 /// How long the last packets may take when this worker's part is over.
 const HANG_UP_MAX: Duration = Duration::from_secs(5);
@@ -34,7 +35,7 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     choose_device(&args.device)?;
     let cache_dir = cache_dir(args.cache_dir.clone())?;
     let slot = IdentitySlot::take(&cache_dir, &token.authority, &args.site)?;
-    let (socket, buffers) = transport::bind_udp(args.listen)?;
+    let (socket, buffers) = network::bind(args.listen)?;
     if !buffers.are_full() {
         tracing::debug!(
             ?buffers,

@@ -6,6 +6,7 @@ mod partial;
 mod peer;
 mod request;
 mod serve;
+mod site;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +32,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use self::peer::Peer;
+use self::site::SiteDoor;
+pub use self::site::{SiteDoorError, bind};
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
 
@@ -56,6 +59,7 @@ pub struct Network {
 struct State {
     client: ClientConfig,
     peers: BTreeMap<WorkerId, Arc<Peer>>,
+    door: SiteDoor,
 }
 
 impl Network {
@@ -72,7 +76,8 @@ impl Network {
         progress: Arc<Progress>,
         limits: ReceiveLimits,
     ) -> Result<Arc<Self>> {
-        let state = State { client: client_of(identity)?, peers: BTreeMap::new() };
+        let door = SiteDoor::new(identity)?;
+        let state = State { client: client_of(identity)?, peers: BTreeMap::new(), door };
         let network = Arc::new(Self {
             endpoint,
             run: identity.run(),
@@ -160,14 +165,18 @@ impl Network {
     /// # Errors
     /// The identity cannot be used.
     pub fn use_identity(&self, identity: &Identity) -> Result<()> {
-        self.lock().client = client_of(identity)?;
-        Ok(())
+        let client = client_of(identity)?;
+        let mut state = self.lock();
+        state.client = client;
+        state.door.use_identity(identity)
     }
 
     /// Ends all that this network does. The endpoint stays: the control connection uses it too.
     pub fn stop(&self) {
         self.stopped.send_replace(true);
-        self.lock().peers.clear();
+        let mut state = self.lock();
+        state.peers.clear();
+        state.door.close();
     }
 
     async fn fetch_result(

@@ -200,3 +200,46 @@ fn a_state_that_is_not_the_announced_one_is_refused() {
     assert!(partial.is_whole());
     assert!(partial.finish().is_err());
 }
+
+/// A lost connection costs the fragments that were on their way, and none that had arrived.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_lost_connection_contributions_go_on_from_the_fragment_that_is_missing() {
+    const FRAGMENTS: u32 = 12;
+    let authority = authority();
+    let sender = Worker::start(&authority, 1, ReceiveLimits::default());
+    // Memory for four: the others wait at the sender while the connection is lost.
+    let limits = ReceiveLimits { bytes_max: 9 * MIB / 2, ..ReceiveLimits::default() };
+    let mut receiver = Worker::start(&authority, 2, limits);
+    sender.network.set_members(&[receiver.member.clone()], 16 * MIB);
+    for fragment in 0..FRAGMENTS {
+        let header = FrameHeader {
+            kind: RoundFrameKind::Contribution,
+            generation: Generation(1),
+            round: Round(3),
+            fragment: FragmentId(fragment),
+            weight: 1,
+            site: SiteId(1),
+        };
+        sender.network.send(WorkerId(2), header, vec![fragment as u8; MIB].into(), None);
+    }
+    let mut arrived = BTreeMap::new();
+    let mut connections = 1;
+    while arrived.len() < FRAGMENTS as usize {
+        let SyncEvent::Frame { frame, memory } = receiver.queue.recv().await.unwrap() else {
+            panic!("only frames were sent");
+        };
+        let fragment = frame.header.fragment;
+        assert!(frame.body.iter().all(|byte| u32::from(*byte) == fragment.0));
+        *arrived.entry(fragment).or_insert(0) += 1;
+        drop(memory);
+        if arrived.len() == 4 && connections == 1 {
+            let connection = sender.peer(2).connection(&sender.network).await.unwrap();
+            connection.connection().close(0u32.into(), b"lost");
+            connections += 1;
+        }
+    }
+    // One that had arrived, and whose acknowledgement was lost, may come again: at most as many as were under way.
+    let twice = arrived.values().filter(|&&times| times > 1).count();
+    assert!(twice <= 4, "{twice} of {FRAGMENTS} came again");
+    assert_eq!(connections, 2);
+}

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use longhaul_common::config::Source;
-use longhaul_common::id::{FragmentId, Round};
+use longhaul_common::id::{FragmentId, Round, WorkerId};
 use longhaul_proto::control::message::ToCoordinator;
 use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
 
@@ -19,7 +19,7 @@ impl Synchroniser {
         loop {
             self.advance()?;
             let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-            let Some(command) = running.member.poll_command() else { return Ok(()) };
+            let Some(command) = running.member.poll_command() else { return self.ask_site() };
             self.execute(command)?;
         }
     }
@@ -28,8 +28,9 @@ impl Synchroniser {
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         match command {
             Command::SendLocal { to, header } => {
-                let body = local_body(running, header.round, header.fragment);
-                self.links.network.send(to, header, body, None);
+                if !running.site.withholds(to, header) {
+                    self.send_local(to, header);
+                }
             }
             Command::Send { to, header, body, hash } => {
                 self.count_dense_equivalent(to, header);
@@ -92,8 +93,15 @@ impl Synchroniser {
         Ok(())
     }
 
+    /// Sends this member's slice of a fragment to its uploader.
+    pub(super) fn send_local(&self, to: WorkerId, header: FrameHeader) {
+        let Stage::Running(running) = &self.stage else { return };
+        let body = local_body(running, header.round, header.fragment);
+        self.links.network.send(to, header, body, None);
+    }
+
     /// What dense f32 would have sent to another site in this frame's place.
-    fn count_dense_equivalent(&self, to: longhaul_common::id::WorkerId, header: FrameHeader) {
+    fn count_dense_equivalent(&self, to: WorkerId, header: FrameHeader) {
         let Stage::Running(running) = &self.stage else { return };
         let to_site = running.membership.as_ref().and_then(|m| m.member(to)).map(|member| member.site);
         if to_site.is_some_and(|site| site != self.site) && header.kind != FrameKind::Local {
@@ -120,8 +128,9 @@ pub(super) fn compress(
     let range = running.layouts.of(round).range(fragment);
     let len = range.len();
     let own = running.contributed.get(&round).map(|delta| &delta[range]).unwrap_or_default();
-    let mut sound = Vec::with_capacity(locals.len());
-    for local in locals {
+    let site_mean = running.site.mean_of(round, fragment);
+    let mut sound: Vec<_> = site_mean.map(|mean| (1, Local::Own(mean))).into_iter().collect();
+    for local in locals.iter().filter(|_| site_mean.is_none()) {
         match &local.body {
             None => sound.push((local.weight, Local::Own(own))),
             Some(body) if is_sound(body, len) => sound.push((local.weight, Local::Received(body))),

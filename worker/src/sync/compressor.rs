@@ -95,14 +95,16 @@ impl Compressor {
         fragment: FragmentId,
         locals: &[(u32, Local<'_>)],
     ) -> Result<Bytes, CompressError> {
-        let len = self.site_mean(round, fragment, locals)?.len();
+        let len = self.layouts.of(round).range(fragment).len();
         let is_opening = self.layouts.schedule().is_opening(round);
         self.encoder.set_spec(self.chain(is_opening, fragment))?;
+        let share = self.layouts.share_in(round, fragment);
+        let mean = outgoing_mean(locals, len, self.mechanism.as_mut(), share, &mut self.scratch)?;
         let seed = seed_of(self.run, round, fragment);
         let mut body = Vec::new();
         let is_exact = is_lossless(self.encoder.spec()) && !self.memories.contains_key(&fragment);
         if !self.config.has_residual() || is_exact {
-            self.encoder.encode(seed, &self.scratch, &mut body)?;
+            self.encoder.encode(seed, mean, &mut body)?;
             return Ok(body.into());
         }
         let is_corrected = self.config.source_in(is_opening) == Source::CorrectedGradient;
@@ -110,18 +112,21 @@ impl Compressor {
         if is_corrected && memory.velocity.is_empty() {
             memory.velocity.resize(len, 0.0);
         }
-        let before = memory.clone();
-        let (update, residual) = memory.accelerate(self.config.momentum, &self.scratch);
+        // The memory of the copy before this one is used again.
+        let (of, before) = self.before.entry(fragment).or_default();
+        before.clone_from(memory);
+        let (update, residual) = memory.accelerate(self.config.momentum, mean);
         let encoded =
             self.encoder.encode_with_feedback(seed, update, residual, self.config.error_decay, &mut body);
         if let Err(error) = encoded {
-            *memory = before;
+            memory.clone_from(before);
+            self.before.remove(&fragment);
             return Err(error.into());
         }
         if is_corrected {
             memory.mask(self.encoder.sent_positions());
         }
-        self.before.insert(fragment, (round, before));
+        *of = round;
         Ok(body.into())
     }
 
@@ -129,18 +134,15 @@ impl Compressor {
     ///
     /// # Errors
     /// [`CompressError::Length`]
-    pub fn site_mean(
-        &mut self,
+    pub fn site_mean<'a>(
+        &'a mut self,
         round: Round,
         fragment: FragmentId,
-        locals: &[(u32, Local<'_>)],
-    ) -> Result<&[f32], CompressError> {
+        locals: &[(u32, Local<'a>)],
+    ) -> Result<&'a [f32], CompressError> {
         let len = self.layouts.of(round).range(fragment).len();
-        weighted_mean(locals, len, &mut self.scratch)?;
-        if let Some(mechanism) = &mut self.mechanism {
-            mechanism.release(&mut self.scratch, self.layouts.share_in(round, fragment));
-        }
-        Ok(&self.scratch)
+        let share = self.layouts.share_in(round, fragment);
+        outgoing_mean(locals, len, self.mechanism.as_mut(), share, &mut self.scratch)
     }
 
     /// Compresses by this chain from now on, whatever is configured.
@@ -193,8 +195,31 @@ impl Compressor {
     }
 }
 
-/// Σ wᵢ·xᵢ / Σ w, in the order given, in f32: the stated reduction order within a site.
-fn weighted_mean(locals: &[(u32, Local<'_>)], len: usize, mean: &mut Vec<f32>) -> Result<(), CompressError> {
+/// The mean as it may leave the site.
+fn outgoing_mean<'a>(
+    locals: &[(u32, Local<'a>)],
+    len: usize,
+    mechanism: Option<&mut GaussianMechanism>,
+    share: f64,
+    scratch: &'a mut Vec<f32>,
+) -> Result<&'a [f32], CompressError> {
+    let Some(mechanism) = mechanism else { return weighted_mean(locals, len, scratch) };
+    let mut mean = weighted_mean(locals, len, &mut *scratch)?.to_vec();
+    mechanism.release(&mut mean, share);
+    *scratch = mean;
+    Ok(scratch)
+}
+
+/// Σ wᵢ·xᵢ / Σ w, in the order given, in f32: the stated reduction order within a site. One member's is its own, and is not copied.
+fn weighted_mean<'a>(
+    locals: &[(u32, Local<'a>)],
+    len: usize,
+    mean: &'a mut Vec<f32>,
+) -> Result<&'a [f32], CompressError> {
+    if let [(_, Local::Own(values))] = locals {
+        same_length(values.len(), len)?;
+        return Ok(values);
+    }
     let total: u64 = locals.iter().map(|(weight, _)| u64::from(*weight)).sum();
     mean.clear();
     mean.resize(len, 0.0);
@@ -212,7 +237,7 @@ fn weighted_mean(locals: &[(u32, Local<'_>)], len: usize, mean: &mut Vec<f32>) -
             }
         }
     }
-    Ok(())
+    Ok(mean)
 }
 
 fn same_length(got: usize, expected: usize) -> Result<(), CompressError> {

@@ -8,6 +8,7 @@ use longhaul_proto::round::Frame;
 use longhaul_proto::transport::bulk::FrameMemory;
 use tokio::sync::oneshot;
 
+use super::site::SiteEvent;
 use crate::train::message::FromDevice;
 
 /// Events that wait for the synchroniser. Whoever has one more waits until there is room: the device, and the streams of peers, whose
@@ -79,6 +80,8 @@ pub enum SyncEvent {
         /// Where the answer goes.
         reply: oneshot::Sender<Option<[u8; MASK_SECRET_BYTES]>>,
     },
+    /// The reduction within this site has got on.
+    Site(SiteEvent),
     /// The session ends.
     Stop,
     /// The background writer is done.

@@ -3,6 +3,8 @@
 use longhaul_common::config::ValueFormat;
 use longhaul_proto::codec::{CodecSpec, Selection};
 
+use super::chain::with_entropy_where_it_pays;
+
 /// Formats for all values, and the bits that a value of theirs takes at most, scales and header included: from the most to the least.
 const WHOLE: [(ValueFormat, f64); 5] = [
     (ValueFormat::F32, 32.01),
@@ -23,7 +25,7 @@ const SCALES_BITS: f64 = 32.0;
 #[must_use]
 pub fn chain_for(bits: f64, chunk: u32) -> CodecSpec {
     match WHOLE.iter().find(|(_, needed)| *needed <= bits) {
-        Some((values, _)) => CodecSpec::new(Selection::All, *values),
+        Some((values, _)) => with_entropy_where_it_pays(CodecSpec::new(Selection::All, *values)),
         None => CodecSpec::new(Selection::TopK { chunk, keep: keep_for(bits, chunk) }, ValueFormat::TwoBit),
     }
 }
@@ -77,7 +79,8 @@ mod tests {
     #[test]
     fn the_least_is_one_value_of_a_chunk_and_the_most_is_everything() {
         assert_eq!(chain_for(0.0, 4096).selection, Selection::TopK { chunk: 4096, keep: 1 });
-        assert_eq!(chain_for(100.0, 4096), CodecSpec::new(Selection::All, ValueFormat::F32));
+        let all = chain_for(100.0, 4096);
+        assert_eq!((all.selection, all.values), (Selection::All, ValueFormat::F32));
         assert_eq!(chain_for(0.0, 16).selection, Selection::TopK { chunk: 16, keep: 1 });
     }
 }

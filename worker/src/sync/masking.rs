@@ -202,6 +202,8 @@ impl Synchroniser {
         if let Some(masking) = &mut running.masking
             && !masking.is_ready(round, fragment)
         {
+            let mean = running.site.mean_of(round, fragment);
+            let locals = mean.map(|mean| vec![joint(self.worker, &locals, mean)]).unwrap_or(locals);
             masking.waiting.insert(fragment, Waiting { round, locals });
             return Ok(());
         }
@@ -221,7 +223,10 @@ impl Synchroniser {
         let masking = running.masking.as_mut().filter(|masking| masking.membership.generation == generation);
         let Some(masking) = masking.filter(|masking| from < masking.me) else { return Ok(()) };
         masking.secrets.insert(from, PairSecret::from_bytes(secret));
-        let waiting = std::mem::take(&mut masking.waiting);
+        let mut waiting = std::mem::take(&mut masking.waiting);
+        // The others did not wait: what was contributed to an earlier round is carried over, and released.
+        let open_round = running.member.open_round();
+        waiting.retain(|_, waiting| waiting.round == open_round);
         for (fragment, Waiting { round, locals }) in waiting {
             self.compress_or_wait(generation, round, fragment, locals)?;
         }
@@ -244,4 +249,11 @@ impl Synchroniser {
         // Who asked may have gone.
         let _ = reply.send(secret);
     }
+}
+
+/// What a site has reduced together, as an update of all of them: by the time of the secret, the reduction may be of a later round.
+fn joint(worker: WorkerId, locals: &[Local], mean: &[f32]) -> Local {
+    let weight = locals.iter().fold(0u32, |sum, local| sum.saturating_add(local.weight));
+    let body = mean.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    Local { worker, weight, body: Some(body.into()) }
 }

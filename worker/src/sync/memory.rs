@@ -6,12 +6,24 @@
 ///
 /// Momentum-corrected (DGC: Lin et al., arXiv 1712.01887): u ← m·u + x, p = residual + u; of the positions that are sent, u is forgotten
 /// (momentum factor masking), as it would push on in a direction that was taken already.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Memory {
     /// What was not sent.
     pub residual: Vec<f32>,
     /// u; empty without momentum.
     pub velocity: Vec<f32>,
+}
+
+impl Clone for Memory {
+    fn clone(&self) -> Self {
+        Self { residual: self.residual.clone(), velocity: self.velocity.clone() }
+    }
+
+    /// Into the same buffers: they are as large as a fragment, and a copy is made in every round.
+    fn clone_from(&mut self, other: &Self) {
+        self.residual.clone_from(&other.residual);
+        self.velocity.clone_from(&other.velocity);
+    }
 }
 
 impl Memory {

@@ -24,6 +24,7 @@ mod replica;
 mod robust;
 mod rounds;
 mod saved;
+mod site;
 mod synchroniser;
 #[cfg(test)]
 mod tests;
@@ -32,4 +33,5 @@ mod tiling;
 pub use compressor::{CompressError, Compressor, Local};
 pub use event::{HealedState, SYNC_QUEUE_EVENTS, SyncEvent};
 pub use replica::{Replica, hash_of, hash_of_buffers};
+pub use site::SiteEvent;
 pub use synchroniser::{Links, Outcome, Synchroniser};

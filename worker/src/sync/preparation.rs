@@ -22,6 +22,7 @@ use super::reducer::Reducer;
 use super::refusals::Refusals;
 use super::replica::Replica;
 use super::saved::{Kept, Saved, momentum_in};
+use super::site::SiteReduction;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
 use super::tiling::Tiling;
 use crate::checkpoint::LoadedModel;
@@ -205,6 +206,7 @@ impl Synchroniser {
             reports: BTreeMap::new(),
             skipped: Vec::new(),
             refusals: Refusals::default(),
+            site: SiteReduction::default(),
         }));
         if let Stage::Running(running) = &mut self.stage {
             apply_chain(running)?;
@@ -244,6 +246,7 @@ impl Synchroniser {
         );
         let model_bytes = running.layout.values as usize * size_of::<f32>();
         self.links.network.set_members(start.membership.members(), model_bytes);
+        self.begin_site(&start);
         let (assignments, until) = (start.assignments.clone(), start.until);
         self.begin_masking(&start)?;
         self.feed(Event::Begin(Box::new(start)));

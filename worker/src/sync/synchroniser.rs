@@ -25,6 +25,7 @@ use super::masking::Masking;
 use super::reducer::Reducer;
 use super::refusals::Refusals;
 use super::replica::Replica;
+use super::site::SiteReduction;
 use super::tiling::Tiling;
 use crate::network::Network;
 use crate::train::gate::Gate;
@@ -149,6 +150,8 @@ pub(super) struct Running {
     pub skipped: Vec<Round>,
     /// Contributions that were refused and nobody was told of.
     pub refusals: Refusals,
+    /// What members of this site do together before anything leaves it.
+    pub site: SiteReduction,
 }
 
 impl Synchroniser {
@@ -223,7 +226,9 @@ impl Synchroniser {
             SyncEvent::Coordinator(message) => self.handle_coordinator(message),
             SyncEvent::Device(message) => self.handle_device(message),
             SyncEvent::Frame { frame, memory } => {
-                self.feed(Event::Frame(frame));
+                if let Some(frame) = self.after_site(frame) {
+                    self.feed(Event::Frame(frame));
+                }
                 drop(memory);
                 Ok(())
             }
@@ -255,6 +260,10 @@ impl Synchroniser {
             }
             SyncEvent::ServeMaskSecret { generation, peer, reply } => {
                 self.serve_mask_secret(generation, peer, reply);
+                Ok(())
+            }
+            SyncEvent::Site(event) => {
+                self.site_has_news(event);
                 Ok(())
             }
             SyncEvent::Stop => {

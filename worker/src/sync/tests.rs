@@ -2,7 +2,7 @@ mod masking;
 mod owner;
 mod privacy;
 mod refused;
-mod rig;
+pub(super) mod rig;
 
 use std::sync::Arc;
 

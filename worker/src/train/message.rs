@@ -144,6 +144,8 @@ pub enum FromDevice {
 /// What a device starts from.
 #[derive(Debug)]
 pub struct Prepared {
+    /// Where it is trained.
+    pub device: tch::Device,
     /// What is trained.
     pub spec: ModelSpec,
     /// The content of `tokenizer.json`, if there is one.

@@ -52,7 +52,7 @@ impl Member {
     }
 
     /// What this member has for a round: none while the device is still at it, or takes no part in it.
-    fn own_weight(&self, duties: &Duties, round: Round) -> Option<u32> {
+    pub(super) fn own_weight(&self, duties: &Duties, round: Round) -> Option<u32> {
         // Who joined lately, and is counted in by a generation that began since, has nothing before its first
         // round.
         let sits_out = self.starts_at.is_some_and(|first| round < first);

@@ -190,6 +190,14 @@ impl Member {
         self.running().map(|duties| duties.generation())
     }
 
+    /// Samples behind what this member has for a round of the present generation, 0 where it sits the round out. None: it has nothing
+    /// for it yet, or takes no part in it.
+    #[must_use]
+    pub fn weight_in(&self, round: Round) -> Option<u32> {
+        let duties = self.running()?;
+        self.own_weight(&duties, round)
+    }
+
     /// The bytes of a result and their name, for a peer that pulls it.
     #[must_use]
     pub fn lookup(&self, round: Round, fragment: FragmentId) -> Option<(Bytes, Hash)> {

@@ -3,8 +3,11 @@
 //! Everything shares this machine: two workers with a thread each, the coordinator and the emulator. So each case is compared with two
 //! workers that train side by side and do not talk, in the same run. One JSON line per figure goes to stdout, progress to stderr.
 
+mod gpt;
 mod ours;
 mod pytorch;
+
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
@@ -66,7 +69,7 @@ fn local(args: &Args, steps: u64, python: Option<&pytorch::Python>) -> Result<(f
     let (mut ours_s, mut torch_s) = (0.0, 0.0);
     for turn in 1..=turns {
         progress(&format!("local, {turn} of {turns}"));
-        ours_s += ours::local(steps)? / f64::from(turns);
+        ours_s += gpt::local(steps)? / f64::from(turns);
         if let Some(python) = python {
             torch_s += python.local(torch_steps)? / f64::from(turns);
         }
@@ -81,12 +84,16 @@ fn local(args: &Args, steps: u64, python: Option<&pytorch::Python>) -> Result<(f
 }
 
 fn pytorch_across(link: &LinkConfig, python: &pytorch::Python, local_s: f64) -> Result<()> {
+    let steps = pytorch::WARM_UP_STEPS + 8;
     for (case, hook) in
         [("PyTorch, DDP f32", "none"), ("PyTorch, DDP fp16", "fp16"), ("PyTorch, DDP PowerSGD", "powersgd")]
     {
         progress(case);
-        match python.across(link, hook)? {
-            Some(step_s) => report_against(case, step_s, local_s, &[]),
+        match python.across(link, &["ddp", "--hook", hook], Duration::MAX, |times| times.len() >= steps)? {
+            Some(times) => {
+                let step_s = pytorch::mean(&times[pytorch::WARM_UP_STEPS..]);
+                report_against(case, step_s, local_s, &[]);
+            }
             None => {
                 progress("no root or no TUN device: the PyTorch rows over the link are left out");
                 return Ok(());

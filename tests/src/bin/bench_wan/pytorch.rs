@@ -1,8 +1,10 @@
 //! What a PyTorch user has: `tests/python/ddp_gpt.py`, alone and over gloo through the same emulated link.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use longhaul_tests::wan::tun::{SideConfig, TunError, TunPair};
@@ -14,8 +16,17 @@ pub struct Python {
     text: tempfile::NamedTempFile,
 }
 
+/// A way to train on two ranks, as arguments of the script.
+pub type Mode<'a> = &'a [&'a str];
+
 const SIDES: [(&str, &str, &str); 2] =
     [("longhaul-a", "10.77.0.1/24", "10.77.0.1"), ("longhaul-b", "10.77.0.2/24", "10.77.0.2")];
+
+/// Steps before the clock starts.
+pub const WARM_UP_STEPS: usize = 4;
+
+/// Between looks at the ranks.
+const POLL: Duration = Duration::from_millis(200);
 
 /// The python named by `LONGHAUL_PYTHON`, else `python3`; none when it cannot import torch.
 pub fn find() -> Option<Python> {
@@ -38,19 +49,22 @@ fn text() -> Result<tempfile::NamedTempFile> {
 
 impl Python {
     /// Seconds a step of two processes that train side by side and do not talk.
-    pub fn local(&self, steps: u32) -> Result<f64> {
-        let start = || {
-            let mut command = self.script(Command::new(&self.path), steps);
-            command.arg("local").stdout(Stdio::piped()).spawn().context("start python")
-        };
-        let both = [start()?, start()?];
-        let times = both.map(|child| step_s(child.wait_with_output()?));
-        let [a, b] = times;
-        Ok(f64::midpoint(a?, b?))
+    pub fn local(&self, steps: usize) -> Result<f64> {
+        let all = WARM_UP_STEPS + steps;
+        let rank = || Rank::start(self.script(Command::new(&self.path)).arg("local"));
+        let times = watch([rank()?, rank()?], Duration::MAX, |times| times.len() >= all)?;
+        Ok(mean(&times[WARM_UP_STEPS..all]))
     }
 
-    /// Seconds a step of two ranks across the link. None: this machine grants no TUN devices.
-    pub fn across(&self, link: &LinkConfig, hook: &str) -> Result<Option<f64>> {
+    /// Seconds of each step of two ranks across the link, until there are enough of them or `limit` is over.
+    /// None: this machine grants no TUN devices.
+    pub fn across(
+        &self,
+        link: &LinkConfig,
+        mode: Mode<'_>,
+        limit: Duration,
+        enough: impl Fn(&[f64]) -> bool,
+    ) -> Result<Option<Vec<f64>>> {
         let sides = SIDES.map(|(netns, address, _)| SideConfig::new(netns, address));
         let [a, b] = sides;
         let links = (Link::new("a-b", link.clone(), 1)?, Link::new("b-a", link.clone(), 2)?);
@@ -62,29 +76,85 @@ impl Python {
         let rank = |rank: usize| {
             let mut inside = Command::new("ip");
             inside.args(["netns", "exec", SIDES[rank].0]).arg(&self.path);
-            let mut command = self.script(inside, 8);
-            command.args(["ddp", "--rank", &rank.to_string(), "--world", "2", "--interface", "wan"]);
-            command.args(["--hook", hook, "--master", &format!("{}:29500", SIDES[0].2)]);
-            command.stdout(Stdio::piped()).spawn().context("start python in a namespace")
+            let mut command = self.script(inside);
+            command.args(mode).args(["--rank", &rank.to_string(), "--world", "2", "--interface", "wan"]);
+            Rank::start(command.args(["--master", &format!("{}:29500", SIDES[0].2)]))
         };
-        let both = [rank(0)?, rank(1)?];
-        let [a, b] = both.map(|child| step_s(child.wait_with_output()?));
+        let times = watch([rank(0)?, rank(1)?], limit, enough)?;
         drop(pair);
-        Ok(Some(f64::midpoint(a?, b?)))
+        Ok(Some(times))
     }
 
-    fn script(&self, mut command: Command, steps: u32) -> Command {
+    /// The script with far more steps than anybody waits for.
+    fn script(&self, mut command: Command) -> Command {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/ddp_gpt.py");
         command.arg(script).arg("--data").arg(self.text.path());
-        command.args(["--batch", "8", "--threads", "1", "--steps", &steps.to_string()]);
+        command.args(["--batch", "8", "--threads", "1", "--steps", "1000000", "--each-step"]);
         command
     }
 }
 
-fn step_s(output: std::process::Output) -> Result<f64> {
-    ensure!(output.status.success(), "the PyTorch script ended with {}", output.status);
-    let words = String::from_utf8_lossy(&output.stdout);
-    let line = words.lines().last().context("the PyTorch script printed nothing")?;
-    let figures: serde_json::Value = serde_json::from_str(line).context("read the script's JSON line")?;
-    figures["s_per_step"].as_f64().context("the script's line has no s_per_step")
+/// The mean of some times.
+pub fn mean(times: &[f64]) -> f64 {
+    times.iter().sum::<f64>() / times.len() as f64
+}
+
+/// Seconds of each step that both have made, as means of the two.
+#[allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+fn watch(mut ranks: [Rank; 2], limit: Duration, enough: impl Fn(&[f64]) -> bool) -> Result<Vec<f64>> {
+    let began = Instant::now();
+    loop {
+        let [a, b] = ranks.each_ref().map(Rank::times);
+        let both: Vec<f64> = a.into_iter().zip(b).map(|(a, b)| f64::midpoint(a, b)).collect();
+        if enough(&both) || began.elapsed() > limit {
+            return Ok(both);
+        }
+        for rank in &mut ranks {
+            if let Some(status) = rank.child.try_wait()? {
+                ensure!(!status.success(), "the PyTorch script ended before enough steps");
+                anyhow::bail!("the PyTorch script ended with {status}");
+            }
+        }
+        // A line of another process is waited for: nothing wakes this one.
+        std::thread::park_timeout(POLL);
+    }
+}
+
+/// A process of the script. Dropping it kills it.
+struct Rank {
+    child: Child,
+    times: Arc<Mutex<Vec<f64>>>,
+}
+
+impl Rank {
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command.stdout(Stdio::piped()).spawn().context("start python")?;
+        let stdout = child.stdout.take().context("python has no standard output")?;
+        let times = Arc::default();
+        let ours = Arc::clone(&times);
+        std::thread::spawn(move || collect(stdout, &ours));
+        Ok(Self { child, times })
+    }
+
+    fn times(&self) -> Vec<f64> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nobody to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The script prints an object with the key `step_s` after each step.
+fn collect(stdout: ChildStdout, times: &Mutex<Vec<f64>>) {
+    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        let figures: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        if let Some(step_s) = figures["step_s"].as_f64() {
+            times.lock().unwrap_or_else(PoisonError::into_inner).push(step_s);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 
 mod checkpoints;
 mod data;
+mod device;
 mod disk;
 mod path;
 mod releases;

@@ -23,7 +23,7 @@ use longhaul_proto::transport::bulk::ReceiveLimits;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
-use crate::network::Network;
+use crate::network::{self, Network};
 use crate::sync::synchroniser::{Running, Stage};
 use crate::sync::{Links, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
 use crate::train::gate::{Entry, Gate};
@@ -58,22 +58,36 @@ pub struct Rig<const N: usize = 2> {
     /// What happens to frames on their way, after their hash was verified: their sender may be bad.
     pub tamper: fn(&mut Frame),
     runtime: Runtime,
+    tap: Tap,
 }
+
+/// Sees every event before the worker of this place has it, and may put another in its place.
+pub type Tap = Box<dyn FnMut(usize, SyncEvent) -> SyncEvent>;
 
 impl<const N: usize> Rig<N> {
     /// Workers of these numbers, each on a site of its own, with their models built. `sync`: lines of the configuration.
     pub fn new(numbers: [u32; N], sync: &str) -> Self {
+        Self::at_sites(numbers, std::array::from_fn(|at| at as u32), sync)
+    }
+
+    /// The same, at these sites.
+    pub fn at_sites(numbers: [u32; N], sites: [u32; N], sync: &str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let _inside = runtime.enter();
         #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let authority = Authority::create(RUN, now).unwrap();
-        let mut sites = (0..).map(SiteId);
+        let mut sites = sites.into_iter();
         let workers = numbers.map(|number| {
-            Worker::new(&authority, now, WorkerId(number), sites.next().unwrap(), config(sync))
+            Worker::new(&authority, now, WorkerId(number), SiteId(sites.next().unwrap()), config(sync))
         });
         drop(_inside);
-        Self { workers, tamper: |_| {}, runtime }
+        Self { workers, tamper: |_| {}, runtime, tap: Box::new(|_, event| event) }
+    }
+
+    /// From now on, events go through this.
+    pub fn tap(&mut self, tap: impl FnMut(usize, SyncEvent) -> SyncEvent + 'static) {
+        self.tap = Box::new(tap);
     }
 
     pub fn layout(&self) -> FragmentLayout {
@@ -132,6 +146,7 @@ impl<const N: usize> Rig<N> {
                     if let SyncEvent::Frame { frame, .. } = &mut event {
                         (self.tamper)(frame);
                     }
+                    let event = (self.tap)(at, event);
                     self.workers[at].handle(event);
                 }
                 None => self.workers.iter_mut().filter(|w| w.try_running().is_some()).for_each(|worker| {
@@ -173,7 +188,7 @@ impl Worker {
         let key = WorkerKey::generate().unwrap();
         let certificate = authority.issue_worker(&key.request().unwrap(), worker, now).unwrap();
         let identity = Identity::new(certificate, authority.certificate().clone(), key.to_pkcs8()).unwrap();
-        let (socket, _) = transport::bind_udp(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let (socket, _) = network::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let endpoint = transport::endpoint(socket, Some(data_server(&identity).unwrap())).unwrap();
         let address = endpoint.local_addr().unwrap();
         let (own_queue, inbox) = mpsc::channel(SYNC_QUEUE_EVENTS);
@@ -208,6 +223,7 @@ impl Worker {
             counted: zeros,
         };
         new.handle(SyncEvent::Device(FromDevice::Prepared(Prepared {
+            device: tch::Device::Cpu,
             exchanges: None,
             spec: crate::models::tests::tiny_gpt2(),
             tokenizer: None,

@@ -1,0 +1,83 @@
+//! Measures every strategy of synchronisation: its speed over links, what it costs in quality, what it sends, and when it gets where
+//! PyTorch's DDP gets. One JSON line per figure goes to stdout, progress to stderr; `docs/benchmarks/sync.md` says how each is measured.
+
+mod book;
+#[path = "../bench_wan/gpt.rs"]
+mod gpt;
+mod method;
+mod pace;
+mod plot;
+#[path = "../bench_wan/pytorch.rs"]
+mod pytorch;
+mod quality;
+mod reach;
+mod session;
+mod small;
+mod speed;
+mod traffic;
+mod watch;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+
+use session::Session;
+
+/// Speed, quality and traffic of every strategy of synchronisation.
+#[derive(Parser)]
+struct Args {
+    /// Short runs, one learning rate and one seed: a first impression.
+    #[arg(long)]
+    quick: bool,
+    /// Only methods whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Only these parts.
+    #[arg(long, value_delimiter = ',', default_values = ["speed", "quality", "traffic", "reach"])]
+    part: Vec<Part>,
+    /// Rates of the links of `speed`, in Mbit/s.
+    #[arg(long, value_delimiter = ',', default_values = ["1", "10", "100", "1000"])]
+    rates: Vec<f64>,
+    /// Appends figures to this file, and measures nothing that is in it: an interrupted run goes on where it was.
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
+    /// Starts no case that might not be over by then.
+    #[arg(long)]
+    hours: Option<f64>,
+    /// Measures nothing: draws what is in this file.
+    #[arg(long, value_name = "FILE", requires = "out")]
+    plot: Option<PathBuf>,
+    /// Folder of the pictures.
+    #[arg(long, value_name = "FOLDER", requires = "plot")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Share of local speed, by link.
+    Speed,
+    /// Validation loss, and bits per parameter and step.
+    Quality,
+    /// Bytes by number of sites.
+    Traffic,
+    /// Time to the loss that PyTorch's DDP has after ten minutes.
+    Reach,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    if let (Some(results), Some(folder)) = (&args.plot, &args.out) {
+        return plot::draw(results, folder);
+    }
+    let mut session = Session::start(args.results.as_deref(), args.only, args.quick, args.hours)?;
+    for part in args.part {
+        match part {
+            Part::Speed => speed::measure(&mut session, &args.rates)?,
+            Part::Quality => quality::measure(&mut session)?,
+            Part::Traffic => traffic::measure(&mut session)?,
+            Part::Reach => reach::measure(&mut session)?,
+        }
+    }
+    session.finish()
+}

@@ -1,0 +1,93 @@
+//! What is measured: every preset, and what they are compared with.
+
+use longhaul_common::config::{SyncConfig, SyncPreset};
+
+/// A strategy of ours.
+#[derive(Clone, Debug)]
+pub struct Method {
+    pub name: &'static str,
+    /// Keys of `[sync]`.
+    pub sync: String,
+    /// What takes the opening away, where only the steady pace is measured.
+    pub steady: &'static str,
+    /// Steps of a round.
+    pub round: u64,
+    /// Rounds before the pace is measured.
+    pub warm_up: u64,
+    /// Learning rates that are tried; the one in the middle where only one is. The same span for all that step as AdamW does.
+    pub rates: [f64; 3],
+}
+
+/// As AdamW does it: a step is about as long as the rate, whatever the gradient.
+const ADAMW: [f64; 3] = [2.5e-3, 5e-3, 1e-2];
+/// By the sign of the gradient all parameters move by the rate, those too whose gradients disagree.
+const SIGN: [f64; 3] = [5e-4, 1e-3, 2e-3];
+/// As long as the gradient, whose norm is clipped to 1; AdamW has the same rate in the opening.
+const SGD: [f64; 3] = [1e-2, 5e-2, 0.3];
+
+/// Every preset as it is.
+pub fn presets() -> Vec<Method> {
+    SyncPreset::ALL.map(preset).to_vec()
+}
+
+fn preset(preset: SyncPreset) -> Method {
+    let name = name(preset);
+    let round = SyncConfig::of(preset).every;
+    Method {
+        name,
+        sync: format!("preset = \"{name}\""),
+        steady: match preset {
+            // Its second moment has to come from somewhere: one step, in few bits, as dense f32 takes six minutes at 1 Mbit/s.
+            SyncPreset::OnebitAdam => "opening_share = 0.0\nopening_rounds = 1\nopening_values = \"int8\"",
+            _ => "opening_share = 0.0",
+        },
+        round,
+        warm_up: match preset {
+            // It has the bits that its link allows after a few rounds.
+            SyncPreset::Auto => 6,
+            _ if round > 1 => 1,
+            _ => 4,
+        },
+        rates: match preset {
+            SyncPreset::Dgc => SGD,
+            SyncPreset::Demo => SIGN,
+            _ => ADAMW,
+        },
+    }
+}
+
+/// As `[sync]` has it.
+fn name(preset: SyncPreset) -> &'static str {
+    match preset {
+        SyncPreset::Auto => "auto",
+        SyncPreset::Dense => "dense",
+        SyncPreset::Dgc => "dgc",
+        SyncPreset::Powersgd => "powersgd",
+        SyncPreset::OnebitAdam => "onebit-adam",
+        SyncPreset::Demo => "demo",
+        SyncPreset::Diloco => "diloco",
+        SyncPreset::StreamingDiloco => "streaming-diloco",
+        SyncPreset::Cocktail => "cocktail",
+        SyncPreset::SparseLocal => "sparse-local",
+    }
+}
+
+/// What PyTorch has: a name, the script's arguments, steps of a round.
+pub const PYTORCH: [(&str, &[&str], u64); 4] = [
+    ("PyTorch DDP f32", &["ddp", "--hook", "none"], 1),
+    ("PyTorch DDP fp16", &["ddp", "--hook", "fp16"], 1),
+    ("PyTorch DDP PowerSGD", &["ddp", "--hook", "powersgd", "--powersgd-rank", "4"], 1),
+    ("PyTorch DiLoCo H=20", &["diloco", "--inner-steps", "20"], 20),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_that_of_its_preset() {
+        for preset in SyncPreset::ALL {
+            assert_eq!(serde_json::json!(preset), name(preset));
+        }
+    }
+}

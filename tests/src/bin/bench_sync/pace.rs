@@ -1,0 +1,88 @@
+//! Seconds a step over whole rounds, from looks at a run.
+
+/// Where a run was at some time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Look {
+    pub at_s: f64,
+    pub steps: u64,
+    /// Sent between sites.
+    pub bytes: u64,
+}
+
+/// How a case is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Steps of a round.
+    pub round: u64,
+    /// Rounds before the clock starts, when the case comes that far twice over.
+    pub warm_up: u64,
+    /// Long enough that half a second more or less does not matter.
+    pub enough_s: f64,
+}
+
+/// What the measured rounds took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    pub step_s: f64,
+    pub rounds: u64,
+    pub bytes_per_step: f64,
+}
+
+impl Pace {
+    /// Whether there are two rounds after the warm-up, and enough time in them.
+    pub fn is_enough(&self, looks: &[Look]) -> bool {
+        let Some(from) = first_at(looks, self.warm_up * self.round) else { return false };
+        let two = (self.warm_up + 2) * self.round;
+        looks.last().is_some_and(|last| last.steps >= two && last.at_s - from.at_s >= self.enough_s)
+    }
+
+    /// Over the rounds after the warm-up; of a case that was cut short, over the later half of what it did. None: it did not finish two
+    /// rounds.
+    pub fn measured(&self, looks: &[Look]) -> Option<Measured> {
+        let done = looks.last()?.steps / self.round;
+        if done < 2 {
+            return None;
+        }
+        let warm_up = self.warm_up.min(done / 2);
+        let from = first_at(looks, warm_up * self.round)?;
+        let to = first_at(looks, done * self.round)?;
+        // None when the run did all of it between two looks.
+        let steps = to.steps.checked_sub(from.steps).filter(|steps| *steps > 0)? as f64;
+        Some(Measured {
+            step_s: (to.at_s - from.at_s) / steps,
+            rounds: done - warm_up,
+            bytes_per_step: to.bytes.saturating_sub(from.bytes) as f64 / steps,
+        })
+    }
+}
+
+fn first_at(looks: &[Look], steps: u64) -> Option<Look> {
+    looks.iter().copied().find(|look| look.steps >= steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A second a step, and ten more at the end of each round of five; 40 bytes a round.
+    fn looks(steps: u64) -> Vec<Look> {
+        let look = |step| Look { at_s: (step + step / 5 * 10) as f64, steps: step, bytes: step / 5 * 40 };
+        (1..=steps).map(look).collect()
+    }
+
+    const PACE: Pace = Pace { round: 5, warm_up: 2, enough_s: 30.0 };
+
+    #[test]
+    fn whole_rounds_after_the_warm_up_count() {
+        assert!(!PACE.is_enough(&looks(19)));
+        assert!(PACE.is_enough(&looks(20)));
+        let expected = Measured { step_s: 3.0, rounds: 2, bytes_per_step: 8.0 };
+        assert_eq!(PACE.measured(&looks(23)), Some(expected));
+    }
+
+    #[test]
+    fn a_case_that_was_cut_short_is_measured_over_the_later_half_of_its_rounds() {
+        assert_eq!(PACE.measured(&looks(14)).map(|measured| measured.rounds), Some(1));
+        assert_eq!(PACE.measured(&looks(9)), None);
+    }
+}

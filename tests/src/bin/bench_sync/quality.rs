@@ -1,0 +1,277 @@
+//! Validation loss after a whole run from a cold start, and what the run sent.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use longhaul_tests::wan::LinkConfig;
+
+use super::book::{Book, Figure};
+use super::gpt::slowest_step;
+use super::method::{self, Method};
+use super::pace::{Look, Pace};
+use super::session::{Session, now};
+use super::small::{DEMO, Ended, Small};
+use super::watch;
+
+/// What its lines are called.
+pub const BENCH: &str = "sync/quality";
+/// What it comes to, over rates and seeds.
+pub const FRONTIER: &str = "sync/frontier";
+/// What others are compared with.
+pub const REFERENCE: &str = "dense";
+/// Bits per parameter and step that a link carries for `auto`: those of 100, 10 and 1 Mbit/s for the model of `gpt`.
+pub const AUTO_BITS: [f64; 3] = [6.7, 0.67, 0.067];
+
+const SITES: &[usize] = &[1; 4];
+/// The case that says how long a step takes here without any exchange.
+const ALONE: &str = "no exchange";
+/// Half the round trip of 50 ms, on two links: out of a site, and into another.
+const AUTO_DELAY: Duration = Duration::from_micros(12_500);
+/// No round within the measurement.
+const NEVER: u64 = 100_000;
+
+/// How long, and how often.
+struct Plan {
+    steps: u64,
+    seeds: &'static [u64],
+    /// Which of a method's learning rates.
+    rates: std::ops::Range<usize>,
+    limit: Duration,
+}
+
+impl Plan {
+    fn of(session: &Session) -> Self {
+        if session.quick {
+            Self { steps: 300, seeds: &[1], rates: 1..2, limit: Duration::from_secs(400) }
+        } else {
+            Self { steps: 1500, seeds: &[1, 2], rates: 0..3, limit: Duration::from_secs(1800) }
+        }
+    }
+}
+
+/// Every preset over links that do not matter; `auto` over links that do.
+pub fn measure(session: &mut Session) -> Result<()> {
+    let plan = Plan::of(session);
+    let free = LinkConfig::default();
+    let mut names = vec![REFERENCE.to_owned()];
+    // All others are told as a ratio to it.
+    for method in method::presets().into_iter().filter(|method| method.name == REFERENCE) {
+        tried(session, &plan, &method, REFERENCE, &free)?;
+    }
+    for method in method::presets() {
+        if method.name == "auto" && session.wants("auto") {
+            names.extend(auto(session, &plan, &method)?);
+        } else if method.name != REFERENCE && session.wants(method.name) {
+            tried(session, &plan, &method, method.name, &free)?;
+            names.push(method.name.to_owned());
+        }
+    }
+    for name in names {
+        if let Some(point) = Point::of(&session.book, &name) {
+            session.derived(FRONTIER, &name, &point.figures())?;
+        }
+    }
+    Ok(())
+}
+
+/// One after the other, with links that carry so many bits per parameter and step when a step takes what it takes without them.
+fn auto(session: &mut Session, plan: &Plan, method: &Method) -> Result<Vec<String>> {
+    session.case(BENCH, ALONE, plan.limit, |_| alone())?;
+    let Some(step_s) = session.book.value(BENCH, ALONE, "step_s") else { return Ok(Vec::new()) };
+    let mut names = Vec::new();
+    for bits in AUTO_BITS {
+        let rate = bits * DEMO.parameters() as f64 / step_s / 8.0;
+        let link = LinkConfig { rate_bytes_per_s: rate as u64, delay: AUTO_DELAY, ..LinkConfig::default() };
+        names.push(auto_name(bits));
+        tried(session, plan, method, &auto_name(bits), &link)?;
+    }
+    Ok(names)
+}
+
+/// `auto` on a link.
+pub fn auto_name(bits: f64) -> String {
+    format!("auto at {bits} bit")
+}
+
+/// Seconds a step of four workers beside each other that do not talk.
+fn alone() -> Result<Vec<Figure>> {
+    let sync = format!("every = {NEVER}");
+    let link = LinkConfig::default();
+    let run = Small {
+        shape: DEMO,
+        sites: &[4],
+        sync: &sync,
+        learning_rate: 1e-3,
+        steps: NEVER,
+        link: &link,
+        seed: 1,
+    };
+    let (mut cluster, _folder) = run.start()?;
+    let pace = Pace { round: 1, warm_up: 5, enough_s: 20.0 };
+    let (began, mut looks) = (now(), Vec::new());
+    watch::until(&mut cluster, Duration::from_secs(120), |status| {
+        looks.push(Look { at_s: began.elapsed().as_secs_f64(), steps: slowest_step(status), bytes: 0 });
+        pace.is_enough(&looks)
+    })?;
+    let measured = pace.measured(&looks).context("the run made no steps")?;
+    Ok(vec![Figure { metric: "step_s", value: measured.step_s, unit: "s" }])
+}
+
+/// All learning rates with the first seed, the best of them with the others.
+fn tried(session: &mut Session, plan: &Plan, method: &Method, name: &str, link: &LinkConfig) -> Result<()> {
+    for &rate in &method.rates[plan.rates.clone()] {
+        one(session, plan, method, name, link, rate, plan.seeds[0])?;
+    }
+    let Some(point) = Point::of(&session.book, name) else { return Ok(()) };
+    for &seed in &plan.seeds[1..] {
+        one(session, plan, method, name, link, point.rate, seed)?;
+    }
+    Ok(())
+}
+
+fn one(
+    session: &mut Session,
+    plan: &Plan,
+    method: &Method,
+    name: &str,
+    link: &LinkConfig,
+    learning_rate: f64,
+    seed: u64,
+) -> Result<()> {
+    let case = case_name(name, learning_rate, seed);
+    session.case(BENCH, &case, plan.limit, |_| {
+        let run = Small {
+            shape: DEMO,
+            sites: SITES,
+            sync: &method.sync,
+            learning_rate,
+            steps: plan.steps,
+            link,
+            seed,
+        };
+        let over = Figure { metric: "over_the_limit_of", value: plan.limit.as_secs_f64(), unit: "s" };
+        Ok(run.run(plan.limit)?.map_or_else(|| vec![over], |ended| figures(&ended, plan.steps)))
+    })
+}
+
+fn figures(ended: &Ended, steps: u64) -> Vec<Figure> {
+    let per = DEMO.parameters() as f64 * steps as f64 / 8.0;
+    let unit = "bit/parameter/step";
+    let loss = match ended.loss {
+        Some(value) => Figure { metric: "loss", value, unit: "nats" },
+        None => Figure { metric: "loss_is_no_number", value: 1.0, unit: "" },
+    };
+    vec![
+        loss,
+        Figure { metric: "bits_sent", value: ended.sent_bytes / per / SITES.len() as f64, unit },
+        Figure { metric: "link_bits_up", value: ended.out_bytes_max / per, unit },
+        Figure { metric: "link_bits_down", value: ended.in_bytes_max / per, unit },
+        Figure { metric: "seconds", value: ended.seconds, unit: "s" },
+    ]
+}
+
+fn case_name(name: &str, rate: f64, seed: u64) -> String {
+    format!("{name}, rate {rate}, seed {seed}")
+}
+
+fn parse_case(case: &str) -> Option<(&str, f64, u64)> {
+    let (rest, seed) = case.rsplit_once(", seed ")?;
+    let (name, rate) = rest.rsplit_once(", rate ")?;
+    Some((name, rate.parse().ok()?, seed.parse().ok()?))
+}
+
+/// Where a method stands at its best learning rate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    pub rate: f64,
+    /// The mean over the seeds.
+    pub loss: f64,
+    /// Its loss over that of dense at its own best rate, less one, the mean over the seeds that both have.
+    pub over_dense: Option<f64>,
+    /// Sent by a site, per parameter and step.
+    pub bits_sent: f64,
+    pub seeds: usize,
+}
+
+impl Point {
+    /// From the runs of a method; none when it has not finished any.
+    pub fn of(book: &Book, name: &str) -> Option<Self> {
+        let (rate, runs) = best(book, name)?;
+        let reference = best(book, REFERENCE).map(|(_, runs)| runs).unwrap_or_default();
+        let ratios: Vec<f64> = runs
+            .iter()
+            .filter_map(|(seed, loss)| {
+                let (_, dense) = reference.iter().find(|(other, _)| other == seed)?;
+                Some(loss / dense - 1.0)
+            })
+            .collect();
+        let losses: Vec<f64> = runs.iter().map(|(_, loss)| *loss).collect();
+        let bits =
+            runs.iter().filter_map(|(seed, _)| book.value(BENCH, &case_name(name, rate, *seed), "bits_sent"));
+        Some(Self {
+            rate,
+            loss: mean(&losses)?,
+            over_dense: mean(&ratios),
+            bits_sent: mean(&bits.collect::<Vec<_>>())?,
+            seeds: losses.len(),
+        })
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let mut figures = vec![
+            Figure { metric: "loss", value: self.loss, unit: "nats" },
+            Figure { metric: "bits_sent", value: self.bits_sent, unit: "bit/parameter/step" },
+            Figure { metric: "learning_rate", value: self.rate, unit: "" },
+            Figure { metric: "seeds", value: self.seeds as f64, unit: "" },
+        ];
+        let over = self.over_dense.map(|over| over * 100.0);
+        figures.extend(over.map(|value| Figure { metric: "over_dense", value, unit: "%" }));
+        figures
+    }
+}
+
+/// The rate with the lowest loss of the lowest seed, and the losses of all its seeds.
+fn best(book: &Book, name: &str) -> Option<(f64, Vec<(u64, f64)>)> {
+    let losses = || {
+        let lines = book.bench(BENCH).filter(|line| line.metric == "loss");
+        lines.filter_map(|line| {
+            let (method, rate, seed) = parse_case(&line.case)?;
+            (method == name).then_some((rate, seed, line.value))
+        })
+    };
+    let first = losses().map(|(_, seed, _)| seed).min()?;
+    let tried = losses().filter(|(_, seed, _)| *seed == first);
+    let (best, ..) = tried.min_by(|(_, _, a), (_, _, b)| a.total_cmp(b))?;
+    let runs = losses().filter(|(rate, ..)| *rate == best).map(|(_, seed, loss)| (seed, loss));
+    Some((best, runs.collect()))
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_is_taken_at_the_best_rate_of_either_side_and_over_the_seeds_that_both_have() {
+        let mut book = Book::open(None).unwrap();
+        let mut add = |name: &str, rate, seed, loss| {
+            let figures = [("loss", loss), ("bits_sent", rate)];
+            let figures = figures.map(|(metric, value)| Figure { metric, value, unit: "" });
+            book.add(BENCH, &case_name(name, rate, seed), &figures).unwrap();
+        };
+        add("dense", 0.01, 1, 2.0);
+        add("dense", 0.02, 1, 1.6);
+        add("dense", 0.02, 2, 1.5);
+        add("auto at 0.067 bit", 0.01, 1, 1.68);
+        add("auto at 0.067 bit", 0.01, 2, 1.65);
+        add("auto at 0.067 bit", 0.02, 1, 1.9);
+        let point = Point::of(&book, "auto at 0.067 bit").unwrap();
+        assert_eq!((point.rate, point.bits_sent, point.seeds), (0.01, 0.01, 2));
+        // 1.68 / 1.6 = 1.05, 1.65 / 1.5 = 1.1
+        assert!((point.over_dense.unwrap() - 0.075).abs() < 1e-9);
+        assert_eq!(Point::of(&book, "demo"), None);
+    }
+}

@@ -1,0 +1,210 @@
+//! Share of local speed, by method and link.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use longhaul_tests::wan::LinkConfig;
+
+use super::book::Figure;
+use super::gpt::{self, SPEED, Training, slowest_step};
+use super::method::{self, Method};
+use super::pace::{Look, Measured, Pace};
+use super::session::{Session, now};
+use super::{pytorch, watch};
+
+/// What its lines are called.
+pub const BENCH: &str = "sync/speed";
+/// Of `gpt`.
+pub const PARAMETERS: f64 = 10_893_312.0;
+/// One worker each.
+const SITES: f64 = 2.0;
+/// More than a case makes.
+const STEPS_MAX: u64 = 100_000;
+
+/// How long cases go on.
+struct Lengths {
+    limit: Duration,
+    enough_s: f64,
+    local_steps: u64,
+}
+
+impl Lengths {
+    fn of(session: &Session) -> Self {
+        if session.quick {
+            Self { limit: Duration::from_secs(240), enough_s: 15.0, local_steps: 12 }
+        } else {
+            Self { limit: Duration::from_secs(600), enough_s: 45.0, local_steps: 24 }
+        }
+    }
+}
+
+/// Every method over every link. Local runs come before and after each case, as the machine's speed drifts.
+pub fn measure(session: &mut Session, rates_mbit: &[f64]) -> Result<()> {
+    for &rate in rates_mbit {
+        let link = link(rate)?;
+        let mut local = Local::default();
+        for method in method::presets().iter().filter(|method| session.wants(method.name)).collect::<Vec<_>>()
+        {
+            let case = case_name(method.name, rate);
+            let lengths = Lengths::of(session);
+            session.case(BENCH, &case, lengths.limit, |_| {
+                local.beside(|| gpt::local(lengths.local_steps), || ours(method, &link, &lengths))
+            })?;
+        }
+        let wanted: Vec<_> =
+            method::PYTORCH.iter().map(|(name, ..)| *name).filter(|name| session.wants(name)).collect();
+        pytorch(session, &link, rate, |name| wanted.contains(&name))?;
+    }
+    Ok(())
+}
+
+/// The wanted ones of PyTorch's methods over a link.
+pub fn pytorch(
+    session: &mut Session,
+    link: &LinkConfig,
+    rate: f64,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<()> {
+    let mut local = Local::default();
+    for (name, mode, round) in method::PYTORCH {
+        if wanted(name) {
+            pytorch_case(session, &case_name(name, rate), link, mode, round, &mut local)?;
+        }
+    }
+    Ok(())
+}
+
+/// Both parts of a case's name.
+pub fn case_name(method: &str, rate_mbit: f64) -> String {
+    format!("{method}, {rate_mbit} Mbit/s")
+}
+
+/// What [`case_name`] was made of.
+pub fn parse_case(case: &str) -> Option<(&str, f64)> {
+    let (method, rate) = case.rsplit_once(", ")?;
+    Some((method, rate.strip_suffix(" Mbit/s")?.parse().ok()?))
+}
+
+/// Each direction: 50 ms round trip, one packet in a thousand lost.
+pub fn link(rate_mbit: f64) -> Result<LinkConfig> {
+    Ok(format!("rate_mbit={rate_mbit},delay_ms=25,loss_percent=0.1").parse()?)
+}
+
+/// The newest local speed, which is the one before the next case as well.
+#[derive(Default)]
+struct Local(Option<f64>);
+
+impl Local {
+    /// The figures of a case between two local runs.
+    fn beside(
+        &mut self,
+        mut local: impl FnMut() -> Result<f64>,
+        case: impl FnOnce() -> Result<Outcome>,
+    ) -> Result<Vec<Figure>> {
+        let before = match self.0 {
+            Some(step_s) => step_s,
+            None => local()?,
+        };
+        let outcome = case()?;
+        let after = local()?;
+        self.0 = Some(after);
+        Ok(outcome.figures(f64::midpoint(before, after)))
+    }
+}
+
+/// How a case went.
+enum Outcome {
+    Measured(Measured),
+    /// It did not finish two rounds.
+    Over(Duration),
+}
+
+impl Outcome {
+    fn figures(&self, local_s: f64) -> Vec<Figure> {
+        let figure = |metric, value, unit| Figure { metric, value, unit };
+        match self {
+            Self::Over(limit) => vec![figure("over_the_limit_of", limit.as_secs_f64(), "s")],
+            Self::Measured(measured) => {
+                let bits = measured.bytes_per_step * 8.0 / SITES / PARAMETERS;
+                let mut figures = vec![
+                    figure("step_s", measured.step_s, "s"),
+                    figure("local_step_s", local_s, "s"),
+                    figure("share_of_local_speed", local_s / measured.step_s, "ratio"),
+                    figure("rounds", measured.rounds as f64, ""),
+                ];
+                // PyTorch does not tell.
+                if bits > 0.0 {
+                    figures.push(figure("bits_sent", bits, "bit/parameter/step/site"));
+                }
+                figures
+            }
+        }
+    }
+}
+
+fn ours(method: &Method, link: &LinkConfig, lengths: &Lengths) -> Result<Outcome> {
+    let sync = format!("{}\n{}", method.sync, method.steady);
+    let training = Training { sites: &[1, 1], sync: &sync, train: SPEED, steps: STEPS_MAX, link, seed: 1 };
+    let (mut cluster, _folder) = training.start()?;
+    let pace = Pace { round: method.round, warm_up: method.warm_up, enough_s: lengths.enough_s };
+    let (began, mut looks) = (now(), Vec::new());
+    watch::until(&mut cluster, lengths.limit, |status| {
+        let bytes = status["wan_bytes"].as_u64().unwrap_or(0);
+        let look = Look { at_s: began.elapsed().as_secs_f64(), steps: slowest_step(status), bytes };
+        if look.steps > 0 {
+            looks.push(look);
+        }
+        pace.is_enough(&looks)
+    })?;
+    Ok(pace.measured(&looks).map_or(Outcome::Over(lengths.limit), Outcome::Measured))
+}
+
+fn pytorch_case(
+    session: &mut Session,
+    case: &str,
+    link: &LinkConfig,
+    mode: pytorch::Mode<'_>,
+    round: u64,
+    local: &mut Local,
+) -> Result<()> {
+    if session.python().is_none() {
+        return Ok(());
+    }
+    let lengths = Lengths::of(session);
+    session.case(BENCH, case, lengths.limit, |session| {
+        let python = session.python().context("python was there a moment ago")?;
+        // DDP needs a few steps to settle, DiLoCo one round.
+        let warm_up = if round > 1 { 1 } else { pytorch::WARM_UP_STEPS as u64 };
+        let pace = Pace { round, warm_up, enough_s: lengths.enough_s };
+        local.beside(
+            || python.local(lengths.local_steps as usize),
+            || {
+                let times =
+                    python.across(link, mode, lengths.limit, |times| pace.is_enough(&looks(times)))?;
+                let times = times.context("no root or no TUN device for PyTorch over the link")?;
+                Ok(pace.measured(&looks(&times)).map_or(Outcome::Over(lengths.limit), Outcome::Measured))
+            },
+        )
+    })
+}
+
+/// From the times of single steps.
+fn looks(times: &[f64]) -> Vec<Look> {
+    let add = |(at_s, steps): &mut (f64, u64), time: &f64| {
+        (*at_s, *steps) = (*at_s + time, *steps + 1);
+        Some(Look { at_s: *at_s, steps: *steps, bytes: 0 })
+    };
+    times.iter().scan((0.0, 0), add).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_has_its_method_and_its_link_in_its_name() {
+        for (method, rate) in [("dense", 0.5), ("PyTorch DiLoCo H=20", 1000.0)] {
+            assert_eq!(parse_case(&case_name(method, rate)), Some((method, rate)));
+        }
+    }
+}

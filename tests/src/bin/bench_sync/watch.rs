@@ -1,0 +1,32 @@
+//! Looks at a run for a limited time.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use longhaul_tests::cluster::Cluster;
+use serde_json::Value;
+
+use super::session::now;
+
+/// Workers tell where they are twice a second, and each look takes time from them.
+const PAUSE: Duration = Duration::from_millis(500);
+/// After the limit, which ends the looks itself.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// Asks for the status until it satisfies a condition. None: the time is up.
+///
+/// # Errors
+/// A process of the run failed.
+pub fn until(
+    cluster: &mut Cluster,
+    limit: Duration,
+    mut condition: impl FnMut(&Value) -> bool,
+) -> Result<Option<Value>> {
+    let began = now();
+    let mut met = false;
+    let status = cluster.look_every(PAUSE, "the measurement", limit + GRACE, |status| {
+        met = condition(status);
+        met || began.elapsed() > limit
+    })?;
+    Ok(met.then_some(status))
+}

@@ -1,0 +1,28 @@
+//! Where time enters: limits of waiting, nothing that is computed.
+
+use std::time::{Duration, Instant};
+
+#[allow(clippy::disallowed_methods, reason = "waiting for other machines is limited in real time")]
+pub(super) fn now() -> Instant {
+    Instant::now()
+}
+
+/// The time left.
+pub(in crate::collective) fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(now())
+}
+
+/// A call's limit.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::collective) struct Limit {
+    pub until: Instant,
+    /// From the call's begin until then.
+    pub whole: Duration,
+}
+
+impl Limit {
+    /// So long from now.
+    pub fn of(whole: Duration) -> Self {
+        Self { until: now() + whole, whole }
+    }
+}

@@ -1,0 +1,118 @@
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
+
+use longhaul_proto::identity::PeerName;
+use rustls::ServerConnection;
+
+use super::hello::{ANOTHER_GROUP, HELLO_BYTES, WELCOME, hello};
+use super::link::Secured;
+use super::setup::Seat;
+
+/// A connection that has not shown yet who it is. Never blocks.
+pub(super) struct Visitor {
+    socket: TcpStream,
+    address: SocketAddr,
+    tls: ServerConnection,
+    hello: [u8; HELLO_BYTES],
+    hello_read: usize,
+    /// When it has had its time.
+    pub expires: Instant,
+}
+
+/// How far a visitor has come.
+pub(super) enum Progress {
+    /// It has more to say.
+    Waiting,
+    /// It is the previous member, and has been told so.
+    Welcomed,
+}
+
+impl Visitor {
+    pub fn new(
+        seat: &Seat<'_>,
+        socket: TcpStream,
+        address: SocketAddr,
+        expires: Instant,
+    ) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        let tls = ServerConnection::new(seat.tls.server.clone()).map_err(io::Error::other)?;
+        Ok(Self { socket, address, tls, hello: [0; HELLO_BYTES], hello_read: 0, expires })
+    }
+
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Takes what has come.
+    ///
+    /// # Errors
+    /// Why it is not let in.
+    pub fn advance(&mut self, seat: &Seat<'_>) -> Result<Progress, String> {
+        let read = self.read_what_is_there();
+        let at = self.address;
+        read.map_err(|error| format!("a connection from {at} was refused: {error}"))?;
+        if self.hello_read < HELLO_BYTES {
+            return Ok(Progress::Waiting);
+        }
+        let judged = self.judge(seat);
+        let answer = if judged.is_ok() { WELCOME } else { ANOTHER_GROUP };
+        let answered = self.tls.writer().write_all(&[answer]).and_then(|()| self.write_all());
+        judged?;
+        answered.map_err(|error| format!("the connection from {at} ended: {error}"))?;
+        Ok(Progress::Welcomed)
+    }
+
+    /// The connection, from now on a blocking one.
+    pub fn into_secured(self) -> io::Result<Secured<ServerConnection>> {
+        self.socket.set_nonblocking(false)?;
+        Ok(Secured { tls: self.tls, socket: self.socket })
+    }
+
+    fn read_what_is_there(&mut self) -> io::Result<()> {
+        while self.hello_read < HELLO_BYTES {
+            match self.tls.read_tls(&mut self.socket) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            let processed = self.tls.process_new_packets();
+            // The handshake's next flight, or the alert that says what was wrong.
+            let written = self.write_all();
+            processed.map_err(io::Error::other)?;
+            written?;
+            match self.tls.reader().read(&mut self.hello[self.hello_read..]) {
+                Ok(count) => self.hello_read += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// What a handshake writes fits a new socket's buffer; a peer that makes it not fit is refused.
+    fn write_all(&mut self) -> io::Result<()> {
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut self.socket)?;
+        }
+        Ok(())
+    }
+
+    /// Whether it is the previous member, of the same group.
+    fn judge(&self, seat: &Seat<'_>) -> Result<(), String> {
+        let (at, previous) = (self.address, seat.previous());
+        let chain = self.tls.peer_certificates().unwrap_or_default();
+        let certificate = chain.first().ok_or_else(|| format!("the peer at {at} showed no certificate"))?;
+        let name = PeerName::of_certificate(certificate, seat.tls.run)
+            .map_err(|error| format!("the peer at {at} was refused: {error}"))?;
+        if name != PeerName::Worker(previous.worker) {
+            return Err(format!("{} connected from {at} in its place", name.in_run(seat.tls.run)));
+        }
+        if self.hello != hello(&seat.group, previous.rank) {
+            return Err("it has another list of members, or is in another session".to_owned());
+        }
+        Ok(())
+    }
+}

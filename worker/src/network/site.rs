@@ -1,0 +1,98 @@
+//! Where members of this worker's site come in for the reduction within the site.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use longhaul_proto::identity::Identity;
+use longhaul_proto::transport::{BindError, SocketBuffers, bind_udp};
+
+use super::Network;
+use crate::collective::SiteTls;
+
+/// Ports that are tried for one that is free for UDP as well as for TCP.
+const PORTS_TRIED: usize = 16;
+
+/// A worker's UDP socket. Where the system is to choose the port (0), it is one that is free for TCP too: members of the site meet
+/// there.
+///
+/// # Errors
+/// The address cannot be bound.
+pub fn bind(listen: SocketAddr) -> Result<(UdpSocket, SocketBuffers), BindError> {
+    if listen.port() != 0 {
+        return bind_udp(listen);
+    }
+    for _ in 0..PORTS_TRIED {
+        // Linux keeps the ports that it gives to listeners apart from those of connections that go out, as long as there are enough.
+        let Ok(found) = TcpListener::bind(listen).and_then(|listener| listener.local_addr()) else { break };
+        if let Ok(bound) = bind_udp(found) {
+            return Ok(bound);
+        }
+    }
+    bind_udp(listen)
+}
+
+/// What this worker shows its neighbours, and the listener, once it is needed.
+pub(super) struct SiteDoor {
+    tls: SiteTls,
+    listener: Option<Arc<TcpListener>>,
+}
+
+/// The door cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum SiteDoorError {
+    /// The UDP socket does not say where it is.
+    #[error("ask for the endpoint's port: {0}")]
+    Socket(#[source] io::Error),
+    /// The port is taken.
+    #[error(
+        "TCP at {address} cannot be listened at: {source}. The members of a site meet where they take data over UDP, address and \
+         port alike: free the port, or take another one with --listen"
+    )]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl SiteDoor {
+    pub fn new(identity: &Identity) -> Result<Self> {
+        Ok(Self { tls: tls_of(identity)?, listener: None })
+    }
+
+    pub fn use_identity(&mut self, identity: &Identity) -> Result<()> {
+        self.tls = tls_of(identity)?;
+        Ok(())
+    }
+
+    pub fn close(&mut self) {
+        self.listener = None;
+    }
+}
+
+fn tls_of(identity: &Identity) -> Result<SiteTls> {
+    SiteTls::of(identity).context("use this worker's identity within its site")
+}
+
+impl Network {
+    /// The listener for members of this site, at the UDP endpoint's address and port number, and the certificate to show there.
+    ///
+    /// # Errors
+    /// The port is taken.
+    pub fn site_door(&self) -> Result<(Arc<TcpListener>, SiteTls), SiteDoorError> {
+        let address = self.endpoint.local_addr().map_err(SiteDoorError::Socket)?;
+        let door = &mut self.lock().door;
+        let listener = match &door.listener {
+            Some(listener) => Arc::clone(listener),
+            None => {
+                let listener = TcpListener::bind(address);
+                Arc::new(listener.map_err(|source| SiteDoorError::Listen { address, source })?)
+            }
+        };
+        door.listener = Some(Arc::clone(&listener));
+        Ok((listener, door.tls.clone()))
+    }
+}

@@ -1,0 +1,150 @@
+//! Where the synchroniser and the site's reduction meet.
+
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use longhaul_common::config::WithinSite;
+use longhaul_common::id::Round;
+use longhaul_proto::control::message::GenerationStart;
+use longhaul_proto::round::{Event, Frame, FrameHeader, FrameKind};
+
+use super::plan::SitePlan;
+use super::slot::Request;
+use super::thread::{SiteSetup, SiteThread};
+use super::{SiteEvent, SiteMean, SiteNews, SiteReduction};
+use crate::sync::synchroniser::{Stage, Synchroniser};
+
+impl Synchroniser {
+    /// A generation begins: forgets the one before, and joins the members of this site.
+    pub(in crate::sync) fn begin_site(&mut self, start: &GenerationStart) {
+        let Stage::Running(running) = &mut self.stage else { return };
+        let before = std::mem::take(&mut running.site).joint.map(|(_, thread)| thread);
+        running.site.generation = start.membership.generation;
+        let way = self.config.sync.within_site;
+        let plan = if way == WithinSite::Direct { None } else { SitePlan::new(start, self.worker) };
+        let (Some(plan), Some(prepared)) = (plan, &self.prepared) else {
+            return;
+        };
+        let setup = SiteSetup {
+            generation: start.membership.generation,
+            members: plan.members().to_vec(),
+            rank: plan.rank(),
+            values: running.layout.values,
+            way,
+            device: prepared.device,
+            network: self.links.network.clone(),
+            progress: self.links.progress.clone(),
+            queue: self.links.own_queue.clone(),
+        };
+        match SiteThread::start(setup, before) {
+            Ok(thread) => running.site.joint = Some((plan, thread)),
+            Err(error) => tracing::warn!(%error, "no thread for the reduction within the site; {DIRECTLY}"),
+        }
+    }
+
+    /// Hands over this member's update of the open round, once, when it has one.
+    pub(in crate::sync) fn ask_site(&mut self) -> Result<()> {
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        let Some((plan, thread)) = &running.site.joint else { return Ok(()) };
+        let round = running.member.open_round();
+        if running.member.generation() != Some(running.site.generation)
+            || running.site.asked >= Some(round)
+            || round >= running.until
+            || !plan.covers(round)
+        {
+            return Ok(());
+        }
+        let Some(samples) = running.member.weight_in(round) else { return Ok(()) };
+        let layout = plan.layout(round, &running.schedule, running.layouts.of(round));
+        let values = match running.contributed.get(&round) {
+            Some(update) if samples > 0 => layout.pack(update),
+            _ => vec![0.0; layout.len()],
+        };
+        // Added to those of others, it would be taken for theirs as well.
+        ensure!(
+            values.iter().all(|value| value.is_finite()),
+            "the update of {round} is not finite: training diverged"
+        );
+        running.site.asked = Some(round);
+        thread.ask(Request { round, layout, values, samples });
+        Ok(())
+    }
+
+    /// A frame as the round protocol is to have it now; none: it waits for the site's reduction.
+    pub(in crate::sync) fn after_site(&mut self, frame: Frame) -> Option<Frame> {
+        match &mut self.stage {
+            Stage::Running(running) => running.site.keep(frame),
+            Stage::Preparing => Some(frame),
+        }
+    }
+
+    /// The site's thread has got on.
+    pub(in crate::sync) fn site_has_news(&mut self, event: SiteEvent) {
+        let Stage::Running(running) = &mut self.stage else { return };
+        let site = &mut running.site;
+        if event.generation != site.generation {
+            return;
+        }
+        match event.news {
+            SiteNews::Reduced { round, layout, mean, samples } if site.asked == Some(round) => {
+                site.finish(round);
+                let frames = site.frames_of_others(round, &layout, &samples);
+                site.mean = site.joint.as_ref().map(|(plan, _)| SiteMean {
+                    round,
+                    places: layout.fragments_of(plan.rank()).collect(),
+                    values: mean,
+                });
+                frames.into_iter().for_each(|frame| self.feed(Event::Frame(frame)));
+            }
+            // It is decided without this site.
+            SiteNews::Reduced { .. } => {}
+            SiteNews::Passed { round } => {
+                site.finish(round);
+                site.withheld.retain(|(_, header)| header.round > round);
+            }
+            SiteNews::Confirmed { round } => site.withheld.retain(|(_, header)| header.round > round),
+            SiteNews::Failed(reason) => {
+                tracing::warn!(reason, "the members of this site cannot reduce together; {DIRECTLY}");
+                self.go_directly();
+            }
+        }
+    }
+
+    /// From now on, members' updates go by the frames of the round protocol: those of the open round too, unless it is known that nobody
+    /// needs them any more.
+    fn go_directly(&mut self) {
+        let Stage::Running(running) = &mut self.stage else { return };
+        running.site.joint = None;
+        let withheld = std::mem::take(&mut running.site.withheld);
+        let early = std::mem::take(&mut running.site.early);
+        let open = running.member.open_round();
+        // A settlement has made them void, and `Begin` sends them again.
+        if running.member.generation() == Some(running.site.generation) {
+            let needed = withheld.into_iter().filter(|(_, header)| header.round == open);
+            needed.for_each(|(to, header)| self.send_local(to, header));
+        }
+        early.into_values().for_each(|frame| self.feed(Event::Frame(frame)));
+    }
+}
+
+/// What becomes of a generation whose members cannot reduce together.
+const DIRECTLY: &str = "until the next generation, each sends its update to the uploaders";
+
+impl SiteReduction {
+    /// What the round protocol waits for: that every other member has delivered. The numbers are in the mean already.
+    fn frames_of_others(&self, round: Round, layout: &super::SiteLayout, samples: &[u32]) -> Vec<Frame> {
+        let Some((plan, _)) = &self.joint else { return Vec::new() };
+        let body = Bytes::new();
+        let hash = *blake3::hash(&body).as_bytes();
+        let others = plan.members().iter().zip(samples).enumerate().filter(|(rank, _)| *rank != plan.rank());
+        let frames = others.flat_map(|(_, (member, &weight))| {
+            let body = &body;
+            layout.fragments_of(plan.rank()).map(move |(fragment, _)| {
+                let (generation, site) = (self.generation, plan.site());
+                let kind = FrameKind::Local;
+                let header = FrameHeader { kind, generation, round, fragment, weight, site };
+                Frame { from: member.worker, header, body: body.clone(), hash }
+            })
+        });
+        frames.collect()
+    }
+}
