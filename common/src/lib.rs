@@ -6,6 +6,7 @@ pub mod explained;
 pub mod id;
 pub mod model;
 pub mod plan;
+pub mod privacy;
 pub mod sampler;
 pub mod schedule;
 pub mod timeline;

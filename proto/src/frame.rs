@@ -36,6 +36,8 @@ pub enum FrameKind {
     Result = 3,
     /// A part of a member's state, to a worker that catches up.
     State = 4,
+    /// What two workers of different sites expand masks from, to the one that did not draw it.
+    MaskSecret = 5,
 }
 
 impl TryFrom<u8> for FrameKind {
@@ -47,6 +49,7 @@ impl TryFrom<u8> for FrameKind {
             2 => Ok(Self::Contribution),
             3 => Ok(Self::Result),
             4 => Ok(Self::State),
+            5 => Ok(Self::MaskSecret),
             unknown => Err(FrameError::Kind(unknown)),
         }
     }
@@ -284,7 +287,7 @@ mod tests {
         assert_eq!(with(0, b'X'), Err(FrameError::Magic));
         assert_eq!(with(3, 2), Err(FrameError::Magic));
         assert_eq!(with(4, 0), Err(FrameError::Kind(0)));
-        assert_eq!(with(4, 5), Err(FrameError::Kind(5)));
+        assert_eq!(with(4, 6), Err(FrameError::Kind(6)));
         assert_eq!(with(6, 1), Err(FrameError::Reserved));
         assert_eq!(with(43, 0xff), Err(FrameError::TooLong(0xff00_0003)));
     }

@@ -5,5 +5,6 @@ pub mod codec;
 pub mod control;
 pub mod frame;
 pub mod identity;
+pub mod masking;
 pub mod round;
 pub mod transport;

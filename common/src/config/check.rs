@@ -18,7 +18,9 @@ impl RunConfig {
         self.check_model()?;
         self.check_train()?;
         self.sync.check()?;
-        self.sync.check_for(self.run.workers)
+        self.sync.check_for(self.run.workers)?;
+        self.privacy.as_ref().map_or(Ok(()), |privacy| privacy.check(&self.sync))?;
+        self.secure_aggregation.as_ref().map_or(Ok(()), |masks| masks.check(&self.sync))
     }
 
     fn check_run(&self) -> Result<(), ConfigError> {

@@ -312,6 +312,6 @@ impl SyncConfig {
     }
 }
 
-fn name_of<T: serde::Serialize>(value: T) -> String {
+pub(super) fn name_of<T: serde::Serialize>(value: T) -> String {
     toml::Value::try_from(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }

@@ -4,14 +4,18 @@ mod check;
 mod check_sync;
 mod error;
 mod presets;
+mod privacy;
 mod sections;
+mod secure_aggregation;
 mod sync;
 mod values;
 
 pub use error::ConfigError;
+pub use privacy::PrivacyConfig;
 pub use sections::{
     CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, TrainConfig,
 };
+pub use secure_aggregation::SecureAggregationConfig;
 pub use sync::{
     Application, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset, Transform,
     WithinSite,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Precision, SyncConfig};
+use super::{ConfigError, Precision, PrivacyConfig, SecureAggregationConfig, SyncConfig};
 use crate::schedule::RoundSchedule;
 
 /// A whole `run.toml`, checked.
@@ -23,6 +23,12 @@ pub struct RunConfig {
     /// How sites exchange what they learnt.
     #[serde(default)]
     pub sync: SyncConfig,
+    /// What is done with an update before it leaves its site; none: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub privacy: Option<PrivacyConfig>,
+    /// How owners are kept from seeing single contributions; none: they see them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secure_aggregation: Option<SecureAggregationConfig>,
     /// What is kept on disk.
     #[serde(default)]
     pub checkpoint: CheckpointConfig,

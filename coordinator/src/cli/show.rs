@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use longhaul_common::units::Bytes;
 
 use super::{CliError, Client, ClientError, StatusArgs, Stop, print, say};
-use crate::run::{Phase, RefusalStatus, Status};
+use crate::run::{Phase, PrivacyStatus, RefusalStatus, Status};
 
 /// How often `stop --wait` looks.
 const POLL: Duration = Duration::from_millis(300);
@@ -93,6 +93,11 @@ fn describe(status: &Status) -> Vec<String> {
     }));
     if status.refused_unnamed > 0 {
         lines.push(format!("refused    {} updates more", status.refused_unnamed));
+    }
+    if let Some(PrivacyStatus { releases, epsilon, epsilon_at_the_end, delta }) = &status.privacy {
+        lines.push(format!(
+            "privacy    ε {epsilon:.3} of {epsilon_at_the_end:.3} is spent at δ {delta:e}: each site has contributed {releases} times at most"
+        ));
     }
     lines.extend(status.problems.iter().map(|problem| format!("problem    {problem}")));
     lines.push(String::new());

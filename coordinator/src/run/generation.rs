@@ -131,6 +131,7 @@ impl Run {
         // Who computes the last round begins no other.
         outcome.first_round = outcome.first_round.min(old.until);
         let (open_round, first_round) = (outcome.settlement.open_round, outcome.first_round);
+        self.state.releases.settled();
         self.distrust_joiners(open_round);
         let until = if self.drain_is_due() { first_round } else { old.until };
         self.lose_shares(&old.membership, &outcome, &settling.participants);

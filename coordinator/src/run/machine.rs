@@ -230,6 +230,7 @@ impl Run {
         }
         peer.next_round = peer.next_round.max(Some(report.round.next()));
         peer.state_hash = Some(report.state_hash);
+        self.state.releases.applied(report.round);
         let lost = report.skipped.iter().take(SKIPPED_MAX).map(|&round| (round, worker)).collect();
         self.lose(lost);
         self.note_refusals(worker, &report);

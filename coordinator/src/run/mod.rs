@@ -15,6 +15,7 @@ mod prepare;
 mod progress;
 mod ranges;
 mod refusals;
+mod releases;
 mod snapshot;
 mod state;
 mod status;
@@ -28,6 +29,7 @@ pub use parity::Verdict;
 pub use progress::{RoundSummary, Totals};
 pub use ranges::Ranges;
 pub use refusals::Cause;
+pub use releases::{PrivacyStatus, Releases};
 pub use snapshot::Snapshot;
 pub use state::{Checkpoint, Facts, Known, Phase, State};
 pub use status::{

@@ -254,6 +254,7 @@ impl Run {
         let first_round = reference.next_round;
         // The start was chosen among those that the ledger reaches.
         self.state.ledger.cut_back(first_round);
+        self.state.releases.begin_at(first_round);
         let private = |(&worker, peer): (&WorkerId, &Peer)| {
             let offer = offer_of(peer, first_round, reference.state_hash)?;
             (offer.private && sources.contains(&worker)).then_some(worker)

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::late::Late;
 use super::ledger::Ledger;
+use super::releases::Releases;
 use super::snapshot::Snapshot;
 use super::tally::Tally;
 
@@ -54,6 +55,8 @@ pub struct State {
     pub facts: Option<Facts>,
     /// What all workers have done, past and present.
     pub tally: Tally,
+    /// How often each site has contributed.
+    pub releases: Releases,
     /// The newest checkpoints, newest first.
     pub checkpoints: Vec<Checkpoint>,
     /// The workers at the end, once it has come.
@@ -111,6 +114,7 @@ impl State {
             late: Late::default(),
             facts: None,
             tally: Tally::default(),
+            releases: Releases::default(),
             checkpoints: Vec::new(),
             last_snapshot: None,
         }

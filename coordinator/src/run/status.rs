@@ -11,6 +11,7 @@ use super::machine::{Run, shorten};
 use super::peer::{Peer, Standing};
 use super::progress::Totals;
 use super::refusals::Cause;
+use super::releases::PrivacyStatus;
 use super::snapshot::Snapshot;
 use super::state::{Checkpoint, Phase};
 
@@ -79,6 +80,9 @@ pub struct Status {
     /// Refusals beyond those: of a bad site, each report names a few.
     #[serde(default)]
     pub refused_unnamed: u64,
+    /// What a private run has told of each site's data.
+    #[serde(default)]
+    pub privacy: Option<PrivacyStatus>,
     /// What a person should look at now.
     pub problems: Vec<String>,
 }
@@ -215,6 +219,7 @@ impl Run {
             events: self.event_statuses(clock_started_unix_ms),
             refused: self.refusal_statuses(),
             refused_unnamed: self.refusals.unnamed(),
+            privacy: self.privacy_status(),
             problems: self.problems(),
         }
     }

@@ -119,7 +119,7 @@ pub struct Heartbeat {
     pub lan_sent_bytes: u64,
     /// What the same rounds would have sent to other sites as dense f32.
     pub dense_bytes: u64,
-    /// Mean training loss of the last finished step, nats a token.
+    /// Mean training loss of the last finished step, nats a token; NaN where it is kept back.
     pub loss: f32,
 }
 

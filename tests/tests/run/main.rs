@@ -6,6 +6,7 @@
 
 mod faults;
 mod presets;
+mod privacy;
 mod promises;
 mod refusals;
 mod scenario;

@@ -39,6 +39,8 @@ pub struct Setup<'a> {
     pub learning_rate: f64,
     /// Lines for `[sync]`.
     pub sync: &'a str,
+    /// Lines for `[privacy]`; none: the run has no such table.
+    pub privacy: Option<&'a str>,
     /// Lines for `[checkpoint]`.
     pub checkpoint: &'static str,
     /// A worker that has said nothing for so long is taken out.
@@ -56,6 +58,7 @@ impl Default for Setup<'_> {
             micro_batch: 4,
             learning_rate: 5e-3,
             sync: "every = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
+            privacy: None,
             checkpoint: "every_rounds = 4",
             silent_after_ms: 3000,
         }
@@ -106,6 +109,7 @@ impl Setup<'_> {
     fn run_toml(&self) -> String {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
         let (workers, steps) = (self.sites.iter().sum::<usize>(), self.steps);
+        let privacy = self.privacy.map_or_else(String::new, |lines| format!("[privacy]\n{lines}"));
         let Self { data, width, micro_batch, learning_rate, sync, checkpoint, silent_after_ms, .. } = self;
         format!(
             r#"
@@ -135,6 +139,8 @@ evaluate_batches = 2
 
 [sync]
 {sync}
+
+{privacy}
 
 [checkpoint]
 {checkpoint}

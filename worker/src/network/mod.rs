@@ -1,6 +1,7 @@
 //! The data plane: frames to and from the other workers, results and state for those who ask.
 
 mod heal;
+mod mask_secrets;
 mod partial;
 mod peer;
 mod request;
@@ -11,6 +12,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +51,8 @@ pub struct Network {
     progress: Arc<Progress>,
     runtime: Handle,
     state: Mutex<State>,
+    /// The generation that mask secrets are fetched for.
+    masked_generation: AtomicU64,
     stopped: watch::Sender<bool>,
 }
 
@@ -83,6 +87,7 @@ impl Network {
             progress,
             runtime: Handle::current(),
             state: Mutex::new(state),
+            masked_generation: AtomicU64::new(0),
             stopped: watch::channel(false).0,
         });
         network.runtime.spawn(serve::accept(Arc::clone(&network), limits));

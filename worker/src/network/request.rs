@@ -5,6 +5,7 @@ use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::frame::{Frame, FrameKind, FrameMeta};
+use longhaul_proto::masking::MASK_SECRET_BYTES;
 use longhaul_proto::transport::bulk::{PullReply, ReceiveLimits, pull};
 use quinn::Connection;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,11 @@ pub(super) enum Request {
     State {
         /// What another donor sent before it failed.
         held: Option<Held>,
+    },
+    /// What the two share their masks from in a generation: one frame with the secret.
+    MaskSecret {
+        /// Which generation.
+        generation: Generation,
     },
 }
 
@@ -81,6 +87,28 @@ pub(super) async fn send_result(
 ) -> Result<()> {
     let meta = meta(FrameKind::Result, own, round, fragment, 0);
     reply.send(&Frame::with_known_hash(meta, body, hash.into())?).await?;
+    Ok(reply.finish().await?)
+}
+
+pub(super) async fn fetch_mask_secret(
+    connection: &Connection,
+    generation: Generation,
+) -> Result<[u8; MASK_SECRET_BYTES]> {
+    let request = postcard::to_stdvec(&Request::MaskSecret { generation }).context("write a request")?;
+    let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
+    let frame = response.next().await?.context("the answer is empty")?;
+    ensure!(frame.meta().kind == FrameKind::MaskSecret, "the answer is no secret");
+    frame.body().as_ref().try_into().context("the secret has another length")
+}
+
+/// Answers with a secret.
+pub(super) async fn send_mask_secret(
+    mut reply: PullReply,
+    own: WorkerId,
+    secret: [u8; MASK_SECRET_BYTES],
+) -> Result<()> {
+    let meta = meta(FrameKind::MaskSecret, own, Round(0), FragmentId(0), 0);
+    reply.send(&Frame::new(meta, Bytes::copy_from_slice(&secret))?).await?;
     Ok(reply.finish().await?)
 }
 

@@ -12,7 +12,7 @@ use quinn::{Connection, Incoming};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::Network;
-use super::request::{Request, send_result, send_state};
+use super::request::{Request, send_mask_secret, send_result, send_state};
 use crate::sync::SyncEvent;
 
 /// Connections of peers at a time: a run of hundreds of workers, with room for those that come back.
@@ -92,7 +92,7 @@ async fn answer_requests(network: &Arc<Network>, connection: &Connection, worker
         network.spawn(async move {
             let request = PullRequest::read(send, receive, &ReceiveLimits::default()).await;
             let answered = match request {
-                Ok(request) => answer(&answering, request).await,
+                Ok(request) => answer(&answering, worker, request).await,
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = answered {
@@ -103,7 +103,7 @@ async fn answer_requests(network: &Arc<Network>, connection: &Connection, worker
     }
 }
 
-async fn answer(network: &Network, pull: PullRequest) -> Result<()> {
+async fn answer(network: &Network, peer: WorkerId, pull: PullRequest) -> Result<()> {
     let PullRequest { request, reply } = pull;
     let Ok(request) = postcard::from_bytes::<Request>(&request) else {
         reply.refuse();
@@ -132,6 +132,18 @@ async fn answer(network: &Network, pull: PullRequest) -> Result<()> {
             match found.await {
                 Ok(state) => send_state(reply, network.worker, state, held).await,
                 Err(_) => {
+                    reply.refuse();
+                    Ok(())
+                }
+            }
+        }
+        Request::MaskSecret { generation } => {
+            let (answer, found) = oneshot::channel();
+            let ask = SyncEvent::ServeMaskSecret { generation, peer, reply: answer };
+            network.queue.send(ask).await.context("the synchroniser is gone")?;
+            match found.await.ok().flatten() {
+                Some(secret) => send_mask_secret(reply, network.worker, secret).await,
+                None => {
                     reply.refuse();
                     Ok(())
                 }

@@ -112,7 +112,7 @@ impl Synchroniser {
         {
             running.replica = Replica::new(running.layout, state.parameters.clone(), next_round);
         }
-        self.finishing = Some((next_round, validation_loss));
+        self.finishing = Some((next_round, self.disclosed(validation_loss)));
         // One that is being written is of an earlier round: the last one must follow it.
         if self.writing_checkpoint {
             self.last_checkpoint = Some((next_round, state));

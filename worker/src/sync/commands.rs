@@ -37,14 +37,15 @@ impl Synchroniser {
                 self.links.network.send(to, header, body, hash);
             }
             Command::Compress { generation, round, fragment, locals } => {
-                let body = compress(running, round, fragment, &locals)?;
-                self.feed(Event::Compressed { generation, round, fragment, body });
+                self.compress_or_wait(generation, round, fragment, locals)?;
             }
             Command::Reduce { generation, round, fragment, contributions } => {
-                let Reduction { result, refused } = running
-                    .reducer
-                    .reduce(round, fragment, contributions)
-                    .with_context(|| format!("take the mean of {fragment} in {round}"))?;
+                let reduced = match &running.masking {
+                    Some(masking) => running.reducer.reduce_masked(round, fragment, &contributions, masking),
+                    None => running.reducer.reduce(round, fragment, contributions),
+                };
+                let Reduction { result, refused } =
+                    reduced.with_context(|| format!("take the mean of {fragment} in {round}"))?;
                 let now = self.began.elapsed();
                 refused.into_iter().for_each(|refusal| running.refusals.note(now, refusal));
                 self.feed(Event::Reduced { generation, round, fragment, result });
@@ -124,15 +125,12 @@ pub(super) fn compress(
     fragment: FragmentId,
     locals: &[longhaul_proto::round::Local],
 ) -> Result<Bytes> {
-    if let Some(mean) = running.site.mean_of(round, fragment) {
-        let compressed = running.compressor.compress(round, fragment, &[(1, Local::Own(mean))]);
-        return compressed.with_context(|| format!("compress {fragment} for {round}"));
-    }
     let range = running.layouts.of(round).range(fragment);
     let len = range.len();
     let own = running.contributed.get(&round).map(|delta| &delta[range]).unwrap_or_default();
-    let mut sound = Vec::with_capacity(locals.len());
-    for local in locals {
+    let site_mean = running.site.mean_of(round, fragment);
+    let mut sound: Vec<_> = site_mean.map(|mean| (1, Local::Own(mean))).into_iter().collect();
+    for local in locals.iter().filter(|_| site_mean.is_none()) {
         match &local.body {
             None => sound.push((local.weight, Local::Own(own))),
             Some(body) if is_sound(body, len) => sound.push((local.weight, Local::Received(body))),
@@ -142,10 +140,16 @@ pub(super) fn compress(
             ),
         }
     }
-    running
-        .compressor
-        .compress(round, fragment, &sound)
-        .with_context(|| format!("compress {fragment} for {round}"))
+    let compressed = match &running.masking {
+        Some(masking) => {
+            let steps = running.schedule.steps_of(round).count() as u64;
+            let weight = locals.iter().fold(0u32, |sum, local| sum.saturating_add(local.weight));
+            let mean = running.compressor.site_mean(round, fragment, &sound);
+            mean.and_then(|mean| Ok(masking.seal(round, fragment, steps, weight, mean)?))
+        }
+        None => running.compressor.compress(round, fragment, &sound),
+    };
+    compressed.with_context(|| format!("compress {fragment} for {round}"))
 }
 
 /// Whether a member's frame holds `len` finite values.

@@ -9,6 +9,7 @@ use longhaul_proto::codec::{CodecSpec, EncodeError, Encoder, SpecError};
 
 use super::chain::{is_lossless, opening, seed_of, uplink};
 use super::layouts::Layouts;
+use super::mechanism::GaussianMechanism;
 use super::memory::Memory;
 use super::tiling::TILE_VALUES;
 
@@ -25,6 +26,8 @@ pub struct Compressor {
     before: BTreeMap<FragmentId, (Round, Memory)>,
     /// In place of the configured chains.
     adapted: Option<CodecSpec>,
+    /// In a private run.
+    mechanism: Option<GaussianMechanism>,
     scratch: Vec<f32>,
 }
 
@@ -70,8 +73,16 @@ impl Compressor {
             memories: BTreeMap::new(),
             before: BTreeMap::new(),
             adapted: None,
+            mechanism: None,
             scratch: Vec::new(),
         })
+    }
+
+    /// Makes the site's mean private before anything else is done with it. All that is sent and all that is kept is made of what the
+    /// mechanism gives, so that neither selection nor residual can tell more than that.
+    #[must_use]
+    pub fn with_mechanism(self, mechanism: Option<GaussianMechanism>) -> Self {
+        Self { mechanism, ..self }
     }
 
     /// The site's contribution to a fragment: the weighted mean of its members' updates, in their order, through error feedback.
@@ -87,7 +98,8 @@ impl Compressor {
         let len = self.layouts.of(round).range(fragment).len();
         let is_opening = self.layouts.schedule().is_opening(round);
         self.encoder.set_spec(self.chain(is_opening, fragment))?;
-        let mean = weighted_mean(locals, len, &mut self.scratch)?;
+        let share = self.layouts.share_in(round, fragment);
+        let mean = outgoing_mean(locals, len, self.mechanism.as_mut(), share, &mut self.scratch)?;
         let seed = seed_of(self.run, round, fragment);
         let mut body = Vec::new();
         let is_exact = is_lossless(self.encoder.spec()) && !self.memories.contains_key(&fragment);
@@ -116,6 +128,21 @@ impl Compressor {
         }
         *of = round;
         Ok(body.into())
+    }
+
+    /// The weighted mean of the site's members, as it may leave the site: in a private run, clipped and noisy.
+    ///
+    /// # Errors
+    /// [`CompressError::Length`]
+    pub fn site_mean<'a>(
+        &'a mut self,
+        round: Round,
+        fragment: FragmentId,
+        locals: &[(u32, Local<'a>)],
+    ) -> Result<&'a [f32], CompressError> {
+        let len = self.layouts.of(round).range(fragment).len();
+        let share = self.layouts.share_in(round, fragment);
+        outgoing_mean(locals, len, self.mechanism.as_mut(), share, &mut self.scratch)
     }
 
     /// Compresses by this chain from now on, whatever is configured.
@@ -166,6 +193,21 @@ impl Compressor {
         self.memories = memories;
         self.memories.retain(fits);
     }
+}
+
+/// The mean as it may leave the site.
+fn outgoing_mean<'a>(
+    locals: &[(u32, Local<'a>)],
+    len: usize,
+    mechanism: Option<&mut GaussianMechanism>,
+    share: f64,
+    scratch: &'a mut Vec<f32>,
+) -> Result<&'a [f32], CompressError> {
+    let Some(mechanism) = mechanism else { return weighted_mean(locals, len, scratch) };
+    let mut mean = weighted_mean(locals, len, &mut *scratch)?.to_vec();
+    mechanism.release(&mut mean, share);
+    *scratch = mean;
+    Ok(scratch)
 }
 
 /// Σ wᵢ·xᵢ / Σ w, in the order given, in f32: the stated reduction order within a site. One member's is its own, and is not copied.

@@ -1,8 +1,9 @@
 //! What reaches the synchroniser's queue.
 
 use bytes::Bytes;
-use longhaul_common::id::{FragmentId, Round, WorkerId};
+use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_proto::control::message::{CheckpointReport, Hash, ToWorker};
+use longhaul_proto::masking::MASK_SECRET_BYTES;
 use longhaul_proto::round::Frame;
 use longhaul_proto::transport::bulk::FrameMemory;
 use tokio::sync::oneshot;
@@ -60,6 +61,24 @@ pub enum SyncEvent {
     ServeState {
         /// Where the answer goes; dropped when there is none.
         reply: oneshot::Sender<HealedState>,
+    },
+    /// A member has given the secret that it has drawn for this one's masks in a generation.
+    MaskSecret {
+        /// Which generation.
+        generation: Generation,
+        /// Who gave it.
+        from: WorkerId,
+        /// What it gave.
+        secret: [u8; MASK_SECRET_BYTES],
+    },
+    /// A peer asks for the secret that this worker has drawn for it.
+    ServeMaskSecret {
+        /// Which generation.
+        generation: Generation,
+        /// Who asks, by its certificate.
+        peer: WorkerId,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Option<[u8; MASK_SECRET_BYTES]>>,
     },
     /// The reduction within this site has got on.
     Site(SiteEvent),

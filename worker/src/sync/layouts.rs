@@ -1,6 +1,6 @@
 //! How what is exchanged in a round is cut into fragments.
 
-use longhaul_common::id::Round;
+use longhaul_common::id::{FragmentId, Round};
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 
@@ -47,6 +47,15 @@ impl Layouts {
         }
     }
 
+    /// Of all values that are due in a round, how many are in this fragment.
+    #[must_use]
+    pub fn share_in(&self, round: Round, fragment: FragmentId) -> f64 {
+        let layout = self.of(round);
+        let due = layout.fragments().filter(|&fragment| self.schedule.is_due(round, fragment));
+        let values: usize = due.map(|fragment| layout.range(fragment).len()).sum();
+        layout.range(fragment).len() as f64 / values.max(1) as f64
+    }
+
     /// Of the model.
     #[must_use]
     pub fn model(&self) -> FragmentLayout {
@@ -63,7 +72,6 @@ impl Layouts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longhaul_common::id::FragmentId;
 
     #[test]
     fn factors_are_cut_into_as_many_fragments_as_the_model() {
@@ -83,5 +91,25 @@ mod tests {
         assert_eq!(ranges(2), [0..3, 3..6, 6..9, 9..11]);
         assert_eq!(ranges(3), [0..1, 1..2, 2..3, 3..3]);
         assert_eq!((layouts.exchange_in(Round(1)), layouts.exchange_in(Round(3))), (None, Some(1)));
+    }
+
+    #[test]
+    fn the_shares_of_the_fragments_that_are_due_make_up_one() {
+        let model = FragmentLayout { values: 100, fragment_values: 30 };
+        let schedule = RoundSchedule {
+            opening_rounds: 1,
+            opening_every: 1,
+            every: 1,
+            groups: 2,
+            exchanges: 1,
+            steps: 9,
+        };
+        let layouts = Layouts::new(model, None, schedule);
+        let shares = |round, due: &[u32]| -> Vec<f64> {
+            due.iter().map(|&f| layouts.share_in(Round(round), FragmentId(f))).collect()
+        };
+        assert_eq!(shares(0, &[0, 1, 2, 3]), [0.3, 0.3, 0.3, 0.1]);
+        assert_eq!(shares(1, &[0, 2]), [0.5, 0.5]);
+        assert_eq!(shares(2, &[1, 3]), [0.75, 0.25]);
     }
 }

@@ -17,6 +17,7 @@ use super::compressor::Compressor;
 use super::event::HealedState;
 use super::layouts::Layouts;
 use super::outer::outer_step;
+use super::privacy::mechanism_of;
 use super::reducer::Reducer;
 use super::refusals::Refusals;
 use super::replica::Replica;
@@ -161,7 +162,9 @@ impl Synchroniser {
             _ => None,
         };
         let tiles = tiling.as_ref().map_or(0, Tiling::tiles);
-        let mut compressor = Compressor::new(self.run, sync, layouts, tiles).context("set up the codec")?;
+        let mut compressor = Compressor::new(self.run, sync, layouts, tiles)
+            .context("set up the codec")?
+            .with_mechanism(mechanism_of(&self.config, next_round)?);
         compressor.restore(kept.memories);
         let mut reducer = Reducer::new(sync, layouts).context("set up the codec")?;
         reducer.restore_residuals(kept.owner_residuals);
@@ -186,6 +189,7 @@ impl Synchroniser {
             replica,
             compressor,
             reducer,
+            masking: None,
             decoder: Decoder::default(),
             adaptation: Adaptation::new(sync),
             schedule,
@@ -244,6 +248,7 @@ impl Synchroniser {
         self.links.network.set_members(start.membership.members(), model_bytes);
         self.begin_site(&start);
         let (assignments, until) = (start.assignments.clone(), start.until);
+        self.begin_masking(&start)?;
         self.feed(Event::Begin(Box::new(start)));
         if let Stage::Running(running) = &self.stage
             && running.member.generation() == Some(generation)

@@ -11,6 +11,7 @@ use longhaul_proto::round::{Contribution, FragmentResult};
 use super::chain::{downlink, is_lossless, opening};
 use super::guard::{Excess, Guard};
 use super::layouts::Layouts;
+use super::masking::Masking;
 use super::mean::{add_shares, norm_of};
 use super::robust::{add_clipped_mean, set_trimmed_mean};
 
@@ -103,6 +104,31 @@ impl Reducer {
         Ok(Reduction { result, refused })
     }
 
+    /// The result of masked contributions: their mean, or nothing where there is no sum. None is refused, as nothing can be seen of them.
+    ///
+    /// # Errors
+    /// A mean that is not finite, which integers never have.
+    pub fn reduce_masked(
+        &mut self,
+        round: Round,
+        fragment: FragmentId,
+        contributions: &[Contribution],
+        masking: &Masking,
+    ) -> Result<Reduction, EncodeError> {
+        self.scratch.clear();
+        self.scratch.resize(self.layouts.of(round).range(fragment).len(), 0.0);
+        let steps = self.layouts.schedule().steps_of(round).count() as u64;
+        let result = match masking.open(round, steps, contributions, &mut self.scratch) {
+            Ok(()) => self.publish(round, fragment, contributions)?,
+            Err(reason) => {
+                tracing::warn!(%round, %fragment, %reason, "no sum: all sites carry over what they have contributed");
+                self.undo(round, fragment);
+                FragmentResult::nothing()
+            }
+        };
+        Ok(Reduction { result, refused: Vec::new() })
+    }
+
     /// Divides contributions into those that go into the result, with their norms, and those that do not. Both are in the order given.
     fn sift(
         &mut self,
@@ -179,7 +205,16 @@ impl Reducer {
     ) -> Result<FragmentResult, EncodeError> {
         self.take_mean(round, fragment, &accepted);
         let contributions: Vec<_> = accepted.into_iter().map(|(_, contribution)| contribution).collect();
-        let contributions = contributions.as_slice();
+        self.publish(round, fragment, &contributions)
+    }
+
+    /// The result with the mean in `scratch`, which is of these contributions.
+    fn publish(
+        &mut self,
+        round: Round,
+        fragment: FragmentId,
+        contributions: &[Contribution],
+    ) -> Result<FragmentResult, EncodeError> {
         let len = self.scratch.len();
         let encoder =
             if self.layouts.schedule().is_opening(round) { &mut self.opening } else { &mut self.steady };

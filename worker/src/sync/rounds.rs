@@ -17,8 +17,9 @@ impl Synchroniser {
     /// The end of a round on the device.
     pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
         let dense = self.shares_everything();
-        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let LocalUpdate { round, values, weight, loss, steps, compute } = update;
+        let loss = self.disclosed(loss);
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
         let (mut delta, snapshot) =
             if dense { (values, None) } else { (running.replica.delta(&values), Some((round, values))) };
@@ -132,7 +133,10 @@ impl Synchroniser {
                     None => continue,
                 }
             };
-            let residual_ratio = if dense { None } else { residual_ratio(running, round) };
+            let residual_ratio = match dense || self.config.privacy.is_some() {
+                true => None,
+                false => residual_ratio(running, round),
+            };
             let state_hash = if dense { [0; 32] } else { running.replica.hash() };
             let sites = sites_in_all(running, round, &results);
             if let Some(report) = running.reports.get_mut(&round) {
@@ -149,6 +153,7 @@ impl Synchroniser {
     /// A result has reached the device.
     pub(super) fn applied(&mut self, applied: Applied) -> Result<()> {
         let Applied { round, validation_loss, parameters, state, trained } = applied;
+        let validation_loss = self.disclosed(validation_loss);
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         if let Some(parameters) = parameters {
             running.replica.advance(round, parameters);

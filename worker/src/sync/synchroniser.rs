@@ -21,6 +21,7 @@ use super::adaptation::Adaptation;
 use super::compressor::Compressor;
 use super::event::{HealedState, SyncEvent};
 use super::layouts::Layouts;
+use super::masking::Masking;
 use super::reducer::Reducer;
 use super::refusals::Refusals;
 use super::replica::Replica;
@@ -118,6 +119,8 @@ pub(super) struct Running {
     pub replica: Replica,
     pub compressor: Compressor,
     pub reducer: Reducer,
+    /// In a run with secure aggregation.
+    pub masking: Option<Masking>,
     pub decoder: Decoder,
     pub adaptation: Option<Adaptation>,
     pub schedule: RoundSchedule,
@@ -252,6 +255,13 @@ impl Synchroniser {
                 Ok(())
             }
             SyncEvent::ServeState { reply } => self.serve_state(reply),
+            SyncEvent::MaskSecret { generation, from, secret } => {
+                self.take_mask_secret(generation, from, secret)
+            }
+            SyncEvent::ServeMaskSecret { generation, peer, reply } => {
+                self.serve_mask_secret(generation, peer, reply);
+                Ok(())
+            }
             SyncEvent::Site(event) => {
                 self.site_has_news(event);
                 Ok(())

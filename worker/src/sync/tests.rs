@@ -1,4 +1,6 @@
+mod masking;
 mod owner;
+mod privacy;
 mod refused;
 pub(super) mod rig;
 

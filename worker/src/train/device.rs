@@ -240,7 +240,8 @@ impl Device {
         if !positions.is_empty() {
             let took = began.elapsed();
             tally.add(positions.len(), outcome.loss, took);
-            self.progress.step(step, outcome.tokens, outcome.loss, took);
+            let told = if self.config.reports_losses() { outcome.loss } else { f32::NAN };
+            self.progress.step(step, outcome.tokens, told, took);
         }
         Ok(())
     }

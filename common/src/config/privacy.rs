@@ -1,0 +1,137 @@
+//! `[privacy]`: what is done with an update before it leaves its site.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, RunConfig, SyncConfig};
+use crate::privacy::GaussianAccountant;
+
+/// Clips are lengths of updates in f32, with room for their squares.
+const CLIP_MIN: f64 = 1e-12;
+const CLIP_MAX: f64 = 1e12;
+/// Below, a single round tells nearly everything (ε beyond 20 000), and noise on an update would not fit the digits of f32.
+const NOISE_MIN: f64 = 0.01;
+/// Above, an update is lost in the noise whatever its length.
+const NOISE_MAX: f64 = 1e6;
+/// Below, what 64 random bits cannot draw of the normal distribution's tails would count.
+const DELTA_MIN: f64 = 1e-9;
+/// Above, the guarantee may fail altogether once in a hundred runs.
+const DELTA_MAX: f64 = 1e-2;
+
+/// `[privacy]`: with it, what a site contributes is clipped and drowned in noise, so that nobody can tell from it what data the site has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrivacyConfig {
+    /// The length (L2 norm) to which a site's update of a round is clipped, over all its fragments (C).
+    pub clip: f64,
+    /// The noise's standard deviation, as a multiple of `clip` (σ/C). Each site adds all of it by itself.
+    pub noise: f64,
+    /// δ, for which ε is told: the chance that the guarantee does not hold.
+    pub delta: f64,
+    /// Whether workers tell the coordinator their losses, which come from the data without noise.
+    #[serde(default)]
+    pub report_loss: bool,
+}
+
+impl PrivacyConfig {
+    /// The standard deviation of the noise on each value, in the update's own unit.
+    #[must_use]
+    pub fn deviation(&self) -> f64 {
+        self.noise * self.clip
+    }
+
+    /// What so many rounds tell of the data of a site that contributed to all of them: ε at `delta`.
+    #[must_use]
+    pub fn epsilon(&self, rounds: u64) -> f64 {
+        GaussianAccountant::of_releases(rounds, self.noise).epsilon(self.delta)
+    }
+
+    /// Checks each value, and what goes together with `[sync]`.
+    pub(super) fn check(&self, sync: &SyncConfig) -> Result<(), ConfigError> {
+        let numbers = [
+            (
+                "privacy.clip",
+                self.clip,
+                (CLIP_MIN, CLIP_MAX),
+                "it is the longest update that a site may contribute; a round's usual length is a good value",
+            ),
+            (
+                "privacy.noise",
+                self.noise,
+                (NOISE_MIN, NOISE_MAX),
+                "it is the noise's deviation as a multiple of privacy.clip; without noise nothing is hidden (for clipping alone, see \
+                 train.gradient_clip)",
+            ),
+            (
+                "privacy.delta",
+                self.delta,
+                (DELTA_MIN, DELTA_MAX),
+                "it is the chance that the guarantee does not hold; 1e-6 is usual",
+            ),
+        ];
+        for (key, value, (low, high), meaning) in numbers {
+            if !(low..=high).contains(&value) {
+                let reason = format!("must lie between {low:e} and {high:e}: {meaning}");
+                return Err(ConfigError::value(key, value, reason));
+            }
+        }
+        if sync.rank > 0 {
+            let reason = "each step tells of the data twice, and what noise does to factors goes into a residual on the device that was never \
+                          noisy: take rank = 0, or leave [privacy] out";
+            return Err(ConfigError::value("sync.rank", sync.rank, reason));
+        }
+        Ok(())
+    }
+}
+
+impl RunConfig {
+    /// Whether the coordinator may know losses: they come from the data without noise.
+    #[must_use]
+    pub fn reports_losses(&self) -> bool {
+        self.privacy.as_ref().is_none_or(|privacy| privacy.report_loss)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::RunConfig;
+
+    const SMALL: &str = "[run]\nname = \"small\"\nworkers = 2\nsteps = 100\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\n\
+                         heads = 1\ncontext = 8\n[data]\npath = \"text.txt\"\nsequence_length = 8\n";
+
+    fn with(text: &str) -> Result<RunConfig, String> {
+        RunConfig::parse(&format!("{SMALL}{text}")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn without_the_table_nothing_is_private_and_with_it_losses_are_kept_back() {
+        let open = with("").unwrap();
+        assert_eq!((&open.privacy, open.reports_losses()), (&None, true));
+        let config = with("[privacy]\nclip = 0.5\nnoise = 4.0\ndelta = 1e-6").unwrap();
+        let privacy = config.privacy.clone().unwrap();
+        assert_eq!((privacy.deviation(), config.reports_losses()), (2.0, false));
+        let told = with("[privacy]\nclip = 0.5\nnoise = 4.0\ndelta = 1e-6\nreport_loss = true").unwrap();
+        assert!(told.reports_losses());
+        assert!(privacy.epsilon(1) > 0.0 && privacy.epsilon(1) < privacy.epsilon(2));
+        assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
+    }
+
+    #[test]
+    fn what_gives_no_privacy_is_refused_with_what_would() {
+        for (text, words) in [
+            ("[privacy]\nclip = 0.0\nnoise = 1.0\ndelta = 1e-6", "privacy.clip = 0: must lie between"),
+            ("[privacy]\nclip = inf\nnoise = 1.0\ndelta = 1e-6", "privacy.clip = inf"),
+            ("[privacy]\nclip = 1.0\nnoise = 0.0\ndelta = 1e-6", "without noise nothing is hidden"),
+            ("[privacy]\nclip = 1.0\nnoise = nan\ndelta = 1e-6", "privacy.noise = NaN"),
+            ("[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 0.0", "1e-6 is usual"),
+            ("[privacy]\nclip = 1.0\nnoise = 1.0", "missing field `delta`"),
+            ("[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-6\nnosie = 1", "did you mean `noise`?"),
+            (
+                "[sync]\npreset = \"powersgd\"\n[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-6",
+                "sync.rank = 4: each step tells of the data twice",
+            ),
+        ] {
+            let message = with(text).unwrap_err();
+            assert!(message.contains(words), "{text}: {message}");
+        }
+    }
+}
