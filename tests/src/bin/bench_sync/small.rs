@@ -49,10 +49,8 @@ pub struct Ended {
     pub loss: Option<f64>,
     /// What workers sent to other sites, without headers, as they count it.
     pub sent_bytes: f64,
-    /// Of the link that carried most, headers and control traffic included.
-    pub out_bytes_max: f64,
-    /// The same into a site.
-    pub in_bytes_max: f64,
+    /// What arrived over all links: headers, acknowledgements, control, and what was sent again.
+    pub wire_bytes: f64,
     pub seconds: f64,
 }
 
@@ -63,12 +61,11 @@ impl Small<'_> {
         let (mut cluster, _folder) = self.start()?;
         let finished = watch::until(&mut cluster, limit, |status| status["phase"] == "finished")?;
         Ok(finished.map(|status| {
-            let (out_bytes_max, in_bytes_max) = busiest(cluster.wan(), self.sites.len());
+            let wire_bytes = wire_bytes(cluster.wan(), self.sites.len());
             Ended {
                 loss: status["validation_loss"].as_f64(),
                 sent_bytes: status["wan_bytes"].as_f64().unwrap_or(0.0),
-                out_bytes_max,
-                in_bytes_max,
+                wire_bytes,
                 seconds: began.elapsed().as_secs_f64(),
             }
         }))
@@ -131,10 +128,11 @@ every_rounds = 0
     }
 }
 
-fn busiest(wan: &Wan, sites: usize) -> (f64, f64) {
-    let out_of = (0..sites).map(|site| wan.out_of_site(site).stats().offered.bytes).max();
-    let into = (0..sites).map(|site| wan.into_site(site).stats().delivered.bytes).max();
-    (out_of.unwrap_or(0) as f64, into.unwrap_or(0) as f64)
+/// A packet goes over one link. Two sites have one each way, which is the way out of one and into the other.
+fn wire_bytes(wan: &Wan, sites: usize) -> f64 {
+    let into = (0..sites).map(|site| wan.into_site(site));
+    let out_of = (0..sites).filter(|_| sites > 2).map(|site| wan.out_of_site(site));
+    into.chain(out_of).map(|link| link.stats().delivered.bytes as f64).sum()
 }
 
 #[cfg(test)]

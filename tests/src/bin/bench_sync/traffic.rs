@@ -74,7 +74,10 @@ fn one(sync: &str, sites: usize) -> Result<Vec<Figure>> {
     Ok(vec![
         Figure { metric: "bytes_per_site_and_step", value: per_step, unit: "bytes" },
         Figure { metric: "bits_sent", value: bits, unit: "bit/parameter/step" },
-        Figure { metric: "busiest_link_out", value: ended.out_bytes_max / STEPS as f64, unit: "bytes/step" },
-        Figure { metric: "busiest_link_in", value: ended.in_bytes_max / STEPS as f64, unit: "bytes/step" },
+        Figure {
+            metric: "on_the_wire",
+            value: ended.wire_bytes / sites as f64 / STEPS as f64,
+            unit: "bytes",
+        },
     ])
 }

@@ -53,7 +53,7 @@ fn draw(methods: &[Method], backend: SVGBackend<'_>) -> Result<()> {
     let mut chart = ChartBuilder::on(&root)
         .margin(16)
         .x_label_area_size(46)
-        .y_label_area_size(64)
+        .y_label_area_size(84)
         .build_cartesian_2d((least / 2.0..most * 3.0).log_scale(), best - 0.01..worst * 1.08)?;
     let words = |size| ("sans-serif", size).into_font().color(&INK.colour());
     chart

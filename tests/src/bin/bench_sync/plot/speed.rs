@@ -66,7 +66,7 @@ fn draw(lines: &[Line], rates: std::ops::Range<f64>, backend: SVGBackend<'_>) ->
         .margin(16)
         .margin_right(NAMES_PX)
         .x_label_area_size(46)
-        .y_label_area_size(64)
+        .y_label_area_size(84)
         .build_cartesian_2d((rates.start * 0.9..rates.end * 1.1).log_scale(), 0.0..highest)?;
     let words = ("sans-serif", SIZE_PX).into_font().color(&INK.colour());
     chart
