@@ -1,5 +1,7 @@
 //! Carries out what the round protocol asks for.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use longhaul_common::config::Source;
@@ -9,6 +11,7 @@ use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
 
 use super::adaptation::apply_chain;
 use super::compressor::Local;
+use super::layouts::Layouts;
 use super::reducer::Reduction;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
 use crate::train::message::PutBack;
@@ -115,8 +118,21 @@ impl Synchroniser {
 
 /// A member's slice as a frame body: f32, little-endian; empty when it has nothing for the round.
 fn local_body(running: &Running, round: Round, fragment: FragmentId) -> Bytes {
-    let Some(delta) = running.contributed.get(&round) else { return Bytes::new() };
-    delta[running.layouts.of(round).range(fragment)].iter().flat_map(|value| value.to_le_bytes()).collect()
+    slice_of(&running.contributed, &running.layouts, round, fragment)
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+/// What this member has for a fragment in a round; empty when it has nothing, as without samples.
+fn slice_of<'a>(
+    contributed: &'a BTreeMap<Round, Vec<f32>>,
+    layouts: &Layouts,
+    round: Round,
+    fragment: FragmentId,
+) -> &'a [f32] {
+    let range = layouts.of(round).range(fragment);
+    contributed.get(&round).and_then(|values| values.get(range)).unwrap_or_default()
 }
 
 pub(super) fn compress(
@@ -125,9 +141,8 @@ pub(super) fn compress(
     fragment: FragmentId,
     locals: &[longhaul_proto::round::Local],
 ) -> Result<Bytes> {
-    let range = running.layouts.of(round).range(fragment);
-    let len = range.len();
-    let own = running.contributed.get(&round).map(|delta| &delta[range]).unwrap_or_default();
+    let len = running.layouts.of(round).range(fragment).len();
+    let own = slice_of(&running.contributed, &running.layouts, round, fragment);
     let site_mean = running.site.mean_of(round, fragment);
     let mut sound: Vec<_> = site_mean.map(|mean| (1, Local::Own(mean))).into_iter().collect();
     for local in locals.iter().filter(|_| site_mean.is_none()) {
@@ -159,15 +174,17 @@ fn is_sound(body: &[u8], len: usize) -> bool {
 }
 
 fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {
-    let Some(delta) = running.contributed.remove(&round) else { return };
-    let range = running.layouts.of(round).range(fragment);
+    let values = slice_of(&running.contributed, &running.layouts, round, fragment).to_vec();
+    if values.is_empty() {
+        return;
+    }
     if running.layouts.has_exchanges() {
         let exchange = running.layouts.exchange_in(round);
-        running.put_back.push(PutBack { exchange, start: range.start, values: delta[range].to_vec() });
+        let start = running.layouts.of(round).range(fragment).start;
+        running.put_back.push(PutBack { exchange, start, values });
     } else {
-        carry(running, fragment, &delta[range], 1.0);
+        carry(running, fragment, &values, 1.0);
     }
-    running.contributed.insert(round, delta);
 }
 
 /// Puts `factor` times what was not sent into this member's next contribution.

@@ -338,7 +338,7 @@ fn residual_ratio(running: &Running, round: Round) -> Option<f32> {
     let memories = running.compressor.memories().iter();
     for (fragment, memory) in memories.filter(|(fragment, _)| running.schedule.is_due(round, **fragment)) {
         backlog += norm(&memory.residual);
-        added += norm(&delta[running.layout.range(*fragment)]);
+        added += delta.get(running.layout.range(*fragment)).map_or(0.0, norm);
     }
     (added > 0.0).then(|| (backlog / added).sqrt() as f32)
 }

@@ -4,6 +4,7 @@ mod privacy;
 mod refused;
 pub(super) mod rig;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,7 +21,7 @@ use super::saved::{Kept, Saved};
 use super::synchroniser::Stage;
 use super::{HealedState, SyncEvent, hash_of};
 use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
-use crate::train::message::{DeviceState, Load};
+use crate::train::message::{DeviceState, Load, RoundUpdate, ToDevice};
 
 const SPARSE: &str = "fragment_values = 32";
 const DENSE: &str = "preset = \"dense\"\nfragment_values = 96";
@@ -358,4 +359,30 @@ fn a_mean_leaves_out_what_does_not_decode_and_shares_its_weight_out() {
     let mut values = vec![10.0; 8];
     assert_eq!(add_weighted_mean(&[(5, &damaged)], 1.0, &mut Decoder::default(), &mut values), 1);
     assert_eq!(values, [10.0; 8]);
+}
+
+/// Of two members in a site, one has no samples, and so no gradient either.
+#[test]
+fn a_member_without_samples_has_nothing_in_the_mean() {
+    let mut rig = Rig::at_sites([1, 2, 3], [0, 0, 1], DENSE);
+    rig.workers.iter_mut().for_each(Worker::prepare);
+    let start = rig.begin(1, &[0, 1, 2], 0, &[], None);
+    for worker in &mut rig.workers {
+        worker.hear(ToWorker::Begin(Box::new(start.clone())));
+        worker.entry();
+        worker.begin(0);
+    }
+    for (worker, (value, weight)) in rig.workers.iter_mut().zip([(Some(1.0), 4), (None, 0), (Some(3.0), 4)]) {
+        worker.send_weighted(0, value.map_or_else(Vec::new, |value| vec![value; VALUES]), weight);
+    }
+    let mut means = RefCell::new(Vec::new());
+    rig.pump(|workers| {
+        for worker in workers {
+            if let Ok(ToDevice::Apply { update: RoundUpdate::Mean(mean), .. }) = worker.device.try_recv() {
+                means.borrow_mut().push(mean);
+            }
+        }
+        means.borrow().len() == 3
+    });
+    assert!(means.get_mut().iter().flatten().all(|value| *value == 2.0));
 }

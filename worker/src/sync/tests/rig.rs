@@ -298,12 +298,16 @@ impl Worker {
     }
 
     pub fn send(&mut self, round: u64, values: Vec<f32>) {
+        self.send_weighted(round, values, 4);
+    }
+
+    pub fn send_weighted(&mut self, round: u64, values: Vec<f32>, weight: u32) {
         let update = LocalUpdate {
             steps: 0,
             compute: Duration::ZERO,
             round: Round(round),
             values,
-            weight: 4,
+            weight,
             loss: Some(1.0),
         };
         self.handle(SyncEvent::Device(FromDevice::Contribute(update)));
