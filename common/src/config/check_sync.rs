@@ -2,7 +2,7 @@
 
 use super::check::positive;
 use super::sync::{
-    Application, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, Transform,
+    Application, InnerRule, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, Transform,
 };
 use super::{ConfigError, Rounding, ValueFormat};
 
@@ -24,6 +24,7 @@ impl SyncConfig {
         self.check_rates()?;
         self.check_when()?;
         self.check_what()?;
+        self.check_inner()?;
         self.check_adapt()?;
         self.check_rank()?;
         self.check_chunks()?;
@@ -130,6 +131,33 @@ impl SyncConfig {
             return Err(ConfigError::value("sync.groups", self.groups, reason));
         }
         Ok(())
+    }
+
+    /// A second moment can be frozen where one was learnt together.
+    fn check_inner(&self) -> Result<(), ConfigError> {
+        if self.inner == InnerRule::Adamw {
+            return Ok(());
+        }
+        let refuse =
+            |key, value: &dyn ToString, reason| Err(ConfigError::value(key, value.to_string(), reason));
+        if self.source != Source::Delta {
+            let reason = "nobody trains by itself with gradients and momenta: take inner = \"adamw\", or source = \"delta\"";
+            refuse("sync.inner", &"frozen-adamw", reason)
+        } else if !self.has_opening() {
+            let reason = "AdamW's second moment is learnt in the opening and frozen after it: take about 0.1";
+            refuse("sync.opening_share", &self.opening_share, reason)
+        } else if self.opening_every != 1 {
+            let reason = "this opening exchanges gradients after each step: take 1, or inner = \"adamw\"";
+            refuse("sync.opening_every", &self.opening_every, reason)
+        } else if self.outer_momentum != 0.0 {
+            let reason =
+                "local steps have momentum already, and all of them count: take 0, or inner = \"adamw\"";
+            refuse("sync.outer_momentum", &self.outer_momentum, reason)
+        } else if self.transform != Transform::None {
+            refuse("sync.transform", &"dct", "take \"none\", or inner = \"adamw\"")
+        } else {
+            Ok(())
+        }
     }
 
     /// The bits of a chain that was chosen for other reasons than its bits are not to be changed.

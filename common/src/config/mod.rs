@@ -17,7 +17,7 @@ pub use sections::{
 };
 pub use secure_aggregation::SecureAggregationConfig;
 pub use sync::{
-    Application, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset, Transform,
-    WithinSite,
+    Application, InnerRule, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset,
+    Transform, WithinSite,
 };
 pub use values::{Precision, Rounding, ValueFormat};

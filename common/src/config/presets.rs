@@ -1,8 +1,8 @@
 //! What each preset stands for: one value for each key of `[sync]`.
 
 use super::sync::{
-    Application, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset, Transform,
-    WithinSite,
+    Application, InnerRule, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset,
+    Transform, WithinSite,
 };
 use super::{Rounding, ValueFormat};
 
@@ -185,6 +185,7 @@ fn sparse_local() -> SyncConfig {
         opening_keep: 1024,
         opening_values: ValueFormat::TwoBit,
         source: Source::Delta,
+        inner: InnerRule::Adamw,
         rank: 0,
         random_keep: 4096,
         transform: Transform::None,

@@ -26,7 +26,7 @@ impl SecureAggregationConfig {
             return Err(ConfigError::value("secure_aggregation.range", self.range, reason));
         }
         let opening_keeps_all =
-            !sync.has_opening() || sync.source.is_gradient() || sync.opening_keep == sync.chunk;
+            !sync.has_opening() || sync.opens_with_gradients() || sync.opening_keep == sync.chunk;
         let formats = [sync.values, if sync.has_opening() { sync.opening_values } else { sync.values }];
         let refuse = |key, value: &dyn ToString, reason: &str| {
             let reason = format!("{reason}, or leave [secure_aggregation] out");

@@ -117,6 +117,18 @@ pub enum Application {
     Outer,
 }
 
+/// What local steps are made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InnerRule {
+    /// AdamW, each member with moments of its own.
+    Adamw,
+    /// AdamW under a second moment that is the same on all members and does not change any more: it is learnt in the opening, in which
+    /// gradients are exchanged after each step. Steps are then linear in the gradients, and local training drifts far less (0/1 Adam:
+    /// Lu et al. 2022, 2202.06009).
+    FrozenAdamw,
+}
+
 /// How an owner that takes the mean keeps the influence of a few contributions small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -209,6 +221,8 @@ sync_keys! {
     opening_values: ValueFormat,
     /// What is contributed: `gradient`, `corrected-gradient`, `momentum` or `delta`. In the opening, `gradient` or `delta`.
     source: Source,
+    /// `source = "delta"`: what local steps are made with, `adamw` or `frozen-adamw`. With the latter, the opening exchanges gradients.
+    inner: InnerRule,
     /// The rank of the products that stand for the gradients of matrices, exchanged in two rounds after each step; 0: gradients as they are.
     rank: u32,
     /// Of each `chunk`, so many values at random positions, the same for all members, go into the selection; all of a chunk: no mask.
@@ -319,12 +333,24 @@ impl SyncConfig {
     /// What a worker contributes to a round: in the opening, what all optimisers begin with.
     #[must_use]
     pub fn source_in(&self, is_opening: bool) -> Source {
-        if is_opening && self.source.is_gradient() { Source::Gradient } else { self.source }
+        if is_opening && self.opens_with_gradients() { Source::Gradient } else { self.source }
+    }
+
+    /// Whether all members make the same steps in the opening.
+    #[must_use]
+    pub fn opens_with_gradients(&self) -> bool {
+        self.source.is_gradient() || self.inner == InnerRule::FrozenAdamw
+    }
+
+    /// Whether members go apart after an opening in which all made the same steps.
+    #[must_use]
+    pub fn parts_after_the_opening(&self) -> bool {
+        self.opens_with_gradients() && !self.source.is_gradient()
     }
 
     /// What is done with the mean of a round.
     #[must_use]
     pub fn application_in(&self, is_opening: bool) -> Application {
-        if is_opening && self.source.is_gradient() { Application::Inner } else { self.apply }
+        if is_opening && self.opens_with_gradients() { Application::Inner } else { self.apply }
     }
 }

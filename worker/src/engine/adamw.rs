@@ -22,6 +22,8 @@ pub(super) struct AdamW {
     decayed: usize,
     updates: u64,
     step: Tensor, // [], the updates as a float
+    /// √v̂ + ε of each tensor, while the second moment is frozen.
+    frozen: Option<Vec<Tensor>>,
 }
 
 impl AdamW {
@@ -49,6 +51,7 @@ impl AdamW {
             decayed,
             updates: 0,
             step,
+            frozen: None,
         })
     }
 
@@ -68,6 +71,7 @@ impl AdamW {
                 "AdamW has moments of {moments} tensors, not of {parameters} with {gradients} gradients"
             )));
         }
+        self.frozen = None;
         self.updates += 1;
         let _ = self.step.f_fill_(self.updates as f64)?;
         let halves = [(0..self.decayed, self.weight_decay), (self.decayed..parameters.len(), 0.0)];
@@ -90,6 +94,50 @@ impl AdamW {
             fused_adamw(tensors, factors)?;
         }
         Ok(())
+    }
+
+    /// m ← β₁·m + (1 − β₁)·g, θ ← (1 − γλ)·θ − γ·m / (√v̂ + ε), with v as it is and v̂ = v / (1 − β₂ᵗ) after t updates: Adam's update as it is
+    /// linear in the gradients, so that the mean of many such steps is a step of the mean (0/1 Adam: Lu et al. 2022, arXiv 2202.06009).
+    /// Counts as no update. The gradients are divided in place.
+    pub(super) fn update_frozen(
+        &mut self,
+        parameters: &[Tensor],
+        gradients: &[Tensor],
+        learning_rate: f64,
+        divisor: Option<&Tensor>,
+    ) -> Result<(), TchError> {
+        if self.frozen.is_none() {
+            self.frozen = Some(self.scales()?);
+        }
+        let scales = self.frozen.as_deref().unwrap_or_default();
+        let decay = 1.0 - learning_rate * self.weight_decay;
+        let moments = self.first_views.iter().zip(scales);
+        tch::no_grad(|| {
+            // Tensor by tensor, so that what one operation writes is in the cache when the next reads it.
+            for (index, ((parameter, gradient), (first, scale))) in
+                parameters.iter().zip(gradients).zip(moments).enumerate()
+            {
+                let (mut parameter, mut gradient) = (parameter.shallow_clone(), gradient.shallow_clone());
+                if let Some(divisor) = divisor {
+                    let _ = gradient.f_div_(divisor)?;
+                }
+                let mut first = first.shallow_clone();
+                let _ = first.f_lerp_(&gradient, 1.0 - self.beta1)?;
+                if index < self.decayed {
+                    let _ = parameter.f_mul_scalar_(decay)?;
+                }
+                let _ = parameter.f_sub_(&first.f_div(scale)?.f_mul_scalar_(learning_rate)?)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// √v̂ + ε, tensor by tensor.
+    fn scales(&self) -> Result<Vec<Tensor>, TchError> {
+        let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);
+        let correction = 1.0 - self.beta2.powi(updates);
+        let scale = |second: &Tensor| second.f_div_scalar(correction)?.f_sqrt_()?.f_add_scalar_(self.epsilon);
+        self.second_views.iter().map(scale).collect()
     }
 
     /// m̂ / (√v̂ + ε), with the moments as they would be after an update with this gradient `[P]`; weight decay is not in it.
@@ -133,6 +181,7 @@ impl AdamW {
     }
 
     pub(super) fn load(&mut self, first: &Tensor, second: &Tensor, updates: u64) -> Result<(), TchError> {
+        self.frozen = None;
         self.first.f_copy_(first)?;
         self.second.f_copy_(second)?;
         self.updates = updates;
@@ -142,6 +191,7 @@ impl AdamW {
     pub(super) fn reset(&mut self) -> Result<(), TchError> {
         let _ = self.first.f_zero_()?;
         let _ = self.second.f_zero_()?;
+        self.frozen = None;
         self.updates = 0;
         Ok(())
     }
@@ -190,6 +240,43 @@ mod tests {
             // Twenty roundings of f32, each within 6e-8 of values below 2.
             assert!((f64::from(*value) - expected).abs() < 2e-6, "{value} for {expected} at {i}");
         }
+    }
+
+    #[test]
+    fn frozen_updates_follow_their_formula_in_f64_and_leave_the_second_moment() {
+        let spec = tiny_gpt2();
+        let train = TrainConfig { weight_decay: 0.3, epsilon: 1e-6, ..TrainConfig::default() };
+        let (len, decayed) = (spec.parameter_count() as usize, spec.decayed_count() as usize);
+        let wave = |i: usize, t: usize| ((i * 37 + t * 101) % 997) as f64 / 500.0 - 1.0;
+        let start: Vec<f32> = (0..len).map(|i| wave(i, 0) as f32).collect();
+        let parameters = Parameters::new(&spec, &start, Device::Cpu).unwrap();
+        let mut adamw = AdamW::new(&train, &spec, Device::Cpu).unwrap();
+        let first: Vec<f32> = (0..len).map(|i| wave(i, 50) as f32).collect();
+        let second: Vec<f32> = (0..len).map(|i| (wave(i, 60).abs() + 0.01) as f32).collect();
+        adamw.load(&Tensor::from_slice(&first), &Tensor::from_slice(&second), 7).unwrap();
+
+        let mut theta: Vec<f64> = start.iter().map(|&x| f64::from(x)).collect();
+        let mut m: Vec<f64> = first.iter().map(|&x| f64::from(x)).collect();
+        for t in 1..=20 {
+            let (rate, divisor) = (0.01 / t as f64, if t % 2 == 0 { 1.0 } else { 2.0 });
+            let g: Vec<f32> = (0..len).map(|i| wave(i, t) as f32).collect();
+            let gradients = views_of(&spec, &Tensor::from_slice(&g)).unwrap();
+            let tensor = Tensor::from(divisor as f32);
+            let given = (divisor != 1.0).then_some(&tensor);
+            adamw.update_frozen(parameters.views(), &gradients, rate, given).unwrap();
+            for i in 0..len {
+                m[i] = 0.9 * m[i] + 0.1 * f64::from(g[i]) / divisor;
+                let v_hat = f64::from(second[i]) / (1.0 - 0.95f64.powi(7));
+                theta[i] *= 1.0 - if i < decayed { rate * 0.3 } else { 0.0 };
+                theta[i] -= rate * m[i] / (v_hat.sqrt() + 1e-6);
+            }
+        }
+        let result: Vec<f32> = Vec::try_from(parameters.flat()).unwrap();
+        for (i, (value, expected)) in result.iter().zip(&theta).enumerate() {
+            assert!((f64::from(*value) - expected).abs() < 4e-6, "{value} for {expected} at {i}");
+        }
+        assert_eq!(Vec::<f32>::try_from(adamw.second()).unwrap(), second);
+        assert_eq!(adamw.updates(), 7);
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub enum EngineError {
         /// What is wrong, and what is there.
         reason: String,
     },
+    /// A second moment that is to be used as it is, and was never made.
+    #[error("AdamW's second moment is to be frozen, but there is none: it is learnt in the opening")]
+    NothingFrozen,
     /// Text cannot be continued from nothing.
     #[error("the prompt is empty")]
     EmptyPrompt,

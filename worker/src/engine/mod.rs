@@ -133,6 +133,24 @@ impl Engine {
         Ok(outcome)
     }
 
+    /// One local step under a second moment that is not changed any more: gradient of the mean loss, clipped to the norm `clip` (0: not
+    /// clipped), and AdamW's update with v as it is. Without samples nothing changes.
+    ///
+    /// # Errors
+    /// When no update has made a second moment yet; where libtorch fails: then the step did not happen, or the engine must be dropped.
+    pub fn frozen_step(&mut self, step: u64, batch: &Batch, clip: f64) -> Result<StepOutcome, EngineError> {
+        if self.optimiser.updates() == 0 {
+            return Err(EngineError::NothingFrozen);
+        }
+        let (outcome, gradients) = self.accumulate(batch)?;
+        if outcome.tokens > 0 {
+            let divisor = self.clip_divisor(&gradients, clip)?;
+            let rate = self.learning_rate.at(step);
+            self.optimiser.update_frozen(self.parameters.views(), &gradients, rate, divisor.as_ref())?;
+        }
+        Ok(outcome)
+    }
+
     /// The gradient of the mean loss over `batch`, unclipped, into `into`, which is resized to `[P]`.
     ///
     /// # Errors

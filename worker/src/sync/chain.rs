@@ -33,7 +33,7 @@ pub fn downlink(config: &SyncConfig) -> CodecSpec {
 
 /// Both ways in the opening.
 pub fn opening(config: &SyncConfig) -> CodecSpec {
-    let selection = match config.source.is_gradient() {
+    let selection = match config.opens_with_gradients() {
         true => Selection::All,
         false => top_k(config.chunk, config.opening_keep),
     };

@@ -39,6 +39,8 @@ impl Synchroniser {
             carry: running.carry.clone(),
         };
         let momentum = Arc::clone(running.replica.momentum());
+        let is_frozen =
+            self.config.sync.parts_after_the_opening() && !running.schedule.is_opening(next_round);
         let (spec, tokenizer) = (prepared.spec.clone(), prepared.tokenizer.clone());
         let parameters = Arc::clone(running.replica.parameters());
         let next_step = self.config.round_schedule().steps_of(next_round).start;
@@ -54,7 +56,7 @@ impl Synchroniser {
                     spec,
                     parameters: parameters.as_slice().into(),
                     tokenizer,
-                    shared: shared_of(&momentum),
+                    shared: shared_of(&momentum, if is_frozen { &state.second_moments } else { &[] }),
                 }),
                 private: Saved { state, kept, trained }.into_private(),
             };
@@ -106,7 +108,7 @@ impl Synchroniser {
         if let Some(loss) = validation_loss {
             tracing::info!(loss, "loss on the held-out text");
         }
-        let dense = self.shares_everything();
+        let dense = next_round.0.checked_sub(1).is_some_and(|last| self.shares_everything_in(Round(last)));
         if let Stage::Running(running) = &mut self.stage
             && dense
         {
@@ -123,9 +125,9 @@ impl Synchroniser {
 
     /// Serves a consistent copy of the state: at once where the synchroniser has it, from the device at its next round otherwise.
     pub(super) fn serve_state(&mut self, reply: oneshot::Sender<HealedState>) -> Result<()> {
-        let dense = self.shares_everything();
+        let is_here = !self.config.sync.opens_with_gradients();
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-        if !dense {
+        if is_here {
             let mut buffers = vec![Arc::clone(running.replica.parameters())];
             if outer_step(&self.config.sync).has_memory() {
                 let momentum = running.replica.momentum();
@@ -150,7 +152,12 @@ impl Synchroniser {
     }
 
     pub(super) fn state_exported(&mut self, next_round: Round, state: DeviceState) {
-        let (updates, buffers) = (state.updates, shared_buffers(state));
+        let Stage::Running(running) = &self.stage else { return };
+        let HealedState { next_round, buffers, updates } = if self.shares_everything_in(next_round) {
+            HealedState { next_round, updates: state.updates, buffers: shared_buffers(state) }
+        } else {
+            synchronised(running, state)
+        };
         for reply in self.state_requests.drain(..) {
             let _ = reply.send(HealedState { next_round, buffers: buffers.clone(), updates });
         }
@@ -172,8 +179,15 @@ fn not_loaded(running: &Running, load: &Load) -> Option<HealedState> {
         },
         Load::All(state) | Load::Private { state, .. } => state.clone(),
     };
-    let next_round = running.replica.next_round();
-    Some(HealedState { next_round, updates: state.updates, buffers: shared_buffers(state) })
+    Some(synchronised(running, state))
+}
+
+/// The synchronised parameters, with the moments of a device, of which the second ones do not change any more or are as synchronised.
+fn synchronised(running: &Running, state: DeviceState) -> HealedState {
+    let updates = state.updates;
+    let mut buffers = shared_buffers(state);
+    buffers[0] = Arc::clone(running.replica.parameters());
+    HealedState { next_round: running.replica.next_round(), buffers, updates }
 }
 
 /// What is equal on all members, as it is served.

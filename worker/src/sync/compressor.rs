@@ -177,6 +177,12 @@ impl Compressor {
         Some(self.memories.remove(&fragment)?.into_update(self.config.momentum))
     }
 
+    /// Drops all that was not sent.
+    pub fn forget(&mut self) {
+        self.memories.clear();
+        self.before.clear();
+    }
+
     /// What this worker has not sent, by fragment.
     #[must_use]
     pub fn memories(&self) -> &BTreeMap<FragmentId, Memory> {

@@ -21,7 +21,7 @@ use super::privacy::mechanism_of;
 use super::reducer::Reducer;
 use super::refusals::Refusals;
 use super::replica::Replica;
-use super::saved::{Kept, Saved, momentum_in};
+use super::saved::{Kept, Saved, momentum_in, second_moments_in};
 use super::site::SiteReduction;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
 use super::tiling::Tiling;
@@ -129,12 +129,13 @@ impl Synchroniser {
             false => None,
         };
         let saved = match own {
-            None if self.shares_everything() => {
+            None if self.shares_everything_in(offer.next_round) => {
                 // θ, m and v are in step on all members, so anybody's will do.
                 let anothers =
                     store.load_anothers(offer.next_round)?.filter(|a| a.state_hash == offer.state_hash);
                 anothers.and_then(|a| Saved::from_private(&a.state)).filter(fits).map(Saved::into_common)
             }
+            None => self.frozen_state(&model),
             own => own,
         };
         if saved.is_none() {
@@ -144,6 +145,20 @@ impl Synchroniser {
             );
         }
         Ok((model, saved))
+    }
+
+    /// What a member goes on from that has the shared part of a checkpoint only, where a second moment is part of it.
+    fn frozen_state(&self, model: &LoadedModel) -> Option<Saved> {
+        let second_moments = second_moments_in(&model.shared)?;
+        let count = model.parameters.len();
+        let state = DeviceState {
+            parameters: model.parameters.clone(),
+            first_moments: vec![0.0; count],
+            second_moments,
+            updates: self.config.round_schedule().opening_rounds,
+            ..DeviceState::default()
+        };
+        (state.second_moments.len() == count).then(|| Saved { state, ..Saved::default() })
     }
 
     fn layout(&self, parameters: usize) -> FragmentLayout {
@@ -167,6 +182,9 @@ impl Synchroniser {
             .with_mechanism(mechanism_of(&self.config, next_round)?);
         compressor.restore(kept.memories);
         let mut reducer = Reducer::new(sync, layouts).context("set up the codec")?;
+        if !schedule.is_opening(next_round) {
+            reducer.leave_opening();
+        }
         reducer.restore_residuals(kept.owner_residuals);
         let state_hash = replica.hash();
         let config = Config {
@@ -267,10 +285,10 @@ impl Synchroniser {
         self.prepared.as_ref().map_or(0, |prepared| prepared.parameters.len())
     }
 
-    /// Buffers of the synchronised state: θ, and what must be in step besides: with gradients the moments and low-rank
-    /// factors, with deltas the outer momentum.
+    /// Buffers of the synchronised state: θ, and what must be in step besides: where there are gradients the moments and low-rank
+    /// factors, with deltas alone the outer momentum.
     pub(super) fn state_buffers(&self) -> usize {
-        if self.shares_everything() {
+        if self.config.sync.opens_with_gradients() {
             3 + usize::from(self.config.sync.rank > 0)
         } else {
             1 + usize::from(outer_step(&self.config.sync).has_memory())

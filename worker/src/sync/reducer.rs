@@ -35,6 +35,8 @@ pub struct Reducer {
     opening: Encoder,
     decoder: Decoder,
     residuals: BTreeMap<FragmentId, Vec<f32>>,
+    /// Whether residuals are of gradients, which cannot be part of the deltas that follow.
+    keeps_gradients: bool,
     /// Residuals as they were before the last reduction, which may turn out to be void.
     before: BTreeMap<FragmentId, (Round, Vec<f32>)>,
     scratch: Vec<f32>,
@@ -66,6 +68,7 @@ impl Reducer {
             opening: Encoder::new(opening(config))?,
             decoder: Decoder::default(),
             residuals: BTreeMap::new(),
+            keeps_gradients: config.parts_after_the_opening(),
             before: BTreeMap::new(),
             scratch: Vec::new(),
         })
@@ -90,6 +93,9 @@ impl Reducer {
         fragment: FragmentId,
         contributions: Vec<Contribution>,
     ) -> Result<Reduction, EncodeError> {
+        if !self.layouts.schedule().is_opening(round) {
+            self.leave_opening();
+        }
         let (accepted, refused) = self.sift(round, fragment, contributions);
         let result = match self.form {
             _ if accepted.is_empty() => {
@@ -236,6 +242,14 @@ impl Reducer {
         }
         encoder.encode_with_feedback(NO_SEED, &self.scratch, residual, 1.0, &mut body)?;
         Ok(FragmentResult::mean(contributions, body.into()))
+    }
+
+    /// Drops what the opening has left behind, where what comes after it is of another kind.
+    pub fn leave_opening(&mut self) {
+        if std::mem::take(&mut self.keeps_gradients) {
+            self.residuals.clear();
+            self.before.clear();
+        }
     }
 
     /// Puts a residual back to what it was before this round was reduced, if it was.

@@ -10,14 +10,15 @@ use longhaul_proto::round::{Event, FragmentResult};
 
 use super::mean::{add_result, norm};
 use super::outer::outer_step;
-use super::synchroniser::{Running, Stage, Synchroniser};
-use crate::train::message::{Applied, Enter, Load, LocalUpdate, Part, RoundUpdate, ToDevice};
+use super::replica::Replica;
+use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
+use crate::train::message::{Applied, DeviceState, Enter, Load, LocalUpdate, Part, RoundUpdate, ToDevice};
 
 impl Synchroniser {
     /// The end of a round on the device.
     pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
-        let dense = self.shares_everything();
         let LocalUpdate { round, values, weight, loss, steps, compute } = update;
+        let dense = self.shares_everything_in(round);
         let loss = self.disclosed(loss);
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
@@ -75,11 +76,18 @@ impl Synchroniser {
     }
 
     fn enter(&mut self, next: Round) -> Result<()> {
-        let dense = self.shares_everything();
+        let Stage::Running(running) = &self.stage else { return Ok(()) };
+        let from = running.replica.next_round();
+        let dense = self.shares_everything_in(from);
+        if running.completed.iter().any(|(round, _)| self.shares_everything_in(*round) != dense) {
+            // What the opening led to is on the device, and what came after it applies to what is here.
+            let reason = "the others were faster, and have left the opening";
+            self.outcome = Some(Outcome::Rejoin(reason.into()));
+            return Ok(());
+        }
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let first = !running.entered;
         let mut replay = Vec::new();
-        let from = running.replica.next_round();
         while let Some((round, results)) = running.completed.pop_front() {
             if dense {
                 replay.push((round, mean_of(running, round, &results)));
@@ -87,10 +95,11 @@ impl Synchroniser {
                 apply_to_replica(&self.config, running, round, &results);
             }
         }
-        let load = match running.load.take() {
-            Some(load) if first && (dense || from == next) => load,
-            _ if dense => Load::Nothing,
-            _ => Load::Parameters(running.replica.parameters().to_vec()),
+        let load = match running.load.take().filter(|_| first) {
+            Some(load) if dense || from == next => load,
+            Some(load) => with_parameters(load, &running.replica),
+            None if dense => Load::Nothing,
+            None => Load::Parameters(running.replica.parameters().to_vec()),
         };
         // One that never began may have been let through to a round that was complete before it got there.
         let due = running.begun.map(Round::next).max(running.member.first_round());
@@ -111,11 +120,12 @@ impl Synchroniser {
     }
 
     fn apply_completed(&mut self) -> Result<()> {
-        let dense = self.shares_everything();
         loop {
-            let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+            let Stage::Running(running) = &self.stage else { return Ok(()) };
             let Some((round, _)) = running.completed.front() else { return Ok(()) };
             let round = *round;
+            let dense = self.shares_everything_in(round);
+            let Stage::Running(running) = &mut self.stage else { return Ok(()) };
             // The delta of a round is taken against the parameters before it, so a round that the device computes waits for it.
             let waits_for_device = running.entered && running.reports.contains_key(&round);
             if !running.entered && dense || running.entered && !waits_for_device {
@@ -155,11 +165,21 @@ impl Synchroniser {
         let Applied { round, validation_loss, parameters, state, trained } = applied;
         let validation_loss = self.disclosed(validation_loss);
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        let is_common = parameters.is_some();
         if let Some(parameters) = parameters {
             running.replica.advance(round, parameters);
         }
+        if self.config.sync.parts_after_the_opening()
+            && is_common
+            && !running.schedule.is_opening(round.next())
+        {
+            // What is left of gradients cannot be part of a delta.
+            running.compressor.forget();
+            running.reducer.leave_opening();
+            running.carry = None;
+        }
         if let Some(mut report) = running.reports.remove(&round) {
-            if self.config.sync.source.is_gradient() {
+            if is_common {
                 report.state_hash = running.replica.hash();
             }
             report.validation_loss = validation_loss;
@@ -203,6 +223,15 @@ fn end_reached(running: &Running) -> Option<Round> {
     running.member.generation()?;
     let begun_all = running.begun.is_some_and(|begun| begun.next() >= running.until);
     (begun_all || running.member.open_round() >= running.until).then_some(running.until)
+}
+
+/// The same with the synchronised parameters: the device's own moments, if there are any, are still of use.
+fn with_parameters(load: Load, replica: &Replica) -> Load {
+    let parameters = replica.parameters().to_vec();
+    match load {
+        Load::All(state) | Load::Private { state, .. } => Load::All(DeviceState { parameters, ..state }),
+        Load::Nothing | Load::Parameters(_) => Load::Parameters(parameters),
+    }
 }
 
 /// Contributions kept: one in flight, one that a void round asks for again, and one that is being computed.

@@ -121,9 +121,18 @@ impl Saved {
 }
 
 /// What the members share besides the parameters, as a checkpoint holds it.
-pub fn shared_of(momentum: &[f32]) -> BTreeMap<String, Arc<[f32]>> {
-    let named = (!momentum.is_empty()).then(|| (OUTER_MOMENTUM.to_owned(), momentum.into()));
-    named.into_iter().collect()
+pub fn shared_of(momentum: &[f32], frozen_second_moments: &[f32]) -> BTreeMap<String, Arc<[f32]>> {
+    let named = [(OUTER_MOMENTUM, momentum), (SECOND_MOMENTS, frozen_second_moments)];
+    named
+        .into_iter()
+        .filter(|(_, values)| !values.is_empty())
+        .map(|(name, values)| (name.to_owned(), values.into()))
+        .collect()
+}
+
+/// The second moment that does not change any more in what a checkpoint holds, if there is one.
+pub fn second_moments_in(shared: &BTreeMap<String, Arc<[f32]>>) -> Option<Vec<f32>> {
+    shared.get(SECOND_MOMENTS).map(|values| values.to_vec())
 }
 
 /// The outer momentum in what a checkpoint holds; empty when there is none.

@@ -357,8 +357,9 @@ impl Synchroniser {
         self.links.device.try_send(message).map_err(|error| anyhow::anyhow!("tell the device: {error}"))
     }
 
-    /// Whether members update their parameters from results alone, and are equal in all they have.
-    pub(super) fn shares_everything(&self) -> bool {
-        self.config.sync.source.is_gradient()
+    /// Whether members update their parameters from results alone in this round, and are equal in all they have when it begins.
+    pub(super) fn shares_everything_in(&self, round: Round) -> bool {
+        let is_opening = self.config.round_schedule().is_opening(round);
+        self.config.sync.source_in(is_opening).is_gradient()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use longhaul_common::config::{Application, RunConfig, Source};
+use longhaul_common::config::{Application, InnerRule, RunConfig, Source};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::schedule::RoundSchedule;
 
@@ -206,7 +206,7 @@ impl Device {
         self.contribute(stretch, gradient, &tally)?;
         stretch.trained.clear();
         // With gradients, the opening is plain `dense`: a young model does not bear a mean that is late.
-        let is_plain = is_opening && self.contributes_gradients();
+        let is_plain = is_opening && self.config.sync.opens_with_gradients();
         let overlap = if is_plain { 0 } else { self.config.sync.overlap };
         stretch.pending = Some((stretch.round, span.end + overlap));
         stretch.from_step = 0;
@@ -228,6 +228,9 @@ impl Device {
             Source::Gradient => self.engine.gradient(&batch, gradient)?,
             Source::CorrectedGradient => self.engine.clipped_gradient(&batch, self.local_clip(), gradient)?,
             Source::Momentum => self.engine.momentum(&batch, gradient)?,
+            Source::Delta if self.config.sync.inner == InnerRule::FrozenAdamw => {
+                self.engine.frozen_step(step, &batch, self.lone_clip())?
+            }
             Source::Delta => self.engine.train_step(step, &batch)?,
         };
         if !outcome.loss.is_finite() {
@@ -253,7 +256,7 @@ impl Device {
         let values = match low_rank {
             Some(low_rank) if stretch.schedule.exchange_of(stretch.round) == 0 => low_rank.first(&gradient),
             Some(low_rank) => low_rank.second(),
-            None if self.config.sync.source.is_gradient() => gradient,
+            None if self.config.sync.source_in(is_opening).is_gradient() => gradient,
             None => self.parameters()?,
         };
         let (steps, compute) = (tally.steps, tally.compute);
@@ -320,7 +323,9 @@ impl Device {
     }
 
     fn tell_applied(&self, round: Round, validation_loss: Option<f32>, trained: Vec<Vec<u64>>) -> Result<()> {
-        let parameters = if self.contributes_gradients() { Some(self.parameters()?) } else { None };
+        let is_opening = self.config.round_schedule().is_opening(round);
+        let is_common = self.config.sync.source_in(is_opening).is_gradient();
+        let parameters = if is_common { Some(self.parameters()?) } else { None };
         let state = if self.is_checkpoint(round) { Some(self.state()?) } else { None };
         self.tell(FromDevice::Applied(Applied { round, validation_loss, parameters, state, trained }))
     }
@@ -412,8 +417,10 @@ impl Device {
         self.config.train.gradient_clip / f64::from(self.config.run.workers).sqrt()
     }
 
-    fn contributes_gradients(&self) -> bool {
-        self.config.sync.source.is_gradient()
+    /// To which a member clips the gradient of its own samples, where the mean over all is clipped to the configured norm: gradients of few
+    /// samples are mostly noise, whose norm falls with the root of their number.
+    fn lone_clip(&self) -> f64 {
+        self.config.train.gradient_clip * f64::from(self.config.run.workers).sqrt()
     }
 
     fn tell(&self, message: FromDevice) -> Result<()> {
