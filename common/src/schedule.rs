@@ -5,6 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{FragmentId, Round};
+use crate::plan::FragmentLayout;
 
 /// The steps between rounds over the whole run: an *opening* with rounds close together (a young model moves fast
 /// and its updates do not compress well), then a steady pace.
@@ -96,6 +97,20 @@ impl RoundSchedule {
         within_a_turn.into_iter().find(|&round| self.is_due(round, fragment)).unwrap_or(round)
     }
 
+    /// The values of the fragments that a round synchronises, as few stretches.
+    #[must_use]
+    pub fn due_stretches(&self, layout: &FragmentLayout, round: Round) -> Vec<Range<usize>> {
+        let mut stretches: Vec<Range<usize>> = Vec::new();
+        for fragment in layout.fragments().filter(|&fragment| self.is_due(round, fragment)) {
+            let range = layout.range(fragment);
+            match stretches.last_mut().filter(|last| last.end == range.start) {
+                Some(last) => last.end = range.end,
+                None => stretches.push(range),
+            }
+        }
+        stretches
+    }
+
     /// The same rounds for a model of `fragments`: so that no round is empty, there are not more groups than that.
     #[must_use]
     pub fn for_fragments(self, fragments: u32) -> Self {
@@ -142,6 +157,11 @@ mod tests {
             (0..6).map(due).collect::<Vec<_>>(),
             [vec![0, 1, 2, 3], vec![0, 3], vec![1], vec![2], vec![0, 3], vec![0, 1, 2, 3],]
         );
+        let layout = FragmentLayout { values: 35, fragment_values: 10 };
+        let ends = |range: Range<usize>| [range.start, range.end];
+        let stretches = |round| schedule.due_stretches(&layout, Round(round)).into_iter().map(ends).collect();
+        let stretches: [Vec<_>; 3] = [0, 1, 2].map(stretches);
+        assert_eq!(stretches, [vec![[0, 35]], vec![[0, 10], [30, 35]], vec![[10, 20]]]);
         assert_eq!(schedule.next_due(Round(2), FragmentId(0)), Round(4));
         assert_eq!(schedule.next_due(Round(4), FragmentId(0)), Round(4));
         assert_eq!(schedule.for_fragments(2).groups, 2);

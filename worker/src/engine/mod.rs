@@ -178,6 +178,15 @@ impl Engine {
         to_host(self.parameters.flat(), into)
     }
 
+    /// The parameters from `start` on, as many as there is room for.
+    ///
+    /// # Errors
+    /// When they reach beyond the last parameter; where libtorch fails.
+    pub fn read_parameters(&self, start: usize, into: &mut [f32]) -> Result<(), EngineError> {
+        let part = self.parameters.flat().f_narrow(0, start as i64, into.len() as i64)?;
+        Ok(part.f_copy_data(into, into.len())?)
+    }
+
     /// Replaces all parameters.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! θ_g: the parameters that are bit-identical on every member.
 
+use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_common::id::Round;
@@ -21,13 +23,16 @@ pub struct Replica {
     /// The outer optimiser's momentum; empty where it has none.
     momentum: Arc<Vec<f32>>,
     next_round: Round,
+    /// Hashes of the blocks that have not changed since.
+    hashes: RefCell<Vec<Option<Hash>>>,
 }
 
 impl Replica {
     /// The state before `next_round`, without momentum.
     #[must_use]
     pub fn new(layout: FragmentLayout, parameters: Vec<f32>, next_round: Round) -> Self {
-        Self { layout, parameters: Arc::new(parameters), momentum: Arc::default(), next_round }
+        let hashes = RefCell::new(vec![None; parameters.len().div_ceil(BLOCK_VALUES)]);
+        Self { layout, parameters: Arc::new(parameters), momentum: Arc::default(), next_round, hashes }
     }
 
     /// The same with this outer momentum: one value for each parameter, or none.
@@ -54,16 +59,28 @@ impl Replica {
         self.next_round
     }
 
-    /// BLAKE3 over the parameters as little-endian f32.
+    /// [`hash_of`] the parameters. What did not change since the last time is not read again.
     #[must_use]
     pub fn hash(&self) -> Hash {
-        hash_of(&self.parameters)
+        let mut hashes = self.hashes.borrow_mut();
+        let blocks = self.parameters.chunks(BLOCK_VALUES).zip(hashes.iter_mut());
+        root_of(blocks.map(|(values, hash)| *hash.get_or_insert_with(|| hash_of_block(values))))
     }
 
-    /// θ_g − θ: what local training has changed, with the sign of a gradient.
+    /// θ_g − θ in these stretches: what local training has changed, with the sign of a gradient. Zero elsewhere.
     #[must_use]
-    pub fn delta(&self, local: &[f32]) -> Vec<f32> {
-        self.parameters.iter().zip(local).map(|(global, local)| global - local).collect()
+    pub fn delta(&self, local: &[f32], stretches: &[Range<usize>]) -> Vec<f32> {
+        let mut delta = vec![0.0; self.parameters.len()];
+        for range in stretches {
+            let values = self.parameters[range.clone()].iter().zip(&local[range.clone()]);
+            delta[range.clone()].iter_mut().zip(values).for_each(|(delta, (global, local))| *delta = global - local);
+        }
+        delta
+    }
+
+    /// Some parameters have changed.
+    fn touch(&mut self, range: Range<usize>) {
+        self.hashes.get_mut()[range.start / BLOCK_VALUES..range.end.div_ceil(BLOCK_VALUES)].fill(None);
     }
 
     /// An outer step of every fragment that a round's results change. The same bits on every member. Answers how many updates did not
@@ -80,7 +97,7 @@ impl Replica {
         if step.has_memory() {
             momentum.resize(parameters.len(), 0.0);
         }
-        let (mut damaged, mut mean) = (0, Vec::new());
+        let (mut damaged, mut mean, mut touched) = (0, Vec::new(), Vec::new());
         for (fragment, result) in self.layout.fragments().zip(results) {
             if result.contributors.is_empty() {
                 continue;
@@ -90,8 +107,10 @@ impl Replica {
             mean.resize(range.len(), 0.0);
             damaged += add_result(result, 1.0, decoder, &mut mean);
             let memory = if step.has_memory() { &mut momentum[range.clone()] } else { &mut [] };
-            step.apply(&mut parameters[range], memory, &mean);
+            step.apply(&mut parameters[range.clone()], memory, &mean);
+            touched.push(range);
         }
+        touched.into_iter().for_each(|range| self.touch(range));
         self.next_round = round.next();
         damaged
     }
@@ -104,11 +123,13 @@ impl Replica {
             momentum.resize(parameters.len(), 0.0);
         }
         step.apply(parameters, momentum, mean);
+        self.touch(0..mean.len());
         self.next_round = round.next();
     }
 
     /// Takes over what the device computed from a round's result (dense).
     pub fn advance(&mut self, round: Round, parameters: Vec<f32>) {
+        self.touch(0..parameters.len());
         self.parameters = Arc::new(parameters);
         self.next_round = round.next();
     }
@@ -121,17 +142,65 @@ pub fn hash_of_buffers(buffers: &[Arc<Vec<f32>>]) -> Hash {
     *blake3::hash(&hashes).as_bytes()
 }
 
-/// BLAKE3 over values as little-endian f32.
+/// Values hashed at a time: 64 KiB keeps BLAKE3's wide code path busy.
+const BLOCK_VALUES: usize = 16 * 1024;
+
+/// BLAKE3 over the BLAKE3 hashes of blocks of 16,384 values as little-endian f32.
 #[must_use]
 pub fn hash_of(values: &[f32]) -> Hash {
-    /// Values hashed at a time: 64 KiB keeps BLAKE3's wide code path busy.
-    const BLOCK: usize = 16 * 1024;
+    root_of(values.chunks(BLOCK_VALUES).map(hash_of_block))
+}
+
+fn hash_of_block(values: &[f32]) -> Hash {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    *blake3::hash(&bytes).as_bytes()
+}
+
+fn root_of(blocks: impl Iterator<Item = Hash>) -> Hash {
     let mut hasher = blake3::Hasher::new();
-    let mut block = Vec::with_capacity(BLOCK * 4);
-    for values in values.chunks(BLOCK) {
-        block.clear();
-        values.iter().for_each(|value| block.extend_from_slice(&value.to_le_bytes()));
-        hasher.update(&block);
-    }
+    blocks.for_each(|hash| {
+        hasher.update(&hash);
+    });
     *hasher.finalize().as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use longhaul_common::config::ValueFormat;
+    use longhaul_common::id::{FragmentId, SiteId};
+    use longhaul_proto::codec::{CodecSpec, Encoder, Selection};
+    use longhaul_proto::round::Contribution;
+
+    /// After each change of some fragments, a change of all, and parameters that come from elsewhere.
+    #[test]
+    fn the_hash_follows_what_has_changed() {
+        let layout = FragmentLayout { values: 50_000, fragment_values: 8192 };
+        let mut replica = Replica::new(layout, vec![0.5; 50_000], Round(0));
+        let step = OuterStep { learning_rate: 1.0, momentum: 0.0 };
+        let mut encoder = Encoder::new(CodecSpec::new(Selection::All, ValueFormat::F32)).unwrap();
+        let check = |replica: &Replica| assert_eq!(replica.hash(), hash_of(replica.parameters()));
+        check(&replica);
+        for round in 0..7 {
+            let result = |fragment: FragmentId| {
+                if u64::from(fragment.0) != round {
+                    return FragmentResult::nothing();
+                }
+                let contribution = Contribution { site: SiteId(0), weight: 4, body: Bytes::new() };
+                let mut body = Vec::new();
+                encoder.encode(0, &vec![1.5; layout.range(fragment).len()], &mut body).unwrap();
+                FragmentResult::mean(&[contribution], body.into())
+            };
+            let results: Vec<_> = layout.fragments().map(result).collect();
+            let before = replica.hash();
+            assert_eq!(replica.apply_delta(Round(round), &results, step, &mut Decoder::default()), 0);
+            assert_ne!(replica.hash(), before);
+            check(&replica);
+        }
+        replica.apply_mean(Round(7), &vec![0.25; 50_000], step);
+        check(&replica);
+        replica.advance(Round(8), vec![3.0; 50_000]);
+        check(&replica);
+    }
 }

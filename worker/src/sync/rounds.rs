@@ -22,8 +22,12 @@ impl Synchroniser {
         let loss = self.disclosed(loss);
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
-        let (mut delta, snapshot) =
-            if dense { (values, None) } else { (running.replica.delta(&values), Some((round, values))) };
+        let (mut delta, snapshot) = if dense {
+            (values, None)
+        } else {
+            let due = running.schedule.due_stretches(&running.layout, round);
+            (running.replica.delta(&values, &due), Some((round, values)))
+        };
         if let Some(tiling) = &running.tiling {
             delta = tiling.to_exchanged(&delta);
         }
@@ -343,20 +347,7 @@ fn parts_of(config: &RunConfig, running: &Running, round: Round, contributed: &[
             Part { start: range.start, kept, values }
         }
     };
-    due_stretches(running, round).into_iter().map(part).collect()
-}
-
-/// The parameters whose fragments are due, as few stretches.
-fn due_stretches(running: &Running, round: Round) -> Vec<Range<usize>> {
-    let mut stretches: Vec<Range<usize>> = Vec::new();
-    for fragment in running.layout.fragments().filter(|&fragment| running.schedule.is_due(round, fragment)) {
-        let range = running.layout.range(fragment);
-        match stretches.last_mut().filter(|last| last.end == range.start) {
-            Some(last) => last.end = range.end,
-            None => stretches.push(range),
-        }
-    }
-    stretches
+    running.schedule.due_stretches(&running.layout, round).into_iter().map(part).collect()
 }
 
 /// ‖residual‖ / ‖what this round added‖ over the fragments that this member uploads: the backlog of error feedback.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::{Application, InnerRule, RunConfig, Source};
 use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 
 use super::gate::{Entry, Gate};
@@ -123,7 +124,7 @@ impl Device {
 
     /// Loads what the entry names.
     fn start(&mut self, enter: Enter) -> Result<Stretch> {
-        let schedule = self.config.round_schedule();
+        let schedule = self.config.round_schedule().for_fragments(self.layout().count());
         let first = schedule.steps_of(enter.round).start;
         let (mut from_step, mut resumed) = (first, Vec::new());
         match enter.load {
@@ -257,7 +258,7 @@ impl Device {
             Some(low_rank) if stretch.schedule.exchange_of(stretch.round) == 0 => low_rank.first(&gradient),
             Some(low_rank) => low_rank.second(),
             None if self.config.sync.source_in(is_opening).is_gradient() => gradient,
-            None => self.parameters()?,
+            None => self.due_parameters(stretch)?,
         };
         let (steps, compute) = (tally.steps, tally.compute);
         let update = LocalUpdate { round: stretch.round, values, weight, steps, compute, loss: tally.loss() };
@@ -371,6 +372,20 @@ impl Device {
         let mut parameters = Vec::new();
         self.engine.parameters_to_host(&mut parameters)?;
         Ok(parameters)
+    }
+
+    /// The parameters of the fragments that are due, in their places; zeros elsewhere.
+    fn due_parameters(&self, stretch: &Stretch) -> Result<Vec<f32>> {
+        let mut parameters = vec![0.0; self.engine.parameter_count()];
+        for range in stretch.schedule.due_stretches(&self.layout(), stretch.round) {
+            self.engine.read_parameters(range.start, &mut parameters[range])?;
+        }
+        Ok(parameters)
+    }
+
+    fn layout(&self) -> FragmentLayout {
+        let fragment_values = self.config.sync.fragment_values;
+        FragmentLayout { values: self.engine.parameter_count() as u64, fragment_values }
     }
 
     fn state(&self) -> Result<DeviceState> {
