@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_common::config::SyncConfig;
 use longhaul_common::id::Round;
+use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::{CodecSpec, Selection};
 
-use super::ladder::chain_for;
+use super::ladder::{INT4_BITS, chain_for};
 use super::rate::{RateBounds, RateController, RoundTiming};
 use super::synchroniser::Running;
 
@@ -15,6 +16,10 @@ use super::synchroniser::Running;
 pub(super) struct Adaptation {
     controller: RateController,
     chunk: u32,
+    overlap: u64,
+    schedule: RoundSchedule,
+    /// Whether all members make the same steps in the opening, and wait for each other in each.
+    opens_with_gradients: bool,
     watched: Option<Watched>,
 }
 
@@ -27,7 +32,7 @@ struct Watched {
 
 impl Adaptation {
     /// None where the configuration does not ask for it.
-    pub fn new(config: &SyncConfig) -> Option<Self> {
+    pub fn new(config: &SyncConfig, schedule: RoundSchedule) -> Option<Self> {
         let bounds = RateBounds {
             target_utilisation: config.target_utilisation,
             bits_min: config.bits_min,
@@ -36,36 +41,54 @@ impl Adaptation {
         config.adapt.then(|| Self {
             controller: RateController::new(bounds, BITS_AT_FIRST),
             chunk: config.chunk,
+            overlap: config.overlap,
+            schedule,
+            opens_with_gradients: config.opens_with_gradients(),
             watched: None,
         })
     }
 
-    /// The chain of the next round.
-    pub fn chain(&self) -> CodecSpec {
-        chain_for(self.controller.bits(), self.chunk)
+    /// The chain of a round, should it be the next.
+    pub fn chain(&self, round: Round) -> CodecSpec {
+        chain_for(self.bits(round), self.chunk)
     }
 
-    /// A round is contributed now, and its result is needed a `window` later.
-    pub fn contributed(&mut self, round: Round, now: Duration, window: Duration) {
-        self.watched = Some(Watched { round, contributed_at: now, window });
+    fn bits(&self, round: Round) -> f64 {
+        let least = if self.is_common(round) { INT4_BITS } else { 0.0 };
+        self.controller.bits().max(least)
     }
 
-    /// A round is complete; whether the chain changes.
-    pub fn completed(&mut self, round: Round, now: Duration, round_trip: Duration) -> bool {
-        let Some(watched) = self.watched.take_if(|watched| watched.round == round) else { return false };
-        let taken = now.saturating_sub(watched.contributed_at);
-        let (bits, window) = (self.controller.bits(), watched.window);
-        let changed = self.controller.observe(RoundTiming { bits, taken, window, round_trip });
-        if let Some(wanted) = changed {
-            let CodecSpec { selection, values, .. } = self.chain();
-            let keep = if let Selection::TopK { keep, .. } = selection { keep } else { self.chunk };
-            tracing::info!(
-                round = round.0, bits_before = bits, bits = wanted, keep, of = self.chunk, values = %values,
-                taken_ms = taken.as_millis(), window_ms = window.as_millis(), round_trip_ms = round_trip.as_millis(),
-                "the bits of a value follow the link"
-            );
+    fn is_common(&self, round: Round) -> bool {
+        self.opens_with_gradients && self.schedule.is_opening(round)
+    }
+
+    /// A round is contributed now, and a step takes so long to compute.
+    pub fn contributed(&mut self, round: Round, now: Duration, step: Duration) {
+        let steps = match self.is_common(round) {
+            true => OPENING_STEPS,
+            false => self.overlap.min(self.schedule.steps_of(round.next()).count() as u64) as u32,
+        };
+        self.watched = Some(Watched { round, contributed_at: now, window: step * steps });
+    }
+
+    /// A round is complete; the chain of the next one, where it is another.
+    pub fn completed(&mut self, round: Round, now: Duration, round_trip: Duration) -> Option<CodecSpec> {
+        let before = self.chain(round);
+        if let Some(watched) = self.watched.take_if(|watched| watched.round == round) {
+            let taken = now.saturating_sub(watched.contributed_at);
+            let (bits, window) = (self.bits(round), watched.window);
+            let changed = self.controller.observe(RoundTiming { bits, taken, window, round_trip });
+            if let Some(wanted) = changed {
+                let CodecSpec { selection, values, .. } = self.chain(round.next());
+                let keep = if let Selection::TopK { keep, .. } = selection { keep } else { self.chunk };
+                tracing::info!(
+                    round = round.0, bits_before = bits, bits = wanted, keep, of = self.chunk, values = %values,
+                    taken_ms = taken.as_millis(), window_ms = window.as_millis(), round_trip_ms = round_trip.as_millis(),
+                    "the bits of a value follow the link"
+                );
+            }
         }
-        changed.is_some()
+        Some(self.chain(round.next())).filter(|chain| *chain != before)
     }
 }
 
@@ -73,10 +96,12 @@ impl Adaptation {
 /// 1 Mbit/s.
 const BITS_AT_FIRST: f64 = 0.1;
 
-/// Puts the controller's chain into effect.
-pub(super) fn apply_chain(running: &mut Running) -> Result<()> {
-    let Some(adaptation) = &running.adaptation else { return Ok(()) };
-    let chain = adaptation.chain();
+/// In an opening of common steps, an exchange may take as long as the computing of so many: a young model needs exact gradients more than
+/// it needs many of them. Two bits are too few for it, whatever the link (`docs/benchmarks/sync.md`).
+const OPENING_STEPS: u32 = 2;
+
+/// Puts a chain into effect.
+pub(super) fn apply_chain(running: &mut Running, chain: CodecSpec) -> Result<()> {
     running.compressor.adapt(chain);
     running.reducer.adapt(chain).context("adapt the codec to the link")
 }

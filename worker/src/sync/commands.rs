@@ -76,9 +76,9 @@ impl Synchroniser {
                 running.completed.push_back((round, results));
                 let (now, round_trip) = (self.began.elapsed(), self.links.network.round_trip());
                 if let Some(adaptation) = &mut running.adaptation
-                    && adaptation.completed(round, now, round_trip)
+                    && let Some(chain) = adaptation.completed(round, now, round_trip)
                 {
-                    apply_chain(running)?;
+                    apply_chain(running, chain)?;
                 }
             }
             Command::Release { round } => {

@@ -10,10 +10,12 @@ const WHOLE: [(ValueFormat, f64); 5] = [
     (ValueFormat::F32, 32.01),
     (ValueFormat::Bf16, 16.01),
     (ValueFormat::Int8, 8.14),
-    (ValueFormat::Int4, 4.14),
+    (ValueFormat::Int4, INT4_BITS),
     (ValueFormat::TwoBit, 2.02),
 ];
 
+/// Bits of a value among all in four bits.
+pub const INT4_BITS: f64 = 4.14;
 /// Bits of a kept value besides its position: sign and level.
 const LEVEL_BITS: f64 = 2.0;
 /// Bits of a chunk's two levels.

@@ -209,7 +209,7 @@ impl Synchroniser {
             reducer,
             masking: None,
             decoder: Decoder::default(),
-            adaptation: Adaptation::new(sync),
+            adaptation: Adaptation::new(sync, schedule),
             schedule,
             load: Some(load),
             entered: false,
@@ -226,8 +226,11 @@ impl Synchroniser {
             refusals: Refusals::default(),
             site: SiteReduction::default(),
         }));
-        if let Stage::Running(running) = &mut self.stage {
-            apply_chain(running)?;
+        if let Stage::Running(running) = &mut self.stage
+            && let Some(adaptation) = &running.adaptation
+        {
+            let chain = adaptation.chain(next_round);
+            apply_chain(running, chain)?;
         }
         if let Some(prepared) = &self.prepared {
             self.report(ToCoordinator::Ready(Ready {

@@ -39,9 +39,7 @@ impl Synchroniser {
         if let Some(adaptation) = &mut running.adaptation
             && steps > 0
         {
-            let until_due =
-                self.config.sync.overlap.min(running.schedule.steps_of(round.next()).count() as u64);
-            adaptation.contributed(round, self.began.elapsed(), compute * until_due as u32 / steps);
+            adaptation.contributed(round, self.began.elapsed(), compute / steps);
         }
         running.idle = true;
         running.reports.insert(round, RoundReport { loss, samples: weight, ..empty_report(round) });
