@@ -315,6 +315,7 @@ impl SyncConfig {
     fn check_rates(&self) -> Result<(), ConfigError> {
         for (key, value, low, high) in [
             ("sync.opening_share", self.opening_share as f32, 0.0, 1.0),
+            ("sync.early_share", self.early_share as f32, 0.0, 1.0),
             ("sync.momentum", self.momentum, 0.0, 0.999),
             ("sync.error_decay", self.error_decay, 0.0, 1.0),
             ("sync.outer_learning_rate", self.outer_learning_rate, f32::MIN_POSITIVE, 2.0),

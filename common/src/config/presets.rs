@@ -25,20 +25,27 @@ impl SyncConfig {
     }
 }
 
-/// A round begins when the one before it is applied, so communication has all the time there is. It starts as sparse as the slowest
-/// links need, and has the bits that its link allows after a few rounds.
+/// A round begins when the one before it is applied, so communication has all the time there is; a quarter of the model at a time, so that
+/// a result is never later than two steps. All bits are given where members make the same steps; what few bits leave out is sent later.
 fn auto() -> SyncConfig {
     SyncConfig {
         preset: SyncPreset::Auto,
-        every: 10,
-        overlap: 10,
-        opening_share: 0.1,
-        opening_every: 2,
-        opening_keep: 64,
+        every: 2,
+        groups: 4,
+        overlap: 2,
+        opening_rounds: 100,
+        opening_share: 0.05,
+        opening_every: 1,
+        opening_keep: 4096,
+        opening_values: ValueFormat::Int8,
+        inner: InnerRule::FrozenAdamw,
+        error_decay: 1.0,
         result: ResultForm::Mean,
         result_keep: 64,
         result_values: ValueFormat::TwoBit,
         adapt: true,
+        bits_min: 0.02,
+        fragment_values: 32_768,
         ..sparse_local()
     }
 }
@@ -206,6 +213,7 @@ fn sparse_local() -> SyncConfig {
         outer_learning_rate: 1.0,
         outer_momentum: 0.0,
         adapt: false,
+        early_share: 0.2,
         target_utilisation: 0.97,
         bits_min: 0.15,
         bits_max: 8.2,

@@ -89,8 +89,11 @@ mod tests {
     #[test]
     fn strategies_whose_values_do_not_are_refused_with_what_would() {
         for (sync, words) in [
-            ("", "sync.result = bundle: a bundle is each contribution by itself"),
-            ("result = \"mean\"", "sync.selection = top-k: sites must send the same positions"),
+            ("preset = \"sparse-local\"", "sync.result = bundle: a bundle is each contribution by itself"),
+            (
+                "preset = \"sparse-local\"\nresult = \"mean\"",
+                "sync.selection = top-k: sites must send the same positions",
+            ),
             ("preset = \"diloco\"\nrandom_keep = 64\nerror_decay = 1", "sync.selection = all"),
             ("preset = \"diloco\"\nvalues = \"bf16\"", "sync.values = bf16"),
             (

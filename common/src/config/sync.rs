@@ -8,7 +8,9 @@ use super::{Rounding, ValueFormat};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SyncPreset {
-    /// Deltas with as many bits as the link has to spare, by measurement, after an opening in which they are exchanged often.
+    /// An opening of common steps, then deltas under its second moment, a part of the model at a time, with as many bits as the link has to
+    /// spare, by measurement.
+    #[default]
     Auto,
     /// Gradients after each step, averaged before the optimiser runs.
     Dense,
@@ -27,7 +29,6 @@ pub enum SyncPreset {
     /// Parameter deltas after each step: a random mask that all know, top-k, few bits, both ways (CocktailSGD, ICML 2023).
     Cocktail,
     /// Parameter deltas after several local steps, chunked top-k with error feedback (SparseLoCo, 2508.15706).
-    #[default]
     SparseLocal,
 }
 
@@ -261,9 +262,12 @@ sync_keys! {
     outer_learning_rate: f32,
     /// `apply = "outer"`: Nesterov's momentum (μ); 0 is plain SGD.
     outer_momentum: f32,
-    /// Whether the bits of a value follow the link: then `keep`, `values`, `opening_keep`, `opening_values`, `result_keep` and
-    /// `result_values` are where a run begins.
+    /// Whether the bits of a value follow the link: then they decide how many values are kept and in which format, in place of `keep`,
+    /// `values`, `opening_keep`, `opening_values`, `result_keep` and `result_values`.
     adapt: bool,
+    /// `adapt`: the share of the run's steps, from the first, in which a value has two bits at least, whatever the link: what a young model
+    /// learns in one part, the others need soon.
+    early_share: f64,
     /// `adapt`: the share of the time between a contribution and the step that needs its result that communication may fill.
     target_utilisation: f64,
     /// `adapt`: bits for each value of a round, at least.

@@ -7,7 +7,7 @@ use crate::scenario::Setup;
 /// What makes a preset fit a run of a minute: its own rhythm is for thousands of steps.
 fn sync(preset: SyncPreset) -> &'static str {
     match preset {
-        SyncPreset::Auto => "preset = \"auto\"",
+        SyncPreset::Auto => "preset = \"auto\"\nopening_rounds = 20",
         SyncPreset::Dense => "preset = \"dense\"",
         SyncPreset::Dgc => "preset = \"dgc\"\nkeep = 256",
         SyncPreset::Demo => "preset = \"demo\"\nkeep = 512",
@@ -64,7 +64,7 @@ fn gradients_that_look_ahead_train_and_keep_all_replicas_equal() {
 /// A mean that is compressed again, both ways in few bits: what either side leaves behind comes later.
 #[test]
 fn two_way_compression_trains_and_keeps_all_replicas_equal() {
-    let sync = "every = 2\noverlap = 2\nkeep = 512\nresult = \"mean\"\nresult_keep = 512\nresult_values = \"int4\"\n\
+    let sync = "preset = \"sparse-local\"\nevery = 2\noverlap = 2\nkeep = 512\nresult = \"mean\"\nresult_keep = 512\nresult_values = \"int4\"\n\
                 opening_rounds = 4\nopening_every = 2\nopening_keep = 4096\nopening_values = \"int8\"\n\
                 fragment_values = 16384";
     let mut scenario = Setup { steps: 60, sync, ..Setup::default() }.start();
@@ -76,7 +76,8 @@ fn two_way_compression_trains_and_keeps_all_replicas_equal() {
 #[test]
 fn the_bits_of_a_value_follow_the_link() {
     let wan_bytes = |link| {
-        let sync = "preset = \"auto\"\nevery = 10\noverlap = 10\nfragment_values = 16384";
+        let sync = "preset = \"auto\"\nevery = 10\noverlap = 10\ngroups = 1\nopening_rounds = 10\nopening_share = 0\n\
+                    early_share = 0\nfragment_values = 16384";
         let setup = Setup { steps: 400, sites: vec![1, 1], link, width: 64, sync, ..Setup::default() };
         setup.start().finish()["wan_bytes"].as_f64().unwrap()
     };

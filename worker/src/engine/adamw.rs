@@ -7,6 +7,9 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::fused::{UpdateFactors, UpdateTensors, fused_adamw};
 use crate::models::views_of;
 
+/// φ: the least that a gradient is divided by under a frozen second moment, as a share of the root mean square of its tensor's gradients.
+const FROZEN_FLOOR: f64 = 0.1;
+
 /// The optimiser's memory, laid out like the parameters.
 #[derive(Debug)]
 pub(super) struct AdamW {
@@ -96,9 +99,10 @@ impl AdamW {
         Ok(())
     }
 
-    /// m ← β₁·m + (1 − β₁)·g, θ ← (1 − γλ)·θ − γ·m / (√v̂ + ε), with v as it is and v̂ = v / (1 − β₂ᵗ) after t updates: Adam's update as it is
-    /// linear in the gradients, so that the mean of many such steps is a step of the mean (0/1 Adam: Lu et al. 2022, arXiv 2202.06009).
-    /// Counts as no update. The gradients are divided in place.
+    /// m ← β₁·m + (1 − β₁)·g, θ ← (1 − γλ)·θ − γ·m / (√v̂ + ε), with v as it is: Adam's update as it is linear in the gradients, so that the
+    /// mean of many such steps is a step of the mean (0/1 Adam: Lu et al. 2022, arXiv 2202.06009). After t updates v̂ is v / (1 − β₂ᵗ), or
+    /// φ² times its mean over the tensor where that is more: what has had no gradient until now, as the embedding of a rare token, must
+    /// not move without bound when it has one. Counts as no update. The gradients are divided in place.
     pub(super) fn update_frozen(
         &mut self,
         parameters: &[Tensor],
@@ -132,11 +136,15 @@ impl AdamW {
         })
     }
 
-    /// √v̂ + ε, tensor by tensor.
+    /// √max(v̂, φ²·mean(v̂)) + ε, tensor by tensor.
     fn scales(&self) -> Result<Vec<Tensor>, TchError> {
         let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);
         let correction = 1.0 - self.beta2.powi(updates);
-        let scale = |second: &Tensor| second.f_div_scalar(correction)?.f_sqrt_()?.f_add_scalar_(self.epsilon);
+        let scale = |second: &Tensor| {
+            let second = second.f_div_scalar(correction)?;
+            let least = second.f_mean(Kind::Float)?.f_mul_scalar(FROZEN_FLOOR * FROZEN_FLOOR)?;
+            second.f_maximum(&least)?.f_sqrt_()?.f_add_scalar_(self.epsilon)
+        };
         self.second_views.iter().map(scale).collect()
     }
 
@@ -252,7 +260,15 @@ mod tests {
         let parameters = Parameters::new(&spec, &start, Device::Cpu).unwrap();
         let mut adamw = AdamW::new(&train, &spec, Device::Cpu).unwrap();
         let first: Vec<f32> = (0..len).map(|i| wave(i, 50) as f32).collect();
-        let second: Vec<f32> = (0..len).map(|i| (wave(i, 60).abs() + 0.01) as f32).collect();
+        // Some are far below the floor.
+        let second: Vec<f32> = (0..len).map(|i| wave(i, 60).powi(8) as f32).collect();
+        let mut floors = Vec::with_capacity(len);
+        for view in views_of(&spec, &Tensor::from_slice(&second)).unwrap() {
+            let values = Vec::<f32>::try_from(view.flatten(0, -1)).unwrap();
+            let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64;
+            floors.extend(values.iter().map(|_| 0.01 * mean));
+        }
+        assert!(second.iter().zip(&floors).filter(|(v, floor)| f64::from(**v) < **floor).count() > len / 4);
         adamw.load(&Tensor::from_slice(&first), &Tensor::from_slice(&second), 7).unwrap();
 
         let mut theta: Vec<f64> = start.iter().map(|&x| f64::from(x)).collect();
@@ -266,7 +282,7 @@ mod tests {
             adamw.update_frozen(parameters.views(), &gradients, rate, given).unwrap();
             for i in 0..len {
                 m[i] = 0.9 * m[i] + 0.1 * f64::from(g[i]) / divisor;
-                let v_hat = f64::from(second[i]) / (1.0 - 0.95f64.powi(7));
+                let v_hat = f64::from(second[i]).max(floors[i]) / (1.0 - 0.95f64.powi(7));
                 theta[i] *= 1.0 - if i < decayed { rate * 0.3 } else { 0.0 };
                 theta[i] -= rate * m[i] / (v_hat.sqrt() + 1e-6);
             }

@@ -8,7 +8,7 @@ use longhaul_common::id::Round;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::{CodecSpec, Selection};
 
-use super::ladder::{INT4_BITS, chain_for};
+use super::ladder::{INT4_BITS, TWO_BITS, chain_for};
 use super::rate::{RateBounds, RateController, RoundTiming};
 use super::synchroniser::Running;
 
@@ -20,6 +20,9 @@ pub(super) struct Adaptation {
     schedule: RoundSchedule,
     /// Whether all members make the same steps in the opening, and wait for each other in each.
     opens_with_gradients: bool,
+    /// Steps of the run's start.
+    early_steps: u64,
+    bits_max: f64,
     watched: Option<Watched>,
 }
 
@@ -44,6 +47,8 @@ impl Adaptation {
             overlap: config.overlap,
             schedule,
             opens_with_gradients: config.opens_with_gradients(),
+            bits_max: config.bits_max,
+            early_steps: (config.early_share * schedule.steps as f64).ceil() as u64,
             watched: None,
         })
     }
@@ -54,8 +59,12 @@ impl Adaptation {
     }
 
     fn bits(&self, round: Round) -> f64 {
-        let least = if self.is_common(round) { INT4_BITS } else { 0.0 };
-        self.controller.bits().max(least)
+        let least = match self.is_common(round) {
+            true => INT4_BITS,
+            false if self.schedule.step_of(round) < self.early_steps => TWO_BITS,
+            false => 0.0,
+        };
+        self.controller.bits().max(least.min(self.bits_max))
     }
 
     fn is_common(&self, round: Round) -> bool {

@@ -11,11 +11,13 @@ const WHOLE: [(ValueFormat, f64); 5] = [
     (ValueFormat::Bf16, 16.01),
     (ValueFormat::Int8, 8.14),
     (ValueFormat::Int4, INT4_BITS),
-    (ValueFormat::TwoBit, 2.02),
+    (ValueFormat::TwoBit, TWO_BITS),
 ];
 
 /// Bits of a value among all in four bits.
 pub const INT4_BITS: f64 = 4.14;
+/// The same in two bits.
+pub const TWO_BITS: f64 = 2.02;
 /// Bits of a kept value besides its position: sign and level.
 const LEVEL_BITS: f64 = 2.0;
 /// Bits of a chunk's two levels.

@@ -73,7 +73,10 @@ impl Replica {
         let mut delta = vec![0.0; self.parameters.len()];
         for range in stretches {
             let values = self.parameters[range.clone()].iter().zip(&local[range.clone()]);
-            delta[range.clone()].iter_mut().zip(values).for_each(|(delta, (global, local))| *delta = global - local);
+            delta[range.clone()]
+                .iter_mut()
+                .zip(values)
+                .for_each(|(delta, (global, local))| *delta = global - local);
         }
         delta
     }

@@ -39,12 +39,13 @@ fn preset(preset: SyncPreset) -> Method {
         steady: match preset {
             // Its second moment has to come from somewhere: one step, in few bits, as dense f32 takes six minutes at 1 Mbit/s.
             SyncPreset::OnebitAdam => "opening_share = 0.0\nopening_rounds = 1\nopening_values = \"int8\"",
+            SyncPreset::Auto => "opening_share = 0.0\nopening_rounds = 2\nearly_share = 0.0",
             _ => "opening_share = 0.0",
         },
         round,
         warm_up: match preset {
             // It has the bits that its link allows after a few rounds.
-            SyncPreset::Auto => 6,
+            SyncPreset::Auto => 16,
             _ if round > 1 => 1,
             _ => 4,
         },

@@ -384,6 +384,7 @@ fn config(sync: &str) -> RunConfig {
         true => "",
         false => "deadline_floor_ms = 1\ndeadline_ceiling_ms = 200",
     };
+    let preset = if sync.contains("preset") { "" } else { "preset = \"sparse-local\"" };
     RunConfig::parse(&format!(
         r#"
         [run]
@@ -404,6 +405,7 @@ fn config(sync: &str) -> RunConfig {
         [checkpoint]
         every_rounds = 0
         [sync]
+        {preset}
         chunk = 16
         keep = 2
         opening_keep = 2
