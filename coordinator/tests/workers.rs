@@ -133,6 +133,7 @@ impl Control {
             validation_loss: None,
             refused: Vec::new(),
             refused_beyond: 0,
+            measured: None,
         }));
     }
 

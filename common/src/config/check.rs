@@ -229,6 +229,7 @@ mod tests {
                 "[sync]\npreset = \"auto\"\nerror_decay = 0\nselection = \"all\"\nvalues = \"int8\"",
                 "sync.adapt",
             ),
+            ("[sync]\nevery_max = 0", "sync.every_max"),
             ("[sync]\npreset = \"dgc\"\nadapt = true\noverlap = 1", "sync.adapt"),
             ("[sync]\npreset = \"sparse-local\"\ntarget_utilisation = 1.5", "sync.target_utilisation"),
             ("[sync]\npreset = \"sparse-local\"\nbits_min = 9.0\nbits_max = 8.0", "sync.bits_min"),

@@ -176,6 +176,10 @@ impl SyncConfig {
         if !self.adapt {
             return Ok(());
         }
+        if self.every_max < self.every {
+            let reason = format!("must be at least sync.every = {}", self.every);
+            return Err(ConfigError::value("sync.every_max", self.every_max, reason));
+        }
         let reason = if self.rank > 0 || self.random_keep < self.chunk || self.transform != Transform::None {
             "top-k and number formats follow the link, masks, transforms and ranks do not: leave those out, or take adapt = false"
         } else if self.source != Source::Delta && self.source != Source::Gradient {

@@ -181,6 +181,7 @@ fn sparse_local() -> SyncConfig {
     SyncConfig {
         preset: SyncPreset::SparseLocal,
         every: 15,
+        every_max: 100,
         groups: 1,
         overlap: 2,
         look_ahead: false,

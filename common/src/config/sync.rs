@@ -198,6 +198,8 @@ macro_rules! sync_keys {
 sync_keys! {
     /// Steps between rounds (H).
     every: u64,
+    /// `adapt`: the most that `every` may become at the end of the opening, where links or their round trips are too slow for it.
+    every_max: u64,
     /// The fragments take turns: a round has every so-manieth of them, so that each has one in `every`·`groups` steps.
     groups: u32,
     /// Steps after which a round's result is applied (τ); training goes on in between. At most the steps to the next round.
@@ -338,6 +340,12 @@ impl SyncConfig {
     #[must_use]
     pub fn source_in(&self, is_opening: bool) -> Source {
         if is_opening && self.opens_with_gradients() { Source::Gradient } else { self.source }
+    }
+
+    /// τ when rounds are so many steps apart: a result that may take until the next contribution may do so whatever the steps between.
+    #[must_use]
+    pub fn overlap_at(&self, every: u64) -> u64 {
+        if self.overlap == self.every { every } else { self.overlap }
     }
 
     /// Whether all members make the same steps in the opening.

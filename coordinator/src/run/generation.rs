@@ -72,7 +72,7 @@ impl Run {
         // A coordinator that stopped in the middle of a settle has members that wait for its end.
         let interrupted = self.state.announced > generation.membership.generation;
         let backlog = self.backlog_settle_at().is_some_and(|at| at <= self.now);
-        !complete || joiner || interrupted || backlog || self.drain_is_due()
+        !complete || joiner || interrupted || backlog || self.drain_is_due() || self.pace_is_due()
     }
 
     fn drain_is_due(&self) -> bool {
@@ -120,11 +120,11 @@ impl Run {
     }
 
     fn finish_settle(&mut self) {
-        let (Some(settling), Some(old)) = (self.settling.take(), self.state.generation.clone()) else {
+        let (Some(settling), Some(mut old)) = (self.settling.take(), self.state.generation.clone()) else {
             return;
         };
         let layout = self.layout();
-        let schedule = self.schedule.for_fragments(layout.count());
+        let schedule = self.state.schedule.for_fragments(layout.count());
         let Some(mut outcome) = settle(&old.membership, layout, schedule, &settling.answers) else {
             return self.lose_members();
         };
@@ -133,6 +133,7 @@ impl Run {
         let (open_round, first_round) = (outcome.settlement.open_round, outcome.first_round);
         self.state.releases.settled();
         self.distrust_joiners(open_round);
+        self.fix_pace(&mut old, first_round);
         let until = if self.drain_is_due() { first_round } else { old.until };
         self.lose_shares(&old.membership, &outcome, &settling.participants);
 
@@ -154,6 +155,7 @@ impl Run {
             active_before,
             assignments: self.state.ledger.assignments_from(open_round),
             until,
+            schedule: self.state.schedule,
         });
     }
 
@@ -350,7 +352,7 @@ impl Run {
     /// A run has so many steps. A share that a member skipped, or took along, is given out again in the place of other samples, so it
     /// ends with as many less.
     fn tell_shortfall(&mut self, until: Round) {
-        let room = self.schedule.steps_of(until).start * u64::from(self.config.train.batch);
+        let room = self.state.schedule.steps_of(until).start * u64::from(self.config.train.batch);
         let short = room.saturating_sub(self.state.ledger.counted().len());
         if short > 0 {
             let text = format!(

@@ -60,6 +60,11 @@ impl Ledger {
         }
     }
 
+    /// From now on, rounds are these. Those that anything is written of here are the same as before.
+    pub fn follow(&mut self, schedule: RoundSchedule) {
+        self.schedule = schedule;
+    }
+
     /// From `round` on, `workers` share the steps; pending losses come first. Replaces what was assigned for `round`
     /// and later.
     pub fn assign(&mut self, round: Round, workers: Vec<WorkerId>) {

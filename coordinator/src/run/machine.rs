@@ -39,7 +39,6 @@ const PROGRESS_NOTICES: u64 = 40;
 pub struct Run {
     pub(super) config: RunConfig,
     pub(super) config_toml: String,
-    pub(super) schedule: RoundSchedule,
     pub(super) state: State,
     pub(super) now: Duration,
     pub(super) connections: BTreeMap<ConnectionId, Connection>,
@@ -79,7 +78,6 @@ impl Run {
             state.phase = Phase::Gathering;
         }
         let mut run = Self {
-            schedule: config.round_schedule(),
             config_toml,
             state,
             now,
@@ -230,6 +228,7 @@ impl Run {
         }
         peer.next_round = peer.next_round.max(Some(report.round.next()));
         peer.state_hash = Some(report.state_hash);
+        peer.measured = report.measured.or(peer.measured);
         self.state.releases.applied(report.round);
         let lost = report.skipped.iter().take(SKIPPED_MAX).map(|&round| (round, worker)).collect();
         self.lose(lost);
@@ -257,10 +256,10 @@ impl Run {
             let workers: Vec<_> =
                 self.state.ledger.workers_in(summary.round).iter().filter_map(site_of).collect();
             lost.extend(self.state.late.applied(summary.round, &workers, &summary.sites));
-            let rounds = self.schedule.rounds();
+            let rounds = self.state.schedule.rounds();
             let (done, every) = (summary.round.0 + 1, rounds.div_ceil(PROGRESS_NOTICES));
             if done.is_multiple_of(every) || done == rounds || summary.validation_loss.is_some() {
-                self.notice(Severity::Info, None, progress_line(&self.schedule, &summary));
+                self.notice(Severity::Info, None, progress_line(&self.state.schedule, &summary));
             }
             self.commands.push(Command::Persist(Record::Round(summary)));
         }
@@ -400,7 +399,7 @@ impl Run {
     pub(super) fn computing(&self) -> Round {
         let steps =
             self.peers.values().filter_map(|peer| peer.meter.latest()).map(|heartbeat| heartbeat.step);
-        self.schedule.round_of(steps.max().unwrap_or(0))
+        self.state.schedule.round_of(steps.max().unwrap_or(0))
     }
 }
 

@@ -9,6 +9,7 @@ mod generation;
 mod late;
 mod ledger;
 mod machine;
+mod pace;
 mod parity;
 mod peer;
 mod prepare;

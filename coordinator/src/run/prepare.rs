@@ -100,7 +100,7 @@ impl Run {
     }
 
     fn is_usable(&self, round: Round) -> bool {
-        round.0 <= self.schedule.rounds() && self.state.ledger.reaches(round)
+        round.0 <= self.state.schedule.rounds() && self.state.ledger.reaches(round)
     }
 
     fn start_preparing(&mut self) {
@@ -279,7 +279,8 @@ impl Run {
             first_round,
             active_before: Vec::new(),
             assignments: self.state.ledger.assignments_from(first_round),
-            until: Round(self.schedule.rounds()),
+            until: Round(self.state.schedule.rounds()),
+            schedule: self.state.schedule,
         });
     }
 }

@@ -242,6 +242,7 @@ mod tests {
             validation_loss: None,
             refused: Vec::new(),
             refused_beyond: 0,
+            measured: None,
         }
     }
 

@@ -63,7 +63,7 @@ impl Run {
     /// None in a run that is not private.
     pub(super) fn privacy_status(&self) -> Option<PrivacyStatus> {
         let privacy: &PrivacyConfig = self.config.privacy.as_ref()?;
-        let (releases, rounds) = (&self.state.releases, self.schedule.rounds());
+        let (releases, rounds) = (&self.state.releases, self.state.schedule.rounds());
         Some(PrivacyStatus {
             releases: releases.so_far(rounds),
             epsilon: privacy.epsilon(releases.so_far(rounds)),

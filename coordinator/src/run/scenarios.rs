@@ -151,6 +151,7 @@ impl Story {
                 validation_loss: None,
                 refused: Vec::new(),
                 refused_beyond: 0,
+                measured: None,
             }),
         );
     }
@@ -435,6 +436,7 @@ fn a_run_in_which_a_round_was_skipped_says_by_how_many_samples_it_is_short() {
             validation_loss: None,
             refused: Vec::new(),
             refused_beyond: 0,
+            measured: None,
         }),
     );
     story.handle(Event::Drain);

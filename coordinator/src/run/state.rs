@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
+use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::{CheckpointReport, GenerationStart, Hash};
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,10 @@ pub struct State {
     pub generation: Option<GenerationStart>,
     /// The highest generation that any worker was told of, begun or not. Numbers are never used twice.
     pub announced: Generation,
+    /// When rounds happen: as configured, or as decided since.
+    pub schedule: RoundSchedule,
+    /// Whether that was decided: it is once.
+    pub paced: bool,
     /// Which samples count.
     pub ledger: Ledger,
     /// Which of them wait in a residual.
@@ -110,6 +115,8 @@ impl State {
             workers: BTreeMap::new(),
             generation: None,
             announced: Generation(0),
+            schedule: config.round_schedule(),
+            paced: false,
             ledger: Ledger::new(config.round_schedule(), u64::from(config.train.batch)),
             late: Late::default(),
             facts: None,

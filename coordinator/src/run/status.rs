@@ -180,7 +180,7 @@ impl Run {
     pub fn status(&self, clock_started_unix_ms: u64) -> Status {
         let totals = self.state.tally.totals();
         let through = self.state.ledger.through();
-        let step = through.0.checked_sub(1).map_or(0, |last| self.schedule.steps_of(Round(last)).end);
+        let step = through.0.checked_sub(1).map_or(0, |last| self.state.schedule.steps_of(Round(last)).end);
         let snapshot = self.state.last_snapshot.clone().unwrap_or_else(|| self.snapshot());
         let Snapshot { loss, validation_loss, tokens_per_s, share_of_local_speed, members, parity } =
             snapshot;
@@ -196,9 +196,9 @@ impl Run {
             stopping: self.state.drain,
             generation: self.state.generation.as_ref().map(|start| start.membership.generation.0),
             round: through.0,
-            rounds: self.schedule.rounds(),
+            rounds: self.state.schedule.rounds(),
             step,
-            steps: self.schedule.steps,
+            steps: self.state.schedule.steps,
             loss,
             validation_loss,
             tokens: totals.tokens,
@@ -288,7 +288,7 @@ impl Run {
     }
 
     fn eta_s(&self, step: u64) -> Option<f64> {
-        let end = self.state.until().map(|until| self.schedule.steps_of(until).start)?;
+        let end = self.state.until().map(|until| self.state.schedule.steps_of(until).start)?;
         let members = self.peers.values().filter(|peer| peer.is_present_member());
         let pace = members.filter_map(|peer| peer.meter.steps_per_s()).reduce(f64::min)?;
         (pace > 0.0).then(|| end.saturating_sub(step) as f64 / pace)

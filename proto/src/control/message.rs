@@ -7,11 +7,12 @@ use std::net::SocketAddr;
 
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::Membership;
+use longhaul_common::schedule::RoundSchedule;
 use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -150,6 +151,19 @@ pub struct RoundReport {
     pub refused: Vec<Refusal>,
     /// How many it refused beyond those.
     pub refused_beyond: u32,
+    /// What it has measured of its link and itself, where the bits follow the link.
+    pub measured: Option<Measured>,
+}
+
+/// How fast a member computes, and how fast it exchanges, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// A step.
+    pub step_s: f32,
+    /// The longest round trip to a member of another site.
+    pub round_trip_s: f32,
+    /// What it takes to exchange one bit of each value of the model, both ways, round trips aside.
+    pub bit_s: f32,
 }
 
 /// Refusals told one by one in a report. A bad site is refused once for each fragment that it contributes to, and a model has
@@ -294,6 +308,8 @@ pub struct GenerationStart {
     pub assignments: Vec<Assignment>,
     /// Rounds from here on are not begun: the end of the run, or of a drain.
     pub until: Round,
+    /// When rounds happen: as configured, or as decided from what members have measured. Rounds that were begun are the same in both.
+    pub schedule: RoundSchedule,
 }
 
 /// What becomes of the open round when a generation ends. Rounds before it are complete at `complete_at`.

@@ -49,6 +49,11 @@ impl Results {
         Self { fragments: layout.count() as usize, schedule, open, rounds: BTreeMap::new(), nothing }
     }
 
+    /// From now on, rounds are these. Those that are open or over are the same as before.
+    pub fn follow(&mut self, schedule: RoundSchedule) {
+        self.schedule = schedule;
+    }
+
     /// The first round whose results are not all here.
     pub fn open(&self) -> Round {
         self.open

@@ -53,6 +53,7 @@ impl Coordinator {
             active_before: Vec::new(),
             assignments: Vec::new(),
             until,
+            schedule,
         };
         let begin = this.live.iter().map(|&worker| (worker, Event::Begin(Box::new(start.clone())))).collect();
         (this, begin)
@@ -119,6 +120,7 @@ impl Coordinator {
             active_before,
             assignments: Vec::new(),
             until: self.until,
+            schedule: self.schedule,
         };
         self.live.iter().map(|&worker| (worker, Event::Begin(Box::new(start.clone())))).collect()
     }

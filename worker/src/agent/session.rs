@@ -104,7 +104,7 @@ impl Session {
         let store = CheckpointStore::new(&checkpoint_dir, run, worker, keep);
         let offers = RefCell::new(Offers::resume(store, join.checkpoints.clone()));
         let progress = Arc::new(Progress::default());
-        let gate = Arc::new(Gate::new(u64::from(config.train.batch)));
+        let gate = Arc::new(Gate::new(u64::from(config.train.batch), config.round_schedule()));
         let (to_sync, inbox) = mpsc::channel(SYNC_QUEUE_EVENTS);
         let (to_device, device_inbox) = sync_channel(DEVICE_QUEUE);
         let (reports, from_sync) = mpsc::channel(REPORT_QUEUE);

@@ -5,25 +5,24 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_common::config::SyncConfig;
 use longhaul_common::id::Round;
-use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::{CodecSpec, Selection};
+use longhaul_proto::control::message::Measured;
 
 use super::ladder::{INT4_BITS, TWO_BITS, chain_for};
+use super::layouts::Layouts;
 use super::rate::{RateBounds, RateController, RoundTiming};
 use super::synchroniser::Running;
 
 /// The controller of a run that adapts, and the round that it watches.
 pub(super) struct Adaptation {
     controller: RateController,
-    chunk: u32,
-    overlap: u64,
-    schedule: RoundSchedule,
-    /// Whether all members make the same steps in the opening, and wait for each other in each.
-    opens_with_gradients: bool,
+    config: SyncConfig,
+    layouts: Layouts,
     /// Steps of the run's start.
     early_steps: u64,
-    bits_max: f64,
     watched: Option<Watched>,
+    /// What a step takes.
+    step: Duration,
 }
 
 /// A round on its way.
@@ -35,7 +34,7 @@ struct Watched {
 
 impl Adaptation {
     /// None where the configuration does not ask for it.
-    pub fn new(config: &SyncConfig, schedule: RoundSchedule) -> Option<Self> {
+    pub fn new(config: &SyncConfig, layouts: Layouts) -> Option<Self> {
         let bounds = RateBounds {
             target_utilisation: config.target_utilisation,
             bits_min: config.bits_min,
@@ -43,39 +42,53 @@ impl Adaptation {
         };
         config.adapt.then(|| Self {
             controller: RateController::new(bounds, BITS_AT_FIRST),
-            chunk: config.chunk,
-            overlap: config.overlap,
-            schedule,
-            opens_with_gradients: config.opens_with_gradients(),
-            bits_max: config.bits_max,
-            early_steps: (config.early_share * schedule.steps as f64).ceil() as u64,
+            early_steps: (config.early_share * layouts.schedule().steps as f64).ceil() as u64,
+            config: config.clone(),
+            layouts,
             watched: None,
+            step: Duration::ZERO,
         })
+    }
+
+    /// From now on, rounds are these.
+    pub fn follow(&mut self, layouts: Layouts) {
+        self.layouts = layouts;
+    }
+
+    /// What was measured so far.
+    pub fn measured(&self, round_trip: Duration) -> Option<Measured> {
+        let bit_s = self.controller.bit_s()? as f32;
+        Some(Measured { step_s: self.step.as_secs_f32(), round_trip_s: round_trip.as_secs_f32(), bit_s })
     }
 
     /// The chain of a round, should it be the next.
     pub fn chain(&self, round: Round) -> CodecSpec {
-        chain_for(self.bits(round), self.chunk)
+        chain_for(self.bits(round), self.config.chunk)
     }
 
     fn bits(&self, round: Round) -> f64 {
         let least = match self.is_common(round) {
             true => INT4_BITS,
-            false if self.schedule.step_of(round) < self.early_steps => TWO_BITS,
+            false if self.layouts.schedule().step_of(round) < self.early_steps => TWO_BITS,
             false => 0.0,
         };
-        self.controller.bits().max(least.min(self.bits_max))
+        self.controller.bits().max(least.min(self.config.bits_max))
     }
 
     fn is_common(&self, round: Round) -> bool {
-        self.opens_with_gradients && self.schedule.is_opening(round)
+        self.config.opens_with_gradients() && self.layouts.schedule().is_opening(round)
     }
 
     /// A round is contributed now, and a step takes so long to compute.
     pub fn contributed(&mut self, round: Round, now: Duration, step: Duration) {
+        self.step = step;
+        let schedule = self.layouts.schedule();
         let steps = match self.is_common(round) {
             true => OPENING_STEPS,
-            false => self.overlap.min(self.schedule.steps_of(round.next()).count() as u64) as u32,
+            false => {
+                let until_next = schedule.steps_of(round.next()).count() as u64;
+                self.config.overlap_at(schedule.every).min(until_next) as u32
+            }
         };
         self.watched = Some(Watched { round, contributed_at: now, window: step * steps });
     }
@@ -86,12 +99,19 @@ impl Adaptation {
         if let Some(watched) = self.watched.take_if(|watched| watched.round == round) {
             let taken = now.saturating_sub(watched.contributed_at);
             let (bits, window) = (self.bits(round), watched.window);
-            let changed = self.controller.observe(RoundTiming { bits, taken, window, round_trip });
+            let changed = self.controller.observe(RoundTiming {
+                bits,
+                share: self.layouts.share_of(round),
+                taken,
+                window,
+                round_trip,
+            });
             if let Some(wanted) = changed {
                 let CodecSpec { selection, values, .. } = self.chain(round.next());
-                let keep = if let Selection::TopK { keep, .. } = selection { keep } else { self.chunk };
+                let keep =
+                    if let Selection::TopK { keep, .. } = selection { keep } else { self.config.chunk };
                 tracing::info!(
-                    round = round.0, bits_before = bits, bits = wanted, keep, of = self.chunk, values = %values,
+                    round = round.0, bits_before = bits, bits = wanted, keep, of = self.config.chunk, values = %values,
                     taken_ms = taken.as_millis(), window_ms = window.as_millis(), round_trip_ms = round_trip.as_millis(),
                     "the bits of a value follow the link"
                 );

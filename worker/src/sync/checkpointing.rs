@@ -43,7 +43,7 @@ impl Synchroniser {
             self.config.sync.parts_after_the_opening() && !running.schedule.is_opening(next_round);
         let (spec, tokenizer) = (prepared.spec.clone(), prepared.tokenizer.clone());
         let parameters = Arc::clone(running.replica.parameters());
-        let next_step = self.config.round_schedule().steps_of(next_round).start;
+        let next_step = running.schedule.steps_of(next_round).start;
         let store = self.store();
         let (folder, queue) = (self.checkpoint_dir.clone(), self.links.own_queue.clone());
         let write = move || {

@@ -145,6 +145,11 @@ impl Compressor {
         outgoing_mean(locals, len, self.mechanism.as_mut(), share, &mut self.scratch)
     }
 
+    /// From now on, rounds are these.
+    pub fn follow(&mut self, layouts: Layouts) {
+        self.layouts = layouts;
+    }
+
     /// Compresses by this chain from now on, whatever is configured.
     pub fn adapt(&mut self, chain: CodecSpec) {
         self.adapted = Some(chain);

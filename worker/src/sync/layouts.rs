@@ -25,6 +25,12 @@ impl Layouts {
         Self { model, exchanges: exchanges.map(|lengths| lengths.map(cut)), schedule }
     }
 
+    /// The same with these rounds.
+    #[must_use]
+    pub fn following(self, schedule: RoundSchedule) -> Self {
+        Self { schedule, ..self }
+    }
+
     /// Whether there are low-rank gradients.
     #[must_use]
     pub fn has_exchanges(&self) -> bool {
@@ -54,6 +60,14 @@ impl Layouts {
         let due = layout.fragments().filter(|&fragment| self.schedule.is_due(round, fragment));
         let values: usize = due.map(|fragment| layout.range(fragment).len()).sum();
         layout.range(fragment).len() as f64 / values.max(1) as f64
+    }
+
+    /// Of all values that are exchanged when everything is, how many are due in a round.
+    #[must_use]
+    pub fn share_of(&self, round: Round) -> f64 {
+        let layout = self.of(round);
+        let due = self.schedule.due_stretches(&layout, round);
+        due.iter().map(ExactSizeIterator::len).sum::<usize>() as f64 / (layout.values as f64).max(1.0)
     }
 
     /// Of the model.

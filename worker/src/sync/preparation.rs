@@ -209,7 +209,7 @@ impl Synchroniser {
             reducer,
             masking: None,
             decoder: Decoder::default(),
-            adaptation: Adaptation::new(sync, schedule),
+            adaptation: Adaptation::new(sync, layouts),
             schedule,
             load: Some(load),
             entered: false,
@@ -258,6 +258,7 @@ impl Synchroniser {
         self.wants += 1;
         running.generation = generation;
         running.until = start.until;
+        running.follow(start.schedule);
         running.membership = Some(start.membership.clone());
         tracing::info!(
             generation = start.membership.generation.0,
@@ -268,13 +269,13 @@ impl Synchroniser {
         let model_bytes = running.layout.values as usize * size_of::<f32>();
         self.links.network.set_members(start.membership.members(), model_bytes);
         self.begin_site(&start);
-        let (assignments, until) = (start.assignments.clone(), start.until);
+        let (assignments, until, schedule) = (start.assignments.clone(), start.until, start.schedule);
         self.begin_masking(&start)?;
         self.feed(Event::Begin(Box::new(start)));
         if let Stage::Running(running) = &self.stage
             && running.member.generation() == Some(generation)
         {
-            self.links.gate.open(assignments, until);
+            self.links.gate.open(assignments, until, schedule);
         }
         Ok(())
     }

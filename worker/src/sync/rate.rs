@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct RoundTiming {
     /// Bits for each value exchanged, as it was sent, both ways on average.
     pub bits: f64,
+    /// The share of the model's values that were exchanged.
+    pub share: f64,
     /// From the contribution to the last result.
     pub taken: Duration,
     /// From the contribution to the step that needs the results, computing all the while.
@@ -28,15 +30,15 @@ pub struct RateBounds {
 
 /// Sees to it that communication fills the time that computing leaves it, and no more.
 ///
-/// A round takes `latency + bits·slope`. The latency is that of a contribution and a result, one way each, and of the hand-over
-/// between them; the slope, seconds for each bit of a value, is the link's rate as this group of sites uses it, and is estimated from
+/// A round takes `latency + bits·share·slope`. The latency is that of a contribution and a result, one way each, and of the hand-over
+/// between them; the slope, seconds for a bit of each value of the model, is the link's rate as this group of sites uses it, and is estimated from
 /// every round. Bits fall at once when a round was late, and rise by [`RISE_MAX`] a round at most; a change smaller than [`DEAD_BAND`]
 /// is not made, so that a steady link has a steady stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateController {
     bounds: RateBounds,
     bits: f64,
-    /// Seconds for a bit of each value; none before the first round.
+    /// Seconds for a bit of each value of the model; none before the first round.
     slope: Option<f64>,
 }
 
@@ -65,15 +67,21 @@ impl RateController {
         self.bits
     }
 
+    /// Seconds that it takes to exchange a bit of each value of the model; none before the first round.
+    #[must_use]
+    pub fn bit_s(&self) -> Option<f64> {
+        self.slope
+    }
+
     /// Takes in a round; the bits from now on when they change.
     pub fn observe(&mut self, timing: RoundTiming) -> Option<f64> {
         let taken = timing.taken.as_secs_f64();
         let latency = LATENCY_ROUND_TRIPS * timing.round_trip.as_secs_f64();
         let sending = (taken - latency).max(SENDING_SHARE_MIN * taken);
-        if timing.bits <= 0.0 || sending <= 0.0 {
+        if timing.bits <= 0.0 || timing.share <= 0.0 || sending <= 0.0 {
             return None;
         }
-        let measured = sending / timing.bits;
+        let measured = sending / (timing.bits * timing.share);
         let slope = match self.slope {
             Some(known) if measured < known => known * (measured / known).powf(FASTER_WEIGHT),
             _ => measured,
@@ -81,8 +89,9 @@ impl RateController {
         self.slope = Some(slope);
         let window = self.bounds.target_utilisation * timing.window.as_secs_f64();
         let left = (window - latency).max(SENDING_SHARE_MIN * window);
-        let wanted =
-            (left / slope).min(self.bits * RISE_MAX).clamp(self.bounds.bits_min, self.bounds.bits_max);
+        let wanted = (left / (slope * timing.share))
+            .min(self.bits * RISE_MAX)
+            .clamp(self.bounds.bits_min, self.bounds.bits_max);
         let is_bound = wanted == self.bounds.bits_min || wanted == self.bounds.bits_max;
         if wanted == self.bits || !is_bound && (wanted / self.bits - 1.0).abs() < DEAD_BAND {
             return None;
@@ -111,6 +120,7 @@ mod tests {
             let taken = 1.2 * self.round_trip + bits * self.slope;
             let changed = controller.observe(RoundTiming {
                 bits,
+                share: 1.0,
                 taken: Duration::from_secs_f64(taken),
                 window: Duration::from_secs_f64(self.window),
                 round_trip: Duration::from_secs_f64(self.round_trip),
@@ -173,6 +183,7 @@ mod tests {
         let mut controller = RateController::new(BOUNDS, 1.0);
         let nothing = RoundTiming {
             bits: 0.0,
+            share: 1.0,
             taken: Duration::ZERO,
             window: Duration::from_secs(1),
             round_trip: Duration::ZERO,

@@ -74,6 +74,11 @@ impl Reducer {
         })
     }
 
+    /// From now on, rounds are these.
+    pub fn follow(&mut self, layouts: Layouts) {
+        self.layouts = layouts;
+    }
+
     /// Compresses means by this chain from now on, whatever is configured.
     ///
     /// # Errors

@@ -36,13 +36,15 @@ impl Synchroniser {
         }
         running.snapshot = snapshot;
         running.contributed.insert(round, delta);
+        let mut measured = None;
         if let Some(adaptation) = &mut running.adaptation
             && steps > 0
         {
             adaptation.contributed(round, self.began.elapsed(), compute / steps);
+            measured = adaptation.measured(self.links.network.round_trip());
         }
         running.idle = true;
-        running.reports.insert(round, RoundReport { loss, samples: weight, ..empty_report(round) });
+        running.reports.insert(round, RoundReport { loss, samples: weight, measured, ..empty_report(round) });
         self.feed(Event::Contribute { round, weight });
         Ok(())
     }
@@ -252,6 +254,7 @@ pub(super) fn empty_report(round: Round) -> RoundReport {
         validation_loss: None,
         refused: Vec::new(),
         refused_beyond: 0,
+        measured: None,
     }
 }
 

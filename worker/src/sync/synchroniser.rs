@@ -154,6 +154,27 @@ pub(super) struct Running {
     pub site: SiteReduction,
 }
 
+impl Running {
+    /// From now on, rounds are these; those that were begun are as they were.
+    pub(super) fn follow(&mut self, schedule: RoundSchedule) {
+        let schedule = schedule.for_fragments(self.layout.count());
+        if schedule != self.schedule {
+            tracing::info!(
+                every = schedule.every,
+                groups = schedule.groups,
+                "rounds follow what was measured"
+            );
+        }
+        self.schedule = schedule;
+        self.layouts = self.layouts.following(schedule);
+        self.compressor.follow(self.layouts);
+        self.reducer.follow(self.layouts);
+        if let Some(adaptation) = &mut self.adaptation {
+            adaptation.follow(self.layouts);
+        }
+    }
+}
+
 impl Synchroniser {
     /// A synchroniser for a session of this worker.
     #[must_use]

@@ -115,6 +115,7 @@ impl Device {
                 Entry::Outlived => return Ok(Outcome::Outlived),
                 Entry::Stopped => return Ok(Outcome::Over),
             }
+            stretch.schedule = self.schedule();
             self.tell(FromDevice::Begun(stretch.round))?;
             if let Some(outcome) = self.compute_round(&mut stretch)? {
                 return Ok(outcome);
@@ -124,7 +125,7 @@ impl Device {
 
     /// Loads what the entry names.
     fn start(&mut self, enter: Enter) -> Result<Stretch> {
-        let schedule = self.config.round_schedule().for_fragments(self.layout().count());
+        let schedule = self.schedule();
         let first = schedule.steps_of(enter.round).start;
         let (mut from_step, mut resumed) = (first, Vec::new());
         match enter.load {
@@ -208,7 +209,7 @@ impl Device {
         stretch.trained.clear();
         // With gradients, the opening is plain `dense`: a young model does not bear a mean that is late.
         let is_plain = is_opening && self.config.sync.opens_with_gradients();
-        let overlap = if is_plain { 0 } else { self.config.sync.overlap };
+        let overlap = if is_plain { 0 } else { self.config.sync.overlap_at(stretch.schedule.every) };
         stretch.pending = Some((stretch.round, span.end + overlap));
         stretch.from_step = 0;
         if overlap == 0 { self.apply_if_due(stretch, span.end) } else { Ok(None) }
@@ -381,6 +382,11 @@ impl Device {
             self.engine.read_parameters(range.start, &mut parameters[range])?;
         }
         Ok(parameters)
+    }
+
+    /// When rounds happen, as far as is known.
+    fn schedule(&self) -> RoundSchedule {
+        self.gate.schedule().for_fragments(self.layout().count())
     }
 
     fn layout(&self) -> FragmentLayout {

@@ -4,6 +4,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::sampler::Positions;
+use longhaul_common::schedule::RoundSchedule;
 use longhaul_common::timeline::{Assignment, Timeline};
 
 /// Stands between the device thread and the membership: a round begins only while the gate is open.
@@ -25,6 +26,7 @@ struct State {
     next: Option<Round>,
     begun: Option<Round>,
     until: Round,
+    schedule: RoundSchedule,
     timeline: Timeline,
 }
 
@@ -42,9 +44,9 @@ pub enum Entry {
 }
 
 impl Gate {
-    /// A closed gate for steps of `batch` samples.
+    /// A closed gate for steps of `batch` samples, with rounds as they are configured.
     #[must_use]
-    pub fn new(batch: u64) -> Self {
+    pub fn new(batch: u64, schedule: RoundSchedule) -> Self {
         let timeline = Timeline::new(batch);
         let state = State {
             open: false,
@@ -53,6 +55,7 @@ impl Gate {
             next: None,
             begun: None,
             until: Round(0),
+            schedule,
             timeline,
         };
         Self { state: Mutex::new(state), changed: Condvar::new() }
@@ -97,13 +100,15 @@ impl Gate {
         state.begun
     }
 
-    /// Opens the gate for rounds before `until`, under assignments that replace what the timeline says from their first steps on.
-    pub fn open(&self, assignments: Vec<Assignment>, until: Round) {
+    /// Opens the gate for rounds before `until`, under assignments that replace what the timeline says from their first steps on, and a
+    /// schedule that differs from the one before in rounds to come only.
+    pub fn open(&self, assignments: Vec<Assignment>, until: Round, schedule: RoundSchedule) {
         let mut state = self.lock();
         for assignment in assignments {
             state.timeline.push(assignment);
         }
         state.until = until;
+        state.schedule = schedule;
         state.open = true;
         self.changed.notify_all();
     }
@@ -135,6 +140,12 @@ impl Gate {
         self.lock().open
     }
 
+    /// When rounds happen, as far as is known.
+    #[must_use]
+    pub fn schedule(&self) -> RoundSchedule {
+        self.lock().schedule
+    }
+
     /// What this worker trains on at a step: stream positions, in order.
     #[must_use]
     pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {
@@ -158,14 +169,17 @@ mod tests {
     use longhaul_common::sampler::SampleFeed;
     use std::sync::Arc;
 
+    const SCHEDULE: RoundSchedule =
+        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 100 };
+
     fn everything_to(worker: u32) -> Vec<Assignment> {
         vec![Assignment { feed: SampleFeed::default(), workers: vec![WorkerId(worker)] }]
     }
 
     #[test]
     fn a_round_that_waits_at_a_closed_gate_begins_when_it_opens() {
-        let gate = Arc::new(Gate::new(4));
-        gate.open(everything_to(1), Round(9));
+        let gate = Arc::new(Gate::new(4, SCHEDULE));
+        gate.open(everything_to(1), Round(9), SCHEDULE);
         gate.set_next(Round(2));
         assert_eq!(gate.enter(0), Entry::Begun(Round(2)));
         assert_eq!(gate.close(), Some(Round(2)));
@@ -175,7 +189,7 @@ mod tests {
             move || gate.enter(0)
         });
         assert_eq!(gate.close(), Some(Round(2)), "a waiting round is not a begun one");
-        gate.open(everything_to(7), Round(9));
+        gate.open(everything_to(7), Round(9), SCHEDULE);
         assert_eq!(device.join().unwrap(), Entry::Begun(Round(3)));
         assert_eq!(gate.close(), Some(Round(3)));
         assert!(gate.positions(0, WorkerId(1)).is_empty());
@@ -184,8 +198,8 @@ mod tests {
 
     #[test]
     fn a_new_life_sends_a_waiting_device_away() {
-        let gate = Arc::new(Gate::new(4));
-        gate.open(everything_to(1), Round(9));
+        let gate = Arc::new(Gate::new(4, SCHEDULE));
+        gate.open(everything_to(1), Round(9), SCHEDULE);
         let device = std::thread::spawn({
             let gate = Arc::clone(&gate);
             move || gate.enter(0)
@@ -196,8 +210,8 @@ mod tests {
 
     #[test]
     fn the_end_and_a_stop_turn_rounds_away() {
-        let gate = Gate::new(4);
-        gate.open(everything_to(1), Round(2));
+        let gate = Gate::new(4, SCHEDULE);
+        gate.open(everything_to(1), Round(2), SCHEDULE);
         gate.set_next(Round(2));
         assert_eq!(gate.enter(0), Entry::AtEnd(Round(2)));
         assert_eq!(gate.close(), None);

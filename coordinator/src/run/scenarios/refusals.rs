@@ -21,6 +21,7 @@ fn report(story: &mut Story, round: u64, refused: Vec<Refusal>, refused_beyond: 
             validation_loss: None,
             refused,
             refused_beyond,
+            measured: None,
         }),
     );
 }

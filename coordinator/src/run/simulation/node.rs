@@ -234,6 +234,7 @@ impl Node {
             validation_loss: None,
             refused: Vec::new(),
             refused_beyond: 0,
+            measured: None,
         };
         self.reports.push(report.clone());
         if self.reports.len() > REPORTS_REPEATED {

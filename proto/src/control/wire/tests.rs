@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_common::sampler::{Positions, SampleFeed};
+use longhaul_common::schedule::RoundSchedule;
 use longhaul_common::timeline::Assignment;
 use proptest::prelude::*;
 
@@ -19,6 +20,9 @@ use super::*;
 use crate::identity::{TokenId, TokenRefusal};
 
 const LAYOUT: FragmentLayout = FragmentLayout { values: 1000, fragment_values: 100 };
+
+const SCHEDULE: RoundSchedule =
+    RoundSchedule { opening_rounds: 2, opening_every: 1, every: 15, groups: 1, exchanges: 1, steps: 4500 };
 
 fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], port))
@@ -68,6 +72,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         validation_loss: Some(2.75),
         refused: refusals(),
         refused_beyond: 300,
+        measured: None,
     };
     let result = HeldResult { fragment: FragmentId(1), hash: [5; 32], sites: vec![SiteId(1)] };
     let checkpoint = |outcome| CheckpointReport { next_round: Round(40), path: "/tmp/c".to_owned(), outcome };
@@ -122,6 +127,7 @@ fn to_worker() -> Vec<ToWorker> {
         active_before: vec![WorkerId(1)],
         assignments: vec![assignment()],
         until: Round(300),
+        schedule: SCHEDULE,
     };
     vec![
         ToWorker::Welcome(Welcome {
@@ -236,6 +242,7 @@ fn messages_are_the_golden_bytes() {
         validation_loss: None,
         refused: refusals()[2..].to_vec(),
         refused_beyond: 300,
+        measured: None,
     });
     // Two refusals: site, round, fragment, the reason's place; of the norm 2.75f32 and 32. Then how many more.
     let refused = "02".to_owned() + "01ac020202" + "01ac02020300003040" + "20" + "ac02";
@@ -269,6 +276,7 @@ fn the_start_of_the_largest_run_fits_into_a_frame() {
         active_before: holders,
         assignments: vec![assignment()],
         until: Round(1 << 41),
+        schedule: SCHEDULE,
     }));
     let bytes = encode(&start).unwrap().len();
     assert!(bytes < CONTROL_FRAME_BYTES_MAX / 2, "{bytes} bytes leave no room for growth");

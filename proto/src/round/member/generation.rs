@@ -38,6 +38,8 @@ impl Member {
         }
         let Some(duties) = Duties::new(self.me, self.open_round(), start) else { return };
         self.site = duties.site;
+        self.schedule = start.schedule.for_fragments(self.layout.count());
+        self.results.follow(self.schedule);
         let duties = Arc::new(duties);
         self.duties = Some(duties.clone());
         self.settling = None;

@@ -56,6 +56,7 @@ fn start_of(membership: Membership, settlement: Option<Settlement>) -> Event {
         active_before: Vec::new(),
         assignments: Vec::new(),
         until: Round(40),
+        schedule: config().schedule,
     }))
 }
 

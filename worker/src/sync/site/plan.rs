@@ -171,6 +171,7 @@ mod tests {
             active_before: [1, 2, 3].map(WorkerId).to_vec(),
             assignments: Vec::new(),
             until: Round(100),
+            schedule: SCHEDULE,
         }
     }
 

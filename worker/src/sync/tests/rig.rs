@@ -119,6 +119,7 @@ impl<const N: usize> Rig<N> {
             active_before: active_before.iter().map(|at| self.workers[*at].member.worker).collect(),
             assignments: vec![Assignment { feed: SampleFeed::default(), workers }],
             until: UNTIL,
+            schedule: self.schedule(),
         }
     }
 
@@ -194,7 +195,7 @@ impl Worker {
         let (own_queue, inbox) = mpsc::channel(SYNC_QUEUE_EVENTS);
         let (to_device, device) = sync_channel(8);
         let (coordinator, reports) = mpsc::channel(256);
-        let gate = Arc::new(Gate::new(8));
+        let gate = Arc::new(Gate::new(8, config.round_schedule()));
         let progress = Arc::new(Progress::default());
         let (queue, counters, limits) = (own_queue.clone(), Arc::clone(&progress), ReceiveLimits::default());
         let network = Network::start(endpoint, &identity, site, queue, counters, limits).unwrap();

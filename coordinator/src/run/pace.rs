@@ -1,0 +1,150 @@
+//! How far apart rounds are: decided once, in the opening, from what members have measured.
+
+use longhaul_common::config::SyncConfig;
+use longhaul_common::id::Round;
+use longhaul_common::schedule::RoundSchedule;
+use longhaul_proto::control::message::{GenerationStart, Measured};
+
+use super::command::Severity;
+use super::machine::Run;
+
+/// The share of the opening after which everything that was measured is taken for what the links are like.
+const MEASURED_AFTER: f64 = 0.5;
+/// Round trips in which nothing can be sent: half of one for the contributions, half of one for the results, and as much again for
+/// what a congested path adds.
+const LATENCY_ROUND_TRIPS: f64 = 2.0;
+/// The share of the time between two rounds that round trips may take: the rest is for bits.
+const LATENCY_SHARE_MAX: f64 = 0.5;
+
+/// The rounds in which everybody can exchange the least that the configuration allows, and round trips leave time to send more. Rounds of the
+/// opening stay as they are.
+///
+/// What is exchanged less often is worth less (`docs/benchmarks/sync.md`): rounds stay as close as they are configured where links
+/// allow it. Where they do not, fewer fragments take turns, so that each is exchanged as often as before, as long as there are turns.
+pub(super) fn paced(schedule: RoundSchedule, sync: &SyncConfig, members: &[Measured]) -> RoundSchedule {
+    let needed = members.iter().map(|member| steps_needed(schedule, sync, member)).fold(1.0, f64::max);
+    // What is measured may be anything; a float that is too large becomes the largest integer.
+    let every = (needed.ceil() as u64).clamp(schedule.every, sync.every_max.max(schedule.every));
+    let turn = u64::from(schedule.groups) * schedule.every;
+    let groups = u32::try_from(turn / every).unwrap_or(u32::MAX).max(1);
+    RoundSchedule { every, groups, ..schedule }
+}
+
+/// Steps between rounds that this member needs.
+fn steps_needed(schedule: RoundSchedule, sync: &SyncConfig, member: &Measured) -> f64 {
+    let [step, round_trip, bit] = [member.step_s, member.round_trip_s, member.bit_s].map(f64::from);
+    if !(step > 0.0 && round_trip >= 0.0 && bit >= 0.0) {
+        return 0.0;
+    }
+    let latency = LATENCY_ROUND_TRIPS * round_trip;
+    let for_latency = latency / (LATENCY_SHARE_MAX * step);
+    // Seconds that the least bits of the whole model take.
+    let sending = sync.bits_min * bit;
+    let turn = f64::from(schedule.groups) * schedule.every as f64;
+    let room = sync.target_utilisation * step;
+    // With e steps between rounds, e / turn of the model is exchanged in each: latency + sending·e / turn ≤ room·e. Where that cannot be,
+    // all of it is, in rounds further apart.
+    let spare = room - sending / turn;
+    let in_turns = if spare > 0.0 { latency / spare } else { f64::INFINITY };
+    let for_bits = if in_turns <= turn { in_turns } else { (latency + sending) / room };
+    for_latency.max(for_bits)
+}
+
+impl Run {
+    /// Whether rounds should be further apart than they are, and still can be.
+    pub(super) fn pace_is_due(&self) -> bool {
+        self.wanted_pace().is_some_and(|wanted| wanted != self.state.schedule)
+    }
+
+    /// What the rest of the run should be like; none while that is not known, or when it is too late to change it.
+    fn wanted_pace(&self) -> Option<RoundSchedule> {
+        let schedule = self.state.schedule;
+        let through = self.state.ledger.through().0;
+        let measured_from = (schedule.opening_rounds as f64 * MEASURED_AFTER) as u64;
+        if !self.config.sync.adapt
+            || self.state.paced
+            || self.is_closing()
+            || !(measured_from..schedule.opening_rounds).contains(&through)
+        {
+            return None;
+        }
+        let members = self.present_members();
+        let measured: Option<Vec<Measured>> =
+            members.iter().map(|worker| self.peers.get(worker)?.measured).collect();
+        measured.map(|measured| paced(schedule, &self.config.sync, &measured))
+    }
+
+    /// Fixes the rounds from `first_round` on, if they can still be changed: nobody has begun it yet.
+    pub(super) fn fix_pace(&mut self, old: &mut GenerationStart, first_round: Round) {
+        let Some(wanted) = self.wanted_pace() else { return };
+        self.state.paced = true;
+        if first_round.0 > wanted.opening_rounds || wanted == self.state.schedule {
+            return;
+        }
+        if old.until.0 == self.state.schedule.rounds() {
+            old.until = Round(wanted.rounds());
+        }
+        self.state.schedule = wanted;
+        self.state.ledger.follow(wanted);
+        let text = format!(
+            "rounds are {} steps apart after the opening, and {} of them exchange the whole model: so the links want it",
+            wanted.every, wanted.groups
+        );
+        self.notice(Severity::Info, None, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_common::config::SyncPreset;
+
+    const SCHEDULE: RoundSchedule = RoundSchedule {
+        opening_rounds: 100,
+        opening_every: 1,
+        every: 1,
+        groups: 5,
+        exchanges: 1,
+        steps: 10_000,
+    };
+
+    fn pace(members: &[[f32; 3]]) -> (u64, u32) {
+        let members =
+            members.iter().map(|&[step_s, round_trip_s, bit_s]| Measured { step_s, round_trip_s, bit_s });
+        let paced = paced(SCHEDULE, &SyncConfig::of(SyncPreset::Auto), &members.collect::<Vec<_>>());
+        assert_eq!(RoundSchedule { every: 1, groups: 5, ..paced }, SCHEDULE);
+        (paced.every, paced.groups)
+    }
+
+    #[test]
+    fn rounds_stay_as_close_as_they_are_configured_where_links_allow_it() {
+        assert_eq!(pace(&[[0.7, 0.05, 0.1], [0.5, 0.05, 0.2]]), (1, 5));
+        // A bit of all values takes 100 steps, and the least is a fiftieth of one.
+        assert_eq!(pace(&[[0.5, 0.05, 50.0]]), (1, 5));
+    }
+
+    #[test]
+    fn round_trips_take_at_most_half_of_the_time_between_rounds() {
+        assert_eq!(pace(&[[0.0625, 0.0625, 0.01]]), (4, 1));
+        assert_eq!(pace(&[[0.7, 0.05, 0.1], [0.125, 0.0625, 0.1]]), (2, 2), "the one who needs most decides");
+        assert_eq!(pace(&[[0.007_812_5, 0.078_125, 0.001]]), (40, 1));
+    }
+
+    #[test]
+    fn the_least_bits_have_time_to_be_sent() {
+        // 0.02 bits of all values take 20 s: 40 steps, and the round trips.
+        let (every, groups) = pace(&[[0.5, 0.1, 1000.0]]);
+        assert_eq!(groups, 1);
+        assert_eq!(every, 42, "20.2 s at 0.485 s a step");
+        // In a turn of five steps, each round has a fifth of 0.1 s a step to spare.
+        let (every, groups) = pace(&[[0.5, 0.05, 110.0]]);
+        assert_eq!((every, groups), (3, 1), "2.2 s in five steps of 0.485 s");
+    }
+
+    #[test]
+    fn nonsense_and_the_bounds_of_the_user_are_respected() {
+        assert_eq!(pace(&[[0.0, 0.05, 0.1], [f32::NAN, 0.05, 0.1], [0.5, -1.0, 0.1]]), (1, 5));
+        assert_eq!(pace(&[[1e-6, 100.0, 1e9]]), (SyncConfig::of(SyncPreset::Auto).every_max, 1));
+        assert_eq!(pace(&[]), (1, 5));
+    }
+}
