@@ -10,9 +10,9 @@ use super::machine::Run;
 
 /// The share of the opening after which everything that was measured is taken for what the links are like.
 const MEASURED_AFTER: f64 = 0.5;
-/// Round trips in which nothing can be sent: half of one for the contributions, half of one for the results, and as much again for
-/// what a congested path adds.
-const LATENCY_ROUND_TRIPS: f64 = 2.0;
+/// Round trips in which nothing can be sent: half of one for the contributions, half of one for the results, and half of one for what is
+/// waited for on the way.
+const LATENCY_ROUND_TRIPS: f64 = 1.5;
 /// The share of the time between two rounds that round trips may take: the rest is for bits.
 const LATENCY_SHARE_MAX: f64 = 0.5;
 
@@ -20,13 +20,13 @@ const LATENCY_SHARE_MAX: f64 = 0.5;
 /// opening stay as they are.
 ///
 /// What is exchanged less often is worth less (`docs/benchmarks/sync.md`): rounds stay as close as they are configured where links
-/// allow it. Where they do not, fewer fragments take turns, so that each is exchanged as often as before, as long as there are turns.
+/// allow it. Where they do not, fewer fragments take turns, so that each is exchanged as often as before, or a little less often.
 pub(super) fn paced(schedule: RoundSchedule, sync: &SyncConfig, members: &[Measured]) -> RoundSchedule {
     let needed = members.iter().map(|member| steps_needed(schedule, sync, member)).fold(1.0, f64::max);
     // What is measured may be anything; a float that is too large becomes the largest integer.
     let every = (needed.ceil() as u64).clamp(schedule.every, sync.every_max.max(schedule.every));
     let turn = u64::from(schedule.groups) * schedule.every;
-    let groups = u32::try_from(turn / every).unwrap_or(u32::MAX).max(1);
+    let groups = u32::try_from(turn.div_ceil(every)).unwrap_or(u32::MAX);
     RoundSchedule { every, groups, ..schedule }
 }
 
@@ -125,9 +125,9 @@ mod tests {
 
     #[test]
     fn round_trips_take_at_most_half_of_the_time_between_rounds() {
-        assert_eq!(pace(&[[0.0625, 0.0625, 0.01]]), (4, 1));
-        assert_eq!(pace(&[[0.7, 0.05, 0.1], [0.125, 0.0625, 0.1]]), (2, 2), "the one who needs most decides");
-        assert_eq!(pace(&[[0.007_812_5, 0.078_125, 0.001]]), (40, 1));
+        assert_eq!(pace(&[[0.0625, 0.0625, 0.01]]), (3, 2));
+        assert_eq!(pace(&[[0.7, 0.05, 0.1], [0.125, 0.0625, 0.1]]), (2, 3), "the one who needs most decides");
+        assert_eq!(pace(&[[0.007_812_5, 0.078_125, 0.001]]), (30, 1));
     }
 
     #[test]
@@ -135,10 +135,10 @@ mod tests {
         // 0.02 bits of all values take 20 s: 40 steps, and the round trips.
         let (every, groups) = pace(&[[0.5, 0.1, 1000.0]]);
         assert_eq!(groups, 1);
-        assert_eq!(every, 42, "20.2 s at 0.485 s a step");
+        assert_eq!(every, 42, "20.15 s at 0.485 s a step");
         // In a turn of five steps, each round has a fifth of 0.1 s a step to spare.
         let (every, groups) = pace(&[[0.5, 0.05, 110.0]]);
-        assert_eq!((every, groups), (3, 1), "2.2 s in five steps of 0.485 s");
+        assert_eq!((every, groups), (2, 3), "2.2 s in five steps of 0.485 s");
     }
 
     #[test]

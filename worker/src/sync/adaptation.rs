@@ -21,8 +21,10 @@ pub(super) struct Adaptation {
     /// Steps of the run's start.
     early_steps: u64,
     watched: Option<Watched>,
-    /// What a step takes.
+    /// What a step takes, over the last few.
     step: Duration,
+    /// The shortest round trip of late: what bits add to it is not latency.
+    round_trip: Duration,
 }
 
 /// A round on its way.
@@ -47,6 +49,7 @@ impl Adaptation {
             layouts,
             watched: None,
             step: Duration::ZERO,
+            round_trip: Duration::ZERO,
         })
     }
 
@@ -56,9 +59,9 @@ impl Adaptation {
     }
 
     /// What was measured so far.
-    pub fn measured(&self, round_trip: Duration) -> Option<Measured> {
+    pub fn measured(&self) -> Option<Measured> {
         let bit_s = self.controller.bit_s()? as f32;
-        Some(Measured { step_s: self.step.as_secs_f32(), round_trip_s: round_trip.as_secs_f32(), bit_s })
+        Some(Measured { step_s: self.step.as_secs_f32(), round_trip_s: self.round_trip.as_secs_f32(), bit_s })
     }
 
     /// The chain of a round, should it be the next.
@@ -79,9 +82,10 @@ impl Adaptation {
         self.config.opens_with_gradients() && self.layouts.schedule().is_opening(round)
     }
 
-    /// A round is contributed now, and a step takes so long to compute.
+    /// A round is contributed now, after steps that took so long to compute each.
     pub fn contributed(&mut self, round: Round, now: Duration, step: Duration) {
-        self.step = step;
+        let known = if self.step.is_zero() { step } else { self.step };
+        self.step = known.mul_f64(1.0 - STEP_WEIGHT) + step.mul_f64(STEP_WEIGHT);
         let schedule = self.layouts.schedule();
         let steps = match self.is_common(round) {
             true => OPENING_STEPS,
@@ -90,12 +94,15 @@ impl Adaptation {
                 self.config.overlap_at(schedule.every).min(until_next) as u32
             }
         };
-        self.watched = Some(Watched { round, contributed_at: now, window: step * steps });
+        self.watched = Some(Watched { round, contributed_at: now, window: self.step * steps });
     }
 
     /// A round is complete; the chain of the next one, where it is another.
     pub fn completed(&mut self, round: Round, now: Duration, round_trip: Duration) -> Option<CodecSpec> {
         let before = self.chain(round);
+        let known = if self.round_trip.is_zero() { round_trip } else { self.round_trip };
+        self.round_trip = round_trip.min(known.mul_f64(ROUND_TRIP_DRIFT));
+        let round_trip = self.round_trip;
         if let Some(watched) = self.watched.take_if(|watched| watched.round == round) {
             let taken = now.saturating_sub(watched.contributed_at);
             let (bits, window) = (self.bits(round), watched.window);
@@ -124,6 +131,11 @@ impl Adaptation {
 /// Bits for each value in the first round, before anything is known of the link: a model of ten million parameters in a second over
 /// 1 Mbit/s.
 const BITS_AT_FIRST: f64 = 0.1;
+
+/// The weight of a new step: on a machine that does other things as well, one step says little of the next.
+const STEP_WEIGHT: f64 = 0.1;
+/// By how much the shortest round trip grows from one round to the next where all are longer: the path may have changed.
+const ROUND_TRIP_DRIFT: f64 = 1.01;
 
 /// In an opening of common steps, an exchange may take as long as the computing of so many: a young model needs exact gradients more than
 /// it needs many of them. Two bits are too few for it, whatever the link (`docs/benchmarks/sync.md`).

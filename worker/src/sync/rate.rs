@@ -13,7 +13,7 @@ pub struct RoundTiming {
     pub taken: Duration,
     /// From the contribution to the step that needs the results, computing all the while.
     pub window: Duration,
-    /// The longest round trip to a member of another site.
+    /// The longest round trip to a member of another site, without queues.
     pub round_trip: Duration,
 }
 
@@ -42,9 +42,9 @@ pub struct RateController {
     slope: Option<f64>,
 }
 
-/// Round trips that a round takes besides sending: half of one for the contribution, half of one for the result, and as much again for
-/// what a congested path adds.
-const LATENCY_ROUND_TRIPS: f64 = 2.0;
+/// Round trips that a round takes besides sending: half of one for the contribution, half of one for the result, and half of one for what is
+/// waited for on the way.
+const LATENCY_ROUND_TRIPS: f64 = 1.5;
 /// The least share of a round that is put down to sending: with a smaller one, the slope would be noise.
 const SENDING_SHARE_MIN: f64 = 0.1;
 /// Bits grow by this factor from one round to the next at most: a wrong estimate then costs a wait of one more window.

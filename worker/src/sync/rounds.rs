@@ -41,7 +41,7 @@ impl Synchroniser {
             && steps > 0
         {
             adaptation.contributed(round, self.began.elapsed(), compute / steps);
-            measured = adaptation.measured(self.links.network.round_trip());
+            measured = adaptation.measured();
         }
         running.idle = true;
         running.reports.insert(round, RoundReport { loss, samples: weight, measured, ..empty_report(round) });
