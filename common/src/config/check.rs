@@ -183,6 +183,7 @@ mod tests {
             ValueFormat::Bf16,
             "what comes back has the same format unless it is set"
         );
+        assert_eq!([sync("every = 5").every_max, sync("every = 500").every_max], [100, 500]);
         assert_eq!(sync("values = \"int8\"").opening_values, ValueFormat::Int8);
         let robust = sync("preset = \"diloco\"\nrobust = \"trim\"\nnorm_limit = 0");
         assert_eq!((robust.robust, robust.trim, robust.norm_limit), (RobustRule::Trim, 1, 0.0));

@@ -292,6 +292,8 @@ impl SyncKeys {
     /// Who sets the number format alone means it for the opening and the results as well, where the preset has one format for them; and
     /// all of a chunk is still all of it when chunks have another size.
     fn with_followers(mut self, preset: &SyncConfig) -> Self {
+        // Who asks for rounds that are far apart means it.
+        self.every_max = self.every_max.or(self.every.map(|every| every.max(preset.every_max)));
         if preset.result_keep == preset.chunk {
             self.result_keep = self.result_keep.or(self.chunk);
         }
