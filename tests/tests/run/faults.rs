@@ -33,22 +33,41 @@ fn two_way_compression_survives_a_death_and_a_return() {
     survives_a_death_and_a_return(Setup { steps: 500, sync, ..Setup::default() });
 }
 
+/// A death and a return among members that make common steps.
+#[test]
+fn an_opening_of_common_steps_survives_a_death_and_a_return() {
+    let sync = "opening_rounds = 150\nfragment_values = 8192";
+    survives_a_death_and_a_return(Setup { steps: 250, sync, ..Setup::default() });
+}
+
+/// The same after it: who returns needs the second moment that is frozen.
+#[test]
+fn local_steps_under_a_frozen_moment_survive_a_death_and_a_return() {
+    let sync = "opening_rounds = 20\nopening_share = 0\nfragment_values = 8192";
+    let setup = Setup { steps: 600, sync, ..Setup::default() };
+    survives_a_death_in(setup, 40);
+}
+
 fn survives_a_death_and_a_return(setup: Setup<'_>) {
+    survives_a_death_in(setup, 3);
+}
+
+fn survives_a_death_in(setup: Setup<'_>, round: u64) {
     let mut scenario = setup.start();
-    scenario.wait_for_round(3);
+    scenario.wait_for_round(round);
     scenario.cluster.kill_worker(1);
     let without = scenario
         .cluster
         .wait_for("the run to go on with three", RUN_MAX, |status| {
-            live_members(status) == 3 && applied_rounds(status) >= 6
+            live_members(status) == 3 && applied_rounds(status) >= round + 3
         })
         .unwrap();
-    let round = applied_rounds(&without);
+    let reached = applied_rounds(&without);
     scenario.cluster.start_worker(1).unwrap();
     scenario
         .cluster
         .wait_for("the run to go on with four", RUN_MAX, |status| {
-            live_members(status) == 4 && applied_rounds(status) > round
+            live_members(status) == 4 && applied_rounds(status) > reached
         })
         .unwrap();
     let status = scenario.finish();
