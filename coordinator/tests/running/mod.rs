@@ -22,6 +22,7 @@ sequence_length = 8
 [train]
 batch = 4
 [sync]
+preset = "sparse-local"
 every = 2
 overlap = 1
 "#;
