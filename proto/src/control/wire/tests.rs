@@ -10,8 +10,8 @@ use longhaul_common::timeline::Assignment;
 use proptest::prelude::*;
 
 use super::super::message::{
-    Adopted, CheckpointOffer, CheckpointReport, GenerationStart, Heartbeat, HeldResult, Join, Member, Ready,
-    Refusal, RefusalReason, RoundReport, Settled, Settlement, Start, Welcome,
+    Adopted, CheckpointOffer, CheckpointReport, GenerationStart, Heartbeat, HeldResult, Join, Measured,
+    Member, Ready, Refusal, RefusalReason, RoundReport, Settled, Settlement, Start, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -72,7 +72,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         validation_loss: Some(2.75),
         refused: refusals(),
         refused_beyond: 300,
-        measured: None,
+        measured: Some(Measured { step_s: 0.5, round_trip_s: 0.05, bit_s: 1e-3 }),
     };
     let result = HeldResult { fragment: FragmentId(1), hash: [5; 32], sites: vec![SiteId(1)] };
     let checkpoint = |outcome| CheckpointReport { next_round: Round(40), path: "/tmp/c".to_owned(), outcome };
@@ -242,11 +242,13 @@ fn messages_are_the_golden_bytes() {
         validation_loss: None,
         refused: refusals()[2..].to_vec(),
         refused_beyond: 300,
-        measured: None,
+        measured: Some(Measured { step_s: 2.75, round_trip_s: 0.5, bit_s: 0.25 }),
     });
     // Two refusals: site, round, fragment, the reason's place; of the norm 2.75f32 and 32. Then how many more.
     let refused = "02".to_owned() + "01ac020202" + "01ac02020300003040" + "20" + "ac02";
-    let expected = "0302ac020020010100".to_owned() + &"04".repeat(32) + "0000" + &refused;
+    // One, and three floats.
+    let measured = "01".to_owned() + "00003040" + "0000003f" + "0000803e";
+    let expected = "0302ac020020010100".to_owned() + &"04".repeat(32) + "0000" + &refused + &measured;
     assert_eq!(hex(encode(&report).unwrap()), expected);
     assert_eq!(hex(encode(&ToWorker::Settle { generation: Generation(3) }).unwrap()), "0303");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Fresh)).unwrap()), "0100");
