@@ -84,3 +84,16 @@ fn the_bits_of_a_value_follow_the_link() {
     let (fast, slow) = (wan_bytes("rate_mbit=200,delay_ms=10"), wan_bytes("rate_mbit=2.5,delay_ms=10"));
     assert!(fast > 2.0 * slow, "{fast} bytes over the fast link, {slow} over the slow one");
 }
+
+/// Steps of a few milliseconds, and round trips of a hundred: the opening shows it, and the rest of the run has fewer rounds.
+#[test]
+fn rounds_move_apart_where_round_trips_are_long() {
+    let sync = "opening_rounds = 20\nopening_share = 0\nfragment_values = 8192";
+    let link = "rate_mbit=50,delay_ms=50";
+    let setup = Setup { steps: 320, sites: vec![1, 1], link, width: 64, sync, ..Setup::default() };
+    let status = setup.start().finish();
+    let rounds = status["rounds"].as_u64().unwrap();
+    assert!((20..200).contains(&rounds), "{rounds} rounds");
+    let loss = status["loss"].as_f64().unwrap();
+    assert!(loss < 4.2, "the loss is {loss}");
+}

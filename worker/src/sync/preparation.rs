@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use longhaul_common::config::Transform;
+use longhaul_common::config::{RunConfig, Transform};
 use longhaul_common::id::{Generation, Round};
 use longhaul_common::plan::FragmentLayout;
+use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::{CheckpointOffer, GenerationStart, Ready, Start, ToCoordinator};
 use longhaul_proto::round::{Config, DeadlineConfig, Event, Member};
@@ -254,6 +255,11 @@ impl Synchroniser {
         if running.generation >= generation {
             return Ok(());
         }
+        anyhow::ensure!(
+            is_of_this_run(&self.config, &start.schedule),
+            "the coordinator began a generation with {:?}, which is not of this run",
+            start.schedule
+        );
         // The coordinator has heard that this worker is ready: a state that is still on its way is not needed.
         self.wants += 1;
         running.generation = generation;
@@ -297,5 +303,52 @@ impl Synchroniser {
         } else {
             1 + usize::from(outer_step(&self.config.sync).has_memory())
         }
+    }
+}
+
+/// Whether rounds are what is configured, or further apart within the user's bounds.
+fn is_of_this_run(config: &RunConfig, schedule: &RoundSchedule) -> bool {
+    let configured = config.round_schedule();
+    let is_paced = config.sync.adapt
+        && (configured.every..=config.sync.every_max).contains(&schedule.every)
+        && (1..=configured.groups).contains(&schedule.groups);
+    let same = RoundSchedule { every: configured.every, groups: configured.groups, ..*schedule };
+    *schedule == configured || is_paced && same == configured
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_may_move_rounds_apart_and_nothing_else() {
+        let config = |sync: &str| {
+            let text = "[run]\nname = \"r\"\nworkers = 2\nsteps = 900\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
+                        context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\n";
+            RunConfig::parse(&format!("{text}{sync}")).unwrap()
+        };
+        let auto = config("preset = \"auto\"\nevery_max = 7");
+        let own = auto.round_schedule();
+        for good in
+            [own, RoundSchedule { every: 7, groups: 1, ..own }, RoundSchedule { every: 2, groups: 3, ..own }]
+        {
+            assert!(is_of_this_run(&auto, &good), "{good:?}");
+        }
+        for bad in [
+            RoundSchedule { every: 0, ..own },
+            RoundSchedule { every: 8, ..own },
+            RoundSchedule { groups: 0, ..own },
+            RoundSchedule { groups: 6, ..own },
+            RoundSchedule { opening_rounds: 1, ..own },
+            RoundSchedule { opening_every: 0, ..own },
+            RoundSchedule { exchanges: 2, ..own },
+            RoundSchedule { steps: 1, ..own },
+        ] {
+            assert!(!is_of_this_run(&auto, &bad), "{bad:?}");
+        }
+        let dense = config("preset = \"dense\"");
+        let own = dense.round_schedule();
+        assert!(is_of_this_run(&dense, &own));
+        assert!(!is_of_this_run(&dense, &RoundSchedule { every: 2, ..own }));
     }
 }
