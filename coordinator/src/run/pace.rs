@@ -10,6 +10,8 @@ use super::machine::Run;
 
 /// The share of the opening after which everything that was measured is taken for what the links are like.
 const MEASURED_AFTER: f64 = 0.5;
+/// The share of it after which those decide who have measured: one without samples never does.
+const LAST_CALL: f64 = 0.75;
 /// Round trips in which nothing can be sent: half of one for the contributions, half of one for the results, and half of one for what is
 /// waited for on the way.
 const LATENCY_ROUND_TRIPS: f64 = 1.5;
@@ -62,6 +64,7 @@ impl Run {
         let through = self.state.ledger.through().0;
         let measured_from = (schedule.opening_rounds as f64 * MEASURED_AFTER) as u64;
         if !self.config.sync.adapt
+            || self.config.sync.source.is_gradient()
             || self.state.paced
             || self.is_closing()
             || !(measured_from..schedule.opening_rounds).contains(&through)
@@ -69,17 +72,24 @@ impl Run {
             return None;
         }
         let members = self.present_members();
-        let measured: Option<Vec<Measured>> =
-            members.iter().map(|worker| self.peers.get(worker)?.measured).collect();
-        measured.map(|measured| paced(schedule, &self.config.sync, &measured))
+        let measured: Vec<Measured> =
+            members.iter().filter_map(|worker| self.peers.get(worker)?.measured).collect();
+        let is_last_call = through as f64 >= schedule.opening_rounds as f64 * LAST_CALL;
+        if measured.is_empty() || measured.len() < members.len() && !is_last_call {
+            return None;
+        }
+        let wanted = paced(schedule.for_fragments(self.layout().count()), &self.config.sync, &measured);
+        Some(if wanted.every == schedule.every { schedule } else { wanted })
     }
 
     /// Fixes the rounds from `first_round` on, if they can still be changed: nobody has begun it yet.
     pub(super) fn fix_pace(&mut self, old: &mut GenerationStart, first_round: Round) {
-        let Some(wanted) = self.wanted_pace() else { return };
+        let Some(wanted) = self.wanted_pace().filter(|wanted| *wanted != self.state.schedule) else { return };
         self.state.paced = true;
-        if first_round.0 > wanted.opening_rounds || wanted == self.state.schedule {
-            return;
+        if first_round.0 > wanted.opening_rounds {
+            let text =
+                "links want rounds further apart, but somebody has left the opening: they stay as they are";
+            return self.notice(Severity::Warning, None, text.to_owned());
         }
         if old.until.0 == self.state.schedule.rounds() {
             old.until = Round(wanted.rounds());

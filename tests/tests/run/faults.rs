@@ -36,14 +36,14 @@ fn two_way_compression_survives_a_death_and_a_return() {
 /// A death and a return among members that make common steps.
 #[test]
 fn an_opening_of_common_steps_survives_a_death_and_a_return() {
-    let sync = "opening_rounds = 150\nfragment_values = 8192";
+    let sync = "opening_rounds = 150\nevery_max = 1\nfragment_values = 8192";
     survives_a_death_and_a_return(Setup { steps: 250, sync, ..Setup::default() });
 }
 
 /// The same after it: who returns needs the second moment that is frozen.
 #[test]
 fn local_steps_under_a_frozen_moment_survive_a_death_and_a_return() {
-    let sync = "opening_rounds = 20\nopening_share = 0\nfragment_values = 8192";
+    let sync = "opening_rounds = 20\nopening_share = 0\nevery_max = 1\nfragment_values = 8192";
     let setup = Setup { steps: 600, sync, ..Setup::default() };
     survives_a_death_in(setup, 40);
 }

@@ -8,7 +8,7 @@ use longhaul_common::id::Round;
 use longhaul_proto::codec::{CodecSpec, Selection};
 use longhaul_proto::control::message::Measured;
 
-use super::ladder::{INT4_BITS, TWO_BITS, chain_for};
+use super::ladder::{INT4_BITS, TWO_BITS, bits_taken, chain_for};
 use super::layouts::Layouts;
 use super::rate::{RateBounds, RateController, RoundTiming};
 use super::synchroniser::Running;
@@ -21,6 +21,8 @@ pub(super) struct Adaptation {
     /// Steps of the run's start.
     early_steps: u64,
     watched: Option<Watched>,
+    /// The chain in effect, once there is one.
+    chain: Option<CodecSpec>,
     /// What a step takes, over the last few.
     step: Duration,
     /// The shortest round trip of late: what bits add to it is not latency.
@@ -48,6 +50,7 @@ impl Adaptation {
             config: config.clone(),
             layouts,
             watched: None,
+            chain: None,
             step: Duration::ZERO,
             round_trip: Duration::ZERO,
         })
@@ -64,9 +67,10 @@ impl Adaptation {
         Some(Measured { step_s: self.step.as_secs_f32(), round_trip_s: self.round_trip.as_secs_f32(), bit_s })
     }
 
-    /// The chain of a round, should it be the next.
-    pub fn chain(&self, round: Round) -> CodecSpec {
-        chain_for(self.bits(round), self.config.chunk)
+    /// The chain of a round that is the next, where it is another than the one in effect; from now on, it is that.
+    pub fn chain(&mut self, round: Round) -> Option<CodecSpec> {
+        let chain = chain_for(self.bits(round), self.config.chunk);
+        (self.chain.replace(chain) != Some(chain)).then_some(chain)
     }
 
     fn bits(&self, round: Round) -> f64 {
@@ -99,13 +103,15 @@ impl Adaptation {
 
     /// A round is complete; the chain of the next one, where it is another.
     pub fn completed(&mut self, round: Round, now: Duration, round_trip: Duration) -> Option<CodecSpec> {
-        let before = self.chain(round);
         let known = if self.round_trip.is_zero() { round_trip } else { self.round_trip };
         self.round_trip = round_trip.min(known.mul_f64(ROUND_TRIP_DRIFT));
         let round_trip = self.round_trip;
-        if let Some(watched) = self.watched.take_if(|watched| watched.round == round) {
+        if let Some(watched) = self.watched.take_if(|watched| watched.round == round)
+            && let Some(sent) = self.chain
+        {
             let taken = now.saturating_sub(watched.contributed_at);
-            let (bits, window) = (self.bits(round), watched.window);
+            // What was sent, not what there was room for: between the formats for all values there is nothing.
+            let (bits, window) = (bits_taken(&sent), watched.window);
             let changed = self.controller.observe(RoundTiming {
                 bits,
                 share: self.layouts.share_of(round),
@@ -114,7 +120,8 @@ impl Adaptation {
                 round_trip,
             });
             if let Some(wanted) = changed {
-                let CodecSpec { selection, values, .. } = self.chain(round.next());
+                let CodecSpec { selection, values, .. } =
+                    chain_for(self.bits(round.next()), self.config.chunk);
                 let keep =
                     if let Selection::TopK { keep, .. } = selection { keep } else { self.config.chunk };
                 tracing::info!(
@@ -124,7 +131,7 @@ impl Adaptation {
                 );
             }
         }
-        Some(self.chain(round.next())).filter(|chain| *chain != before)
+        self.chain(round.next())
     }
 }
 
@@ -140,6 +147,14 @@ const ROUND_TRIP_DRIFT: f64 = 1.01;
 /// In an opening of common steps, an exchange may take as long as the computing of so many: a young model needs exact gradients more than
 /// it needs many of them. Two bits are too few for it, whatever the link (`docs/benchmarks/sync.md`).
 const OPENING_STEPS: u32 = 2;
+
+/// Puts the chain of a round into effect, if there is one that follows the link.
+pub(super) fn adapt_to(running: &mut Running, round: Round) -> Result<()> {
+    match running.adaptation.as_mut().and_then(|adaptation| adaptation.chain(round)) {
+        Some(chain) => apply_chain(running, chain),
+        None => Ok(()),
+    }
+}
 
 /// Puts a chain into effect.
 pub(super) fn apply_chain(running: &mut Running, chain: CodecSpec) -> Result<()> {

@@ -13,7 +13,7 @@ use longhaul_proto::round::{Config, DeadlineConfig, Event, Member};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::adaptation::{Adaptation, apply_chain};
+use super::adaptation::{Adaptation, adapt_to};
 use super::compressor::Compressor;
 use super::event::HealedState;
 use super::layouts::Layouts;
@@ -227,11 +227,8 @@ impl Synchroniser {
             refusals: Refusals::default(),
             site: SiteReduction::default(),
         }));
-        if let Stage::Running(running) = &mut self.stage
-            && let Some(adaptation) = &running.adaptation
-        {
-            let chain = adaptation.chain(next_round);
-            apply_chain(running, chain)?;
+        if let Stage::Running(running) = &mut self.stage {
+            adapt_to(running, next_round)?;
         }
         if let Some(prepared) = &self.prepared {
             self.report(ToCoordinator::Ready(Ready {
@@ -265,6 +262,7 @@ impl Synchroniser {
         running.generation = generation;
         running.until = start.until;
         running.follow(start.schedule);
+        adapt_to(running, running.member.open_round())?;
         running.membership = Some(start.membership.clone());
         tracing::info!(
             generation = start.membership.generation.0,
@@ -310,6 +308,7 @@ impl Synchroniser {
 fn is_of_this_run(config: &RunConfig, schedule: &RoundSchedule) -> bool {
     let configured = config.round_schedule();
     let is_paced = config.sync.adapt
+        && !config.sync.source.is_gradient()
         && (configured.every..=config.sync.every_max).contains(&schedule.every)
         && (1..=configured.groups).contains(&schedule.groups);
     let same = RoundSchedule { every: configured.every, groups: configured.groups, ..*schedule };
@@ -346,9 +345,11 @@ mod tests {
         ] {
             assert!(!is_of_this_run(&auto, &bad), "{bad:?}");
         }
-        let dense = config("preset = \"dense\"");
-        let own = dense.round_schedule();
-        assert!(is_of_this_run(&dense, &own));
-        assert!(!is_of_this_run(&dense, &RoundSchedule { every: 2, ..own }));
+        for gradients in ["preset = \"dense\"", "preset = \"dense\"\nadapt = true\noverlap = 1"] {
+            let config = config(gradients);
+            let own = config.round_schedule();
+            assert!(is_of_this_run(&config, &own));
+            assert!(!is_of_this_run(&config, &RoundSchedule { every: 2, ..own }), "each step is exchanged");
+        }
     }
 }

@@ -121,7 +121,7 @@ impl RateController {
         let window = self.bounds.target_utilisation * timing.window.as_secs_f64();
         let left = (window - latency).max(SENDING_SHARE_MIN * window);
         let wanted = (left / (slope.cautious() * timing.share))
-            .min(self.bits * RISE_MAX)
+            .min(self.bits.max(timing.bits) * RISE_MAX)
             .clamp(self.bounds.bits_min, self.bounds.bits_max);
         let is_bound = wanted == self.bounds.bits_min || wanted == self.bounds.bits_max;
         if wanted == self.bits || !is_bound && (wanted / self.bits - 1.0).abs() < DEAD_BAND {

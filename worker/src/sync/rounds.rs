@@ -144,7 +144,12 @@ impl Synchroniser {
                     Some((_, snapshot)) => {
                         RoundUpdate::Parameters(parts_of(&self.config, running, round, &snapshot))
                     }
-                    None => continue,
+                    None => {
+                        // What the device will load goes along, should this be where it enters.
+                        let load = running.load.take().filter(|_| !running.entered);
+                        running.load = load.map(|load| with_parameters(load, &running.replica));
+                        continue;
+                    }
                 }
             };
             let residual_ratio = match dense || self.config.privacy.is_some() {

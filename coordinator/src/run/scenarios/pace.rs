@@ -17,10 +17,13 @@ fn story(sync: &str) -> Story {
 
 /// Both have applied a round, in which one of them measured round trips of as long as its step.
 fn applied(story: &mut Story, round: u64, round_trip_s: f32) {
-    for worker in [1, 2] {
+    applied_by(story, round, [Some(0.01), Some(round_trip_s)]);
+}
+
+fn applied_by(story: &mut Story, round: u64, round_trips: [Option<f32>; 2]) {
+    for (worker, round_trip_s) in [1, 2].into_iter().zip(round_trips) {
         let ToCoordinator::RoundApplied(report) = report(round) else { unreachable!() };
-        let round_trip_s = if worker == 1 { 0.01 } else { round_trip_s };
-        let measured = Some(Measured { step_s: 0.5, round_trip_s, bit_s: 0.001 });
+        let measured = round_trip_s.map(|round_trip_s| Measured { step_s: 0.5, round_trip_s, bit_s: 0.001 });
         story.say(worker, ToCoordinator::RoundApplied(RoundReport { measured, ..report }));
     }
 }
@@ -55,7 +58,8 @@ fn long_round_trips_move_rounds_apart_after_the_opening() {
     story.settled(1, 2, 4, 5);
     story.settled(2, 2, 4, 5);
     let start = story.begun(2);
-    let paced = RoundSchedule { every: 2, groups: 3, ..AUTO_SCHEDULE };
+    // So small a model is one fragment, which takes no turns.
+    let paced = RoundSchedule { every: 2, groups: 1, ..AUTO_SCHEDULE };
     // Eight rounds of a step each, and six of two.
     assert_eq!((start.schedule, start.until, start.first_round), (paced, Round(14), Round(6)));
     assert_eq!(story.run.state().schedule, paced);
@@ -93,4 +97,16 @@ fn rounds_that_were_begun_are_never_changed() {
     story.settled(2, 2, 8, 8);
     let start = story.begun(2);
     assert_eq!((start.schedule, start.until), (AUTO_SCHEDULE, Round(20)));
+}
+
+/// A member without samples has nothing to measure.
+#[test]
+fn late_in_the_opening_those_decide_who_have_measured() {
+    let mut story = story(AUTO);
+    for round in 0..5 {
+        applied_by(&mut story, round, [None, Some(0.5)]);
+        assert_eq!(story.told(1), [], "the other one may still measure");
+    }
+    applied_by(&mut story, 5, [None, Some(0.5)]);
+    assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
 }
