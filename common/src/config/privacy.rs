@@ -79,6 +79,11 @@ impl PrivacyConfig {
                           noisy: take rank = 0, or leave [privacy] out";
             return Err(ConfigError::value("sync.rank", sync.rank, reason));
         }
+        if sync.parts_after_the_opening() {
+            let reason = "a member that heals is given a first moment that a donor has made of its data without noise, and one clip does not fit \
+                          gradients and deltas: take preset = \"diloco\" or inner = \"adamw\", or leave [privacy] out";
+            return Err(ConfigError::value("sync.inner", "frozen-adamw", reason));
+        }
         Ok(())
     }
 }
@@ -106,10 +111,11 @@ mod tests {
     fn without_the_table_nothing_is_private_and_with_it_losses_are_kept_back() {
         let open = with("").unwrap();
         assert_eq!((&open.privacy, open.reports_losses()), (&None, true));
-        let config = with("[privacy]\nclip = 0.5\nnoise = 4.0\ndelta = 1e-6").unwrap();
+        let config =
+            with("[sync]\npreset = \"diloco\"\n[privacy]\nclip = 0.5\nnoise = 4.0\ndelta = 1e-6").unwrap();
         let privacy = config.privacy.clone().unwrap();
         assert_eq!((privacy.deviation(), config.reports_losses()), (2.0, false));
-        let told = with("[privacy]\nclip = 0.5\nnoise = 4.0\ndelta = 1e-6\nreport_loss = true").unwrap();
+        let told = with("[sync]\npreset = \"diloco\"\n[privacy]\nclip = 0.5\nnoise = 4.0\ndelta = 1e-6\nreport_loss = true").unwrap();
         assert!(told.reports_losses());
         assert!(privacy.epsilon(1) > 0.0 && privacy.epsilon(1) < privacy.epsilon(2));
         assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
@@ -125,6 +131,10 @@ mod tests {
             ("[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 0.0", "1e-6 is usual"),
             ("[privacy]\nclip = 1.0\nnoise = 1.0", "missing field `delta`"),
             ("[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-6\nnosie = 1", "did you mean `noise`?"),
+            (
+                "[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-6",
+                "sync.inner = frozen-adamw: a member that heals",
+            ),
             (
                 "[sync]\npreset = \"powersgd\"\n[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-6",
                 "sync.rank = 4: each step tells of the data twice",
