@@ -268,7 +268,7 @@ sync_keys! {
     /// `values`, `opening_keep`, `opening_values`, `result_keep` and `result_values`.
     adapt: bool,
     /// `adapt`: the share of the run's steps, from the first, in which a value has two bits at least, whatever the link: what a young model
-    /// learns in one part, the others need soon.
+    /// learns in one part, the others need soon. At least three times the opening, unless it is 0.
     early_share: f64,
     /// `adapt`: the share of the time between a contribution and the step that needs its result that communication may fill.
     target_utilisation: f64,

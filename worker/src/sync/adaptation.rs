@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_common::config::SyncConfig;
 use longhaul_common::id::Round;
+use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::{CodecSpec, Selection};
 use longhaul_proto::control::message::Measured;
 
@@ -46,7 +47,7 @@ impl Adaptation {
         };
         config.adapt.then(|| Self {
             controller: RateController::new(bounds, BITS_AT_FIRST),
-            early_steps: (config.early_share * layouts.schedule().steps as f64).ceil() as u64,
+            early_steps: early_steps(config, layouts.schedule()),
             config: config.clone(),
             layouts,
             watched: None,
@@ -147,6 +148,16 @@ const ROUND_TRIP_DRIFT: f64 = 1.01;
 /// In an opening of common steps, an exchange may take as long as the computing of so many: a young model needs exact gradients more than
 /// it needs many of them. Two bits are too few for it, whatever the link (`docs/benchmarks/sync.md`).
 const OPENING_STEPS: u32 = 2;
+
+/// Steps of the run's start: in a short run, the opening is the better measure of how long a model is young.
+fn early_steps(config: &SyncConfig, schedule: &RoundSchedule) -> u64 {
+    const OPENINGS: u64 = 3;
+    if config.early_share == 0.0 {
+        return 0;
+    }
+    let share = (config.early_share * schedule.steps as f64).ceil() as u64;
+    share.max(OPENINGS * schedule.opening_rounds * schedule.opening_every)
+}
 
 /// Puts the chain of a round into effect, if there is one that follows the link.
 pub(super) fn adapt_to(running: &mut Running, round: Round) -> Result<()> {
