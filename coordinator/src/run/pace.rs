@@ -21,7 +21,7 @@ const LATENCY_SHARE_MAX: f64 = 0.75;
 /// The rounds in which everybody can exchange the least that the configuration allows, and round trips leave time to send more. Rounds of the
 /// opening stay as they are.
 ///
-/// What is exchanged less often is worth less (`docs/benchmarks/sync.md`): rounds stay as close as they are configured where links
+/// What is exchanged less often is worth less (`docs/decisions/0011-frozen-second-moment.md`): rounds stay as close as they are configured where links
 /// allow it. Where they do not, fewer fragments take turns, so that each is exchanged as often as before, or a little less often.
 pub(super) fn paced(schedule: RoundSchedule, sync: &SyncConfig, members: &[Measured]) -> RoundSchedule {
     let needed = members.iter().map(|member| steps_needed(schedule, sync, member)).fold(1.0, f64::max);

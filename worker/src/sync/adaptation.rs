@@ -146,7 +146,7 @@ const STEP_WEIGHT: f64 = 0.1;
 const ROUND_TRIP_DRIFT: f64 = 1.01;
 
 /// In an opening of common steps, an exchange may take as long as the computing of so many: a young model needs exact gradients more than
-/// it needs many of them. Two bits are too few for it, whatever the link (`docs/benchmarks/sync.md`).
+/// it needs many of them. Two bits are too few for it, whatever the link (decision 0011).
 const OPENING_STEPS: u32 = 2;
 
 /// Steps of the run's start: in a short run, the opening is the better measure of how long a model is young.

@@ -25,7 +25,7 @@ const SCALES_BITS: f64 = 32.0;
 
 /// The chain that takes at most `bits` for each value: all values in the finest format that there is room for, or else the largest of each
 /// chunk in two bits, as many as there is room for and one at least. (Two bits a kept value cost nothing in quality against eight: more
-/// positions buy more than finer values. `docs/benchmarks/sync.md`.)
+/// positions buy more than finer values: decision 0011.)
 #[must_use]
 pub fn chain_for(bits: f64, chunk: u32) -> CodecSpec {
     match WHOLE.iter().find(|(_, needed)| *needed <= bits) {
