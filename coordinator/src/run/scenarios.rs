@@ -41,6 +41,24 @@ fn ready(next_round: u64, hash: u8) -> ToCoordinator {
     })
 }
 
+/// A round that a member has applied, as it tells it in the first generation.
+fn report(round: u64, hash: u8) -> RoundReport {
+    RoundReport {
+        generation: Generation(1),
+        round: Round(round),
+        loss: None,
+        samples: 4,
+        sites: Vec::new(),
+        residual_ratio: None,
+        state_hash: [hash; 32],
+        skipped: Vec::new(),
+        validation_loss: None,
+        refused: Vec::new(),
+        refused_beyond: 0,
+        measured: None,
+    }
+}
+
 /// Bytes and seconds in proportion to the tokens.
 fn heartbeat(tokens: u64) -> ToCoordinator {
     ToCoordinator::Heartbeat(Heartbeat {
@@ -138,23 +156,7 @@ impl Story {
     }
 
     fn applied(&mut self, worker: u32, round: u64, hash: u8) {
-        self.say(
-            worker,
-            ToCoordinator::RoundApplied(RoundReport {
-                generation: Generation(1),
-                round: Round(round),
-                loss: None,
-                samples: 4,
-                sites: Vec::new(),
-                residual_ratio: None,
-                state_hash: [hash; 32],
-                skipped: Vec::new(),
-                validation_loss: None,
-                refused: Vec::new(),
-                refused_beyond: 0,
-                measured: None,
-            }),
-        );
+        self.say(worker, ToCoordinator::RoundApplied(report(round, hash)));
     }
 
     fn settled(&mut self, worker: u32, generation: u64, open: u64, computing: u64) {

@@ -22,27 +22,9 @@ fn applied(story: &mut Story, round: u64, round_trip_s: f32) {
 
 fn applied_by(story: &mut Story, round: u64, round_trips: [Option<f32>; 2]) {
     for (worker, round_trip_s) in [1, 2].into_iter().zip(round_trips) {
-        let ToCoordinator::RoundApplied(report) = report(round) else { unreachable!() };
         let measured = round_trip_s.map(|round_trip_s| Measured { step_s: 0.5, round_trip_s, bit_s: 0.001 });
-        story.say(worker, ToCoordinator::RoundApplied(RoundReport { measured, ..report }));
+        story.say(worker, ToCoordinator::RoundApplied(RoundReport { measured, ..report(round, 9) }));
     }
-}
-
-fn report(round: u64) -> ToCoordinator {
-    ToCoordinator::RoundApplied(RoundReport {
-        generation: Generation(1),
-        round: Round(round),
-        loss: None,
-        samples: 4,
-        sites: Vec::new(),
-        residual_ratio: None,
-        state_hash: [9; 32],
-        skipped: Vec::new(),
-        validation_loss: None,
-        refused: Vec::new(),
-        refused_beyond: 0,
-        measured: None,
-    })
 }
 
 #[test]
