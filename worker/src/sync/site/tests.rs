@@ -130,6 +130,8 @@ fn a_reduction_that_fails_anywhere_loses_nothing_and_stops_nobody() {
 fn frames_that_come_before_the_failure_is_noticed_are_kept_until_it_is() {
     let mut rig = training(RING);
     round(&mut rig, 0);
+    // Else the other's thread, which still waits for the first to confirm this round, would notice at once.
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().site.withheld.is_empty()));
     rig.workers.iter_mut().for_each(|worker| worker.begin(1));
     rig.workers[0].contribute(1);
     let failed = SiteEvent { generation: Generation(1), news: SiteNews::Failed("by the test".into()) };
