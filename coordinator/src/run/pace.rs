@@ -17,39 +17,70 @@ const LAST_CALL: f64 = 0.75;
 const LATENCY_ROUND_TRIPS: f64 = 1.5;
 /// The share of the time between two rounds that round trips may take: the rest is for bits.
 const LATENCY_SHARE_MAX: f64 = 0.75;
+/// Bits a value for which turns are given up: with fewer, more values at a time would be worth less.
+const BITS_OF_A_VALUE: f64 = 2.02;
 
 /// The rounds in which everybody can exchange the least that the configuration allows, and round trips leave time to send more. Rounds of the
 /// opening stay as they are.
 ///
-/// What is exchanged less often is worth less (`docs/decisions/0011-frozen-second-moment.md`): rounds stay as close as they are configured where links
-/// allow it. Where they do not, fewer fragments take turns, so that each is exchanged as often as before, or a little less often.
+/// What is exchanged less often, or applied later, is worth less (`docs/decisions/0012-fewer-turns.md`): rounds stay as close as they are
+/// configured where links allow it. Where they do not, results come later, and what can be made up for that is made up by fewer turns: as few as
+/// leave two bits a value, and so many at most that each fragment is exchanged about as often as before.
 pub(super) fn paced(schedule: RoundSchedule, sync: &SyncConfig, members: &[Measured]) -> RoundSchedule {
-    let needed = members.iter().map(|member| steps_needed(schedule, sync, member)).fold(1.0, f64::max);
+    let sound: Vec<Pace> = members.iter().filter_map(|member| Pace::of(member, sync)).collect();
+    let needed = sound.iter().map(|pace| pace.steps_needed(schedule, sync)).fold(1.0, f64::max);
     // What is measured may be anything; a float that is too large becomes the largest integer.
     let every = (needed.ceil() as u64).clamp(schedule.every, sync.every_max.max(schedule.every));
-    let turn = u64::from(schedule.groups) * schedule.every;
-    let groups = u32::try_from(turn.div_ceil(every)).unwrap_or(u32::MAX);
+    if every == schedule.every {
+        return schedule;
+    }
+    let as_often = (u64::from(schedule.groups) * schedule.every).div_ceil(every);
+    let turns = sound.iter().map(|pace| pace.turns_needed(every)).fold(1.0, f64::max);
+    let groups = u32::try_from((turns.ceil() as u64).min(as_often)).unwrap_or(u32::MAX);
     RoundSchedule { every, groups, ..schedule }
 }
 
-/// Steps between rounds that this member needs.
-fn steps_needed(schedule: RoundSchedule, sync: &SyncConfig, member: &Measured) -> f64 {
-    let [step, round_trip, bit] = [member.step_s, member.round_trip_s, member.bit_s].map(f64::from);
-    if !(step > 0.0 && round_trip >= 0.0 && bit >= 0.0) {
-        return 0.0;
+/// What a member has measured, in seconds.
+struct Pace {
+    /// Of a step in which something may be sent.
+    room: f64,
+    step: f64,
+    /// Of a round in which nothing can be sent.
+    latency: f64,
+    /// That a bit of each value of the model takes.
+    bit: f64,
+}
+
+impl Pace {
+    /// None: what it reports is no measurement.
+    fn of(member: &Measured, sync: &SyncConfig) -> Option<Self> {
+        let [step, round_trip, bit] = [member.step_s, member.round_trip_s, member.bit_s].map(f64::from);
+        let is_sound = step > 0.0 && round_trip >= 0.0 && bit >= 0.0;
+        let (room, latency) = (sync.target_utilisation * step, LATENCY_ROUND_TRIPS * round_trip);
+        is_sound.then_some(Self { room, step, latency, bit })
     }
-    let latency = LATENCY_ROUND_TRIPS * round_trip;
-    let for_latency = latency / (LATENCY_SHARE_MAX * step);
-    // Seconds that the least bits of the whole model take.
-    let sending = sync.bits_min * bit;
-    let turn = f64::from(schedule.groups) * schedule.every as f64;
-    let room = sync.target_utilisation * step;
-    // With e steps between rounds, e / turn of the model is exchanged in each: latency + sending·e / turn ≤ room·e. Where that cannot be,
-    // all of it is, in rounds further apart.
-    let spare = room - sending / turn;
-    let in_turns = if spare > 0.0 { latency / spare } else { f64::INFINITY };
-    let for_bits = if in_turns <= turn { in_turns } else { (latency + sending) / room };
-    for_latency.max(for_bits)
+
+    /// Steps between rounds.
+    fn steps_needed(&self, schedule: RoundSchedule, sync: &SyncConfig) -> f64 {
+        let &Self { room, step, latency, bit } = self;
+        let for_latency = latency / (LATENCY_SHARE_MAX * step);
+        // The least bits of the whole model.
+        let sending = sync.bits_min * bit;
+        let turn = f64::from(schedule.groups) * schedule.every as f64;
+        // With e steps between rounds, e / turn of the model is exchanged in each: latency + sending·e / turn ≤ room·e. Where that cannot be,
+        // all of it is, in rounds further apart.
+        let spare = room - sending / turn;
+        let in_turns = if spare > 0.0 { latency / spare } else { f64::INFINITY };
+        let for_bits = if in_turns <= turn { in_turns } else { (latency + sending) / room };
+        for_latency.max(for_bits)
+    }
+
+    /// Turns in which the model is exchanged with [`BITS_OF_A_VALUE`], in rounds so many steps apart.
+    fn turns_needed(&self, every: u64) -> f64 {
+        let left = self.room * every as f64 - self.latency;
+        let sending = BITS_OF_A_VALUE * self.bit;
+        if left > 0.0 { sending / left } else { f64::INFINITY }
+    }
 }
 
 impl Run {
@@ -135,9 +166,19 @@ mod tests {
 
     #[test]
     fn round_trips_leave_a_quarter_of_the_time_between_rounds() {
-        assert_eq!(pace(&[[0.0625, 0.0625, 0.01]]), (2, 3));
-        assert_eq!(pace(&[[0.7, 0.05, 0.1], [0.0625, 0.125, 0.1]]), (4, 2), "the one who needs most decides");
+        assert_eq!(pace(&[[0.0625, 0.0625, 1.0]]), (2, 3));
+        assert_eq!(pace(&[[0.7, 0.05, 0.1], [0.0625, 0.125, 1.0]]), (4, 2), "the one who needs most decides");
         assert_eq!(pace(&[[0.007_812_5, 0.078_125, 0.001]]), (20, 1));
+    }
+
+    /// Where results are late, turns are given up as far as two bits a value can be sent.
+    #[test]
+    fn rounds_further_apart_have_as_few_turns_as_there_are_bits_for() {
+        // 2.02 bits in 0.97·2·0.15 - 1.5·0.08 = 0.171 s.
+        assert_eq!(pace(&[[0.15, 0.08, 0.03]]), (2, 1), "0.06 s");
+        assert_eq!(pace(&[[0.15, 0.08, 0.1]]), (2, 2), "0.2 s");
+        assert_eq!(pace(&[[0.15, 0.08, 3.0]]), (2, 3), "6 s: as often as before");
+        assert_eq!(pace(&[[0.15, 0.08, 0.03], [0.15, 0.08, 0.1]]), (2, 2), "the one who needs most decides");
     }
 
     #[test]
