@@ -260,8 +260,11 @@ impl SyncConfig {
              transform = \"none\""
         } else if !self.fragment_values.is_multiple_of(TILE_VALUES) {
             "fragments are made of whole tiles: take a multiple of 4096 for fragment_values, or transform = \"none\""
-        } else if self.result == ResultForm::Mean && self.result_keep < self.chunk {
-            "an owner would select of values that have been transformed back: take result = \"bundle\", or result_keep = chunk"
+        } else if self.result == ResultForm::Union
+            || self.result == ResultForm::Mean && self.result_keep < self.chunk
+        {
+            "an owner would select of values that have been transformed back: take result = \"bundle\", or \"mean\" with \
+             result_keep = chunk"
         } else {
             return Ok(());
         };
@@ -292,6 +295,16 @@ impl SyncConfig {
             let reason = "every contribution in f32 goes to every site: take result = \"mean\", which loses nothing in f32";
             return Err(ConfigError::value("sync.result", "bundle", reason));
         }
+        if self.result == ResultForm::Union {
+            let reason = if !leaves_out {
+                "all sites send all values, so a union holds all of them as well: take result = \"mean\""
+            } else if self.adapt {
+                "how many values a union has depends on what sites send, and not on the link: take result = \"mean\", or adapt = false"
+            } else {
+                return Ok(());
+            };
+            return Err(ConfigError::value("sync.result", "union", reason));
+        }
         Ok(())
     }
 
@@ -308,7 +321,7 @@ impl SyncConfig {
                           this: take result = \"mean\", or \"none\"";
             return Err(ConfigError::value("sync.robust", name_of(self.robust), reason));
         }
-        if self.robust == RobustRule::Trim && self.selection == SelectionRule::TopK {
+        if self.robust == RobustRule::Trim && self.selection != SelectionRule::All {
             let reason = "a value that few sites select is always the largest or smallest of its coordinate, so that trimming \
                           would leave out most of what is sent: take \"clip\", or selection = \"all\"";
             return Err(ConfigError::value("sync.robust", "trim", reason));

@@ -35,8 +35,8 @@ impl SecureAggregationConfig {
         if sync.result != ResultForm::Mean {
             refuse(
                 "sync.result",
-                &"bundle",
-                "a bundle is each contribution by itself: take result = \"mean\"",
+                &super::check_sync::name_of(sync.result),
+                "an owner sees the sum and nothing else: take result = \"mean\"",
             )
         } else if sync.selection != SelectionRule::All || sync.random_keep < sync.chunk || !opening_keeps_all
         {
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn strategies_whose_values_do_not_are_refused_with_what_would() {
         for (sync, words) in [
-            ("preset = \"sparse-local\"", "sync.result = bundle: a bundle is each contribution by itself"),
+            ("preset = \"sparse-local\"", "sync.result = bundle: an owner sees the sum and nothing else"),
             (
                 "preset = \"sparse-local\"\nresult = \"mean\"",
                 "sync.selection = top-k: sites must send the same positions",

@@ -100,6 +100,9 @@ pub enum ResultForm {
     Bundle,
     /// The mean, compressed again; what that leaves behind stays with the owner, for its next result.
     Mean,
+    /// The mean at all positions that somebody has sent, in a format of its own: what several sites have sent is there once. Beyond
+    /// `result_keep`, and in what rounding leaves behind, as `Mean`.
+    Union,
 }
 
 /// What is done with the mean of a round.
@@ -246,15 +249,16 @@ sync_keys! {
     momentum: f32,
     /// What a round keeps of the residual before it; 0: what is not sent is lost.
     error_decay: f32,
-    /// In which form results are published: `bundle` or `mean`.
+    /// In which form results are published: `bundle`, `mean` or `union`.
     result: ResultForm,
-    /// `result = "mean"`: values kept of each chunk of the mean; all of a chunk means that none is selected.
+    /// `result = "mean"`: values kept of each chunk of the mean; all of a chunk means that none is selected. `result = "union"`: values of a chunk
+    /// at most, of those that somebody has sent.
     result_keep: u32,
-    /// `result = "mean"`: its number format.
+    /// `result = "mean"` or `"union"`: its number format.
     result_values: ValueFormat,
     /// A contribution whose norm is more than so many times the median of the last ones is refused by the owner; 0: none is.
     norm_limit: f64,
-    /// `result = "mean"`: how the influence of a few contributions is kept small: `none`, `clip` or `trim`.
+    /// `result = "mean"` or `"union"`: how the influence of a few contributions is kept small: `none`, `clip` or `trim`.
     robust: RobustRule,
     /// `robust = "trim"`: how many are left out at each end of a coordinate; as many as leave a median where fewer sites contribute.
     trim: u32,

@@ -1,6 +1,6 @@
 //! What `[sync]` says of compression, in the codec's terms.
 
-use longhaul_common::config::{SelectionRule, SyncConfig, Transform, ValueFormat};
+use longhaul_common::config::{ResultForm, SelectionRule, SyncConfig, Transform, ValueFormat};
 use longhaul_common::id::{FragmentId, Round, RunId};
 use longhaul_proto::codec::{CodecSpec, Dct, RandomK, Selection, Stage};
 
@@ -28,10 +28,23 @@ pub fn with_entropy_where_it_pays(spec: CodecSpec) -> CodecSpec {
 
 /// From the owner to everybody, where it publishes means, after the opening.
 pub fn downlink(config: &SyncConfig) -> CodecSpec {
-    with_entropy_where_it_pays(CodecSpec::new(top_k(config.chunk, config.result_keep), config.result_values))
+    let selection = match config.result {
+        ResultForm::Union => all_but_zeros(config.chunk),
+        ResultForm::Bundle | ResultForm::Mean => top_k(config.chunk, config.result_keep),
+    };
+    with_entropy_where_it_pays(CodecSpec::new(selection, config.result_values))
 }
 
-/// Both ways in the opening.
+/// The same in the opening.
+pub fn opening_downlink(config: &SyncConfig) -> CodecSpec {
+    if config.result == ResultForm::Union && !config.opens_with_gradients() {
+        let chain = CodecSpec::new(all_but_zeros(config.chunk), config.opening_values);
+        return with_entropy_where_it_pays(chain);
+    }
+    opening(config)
+}
+
+/// From a site to the owner in the opening.
 pub fn opening(config: &SyncConfig) -> CodecSpec {
     let selection = match config.opens_with_gradients() {
         true => Selection::All,
@@ -54,6 +67,11 @@ pub fn seed_of(run: RunId, round: Round, fragment: FragmentId) -> u64 {
     u64::from_le_bytes(word)
 }
 
+/// A threshold that leaves out nothing else.
+fn all_but_zeros(chunk: u32) -> Selection {
+    Selection::Threshold { chunk, keep: chunk }
+}
+
 fn top_k(chunk: u32, keep: u32) -> Selection {
     if keep == chunk { Selection::All } else { Selection::TopK { chunk, keep } }
 }
@@ -66,9 +84,18 @@ mod tests {
     /// What the configuration lets pass, the codec can do.
     #[test]
     fn the_codec_knows_the_chain_of_every_preset() {
-        for preset in SyncPreset::ALL {
-            let config = SyncConfig::of(preset);
-            for spec in [uplink(&config, 0), uplink(&config, 3), downlink(&config), opening(&config)] {
+        for (preset, result) in
+            SyncPreset::ALL.map(|preset| [None, Some(ResultForm::Union)].map(|r| (preset, r))).as_flattened()
+        {
+            let mut config = SyncConfig::of(*preset);
+            config.result = result.unwrap_or(config.result);
+            for spec in [
+                uplink(&config, 0),
+                uplink(&config, 3),
+                downlink(&config),
+                opening(&config),
+                opening_downlink(&config),
+            ] {
                 assert_eq!(spec.validate(), Ok(()), "{preset:?}: {spec:?}");
             }
         }

@@ -29,6 +29,7 @@ mod synchroniser;
 #[cfg(test)]
 mod tests;
 mod tiling;
+mod union;
 
 pub use compressor::{CompressError, Compressor, Local};
 pub use event::{HealedState, SYNC_QUEUE_EVENTS, SyncEvent};

@@ -8,12 +8,13 @@ use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, SpecError}
 use longhaul_proto::control::message::{Refusal, RefusalReason};
 use longhaul_proto::round::{Contribution, FragmentResult};
 
-use super::chain::{downlink, is_lossless, opening};
+use super::chain::{downlink, is_lossless, opening_downlink};
 use super::guard::{Excess, Guard};
 use super::layouts::Layouts;
 use super::masking::Masking;
 use super::mean::{add_shares, norm_of};
 use super::robust::{add_clipped_mean, set_trimmed_mean};
+use super::union::Union;
 
 /// The owner's chain draws nothing at random.
 const NO_SEED: u64 = 0;
@@ -25,6 +26,9 @@ const NO_SEED: u64 = 0;
 /// the result is C(p), residual = p − decode(C(p)).
 pub struct Reducer {
     form: ResultForm,
+    union: Union,
+    /// Whether the opening's results are unions as well.
+    opens_with_unions: bool,
     robust: RobustRule,
     trim: u32,
     /// How many were trimmed last: fewer than `trim` where few sites contribute, which is told when it changes.
@@ -59,13 +63,15 @@ impl Reducer {
     pub fn new(config: &SyncConfig, layouts: Layouts) -> Result<Self, SpecError> {
         Ok(Self {
             form: config.result,
+            union: Union::new(config.chunk, config.result_keep),
+            opens_with_unions: !config.opens_with_gradients(),
             robust: config.robust,
             trim: config.trim,
             trimmed: None,
             guard: Guard::new(config.norm_limit),
             layouts,
             steady: Encoder::new(downlink(config))?,
-            opening: Encoder::new(opening(config))?,
+            opening: Encoder::new(opening_downlink(config))?,
             decoder: Decoder::default(),
             residuals: BTreeMap::new(),
             keeps_gradients: config.parts_after_the_opening(),
@@ -110,7 +116,7 @@ impl Reducer {
             ResultForm::Bundle => {
                 FragmentResult::bundle(accepted.into_iter().map(|(_, contribution)| contribution).collect())
             }
-            ResultForm::Mean => self.mean(round, fragment, accepted)?,
+            ResultForm::Mean | ResultForm::Union => self.mean(round, fragment, accepted)?,
         };
         Ok(Reduction { result, refused })
     }
@@ -227,8 +233,8 @@ impl Reducer {
         contributions: &[Contribution],
     ) -> Result<FragmentResult, EncodeError> {
         let len = self.scratch.len();
-        let encoder =
-            if self.layouts.schedule().is_opening(round) { &mut self.opening } else { &mut self.steady };
+        let is_opening = self.layouts.schedule().is_opening(round);
+        let encoder = if is_opening { &mut self.opening } else { &mut self.steady };
         let mut body = Vec::new();
         // The two exchanges of low-rank gradients have fragments of unlike lengths, and the device keeps what they leave out.
         let has_no_residual = self.layouts.exchange_in(round).is_some();
@@ -245,7 +251,15 @@ impl Reducer {
             }
             None => drop(self.before.insert(fragment, (round, residual.clone()))),
         }
-        encoder.encode_with_feedback(NO_SEED, &self.scratch, residual, 1.0, &mut body)?;
+        let is_union = self.form == ResultForm::Union && (!is_opening || self.opens_with_unions);
+        if is_union {
+            self.union.hold_back(&mut self.scratch, residual);
+        }
+        let encoded = encoder.encode_with_feedback(NO_SEED, &self.scratch, residual, 1.0, &mut body);
+        if is_union {
+            self.union.give_back(residual);
+        }
+        encoded?;
         Ok(FragmentResult::mean(contributions, body.into()))
     }
 
@@ -356,6 +370,58 @@ mod tests {
         assert!(residual.iter().any(|rest| rest.abs() > 0.1), "eight of 64 are sent in a round");
         for ((published, mean), rest) in published.iter().zip(&means).zip(residual) {
             assert!((published + f64::from(*rest) - mean).abs() < 1e-4, "{published} + {rest} is not {mean}");
+        }
+    }
+
+    /// Sites that send values of their own: a result has all of them, rounded, and nothing that was left in the residual before.
+    #[test]
+    fn a_union_has_what_anybody_sent_as_far_as_there_is_room_and_the_rest_waits() {
+        let contribution = |site: u32, values: &[(usize, f32)]| {
+            let mut all = vec![0.0; 64];
+            values.iter().for_each(|(at, value)| all[*at] = *value);
+            let mut body = Vec::new();
+            let spec = CodecSpec::new(Selection::TopK { chunk: 64, keep: 4 }, ValueFormat::F32);
+            Encoder::new(spec).unwrap().encode(0, &all, &mut body).unwrap();
+            Contribution { site: SiteId(site), weight: 1, body: body.into() }
+        };
+        for (room, values) in [(64, ValueFormat::F32), (64, ValueFormat::Int4), (5, ValueFormat::Int4)] {
+            let sync = SyncConfig {
+                result: ResultForm::Union,
+                result_keep: room,
+                result_values: values,
+                chunk: 64,
+                opening_keep: 64,
+                ..SyncConfig::of(SyncPreset::SparseLocal)
+            };
+            let mut reducer = Reducer::new(&sync, Layouts::new(LAYOUT, None, SCHEDULE)).unwrap();
+            let (mut published, mut means) = (vec![0.0; 64], vec![0.0; 64]);
+            for round in 0..20_usize {
+                let of = |site: usize| {
+                    let at = |i: usize| (i * 17 + site * 9 + round * 5) % 64;
+                    (0..4).map(|i| (at(i), (at(i) % 7) as f32 + 0.3)).collect::<Vec<_>>()
+                };
+                let sent = [of(0), of(1)];
+                sent.iter().flatten().for_each(|(at, value)| means[*at] += f64::from(*value) / 2.0);
+                let both = [0, 1].map(|site| contribution(site as u32, &sent[site]));
+                let result = reducer.reduce(Round(round as u64), F0, both.into()).unwrap().result;
+                let values = decoded(&result);
+                let positions = |at: &usize| values[*at] != 0.0;
+                let union: Vec<usize> =
+                    (0..64).filter(|at| sent.iter().flatten().any(|(p, _)| p == at)).collect();
+                assert!((0..64).filter(positions).all(|at| union.contains(&at)), "round {round}");
+                let room = (room as usize).min(union.len());
+                assert!((0..64).filter(positions).count() <= room);
+                assert!(room < 64 || (0..64).filter(positions).count() == union.len());
+                published.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+            }
+            let residual = &reducer.residuals()[&F0];
+            assert_eq!(residual.iter().all(|rest| *rest == 0.0), values == ValueFormat::F32);
+            for ((published, mean), rest) in published.iter().zip(&means).zip(residual) {
+                assert!(
+                    (published + f64::from(*rest) - mean).abs() < 1e-4,
+                    "{published} + {rest} is not {mean}"
+                );
+            }
         }
     }
 
