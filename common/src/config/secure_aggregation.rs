@@ -32,15 +32,14 @@ impl SecureAggregationConfig {
             let reason = format!("{reason}, or leave [secure_aggregation] out");
             Err(ConfigError::value(key, value.to_string(), reason))
         };
-        if sync.result != ResultForm::Mean {
+        if sync.result == ResultForm::Bundle {
             refuse(
                 "sync.result",
                 &super::check_sync::name_of(sync.result),
                 "an owner sees the sum and nothing else: take result = \"mean\"",
             )
-        } else if sync.selection != SelectionRule::All || sync.random_keep < sync.chunk || !opening_keeps_all
-        {
-            let reason = "sites must send the same positions for their values to add up: take selection = \"all\" with random_keep and \
+        } else if sync.selection != SelectionRule::All || !opening_keeps_all {
+            let reason = "sites must send the same positions for their values to add up: take selection = \"all\", with random_keep for fewer, and \
                           opening_keep = chunk (preset = \"diloco\" or \"dense\" has that)";
             refuse("sync.selection", &super::check_sync::name_of(sync.selection), reason)
         } else if formats.iter().any(|format| *format != ValueFormat::F32) {
@@ -79,6 +78,8 @@ mod tests {
         for sync in [
             "preset = \"diloco\"\nnorm_limit = 0",
             "preset = \"dense\"\nnorm_limit = 0\nresult_values = \"bf16\"",
+            "preset = \"diloco\"\nnorm_limit = 0\nrandom_keep = 64\nerror_decay = 1",
+            "preset = \"diloco\"\nnorm_limit = 0\nrandom_keep = 64\nerror_decay = 1\nresult = \"union\"",
         ] {
             let config = with(sync).unwrap();
             assert_eq!(config.secure_aggregation.as_ref().map(|masks| masks.range), Some(1.0));
@@ -94,7 +95,7 @@ mod tests {
                 "preset = \"sparse-local\"\nresult = \"mean\"",
                 "sync.selection = top-k: sites must send the same positions",
             ),
-            ("preset = \"diloco\"\nrandom_keep = 64\nerror_decay = 1", "sync.selection = all"),
+            ("preset = \"cocktail\"\nvalues = \"f32\"", "sync.selection = top-k"),
             ("preset = \"diloco\"\nvalues = \"bf16\"", "sync.values = bf16"),
             (
                 "preset = \"diloco\"\nopening_rounds = 2\nopening_keep = 4096\nopening_values = \"int8\"",

@@ -6,7 +6,7 @@ use longhaul_proto::codec::{CodecSpec, Dct, RandomK, Selection, Stage};
 
 /// From a site to the owner, after the opening, for a fragment that begins with so many tiles.
 pub fn uplink(config: &SyncConfig, tiles: u32) -> CodecSpec {
-    let SyncConfig { chunk, keep, random_keep, values, rounding, .. } = *config;
+    let SyncConfig { chunk, keep, values, rounding, .. } = *config;
     let selection = match config.selection {
         SelectionRule::All => Selection::All,
         SelectionRule::TopK => top_k(chunk, keep),
@@ -14,10 +14,16 @@ pub fn uplink(config: &SyncConfig, tiles: u32) -> CodecSpec {
     };
     let stage = match config.transform {
         Transform::Dct if tiles > 0 => Some(Stage::Dct(Dct { tiles })),
-        Transform::None if random_keep < chunk => Some(Stage::RandomK(RandomK { chunk, keep: random_keep })),
-        Transform::Dct | Transform::None => None,
+        Transform::Dct => None,
+        Transform::None => random_mask(config).map(Stage::RandomK),
     };
     CodecSpec { stage, rounding, ..with_entropy_where_it_pays(CodecSpec::new(selection, values)) }
+}
+
+/// What chooses the positions that all sites contribute after the opening; none: they contribute all, or each chooses its own.
+pub fn random_mask(config: &SyncConfig) -> Option<RandomK> {
+    let SyncConfig { chunk, random_keep, .. } = *config;
+    (random_keep < chunk).then_some(RandomK { chunk, keep: random_keep })
 }
 
 /// Coding the codes of all values takes several times as long as all the rest of the codec, and saves a sixth of four bits: a processor that

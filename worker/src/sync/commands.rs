@@ -44,7 +44,11 @@ impl Synchroniser {
             }
             Command::Reduce { generation, round, fragment, contributions } => {
                 let reduced = match &running.masking {
-                    Some(masking) => running.reducer.reduce_masked(round, fragment, &contributions, masking),
+                    Some(masking) => {
+                        let positions = running.compressor.public_positions(round, fragment);
+                        let positions = positions.as_deref();
+                        running.reducer.reduce_masked(round, fragment, &contributions, masking, positions)
+                    }
                     None => running.reducer.reduce(round, fragment, contributions),
                 };
                 let Reduction { result, refused } =
@@ -159,8 +163,8 @@ pub(super) fn compress(
         Some(masking) => {
             let steps = running.schedule.steps_of(round).count() as u64;
             let weight = locals.iter().fold(0u32, |sum, local| sum.saturating_add(local.weight));
-            let mean = running.compressor.site_mean(round, fragment, &sound);
-            mean.and_then(|mean| Ok(masking.seal(round, fragment, steps, weight, mean)?))
+            let summand = running.compressor.summand(round, fragment, &sound, masking.range());
+            summand.and_then(|values| Ok(masking.seal(round, fragment, steps, weight, &values)?))
         }
         None => running.compressor.compress(round, fragment, &sound),
     };

@@ -1,5 +1,6 @@
 //! A site's contribution: the mean of its members, error feedback, encoding.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -7,7 +8,7 @@ use longhaul_common::config::{Source, SyncConfig};
 use longhaul_common::id::{FragmentId, Round, RunId};
 use longhaul_proto::codec::{CodecSpec, EncodeError, Encoder, SpecError};
 
-use super::chain::{is_lossless, opening, seed_of, uplink};
+use super::chain::{is_lossless, opening, random_mask, seed_of, uplink};
 use super::layouts::Layouts;
 use super::mechanism::GaussianMechanism;
 use super::memory::Memory;
@@ -130,19 +131,47 @@ impl Compressor {
         Ok(body.into())
     }
 
-    /// The weighted mean of the site's members, as it may leave the site: in a private run, clipped and noisy.
+    /// What the site adds to a masked sum: the weighted mean of its members, as it may leave the site. Where a random mask chooses positions,
+    /// p = residual·decay + mean at those, as far as ±`range` goes; all the rest of p stays, as there is no second chance to send it.
     ///
     /// # Errors
-    /// [`CompressError::Length`]
-    pub fn site_mean<'a>(
+    /// [`CompressError`]; the memory is then unchanged.
+    pub fn summand<'a>(
         &'a mut self,
         round: Round,
         fragment: FragmentId,
         locals: &[(u32, Local<'a>)],
-    ) -> Result<&'a [f32], CompressError> {
+        range: f32,
+    ) -> Result<Cow<'a, [f32]>, CompressError> {
+        let positions = self.public_positions(round, fragment);
         let len = self.layouts.of(round).range(fragment).len();
         let share = self.layouts.share_in(round, fragment);
-        outgoing_mean(locals, len, self.mechanism.as_mut(), share, &mut self.scratch)
+        let mean = outgoing_mean(locals, len, self.mechanism.as_mut(), share, &mut self.scratch)?;
+        let Some(positions) = positions else { return Ok(Cow::Borrowed(mean)) };
+        if let Some(index) = mean.iter().position(|value| !value.is_finite()) {
+            return Err(EncodeError::NonFinite { index }.into());
+        }
+        let memory = self.memories.entry(fragment).or_insert_with(|| Memory::new(len, false));
+        let (of, before) = self.before.entry(fragment).or_default();
+        before.clone_from(memory);
+        *of = round;
+        let decay = self.config.error_decay;
+        memory.residual.iter_mut().zip(mean).for_each(|(rest, value)| *rest = *rest * decay + value);
+        let take = |&at: &u32| {
+            let rest = &mut memory.residual[at as usize];
+            let taken = rest.clamp(-range, range);
+            *rest -= taken;
+            taken
+        };
+        Ok(Cow::Owned(positions.iter().map(take).collect()))
+    }
+
+    /// The positions that all sites contribute, ascending; none: all.
+    #[must_use]
+    pub fn public_positions(&self, round: Round, fragment: FragmentId) -> Option<Vec<u32>> {
+        let mask = random_mask(&self.config).filter(|_| !self.layouts.schedule().is_opening(round))?;
+        let len = self.layouts.of(round).range(fragment).len();
+        Some(mask.positions(seed_of(self.run, round, fragment), len))
     }
 
     /// From now on, rounds are these.

@@ -102,6 +102,12 @@ impl Masking {
         self.secrets.get(&peer).filter(|_| is_mine_to_give).map(|secret| *secret.as_bytes())
     }
 
+    /// The largest magnitude of a value.
+    #[must_use]
+    pub fn range(&self) -> f32 {
+        self.range as f32
+    }
+
     /// The site's contribution to a round, for the owner.
     ///
     /// # Errors

@@ -121,7 +121,8 @@ impl Reducer {
         Ok(Reduction { result, refused })
     }
 
-    /// The result of masked contributions: their mean, or nothing where there is no sum. None is refused, as nothing can be seen of them.
+    /// The result of masked contributions, of the values at these positions if not of all: their mean, or nothing where there is no sum. None is
+    /// refused, as nothing can be seen of them.
     ///
     /// # Errors
     /// A mean that is not finite, which integers never have.
@@ -131,12 +132,19 @@ impl Reducer {
         fragment: FragmentId,
         contributions: &[Contribution],
         masking: &Masking,
+        positions: Option<&[u32]>,
     ) -> Result<Reduction, EncodeError> {
+        let len = self.layouts.of(round).range(fragment).len();
         self.scratch.clear();
-        self.scratch.resize(self.layouts.of(round).range(fragment).len(), 0.0);
+        self.scratch.resize(positions.map_or(len, <[u32]>::len), 0.0);
         let steps = self.layouts.schedule().steps_of(round).count() as u64;
         let result = match masking.open(round, steps, contributions, &mut self.scratch) {
-            Ok(()) => self.publish(round, fragment, contributions)?,
+            Ok(()) => {
+                if let Some(positions) = positions {
+                    spread(&mut self.scratch, positions, len);
+                }
+                self.publish(round, fragment, contributions)?
+            }
             Err(reason) => {
                 tracing::warn!(%round, %fragment, %reason, "no sum: all sites carry over what they have contributed");
                 self.undo(round, fragment);
@@ -305,6 +313,15 @@ impl Reducer {
     }
 }
 
+/// Moves values to these positions of `len`, which ascend; zeros are elsewhere.
+fn spread(values: &mut Vec<f32>, positions: &[u32], len: usize) {
+    values.resize(len, 0.0);
+    // From the last on: no value goes below where it is.
+    for (from, &to) in positions.iter().enumerate().rev() {
+        values.swap(from, to as usize);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -423,6 +440,13 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn values_are_spread_to_their_positions() {
+        let mut values = vec![1.0, 2.0, 3.0];
+        spread(&mut values, &[0, 3, 4], 6);
+        assert_eq!(values, [1.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
     }
 
     #[test]

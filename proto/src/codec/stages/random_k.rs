@@ -27,6 +27,14 @@ const WORD_BITS: u32 = u64::BITS;
 const MASK_WORDS_MAX: usize = (CHUNK_VALUES_MAX / WORD_BITS) as usize;
 
 impl RandomK {
+    /// The positions that are chosen of `len` values by this seed, ascending.
+    #[must_use]
+    pub fn positions(self, seed: u64, len: usize) -> Vec<u32> {
+        let mut positions = Vec::new();
+        self.choose(seed, len, &mut positions);
+        positions
+    }
+
     fn chunks(self, len: usize) -> Chunks {
         Chunks { len, chunk: self.chunk as usize, keep: self.keep as usize }
     }
@@ -108,12 +116,6 @@ fn append_positions(mask: &[u64], start: u32, positions: &mut Vec<u32>) {
 mod tests {
     use super::*;
 
-    fn chosen(stage: RandomK, seed: u64, len: usize) -> Vec<u32> {
-        let mut positions = Vec::new();
-        stage.choose(seed, len, &mut positions);
-        positions
-    }
-
     #[test]
     fn every_chunk_gives_exactly_its_number_of_positions_in_order() {
         for (chunk, keep) in
@@ -121,7 +123,7 @@ mod tests {
         {
             let stage = RandomK { chunk, keep };
             for len in [0, 1, 63, 64, 65, 1000, 200_001] {
-                let positions = chosen(stage, 3, len);
+                let positions = stage.positions(3, len);
                 assert!(positions.is_sorted_by(|a, b| a < b));
                 assert_eq!(positions.len(), stage.seen_len(len).unwrap());
                 let mut rest = &positions[..];
@@ -142,7 +144,7 @@ mod tests {
             let sets = if keep == 3 { 20 } else { 15 };
             let mut counts = std::collections::BTreeMap::<Vec<u32>, u32>::new();
             for seed in 0..30_000 {
-                *counts.entry(chosen(RandomK { chunk: 8, keep }, seed, 6)).or_default() += 1;
+                *counts.entry(RandomK { chunk: 8, keep }.positions(seed, 6)).or_default() += 1;
             }
             assert_eq!(counts.len(), sets);
             let expected = 30_000.0 / sets as f64;
@@ -156,17 +158,17 @@ mod tests {
     #[test]
     fn chunks_and_seeds_give_different_masks() {
         let stage = RandomK { chunk: 4096, keep: 410 };
-        let positions = chosen(stage, 1, 8192);
+        let positions = stage.positions(1, 8192);
         let (first, second) = positions.split_at(410);
         let common = first.iter().filter(|&&position| second.contains(&(position + 4096))).count();
-        let again = chosen(stage, 2, 4096).iter().filter(|position| first.contains(position)).count();
+        let again = stage.positions(2, 4096).iter().filter(|position| first.contains(position)).count();
         // A tenth of 410, with a standard deviation of 6.
         assert!((20..62).contains(&common) && (20..62).contains(&again), "{common} {again}");
     }
 
     #[test]
     fn masks_are_the_same_on_every_platform() {
-        assert_eq!(chosen(RandomK { chunk: 64, keep: 6 }, 42, 150), MASK_OF_42);
+        assert_eq!(RandomK { chunk: 64, keep: 6 }.positions(42, 150), MASK_OF_42);
     }
 
     const MASK_OF_42: [u32; 18] =

@@ -3,7 +3,7 @@
 use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_proto::round::{Frame, FrameKind};
 
-use super::rig::Rig;
+use super::rig::{Rig, Worker};
 use super::training_of;
 
 const PLAIN: &str =
@@ -50,6 +50,39 @@ fn masked_contributions_have_the_same_mean_as_plain_ones() {
     let parameters = plain.workers[0].running().replica.parameters().clone();
     assert!(parameters.iter().any(|value| value.abs() > 0.5));
     assert_parameters(&masked, |at| f64::from(parameters[at]));
+}
+
+/// Sites contribute the same eight of sixteen values each round, which nobody has to send the positions of; the rest waits.
+#[test]
+fn random_positions_that_all_know_are_masked_and_what_is_not_chosen_waits() {
+    for form in ["mean", "union"] {
+        let sync = PLAIN.replace("\"mean\"", &format!("{form:?}"));
+        let sync = format!("{sync}\nrandom_keep = 8");
+        let mut rig: Rig<3> =
+            training_of([1, 2, 3], &format!("{sync}\n[secure_aggregation]\nrange = {RANGE:?}"));
+        rig.tamper = |frame| {
+            look_at(frame);
+            if frame.header.kind == FrameKind::Contribution {
+                assert_eq!(frame.body.len(), 8 + 4 * 16, "half of the fragment's 32 values");
+            }
+        };
+        for round in 0..6 {
+            // Who is late in the third leaves all without a sum: nobody's residual may have changed.
+            let in_time = if round == 2 { 2 } else { 3 };
+            rig.workers[..in_time].iter_mut().for_each(|worker| worker.contribute(round));
+            (0..in_time).for_each(|at| rig.apply(at, round));
+            rig.workers[in_time..].iter_mut().for_each(|worker| worker.contribute(round));
+            (in_time..3).for_each(|at| rig.apply(at, round));
+            rig.workers.iter_mut().for_each(|worker| worker.begin(round + 1));
+        }
+        let kept: Vec<Vec<f64>> = rig.workers.iter().map(Worker::kept).collect();
+        assert!(kept.iter().flatten().any(|rest| rest.abs() > 0.5), "what is not chosen is kept");
+        let of_all = |at: usize| {
+            let of = |worker: usize| rig.workers[worker].learnt[at] - kept[worker][at];
+            (0..3).map(of).sum::<f64>() / 3.0
+        };
+        assert_parameters(&rig, |at| -of_all(at));
+    }
 }
 
 #[test]
