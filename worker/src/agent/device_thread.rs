@@ -101,6 +101,8 @@ impl DeviceThread {
             parameters,
             samples: data.samples(),
             data_hash: data.data_hash(),
+            // A GPU needs one to feed it.
+            cores: if device == tch::Device::Cpu { engine.threads() } else { 1 },
         };
         Ok((engine, low_rank, data, prepared))
     }

@@ -114,6 +114,12 @@ impl Engine {
         self.device
     }
 
+    /// Threads that compute on a CPU.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        usize::try_from(tch::get_num_threads()).unwrap_or(1)
+    }
+
     /// Length of the flat vectors.
     #[must_use]
     pub fn parameter_count(&self) -> usize {

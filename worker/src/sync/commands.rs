@@ -10,7 +10,6 @@ use longhaul_proto::control::message::ToCoordinator;
 use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
 
 use super::adaptation::apply_chain;
-use super::compressor::Local;
 use super::layouts::Layouts;
 use super::reducer::Reduction;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
@@ -22,7 +21,7 @@ impl Synchroniser {
         loop {
             self.advance()?;
             let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-            let Some(command) = running.member.poll_command() else { return self.ask_site() };
+            let Some(command) = running.next_command() else { return self.ask_site() };
             self.execute(command)?;
         }
     }
@@ -40,7 +39,7 @@ impl Synchroniser {
                 self.links.network.send(to, header, body, hash);
             }
             Command::Compress { generation, round, fragment, locals } => {
-                self.compress_or_wait(generation, round, fragment, locals)?;
+                self.compress_side_by_side(generation, round, (fragment, locals))?;
             }
             Command::Reduce { generation, round, fragment, contributions } => {
                 let reduced = match &running.masking {
@@ -129,7 +128,7 @@ fn local_body(running: &Running, round: Round, fragment: FragmentId) -> Bytes {
 }
 
 /// What this member has for a fragment in a round; empty when it has nothing, as without samples.
-fn slice_of<'a>(
+pub(super) fn slice_of<'a>(
     contributed: &'a BTreeMap<Round, Vec<f32>>,
     layouts: &Layouts,
     round: Round,
@@ -137,44 +136,6 @@ fn slice_of<'a>(
 ) -> &'a [f32] {
     let range = layouts.of(round).range(fragment);
     contributed.get(&round).and_then(|values| values.get(range)).unwrap_or_default()
-}
-
-pub(super) fn compress(
-    running: &mut Running,
-    round: Round,
-    fragment: FragmentId,
-    locals: &[longhaul_proto::round::Local],
-) -> Result<Bytes> {
-    let len = running.layouts.of(round).range(fragment).len();
-    let own = slice_of(&running.contributed, &running.layouts, round, fragment);
-    let site_mean = running.site.mean_of(round, fragment);
-    let mut sound: Vec<_> = site_mean.map(|mean| (1, Local::Own(mean))).into_iter().collect();
-    for local in locals.iter().filter(|_| site_mean.is_none()) {
-        match &local.body {
-            None => sound.push((local.weight, Local::Own(own))),
-            Some(body) if is_sound(body, len) => sound.push((local.weight, Local::Received(body))),
-            Some(body) => tracing::warn!(
-                worker = %local.worker, bytes = body.len(), %round,
-                "a member's update is not finite or has the wrong length; it is left out"
-            ),
-        }
-    }
-    let compressed = match &running.masking {
-        Some(masking) => {
-            let steps = running.schedule.steps_of(round).count() as u64;
-            let weight = locals.iter().fold(0u32, |sum, local| sum.saturating_add(local.weight));
-            let summand = running.compressor.summand(round, fragment, &sound, masking.range());
-            summand.and_then(|values| Ok(masking.seal(round, fragment, steps, weight, &values)?))
-        }
-        None => running.compressor.compress(round, fragment, &sound),
-    };
-    compressed.with_context(|| format!("compress {fragment} for {round}"))
-}
-
-/// Whether a member's frame holds `len` finite values.
-fn is_sound(body: &[u8], len: usize) -> bool {
-    let (words, rest) = body.as_chunks::<4>();
-    words.len() == len && rest.is_empty() && words.iter().all(|word| f32::from_le_bytes(*word).is_finite())
 }
 
 fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {

@@ -12,6 +12,7 @@ use super::chain::{is_lossless, opening, random_mask, seed_of, uplink};
 use super::layouts::Layouts;
 use super::mechanism::GaussianMechanism;
 use super::memory::Memory;
+use super::pool::CodecPool;
 use super::tiling::TILE_VALUES;
 
 /// Encodes what leaves the site, and remembers what encoding left behind: a memory for each fragment that this worker uploads.
@@ -21,7 +22,8 @@ pub struct Compressor {
     layouts: Layouts,
     /// Whole tiles of the cosine transform that the exchanged vector begins with.
     tiles: usize,
-    encoder: Encoder,
+    pool: CodecPool,
+    lanes: Vec<Lane>,
     memories: BTreeMap<FragmentId, Memory>,
     /// Memories as they were before the compression of a round that is not decided yet.
     before: BTreeMap<FragmentId, (Round, Memory)>,
@@ -30,6 +32,26 @@ pub struct Compressor {
     /// In a private run.
     mechanism: Option<GaussianMechanism>,
     scratch: Vec<f32>,
+}
+
+/// What one thread of the pool works with.
+struct Lane {
+    encoder: Encoder,
+    scratch: Vec<f32>,
+}
+
+impl Lane {
+    fn new(config: &SyncConfig) -> Result<Self, SpecError> {
+        Ok(Self { encoder: Encoder::new(uplink(config, 0))?, scratch: Vec::new() })
+    }
+}
+
+/// A fragment to compress, and what the site's members have of it, with their weights.
+pub struct Job<'a> {
+    /// Which.
+    pub fragment: FragmentId,
+    /// In the order in which they are added up.
+    pub locals: Vec<(u32, Local<'a>)>,
 }
 
 /// A member's update of one fragment.
@@ -64,13 +86,20 @@ impl Compressor {
     ///
     /// # Errors
     /// A combination of selection and format that the codec does not have.
-    pub fn new(run: RunId, config: &SyncConfig, layouts: Layouts, tiles: usize) -> Result<Self, SpecError> {
+    pub fn new(
+        run: RunId,
+        config: &SyncConfig,
+        layouts: Layouts,
+        tiles: usize,
+        pool: CodecPool,
+    ) -> Result<Self, SpecError> {
         Ok(Self {
             run,
             config: config.clone(),
             layouts,
             tiles,
-            encoder: Encoder::new(uplink(config, 0))?,
+            lanes: (0..pool.threads()).map(|_| Lane::new(config)).collect::<Result<_, _>>()?,
+            pool,
             memories: BTreeMap::new(),
             before: BTreeMap::new(),
             adapted: None,
@@ -86,49 +115,74 @@ impl Compressor {
         Self { mechanism, ..self }
     }
 
-    /// The site's contribution to a fragment: the weighted mean of its members' updates, in their order, through error feedback.
+    /// The site's contributions to some fragments, in the order given: the weighted mean of its members' updates, in their order, through
+    /// error feedback. What the threads of the pool do side by side has the same bits as one after the other.
     ///
     /// # Errors
-    /// [`CompressError`]; the memory is then unchanged.
-    pub fn compress(
-        &mut self,
-        round: Round,
-        fragment: FragmentId,
-        locals: &[(u32, Local<'_>)],
-    ) -> Result<Bytes, CompressError> {
+    /// [`CompressError`] for a fragment; its memory is then unchanged.
+    pub fn compress(&mut self, round: Round, jobs: &[Job<'_>]) -> Vec<Result<Bytes, CompressError>> {
+        let mut bodies = Vec::with_capacity(jobs.len());
+        let mut lanes = std::mem::take(&mut self.lanes);
+        for jobs in jobs.chunks(lanes.len()) {
+            let tasks = jobs.iter().zip(&mut lanes).map(|(job, lane)| self.task(round, job, lane));
+            let mut tasks: Vec<Task<'_>> = tasks.collect();
+            self.pool.run(&mut tasks, Task::run);
+            bodies.extend(tasks.into_iter().map(|task| self.finish(round, task)));
+        }
+        self.lanes = lanes;
+        bodies
+    }
+
+    /// How many fragments may be compressed side by side.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Takes out what the compression of a fragment needs.
+    fn task<'a>(&mut self, round: Round, job: &'a Job<'a>, lane: &'a mut Lane) -> Task<'a> {
+        let fragment = job.fragment;
         let len = self.layouts.of(round).range(fragment).len();
         let is_opening = self.layouts.schedule().is_opening(round);
-        self.encoder.set_spec(self.chain(is_opening, fragment))?;
+        let chain = self.chain(is_opening, fragment);
         let share = self.layouts.share_in(round, fragment);
-        let mean = outgoing_mean(locals, len, self.mechanism.as_mut(), share, &mut self.scratch)?;
-        let seed = seed_of(self.run, round, fragment);
-        let mut body = Vec::new();
-        let is_exact = is_lossless(self.encoder.spec()) && !self.memories.contains_key(&fragment);
-        if !self.config.has_residual() || is_exact {
-            self.encoder.encode(seed, mean, &mut body)?;
-            return Ok(body.into());
-        }
+        // Noise is drawn in the order of the fragments, whoever encodes them.
+        let released = self.mechanism.as_mut().map(|mechanism| {
+            weighted_mean(&job.locals, len, &mut lane.scratch).map(<[f32]>::to_vec).map(|mut mean| {
+                mechanism.release(&mut mean, share);
+                mean
+            })
+        });
         let is_corrected = self.config.source_in(is_opening) == Source::CorrectedGradient;
-        let memory = self.memories.entry(fragment).or_insert_with(|| Memory::new(len, is_corrected));
-        if is_corrected && memory.velocity.is_empty() {
-            memory.velocity.resize(len, 0.0);
+        let is_exact = is_lossless(&chain) && !self.memories.contains_key(&fragment);
+        let kept = (self.config.has_residual() && !is_exact).then(|| {
+            let mut memory =
+                self.memories.remove(&fragment).unwrap_or_else(|| Memory::new(len, is_corrected));
+            if is_corrected && memory.velocity.is_empty() {
+                memory.velocity.resize(len, 0.0);
+            }
+            // The memory of the copy before this one is used again.
+            let mut before = self.before.remove(&fragment).unwrap_or_default().1;
+            before.clone_from(&memory);
+            Kept { memory, before, is_corrected }
+        });
+        let seed = seed_of(self.run, round, fragment);
+        let SyncConfig { momentum, error_decay, .. } = self.config;
+        Task { job, lane, len, chain, released, kept, seed, momentum, error_decay, body: Ok(Bytes::new()) }
+    }
+
+    /// Puts back what a compression has changed.
+    fn finish(&mut self, round: Round, task: Task<'_>) -> Result<Bytes, CompressError> {
+        let Task { job, kept, body, .. } = task;
+        if let Some(Kept { memory, before, .. }) = kept {
+            if body.is_ok() {
+                self.memories.insert(job.fragment, memory);
+                self.before.insert(job.fragment, (round, before));
+            } else {
+                self.memories.insert(job.fragment, before);
+            }
         }
-        // The memory of the copy before this one is used again.
-        let (of, before) = self.before.entry(fragment).or_default();
-        before.clone_from(memory);
-        let (update, residual) = memory.accelerate(self.config.momentum, mean);
-        let encoded =
-            self.encoder.encode_with_feedback(seed, update, residual, self.config.error_decay, &mut body);
-        if let Err(error) = encoded {
-            memory.clone_from(before);
-            self.before.remove(&fragment);
-            return Err(error.into());
-        }
-        if is_corrected {
-            memory.mask(self.encoder.sent_positions());
-        }
-        *of = round;
-        Ok(body.into())
+        body
     }
 
     /// What the site adds to a masked sum: the weighted mean of its members, as it may leave the site. Where a random mask chooses positions,
@@ -232,6 +286,56 @@ impl Compressor {
         self.before.clear();
         self.memories = memories;
         self.memories.retain(fits);
+    }
+}
+
+/// A fragment's memory while it is compressed.
+struct Kept {
+    memory: Memory,
+    before: Memory,
+    is_corrected: bool,
+}
+
+/// The compression of one fragment, with all that it needs, so that any thread may do it.
+struct Task<'a> {
+    job: &'a Job<'a>,
+    lane: &'a mut Lane,
+    len: usize,
+    chain: CodecSpec,
+    /// The mean, where it was made private before.
+    released: Option<Result<Vec<f32>, CompressError>>,
+    /// None: nothing is remembered.
+    kept: Option<Kept>,
+    seed: u64,
+    momentum: f32,
+    error_decay: f32,
+    body: Result<Bytes, CompressError>,
+}
+
+impl Task<'_> {
+    fn run(&mut self) {
+        self.body = self.compress();
+    }
+
+    fn compress(&mut self) -> Result<Bytes, CompressError> {
+        let Lane { encoder, scratch } = &mut *self.lane;
+        encoder.set_spec(self.chain)?;
+        let released = self.released.take().transpose()?;
+        let mean = match &released {
+            Some(mean) => mean,
+            None => weighted_mean(&self.job.locals, self.len, scratch)?,
+        };
+        let mut body = Vec::new();
+        let Some(Kept { memory, is_corrected, .. }) = &mut self.kept else {
+            encoder.encode(self.seed, mean, &mut body)?;
+            return Ok(body.into());
+        };
+        let (update, residual) = memory.accelerate(self.momentum, mean);
+        encoder.encode_with_feedback(self.seed, update, residual, self.error_decay, &mut body)?;
+        if *is_corrected {
+            memory.mask(encoder.sent_positions());
+        }
+        Ok(body.into())
     }
 }
 

@@ -12,7 +12,7 @@ use longhaul_proto::masking::{FixedPoint, MASK_SECRET_BYTES, PairSecret, Place, 
 use longhaul_proto::round::{Contribution, Event, Local};
 use tokio::sync::oneshot;
 
-use super::commands::compress;
+use super::compression::compress_masked;
 use super::synchroniser::{Stage, Synchroniser};
 
 /// The masks of a generation.
@@ -196,7 +196,7 @@ impl Synchroniser {
         Ok(())
     }
 
-    /// Compresses, at once or when the secrets for it are here.
+    /// Compresses and masks, at once or when the secrets for it are here.
     pub(super) fn compress_or_wait(
         &mut self,
         generation: Generation,
@@ -213,7 +213,7 @@ impl Synchroniser {
             masking.waiting.insert(fragment, Waiting { round, locals });
             return Ok(());
         }
-        let body = compress(running, round, fragment, &locals)?;
+        let body = compress_masked(running, round, fragment, &locals)?;
         self.feed(Event::Compressed { generation, round, fragment, body });
         Ok(())
     }

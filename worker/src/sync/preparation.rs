@@ -18,6 +18,7 @@ use super::compressor::Compressor;
 use super::event::HealedState;
 use super::layouts::Layouts;
 use super::outer::outer_step;
+use super::pool::CodecPool;
 use super::privacy::mechanism_of;
 use super::reducer::Reducer;
 use super::refusals::Refusals;
@@ -178,7 +179,8 @@ impl Synchroniser {
             _ => None,
         };
         let tiles = tiling.as_ref().map_or(0, Tiling::tiles);
-        let mut compressor = Compressor::new(self.run, sync, layouts, tiles)
+        let cores = self.prepared.as_ref().map_or(usize::MAX, |prepared| prepared.cores);
+        let mut compressor = Compressor::new(self.run, sync, layouts, tiles, CodecPool::beside(cores))
             .context("set up the codec")?
             .with_mechanism(mechanism_of(&self.config, next_round)?);
         compressor.restore(kept.memories);
@@ -205,6 +207,7 @@ impl Synchroniser {
             until: Round(u64::MAX),
             membership: None,
             member: Member::new(self.worker, self.site, layout, next_round, config),
+            postponed: None,
             replica,
             compressor,
             reducer,

@@ -13,7 +13,7 @@ use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::{RoundReport, Start, ToCoordinator, ToWorker};
-use longhaul_proto::round::{Event, FragmentResult, Member};
+use longhaul_proto::round::{Command, Event, FragmentResult, Member};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
@@ -116,6 +116,8 @@ pub(super) struct Running {
     pub until: Round,
     pub membership: Option<Membership>,
     pub member: Member,
+    /// What it asked for, and is not done yet.
+    pub postponed: Option<Command>,
     pub replica: Replica,
     pub compressor: Compressor,
     pub reducer: Reducer,

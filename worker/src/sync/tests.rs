@@ -13,10 +13,11 @@ use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection};
 use longhaul_proto::control::message::{CheckpointOffer, Start, ToWorker};
 
 use self::rig::{Rig, VALUES, Worker};
-use super::compressor::{Compressor, Local};
+use super::compressor::{Compressor, Job, Local};
 use super::layouts::Layouts;
 use super::mean::add_weighted_mean;
 use super::memory::Memory;
+use super::pool::CodecPool;
 use super::saved::{Kept, Saved};
 use super::synchroniser::Stage;
 use super::{HealedState, SyncEvent, hash_of};
@@ -298,7 +299,7 @@ fn a_frame_of_the_wrong_length_or_without_finite_values_is_left_out() {
     let local = |body: Option<Vec<u8>>| Received { worker, weight: 4, body: body.map(Bytes::from) };
     let compress = |running: &mut super::synchroniser::Running, locals: &[Received]| {
         running.compressor.restore(Default::default());
-        super::commands::compress(running, Round(0), fragment, locals).unwrap()
+        super::compression::compress(running, Round(0), &[(fragment, locals.to_vec())]).unwrap()
     };
     let alone = compress(running, &[local(None)]);
     let nan = f32::NAN.to_le_bytes().repeat(32);
@@ -318,12 +319,14 @@ fn a_retracted_compression_leaves_the_residual_as_it_was_bit_for_bit() {
         &rig.workers[0].sync.config.sync,
         Layouts::new(layout, None, rig.schedule()),
         0,
+        CodecPool::of(1),
     )
     .unwrap();
     let update = |round: usize| (0..32).map(|i| ((i * 5 + round) % 11) as f32 / 3.0).collect::<Vec<_>>();
     let compress = |compressor: &mut Compressor, round: u64| {
         let values = update(round as usize);
-        compressor.compress(Round(round), FragmentId(1), &[(4, Local::Own(&values))]).unwrap()
+        let job = Job { fragment: FragmentId(1), locals: vec![(4, Local::Own(&values))] };
+        compressor.compress(Round(round), &[job]).remove(0).unwrap()
     };
     compress(&mut compressor, 0);
     let before = compressor.memories().clone();
@@ -385,4 +388,36 @@ fn a_member_without_samples_has_nothing_in_the_mean() {
         means.borrow().len() == 3
     });
     assert!(means.get_mut().iter().flatten().all(|value| *value == 2.0));
+}
+
+/// Which thread encodes what changes no bit, neither of what is sent nor of what is kept.
+#[test]
+fn fragments_that_are_compressed_side_by_side_are_as_those_one_after_the_other() {
+    let sparse = Rig::new([1, 2], SPARSE);
+    let corrected = Rig::new([1, 2], "preset = \"dgc\"\nfragment_values = 16");
+    for rig in [sparse, corrected] {
+        let sync = &rig.workers[0].sync.config.sync;
+        let layout = longhaul_common::plan::FragmentLayout { values: VALUES as u64, fragment_values: 16 };
+        let layouts = Layouts::new(layout, None, rig.schedule());
+        let mut compressors = [1, 3].map(|threads| {
+            Compressor::new(RunId([0; 16]), sync, layouts, 0, CodecPool::of(threads)).unwrap()
+        });
+        for round in 0..20_u64 {
+            let values: Vec<f32> =
+                (0..VALUES as u64).map(|i| ((i * 5 + round * 3) % 23) as f32 - 11.0).collect();
+            let bodies = compressors.each_mut().map(|compressor| {
+                let job = |fragment| {
+                    let own = Local::Own(&values[layout.range(fragment)]);
+                    Job { fragment, locals: vec![(4, own)] }
+                };
+                let jobs: Vec<Job<'_>> = layout.fragments().map(job).collect();
+                let bodies = compressor.compress(Round(round), &jobs);
+                bodies.into_iter().map(Result::unwrap).collect::<Vec<_>>()
+            });
+            assert_eq!(bodies[0].len(), 6);
+            assert_eq!(bodies[0], bodies[1], "{round}");
+            assert_eq!(compressors[0].memories(), compressors[1].memories());
+        }
+        assert_eq!(compressors.map(|compressor| compressor.lanes()), [1, 3]);
+    }
 }

@@ -158,6 +158,8 @@ pub struct Prepared {
     pub data_hash: Hash,
     /// Values of each exchange of a step with low-rank gradients.
     pub exchanges: Option<[usize; 2]>,
+    /// Cores that it keeps busy.
+    pub cores: usize,
 }
 
 /// What a device contributes to a round.

@@ -7,7 +7,7 @@ use super::rig::{Rig, VALUES};
 use super::training;
 use crate::sync::layouts::Layouts;
 use crate::sync::privacy::mechanism_of;
-use crate::sync::{Compressor, Local};
+use crate::sync::{CodecPool, Compressor, Job, Local};
 
 const CLIP: f64 = 0.5;
 const NOISE: f64 = 0.01;
@@ -59,11 +59,12 @@ fn a_round_that_is_contributed_again_is_noisy_anew() {
     let config = &rig.workers[0].sync.config;
     let layout = FragmentLayout { values: VALUES as u64, fragment_values: 32 };
     let layouts = Layouts::new(layout, None, config.round_schedule());
-    let mut compressor = Compressor::new(RunId([0; 16]), &config.sync, layouts, 0)
+    let mut compressor = Compressor::new(RunId([0; 16]), &config.sync, layouts, 0, CodecPool::of(1))
         .unwrap()
         .with_mechanism(mechanism_of(config, Round(0)).unwrap());
     let mut contribution = || {
-        let body = compressor.compress(Round(0), FragmentId(1), &[(4, Local::Own(&[0.25; 32]))]).unwrap();
+        let job = Job { fragment: FragmentId(1), locals: vec![(4, Local::Own(&[0.25; 32]))] };
+        let body = compressor.compress(Round(0), &[job]).remove(0).unwrap();
         compressor.retract(Round(0), FragmentId(1));
         body
     };

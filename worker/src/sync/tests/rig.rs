@@ -231,6 +231,7 @@ impl Worker {
             parameters: vec![0.0; VALUES],
             samples: 100,
             data_hash: [0; 32],
+            cores: 1,
         })));
         new
     }
