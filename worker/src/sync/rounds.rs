@@ -315,13 +315,16 @@ fn contribute_carry(running: &mut Running, round: Round, norm_limit: f64, delta:
     running.carry = (!all).then_some(carry);
 }
 
-/// Moves of what is carried over as much into this round's slice as its owner will accept: up to half the owner's limit times what the
+/// Of the owner's limit, what is carried over may take up so much: a round's own norm may be a few times that of others.
+const CARRIED_SHARE: f64 = 0.25;
+
+/// Moves of what is carried over as much into this round's slice as its owner will accept: up to a quarter of the owner's limit times what the
 /// slice itself is. The rest stays for the next rounds. Answers whether all was moved.
 ///
 /// Otherwise a site that was late for long, or was refused once, would be refused for ever, as what it carries only grows.
 pub(super) fn add_carry(slice: &mut [f32], carry: &mut [f32], norm_limit: f64) -> bool {
     let (own, carried) = (norm(slice), norm(carry));
-    let room = 0.5 * norm_limit * own;
+    let room = CARRIED_SHARE * norm_limit * own;
     if norm_limit == 0.0 || carried <= room {
         slice.iter_mut().zip(&*carry).for_each(|(value, carry)| *value += carry);
         carry.fill(0.0);
