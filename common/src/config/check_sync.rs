@@ -312,7 +312,7 @@ impl SyncConfig {
     fn check_guard(&self) -> Result<(), ConfigError> {
         if self.norm_limit != 0.0 && !(self.norm_limit >= 1.0 && self.norm_limit.is_finite()) {
             let reason = "an update that is no larger than the others' must not be refused: take 1 or more (20 leaves room for what \
-                          training does by itself), or 0, which refuses none for its norm";
+                          deltas do by themselves, 200 for gradients), or 0, which refuses none for its norm";
             return Err(ConfigError::value("sync.norm_limit", self.norm_limit, reason));
         }
         positive("sync.trim", self.trim)?;

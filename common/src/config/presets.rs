@@ -64,6 +64,8 @@ fn dense() -> SyncConfig {
         error_decay: 1.0,
         result: ResultForm::Mean,
         result_values: ValueFormat::F32,
+        // A young model's gradients jump: 76 times the median was seen in a run that trained well.
+        norm_limit: 200.0,
         apply: Application::Inner,
         ..sparse_local()
     }
