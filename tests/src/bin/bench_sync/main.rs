@@ -37,7 +37,7 @@ struct Args {
     #[arg(long, value_delimiter = ',', default_values = ["speed", "quality", "traffic", "reach"])]
     part: Vec<Part>,
     /// Rates of the links of `speed`, in Mbit/s.
-    #[arg(long, value_delimiter = ',', default_values = ["1", "10", "100", "1000"])]
+    #[arg(long, value_delimiter = ',', default_values_t = speed::RATES_MBIT)]
     rates: Vec<f64>,
     /// Appends figures to this file, and measures nothing that is in it: an interrupted run goes on where it was.
     #[arg(long, value_name = "FILE")]

@@ -27,6 +27,8 @@ const SITES: &[usize] = &[1; 4];
 const ALONE: &str = "no exchange";
 /// Half the round trip of 50 ms: a packet goes over one link, its answer over another.
 const AUTO_DELAY: Duration = Duration::from_millis(25);
+/// Where a link carries less than a bit for ten values, the opening alone takes half an hour: so many times the limit.
+const SLOW: (f64, u32) = (0.1, 3);
 /// No round within the measurement.
 const NEVER: u64 = 100_000;
 
@@ -80,10 +82,13 @@ fn auto(session: &mut Session, plan: &Plan, method: &Method) -> Result<Vec<Strin
     let Some(step_s) = session.book.value(BENCH, ALONE, "step_s") else { return Ok(Vec::new()) };
     let mut names = Vec::new();
     for bits in AUTO_BITS {
+        let (slow, times) = SLOW;
+        let limit = if bits < slow { plan.limit * times } else { plan.limit };
         let rate = bits * DEMO.parameters() as f64 / step_s / 8.0;
         let link = LinkConfig { rate_bytes_per_s: rate as u64, delay: AUTO_DELAY, ..LinkConfig::default() };
         names.push(auto_name(bits));
-        tried(session, plan, method, &auto_name(bits), &link)?;
+        let plan = Plan { limit, rates: plan.rates.clone(), ..*plan };
+        tried(session, &plan, method, &auto_name(bits), &link)?;
     }
     Ok(names)
 }
@@ -169,7 +174,8 @@ fn figures(ended: &Ended, steps: u64) -> Vec<Figure> {
     ]
 }
 
-fn case_name(name: &str, rate: f64, seed: u64) -> String {
+/// A method, its learning rate and the seed.
+pub fn case_name(name: &str, rate: f64, seed: u64) -> String {
     format!("{name}, rate {rate}, seed {seed}")
 }
 

@@ -13,7 +13,7 @@ use super::session::{Session, now, progress};
 use super::{method, speed, watch};
 
 /// What its lines are called.
-const BENCH: &str = "sync/reach";
+pub const BENCH: &str = "sync/reach";
 const RATE_MBIT: f64 = 100.0;
 /// What DDP is measured as.
 const DDP: &str = "PyTorch DDP f32";

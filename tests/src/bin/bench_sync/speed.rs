@@ -74,6 +74,9 @@ pub fn pytorch(
     Ok(())
 }
 
+/// Rates of the links, in Mbit/s, unless told otherwise.
+pub const RATES_MBIT: [f64; 4] = [1.0, 10.0, 100.0, 1000.0];
+
 /// Both parts of a case's name.
 pub fn case_name(method: &str, rate_mbit: f64) -> String {
     format!("{method}, {rate_mbit} Mbit/s")

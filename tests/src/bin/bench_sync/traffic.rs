@@ -10,7 +10,10 @@ use super::small::{Small, TINY};
 
 /// What its lines are called.
 pub const BENCH: &str = "sync/traffic";
-const SITES: [usize; 3] = [2, 4, 8];
+/// What the ratios are called.
+pub const GROWTH: &str = "sync/traffic-growth";
+/// How many take part.
+pub const SITES: [usize; 3] = [2, 4, 8];
 /// Divisible by all rounds.
 const STEPS: u64 = 120;
 const LIMIT: Duration = Duration::from_secs(240);
@@ -22,7 +25,8 @@ const FRAGMENTS: &str = "fragment_values = 4096";
 const TWO_WAY: &str =
     "preset = \"sparse-local\"\nresult = \"mean\"\nresult_keep = 128\nresult_values = \"int4\"";
 
-const METHODS: [(&str, &str); 4] = [
+/// Names, and keys of `[sync]`.
+pub const METHODS: [(&str, &str); 4] = [
     ("dense", "preset = \"dense\""),
     ("sparse-local", "preset = \"sparse-local\""),
     ("sparse-local two-way", TWO_WAY),
@@ -43,13 +47,14 @@ pub fn measure(session: &mut Session) -> Result<()> {
         };
         if let Some((two, eight)) = bytes(session, 2).zip(bytes(session, 8)) {
             let ratio = Figure { metric: "eight_sites_over_two", value: eight / two, unit: "ratio" };
-            session.derived("sync/traffic-growth", name, &[ratio])?;
+            session.derived(GROWTH, name, &[ratio])?;
         }
     }
     Ok(())
 }
 
-fn case_name(name: &str, sites: usize) -> String {
+/// A method and its number of sites.
+pub fn case_name(name: &str, sites: usize) -> String {
     format!("{name}, {sites} sites")
 }
 

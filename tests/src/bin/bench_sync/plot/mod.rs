@@ -1,9 +1,10 @@
-//! Pictures of the figures, for the documentation.
+//! Pictures and tables of the figures, for the documentation.
 
 mod frontier;
 mod labels;
 mod palette;
 mod speed;
+mod tables;
 
 use std::path::Path;
 
@@ -12,20 +13,26 @@ use anyhow::{Context, Result, bail};
 use super::book::Book;
 use super::session::progress;
 
-/// Draws all that the file has figures for into the folder: `sync-frontier.svg` and `sync-speed.svg`.
+/// Draws and lists all that the file has figures for into the folder: `sync-frontier.svg`, `sync-speed.svg`, and a table of each part.
 pub fn draw(results: &Path, folder: &Path) -> Result<()> {
     let book = Book::read(results)?;
-    let pictures =
-        [("sync-frontier.svg", frontier::picture(&book)?), ("sync-speed.svg", speed::picture(&book)?)];
+    let files = [
+        ("sync-frontier.svg", frontier::picture(&book)?),
+        ("sync-speed.svg", speed::picture(&book)?),
+        ("sync-quality.md", tables::quality(&book)),
+        ("sync-speed.md", tables::speed(&book)),
+        ("sync-traffic.md", tables::traffic(&book)),
+        ("sync-reach.md", tables::reach(&book)),
+    ];
     std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     let mut drawn = false;
-    for (name, picture) in pictures {
-        let Some(picture) = picture else {
-            progress(&format!("{name} is not drawn: there are no figures for it"));
+    for (name, content) in files {
+        let Some(content) = content else {
+            progress(&format!("{name} is left as it is: there are no figures for it"));
             continue;
         };
         let path = folder.join(name);
-        std::fs::write(&path, picture).with_context(|| format!("write {}", path.display()))?;
+        std::fs::write(&path, content).with_context(|| format!("write {}", path.display()))?;
         drawn = true;
     }
     if !drawn {
