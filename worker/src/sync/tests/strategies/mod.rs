@@ -108,6 +108,7 @@ fn powersgd_follows_the_reference() {
 fn onebit_adam_follows_the_reference() {
     let wrong = [
         Rule(Mistake::NoOwnerResidual),
+        Rule(Mistake::NoFloor),
         Key(|run| run.sync.error_decay = 0.0),
         Key(|run| run.train.beta1 = 0.8),
     ];

@@ -58,10 +58,20 @@ impl State {
         self.descend(step, &direction);
     }
 
-    /// The same with v̂ as it is, and m as it is.
+    /// The same with v̂ as it is, and m as it is: a local step of a member.
     pub fn frozen(&mut self, step: &Step<'_>, gradient: &[f64]) {
         self.first = self.momentum(step.train, gradient);
         let correction = 1.0 - step.train.beta2.powi(self.updates);
+        self.descend_frozen(step, correction);
+    }
+
+    /// The same with v as it is, of a mean that takes the place of m: 1-bit Adam.
+    pub fn onebit(&mut self, step: &Step<'_>, mean: &[f64]) {
+        self.first = mean.to_vec();
+        self.descend_frozen(step, 1.0);
+    }
+
+    fn descend_frozen(&mut self, step: &Step<'_>, correction: f64) {
         let mut direction = self.first.clone();
         for tensor in step.tensors {
             let v: Vec<f64> = self.second[tensor.range.clone()].iter().map(|v| v / correction).collect();

@@ -281,13 +281,8 @@ impl Reference {
                     let sign = |value: &f64| if *value == 0.0 { 0.0 } else { value.signum() };
                     state.descend(&rules, &late.mean.iter().map(sign).collect::<Vec<_>>());
                 }
-                _ => {
-                    // 1-bit Adam: the mean is m, and v stays.
-                    state.first.clone_from(&late.mean);
-                    let scaled = |(m, v): (&f64, &f64)| m / (v.sqrt() + rules.train.epsilon);
-                    let direction: Vec<f64> = state.first.iter().zip(&state.second).map(scaled).collect();
-                    state.descend(&rules, &direction);
-                }
+                Application::FrozenAdamw => state.onebit(&rules, &late.mean),
+                Application::Outer => unreachable!("it is no step of the members"),
             }
         }
         self.members = members;
