@@ -111,7 +111,8 @@ impl AdamW {
         divisor: Option<&Tensor>,
     ) -> Result<(), TchError> {
         if self.frozen.is_none() {
-            self.frozen = Some(self.scales()?);
+            let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);
+            self.frozen = Some(self.scales(1.0 - self.beta2.powi(updates))?);
         }
         let scales = self.frozen.as_deref().unwrap_or_default();
         let decay = 1.0 - learning_rate * self.weight_decay;
@@ -136,10 +137,16 @@ impl AdamW {
         })
     }
 
-    /// √max(v̂, φ²·mean(v̂)) + ε, tensor by tensor.
-    fn scales(&self) -> Result<Vec<Tensor>, TchError> {
-        let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);
-        let correction = 1.0 - self.beta2.powi(updates);
+    /// m / (√max(v, φ²·mean(v)) + ε) `[P]`, with m as it is given and v and its mean as in [`Self::update_frozen`], but not corrected.
+    pub(super) fn frozen_direction(&self) -> Result<Tensor, TchError> {
+        let scales = self.scales(1.0)?;
+        let direction = |(first, scale): (&Tensor, &Tensor)| first.f_div(scale)?.f_flatten(0, -1);
+        let directions = self.first_views.iter().zip(&scales).map(direction);
+        Tensor::f_cat(&directions.collect::<Result<Vec<_>, _>>()?, 0)
+    }
+
+    /// √max(v̂, φ²·mean(v̂)) + ε, tensor by tensor, with v̂ = v / `correction`.
+    fn scales(&self, correction: f64) -> Result<Vec<Tensor>, TchError> {
         let scale = |second: &Tensor| {
             let second = second.f_div_scalar(correction)?;
             let least = second.f_mean(Kind::Float)?.f_mul_scalar(FROZEN_FLOOR * FROZEN_FLOOR)?;
@@ -162,10 +169,6 @@ impl AdamW {
 
     pub(super) fn beta1(&self) -> f64 {
         self.beta1
-    }
-
-    pub(super) fn epsilon(&self) -> f64 {
-        self.epsilon
     }
 
     pub(super) fn weight_decay(&self) -> f64 {

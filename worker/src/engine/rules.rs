@@ -59,15 +59,17 @@ impl Engine {
         Ok(self.descend(step, &mean.f_sign()?)?)
     }
 
-    /// m ← `momentum`, θ ← (1 − γλ)·θ − γ·m / (√v + ε), with v as it is: 1-bit Adam after its warm-up (Tang et al. 2021).
+    /// m ← `momentum`, θ ← (1 − γλ)·θ − γ·m / (√v + ε), with v as it is: 1-bit Adam after its warm-up (Tang et al. 2021). v is at least φ²
+    /// times its mean over the tensor, as in local steps under a frozen v: what had no gradient in the opening has v = 0, and a sign, whose size
+    /// is that of the others.
     ///
     /// # Errors
     /// When `momentum` is not as long as the model has parameters; where libtorch fails.
     pub fn apply_frozen_adamw(&mut self, step: u64, momentum: &[f32]) -> Result<(), EngineError> {
         let momentum = self.to_device(momentum)?;
         self.optimiser.replace_first(&momentum)?;
-        let scale = self.optimiser.second().f_sqrt()?.f_add_scalar(self.optimiser.epsilon())?;
-        Ok(self.descend(step, &momentum.f_div(&scale)?)?)
+        let direction = self.optimiser.frozen_direction()?;
+        Ok(self.descend(step, &direction)?)
     }
 
     /// θ ← (1 − γλ)·θ − γ·direction.
@@ -145,6 +147,33 @@ mod tests {
         assert_near(&parameters(&engine), terms().map(|(i, (p, m))| decay(i) * p - step(i, *m)));
         let moments = engine.moments_to_host().unwrap();
         assert_eq!((moments.first, moments.second), (mean, second));
+    }
+
+    /// Every third value had no gradient while v was learnt.
+    #[test]
+    fn a_sign_moves_a_value_without_a_second_moment_by_the_measure_of_its_tensor() {
+        let train = train();
+        let rate = LearningRate::new(&train, 100).at(0);
+        let mut engine = engine(&train);
+        let len = engine.parameter_count();
+        let second: Vec<f32> = (0..len).map(|i| if i % 3 == 0 { 0.0 } else { 1e-6 }).collect();
+        let (first, before) = (vec![0.0; len], parameters(&engine));
+        engine.load_moments(&Moments { first, second: second.clone(), updates: 7 }).unwrap();
+        let signs: Vec<f32> = (0..len).map(|i| if i % 2 == 0 { 1e-3 } else { -1e-3 }).collect();
+        engine.apply_frozen_adamw(0, &signs).unwrap();
+
+        let (mut expected, mut start) = (Vec::new(), 0);
+        for tensor in tiny_gpt2().parameters() {
+            let range = start..start + tensor.count() as usize;
+            let v: Vec<f64> = second[range.clone()].iter().map(|&v| f64::from(v)).collect();
+            let floor = 0.01 * v.iter().sum::<f64>() / v.len() as f64;
+            let decay = if tensor.is_matrix() { 1.0 - rate * 0.2 } else { 1.0 };
+            expected.extend(range.clone().zip(&v).map(|(i, v)| {
+                decay * before[i] - rate * f64::from(signs[i]) / (v.max(floor).sqrt() + train.epsilon)
+            }));
+            start = range.end;
+        }
+        assert_near(&parameters(&engine), expected.into_iter());
     }
 
     #[test]

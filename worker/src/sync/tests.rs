@@ -3,6 +3,7 @@ mod owner;
 mod privacy;
 mod refused;
 pub(super) mod rig;
+mod strategies;
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -34,7 +34,7 @@ use crate::train::progress::Progress;
 
 pub const VALUES: usize = 96;
 pub const UNTIL: Round = Round(50);
-const RUN: RunId = RunId([7; 16]);
+pub const RUN: RunId = RunId([7; 16]);
 /// Nothing here takes that long, unless it never happens.
 const HANG: Duration = Duration::from_secs(60);
 
@@ -72,6 +72,13 @@ impl<const N: usize> Rig<N> {
 
     /// The same, at these sites.
     pub fn at_sites(numbers: [u32; N], sites: [u32; N], sync: &str) -> Self {
+        let mut rig = Self::without_devices(numbers, sites, &config(sync));
+        rig.workers.iter_mut().for_each(Worker::play_device);
+        rig
+    }
+
+    /// The same, of this run: nobody has built a model.
+    pub fn without_devices(numbers: [u32; N], sites: [u32; N], config: &RunConfig) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let _inside = runtime.enter();
         #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
@@ -79,7 +86,7 @@ impl<const N: usize> Rig<N> {
         let authority = Authority::create(RUN, now).unwrap();
         let mut sites = sites.into_iter();
         let workers = numbers.map(|number| {
-            Worker::new(&authority, now, WorkerId(number), SiteId(sites.next().unwrap()), config(sync))
+            Worker::new(&authority, now, WorkerId(number), SiteId(sites.next().unwrap()), config.clone())
         });
         drop(_inside);
         Self { workers, tamper: |_| {}, runtime, tap: Box::new(|_, event| event) }
@@ -110,8 +117,9 @@ impl<const N: usize> Rig<N> {
         let member = |&at: &usize| self.workers[at].member.clone();
         let members: Vec<Member> = of.iter().map(member).collect();
         let workers: Vec<WorkerId> = members.iter().map(|member| member.worker).collect();
+        let parameters = self.workers[0].sync.prepared.as_ref().map_or(0, |model| model.parameters.len());
         let layout =
-            FragmentLayout { values: VALUES as u64, fragment_values: self.workers[0].fragment_values() };
+            FragmentLayout { values: parameters as u64, fragment_values: self.workers[0].fragment_values() };
         GenerationStart {
             membership: Membership::assign(Generation(generation), members, layout),
             settlement,
@@ -195,7 +203,7 @@ impl Worker {
         let (own_queue, inbox) = mpsc::channel(SYNC_QUEUE_EVENTS);
         let (to_device, device) = sync_channel(8);
         let (coordinator, reports) = mpsc::channel(256);
-        let gate = Arc::new(Gate::new(8, config.round_schedule()));
+        let gate = Arc::new(Gate::new(u64::from(config.train.batch), config.round_schedule()));
         let progress = Arc::new(Progress::default());
         let (queue, counters, limits) = (own_queue.clone(), Arc::clone(&progress), ReceiveLimits::default());
         let network = Network::start(endpoint, &identity, site, queue, counters, limits).unwrap();
@@ -212,7 +220,7 @@ impl Worker {
         let sync = Synchroniser::new(worker, RUN, site, Arc::new(config), PathBuf::new(), links);
         let member = Member { worker, site, lan_address: address, wan_address: address, upload_weight: 1 };
         let zeros = vec![0.0; VALUES];
-        let mut new = Self {
+        Self {
             sync,
             member,
             device,
@@ -222,8 +230,12 @@ impl Worker {
             local: vec![0.0; VALUES],
             learnt: zeros.clone(),
             counted: zeros,
-        };
-        new.handle(SyncEvent::Device(FromDevice::Prepared(Prepared {
+        }
+    }
+
+    /// The test is the device.
+    fn play_device(&mut self) {
+        self.handle(SyncEvent::Device(FromDevice::Prepared(Prepared {
             device: tch::Device::Cpu,
             exchanges: None,
             spec: crate::models::tests::tiny_gpt2(),
@@ -233,7 +245,6 @@ impl Worker {
             data_hash: [0; 32],
             cores: 1,
         })));
-        new
     }
 
     fn fragment_values(&self) -> u32 {
@@ -257,7 +268,7 @@ impl Worker {
         self.try_running().expect("the worker is prepared")
     }
 
-    fn try_running(&self) -> Option<&Running> {
+    pub fn try_running(&self) -> Option<&Running> {
         match &self.sync.stage {
             Stage::Running(running) => Some(running),
             Stage::Preparing => None,

@@ -1,0 +1,60 @@
+//! How far a real run and the reference are apart.
+
+use super::bench::Trace;
+use super::reference::Course;
+
+/// A distance, over how far the model has gone from its start (of moments: over their norm).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gap {
+    /// Of all values.
+    pub full: f64,
+    /// Without the thousandth of the values that is furthest off.
+    pub trimmed: f64,
+}
+
+impl Gap {
+    fn between(real: &[f32], reference: &[f64], went: f64) -> Self {
+        let squares =
+            real.iter().zip(reference).map(|(real, reference)| (f64::from(*real) - reference).powi(2));
+        let mut squares: Vec<f64> = squares.collect();
+        squares.sort_unstable_by(f64::total_cmp);
+        let norm = |squares: &[f64]| squares.iter().sum::<f64>().sqrt() / went;
+        Self { full: norm(&squares), trimmed: norm(&squares[..squares.len() - squares.len() / 1000]) }
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self { full: self.full.max(other.full), trimmed: self.trimmed.max(other.trimmed) }
+    }
+
+    /// The widest of all rounds and members: of the synchronised parameters after each round, of the members' own where they contribute
+    /// deltas, and of parameters and moments at the end.
+    pub fn widest(real: &Trace, reference: &Course) -> Self {
+        let mut gap = Self::default();
+        let start = &reference.start;
+        assert_eq!(real.synchronised.len(), reference.synchronised.len());
+        for (real, reference) in real.synchronised.iter().zip(&reference.synchronised) {
+            let went = distance(reference, start);
+            // The first exchange of a low rank changes nothing, so nothing may have gone yet.
+            gap = gap.max(Self::between(real, reference, if went == 0.0 { 1.0 } else { went }));
+        }
+        for (real, reference) in real.contributed.iter().zip(&reference.local) {
+            for (real, reference) in real.iter().zip(reference).filter(|(_, local)| !local.is_empty()) {
+                // Values whose turn it is not are zeros in both.
+                let due = reference.iter().zip(start).filter(|(local, _)| **local != 0.0);
+                let (local, start): (Vec<f64>, Vec<f64>) = due.unzip();
+                gap = gap.max(Self::between(real, reference, distance(&local, &start)));
+            }
+        }
+        for (real, [parameters, first, second]) in real.ended.iter().zip(&reference.ended) {
+            gap = gap.max(Self::between(&real.parameters, parameters, distance(parameters, start)));
+            for (real, moment) in [(&real.first_moments, first), (&real.second_moments, second)] {
+                gap = gap.max(Self::between(real, moment, distance(moment, &vec![0.0; moment.len()])));
+            }
+        }
+        gap
+    }
+}
+
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
+}

@@ -1,0 +1,54 @@
+//! What the reference knows of the model: where its tensors are.
+
+use std::ops::Range;
+
+use longhaul_common::model::ModelSpec;
+
+/// A tensor in the flat vector of parameters.
+#[derive(Clone, Debug)]
+pub struct TensorAt {
+    pub range: Range<usize>,
+    /// Rows and columns, of a matrix.
+    pub shape: Option<[usize; 2]>,
+}
+
+pub fn tensors_of(spec: &ModelSpec) -> Vec<TensorAt> {
+    let mut end = 0;
+    let tensor = |parameter: longhaul_common::model::ParameterSpec| {
+        let start = end;
+        end += parameter.count() as usize;
+        let shape = match parameter.shape[..] {
+            [rows, columns] => Some([rows as usize, columns as usize]),
+            _ => None,
+        };
+        TensorAt { range: start..end, shape }
+    };
+    spec.parameters().into_iter().map(tensor).collect()
+}
+
+/// Width and height of a tile of the cosine transform.
+pub const TILE: usize = 64;
+
+/// The order in which DeMo exchanges values: all whole tiles of all matrices, each row by row, then the rest. By place there, the place
+/// in the flat vector; and the number of tiles.
+pub fn tiled_order(tensors: &[TensorAt]) -> (Vec<usize>, usize) {
+    let (mut tiles, mut rest) = (Vec::new(), Vec::new());
+    for tensor in tensors {
+        let Some([rows, columns]) = tensor.shape else {
+            rest.extend(tensor.range.clone());
+            continue;
+        };
+        let at = |row: usize, column: usize| tensor.range.start + row * columns + column;
+        for (i, j) in (0..rows / TILE).flat_map(|i| (0..columns / TILE).map(move |j| (i, j))) {
+            let places = (0..TILE * TILE).map(|place| at(i * TILE + place / TILE, j * TILE + place % TILE));
+            tiles.extend(places);
+        }
+        let is_left =
+            |row: usize, column: usize| row >= rows / TILE * TILE || column >= columns / TILE * TILE;
+        let all = (0..rows * columns).map(|place| (place / columns, place % columns));
+        rest.extend(all.filter(|&(row, column)| is_left(row, column)).map(|(row, column)| at(row, column)));
+    }
+    let count = tiles.len() / (TILE * TILE);
+    tiles.extend(rest);
+    (tiles, count)
+}

@@ -1,0 +1,76 @@
+//! Number formats: what a receiver makes of a value.
+
+use longhaul_common::config::ValueFormat;
+
+/// Values that share the scale of an absolute maximum.
+const BUCKET: usize = 128;
+
+/// What is reconstructed of `values`. `levels_of` is how many share the levels of `2bit` and `1bit`.
+pub fn reconstructed(format: ValueFormat, values: &[f64], levels_of: usize) -> Vec<f64> {
+    let by = |size: usize, block: fn(&[f64]) -> Vec<f64>| values.chunks(size).flat_map(block).collect();
+    match format {
+        ValueFormat::F32 => values.to_vec(),
+        ValueFormat::Bf16 => values.iter().map(|&value| nearest(value, 8)).collect(),
+        ValueFormat::F16 => values.iter().map(|&value| nearest(value, 11)).collect(),
+        ValueFormat::Int8 => by(BUCKET, |block| steps(block, 127.0)),
+        ValueFormat::Int4 => by(BUCKET, |block| steps(block, 7.0)),
+        ValueFormat::E3M0 => by(BUCKET, powers_of_two),
+        ValueFormat::TwoBit => by(levels_of, two_levels),
+        ValueFormat::Sign => by(levels_of, signs),
+    }
+}
+
+/// The unit of the last of so many significant bits.
+fn unit(value: f64, bits: i32) -> f64 {
+    (value.abs().log2().floor() + 1.0 - f64::from(bits)).exp2()
+}
+
+/// With so many significant bits, ties to even.
+fn nearest(value: f64, bits: i32) -> f64 {
+    if value == 0.0 { 0.0 } else { (value / unit(value, bits)).round_ties_even() * unit(value, bits) }
+}
+
+/// The absolute maximum, with the eight bits of bf16, rounded up.
+fn scale(block: &[f64]) -> f64 {
+    let largest = block.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
+    if largest == 0.0 { 0.0 } else { (largest / unit(largest, 8)).ceil() * unit(largest, 8) }
+}
+
+fn steps(block: &[f64], count: f64) -> Vec<f64> {
+    let scale = scale(block);
+    let step = |value: &f64| (value / scale * count).round_ties_even() / count * scale;
+    block.iter().map(|value| if scale == 0.0 { 0.0 } else { step(value) }).collect()
+}
+
+/// E3M0: zero, or the scale times a power of two from 2⁻⁶ to 1, whichever is nearest.
+fn powers_of_two(block: &[f64]) -> Vec<f64> {
+    let scale = scale(block);
+    let levels: Vec<f64> =
+        std::iter::once(0.0).chain((-6..=0).map(|c| scale * f64::from(c).exp2())).collect();
+    let nearest = |value: &f64| {
+        let gap = |level: &&f64| (value.abs() - **level).abs();
+        let best = levels.iter().rev().min_by(|a, b| gap(a).total_cmp(&gap(b)));
+        best.map_or(0.0, |level| level.copysign(*value))
+    };
+    block.iter().map(nearest).collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The means of the smaller and of the larger half of the magnitudes.
+fn two_levels(block: &[f64]) -> Vec<f64> {
+    let mut magnitudes: Vec<f64> = block.iter().map(|value| value.abs()).collect();
+    magnitudes.sort_unstable_by(f64::total_cmp);
+    let (small, large) = magnitudes.split_at(block.len() / 2);
+    let (low, high) = (nearest(mean(small), 8), nearest(mean(large), 8));
+    let level = |value: &f64| if value.abs() >= (low + high) / 2.0 { high } else { low };
+    block.iter().map(|value| if *value < 0.0 { -level(value) } else { level(value) }).collect()
+}
+
+fn signs(block: &[f64]) -> Vec<f64> {
+    let magnitudes: Vec<f64> = block.iter().map(|value| value.abs()).collect();
+    let scale = nearest(mean(&magnitudes), 8);
+    block.iter().map(|value| if *value < 0.0 { -scale } else { scale }).collect()
+}
