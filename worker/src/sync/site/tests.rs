@@ -12,7 +12,7 @@ use super::slot::Request;
 use super::thread::{SiteSetup, SiteThread};
 use super::{SiteEvent, SiteNews};
 use crate::sync::SyncEvent;
-use crate::sync::synchroniser::Synchroniser;
+use crate::sync::synchroniser::{Stage, Synchroniser};
 use crate::sync::tests::rig::{Rig, VALUES, Worker};
 
 const RING: &str = "fragment_values = 16";
@@ -134,6 +134,10 @@ fn frames_that_come_before_the_failure_is_noticed_are_kept_until_it_is() {
     rig.pump(|workers| workers.iter().all(|worker| worker.running().site.withheld.is_empty()));
     rig.workers.iter_mut().for_each(|worker| worker.begin(1));
     rig.workers[0].contribute(1);
+    let Stage::Running(running) = &mut rig.workers[0].sync.stage else { unreachable!() };
+    // One that says that it has failed has ended: it reduces nothing any more.
+    let (_, thread) = running.site.joint.take().unwrap();
+    thread.end();
     let failed = SiteEvent { generation: Generation(1), news: SiteNews::Failed("by the test".into()) };
     rig.workers[0].handle(SyncEvent::Site(failed));
     rig.pump(|workers| !workers[1].running().site.early.is_empty());

@@ -88,6 +88,16 @@ impl SiteThread {
     }
 }
 
+#[cfg(test)]
+impl SiteThread {
+    /// Ends the thread as a failure would: when this returns, it says and does nothing any more.
+    pub fn end(mut self) {
+        self.stop.stop();
+        self.slot.close();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
 impl Drop for SiteThread {
     fn drop(&mut self) {
         self.stop.stop();
