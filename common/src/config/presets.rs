@@ -45,6 +45,8 @@ fn auto() -> SyncConfig {
         result_values: ValueFormat::TwoBit,
         adapt: true,
         bits_min: 0.02,
+        // Finer values buy nothing (decision 0012), and take time from training on a busy processor.
+        bits_max: 4.2,
         // The bits of a contribution change, and what waited comes at once; a value that was never seen in the opening takes a long first step.
         norm_limit: 200.0,
         fragment_values: 32_768,

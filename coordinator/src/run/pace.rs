@@ -28,6 +28,9 @@ const BITS_OF_A_VALUE: f64 = 2.02;
 /// leave two bits a value, and so many at most that each fragment is exchanged about as often as before.
 pub(super) fn paced(schedule: RoundSchedule, sync: &SyncConfig, members: &[Measured]) -> RoundSchedule {
     let sound: Vec<Pace> = members.iter().filter_map(|member| Pace::of(member, sync)).collect();
+    if sound.iter().all(|pace| pace.fits_with_two_bits(schedule)) {
+        return schedule;
+    }
     let needed = sound.iter().map(|pace| pace.steps_needed(schedule, sync)).fold(1.0, f64::max);
     // What is measured may be anything; a float that is too large becomes the largest integer.
     let every = (needed.ceil() as u64).clamp(schedule.every, sync.every_max.max(schedule.every));
@@ -58,6 +61,12 @@ impl Pace {
         let is_sound = step > 0.0 && round_trip >= 0.0 && bit >= 0.0;
         let (room, latency) = (sync.target_utilisation * step, LATENCY_ROUND_TRIPS * round_trip);
         is_sound.then_some(Self { room, step, latency, bit })
+    }
+
+    /// Whether rounds as configured leave room for [`BITS_OF_A_VALUE`], however little they leave besides.
+    fn fits_with_two_bits(&self, schedule: RoundSchedule) -> bool {
+        let sending = BITS_OF_A_VALUE * self.bit / f64::from(schedule.groups);
+        self.latency + sending <= self.room * schedule.every as f64
     }
 
     /// Steps between rounds.
@@ -174,11 +183,18 @@ mod tests {
     /// Where results are late, turns are given up as far as two bits a value can be sent.
     #[test]
     fn rounds_further_apart_have_as_few_turns_as_there_are_bits_for() {
-        // 2.02 bits in 0.97·2·0.15 - 1.5·0.08 = 0.171 s.
-        assert_eq!(pace(&[[0.15, 0.08, 0.03]]), (2, 1), "0.06 s");
-        assert_eq!(pace(&[[0.15, 0.08, 0.1]]), (2, 2), "0.2 s");
-        assert_eq!(pace(&[[0.15, 0.08, 3.0]]), (2, 3), "6 s: as often as before");
-        assert_eq!(pace(&[[0.15, 0.08, 0.03], [0.15, 0.08, 0.1]]), (2, 2), "the one who needs most decides");
+        // 2.02 bits in 0.97·2·0.15 - 1.5·0.1 = 0.141 s.
+        assert_eq!(pace(&[[0.15, 0.1, 0.03]]), (2, 1), "0.06 s");
+        assert_eq!(pace(&[[0.15, 0.1, 0.1]]), (2, 2), "0.2 s");
+        assert_eq!(pace(&[[0.15, 0.1, 3.0]]), (2, 3), "6 s: as often as before");
+        assert_eq!(pace(&[[0.15, 0.1, 0.03], [0.15, 0.1, 0.1]]), (2, 2), "the one who needs most decides");
+    }
+
+    /// A fifth of 0.06 s fits beside round trips that take more than three quarters of a step.
+    #[test]
+    fn rounds_stay_close_where_two_bits_fit_beside_the_round_trips() {
+        assert_eq!(pace(&[[0.15, 0.08, 0.03]]), (1, 5));
+        assert_eq!(pace(&[[0.15, 0.08, 0.2]]).0, 2, "a fifth of 0.4 s does not");
     }
 
     #[test]
