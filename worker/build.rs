@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-const SHIM: [&str; 2] = ["native/allocator.cpp", "native/fused_adamw.cpp"];
+const SHIM: [&str; 3] = ["native/allocator.cpp", "native/fused_adamw.cpp", "native/gradient_hooks.cpp"];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    SHIM.iter().for_each(|file| println!("cargo::rerun-if-changed={file}"));
+    println!("cargo::rerun-if-changed=native");
     println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
     println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
     let Some(lib) = std::env::var_os("DEP_TCH_LIBTORCH_LIB") else {

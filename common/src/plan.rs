@@ -35,6 +35,13 @@ impl FragmentLayout {
         let start = (u64::from(fragment.0) * size).min(self.values);
         start as usize..(start + size).min(self.values) as usize
     }
+
+    /// The fragments that have any of these values.
+    pub fn touched_by(&self, values: &Range<usize>) -> impl Iterator<Item = FragmentId> + use<> {
+        let size = self.fragment_values as usize;
+        let end = if values.is_empty() { 0 } else { values.end.div_ceil(size) };
+        (values.start / size..end).map(|fragment| FragmentId(fragment as u32))
+    }
 }
 
 /// A worker that takes part in a generation.

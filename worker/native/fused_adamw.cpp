@@ -1,12 +1,12 @@
 // libtorch's fused AdamW, which the Rust bindings do not offer, behind a C interface. No exception leaves this file.
 
+#include "guarded.h"
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_adamw.h>
 
 #include <cstddef>
-#include <cstring>
-#include <exception>
 #include <optional>
 #include <vector>
 
@@ -87,17 +87,5 @@ void update(const longhaul_fused_adamw_call &call) {
 } // namespace
 
 bool longhaul_fused_adamw(const longhaul_fused_adamw_call *call, char *error, size_t error_size) {
-  try {
-    update(*call);
-    return true;
-  } catch (const c10::Error &caught) {
-    // Without the backtrace.
-    std::strncpy(error, caught.what_without_backtrace(), error_size - 1);
-  } catch (const std::exception &caught) {
-    std::strncpy(error, caught.what(), error_size - 1);
-  } catch (...) {
-    std::strncpy(error, "an exception of an unknown kind", error_size - 1);
-  }
-  error[error_size - 1] = '\0';
-  return false;
+  return longhaul::guarded([call] { update(*call); }, error, error_size);
 }

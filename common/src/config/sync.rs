@@ -348,6 +348,14 @@ impl SyncConfig {
         if is_opening && self.opens_with_gradients() { Source::Gradient } else { self.source }
     }
 
+    /// Whether parts of a contribution can leave while the rest is computed: nothing is done to it as a whole, and the controller, which goes by the time
+    /// between the end of a contribution and its result, is not there.
+    #[must_use]
+    pub fn streams_in(&self, is_opening: bool) -> bool {
+        let is_by_value = self.transform == Transform::None && (is_opening || self.rank == 0);
+        self.source_in(is_opening) == Source::Gradient && is_by_value && !self.adapt
+    }
+
     /// τ when rounds are so many steps apart: a result that may take until the next contribution may do so whatever the steps between.
     #[must_use]
     pub fn overlap_at(&self, every: u64) -> u64 {

@@ -100,6 +100,15 @@ pub enum Command {
         /// Whom to ask.
         from: WorkerId,
     },
+    /// A result of the open round is here: one of those that [`Command::RoundComplete`] will bring, unless a generation begins before.
+    ResultHere {
+        /// Which round.
+        round: Round,
+        /// Which fragment, one that is due.
+        fragment: FragmentId,
+        /// What it is.
+        result: FragmentResult,
+    },
     /// All results of a round are here. Rounds come in order, each once. To be applied at the round's step.
     RoundComplete {
         /// Which round.

@@ -23,6 +23,16 @@ pub enum Event {
         /// Which round.
         round: Round,
     },
+    /// This fragment of the local update is ready, while the device still computes others: [`Event::Contribute`] of the same weight, not zero,
+    /// follows. What is said here of [`Event::Contribute`] goes for the fragment.
+    FragmentReady {
+        /// The round that the device computes.
+        round: Round,
+        /// Which fragment, one that is due.
+        fragment: FragmentId,
+        /// Samples trained on in the round.
+        weight: u32,
+    },
     /// The local update of this round is ready: what was learnt in it, plus all that was carried over before.
     /// The caller keeps its f32 data addressable by (round, fragment) until [`super::Command::Release`].
     Contribute {

@@ -12,6 +12,7 @@ mod event;
 mod frame;
 mod member;
 mod pulls;
+mod ready;
 mod result;
 mod results;
 pub mod settle;

@@ -16,6 +16,8 @@ pub(super) struct Upload {
     pub compression: Option<Compression>,
     /// Whether the caller may keep a residual of this fragment.
     pub keeps_residual: bool,
+    /// The last round in which this member sent its slice to its uploader in this generation.
+    pub offered: Option<Round>,
 }
 
 /// The last one of a fragment.
@@ -39,13 +41,14 @@ pub(super) enum NotTaken {
 impl Upload {
     pub fn new() -> Self {
         // Whether there is a residual from an earlier process, only the caller knows.
-        Self { locals: BTreeMap::new(), begun: None, compression: None, keeps_residual: true }
+        Self { locals: BTreeMap::new(), begun: None, compression: None, keeps_residual: true, offered: None }
     }
 
     /// What was collected under one generation means nothing in the next.
     pub fn begin_generation(&mut self) {
         self.locals.clear();
         self.begun = None;
+        self.offered = None;
     }
 
     /// Takes a member's update; a newer one replaces an older one, whose round is complete where it came from.

@@ -11,7 +11,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use longhaul_common::id::{Round, SiteId, WorkerId};
+use longhaul_common::id::{FragmentId, Round, SiteId, WorkerId};
 
 use node::Sabotage;
 use scenario::{Fault, Scenario};
@@ -110,6 +110,23 @@ fn a_slow_device_skips_rounds_and_what_it_learnt_comes_later() {
 }
 
 #[test]
+fn of_a_late_round_what_was_ready_in_time_counts() {
+    let mut partly = 0;
+    for seed in 0..40 {
+        let calm = Scenario { streams: true, ..Scenario::calm(seed, 3, 1) };
+        let world = hold(&Scenario { slow: Some((WorkerId(2), 8)), rounds: 30, ..calm });
+        let (schedule, fragments) = (world.scenario.schedule(), world.scenario.fragments);
+        for (round, results) in &world.nodes[&WorkerId(1)].applied {
+            let due = (0..fragments).filter(|f| schedule.is_due(*round, FragmentId(*f)));
+            let named = due.map(|fragment| results[fragment as usize].names(SiteId(1)));
+            let named: Vec<bool> = named.collect();
+            partly += usize::from(named.contains(&true) && named.contains(&false));
+        }
+    }
+    assert!(partly > 100, "only {partly} rounds counted in part");
+}
+
+#[test]
 fn a_frame_that_is_stuck_for_many_rounds_holds_nobody_up() {
     let (mut ahead, mut pulls) = (0, 0);
     for seed in 0..4 {
@@ -163,6 +180,7 @@ fn the_mixtures_reach_every_command_and_every_reason_to_drop_a_frame() {
         "move owner residual",
         "reduce",
         "pull",
+        "result here",
         "release",
     ];
     for kind in kinds {

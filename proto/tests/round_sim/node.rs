@@ -68,9 +68,13 @@ pub struct Node {
     /// The synchronised state: all atoms applied, by fragment.
     pub state: Vec<Vec<Atom>>,
     pub applied: BTreeMap<Round, Vec<FragmentResult>>,
+    /// What was told of the open round.
+    here: BTreeMap<FragmentId, FragmentResult>,
     pub next_apply: Round,
     /// Rounds whose update this worker has contributed, with something in it.
     pub learnt: Vec<Round>,
+    /// The weight of the round that the device computes, where fragments are ready one by one, and those that are.
+    streaming: Option<(u32, BTreeSet<FragmentId>)>,
     slices: BTreeMap<(Round, FragmentId), Vec<Atom>>,
     pub carried: Vec<Vec<Atom>>,
     pub residuals: Vec<Vec<Atom>>,
@@ -107,7 +111,9 @@ impl Node {
             executed: BTreeMap::new(),
             state: vec![Vec::new(); fragments],
             applied: BTreeMap::new(),
+            here: BTreeMap::new(),
             learnt: Vec::new(),
+            streaming: None,
             slices: BTreeMap::new(),
             carried: vec![Vec::new(); fragments],
             residuals: vec![Vec::new(); fragments],
@@ -123,6 +129,9 @@ impl Node {
     /// Hands the member an event and carries out what it asks for.
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Effect> {
         self.handled += 1;
+        if matches!(event, Event::Begin(_)) {
+            self.here.clear();
+        }
         self.member.handle(now, event);
         let mut effects = Vec::new();
         while let Some(command) = self.member.poll_command() {
@@ -131,18 +140,43 @@ impl Node {
         effects
     }
 
+    /// Begins a round whose fragments will be ready one by one.
+    pub fn stream(&mut self, weight: u32) {
+        self.streaming = (weight > 0).then(|| (weight, BTreeSet::new()));
+    }
+
+    /// A fragment of the round that is computed is ready, unless the others have not waited for it.
+    pub fn finish_fragment(&mut self, now: Duration, round: Round, fragment: FragmentId) -> Vec<Effect> {
+        let is_wanted =
+            self.schedule.is_due(round, fragment) && round >= self.member.open_round() && self.alive;
+        let Some((weight, ready)) = self.streaming.as_mut().filter(|_| is_wanted) else { return Vec::new() };
+        let weight = *weight;
+        if !ready.insert(fragment) {
+            return Vec::new();
+        }
+        self.learn(round, fragment);
+        self.handle(now, Event::FragmentReady { round, fragment, weight })
+    }
+
     /// Finishes a round: what was learnt in it and what was carried over is contributed.
     pub fn contribute(&mut self, now: Duration, round: Round, weight: u32) -> Vec<Effect> {
+        let streamed = self.streaming.take();
+        let weight = streamed.as_ref().map_or(weight, |(weight, _)| *weight);
         if weight > 0 {
             self.learnt.push(round);
-            for (fragment, carried) in (0..).map(FragmentId).zip(&mut self.carried) {
-                carried.extend(payload::learn(self.worker, round));
-                if self.schedule.is_due(round, fragment) {
-                    self.slices.insert((round, fragment), std::mem::take(carried));
-                }
-            }
+            let ready = streamed.map(|(_, ready)| ready).unwrap_or_default();
+            let rest = (0..self.carried.len() as u32).map(FragmentId).filter(|f| !ready.contains(f));
+            rest.for_each(|fragment| self.learn(round, fragment));
         }
         self.handle(now, Event::Contribute { round, weight })
+    }
+
+    fn learn(&mut self, round: Round, fragment: FragmentId) {
+        let carried = &mut self.carried[fragment.0 as usize];
+        carried.extend(payload::learn(self.worker, round));
+        if self.schedule.is_due(round, fragment) {
+            self.slices.insert((round, fragment), std::mem::take(carried));
+        }
     }
 
     fn execute(&mut self, command: Command) -> Option<Effect> {
@@ -218,7 +252,15 @@ impl Node {
             }
             Command::Pull { .. } if self.sabotage == Some(Sabotage::NeverAnswersPulls) => None,
             Command::Pull { round, fragment, from, .. } => Some(Effect::Pull { from, round, fragment }),
+            Command::ResultHere { round, fragment, result } => {
+                assert_eq!(round, self.next_apply, "{}: results of the open round are told of", self.worker);
+                assert_eq!(self.here.insert(fragment, result), None, "each is told of once");
+                None
+            }
             Command::RoundComplete { round, results } => {
+                for (fragment, result) in std::mem::take(&mut self.here) {
+                    assert_eq!(results[fragment.0 as usize], result, "{}: what is here stays", self.worker);
+                }
                 self.apply(round, results);
                 None
             }
@@ -280,6 +322,7 @@ fn kind(command: &Command) -> &'static str {
         Command::MoveOwnerResidual { .. } => "move owner residual",
         Command::Reduce { .. } => "reduce",
         Command::Pull { .. } => "pull",
+        Command::ResultHere { .. } => "result here",
         Command::RoundComplete { .. } => "round complete",
         Command::Release { .. } => "release",
         Command::ReportSettled(_) => "report settled",

@@ -22,6 +22,8 @@ pub struct Scenario {
     pub groups: u32,
     /// No overlap: a round begins when the one before it is applied.
     pub synchronous: bool,
+    /// Fragments are ready one by one, while the device still computes.
+    pub streams: bool,
     /// This worker's device takes so many times as long.
     pub slow: Option<(WorkerId, u64)>,
     /// All frames to this worker take so much longer, in milliseconds.
@@ -70,6 +72,7 @@ impl Scenario {
             form: if seed.is_multiple_of(2) { Form::Bundle } else { Form::Mean },
             groups: 1 + (seed % 3) as u32,
             synchronous: seed.is_multiple_of(3),
+            streams: seed % 4 < 2,
             slow: None,
             distant: None,
             faults: Vec::new(),

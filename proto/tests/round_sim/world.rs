@@ -24,6 +24,7 @@ const DEADLINE: DeadlineConfig =
 enum Occurrence {
     ToNode(WorkerId, Event),
     DeviceFinished(WorkerId),
+    FragmentFinished(WorkerId, Round, FragmentId),
     Timer(WorkerId),
     PullArrives { to: WorkerId, from: WorkerId, round: Round, fragment: FragmentId },
     Answered(WorkerId, Settled),
@@ -159,6 +160,15 @@ impl World {
                 }
                 self.run_device(worker);
             }
+            Occurrence::FragmentFinished(worker, round, fragment) => {
+                let now = self.now;
+                let Some(node) = self.nodes.get_mut(&worker).filter(|n| n.device == Device::Computing(round))
+                else {
+                    return;
+                };
+                let effects = node.finish_fragment(now, round, fragment);
+                self.carry_out(worker, effects);
+            }
             Occurrence::Timer(worker) => {
                 if self.nodes[&worker].member.poll_timeout().is_some_and(|due| due <= self.now) {
                     self.deliver(worker, Event::Timeout);
@@ -258,6 +268,14 @@ impl World {
                     let effects = node.handle(now, Event::Computing { round });
                     let times =
                         self.scenario.slow.filter(|(slow, _)| *slow == worker).map_or(1, |(_, times)| times);
+                    if self.scenario.streams {
+                        node.stream(weight);
+                        let layout = self.layout;
+                        for fragment in layout.fragments() {
+                            let finished = Occurrence::FragmentFinished(worker, round, fragment);
+                            self.after(1_000 * times..14_000 * times, finished);
+                        }
+                    }
                     self.after(8_000 * times..14_000 * times, Occurrence::DeviceFinished(worker));
                     effects
                 }

@@ -9,6 +9,7 @@ mod text;
 mod tokenizer;
 
 pub use batch::Batch;
+pub(crate) use batch::MicroBatch;
 pub use dataset::Dataset;
 pub use detokenizer::Detokenizer;
 pub use error::DataError;

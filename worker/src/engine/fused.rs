@@ -1,10 +1,12 @@
 //! libtorch's fused AdamW, through the shim in `native/fused_adamw.cpp`: tch does not offer it.
 #![allow(unsafe_code, reason = "calls C++")]
 
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 
 use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
+
+use super::shim::{Reason, pointers};
 
 /// Tensors of one update, in corresponding order: contiguous, f32, each alike in shape and device with its parameters.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +42,6 @@ pub(super) struct UpdateFactors<'a> {
 /// # Errors
 /// When the tensors are not as described; where libtorch fails.
 pub(super) fn fused_adamw(tensors: UpdateTensors<'_>, factors: UpdateFactors<'_>) -> Result<(), TchError> {
-    /// Longer reasons are cut.
-    const REASON_BYTES: usize = 1024;
     let lists = [tensors.parameters, tensors.gradients, tensors.first, tensors.second].map(pointers);
     let [parameters, gradients, first, second] = &lists;
     if lists.iter().any(|list| list.len() != parameters.len()) {
@@ -62,20 +62,11 @@ pub(super) fn fused_adamw(tensors: UpdateTensors<'_>, factors: UpdateFactors<'_>
         weight_decay: factors.weight_decay,
         epsilon: factors.epsilon,
     };
-    let mut reason: [c_char; REASON_BYTES] = [0; REASON_BYTES];
+    let mut reason = Reason::default();
     // SAFETY: every pointer is to a tensor that this function borrows, and each list has `count` of them. The shim checks
-    // shapes, kinds and layout, lets no exception out, keeps nothing, and writes at most `REASON_BYTES` of the reason.
-    let updated = unsafe { longhaul_fused_adamw(&raw const call, reason.as_mut_ptr(), REASON_BYTES) };
-    if updated {
-        return Ok(());
-    }
-    // SAFETY: the shim ends the reason with a zero inside the buffer.
-    let reason = unsafe { CStr::from_ptr(reason.as_ptr()) };
-    Err(TchError::Torch(reason.to_string_lossy().into_owned()))
-}
-
-fn pointers(tensors: &[Tensor]) -> Vec<*const C_tensor> {
-    tensors.iter().map(Tensor::as_ptr).collect()
+    // shapes, kinds and layout, lets no exception out, keeps nothing, and writes at most `size` bytes of the reason.
+    let updated = unsafe { longhaul_fused_adamw(&raw const call, reason.as_mut_ptr(), Reason::SIZE) };
+    if updated { Ok(()) } else { Err(reason.into_error()) }
 }
 
 /// The same layout as `longhaul_fused_adamw_call`.

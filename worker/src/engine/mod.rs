@@ -6,17 +6,20 @@ mod device;
 mod error;
 mod fused;
 mod generator;
+mod gradient;
+mod hooks;
 mod learning_rate;
 mod look_ahead;
 mod low_rank;
 mod rules;
 mod sampling;
+mod shim;
 
 use std::num::NonZeroU32;
 
 use longhaul_common::config::TrainConfig;
 use longhaul_common::model::ModelSpec;
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, Kind, Tensor};
 
 pub use allocator::keep_freed_memory;
 pub use device::{choose_device, device_name};
@@ -29,6 +32,7 @@ pub use sampling::Sampling;
 use crate::data::Batch;
 use crate::models::{Model, Parameters, draw_parameters, views_of};
 use adamw::AdamW;
+use hooks::GradientHooks;
 use look_ahead::Parked;
 
 /// Model, optimiser and buffers on one device. Its tensors have one owner: whoever holds the engine, usually a thread of
@@ -47,6 +51,8 @@ pub struct Engine {
     optimiser: AdamW,
     /// While the parameters are those ahead.
     parked: Option<Parked>,
+    /// Once gradients are taken tensor by tensor.
+    hooks: Option<GradientHooks>,
 }
 
 /// What became of the samples of one step.
@@ -99,6 +105,7 @@ impl Engine {
             model,
             optimiser,
             parked: None,
+            hooks: None,
         })
     }
 
@@ -124,6 +131,11 @@ impl Engine {
     #[must_use]
     pub fn parameter_count(&self) -> usize {
         self.spec.parameter_count() as usize
+    }
+
+    /// Values of the parameter tensors, which the flat vectors have one after the other.
+    pub fn tensor_sizes(&self) -> impl Iterator<Item = usize> + '_ {
+        self.parameters.views().iter().map(Tensor::numel)
     }
 
     /// One local step: gradient of the mean loss, clipping, AdamW with the learning rate of the run's `step`. Without
@@ -154,16 +166,6 @@ impl Engine {
             let rate = self.learning_rate.at(step);
             self.optimiser.update_frozen(self.parameters.views(), &gradients, rate, divisor.as_ref())?;
         }
-        Ok(outcome)
-    }
-
-    /// The gradient of the mean loss over `batch`, unclipped, into `into`, which is resized to `[P]`.
-    ///
-    /// # Errors
-    /// Where libtorch fails.
-    pub fn gradient(&mut self, batch: &Batch, into: &mut Vec<f32>) -> Result<StepOutcome, EngineError> {
-        let (outcome, gradients) = self.accumulate(batch)?;
-        self.to_host_in_order(&gradients, into)?;
         Ok(outcome)
     }
 
@@ -287,45 +289,6 @@ impl Engine {
             losses.append(&mut part);
         }
         Ok(losses)
-    }
-
-    /// The gradients of the parameter tensors, summed over the micro-batches, each weighted by its share of the samples;
-    /// none where there are no samples.
-    fn accumulate(&self, batch: &Batch) -> Result<(StepOutcome, Vec<Tensor>), EngineError> {
-        let (mut losses, mut sums) = (Vec::new(), Vec::new());
-        for micro in batch.micro_batches(self.micro_batch) {
-            let share = micro.sequences() as f64 / batch.sequences() as f64;
-            let loss = self.model.mean_loss(&micro.to_tensor(self.device)?)?.f_mul_scalar(share)?;
-            let gradients = Tensor::f_run_backward(&[&loss], self.parameters.views(), false, false)?;
-            sums = match losses.len() {
-                0 => gradients.iter().map(Tensor::f_contiguous).collect::<Result<Vec<_>, _>>()?,
-                // Into new tensors: what autograd gives may share memory.
-                1 => sums.iter().zip(&gradients).map(|(sum, g)| sum.f_add(g)).collect::<Result<_, _>>()?,
-                _ => {
-                    sums.iter_mut().zip(&gradients).try_for_each(|(sum, g)| sum.f_add_(g).map(drop))?;
-                    sums
-                }
-            };
-            losses.push(loss.f_detach()?);
-        }
-        // Read only now, so that the host does not wait for the device between micro-batches.
-        let loss: f64 = losses.iter().map(|loss| loss.f_double_value(&[])).sum::<Result<f64, TchError>>()?;
-        Ok((StepOutcome { loss: loss as f32, tokens: batch.tokens() }, sums))
-    }
-
-    /// The gradients of all parameter tensors, one after the other; zeros where there are none.
-    fn to_host_in_order(&self, gradients: &[Tensor], into: &mut Vec<f32>) -> Result<(), EngineError> {
-        into.resize(self.parameter_count(), 0.0);
-        if gradients.is_empty() {
-            into.fill(0.0);
-        }
-        let mut rest = into.as_mut_slice();
-        for gradient in gradients {
-            let (values, later) = rest.split_at_mut(gradient.numel());
-            gradient.f_copy_data(values, values.len())?;
-            rest = later;
-        }
-        Ok(())
     }
 
     /// Clips the gradients to the configured norm and updates.

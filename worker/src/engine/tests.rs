@@ -83,6 +83,34 @@ fn micro_batches_accumulate_to_the_gradient_of_the_whole_batch() {
     }
 }
 
+/// With one micro-batch, and several; also after a batch without samples, and after others.
+#[test]
+fn a_gradient_that_is_told_of_tensor_by_tensor_has_the_same_bits() {
+    for spec in [tiny_gpt2(), tiny_llama()] {
+        let mut engine = engine(&spec, &TrainConfig { micro_batch: 3, ..TrainConfig::default() });
+        let sizes: Vec<usize> = engine.tensor_sizes().collect();
+        let (mut whole, mut parts) = (Vec::new(), vec![f32::NAN; 3]);
+        for sequences in [0, 2, 3, 7, 2] {
+            let expected = engine.gradient(&batch(sequences, 16), &mut whole).unwrap();
+            let mut told = Vec::new();
+            let mut arrived = |tensor: usize, gradient: &[f32]| {
+                let start: usize = sizes[..tensor].iter().sum();
+                let range = start..start + sizes[tensor];
+                assert_eq!(gradient[range.clone()], whole[range], "{sequences} sequences, tensor {tensor}");
+                told.push(tensor);
+            };
+            let outcome = engine.gradient_by_tensor(&batch(sequences, 16), &mut parts, &mut arrived).unwrap();
+            assert_eq!((outcome, &parts), (expected, &whole));
+            if sequences > 0 {
+                let last = told.last().copied();
+                told.sort_unstable();
+                assert_eq!(told, (0..sizes.len()).collect::<Vec<_>>());
+                assert!(last < Some(2), "embeddings come last: {last:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_gradient_through_the_host_updates_as_a_local_step_does() {
     let train = TrainConfig { gradient_clip: 0.01, ..TrainConfig::default() };

@@ -112,7 +112,7 @@ impl Synchroniser {
         if let Stage::Running(running) = &mut self.stage
             && dense
         {
-            running.replica = Replica::new(running.layout, state.parameters.clone(), next_round);
+            running.replica = Replica::new(state.parameters.clone(), next_round);
         }
         self.finishing = Some((next_round, self.disclosed(validation_loss)));
         // One that is being written is of an earlier round: the last one must follow it.

@@ -75,6 +75,10 @@ impl Synchroniser {
             Command::Pull { round, fragment, hash, from } => {
                 self.links.network.pull(from, round, fragment, hash);
             }
+            Command::ResultHere { round, fragment, result } => {
+                let Running { arriving, layouts, decoder, .. } = &mut **running;
+                arriving.add(layouts.of(round), round, fragment, &result, decoder);
+            }
             Command::RoundComplete { round, results } => {
                 running.completed.push_back((round, results));
                 let (now, round_trip) = (self.began.elapsed(), self.links.network.round_trip());
@@ -86,6 +90,7 @@ impl Synchroniser {
             }
             Command::Release { round } => {
                 running.contributed = running.contributed.split_off(&round.next());
+                running.finished.take_if(|(of, _)| *of <= round);
             }
             Command::ReportSettled(settled) => self.report(ToCoordinator::Settled(settled)),
             Command::Lost { round, fragment } => {

@@ -2,11 +2,13 @@
 //! `docs/agent.md` says how it stands between device and network.
 
 mod adaptation;
+mod arriving;
 mod chain;
 mod checkpointing;
 mod commands;
 mod compression;
 mod compressor;
+mod contributions;
 mod event;
 mod guard;
 mod ladder;

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::adaptation::{Adaptation, adapt_to};
+use super::arriving::Arriving;
 use super::compressor::Compressor;
 use super::event::HealedState;
 use super::layouts::Layouts;
@@ -54,8 +55,7 @@ impl Synchroniser {
             None => Ok(()),
             Some(Wanted::Start(Start::Fresh)) => {
                 let parameters = self.prepared_parameters();
-                let layout = self.layout(parameters.len());
-                self.start_from(Replica::new(layout, parameters, Round(0)), Load::Nothing, Kept::default())
+                self.start_from(Replica::new(parameters, Round(0)), Load::Nothing, Kept::default())
             }
             Some(Wanted::Start(Start::Checkpoint(offer))) => self.start_from_checkpoint(&offer),
             Some(Wanted::Heal(donors)) => {
@@ -87,8 +87,7 @@ impl Synchroniser {
             }
             (momentum, _) => (Load::Parameters(parameters.clone()), momentum.unwrap_or_default()),
         };
-        let layout = self.layout(parameters.len());
-        let replica = Replica::new(layout, parameters, next_round).with_momentum(momentum);
+        let replica = Replica::new(parameters, next_round).with_momentum(momentum);
         self.start_from(replica, load, Kept::default())
     }
 
@@ -107,9 +106,8 @@ impl Synchroniser {
             }
             None => (Load::Parameters(model.parameters.clone()), Kept::default()),
         };
-        let layout = self.layout(model.parameters.len());
         let momentum = momentum_in(&model.shared);
-        let replica = Replica::new(layout, model.parameters, offer.next_round).with_momentum(momentum);
+        let replica = Replica::new(model.parameters, offer.next_round).with_momentum(momentum);
         self.start_from(replica, load, kept)
     }
 
@@ -222,6 +220,8 @@ impl Synchroniser {
             idle: true,
             named: None,
             contributed: BTreeMap::new(),
+            finished: None,
+            arriving: Arriving::default(),
             snapshot: None,
             carry: kept.carry.filter(|carry| carry.len() as u64 == layout.values),
             completed: VecDeque::new(),
@@ -263,6 +263,7 @@ impl Synchroniser {
         // The coordinator has heard that this worker is ready: a state that is still on its way is not needed.
         self.wants += 1;
         running.generation = generation;
+        running.arriving.forget();
         running.until = start.until;
         running.follow(start.schedule);
         adapt_to(running, running.member.open_round())?;

@@ -5,12 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_common::id::Round;
-use longhaul_common::plan::FragmentLayout;
-use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::Hash;
-use longhaul_proto::round::FragmentResult;
 
-use super::mean::add_result;
 use super::outer::OuterStep;
 
 /// The synchronised parameters on the host, and the round that they have reached.
@@ -18,7 +14,6 @@ use super::outer::OuterStep;
 /// They are behind an `Arc` that is copied on write, so a donor or a checkpoint reads a consistent copy while training goes on.
 #[derive(Clone, Debug)]
 pub struct Replica {
-    layout: FragmentLayout,
     parameters: Arc<Vec<f32>>,
     /// The outer optimiser's momentum; empty where it has none.
     momentum: Arc<Vec<f32>>,
@@ -30,9 +25,9 @@ pub struct Replica {
 impl Replica {
     /// The state before `next_round`, without momentum.
     #[must_use]
-    pub fn new(layout: FragmentLayout, parameters: Vec<f32>, next_round: Round) -> Self {
+    pub fn new(parameters: Vec<f32>, next_round: Round) -> Self {
         let hashes = RefCell::new(vec![None; parameters.len().div_ceil(BLOCK_VALUES)]);
-        Self { layout, parameters: Arc::new(parameters), momentum: Arc::default(), next_round, hashes }
+        Self { parameters: Arc::new(parameters), momentum: Arc::default(), next_round, hashes }
     }
 
     /// The same with this outer momentum: one value for each parameter, or none.
@@ -41,13 +36,13 @@ impl Replica {
         Self { momentum: Arc::new(momentum), ..self }
     }
 
-    /// The outer optimiser's momentum: `layout.values` of them, or none.
+    /// The outer optimiser's momentum: one value for each parameter, or none.
     #[must_use]
     pub fn momentum(&self) -> &Arc<Vec<f32>> {
         &self.momentum
     }
 
-    /// The parameters: `layout.values` of them.
+    /// The parameters.
     #[must_use]
     pub fn parameters(&self) -> &Arc<Vec<f32>> {
         &self.parameters
@@ -86,47 +81,18 @@ impl Replica {
         self.hashes.get_mut()[range.start / BLOCK_VALUES..range.end.div_ceil(BLOCK_VALUES)].fill(None);
     }
 
-    /// An outer step of every fragment that a round's results change. The same bits on every member. Answers how many updates did not
-    /// decode and were left out.
-    pub fn apply_delta(
-        &mut self,
-        round: Round,
-        results: &[FragmentResult],
-        step: OuterStep,
-        decoder: &mut Decoder,
-    ) -> usize {
+    /// An outer step of the parameters in these ranges with a round's mean. The same bits on every member.
+    pub fn apply(&mut self, round: Round, mean: &[f32], changed: &[Range<usize>], step: OuterStep) {
         let parameters = Arc::make_mut(&mut self.parameters);
         let momentum = Arc::make_mut(&mut self.momentum);
         if step.has_memory() {
             momentum.resize(parameters.len(), 0.0);
         }
-        let (mut damaged, mut mean, mut touched) = (0, Vec::new(), Vec::new());
-        for (fragment, result) in self.layout.fragments().zip(results) {
-            if result.contributors.is_empty() {
-                continue;
-            }
-            let range = self.layout.range(fragment);
-            mean.clear();
-            mean.resize(range.len(), 0.0);
-            damaged += add_result(result, 1.0, decoder, &mut mean);
+        for range in changed {
             let memory = if step.has_memory() { &mut momentum[range.clone()] } else { &mut [] };
-            step.apply(&mut parameters[range.clone()], memory, &mean);
-            touched.push(range);
+            step.apply(&mut parameters[range.clone()], memory, &mean[range.clone()]);
         }
-        touched.into_iter().for_each(|range| self.touch(range));
-        self.next_round = round.next();
-        damaged
-    }
-
-    /// An outer step of all parameters with the mean of a whole round.
-    pub fn apply_mean(&mut self, round: Round, mean: &[f32], step: OuterStep) {
-        let parameters = Arc::make_mut(&mut self.parameters);
-        let momentum = Arc::make_mut(&mut self.momentum);
-        if step.has_memory() {
-            momentum.resize(parameters.len(), 0.0);
-        }
-        step.apply(parameters, momentum, mean);
-        self.touch(0..mean.len());
+        changed.iter().for_each(|range| self.touch(range.clone()));
         self.next_round = round.next();
     }
 
@@ -170,39 +136,20 @@ fn root_of(blocks: impl Iterator<Item = Hash>) -> Hash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
-    use longhaul_common::config::ValueFormat;
-    use longhaul_common::id::{FragmentId, SiteId};
-    use longhaul_proto::codec::{CodecSpec, Encoder, Selection};
-    use longhaul_proto::round::Contribution;
 
     /// After each change of some fragments, a change of all, and parameters that come from elsewhere.
     #[test]
     fn the_hash_follows_what_has_changed() {
-        let layout = FragmentLayout { values: 50_000, fragment_values: 8192 };
-        let mut replica = Replica::new(layout, vec![0.5; 50_000], Round(0));
+        let mut replica = Replica::new(vec![0.5; 50_000], Round(0));
         let step = OuterStep { learning_rate: 1.0, momentum: 0.0 };
-        let mut encoder = Encoder::new(CodecSpec::new(Selection::All, ValueFormat::F32)).unwrap();
         let check = |replica: &Replica| assert_eq!(replica.hash(), hash_of(replica.parameters()));
         check(&replica);
-        for round in 0..7 {
-            let result = |fragment: FragmentId| {
-                if u64::from(fragment.0) != round {
-                    return FragmentResult::nothing();
-                }
-                let contribution = Contribution { site: SiteId(0), weight: 4, body: Bytes::new() };
-                let mut body = Vec::new();
-                encoder.encode(0, &vec![1.5; layout.range(fragment).len()], &mut body).unwrap();
-                FragmentResult::mean(&[contribution], body.into())
-            };
-            let results: Vec<_> = layout.fragments().map(result).collect();
+        for (round, range) in (0..).map(Round).zip([0..1, 16_000..17_000, 49_999..50_000, 0..50_000]) {
             let before = replica.hash();
-            assert_eq!(replica.apply_delta(Round(round), &results, step, &mut Decoder::default()), 0);
+            replica.apply(round, &vec![1.5; 50_000], std::slice::from_ref(&range), step);
             assert_ne!(replica.hash(), before);
             check(&replica);
         }
-        replica.apply_mean(Round(7), &vec![0.25; 50_000], step);
-        check(&replica);
         replica.advance(Round(8), vec![3.0; 50_000]);
         check(&replica);
     }

@@ -1,54 +1,19 @@
-//! The device's side of a round: contributions in, results out.
+//! The device's side of a round: where it may go on, and what results come to.
 
 use std::ops::Range;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use longhaul_common::config::{LateRule, RunConfig};
 use longhaul_common::id::{Round, SiteId};
 use longhaul_proto::control::message::{RoundReport, ToCoordinator};
-use longhaul_proto::round::{Event, FragmentResult};
+use longhaul_proto::round::FragmentResult;
 
-use super::mean::{add_result, norm};
 use super::outer::outer_step;
 use super::replica::Replica;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
-use crate::train::message::{Applied, DeviceState, Enter, Load, LocalUpdate, Part, RoundUpdate, ToDevice};
+use crate::train::message::{Applied, DeviceState, Enter, Load, Part, RoundUpdate, ToDevice};
 
 impl Synchroniser {
-    /// The end of a round on the device.
-    pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
-        let LocalUpdate { round, values, weight, loss, steps, compute } = update;
-        let dense = self.shares_everything_in(round);
-        let loss = self.disclosed(loss);
-        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-        ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
-        let (mut delta, snapshot) = if dense {
-            (values, None)
-        } else {
-            let due = running.schedule.due_stretches(&running.layout, round);
-            (running.replica.delta(&values, &due), Some((round, values)))
-        };
-        if let Some(tiling) = &running.tiling {
-            delta = tiling.to_exchanged(&delta);
-        }
-        if weight > 0 {
-            contribute_carry(running, round, self.config.sync.norm_limit, &mut delta);
-        }
-        running.snapshot = snapshot;
-        running.contributed.insert(round, delta);
-        let mut measured = None;
-        if let Some(adaptation) = &mut running.adaptation
-            && steps > 0
-        {
-            adaptation.contributed(round, self.began.elapsed(), compute / steps);
-            measured = adaptation.measured();
-        }
-        running.idle = true;
-        running.reports.insert(round, RoundReport { loss, samples: weight, measured, ..empty_report(round) });
-        self.feed(Event::Contribute { round, weight });
-        Ok(())
-    }
-
     /// Applies complete rounds whose turn has come, and tells the device what to do next.
     pub(super) fn advance(&mut self) -> Result<()> {
         let Stage::Running(running) = &self.stage else { return Ok(()) };
@@ -243,9 +208,6 @@ fn with_parameters(load: Load, replica: &Replica) -> Load {
     }
 }
 
-/// Contributions kept: one in flight, one that a void round asks for again, and one that is being computed.
-const ROUNDS_HELD_MAX: usize = 4;
-
 pub(super) fn empty_report(round: Round) -> RoundReport {
     RoundReport {
         generation: longhaul_common::id::Generation(0),
@@ -264,27 +226,20 @@ pub(super) fn empty_report(round: Round) -> RoundReport {
 }
 
 fn apply_to_replica(config: &RunConfig, running: &mut Running, round: Round, results: &[FragmentResult]) {
-    let step = outer_step(&config.sync);
-    if running.tiling.is_some() {
-        let mean = mean_of(running, round, results);
-        return running.replica.apply_mean(round, &mean, step);
-    }
-    let damaged = running.replica.apply_delta(round, results, step, &mut running.decoder);
-    if damaged > 0 {
-        tracing::warn!(round = round.0, damaged, "contributions that do not decode were left out");
-    }
+    let mean = mean_of(running, round, results);
+    let everything = 0..mean.len();
+    let with_result = running.layout.fragments().zip(results).filter(|(_, r)| !r.contributors.is_empty());
+    let changed: Vec<_> = match running.tiling {
+        Some(_) => vec![everything],
+        None => with_result.map(|(fragment, _)| running.layout.range(fragment)).collect(),
+    };
+    running.replica.apply(round, &mean, &changed, outer_step(&config.sync));
 }
 
 fn mean_of(running: &mut Running, round: Round, results: &[FragmentResult]) -> Vec<f32> {
-    let layout = running.layouts.of(round);
-    let mut mean = vec![0.0; layout.values as usize];
-    let add =
-        |(fragment, result)| add_result(result, 1.0, &mut running.decoder, &mut mean[layout.range(fragment)]);
-    let damaged: usize = layout.fragments().zip(results).map(add).sum();
-    if damaged > 0 {
-        tracing::warn!(damaged, "contributions that do not decode were left out");
-    }
-    match &running.tiling {
+    let Running { arriving, layouts, decoder, tiling, .. } = running;
+    let mean = arriving.take(layouts.of(round), round, results, decoder);
+    match tiling {
         Some(tiling) => tiling.to_flat(&mean),
         None => mean,
     }
@@ -298,45 +253,6 @@ fn sites_in_all(running: &Running, round: Round, results: &[FragmentResult]) -> 
     let Some(first) = due.next() else { return Vec::new() };
     let rest: Vec<_> = due.collect();
     first.sites().filter(|site| rest.iter().all(|result| result.names(*site))).collect()
-}
-
-/// Moves what was carried over into the contribution, where fragments are due.
-fn contribute_carry(running: &mut Running, round: Round, norm_limit: f64, delta: &mut [f32]) {
-    let Some(mut carry) = running.carry.take() else { return };
-    let mut all = true;
-    for fragment in running.layout.fragments() {
-        if !running.schedule.is_due(round, fragment) {
-            all = false;
-            continue;
-        }
-        let range = running.layout.range(fragment);
-        all &= add_carry(&mut delta[range.clone()], &mut carry[range], norm_limit);
-    }
-    running.carry = (!all).then_some(carry);
-}
-
-/// Of the owner's limit, what is carried over may take up so much: a round's own norm may be a few times that of others.
-const CARRIED_SHARE: f64 = 0.25;
-
-/// Moves of what is carried over as much into this round's slice as its owner will accept: up to a quarter of the owner's limit times what the
-/// slice itself is. The rest stays for the next rounds. Answers whether all was moved.
-///
-/// Otherwise a site that was late for long, or was refused once, would be refused for ever, as what it carries only grows.
-pub(super) fn add_carry(slice: &mut [f32], carry: &mut [f32], norm_limit: f64) -> bool {
-    let (own, carried) = (norm(slice), norm(carry));
-    let room = CARRIED_SHARE * norm_limit * own;
-    if norm_limit == 0.0 || carried <= room {
-        slice.iter_mut().zip(&*carry).for_each(|(value, carry)| *value += carry);
-        carry.fill(0.0);
-        return true;
-    }
-    let share = (room / carried) as f32;
-    for (value, carry) in slice.iter_mut().zip(carry) {
-        let part = share * *carry;
-        *value += part;
-        *carry -= part;
-    }
-    false
 }
 
 /// What a round's result changes in the local parameters, given those that were contributed: where it is late, what was trained

@@ -1,6 +1,6 @@
 //! One thread that owns the round protocol and the synchronised state.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use longhaul_common::config::RunConfig;
-use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
+use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::Decoder;
@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::adaptation::Adaptation;
+use super::arriving::Arriving;
 use super::compressor::Compressor;
 use super::event::{HealedState, SyncEvent};
 use super::layouts::Layouts;
@@ -140,10 +141,14 @@ pub(super) struct Running {
     pub named: Option<Round>,
     /// What was contributed, by round, until the protocol releases it.
     pub contributed: BTreeMap<Round, Vec<f32>>,
+    /// The round of which parts are here and the rest is not, and which fragments are.
+    pub finished: Option<(Round, BTreeSet<FragmentId>)>,
     /// With deltas: the local parameters at the end of the last round, until its result is applied.
     pub snapshot: Option<(Round, Vec<f32>)>,
     /// Slices that were in no result; part of the next contribution.
     pub carry: Option<Vec<f32>>,
+    /// What is decoded of the results that are here.
+    pub arriving: Arriving,
     /// Complete rounds that are not applied.
     pub completed: VecDeque<(Round, Vec<FragmentResult>)>,
     /// Reports that wait for the device to have applied the round.
@@ -332,6 +337,7 @@ impl Synchroniser {
                 self.device_began(round);
                 Ok(())
             }
+            FromDevice::Finished(part) => self.finished(part),
             FromDevice::Contribute(update) => self.contribute(update),
             FromDevice::Applied(applied) => self.applied(applied),
             FromDevice::State { next_round, state } => {

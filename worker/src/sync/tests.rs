@@ -1,3 +1,4 @@
+mod finished;
 mod masking;
 mod owner;
 mod privacy;

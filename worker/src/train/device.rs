@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::{Application, InnerRule, RunConfig, Source};
@@ -10,13 +10,15 @@ use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 
+use super::fragments::FinishedFragments;
 use super::gate::{Entry, Gate};
 use super::message::{
-    Applied, DeviceState, Enter, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice,
+    Applied, DeviceState, Enter, FinishedPart, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice,
 };
 use super::progress::Progress;
-use crate::data::Dataset;
-use crate::engine::{Engine, LowRank, Moments};
+use super::tally::Tally;
+use crate::data::{Batch, Dataset};
+use crate::engine::{Engine, LowRank, Moments, StepOutcome};
 
 /// Everything that the device thread works with.
 pub struct Device {
@@ -191,7 +193,7 @@ impl Device {
                 self.engine.look_ahead(stretch.schedule.step_of(pending), &stretch.own_gradient)?;
             }
             let positions = self.positions(step);
-            self.step(step, is_opening, &positions, &mut gradient, &mut tally)?;
+            self.step(stretch.round, step, &positions, &mut gradient, &mut tally)?;
             self.engine.step_back()?;
             stretch.trained.push(positions);
         }
@@ -218,15 +220,19 @@ impl Device {
     #[allow(clippy::disallowed_methods, reason = "measures what the device spends on computing")]
     fn step(
         &mut self,
+        round: Round,
         step: u64,
-        is_opening: bool,
         positions: &[u64],
         gradient: &mut Vec<f32>,
         tally: &mut Tally,
     ) -> Result<()> {
         let began = Instant::now();
         let batch = self.data.batch(positions.iter().copied(), self.config.run.seed);
+        let is_opening = self.schedule().is_opening(round);
         let outcome = match self.config.sync.source_in(is_opening) {
+            Source::Gradient if self.config.sync.streams_in(is_opening) => {
+                self.stream_gradient(round, &batch, gradient)?
+            }
             Source::Gradient => self.engine.gradient(&batch, gradient)?,
             Source::CorrectedGradient => self.engine.clipped_gradient(&batch, self.local_clip(), gradient)?,
             Source::Momentum => self.engine.momentum(&batch, gradient)?,
@@ -249,6 +255,26 @@ impl Device {
             self.progress.step(step, outcome.tokens, told, took);
         }
         Ok(())
+    }
+
+    /// The gradient of a round's only step, whose fragments leave while back-propagation goes on.
+    fn stream_gradient(
+        &mut self,
+        round: Round,
+        batch: &Batch,
+        gradient: &mut Vec<f32>,
+    ) -> Result<StepOutcome> {
+        let sizes: Vec<usize> = self.engine.tensor_sizes().collect();
+        let mut fragments = FinishedFragments::new(self.layout(), sizes);
+        let (outbox, weight) = (&self.outbox, batch.sequences() as u32);
+        let mut arrived = |tensor: usize, gradient: &[f32]| {
+            for stretch in fragments.finish(tensor) {
+                let (start, values) = (stretch.start, gradient[stretch].to_vec());
+                // Where the synchroniser is gone, the contribution finds out.
+                let _ = outbox(FromDevice::Finished(FinishedPart { round, weight, start, values }));
+            }
+        };
+        Ok(self.engine.gradient_by_tensor(batch, gradient, &mut arrived)?)
     }
 
     fn contribute(&mut self, stretch: &Stretch, gradient: Vec<f32>, tally: &Tally) -> Result<()> {
@@ -447,53 +473,5 @@ impl Device {
     fn tell(&self, message: FromDevice) -> Result<()> {
         ensure!((self.outbox)(message), "the synchroniser is gone");
         Ok(())
-    }
-}
-
-/// Samples and losses of a round.
-struct Tally {
-    samples: u32,
-    /// Those of `samples` whose losses are known.
-    measured: u32,
-    weighted_loss: f64,
-    /// Steps that were measured, and what they took.
-    steps: u32,
-    compute: Duration,
-}
-
-impl Tally {
-    /// After steps on these positions, whose losses are not known any more.
-    fn resumed(trained: &[Vec<u64>]) -> Self {
-        let samples = trained.iter().map(Vec::len).sum::<usize>() as u32;
-        Self { samples, measured: 0, weighted_loss: 0.0, steps: 0, compute: Duration::ZERO }
-    }
-
-    fn add(&mut self, samples: usize, loss: f32, took: Duration) {
-        self.steps += 1;
-        self.compute += took;
-        self.samples += samples as u32;
-        self.measured += samples as u32;
-        self.weighted_loss += samples as f64 * f64::from(loss);
-    }
-
-    fn loss(&self) -> Option<f32> {
-        (self.measured > 0).then(|| (self.weighted_loss / f64::from(self.measured)) as f32)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_resumed_round_weighs_as_much_as_one_that_was_never_interrupted() {
-        let mut resumed = Tally::resumed(&[vec![4, 5], vec![6]]);
-        resumed.add(2, 3.0, Duration::ZERO);
-        assert_eq!((resumed.samples, resumed.loss()), (5, Some(3.0)));
-        let mut whole = Tally::resumed(&[]);
-        whole.add(3, 9.0, Duration::ZERO);
-        whole.add(2, 3.0, Duration::ZERO);
-        assert_eq!(whole.samples, resumed.samples);
-        assert_eq!(Tally::resumed(&[vec![1]]).loss(), None, "no loss was measured");
     }
 }

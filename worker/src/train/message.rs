@@ -117,6 +117,8 @@ pub enum FromDevice {
     Prepared(Prepared),
     /// The gate let this round begin.
     Begun(Round),
+    /// A part of what the round that is computed will contribute.
+    Finished(FinishedPart),
     /// The end of a round.
     Contribute(LocalUpdate),
     /// A round's result is on the device.
@@ -160,6 +162,19 @@ pub struct Prepared {
     pub exchanges: Option<[usize; 2]>,
     /// Cores that it keeps busy.
     pub cores: usize,
+}
+
+/// What is final of a gradient before the rest is: whole fragments, which are the same in the [`LocalUpdate`] that follows.
+#[derive(Debug)]
+pub struct FinishedPart {
+    /// Which round.
+    pub round: Round,
+    /// Samples of the round.
+    pub weight: u32,
+    /// Index of its first value in the gradient.
+    pub start: usize,
+    /// The values.
+    pub values: Vec<f32>,
 }
 
 /// What a device contributes to a round.

@@ -1,6 +1,8 @@
 //! Training on one device: what `docs/agent.md` calls the device thread.
 
 pub mod device;
+mod fragments;
 pub mod gate;
 pub mod message;
 pub mod progress;
+mod tally;

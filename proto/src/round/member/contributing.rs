@@ -15,11 +15,13 @@ impl Member {
             return;
         }
         self.last_contributed = Some(round);
+        let decided = self.ready.take(round);
         if round < self.open_round() {
-            // The others did not wait. This slice was sent nowhere, so it is in no result, whoever is named there.
+            // The others did not wait. What was not ready then was sent nowhere, so it is in no result, whoever is named there.
             if weight > 0 {
                 let due = self.layout.fragments().filter(|&fragment| self.schedule.is_due(round, fragment));
-                self.commands.extend(due.map(|fragment| Command::CarryOver { round, fragment }));
+                let undecided = due.filter(|fragment| !decided.contains(fragment));
+                self.commands.extend(undecided.map(|fragment| Command::CarryOver { round, fragment }));
             }
             self.commands.push_back(Command::Release { round });
             return;
@@ -30,29 +32,54 @@ impl Member {
         }
     }
 
+    /// A part of what the device computes can be sent. Of a round that is over it comes too late, and is decided over with the rest.
+    pub(super) fn fragment_ready(&mut self, round: Round, fragment: FragmentId, weight: u32) {
+        let is_open = round >= self.open_round() && self.last_contributed < Some(round);
+        let is_due = fragment.0 < self.layout.count() && self.schedule.is_due(round, fragment);
+        if !is_open || !is_due || weight == 0 || !self.ready.note(round, fragment, weight) {
+            return;
+        }
+        if let Some(duties) = self.running().filter(|_| round == self.open_round()) {
+            self.offer(&duties, fragment);
+        }
+    }
+
     /// Takes part in the open round: sends this member's slices, and compresses where all are here. Called when
     /// the round opens, when this member's update is ready, and when a generation begins.
     pub(super) fn offer_open_round(&mut self) {
         let Some(duties) = self.running() else { return };
-        let round = self.open_round();
-        let own_weight = self.own_weight(&duties, round).filter(|_| self.offered < Some(round));
-        if own_weight.is_some() {
-            self.offered = Some(round);
-        }
         for fragment in self.layout.fragments() {
-            if !duties.makes(round, fragment) || self.results.get(round, fragment).is_some() {
-                continue;
-            }
-            if duties.uploads(fragment) {
-                self.compress_if_all_here(&duties, fragment);
-            } else if let (Some(to), Some(weight)) = (duties.uploader(fragment), own_weight) {
-                self.send_local(&duties, to, round, fragment, weight);
-            }
+            self.offer(&duties, fragment);
         }
     }
 
-    /// What this member has for a round: none while the device is still at it, or takes no part in it.
-    pub(super) fn own_weight(&self, duties: &Duties, round: Round) -> Option<u32> {
+    fn offer(&mut self, duties: &Duties, fragment: FragmentId) {
+        let round = self.open_round();
+        if !duties.makes(round, fragment) || self.results.get(round, fragment).is_some() {
+            return;
+        }
+        if duties.uploads(fragment) {
+            return self.compress_if_all_here(duties, fragment);
+        }
+        let (Some(to), Some(weight)) = (duties.uploader(fragment), self.own_weight(duties, round, fragment))
+        else {
+            return;
+        };
+        let Some(upload) = self.upload_mut(fragment) else { return };
+        if upload.offered < Some(round) {
+            upload.offered = Some(round);
+            self.send_local(duties, to, round, fragment, weight);
+        }
+    }
+
+    /// What this member has for a fragment in a round: none while the device is still at it, or takes no part in it.
+    fn own_weight(&self, duties: &Duties, round: Round, fragment: FragmentId) -> Option<u32> {
+        let ready = || self.ready.weight(round, fragment).filter(|_| duties.is_active(self.me, round));
+        self.whole_weight(duties, round).or_else(ready)
+    }
+
+    /// What this member has for a whole round.
+    pub(super) fn whole_weight(&self, duties: &Duties, round: Round) -> Option<u32> {
         // Who joined lately, and is counted in by a generation that began since, has nothing before its first
         // round.
         let sits_out = self.starts_at.is_some_and(|first| round < first);
@@ -75,7 +102,7 @@ impl Member {
         if !duties.makes(round, fragment) || self.results.get(round, fragment).is_some() {
             return;
         }
-        let own_weight = self.own_weight(duties, round);
+        let own_weight = self.own_weight(duties, round, fragment);
         let me = self.me;
         let Some(upload) = self.upload_mut(fragment) else { return };
         let ready = |worker| if worker == me { own_weight.is_some() } else { upload.has(worker, round) };
@@ -147,10 +174,11 @@ impl Member {
 
     /// Decides over this member's slices of a round that is complete, by the sites that its results name.
     pub(super) fn account_for(&mut self, round: Round) {
-        let own_weight = self.contributed.remove(&round);
+        let whole = self.contributed.remove(&round);
         let schedule = self.schedule;
         for fragment in self.layout.fragments().filter(|&fragment| schedule.is_due(round, fragment)) {
             let named = self.results.get(round, fragment).is_some_and(|held| held.result.names(self.site));
+            let own_weight = whole.or_else(|| self.ready.weight(round, fragment));
             let Some(upload) = self.upload_mut(fragment) else { continue };
             upload.forget_before(round.next());
             let retract = upload.compression.take_if(|c| c.round == round).is_some() && !named;

@@ -45,7 +45,6 @@ impl Member {
         self.settling = None;
         self.accusations = 0;
         self.lost = false;
-        self.offered = None;
         self.choose_first_round(&duties);
         self.forget_collected(&duties);
         if let Some(settlement) = &start.settlement {

@@ -25,6 +25,7 @@ use super::duties::Duties;
 use super::early::EarlyFrames;
 use super::event::Event;
 use super::pulls::Pulls;
+use super::ready::Ready;
 use super::results::Results;
 use super::upload::Upload;
 use crate::control::message::Hash;
@@ -65,8 +66,8 @@ pub struct Member {
     /// Weights contributed to rounds that are not complete.
     contributed: BTreeMap<Round, u32>,
     last_contributed: Option<Round>,
-    /// The last round in which this member sent its slices in the present generation.
-    offered: Option<Round>,
+    /// What is ready of the round that the device computes, or computed when it was complete without it.
+    ready: Ready,
     results: Results,
     /// By fragment.
     uploads: Vec<Upload>,
@@ -108,7 +109,7 @@ impl Member {
             starts_at: None,
             contributed: BTreeMap::new(),
             last_contributed: None,
-            offered: None,
+            ready: Ready::default(),
             results: Results::new(layout, config.schedule, open_round),
             uploads: layout.fragments().map(|_| Upload::new()).collect(),
             collections: BTreeMap::new(),
@@ -132,6 +133,7 @@ impl Member {
             Event::Begin(start) => self.begin(&start),
             Event::Settle { generation } => self.settle(generation),
             Event::Computing { round } => self.computing = self.computing.max(Some(round)),
+            Event::FragmentReady { round, fragment, weight } => self.fragment_ready(round, fragment, weight),
             Event::Contribute { round, weight } => self.contribute(round, weight),
             Event::Frame(frame) => self.receive(frame),
             Event::Compressed { generation, round, fragment, body } => {
@@ -195,7 +197,7 @@ impl Member {
     #[must_use]
     pub fn weight_in(&self, round: Round) -> Option<u32> {
         let duties = self.running()?;
-        self.own_weight(&duties, round)
+        self.whole_weight(&duties, round)
     }
 
     /// The bytes of a result and their name, for a peer that pulls it.

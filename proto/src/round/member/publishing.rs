@@ -111,7 +111,7 @@ impl Member {
         *collection = Collection::new(self.schedule.next_due(round.next(), fragment));
         let bytes = result.encode();
         let hash = *blake3::hash(&bytes).as_bytes();
-        if self.results.insert(round, fragment, Held { bytes, hash, result }) == Inserted::New {
+        if self.keep_result(round, fragment, Held { bytes, hash, result }) == Inserted::New {
             self.pass_on(duties, round, fragment);
             self.complete_rounds();
         }

@@ -110,7 +110,7 @@ impl Member {
         let Some(result) = self.read(duties, &bytes) else {
             return self.accuse(from, Violation::MalformedResult);
         };
-        match self.results.insert(round, fragment, Held { bytes, hash, result }) {
+        match self.keep_result(round, fragment, Held { bytes, hash, result }) {
             Inserted::New => {
                 self.pulls.forget((round, fragment));
                 self.pass_on(duties, round, fragment);
@@ -175,7 +175,7 @@ impl Member {
             return self.pull_failed(round, fragment, from);
         };
         self.pulls.forget((round, fragment));
-        if self.results.insert(round, fragment, Held { bytes, hash, result }) == Inserted::New {
+        if self.keep_result(round, fragment, Held { bytes, hash, result }) == Inserted::New {
             self.pass_on(&duties, round, fragment);
             self.complete_rounds();
         }
@@ -184,6 +184,27 @@ impl Member {
     pub(super) fn pull_failed(&mut self, round: Round, fragment: FragmentId, from: WorkerId) {
         if !self.pulls.failed((round, fragment), from, self.now) {
             self.lose(round, fragment);
+        }
+    }
+
+    /// Keeps a result, and tells of it when it is of the open round.
+    pub(super) fn keep_result(&mut self, round: Round, fragment: FragmentId, held: Held) -> Inserted {
+        let result = held.result.clone();
+        let inserted = self.results.insert(round, fragment, held);
+        if inserted == Inserted::New && round == self.open_round() {
+            self.commands.push_back(Command::ResultHere { round, fragment, result });
+        }
+        inserted
+    }
+
+    /// Tells of results that came before their round was open.
+    fn tell_of_early_results(&mut self) {
+        let round = self.open_round();
+        for fragment in self.layout.fragments().filter(|&fragment| self.schedule.is_due(round, fragment)) {
+            if let Some(held) = self.results.get(round, fragment) {
+                let result = held.result.clone();
+                self.commands.push_back(Command::ResultHere { round, fragment, result });
+            }
         }
     }
 
@@ -199,6 +220,7 @@ impl Member {
             }
         }
         if self.open_round() > opened {
+            self.tell_of_early_results();
             self.want_missed();
             self.offer_open_round();
             self.close_full();

@@ -59,6 +59,14 @@ pub fn measure(session: &mut Session) -> Result<()> {
     // All others are told as a ratio to it.
     for method in method::presets().into_iter().filter(|method| method.name == REFERENCE) {
         tried(session, &plan, &method, REFERENCE, &free)?;
+        // What all are measured by is not to hang on one seed at one rate.
+        for (&rate, &seed) in plan
+            .seeds
+            .iter()
+            .flat_map(|seed| method.rates[plan.rates.clone()].iter().map(move |rate| (rate, seed)))
+        {
+            one(session, &plan, &method, REFERENCE, &free, rate, seed)?;
+        }
     }
     for method in method::presets() {
         if method.name == "auto" && session.wants("auto") {
@@ -235,20 +243,21 @@ impl Point {
     }
 }
 
-/// The rate with the lowest loss of the lowest seed, and the losses of all its seeds.
+/// The rate with the lowest mean loss, among those that were tried with the most seeds, and its losses by seed.
 fn best(book: &Book, name: &str) -> Option<(f64, Vec<(u64, f64)>)> {
-    let losses = || {
-        let lines = book.bench(BENCH).filter(|line| line.metric == "loss");
-        lines.filter_map(|line| {
-            let (method, rate, seed) = parse_case(&line.case)?;
-            (method == name).then_some((rate, seed, line.value))
-        })
-    };
-    let first = losses().map(|(_, seed, _)| seed).min()?;
-    let tried = losses().filter(|(_, seed, _)| *seed == first);
-    let (best, ..) = tried.min_by(|(_, _, a), (_, _, b)| a.total_cmp(b))?;
-    let runs = losses().filter(|(rate, ..)| *rate == best).map(|(_, seed, loss)| (seed, loss));
-    Some((best, runs.collect()))
+    let mut rates: Vec<(f64, Vec<(u64, f64)>)> = Vec::new();
+    for line in book.bench(BENCH).filter(|line| line.metric == "loss") {
+        let Some((_, rate, seed)) = parse_case(&line.case).filter(|(method, ..)| *method == name) else {
+            continue;
+        };
+        match rates.iter_mut().find(|(known, _)| *known == rate) {
+            Some((_, runs)) => runs.push((seed, line.value)),
+            None => rates.push((rate, vec![(seed, line.value)])),
+        }
+    }
+    let most = rates.iter().map(|(_, runs)| runs.len()).max()?;
+    let loss = |(_, runs): &(f64, Vec<(u64, f64)>)| runs.iter().map(|(_, loss)| loss).sum::<f64>();
+    rates.into_iter().filter(|(_, runs)| runs.len() == most).min_by(|a, b| loss(a).total_cmp(&loss(b)))
 }
 
 fn mean(values: &[f64]) -> Option<f64> {
@@ -269,6 +278,7 @@ mod tests {
         };
         add("dense", 0.01, 1, 2.0);
         add("dense", 0.02, 1, 1.6);
+        add("dense", 0.01, 2, 1.4);
         add("dense", 0.02, 2, 1.5);
         add("auto at 0.067 bit", 0.01, 1, 1.68);
         add("auto at 0.067 bit", 0.01, 2, 1.65);

@@ -103,7 +103,8 @@ impl SiteReduction {
         None
     }
 
-    fn is_joint_in(&self, round: Round) -> bool {
+    /// Whether this member reduces with its site, rather than by frames.
+    pub fn is_joint_in(&self, round: Round) -> bool {
         self.joint.as_ref().is_some_and(|(plan, _)| plan.covers(round))
     }
 

@@ -6,7 +6,7 @@ use longhaul_common::id::SiteId;
 use longhaul_proto::control::message::{Refusal, RefusalReason};
 use longhaul_proto::round::{Frame, FrameKind};
 
-use super::super::rounds::add_carry;
+use super::super::contributions::add_carry;
 use super::*;
 
 /// Three fragments, and time enough that nobody is late.

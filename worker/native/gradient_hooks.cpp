@@ -1,0 +1,71 @@
+// Tells of each parameter's gradient as soon as back-propagation has it, behind a C interface. No exception leaves this file.
+
+#include "guarded.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+
+extern "C" {
+
+// Called from within back-propagation: the gradient of the parameter `index`, `count` values on the host, valid during the call.
+typedef void (*longhaul_gradient_arrived)(void *context, size_t index, const float *values, size_t count);
+
+struct longhaul_gradient_hooks;
+
+// Hooks for these parameters, for as long as they live; null when it failed. Then `error` holds the reason, cut to `error_size` bytes with the
+// final zero. They do nothing until they are told whom to call.
+longhaul_gradient_hooks *longhaul_hook_gradients(const at::Tensor *const *parameters, size_t count, char *error,
+                                                 size_t error_size);
+
+// Whom to call from now on; null: nobody. Not while gradients are computed.
+void longhaul_listen_to_gradients(longhaul_gradient_hooks *hooks, longhaul_gradient_arrived arrived, void *context);
+
+// The hooks stay with the parameters, and call nobody any more.
+void longhaul_free_gradient_hooks(longhaul_gradient_hooks *hooks);
+}
+
+namespace {
+
+struct Listener {
+  longhaul_gradient_arrived arrived = nullptr;
+  void *context = nullptr;
+};
+
+} // namespace
+
+struct longhaul_gradient_hooks {
+  std::shared_ptr<Listener> listener;
+};
+
+longhaul_gradient_hooks *longhaul_hook_gradients(const at::Tensor *const *parameters, size_t count, char *error,
+                                                 size_t error_size) {
+  longhaul_gradient_hooks *hooks = nullptr;
+  const auto hook = [&] {
+    auto listener = std::make_shared<Listener>();
+    for (size_t index = 0; index < count; ++index) {
+      TORCH_CHECK(parameters[index]->is_cpu(), "gradients are watched on the host only");
+      parameters[index]->register_hook([listener, index](const at::Tensor &gradient) {
+        if (listener->arrived != nullptr) {
+          const at::Tensor values = gradient.contiguous();
+          listener->arrived(listener->context, index, values.const_data_ptr<float>(), static_cast<size_t>(values.numel()));
+        }
+      });
+    }
+    hooks = new longhaul_gradient_hooks{listener};
+  };
+  longhaul::guarded(hook, error, error_size);
+  return hooks;
+}
+
+void longhaul_listen_to_gradients(longhaul_gradient_hooks *hooks, longhaul_gradient_arrived arrived, void *context) {
+  *hooks->listener = Listener{arrived, context};
+}
+
+void longhaul_free_gradient_hooks(longhaul_gradient_hooks *hooks) {
+  if (hooks != nullptr) {
+    *hooks->listener = Listener{};
+    delete hooks;
+  }
+}

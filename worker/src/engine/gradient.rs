@@ -1,0 +1,132 @@
+//! Gradients of a batch: summed over its micro-batches, whole or tensor by tensor.
+
+use std::ops::Range;
+
+use tch::{Device, TchError, Tensor};
+
+use super::hooks::GradientHooks;
+use super::{Engine, EngineError, StepOutcome};
+use crate::data::{Batch, MicroBatch};
+
+impl Engine {
+    /// The gradient of the mean loss over `batch`, unclipped, into `into`, which is resized to `[P]`.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn gradient(&mut self, batch: &Batch, into: &mut Vec<f32>) -> Result<StepOutcome, EngineError> {
+        let (outcome, gradients) = self.accumulate(batch)?;
+        self.to_host_in_order(&gradients, into)?;
+        Ok(outcome)
+    }
+
+    /// The same, bit for bit; `arrived` is told of each parameter tensor (its index in [`longhaul_common::model::ModelSpec::parameters`]) when its part of
+    /// the vector, which it is given as it is then, is final: in the order in which back-propagation gets to them. On a GPU, where the host would have to wait for
+    /// each of them, it is told of none.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn gradient_by_tensor(
+        &mut self,
+        batch: &Batch,
+        into: &mut Vec<f32>,
+        arrived: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<StepOutcome, EngineError> {
+        let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
+        let (Some((last, before)), Device::Cpu) = (micros.split_last(), self.device) else {
+            return self.gradient(batch, into);
+        };
+        let mut hooks = match self.hooks.take() {
+            Some(hooks) => hooks,
+            None => GradientHooks::new(self.parameters.views())?,
+        };
+        let places = places(self.parameters.views());
+        let (mut losses, sums) = self.sum(batch.sequences(), before)?;
+        self.to_host_in_order(&sums, into)?;
+        let loss = self.share_of_loss(batch.sequences(), last)?;
+        let mut take = |tensor: usize, values: &[f32]| {
+            let part = &mut into[places[tensor].clone()];
+            match before {
+                [] => part.copy_from_slice(values),
+                _ => part.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
+            }
+            arrived(tensor, into);
+        };
+        let back_propagate = || Tensor::f_run_backward(&[&loss], self.parameters.views(), false, false);
+        hooks.listen(&mut take, back_propagate)?;
+        self.hooks = Some(hooks);
+        losses.push(loss.f_detach()?);
+        outcome(batch, &losses)
+    }
+
+    /// The gradients of the parameter tensors, summed over the micro-batches, each weighted by its share of the samples;
+    /// none where there are no samples.
+    pub(super) fn accumulate(&self, batch: &Batch) -> Result<(StepOutcome, Vec<Tensor>), EngineError> {
+        let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
+        let (losses, sums) = self.sum(batch.sequences(), &micros)?;
+        Ok((outcome(batch, &losses)?, sums))
+    }
+
+    /// Losses and summed gradients of some micro-batches of a batch of so many sequences.
+    fn sum(
+        &self,
+        sequences: usize,
+        micros: &[MicroBatch<'_>],
+    ) -> Result<(Vec<Tensor>, Vec<Tensor>), EngineError> {
+        let (mut losses, mut sums) = (Vec::new(), Vec::new());
+        for micro in micros {
+            let loss = self.share_of_loss(sequences, micro)?;
+            let gradients = Tensor::f_run_backward(&[&loss], self.parameters.views(), false, false)?;
+            sums = match losses.len() {
+                0 => gradients.iter().map(Tensor::f_contiguous).collect::<Result<Vec<_>, _>>()?,
+                // Into new tensors: what autograd gives may share memory.
+                1 => sums.iter().zip(&gradients).map(|(sum, g)| sum.f_add(g)).collect::<Result<_, _>>()?,
+                _ => {
+                    sums.iter_mut().zip(&gradients).try_for_each(|(sum, g)| sum.f_add_(g).map(drop))?;
+                    sums
+                }
+            };
+            losses.push(loss.f_detach()?);
+        }
+        Ok((losses, sums))
+    }
+
+    /// What a micro-batch adds to the mean loss over so many sequences.
+    fn share_of_loss(&self, sequences: usize, micro: &MicroBatch<'_>) -> Result<Tensor, EngineError> {
+        let share = micro.sequences() as f64 / sequences as f64;
+        Ok(self.model.mean_loss(&micro.to_tensor(self.device)?)?.f_mul_scalar(share)?)
+    }
+
+    /// The gradients of all parameter tensors, one after the other; zeros where there are none.
+    pub(super) fn to_host_in_order(
+        &self,
+        gradients: &[Tensor],
+        into: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        into.resize(self.parameter_count(), 0.0);
+        if gradients.is_empty() {
+            into.fill(0.0);
+        }
+        for (gradient, place) in gradients.iter().zip(places(gradients)) {
+            let values = &mut into[place];
+            gradient.f_copy_data(values, values.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the tensors are in a vector that has one after the other.
+pub(super) fn places(tensors: &[Tensor]) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let mut place = |tensor: &Tensor| {
+        let start = end;
+        end += tensor.numel();
+        start..end
+    };
+    tensors.iter().map(&mut place).collect()
+}
+
+fn outcome(batch: &Batch, losses: &[Tensor]) -> Result<StepOutcome, EngineError> {
+    // Read only now, so that the host does not wait for the device between micro-batches.
+    let loss: f64 = losses.iter().map(|loss| loss.f_double_value(&[])).sum::<Result<f64, TchError>>()?;
+    Ok(StepOutcome { loss: loss as f32, tokens: batch.tokens() })
+}

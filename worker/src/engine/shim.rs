@@ -1,0 +1,33 @@
+//! What all calls of the C++ in `native/` have in common.
+
+use std::ffi::c_char;
+
+use tch::{TchError, Tensor};
+use torch_sys::C_tensor;
+
+/// Where the shim writes why it failed; longer reasons are cut.
+pub(super) struct Reason([c_char; Self::SIZE]);
+
+impl Reason {
+    pub const SIZE: usize = 1024;
+
+    pub fn as_mut_ptr(&mut self) -> *mut c_char {
+        self.0.as_mut_ptr()
+    }
+
+    pub fn into_error(self) -> TchError {
+        let bytes: Vec<u8> = self.0.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+        TchError::Torch(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+impl Default for Reason {
+    fn default() -> Self {
+        Self([0; Self::SIZE])
+    }
+}
+
+/// The tensors as the shim takes a list of them.
+pub(super) fn pointers(tensors: &[Tensor]) -> Vec<*const C_tensor> {
+    tensors.iter().map(Tensor::as_ptr).collect()
+}

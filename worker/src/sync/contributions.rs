@@ -1,0 +1,131 @@
+//! What the device has learnt in a round, on its way to the round protocol.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use longhaul_common::id::{FragmentId, Round};
+use longhaul_proto::control::message::RoundReport;
+use longhaul_proto::round::Event;
+
+use super::mean::norm;
+use super::rounds::empty_report;
+use super::synchroniser::{Running, Stage, Synchroniser};
+use crate::train::message::{FinishedPart, LocalUpdate};
+
+impl Synchroniser {
+    /// The end of a round on the device.
+    pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
+        let LocalUpdate { round, values, weight, loss, steps, compute } = update;
+        let dense = self.shares_everything_in(round);
+        let loss = self.disclosed(loss);
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        let finished = running.finished.take().filter(|(of, _)| *of == round).map(|(_, fragments)| fragments);
+        let finished = finished.unwrap_or_default();
+        let parts = if finished.is_empty() { None } else { running.contributed.remove(&round) };
+        ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
+        let (mut delta, snapshot) = if dense {
+            (values, None)
+        } else {
+            let due = running.schedule.due_stretches(&running.layout, round);
+            (running.replica.delta(&values, &due), Some((round, values)))
+        };
+        if let Some(tiling) = &running.tiling {
+            delta = tiling.to_exchanged(&delta);
+        }
+        if let Some(parts) = parts {
+            for range in finished.iter().map(|fragment| running.layout.range(*fragment)) {
+                delta[range.clone()].copy_from_slice(&parts[range]);
+            }
+        }
+        if weight > 0 {
+            let rest = running.layout.fragments().filter(|fragment| !finished.contains(fragment));
+            contribute_carry(running, round, rest, self.config.sync.norm_limit, &mut delta);
+        }
+        running.snapshot = snapshot;
+        running.contributed.insert(round, delta);
+        let mut measured = None;
+        if let Some(adaptation) = &mut running.adaptation
+            && steps > 0
+        {
+            adaptation.contributed(round, self.began.elapsed(), compute / steps);
+            measured = adaptation.measured();
+        }
+        running.idle = true;
+        running.reports.insert(round, RoundReport { loss, samples: weight, measured, ..empty_report(round) });
+        self.feed(Event::Contribute { round, weight });
+        Ok(())
+    }
+
+    /// A part of what the device computes is final: it leaves before the rest. Where the site's members reduce together, they do so when all
+    /// have all; and of a round that is over already, the protocol decides when it has the whole.
+    pub(super) fn finished(&mut self, part: FinishedPart) -> Result<()> {
+        let FinishedPart { round, weight, start, values } = part;
+        let norm_limit = self.config.sync.norm_limit;
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        if running.site.is_joint_in(round) || running.member.open_round() > round {
+            return Ok(());
+        }
+        if running.finished.as_ref().is_none_or(|(of, _)| *of != round) {
+            ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
+            running.contributed.insert(round, vec![0.0; running.layout.values as usize]);
+            running.finished = Some((round, BTreeSet::new()));
+        }
+        let (Some(mut update), Some((_, finished))) =
+            (running.contributed.remove(&round), &mut running.finished)
+        else {
+            return Ok(());
+        };
+        let place = start..start + values.len();
+        let fragments: Vec<_> = running.layout.touched_by(&place).collect();
+        finished.extend(&fragments);
+        update[place].copy_from_slice(&values);
+        contribute_carry(running, round, fragments.iter().copied(), norm_limit, &mut update);
+        running.contributed.insert(round, update);
+        for fragment in fragments {
+            self.feed(Event::FragmentReady { round, fragment, weight });
+        }
+        Ok(())
+    }
+}
+
+/// Contributions kept: one in flight, one that a void round asks for again, and one that is being computed.
+const ROUNDS_HELD_MAX: usize = 4;
+
+/// Moves what was carried over into the contribution, in those of these fragments that are due.
+fn contribute_carry(
+    running: &mut Running,
+    round: Round,
+    fragments: impl Iterator<Item = FragmentId>,
+    norm_limit: f64,
+    delta: &mut [f32],
+) {
+    let Some(mut carry) = running.carry.take() else { return };
+    for range in fragments.filter(|f| running.schedule.is_due(round, *f)).map(|f| running.layout.range(f)) {
+        add_carry(&mut delta[range.clone()], &mut carry[range], norm_limit);
+    }
+    running.carry = carry.iter().any(|value| *value != 0.0).then_some(carry);
+}
+
+/// Of the owner's limit, what is carried over may take up so much: a round's own norm may be a few times that of others.
+const CARRIED_SHARE: f64 = 0.25;
+
+/// Moves of what is carried over as much into this round's slice as its owner will accept: up to a quarter of the owner's limit times what the
+/// slice itself is. The rest stays for the next rounds. Answers whether all was moved.
+///
+/// Otherwise a site that was late for long, or was refused once, would be refused for ever, as what it carries only grows.
+pub(super) fn add_carry(slice: &mut [f32], carry: &mut [f32], norm_limit: f64) -> bool {
+    let (own, carried) = (norm(slice), norm(carry));
+    let room = CARRIED_SHARE * norm_limit * own;
+    if norm_limit == 0.0 || carried <= room {
+        slice.iter_mut().zip(&*carry).for_each(|(value, carry)| *value += carry);
+        carry.fill(0.0);
+        return true;
+    }
+    let share = (room / carried) as f32;
+    for (value, carry) in slice.iter_mut().zip(carry) {
+        let part = share * *carry;
+        *value += part;
+        *carry -= part;
+    }
+    false
+}

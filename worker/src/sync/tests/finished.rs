@@ -1,0 +1,89 @@
+//! Gradients that leave fragment by fragment, while the rest is computed.
+
+use longhaul_common::id::SiteId;
+use longhaul_proto::round::FragmentResult;
+
+use super::*;
+use crate::train::message::{FinishedPart, FromDevice};
+
+/// Three fragments.
+const DENSE: &str = "preset = \"dense\"\nfragment_values = 32";
+
+fn gradient(at: usize, round: u64) -> Vec<f32> {
+    (0..VALUES).map(|index| ((index * 7 + at * 5 + round as usize * 3) % 13) as f32 - 6.0).collect()
+}
+
+fn finish(worker: &mut Worker, round: u64, gradient: &[f32], part: std::ops::Range<usize>) {
+    let (round, start) = (Round(round), part.start);
+    let part = FinishedPart { round, weight: 4, start, values: gradient[part].to_vec() };
+    worker.handle(SyncEvent::Device(FromDevice::Finished(part)));
+}
+
+fn has(worker: &Worker, round: u64, fragment: u32) -> bool {
+    worker.running().member.lookup(Round(round), FragmentId(fragment)).is_some()
+}
+
+/// The mean that a device is told to apply.
+fn mean(worker: &mut Worker, round: u64) -> Vec<f32> {
+    match worker.device.try_recv().unwrap() {
+        ToDevice::Apply { round: of, update: RoundUpdate::Mean(mean), .. } if of == Round(round) => mean,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn sites(worker: &Worker, round: u64, fragment: u32) -> Vec<SiteId> {
+    let (bytes, _) = worker.running().member.lookup(Round(round), FragmentId(fragment)).unwrap();
+    FragmentResult::decode(&bytes).unwrap().sites().collect()
+}
+
+#[test]
+fn what_is_final_is_exchanged_before_the_rest_is_computed() {
+    let mut rig = training_of([1, 2], DENSE);
+    for (at, worker) in rig.workers.iter_mut().enumerate() {
+        finish(worker, 0, &gradient(at, 0), 64..96);
+    }
+    rig.pump(|workers| workers.iter().all(|worker| has(worker, 0, 2)));
+    assert!(rig.workers.iter().all(|worker| !has(worker, 0, 0) && !has(worker, 0, 1)));
+    for (at, worker) in rig.workers.iter_mut().enumerate() {
+        finish(worker, 0, &gradient(at, 0), 32..64);
+        worker.send(0, gradient(at, 0));
+    }
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(0)));
+    let expected: Vec<f32> =
+        gradient(0, 0).iter().zip(gradient(1, 0)).map(|(one, other)| (one + other) / 2.0).collect();
+    assert_eq!(rig.workers.each_mut().map(|worker| mean(worker, 0)), [expected.clone(), expected]);
+}
+
+#[test]
+fn of_a_round_that_did_not_wait_only_what_was_not_final_in_time_is_carried_over() {
+    let mut rig = training_of([1, 2], DENSE);
+    let late = gradient(1, 0);
+    finish(&mut rig.workers[1], 0, &late, 64..96);
+    rig.workers[0].send(0, gradient(0, 0));
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(0)));
+    assert_eq!([0, 1, 2].map(|fragment| sites(&rig.workers[0], 0, fragment).len()), [1, 1, 2]);
+
+    // Parts that come too late count with the rest.
+    finish(&mut rig.workers[1], 0, &late, 32..64);
+    rig.workers[1].send(0, late.clone());
+    let carry = rig.workers[1].running().carry.clone().unwrap();
+    assert_eq!((&carry[..64], &carry[64..]), (&late[..64], &[0.0; 32][..]));
+
+    for worker in &mut rig.workers {
+        mean(worker, 0);
+        worker.applied(0, Some(vec![0.5; VALUES]));
+        worker.begin(1);
+    }
+    let next = [0, 1].map(|at| gradient(at, 1));
+    finish(&mut rig.workers[1], 1, &next[1], 0..32);
+    assert_eq!(rig.workers[1].running().carry.as_ref().unwrap()[..32], [0.0; 32], "it left with that part");
+    for (worker, next) in rig.workers.iter_mut().zip(&next) {
+        worker.send(1, next.clone());
+    }
+    assert_eq!(rig.workers[1].running().carry, None);
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(1)));
+    let carried = |index: usize| if index < 64 { late[index] } else { 0.0 };
+    let expected: Vec<f32> =
+        (0..VALUES).map(|index| (next[0][index] + next[1][index] + carried(index)) / 2.0).collect();
+    assert_eq!(rig.workers.each_mut().map(|worker| mean(worker, 1)), [expected.clone(), expected]);
+}
