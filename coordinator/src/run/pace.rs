@@ -4,6 +4,7 @@ use longhaul_common::config::SyncConfig;
 use longhaul_common::id::Round;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::{GenerationStart, Measured};
+use longhaul_proto::round::LATENCY_ROUND_TRIPS;
 
 use super::command::Severity;
 use super::machine::Run;
@@ -12,9 +13,6 @@ use super::machine::Run;
 const MEASURED_AFTER: f64 = 0.5;
 /// The share of it after which those decide who have measured: one without samples never does.
 const LAST_CALL: f64 = 0.75;
-/// Round trips in which nothing can be sent: half of one for the contributions, half of one for the results, and half of one for what is
-/// waited for on the way.
-const LATENCY_ROUND_TRIPS: f64 = 1.5;
 /// The share of the time between two rounds that round trips may take: the rest is for bits.
 const LATENCY_SHARE_MAX: f64 = 0.75;
 /// Bits a value for which turns are given up: with fewer, more values at a time would be worth less.

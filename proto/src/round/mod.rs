@@ -33,6 +33,10 @@ pub use settle::settle;
 /// meanwhile. Each costs a compressed model of memory.
 pub const ROUNDS_AHEAD_MAX: u64 = 4;
 
+/// Round trips that a round takes besides sending: half of one for the contributions, half of one for the results, and half of one for what is
+/// waited for on the way.
+pub const LATENCY_ROUND_TRIPS: f64 = 1.5;
+
 /// Rounds before the open one whose results are kept for peers that lag, or that join with an older state. Each
 /// costs a compressed model of memory.
 pub const RESULTS_KEPT_ROUNDS: u64 = 16;

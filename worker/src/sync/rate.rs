@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use longhaul_proto::round::LATENCY_ROUND_TRIPS;
+
 /// What a member saw of a round that it contributed to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoundTiming {
@@ -116,9 +118,6 @@ impl Line {
     }
 }
 
-/// Round trips that a round takes besides sending: half of one for the contribution, half of one for the result, and half of one for what is
-/// waited for on the way.
-const LATENCY_ROUND_TRIPS: f64 = 1.5;
 /// The least share of the window that is for sending: where round trips and slower members take up all of it, the device waits, and would not
 /// wait much less if nothing were sent. There, bits fall only when it shows that they are what takes long.
 const SENDING_SHARE_MIN: f64 = 0.25;
