@@ -29,6 +29,8 @@ const ALONE: &str = "no exchange";
 const AUTO_DELAY: Duration = Duration::from_millis(25);
 /// Where a link carries less than a bit for ten values, the opening alone takes half an hour: so many times the limit.
 const SLOW: (f64, u32) = (0.1, 3);
+/// Learning rates that are tried with every seed: one seed alone may like a rate that others do not.
+const FINALISTS: usize = 2;
 /// No round within the measurement.
 const NEVER: u64 = 100_000;
 
@@ -59,14 +61,6 @@ pub fn measure(session: &mut Session) -> Result<()> {
     // All others are told as a ratio to it.
     for method in method::presets().into_iter().filter(|method| method.name == REFERENCE) {
         tried(session, &plan, &method, REFERENCE, &free)?;
-        // What all are measured by is not to hang on one seed at one rate.
-        for (&rate, &seed) in plan
-            .seeds
-            .iter()
-            .flat_map(|seed| method.rates[plan.rates.clone()].iter().map(move |rate| (rate, seed)))
-        {
-            one(session, &plan, &method, REFERENCE, &free, rate, seed)?;
-        }
     }
     for method in method::presets() {
         if method.name == "auto" && session.wants("auto") {
@@ -130,14 +124,19 @@ fn alone() -> Result<Vec<Figure>> {
     Ok(vec![Figure { metric: "step_s", value: measured.step_s, unit: "s" }])
 }
 
-/// All learning rates with the first seed, the best of them with the others.
+/// All learning rates with the first seed, the best [`FINALISTS`] of them with the others.
 fn tried(session: &mut Session, plan: &Plan, method: &Method, name: &str, link: &LinkConfig) -> Result<()> {
     for &rate in &method.rates[plan.rates.clone()] {
         one(session, plan, method, name, link, rate, plan.seeds[0])?;
     }
-    let Some(point) = Point::of(&session.book, name) else { return Ok(()) };
+    let loss = |rate: &f64| session.book.value(BENCH, &case_name(name, *rate, plan.seeds[0]), "loss");
+    let mut finished: Vec<(f64, f64)> =
+        method.rates.iter().filter_map(|rate| Some((loss(rate)?, *rate))).collect();
+    finished.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     for &seed in &plan.seeds[1..] {
-        one(session, plan, method, name, link, point.rate, seed)?;
+        for (_, rate) in finished.iter().take(FINALISTS) {
+            one(session, plan, method, name, link, *rate, seed)?;
+        }
     }
     Ok(())
 }
