@@ -209,6 +209,25 @@ fn a_long_transfer_measures_its_round_trip_anew_without_losing_the_rate() {
     assert!(share >= 0.92, "{share:.3} of the link");
 }
 
+/// Three connections share a link that each could fill alone, as those of a worker to three other sites.
+#[test]
+fn the_round_trip_without_queues_is_known_while_the_link_is_full() {
+    let spec = LinkSpec::new(3.4, 25, 0.1);
+    let mut path = Path::symmetric(spec, 17);
+    let flows = [(); 3].map(|()| path.connect());
+    for flow in flows {
+        path.send(flow, Side::Left, ENDLESS);
+        path.send(flow, Side::Right, ENDLESS);
+    }
+    path.run_for(seconds(20));
+    for flow in flows {
+        let (without, with) = path.round_trips(flow, Side::Left);
+        // A packet takes 3 ms each way.
+        assert!((50..=70).contains(&without.as_millis()), "{without:?}, and {with:?} with queues");
+        assert!(with > without, "there are none");
+    }
+}
+
 #[test]
 fn timers_that_fire_late_do_not_slow_the_sender() {
     for step_ms in [1, 2, 4] {

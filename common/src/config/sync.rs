@@ -201,7 +201,8 @@ macro_rules! sync_keys {
 sync_keys! {
     /// Steps between rounds (H).
     every: u64,
-    /// `adapt`: the most that `every` may become at the end of the opening, where links or their round trips are too slow for it.
+    /// `adapt`: the most that `every` may become at the end of the opening, where links or their round trips are too slow for it. As much as `every`:
+    /// `groups` stays as it is too.
     every_max: u64,
     /// The fragments take turns: a round has every so-manieth of them, so that each has one in `every`·`groups` steps.
     groups: u32,
@@ -348,12 +349,14 @@ impl SyncConfig {
         if is_opening && self.opens_with_gradients() { Source::Gradient } else { self.source }
     }
 
-    /// Whether parts of a contribution can leave while the rest is computed: nothing is done to it as a whole, and the controller, which goes by the time
-    /// between the end of a contribution and its result, is not there.
+    /// Whether parts of a contribution leave while the rest is computed: the device waits for the result (where it does not, there is time enough, and the round
+    /// before is still on its way), nothing is done to the contribution as a whole, and the controller, which goes by the time between the end of a contribution
+    /// and its result, is not there.
     #[must_use]
     pub fn streams_in(&self, is_opening: bool) -> bool {
         let is_by_value = self.transform == Transform::None && (is_opening || self.rank == 0);
-        self.source_in(is_opening) == Source::Gradient && is_by_value && !self.adapt
+        let waits = is_opening || self.overlap == 0;
+        self.source_in(is_opening) == Source::Gradient && waits && is_by_value && !self.adapt
     }
 
     /// τ when rounds are so many steps apart: a result that may take until the next contribution may do so whatever the steps between.

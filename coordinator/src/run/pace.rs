@@ -15,6 +15,9 @@ const MEASURED_AFTER: f64 = 0.5;
 const LAST_CALL: f64 = 0.75;
 /// The share of the time between two rounds that round trips may take: the rest is for bits.
 const LATENCY_SHARE_MAX: f64 = 0.75;
+/// Cores that each member must have idle for turns to be given up where rounds stay close: the codec's work on the whole model, after each step, takes from
+/// nobody then (`docs/decisions/0016-cores-to-spare.md`).
+const CORES_FOR_FEWER_TURNS: f64 = 1.0;
 /// Bits a value for which turns are given up: with fewer, more values at a time would be worth less.
 const BITS_OF_A_VALUE: f64 = 2.02;
 
@@ -22,12 +25,15 @@ const BITS_OF_A_VALUE: f64 = 2.02;
 /// opening stay as they are.
 ///
 /// What is exchanged less often, or applied later, is worth less (`docs/decisions/0012-fewer-turns.md`): rounds stay as close as they are
-/// configured where links allow it. Where they do not, results come later, and what can be made up for that is made up by fewer turns: as few as
-/// leave two bits a value, and so many at most that each fragment is exchanged about as often as before.
+/// configured where links allow it, in fewer turns where members have cores for the codec's work besides. Where links do not allow it, results come later, and what can
+/// be made up for that is made up by fewer turns: as few as leave two bits a value, and so many at most that each fragment is exchanged about as often as before.
 pub(super) fn paced(schedule: RoundSchedule, sync: &SyncConfig, members: &[Measured]) -> RoundSchedule {
     let sound: Vec<Pace> = members.iter().filter_map(|member| Pace::of(member, sync)).collect();
     if sound.iter().all(|pace| pace.fits_with_two_bits(schedule)) {
-        return schedule;
+        let can_spare =
+            !sound.is_empty() && sound.iter().all(|pace| pace.spare_cores >= CORES_FOR_FEWER_TURNS);
+        let groups = if can_spare { turns_needed(&sound, schedule.every) } else { schedule.groups };
+        return RoundSchedule { groups: groups.min(schedule.groups), ..schedule };
     }
     let needed = sound.iter().map(|pace| pace.steps_needed(schedule, sync)).fold(1.0, f64::max);
     // What is measured may be anything; a float that is too large becomes the largest integer.
@@ -36,9 +42,15 @@ pub(super) fn paced(schedule: RoundSchedule, sync: &SyncConfig, members: &[Measu
         return schedule;
     }
     let as_often = (u64::from(schedule.groups) * schedule.every).div_ceil(every);
-    let turns = sound.iter().map(|pace| pace.turns_needed(every)).fold(1.0, f64::max);
-    let groups = u32::try_from((turns.ceil() as u64).min(as_often)).unwrap_or(u32::MAX);
-    RoundSchedule { every, groups, ..schedule }
+    let as_often = u32::try_from(as_often).unwrap_or(u32::MAX);
+    RoundSchedule { every, groups: turns_needed(&sound, every).min(as_often), ..schedule }
+}
+
+/// Turns in which everybody can exchange the model with [`BITS_OF_A_VALUE`], in rounds so many steps apart.
+fn turns_needed(members: &[Pace], every: u64) -> u32 {
+    let turns = members.iter().map(|pace| pace.turns_needed(every)).fold(1.0, f64::max);
+    // A float that is too large becomes the largest integer.
+    turns.ceil() as u32
 }
 
 /// What a member has measured, in seconds.
@@ -50,6 +62,8 @@ struct Pace {
     latency: f64,
     /// That a bit of each value of the model takes.
     bit: f64,
+    /// Not in seconds: cores that have nothing to do.
+    spare_cores: f64,
 }
 
 impl Pace {
@@ -58,7 +72,8 @@ impl Pace {
         let [step, round_trip, bit] = [member.step_s, member.round_trip_s, member.bit_s].map(f64::from);
         let is_sound = step > 0.0 && round_trip >= 0.0 && bit >= 0.0;
         let (room, latency) = (sync.target_utilisation * step, LATENCY_ROUND_TRIPS * round_trip);
-        is_sound.then_some(Self { room, step, latency, bit })
+        let spare_cores = f64::from(member.spare_cores);
+        is_sound.then_some(Self { room, step, latency, bit, spare_cores })
     }
 
     /// Whether rounds as configured leave room for [`BITS_OF_A_VALUE`], however little they leave besides.
@@ -69,7 +84,7 @@ impl Pace {
 
     /// Steps between rounds.
     fn steps_needed(&self, schedule: RoundSchedule, sync: &SyncConfig) -> f64 {
-        let &Self { room, step, latency, bit } = self;
+        let &Self { room, step, latency, bit, .. } = self;
         let for_latency = latency / (LATENCY_SHARE_MAX * step);
         // The least bits of the whole model.
         let sending = sync.bits_min * bit;
@@ -116,8 +131,9 @@ impl Run {
         if measured.is_empty() || measured.len() < members.len() && !is_last_call {
             return None;
         }
-        let wanted = paced(schedule.for_fragments(self.layout().count()), &self.config.sync, &measured);
-        Some(if wanted.every == schedule.every { schedule } else { wanted })
+        let fitted = schedule.for_fragments(self.layout().count());
+        let wanted = paced(fitted, &self.config.sync, &measured);
+        Some(if wanted == fitted { schedule } else { wanted })
     }
 
     /// Fixes the rounds from `first_round` on, if they can still be changed: nobody has begun it yet.
@@ -125,8 +141,7 @@ impl Run {
         let Some(wanted) = self.wanted_pace().filter(|wanted| *wanted != self.state.schedule) else { return };
         self.state.paced = true;
         if first_round.0 > wanted.opening_rounds {
-            let text =
-                "links want rounds further apart, but somebody has left the opening: they stay as they are";
+            let text = "links want other rounds, but somebody has left the opening: they stay as they are";
             return self.notice(Severity::Warning, None, text.to_owned());
         }
         if old.until.0 == self.state.schedule.rounds() {
@@ -135,7 +150,7 @@ impl Run {
         self.state.schedule = wanted;
         self.state.ledger.follow(wanted);
         let text = format!(
-            "rounds are {} steps apart after the opening, and {} of them exchange the whole model: so the links want it",
+            "rounds are {} steps apart after the opening, and {} of them exchange the whole model: so links and cores allow it",
             wanted.every, wanted.groups
         );
         self.notice(Severity::Info, None, text);
@@ -157,8 +172,16 @@ mod tests {
     };
 
     fn pace(members: &[[f32; 3]]) -> (u64, u32) {
-        let members =
-            members.iter().map(|&[step_s, round_trip_s, bit_s]| Measured { step_s, round_trip_s, bit_s });
+        pace_with(0.0, members)
+    }
+
+    fn pace_with(spare_cores: f32, members: &[[f32; 3]]) -> (u64, u32) {
+        let members = members.iter().map(|&[step_s, round_trip_s, bit_s]| Measured {
+            step_s,
+            round_trip_s,
+            bit_s,
+            spare_cores,
+        });
         let paced = paced(SCHEDULE, &SyncConfig::of(SyncPreset::Auto), &members.collect::<Vec<_>>());
         assert_eq!(RoundSchedule { every: 1, groups: 5, ..paced }, SCHEDULE);
         (paced.every, paced.groups)
@@ -169,6 +192,17 @@ mod tests {
         assert_eq!(pace(&[[0.7, 0.05, 0.1], [0.5, 0.05, 0.2]]), (1, 5));
         // A bit of all values takes 100 steps, and the least is a fiftieth of one.
         assert_eq!(pace(&[[0.5, 0.05, 50.0]]), (1, 5));
+    }
+
+    /// 2.02 bits in 0.97·0.5 - 1.5·0.05 = 0.41 s.
+    #[test]
+    fn where_cores_are_idle_turns_are_as_few_as_there_are_bits_for() {
+        assert_eq!(pace_with(1.0, &[[0.5, 0.05, 0.1]]), (1, 1), "0.2 s");
+        assert_eq!(pace_with(8.0, &[[0.5, 0.05, 0.1], [0.5, 0.05, 0.5]]), (1, 3), "1 s");
+        assert_eq!(pace_with(8.0, &[[0.5, 0.05, 50.0]]), (1, 5), "no more than are configured");
+        assert_eq!(pace_with(0.9, &[[0.5, 0.05, 0.1]]), (1, 5));
+        assert_eq!(pace_with(f32::NAN, &[[0.5, 0.05, 0.1]]), (1, 5));
+        assert_eq!(pace_with(8.0, &[]), (1, 5), "nothing is known");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 5;
+pub const PROTOCOL_VERSION: u16 = 6;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -155,7 +155,7 @@ pub struct RoundReport {
     pub measured: Option<Measured>,
 }
 
-/// How fast a member computes, and how fast it exchanges, in seconds.
+/// How fast a member computes, and how fast it exchanges, in seconds; and what it has to spare.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// A step.
@@ -164,6 +164,8 @@ pub struct Measured {
     pub round_trip_s: f32,
     /// What it takes to exchange one bit of each value of the model, both ways, round trips aside.
     pub bit_s: f32,
+    /// Cores of its machine that had nothing to do while it computed steps, on average.
+    pub spare_cores: f32,
 }
 
 /// Refusals told one by one in a report. A bad site is refused once for each fragment that it contributes to, and a model has

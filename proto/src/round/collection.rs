@@ -37,9 +37,9 @@ impl Collection {
         true
     }
 
-    /// The first arrival, while the round is open. Who has nothing does not make the others hurry.
+    /// The first arrival. Who has nothing does not make the others hurry.
     pub fn first_arrival(&self) -> Option<Duration> {
-        self.arrivals.filter(|_| !self.reducing).map(|(first, _)| first)
+        self.arrivals.map(|(first, _)| first)
     }
 
     /// Between the first and the last arrival.

@@ -24,7 +24,8 @@ pub enum Event {
         round: Round,
     },
     /// This fragment of the local update is ready, while the device still computes others: [`Event::Contribute`] of the same weight, not zero,
-    /// follows. What is said here of [`Event::Contribute`] goes for the fragment.
+    /// follows. What is said here of [`Event::Contribute`] goes for the fragment: its data is addressable from now on, and [`super::Command::Retract`] and
+    /// [`super::Command::CarryOver`] may come before the rest is ready.
     FragmentReady {
         /// The round that the device computes.
         round: Round,

@@ -26,7 +26,7 @@ impl Ready {
         (self.round == Some(round) && self.fragments.contains(&fragment)).then_some(self.weight)
     }
 
-    /// Forgets them: the round is contributed as a whole, or was begun anew.
+    /// Forgets them, as the round is contributed as a whole, and gives them.
     pub fn take(&mut self, round: Round) -> BTreeSet<FragmentId> {
         if self.round == Some(round) { std::mem::take(self).fragments } else { BTreeSet::new() }
     }

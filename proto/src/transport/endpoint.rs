@@ -3,11 +3,21 @@
 use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{Endpoint, EndpointConfig, TokioRuntime};
+use quinn::{Connection, Endpoint, EndpointConfig, TokioRuntime};
 
 use super::config::{site_transport_config, transport_config};
+use super::congestion::RateController;
+
+/// The round trip of a connection as it is without the queues that its own traffic makes; between workers of one site, where another
+/// controller is at work, as it is now.
+#[must_use]
+pub fn round_trip(connection: &Connection) -> Duration {
+    let controller = connection.congestion_state().into_any().downcast::<RateController>();
+    controller.ok().and_then(|controller| controller.round_trip()).unwrap_or_else(|| connection.rtt())
+}
 
 /// Opens an endpoint on `socket`; with `server` it accepts connections. Call it within a tokio runtime.
 ///

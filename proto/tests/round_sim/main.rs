@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use longhaul_common::id::{FragmentId, Round, SiteId, WorkerId};
 
 use node::Sabotage;
-use scenario::{Fault, Scenario};
+use scenario::{Fault, Scenario, Streams};
 use world::World;
 
 const SHAPES: [(u32, u32); 6] = [(1, 1), (2, 1), (2, 2), (3, 2), (5, 1), (8, 1)];
@@ -113,7 +113,7 @@ fn a_slow_device_skips_rounds_and_what_it_learnt_comes_later() {
 fn of_a_late_round_what_was_ready_in_time_counts() {
     let mut partly = 0;
     for seed in 0..40 {
-        let calm = Scenario { streams: true, ..Scenario::calm(seed, 3, 1) };
+        let calm = Scenario { streams: Streams::Everybodys, ..Scenario::calm(seed, 3, 1) };
         let world = hold(&Scenario { slow: Some((WorkerId(2), 8)), rounds: 30, ..calm });
         let (schedule, fragments) = (world.scenario.schedule(), world.scenario.fragments);
         for (round, results) in &world.nodes[&WorkerId(1)].applied {

@@ -22,8 +22,8 @@ pub struct Scenario {
     pub groups: u32,
     /// No overlap: a round begins when the one before it is applied.
     pub synchronous: bool,
-    /// Fragments are ready one by one, while the device still computes.
-    pub streams: bool,
+    /// Whose fragments are ready one by one, while the device still computes.
+    pub streams: Streams,
     /// This worker's device takes so many times as long.
     pub slow: Option<(WorkerId, u64)>,
     /// All frames to this worker take so much longer, in milliseconds.
@@ -33,6 +33,15 @@ pub struct Scenario {
     pub joiners: Vec<(u64, SiteId)>,
     /// In the caller of worker 1.
     pub sabotage: Option<Sabotage>,
+}
+
+/// Workers whose fragments are ready one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    Nobodys,
+    Everybodys,
+    /// Those of every other worker.
+    Some,
 }
 
 /// In which form owners publish.
@@ -63,6 +72,9 @@ pub enum Fault {
 impl Scenario {
     /// Nothing goes wrong.
     pub fn calm(seed: u64, sites: u32, members: u32) -> Self {
+        // Any way of one of them with any of the others.
+        let mut rng = ChaCha8Rng::seed_from_u64(!seed);
+        let streams = [Streams::Nobodys, Streams::Everybodys, Streams::Some];
         Self {
             seed,
             sites,
@@ -70,14 +82,22 @@ impl Scenario {
             fragments: 3,
             rounds: 6,
             form: if seed.is_multiple_of(2) { Form::Bundle } else { Form::Mean },
-            groups: 1 + (seed % 3) as u32,
-            synchronous: seed.is_multiple_of(3),
-            streams: seed % 4 < 2,
+            groups: rng.random_range(1..4),
+            synchronous: rng.random_bool(0.5),
+            streams: streams[rng.random_range(0..3)],
             slow: None,
             distant: None,
             faults: Vec::new(),
             joiners: Vec::new(),
             sabotage: None,
+        }
+    }
+
+    pub fn streams(&self, worker: WorkerId) -> bool {
+        match self.streams {
+            Streams::Nobodys => false,
+            Streams::Everybodys => true,
+            Streams::Some => worker.0.is_multiple_of(2),
         }
     }
 

@@ -162,6 +162,7 @@ impl World {
             }
             Occurrence::FragmentFinished(worker, round, fragment) => {
                 let now = self.now;
+                self.maybe_dies(worker);
                 let Some(node) = self.nodes.get_mut(&worker).filter(|n| n.device == Device::Computing(round))
                 else {
                     return;
@@ -239,16 +240,21 @@ impl World {
     }
 
     fn deliver(&mut self, worker: WorkerId, event: Event) {
-        let Some(handled) = self.nodes.get(&worker).map(|node| node.handled) else { return };
-        let dies = |fault: &Fault| matches!(fault, Fault::BeforeEvent(who, nth) if *who == worker && *nth == handled);
-        if self.scenario.faults.iter().any(dies) {
-            self.kill(worker);
-        }
+        self.maybe_dies(worker);
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&worker).filter(|node| node.alive) else { return };
         let effects = node.handle(now, event);
         self.carry_out(worker, effects);
         self.run_device(worker);
+    }
+
+    /// Where the next event is the one with which it does.
+    fn maybe_dies(&mut self, worker: WorkerId) {
+        let Some(handled) = self.nodes.get(&worker).map(|node| node.handled) else { return };
+        let dies = |fault: &Fault| matches!(fault, Fault::BeforeEvent(who, nth) if *who == worker && *nth == handled);
+        if self.scenario.faults.iter().any(dies) {
+            self.kill(worker);
+        }
     }
 
     /// Lets the device go as far as it can.
@@ -268,7 +274,7 @@ impl World {
                     let effects = node.handle(now, Event::Computing { round });
                     let times =
                         self.scenario.slow.filter(|(slow, _)| *slow == worker).map_or(1, |(_, times)| times);
-                    if self.scenario.streams {
+                    if self.scenario.streams(worker) {
                         node.stream(weight);
                         let layout = self.layout;
                         for fragment in layout.fragments() {

@@ -113,6 +113,11 @@ impl Path {
         self.peers[self.index(flow, at)].received()
     }
 
+    /// Round trips that one end of a flow knows: without queues, and with them.
+    pub fn round_trips(&self, flow: Flow, at: Side) -> (Duration, Duration) {
+        self.peers[self.index(flow, at)].round_trips()
+    }
+
     pub fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         while self.step(end) {}

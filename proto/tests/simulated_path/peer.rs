@@ -1,9 +1,10 @@
 //! One end of a connection: quinn-proto's endpoint and an application that sends or receives bulk data.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use longhaul_proto::transport::congestion::RateController;
 use quinn_proto::{
     Connection, ConnectionEvent, ConnectionHandle, DatagramEvent, Dir, EcnCodepoint, Endpoint, Event,
     ReadError, StreamEvent, StreamId, Transmit, WriteError,
@@ -62,6 +63,13 @@ impl Peer {
 
     pub fn received(&self) -> u64 {
         self.received
+    }
+
+    /// Round trips as congestion control knows them: without queues, and smoothed with them.
+    pub fn round_trips(&self) -> (Duration, Duration) {
+        let (_, connection) = self.connection.as_ref().expect("it is connected");
+        let controller = connection.congestion_state().clone_box().into_any().downcast::<RateController>();
+        (controller.expect("it is ours").round_trip().expect("packets were acknowledged"), connection.rtt())
     }
 
     /// Offers `bytes` more for sending.

@@ -101,8 +101,7 @@ impl DeviceThread {
             parameters,
             samples: data.samples(),
             data_hash: data.data_hash(),
-            // A GPU needs one to feed it.
-            cores: if device == tch::Device::Cpu { engine.threads() } else { 1 },
+            cores: engine.cores(),
         };
         Ok((engine, low_rank, data, prepared))
     }

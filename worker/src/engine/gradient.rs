@@ -21,7 +21,7 @@ impl Engine {
 
     /// The same, bit for bit; `arrived` is told of each parameter tensor (its index in [`longhaul_common::model::ModelSpec::parameters`]) when its part of
     /// the vector, which it is given as it is then, is final: in the order in which back-propagation gets to them. On a GPU, where the host would have to wait for
-    /// each of them, it is told of none.
+    /// each of them, it is told of none. Where the loss is not finite, there is no gradient to be told of.
     ///
     /// # Errors
     /// Where libtorch fails.
@@ -35,14 +35,15 @@ impl Engine {
         let (Some((last, before)), Device::Cpu) = (micros.split_last(), self.device) else {
             return self.gradient(batch, into);
         };
-        let mut hooks = match self.hooks.take() {
-            Some(hooks) => hooks,
-            None => GradientHooks::new(self.parameters.views())?,
-        };
         let places = places(self.parameters.views());
         let (mut losses, sums) = self.sum(batch.sequences(), before)?;
         self.to_host_in_order(&sums, into)?;
         let loss = self.share_of_loss(batch.sequences(), last)?;
+        losses.push(loss.f_detach()?);
+        let outcome = outcome(batch, &losses)?;
+        if !outcome.loss.is_finite() {
+            return Ok(outcome);
+        }
         let mut take = |tensor: usize, values: &[f32]| {
             let part = &mut into[places[tensor].clone()];
             match before {
@@ -51,11 +52,14 @@ impl Engine {
             }
             arrived(tensor, into);
         };
+        let mut hooks = match self.hooks.take() {
+            Some(hooks) => hooks,
+            None => GradientHooks::new(self.parameters.views())?,
+        };
         let back_propagate = || Tensor::f_run_backward(&[&loss], self.parameters.views(), false, false);
         hooks.listen(&mut take, back_propagate)?;
         self.hooks = Some(hooks);
-        losses.push(loss.f_detach()?);
-        outcome(batch, &losses)
+        Ok(outcome)
     }
 
     /// The gradients of the parameter tensors, summed over the micro-batches, each weighted by its share of the samples;

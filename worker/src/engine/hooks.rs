@@ -66,6 +66,9 @@ impl Drop for Listening {
 
 /// Called by the shim. A panic in here ends the process, as it cannot cross C++.
 extern "C" fn forward(context: *mut c_void, index: usize, values: *const f32, count: usize) {
+    if count == 0 {
+        return;
+    }
     // SAFETY: `listen` has passed this context, which lives and is not used by others while it listens; the shim's values are valid during
     // the call.
     let (arrived, values) = unsafe {

@@ -127,6 +127,12 @@ impl Engine {
         usize::try_from(tch::get_num_threads()).unwrap_or(1)
     }
 
+    /// Cores that it keeps busy: those of its threads, or one that feeds a GPU.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        if self.device == Device::Cpu { self.threads() } else { 1 }
+    }
+
     /// Length of the flat vectors.
     #[must_use]
     pub fn parameter_count(&self) -> usize {

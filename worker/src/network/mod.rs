@@ -152,7 +152,7 @@ impl Network {
         });
     }
 
-    /// The longest round trip to a worker of another site, of those that there is a connection to.
+    /// The longest round trip to a worker of another site, of those that there is a connection to: without the queues of this worker's own frames.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
         let peers: Vec<_> =

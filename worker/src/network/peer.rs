@@ -73,11 +73,11 @@ impl Peer {
         peer
     }
 
-    /// The round trip of the connection, if there is one.
+    /// The round trip of the connection without queues, if there is one.
     pub(super) fn round_trip(&self) -> Option<Duration> {
         // Locked while a connection is being made: then there is none.
         let sender = self.sender.try_lock().ok()?;
-        sender.as_ref().map(|sender| sender.connection().rtt())
+        sender.as_ref().map(|sender| transport::round_trip(sender.connection()))
     }
 
     /// Queues a frame; false: the queue is full.

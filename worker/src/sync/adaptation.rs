@@ -28,6 +28,8 @@ pub(super) struct Adaptation {
     step: Duration,
     /// The shortest round trip of late: what bits add to it is not latency.
     round_trip: Duration,
+    /// Cores that had nothing to do while steps were computed.
+    spare_cores: f32,
 }
 
 /// A round on its way.
@@ -54,6 +56,7 @@ impl Adaptation {
             chain: None,
             step: Duration::ZERO,
             round_trip: Duration::ZERO,
+            spare_cores: 0.0,
         })
     }
 
@@ -65,7 +68,8 @@ impl Adaptation {
     /// What was measured so far.
     pub fn measured(&self) -> Option<Measured> {
         let bit_s = self.controller.bit_s()? as f32;
-        Some(Measured { step_s: self.step.as_secs_f32(), round_trip_s: self.round_trip.as_secs_f32(), bit_s })
+        let (step_s, round_trip_s) = (self.step.as_secs_f32(), self.round_trip.as_secs_f32());
+        Some(Measured { step_s, round_trip_s, bit_s, spare_cores: self.spare_cores })
     }
 
     /// The chain of a round that is the next, where it is another than the one in effect; from now on, it is that.
@@ -87,8 +91,9 @@ impl Adaptation {
         self.config.opens_with_gradients() && self.layouts.schedule().is_opening(round)
     }
 
-    /// A round is contributed now, after steps that took so long to compute each.
-    pub fn contributed(&mut self, round: Round, now: Duration, step: Duration) {
+    /// A round is contributed now, after steps that took so long to compute each, and left so many cores idle.
+    pub fn contributed(&mut self, round: Round, now: Duration, step: Duration, spare_cores: f32) {
+        self.spare_cores = spare_cores;
         let known = if self.step.is_zero() { step } else { self.step };
         self.step = known.mul_f64(1.0 - STEP_WEIGHT) + step.mul_f64(STEP_WEIGHT);
         let schedule = self.layouts.schedule();

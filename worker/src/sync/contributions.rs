@@ -15,7 +15,7 @@ use crate::train::message::{FinishedPart, LocalUpdate};
 impl Synchroniser {
     /// The end of a round on the device.
     pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
-        let LocalUpdate { round, values, weight, loss, steps, compute } = update;
+        let LocalUpdate { round, values, weight, loss, steps, compute, spare_cores } = update;
         let dense = self.shares_everything_in(round);
         let loss = self.disclosed(loss);
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
@@ -47,7 +47,7 @@ impl Synchroniser {
         if let Some(adaptation) = &mut running.adaptation
             && steps > 0
         {
-            adaptation.contributed(round, self.began.elapsed(), compute / steps);
+            adaptation.contributed(round, self.began.elapsed(), compute / steps, spare_cores);
             measured = adaptation.measured();
         }
         running.idle = true;

@@ -16,6 +16,7 @@ use super::message::{
     Applied, DeviceState, Enter, FinishedPart, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice,
 };
 use super::progress::Progress;
+use super::spare::SpareCores;
 use super::tally::Tally;
 use crate::data::{Batch, Dataset};
 use crate::engine::{Engine, LowRank, Moments, StepOutcome};
@@ -73,6 +74,8 @@ struct Stretch {
     exchanged: u32,
     /// The gradient that was contributed last, to look ahead with.
     own_gradient: Vec<f32>,
+    /// During the opening, where it is decided how often to exchange what.
+    spare: SpareCores,
 }
 
 impl Device {
@@ -162,6 +165,7 @@ impl Device {
             trained: resumed,
             exchanged: 0,
             own_gradient: Vec::new(),
+            spare: SpareCores::default(),
         })
     }
 
@@ -193,7 +197,11 @@ impl Device {
                 self.engine.look_ahead(stretch.schedule.step_of(pending), &stretch.own_gradient)?;
             }
             let positions = self.positions(step);
+            if is_opening && self.config.sync.adapt {
+                stretch.spare.begin();
+            }
             self.step(stretch.round, step, &positions, &mut gradient, &mut tally)?;
+            stretch.spare.end();
             self.engine.step_back()?;
             stretch.trained.push(positions);
         }
@@ -288,7 +296,9 @@ impl Device {
             None => self.due_parameters(stretch)?,
         };
         let (steps, compute) = (tally.steps, tally.compute);
-        let update = LocalUpdate { round: stretch.round, values, weight, steps, compute, loss: tally.loss() };
+        let (round, loss) = (stretch.round, tally.loss());
+        let spare_cores = stretch.spare.count(self.engine.cores());
+        let update = LocalUpdate { round, values, weight, steps, compute, loss, spare_cores };
         self.tell(FromDevice::Contribute(update))
     }
 
@@ -355,6 +365,8 @@ impl Device {
         let is_common = self.config.sync.source_in(is_opening).is_gradient();
         let parameters = if is_common { Some(self.parameters()?) } else { None };
         let state = if self.is_checkpoint(round) { Some(self.state()?) } else { None };
+        // A gradient leaves nothing in the parameters: a step that has begun is made again.
+        let trained = if is_common { Vec::new() } else { trained };
         self.tell(FromDevice::Applied(Applied { round, validation_loss, parameters, state, trained }))
     }
 

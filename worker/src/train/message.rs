@@ -192,6 +192,8 @@ pub struct LocalUpdate {
     pub compute: Duration,
     /// Mean training loss over the round, nats a token; none when this worker had no samples.
     pub loss: Option<f32>,
+    /// Cores that had nothing to do during the steps of the opening, on average.
+    pub spare_cores: f32,
 }
 
 /// A round's result has reached the device.

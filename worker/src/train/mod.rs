@@ -5,4 +5,5 @@ mod fragments;
 pub mod gate;
 pub mod message;
 pub mod progress;
+mod spare;
 mod tally;

@@ -22,7 +22,12 @@ fn applied(story: &mut Story, round: u64, round_trip_s: f32) {
 
 fn applied_by(story: &mut Story, round: u64, round_trips: [Option<f32>; 2]) {
     for (worker, round_trip_s) in [1, 2].into_iter().zip(round_trips) {
-        let measured = round_trip_s.map(|round_trip_s| Measured { step_s: 0.5, round_trip_s, bit_s: 0.001 });
+        let measured = round_trip_s.map(|round_trip_s| Measured {
+            step_s: 0.5,
+            round_trip_s,
+            bit_s: 0.001,
+            spare_cores: 4.0,
+        });
         story.say(worker, ToCoordinator::RoundApplied(RoundReport { measured, ..report(round, 9) }));
     }
 }

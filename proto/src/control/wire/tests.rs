@@ -72,7 +72,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         validation_loss: Some(2.75),
         refused: refusals(),
         refused_beyond: 300,
-        measured: Some(Measured { step_s: 0.5, round_trip_s: 0.05, bit_s: 1e-3 }),
+        measured: Some(Measured { step_s: 0.5, round_trip_s: 0.05, bit_s: 1e-3, spare_cores: 6.5 }),
     };
     let result = HeldResult { fragment: FragmentId(1), hash: [5; 32], sites: vec![SiteId(1)] };
     let checkpoint = |outcome| CheckpointReport { next_round: Round(40), path: "/tmp/c".to_owned(), outcome };
@@ -242,12 +242,12 @@ fn messages_are_the_golden_bytes() {
         validation_loss: None,
         refused: refusals()[2..].to_vec(),
         refused_beyond: 300,
-        measured: Some(Measured { step_s: 2.75, round_trip_s: 0.5, bit_s: 0.25 }),
+        measured: Some(Measured { step_s: 2.75, round_trip_s: 0.5, bit_s: 0.25, spare_cores: 2.0 }),
     });
     // Two refusals: site, round, fragment, the reason's place; of the norm 2.75f32 and 32. Then how many more.
     let refused = "02".to_owned() + "01ac020202" + "01ac02020300003040" + "20" + "ac02";
-    // One, and three floats.
-    let measured = "01".to_owned() + "00003040" + "0000003f" + "0000803e";
+    // One, and four floats.
+    let measured = "01".to_owned() + "00003040" + "0000003f" + "0000803e" + "00000040";
     let expected = "0302ac020020010100".to_owned() + &"04".repeat(32) + "0000" + &refused + &measured;
     assert_eq!(hex(encode(&report).unwrap()), expected);
     assert_eq!(hex(encode(&ToWorker::Settle { generation: Generation(3) }).unwrap()), "0303");

@@ -1,6 +1,6 @@
 //! An owner's work: collecting contributions and publishing results.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use longhaul_common::id::{FragmentId, Generation, Round, SiteId};
@@ -36,13 +36,26 @@ impl Member {
     /// Closes the rounds whose deadline has come.
     pub(super) fn close_at_deadline(&mut self) {
         let Some(duties) = self.running() else { return };
-        let (now, wait) = (self.now, self.deadline.wait());
+        let (now, wait, clocks) = (self.now, self.deadline.wait(), self.clocks());
         for fragment in self.layout.fragments() {
             self.close_if(&duties, fragment, |collection, sites| {
+                let began = clocks.get(&collection.round).copied().flatten();
                 collection.is_full(sites)
-                    || collection.first_arrival().is_some_and(|first| first + wait <= now)
+                    || collection.first_arrival().is_some() && began.is_some_and(|began| began + wait <= now)
             });
         }
+    }
+
+    /// By round: since when others are late. A site may send what it has finished while it computes the rest, so a round's clock starts when all fragments
+    /// that are owned here have come from somebody; none: they have not.
+    fn clocks(&self) -> BTreeMap<Round, Option<Duration>> {
+        let mut clocks = BTreeMap::new();
+        for collection in self.collections.values() {
+            let first = collection.first_arrival();
+            let latest = clocks.entry(collection.round).or_insert(first);
+            *latest = latest.zip(first).map(|(one, other)| one.max(other));
+        }
+        clocks
     }
 
     /// Closes the rounds that were complete but too far ahead of this member until now.
@@ -55,9 +68,13 @@ impl Member {
 
     /// When the next round is to be closed without those who are late.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let last = self.results.last_kept();
-        let open = self.collections.values().filter(|collection| collection.round <= last);
-        open.filter_map(Collection::first_arrival).min().map(|first| first + self.deadline.wait())
+        let (last, clocks) = (self.results.last_kept(), self.clocks());
+        let waits = |collection: &&Collection| {
+            collection.round <= last && !collection.reducing && collection.first_arrival().is_some()
+        };
+        let waiting = self.collections.values().filter(waits);
+        let began = waiting.filter_map(|collection| clocks.get(&collection.round).copied().flatten());
+        began.min().map(|began| began + self.deadline.wait())
     }
 
     fn close_if(

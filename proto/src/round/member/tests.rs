@@ -206,6 +206,30 @@ fn an_owner_waits_for_late_sites_until_the_deadline_and_no_longer() {
 }
 
 #[test]
+fn who_sends_each_fragment_when_it_is_ready_does_not_hurry_who_sends_them_at_the_end() {
+    let layout = FragmentLayout { values: 8, fragment_values: 1 };
+    let membership = membership_of(1, layout);
+    let (me, other) = (WorkerId(1), WorkerId(2));
+    let owned: Vec<_> = layout.fragments().filter(|f| membership.owner(*f) == Some(me)).collect();
+    let (last, first) = owned.split_last().expect("a part of eight");
+    assert!(!first.is_empty());
+    let mut member = begun_of(me, layout);
+    let mut arrives = |fragment: FragmentId, at: Duration| {
+        let event = frame(other, FrameKind::Contribution, 1, 0, 1, Bytes::from_static(b"update"));
+        let Event::Frame(mut frame) = event else { panic!("{event:?}") };
+        frame.header.fragment = fragment;
+        assert_eq!(commands_at(&mut member, at, Event::Frame(frame)), []);
+        member.poll_timeout()
+    };
+    first.iter().for_each(|fragment| assert_eq!(arrives(*fragment, MS(100)), None));
+    assert_eq!(arrives(*last, MS(300)), Some(MS(300) + CEILING));
+    assert_eq!(commands_at(&mut member, MS(299) + CEILING, Event::Timeout), []);
+    let closed = commands_at(&mut member, MS(300) + CEILING, Event::Timeout);
+    let results = closed.iter().filter(|command| matches!(command, Command::Send { .. }));
+    assert_eq!(results.count(), owned.len());
+}
+
+#[test]
 fn a_site_with_nothing_to_contribute_does_not_start_the_clock() {
     let mut member = begun(owner());
     commands(&mut member, frame(other(), FrameKind::Contribution, 1, 0, 0, Bytes::new()));
@@ -382,18 +406,19 @@ fn an_owner_that_lags_does_not_run_ahead_of_itself() {
         done.extend(commands_at(&mut member, later, Event::Timeout));
         (done, member.lookup(Round(round), owned).is_some(), member.poll_timeout())
     };
-    let update = || Bytes::from_static(b"update");
+    let mut contribute = |round: u64| {
+        let update = || Bytes::from_static(b"update");
+        let told = mine.iter().map(|&fragment| tell(round, fragment, FrameKind::Contribution, update()));
+        told.last().expect("it owns some")
+    };
     for round in 0..=super::super::ROUNDS_AHEAD_MAX {
-        assert!(tell(round, owned, FrameKind::Contribution, update()).1);
+        assert!(contribute(round).1);
     }
     let beyond = super::super::ROUNDS_AHEAD_MAX + 1;
-    let (_, published, timeout) = tell(beyond, owned, FrameKind::Contribution, update());
+    let (_, published, timeout) = contribute(beyond);
     assert!(!published);
     assert_eq!(timeout, None, "it does not wake up for nothing");
-    // Round 0 is complete when the others' fragments and the rest of its own are here.
-    for &fragment in &mine[1..] {
-        tell(0, fragment, FrameKind::Contribution, update());
-    }
+    // Round 0 is complete when the others' fragments are here.
     for &fragment in &others {
         tell(0, fragment, FrameKind::Result, result_of(&[peer]));
     }

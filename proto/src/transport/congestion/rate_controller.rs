@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use quinn_proto::RttEstimator;
@@ -86,6 +86,12 @@ impl RateController {
             reacted_this_round: false,
             window: config.initial_window_bytes as f64,
         }
+    }
+
+    /// The shortest round trip of late, without queues: 10 ms at least. None before the first sample.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.model.min_rtt.get()
     }
 
     fn handle_batch(&mut self, now: Instant, in_flight: u64, app_limited: bool) {

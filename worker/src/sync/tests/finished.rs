@@ -87,3 +87,36 @@ fn of_a_round_that_did_not_wait_only_what_was_not_final_in_time_is_carried_over(
         (0..VALUES).map(|index| (next[0][index] + next[1][index] + carried(index)) / 2.0).collect();
     assert_eq!(rig.workers.each_mut().map(|worker| mean(worker, 1)), [expected.clone(), expected]);
 }
+
+/// A generation ends after some parts have become results, others have left, and the rest is not computed.
+#[test]
+fn a_settlement_amid_a_step_counts_every_part_once() {
+    let calm = format!("{DENSE}\ndeadline_floor_ms = 20000\ndeadline_ceiling_ms = 20000");
+    let mut rig = training_of([1, 2], &calm);
+    for (at, worker) in rig.workers.iter_mut().enumerate() {
+        finish(worker, 0, &gradient(at, 0), 64..96);
+    }
+    rig.pump(|workers| workers.iter().all(|worker| has(worker, 0, 2)));
+    finish(&mut rig.workers[0], 0, &gradient(0, 0), 32..64);
+    let answers = rig.workers.each_mut().map(|worker| (worker.member.worker, worker.settle(2)));
+    // While nothing may be sent.
+    finish(&mut rig.workers[1], 0, &gradient(1, 0), 32..64);
+    let old = rig.begin(1, &[0, 1], 0, &[], None).membership;
+    let settled = longhaul_proto::round::settle(&old, rig.layout(), rig.schedule(), &answers.into()).unwrap();
+    let adopted = settled.settlement.results.iter().map(|result| result.fragment).collect::<Vec<_>>();
+    assert_eq!((settled.settlement.open_round, adopted), (Round(0), vec![FragmentId(2)]));
+    let start = rig.begin(2, &[0, 1], settled.first_round.0, &[0, 1], Some(settled.settlement));
+    for worker in &mut rig.workers {
+        worker.hear(ToWorker::Begin(Box::new(start.clone())));
+    }
+    rig.pump(|workers| workers.iter().all(|worker| has(worker, 0, 1)));
+    assert!(rig.workers.iter().all(|worker| !has(worker, 0, 0)));
+    for (at, worker) in rig.workers.iter_mut().enumerate() {
+        worker.send(0, gradient(at, 0));
+    }
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(0)));
+    let expected: Vec<f32> =
+        gradient(0, 0).iter().zip(gradient(1, 0)).map(|(one, other)| (one + other) / 2.0).collect();
+    assert_eq!(rig.workers.each_mut().map(|worker| mean(worker, 0)), [expected.clone(), expected]);
+    assert!(rig.workers.iter().all(|worker| worker.running().carry.is_none()));
+}

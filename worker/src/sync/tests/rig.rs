@@ -322,6 +322,7 @@ impl Worker {
             values,
             weight,
             loss: Some(1.0),
+            spare_cores: 0.0,
         };
         self.handle(SyncEvent::Device(FromDevice::Contribute(update)));
     }
