@@ -19,9 +19,7 @@ impl Synchroniser {
         let dense = self.shares_everything_in(round);
         let loss = self.disclosed(loss);
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-        let finished = running.finished.take().filter(|(of, _)| *of == round).map(|(_, fragments)| fragments);
-        let finished = finished.unwrap_or_default();
-        let parts = if finished.is_empty() { None } else { running.contributed.remove(&round) };
+        let (finished, parts) = take_finished(running, round);
         ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
         let (mut delta, snapshot) = if dense {
             (values, None)
@@ -32,10 +30,8 @@ impl Synchroniser {
         if let Some(tiling) = &running.tiling {
             delta = tiling.to_exchanged(&delta);
         }
-        if let Some(parts) = parts {
-            for range in finished.iter().map(|fragment| running.layout.range(*fragment)) {
-                delta[range.clone()].copy_from_slice(&parts[range]);
-            }
+        for range in finished.iter().map(|fragment| running.layout.range(*fragment)) {
+            delta[range.clone()].copy_from_slice(&parts[range]);
         }
         if weight > 0 {
             let rest = running.layout.fragments().filter(|fragment| !finished.contains(fragment));
@@ -90,6 +86,14 @@ impl Synchroniser {
 
 /// Contributions kept: one in flight, one that a void round asks for again, and one that is being computed.
 const ROUNDS_HELD_MAX: usize = 4;
+
+/// Which fragments of a round have left before its end, and a vector with what they were.
+fn take_finished(running: &mut Running, round: Round) -> (BTreeSet<FragmentId>, Vec<f32>) {
+    let finished = running.finished.take().filter(|(of, _)| *of == round);
+    finished
+        .and_then(|(_, fragments)| Some((fragments, running.contributed.remove(&round)?)))
+        .unwrap_or_default()
+}
 
 /// Moves what was carried over into the contribution, in those of these fragments that are due.
 fn contribute_carry(

@@ -14,8 +14,18 @@ fn gradient(at: usize, round: u64) -> Vec<f32> {
 }
 
 fn finish(worker: &mut Worker, round: u64, gradient: &[f32], part: std::ops::Range<usize>) {
+    finish_weighted(worker, round, gradient, part, 4);
+}
+
+fn finish_weighted(
+    worker: &mut Worker,
+    round: u64,
+    gradient: &[f32],
+    part: std::ops::Range<usize>,
+    weight: u32,
+) {
     let (round, start) = (Round(round), part.start);
-    let part = FinishedPart { round, weight: 4, start, values: gradient[part].to_vec() };
+    let part = FinishedPart { round, weight, start, values: gradient[part].to_vec() };
     worker.handle(SyncEvent::Device(FromDevice::Finished(part)));
 }
 
@@ -119,4 +129,28 @@ fn a_settlement_amid_a_step_counts_every_part_once() {
         gradient(0, 0).iter().zip(gradient(1, 0)).map(|(one, other)| (one + other) / 2.0).collect();
     assert_eq!(rig.workers.each_mut().map(|worker| mean(worker, 0)), [expected.clone(), expected]);
     assert!(rig.workers.iter().all(|worker| worker.running().carry.is_none()));
+}
+
+/// Owners see sums only, of the parts as of the rest.
+#[test]
+fn parts_are_masked_as_whole_contributions_are() {
+    let masked =
+        "preset = \"dense\"\nnorm_limit = 0\nfragment_values = 32\n[secure_aggregation]\nrange = 64.0";
+    let mut rig: Rig<3> = training_of([1, 2, 3], masked);
+    for (at, worker) in rig.workers.iter_mut().enumerate() {
+        // The batch has eight samples.
+        finish_weighted(worker, 0, &gradient(at, 0), 32..96, 2);
+    }
+    rig.pump(|workers| workers.iter().all(|worker| has(worker, 0, 1) && has(worker, 0, 2)));
+    for (at, worker) in rig.workers.iter_mut().enumerate() {
+        worker.send_weighted(0, gradient(at, 0), 2);
+    }
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(0)));
+    let sum = |index: usize| (0..3).map(|at| f64::from(gradient(at, 0)[index])).sum::<f64>();
+    for mean in rig.workers.each_mut().map(|worker| mean(worker, 0)) {
+        for (index, value) in mean.iter().enumerate() {
+            let expected = sum(index) / 3.0;
+            assert!((f64::from(*value) - expected).abs() < 1e-5, "{index}: {value} is not {expected}");
+        }
+    }
 }
