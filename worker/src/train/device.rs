@@ -165,7 +165,7 @@ impl Device {
             trained: resumed,
             exchanged: 0,
             own_gradient: Vec::new(),
-            spare: SpareCores::default(),
+            spare: SpareCores::beside(self.engine.cores()),
         })
     }
 
@@ -297,7 +297,7 @@ impl Device {
         };
         let (steps, compute) = (tally.steps, tally.compute);
         let (round, loss) = (stretch.round, tally.loss());
-        let spare_cores = stretch.spare.count(self.engine.cores());
+        let spare_cores = stretch.spare.count();
         let update = LocalUpdate { round, values, weight, steps, compute, loss, spare_cores };
         self.tell(FromDevice::Contribute(update))
     }

@@ -4,8 +4,10 @@ use std::num::NonZeroUsize;
 
 /// Adds up what the cores of this machine did during the steps of the device, whoever it was that kept them busy: on a machine with a worker for each
 /// core none is to spare, though each worker trains on one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SpareCores {
+    /// That this process may use beside those that its device keeps busy.
+    allowed: usize,
     before: Option<Reading>,
     idle: u64,
     total: u64,
@@ -21,6 +23,13 @@ struct Reading {
 }
 
 impl SpareCores {
+    /// Beside those `training` that the device keeps busy itself.
+    pub fn beside(training: usize) -> Self {
+        // A container may be given fewer cores than the machine has.
+        let allowed = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        Self { allowed: allowed.saturating_sub(training), before: None, idle: 0, total: 0, cores: 0 }
+    }
+
     /// The device begins to compute.
     pub fn begin(&mut self) {
         self.before = Reading::now();
@@ -41,11 +50,9 @@ impl SpareCores {
         self.cores = after.cores;
     }
 
-    /// How many there were on average, beside those `training` that the device keeps busy itself; none where the system does not tell.
-    pub fn count(&self, training: usize) -> f32 {
-        // A container may be given fewer cores than the machine has.
-        let allowed = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        self.idle_cores().min(allowed.saturating_sub(training) as f32)
+    /// How many there were on average; none where the system does not tell.
+    pub fn count(&self) -> f32 {
+        self.idle_cores().min(self.allowed as f32)
     }
 
     fn idle_cores(&self) -> f32 {
@@ -91,13 +98,13 @@ mod tests {
     #[test]
     fn cores_are_to_spare_as_far_as_they_were_idle_while_the_device_computed() {
         let reading = |idle, total| Reading { idle, total, cores: 4 };
-        let mut spare = SpareCores::default();
+        let mut spare = SpareCores::beside(usize::MAX);
         assert_eq!(spare.idle_cores(), 0.0);
         spare.add(reading(1000, 9000), reading(1020, 9040));
         assert_eq!(spare.idle_cores(), 2.0);
         // Later steps, in which nobody rested.
         spare.add(reading(1500, 9900), reading(1500, 9940));
         assert_eq!(spare.idle_cores(), 1.0);
-        assert_eq!(spare.count(usize::MAX), 0.0, "the machine has no more than what trains");
+        assert_eq!(spare.count(), 0.0, "the machine has no more than what trains");
     }
 }
