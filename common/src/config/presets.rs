@@ -59,6 +59,7 @@ fn dense() -> SyncConfig {
         preset: SyncPreset::Dense,
         every: 1,
         overlap: 0,
+        opening_share: 0.0,
         opening_every: 1,
         source: Source::Gradient,
         selection: SelectionRule::All,
@@ -158,6 +159,8 @@ fn diloco() -> SyncConfig {
         preset: SyncPreset::Diloco,
         every: 50,
         overlap: 0,
+        // Outer momentum goes on for many rounds, which has no place in rounds that are a step or two apart.
+        opening_share: 0.0,
         selection: SelectionRule::All,
         values: ValueFormat::F32,
         error_decay: 0.0,
@@ -183,6 +186,7 @@ fn streaming_diloco() -> SyncConfig {
     }
 }
 
+/// What is not sent waits, and a young model does not forgive that: for a tenth of the run it sends a quarter of all values every other step.
 fn sparse_local() -> SyncConfig {
     SyncConfig {
         preset: SyncPreset::SparseLocal,
@@ -194,7 +198,7 @@ fn sparse_local() -> SyncConfig {
         late: LateRule::Keep,
         mix: 0.5,
         opening_rounds: 0,
-        opening_share: 0.0,
+        opening_share: 0.1,
         opening_every: 2,
         opening_keep: 1024,
         opening_values: ValueFormat::TwoBit,

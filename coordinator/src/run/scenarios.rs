@@ -27,7 +27,7 @@ struct Story {
 
 fn config() -> RunConfig {
     let text = "[run]\nname = \"story\"\nworkers = 2\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
-                context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\npreset = \"sparse-local\"\nevery = 2\noverlap = 1\n";
+                context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\npreset = \"sparse-local\"\nopening_share = 0.0\nevery = 2\noverlap = 1\n";
     RunConfig::parse(text).unwrap()
 }
 

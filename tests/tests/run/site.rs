@@ -24,7 +24,7 @@ fn members_of_a_site_reduce_over_a_ring_and_replicas_stay_equal() {
 
 #[test]
 fn members_of_a_site_that_are_told_to_send_directly_have_no_ring() {
-    let sync = "preset = \"sparse-local\"\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384\nwithin_site = \"direct\"";
+    let sync = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384\nwithin_site = \"direct\"";
     let mut scenario = Setup { sync, ..Setup::default() }.start();
     let loss = scenario.finish()["loss"].as_f64().unwrap();
     assert!(loss < 4.0, "the loss is {loss}");

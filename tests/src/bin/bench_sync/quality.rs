@@ -102,7 +102,7 @@ pub fn auto_name(bits: f64) -> String {
 
 /// Seconds a step of four workers beside each other that do not talk.
 fn alone() -> Result<Vec<Figure>> {
-    let sync = format!("preset = \"sparse-local\"\nevery = {NEVER}");
+    let sync = format!("preset = \"sparse-local\"\nopening_share = 0.0\nevery = {NEVER}");
     let link = LinkConfig::default();
     let run = Small {
         shape: DEMO,

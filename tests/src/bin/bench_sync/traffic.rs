@@ -22,13 +22,12 @@ const LINK: &str = "rate_mbit=10,delay_ms=10";
 /// A whole number of fragments to each of eight owners, nearly: 29 of them.
 const FRAGMENTS: &str = "fragment_values = 4096";
 /// `sparse-local` with a mean that is compressed again.
-const TWO_WAY: &str =
-    "preset = \"sparse-local\"\nresult = \"mean\"\nresult_keep = 128\nresult_values = \"int4\"";
+const TWO_WAY: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nresult = \"mean\"\nresult_keep = 128\nresult_values = \"int4\"";
 
 /// Names, and keys of `[sync]`.
 pub const METHODS: [(&str, &str); 4] = [
     ("dense", "preset = \"dense\""),
-    ("sparse-local", "preset = \"sparse-local\""),
+    ("sparse-local", "preset = \"sparse-local\"\nopening_share = 0.0"),
     ("sparse-local two-way", TWO_WAY),
     ("auto", "preset = \"auto\""),
 ];

@@ -9,7 +9,7 @@ use longhaul_tests::wan::LinkConfig;
 use serde_json::Value;
 
 /// No round within the measurement.
-const ALONE: &str = "preset = \"sparse-local\"\nevery = 100000";
+const ALONE: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 100000";
 /// Keys of `[train]` where only speed counts.
 pub const SPEED: &str = "evaluate_batches = 1";
 /// Steps before the clock starts.

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::Figure;
 use super::gpt::{RUN_MAX, SPEED, Training, step_s};
 
-/// `[sync]` with its defaults: a round every fifteen steps.
-pub const SPARSE_LOCAL: &str = "preset = \"sparse-local\"";
+/// `[sync]` with its defaults once the opening is over: a round every fifteen steps.
+pub const SPARSE_LOCAL: &str = "preset = \"sparse-local\"\nopening_share = 0.0";
 /// Gradients after each step.
 pub const DENSE: &str = "preset = \"dense\"";
 

@@ -398,7 +398,7 @@ fn config(sync: &str) -> RunConfig {
         true => "",
         false => "deadline_floor_ms = 1\ndeadline_ceiling_ms = 200",
     };
-    let preset = if sync.contains("preset") { "" } else { "preset = \"sparse-local\"" };
+    let preset = if sync.contains("preset") { "" } else { "preset = \"sparse-local\"\nopening_share = 0.0" };
     RunConfig::parse(&format!(
         r#"
         [run]
