@@ -114,16 +114,16 @@ fn contribute_carry(
 const CARRIED_SHARE: f64 = 0.25;
 
 /// Moves of what is carried over as much into this round's slice as its owner will accept: up to a quarter of the owner's limit times what the
-/// slice itself is. The rest stays for the next rounds. Answers whether all was moved.
+/// slice itself is. The rest stays for the next rounds.
 ///
 /// Otherwise a site that was late for long, or was refused once, would be refused for ever, as what it carries only grows.
-pub(super) fn add_carry(slice: &mut [f32], carry: &mut [f32], norm_limit: f64) -> bool {
+pub(super) fn add_carry(slice: &mut [f32], carry: &mut [f32], norm_limit: f64) {
     let (own, carried) = (norm(slice), norm(carry));
     let room = CARRIED_SHARE * norm_limit * own;
     if norm_limit == 0.0 || carried <= room {
         slice.iter_mut().zip(&*carry).for_each(|(value, carry)| *value += carry);
         carry.fill(0.0);
-        return true;
+        return;
     }
     let share = (room / carried) as f32;
     for (value, carry) in slice.iter_mut().zip(carry) {
@@ -131,5 +131,4 @@ pub(super) fn add_carry(slice: &mut [f32], carry: &mut [f32], norm_limit: f64) -
         *value += part;
         *carry -= part;
     }
-    false
 }

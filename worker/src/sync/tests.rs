@@ -1,4 +1,4 @@
-mod finished;
+pub(super) mod finished;
 mod masking;
 mod owner;
 mod privacy;

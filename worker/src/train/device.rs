@@ -200,7 +200,7 @@ impl Device {
             if is_opening && self.config.sync.adapt {
                 stretch.spare.begin();
             }
-            self.step(stretch.round, step, &positions, &mut gradient, &mut tally)?;
+            self.step(stretch, step, &positions, &mut gradient, &mut tally)?;
             stretch.spare.end();
             self.engine.step_back()?;
             stretch.trained.push(positions);
@@ -228,7 +228,7 @@ impl Device {
     #[allow(clippy::disallowed_methods, reason = "measures what the device spends on computing")]
     fn step(
         &mut self,
-        round: Round,
+        stretch: &Stretch,
         step: u64,
         positions: &[u64],
         gradient: &mut Vec<f32>,
@@ -236,10 +236,10 @@ impl Device {
     ) -> Result<()> {
         let began = Instant::now();
         let batch = self.data.batch(positions.iter().copied(), self.config.run.seed);
-        let is_opening = self.schedule().is_opening(round);
+        let is_opening = stretch.schedule.is_opening(stretch.round);
         let outcome = match self.config.sync.source_in(is_opening) {
             Source::Gradient if self.config.sync.streams_in(is_opening) => {
-                self.stream_gradient(round, &batch, gradient)?
+                self.stream_gradient(stretch.round, &batch, gradient)?
             }
             Source::Gradient => self.engine.gradient(&batch, gradient)?,
             Source::CorrectedGradient => self.engine.clipped_gradient(&batch, self.local_clip(), gradient)?,

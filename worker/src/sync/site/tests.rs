@@ -13,6 +13,7 @@ use super::thread::{SiteSetup, SiteThread};
 use super::{SiteEvent, SiteNews};
 use crate::sync::SyncEvent;
 use crate::sync::synchroniser::{Stage, Synchroniser};
+use crate::sync::tests::finished;
 use crate::sync::tests::rig::{Rig, VALUES, Worker};
 
 const RING: &str = "fragment_values = 16";
@@ -146,6 +147,49 @@ fn frames_that_come_before_the_failure_is_noticed_are_kept_until_it_is() {
     (0..2).for_each(|at| rig.apply(at, 1));
     assert_nothing_is_lost(&rig);
     assert_eq!(joint_means(&rig, 1), 0);
+}
+
+/// Two members reduce together, so parts of theirs do not leave; those of a third, at another site, do.
+#[test]
+fn a_ring_that_breaks_amid_a_step_counts_every_part_once() {
+    let mut rig = Rig::at_sites([1, 2, 3], [0, 0, 1], finished::DENSE);
+    rig.workers.iter_mut().for_each(Worker::prepare);
+    let start = rig.begin(1, &[0, 1, 2], 0, &[], None);
+    for worker in &mut rig.workers {
+        worker.hear(ToWorker::Begin(Box::new(start.clone())));
+        worker.entry();
+        worker.begin(0);
+    }
+    let gradients = [0, 1, 2].map(|at| finished::gradient(at, 0));
+    for (worker, gradient) in rig.workers.iter_mut().zip(&gradients) {
+        finished::finish(worker, 0, gradient, 64..96);
+    }
+    assert_eq!(
+        rig.workers.each_ref().map(|worker| worker.running().finished.is_some()),
+        [false, false, true]
+    );
+    for worker in &mut rig.workers[..2] {
+        let Stage::Running(running) = &mut worker.sync.stage else { unreachable!() };
+        let (_, thread) = running.site.joint.take().unwrap();
+        thread.end();
+        let failed = SiteEvent { generation: Generation(1), news: SiteNews::Failed("by the test".into()) };
+        worker.handle(SyncEvent::Site(failed));
+    }
+    for (worker, gradient) in rig.workers.iter_mut().zip(&gradients) {
+        finished::finish(worker, 0, gradient, 32..64);
+    }
+    rig.pump(|workers| workers.iter().all(|worker| finished::has(worker, 0, 1)));
+    assert!(rig.workers.iter().all(|worker| !finished::has(worker, 0, 0) && !finished::has(worker, 0, 2)));
+    for (worker, gradient) in rig.workers.iter_mut().zip(&gradients) {
+        worker.send(0, gradient.clone());
+    }
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(0)));
+    let means = rig.workers.each_mut().map(|worker| finished::mean(worker, 0));
+    assert_eq!([&means[1], &means[2]], [&means[0]; 2]);
+    for (index, mean) in means[0].iter().enumerate() {
+        let expected = gradients.iter().map(|gradient| f64::from(gradient[index])).sum::<f64>() / 3.0;
+        assert!((f64::from(*mean) - expected).abs() < 1e-5, "{index}: {mean} is not {expected}");
+    }
 }
 
 /// The generation ends while one member waits in the ring for the other: the round is void, and is reduced by the next ring.

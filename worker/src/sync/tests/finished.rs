@@ -7,13 +7,13 @@ use super::*;
 use crate::train::message::{FinishedPart, FromDevice};
 
 /// Three fragments.
-const DENSE: &str = "preset = \"dense\"\nfragment_values = 32";
+pub const DENSE: &str = "preset = \"dense\"\nfragment_values = 32";
 
-fn gradient(at: usize, round: u64) -> Vec<f32> {
+pub fn gradient(at: usize, round: u64) -> Vec<f32> {
     (0..VALUES).map(|index| ((index * 7 + at * 5 + round as usize * 3) % 13) as f32 - 6.0).collect()
 }
 
-fn finish(worker: &mut Worker, round: u64, gradient: &[f32], part: std::ops::Range<usize>) {
+pub fn finish(worker: &mut Worker, round: u64, gradient: &[f32], part: std::ops::Range<usize>) {
     finish_weighted(worker, round, gradient, part, 4);
 }
 
@@ -29,12 +29,12 @@ fn finish_weighted(
     worker.handle(SyncEvent::Device(FromDevice::Finished(part)));
 }
 
-fn has(worker: &Worker, round: u64, fragment: u32) -> bool {
+pub fn has(worker: &Worker, round: u64, fragment: u32) -> bool {
     worker.running().member.lookup(Round(round), FragmentId(fragment)).is_some()
 }
 
 /// The mean that a device is told to apply.
-fn mean(worker: &mut Worker, round: u64) -> Vec<f32> {
+pub fn mean(worker: &mut Worker, round: u64) -> Vec<f32> {
     match worker.device.try_recv().unwrap() {
         ToDevice::Apply { round: of, update: RoundUpdate::Mean(mean), .. } if of == Round(round) => mean,
         other => panic!("{other:?}"),
@@ -152,5 +152,31 @@ fn parts_are_masked_as_whole_contributions_are() {
             let expected = sum(index) / 3.0;
             assert!((f64::from(*value) - expected).abs() < 1e-5, "{index}: {value} is not {expected}");
         }
+    }
+}
+
+/// Nobody knows the length of the whole when a part leaves: each is clipped to its share.
+#[test]
+fn parts_are_clipped_and_noisy_as_whole_contributions_are() {
+    let (clip, noise) = (0.5_f64, 0.01_f64);
+    let mut rig =
+        training_of([1, 2], &format!("{DENSE}\n[privacy]\nclip = {clip}\nnoise = {noise}\ndelta = 1e-6"));
+    for (at, worker) in rig.workers.iter_mut().enumerate() {
+        finish(worker, 0, &gradient(at, 0), 32..96);
+    }
+    rig.pump(|workers| workers.iter().all(|worker| has(worker, 0, 1) && has(worker, 0, 2)));
+    for (at, worker) in rig.workers.iter_mut().enumerate() {
+        worker.send(0, gradient(at, 0));
+    }
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(0)));
+    let grid = (clip * noise / 1024.0).log2().floor().exp2();
+    let [mean, same] = rig.workers.each_mut().map(|worker| mean(worker, 0));
+    assert_eq!(mean, same);
+    let is_released = |value: &f32| (f64::from(*value) * 2.0 / grid).fract() == 0.0;
+    assert!(mean.iter().all(is_released), "digits of the gradient are left");
+    for part in mean.chunks(32) {
+        let norm = part.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+        let (longest, noise) = (clip / 3.0_f64.sqrt(), clip * noise * 32.0_f64.sqrt());
+        assert!(norm > noise && norm < longest + 2.0 * noise, "{norm} after clipping to {longest}");
     }
 }
