@@ -31,6 +31,10 @@ const AUTO_DELAY: Duration = Duration::from_millis(25);
 const SLOW: (f64, u32) = (0.1, 3);
 /// Learning rates that are tried with every seed: one seed alone may like a rate that others do not.
 const FINALISTS: usize = 2;
+/// Where a rate at the end of those that were tried is better than its neighbour by so much, further ones are tried.
+const EDGE: f64 = 0.01;
+/// With them.
+const RATES_MAX: usize = 6;
 /// No round within the measurement.
 const NEVER: u64 = 100_000;
 
@@ -124,21 +128,37 @@ fn alone() -> Result<Vec<Figure>> {
     Ok(vec![Figure { metric: "step_s", value: measured.step_s, unit: "s" }])
 }
 
-/// All learning rates with the first seed, the best [`FINALISTS`] of them with the others.
+/// All learning rates with the first seed, and further ones while the last of them is the best by far; the best [`FINALISTS`] of them with the others.
 fn tried(session: &mut Session, plan: &Plan, method: &Method, name: &str, link: &LinkConfig) -> Result<()> {
-    for &rate in &method.rates[plan.rates.clone()] {
+    let mut finished = Vec::new();
+    let (mut rates, mut tried) = (method.rates[plan.rates.clone()].to_vec(), Vec::new());
+    while let Some(rate) = rates.pop() {
         one(session, plan, method, name, link, rate, plan.seeds[0])?;
+        tried.push(rate);
+        let loss = session.book.value(BENCH, &case_name(name, rate, plan.seeds[0]), "loss");
+        finished.extend(loss.map(|loss| (rate, loss)));
+        if rates.is_empty() && tried.len() < RATES_MAX {
+            rates.extend(further(&mut finished).filter(|rate| !tried.contains(rate)));
+        }
     }
-    let loss = |rate: &f64| session.book.value(BENCH, &case_name(name, *rate, plan.seeds[0]), "loss");
-    let mut finished: Vec<(f64, f64)> =
-        method.rates.iter().filter_map(|rate| Some((loss(rate)?, *rate))).collect();
-    finished.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    finished.sort_by(|(_, a), (_, b)| a.total_cmp(b));
     for &seed in &plan.seeds[1..] {
-        for (_, rate) in finished.iter().take(FINALISTS) {
+        for (rate, _) in finished.iter().take(FINALISTS) {
             one(session, plan, method, name, link, *rate, seed)?;
         }
     }
     Ok(())
+}
+
+/// Of rates and their losses: the next rate beyond the better end, if that is markedly better than what is beside it.
+fn further(finished: &mut [(f64, f64)]) -> Option<f64> {
+    finished.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let &[first, second, ..] = &*finished else { return None };
+    let &[.., before, last] = &*finished else { return None };
+    let (end, beside) = if last.1 < first.1 { (last, before) } else { (first, second) };
+    // With as many digits as rates are written with.
+    let rate = format!("{:.1e}", end.0 * end.0 / beside.0).parse().ok()?;
+    (finished.len() > 2 && end.1 < beside.1 * (1.0 - EDGE)).then_some(rate)
 }
 
 fn one(
@@ -266,6 +286,17 @@ fn mean(values: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_go_on_beyond_an_end_that_is_markedly_better() {
+        let of = |losses: [f64; 3]| further(&mut [(2e-3, losses[2]), (5e-4, losses[0]), (1e-3, losses[1])]);
+        assert_eq!(of([1.7, 1.5, 1.4]), Some(4e-3));
+        assert_eq!(of([1.4, 1.5, 1.6]), Some(2.5e-4));
+        assert_eq!(of([1.7, 1.405, 1.4]), None, "as good as the one beside it");
+        assert_eq!(of([1.5, 1.4, 1.5]), None, "the best is in the middle");
+        assert_eq!(further(&mut [(1e-3, 1.5), (2e-3, 1.4)]), None);
+        assert_eq!(further(&mut [(1e-2, 1.9), (5e-2, 1.8), (0.3, 1.7)]), Some(1.8));
+    }
 
     #[test]
     fn a_point_is_taken_at_the_best_rate_of_either_side_and_over_the_seeds_that_both_have() {
