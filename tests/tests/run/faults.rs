@@ -48,6 +48,24 @@ fn local_steps_under_a_frozen_moment_survive_a_death_and_a_return() {
     survives_a_death_in(setup, 40);
 }
 
+/// All are killed while a mean is on its way: the step that it waits for is made again.
+#[test]
+fn gradients_that_are_a_step_late_go_on_from_a_checkpoint() {
+    let sync = "preset = \"dense\"\noverlap = 1\nlook_ahead = true\nfragment_values = 16384";
+    let setup =
+        Setup { steps: 150, sites: vec![1, 1], sync, checkpoint: "every_rounds = 20", ..Setup::default() };
+    let mut scenario = setup.start();
+    scenario.wait_for_round(50);
+    scenario.cluster.kill_coordinator();
+    (0..2).for_each(|worker| scenario.cluster.kill_worker(worker));
+    scenario.cluster.start_coordinator().unwrap();
+    (0..2).for_each(|worker| scenario.cluster.start_worker(worker).unwrap());
+    let status = scenario.finish();
+    assert_exactly_once(&status);
+    let loss = status["loss"].as_f64().unwrap();
+    assert!(loss < 3.4, "the loss is {loss}");
+}
+
 fn survives_a_death_and_a_return(setup: Setup<'_>) {
     survives_a_death_in(setup, 3);
 }
