@@ -8,8 +8,9 @@ use longhaul_common::id::Round;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::{CodecSpec, Selection};
 use longhaul_proto::control::message::Measured;
+use longhaul_proto::round::{Content, FragmentResult};
 
-use super::ladder::{INT4_BITS, TWO_BITS, bits_taken, chain_for};
+use super::ladder::{INT4_BITS, TWO_BITS, chain_for};
 use super::layouts::Layouts;
 use super::rate::{RateBounds, RateController, RoundTiming};
 use super::synchroniser::Running;
@@ -107,17 +108,19 @@ impl Adaptation {
         self.watched = Some(Watched { round, contributed_at: now, window: self.step * steps });
     }
 
-    /// A round is complete; the chain of the next one, where it is another.
-    pub fn completed(&mut self, round: Round, now: Duration, round_trip: Duration) -> Option<CodecSpec> {
+    /// A round is complete, whose results have so many bits for each value; the chain of the next one, where it is another.
+    pub fn completed(
+        &mut self,
+        round: Round,
+        bits: f64,
+        now: Duration,
+        round_trip: Duration,
+    ) -> Option<CodecSpec> {
         let known = if self.round_trip.is_zero() { round_trip } else { self.round_trip };
         self.round_trip = round_trip.min(known.mul_f64(ROUND_TRIP_DRIFT));
         let round_trip = self.round_trip;
-        if let Some(watched) = self.watched.take_if(|watched| watched.round == round)
-            && let Some(sent) = self.chain
-        {
-            let taken = now.saturating_sub(watched.contributed_at);
-            // What was sent, not what there was room for: between the formats for all values there is nothing.
-            let (bits, window) = (bits_taken(&sent), watched.window);
+        if let Some(watched) = self.watched.take_if(|watched| watched.round == round) {
+            let (taken, window) = (now.saturating_sub(watched.contributed_at), watched.window);
             let changed = self.controller.observe(RoundTiming {
                 bits,
                 share: self.layouts.share_of(round),
@@ -162,6 +165,24 @@ fn early_steps(config: &SyncConfig, schedule: &RoundSchedule) -> u64 {
     }
     let share = (config.early_share * schedule.steps as f64).ceil() as u64;
     share.max(OPENINGS * schedule.opening_rounds * schedule.opening_every)
+}
+
+/// Bits for each value that was due, in a round's results: the mean over what owners have sent, and so over members. A round takes as long as all of
+/// them take together, whatever this member has sent.
+pub(super) fn bits_in(results: &[FragmentResult], layouts: &Layouts, round: Round) -> f64 {
+    let layout = layouts.of(round);
+    let due = layout.fragments().zip(results).filter(|(f, _)| layouts.schedule().is_due(round, *f));
+    let (mut bytes, mut values) = (0.0, 0.0);
+    for (fragment, result) in due {
+        bytes += match &result.content {
+            Content::Mean(mean) => mean.len() as f64,
+            Content::Bundle(parts) => {
+                parts.iter().map(|part| part.len() as f64).sum::<f64>() / parts.len().max(1) as f64
+            }
+        };
+        values += layout.range(fragment).len() as f64;
+    }
+    8.0 * bytes / f64::max(values, 1.0)
 }
 
 /// Puts the chain of a round into effect, if there is one that follows the link.

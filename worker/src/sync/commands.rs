@@ -9,7 +9,7 @@ use longhaul_common::id::{FragmentId, Round, WorkerId};
 use longhaul_proto::control::message::ToCoordinator;
 use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
 
-use super::adaptation::apply_chain;
+use super::adaptation::{apply_chain, bits_in};
 use super::layouts::Layouts;
 use super::reducer::Reduction;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
@@ -80,10 +80,11 @@ impl Synchroniser {
                 arriving.add(layouts.of(round), round, fragment, &result, decoder);
             }
             Command::RoundComplete { round, results } => {
+                let bits = bits_in(&results, &running.layouts, round);
                 running.completed.push_back((round, results));
                 let (now, round_trip) = (self.began.elapsed(), self.links.network.round_trip());
                 if let Some(adaptation) = &mut running.adaptation
-                    && let Some(chain) = adaptation.completed(round, now, round_trip)
+                    && let Some(chain) = adaptation.completed(round, bits, now, round_trip)
                 {
                     apply_chain(running, chain)?;
                 }

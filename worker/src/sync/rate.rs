@@ -7,7 +7,7 @@ use longhaul_proto::round::LATENCY_ROUND_TRIPS;
 /// What a member saw of a round that it contributed to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoundTiming {
-    /// Bits for each value exchanged, as it was sent, both ways on average.
+    /// Bits for each value exchanged, as it was sent, by all members on average: they share the links.
     pub bits: f64,
     /// The share of the model's values that were exchanged.
     pub share: f64,
@@ -318,6 +318,33 @@ mod tests {
         // A quarter of the window carries 12 bits.
         let few = bits[100..].iter().filter(|bits| **bits < 6.0).count();
         assert!(few < 50, "in {few} rounds of 900, bits were below half of what the link carries");
+    }
+
+    /// Round trips take a step, and each bit of all values five: members that see only their own bits put what the others send down to waiting.
+    #[test]
+    fn members_that_share_a_slow_link_do_not_drive_each_other_up() {
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+        let mut members = [RateController::new(BOUNDS, 2.0); 4];
+        let (mut waited, mut sent) = (0.0, 0.0);
+        for round in 0..600 {
+            let bits = members.iter().map(RateController::bits).sum::<f64>() / 4.0;
+            for member in &mut members {
+                let taken = 0.17 + 0.9 * bits + 0.2 * rng.random::<f64>();
+                member.observe(RoundTiming {
+                    bits,
+                    share: 0.2,
+                    taken: Duration::from_secs_f64(taken),
+                    window: Duration::from_secs_f64(0.16),
+                    round_trip: Duration::from_secs_f64(0.112),
+                });
+                if round >= 100 {
+                    waited += (taken - 0.16) / 2000.0;
+                    sent += bits / 2000.0;
+                }
+            }
+        }
+        assert!(waited < 0.23, "{waited} s of waiting a round, of which 0.11 s are for no bits");
+        assert!(sent > 0.03, "{sent} bits a value, of which 0.04 take a quarter of the window");
     }
 
     #[test]
