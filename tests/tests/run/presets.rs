@@ -81,9 +81,11 @@ fn two_way_compression_trains_and_keeps_all_replicas_equal() {
 #[test]
 fn the_bits_of_a_value_follow_the_link() {
     let wan_bytes = |link| {
-        let sync = "preset = \"auto\"\nevery = 10\noverlap = 10\ngroups = 1\nopening_rounds = 10\nopening_share = 0\n\
+        let sync = "preset = \"auto\"\nevery = 10\noverlap = 10\ngroups = 1\nopening_rounds = 40\nopening_share = 0\n\
                     early_share = 0\nbits_max = 8.2\nfragment_values = 16384";
-        let setup = Setup { steps: 400, sites: vec![1, 1], link, width: 64, sync, ..Setup::default() };
+        let sites = vec![1, 1];
+        let setup =
+            Setup { steps: 400, sites, link, width: 64, learning_rate: 2e-3, sync, ..Setup::default() };
         setup.start().finish()["wan_bytes"].as_f64().unwrap()
     };
     let (fast, slow) = (wan_bytes("rate_mbit=200,delay_ms=10"), wan_bytes("rate_mbit=2.5,delay_ms=10"));

@@ -82,19 +82,19 @@ impl Line {
         ((mean_y - slope * mean_x).max(0.0), slope)
     }
 
-    /// What each unit of x adds at least, by rounds alone: nothing where those sent about the same, or took what they took for other reasons.
-    fn slope_at_least(&self) -> f64 {
+    /// What each unit of x adds at least, by rounds alone: nothing where they took what they took for other reasons. None: all of them sent about the same.
+    fn slope_at_least(&self) -> Option<f64> {
         let [n, x, y, xx, xy] = self.sums;
         if n < ROUNDS_NEEDED {
-            return self.terms().1;
+            return Some(self.terms().1);
         }
         let (mean_x, mean_y) = (x / n, y / n);
         let variance = xx / n - mean_x * mean_x;
         if variance <= (ALIKE * mean_x).powi(2) {
-            return 0.0;
+            return None;
         }
         let slope = (xy / n - mean_x * mean_y) / variance;
-        (slope - self.deviation / (n * variance).sqrt()).max(0.0)
+        Some((slope - self.deviation / (n * variance).sqrt()).max(0.0))
     }
 
     /// After another round.
@@ -119,7 +119,7 @@ impl Line {
 }
 
 /// The least share of the window that is for sending: where round trips and slower members take up all of it, the device waits, and would not
-/// wait much less if nothing were sent. There, bits fall only when it shows that they are what takes long.
+/// wait much less if nothing were sent. There, bits fall for long only when it shows that they are what takes long.
 const SENDING_SHARE_MIN: f64 = 0.25;
 /// Bits grow by this factor from one round to the next at most: a wrong estimate then costs a wait of one more window.
 const RISE_MAX: f64 = 2.0;
@@ -184,7 +184,12 @@ impl RateController {
                 let (at_nothing, slope) = line.terms();
                 let left = window - at_nothing - CAUTION * line.deviation;
                 let least = SENDING_SHARE_MIN * window;
-                let wanted = if left > least { left / slope } else { least / line.slope_at_least() } / share;
+                let wanted = match line.slope_at_least() {
+                    _ if left > least => left / slope / share,
+                    Some(slope) => least / slope / share,
+                    // Fewer for a round will show what they cost.
+                    None => (least / slope / share).max(bits / RISE_MAX),
+                };
                 wanted.min(highest * RISE_MAX)
             }
         };
@@ -345,6 +350,18 @@ mod tests {
         }
         assert!(waited < 0.23, "{waited} s of waiting a round, of which 0.11 s are for no bits");
         assert!(sent > 0.03, "{sent} bits a value, of which 0.04 take a quarter of the window");
+    }
+
+    /// As in an opening: all rounds send what they must, and each takes a hundred times its window.
+    #[test]
+    fn where_bits_cannot_fall_they_do_not_rise() {
+        let bounds = RateBounds { bits_min: 4.0, bits_max: 16.0, ..BOUNDS };
+        let mut controller = RateController::new(bounds, 4.0);
+        let link = Link { slope: 4.5, round_trip: 0.112, window: 0.16 };
+        (0..100).for_each(|_| {
+            link.round(&mut controller);
+            assert_eq!(controller.bits(), 4.0);
+        });
     }
 
     #[test]
