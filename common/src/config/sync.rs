@@ -305,6 +305,14 @@ impl SyncKeys {
         if preset.random_keep == preset.chunk {
             self.random_keep = self.random_keep.or(self.chunk);
         }
+        if self.selection == Some(SelectionRule::All) {
+            // Who wants all values sent wants so from the start.
+            self.opening_keep = self.opening_keep.or(Some(self.chunk.unwrap_or(preset.chunk)));
+        }
+        if self.source.is_some_and(Source::is_gradient) && !preset.source.is_gradient() {
+            // The preset's opening is one of deltas.
+            self.opening_share = self.opening_share.or(Some(0.0));
+        }
         if preset.opening_keep == preset.chunk {
             self.opening_keep = self.opening_keep.or(self.chunk);
         }

@@ -15,11 +15,6 @@ const MEASURED_AFTER: f64 = 0.5;
 const LAST_CALL: f64 = 0.75;
 /// The share of the time between two rounds that round trips may take: the rest is for bits.
 const LATENCY_SHARE_MAX: f64 = 0.75;
-/// The same where the link carries fewer than [`SCARCE_BITS`] for each parameter and step beside them: there, what is lost to round trips is worth more than
-/// results that are a step earlier (`docs/decisions/0018-scarce-bits.md`).
-const LATENCY_SHARE_SCARCE: f64 = 0.35;
-/// Below, more bits are worth more than earlier results.
-const SCARCE_BITS: f64 = 0.05;
 /// Cores that each member must have idle for turns to be given up where rounds stay close: the codec's work on the whole model, after each step, takes from
 /// nobody then (`docs/decisions/0016-cores-to-spare.md`).
 const CORES_FOR_FEWER_TURNS: f64 = 1.0;
@@ -90,11 +85,7 @@ impl Pace {
     /// Steps between rounds.
     fn steps_needed(&self, schedule: RoundSchedule, sync: &SyncConfig) -> f64 {
         let &Self { room, step, latency, bit, .. } = self;
-        let for_latency = |share: f64| latency / (share * step);
-        let closest = for_latency(LATENCY_SHARE_MAX).ceil().max(schedule.every as f64);
-        let carried = (room - latency / closest) / bit;
-        let is_scarce = bit > 0.0 && carried < SCARCE_BITS;
-        let for_latency = for_latency(if is_scarce { LATENCY_SHARE_SCARCE } else { LATENCY_SHARE_MAX });
+        let for_latency = latency / (LATENCY_SHARE_MAX * step);
         // The least bits of the whole model.
         let sending = sync.bits_min * bit;
         let turn = f64::from(schedule.groups) * schedule.every as f64;
@@ -216,20 +207,9 @@ mod tests {
 
     #[test]
     fn round_trips_leave_a_quarter_of_the_time_between_rounds() {
-        assert_eq!(pace(&[[0.0625, 0.0625, 0.125]]), (2, 3));
-        assert_eq!(
-            pace(&[[0.7, 0.05, 0.1], [0.0625, 0.125, 0.125]]),
-            (4, 2),
-            "the one who needs most decides"
-        );
+        assert_eq!(pace(&[[0.0625, 0.0625, 1.0]]), (2, 3));
+        assert_eq!(pace(&[[0.7, 0.05, 0.1], [0.0625, 0.125, 1.0]]), (4, 2), "the one who needs most decides");
         assert_eq!(pace(&[[0.007_812_5, 0.078_125, 0.001]]), (20, 1));
-    }
-
-    /// Round trips of 1.2 steps, and a link that carries 0.14 or 0.036 bits for each parameter and step.
-    #[test]
-    fn where_bits_are_scarce_round_trips_take_a_third_of_the_time() {
-        assert_eq!(pace(&[[0.125, 0.1, 0.88]]), (2, 3), "it carries 0.057 beside the round trips");
-        assert_eq!(pace(&[[0.125, 0.1, 3.4]]), (4, 2), "0.014");
     }
 
     /// Where results are late, turns are given up as far as two bits a value can be sent.
@@ -238,7 +218,7 @@ mod tests {
         // 2.02 bits in 0.97·2·0.15 - 1.5·0.1 = 0.141 s.
         assert_eq!(pace(&[[0.15, 0.1, 0.03]]), (2, 1), "0.06 s");
         assert_eq!(pace(&[[0.15, 0.1, 0.1]]), (2, 2), "0.2 s");
-        assert_eq!(pace(&[[0.15, 0.1, 1.2]]), (2, 3), "2.4 s: as often as before");
+        assert_eq!(pace(&[[0.15, 0.1, 3.0]]), (2, 3), "6 s: as often as before");
         assert_eq!(pace(&[[0.15, 0.1, 0.03], [0.15, 0.1, 0.1]]), (2, 2), "the one who needs most decides");
     }
 

@@ -81,7 +81,7 @@ fn two_way_compression_trains_and_keeps_all_replicas_equal() {
 #[test]
 fn the_bits_of_a_value_follow_the_link() {
     let wan_bytes = |link| {
-        let sync = "preset = \"auto\"\nevery = 10\noverlap = 10\ngroups = 1\nopening_rounds = 40\nopening_share = 0\n\
+        let sync = "preset = \"auto\"\nevery = 10\noverlap = 10\ngroups = 1\nopening_rounds = 20\nopening_share = 0\n\
                     early_share = 0\nbits_max = 8.2\nfragment_values = 16384";
         let sites = vec![1, 1];
         let setup =

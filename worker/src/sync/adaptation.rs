@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_common::config::SyncConfig;
 use longhaul_common::id::Round;
+use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::{CodecSpec, Selection};
 use longhaul_proto::control::message::Measured;
@@ -167,13 +168,11 @@ fn early_steps(config: &SyncConfig, schedule: &RoundSchedule) -> u64 {
     share.max(OPENINGS * schedule.opening_rounds * schedule.opening_every)
 }
 
-/// Bits for each value that was due, in a round's results: the mean over what owners have sent, and so over members. A round takes as long as all of
-/// them take together, whatever this member has sent.
-pub(super) fn bits_in(results: &[FragmentResult], layouts: &Layouts, round: Round) -> f64 {
-    let layout = layouts.of(round);
-    let due = layout.fragments().zip(results).filter(|(f, _)| layouts.schedule().is_due(round, *f));
+/// Bits for each value, in a round's results that hold something: the mean over what owners have sent, who send as they contribute. A round takes as long as
+/// what all members send takes, whatever this one has sent.
+pub(super) fn bits_in(results: &[FragmentResult], layout: FragmentLayout) -> f64 {
     let (mut bytes, mut values) = (0.0, 0.0);
-    for (fragment, result) in due {
+    for (fragment, result) in layout.fragments().zip(results).filter(|(_, r)| !r.contributors.is_empty()) {
         bytes += match &result.content {
             Content::Mean(mean) => mean.len() as f64,
             Content::Bundle(parts) => {
@@ -197,4 +196,28 @@ pub(super) fn adapt_to(running: &mut Running, round: Round) -> Result<()> {
 pub(super) fn apply_chain(running: &mut Running, chain: CodecSpec) -> Result<()> {
     running.compressor.adapt(chain);
     running.reducer.adapt(chain).context("adapt the codec to the link")
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use longhaul_common::id::SiteId;
+    use longhaul_proto::round::Contribution;
+
+    use super::*;
+
+    #[test]
+    fn the_bits_of_a_round_are_those_of_a_contribution_in_what_has_a_result() {
+        let layout = FragmentLayout { values: 250, fragment_values: 100 };
+        let bytes = |len: usize| Bytes::from(vec![0; len]);
+        let contribution = |site, len| Contribution { site: SiteId(site), weight: 1, body: bytes(len) };
+        let parts = vec![contribution(0, 100), contribution(1, 300)];
+        let bundle = FragmentResult::bundle(parts.clone());
+        let mean = FragmentResult::mean(&parts, bytes(50));
+        let nothing = FragmentResult::nothing();
+        assert_eq!(bits_in(&[bundle.clone(), nothing.clone(), nothing.clone()], layout), 16.0);
+        // 200 and 50 bytes for 100 and 50 values.
+        assert_eq!(bits_in(&[bundle, nothing.clone(), mean], layout), 40.0 / 3.0);
+        assert_eq!(bits_in(&[nothing.clone(), nothing.clone(), nothing], layout), 0.0);
+    }
 }

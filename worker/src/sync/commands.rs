@@ -80,7 +80,7 @@ impl Synchroniser {
                 arriving.add(layouts.of(round), round, fragment, &result, decoder);
             }
             Command::RoundComplete { round, results } => {
-                let bits = bits_in(&results, &running.layouts, round);
+                let bits = bits_in(&results, running.layouts.of(round));
                 running.completed.push_back((round, results));
                 let (now, round_trip) = (self.began.elapsed(), self.links.network.round_trip());
                 if let Some(adaptation) = &mut running.adaptation

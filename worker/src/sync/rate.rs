@@ -35,7 +35,7 @@ pub struct RateBounds {
 /// A round takes `latency + bits·share·slope`. The latency is that of a contribution and a result, one way each, of the hand-over between
 /// them, and of waiting for members whose steps end later, on which bits have no influence. The slope, seconds for a bit of each value of the model,
 /// is the link's rate as this group of sites uses it. Both come from a line through what the last rounds took; of the usual deviation from it, two are
-/// kept free. Bits at most double from one round to the next; a change smaller than [`DEAD_BAND`] is not made, so that a steady link has a steady stream.
+/// kept free. Bits are at most twice what was sent last; a change smaller than [`DEAD_BAND`] is not made, so that a steady link has a steady stream.
 ///
 /// A round far from the line is an accident, or the link has changed: one such round halves the bits where it was too slow, and a second
 /// one in a row begins the line anew.
@@ -187,8 +187,9 @@ impl RateController {
                 let wanted = match line.slope_at_least() {
                     _ if left > least => left / slope / share,
                     Some(slope) => least / slope / share,
-                    // Fewer for a round will show what they cost.
-                    None => (least / slope / share).max(bits / RISE_MAX),
+                    // Other bits for a round will show what they cost: fewer, where there can be fewer.
+                    None if self.bits <= self.bounds.bits_min => self.bits * RISE_MAX,
+                    None => (least / slope / share).max(bits / RISE_MAX).min(self.bits),
                 };
                 wanted.min(highest * RISE_MAX)
             }
@@ -352,16 +353,44 @@ mod tests {
         assert!(sent > 0.03, "{sent} bits a value, of which 0.04 take a quarter of the window");
     }
 
-    /// As in an opening: all rounds send what they must, and each takes a hundred times its window.
+    /// As in an opening: all rounds send what they must, whatever the controller would, and each takes a hundred times its window.
     #[test]
-    fn where_bits_cannot_fall_they_do_not_rise() {
-        let bounds = RateBounds { bits_min: 4.0, bits_max: 16.0, ..BOUNDS };
-        let mut controller = RateController::new(bounds, 4.0);
-        let link = Link { slope: 4.5, round_trip: 0.112, window: 0.16 };
-        (0..100).for_each(|_| {
-            link.round(&mut controller);
-            assert_eq!(controller.bits(), 4.0);
-        });
+    fn where_what_is_sent_is_given_bits_do_not_rise() {
+        let mut controller = RateController::new(BOUNDS, 0.1);
+        for _ in 0..100 {
+            controller.observe(RoundTiming {
+                bits: 4.14,
+                share: 1.0,
+                taken: Duration::from_secs(19),
+                window: Duration::from_secs_f64(0.16),
+                round_trip: Duration::from_secs_f64(0.112),
+            });
+            assert!(controller.bits() <= 0.1, "{} bits", controller.bits());
+        }
+    }
+
+    /// A stall takes the bits away; afterwards each round waits for others for longer than its window.
+    #[test]
+    fn bits_come_back_after_a_stall_though_rounds_wait_for_others() {
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(8);
+        let mut controller = RateController::new(BOUNDS, 0.04);
+        let mut sent = 0.0;
+        for round in 0..600 {
+            let stall = if (50..60).contains(&round) { 5.0 } else { 0.0 };
+            let taken = 0.27 + 0.9 * controller.bits() + 0.02 * rng.random::<f64>() + stall;
+            controller.observe(RoundTiming {
+                bits: controller.bits(),
+                share: 0.2,
+                taken: Duration::from_secs_f64(taken),
+                window: Duration::from_secs_f64(0.16),
+                round_trip: Duration::from_secs_f64(0.112),
+            });
+            if round >= 300 {
+                sent += controller.bits() / 300.0;
+            }
+        }
+        // A quarter of the window carries 0.043 bits.
+        assert!((0.02..0.1).contains(&sent), "{sent} bits");
     }
 
     #[test]

@@ -128,7 +128,7 @@ fn alone() -> Result<Vec<Figure>> {
     Ok(vec![Figure { metric: "step_s", value: measured.step_s, unit: "s" }])
 }
 
-/// All learning rates with the first seed, and further ones while the last of them is the best by far; the best [`FINALISTS`] of them with the others.
+/// All learning rates with the first seed, further ones while that at an end is better by far than the one beside it; the best [`FINALISTS`] of them with the others.
 fn tried(session: &mut Session, plan: &Plan, method: &Method, name: &str, link: &LinkConfig) -> Result<()> {
     let mut finished = Vec::new();
     let (mut rates, mut tried) = (method.rates[plan.rates.clone()].to_vec(), Vec::new());
