@@ -189,6 +189,22 @@ mod tests {
         assert_eq!((robust.robust, robust.trim, robust.norm_limit), (RobustRule::Trim, 1, 0.0));
     }
 
+    /// An opening that the preset has and the user did not think of must not stand in the way.
+    #[test]
+    fn an_opening_follows_what_is_exchanged_after_it() {
+        let sync = |lines: &str| {
+            let text = format!("{SMALL}[sync]\npreset = \"sparse-local\"\n{lines}");
+            RunConfig::parse(&text).unwrap().sync
+        };
+        let all = sync(
+            "selection = \"all\"\nvalues = \"int8\"\nerror_decay = 0.0\nresult = \"mean\"\nrobust = \"trim\"",
+        );
+        assert_eq!((all.opening_keep, all.opening_values), (4096, ValueFormat::Int8));
+        let gradients = sync("source = \"gradient\"\napply = \"inner\"\nevery = 1\noverlap = 0");
+        assert!(!gradients.has_opening());
+        assert!(sync("").opening_selects());
+    }
+
     #[test]
     fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         let message = refusal("[train]\nlerning_rate = 0.1");
@@ -279,6 +295,11 @@ mod tests {
             ("[sync]\npreset = \"sparse-local\"\nrobust = \"clip\"", "sync.robust"),
             ("[sync]\npreset = \"sparse-local\"\nresult = \"mean\"\nrobust = \"trim\"", "sync.robust"),
             ("[sync]\npreset = \"diloco\"\nrobust = \"trim\"\ntrim = 2", "sync.trim"),
+            ("[sync]\npreset = \"diloco\"\nopening_rounds = 2\nopening_keep = 64", "sync.error_decay"),
+            (
+                "[sync]\npreset = \"diloco\"\nopening_rounds = 2\nopening_keep = 64\nerror_decay = 1\nrobust = \"trim\"",
+                "sync.robust",
+            ),
             ("[train]\nbeta1 = 1.0", "train.beta1"),
             ("[train]\nlearning_rate = nan", "train.learning_rate"),
         ] {

@@ -274,9 +274,9 @@ impl SyncConfig {
     /// What is not sent must stay somewhere, or sparse updates and signs lose most of what was learnt.
     fn check_losses(&self) -> Result<(), ConfigError> {
         let leaves_out = self.selection != SelectionRule::All || self.random_keep < self.chunk;
-        if leaves_out && !self.has_residual() {
-            let reason =
-                "what is not selected would be lost in every round: take more than 0, or selection = \"all\"";
+        if (leaves_out || self.opening_selects()) && !self.has_residual() {
+            let reason = "what is not selected would be lost in every round: take more than 0, or selection = \"all\" and \
+                          opening_keep = chunk";
             return Err(ConfigError::value("sync.error_decay", self.error_decay, reason));
         }
         let few_bits = |values| matches!(values, ValueFormat::TwoBit | ValueFormat::Sign);
@@ -321,9 +321,10 @@ impl SyncConfig {
                           this: take result = \"mean\", or \"none\"";
             return Err(ConfigError::value("sync.robust", name_of(self.robust), reason));
         }
-        if self.robust == RobustRule::Trim && self.selection != SelectionRule::All {
+        if self.robust == RobustRule::Trim && (self.selection != SelectionRule::All || self.opening_selects())
+        {
             let reason = "a value that few sites select is always the largest or smallest of its coordinate, so that trimming \
-                          would leave out most of what is sent: take \"clip\", or selection = \"all\"";
+                          would leave out most of what is sent: take \"clip\", or selection = \"all\" and opening_keep = chunk";
             return Err(ConfigError::value("sync.robust", "trim", reason));
         }
         Ok(())

@@ -161,6 +161,8 @@ fn diloco() -> SyncConfig {
         overlap: 0,
         // Outer momentum goes on for many rounds, which has no place in rounds that are a step or two apart.
         opening_share: 0.0,
+        opening_keep: 4096,
+        opening_values: ValueFormat::F32,
         selection: SelectionRule::All,
         values: ValueFormat::F32,
         error_decay: 0.0,
@@ -180,6 +182,7 @@ fn streaming_diloco() -> SyncConfig {
         overlap: 2,
         late: LateRule::Mix,
         values: ValueFormat::E3M0,
+        opening_values: ValueFormat::E3M0,
         result: ResultForm::Bundle,
         result_values: ValueFormat::E3M0,
         ..diloco()

@@ -25,8 +25,6 @@ impl SecureAggregationConfig {
             );
             return Err(ConfigError::value("secure_aggregation.range", self.range, reason));
         }
-        let opening_keeps_all =
-            !sync.has_opening() || sync.opens_with_gradients() || sync.opening_keep == sync.chunk;
         let formats = [sync.values, if sync.has_opening() { sync.opening_values } else { sync.values }];
         let refuse = |key, value: &dyn ToString, reason: &str| {
             let reason = format!("{reason}, or leave [secure_aggregation] out");
@@ -38,10 +36,13 @@ impl SecureAggregationConfig {
                 &super::check_sync::name_of(sync.result),
                 "an owner sees the sum and nothing else: take result = \"mean\"",
             )
-        } else if sync.selection != SelectionRule::All || !opening_keeps_all {
-            let reason = "sites must send the same positions for their values to add up: take selection = \"all\", with random_keep for fewer, and \
-                          opening_keep = chunk (preset = \"diloco\" or \"dense\" has that)";
+        } else if sync.selection != SelectionRule::All {
+            let reason = "sites must send the same positions for their values to add up: take selection = \"all\", with random_keep for fewer \
+                          (preset = \"diloco\" or \"dense\" has that)";
             refuse("sync.selection", &super::check_sync::name_of(sync.selection), reason)
+        } else if sync.opening_selects() {
+            let reason = "sites must send the same positions for their values to add up: take opening_keep = chunk, or no opening";
+            refuse("sync.opening_keep", &sync.opening_keep, reason)
         } else if formats.iter().any(|format| *format != ValueFormat::F32) {
             let reason = "masks are for whole numbers of 32 bits, which take the place of a format: take values = \"f32\"";
             refuse("sync.values", &sync.values, reason)
@@ -96,6 +97,10 @@ mod tests {
                 "sync.selection = top-k: sites must send the same positions",
             ),
             ("preset = \"cocktail\"\nvalues = \"f32\"", "sync.selection = top-k"),
+            (
+                "preset = \"diloco\"\nopening_rounds = 2\nopening_keep = 64\nerror_decay = 1",
+                "sync.opening_keep = 64",
+            ),
             ("preset = \"diloco\"\nvalues = \"bf16\"", "sync.values = bf16"),
             (
                 "preset = \"diloco\"\nopening_rounds = 2\nopening_keep = 4096\nopening_values = \"int8\"",

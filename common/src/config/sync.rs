@@ -333,6 +333,12 @@ impl Default for SyncConfig {
 }
 
 impl SyncConfig {
+    /// Whether the opening sends some of all values: one of common steps sends all.
+    #[must_use]
+    pub fn opening_selects(&self) -> bool {
+        self.has_opening() && !self.opens_with_gradients() && self.opening_keep < self.chunk
+    }
+
     /// Whether what selection or rounding leaves behind is kept for the next contribution.
     #[must_use]
     pub fn has_residual(&self) -> bool {
