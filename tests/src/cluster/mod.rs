@@ -6,6 +6,7 @@ mod wan;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -83,7 +84,7 @@ impl Cluster {
             .collect::<io::Result<Vec<_>>>()?;
         let addresses: Vec<_> = workers.iter().map(|worker| (worker.site, worker.listen)).collect();
         let wan = Wan::start(config.sites.len(), &config.link, config.seed, listen, &addresses)?;
-        let http = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let http = free_address()?;
         let mut cluster = Self { config, wan, coordinator: None, workers, listen, http };
         cluster.start_coordinator()?;
         Ok(cluster)
@@ -269,14 +270,21 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// A port that is free for TCP too, where the members of a site meet. Linux keeps the ports that it gives to listeners apart from
-/// those of connections that go out, so it is likely to stay free.
+/// Where ports are looked for: below those that systems give to sockets that ask for none, which would take one between its being found free and its use.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// An address that is free for UDP, and for TCP, where the members of a site meet. No two calls of this process give the same, and others look elsewhere.
 fn free_address() -> io::Result<SocketAddr> {
-    loop {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        match UdpSocket::bind(address) {
+    static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
+    let count = u32::from(PORTS.end - PORTS.start);
+    let begin = std::process::id().wrapping_mul(7919);
+    for _ in 0..count {
+        let place = begin.wrapping_add(LOOKED_AT.fetch_add(1, Ordering::Relaxed)) % count;
+        let address = SocketAddr::from(([127, 0, 0, 1], PORTS.start + place as u16));
+        match TcpListener::bind(address).and_then(|_| UdpSocket::bind(address)) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             bound => return bound?.local_addr(),
         }
     }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no port of {PORTS:?} is free")))
 }
