@@ -80,14 +80,14 @@ impl Synchroniser {
                 arriving.add(layouts.of(round), round, fragment, &result, decoder);
             }
             Command::RoundComplete { round, results } => {
-                let bits = bits_in(&results, running.layouts.of(round));
-                running.completed.push_back((round, results));
                 let (now, round_trip) = (self.began.elapsed(), self.links.network.round_trip());
                 if let Some(adaptation) = &mut running.adaptation
+                    && let bits = bits_in(&results, running.layouts.of(round))
                     && let Some(chain) = adaptation.completed(round, bits, now, round_trip)
                 {
                     apply_chain(running, chain)?;
                 }
+                running.completed.push_back((round, results));
             }
             Command::Release { round } => {
                 running.contributed = running.contributed.split_off(&round.next());

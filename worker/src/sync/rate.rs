@@ -184,12 +184,15 @@ impl RateController {
                 let (at_nothing, slope) = line.terms();
                 let left = window - at_nothing - CAUTION * line.deviation;
                 let least = SENDING_SHARE_MIN * window;
-                let wanted = match line.slope_at_least() {
-                    _ if left > least => left / slope / share,
-                    Some(slope) => least / slope / share,
-                    // Other bits for a round will show what they cost: fewer, where there can be fewer.
-                    None if self.bits <= self.bounds.bits_min => self.bits * RISE_MAX,
-                    None => (least / slope / share).max(bits / RISE_MAX).min(self.bits),
+                let wanted = if left > least {
+                    left / slope / share
+                } else {
+                    match line.slope_at_least() {
+                        Some(slope) => least / slope / share,
+                        // Other bits for a round will show what they cost: fewer, where there can be fewer.
+                        None if self.bits <= self.bounds.bits_min => self.bits * RISE_MAX,
+                        None => (least / slope / share).max(bits / RISE_MAX).min(self.bits),
+                    }
                 };
                 wanted.min(highest * RISE_MAX)
             }

@@ -36,16 +36,7 @@ fn training(sync: &str) -> Rig {
 
 /// Members of these numbers in their first round.
 fn training_of<const N: usize>(numbers: [u32; N], sync: &str) -> Rig<N> {
-    let mut rig = Rig::new(numbers, sync);
-    rig.workers.iter_mut().for_each(Worker::prepare);
-    let all: Vec<usize> = (0..N).collect();
-    let start = rig.begin(1, &all, 0, &[], None);
-    for worker in &mut rig.workers {
-        worker.hear(ToWorker::Begin(Box::new(start.clone())));
-        worker.entry();
-        worker.begin(0);
-    }
-    rig
+    Rig::new(numbers, sync).training()
 }
 
 fn assert_nothing_is_lost<const N: usize>(rig: &Rig<N>) {
@@ -369,14 +360,7 @@ fn a_mean_leaves_out_what_does_not_decode_and_shares_its_weight_out() {
 /// Of two members in a site, one has no samples, and so no gradient either.
 #[test]
 fn a_member_without_samples_has_nothing_in_the_mean() {
-    let mut rig = Rig::at_sites([1, 2, 3], [0, 0, 1], DENSE);
-    rig.workers.iter_mut().for_each(Worker::prepare);
-    let start = rig.begin(1, &[0, 1, 2], 0, &[], None);
-    for worker in &mut rig.workers {
-        worker.hear(ToWorker::Begin(Box::new(start.clone())));
-        worker.entry();
-        worker.begin(0);
-    }
+    let mut rig = Rig::at_sites([1, 2, 3], [0, 0, 1], DENSE).training();
     for (worker, (value, weight)) in rig.workers.iter_mut().zip([(Some(1.0), 4), (None, 0), (Some(3.0), 4)]) {
         worker.send_weighted(0, value.map_or_else(Vec::new, |value| vec![value; VALUES]), weight);
     }

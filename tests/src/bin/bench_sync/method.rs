@@ -14,7 +14,7 @@ pub struct Method {
     pub round: u64,
     /// Rounds before the pace is measured.
     pub warm_up: u64,
-    /// Learning rates that are tried; the one in the middle where only one is. The same span for all that step as AdamW does.
+    /// Learning rates that are tried first; the one in the middle where only one is. The same span for all that step as AdamW does.
     pub rates: [f64; 3],
 }
 

@@ -21,15 +21,7 @@ const DIRECT: &str = "fragment_values = 16\nwithin_site = \"direct\"";
 
 /// Two members of one site in their first round.
 fn training(sync: &str) -> Rig {
-    let mut rig = Rig::at_sites([1, 2], [0, 0], sync);
-    rig.workers.iter_mut().for_each(Worker::prepare);
-    let start = rig.begin(1, &[0, 1], 0, &[], None);
-    for worker in &mut rig.workers {
-        worker.hear(ToWorker::Begin(Box::new(start.clone())));
-        worker.entry();
-        worker.begin(0);
-    }
-    rig
+    Rig::at_sites([1, 2], [0, 0], sync).training()
 }
 
 fn round(rig: &mut Rig, round: u64) {
@@ -152,14 +144,7 @@ fn frames_that_come_before_the_failure_is_noticed_are_kept_until_it_is() {
 /// Two members reduce together, so parts of theirs do not leave; those of a third, at another site, do.
 #[test]
 fn a_ring_that_breaks_amid_a_step_counts_every_part_once() {
-    let mut rig = Rig::at_sites([1, 2, 3], [0, 0, 1], finished::DENSE);
-    rig.workers.iter_mut().for_each(Worker::prepare);
-    let start = rig.begin(1, &[0, 1, 2], 0, &[], None);
-    for worker in &mut rig.workers {
-        worker.hear(ToWorker::Begin(Box::new(start.clone())));
-        worker.entry();
-        worker.begin(0);
-    }
+    let mut rig = Rig::at_sites([1, 2, 3], [0, 0, 1], finished::DENSE).training();
     let gradients = [0, 1, 2].map(|at| finished::gradient(at, 0));
     for (worker, gradient) in rig.workers.iter_mut().zip(&gradients) {
         finished::finish(worker, 0, gradient, 64..96);

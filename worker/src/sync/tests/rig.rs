@@ -92,6 +92,19 @@ impl<const N: usize> Rig<N> {
         Self { workers, tamper: |_| {}, runtime, tap: Box::new(|_, event| event) }
     }
 
+    /// All of them in their first round.
+    pub fn training(mut self) -> Self {
+        self.workers.iter_mut().for_each(Worker::prepare);
+        let all: Vec<usize> = (0..N).collect();
+        let start = self.begin(1, &all, 0, &[], None);
+        for worker in &mut self.workers {
+            worker.hear(ToWorker::Begin(Box::new(start.clone())));
+            worker.entry();
+            worker.begin(0);
+        }
+        self
+    }
+
     /// From now on, events go through this.
     pub fn tap(&mut self, tap: impl FnMut(usize, SyncEvent) -> SyncEvent + 'static) {
         self.tap = Box::new(tap);
