@@ -10,6 +10,13 @@ use crate::models::views_of;
 /// φ: the least that a gradient is divided by under a frozen second moment, as a share of the root mean square of its tensor's gradients.
 const FROZEN_FLOOR: f64 = 0.1;
 
+/// β₂ of a second moment that stays as it is: the largest number below 1, of which f32 makes 1. What the kernel adds of a gradient's square,
+/// 1.1·10⁻¹⁶ of it, is less than a rounding of anything above the floor.
+const FROZEN_BETA2: f64 = 1.0 - f64::EPSILON / 2.0;
+
+/// Updates after which β₁ᵗ and [`FROZEN_BETA2`]ᵗ are zero: moments that are taken as they are.
+const CORRECTED_LONG_AGO: f64 = 1e30;
+
 /// The optimiser's memory, laid out like the parameters.
 #[derive(Debug)]
 pub(super) struct AdamW {
@@ -25,7 +32,7 @@ pub(super) struct AdamW {
     decayed: usize,
     updates: u64,
     step: Tensor, // [], the updates as a float
-    /// √v̂ + ε of each tensor, while the second moment is frozen.
+    /// max(v̂, φ²·mean(v̂)) of each tensor, while the second moment is frozen.
     frozen: Option<Vec<Tensor>>,
 }
 
@@ -77,20 +84,27 @@ impl AdamW {
         self.frozen = None;
         self.updates += 1;
         let _ = self.step.f_fill_(self.updates as f64)?;
-        let halves = [(0..self.decayed, self.weight_decay), (self.decayed..parameters.len(), 0.0)];
-        for (part, weight_decay) in halves {
-            let tensors = UpdateTensors {
-                parameters: &parameters[part.clone()],
-                gradients: &gradients[part.clone()],
-                first: &self.first_views[part.clone()],
-                second: &self.second_views[part],
-            };
+        let tensors =
+            UpdateTensors { parameters, gradients, first: &self.first_views, second: &self.second_views };
+        self.fused(tensors, self.beta2, learning_rate, divisor)
+    }
+
+    /// The kernel's update of all tensors, of which some are subject to weight decay, with the `step` as it is.
+    fn fused(
+        &self,
+        tensors: UpdateTensors<'_>,
+        beta2: f64,
+        learning_rate: f64,
+        gradient_divisor: Option<&Tensor>,
+    ) -> Result<(), TchError> {
+        let (decayed, others) = tensors.split_at(self.decayed);
+        for (tensors, weight_decay) in [(decayed, self.weight_decay), (others, 0.0)] {
             let factors = UpdateFactors {
                 step: &self.step,
-                gradient_divisor: divisor,
+                gradient_divisor,
                 learning_rate,
                 beta1: self.beta1,
-                beta2: self.beta2,
+                beta2,
                 weight_decay,
                 epsilon: self.epsilon,
             };
@@ -112,47 +126,31 @@ impl AdamW {
     ) -> Result<(), TchError> {
         if self.frozen.is_none() {
             let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);
-            self.frozen = Some(self.scales(1.0 - self.beta2.powi(updates))?);
+            self.frozen = Some(self.floored(1.0 - self.beta2.powi(updates))?);
         }
-        let scales = self.frozen.as_deref().unwrap_or_default();
-        let decay = 1.0 - learning_rate * self.weight_decay;
-        let moments = self.first_views.iter().zip(scales);
-        tch::no_grad(|| {
-            // Tensor by tensor, so that what one operation writes is in the cache when the next reads it.
-            for (index, ((parameter, gradient), (first, scale))) in
-                parameters.iter().zip(gradients).zip(moments).enumerate()
-            {
-                let (mut parameter, mut gradient) = (parameter.shallow_clone(), gradient.shallow_clone());
-                if let Some(divisor) = divisor {
-                    let _ = gradient.f_div_(divisor)?;
-                }
-                let mut first = first.shallow_clone();
-                let _ = first.f_lerp_(&gradient, 1.0 - self.beta1)?;
-                if index < self.decayed {
-                    let _ = parameter.f_mul_scalar_(decay)?;
-                }
-                let _ = parameter.f_sub_(&first.f_div(scale)?.f_mul_scalar_(learning_rate)?)?;
-            }
-            Ok(())
-        })
+        let second = self.frozen.as_deref().unwrap_or_default();
+        let _ = self.step.f_fill_(CORRECTED_LONG_AGO)?;
+        let tensors = UpdateTensors { parameters, gradients, first: &self.first_views, second };
+        self.fused(tensors, FROZEN_BETA2, learning_rate, divisor)
     }
 
     /// m / (√max(v, φ²·mean(v)) + ε) `[P]`, with m as it is given and v and its mean as in [`Self::update_frozen`], but not corrected.
     pub(super) fn frozen_direction(&self) -> Result<Tensor, TchError> {
-        let scales = self.scales(1.0)?;
-        let direction = |(first, scale): (&Tensor, &Tensor)| first.f_div(scale)?.f_flatten(0, -1);
-        let directions = self.first_views.iter().zip(&scales).map(direction);
+        let direction = |(first, second): (&Tensor, Tensor)| {
+            first.f_div(&second.f_sqrt()?.f_add_scalar_(self.epsilon)?)?.f_flatten(0, -1)
+        };
+        let directions = self.first_views.iter().zip(self.floored(1.0)?).map(direction);
         Tensor::f_cat(&directions.collect::<Result<Vec<_>, _>>()?, 0)
     }
 
-    /// √max(v̂, φ²·mean(v̂)) + ε, tensor by tensor, with v̂ = v / `correction`.
-    fn scales(&self, correction: f64) -> Result<Vec<Tensor>, TchError> {
-        let scale = |second: &Tensor| {
+    /// max(v̂, φ²·mean(v̂)), tensor by tensor, with v̂ = v / `correction`.
+    fn floored(&self, correction: f64) -> Result<Vec<Tensor>, TchError> {
+        let floored = |second: &Tensor| {
             let second = second.f_div_scalar(correction)?;
             let least = second.f_mean(Kind::Float)?.f_mul_scalar(FROZEN_FLOOR * FROZEN_FLOOR)?;
-            second.f_maximum(&least)?.f_sqrt_()?.f_add_scalar_(self.epsilon)
+            second.f_maximum(&least)
         };
-        self.second_views.iter().map(scale).collect()
+        self.second_views.iter().map(floored).collect()
     }
 
     /// m̂ / (√v̂ + ε), with the moments as they would be after an update with this gradient `[P]`; weight decay is not in it.

@@ -21,6 +21,21 @@ pub(super) struct UpdateTensors<'a> {
     pub second: &'a [Tensor],
 }
 
+impl<'a> UpdateTensors<'a> {
+    /// Those before `at`, and the others.
+    pub(super) fn split_at(self, at: usize) -> (Self, Self) {
+        let lists = [self.parameters, self.gradients, self.first, self.second];
+        let halves = lists.map(|list| list.split_at(at.min(list.len())));
+        let of = |[parameters, gradients, first, second]: [&'a [Tensor]; 4]| Self {
+            parameters,
+            gradients,
+            first,
+            second,
+        };
+        (of(halves.map(|(before, _)| before)), of(halves.map(|(_, after)| after)))
+    }
+}
+
 /// The numbers of one update. The tensors have one value and stand on the device of the parameters, so that nobody waits
 /// for it.
 #[derive(Clone, Copy, Debug)]

@@ -3,18 +3,19 @@
 use std::collections::BTreeSet;
 
 use longhaul_common::id::{FragmentId, Round};
-use longhaul_common::plan::FragmentLayout;
 use longhaul_proto::codec::Decoder;
 use longhaul_proto::round::FragmentResult;
 
+use super::layouts::Layouts;
 use super::mean::add_result;
+use crate::train::stretches::Stretches;
 
 /// Results are decoded as they come, so that when the last one is here only that one is left to do. One round at a time: a member whose device
 /// is behind keeps the others as they came.
 #[derive(Default)]
 pub(super) struct Arriving {
     round: Option<Round>,
-    mean: Vec<f32>,
+    mean: Stretches,
     decoded: BTreeSet<FragmentId>,
     damaged: usize,
 }
@@ -23,32 +24,36 @@ impl Arriving {
     /// Decodes a result, unless another round's mean is in the making, or waits to be taken.
     pub fn add(
         &mut self,
-        layout: FragmentLayout,
+        layouts: &Layouts,
         round: Round,
         fragment: FragmentId,
         result: &FragmentResult,
         decoder: &mut Decoder,
     ) {
+        let layout = layouts.of(round);
         if self.round.is_none() {
-            let mean = vec![0.0; layout.values as usize];
+            let mean = Stretches::zeros(layouts.schedule().due_stretches(&layout, round));
             *self = Self { round: Some(round), mean, ..Self::default() };
         }
-        if self.round == Some(round) && self.decoded.insert(fragment) {
-            self.damaged += add_result(result, 1.0, decoder, &mut self.mean[layout.range(fragment)]);
+        if self.round == Some(round)
+            && let Some(mean) = self.mean.get_mut(layout.range(fragment))
+            && self.decoded.insert(fragment)
+        {
+            self.damaged += add_result(result, 1.0, decoder, mean);
         }
     }
 
-    /// The mean of a round with these results, one for each fragment.
+    /// The mean of a round with these results, one for each fragment: of all that are due.
     pub fn take(
         &mut self,
-        layout: FragmentLayout,
+        layouts: &Layouts,
         round: Round,
         results: &[FragmentResult],
         decoder: &mut Decoder,
-    ) -> Vec<f32> {
+    ) -> Stretches {
         let mut arrived = if self.round == Some(round) { std::mem::take(self) } else { Self::default() };
-        for (fragment, result) in layout.fragments().zip(results) {
-            arrived.add(layout, round, fragment, result, decoder);
+        for (fragment, result) in layouts.of(round).fragments().zip(results) {
+            arrived.add(layouts, round, fragment, result, decoder);
         }
         let Self { mean, damaged, .. } = arrived;
         if damaged > 0 {
@@ -67,12 +72,18 @@ impl Arriving {
 mod tests {
     use longhaul_common::config::ValueFormat;
     use longhaul_common::id::SiteId;
+    use longhaul_common::plan::FragmentLayout;
+    use longhaul_common::schedule::RoundSchedule;
     use longhaul_proto::codec::{CodecSpec, Encoder, Selection};
-    use longhaul_proto::round::Contribution;
+    use longhaul_proto::round::{Content, Contribution};
 
     use super::*;
 
-    const LAYOUT: FragmentLayout = FragmentLayout { values: 5, fragment_values: 2 };
+    fn layouts(groups: u32) -> Layouts {
+        let schedule =
+            RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups, exchanges: 1, steps: 99 };
+        Layouts::new(FragmentLayout { values: 5, fragment_values: 2 }, None, schedule)
+    }
 
     fn result(values: &[f32]) -> FragmentResult {
         let mut body = Vec::new();
@@ -89,22 +100,39 @@ mod tests {
             let [one, two, three] = round(seed);
             vec![result(&one), result(&two), result(&three[..1])]
         };
-        let mean = |seed: f32| vec![seed, 1.0, 2.0, seed, seed];
+        let mean = |seed: f32| Stretches::whole(vec![seed, 1.0, 2.0, seed, seed]);
+        let layouts = &layouts(1);
         let (mut arriving, mut decoder) = (Arriving::default(), Decoder::default());
         let mut add = |arriving: &mut Arriving, of: u64, fragment: u32, seed: f32| {
             let result = &results(seed)[fragment as usize];
-            arriving.add(LAYOUT, Round(of), FragmentId(fragment), result, &mut decoder);
+            arriving.add(layouts, Round(of), FragmentId(fragment), result, &mut decoder);
         };
         add(&mut arriving, 4, 1, 7.0);
         // The next round's, while this one waits to be taken.
         add(&mut arriving, 5, 0, 9.0);
         add(&mut arriving, 4, 2, 7.0);
-        assert_eq!(arriving.take(LAYOUT, Round(4), &results(7.0), &mut decoder), mean(7.0));
+        assert_eq!(arriving.take(layouts, Round(4), &results(7.0), &mut decoder), mean(7.0));
         let mut decoder = Decoder::default();
-        assert_eq!(arriving.take(LAYOUT, Round(5), &results(9.0), &mut decoder), mean(9.0));
+        assert_eq!(arriving.take(layouts, Round(5), &results(9.0), &mut decoder), mean(9.0));
         // A round that is made again by another generation.
-        arriving.add(LAYOUT, Round(6), FragmentId(0), &results(3.0)[0], &mut decoder);
+        arriving.add(layouts, Round(6), FragmentId(0), &results(3.0)[0], &mut decoder);
         arriving.forget();
-        assert_eq!(arriving.take(LAYOUT, Round(6), &results(4.0), &mut decoder), mean(4.0));
+        assert_eq!(arriving.take(layouts, Round(6), &results(4.0), &mut decoder), mean(4.0));
+    }
+
+    #[test]
+    fn where_fragments_take_turns_a_mean_is_of_those_that_are_due() {
+        let nothing = FragmentResult { contributors: Vec::new(), content: Content::Bundle(Vec::new()) };
+        let (layouts, mut decoder) = (layouts(3), Decoder::default());
+        let due = layouts.schedule().due_stretches(&layouts.of(Round(1)), Round(1));
+        let [due] = due.as_slice() else { panic!("a third of three fragments: {due:?}") };
+        let results = layouts.of(Round(1)).fragments().map(|fragment| {
+            let range = layouts.of(Round(1)).range(fragment);
+            if range == *due { result(&vec![3.0; range.len()]) } else { nothing.clone() }
+        });
+        let results: Vec<_> = results.collect();
+        let mean = Arriving::default().take(&layouts, Round(1), &results, &mut decoder);
+        assert_eq!(mean.get(due.clone()), Some(vec![3.0; due.len()].as_slice()));
+        assert_eq!(mean.get(0..5), None);
     }
 }

@@ -14,6 +14,7 @@ use super::layouts::Layouts;
 use super::reducer::Reduction;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
 use crate::train::message::PutBack;
+use crate::train::stretches::Stretches;
 
 impl Synchroniser {
     /// Carries out all commands, and those that follow from them, and moves the device on.
@@ -77,7 +78,7 @@ impl Synchroniser {
             }
             Command::ResultHere { round, fragment, result } => {
                 let Running { arriving, layouts, decoder, .. } = &mut **running;
-                arriving.add(layouts.of(round), round, fragment, &result, decoder);
+                arriving.add(layouts, round, fragment, &result, decoder);
             }
             Command::RoundComplete { round, results } => {
                 let (now, round_trip) = (self.began.elapsed(), self.links.network.round_trip());
@@ -135,7 +136,7 @@ fn local_body(running: &Running, round: Round, fragment: FragmentId) -> Bytes {
 
 /// What this member has for a fragment in a round; empty when it has nothing, as without samples.
 pub(super) fn slice_of<'a>(
-    contributed: &'a BTreeMap<Round, Vec<f32>>,
+    contributed: &'a BTreeMap<Round, Stretches>,
     layouts: &Layouts,
     round: Round,
     fragment: FragmentId,

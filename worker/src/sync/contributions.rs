@@ -11,6 +11,7 @@ use super::mean::norm;
 use super::rounds::empty_report;
 use super::synchroniser::{Running, Stage, Synchroniser};
 use crate::train::message::{FinishedPart, LocalUpdate};
+use crate::train::stretches::Stretches;
 
 impl Synchroniser {
     /// The end of a round on the device.
@@ -25,13 +26,16 @@ impl Synchroniser {
             (values, None)
         } else {
             let due = running.schedule.due_stretches(&running.layout, round);
-            (running.replica.delta(&values, &due), Some((round, values)))
+            (running.replica.delta(&values, due), Some((round, values)))
         };
         if let Some(tiling) = &running.tiling {
-            delta = tiling.to_exchanged(&delta);
+            let flat = delta.into_whole(running.layout.values as usize);
+            delta = Stretches::whole(tiling.to_exchanged(&flat));
         }
         for range in finished.iter().map(|fragment| running.layout.range(*fragment)) {
-            delta[range.clone()].copy_from_slice(&parts[range]);
+            if let (Some(values), Some(part)) = (delta.get_mut(range.clone()), parts.get(range)) {
+                values.copy_from_slice(part);
+            }
         }
         if weight > 0 {
             let rest = running.layout.fragments().filter(|fragment| !finished.contains(fragment));
@@ -63,7 +67,8 @@ impl Synchroniser {
         }
         if running.finished.as_ref().is_none_or(|(of, _)| *of != round) {
             ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
-            running.contributed.insert(round, vec![0.0; running.layout.values as usize]);
+            let zeros = vec![0.0; running.layout.values as usize];
+            running.contributed.insert(round, Stretches::whole(zeros));
             running.finished = Some((round, BTreeSet::new()));
         }
         let (Some(mut update), Some((_, finished))) =
@@ -74,7 +79,9 @@ impl Synchroniser {
         let place = start..start + values.len();
         let fragments: Vec<_> = running.layout.touched_by(&place).collect();
         finished.extend(&fragments);
-        update[place].copy_from_slice(&values);
+        if let Some(place) = update.get_mut(place) {
+            place.copy_from_slice(&values);
+        }
         contribute_carry(running, round, fragments.iter().copied(), norm_limit, &mut update);
         running.contributed.insert(round, update);
         for fragment in fragments {
@@ -88,7 +95,7 @@ impl Synchroniser {
 const ROUNDS_HELD_MAX: usize = 4;
 
 /// Which fragments of a round have left before its end, and a vector with what they were.
-fn take_finished(running: &mut Running, round: Round) -> (BTreeSet<FragmentId>, Vec<f32>) {
+fn take_finished(running: &mut Running, round: Round) -> (BTreeSet<FragmentId>, Stretches) {
     let finished = running.finished.take().filter(|(of, _)| *of == round);
     finished
         .and_then(|(_, fragments)| Some((fragments, running.contributed.remove(&round)?)))
@@ -101,11 +108,13 @@ fn contribute_carry(
     round: Round,
     fragments: impl Iterator<Item = FragmentId>,
     norm_limit: f64,
-    delta: &mut [f32],
+    delta: &mut Stretches,
 ) {
     let Some(mut carry) = running.carry.take() else { return };
     for range in fragments.filter(|f| running.schedule.is_due(round, *f)).map(|f| running.layout.range(f)) {
-        add_carry(&mut delta[range.clone()], &mut carry[range], norm_limit);
+        if let Some(slice) = delta.get_mut(range.clone()) {
+            add_carry(slice, &mut carry[range], norm_limit);
+        }
     }
     running.carry = carry.iter().any(|value| *value != 0.0).then_some(carry);
 }

@@ -8,6 +8,7 @@ use longhaul_common::id::Round;
 use longhaul_proto::control::message::Hash;
 
 use super::outer::OuterStep;
+use crate::train::stretches::Stretches;
 
 /// The synchronised parameters on the host, and the round that they have reached.
 ///
@@ -62,16 +63,14 @@ impl Replica {
         root_of(blocks.map(|(values, hash)| *hash.get_or_insert_with(|| hash_of_block(values))))
     }
 
-    /// θ_g − θ in these stretches: what local training has changed, with the sign of a gradient. Zero elsewhere.
+    /// θ_g − θ in these stretches: what local training has changed, with the sign of a gradient; zero where `local` has nothing.
     #[must_use]
-    pub fn delta(&self, local: &[f32], stretches: &[Range<usize>]) -> Vec<f32> {
-        let mut delta = vec![0.0; self.parameters.len()];
-        for range in stretches {
-            let values = self.parameters[range.clone()].iter().zip(&local[range.clone()]);
-            delta[range.clone()]
-                .iter_mut()
-                .zip(values)
-                .for_each(|(delta, (global, local))| *delta = global - local);
+    pub fn delta(&self, local: &Stretches, due: Vec<Range<usize>>) -> Stretches {
+        let mut delta = Stretches::zeros(due);
+        for (range, values) in delta.iter_mut() {
+            let local = local.get(range.clone()).unwrap_or_default();
+            let both = self.parameters[range].iter().zip(local);
+            values.iter_mut().zip(both).for_each(|(delta, (global, local))| *delta = global - local);
         }
         delta
     }
@@ -82,7 +81,7 @@ impl Replica {
     }
 
     /// An outer step of the parameters in these ranges with a round's mean. The same bits on every member.
-    pub fn apply(&mut self, round: Round, mean: &[f32], changed: &[Range<usize>], step: OuterStep) {
+    pub fn apply(&mut self, round: Round, mean: &Stretches, changed: &[Range<usize>], step: OuterStep) {
         let parameters = Arc::make_mut(&mut self.parameters);
         let momentum = Arc::make_mut(&mut self.momentum);
         if step.has_memory() {
@@ -90,7 +89,7 @@ impl Replica {
         }
         for range in changed {
             let memory = if step.has_memory() { &mut momentum[range.clone()] } else { &mut [] };
-            step.apply(&mut parameters[range.clone()], memory, &mean[range.clone()]);
+            step.apply(&mut parameters[range.clone()], memory, mean.get(range.clone()).unwrap_or_default());
         }
         changed.iter().for_each(|range| self.touch(range.clone()));
         self.next_round = round.next();
@@ -146,7 +145,7 @@ mod tests {
         check(&replica);
         for (round, range) in (0..).map(Round).zip([0..1, 16_000..17_000, 49_999..50_000, 0..50_000]) {
             let before = replica.hash();
-            replica.apply(round, &vec![1.5; 50_000], std::slice::from_ref(&range), step);
+            replica.apply(round, &Stretches::whole(vec![1.5; 50_000]), std::slice::from_ref(&range), step);
             assert_ne!(replica.hash(), before);
             check(&replica);
         }

@@ -12,6 +12,7 @@ use super::outer::outer_step;
 use super::replica::Replica;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
 use crate::train::message::{Applied, DeviceState, Enter, Load, Part, RoundUpdate, ToDevice};
+use crate::train::stretches::Stretches;
 
 impl Synchroniser {
     /// Applies complete rounds whose turn has come, and tells the device what to do next.
@@ -59,7 +60,7 @@ impl Synchroniser {
         let mut replay = Vec::new();
         while let Some((round, results)) = running.completed.pop_front() {
             if dense {
-                replay.push((round, mean_of(running, round, &results)));
+                replay.push((round, common_mean(running, round, &results)));
             } else {
                 apply_to_replica(&self.config, running, round, &results);
             }
@@ -102,7 +103,7 @@ impl Synchroniser {
             }
             let Some((_, results)) = running.completed.pop_front() else { return Ok(()) };
             let update = if dense {
-                RoundUpdate::Mean(mean_of(running, round, &results))
+                RoundUpdate::Mean(common_mean(running, round, &results))
             } else {
                 apply_to_replica(&self.config, running, round, &results);
                 match running.snapshot.take_if(|(of, _)| *of == round) {
@@ -227,7 +228,7 @@ pub(super) fn empty_report(round: Round) -> RoundReport {
 
 fn apply_to_replica(config: &RunConfig, running: &mut Running, round: Round, results: &[FragmentResult]) {
     let mean = mean_of(running, round, results);
-    let everything = 0..mean.len();
+    let everything = 0..running.layout.values as usize;
     let with_result = running.layout.fragments().zip(results).filter(|(_, r)| !r.contributors.is_empty());
     let changed: Vec<_> = match running.tiling {
         Some(_) => vec![everything],
@@ -236,13 +237,19 @@ fn apply_to_replica(config: &RunConfig, running: &mut Running, round: Round, res
     running.replica.apply(round, &mean, &changed, outer_step(&config.sync));
 }
 
-fn mean_of(running: &mut Running, round: Round, results: &[FragmentResult]) -> Vec<f32> {
+fn mean_of(running: &mut Running, round: Round, results: &[FragmentResult]) -> Stretches {
     let Running { arriving, layouts, decoder, tiling, .. } = running;
-    let mean = arriving.take(layouts.of(round), round, results, decoder);
+    let mean = arriving.take(layouts, round, results, decoder);
     match tiling {
-        Some(tiling) => tiling.to_flat(&mean),
+        Some(tiling) => Stretches::whole(tiling.to_flat(&mean.into_whole(layouts.of(round).values as usize))),
         None => mean,
     }
+}
+
+/// The mean of all that is exchanged in a round of common steps.
+fn common_mean(running: &mut Running, round: Round, results: &[FragmentResult]) -> Vec<f32> {
+    let len = running.layouts.of(round).values as usize;
+    mean_of(running, round, results).into_whole(len)
 }
 
 /// Sites that are named in the results of all fragments that were due.
@@ -257,11 +264,11 @@ fn sites_in_all(running: &Running, round: Round, results: &[FragmentResult]) -> 
 
 /// What a round's result changes in the local parameters, given those that were contributed: where it is late, what was trained
 /// meanwhile is kept, or mixed.
-fn parts_of(config: &RunConfig, running: &Running, round: Round, contributed: &[f32]) -> Vec<Part> {
+fn parts_of(config: &RunConfig, running: &Running, round: Round, contributed: &Stretches) -> Vec<Part> {
     let global = running.replica.parameters();
     let part = |range: Range<usize>| match config.sync.late {
         LateRule::Keep => {
-            let change = global[range.clone()].iter().zip(&contributed[range.clone()]);
+            let change = global[range.clone()].iter().zip(contributed.get(range.clone()).unwrap_or_default());
             Part { start: range.start, kept: 1.0, values: change.map(|(new, old)| new - old).collect() }
         }
         LateRule::Mix => {

@@ -32,6 +32,7 @@ use crate::network::Network;
 use crate::train::gate::Gate;
 use crate::train::message::{DeviceState, FromDevice, Load, Prepared, PutBack, ToDevice};
 use crate::train::progress::Progress;
+use crate::train::stretches::Stretches;
 
 /// Whom the synchroniser speaks with.
 pub struct Links {
@@ -140,11 +141,11 @@ pub(super) struct Running {
     /// The round that the gate was told to let through next.
     pub named: Option<Round>,
     /// What was contributed, by round, until the protocol releases it.
-    pub contributed: BTreeMap<Round, Vec<f32>>,
+    pub contributed: BTreeMap<Round, Stretches>,
     /// The round of which parts are here and the rest is not, and which fragments are.
     pub finished: Option<(Round, BTreeSet<FragmentId>)>,
-    /// With deltas: the local parameters at the end of the last round, until its result is applied.
-    pub snapshot: Option<(Round, Vec<f32>)>,
+    /// With deltas: the local parameters that were due at the end of the last round, until its result is applied.
+    pub snapshot: Option<(Round, Stretches)>,
     /// Slices that were in no result; part of the next contribution.
     pub carry: Option<Vec<f32>>,
     /// What is decoded of the results that are here.

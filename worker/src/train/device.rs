@@ -17,6 +17,7 @@ use super::message::{
 };
 use super::progress::Progress;
 use super::spare::SpareCores;
+use super::stretches::Stretches;
 use super::tally::Tally;
 use crate::data::{Batch, Dataset};
 use crate::engine::{Engine, LowRank, Moments, StepOutcome};
@@ -290,9 +291,11 @@ impl Device {
         let is_opening = stretch.schedule.is_opening(stretch.round);
         let low_rank = self.low_rank.as_mut().filter(|_| !is_opening && weight > 0);
         let values = match low_rank {
-            Some(low_rank) if stretch.schedule.exchange_of(stretch.round) == 0 => low_rank.first(&gradient),
-            Some(low_rank) => low_rank.second(),
-            None if self.config.sync.source_in(is_opening).is_gradient() => gradient,
+            Some(low_rank) if stretch.schedule.exchange_of(stretch.round) == 0 => {
+                Stretches::whole(low_rank.first(&gradient))
+            }
+            Some(low_rank) => Stretches::whole(low_rank.second()),
+            None if self.config.sync.source_in(is_opening).is_gradient() => Stretches::whole(gradient),
             None => self.due_parameters(stretch)?,
         };
         let (steps, compute) = (tally.steps, tally.compute);
@@ -413,11 +416,12 @@ impl Device {
         Ok(parameters)
     }
 
-    /// The parameters of the fragments that are due, in their places; zeros elsewhere.
-    fn due_parameters(&self, stretch: &Stretch) -> Result<Vec<f32>> {
-        let mut parameters = vec![0.0; self.engine.parameter_count()];
-        for range in stretch.schedule.due_stretches(&self.layout(), stretch.round) {
-            self.engine.read_parameters(range.start, &mut parameters[range])?;
+    /// The parameters of the fragments that are due.
+    fn due_parameters(&self, stretch: &Stretch) -> Result<Stretches> {
+        let due = stretch.schedule.due_stretches(&self.layout(), stretch.round);
+        let mut parameters = Stretches::zeros(due);
+        for (range, values) in parameters.iter_mut() {
+            self.engine.read_parameters(range.start, values)?;
         }
         Ok(parameters)
     }

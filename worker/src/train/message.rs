@@ -7,6 +7,8 @@ use longhaul_common::id::Round;
 use longhaul_common::model::ModelSpec;
 use longhaul_proto::control::message::Hash;
 
+use super::stretches::Stretches;
+
 /// From the synchroniser to the device.
 #[derive(Debug)]
 pub enum ToDevice {
@@ -182,8 +184,8 @@ pub struct FinishedPart {
 pub struct LocalUpdate {
     /// Which round.
     pub round: Round,
-    /// With deltas: the local parameters at the end of the round; with gradients: the gradient or momentum of its step.
-    pub values: Vec<f32>,
+    /// With deltas: the local parameters at the end of the round, as far as they are due; with gradients: the gradient or momentum of its step.
+    pub values: Stretches,
     /// Samples trained on.
     pub weight: u32,
     /// Steps made in the round by this process.

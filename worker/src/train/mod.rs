@@ -6,4 +6,5 @@ pub mod gate;
 pub mod message;
 pub mod progress;
 mod spare;
+pub mod stretches;
 mod tally;

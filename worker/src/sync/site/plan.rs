@@ -10,6 +10,7 @@ use longhaul_proto::control::message::GenerationStart;
 use longhaul_proto::round::Frame;
 
 use crate::collective::RingMember;
+use crate::train::stretches::Stretches;
 
 /// A site of two members or more, in one generation.
 #[derive(Debug)]
@@ -112,10 +113,13 @@ impl SiteLayout {
     }
 
     /// A member's update in the order of the site's vector.
-    pub fn pack(&self, update: &[f32]) -> Vec<f32> {
+    pub fn pack(&self, update: &Stretches) -> Vec<f32> {
         let mut packed = Vec::with_capacity(self.len());
         for fragment in self.fragments.iter().flatten() {
-            packed.extend_from_slice(&update[self.of.range(*fragment)]);
+            let range = self.of.range(*fragment);
+            let end = packed.len() + range.len();
+            packed.extend_from_slice(update.get(range).unwrap_or_default());
+            packed.resize(end, 0.0);
         }
         packed
     }
@@ -195,7 +199,7 @@ mod tests {
         let plan = SitePlan::new(&start(&[]), WorkerId(3)).unwrap();
         let layout = plan.layout(Round(7), &SCHEDULE, LAYOUT);
         let update: Vec<f32> = (0..95u8).map(f32::from).collect();
-        let packed = layout.pack(&update);
+        let packed = layout.pack(&Stretches::whole(update.clone()));
         assert_eq!(packed.len(), layout.len());
         for rank in 0..3 {
             let own = &packed[layout.ranges[rank].clone()];

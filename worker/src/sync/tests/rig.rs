@@ -31,6 +31,7 @@ use crate::train::message::{
     Applied, Enter, FromDevice, Load, LocalUpdate, Part, Prepared, RoundUpdate, ToDevice,
 };
 use crate::train::progress::Progress;
+use crate::train::stretches::Stretches;
 
 pub const VALUES: usize = 96;
 pub const UNTIL: Round = Round(50);
@@ -332,7 +333,7 @@ impl Worker {
             steps: 0,
             compute: Duration::ZERO,
             round: Round(round),
-            values,
+            values: Stretches::whole(values),
             weight,
             loss: Some(1.0),
             spare_cores: 0.0,

@@ -24,6 +24,7 @@ use crate::train::device::Device;
 use crate::train::gate::Gate;
 use crate::train::message::{DeviceState, FromDevice, Prepared, ToDevice};
 use crate::train::progress::Progress;
+use crate::train::stretches::Stretches;
 
 /// What was seen of a run.
 #[derive(Default)]
@@ -31,7 +32,7 @@ pub struct Trace {
     /// The synchronised parameters after each round, which are the same bits on all members.
     pub synchronised: Vec<Arc<Vec<f32>>>,
     /// By member and round: what its device contributed.
-    pub contributed: Vec<Vec<Vec<f32>>>,
+    pub contributed: Vec<Vec<Stretches>>,
     /// By member: what is on its device at the end.
     pub ended: Vec<DeviceState>,
     /// With a threshold: how many values each member sent of a fragment.
@@ -41,7 +42,7 @@ pub struct Trace {
 /// What the events of a run tell.
 #[derive(Default)]
 struct Events {
-    contributed: Vec<Vec<Vec<f32>>>,
+    contributed: Vec<Vec<Stretches>>,
     ended: Vec<Option<DeviceState>>,
     written: usize,
 }

@@ -39,10 +39,11 @@ impl Gap {
         }
         for (real, reference) in real.contributed.iter().zip(&reference.local) {
             for (real, reference) in real.iter().zip(reference).filter(|(_, local)| !local.is_empty()) {
+                let real = real.clone().into_whole(reference.len());
                 // Values whose turn it is not are zeros in both.
                 let due = reference.iter().zip(start).filter(|(local, _)| **local != 0.0);
                 let (local, start): (Vec<f64>, Vec<f64>) = due.unzip();
-                gap = gap.max(Self::between(real, reference, distance(&local, &start)));
+                gap = gap.max(Self::between(&real, reference, distance(&local, &start)));
             }
         }
         for (real, [parameters, first, second]) in real.ended.iter().zip(&reference.ended) {
