@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use longhaul_tests::wan::LinkConfig;
 
 use super::book::{Book, Figure};
-use super::gpt::slowest_step;
+use super::gpt::{self, slowest_step};
 use super::method::{self, Method};
 use super::pace::{Look, Pace};
 use super::session::{Session, now};
@@ -25,14 +25,17 @@ pub const AUTO_BITS: [f64; 3] = [6.7, 0.67, 0.067];
 const SITES: &[usize] = &[1; 4];
 /// The case that says how long a step takes here without any exchange.
 const ALONE: &str = "no exchange";
-/// Half the round trip of 50 ms: a packet goes over one link, its answer over another.
-const AUTO_DELAY: Duration = Duration::from_millis(25);
+/// Half a round trip of the model of `gpt`: a packet goes over one link, its answer over another.
+const GPT_DELAY_S: f64 = 0.025;
+/// How long that model is measured.
+const GPT_STEPS: u64 = 24;
 /// Where a link carries less than a bit for ten values, the opening alone takes half an hour: so many times the limit.
 const SLOW: (f64, u32) = (0.1, 3);
-/// Learning rates that are tried with every seed: one seed alone may like a rate that others do not.
+/// Learning rates that are tried with every seed, at most: one seed alone may like a rate that others do not.
 const FINALISTS: usize = 2;
-/// Where a rate at the end of those that were tried is better than its neighbour by so much, further ones are tried.
-const EDGE: f64 = 0.01;
+/// What one seed says for sure. Where a rate at the end of those that were tried is better than its neighbour by so much, further ones are
+/// tried; where the second best is worse than the best by so much, it is not tried with other seeds.
+const CLEAR: f64 = 0.01;
 /// With them.
 const RATES_MAX: usize = 6;
 /// No round within the measurement.
@@ -82,16 +85,21 @@ pub fn measure(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// One after the other, with links that carry so many bits per parameter and step when a step takes what it takes without them.
+/// One after the other, with links that are to a step of this model what those of the larger one are to a step of that: they carry as many bits
+/// per parameter and step, and round trips are as long a part of it.
 fn auto(session: &mut Session, plan: &Plan, method: &Method) -> Result<Vec<String>> {
     session.case(BENCH, ALONE, plan.limit, |_| alone())?;
-    let Some(step_s) = session.book.value(BENCH, ALONE, "step_s") else { return Ok(Vec::new()) };
+    let step = |metric| session.book.value(BENCH, ALONE, metric);
+    let (Some(step_s), Some(gpt_step_s)) = (step("step_s"), step("gpt_step_s")) else {
+        return Ok(Vec::new());
+    };
+    let delay = Duration::try_from_secs_f64(GPT_DELAY_S * step_s / gpt_step_s)?;
     let mut names = Vec::new();
     for bits in AUTO_BITS {
         let (slow, times) = SLOW;
         let limit = if bits < slow { plan.limit * times } else { plan.limit };
         let rate = bits * DEMO.parameters() as f64 / step_s / 8.0;
-        let link = LinkConfig { rate_bytes_per_s: rate as u64, delay: AUTO_DELAY, ..LinkConfig::default() };
+        let link = LinkConfig { rate_bytes_per_s: rate as u64, delay, ..LinkConfig::default() };
         names.push(auto_name(bits));
         let plan = Plan { limit, rates: plan.rates.clone(), ..*plan };
         tried(session, &plan, method, &auto_name(bits), &link)?;
@@ -104,7 +112,7 @@ pub fn auto_name(bits: f64) -> String {
     format!("auto at {bits} bit")
 }
 
-/// Seconds a step of four workers beside each other that do not talk.
+/// Seconds a step of four workers beside each other that do not talk, and of two with the larger model.
 fn alone() -> Result<Vec<Figure>> {
     let sync = format!("preset = \"sparse-local\"\nopening_share = 0.0\nevery = {NEVER}");
     let link = LinkConfig::default();
@@ -125,10 +133,14 @@ fn alone() -> Result<Vec<Figure>> {
         pace.is_enough(&looks)
     })?;
     let measured = pace.measured(&looks).context("the run made no steps")?;
-    Ok(vec![Figure { metric: "step_s", value: measured.step_s, unit: "s" }])
+    drop(cluster);
+    Ok(vec![
+        Figure { metric: "step_s", value: measured.step_s, unit: "s" },
+        Figure { metric: "gpt_step_s", value: gpt::local(GPT_STEPS)?, unit: "s" },
+    ])
 }
 
-/// All learning rates with the first seed, further ones while that at an end is better by far than the one beside it; the best [`FINALISTS`] of them with the others.
+/// All learning rates with the first seed, further ones while that at an end is clearly better than the one beside it; the best of them with the others.
 fn tried(session: &mut Session, plan: &Plan, method: &Method, name: &str, link: &LinkConfig) -> Result<()> {
     let mut finished = Vec::new();
     let (mut rates, mut tried) = (method.rates[plan.rates.clone()].to_vec(), Vec::new());
@@ -143,11 +155,18 @@ fn tried(session: &mut Session, plan: &Plan, method: &Method, name: &str, link: 
     }
     finished.sort_by(|(_, a), (_, b)| a.total_cmp(b));
     for &seed in &plan.seeds[1..] {
-        for (rate, _) in finished.iter().take(FINALISTS) {
-            one(session, plan, method, name, link, *rate, seed)?;
+        for rate in finalists(&finished) {
+            one(session, plan, method, name, link, rate, seed)?;
         }
     }
     Ok(())
+}
+
+/// Of rates and their losses, the best first: those that one seed does not tell apart.
+fn finalists(finished: &[(f64, f64)]) -> impl Iterator<Item = f64> {
+    let best = finished.first().map_or(0.0, |(_, loss)| *loss);
+    let close = finished.iter().take(FINALISTS).filter(move |(_, loss)| *loss < best * (1.0 + CLEAR));
+    close.map(|(rate, _)| *rate)
 }
 
 /// Of rates and their losses: the next rate beyond the better end, if that is markedly better than what is beside it.
@@ -158,7 +177,7 @@ fn further(finished: &mut [(f64, f64)]) -> Option<f64> {
     let (end, beside) = if last.1 < first.1 { (last, before) } else { (first, second) };
     // With as many digits as rates are written with.
     let rate = format!("{:.1e}", end.0 * end.0 / beside.0).parse().ok()?;
-    (finished.len() > 2 && end.1 < beside.1 * (1.0 - EDGE)).then_some(rate)
+    (finished.len() > 2 && end.1 < beside.1 * (1.0 - CLEAR)).then_some(rate)
 }
 
 fn one(
@@ -296,6 +315,14 @@ mod tests {
         assert_eq!(of([1.5, 1.4, 1.5]), None, "the best is in the middle");
         assert_eq!(further(&mut [(1e-3, 1.5), (2e-3, 1.4)]), None);
         assert_eq!(further(&mut [(1e-2, 1.9), (5e-2, 1.8), (0.3, 1.7)]), Some(1.8));
+    }
+
+    #[test]
+    fn one_seed_decides_between_rates_that_are_far_apart() {
+        let of = |losses: [(f64, f64); 3]| finalists(&losses).collect::<Vec<_>>();
+        assert_eq!(of([(2e-3, 1.400), (1e-3, 1.413), (5e-4, 1.414)]), [2e-3, 1e-3]);
+        assert_eq!(of([(2e-3, 1.400), (1e-3, 1.415), (5e-4, 1.416)]), [2e-3]);
+        assert_eq!(of([(2e-3, 1.400), (1e-3, 1.401), (5e-4, 1.402)]), [2e-3, 1e-3]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Lengths {
         if session.quick {
             Self { limit: Duration::from_secs(240), enough_s: 15.0, local_steps: 12 }
         } else {
-            Self { limit: Duration::from_secs(600), enough_s: 45.0, local_steps: 24 }
+            Self { limit: Duration::from_secs(300), enough_s: 45.0, local_steps: 24 }
         }
     }
 }
