@@ -2,7 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-const SHIM: [&str; 3] = ["native/allocator.cpp", "native/fused_adamw.cpp", "native/gradient_hooks.cpp"];
+const SHIM: [&str; 4] =
+    ["native/allocator.cpp", "native/fused_adamw.cpp", "native/gradient_hooks.cpp", "native/mkl.cpp"];
+
+/// Of the shim, what nothing here calls: it is for libtorch, which looks for it in the executable first.
+const FOR_LIBTORCH: &str = "mkl_serv_intel_cpu_true";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -26,6 +30,7 @@ fn main() {
     // No symbol of libtorch.so itself is used, but on a CUDA build it is what loads the GPU's kernels.
     println!("cargo::rustc-link-arg=-Wl,--no-as-needed");
     println!("cargo::rustc-link-arg=-ltorch");
+    println!("cargo::rustc-link-arg=-Wl,--undefined={FOR_LIBTORCH},--export-dynamic-symbol={FOR_LIBTORCH}");
 }
 
 /// With the headers and the ABI that torch-sys takes.

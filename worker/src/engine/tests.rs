@@ -1,3 +1,5 @@
+use std::ffi::{c_char, c_int, c_void};
+
 use longhaul_common::config::{ModelKind, Precision};
 
 use super::*;
@@ -219,4 +221,19 @@ fn what_does_not_fit_is_an_error() {
     let mut long = Batch::new(17);
     long.push(0..18);
     assert!(engine.train_step(0, &long).is_err());
+}
+
+/// Where libtorch has MKL, on a processor of another make, its own answer would be no.
+#[test]
+#[allow(unsafe_code, reason = "asks the dynamic linker")]
+fn mkl_takes_the_kernels_that_the_processor_can_run() {
+    unsafe extern "C" {
+        fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    }
+    // SAFETY: a null handle means the order in which the linker looks; the name ends with a zero.
+    let found = unsafe { dlsym(std::ptr::null_mut(), c"mkl_serv_intel_cpu_true".as_ptr()) };
+    assert!(!found.is_null(), "nobody answers");
+    // SAFETY: whoever defines it, it takes nothing and returns an int.
+    let answer: extern "C" fn() -> c_int = unsafe { std::mem::transmute(found) };
+    assert_eq!(answer(), 1);
 }
