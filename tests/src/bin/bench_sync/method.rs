@@ -8,8 +8,10 @@ pub struct Method {
     pub name: &'static str,
     /// Keys of `[sync]`.
     pub sync: String,
-    /// What takes the opening away, where only the steady pace is measured.
-    pub steady: &'static str,
+    /// What takes the opening away, where only the steady pace is measured,
+    pub steady: String,
+    /// but for so many rounds.
+    pub opening_rounds: u64,
     /// Steps of a round.
     pub round: u64,
     /// Rounds before the pace is measured.
@@ -33,15 +35,20 @@ pub fn presets() -> Vec<Method> {
 fn preset(preset: SyncPreset) -> Method {
     let name = name(preset);
     let round = SyncConfig::of(preset).every;
+    // A second moment has to come from somewhere: in few bits, as dense f32 takes six minutes a step at 1 Mbit/s.
+    let (opening_rounds, opening) = match preset {
+        SyncPreset::OnebitAdam => (1, "opening_values = \"int8\""),
+        SyncPreset::Auto => (2, "early_share = 0.0"),
+        _ => (0, ""),
+    };
     Method {
         name,
         sync: format!("preset = \"{name}\""),
-        steady: match preset {
-            // Its second moment has to come from somewhere: one step, in few bits, as dense f32 takes six minutes at 1 Mbit/s.
-            SyncPreset::OnebitAdam => "opening_share = 0.0\nopening_rounds = 1\nopening_values = \"int8\"",
-            SyncPreset::Auto => "opening_share = 0.0\nopening_rounds = 2\nearly_share = 0.0",
-            _ => "opening_share = 0.0",
+        steady: match opening_rounds {
+            0 => "opening_share = 0.0".to_owned(),
+            rounds => format!("opening_share = 0.0\nopening_rounds = {rounds}\n{opening}"),
         },
+        opening_rounds,
         round,
         warm_up: match preset {
             // It has the bits that its link allows after a few rounds.

@@ -21,6 +21,13 @@ const SITES: f64 = 2.0;
 /// More than a case makes.
 const STEPS_MAX: u64 = 100_000;
 
+/// A case that does not make two rounds in this time is a hundred times slower than local training,
+const LIMIT_S: u64 = 120;
+/// if it has as much for each step of three rounds as that takes,
+const STEP_S: u64 = 3;
+/// and for each round of an opening that it cannot do without what that takes over the slowest link.
+const OPENING_ROUND_S: u64 = 120;
+
 /// How long cases go on.
 struct Lengths {
     limit: Duration,
@@ -29,12 +36,11 @@ struct Lengths {
 }
 
 impl Lengths {
-    fn of(session: &Session) -> Self {
-        if session.quick {
-            Self { limit: Duration::from_secs(240), enough_s: 15.0, local_steps: 12 }
-        } else {
-            Self { limit: Duration::from_secs(300), enough_s: 45.0, local_steps: 24 }
-        }
+    /// For a method with so many steps in a round, and rounds of an opening.
+    fn of(session: &Session, round: u64, opening_rounds: u64) -> Self {
+        let limit = Duration::from_secs(LIMIT_S + STEP_S * round + OPENING_ROUND_S * opening_rounds);
+        let (enough_s, local_steps) = if session.quick { (15.0, 12) } else { (45.0, 24) };
+        Self { limit, enough_s, local_steps }
     }
 }
 
@@ -46,7 +52,7 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64]) -> Result<()> {
         for method in method::presets().iter().filter(|method| session.wants(method.name)).collect::<Vec<_>>()
         {
             let case = case_name(method.name, rate);
-            let lengths = Lengths::of(session);
+            let lengths = Lengths::of(session, method.round, method.opening_rounds);
             session.case(BENCH, &case, lengths.limit, |_| {
                 local.beside(|| gpt::local(lengths.local_steps), || ours(method, &link, &lengths))
             })?;
@@ -173,7 +179,7 @@ fn pytorch_case(
     if session.python().is_none() {
         return Ok(());
     }
-    let lengths = Lengths::of(session);
+    let lengths = Lengths::of(session, round, 0);
     session.case(BENCH, case, lengths.limit, |session| {
         let python = session.python().context("python was there a moment ago")?;
         // DDP needs a few steps to settle, DiLoCo one round.
