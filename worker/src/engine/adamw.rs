@@ -11,7 +11,7 @@ use crate::models::views_of;
 const FROZEN_FLOOR: f64 = 0.1;
 
 /// β₂ of a second moment that stays as it is: the largest number below 1, of which f32 makes 1. What the kernel adds of a gradient's square,
-/// 1.1·10⁻¹⁶ of it, is less than a rounding of anything above the floor.
+/// 1.1·10⁻¹⁶ of it, is less than a rounding of anything above the floor, unless that gradient is 1600 times what its tensor's usually are.
 const FROZEN_BETA2: f64 = 1.0 - f64::EPSILON / 2.0;
 
 /// Updates after which β₁ᵗ and [`FROZEN_BETA2`]ᵗ are zero: moments that are taken as they are.

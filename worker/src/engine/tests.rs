@@ -230,9 +230,14 @@ fn mkl_takes_the_kernels_that_the_processor_can_run() {
     unsafe extern "C" {
         fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
     }
-    // SAFETY: a null handle means the order in which the linker looks; the name ends with a zero.
-    let found = unsafe { dlsym(std::ptr::null_mut(), c"mkl_serv_intel_cpu_true".as_ptr()) };
+    /// glibc's `RTLD_DEFAULT`: the first that the linker finds; `RTLD_NEXT`: the first after this executable.
+    const FIRST: usize = 0;
+    const NEXT: usize = usize::MAX;
+    // SAFETY: both handles are glibc's own; the name ends with a zero.
+    let find = |from: usize| unsafe { dlsym(from as *mut c_void, c"mkl_serv_intel_cpu_true".as_ptr()) };
+    let found = find(FIRST);
     assert!(!found.is_null(), "nobody answers");
+    assert!(!tch::utils::has_mkl() || !find(NEXT).is_null(), "libtorch's MKL has no such function any more");
     // SAFETY: whoever defines it, it takes nothing and returns an int.
     let answer: extern "C" fn() -> c_int = unsafe { std::mem::transmute(found) };
     assert_eq!(answer(), 1);
