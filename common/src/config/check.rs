@@ -250,6 +250,7 @@ mod tests {
             ("[sync]\npreset = \"dgc\"\nadapt = true\noverlap = 1", "sync.adapt"),
             ("[sync]\npreset = \"sparse-local\"\ntarget_utilisation = 1.5", "sync.target_utilisation"),
             ("[sync]\npreset = \"sparse-local\"\nbits_min = 9.0\nbits_max = 8.0", "sync.bits_min"),
+            ("[sync]\nbacklog_max = 0.5", "sync.backlog_max"),
             ("[sync]\npreset = \"sparse-local\"\nerror_decay = 1.5", "sync.error_decay"),
             ("[sync]\npreset = \"sparse-local\"\nfragment_values = 5000", "sync.fragment_values"),
             ("[sync]\npreset = \"sparse-local\"\ngroups = 0", "sync.groups"),

@@ -47,6 +47,7 @@ fn auto() -> SyncConfig {
         bits_min: 0.02,
         // Finer values buy nothing (decision 0012), and take time from training on a busy processor.
         bits_max: 4.2,
+        backlog_max: 4.0,
         // The bits of a contribution change, and what waited comes at once; a value that was never seen in the opening takes a long first step.
         norm_limit: 200.0,
         fragment_values: 32_768,
@@ -231,6 +232,7 @@ fn sparse_local() -> SyncConfig {
         target_utilisation: 0.97,
         bits_min: 0.15,
         bits_max: 8.2,
+        backlog_max: 0.0,
         within_site: WithinSite::Ring,
         fragment_values: 262_144,
         deadline_ceiling_ms: 30_000,

@@ -17,7 +17,7 @@ const RATE_BYTES_PER_S_DEFAULT: u64 = 125_000_000;
 const MTU_BYTES_DEFAULT: u64 = 1500;
 
 /// Every key of the notation.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "rate_mbit",
     "delay_ms",
     "jitter_ms",
@@ -26,6 +26,7 @@ const KEYS: [&str; 9] = [
     "reorder_percent",
     "reorder_ms",
     "queue_kib",
+    "burst_kib",
     "mtu",
 ];
 
@@ -52,6 +53,9 @@ pub struct LinkConfig {
     /// Drop-tail limit of what waits for the wire, in bytes; `None` means the larger of the rate times twice
     /// the delay and 64 KiB (`queue_kib`).
     pub queue_limit_bytes: Option<u64>,
+    /// Bytes that an idle link passes on at once, as a shaper with a token bucket of that depth does; its rate over any longer time is the same. 0 is a wire,
+    /// on which each packet takes its length over the rate (`burst_kib`, 0 by default).
+    pub burst_bytes: u64,
     /// Longest IP packet; a longer one is dropped (`mtu`, 1500 by default).
     pub mtu_bytes: u64,
 }
@@ -107,6 +111,7 @@ impl Default for LinkConfig {
             reorder: 0.0,
             reorder_hold: Duration::from_millis(5),
             queue_limit_bytes: None,
+            burst_bytes: 0,
             mtu_bytes: MTU_BYTES_DEFAULT,
         }
     }
@@ -135,6 +140,7 @@ impl LinkConfig {
             "reorder_percent" => self.reorder = number(key, value, PERCENT)? / 100.0,
             "reorder_ms" => self.reorder_hold = milliseconds(key, value)?,
             "queue_kib" => self.queue_limit_bytes = Some((number(key, value, QUEUE_KIB)? * 1024.0) as u64),
+            "burst_kib" => self.burst_bytes = (number(key, value, QUEUE_KIB)? * 1024.0) as u64,
             "mtu" => self.mtu_bytes = number(key, value, MTU)? as u64,
             _ => return Err(ConfigError::UnknownKey { key: key.to_owned(), nearest: nearest_key(key) }),
         }
@@ -212,7 +218,7 @@ mod tests {
     #[test]
     fn the_notation_sets_every_key() {
         let config: LinkConfig = "rate_mbit=50,delay_ms=20,jitter_ms=1.5,loss_percent=0.1,loss_burst=3,\
-                                  reorder_percent=2,reorder_ms=4,queue_kib=128,mtu=1400"
+                                  reorder_percent=2,reorder_ms=4,queue_kib=128,burst_kib=1.5,mtu=1400"
             .parse()
             .unwrap();
         assert_eq!(
@@ -226,6 +232,7 @@ mod tests {
                 reorder: 0.02,
                 reorder_hold: Duration::from_millis(4),
                 queue_limit_bytes: Some(128 << 10),
+                burst_bytes: 1536,
                 mtu_bytes: 1400,
             }
         );

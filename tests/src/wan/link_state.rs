@@ -32,7 +32,7 @@ pub enum DropReason {
     Loss,
 }
 
-/// One direction of a link: a drop-tail queue, a wire of a fixed rate, then a delay.
+/// One direction of a link: a drop-tail queue, a wire of a fixed rate or a token bucket, then a delay.
 ///
 /// A packet's fate is settled when it is offered: [`LinkState::offer`] computes when the wire would be free, so
 /// pacing needs no timer and its rate is exact, to the nanosecond, over any number of packets. Later changes of
@@ -143,7 +143,7 @@ impl LinkState {
         if self.loss.loses(&self.config, rng) {
             return Verdict::Dropped(DropReason::Loss);
         }
-        Verdict::DeliverAt(self.arrival(rng))
+        Verdict::DeliverAt(self.arrival(now, rng))
     }
 
     fn occupy_wire(&mut self, len_bytes: u64) {
@@ -154,8 +154,15 @@ impl LinkState {
         self.wire_free_at = self.wire_free_at.saturating_add(Duration::from_nanos(nanos));
     }
 
-    fn arrival<R: Rng + ?Sized>(&mut self, rng: &mut R) -> Duration {
-        let departure = self.wire_free_at;
+    /// What the bucket's bytes take at the link's rate.
+    fn burst(&self) -> Duration {
+        let nanos =
+            u128::from(self.config.burst_bytes) * NANOS_PER_S / u128::from(self.config.rate_bytes_per_s);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    fn arrival<R: Rng + ?Sized>(&mut self, now: Duration, rng: &mut R) -> Duration {
+        let departure = self.wire_free_at.saturating_sub(self.burst()).max(now);
         let extra = self.jitter.at(departure, self.config.jitter, rng);
         let arrival = (departure + self.config.delay + extra).max(self.last_arrival);
         if self.config.reorder > 0.0 && rng.random_bool(self.config.reorder) {

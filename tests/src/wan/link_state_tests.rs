@@ -39,6 +39,20 @@ fn an_idle_wire_delivers_after_serialisation_and_delay() {
     assert_eq!(link.offer(micros(5000), PACKET, &mut rng), Verdict::DeliverAt(micros(5000 + 1000 + 20_000)));
 }
 
+/// A megabyte a second, and a bucket of two packets.
+#[test]
+fn a_bucket_passes_its_bytes_on_at_once_and_all_that_follows_at_the_rate() {
+    let (mut link, mut rng) = link("rate_mbit=8,delay_ms=10,burst_kib=1.953125");
+    let arrivals = [0, 0, 0, 0, 1500].map(|at| link.offer(micros(at), 1000, &mut rng));
+    assert_eq!(arrivals, [10_000, 10_000, 11_000, 12_000, 13_000].map(|at| Verdict::DeliverAt(micros(at))));
+    // Idle for two milliseconds, it has room for two again, and no more after an hour.
+    for second in [4, 3600] {
+        let now = Duration::from_secs(second);
+        let arrivals = [0, 0, 0].map(|_| link.offer(now, 1000, &mut rng));
+        assert_eq!(arrivals, [10, 10, 11].map(|late| Verdict::DeliverAt(now + Duration::from_millis(late))));
+    }
+}
+
 #[test]
 fn a_full_queue_drops_its_tail_and_takes_packets_again_as_it_drains() {
     let (mut link, mut rng) = link("rate_mbit=10,queue_kib=5");

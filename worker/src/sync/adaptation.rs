@@ -11,6 +11,7 @@ use longhaul_proto::codec::{CodecSpec, Selection};
 use longhaul_proto::control::message::Measured;
 use longhaul_proto::round::{Content, FragmentResult};
 
+use super::backlog::{BacklogFloor, Left};
 use super::ladder::{INT4_BITS, TWO_BITS, chain_for};
 use super::layouts::Layouts;
 use super::rate::{RateBounds, RateController, RoundTiming};
@@ -32,6 +33,8 @@ pub(super) struct Adaptation {
     round_trip: Duration,
     /// Cores that had nothing to do while steps were computed.
     spare_cores: f32,
+    /// None: whatever waits in error feedback waits.
+    backlog: Option<BacklogFloor>,
 }
 
 /// A round on its way.
@@ -59,6 +62,7 @@ impl Adaptation {
             step: Duration::ZERO,
             round_trip: Duration::ZERO,
             spare_cores: 0.0,
+            backlog: BacklogFloor::new(config.backlog_max),
         })
     }
 
@@ -84,9 +88,20 @@ impl Adaptation {
         let least = match self.is_common(round) {
             true => INT4_BITS,
             false if self.layouts.schedule().step_of(round) < self.early_steps => TWO_BITS,
-            false => 0.0,
+            false => self.backlog.map_or(0.0, |floor| floor.bits()),
         };
         self.controller.bits().max(least.min(self.config.bits_max))
+    }
+
+    /// A round has left so much in error feedback, as a multiple of what it added.
+    pub fn left(&mut self, round: Round, backlog: f32) {
+        let (bits, is_common) = (self.bits(round), self.is_common(round));
+        let turns = f64::from(self.layouts.schedule().groups.max(1));
+        if let Some(floor) = self.backlog.as_mut().filter(|_| !is_common) {
+            floor.observe(Left { bits, backlog: f64::from(backlog), turns });
+            let least = floor.bits();
+            tracing::debug!(round = round.0, backlog, bits, least, "what waits in error feedback");
+        }
     }
 
     fn is_common(&self, round: Round) -> bool {
@@ -136,7 +151,7 @@ impl Adaptation {
                     if let Selection::TopK { keep, .. } = selection { keep } else { self.config.chunk };
                 tracing::info!(
                     round = round.0, bits_before = bits, bits = wanted, keep, of = self.config.chunk, values = %values,
-                    taken_ms = taken.as_millis(), window_ms = window.as_millis(), round_trip_ms = round_trip.as_millis(),
+                    taken_ms = taken.as_millis(), window_ms = window.as_millis(), round_trip_ms = round_trip.as_millis(), bits_for_backlog = self.backlog.map(|floor| floor.bits()),
                     "the bits of a value follow the link"
                 );
             }
@@ -201,10 +216,40 @@ pub(super) fn apply_chain(running: &mut Running, chain: CodecSpec) -> Result<()>
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use longhaul_common::config::SyncPreset;
     use longhaul_common::id::SiteId;
     use longhaul_proto::round::Contribution;
 
     use super::*;
+
+    /// An opening of 100 rounds, then two bits to the 300th, over a link for a hundredth of a bit.
+    #[test]
+    fn after_the_start_of_a_run_bits_fall_as_far_as_what_waits_allows() {
+        let config = SyncConfig::of(SyncPreset::Auto);
+        let (opening_rounds, every, groups) = (100, 1, 5);
+        let schedule =
+            RoundSchedule { opening_rounds, opening_every: 1, every, groups, exchanges: 1, steps: 1500 };
+        let model = FragmentLayout { values: 10_000, fragment_values: 1000 };
+        let bits_after = |backlog_max, backlog| {
+            let config = SyncConfig { backlog_max, ..config.clone() };
+            let mut adaptation = Adaptation::new(&config, Layouts::new(model, None, schedule)).unwrap();
+            let (mut now, mut bits) = (Duration::ZERO, Vec::new());
+            for round in (0..1000).map(Round) {
+                adaptation.contributed(round, now, Duration::from_secs(1), 0.0);
+                now += Duration::from_secs_f64(0.1 + 20.0 * adaptation.bits(round));
+                bits.push(adaptation.bits(round));
+                adaptation.completed(round, bits[round.0 as usize], now, Duration::from_millis(50));
+                adaptation.left(round, backlog);
+            }
+            [0, 299, 300, 999].map(|round: usize| bits[round])
+        };
+        let [first, early, after, _] = bits_after(4.0, 4.0);
+        assert_eq!([first, early, after], [INT4_BITS, TWO_BITS, 0.25]);
+        let [.., without] = bits_after(0.0, 40.0);
+        assert!(without < 0.1, "{without} bits without a bound");
+        let [.., more] = bits_after(4.0, 8.0);
+        assert!(more > 0.6, "{more} bits with twice the backlog for 700 rounds");
+    }
 
     #[test]
     fn the_bits_of_a_round_are_those_of_a_contribution_in_what_has_a_result() {

@@ -3,6 +3,7 @@
 
 mod adaptation;
 mod arriving;
+mod backlog;
 mod chain;
 mod checkpointing;
 mod commands;

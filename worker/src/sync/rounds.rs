@@ -123,6 +123,9 @@ impl Synchroniser {
                 false => residual_ratio(running, round),
             };
             let state_hash = if dense { [0; 32] } else { running.replica.hash() };
+            if let Some((adaptation, backlog)) = running.adaptation.as_mut().zip(residual_ratio) {
+                adaptation.left(round, backlog);
+            }
             let sites = sites_in_all(running, round, &results);
             if let Some(report) = running.reports.get_mut(&round) {
                 report.generation = running.generation;

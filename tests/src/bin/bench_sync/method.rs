@@ -16,6 +16,8 @@ pub struct Method {
     pub round: u64,
     /// Rounds before the pace is measured.
     pub warm_up: u64,
+    /// How often the pace is measured: a machine's speed moves by more than what the targets of `auto` are apart.
+    pub repeats: u32,
     /// Learning rates that are tried first; the one in the middle where only one is. The same span for all that step as AdamW does.
     pub rates: [f64; 3],
 }
@@ -56,6 +58,7 @@ fn preset(preset: SyncPreset) -> Method {
             _ if round > 1 => 1,
             _ => 4,
         },
+        repeats: if preset == SyncPreset::Auto { 3 } else { 1 },
         rates: match preset {
             SyncPreset::Dgc => SGD,
             SyncPreset::Demo => SIGN,

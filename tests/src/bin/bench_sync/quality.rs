@@ -27,6 +27,9 @@ const SITES: &[usize] = &[1; 4];
 const ALONE: &str = "no exchange";
 /// Half a round trip of the model of `gpt`: a packet goes over one link, its answer over another.
 const GPT_DELAY_S: f64 = 0.025;
+/// What these links pass on at once: a packet is an eightieth of a step of the large model at 1 Mbit/s, and a sixth of one of this model on a link that carries as many bits
+/// for each parameter.
+const PACKET_BYTES: u64 = 1500;
 /// How long that model is measured.
 const GPT_STEPS: u64 = 24;
 /// Where a link carries less than a bit for ten values, the opening alone takes half an hour: so many times the limit.
@@ -99,7 +102,12 @@ fn auto(session: &mut Session, plan: &Plan, method: &Method) -> Result<Vec<Strin
         let (slow, times) = SLOW;
         let limit = if bits < slow { plan.limit * times } else { plan.limit };
         let rate = bits * DEMO.parameters() as f64 / step_s / 8.0;
-        let link = LinkConfig { rate_bytes_per_s: rate as u64, delay, ..LinkConfig::default() };
+        let link = LinkConfig {
+            rate_bytes_per_s: rate as u64,
+            delay,
+            burst_bytes: PACKET_BYTES,
+            ..LinkConfig::default()
+        };
         names.push(auto_name(bits));
         let plan = Plan { limit, rates: plan.rates.clone(), ..*plan };
         tried(session, &plan, method, &auto_name(bits), &link)?;

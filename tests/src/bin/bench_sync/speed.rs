@@ -53,8 +53,10 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64]) -> Result<()> {
         {
             let case = case_name(method.name, rate);
             let lengths = Lengths::of(session, method.round, method.opening_rounds);
-            session.case(BENCH, &case, lengths.limit, |_| {
-                local.beside(|| gpt::local(lengths.local_steps), || ours(method, &link, &lengths))
+            let repeats = if session.quick { 1 } else { method.repeats };
+            session.case(BENCH, &case, lengths.limit * repeats, |_| {
+                let local_run = || gpt::local(lengths.local_steps);
+                local.beside(repeats, local_run, || ours(method, &link, &lengths))
             })?;
         }
         let wanted: Vec<_> =
@@ -104,21 +106,71 @@ pub fn link(rate_mbit: f64) -> Result<LinkConfig> {
 struct Local(Option<f64>);
 
 impl Local {
-    /// The figures of a case between two local runs.
+    /// The figures of a case between two local runs: of so many such, those of the one with the median share.
     fn beside(
         &mut self,
+        repeats: u32,
         mut local: impl FnMut() -> Result<f64>,
-        case: impl FnOnce() -> Result<Outcome>,
+        mut case: impl FnMut() -> Result<Outcome>,
     ) -> Result<Vec<Figure>> {
-        let before = match self.0 {
-            Some(step_s) => step_s,
-            None => local()?,
-        };
-        let outcome = case()?;
-        let after = local()?;
-        self.0 = Some(after);
-        Ok(outcome.figures(f64::midpoint(before, after)))
+        let mut measured = Vec::new();
+        for _ in 0..repeats {
+            let before = match self.0 {
+                Some(step_s) => step_s,
+                None => local()?,
+            };
+            let outcome = case()?;
+            let after = local()?;
+            self.0 = Some(after);
+            let local_s = f64::midpoint(before, after);
+            match outcome {
+                Outcome::Over(limit) => {
+                    return Ok(vec![figure("over_the_limit_of", limit.as_secs_f64(), "s")]);
+                }
+                Outcome::Measured(pace) => measured.push(Compared { pace, local_s }),
+            }
+        }
+        Ok(figures(measured))
     }
+}
+
+/// A case, and what a local step took before and after it.
+#[derive(Clone, Copy)]
+struct Compared {
+    pace: Measured,
+    local_s: f64,
+}
+
+impl Compared {
+    fn share(&self) -> f64 {
+        self.local_s / self.pace.step_s
+    }
+}
+
+/// Those of the median share, and between which shares the others are.
+fn figures(mut measured: Vec<Compared>) -> Vec<Figure> {
+    measured.sort_by(|a, b| a.share().total_cmp(&b.share()));
+    let Some(median) = measured.get(measured.len() / 2) else { return Vec::new() };
+    let bits = median.pace.bytes_per_step * 8.0 / SITES / PARAMETERS;
+    let mut figures = vec![
+        figure("step_s", median.pace.step_s, "s"),
+        figure("local_step_s", median.local_s, "s"),
+        figure("share_of_local_speed", median.share(), "ratio"),
+        figure("rounds", median.pace.rounds as f64, ""),
+    ];
+    if let [first, .., last] = &*measured {
+        figures.push(figure("share_least", first.share(), "ratio"));
+        figures.push(figure("share_most", last.share(), "ratio"));
+    }
+    // PyTorch does not tell.
+    if bits > 0.0 {
+        figures.push(figure("bits_sent", bits, "bit/parameter/step/site"));
+    }
+    figures
+}
+
+fn figure(metric: &'static str, value: f64, unit: &'static str) -> Figure {
+    Figure { metric, value, unit }
 }
 
 /// How a case went.
@@ -126,29 +178,6 @@ enum Outcome {
     Measured(Measured),
     /// It did not finish two rounds.
     Over(Duration),
-}
-
-impl Outcome {
-    fn figures(&self, local_s: f64) -> Vec<Figure> {
-        let figure = |metric, value, unit| Figure { metric, value, unit };
-        match self {
-            Self::Over(limit) => vec![figure("over_the_limit_of", limit.as_secs_f64(), "s")],
-            Self::Measured(measured) => {
-                let bits = measured.bytes_per_step * 8.0 / SITES / PARAMETERS;
-                let mut figures = vec![
-                    figure("step_s", measured.step_s, "s"),
-                    figure("local_step_s", local_s, "s"),
-                    figure("share_of_local_speed", local_s / measured.step_s, "ratio"),
-                    figure("rounds", measured.rounds as f64, ""),
-                ];
-                // PyTorch does not tell.
-                if bits > 0.0 {
-                    figures.push(figure("bits_sent", bits, "bit/parameter/step/site"));
-                }
-                figures
-            }
-        }
-    }
 }
 
 fn ours(method: &Method, link: &LinkConfig, lengths: &Lengths) -> Result<Outcome> {
@@ -186,6 +215,7 @@ fn pytorch_case(
         let warm_up = if round > 1 { 1 } else { pytorch::WARM_UP_STEPS as u64 };
         let pace = Pace { round, warm_up, enough_s: lengths.enough_s };
         local.beside(
+            1,
             || python.local(lengths.local_steps as usize),
             || {
                 let times =
@@ -215,5 +245,29 @@ mod tests {
         for (method, rate) in [("dense", 0.5), ("PyTorch DiLoCo H=20", 1000.0)] {
             assert_eq!(parse_case(&case_name(method, rate)), Some((method, rate)));
         }
+    }
+
+    #[test]
+    fn of_three_runs_the_one_with_the_median_share_counts() {
+        let run =
+            |step_s, local_s| Compared { pace: Measured { step_s, rounds: 2, bytes_per_step: 0.0 }, local_s };
+        let told = |measured: Vec<Compared>| {
+            figures(measured).iter().map(|f| (f.metric, f.value)).collect::<Vec<_>>()
+        };
+        let of_three = told(vec![run(2.0, 1.0), run(1.25, 1.0), run(1.0, 1.0)]);
+        assert!(
+            of_three.contains(&("share_of_local_speed", 0.8)) && of_three.contains(&("step_s", 1.25)),
+            "{of_three:?}"
+        );
+        assert!(
+            of_three.contains(&("share_least", 0.5)) && of_three.contains(&("share_most", 1.0)),
+            "{of_three:?}"
+        );
+        let one = told(vec![run(2.0, 1.0)]);
+        assert!(
+            one.contains(&("share_of_local_speed", 0.5))
+                && !one.iter().any(|(metric, _)| *metric == "share_least"),
+            "{one:?}"
+        );
     }
 }
