@@ -174,7 +174,7 @@ impl SyncConfig {
             return Err(ConfigError::value("sync.bits_min", self.bits_min, reason));
         }
         if !(self.backlog_max == 0.0 || (1.0..=1e6).contains(&self.backlog_max)) {
-            let reason = "must be 0 (no bound), or 1 to 1000000 rounds";
+            let reason = "must be 0 (no bound), or 1 to 1000000 exchanges of a fragment";
             return Err(ConfigError::value("sync.backlog_max", self.backlog_max, reason));
         }
         if !self.adapt {

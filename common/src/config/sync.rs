@@ -281,8 +281,8 @@ sync_keys! {
     bits_min: f64,
     /// `adapt`: bits for each value of a round, at most.
     bits_max: f64,
-    /// `adapt`: so many rounds' changes may wait in error feedback (‖residual‖ over ‖what a round added‖); beyond, bits rise and training waits for the
-    /// link. 0: no bound.
+    /// `adapt`: of a fragment's changes, those of so many exchanges may wait in error feedback (‖residual‖ over ‖what the last exchange added‖); beyond, bits
+    /// rise and training waits for the link. With `groups`, a fragment is exchanged every so many rounds. 0: no bound.
     backlog_max: f64,
     /// How the members of a site bring their updates together: `ring`, `direct` or `nccl`.
     within_site: WithinSite,

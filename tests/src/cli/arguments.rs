@@ -19,6 +19,7 @@ LINKS
     reorder_percent  share of packets held back                           [0]
     reorder_ms       longest time that one is held back                   [5]
     queue_kib        drop-tail queue                                      [rate × 2 × delay, at least 64]
+    burst_kib        what an idle link passes on at once, as a shaper     [0]
     mtu              longest IP packet                                    [1500]
 
 CONTROL

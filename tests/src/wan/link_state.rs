@@ -117,7 +117,7 @@ impl LinkState {
         self.stats
     }
 
-    /// Bytes that have not left for the wire at `now`, the packet being sent included.
+    /// Bytes that have not left for the wire at `now`, the packet being sent included; with a bucket, also those that it passed on and that still count against it.
     pub fn waiting_bytes(&self, now: Duration) -> u64 {
         let nanos = self.wire_free_at.saturating_sub(now).as_nanos();
         let bytes = nanos * u128::from(self.config.rate_bytes_per_s) / NANOS_PER_S;
@@ -131,8 +131,8 @@ impl LinkState {
         if len_bytes > self.config.mtu_bytes {
             return Verdict::Dropped(DropReason::Oversize);
         }
-        let waiting_bytes = self.waiting_bytes(now);
-        if waiting_bytes > 0 && waiting_bytes + len_bytes > self.config.queue_bytes() {
+        let queued_bytes = self.waiting_bytes(now).saturating_sub(self.config.burst_bytes);
+        if queued_bytes > 0 && queued_bytes + len_bytes > self.config.queue_bytes() {
             return Verdict::Dropped(DropReason::QueueFull);
         }
         if self.wire_free_at < now {

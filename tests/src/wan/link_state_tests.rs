@@ -53,6 +53,16 @@ fn a_bucket_passes_its_bytes_on_at_once_and_all_that_follows_at_the_rate() {
     }
 }
 
+/// Two packets pass at once, one waits, and the queue has no room for another.
+#[test]
+fn what_a_bucket_has_passed_on_takes_no_room_in_the_queue() {
+    let (mut link, mut rng) = link("rate_mbit=8,burst_kib=1.953125,queue_kib=1");
+    let verdicts = [0; 4].map(|at| link.offer(micros(at), 1000, &mut rng));
+    let expected = [0, 0, 1000].map(|at| Verdict::DeliverAt(micros(at)));
+    assert_eq!(verdicts[..3], expected);
+    assert_eq!(verdicts[3], Verdict::Dropped(DropReason::QueueFull));
+}
+
 #[test]
 fn a_full_queue_drops_its_tail_and_takes_packets_again_as_it_drains() {
     let (mut link, mut rng) = link("rate_mbit=10,queue_kib=5");

@@ -126,8 +126,8 @@ impl Line {
 /// The least share of the window that is for sending: where round trips and slower members take up all of it, the device waits, and would not
 /// wait much less if nothing were sent. There, bits fall for long only when it shows that they are what takes long.
 const SENDING_SHARE_MIN: f64 = 0.25;
-/// There, bits are at most so many times those of the last rounds' results, which are everybody's: who has no rounds to learn from what bits cost would else send ever
-/// more, and all would wait for it.
+/// There, bits are at most so many times those of the last twenty rounds' results, in which all owners take turns: who sees no pattern in them would else send ever more, and all
+/// would wait for it.
 const BEYOND_ALL_MAX: f64 = 1.5;
 /// Bits grow by this factor from one round to the next at most: a wrong estimate then costs a wait of one more window.
 const RISE_MAX: f64 = 2.0;

@@ -285,7 +285,7 @@ fn parts_of(config: &RunConfig, running: &Running, round: Round, contributed: &S
     running.schedule.due_stretches(&running.layout, round).into_iter().map(part).collect()
 }
 
-/// Of so many values one is looked at: the ratio is to be seen by people, and the norms of some fifty thousand values tell it to a percent.
+/// Of so many values one is looked at: the norms of some fifty thousand values tell the ratio to a percent.
 const SAMPLED: usize = 16;
 
 /// ‖residual‖ / ‖what this round added‖ over the fragments that this member uploads: the backlog of error feedback.
