@@ -15,13 +15,13 @@ const AT_LEAST: f64 = 1.01;
 pub struct Left {
     /// Bits of a value.
     pub bits: f64,
-    /// ‖residual‖ over ‖what the round added‖: about how many rounds' changes wait.
+    /// ‖residual‖ over ‖what the round added‖: about how many exchanges' changes wait.
     pub backlog: f64,
     /// How many rounds pass from one exchange of a fragment to the next.
     pub turns: f64,
 }
 
-/// The bits with which about as many rounds' changes wait in error feedback as may: a value that waits for n rounds is n rounds late when it is applied.
+/// The bits with which the changes of about as many exchanges of a fragment wait in error feedback as may: what waits is late when it is applied.
 ///
 /// Begins with the inverse of the bound, about what the changes of a small transformer took (decision 0021), and follows what is measured, slowly. It falls only where it is what rounds had:
 /// with more bits less waits, which says nothing of how few would do.
@@ -32,7 +32,7 @@ pub struct BacklogFloor {
 }
 
 impl BacklogFloor {
-    /// For so many rounds' changes; none where there is no bound (0).
+    /// For the changes of so many exchanges; none where there is no bound (0).
     #[must_use]
     pub fn new(bound: f64) -> Option<Self> {
         (bound > 0.0).then(|| Self { bound, bits: (1.0 / bound).min(TWO_BITS) })

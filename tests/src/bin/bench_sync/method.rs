@@ -53,7 +53,7 @@ fn preset(preset: SyncPreset) -> Method {
         opening_rounds,
         round,
         warm_up: match preset {
-            // It has the bits that its link allows after a few rounds.
+            // It has the bits that its link allows after a few rounds; what waits in error feedback moves them over hundreds.
             SyncPreset::Auto => 16,
             _ if round > 1 => 1,
             _ => 4,
