@@ -217,6 +217,13 @@ mod tests {
     }
 
     #[test]
+    fn the_help_tells_of_every_key_of_a_link() {
+        for key in LinkConfig::KEYS {
+            assert!(LINK_HELP.contains(&format!("\n    {key} ")), "{key}");
+        }
+    }
+
+    #[test]
     fn broken_links_and_relays_are_refused() {
         for link in [":rate_mbit=1", "a/b", "a:rate=1"] {
             assert!(link.parse::<LinkSpec>().is_err(), "{link}");

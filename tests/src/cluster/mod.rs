@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::interrupt;
 use crate::wan::LinkConfig;
 pub use process::{Process, binary};
 pub use wan::Wan;
@@ -207,7 +208,7 @@ impl Cluster {
     /// Asks for the status until it satisfies a condition; answers the status that did.
     ///
     /// # Errors
-    /// The time is up, or a process ended with a failure; the error ends with the last status and the logs.
+    /// The time is up, or a process ended with a failure; the error ends with the last status and the logs. Or the user wishes to stop.
     pub fn wait_for(
         &mut self,
         what: &str,
@@ -230,6 +231,7 @@ impl Cluster {
     ) -> Result<Value> {
         let deadline = now() + limit;
         loop {
+            interrupt::check()?;
             let status = self.status();
             if condition(&status) {
                 return Ok(status);

@@ -16,20 +16,6 @@ const RATE_BYTES_PER_S_DEFAULT: u64 = 125_000_000;
 /// An Ethernet path: what a WAN without tunnels carries.
 const MTU_BYTES_DEFAULT: u64 = 1500;
 
-/// Every key of the notation.
-const KEYS: [&str; 10] = [
-    "rate_mbit",
-    "delay_ms",
-    "jitter_ms",
-    "loss_percent",
-    "loss_burst",
-    "reorder_percent",
-    "reorder_ms",
-    "queue_kib",
-    "burst_kib",
-    "mtu",
-];
-
 /// One direction of a link.
 ///
 /// Its notation is a list such as `rate_mbit=50,delay_ms=20,loss_percent=0.1`; what is not named keeps its
@@ -118,6 +104,20 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
+    /// Every key of the notation.
+    pub const KEYS: [&str; 10] = [
+        "rate_mbit",
+        "delay_ms",
+        "jitter_ms",
+        "loss_percent",
+        "loss_burst",
+        "reorder_percent",
+        "reorder_ms",
+        "queue_kib",
+        "burst_kib",
+        "mtu",
+    ];
+
     /// The drop-tail limit in bytes.
     pub fn queue_bytes(&self) -> u64 {
         self.queue_limit_bytes
@@ -208,7 +208,8 @@ fn milliseconds(key: &str, value: &str) -> Result<Duration, ConfigError> {
 
 fn nearest_key(key: &str) -> &'static str {
     let likeness = |known: &&str| strsim::jaro_winkler(known, key);
-    KEYS.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b))).unwrap_or(KEYS[0])
+    let keys = LinkConfig::KEYS;
+    keys.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b))).unwrap_or(keys[0])
 }
 
 #[cfg(test)]

@@ -151,11 +151,12 @@ proptest! {
         loss_percent in 0_u32..60,
         burst in proptest::option::of(2_u32..10),
         queue_kib in proptest::option::of(0_u32..64),
+        bucket_kib in 0_u32..16,
         seed: u64,
         offers in proptest::collection::vec((0_u64..2000, 1_u64..1600, 0_u8..50), 1..400),
     ) {
         let mut notation = format!(
-            "rate_mbit={rate_mbit},delay_ms={delay_ms},jitter_ms={jitter_ms},loss_percent={loss_percent}"
+            "rate_mbit={rate_mbit},delay_ms={delay_ms},jitter_ms={jitter_ms},loss_percent={loss_percent},burst_kib={bucket_kib}"
         );
         if let Some(burst) = burst { notation += &format!(",loss_burst={burst}"); }
         if let Some(queue_kib) = queue_kib { notation += &format!(",queue_kib={queue_kib}"); }
@@ -175,7 +176,8 @@ proptest! {
                 prop_assert!(at >= last_arrival);
                 last_arrival = at;
             }
-            prop_assert!(link.waiting_bytes(now) <= link.config().queue_bytes().max(1600));
+            let (queue, bucket) = (link.config().queue_bytes().max(1600), link.config().burst_bytes);
+            prop_assert!(link.waiting_bytes(now) <= queue + bucket);
         }
         let stats = link.stats();
         let ends = [

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, and says where")]
 
 mod faults;
+mod interrupt;
 mod presets;
 mod privacy;
 mod promises;

@@ -153,7 +153,7 @@ reconnect_grace_ms = 8000
     }
 }
 
-fn take_turn() -> MutexGuard<'static, ()> {
+pub fn take_turn() -> MutexGuard<'static, ()> {
     RUNS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

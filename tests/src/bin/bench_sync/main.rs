@@ -21,6 +21,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
+use longhaul_tests::interrupt;
 
 use session::Session;
 
@@ -70,6 +71,7 @@ fn main() -> Result<()> {
     if let (Some(results), Some(folder)) = (&args.plot, &args.out) {
         return plot::draw(results, folder);
     }
+    interrupt::watch()?;
     let mut session = Session::start(args.results.as_deref(), args.only, args.quick, args.hours)?;
     for part in args.part {
         match part {

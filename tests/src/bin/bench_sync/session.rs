@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use longhaul_tests::interrupt;
 
 use super::book::{Book, Figure};
 use super::pytorch;
@@ -74,6 +75,8 @@ impl Session {
             match measure(self) {
                 Ok(figures) => self.book.add(bench, case, &figures)?,
                 Err(error) => {
+                    // Not the case's failure.
+                    interrupt::check()?;
                     progress(&format!("{bench}: {case} failed: {error:#}"));
                     self.failed.push(format!("{bench}: {case}"));
                 }

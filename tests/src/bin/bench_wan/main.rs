@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
+use longhaul_tests::interrupt;
 use longhaul_tests::wan::LinkConfig;
 
 /// Seconds a step and share of local speed for a GPT of 10.9 million parameters on two sites.
@@ -36,6 +37,7 @@ struct Figure {
 
 fn main() -> Result<()> {
     let args = Args::parse();
+    interrupt::watch()?;
     let wanted = |case: &str| args.only.as_ref().is_none_or(|only| case.contains(only.as_str()));
     let steps = if args.quick { 24 } else { 60 };
     let python = if wanted("pytorch") { find_python() } else { None };

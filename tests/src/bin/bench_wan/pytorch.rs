@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use longhaul_tests::interrupt;
 use longhaul_tests::wan::tun::{SideConfig, TunError, TunPair};
 use longhaul_tests::wan::{Link, LinkConfig};
 
@@ -104,6 +105,7 @@ pub fn mean(times: &[f64]) -> f64 {
 fn watch(mut ranks: [Rank; 2], limit: Duration, enough: impl Fn(&[f64]) -> bool) -> Result<Vec<f64>> {
     let began = Instant::now();
     loop {
+        interrupt::check()?;
         let [a, b] = ranks.each_ref().map(Rank::times);
         let both: Vec<f64> = a.into_iter().zip(b).map(|(a, b)| f64::midpoint(a, b)).collect();
         if enough(&both) || began.elapsed() > limit {

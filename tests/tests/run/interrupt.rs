@@ -1,0 +1,51 @@
+//! A benchmark that is ended before its time.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use longhaul_tests::cluster::{Process, binary};
+
+use crate::scenario::take_turn;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// A coordinator and four workers.
+const PROCESSES: usize = 5;
+
+#[test]
+fn a_benchmark_that_is_asked_to_end_leaves_no_process_behind() {
+    let _turn = take_turn();
+    let folder = tempfile::tempdir().unwrap();
+    let program = binary("bench-sync").unwrap();
+    let mut bench = Process::start_program(&program, "bench", folder.path(), |command| {
+        command.args(["--quick", "--part", "quality", "--only", "dense"]).env("TMPDIR", folder.path());
+    })
+    .unwrap();
+    bench.wait_for_words("sync/quality: dense", LIMIT).unwrap();
+    let mut children = Vec::new();
+    for _ in 0..LIMIT.as_millis() / 50 {
+        children = children_of(bench.id());
+        if children.len() == PROCESSES {
+            break;
+        }
+        // Processes of another one appear: nothing wakes this one.
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+    assert_eq!(children.len(), PROCESSES, "{}", bench.log_tail());
+    bench.signal("TERM").unwrap();
+    assert!(!bench.wait(LIMIT).unwrap().success());
+    assert!(bench.log().contains("Error: interrupted"), "{}", bench.log_tail());
+    let alive: Vec<_> = children.into_iter().filter(|child| child.exists()).collect();
+    assert!(alive.is_empty(), "{alive:?}");
+    let left: Vec<_> = folder.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["bench.log"], "runs have folders of their own, which go as well");
+}
+
+/// Where the system tells of the processes that one has started.
+fn children_of(process: u32) -> Vec<PathBuf> {
+    let parent = format!("PPid:\t{process}\n");
+    let is_child = |path: &PathBuf| {
+        // Others end meanwhile.
+        std::fs::read_to_string(path.join("status")).is_ok_and(|status| status.contains(&parent))
+    };
+    std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path()).filter(is_child).collect()
+}
