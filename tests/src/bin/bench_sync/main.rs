@@ -15,6 +15,8 @@ mod session;
 mod small;
 mod speed;
 mod traffic;
+#[path = "../bench_wan/training.rs"]
+mod training;
 mod watch;
 
 use std::path::PathBuf;

@@ -10,7 +10,8 @@ use super::gpt::{self, slowest_step};
 use super::method::{self, Method};
 use super::pace::{Look, Pace};
 use super::session::{Session, now};
-use super::small::{DEMO, Ended, Small};
+use super::small::{self, DEMO, Ended};
+use super::training::Training;
 use super::watch;
 
 /// What its lines are called.
@@ -101,7 +102,7 @@ fn auto(session: &mut Session, plan: &Plan, method: &Method) -> Result<Vec<Strin
     for bits in AUTO_BITS {
         let (slow, times) = SLOW;
         let limit = if bits < slow { plan.limit * times } else { plan.limit };
-        let rate = bits * DEMO.parameters() as f64 / step_s / 8.0;
+        let rate = bits * small::parameters(DEMO) as f64 / step_s / 8.0;
         let link = LinkConfig {
             rate_bytes_per_s: rate as u64,
             delay,
@@ -124,16 +125,10 @@ pub fn auto_name(bits: f64) -> String {
 fn alone() -> Result<Vec<Figure>> {
     let sync = format!("preset = \"sparse-local\"\nopening_share = 0.0\nevery = {NEVER}");
     let link = LinkConfig::default();
-    let run = Small {
-        shape: DEMO,
-        sites: &[4],
-        sync: &sync,
-        learning_rate: 1e-3,
-        steps: NEVER,
-        link: &link,
-        seed: 1,
-    };
-    let (mut cluster, _folder) = run.start()?;
+    let train = small::train(1e-3);
+    let training =
+        Training { shape: DEMO, sites: &[4], sync: &sync, train: &train, steps: NEVER, link: &link, seed: 1 };
+    let (mut cluster, _folder) = training.start()?;
     let pace = Pace { round: 1, warm_up: 5, enough_s: 20.0 };
     let (began, mut looks) = (now(), Vec::new());
     watch::until(&mut cluster, Duration::from_secs(120), |status| {
@@ -199,22 +194,16 @@ fn one(
 ) -> Result<()> {
     let case = case_name(name, learning_rate, seed);
     session.case(BENCH, &case, plan.limit, |_| {
-        let run = Small {
-            shape: DEMO,
-            sites: SITES,
-            sync: &method.sync,
-            learning_rate,
-            steps: plan.steps,
-            link,
-            seed,
-        };
+        let train = small::train(learning_rate);
+        let (sync, steps) = (&method.sync, plan.steps);
+        let training = Training { shape: DEMO, sites: SITES, sync, train: &train, steps, link, seed };
         let over = Figure { metric: "over_the_limit_of", value: plan.limit.as_secs_f64(), unit: "s" };
-        Ok(run.run(plan.limit)?.map_or_else(|| vec![over], |ended| figures(&ended, plan.steps)))
+        Ok(small::run(&training, plan.limit)?.map_or_else(|| vec![over], |ended| figures(&ended, plan.steps)))
     })
 }
 
 fn figures(ended: &Ended, steps: u64) -> Vec<Figure> {
-    let per = DEMO.parameters() as f64 * steps as f64 / 8.0;
+    let per = small::parameters(DEMO) as f64 * steps as f64 / 8.0;
     let unit = "bit/parameter/step";
     let loss = match ended.loss {
         Some(value) => Figure { metric: "loss", value, unit: "nats" },

@@ -8,8 +8,9 @@ use longhaul_tests::wan::LinkConfig;
 use serde_json::Value;
 
 use super::book::Figure;
-use super::gpt::{Training, slowest_step};
+use super::gpt::{GPT, slowest_step};
 use super::session::{Session, now, progress};
+use super::training::Training;
 use super::{method, speed, watch};
 
 /// What its lines are called.
@@ -27,7 +28,7 @@ const STEPS_BETWEEN: u64 = 20;
 /// The rate stays after its warm-up, so the loss at a step does not depend on how long the run was meant to be.
 fn train(evaluate_every_rounds: u64) -> String {
     format!(
-        "learning_rate = 1e-3\nfinal_learning_rate_share = 1.0\nevaluate_batches = 4\n\
+        "gradient_clip = 0.0\nlearning_rate = 1e-3\nfinal_learning_rate_share = 1.0\nevaluate_batches = 4\n\
          evaluate_every_rounds = {evaluate_every_rounds}"
     )
 }
@@ -106,7 +107,7 @@ fn reach(
 }
 
 fn start(sync: &str, train: &str, steps: u64, link: &LinkConfig) -> Result<(Cluster, tempfile::TempDir)> {
-    Training { sites: &[1, 1], sync, train, steps, link, seed: 1 }.start()
+    Training { shape: GPT, sites: &[1, 1], sync, train, steps, link, seed: 1 }.start()
 }
 
 fn loss_of(status: &Value) -> Option<f64> {

@@ -6,16 +6,15 @@ use anyhow::{Context, Result};
 use longhaul_tests::wan::LinkConfig;
 
 use super::book::Figure;
-use super::gpt::{self, SPEED, Training, slowest_step};
+use super::gpt::{self, GPT, SPEED, slowest_step};
 use super::method::{self, Method};
 use super::pace::{Look, Measured, Pace};
 use super::session::{Session, now};
-use super::{pytorch, watch};
+use super::training::Training;
+use super::{pytorch, small, watch};
 
 /// What its lines are called.
 pub const BENCH: &str = "sync/speed";
-/// Of `gpt`.
-pub const PARAMETERS: f64 = 10_893_312.0;
 /// One worker each.
 const SITES: f64 = 2.0;
 /// More than a case makes.
@@ -151,7 +150,7 @@ impl Compared {
 fn figures(mut measured: Vec<Compared>) -> Vec<Figure> {
     measured.sort_by(|a, b| a.share().total_cmp(&b.share()));
     let Some(median) = measured.get(measured.len() / 2) else { return Vec::new() };
-    let bits = median.pace.bytes_per_step * 8.0 / SITES / PARAMETERS;
+    let bits = median.pace.bytes_per_step * 8.0 / SITES / small::parameters(GPT) as f64;
     let mut figures = vec![
         figure("step_s", median.pace.step_s, "s"),
         figure("local_step_s", median.local_s, "s"),
@@ -182,7 +181,8 @@ enum Outcome {
 
 fn ours(method: &Method, link: &LinkConfig, lengths: &Lengths) -> Result<Outcome> {
     let sync = format!("{}\n{}", method.sync, method.steady);
-    let training = Training { sites: &[1, 1], sync: &sync, train: SPEED, steps: STEPS_MAX, link, seed: 1 };
+    let training =
+        Training { shape: GPT, sites: &[1, 1], sync: &sync, train: SPEED, steps: STEPS_MAX, link, seed: 1 };
     let (mut cluster, _folder) = training.start()?;
     let pace = Pace { round: method.round, warm_up: method.warm_up, enough_s: lengths.enough_s };
     let (began, mut looks) = (now(), Vec::new());

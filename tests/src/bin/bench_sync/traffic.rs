@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use super::book::Figure;
 use super::session::Session;
-use super::small::{Small, TINY};
+use super::small::{self, TINY};
+use super::training::Training;
 
 /// What its lines are called.
 pub const BENCH: &str = "sync/traffic";
@@ -61,20 +62,21 @@ fn one(sync: &str, sites: usize) -> Result<Vec<Figure>> {
     let ones = vec![1; sites];
     let sync = format!("{sync}\n{FRAGMENTS}");
     let link = LINK.parse()?;
-    let run = Small {
+    let train = small::train(1e-3);
+    let training = Training {
         shape: TINY,
         sites: &ones,
         sync: &sync,
-        learning_rate: 1e-3,
+        train: &train,
         steps: STEPS,
         link: &link,
         seed: 1,
     };
-    let Some(ended) = run.run(LIMIT)? else {
+    let Some(ended) = small::run(&training, LIMIT)? else {
         return Ok(vec![Figure { metric: "over_the_limit_of", value: LIMIT.as_secs_f64(), unit: "s" }]);
     };
     let per_step = ended.sent_bytes / sites as f64 / STEPS as f64;
-    let bits = per_step * 8.0 / TINY.parameters() as f64;
+    let bits = per_step * 8.0 / small::parameters(TINY) as f64;
     Ok(vec![
         Figure { metric: "bytes_per_site_and_step", value: per_step, unit: "bytes" },
         Figure { metric: "bits_sent", value: bits, unit: "bit/parameter/step" },

@@ -6,6 +6,7 @@
 mod gpt;
 mod ours;
 mod pytorch;
+mod training;
 
 use std::time::Duration;
 

@@ -1,0 +1,90 @@
+//! Runs of a byte-level GPT on the example's text, by the real binaries.
+
+use std::path::Path;
+
+use anyhow::Result;
+use longhaul_tests::cluster::{Cluster, ClusterConfig};
+use longhaul_tests::wan::LinkConfig;
+
+/// Sequences of a worker in each step.
+const BATCH: usize = 8;
+
+/// A shape of GPT-2 over bytes.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub layers: u64,
+    pub width: u64,
+    pub heads: u64,
+    pub context: u64,
+    pub tied_embeddings: bool,
+}
+
+/// A run with one thread for each worker.
+pub struct Training<'a> {
+    pub shape: Shape,
+    /// Workers in each site.
+    pub sites: &'a [usize],
+    /// Keys of `[sync]`.
+    pub sync: &'a str,
+    /// More keys of `[train]`.
+    pub train: &'a str,
+    pub steps: u64,
+    pub link: &'a LinkConfig,
+    pub seed: u64,
+}
+
+impl Training<'_> {
+    /// Starts the run, in a folder that goes with it.
+    pub fn start(&self) -> Result<(Cluster, tempfile::TempDir)> {
+        let folder = tempfile::tempdir()?;
+        let config = ClusterConfig {
+            run_toml: self.run_toml(),
+            sites: self.sites.to_vec(),
+            link: self.link.clone(),
+            seed: self.seed,
+            folder: folder.path().to_owned(),
+            threads: 1,
+        };
+        Ok((Cluster::start(config)?, folder))
+    }
+
+    fn run_toml(&self) -> String {
+        let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
+        let Self { sync, train, steps, seed, .. } = self;
+        let Shape { layers, width, heads, context, tied_embeddings } = self.shape;
+        let workers: usize = self.sites.iter().sum();
+        let batch = BATCH * workers;
+        format!(
+            r#"
+[run]
+name = "bench"
+workers = {workers}
+steps = {steps}
+seed = {seed}
+
+[model]
+kind = "gpt2"
+layers = {layers}
+width = {width}
+heads = {heads}
+context = {context}
+tied_embeddings = {tied_embeddings}
+
+[data]
+path = {text:?}
+sequence_length = {context}
+
+[train]
+batch = {batch}
+micro_batch = {BATCH}
+{train}
+
+[sync]
+{sync}
+
+[checkpoint]
+every_rounds = 0
+"#
+        )
+    }
+}
