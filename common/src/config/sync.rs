@@ -3,6 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Rounding, ValueFormat};
+use crate::id::Round;
+
+/// Of the rounds of an opening of common steps that adapts, one in so many is measured. The others take less time, as they leave while gradients are computed.
+const MEASURED_EVERY: u64 = 8;
 
 /// The strategies, named after their papers. A preset is nothing but a value for each of the other keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -367,13 +371,21 @@ impl SyncConfig {
     }
 
     /// Whether parts of a contribution leave while the rest is computed: the device waits for the result (where it does not, there is time enough, and the round
-    /// before is still on its way), nothing is done to the contribution as a whole, and the controller, which goes by the time between the end of a contribution
-    /// and its result, is not there.
+    /// before is still on its way), nothing is done to the contribution as a whole, and nobody measures what it takes.
     #[must_use]
-    pub fn streams_in(&self, is_opening: bool) -> bool {
+    pub fn streams_in(&self, round: Round, is_opening: bool) -> bool {
         let is_by_value = self.transform == Transform::None && (is_opening || self.rank == 0);
         let waits = is_opening || self.overlap == 0;
-        self.source_in(is_opening) == Source::Gradient && waits && is_by_value && !self.adapt
+        self.source_in(is_opening) == Source::Gradient
+            && waits
+            && is_by_value
+            && !self.measures(round, is_opening)
+    }
+
+    /// Whether the controller goes by what this round takes, from the end of a contribution to its result. In an opening some rounds are enough to know the link.
+    #[must_use]
+    pub fn measures(&self, round: Round, is_opening: bool) -> bool {
+        self.adapt && !(is_opening && self.opens_with_gradients() && !round.0.is_multiple_of(MEASURED_EVERY))
     }
 
     /// τ when rounds are so many steps apart: a result that may take until the next contribution may do so whatever the steps between.
@@ -398,5 +410,29 @@ impl SyncConfig {
     #[must_use]
     pub fn application_in(&self, is_opening: bool) -> Application {
         if is_opening && self.opens_with_gradients() { Application::Inner } else { self.apply }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_leave_in_parts_where_their_mean_is_waited_for_and_nobody_measures() {
+        let rounds = |preset, is_opening| {
+            let sync = SyncConfig::of(preset);
+            (0..16).filter(|round| sync.streams_in(Round(*round), is_opening)).collect::<Vec<_>>()
+        };
+        let all: Vec<u64> = (0..16).collect();
+        assert_eq!(rounds(SyncPreset::Auto, true), [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(rounds(SyncPreset::Dense, false), all);
+        // An opening of gradients, then low rank, and signs of momenta.
+        assert_eq!(rounds(SyncPreset::Powersgd, true), all);
+        for preset in [SyncPreset::Auto, SyncPreset::Powersgd, SyncPreset::OnebitAdam, SyncPreset::Diloco] {
+            assert_eq!(rounds(preset, false), [0; 0], "{preset:?}");
+        }
+        // Gradients of an adaptive run are measured all the time once the opening is over.
+        let dense = SyncConfig { adapt: true, ..SyncConfig::of(SyncPreset::Dense) };
+        assert!(!dense.streams_in(Round(1), false));
     }
 }

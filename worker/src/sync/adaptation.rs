@@ -127,7 +127,9 @@ impl Adaptation {
             }
         };
         let bits = self.bits(round);
-        self.watched = Some(Watched { round, contributed_at: now, window: self.step * steps, bits });
+        let is_measured = self.config.measures(round, schedule.is_opening(round));
+        self.watched =
+            is_measured.then(|| Watched { round, contributed_at: now, window: self.step * steps, bits });
     }
 
     /// A round is complete, whose results have so many bits for each value; the chain of the next one, where it is another.
@@ -257,6 +259,32 @@ mod tests {
         // From round 100 on it grows by 2 % in five rounds: after 200 rounds it is 0.25·2^(0.03·40).
         let [_, _, more, _] = bits_after(4.0, 8.0);
         assert!((0.55..0.6).contains(&more), "{more} bits with twice the backlog for 200 rounds");
+    }
+
+    /// Of the rounds of an opening, those that leave while gradients are computed are over long before a whole one would be.
+    #[test]
+    fn what_a_bit_takes_is_known_from_the_rounds_that_are_exchanged_as_a_whole() {
+        let config = SyncConfig::of(SyncPreset::Auto);
+        let schedule = RoundSchedule {
+            opening_rounds: 100,
+            opening_every: 1,
+            every: 1,
+            groups: 5,
+            exchanges: 1,
+            steps: 1500,
+        };
+        let model = FragmentLayout { values: 10_000, fragment_values: 1000 };
+        let mut adaptation = Adaptation::new(&config, Layouts::new(model, None, schedule)).unwrap();
+        let mut now = Duration::ZERO;
+        for round in (0..100).map(Round) {
+            adaptation.contributed(round, now, Duration::from_secs(1), 0.0);
+            let bits = adaptation.bits(round);
+            let taken = if config.streams_in(round, true) { 0.01 } else { 0.06 + 2.0 * bits };
+            now += Duration::from_secs_f64(taken);
+            adaptation.completed(round, bits, now, Duration::from_millis(50));
+        }
+        let bit_s = adaptation.measured().unwrap().bit_s;
+        assert!((bit_s - 2.0).abs() < 0.02, "{bit_s} s");
     }
 
     #[test]

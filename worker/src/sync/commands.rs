@@ -36,6 +36,8 @@ impl Synchroniser {
                 }
             }
             Command::Send { to, header, body, hash } => {
+                let FrameHeader { kind, round, fragment, .. } = header;
+                tracing::trace!(?kind, %round, %fragment, bytes = body.len(), "a frame leaves");
                 self.count_dense_equivalent(to, header);
                 self.links.network.send(to, header, body, hash);
             }
@@ -81,6 +83,7 @@ impl Synchroniser {
                 arriving.add(layouts, round, fragment, &result, decoder);
             }
             Command::RoundComplete { round, results } => {
+                tracing::debug!(%round, "all results are here");
                 let (now, round_trip) = (self.began.elapsed(), self.links.network.round_trip());
                 if let Some(adaptation) = &mut running.adaptation
                     && let bits = bits_in(&results, running.layouts.of(round))

@@ -17,6 +17,7 @@ impl Synchroniser {
     /// The end of a round on the device.
     pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
         let LocalUpdate { round, values, weight, loss, steps, compute, spare_cores } = update;
+        tracing::debug!(%round, "the device contributes");
         let dense = self.shares_everything_in(round);
         let loss = self.disclosed(loss);
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
@@ -60,6 +61,7 @@ impl Synchroniser {
     /// have all; and of a round that is over already, the protocol decides when it has the whole.
     pub(super) fn finished(&mut self, part: FinishedPart) -> Result<()> {
         let FinishedPart { round, weight, start, values } = part;
+        tracing::trace!(%round, start, values = values.len(), "a part is final");
         let norm_limit = self.config.sync.norm_limit;
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         if running.site.is_joint_in(round) || running.member.open_round() > round {

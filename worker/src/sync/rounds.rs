@@ -141,6 +141,7 @@ impl Synchroniser {
     /// A result has reached the device.
     pub(super) fn applied(&mut self, applied: Applied) -> Result<()> {
         let Applied { round, validation_loss, parameters, state, trained } = applied;
+        tracing::debug!(%round, "the device has applied the result");
         let validation_loss = self.disclosed(validation_loss);
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let is_common = parameters.is_some();

@@ -13,7 +13,7 @@ use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::{RoundReport, Start, ToCoordinator, ToWorker};
-use longhaul_proto::round::{Command, Event, FragmentResult, Member};
+use longhaul_proto::round::{Command, Event, FragmentResult, FrameHeader, Member};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
@@ -255,6 +255,8 @@ impl Synchroniser {
             SyncEvent::Coordinator(message) => self.handle_coordinator(message),
             SyncEvent::Device(message) => self.handle_device(message),
             SyncEvent::Frame { frame, memory } => {
+                let FrameHeader { kind, round, fragment, .. } = frame.header;
+                tracing::trace!(?kind, %round, %fragment, bytes = frame.body.len(), "a frame is here");
                 if let Some(frame) = self.after_site(frame) {
                     self.feed(Event::Frame(frame));
                 }
@@ -335,6 +337,7 @@ impl Synchroniser {
                 self.prepare_if_possible()
             }
             FromDevice::Begun(round) => {
+                tracing::debug!(%round, "the device computes");
                 self.device_began(round);
                 Ok(())
             }

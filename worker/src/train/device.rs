@@ -239,7 +239,7 @@ impl Device {
         let batch = self.data.batch(positions.iter().copied(), self.config.run.seed);
         let is_opening = stretch.schedule.is_opening(stretch.round);
         let outcome = match self.config.sync.source_in(is_opening) {
-            Source::Gradient if self.config.sync.streams_in(is_opening) => {
+            Source::Gradient if self.config.sync.streams_in(stretch.round, is_opening) => {
                 self.stream_gradient(stretch.round, &batch, gradient)?
             }
             Source::Gradient => self.engine.gradient(&batch, gradient)?,

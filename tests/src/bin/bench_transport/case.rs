@@ -6,7 +6,7 @@ use anyhow::Result;
 use tokio::time::sleep;
 
 use super::transfer::{Stream, now, send_all};
-use super::wan::{Wan, WanSpec};
+use super::wan::{Flow, Wan, WanSpec};
 use super::{control, cpu};
 
 /// Start-up, which steady figures leave out.
@@ -36,6 +36,8 @@ pub struct Case {
 pub enum Kind {
     /// Endless frames in one direction.
     OneWay,
+    /// Endless frames in one direction, of 8 KiB.
+    SmallFrames,
     /// Endless frames in both directions.
     BothWays,
     /// So many bytes over a new connection, handshake included.
@@ -63,6 +65,9 @@ pub fn all() -> Vec<Case> {
         if mbit_per_s < 1_000.0 {
             kinds.push(Kind::BothWays);
         }
+        if loss_percent == 0.1 {
+            kinds.push(Kind::SmallFrames);
+        }
         if mbit_per_s < 500.0 && loss_percent == 0.1 {
             kinds.extend([Kind::Control, Kind::TwoFlows]);
         }
@@ -76,6 +81,7 @@ impl Case {
         let WanSpec { mbit_per_s, delay_ms, loss_percent } = self.spec;
         let kind = match self.kind {
             Kind::OneWay => "one way".to_owned(),
+            Kind::SmallFrames => "small frames".to_owned(),
             Kind::BothWays => "both ways".to_owned(),
             Kind::Cold(bytes) => format!("cold {} MB", bytes / 1_000_000),
             Kind::Control => "control under bulk".to_owned(),
@@ -86,7 +92,11 @@ impl Case {
 
     pub async fn measure(&self) -> Result<Vec<Figure>> {
         match self.kind {
-            Kind::OneWay => self.one_way().await,
+            Kind::OneWay => {
+                let start = |flow: &Flow| Stream::start(&flow.client, &flow.server, self.spec);
+                self.one_way(start).await
+            }
+            Kind::SmallFrames => self.one_way(|flow| Stream::small(&flow.client, &flow.server)).await,
             Kind::BothWays => self.both_ways().await,
             Kind::Cold(bytes) => self.cold(bytes).await,
             Kind::Control => self.control().await,
@@ -99,10 +109,10 @@ impl Case {
         Figure { part, metric: "goodput_share", value, unit: "ratio" }
     }
 
-    async fn one_way(&self) -> Result<Vec<Figure>> {
+    async fn one_way(&self, start: impl Fn(&Flow) -> Result<Stream>) -> Result<Vec<Figure>> {
         let wan = Wan::start(self.spec)?;
         let flow = wan.connect().await?;
-        let stream = Stream::start(&flow.client, &flow.server, self.spec)?;
+        let stream = start(&flow)?;
         sleep(WARM_UP).await;
         let (from, cpu_before, bytes_before) = (now(), cpu::seconds()?, stream.arrived());
         sleep(STEADY).await;

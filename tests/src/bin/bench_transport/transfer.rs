@@ -17,6 +17,10 @@ use super::wan::WanSpec;
 const FRAME_TIME: Duration = Duration::from_millis(50);
 /// ... but no longer than this.
 const FRAME_BYTES_MAX: usize = 1 << 20;
+/// So many of them keep every link full.
+const FRAMES_AT_ONCE: usize = 16;
+/// A fragment of 32,768 values in two bits.
+const SMALL_FRAME_BYTES: usize = 8 << 10;
 
 #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 pub fn now() -> Instant {
@@ -31,12 +35,21 @@ pub struct Stream {
 
 impl Stream {
     pub fn start(from: &Connection, to: &Connection, spec: WanSpec) -> Result<Self> {
+        Self::of(from, to, frame_bytes(spec), FRAMES_AT_ONCE)
+    }
+
+    /// With frames that are as small as those of slow rounds, as many at once as a sender lets out.
+    pub fn small(from: &Connection, to: &Connection) -> Result<Self> {
+        Self::of(from, to, SMALL_FRAME_BYTES, BULK_STREAMS_MAX as usize)
+    }
+
+    fn of(from: &Connection, to: &Connection, bytes: usize, at_once: usize) -> Result<Self> {
         let arrivals = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = JoinSet::new();
         receive(&mut tasks, to.clone(), Arc::clone(&arrivals));
         let sender = BulkSender::new(from.clone());
-        let frame = frame(frame_bytes(spec))?;
-        for _ in 0..BULK_STREAMS_MAX {
+        let frame = frame(bytes)?;
+        for _ in 0..at_once {
             let (sender, frame) = (sender.clone(), frame.clone());
             tasks.spawn(async move { while sender.send(&frame).await.is_ok() {} });
         }
