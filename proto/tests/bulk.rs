@@ -8,8 +8,8 @@ use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_proto::frame::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameKind, FrameMeta};
 use longhaul_proto::transport::bulk::{
-    BULK_FRAMES_QUEUED_MAX, BULK_STREAMS_MAX, BulkReceiver, BulkSender, PULL_REQUEST_BYTES_MAX, PullRequest,
-    ReceiveError, ReceiveLimits, ReceivedFrame, SendError, pull,
+    BULK_FRAMES_QUEUED_MAX, BULK_RECEIVE_BYTES_MAX, BULK_STREAMS_MAX, BulkReceiver, BulkSender,
+    PULL_REQUEST_BYTES_MAX, PullRequest, ReceiveError, ReceiveLimits, ReceivedFrame, SendError, pull,
 };
 use loopback::{Pair, pair};
 use tokio::sync::mpsc;
@@ -51,17 +51,18 @@ async fn stopped_with(pair: &Pair, bytes: &[u8], finish: bool) -> Option<u64> {
 async fn frames_arrive_whole_however_many_are_sent_at_once() {
     let (pair, mut queue) = receiving(ReceiveLimits::default()).await;
     let sender = BulkSender::new(pair.client.clone());
-    let parts = 3 * BULK_STREAMS_MAX;
+    // More than may be on their way, by their number and in bytes.
+    let parts = BULK_STREAMS_MAX + 100;
     let mut sends = tokio::task::JoinSet::new();
     for part in 0..parts {
         let sender = sender.clone();
-        sends.spawn(async move { sender.send(&frame(1, part, 20_000 + part as usize)).await });
+        sends.spawn(async move { sender.send(&frame(1, part, 200_000 + part as usize)).await });
     }
     let mut arrived = vec![false; parts as usize];
     for _ in 0..parts {
         let received = queue.recv().await.unwrap();
         let part = received.frame().meta().part;
-        assert_eq!(*received.frame(), frame(1, part, 20_000 + part as usize));
+        assert_eq!(*received.frame(), frame(1, part, 200_000 + part as usize));
         assert!(!std::mem::replace(&mut arrived[part as usize], true), "part {part} came twice");
     }
     while let Some(sent) = sends.join_next().await {
@@ -230,4 +231,33 @@ async fn a_queue_that_nobody_empties_stays_bounded() {
         arrived += 1;
     }
     sending.await.unwrap();
+}
+
+/// As many of the largest frames as all connections together may have, and one more.
+#[tokio::test]
+async fn a_peer_that_announces_more_than_there_is_room_for_holds_up_nobody_else() {
+    let (bad, good) = (pair().await, pair().await);
+    let (receiver, mut queue) = BulkReceiver::new(ReceiveLimits::default(), |_| true);
+    for server in [bad.server.clone(), good.server.clone()] {
+        let receiver = receiver.clone();
+        tokio::spawn(async move { receiver.serve(&server).await });
+    }
+    let largest = FRAME_BODY_BYTES_MAX as usize;
+    let header = frame(1, 0, largest).header().encode();
+    let mut announced = Vec::new();
+    for _ in 0..=BULK_RECEIVE_BYTES_MAX / largest {
+        let mut stream = bad.client.open_uni().await.unwrap();
+        stream.write_all(&header).await.unwrap();
+        announced.push(stream);
+    }
+    // Of each connection's own.
+    let sender = BulkSender::new(bad.client.clone());
+    let small = tokio::spawn(async move { sender.send(&frame(1, 1, 0)).await });
+    assert_eq!(queue.recv().await.unwrap().frame().meta().part, 1, "what is announced has arrived");
+    small.await.unwrap().unwrap();
+    let wanted = frame(1, 2, largest);
+    let sender = BulkSender::new(good.client.clone());
+    let (sent, received) = tokio::join!(sender.send(&wanted), queue.recv());
+    sent.unwrap();
+    assert_eq!(*received.unwrap().frame(), wanted);
 }

@@ -6,7 +6,7 @@ use super::{Rounding, ValueFormat};
 use crate::id::Round;
 
 /// Of the rounds of an opening of common steps that adapts, one in so many is measured. The others take less time, as they leave while gradients are computed.
-const MEASURED_EVERY: u64 = 8;
+const MEASURED_EVERY: u64 = 4;
 
 /// The strategies, named after their papers. A preset is nothing but a value for each of the other keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -385,7 +385,13 @@ impl SyncConfig {
     /// Whether the controller goes by what this round takes, from the end of a contribution to its result. In an opening some rounds are enough to know the link.
     #[must_use]
     pub fn measures(&self, round: Round, is_opening: bool) -> bool {
-        self.adapt && !(is_opening && self.opens_with_gradients() && !round.0.is_multiple_of(MEASURED_EVERY))
+        self.adapt && (!is_opening || round.0.is_multiple_of(self.measured_every()))
+    }
+
+    /// One round in so many of an opening is measured, and is contributed as a whole where others may not be; 1: they are all alike.
+    #[must_use]
+    pub fn measured_every(&self) -> u64 {
+        if self.adapt && self.opens_with_gradients() { MEASURED_EVERY } else { 1 }
     }
 
     /// τ when rounds are so many steps apart: a result that may take until the next contribution may do so whatever the steps between.
@@ -424,7 +430,7 @@ mod tests {
             (0..16).filter(|round| sync.streams_in(Round(*round), is_opening)).collect::<Vec<_>>()
         };
         let all: Vec<u64> = (0..16).collect();
-        assert_eq!(rounds(SyncPreset::Auto, true), [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(rounds(SyncPreset::Auto, true), [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15]);
         assert_eq!(rounds(SyncPreset::Dense, false), all);
         // An opening of gradients, then low rank, and signs of momenta.
         assert_eq!(rounds(SyncPreset::Powersgd, true), all);

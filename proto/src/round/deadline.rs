@@ -21,12 +21,21 @@ pub struct DeadlineConfig {
     pub ceiling: Duration,
     /// Median absolute deviations on top of the median.
     pub mads: f64,
+    /// Every so many-th round is unlike the others, and judged by its like only: where most leave while they are computed and some as a whole, a site's whole
+    /// contribution is no late one. 1: all are alike.
+    pub apart_every: u64,
 }
 
 /// The wait after a fragment's first contribution, from the spreads (last arrival − first) of past rounds.
 #[derive(Debug)]
 pub(super) struct Deadline {
     config: DeadlineConfig,
+    /// Of most rounds, and of those apart.
+    histories: [History; 2],
+}
+
+#[derive(Debug, Default)]
+struct History {
     /// At most [`SPREADS_KEPT`], oldest first.
     spreads: VecDeque<Duration>,
     /// The newest round, and its largest spread over the fragments so far.
@@ -35,37 +44,42 @@ pub(super) struct Deadline {
 
 impl Deadline {
     pub fn new(config: DeadlineConfig) -> Self {
-        Self { config, spreads: VecDeque::with_capacity(SPREADS_KEPT), newest: None }
+        Self { config, histories: Default::default() }
     }
 
-    /// Median + k·MAD, between floor and ceiling.
-    pub fn wait(&self) -> Duration {
-        if self.spreads.len() < SPREADS_NEEDED {
+    /// Median + k·MAD of rounds like this one, between floor and ceiling.
+    pub fn wait(&self, round: Round) -> Duration {
+        let spreads = &self.histories[self.kind(round)].spreads;
+        if spreads.len() < SPREADS_NEEDED {
             return self.config.ceiling;
         }
-        let middle = median(self.spreads.iter().map(Duration::as_secs_f64).collect());
-        let deviation =
-            median(self.spreads.iter().map(|spread| (spread.as_secs_f64() - middle).abs()).collect());
+        let middle = median(spreads.iter().map(Duration::as_secs_f64).collect());
+        let deviation = median(spreads.iter().map(|spread| (spread.as_secs_f64() - middle).abs()).collect());
         let wait = middle + self.config.mads * deviation;
         let ceiling = self.config.ceiling.as_secs_f64();
         // The ceiling wins over a floor above it, and over a product that is not a number.
         Duration::from_secs_f64(wait.max(self.config.floor.as_secs_f64()).min(ceiling))
     }
 
-    /// Notes the spread of one fragment; a round counts with its largest, once a newer one is seen.
+    /// Notes the spread of one fragment; a round counts with its largest, once a newer one like it is seen.
     pub fn record(&mut self, round: Round, spread: Duration) {
-        match &mut self.newest {
+        let History { spreads, newest } = &mut self.histories[self.kind(round)];
+        match newest {
             Some((newest, _)) if round < *newest => {}
             Some((newest, largest)) if round == *newest => *largest = spread.max(*largest),
             newest => {
                 if let Some((_, spread)) = newest.replace((round, spread)) {
-                    if self.spreads.len() == SPREADS_KEPT {
-                        self.spreads.pop_front();
+                    if spreads.len() == SPREADS_KEPT {
+                        spreads.pop_front();
                     }
-                    self.spreads.push_back(spread);
+                    spreads.push_back(spread);
                 }
             }
         }
+    }
+
+    fn kind(&self, round: Round) -> usize {
+        usize::from(self.config.apart_every > 1 && round.0.is_multiple_of(self.config.apart_every))
     }
 }
 
@@ -82,14 +96,24 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    fn after(spreads_ms: &[u64]) -> Deadline {
-        let mut deadline = Deadline::new(DeadlineConfig { floor: MS(100), ceiling: MS(9_000), mads: 4.0 });
+    /// Of rounds that are all alike.
+    struct Alike(Deadline);
+
+    impl Alike {
+        fn wait(&self) -> Duration {
+            self.0.wait(Round(99))
+        }
+    }
+
+    fn after(spreads_ms: &[u64]) -> Alike {
+        let config = DeadlineConfig { floor: MS(100), ceiling: MS(9_000), mads: 4.0, apart_every: 1 };
+        let mut deadline = Deadline::new(config);
         for (round, &spread) in spreads_ms.iter().enumerate() {
             deadline.record(Round(round as u64), MS(spread));
         }
         // A round counts when the next one is seen.
         deadline.record(Round(spreads_ms.len() as u64), MS(0));
-        deadline
+        Alike(deadline)
     }
 
     #[test]
@@ -116,14 +140,33 @@ mod tests {
     }
 
     #[test]
+    fn rounds_apart_are_judged_by_their_like() {
+        let config = DeadlineConfig { floor: MS(100), ceiling: MS(9_000), mads: 4.0, apart_every: 4 };
+        let mut deadline = Deadline::new(config);
+        let spread = |round| if round % 4 == 0 { MS(3_000) } else { MS(200) };
+        for round in 0..20 {
+            deadline.record(Round(round), spread(round));
+        }
+        assert_eq!(
+            [4, 5].map(|round| deadline.wait(Round(round))),
+            [MS(9_000), MS(200)],
+            "five of a kind are too few"
+        );
+        for round in 20..40 {
+            deadline.record(Round(round), spread(round));
+        }
+        assert_eq!([40, 41].map(|round| deadline.wait(Round(round))), [MS(3_000), MS(200)]);
+    }
+
+    #[test]
     fn a_round_counts_once_with_its_largest_spread_and_old_rounds_are_forgotten() {
         let mut deadline = after(&[]);
         for round in 0..200 {
             for spread in [150, if round < 100 { 8_000 } else { 300 }, 10] {
-                deadline.record(Round(round), MS(spread));
+                deadline.0.record(Round(round), MS(spread));
             }
         }
-        assert_eq!(deadline.spreads.len(), SPREADS_KEPT);
+        assert_eq!(deadline.0.histories[0].spreads.len(), SPREADS_KEPT);
         assert_eq!(deadline.wait(), MS(300));
     }
 }

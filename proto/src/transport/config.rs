@@ -6,7 +6,7 @@ use std::time::Duration;
 use quinn::congestion::CubicConfig;
 use quinn::{AckFrequencyConfig, IdleTimeout, TransportConfig, VarInt};
 
-use super::bulk::BULK_STREAMS_MAX;
+use super::bulk::{BULK_IN_FLIGHT_BYTES_MAX, BULK_STREAMS_MAX};
 use super::congestion::RateControllerConfig;
 
 /// Bytes in flight before the path is known: a first burst need not wait for start-up's first four rounds.
@@ -14,11 +14,11 @@ pub const INITIAL_WINDOW_BYTES: u64 = 256 * 1024;
 /// Unread bytes of one stream. quinn-proto closes a connection at more than 1,024 gaps in one stream; 2 MiB
 /// are 1,450 packets, of which a path would have to lose every other one to get there.
 pub const STREAM_RECEIVE_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
-/// Unread bytes of one connection: all its bulk streams and room for control.
+/// Unread bytes of one connection: all the bulk that is on its way over it, and as much again for control.
 pub const RECEIVE_WINDOW_BYTES: u32 = 64 * 1024 * 1024;
-/// Unacknowledged bytes of one connection held for retransmission: six times the product of 500 Mbit/s and
-/// 80 ms.
-pub const SEND_WINDOW_BYTES: u64 = 32 * 1024 * 1024;
+/// Unacknowledged bytes of one connection held for retransmission: all the bulk that is on its way, six times the product of 500 Mbit/s and
+/// 80 ms, and room for control.
+pub const SEND_WINDOW_BYTES: u64 = BULK_IN_FLIGHT_BYTES_MAX as u64 + (1 << 20);
 /// Request streams that a peer may have open at once: control and pulls.
 pub const REQUEST_STREAMS_MAX: u32 = 64;
 /// Silence after which a connection is lost. Long enough for a route to change.

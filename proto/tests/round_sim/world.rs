@@ -17,8 +17,12 @@ use super::scenario::{Fault, Scenario};
 /// Far more than any scenario needs that makes progress.
 const OCCURRENCES_MAX: usize = 300_000;
 
-const DEADLINE: DeadlineConfig =
-    DeadlineConfig { floor: Duration::from_millis(15), ceiling: Duration::from_millis(80), mads: 4.0 };
+const DEADLINE: DeadlineConfig = DeadlineConfig {
+    floor: Duration::from_millis(15),
+    ceiling: Duration::from_millis(80),
+    mads: 4.0,
+    apart_every: 3,
+};
 
 #[derive(Debug)]
 enum Occurrence {

@@ -115,10 +115,15 @@ impl Adaptation {
 
     /// A round is contributed now, after steps that took so long to compute each, and left so many cores idle.
     pub fn contributed(&mut self, round: Round, now: Duration, step: Duration, spare_cores: f32) {
+        let schedule = self.layouts.schedule();
+        if !self.config.measures(round, schedule.is_opening(round)) {
+            // What is sent while a step is computed takes cores from it.
+            self.watched = None;
+            return;
+        }
         self.spare_cores = spare_cores;
         let known = if self.step.is_zero() { step } else { self.step };
         self.step = known.mul_f64(1.0 - STEP_WEIGHT) + step.mul_f64(STEP_WEIGHT);
-        let schedule = self.layouts.schedule();
         let steps = match self.is_common(round) {
             true => OPENING_STEPS,
             false => {
@@ -127,9 +132,7 @@ impl Adaptation {
             }
         };
         let bits = self.bits(round);
-        let is_measured = self.config.measures(round, schedule.is_opening(round));
-        self.watched =
-            is_measured.then(|| Watched { round, contributed_at: now, window: self.step * steps, bits });
+        self.watched = Some(Watched { round, contributed_at: now, window: self.step * steps, bits });
     }
 
     /// A round is complete, whose results have so many bits for each value; the chain of the next one, where it is another.

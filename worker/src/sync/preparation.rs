@@ -194,6 +194,7 @@ impl Synchroniser {
                 floor: Duration::from_millis(sync.deadline_floor_ms),
                 ceiling: Duration::from_millis(sync.deadline_ceiling_ms),
                 mads: sync.deadline_mads,
+                apart_every: sync.measured_every(),
             },
         };
         self.stage = Stage::Running(Box::new(Running {

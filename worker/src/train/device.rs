@@ -198,7 +198,7 @@ impl Device {
                 self.engine.look_ahead(stretch.schedule.step_of(pending), &stretch.own_gradient)?;
             }
             let positions = self.positions(step);
-            if is_opening && self.config.sync.adapt {
+            if is_opening && self.config.sync.measures(stretch.round, is_opening) {
                 stretch.spare.begin();
             }
             self.step(stretch, step, &positions, &mut gradient, &mut tally)?;

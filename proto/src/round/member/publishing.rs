@@ -36,12 +36,14 @@ impl Member {
     /// Closes the rounds whose deadline has come.
     pub(super) fn close_at_deadline(&mut self) {
         let Some(duties) = self.running() else { return };
-        let (now, wait, clocks) = (self.now, self.deadline.wait(), self.clocks());
+        let (now, clocks) = (self.now, self.clocks());
+        let waits: BTreeMap<_, _> = clocks.keys().map(|round| (*round, self.deadline.wait(*round))).collect();
         for fragment in self.layout.fragments() {
             self.close_if(&duties, fragment, |collection, sites| {
                 let began = clocks.get(&collection.round).copied().flatten();
+                let due = began.zip(waits.get(&collection.round)).map(|(began, wait)| began + *wait);
                 collection.is_full(sites)
-                    || collection.first_arrival().is_some() && began.is_some_and(|began| began + wait <= now)
+                    || collection.first_arrival().is_some() && due.is_some_and(|due| due <= now)
             });
         }
     }
@@ -73,8 +75,11 @@ impl Member {
             collection.round <= last && !collection.reducing && collection.first_arrival().is_some()
         };
         let waiting = self.collections.values().filter(waits);
-        let began = waiting.filter_map(|collection| clocks.get(&collection.round).copied().flatten());
-        began.min().map(|began| began + self.deadline.wait())
+        let due = |collection: &Collection| {
+            let began = clocks.get(&collection.round).copied().flatten()?;
+            Some(began + self.deadline.wait(collection.round))
+        };
+        waiting.filter_map(due).min()
     }
 
     fn close_if(
@@ -93,7 +98,7 @@ impl Member {
         if !due(collection, &sites) {
             return;
         }
-        let spread = if collection.is_full(&sites) { collection.spread() } else { self.deadline.wait() };
+        let spread = if collection.is_full(&sites) { collection.spread() } else { self.deadline.wait(round) };
         if sites.len() > 1 {
             self.deadline.record(round, spread);
         }

@@ -63,7 +63,10 @@ fn start_of(membership: Membership, settlement: Option<Settlement>) -> Event {
 fn config() -> Config {
     let schedule =
         RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 1000 };
-    Config { schedule, deadline: DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0 } }
+    Config {
+        schedule,
+        deadline: DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0, apart_every: 1 },
+    }
 }
 
 /// A member in generation 1.

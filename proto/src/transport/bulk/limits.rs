@@ -4,9 +4,14 @@ use std::time::Duration;
 
 use quinn::VarInt;
 
+use crate::frame::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
+
 /// Frames on their way at once per connection. A frame keeps its turn until it is acknowledged, so small frames need many turns to fill a long link: fragments
 /// of 32,768 values in two bits are 8 kB, of which 512 keep 500 Mbit/s full over a round trip of 65 ms.
 pub const BULK_STREAMS_MAX: u32 = 512;
+/// Bytes of frames on their way at once per connection: two of the largest. quinn lets streams that wait for room in its send window go on in any order, and a stream that
+/// others overtook would be taken for a stalled one, so all that is on its way has room there.
+pub const BULK_IN_FLIGHT_BYTES_MAX: u32 = 2 * (FRAME_BODY_BYTES_MAX + FRAME_HEADER_BYTES as u32);
 /// The highest of quinn's stream priorities that bulk data uses.
 pub const BULK_PRIORITY: i32 = 0;
 /// quinn's stream priority for control streams beside bulk: above it.
@@ -14,6 +19,8 @@ pub const CONTROL_PRIORITY: i32 = 10;
 /// Bytes of frames that a process holds over all its connections, from a frame's header until its consumer
 /// drops it (or its [`super::FrameMemory`]): sixteen of the largest. When it is used up, senders wait (flow control).
 pub const BULK_RECEIVE_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Of those, what one connection may have: four of the largest frames, so that no peer takes or waits for all of it.
+pub const CONNECTION_RECEIVE_BYTES_MAX: usize = 4 * FRAME_BODY_BYTES_MAX as usize;
 /// Frames that a receiver's queue holds; when it is full, senders wait (flow control).
 pub const BULK_FRAMES_QUEUED_MAX: usize = 64;
 /// Longest request of a pull.

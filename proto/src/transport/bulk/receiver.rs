@@ -7,7 +7,9 @@ use quinn::{Connection, ConnectionError, RecvStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use super::limits::{BULK_FRAMES_QUEUED_MAX, BULK_STREAMS_MAX, FAULTY, REFUSED, ReceiveLimits};
+use super::limits::{
+    BULK_FRAMES_QUEUED_MAX, BULK_STREAMS_MAX, CONNECTION_RECEIVE_BYTES_MAX, FAULTY, REFUSED, ReceiveLimits,
+};
 use super::stream::{ReceiveError, read_body, read_end, read_header, reserve};
 use crate::frame::{Frame, FrameHeader};
 
@@ -25,7 +27,8 @@ pub struct ReceivedFrame {
 /// needs the frame, or whoever keeps it counts it otherwise.
 #[derive(Debug)]
 pub struct FrameMemory {
-    _permit: OwnedSemaphorePermit,
+    /// Of what its connection may have, and of what all may have together.
+    _permits: [OwnedSemaphorePermit; 2],
 }
 
 impl ReceivedFrame {
@@ -72,11 +75,12 @@ impl BulkReceiver {
     /// slow costs its sender that frame only.
     pub async fn serve(&self, connection: &Connection) -> ConnectionError {
         let mut streams = JoinSet::new();
+        let share = Arc::new(Semaphore::new(self.limits.bytes_max.min(CONNECTION_RECEIVE_BYTES_MAX)));
         loop {
             tokio::select! {
                 // The transport settings allow no more; the check keeps the bound if they change.
                 stream = connection.accept_uni(), if streams.len() < BULK_STREAMS_MAX as usize => match stream {
-                    Ok(stream) => { streams.spawn(self.clone().take(stream)); }
+                    Ok(stream) => { streams.spawn(self.clone().take(stream, Arc::clone(&share))); }
                     Err(error) => return error,
                 },
                 Some(_) = streams.join_next() => {}
@@ -84,8 +88,8 @@ impl BulkReceiver {
         }
     }
 
-    async fn take(self, mut stream: RecvStream) {
-        if let Err(error) = self.receive(&mut stream).await {
+    async fn take(self, mut stream: RecvStream, share: Arc<Semaphore>) {
+        if let Err(error) = self.receive(&mut stream, &share).await {
             tracing::debug!(%error, "a bulk frame was not taken");
             let code = if matches!(error, ReceiveError::Refused) { REFUSED } else { FAULTY };
             // The stream may be over already, then there is nothing to stop.
@@ -93,12 +97,14 @@ impl BulkReceiver {
         }
     }
 
-    async fn receive(&self, stream: &mut RecvStream) -> Result<(), ReceiveError> {
+    async fn receive(&self, stream: &mut RecvStream, share: &Arc<Semaphore>) -> Result<(), ReceiveError> {
         let header = read_header(stream, &self.limits).await?.ok_or(ReceiveError::Truncated)?;
         if !(self.admit)(&header) {
             return Err(ReceiveError::Refused);
         }
-        let memory = FrameMemory { _permit: reserve(&self.memory, &header).await? };
+        // First its own share, so that what waits for the common one is bounded for each connection.
+        let own = reserve(share, &header).await?;
+        let memory = FrameMemory { _permits: [own, reserve(&self.memory, &header).await?] };
         let frame = read_body(stream, header, &self.limits).await?;
         read_end(stream, &self.limits).await?;
         let received = ReceivedFrame { frame, memory };

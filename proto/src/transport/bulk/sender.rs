@@ -7,18 +7,19 @@ use bytes::Bytes;
 use quinn::{ClosedStream, Connection, ConnectionError, StoppedError, VarInt, WriteError};
 use tokio::sync::Semaphore;
 
-use super::limits::{BULK_PRIORITY, BULK_STREAMS_MAX};
-use crate::frame::Frame;
+use super::limits::{BULK_IN_FLIGHT_BYTES_MAX, BULK_PRIORITY, BULK_STREAMS_MAX};
+use crate::frame::{FRAME_HEADER_BYTES, Frame};
 
 /// Frames until priorities start over.
 const PRIORITY_MASK: u32 = (1 << 30) - 1;
 
-/// Sends frames over one connection, at most [`BULK_STREAMS_MAX`] at a time; more wait their turn in order.
+/// Sends frames over one connection, at most [`BULK_STREAMS_MAX`] and [`BULK_IN_FLIGHT_BYTES_MAX`] at a time; more wait their turn in order.
 /// Clones share the bound.
 #[derive(Clone, Debug)]
 pub struct BulkSender {
     connection: Connection,
     turns: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
     sent: Arc<AtomicU32>,
 }
 
@@ -41,7 +42,8 @@ impl BulkSender {
     #[must_use]
     pub fn new(connection: Connection) -> Self {
         let turns = Arc::new(Semaphore::new(BULK_STREAMS_MAX as usize));
-        Self { connection, turns, sent: Arc::default() }
+        let bytes = Arc::new(Semaphore::new(BULK_IN_FLIGHT_BYTES_MAX as usize));
+        Self { connection, turns, bytes, sent: Arc::default() }
     }
 
     /// The connection that it sends over.
@@ -57,6 +59,9 @@ impl BulkSender {
     /// The connection ended, or the receiver refused the frame.
     pub async fn send(&self, frame: &Frame) -> Result<(), SendError> {
         let _turn = self.turns.acquire().await.map_err(|_| SendError::Closed)?;
+        // A frame is no longer than that; both queues are first come, first served.
+        let bytes = (FRAME_HEADER_BYTES + frame.body().len()).min(BULK_IN_FLIGHT_BYTES_MAX as usize) as u32;
+        let _bytes = self.bytes.acquire_many(bytes).await.map_err(|_| SendError::Closed)?;
         let mut stream = self.connection.open_uni().await?;
         stream.set_priority(self.next_priority())?;
         let header = Bytes::copy_from_slice(&frame.header().encode());

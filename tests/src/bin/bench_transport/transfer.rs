@@ -17,8 +17,6 @@ use super::wan::WanSpec;
 const FRAME_TIME: Duration = Duration::from_millis(50);
 /// ... but no longer than this.
 const FRAME_BYTES_MAX: usize = 1 << 20;
-/// So many of them keep every link full.
-const FRAMES_AT_ONCE: usize = 16;
 /// A fragment of 32,768 values in two bits.
 const SMALL_FRAME_BYTES: usize = 8 << 10;
 
@@ -35,21 +33,22 @@ pub struct Stream {
 
 impl Stream {
     pub fn start(from: &Connection, to: &Connection, spec: WanSpec) -> Result<Self> {
-        Self::of(from, to, frame_bytes(spec), FRAMES_AT_ONCE)
+        Self::of(from, to, frame_bytes(spec))
     }
 
-    /// With frames that are as small as those of slow rounds, as many at once as a sender lets out.
+    /// With frames that are as small as those of slow rounds.
     pub fn small(from: &Connection, to: &Connection) -> Result<Self> {
-        Self::of(from, to, SMALL_FRAME_BYTES, BULK_STREAMS_MAX as usize)
+        Self::of(from, to, SMALL_FRAME_BYTES)
     }
 
-    fn of(from: &Connection, to: &Connection, bytes: usize, at_once: usize) -> Result<Self> {
+    /// As many at once as a sender lets out.
+    fn of(from: &Connection, to: &Connection, bytes: usize) -> Result<Self> {
         let arrivals = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = JoinSet::new();
         receive(&mut tasks, to.clone(), Arc::clone(&arrivals));
         let sender = BulkSender::new(from.clone());
         let frame = frame(bytes)?;
-        for _ in 0..at_once {
+        for _ in 0..BULK_STREAMS_MAX {
             let (sender, frame) = (sender.clone(), frame.clone());
             tasks.spawn(async move { while sender.send(&frame).await.is_ok() {} });
         }
