@@ -96,16 +96,7 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    /// Of rounds that are all alike.
-    struct Alike(Deadline);
-
-    impl Alike {
-        fn wait(&self) -> Duration {
-            self.0.wait(Round(99))
-        }
-    }
-
-    fn after(spreads_ms: &[u64]) -> Alike {
+    fn after(spreads_ms: &[u64]) -> Deadline {
         let config = DeadlineConfig { floor: MS(100), ceiling: MS(9_000), mads: 4.0, apart_every: 1 };
         let mut deadline = Deadline::new(config);
         for (round, &spread) in spreads_ms.iter().enumerate() {
@@ -113,30 +104,30 @@ mod tests {
         }
         // A round counts when the next one is seen.
         deadline.record(Round(spreads_ms.len() as u64), MS(0));
-        Alike(deadline)
+        deadline
     }
 
     #[test]
     fn the_ceiling_holds_until_there_is_history() {
-        assert_eq!(after(&[1; 7]).wait(), MS(9_000));
-        assert_eq!(after(&[200; 8]).wait(), MS(200));
+        assert_eq!(after(&[1; 7]).wait(Round(99)), MS(9_000));
+        assert_eq!(after(&[200; 8]).wait(Round(99)), MS(200));
     }
 
     #[test]
     fn it_is_the_median_and_four_deviations() {
         // Median 450; deviations 350 250 150 50 50 150 250 350, their median 200.
-        assert_eq!(after(&[100, 200, 300, 400, 500, 600, 700, 800]).wait(), MS(450 + 4 * 200));
+        assert_eq!(after(&[100, 200, 300, 400, 500, 600, 700, 800]).wait(Round(99)), MS(450 + 4 * 200));
     }
 
     #[test]
     fn floor_and_ceiling_bound_it() {
-        assert_eq!(after(&[1; 8]).wait(), MS(100));
-        assert_eq!(after(&[60_000; 8]).wait(), MS(9_000));
+        assert_eq!(after(&[1; 8]).wait(Round(99)), MS(100));
+        assert_eq!(after(&[60_000; 8]).wait(Round(99)), MS(9_000));
     }
 
     #[test]
     fn one_round_in_a_while_that_is_late_changes_nothing() {
-        assert_eq!(after(&[200, 200, 200, 9_000, 200, 200, 200, 200, 200]).wait(), MS(200));
+        assert_eq!(after(&[200, 200, 200, 9_000, 200, 200, 200, 200, 200]).wait(Round(99)), MS(200));
     }
 
     #[test]
@@ -163,10 +154,10 @@ mod tests {
         let mut deadline = after(&[]);
         for round in 0..200 {
             for spread in [150, if round < 100 { 8_000 } else { 300 }, 10] {
-                deadline.0.record(Round(round), MS(spread));
+                deadline.record(Round(round), MS(spread));
             }
         }
-        assert_eq!(deadline.0.histories[0].spreads.len(), SPREADS_KEPT);
-        assert_eq!(deadline.wait(), MS(300));
+        assert_eq!(deadline.histories[0].spreads.len(), SPREADS_KEPT);
+        assert_eq!(deadline.wait(Round(99)), MS(300));
     }
 }

@@ -36,28 +36,26 @@ impl Member {
     /// Closes the rounds whose deadline has come.
     pub(super) fn close_at_deadline(&mut self) {
         let Some(duties) = self.running() else { return };
-        let (now, clocks) = (self.now, self.clocks());
-        let waits: BTreeMap<_, _> = clocks.keys().map(|round| (*round, self.deadline.wait(*round))).collect();
+        let (now, deadlines) = (self.now, self.deadlines());
         for fragment in self.layout.fragments() {
             self.close_if(&duties, fragment, |collection, sites| {
-                let began = clocks.get(&collection.round).copied().flatten();
-                let due = began.zip(waits.get(&collection.round)).map(|(began, wait)| began + *wait);
-                collection.is_full(sites)
-                    || collection.first_arrival().is_some() && due.is_some_and(|due| due <= now)
+                let is_due = deadlines.get(&collection.round).is_some_and(|due| *due <= now);
+                collection.is_full(sites) || collection.first_arrival().is_some() && is_due
             });
         }
     }
 
-    /// By round: since when others are late. A site may send what it has finished while it computes the rest, so a round's clock starts when all fragments
-    /// that are owned here have come from somebody; none: they have not.
-    fn clocks(&self) -> BTreeMap<Round, Option<Duration>> {
+    /// By round: when it is closed without those who are late. A site may send what it has finished while it computes the rest, so a round's clock starts when all fragments
+    /// that are owned here have come from somebody; until then it has no deadline.
+    fn deadlines(&self) -> BTreeMap<Round, Duration> {
         let mut clocks = BTreeMap::new();
         for collection in self.collections.values() {
             let first = collection.first_arrival();
             let latest = clocks.entry(collection.round).or_insert(first);
             *latest = latest.zip(first).map(|(one, other)| one.max(other));
         }
-        clocks
+        let started = clocks.into_iter().filter_map(|(round, began)| Some((round, began?)));
+        started.map(|(round, began)| (round, began + self.deadline.wait(round))).collect()
     }
 
     /// Closes the rounds that were complete but too far ahead of this member until now.
@@ -70,16 +68,12 @@ impl Member {
 
     /// When the next round is to be closed without those who are late.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let (last, clocks) = (self.results.last_kept(), self.clocks());
+        let (last, deadlines) = (self.results.last_kept(), self.deadlines());
         let waits = |collection: &&Collection| {
             collection.round <= last && !collection.reducing && collection.first_arrival().is_some()
         };
         let waiting = self.collections.values().filter(waits);
-        let due = |collection: &Collection| {
-            let began = clocks.get(&collection.round).copied().flatten()?;
-            Some(began + self.deadline.wait(collection.round))
-        };
-        waiting.filter_map(due).min()
+        waiting.filter_map(|collection| deadlines.get(&collection.round).copied()).min()
     }
 
     fn close_if(
