@@ -131,6 +131,63 @@ fn a_settlement_amid_a_step_counts_every_part_once() {
     assert!(rig.workers.iter().all(|worker| worker.running().carry.is_none()));
 }
 
+/// As in the opening of `auto`: the first round is contributed as a whole, the others stream, and what is not selected waits in the residual.
+#[test]
+fn a_settlement_amid_a_streamed_step_of_a_mixed_opening_loses_nothing() {
+    let mixed = "preset = \"auto\"\nopening_rounds = 6\nfragment_values = 32\nresult = \"bundle\"\n\
+                 opening_values = \"f32\"\nresult_keep = 16\ndeadline_floor_ms = 20000\ndeadline_ceiling_ms = 20000";
+    let mut rig = training_of([1, 2], mixed);
+    let streams = |rig: &Rig, round| rig.workers[0].sync.config.sync.streams_in(Round(round), true);
+    assert!(!streams(&rig, 0) && streams(&rig, 1));
+    for (at, worker) in rig.workers.iter_mut().enumerate() {
+        learn(worker, &gradient(at, 0));
+        worker.send(0, gradient(at, 0));
+    }
+    apply_mean(&mut rig, 0);
+    assert_nothing_is_lost(&rig);
+
+    for (at, worker) in rig.workers.iter_mut().enumerate() {
+        worker.begin(1);
+        learn(worker, &gradient(at, 1));
+        finish(worker, 1, &gradient(at, 1), 64..96);
+    }
+    rig.pump(|workers| workers.iter().all(|worker| has(worker, 1, 2)));
+    finish(&mut rig.workers[0], 1, &gradient(0, 1), 32..64);
+    let answers = rig.workers.each_mut().map(|worker| (worker.member.worker, worker.settle(2)));
+    // While nothing may be sent.
+    finish(&mut rig.workers[1], 1, &gradient(1, 1), 32..64);
+    let old = rig.begin(1, &[0, 1], 0, &[], None).membership;
+    let settled = longhaul_proto::round::settle(&old, rig.layout(), rig.schedule(), &answers.into()).unwrap();
+    assert_eq!(settled.settlement.open_round, Round(1));
+    let start = rig.begin(2, &[0, 1], settled.first_round.0, &[0, 1], Some(settled.settlement));
+    for worker in &mut rig.workers {
+        worker.hear(ToWorker::Begin(Box::new(start.clone())));
+    }
+    rig.pump(|workers| workers.iter().all(|worker| has(worker, 1, 1)));
+    assert!(rig.workers.iter().all(|worker| !has(worker, 1, 0)));
+    for (at, worker) in rig.workers.iter_mut().enumerate() {
+        worker.send(1, gradient(at, 1));
+    }
+    apply_mean(&mut rig, 1);
+    assert_nothing_is_lost(&rig);
+    assert!(rig.workers.iter().all(|worker| worker.kept().iter().any(|value| *value != 0.0)));
+}
+
+fn learn(worker: &mut Worker, gradient: &[f32]) {
+    worker.learnt.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += f64::from(*value));
+}
+
+/// Both members have the same mean of a round, and apply it.
+fn apply_mean(rig: &mut Rig, round: u64) {
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(round)));
+    let [mine, same] = rig.workers.each_mut().map(|worker| mean(worker, round));
+    assert_eq!(mine, same);
+    for worker in &mut rig.workers {
+        worker.count(Round(round));
+        worker.applied(round, Some(mine.clone()));
+    }
+}
+
 /// Owners see sums only, of the parts as of the rest.
 #[test]
 fn parts_are_masked_as_whole_contributions_are() {
