@@ -5,6 +5,7 @@ pub mod config;
 pub mod explained;
 pub mod id;
 pub mod model;
+pub mod pipeline;
 pub mod plan;
 pub mod privacy;
 pub mod sampler;

@@ -1,0 +1,348 @@
+//! A step in virtual time: what a list of tasks takes, what it keeps in memory, and whether it comes to its end.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Pipeline, Place, Task, Work};
+
+/// What tasks and links take, in seconds.
+pub trait Costs {
+    /// A task.
+    fn task_s(&self, place: Place) -> f64;
+    /// How long the result of a task keeps the link to another rank busy,
+    fn sending_s(&self, from: u32, to: u32) -> f64;
+    /// and how long it then is on its way.
+    fn latency_s(&self, from: u32, to: u32) -> f64;
+}
+
+/// The same for every micro-batch and every stage, over links that take nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TaskCosts {
+    /// A stage's forward.
+    pub forward_s: f64,
+    /// The gradient of its input,
+    pub input_s: f64,
+    /// and of its weights.
+    pub weight_s: f64,
+}
+
+impl Costs for TaskCosts {
+    fn task_s(&self, place: Place) -> f64 {
+        match place.task.work {
+            Work::Forward => self.forward_s,
+            Work::Backward => self.input_s + self.weight_s,
+            Work::BackwardInput => self.input_s,
+            Work::BackwardWeight => self.weight_s,
+        }
+    }
+
+    fn sending_s(&self, _: u32, _: u32) -> f64 {
+        0.0
+    }
+
+    fn latency_s(&self, _: u32, _: u32) -> f64 {
+        0.0
+    }
+}
+
+/// What became of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    /// From the first task's start to the last one's end.
+    pub step_s: f64,
+    /// By rank: time spent computing.
+    pub busy_s: Vec<f64>,
+    /// By rank: micro-batches, times chunks, whose activations are kept at a time, at most.
+    pub kept_most: Vec<u32>,
+    /// By rank: when each of its tasks ended, in order.
+    pub ends_s: Vec<Vec<f64>>,
+}
+
+impl Trace {
+    /// Of the time of all ranks, the share in which they computed nothing.
+    #[must_use]
+    pub fn bubble(&self) -> f64 {
+        let all = self.step_s * self.busy_s.len() as f64;
+        1.0 - self.busy_s.iter().sum::<f64>() / all
+    }
+}
+
+/// Ranks that wait for each other, or for what nobody computes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the schedule is stuck: {waiting:?} can never begin")]
+pub struct Stuck {
+    /// What each rank that is not done waits to compute.
+    pub waiting: Vec<Place>,
+}
+
+/// Follows lists of tasks (by rank) through a step, in which each rank computes one task after the other, each as soon as what it needs is there.
+///
+/// # Errors
+/// When not all tasks are ever computed.
+pub fn trace(pipeline: &Pipeline, lists: &[Vec<Task>], costs: &dyn Costs) -> Result<Trace, Stuck> {
+    let mut run = Run::new(lists.len());
+    loop {
+        let mut moved = false;
+        for (rank, list) in (0..).zip(lists) {
+            while let Some(&task) = list.get(run.done_on(rank)) {
+                let Some(start) = run.start(pipeline, Place { rank, task }) else { break };
+                run.compute(pipeline, costs, Place { rank, task }, start);
+                moved = true;
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+    let next = |(rank, list): (u32, &Vec<Task>)| list.get(run.done_on(rank)).map(|&task| Place { rank, task });
+    let waiting: Vec<Place> = (0..).zip(lists).filter_map(next).collect();
+    if waiting.is_empty() { Ok(run.trace) } else { Err(Stuck { waiting }) }
+}
+
+/// What has happened so far.
+struct Run {
+    /// Tasks that are done.
+    done: HashSet<Place>,
+    /// When what a task hands on is where it is needed.
+    arrivals: HashMap<Place, f64>,
+    /// By sender and receiver: when everything that was handed over so far has left.
+    links: HashMap<(u32, u32), f64>,
+    kept: Vec<u32>,
+    trace: Trace,
+}
+
+impl Run {
+    fn new(ranks: usize) -> Self {
+        let trace = Trace {
+            step_s: 0.0,
+            busy_s: vec![0.0; ranks],
+            kept_most: vec![0; ranks],
+            ends_s: vec![Vec::new(); ranks],
+        };
+        Self {
+            done: HashSet::new(),
+            arrivals: HashMap::new(),
+            links: HashMap::new(),
+            kept: vec![0; ranks],
+            trace,
+        }
+    }
+
+    fn done_on(&self, rank: u32) -> usize {
+        self.trace.ends_s[rank as usize].len()
+    }
+
+    /// When the next task of a rank begins, if what it needs is known to come.
+    fn start(&self, pipeline: &Pipeline, place: Place) -> Option<f64> {
+        let own = pipeline.own_input_of(place.task).map(|task| Place { task, ..place });
+        if own.is_some_and(|own| !self.done.contains(&own)) {
+            return None;
+        }
+        let free = self.trace.ends_s[place.rank as usize].last().copied().unwrap_or(0.0);
+        match pipeline.input_of(place) {
+            Some(input) => Some(self.arrivals.get(&input)?.max(free)),
+            None => Some(free),
+        }
+    }
+
+    fn compute(&mut self, pipeline: &Pipeline, costs: &dyn Costs, place: Place, start: f64) {
+        let (rank, took) = (place.rank as usize, costs.task_s(place));
+        let end = start + took;
+        self.done.insert(place);
+        self.trace.ends_s[rank].push(end);
+        self.trace.busy_s[rank] += took;
+        self.trace.step_s = self.trace.step_s.max(end);
+        match place.task.work {
+            Work::Forward => self.kept[rank] += 1,
+            Work::Backward | Work::BackwardWeight => self.kept[rank] -= 1,
+            Work::BackwardInput => {}
+        }
+        self.trace.kept_most[rank] = self.trace.kept_most[rank].max(self.kept[rank]);
+        if let Some(to) = pipeline.receiver_of(place) {
+            let arrival = self.hand_on(costs, place.rank, to, end);
+            self.arrivals.insert(place, arrival);
+        }
+    }
+
+    fn hand_on(&mut self, costs: &dyn Costs, from: u32, to: u32, at: f64) -> f64 {
+        if from == to {
+            return at;
+        }
+        let link = self.links.entry((from, to)).or_default();
+        *link = link.max(at) + costs.sending_s(from, to);
+        *link + costs.latency_s(from, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::PipelineSchedule::{self, Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
+    use super::*;
+
+    const EQUAL: TaskCosts = TaskCosts { forward_s: 1.0, input_s: 1.0, weight_s: 1.0 };
+
+    fn pipeline(schedule: PipelineSchedule, ranks: u32, chunks: u32, micro_batches: u32) -> Pipeline {
+        Pipeline { schedule, ranks, chunks, micro_batches, in_flight: Vec::new() }
+    }
+
+    fn traced(pipeline: &Pipeline, costs: &dyn Costs) -> Trace {
+        trace(pipeline, &pipeline.tasks().unwrap(), costs).unwrap()
+    }
+
+    /// Of p ranks and m micro-batches, with stages of one second forwards and two backwards.
+    fn closed_form(schedule: PipelineSchedule, p: f64, v: f64, m: f64) -> f64 {
+        match schedule {
+            Gpipe | OneForwardOneBackward => (p - 1.0) / (m + p - 1.0),
+            Interleaved => (p - 1.0) / (v * m + p - 1.0),
+            // A third of what 1F1B is idle.
+            ZeroBubble => (p - 1.0) / (3.0 * m + p - 1.0),
+        }
+    }
+
+    #[test]
+    fn bubbles_are_those_of_the_closed_forms() {
+        for (schedule, chunks) in
+            [(Gpipe, 1), (OneForwardOneBackward, 1), (Interleaved, 1), (Interleaved, 2), (Interleaved, 4), (ZeroBubble, 1)]
+        {
+            for ranks in 1..=8 {
+                for groups in 1..=4 {
+                    let pipeline = pipeline(schedule, ranks, chunks, ranks * groups);
+                    let expected = closed_form(schedule, f64::from(ranks), f64::from(chunks), f64::from(ranks * groups));
+                    let bubble = traced(&pipeline, &EQUAL).bubble();
+                    assert!((bubble - expected).abs() < 1e-9, "{pipeline:?}: {bubble}, not {expected}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn activations_are_kept_of_as_many_micro_batches_as_the_papers_say() {
+        let kept = |schedule, chunks| traced(&pipeline(schedule, 4, chunks, 12), &EQUAL).kept_most;
+        assert_eq!(kept(Gpipe, 1), [12; 4]);
+        assert_eq!(kept(OneForwardOneBackward, 1), [4, 3, 2, 1]);
+        assert_eq!(kept(ZeroBubble, 1), [4; 4]);
+        // Of chunks, each half as large: p·v + p − 1 − 2·rank (Narayanan et al. 2021).
+        assert_eq!(kept(Interleaved, 2), [11, 9, 7, 5]);
+    }
+
+    /// A link on which a result is busy for `sending` seconds and on its way for `latency`.
+    struct Far {
+        sending: f64,
+        latency: f64,
+    }
+
+    impl Costs for Far {
+        fn task_s(&self, place: Place) -> f64 {
+            EQUAL.task_s(place)
+        }
+
+        fn sending_s(&self, _: u32, _: u32) -> f64 {
+            self.sending
+        }
+
+        fn latency_s(&self, _: u32, _: u32) -> f64 {
+            self.latency
+        }
+    }
+
+    #[test]
+    fn more_in_flight_hides_a_long_link() {
+        let far = Far { sending: 0.5, latency: 6.0 };
+        let short = pipeline(OneForwardOneBackward, 2, 1, 64);
+        let long = Pipeline { in_flight: vec![7, 1], ..short.clone() };
+        let alone = 64.0 * 3.0;
+        let way = 6.5;
+        assert!(traced(&short, &far).step_s > 2.0 * alone);
+        // What is left is one way there and back, and the first forward and last backward of the other rank.
+        let hidden = traced(&long, &far).step_s;
+        assert!(hidden <= alone + 2.0 * way + 3.0, "{hidden}");
+    }
+
+    #[test]
+    fn a_link_that_is_slower_than_the_ranks_decides() {
+        let slow = Far { sending: 4.0, latency: 0.0 };
+        let pipeline = Pipeline { in_flight: vec![8, 1], ..pipeline(OneForwardOneBackward, 2, 1, 32) };
+        let step_s = traced(&pipeline, &slow).step_s;
+        assert!((step_s - (32.0 * 4.0 + 1.0 + 3.0 + 4.0 + 2.0)).abs() < 1e-9, "{step_s}");
+    }
+
+    #[test]
+    fn ranks_that_wait_for_each_other_are_found() {
+        let pipeline = pipeline(OneForwardOneBackward, 2, 1, 2);
+        let mut lists = pipeline.tasks().unwrap();
+        // The second rank computes its first backward before the forward that it needs.
+        lists[1].swap(0, 1);
+        let stuck = trace(&pipeline, &lists, &EQUAL).unwrap_err();
+        assert_eq!(stuck.waiting.iter().map(|place| place.rank).collect::<Vec<_>>(), [0, 1]);
+        lists[1].clear();
+        let stuck = trace(&pipeline, &lists, &EQUAL).unwrap_err();
+        assert_eq!(stuck.waiting.len(), 1);
+    }
+
+    struct Random(Vec<f64>);
+
+    impl Random {
+        fn number(&self, from: u32, to: u32, salt: u32) -> f64 {
+            self.0[(from * 31 + to * 17 + salt) as usize % self.0.len()]
+        }
+    }
+
+    impl Costs for Random {
+        fn task_s(&self, place: Place) -> f64 {
+            self.number(place.rank, place.task.chunk, place.task.work as u32)
+        }
+
+        fn sending_s(&self, from: u32, to: u32) -> f64 {
+            self.number(from, to, 5)
+        }
+
+        fn latency_s(&self, from: u32, to: u32) -> f64 {
+            10.0 * self.number(from, to, 7)
+        }
+    }
+
+    fn any_pipeline() -> impl Strategy<Value = Pipeline> {
+        let schedule = prop_oneof![Just(Gpipe), Just(OneForwardOneBackward), Just(Interleaved), Just(ZeroBubble)];
+        (schedule, 1u32..7, 1u32..4, 1u32..20, any::<bool>(), prop::collection::vec(1u32..20, 6)).prop_map(
+            |(schedule, ranks, chunks, micro_batches, is_long, mut in_flight)| {
+                let chunks = if schedule == Interleaved { chunks } else { 1 };
+                let micro_batches = if schedule == Interleaved { micro_batches * ranks } else { micro_batches };
+                in_flight.sort_unstable_by(|a, b| b.cmp(a));
+                in_flight.truncate(if is_long && schedule == OneForwardOneBackward { ranks as usize } else { 0 });
+                Pipeline { schedule, ranks, chunks, micro_batches, in_flight }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_takes_how_long_every_step_ends(
+            pipeline in any_pipeline(),
+            numbers in prop::collection::vec(0.01..10.0, 1..50),
+        ) {
+            let lists = pipeline.tasks().unwrap();
+            let trace = trace(&pipeline, &lists, &Random(numbers)).unwrap();
+            prop_assert!((0.0..1.0).contains(&trace.bubble()));
+        }
+
+        /// Each of them once, gradients in the order of micro-batches.
+        #[test]
+        fn every_micro_batch_goes_through_every_stage(pipeline in any_pipeline()) {
+            let lists = pipeline.tasks().unwrap();
+            for list in &lists {
+                for chunk in 0..pipeline.chunks {
+                    let of = |work: &[Work]| -> Vec<u32> {
+                        let these = list.iter().filter(|task| task.chunk == chunk && work.contains(&task.work));
+                        these.map(|task| task.micro_batch).collect()
+                    };
+                    let all: Vec<u32> = (0..pipeline.micro_batches).collect();
+                    prop_assert_eq!(of(&[Work::Forward]), all.clone());
+                    prop_assert_eq!(of(&[Work::Backward, Work::BackwardInput]), all.clone());
+                    let weights = if pipeline.schedule == ZeroBubble { all } else { Vec::new() };
+                    prop_assert_eq!(of(&[Work::BackwardWeight]), weights);
+                }
+            }
+        }
+    }
+}
