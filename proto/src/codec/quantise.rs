@@ -93,28 +93,125 @@ pub(super) fn half_means(block: &[f32], magnitudes: &mut Vec<u32>) -> (f32, f32)
     magnitudes.extend(block.iter().map(|value| value.abs().to_bits()));
     let lower_count = block.len() / 2;
     let upper_count = block.len() - lower_count;
-    let pivot = *magnitudes.select_nth_unstable(lower_count).1;
+    let pivot = nth_smallest(magnitudes, lower_count);
 
-    // The sums run in the order of the values, so that they do not depend on how the partition permutes. Values equal
-    // to the pivot fall to both halves, as many as each then lacks.
-    let (mut lower, mut upper) = (0.0, 0.0);
-    let (mut below, mut above) = (0, 0);
-    for value in block {
-        let magnitude = f64::from(value.abs());
-        let key = value.abs().to_bits();
-        lower += if key < pivot { magnitude } else { 0.0 };
-        upper += if key > pivot { magnitude } else { 0.0 };
-        below += usize::from(key < pivot);
-        above += usize::from(key > pivot);
-    }
+    // The sums do not depend on how the search permutes. Values equal to the pivot fall to both halves, as many as each then lacks.
+    let Halves { lower, upper, below, above } = Halves::of(block, pivot);
     let pivot = f64::from(f32::from_bits(pivot));
-    lower += (lower_count - below) as f64 * pivot;
-    upper += (upper_count - above) as f64 * pivot;
+    let lower = lower + (lower_count - below) as f64 * pivot;
+    let upper = upper + (upper_count - above) as f64 * pivot;
     (level(lower / lower_count.max(1) as f64), level(upper / upper_count as f64))
+}
+
+/// What lies on either side of a pivot.
+struct Halves {
+    lower: f64,
+    upper: f64,
+    below: usize,
+    above: usize,
+}
+
+impl Halves {
+    fn of(block: &[f32], pivot: u32) -> Self {
+        /// Sums side by side, for the vector units; their number is part of the result.
+        const LANES: usize = 8;
+        let (mut lower, mut upper) = ([0.0_f64; LANES], [0.0_f64; LANES]);
+        let (mut below, mut above) = ([0_u32; LANES], [0_u32; LANES]);
+        let mut add = |lane: usize, value: f32| {
+            let (key, magnitude) = (value.abs().to_bits(), f64::from(value.abs()));
+            lower[lane] += if key < pivot { magnitude } else { 0.0 };
+            upper[lane] += if key > pivot { magnitude } else { 0.0 };
+            below[lane] += u32::from(key < pivot);
+            above[lane] += u32::from(key > pivot);
+        };
+        let (rows, rest) = block.as_chunks::<LANES>();
+        for row in rows {
+            (0..LANES).for_each(|lane| add(lane, row[lane]));
+        }
+        (0..).zip(rest).for_each(|(lane, value)| add(lane, *value));
+        let count = |lanes: [u32; LANES]| lanes.iter().sum::<u32>() as usize;
+        Self { lower: lower.iter().sum(), upper: upper.iter().sum(), below: count(below), above: count(above) }
+    }
+}
+
+/// The key with `n` keys below it in ascending order; permutes them.
+fn nth_smallest(keys: &mut Vec<u32>, mut n: usize) -> u32 {
+    /// Fewer are partitioned at once.
+    const COUNTED_MIN: usize = 256;
+    const BUCKETS_LOG2: u32 = 8;
+    if keys.len() >= COUNTED_MIN {
+        let (least, most) = keys.iter().fold((u32::MAX, 0), |(least, most), &key| (least.min(key), most.max(key)));
+        // So that the buckets span what there is.
+        let shift = (u32::BITS - (most - least).leading_zeros()).saturating_sub(BUCKETS_LOG2);
+        let bucket = |key: u32| ((key - least) >> shift) as usize;
+        let mut counts = [0_u32; 1 << BUCKETS_LOG2];
+        keys.iter().for_each(|&key| counts[bucket(key)] += 1);
+        let mut holds = 0;
+        while n >= counts[holds] as usize {
+            n -= counts[holds] as usize;
+            holds += 1;
+        }
+        // Which keys stay is as good as random, so there is no branch on it.
+        let mut kept = 0;
+        for index in 0..keys.len() {
+            let key = keys[index];
+            keys[kept] = key;
+            kept += usize::from(bucket(key) == holds);
+        }
+        keys.truncate(kept);
+    }
+    *keys.select_nth_unstable(n).1
 }
 
 /// A mean as bf16 represents it; zero if too small to be worth sending.
 pub(super) fn level(mean: f64) -> f32 {
     let mean = (mean as f32).min(SCALE_MAX);
     if mean < ABSMAX_MIN { 0.0 } else { f32::from_bits(u32::from(bf16_saturating(mean)) << 16) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// By sorting all magnitudes.
+    fn by_sorting(block: &[f32]) -> (f32, f32) {
+        let mut magnitudes: Vec<f64> = block.iter().map(|value| f64::from(value.abs())).collect();
+        magnitudes.sort_unstable_by(f64::total_cmp);
+        let (lower, upper) = magnitudes.split_at(block.len() / 2);
+        let mean = |half: &[f64]| half.iter().sum::<f64>() / half.len().max(1) as f64;
+        (level(mean(lower)), level(mean(upper)))
+    }
+
+    /// Few different magnitudes; some octaves; all of them.
+    fn values() -> impl Strategy<Value = Vec<f32>> {
+        let value = prop_oneof![
+            Just((-2..=2).prop_map(|i| i as f32).boxed()),
+            Just((-1.0_f32..1.0).prop_map(|v| v.powi(5)).boxed()),
+            Just((-120.0_f32..120.0).prop_map(f32::exp2).boxed()),
+            Just(prop_oneof![Just(f32::MIN_POSITIVE), Just(0.0), Just(-1e30)].boxed()),
+        ];
+        (value, 1_usize..1500).prop_flat_map(|(value, len)| prop::collection::vec(value, len))
+    }
+
+    proptest! {
+        #[test]
+        fn the_halves_are_those_of_the_sorted_magnitudes(values in values()) {
+            let (lower, upper) = half_means(&values, &mut Vec::new());
+            let (sorted_lower, sorted_upper) = by_sorting(&values);
+            // Sums in another order may round to the next bf16.
+            let is_close = |a: f32, b: f32| (a - b).abs() <= 0.01 * a.abs();
+            prop_assert!(is_close(lower, sorted_lower) && is_close(upper, sorted_upper));
+        }
+
+        #[test]
+        fn the_nth_key_is_that_of_the_sorted_ones(values in values(), part in 0.0..1.0_f64) {
+            let mut keys: Vec<u32> = values.iter().map(|value| value.to_bits()).collect();
+            let n = (part * keys.len() as f64) as usize;
+            let mut sorted = keys.clone();
+            sorted.sort_unstable();
+            prop_assert_eq!(nth_smallest(&mut keys, n), sorted[n]);
+        }
+    }
 }

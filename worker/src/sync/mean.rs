@@ -61,7 +61,8 @@ pub fn norm_of(body: &[u8], len: usize, decoder: &mut Decoder) -> Result<f64, Re
     sound_update(body, len, decoder).map(|(_, norm)| norm)
 }
 
-fn sound_update<'a>(
+/// A decoded update and its norm; fails as [`norm_of`] does.
+pub fn sound_update<'a>(
     body: &[u8],
     len: usize,
     decoder: &'a mut Decoder,

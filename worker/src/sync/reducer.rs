@@ -12,7 +12,7 @@ use super::chain::{downlink, is_lossless, opening_downlink};
 use super::guard::{Excess, Guard};
 use super::layouts::Layouts;
 use super::masking::Masking;
-use super::mean::{add_shares, norm_of};
+use super::mean::{add_shares, sound_update};
 use super::robust::{add_clipped_mean, set_trimmed_mean};
 use super::union::Union;
 
@@ -116,7 +116,14 @@ impl Reducer {
             ResultForm::Bundle => {
                 FragmentResult::bundle(accepted.into_iter().map(|(_, contribution)| contribution).collect())
             }
-            ResultForm::Mean | ResultForm::Union => self.mean(round, fragment, accepted)?,
+            ResultForm::Mean | ResultForm::Union => {
+                if !refused.is_empty() || !self.adds_at_once() {
+                    self.take_mean(round, fragment, &accepted);
+                }
+                let contributions: Vec<_> =
+                    accepted.into_iter().map(|(_, contribution)| contribution).collect();
+                self.publish(round, fragment, &contributions)?
+            }
         };
         Ok(Reduction { result, refused })
     }
@@ -154,7 +161,8 @@ impl Reducer {
         Ok(Reduction { result, refused: Vec::new() })
     }
 
-    /// Divides contributions into those that go into the result, with their norms, and those that do not. Both are in the order given.
+    /// Divides contributions into those that go into the result, with their norms, and those that do not. Both are in the order given. Where the
+    /// result is the plain mean of all of them, as it is but for bad members, that is in `scratch` when none is refused.
     fn sift(
         &mut self,
         round: Round,
@@ -164,9 +172,20 @@ impl Reducer {
         let len = self.layouts.of(round).range(fragment).len();
         let (mut sound, mut refused) = (Vec::new(), Vec::new());
         let refusal = |site, reason| Refusal { site, round, fragment, reason };
+        let total = total_weight(contributions.iter());
+        let adds = self.adds_at_once();
+        if adds {
+            self.scratch.clear();
+            self.scratch.resize(len, 0.0);
+        }
         for contribution in contributions {
-            match norm_of(&contribution.body, len, &mut self.decoder) {
-                Ok(norm) => sound.push((norm, contribution)),
+            match sound_update(&contribution.body, len, &mut self.decoder) {
+                Ok((update, norm)) => {
+                    if adds {
+                        update.add_scaled_to(share(contribution.weight, total), &mut self.scratch);
+                    }
+                    sound.push((norm, contribution));
+                }
                 Err(reason) => refused.push(refusal(contribution.site, reason)),
             }
         }
@@ -191,6 +210,11 @@ impl Reducer {
         (accepted, refused)
     }
 
+    /// Whether the mean of all contributions is what is published of them, if none is refused.
+    fn adds_at_once(&self) -> bool {
+        self.robust == RobustRule::None && self.form != ResultForm::Bundle
+    }
+
     /// Puts into `scratch` what becomes of the accepted contributions.
     fn take_mean(&mut self, round: Round, fragment: FragmentId, accepted: &[(f64, Contribution)]) {
         let Self { layouts, decoder, scratch, .. } = self;
@@ -198,9 +222,9 @@ impl Reducer {
         scratch.resize(layouts.of(round).range(fragment).len(), 0.0);
         match self.robust {
             RobustRule::None => {
-                let total: u64 = accepted.iter().map(|(_, c)| u64::from(c.weight)).sum();
-                let share = |weight: u32| weight as f32 / total as f32;
-                let shares: Vec<_> = accepted.iter().map(|(_, c)| (share(c.weight), &c.body)).collect();
+                let total = total_weight(accepted.iter().map(|(_, contribution)| contribution));
+                let shares: Vec<_> =
+                    accepted.iter().map(|(_, c)| (share(c.weight, total), &c.body)).collect();
                 add_shares(&shares, decoder, scratch);
             }
             RobustRule::Clip => {
@@ -220,17 +244,6 @@ impl Reducer {
                 }
             }
         }
-    }
-
-    fn mean(
-        &mut self,
-        round: Round,
-        fragment: FragmentId,
-        accepted: Vec<(f64, Contribution)>,
-    ) -> Result<FragmentResult, EncodeError> {
-        self.take_mean(round, fragment, &accepted);
-        let contributions: Vec<_> = accepted.into_iter().map(|(_, contribution)| contribution).collect();
-        self.publish(round, fragment, &contributions)
     }
 
     /// The result with the mean in `scratch`, which is of these contributions.
@@ -311,6 +324,15 @@ impl Reducer {
         self.before.clear();
         self.residuals = residuals;
     }
+}
+
+fn total_weight<'a>(contributions: impl Iterator<Item = &'a Contribution>) -> u64 {
+    contributions.map(|contribution| u64::from(contribution.weight)).sum()
+}
+
+/// What a contribution is of the mean. Exact up to 2²⁴ samples.
+fn share(weight: u32, total: u64) -> f32 {
+    weight as f32 / total as f32
 }
 
 /// Moves values to these positions of `len`, which ascend; zeros are elsewhere.
