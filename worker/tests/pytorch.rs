@@ -114,7 +114,7 @@ fn logits_are_those_of_hugging_face() {
         let parameters = Parameters::new(&spec, &parameters(&spec), Device::Cpu).unwrap();
         // bf16 has eight significant bits; the model is three products deep in each of two blocks.
         for (precision, tolerance) in [(Precision::F32, 2e-6), (Precision::Bf16, 3e-2)] {
-            let model = Model::new(&spec, &parameters, precision).unwrap();
+            let model = Model::of_all(&spec, &parameters, precision).unwrap();
             let logits = tch::no_grad(|| model.logits(&inputs())).unwrap().to_kind(tch::Kind::Float);
             let off = distance(&Vec::try_from(logits.reshape([-1])).unwrap(), &reference);
             assert!(off < tolerance, "{kind:?} in {precision:?}: {off}");

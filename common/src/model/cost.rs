@@ -38,12 +38,12 @@ pub struct BlockCost {
 }
 
 impl ModelSpec {
-    /// The costs of all blocks, in order, for sequences of `sequence` tokens.
+    /// The costs of all blocks of the whole model, in order, for sequences of `sequence` tokens.
     #[must_use]
     pub fn blocks(&self, sequence: u32, precision: Precision) -> Vec<BlockCost> {
-        let mut blocks = vec![self.embedding()];
-        blocks.extend((0..self.layers).map(|layer| self.layer(layer, sequence, precision)));
-        blocks.push(self.head(precision));
+        let mut blocks = vec![self.embedding_cost()];
+        blocks.extend((0..self.layers).map(|layer| self.layer_cost(layer, sequence, precision)));
+        blocks.push(self.head_cost(precision));
         blocks
     }
 
@@ -54,14 +54,10 @@ impl ModelSpec {
         blocks.iter().map(|cost| cost.forward_flops_per_token + cost.backward_flops_per_token).sum()
     }
 
-    fn embedding(&self) -> BlockCost {
+    fn embedding_cost(&self) -> BlockCost {
         BlockCost {
             block: Block::Embedding,
-            parameters: self.parameters_under(&[
-                "transformer.wte.",
-                "transformer.wpe.",
-                "model.embed_tokens.",
-            ]),
+            parameters: self.parameters_in(0),
             forward_flops_per_token: 0,
             backward_flops_per_token: 0,
             // The token itself, as a 64-bit index.
@@ -70,7 +66,7 @@ impl ModelSpec {
         }
     }
 
-    fn layer(&self, layer: u32, sequence: u32, precision: Precision) -> BlockCost {
+    fn layer_cost(&self, layer: u32, sequence: u32, precision: Precision) -> BlockCost {
         let [d, f, kv] = [self.width, self.feed_forward_width, self.kv_width()].map(u64::from);
         let feed_forward_matrices = match self.kind {
             ModelKind::Gpt2 => 2,
@@ -90,8 +86,7 @@ impl ModelSpec {
         let wide = 2 * d + statistics + u64::from(self.heads);
         BlockCost {
             block: Block::Layer(layer),
-            parameters: self
-                .parameters_under(&[&format!("transformer.h.{layer}."), &format!("model.layers.{layer}.")]),
+            parameters: self.parameters_in(layer + 1),
             forward_flops_per_token: forward,
             backward_flops_per_token: 2 * forward,
             activation_bytes_per_token: narrow * bytes_of(precision) + wide * 4,
@@ -99,13 +94,13 @@ impl ModelSpec {
         }
     }
 
-    fn head(&self, precision: Precision) -> BlockCost {
+    fn head_cost(&self, precision: Precision) -> BlockCost {
         let (d, v) = (u64::from(self.width), u64::from(self.vocabulary));
         let forward = 2 * d * v;
         let statistics = if self.kind == ModelKind::Gpt2 { 2 } else { 1 };
         BlockCost {
             block: Block::Head,
-            parameters: self.parameters_under(&["transformer.ln_f.", "model.norm.", "lm_head."]),
+            parameters: self.parameters_in(self.head()),
             forward_flops_per_token: forward,
             backward_flops_per_token: 2 * forward,
             // The norm's input, statistics and output, the logarithms of the probabilities, the target's index.
@@ -119,12 +114,9 @@ impl ModelSpec {
         4 * u64::from(self.width)
     }
 
-    fn parameters_under(&self, prefixes: &[&str]) -> u64 {
-        parameters::in_model_order(self)
-            .iter()
-            .filter(|p| prefixes.iter().any(|prefix| p.name.starts_with(prefix)))
-            .map(parameters::ParameterSpec::count)
-            .sum()
+    fn parameters_in(&self, block: u32) -> u64 {
+        let all = parameters::in_model_order(self);
+        all.iter().filter(|(of, _)| *of == block).map(|(_, tensor)| tensor.count()).sum()
     }
 }
 
@@ -144,7 +136,6 @@ mod tests {
     fn blocks_hold_every_parameter_once() {
         for kind in [ModelKind::Gpt2, ModelKind::Llama] {
             for tied in [true, false] {
-                // Eleven layers: `h.1.` is not taken for a prefix of `h.10.`.
                 let mut config = config(kind, 11, 32, 4, 64);
                 config.tied_embeddings = Some(tied);
                 let spec = ModelSpec::resolve(&config, 100).unwrap();

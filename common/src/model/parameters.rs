@@ -42,11 +42,25 @@ impl ParameterSpec {
     }
 }
 
+const GPT2_TOKENS: &str = "transformer.wte.weight";
+const LLAMA_TOKENS: &str = "model.embed_tokens.weight";
+
+/// The name of the token embedding.
+pub(super) fn token_embedding(kind: ModelKind) -> &'static str {
+    match kind {
+        ModelKind::Gpt2 => GPT2_TOKENS,
+        ModelKind::Llama => LLAMA_TOKENS,
+    }
+}
+
 /// The standard deviation of both families' weights (Radford et al. 2019).
 const DEVIATION: f64 = 0.02;
 
-/// All tensors from the embedding to the output projection.
-pub(super) fn in_model_order(spec: &ModelSpec) -> Vec<ParameterSpec> {
+/// A tensor and the block that it belongs to: 0 is the embedding, then come the layers, then the head.
+pub(super) type InBlock = (u32, ParameterSpec);
+
+/// All tensors of the whole model, from the embedding to the output projection.
+pub(super) fn in_model_order(spec: &ModelSpec) -> Vec<InBlock> {
     match spec.kind {
         ModelKind::Gpt2 => gpt2(spec),
         ModelKind::Llama => llama(spec),
@@ -54,17 +68,18 @@ pub(super) fn in_model_order(spec: &ModelSpec) -> Vec<ParameterSpec> {
 }
 
 /// GPT-2. Its linear layers are `Conv1D`: [in, out].
-fn gpt2(spec: &ModelSpec) -> Vec<ParameterSpec> {
+fn gpt2(spec: &ModelSpec) -> Vec<InBlock> {
     let (d, f) = (u64::from(spec.width), u64::from(spec.feed_forward_width));
     // Every block adds to the residual stream twice; this keeps its variance (Radford et al. 2019, section 2.3).
     let residual = DEVIATION / f64::from(2 * spec.layers).sqrt();
-    let mut list = vec![
-        matrix("transformer.wte.weight", u64::from(spec.vocabulary), d, DEVIATION),
+    let embedding = [
+        matrix(GPT2_TOKENS, u64::from(spec.vocabulary), d, DEVIATION),
         matrix("transformer.wpe.weight", u64::from(spec.context), d, DEVIATION),
     ];
+    let mut list: Vec<InBlock> = embedding.map(|tensor| (0, tensor)).to_vec();
     for layer in 0..spec.layers {
         let name = |part: &str| format!("transformer.h.{layer}.{part}");
-        list.extend([
+        let tensors = [
             vector(name("ln_1.weight"), d, Initial::Ones),
             vector(name("ln_1.bias"), d, Initial::Zeros),
             matrix(name("attn.c_attn.weight"), d, 3 * d, DEVIATION),
@@ -77,23 +92,23 @@ fn gpt2(spec: &ModelSpec) -> Vec<ParameterSpec> {
             vector(name("mlp.c_fc.bias"), f, Initial::Zeros),
             matrix(name("mlp.c_proj.weight"), f, d, residual),
             vector(name("mlp.c_proj.bias"), d, Initial::Zeros),
-        ]);
+        ];
+        list.extend(tensors.map(|tensor| (layer + 1, tensor)));
     }
-    list.push(vector("transformer.ln_f.weight", d, Initial::Ones));
-    list.push(vector("transformer.ln_f.bias", d, Initial::Zeros));
-    if !spec.tied_embeddings {
-        list.push(matrix("lm_head.weight", u64::from(spec.vocabulary), d, DEVIATION));
-    }
+    let norm = ["weight", "bias"].map(|part| format!("transformer.ln_f.{part}"));
+    let starts = [Initial::Ones, Initial::Zeros];
+    list.extend(norm.into_iter().zip(starts).map(|(name, start)| (spec.head(), vector(name, d, start))));
+    list.extend(output(spec).map(|tensor| (spec.head(), tensor)));
     list
 }
 
 /// Llama. Its linear layers are [out, in].
-fn llama(spec: &ModelSpec) -> Vec<ParameterSpec> {
+fn llama(spec: &ModelSpec) -> Vec<InBlock> {
     let (d, f, kv) = (u64::from(spec.width), u64::from(spec.feed_forward_width), u64::from(spec.kv_width()));
-    let mut list = vec![matrix("model.embed_tokens.weight", u64::from(spec.vocabulary), d, DEVIATION)];
+    let mut list = vec![(0, matrix(LLAMA_TOKENS, u64::from(spec.vocabulary), d, DEVIATION))];
     for layer in 0..spec.layers {
         let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
-        list.extend([
+        let tensors = [
             vector(name("input_layernorm"), d, Initial::Ones),
             matrix(name("self_attn.q_proj"), d, d, DEVIATION),
             matrix(name("self_attn.k_proj"), kv, d, DEVIATION),
@@ -103,13 +118,18 @@ fn llama(spec: &ModelSpec) -> Vec<ParameterSpec> {
             matrix(name("mlp.gate_proj"), f, d, DEVIATION),
             matrix(name("mlp.up_proj"), f, d, DEVIATION),
             matrix(name("mlp.down_proj"), d, f, DEVIATION),
-        ]);
+        ];
+        list.extend(tensors.map(|tensor| (layer + 1, tensor)));
     }
-    list.push(vector("model.norm.weight", d, Initial::Ones));
-    if !spec.tied_embeddings {
-        list.push(matrix("lm_head.weight", u64::from(spec.vocabulary), d, DEVIATION));
-    }
+    list.push((spec.head(), vector("model.norm.weight", d, Initial::Ones)));
+    list.extend(output(spec).map(|tensor| (spec.head(), tensor)));
     list
+}
+
+/// The output projection, unless that is the token embedding.
+fn output(spec: &ModelSpec) -> Option<ParameterSpec> {
+    let matrix = || matrix("lm_head.weight", u64::from(spec.vocabulary), u64::from(spec.width), DEVIATION);
+    (!spec.tied_embeddings).then(matrix)
 }
 
 fn matrix(name: impl Into<String>, rows: u64, columns: u64, deviation: f64) -> ParameterSpec {
@@ -139,6 +159,31 @@ mod tests {
         let shape = |name: &str| llama.iter().find(|p| p.name == name).map(|p| p.shape.clone());
         assert_eq!(shape("model.layers.0.self_attn.k_proj.weight"), Some(vec![4, 8]));
         assert_eq!(shape("lm_head.weight"), Some(vec![10, 8]));
+    }
+
+    #[test]
+    fn parts_hold_what_their_blocks_have_and_borrow_a_tied_embedding() {
+        for (kind, tied) in [(ModelKind::Gpt2, true), (ModelKind::Gpt2, false), (ModelKind::Llama, true)] {
+            let mut config = config(kind, 3, 8, 2, 16);
+            config.tied_embeddings = Some(tied);
+            let whole = ModelSpec::resolve(&config, 10).unwrap();
+            let parts = [vec![0..2, 3..4], vec![2..3, 4..5]].map(|chunks| whole.part(chunks));
+            let names = |spec: &ModelSpec| -> Vec<String> {
+                let mut names: Vec<_> = spec.parameters().into_iter().map(|tensor| tensor.name).collect();
+                names.sort_unstable();
+                names
+            };
+            let mut both = parts.each_ref().map(names).concat();
+            both.sort_unstable();
+            assert_eq!(both, names(&whole));
+            assert_eq!(parts[0].whole(), whole);
+            assert_eq!(parts[0].borrowed(), None);
+            let borrowed = parts[1].borrowed().map(|tensor| tensor.name);
+            assert_eq!(borrowed.as_deref(), tied.then(|| token_embedding(kind)));
+            assert!(
+                parts.iter().all(|part| part.parameters().is_sorted_by_key(|tensor| !tensor.is_matrix()))
+            );
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The resolved shape of a model.
 
+use std::ops::Range;
+
 use super::parameters::{self, ParameterSpec};
 use crate::config::{ConfigError, ModelConfig, ModelKind};
 
@@ -24,6 +26,9 @@ pub struct ModelSpec {
     pub vocabulary: u32,
     /// Whether the output projection is the token embedding.
     pub tied_embeddings: bool,
+    /// The blocks that are meant, in order, as chunks of neighbours: all of them in one, unless this is the part of one worker in a pipeline.
+    /// Block 0 is the embedding, then come the layers, then the head: see [`Self::head`].
+    pub chunks: Vec<Range<u32>>,
 }
 
 /// Llama's inner width is rounded up to a multiple of this, so that matrix kernels meet whole tiles.
@@ -57,7 +62,56 @@ impl ModelSpec {
             context: config.context,
             vocabulary,
             tied_embeddings: config.tied_embeddings.unwrap_or(config.kind == ModelKind::Gpt2),
+            chunks: all_blocks(config.layers),
         })
+    }
+
+    /// The last block: the last norm, the output projection and the loss.
+    #[must_use]
+    pub fn head(&self) -> u32 {
+        self.layers + 1
+    }
+
+    /// The same model, of which these blocks are meant.
+    #[must_use]
+    pub fn part(&self, chunks: Vec<Range<u32>>) -> Self {
+        Self { chunks, ..self.clone() }
+    }
+
+    /// The same model, all of it.
+    #[must_use]
+    pub fn whole(&self) -> Self {
+        self.part(all_blocks(self.layers))
+    }
+
+    /// Whether this block is meant.
+    #[must_use]
+    pub fn holds(&self, block: u32) -> bool {
+        self.chunks.iter().any(|chunk| chunk.contains(&block))
+    }
+
+    /// The layers of a chunk of blocks.
+    #[must_use]
+    pub fn layers_in(&self, chunk: &Range<u32>) -> Range<u32> {
+        chunk.start.max(1) - 1..chunk.end.saturating_sub(1).min(self.layers)
+    }
+
+    /// Where the tensors of a chunk are among [`Self::parameters`].
+    #[must_use]
+    pub fn tensors_in(&self, chunk: &Range<u32>) -> Vec<usize> {
+        let names: Vec<String> =
+            self.part(vec![chunk.clone()]).parameters().into_iter().map(|t| t.name).collect();
+        let held = self.parameters().into_iter().enumerate();
+        held.filter(|(_, tensor)| names.contains(&tensor.name)).map(|(at, _)| at).collect()
+    }
+
+    /// What this part computes with and another one holds: the token embedding, where that is the output projection as well and only the head is here.
+    #[must_use]
+    pub fn borrowed(&self) -> Option<ParameterSpec> {
+        let borrows = self.tied_embeddings && self.holds(self.head()) && !self.holds(0);
+        let name = parameters::token_embedding(self.kind);
+        let mut all = parameters::in_model_order(self).into_iter().map(|(_, tensor)| tensor);
+        all.find(|tensor| borrows && tensor.name == name)
     }
 
     /// Width of one attention head.
@@ -76,8 +130,7 @@ impl ModelSpec {
     /// model order. So what weight decay applies to is a prefix: see [`Self::decayed_count`].
     #[must_use]
     pub fn parameters(&self) -> Vec<ParameterSpec> {
-        let (mut matrices, vectors): (Vec<_>, Vec<_>) =
-            parameters::in_model_order(self).into_iter().partition(ParameterSpec::is_matrix);
+        let (mut matrices, vectors): (Vec<_>, Vec<_>) = self.held().partition(ParameterSpec::is_matrix);
         matrices.extend(vectors);
         matrices
     }
@@ -85,14 +138,25 @@ impl ModelSpec {
     /// The length of the flat parameter vector.
     #[must_use]
     pub fn parameter_count(&self) -> u64 {
-        parameters::in_model_order(self).iter().map(ParameterSpec::count).sum()
+        self.held().map(|tensor| tensor.count()).sum()
     }
 
     /// The length of the flat parameter vector's prefix of matrices.
     #[must_use]
     pub fn decayed_count(&self) -> u64 {
-        parameters::in_model_order(self).iter().filter(|p| p.is_matrix()).map(ParameterSpec::count).sum()
+        self.held().filter(ParameterSpec::is_matrix).map(|tensor| tensor.count()).sum()
     }
+
+    /// The tensors of the blocks that are meant, in model order.
+    fn held(&self) -> impl Iterator<Item = ParameterSpec> + '_ {
+        let all = parameters::in_model_order(self).into_iter();
+        all.filter(|(block, _)| self.holds(*block)).map(|(_, tensor)| tensor)
+    }
+}
+
+/// In one chunk.
+fn all_blocks(layers: u32) -> Vec<Range<u32>> {
+    std::iter::once(0..layers + 2).collect()
 }
 
 #[cfg(test)]

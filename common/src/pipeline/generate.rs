@@ -17,7 +17,9 @@ pub enum ScheduleError {
         chunks: u32,
     },
     /// Ranks take micro-batches in groups as large as the pipeline.
-    #[error("`interleaved` takes micro-batches in groups of {ranks}, and {micro_batches} are no multiple of that")]
+    #[error(
+        "`interleaved` takes micro-batches in groups of {ranks}, and {micro_batches} are no multiple of that"
+    )]
     Groups {
         /// Workers in a row.
         ranks: u32,
@@ -25,7 +27,9 @@ pub enum ScheduleError {
         micro_batches: u32,
     },
     /// Limits that would let a rank wait for ever, or that are not for this schedule.
-    #[error("`in_flight` has one number of at least 1 for each rank, none larger than that of the rank before, and goes with `1f1b` alone")]
+    #[error(
+        "`in_flight` has one number of at least 1 for each rank, none larger than that of the rank before, and goes with `1f1b` alone"
+    )]
     InFlight,
 }
 

@@ -93,7 +93,8 @@ pub fn trace(pipeline: &Pipeline, lists: &[Vec<Task>], costs: &dyn Costs) -> Res
             break;
         }
     }
-    let next = |(rank, list): (u32, &Vec<Task>)| list.get(run.done_on(rank)).map(|&task| Place { rank, task });
+    let next =
+        |(rank, list): (u32, &Vec<Task>)| list.get(run.done_on(rank)).map(|&task| Place { rank, task });
     let waiting: Vec<Place> = (0..).zip(lists).filter_map(next).collect();
     if waiting.is_empty() { Ok(run.trace) } else { Err(Stuck { waiting }) }
 }
@@ -202,13 +203,19 @@ mod tests {
 
     #[test]
     fn bubbles_are_those_of_the_closed_forms() {
-        for (schedule, chunks) in
-            [(Gpipe, 1), (OneForwardOneBackward, 1), (Interleaved, 1), (Interleaved, 2), (Interleaved, 4), (ZeroBubble, 1)]
-        {
+        for (schedule, chunks) in [
+            (Gpipe, 1),
+            (OneForwardOneBackward, 1),
+            (Interleaved, 1),
+            (Interleaved, 2),
+            (Interleaved, 4),
+            (ZeroBubble, 1),
+        ] {
             for ranks in 1..=8 {
                 for groups in 1..=4 {
                     let pipeline = pipeline(schedule, ranks, chunks, ranks * groups);
-                    let expected = closed_form(schedule, f64::from(ranks), f64::from(chunks), f64::from(ranks * groups));
+                    let expected =
+                        closed_form(schedule, f64::from(ranks), f64::from(chunks), f64::from(ranks * groups));
                     let bubble = traced(&pipeline, &EQUAL).bubble();
                     assert!((bubble - expected).abs() < 1e-9, "{pipeline:?}: {bubble}, not {expected}");
                 }
@@ -303,13 +310,19 @@ mod tests {
     }
 
     fn any_pipeline() -> impl Strategy<Value = Pipeline> {
-        let schedule = prop_oneof![Just(Gpipe), Just(OneForwardOneBackward), Just(Interleaved), Just(ZeroBubble)];
+        let schedule =
+            prop_oneof![Just(Gpipe), Just(OneForwardOneBackward), Just(Interleaved), Just(ZeroBubble)];
         (schedule, 1u32..7, 1u32..4, 1u32..20, any::<bool>(), prop::collection::vec(1u32..20, 6)).prop_map(
             |(schedule, ranks, chunks, micro_batches, is_long, mut in_flight)| {
                 let chunks = if schedule == Interleaved { chunks } else { 1 };
-                let micro_batches = if schedule == Interleaved { micro_batches * ranks } else { micro_batches };
+                let micro_batches =
+                    if schedule == Interleaved { micro_batches * ranks } else { micro_batches };
                 in_flight.sort_unstable_by(|a, b| b.cmp(a));
-                in_flight.truncate(if is_long && schedule == OneForwardOneBackward { ranks as usize } else { 0 });
+                in_flight.truncate(if is_long && schedule == OneForwardOneBackward {
+                    ranks as usize
+                } else {
+                    0
+                });
                 Pipeline { schedule, ranks, chunks, micro_batches, in_flight }
             },
         )

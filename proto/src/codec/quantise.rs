@@ -130,7 +130,12 @@ impl Halves {
         }
         (0..).zip(rest).for_each(|(lane, value)| add(lane, *value));
         let count = |lanes: [u32; LANES]| lanes.iter().sum::<u32>() as usize;
-        Self { lower: lower.iter().sum(), upper: upper.iter().sum(), below: count(below), above: count(above) }
+        Self {
+            lower: lower.iter().sum(),
+            upper: upper.iter().sum(),
+            below: count(below),
+            above: count(above),
+        }
     }
 }
 
@@ -140,7 +145,8 @@ fn nth_smallest(keys: &mut Vec<u32>, mut n: usize) -> u32 {
     const COUNTED_MIN: usize = 256;
     const BUCKETS_LOG2: u32 = 8;
     if keys.len() >= COUNTED_MIN {
-        let (least, most) = keys.iter().fold((u32::MAX, 0), |(least, most), &key| (least.min(key), most.max(key)));
+        let (least, most) =
+            keys.iter().fold((u32::MAX, 0), |(least, most), &key| (least.min(key), most.max(key)));
         // So that the buckets span what there is.
         let shift = (u32::BITS - (most - least).leading_zeros()).saturating_sub(BUCKETS_LOG2);
         let bucket = |key: u32| ((key - least) >> shift) as usize;

@@ -27,6 +27,24 @@ pub enum EngineError {
     /// A second moment that is to be used as it is, and was never made.
     #[error("AdamW's second moment is to be frozen, but there is none: it is learnt in the opening")]
     NothingFrozen,
+    /// Something that takes the whole model, of which only a part is here.
+    #[error("only a part of the model is here")]
+    Part,
+    /// A part of the model that is not the one that its place in the pipeline computes.
+    #[error("{chunks} chunks of blocks at place {rank} of a pipeline of {ranks} with {expected} chunks each")]
+    Place {
+        /// Chunks that are here.
+        chunks: usize,
+        /// The place.
+        rank: u32,
+        /// Places.
+        ranks: u32,
+        /// Chunks that each has.
+        expected: u32,
+    },
+    /// The others of the pipeline cannot be heard any more.
+    #[error("the pipeline is interrupted: {0}")]
+    Interrupted(String),
     /// Text cannot be continued from nothing.
     #[error("the prompt is empty")]
     EmptyPrompt,

@@ -52,7 +52,7 @@ impl Generator {
         threads: Option<NonZeroU32>,
     ) -> Result<Self, EngineError> {
         set_threads(threads);
-        let model = Model::new(spec, &Parameters::new(spec, parameters, device)?, PRECISION)?;
+        let model = Model::of_all(spec, &Parameters::new(spec, parameters, device)?, PRECISION)?;
         Ok(Self { spec: spec.clone(), device, model })
     }
 

@@ -21,7 +21,7 @@ impl Engine {
 
     /// The same, bit for bit; `arrived` is told of each parameter tensor (its index in [`longhaul_common::model::ModelSpec::parameters`]) when its part of
     /// the vector, which it is given as it is then, is final: in the order in which back-propagation gets to them. On a GPU, where the host would have to wait for
-    /// each of them, it is told of none. Where the loss is not finite, there is no gradient to be told of.
+    /// each of them, it is told of none, nor in a pipeline. Where the loss is not finite, there is no gradient to be told of.
     ///
     /// # Errors
     /// Where libtorch fails.
@@ -32,7 +32,7 @@ impl Engine {
         arrived: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<StepOutcome, EngineError> {
         let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
-        let (Some((last, before)), Device::Cpu) = (micros.split_last(), self.device) else {
+        let (Some((last, before)), Device::Cpu, None) = (micros.split_last(), self.device, &self.rank) else {
             return self.gradient(batch, into);
         };
         let places = places(self.parameters.views());
@@ -65,6 +65,9 @@ impl Engine {
     /// The gradients of the parameter tensors, summed over the micro-batches, each weighted by its share of the samples;
     /// none where there are no samples.
     pub(super) fn accumulate(&self, batch: &Batch) -> Result<(StepOutcome, Vec<Tensor>), EngineError> {
+        if self.rank.is_some() {
+            return self.accumulate_in_pipeline(batch);
+        }
         let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
         let (losses, sums) = self.sum(batch.sequences(), &micros)?;
         Ok((outcome(batch, &losses)?, sums))
@@ -76,28 +79,21 @@ impl Engine {
         sequences: usize,
         micros: &[MicroBatch<'_>],
     ) -> Result<(Vec<Tensor>, Vec<Tensor>), EngineError> {
-        let (mut losses, mut sums) = (Vec::new(), Vec::new());
+        let mut losses = Vec::new();
+        let mut sums: Vec<_> = self.parameters.views().iter().map(|_| Sum::default()).collect();
         for micro in micros {
             let loss = self.share_of_loss(sequences, micro)?;
             let gradients = Tensor::f_run_backward(&[&loss], self.parameters.views(), false, false)?;
-            sums = match losses.len() {
-                0 => gradients.iter().map(Tensor::f_contiguous).collect::<Result<Vec<_>, _>>()?,
-                // Into new tensors: what autograd gives may share memory.
-                1 => sums.iter().zip(&gradients).map(|(sum, g)| sum.f_add(g)).collect::<Result<_, _>>()?,
-                _ => {
-                    sums.iter_mut().zip(&gradients).try_for_each(|(sum, g)| sum.f_add_(g).map(drop))?;
-                    sums
-                }
-            };
+            sums.iter_mut().zip(&gradients).try_for_each(|(sum, gradient)| sum.add(gradient))?;
             losses.push(loss.f_detach()?);
         }
-        Ok((losses, sums))
+        Ok((losses, sums.into_iter().filter_map(Sum::into_tensor).collect()))
     }
 
     /// What a micro-batch adds to the mean loss over so many sequences.
     fn share_of_loss(&self, sequences: usize, micro: &MicroBatch<'_>) -> Result<Tensor, EngineError> {
         let share = micro.sequences() as f64 / sequences as f64;
-        Ok(self.model.mean_loss(&micro.to_tensor(self.device)?)?.f_mul_scalar(share)?)
+        Ok(self.whole()?.mean_loss(&micro.to_tensor(self.device)?)?.f_mul_scalar(share)?)
     }
 
     /// The gradients of all parameter tensors, one after the other; zeros where there are none.
@@ -118,6 +114,36 @@ impl Engine {
     }
 }
 
+/// A sum of gradients of one tensor.
+#[derive(Debug, Default)]
+pub(super) enum Sum {
+    /// Of none.
+    #[default]
+    Nothing,
+    /// Of one, as autograd gave it: it may share memory with others.
+    One(Tensor),
+    /// Of several, in memory of its own.
+    Several(Tensor),
+}
+
+impl Sum {
+    pub fn add(&mut self, gradient: &Tensor) -> Result<(), TchError> {
+        match self {
+            Self::Nothing => *self = Self::One(gradient.f_contiguous()?),
+            Self::One(sum) => *self = Self::Several(sum.f_add(gradient)?),
+            Self::Several(sum) => drop(sum.f_add_(gradient)?),
+        }
+        Ok(())
+    }
+
+    pub fn into_tensor(self) -> Option<Tensor> {
+        match self {
+            Self::Nothing => None,
+            Self::One(sum) | Self::Several(sum) => Some(sum),
+        }
+    }
+}
+
 /// Where the tensors are in a vector that has one after the other.
 pub(super) fn places(tensors: &[Tensor]) -> Vec<Range<usize>> {
     let mut end = 0;
@@ -129,7 +155,7 @@ pub(super) fn places(tensors: &[Tensor]) -> Vec<Range<usize>> {
     tensors.iter().map(&mut place).collect()
 }
 
-fn outcome(batch: &Batch, losses: &[Tensor]) -> Result<StepOutcome, EngineError> {
+pub(super) fn outcome(batch: &Batch, losses: &[Tensor]) -> Result<StepOutcome, EngineError> {
     // Read only now, so that the host does not wait for the device between micro-batches.
     let loss: f64 = losses.iter().map(|loss| loss.f_double_value(&[])).sum::<Result<f64, TchError>>()?;
     Ok(StepOutcome { loss: loss as f32, tokens: batch.tokens() })

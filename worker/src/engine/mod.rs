@@ -11,6 +11,7 @@ mod hooks;
 mod learning_rate;
 mod look_ahead;
 mod low_rank;
+mod pipeline;
 mod rules;
 mod sampling;
 mod shim;
@@ -27,10 +28,11 @@ pub use error::EngineError;
 pub use generator::{Continuation, Generator};
 pub use learning_rate::LearningRate;
 pub use low_rank::LowRank;
+pub use pipeline::{Pipe, PipelineRank};
 pub use sampling::Sampling;
 
 use crate::data::Batch;
-use crate::models::{Model, Parameters, draw_parameters, views_of};
+use crate::models::{Model, Parameters, draw_borrowed, draw_parameters, views_of};
 use adamw::AdamW;
 use hooks::GradientHooks;
 use look_ahead::Parked;
@@ -47,12 +49,23 @@ pub struct Engine {
     gradient_clip: f64,
     learning_rate: LearningRate,
     parameters: Parameters,
-    model: Model,
+    /// One for each chunk of blocks that is here.
+    chunks: Vec<Chunk>,
     optimiser: AdamW,
     /// While the parameters are those ahead.
     parked: Option<Parked>,
     /// Once gradients are taken tensor by tensor.
     hooks: Option<GradientHooks>,
+    /// Where only a part of the model is here: how to work with those that have the others.
+    rank: Option<PipelineRank>,
+}
+
+/// Neighbouring blocks of the model.
+#[derive(Debug)]
+struct Chunk {
+    model: Model,
+    /// Where their tensors are among the parameters.
+    tensors: Vec<usize>,
 }
 
 /// What became of the samples of one step.
@@ -92,8 +105,13 @@ impl Engine {
         threads: Option<NonZeroU32>,
     ) -> Result<Self, EngineError> {
         set_threads(threads);
-        let parameters = Parameters::new(spec, &draw_parameters(spec, seed), device)?;
-        let model = Model::new(spec, &parameters, train.precision)?;
+        let parameters = Parameters::new(spec, &draw_parameters(spec, seed), device)?
+            .borrowing(spec, draw_borrowed(spec, seed).as_deref())?;
+        let chunk = |blocks| {
+            let model = Model::new(spec, blocks, &parameters, train.precision)?;
+            Ok::<_, EngineError>(Chunk { model, tensors: spec.tensors_in(blocks) })
+        };
+        let chunks = spec.chunks.iter().map(chunk).collect::<Result<_, _>>()?;
         let optimiser = AdamW::new(train, spec, device)?;
         Ok(Self {
             spec: spec.clone(),
@@ -102,11 +120,23 @@ impl Engine {
             gradient_clip: train.gradient_clip,
             learning_rate: LearningRate::new(train, steps),
             parameters,
-            model,
+            chunks,
             optimiser,
             parked: None,
             hooks: None,
+            rank: None,
         })
+    }
+
+    /// From now on, computes with the other ranks of this pipeline, which have the other parts of the model: each of them makes the same calls in the
+    /// same order, with the same batches.
+    ///
+    /// # Errors
+    /// When this engine's part is not that of the rank.
+    pub fn join(&mut self, rank: PipelineRank) -> Result<(), EngineError> {
+        rank.check(&self.spec)?;
+        self.rank = Some(rank);
+        Ok(())
     }
 
     /// What is trained.
@@ -269,10 +299,13 @@ impl Engine {
         &self,
         batches: impl IntoIterator<Item = &'a Batch>,
     ) -> Result<Option<f32>, EngineError> {
+        if self.rank.is_some() {
+            return self.evaluate_in_pipeline(batches);
+        }
+        let model = self.whole()?;
         let (mut sum, mut sequences) = (0.0, 0);
         for micro in batches.into_iter().flat_map(|batch| batch.micro_batches(self.micro_batch)) {
-            let loss =
-                tch::no_grad(|| self.model.mean_loss(&micro.to_tensor(self.device)?)?.f_double_value(&[]))?;
+            let loss = tch::no_grad(|| model.mean_loss(&micro.to_tensor(self.device)?)?.f_double_value(&[]))?;
             sum += loss * micro.sequences() as f64;
             sequences += micro.sequences();
         }
@@ -284,17 +317,26 @@ impl Engine {
     /// # Errors
     /// Where libtorch fails.
     pub fn sample_losses(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
+        let model = self.whole()?;
         let mut losses = Vec::with_capacity(batch.sequences());
         for micro in batch.micro_batches(self.micro_batch) {
             let means = tch::no_grad(|| {
                 let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
-                self.model.token_losses(&tokens)?.f_mean_dim([1].as_slice(), false, Kind::Float) // [B]
+                model.token_losses(&tokens)?.f_mean_dim([1].as_slice(), false, Kind::Float) // [B]
             })?;
             let mut part = Vec::new();
             to_host(&means, &mut part)?;
             losses.append(&mut part);
         }
         Ok(losses)
+    }
+
+    /// The model, all of which is here.
+    fn whole(&self) -> Result<&Model, EngineError> {
+        match &*self.chunks {
+            [Chunk { model, .. }] if self.rank.is_none() => Ok(model),
+            _ => Err(EngineError::Part),
+        }
     }
 
     /// Clips the gradients to the configured norm and updates.
@@ -312,7 +354,12 @@ impl Engine {
             return Ok(None);
         }
         let norms = gradients.iter().map(Tensor::f_norm).collect::<Result<Vec<_>, _>>()?;
-        let norm = Tensor::f_stack(&norms, 0)?.f_norm()?; // []
+        let mut norm = Tensor::f_stack(&norms, 0)?.f_norm()?; // []
+        if let Some(rank) = &self.rank {
+            let total = rank.total(norm.f_double_value(&[])?.powi(2))?;
+            norm =
+                Tensor::f_from_slice(&[total.sqrt() as f32])?.f_view([0i64; 0])?.f_to_device(self.device)?;
+        }
         let divisor = norm.f_add_scalar(NORM_FLOOR)?.f_div_scalar(clip)?.f_clamp_min(1.0)?;
         // A division by one costs a pass over the gradients; to know of it, the host would have to wait for a GPU.
         let idle = self.device == Device::Cpu && divisor.f_double_value(&[])? == 1.0;

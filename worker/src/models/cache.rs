@@ -88,7 +88,7 @@ mod tests {
     /// Weights large enough for attention to be anything but even.
     fn model(spec: &ModelSpec, precision: Precision) -> Model {
         let values: Vec<f32> = draw_parameters(spec, 3).iter().map(|value| value * 8.0).collect();
-        Model::new(spec, &Parameters::new(spec, &values, Device::Cpu).unwrap(), precision).unwrap()
+        Model::of_all(spec, &Parameters::new(spec, &values, Device::Cpu).unwrap(), precision).unwrap()
     }
 
     fn tokens() -> Tensor {

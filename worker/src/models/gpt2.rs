@@ -1,5 +1,7 @@
 //! GPT-2 (Radford et al. 2019, "Language models are unsupervised multitask learners"), without dropout.
 
+use std::ops::Range;
+
 use longhaul_common::config::Precision;
 use longhaul_common::model::ModelSpec;
 use tch::{TchError, Tensor};
@@ -11,15 +13,25 @@ use super::precision::Products;
 /// Written to `config.json` too.
 pub(crate) const NORM_EPSILON: f64 = 1e-5;
 
-/// Learnt positions, norms before attention and feed-forward part, GELU by its tanh approximation.
+/// Learnt positions, norms before attention and feed-forward part, GELU by its tanh approximation. Some neighbouring blocks of it, or all.
 #[derive(Debug)]
 pub struct Gpt2 {
+    embedding: Option<Embedding>,
+    blocks: Vec<Block>,
+    head: Option<Head>,
+    products: Products,
+}
+
+#[derive(Debug)]
+struct Embedding {
     tokens: Tensor,    // [V, D]
     positions: Tensor, // [C, D]
-    blocks: Vec<Block>,
+}
+
+#[derive(Debug)]
+struct Head {
     norm: Norm,
     output: Tensor, // [V, D]
-    products: Products,
 }
 
 #[derive(Debug)]
@@ -47,35 +59,56 @@ struct Norm {
 }
 
 impl Gpt2 {
-    pub(super) fn new(spec: &ModelSpec, parameters: &Parameters, precision: Precision) -> Self {
+    pub(super) fn new(
+        spec: &ModelSpec,
+        chunk: &Range<u32>,
+        parameters: &Parameters,
+        precision: Precision,
+    ) -> Self {
         let products = Products::new(precision);
         let output = if spec.tied_embeddings { "transformer.wte.weight" } else { "lm_head.weight" };
         Self {
-            tokens: parameters.view("transformer.wte.weight"),
-            positions: parameters.view("transformer.wpe.weight"),
-            blocks: (0..spec.layers)
+            embedding: chunk.contains(&0).then(|| Embedding {
+                tokens: parameters.view("transformer.wte.weight"),
+                positions: parameters.view("transformer.wpe.weight"),
+            }),
+            blocks: spec
+                .layers_in(chunk)
                 .map(|layer| Block::new(parameters, layer, i64::from(spec.heads), products))
                 .collect(),
-            norm: Norm::new(parameters, "transformer.ln_f"),
-            output: parameters.view(output),
+            head: chunk.contains(&spec.head()).then(|| Head {
+                norm: Norm::new(parameters, "transformer.ln_f"),
+                output: parameters.view(output),
+            }),
             products,
         }
     }
 
-    /// The residual stream [B, T, D] behind the last block, for tokens [B, T] that follow those in the cache.
-    pub(super) fn hidden(&self, tokens: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
-        let (start, length) = (cache.map_or(0, Cache::len) as i64, tokens.size()[1]);
-        let positions = self.positions.f_narrow(0, start, length)?; // [T, D]
-        let mut x = Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?.f_add(&positions)?; // [B, T, D]
+    /// The residual stream [B, T, D] behind the last of these blocks, for what comes before them: tokens [B, T] that follow those in the
+    /// cache, or the residual stream [B, T, D] of the block before.
+    pub(super) fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
+        let mut x = match &self.embedding {
+            Some(embedding) => embedding.forward(input, cache)?, // [B, T, D]
+            None => input.shallow_clone(),
+        };
         for (layer, block) in self.blocks.iter().enumerate() {
             x = block.forward(&x, cache.map(|cache| cache.layer(layer)))?; // [B, T, D]
         }
         Ok(x)
     }
 
-    /// Logits [B, T, V] for what [`Self::hidden`] returned.
-    pub(super) fn logits(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        self.products.linear(&self.norm.forward(x)?, &self.output) // [B, T, V]
+    /// Logits [B, T, V] for what [`Self::hidden`] returned; none: the head is elsewhere.
+    pub(super) fn logits(&self, x: &Tensor) -> Option<Result<Tensor, TchError>> {
+        let Head { norm, output } = self.head.as_ref()?;
+        Some(norm.forward(x).and_then(|x| self.products.linear(&x, output))) // [B, T, V]
+    }
+}
+
+impl Embedding {
+    fn forward(&self, tokens: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
+        let (start, length) = (cache.map_or(0, Cache::len) as i64, tokens.size()[1]);
+        let positions = self.positions.f_narrow(0, start, length)?; // [T, D]
+        Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?.f_add(&positions) // [B, T, D]
     }
 }
 

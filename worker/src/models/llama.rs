@@ -1,5 +1,7 @@
 //! Llama (Touvron et al. 2023, "LLaMA: Open and efficient foundation language models"; grouped queries as in Llama 2).
 
+use std::ops::Range;
+
 use longhaul_common::config::Precision;
 use longhaul_common::model::ModelSpec;
 use tch::{TchError, Tensor};
@@ -13,15 +15,20 @@ pub(crate) const NORM_EPSILON: f64 = 1e-5;
 /// The base of the rotary frequencies, written to `config.json` too.
 pub(crate) const ROTARY_BASE: f64 = 10_000.0;
 
-/// Rotary positions (Su et al. 2021), RMSNorm (Zhang & Sennrich 2019), SwiGLU (Shazeer 2020), no biases.
+/// Rotary positions (Su et al. 2021), RMSNorm (Zhang & Sennrich 2019), SwiGLU (Shazeer 2020), no biases. Some neighbouring blocks of it, or all.
 #[derive(Debug)]
 pub struct Llama {
-    tokens: Tensor, // [V, D]
+    tokens: Option<Tensor>, // [V, D]
     blocks: Vec<Block>,
-    norm: Norm,
-    output: Tensor, // [V, D]
+    head: Option<Head>,
     rotary: Rotary,
     products: Products,
+}
+
+#[derive(Debug)]
+struct Head {
+    norm: Norm,
+    output: Tensor, // [V, D]
 }
 
 #[derive(Debug)]
@@ -54,36 +61,44 @@ struct Norm {
 impl Llama {
     pub(super) fn new(
         spec: &ModelSpec,
+        chunk: &Range<u32>,
         parameters: &Parameters,
         precision: Precision,
     ) -> Result<Self, TchError> {
         let products = Products::new(precision);
         let output = if spec.tied_embeddings { "model.embed_tokens.weight" } else { "lm_head.weight" };
         Ok(Self {
-            tokens: parameters.view("model.embed_tokens.weight"),
-            blocks: (0..spec.layers)
+            tokens: chunk.contains(&0).then(|| parameters.view("model.embed_tokens.weight")),
+            blocks: spec
+                .layers_in(chunk)
                 .map(|layer| Block::new(parameters, layer, i64::from(spec.head_width()), products))
                 .collect(),
-            norm: Norm::new(parameters, "model.norm"),
-            output: parameters.view(output),
+            head: chunk
+                .contains(&spec.head())
+                .then(|| Head { norm: Norm::new(parameters, "model.norm"), output: parameters.view(output) }),
             rotary: Rotary::new(spec, parameters)?,
             products,
         })
     }
 
-    /// The residual stream [B, T, D] behind the last block, for tokens [B, T] that follow those in the cache.
-    pub(super) fn hidden(&self, tokens: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
-        let rotary = self.rotary.positions(cache.map_or(0, Cache::len) as i64, tokens.size()[1])?;
-        let mut x = Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?; // [B, T, D]
+    /// The residual stream [B, T, D] behind the last of these blocks, for what comes before them: tokens [B, T] that follow those in the
+    /// cache, or the residual stream [B, T, D] of the block before.
+    pub(super) fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
+        let rotary = self.rotary.positions(cache.map_or(0, Cache::len) as i64, input.size()[1])?;
+        let mut x = match &self.tokens {
+            Some(tokens) => Tensor::f_embedding(tokens, input, -1, false, false)?, // [B, T, D]
+            None => input.shallow_clone(),
+        };
         for (layer, block) in self.blocks.iter().enumerate() {
             x = block.forward(&x, &rotary, cache.map(|cache| cache.layer(layer)))?; // [B, T, D]
         }
         Ok(x)
     }
 
-    /// Logits [B, T, V] for what [`Self::hidden`] returned.
-    pub(super) fn logits(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        self.products.linear(&self.norm.forward(x)?, &self.output) // [B, T, V]
+    /// Logits [B, T, V] for what [`Self::hidden`] returned; none: the head is elsewhere.
+    pub(super) fn logits(&self, x: &Tensor) -> Option<Result<Tensor, TchError>> {
+        let Head { norm, output } = self.head.as_ref()?;
+        Some(norm.forward(x).and_then(|x| self.products.linear(&x, output))) // [B, T, V]
     }
 }
 

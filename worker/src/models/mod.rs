@@ -7,6 +7,8 @@ mod llama;
 mod parameters;
 mod precision;
 
+use std::ops::Range;
+
 use longhaul_common::config::{ModelKind, Precision};
 use longhaul_common::model::ModelSpec;
 use tch::{Kind, Reduction, TchError, Tensor};
@@ -14,13 +16,13 @@ use tch::{Kind, Reduction, TchError, Tensor};
 pub use cache::Cache;
 pub use gpt2::Gpt2;
 pub(crate) use gpt2::NORM_EPSILON as GPT2_NORM_EPSILON;
-pub use initial::{draw_normal, draw_parameters};
+pub use initial::{draw_borrowed, draw_normal, draw_parameters};
 pub use llama::Llama;
 pub(crate) use llama::{NORM_EPSILON as LLAMA_NORM_EPSILON, ROTARY_BASE as LLAMA_ROTARY_BASE};
 pub use parameters::Parameters;
 pub(crate) use parameters::views_of;
 
-/// A causal language model.
+/// Neighbouring blocks of a causal language model, or all of them.
 #[derive(Debug)]
 pub enum Model {
     /// See [`Gpt2`].
@@ -30,14 +32,27 @@ pub enum Model {
 }
 
 impl Model {
-    /// The model whose weights are the views of `parameters`.
+    /// The whole model, whose weights are the views of `parameters`.
     ///
     /// # Errors
     /// Where libtorch fails.
-    pub fn new(spec: &ModelSpec, parameters: &Parameters, precision: Precision) -> Result<Self, TchError> {
+    pub fn of_all(spec: &ModelSpec, parameters: &Parameters, precision: Precision) -> Result<Self, TchError> {
+        Self::new(spec, &(0..spec.head() + 1), parameters, precision)
+    }
+
+    /// The blocks of a chunk, whose weights are views of `parameters`, which hold them.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn new(
+        spec: &ModelSpec,
+        chunk: &Range<u32>,
+        parameters: &Parameters,
+        precision: Precision,
+    ) -> Result<Self, TchError> {
         Ok(match spec.kind {
-            ModelKind::Gpt2 => Self::Gpt2(Gpt2::new(spec, parameters, precision)),
-            ModelKind::Llama => Self::Llama(Llama::new(spec, parameters, precision)?),
+            ModelKind::Gpt2 => Self::Gpt2(Gpt2::new(spec, chunk, parameters, precision)),
+            ModelKind::Llama => Self::Llama(Llama::new(spec, chunk, parameters, precision)?),
         })
     }
 
@@ -81,25 +96,54 @@ impl Model {
         self.cross_entropy(tokens, Reduction::Mean)
     }
 
-    fn hidden(&self, tokens: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
+    /// The residual stream [B, T, D] behind the last of these blocks, for what comes before them: tokens [B, T] (int64), or the residual stream
+    /// [B, T, D] of the block before.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor, TchError> {
+        self.hidden(input, None)
+    }
+
+    /// Mean cross entropy, in nats, of the tokens [B, T + 1] but for the first of each sequence, given the residual stream [B, T, D] behind the
+    /// last layer.
+    ///
+    /// # Errors
+    /// When the head is not among these blocks; where libtorch fails.
+    pub fn loss_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
+        self.cross_entropy_behind(x, tokens, Reduction::Mean)
+    }
+
+    fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
         match self {
-            Self::Gpt2(model) => model.hidden(tokens, cache),
-            Self::Llama(model) => model.hidden(tokens, cache),
+            Self::Gpt2(model) => model.hidden(input, cache),
+            Self::Llama(model) => model.hidden(input, cache),
         }
     }
 
     fn project(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        match self {
+        let logits = match self {
             Self::Gpt2(model) => model.logits(x),
             Self::Llama(model) => model.logits(x),
-        }
+        };
+        logits.unwrap_or_else(|| Err(TchError::Shape("the head is not among these blocks".to_owned())))
     }
 
     fn cross_entropy(&self, tokens: &Tensor, reduction: Reduction) -> Result<Tensor, TchError> {
+        let x = self.forward(&tokens.f_narrow(1, 0, tokens.size()[1] - 1)?)?; // [B, T, D]
+        self.cross_entropy_behind(&x, tokens, reduction)
+    }
+
+    fn cross_entropy_behind(
+        &self,
+        x: &Tensor,
+        tokens: &Tensor,
+        reduction: Reduction,
+    ) -> Result<Tensor, TchError> {
         /// libtorch's own default; no token has this index.
         const IGNORED_TARGET: i64 = -100;
         let length = tokens.size()[1] - 1;
-        let logits = self.logits(&tokens.f_narrow(1, 0, length)?)?; // [B, T, V]
+        let logits = self.project(x)?; // [B, T, V]
         let targets = tokens.f_narrow(1, 1, length)?.f_reshape([-1])?; // [B·T]
         let vocabulary = logits.size()[2];
         logits.f_view([-1, vocabulary])?.f_to_kind(Kind::Float)?.f_cross_entropy_loss::<Tensor>(

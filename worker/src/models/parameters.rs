@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use longhaul_common::model::ModelSpec;
+use longhaul_common::model::{ModelSpec, ParameterSpec};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// One contiguous f32 vector, and the model's parameter tensors as views into it, in the order of
@@ -12,6 +12,8 @@ pub struct Parameters {
     flat: Tensor,
     views: Vec<Tensor>,
     by_name: HashMap<String, usize>,
+    /// What this part of the model computes with and does not hold.
+    borrowed: Option<(String, Tensor)>,
 }
 
 impl Parameters {
@@ -28,7 +30,27 @@ impl Parameters {
             .collect::<Result<_, _>>()?;
         let names = spec.parameters().into_iter().map(|parameter| parameter.name);
         let by_name = names.enumerate().map(|(at, name)| (name, at)).collect();
-        Ok(Self { flat, views, by_name })
+        Ok(Self { flat, views, by_name, borrowed: None })
+    }
+
+    /// The same, with the values of what is borrowed ([`ModelSpec::borrowed`]), if anything is.
+    ///
+    /// # Errors
+    /// Where libtorch fails; when there are not as many values as that has.
+    pub fn borrowing(self, spec: &ModelSpec, values: Option<&[f32]>) -> Result<Self, TchError> {
+        let borrow = |(tensor, values): (ParameterSpec, &[f32])| {
+            let shape: Vec<i64> = tensor.shape.iter().map(|&size| size as i64).collect();
+            let values = Tensor::f_from_slice(values)?.f_view(shape.as_slice())?;
+            let values = values.f_to_device(self.flat.device())?.f_set_requires_grad(true)?;
+            Ok::<_, TchError>((tensor.name, values))
+        };
+        let borrowed = spec.borrowed().zip(values).map(borrow).transpose()?;
+        Ok(Self { borrowed, ..self })
+    }
+
+    /// What is borrowed: a leaf of autograd's graph.
+    pub fn borrowed(&self) -> Option<&Tensor> {
+        self.borrowed.as_ref().map(|(_, tensor)| tensor)
     }
 
     /// All values, `[P]`, outside autograd.
@@ -41,11 +63,14 @@ impl Parameters {
         &self.views
     }
 
-    /// The parameter tensor with this name.
+    /// The parameter tensor with this name, held or borrowed.
     ///
     /// # Panics
-    /// When [`ModelSpec::parameters`] does not list it: a model and its specification disagree.
+    /// When [`ModelSpec::parameters`] does not list it and it is not borrowed: a model and its specification disagree.
     pub fn view(&self, name: &str) -> Tensor {
+        if let Some((_, tensor)) = self.borrowed.as_ref().filter(|(borrowed, _)| borrowed == name) {
+            return tensor.shallow_clone();
+        }
         let at = self.by_name.get(name).unwrap_or_else(|| panic!("the specification does not list {name}"));
         self.views[*at].shallow_clone()
     }

@@ -1,0 +1,330 @@
+//! A part of the model in a pipeline: the tasks of a schedule, in order, with what comes from other ranks and what goes to them.
+//!
+//! Each rank computes the gradient of its own parameters as if the whole model were here: a residual stream is handed on as it is, and its gradient comes back.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use longhaul_common::model::ModelSpec;
+use longhaul_common::pipeline::{Pipeline, Place, Task, Work};
+use tch::{Kind, Tensor};
+
+use super::gradient::{Sum, outcome};
+use super::{Chunk, Engine, EngineError, StepOutcome};
+use crate::data::{Batch, MicroBatch};
+
+/// How a rank talks to the others of its replica. Each call says what it is about, so that they may run ahead of each other.
+pub trait Pipe: Send {
+    /// Hands on what a task gave: the residual stream, or its gradient, [B, T, D] in f32.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`].
+    fn send(&mut self, task: Task, values: &Tensor) -> Result<(), EngineError>;
+
+    /// Waits for what a task needs from another rank.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`].
+    fn receive(&mut self, task: Task) -> Result<Tensor, EngineError>;
+
+    /// The sum of a number over all ranks, in the order of ranks: the same bits everywhere.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`].
+    fn total(&mut self, own: f64) -> Result<f64, EngineError>;
+
+    /// Takes a tensor from one rank to another: both call this, the first with the values.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`].
+    fn carry(&mut self, from: u32, to: u32, values: Option<&Tensor>) -> Result<Option<Tensor>, EngineError>;
+}
+
+/// A place in a pipeline.
+pub struct PipelineRank {
+    pipeline: Pipeline,
+    rank: u32,
+    pipe: Mutex<Box<dyn Pipe>>,
+}
+
+impl fmt::Debug for PipelineRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PipelineRank")
+            .field("pipeline", &self.pipeline)
+            .field("rank", &self.rank)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PipelineRank {
+    /// The place of `rank` in a pipeline, whose number of micro-batches is that of each batch.
+    #[must_use]
+    pub fn new(pipeline: Pipeline, rank: u32, pipe: Box<dyn Pipe>) -> Self {
+        Self { pipeline, rank, pipe: Mutex::new(pipe) }
+    }
+
+    pub(super) fn check(&self, spec: &ModelSpec) -> Result<(), EngineError> {
+        let Pipeline { ranks, chunks, .. } = self.pipeline;
+        if spec.chunks.len() == chunks as usize && self.rank < ranks {
+            return Ok(());
+        }
+        Err(EngineError::Place { chunks: spec.chunks.len(), rank: self.rank, ranks, expected: chunks })
+    }
+
+    /// The sum of a number over all ranks.
+    pub(super) fn total(&self, own: f64) -> Result<f64, EngineError> {
+        self.pipe().total(own)
+    }
+
+    /// Where a tied embedding is: with the first rank, which holds it, and the last one, which borrows it.
+    fn ends(&self) -> (u32, u32) {
+        (0, self.pipeline.ranks - 1)
+    }
+
+    fn is_last_stage(&self, task: Task) -> bool {
+        self.pipeline.stage(self.rank, task.chunk) + 1 == self.pipeline.stages()
+    }
+
+    fn is_first_stage(&self, task: Task) -> bool {
+        self.pipeline.stage(self.rank, task.chunk) == 0
+    }
+
+    fn hands_on(&self, task: Task) -> bool {
+        self.pipeline.receiver_of(Place { rank: self.rank, task }).is_some()
+    }
+
+    /// One engine computes at a time, and nothing is left half done where it stopped.
+    fn pipe(&self) -> MutexGuard<'_, Box<dyn Pipe>> {
+        self.pipe.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is kept of a micro-batch in a chunk between forward and backward.
+struct Kept {
+    /// The residual stream that came in; none: tokens did.
+    input: Option<Tensor>,
+    /// What autograd begins from: the residual stream that went out, or the share of the loss.
+    output: Tensor,
+}
+
+/// A step on its way.
+struct Step<'a> {
+    rank: &'a PipelineRank,
+    sequences: usize,
+    micros: Vec<MicroBatch<'a>>,
+    kept: HashMap<(u32, u32), Kept>,
+    /// Gradients of weights that are known and wait for their turn.
+    waiting: HashMap<(u32, u32), Vec<Tensor>>,
+    losses: Vec<Tensor>,
+    sums: Vec<Sum>,
+    borrowed: Sum,
+}
+
+impl Engine {
+    /// As [`Self::accumulate`]; the loss is that of the last rank, and zero on the others.
+    pub(super) fn accumulate_in_pipeline(
+        &self,
+        batch: &Batch,
+    ) -> Result<(StepOutcome, Vec<Tensor>), EngineError> {
+        let Some(rank) = &self.rank else { return Err(EngineError::Part) };
+        let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
+        if micros.is_empty() {
+            return Ok((StepOutcome { loss: 0.0, tokens: 0 }, Vec::new()));
+        }
+        self.pass_borrowed(rank)?;
+        let pipeline = Pipeline { micro_batches: micros.len() as u32, ..rank.pipeline.clone() };
+        let tasks = pipeline.tasks().map_err(|error| EngineError::Interrupted(error.to_string()))?;
+        let mut step = Step {
+            rank,
+            sequences: batch.sequences(),
+            micros,
+            kept: HashMap::new(),
+            waiting: HashMap::new(),
+            losses: Vec::new(),
+            sums: self.parameters.views().iter().map(|_| Sum::default()).collect(),
+            borrowed: Sum::default(),
+        };
+        for task in tasks.get(rank.rank as usize).into_iter().flatten() {
+            self.compute(&mut step, *task)?;
+        }
+        self.return_borrowed(&mut step)?;
+        let Step { losses, sums, .. } = step;
+        Ok((outcome(batch, &losses)?, sums.into_iter().filter_map(Sum::into_tensor).collect()))
+    }
+
+    /// As [`Self::evaluate`]; every rank learns the loss.
+    pub(super) fn evaluate_in_pipeline<'a>(
+        &self,
+        batches: impl IntoIterator<Item = &'a Batch>,
+    ) -> Result<Option<f32>, EngineError> {
+        let Some(rank) = &self.rank else { return Err(EngineError::Part) };
+        self.pass_borrowed(rank)?;
+        let micros: Vec<_> =
+            batches.into_iter().flat_map(|batch| batch.micro_batches(self.micro_batch)).collect();
+        let (mut sum, mut sequences) = (0.0, 0);
+        for (micro_batch, micro) in (0..).zip(&micros) {
+            for chunk in 0..rank.pipeline.chunks {
+                let task = Task { work: Work::Forward, chunk, micro_batch };
+                let loss = tch::no_grad(|| {
+                    let input = self.input(rank, task, micro)?;
+                    let x = self.chunk(task)?.model.forward(&input)?; // [B, T, D]
+                    if rank.is_last_stage(task) {
+                        let loss = self.chunk(task)?.model.loss_behind(&x, &micro.to_tensor(self.device)?)?;
+                        return Ok(loss.f_double_value(&[])?);
+                    }
+                    rank.pipe().send(task, &x)?;
+                    Ok::<_, EngineError>(0.0)
+                })?;
+                sum += loss * micro.sequences() as f64;
+            }
+            sequences += micro.sequences();
+        }
+        let sum = rank.total(sum)?;
+        Ok((sequences > 0).then(|| (sum / sequences as f64) as f32))
+    }
+
+    fn compute(&self, step: &mut Step<'_>, task: Task) -> Result<(), EngineError> {
+        match task.work {
+            Work::Forward => self.forward(step, task),
+            Work::Backward => {
+                let gradients = self.backward(step, task)?;
+                self.add(step, task, &gradients)
+            }
+            Work::BackwardInput => {
+                let gradients = self.backward(step, task)?;
+                step.waiting.insert((task.chunk, task.micro_batch), gradients);
+                Ok(())
+            }
+            Work::BackwardWeight => {
+                let gradients = step.waiting.remove(&(task.chunk, task.micro_batch)).unwrap_or_default();
+                self.add(step, task, &gradients)
+            }
+        }
+    }
+
+    fn forward(&self, step: &mut Step<'_>, task: Task) -> Result<(), EngineError> {
+        let rank = step.rank;
+        let micro = step.micros[task.micro_batch as usize];
+        let mut input = self.input(rank, task, &micro)?;
+        if !rank.is_first_stage(task) {
+            input = input.f_set_requires_grad(true)?;
+        }
+        let x = self.chunk(task)?.model.forward(&input)?; // [B, T, D]
+        let output = if rank.is_last_stage(task) {
+            let share = micro.sequences() as f64 / step.sequences as f64;
+            let loss = self.chunk(task)?.model.loss_behind(&x, &micro.to_tensor(self.device)?)?;
+            let loss = loss.f_mul_scalar(share)?;
+            step.losses.push(loss.f_detach()?);
+            loss
+        } else {
+            rank.pipe().send(task, &x.f_detach()?)?;
+            x
+        };
+        let input = (!rank.is_first_stage(task)).then_some(input);
+        step.kept.insert((task.chunk, task.micro_batch), Kept { input, output });
+        Ok(())
+    }
+
+    /// Hands the gradient of the chunk's input on, and returns those of its tensors, the borrowed one last.
+    fn backward(&self, step: &mut Step<'_>, task: Task) -> Result<Vec<Tensor>, EngineError> {
+        let rank = step.rank;
+        let Some(Kept { input, output }) = step.kept.remove(&(task.chunk, task.micro_batch)) else {
+            return Err(EngineError::Interrupted(format!("{task:?} comes before its forward pass")));
+        };
+        let root = if rank.is_last_stage(task) {
+            output
+        } else {
+            let gradient = rank.pipe().receive(task)?.f_to_device(self.device)?; // [B, T, D]
+            // Whose gradient in `output` is just that.
+            output.f_mul(&gradient)?.f_sum(Kind::Float)?
+        };
+        let mut inputs = self.leaves(rank, task)?;
+        inputs.extend(input.as_ref().map(Tensor::shallow_clone));
+        let mut gradients = Tensor::f_run_backward(&[&root], &inputs, false, false)?;
+        if input.is_some()
+            && let Some(gradient) = gradients.pop()
+            && rank.hands_on(task)
+        {
+            rank.pipe().send(task, &gradient)?;
+        }
+        Ok(gradients)
+    }
+
+    fn add(&self, step: &mut Step<'_>, task: Task, gradients: &[Tensor]) -> Result<(), EngineError> {
+        let tensors = &self.chunk(task)?.tensors;
+        for (&at, gradient) in tensors.iter().zip(gradients) {
+            step.sums[at].add(gradient)?;
+        }
+        if let Some(borrowed) = gradients.get(tensors.len()) {
+            step.borrowed.add(borrowed)?;
+        }
+        Ok(())
+    }
+
+    /// The tensors that a chunk computes with.
+    fn leaves(&self, rank: &PipelineRank, task: Task) -> Result<Vec<Tensor>, EngineError> {
+        let views = self.parameters.views();
+        let held = self.chunk(task)?.tensors.iter().map(|&at| views[at].shallow_clone());
+        let borrowed = self.parameters.borrowed().filter(|_| rank.is_last_stage(task));
+        Ok(held.chain(borrowed.map(Tensor::shallow_clone)).collect())
+    }
+
+    /// Tokens [B, T], or the residual stream [B, T, D] of the stage before.
+    fn input(&self, rank: &PipelineRank, task: Task, micro: &MicroBatch<'_>) -> Result<Tensor, EngineError> {
+        if rank.is_first_stage(task) {
+            let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
+            return Ok(tokens.f_narrow(1, 0, tokens.size()[1] - 1)?);
+        }
+        Ok(rank.pipe().receive(task)?.f_to_device(self.device)?)
+    }
+
+    fn chunk(&self, task: Task) -> Result<&Chunk, EngineError> {
+        self.chunks.get(task.chunk as usize).ok_or(EngineError::Part)
+    }
+
+    /// The first rank's token embedding becomes the last one's output projection, as it is before a step.
+    fn pass_borrowed(&self, rank: &PipelineRank) -> Result<(), EngineError> {
+        let (holder, borrower) = rank.ends();
+        if holder == borrower || !self.spec.tied_embeddings {
+            return Ok(());
+        }
+        if rank.rank == holder {
+            let embedding = self.token_embedding()?.f_detach()?;
+            rank.pipe().carry(holder, borrower, Some(&embedding))?;
+        } else if let Some(borrowed) = self.parameters.borrowed()
+            && let Some(embedding) = rank.pipe().carry(holder, borrower, None)?
+        {
+            tch::no_grad(|| borrowed.shallow_clone().f_copy_(&embedding))?;
+        }
+        Ok(())
+    }
+
+    /// Adds the gradient of the output projection to that of the embedding, where they are the same tensor.
+    fn return_borrowed(&self, step: &mut Step<'_>) -> Result<(), EngineError> {
+        let rank = step.rank;
+        let (holder, borrower) = rank.ends();
+        if holder == borrower || !self.spec.tied_embeddings {
+            return Ok(());
+        }
+        if rank.rank == borrower {
+            let gradient = std::mem::take(&mut step.borrowed).into_tensor();
+            rank.pipe().carry(borrower, holder, gradient.as_ref())?;
+        } else if rank.rank == holder
+            && let Some(gradient) = rank.pipe().carry(borrower, holder, None)?
+        {
+            step.sums[EMBEDDING].add(&gradient.f_to_device(self.device)?)?;
+        }
+        Ok(())
+    }
+
+    fn token_embedding(&self) -> Result<&Tensor, EngineError> {
+        self.parameters.views().get(EMBEDDING).ok_or(EngineError::Part)
+    }
+}
+
+/// Where the token embedding is among the parameters of a part that holds it: matrices come first, in model order.
+const EMBEDDING: usize = 0;
+
+#[cfg(test)]
+mod tests;

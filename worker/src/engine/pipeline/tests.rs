@@ -1,0 +1,209 @@
+//! Ranks on threads against one engine that has the whole model.
+
+use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU32;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use longhaul_common::config::TrainConfig;
+use longhaul_common::pipeline::PipelineSchedule;
+use tch::Device;
+
+use super::*;
+use crate::models::tests::{tiny_gpt2, tiny_llama};
+
+/// What a message is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum About {
+    Task(Task),
+    Number(u32),
+    Carried(u32),
+}
+
+/// Channels between the ranks of one process.
+struct Channels {
+    pipeline: Pipeline,
+    rank: u32,
+    to: Vec<Sender<(About, Tensor)>>,
+    inbox: Receiver<(About, Tensor)>,
+    early: HashMap<About, VecDeque<Tensor>>,
+}
+
+impl Channels {
+    fn between(pipeline: &Pipeline) -> Vec<Self> {
+        let (to, inboxes): (Vec<_>, Vec<_>) = (0..pipeline.ranks).map(|_| channel()).unzip();
+        let end = |(rank, inbox)| {
+            let (pipeline, to) = (pipeline.clone(), to.clone());
+            Self { pipeline, rank, to, inbox, early: HashMap::new() }
+        };
+        (0..).zip(inboxes).map(end).collect()
+    }
+
+    fn say(&self, to: u32, about: About, values: Tensor) -> Result<(), EngineError> {
+        let sent = self.to[to as usize].send((about, values));
+        sent.map_err(|_| EngineError::Interrupted(format!("rank {to} is gone")))
+    }
+
+    fn hear(&mut self, about: About) -> Result<Tensor, EngineError> {
+        loop {
+            if let Some(values) = self.early.get_mut(&about).and_then(VecDeque::pop_front) {
+                return Ok(values);
+            }
+            let (of, values) =
+                self.inbox.recv().map_err(|_| EngineError::Interrupted("all others are gone".into()))?;
+            self.early.entry(of).or_default().push_back(values);
+        }
+    }
+}
+
+impl Pipe for Channels {
+    fn send(&mut self, task: Task, values: &Tensor) -> Result<(), EngineError> {
+        let to = self.pipeline.receiver_of(Place { rank: self.rank, task }).unwrap();
+        self.say(to, About::Task(task), values.copy())
+    }
+
+    fn receive(&mut self, task: Task) -> Result<Tensor, EngineError> {
+        let from = self.pipeline.input_of(Place { rank: self.rank, task }).unwrap();
+        self.hear(About::Task(from.task))
+    }
+
+    fn total(&mut self, own: f64) -> Result<f64, EngineError> {
+        for to in 0..self.pipeline.ranks {
+            self.say(to, About::Number(self.rank), Tensor::from_slice(&[own]))?;
+        }
+        let numbers =
+            (0..self.pipeline.ranks).map(|from| Ok(self.hear(About::Number(from))?.double_value(&[0])));
+        numbers.sum()
+    }
+
+    fn carry(&mut self, from: u32, to: u32, values: Option<&Tensor>) -> Result<Option<Tensor>, EngineError> {
+        match values {
+            Some(values) => self.say(to, About::Carried(from), values.copy()).map(|()| None),
+            None => self.hear(About::Carried(from)).map(Some),
+        }
+    }
+}
+
+/// One step after the other on an engine, to its losses, the loss of an evaluation, and its parameters by name.
+type Trained = (Vec<f32>, f32, HashMap<String, Vec<f32>>);
+
+const STEPS: u64 = 50;
+
+fn train_config(gradient_clip: f64) -> TrainConfig {
+    TrainConfig {
+        micro_batch: 2,
+        learning_rate: 1e-2,
+        gradient_clip,
+        warmup_steps: 5,
+        ..TrainConfig::default()
+    }
+}
+
+/// Of another seven or eight sequences each step: the last micro-batch of some is smaller.
+fn batch(step: u64) -> Batch {
+    let mut batch = Batch::new(16);
+    for start in 0..8 - step as u32 % 2 {
+        batch.push((0..=16).map(|i| (start * 11 + step as u32 * 5 + i * (1 + start % 3)) % 64));
+    }
+    batch
+}
+
+fn trained(mut engine: Engine) -> Trained {
+    let losses = (0..STEPS).map(|step| engine.train_step(step, &batch(step)).unwrap().loss).collect();
+    let evaluated = engine.evaluate([&batch(100), &batch(101)]).unwrap().unwrap();
+    let mut flat = Vec::new();
+    engine.parameters_to_host(&mut flat).unwrap();
+    let mut rest = flat.as_slice();
+    let mut cut = |count: u64| {
+        let (part, after) = rest.split_at(count as usize);
+        rest = after;
+        part.to_vec()
+    };
+    let named =
+        engine.spec().parameters().into_iter().map(|tensor| (tensor.name.clone(), cut(tensor.count())));
+    (losses, evaluated, named.collect())
+}
+
+fn engine(spec: &ModelSpec, gradient_clip: f64) -> Engine {
+    Engine::new(spec, &train_config(gradient_clip), 100, 1, Device::Cpu, NonZeroU32::new(1)).unwrap()
+}
+
+/// Equal shares of the blocks, stage by stage.
+fn stages(spec: &ModelSpec, stages: u32) -> Vec<Range<u32>> {
+    let blocks = spec.head() + 1;
+    (0..stages).map(|stage| stage * blocks / stages..(stage + 1) * blocks / stages).collect()
+}
+
+fn trained_in_pipeline(spec: &ModelSpec, gradient_clip: f64, pipeline: &Pipeline) -> Trained {
+    let stages = stages(spec, pipeline.stages());
+    let ranks: Vec<_> = (0..)
+        .zip(Channels::between(pipeline))
+        .map(|(rank, channels)| {
+            let chunks =
+                (0..pipeline.chunks).map(|chunk| stages[pipeline.stage(rank, chunk) as usize].clone());
+            let mut engine = engine(&spec.part(chunks.collect()), gradient_clip);
+            engine.join(PipelineRank::new(pipeline.clone(), rank, Box::new(channels))).unwrap();
+            std::thread::spawn(move || trained(engine))
+        })
+        .collect();
+    let mut all: Vec<Trained> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    assert!(all.iter().all(|(_, evaluated, _)| *evaluated == all[0].1));
+    let parameters = all.iter_mut().flat_map(|(.., parameters)| parameters.drain()).collect();
+    let (losses, evaluated, _) = all.pop().unwrap();
+    (losses, evaluated, parameters)
+}
+
+fn pipeline(schedule: PipelineSchedule, ranks: u32, chunks: u32) -> Pipeline {
+    Pipeline { schedule, ranks, chunks, micro_batches: 4, in_flight: Vec::new() }
+}
+
+fn pipelines() -> [Pipeline; 4] {
+    use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
+    [(OneForwardOneBackward, 2, 1), (Gpipe, 3, 1), (Interleaved, 2, 2), (ZeroBubble, 4, 1)]
+        .map(|(schedule, ranks, chunks)| pipeline(schedule, ranks, chunks))
+}
+
+/// Where nothing is summed in another order.
+#[test]
+fn a_pipeline_makes_the_same_bits_as_the_whole_model() {
+    let spec = tiny_llama();
+    let (losses, evaluated, parameters) = trained(engine(&spec, 0.0));
+    for pipeline in pipelines() {
+        let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, 0.0, &pipeline);
+        assert_eq!((own_losses, own_evaluated), (losses.clone(), evaluated), "{pipeline:?}");
+        assert!(own == parameters, "{pipeline:?}");
+    }
+}
+
+/// The norm of the gradient, by which it is clipped, is summed stage by stage, and that of a tied embedding over all micro-batches for each of its two places: last bits
+/// differ, and 50 steps of AdamW make 1e-4 of that.
+#[test]
+fn a_pipeline_with_clipping_and_a_tied_embedding_trains_as_the_whole_model_does() {
+    let spec = tiny_gpt2();
+    let (losses, evaluated, parameters) = trained(engine(&spec, 0.5));
+    for pipeline in pipelines() {
+        let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, 0.5, &pipeline);
+        let close = |a: f32, b: f32| (a - b).abs() <= 1e-4 * b.abs().max(1e-2);
+        assert!(losses.iter().zip(&own_losses).all(|(a, b)| close(*a, *b)), "{pipeline:?}: {own_losses:?}");
+        assert!(close(evaluated, own_evaluated), "{pipeline:?}: {own_evaluated} for {evaluated}");
+        assert_eq!(own.len(), parameters.len());
+        for (name, values) in &parameters {
+            // The same for all keys, it moves no softmax: its gradient is rounding, which AdamW makes as long as any other.
+            let keys = if name.ends_with("c_attn.bias") { 32..64 } else { 0..0 };
+            let apart = values.iter().zip(&own[name]).enumerate().filter(|(at, _)| !keys.contains(at));
+            let apart = apart.map(|(_, (a, b))| (a - b).abs()).fold(0.0, f32::max);
+            assert!(apart < 1e-4, "{pipeline:?}: {name} is {apart} apart");
+        }
+    }
+}
+
+#[test]
+fn a_part_that_is_not_that_of_its_place_is_refused() {
+    let spec = tiny_gpt2();
+    let pipeline = pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
+    let mut engine = engine(&spec.part(stages(&spec, 2)), 0.0);
+    let channels = Channels::between(&pipeline).pop().unwrap();
+    let joined = engine.join(PipelineRank::new(pipeline, 1, Box::new(channels)));
+    assert!(matches!(joined, Err(EngineError::Place { chunks: 2, expected: 1, .. })));
+    assert!(matches!(engine.train_step(0, &batch(0)), Err(EngineError::Part)));
+}
