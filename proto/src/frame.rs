@@ -38,6 +38,8 @@ pub enum FrameKind {
     State = 4,
     /// What two workers of different sites expand masks from, to the one that did not draw it.
     MaskSecret = 5,
+    /// What ranks of a replica tell each other: activations and their gradients. The other fields of its header are theirs to use.
+    Stage = 6,
 }
 
 impl TryFrom<u8> for FrameKind {
@@ -50,6 +52,7 @@ impl TryFrom<u8> for FrameKind {
             3 => Ok(Self::Result),
             4 => Ok(Self::State),
             5 => Ok(Self::MaskSecret),
+            6 => Ok(Self::Stage),
             unknown => Err(FrameError::Kind(unknown)),
         }
     }
@@ -287,7 +290,7 @@ mod tests {
         assert_eq!(with(0, b'X'), Err(FrameError::Magic));
         assert_eq!(with(3, 2), Err(FrameError::Magic));
         assert_eq!(with(4, 0), Err(FrameError::Kind(0)));
-        assert_eq!(with(4, 6), Err(FrameError::Kind(6)));
+        assert_eq!(with(4, 7), Err(FrameError::Kind(7)));
         assert_eq!(with(6, 1), Err(FrameError::Reserved));
         assert_eq!(with(43, 0xff), Err(FrameError::TooLong(0xff00_0003)));
     }
@@ -312,7 +315,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_frame_survives_the_wire(
-            kind in 1_u8..=4, numbers in any::<(u64, u64, u32, u32, u32, u32)>(), body in any::<Vec<u8>>(),
+            kind in 1_u8..=6, numbers in any::<(u64, u64, u32, u32, u32, u32)>(), body in any::<Vec<u8>>(),
         ) {
             let (generation, round, fragment, sender, weight, part) = numbers;
             let meta = FrameMeta {

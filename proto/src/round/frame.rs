@@ -72,7 +72,9 @@ impl TryFrom<crate::frame::FrameKind> for FrameKind {
             crate::frame::FrameKind::Local => Ok(Self::Local),
             crate::frame::FrameKind::Contribution => Ok(Self::Contribution),
             crate::frame::FrameKind::Result => Ok(Self::Result),
-            crate::frame::FrameKind::State | crate::frame::FrameKind::MaskSecret => Err(NotOfARound),
+            crate::frame::FrameKind::State
+            | crate::frame::FrameKind::MaskSecret
+            | crate::frame::FrameKind::Stage => Err(NotOfARound),
         }
     }
 }

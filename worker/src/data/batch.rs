@@ -56,6 +56,11 @@ impl MicroBatch<'_> {
         self.tokens.len() / self.width
     }
 
+    /// Tokens of a sequence that are predicted, T.
+    pub(crate) fn length(&self) -> usize {
+        self.width - 1
+    }
+
     /// [B, T + 1], int64.
     pub(crate) fn to_tensor(self, device: Device) -> Result<Tensor, TchError> {
         Tensor::f_from_slice(self.tokens)?.f_view([-1, self.width as i64])?.f_to_device(device)

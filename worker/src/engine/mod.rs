@@ -28,6 +28,8 @@ pub use error::EngineError;
 pub use generator::{Continuation, Generator};
 pub use learning_rate::LearningRate;
 pub use low_rank::LowRank;
+#[cfg(test)]
+pub(crate) use pipeline::tests as pipeline_tests;
 pub use pipeline::{Pipe, PipelineRank};
 pub use sampling::Sampling;
 

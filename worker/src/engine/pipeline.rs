@@ -14,31 +14,41 @@ use super::gradient::{Sum, outcome};
 use super::{Chunk, Engine, EngineError, StepOutcome};
 use crate::data::{Batch, MicroBatch};
 
-/// How a rank talks to the others of its replica. Each call says what it is about, so that they may run ahead of each other.
+/// How a rank talks to the others of its replica. All ranks begin the same exchanges in the same order; what they say belongs to the last one that
+/// they have begun, so that one may run ahead of another.
 pub trait Pipe: Send {
+    /// Begins an exchange: a step, an evaluation.
+    fn begin(&mut self);
+
     /// Hands on what a task gave: the residual stream, or its gradient, [B, T, D] in f32.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`].
     fn send(&mut self, task: Task, values: &Tensor) -> Result<(), EngineError>;
 
-    /// Waits for what a task needs from another rank.
+    /// Waits for what a task needs from another rank, of this shape.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`].
-    fn receive(&mut self, task: Task) -> Result<Tensor, EngineError>;
+    fn receive(&mut self, task: Task, shape: &[i64]) -> Result<Tensor, EngineError>;
 
-    /// The sum of a number over all ranks, in the order of ranks: the same bits everywhere.
+    /// The sum of a number over all ranks, in the order of ranks: the same bits everywhere. An exchange of its own.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`].
     fn total(&mut self, own: f64) -> Result<f64, EngineError>;
 
-    /// Takes a tensor from one rank to another: both call this, the first with the values.
+    /// Gives a tensor to another rank, at most once in an exchange.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`].
-    fn carry(&mut self, from: u32, to: u32, values: Option<&Tensor>) -> Result<Option<Tensor>, EngineError>;
+    fn give(&mut self, to: u32, values: &Tensor) -> Result<(), EngineError>;
+
+    /// Waits for what another rank gives, of this shape.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`].
+    fn take(&mut self, from: u32, shape: &[i64]) -> Result<Tensor, EngineError>;
 }
 
 /// A place in a pipeline.
@@ -132,6 +142,7 @@ impl Engine {
         if micros.is_empty() {
             return Ok((StepOutcome { loss: 0.0, tokens: 0 }, Vec::new()));
         }
+        rank.pipe().begin();
         self.pass_borrowed(rank)?;
         let pipeline = Pipeline { micro_batches: micros.len() as u32, ..rank.pipeline.clone() };
         let tasks = pipeline.tasks().map_err(|error| EngineError::Interrupted(error.to_string()))?;
@@ -159,6 +170,7 @@ impl Engine {
         batches: impl IntoIterator<Item = &'a Batch>,
     ) -> Result<Option<f32>, EngineError> {
         let Some(rank) = &self.rank else { return Err(EngineError::Part) };
+        rank.pipe().begin();
         self.pass_borrowed(rank)?;
         let micros: Vec<_> =
             batches.into_iter().flat_map(|batch| batch.micro_batches(self.micro_batch)).collect();
@@ -235,7 +247,7 @@ impl Engine {
         let root = if rank.is_last_stage(task) {
             output
         } else {
-            let gradient = rank.pipe().receive(task)?.f_to_device(self.device)?; // [B, T, D]
+            let gradient = rank.pipe().receive(task, &output.size())?.f_to_device(self.device)?; // [B, T, D]
             // Whose gradient in `output` is just that.
             output.f_mul(&gradient)?.f_sum(Kind::Float)?
         };
@@ -276,7 +288,8 @@ impl Engine {
             let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
             return Ok(tokens.f_narrow(1, 0, tokens.size()[1] - 1)?);
         }
-        Ok(rank.pipe().receive(task)?.f_to_device(self.device)?)
+        let shape = [micro.sequences(), micro.length(), self.spec.width as usize].map(|size| size as i64);
+        Ok(rank.pipe().receive(task, &shape)?.f_to_device(self.device)?)
     }
 
     fn chunk(&self, task: Task) -> Result<&Chunk, EngineError> {
@@ -290,11 +303,9 @@ impl Engine {
             return Ok(());
         }
         if rank.rank == holder {
-            let embedding = self.token_embedding()?.f_detach()?;
-            rank.pipe().carry(holder, borrower, Some(&embedding))?;
-        } else if let Some(borrowed) = self.parameters.borrowed()
-            && let Some(embedding) = rank.pipe().carry(holder, borrower, None)?
-        {
+            rank.pipe().give(borrower, &self.token_embedding()?.f_detach()?)?;
+        } else if let Some(borrowed) = self.parameters.borrowed() {
+            let embedding = rank.pipe().take(holder, &borrowed.size())?;
             tch::no_grad(|| borrowed.shallow_clone().f_copy_(&embedding))?;
         }
         Ok(())
@@ -307,12 +318,12 @@ impl Engine {
         if holder == borrower || !self.spec.tied_embeddings {
             return Ok(());
         }
-        if rank.rank == borrower {
-            let gradient = std::mem::take(&mut step.borrowed).into_tensor();
-            rank.pipe().carry(borrower, holder, gradient.as_ref())?;
-        } else if rank.rank == holder
-            && let Some(gradient) = rank.pipe().carry(borrower, holder, None)?
+        if rank.rank == borrower
+            && let Some(gradient) = std::mem::take(&mut step.borrowed).into_tensor()
         {
+            rank.pipe().give(holder, &gradient)?;
+        } else if rank.rank == holder {
+            let gradient = rank.pipe().take(borrower, &self.token_embedding()?.size())?;
             step.sums[EMBEDDING].add(&gradient.f_to_device(self.device)?)?;
         }
         Ok(())
@@ -327,4 +338,4 @@ impl Engine {
 const EMBEDDING: usize = 0;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,9 +4,11 @@ mod heal;
 mod mask_secrets;
 mod partial;
 mod peer;
+mod pipe;
 mod request;
 mod serve;
 mod site;
+mod stage_mail;
 #[cfg(test)]
 mod tests;
 
@@ -18,28 +20,33 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use longhaul_common::id::{FragmentId, Round, RunId, SiteId, WorkerId};
+use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::Member;
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::frame::{FRAME_HEADER_BYTES, FrameMeta};
 use longhaul_proto::identity::{self, Identity};
 use longhaul_proto::round::FrameHeader;
 use longhaul_proto::transport;
-use longhaul_proto::transport::bulk::ReceiveLimits;
+use longhaul_proto::transport::bulk::{FrameMemory, ReceiveLimits};
 use quinn::{ClientConfig, Endpoint};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use self::peer::Peer;
+pub use self::pipe::NetworkPipe;
 use self::site::SiteDoor;
 pub use self::site::{SiteDoorError, bind};
+use self::stage_mail::{Interrupted, StageMail};
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
 
 /// A pull that takes longer has failed, and another holder is asked: the largest frame over 10 Mbit/s takes 14 s, and a connection
 /// that must be made first 10 s.
 const PULL_MAX: Duration = Duration::from_secs(60);
+
+/// How often somebody who waits for room in a queue looks whether the replica is still the same.
+const STAGE_LOOK: Duration = Duration::from_millis(100);
 
 /// This worker's connections to the others, for one session.
 pub struct Network {
@@ -53,6 +60,7 @@ pub struct Network {
     state: Mutex<State>,
     /// The generation that mask secrets are fetched for.
     masked_generation: AtomicU64,
+    stage_mail: StageMail<FrameMemory>,
     stopped: watch::Sender<bool>,
 }
 
@@ -88,6 +96,7 @@ impl Network {
             runtime: Handle::current(),
             state: Mutex::new(state),
             masked_generation: AtomicU64::new(0),
+            stage_mail: StageMail::default(),
             stopped: watch::channel(false).0,
         });
         network.runtime.spawn(serve::accept(Arc::clone(&network), limits));
@@ -127,6 +136,27 @@ impl Network {
         } else {
             tracing::warn!(peer = %to, "the queue to a peer is full; a frame was dropped");
         }
+    }
+
+    /// From now on, this worker computes in the replica that was formed with this generation; none: alone. Who waits for one from before is told.
+    pub fn join_replica(&self, session: Option<Generation>) {
+        self.stage_mail.open(session);
+    }
+
+    /// Queues a frame for another rank of this worker's replica, and waits for room in the queue.
+    ///
+    /// # Errors
+    /// The session is over, or the other one is no member.
+    fn send_stage(&self, to: WorkerId, meta: FrameMeta, body: Bytes) -> Result<(), Interrupted> {
+        let peer = self.lock().peers.get(&to).cloned().ok_or(Interrupted)?;
+        let bytes = body.len() + FRAME_HEADER_BYTES;
+        while !self.runtime.block_on(peer.queue_within(STAGE_LOOK, meta, body.clone())) {
+            if !self.stage_mail.is_open(meta.generation) {
+                return Err(Interrupted);
+            }
+        }
+        self.progress.sent(bytes as u64, peer.site != self.site);
+        Ok(())
     }
 
     /// Asks a peer for a result; the answer comes as [`SyncEvent::Pulled`].
@@ -174,6 +204,7 @@ impl Network {
     /// Ends all that this network does. The endpoint stays: the control connection uses it too.
     pub fn stop(&self) {
         self.stopped.send_replace(true);
+        self.stage_mail.open(None);
         let mut state = self.lock();
         state.peers.clear();
         state.door.close();

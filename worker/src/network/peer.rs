@@ -87,6 +87,17 @@ impl Peer {
         self.frames.try_send(Outgoing { meta, body, hash, _memory: memory }).is_ok()
     }
 
+    /// Queues a frame, as soon as there is room; false: there was none for so long.
+    pub(super) async fn queue_within(&self, at_most: Duration, meta: FrameMeta, body: Bytes) -> bool {
+        let bytes = u32::try_from(body.len() + FRAME_HEADER_BYTES).unwrap_or(u32::MAX);
+        let queued = async {
+            // Closed by nobody while this peer lives.
+            let memory = Arc::clone(&self.memory).acquire_many_owned(bytes).await.ok()?;
+            self.frames.send(Outgoing { meta, body, hash: None, _memory: memory }).await.ok()
+        };
+        timeout(at_most, queued).await.ok().flatten().is_some()
+    }
+
     /// The connection to this peer, made if there is none.
     ///
     /// # Errors

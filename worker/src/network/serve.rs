@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use longhaul_common::id::{SiteId, WorkerId};
-use longhaul_proto::frame::FRAME_HEADER_BYTES;
+use longhaul_proto::frame::{FRAME_HEADER_BYTES, FrameKind};
 use longhaul_proto::identity::peer_worker;
 use longhaul_proto::round::{Frame, FrameHeader};
 use longhaul_proto::transport::bulk::{BulkReceiver, PullRequest, ReceiveLimits, ReceivedFrame};
@@ -12,6 +12,7 @@ use quinn::{Connection, Incoming};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::Network;
+use super::pipe::about_of;
 use super::request::{Request, send_mask_secret, send_result, send_state};
 use crate::sync::SyncEvent;
 
@@ -59,13 +60,20 @@ async fn serve(network: &Arc<Network>, receiver: BulkReceiver, incoming: Incomin
     Ok(())
 }
 
-/// Hands frames to the synchroniser, in the order in which they are complete.
+/// Hands frames to the synchroniser, or to the device of a rank, in the order in which they are complete.
 async fn pass_on(network: Arc<Network>, mut frames: mpsc::Receiver<ReceivedFrame>) {
     while let Some(received) = frames.recv().await {
         let (frame, memory) = received.into_parts();
         let meta = frame.meta();
         if network.site_of(meta.sender).is_some_and(|site| site != network.site) {
             network.progress.received_over_wan((frame.body().len() + FRAME_HEADER_BYTES) as u64);
+        }
+        if meta.kind == FrameKind::Stage {
+            if let Some(about) = about_of(meta) {
+                let body = frame.body().clone();
+                network.stage_mail.deliver(meta.generation, meta.sender, about, meta.part, body, memory);
+            }
+            continue;
         }
         let Ok(kind) = meta.kind.try_into() else { continue };
         let header = FrameHeader {

@@ -2,14 +2,17 @@ use std::net::UdpSocket;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use longhaul_common::id::Generation;
+use longhaul_common::pipeline::{Pipeline, PipelineSchedule};
 use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::identity::{Authority, WorkerKey, data_server};
 use longhaul_proto::round::FrameKind as RoundFrameKind;
 use longhaul_proto::transport::bulk::PullRequest;
+use tch::Tensor;
 
 use super::peer::queue_bytes;
 use super::request::{Held, Manifest, Request, STATE_FRAME_VALUES, manifest_of, send_state};
 use super::*;
+use crate::engine::{EngineError, Pipe, pipeline_tests};
 use crate::sync::HealedState;
 
 const MIB: usize = 1 << 20;
@@ -243,4 +246,55 @@ async fn after_a_lost_connection_contributions_go_on_from_the_fragment_that_is_m
     let twice = arrived.values().filter(|&&times| times > 1).count();
     assert!(twice <= 8, "{twice} of {FRAGMENTS} came again");
     assert_eq!(connections, 2);
+}
+
+/// Networks of the ranks of a replica, each at a site of its own, and how they talk.
+fn replica(pipeline: &Pipeline, session: Generation) -> (Vec<Worker>, Vec<NetworkPipe>) {
+    let authority = authority();
+    let ranks: Vec<Worker> = (1..=pipeline.ranks)
+        .map(|number| Worker::start(&authority, number, ReceiveLimits::default()))
+        .collect();
+    let members: Vec<Member> = ranks.iter().map(|rank| rank.member.clone()).collect();
+    let workers: Vec<WorkerId> = members.iter().map(|member| member.worker).collect();
+    let pipe = |(rank, worker): (u32, &Worker)| {
+        worker.network.set_members(&members, 0);
+        worker.network.join_replica(Some(session));
+        NetworkPipe::new(Arc::clone(&worker.network), pipeline.clone(), rank, session, workers.clone())
+    };
+    let pipes = (0..).zip(&ranks).map(pipe).collect();
+    (ranks, pipes)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_on_several_machines_make_the_same_bits_as_the_whole_model() {
+    let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 3, 1);
+    let (ranks, pipes) = replica(&pipeline, Generation(4));
+    let spawned = tokio::task::spawn_blocking(move || {
+        let spec = crate::models::tests::tiny_llama();
+        let whole = pipeline_tests::trained(pipeline_tests::engine(&spec, 0.0));
+        let pipes = pipes.into_iter().map(|pipe| Box::new(pipe) as Box<dyn Pipe>).collect();
+        (whole, pipeline_tests::trained_through(pipes, &spec, 0.0, &pipeline))
+    });
+    let (whole, in_parts) = spawned.await.unwrap();
+    assert!(whole == in_parts);
+    assert!(ranks.iter().all(|rank| rank.network.progress.heartbeat().wan_sent_bytes > 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tensor_of_several_frames_arrives_and_who_waits_is_told_when_the_replica_changes() {
+    let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
+    let (ranks, pipes) = replica(&pipeline, Generation(4));
+    let [mut first, mut second] = <[NetworkPipe; 2]>::try_from(pipes).ok().unwrap();
+    let network = Arc::clone(&ranks[1].network);
+    let waiting = tokio::task::spawn_blocking(move || {
+        let values = Tensor::arange(600_000, (tch::Kind::Float, tch::Device::Cpu)).view([600, 1000]);
+        first.begin();
+        first.give(1, &values).unwrap();
+        second.begin();
+        assert_eq!(second.take(0, &[600, 1000]).unwrap(), values);
+        network.join_replica(Some(Generation(5)));
+        assert!(matches!(second.take(0, &[600, 1000]), Err(EngineError::Interrupted(_))));
+        assert!(matches!(second.total(1.0), Err(EngineError::Interrupted(_))));
+    });
+    waiting.await.unwrap();
 }

@@ -57,14 +57,18 @@ impl Channels {
 }
 
 impl Pipe for Channels {
+    fn begin(&mut self) {}
+
     fn send(&mut self, task: Task, values: &Tensor) -> Result<(), EngineError> {
         let to = self.pipeline.receiver_of(Place { rank: self.rank, task }).unwrap();
         self.say(to, About::Task(task), values.copy())
     }
 
-    fn receive(&mut self, task: Task) -> Result<Tensor, EngineError> {
+    fn receive(&mut self, task: Task, shape: &[i64]) -> Result<Tensor, EngineError> {
         let from = self.pipeline.input_of(Place { rank: self.rank, task }).unwrap();
-        self.hear(About::Task(from.task))
+        let values = self.hear(About::Task(from.task))?;
+        assert_eq!(values.size(), shape);
+        Ok(values)
     }
 
     fn total(&mut self, own: f64) -> Result<f64, EngineError> {
@@ -76,16 +80,17 @@ impl Pipe for Channels {
         numbers.sum()
     }
 
-    fn carry(&mut self, from: u32, to: u32, values: Option<&Tensor>) -> Result<Option<Tensor>, EngineError> {
-        match values {
-            Some(values) => self.say(to, About::Carried(from), values.copy()).map(|()| None),
-            None => self.hear(About::Carried(from)).map(Some),
-        }
+    fn give(&mut self, to: u32, values: &Tensor) -> Result<(), EngineError> {
+        self.say(to, About::Carried(self.rank), values.copy())
+    }
+
+    fn take(&mut self, from: u32, _: &[i64]) -> Result<Tensor, EngineError> {
+        self.hear(About::Carried(from))
     }
 }
 
 /// One step after the other on an engine, to its losses, the loss of an evaluation, and its parameters by name.
-type Trained = (Vec<f32>, f32, HashMap<String, Vec<f32>>);
+pub type Trained = (Vec<f32>, f32, HashMap<String, Vec<f32>>);
 
 const STEPS: u64 = 50;
 
@@ -108,7 +113,7 @@ fn batch(step: u64) -> Batch {
     batch
 }
 
-fn trained(mut engine: Engine) -> Trained {
+pub fn trained(mut engine: Engine) -> Trained {
     let losses = (0..STEPS).map(|step| engine.train_step(step, &batch(step)).unwrap().loss).collect();
     let evaluated = engine.evaluate([&batch(100), &batch(101)]).unwrap().unwrap();
     let mut flat = Vec::new();
@@ -124,7 +129,7 @@ fn trained(mut engine: Engine) -> Trained {
     (losses, evaluated, named.collect())
 }
 
-fn engine(spec: &ModelSpec, gradient_clip: f64) -> Engine {
+pub fn engine(spec: &ModelSpec, gradient_clip: f64) -> Engine {
     Engine::new(spec, &train_config(gradient_clip), 100, 1, Device::Cpu, NonZeroU32::new(1)).unwrap()
 }
 
@@ -135,14 +140,25 @@ fn stages(spec: &ModelSpec, stages: u32) -> Vec<Range<u32>> {
 }
 
 fn trained_in_pipeline(spec: &ModelSpec, gradient_clip: f64, pipeline: &Pipeline) -> Trained {
+    let ends = Channels::between(pipeline).into_iter().map(|end| Box::new(end) as Box<dyn Pipe>);
+    trained_through(ends.collect(), spec, gradient_clip, pipeline)
+}
+
+/// The ranks of a pipeline, on threads, which talk to each other in these ways.
+pub fn trained_through(
+    pipes: Vec<Box<dyn Pipe>>,
+    spec: &ModelSpec,
+    gradient_clip: f64,
+    pipeline: &Pipeline,
+) -> Trained {
     let stages = stages(spec, pipeline.stages());
     let ranks: Vec<_> = (0..)
-        .zip(Channels::between(pipeline))
-        .map(|(rank, channels)| {
+        .zip(pipes)
+        .map(|(rank, pipe)| {
             let chunks =
                 (0..pipeline.chunks).map(|chunk| stages[pipeline.stage(rank, chunk) as usize].clone());
             let mut engine = engine(&spec.part(chunks.collect()), gradient_clip);
-            engine.join(PipelineRank::new(pipeline.clone(), rank, Box::new(channels))).unwrap();
+            engine.join(PipelineRank::new(pipeline.clone(), rank, pipe)).unwrap();
             std::thread::spawn(move || trained(engine))
         })
         .collect();
@@ -153,7 +169,7 @@ fn trained_in_pipeline(spec: &ModelSpec, gradient_clip: f64, pipeline: &Pipeline
     (losses, evaluated, parameters)
 }
 
-fn pipeline(schedule: PipelineSchedule, ranks: u32, chunks: u32) -> Pipeline {
+pub fn pipeline(schedule: PipelineSchedule, ranks: u32, chunks: u32) -> Pipeline {
     Pipeline { schedule, ranks, chunks, micro_batches: 4, in_flight: Vec::new() }
 }
 
