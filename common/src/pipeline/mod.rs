@@ -5,11 +5,13 @@
 //! which go through all stages forwards, and their gradients backwards.
 
 mod generate;
+mod split;
 mod trace;
 
 use serde::{Deserialize, Serialize};
 
 pub use generate::ScheduleError;
+pub use split::{BlockLoad, StageCapacity, split};
 pub use trace::{Costs, Stuck, TaskCosts, Trace, trace};
 
 /// In which order the tasks of a step are computed.
