@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod http;
+pub mod plan;
 pub mod run;
 pub mod runtime;
 pub mod store;

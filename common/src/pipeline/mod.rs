@@ -11,7 +11,7 @@ mod trace;
 use serde::{Deserialize, Serialize};
 
 pub use generate::ScheduleError;
-pub use split::{BlockLoad, StageCapacity, split};
+pub use split::split;
 pub use trace::{Costs, Stuck, TaskCosts, Trace, trace};
 
 /// In which order the tasks of a step are computed.

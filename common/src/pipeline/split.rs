@@ -2,83 +2,45 @@
 
 use std::ops::Range;
 
-/// What a block asks of the stage that has it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BlockLoad {
-    /// Arithmetic of a micro-batch, forward and backward, in FLOPs.
-    pub flops: f64,
-    /// Memory, in bytes: of its parameters with all that is kept of them, and of activations.
-    pub bytes: f64,
-}
-
-/// What a stage has.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StageCapacity {
-    /// FLOPs a second.
-    pub flops_per_s: f64,
-    /// Bytes.
-    pub bytes: f64,
-}
-
-/// Neighbouring blocks for each stage, at least one each, so that all fit into their stages' memory and the stage that takes longest takes as little time as
-/// possible; of several such cuts one whose first stages, which keep the activations of most micro-batches, have less. Dynamic programming over cuts (as PipeDream, Narayanan et al. 2019, without
-/// its replication): the time grows with stages × blocks².
+/// Neighbouring blocks for each of so many stages, at least one each, so that the stage that takes longest takes as little time as possible; of several such
+/// cuts one whose first stages, which keep the activations of most micro-batches, have less. `time` says what a stage would take with these blocks, or
+/// that it cannot have them. Dynamic programming over cuts (as PipeDream, Narayanan et al. 2019, without its replication): stages × blocks² calls.
 ///
-/// None: there is no cut that fits.
+/// None: there is no cut in which all stages can have theirs.
 #[must_use]
-pub fn split(blocks: &[BlockLoad], stages: &[StageCapacity]) -> Option<Vec<Range<u32>>> {
-    let sums = Sums::of(blocks);
+pub fn split(
+    blocks: u32,
+    stages: u32,
+    time: impl Fn(u32, Range<u32>) -> Option<f64>,
+) -> Option<Vec<Range<u32>>> {
     // By stage and end: of the stages up to this one with the blocks before that end, the longest time, and where the stage begins.
-    let mut best: Vec<Vec<Option<(f64, usize)>>> = Vec::with_capacity(stages.len());
-    for (stage, capacity) in stages.iter().enumerate() {
-        let before = |start: usize| match best.last() {
+    let mut best: Vec<Vec<Option<(f64, u32)>>> = Vec::with_capacity(stages as usize);
+    for stage in 0..stages {
+        let before = |start: u32| match best.last() {
             None => (start == 0).then_some(0.0),
-            Some(ends) => ends[start].map(|(longest, _)| longest),
+            Some(ends) => ends[start as usize].map(|(longest, _)| longest),
         };
-        let best_until = |end: usize| {
-            let starts = (stage..end).filter(|&start| sums.fits(start..end, *capacity));
+        let best_until = |end: u32| {
+            let starts = stage..end;
             let times = starts.filter_map(|start| {
-                let own = sums.flops(start..end) / capacity.flops_per_s;
-                Some((before(start)?.max(own), start))
+                let earlier = before(start)?;
+                Some((time(stage, start..end)?.max(earlier), start))
             });
             // Of equals the first, which leaves least to the stages before.
             times.reduce(|best, next| if next.0 < best.0 { next } else { best })
         };
-        let row = (0..=blocks.len()).map(best_until).collect();
+        let row = (0..=blocks).map(best_until).collect();
         best.push(row);
     }
-    let mut end = blocks.len();
-    let mut ranges = Vec::with_capacity(stages.len());
+    let mut end = blocks;
+    let mut ranges = Vec::with_capacity(stages as usize);
     for ends in best.iter().rev() {
-        let (_, start) = ends[end]?;
-        ranges.push(start as u32..end as u32);
+        let (_, start) = ends[end as usize]?;
+        ranges.push(start..end);
         end = start;
     }
     ranges.reverse();
-    (end == 0 && !ranges.is_empty()).then_some(ranges)
-}
-
-/// Sums of the loads of all blocks before each.
-struct Sums(Vec<BlockLoad>);
-
-impl Sums {
-    fn of(blocks: &[BlockLoad]) -> Self {
-        let mut sums = vec![BlockLoad { flops: 0.0, bytes: 0.0 }];
-        let mut sum = sums[0];
-        sums.extend(blocks.iter().map(|block| {
-            sum = BlockLoad { flops: sum.flops + block.flops, bytes: sum.bytes + block.bytes };
-            sum
-        }));
-        Self(sums)
-    }
-
-    fn flops(&self, range: Range<usize>) -> f64 {
-        self.0[range.end].flops - self.0[range.start].flops
-    }
-
-    fn fits(&self, range: Range<usize>, capacity: StageCapacity) -> bool {
-        self.0[range.end].bytes - self.0[range.start].bytes <= capacity.bytes
-    }
+    (!ranges.is_empty()).then_some(ranges)
 }
 
 #[cfg(test)]
@@ -87,46 +49,40 @@ mod tests {
 
     use super::*;
 
-    /// Of a cut: the longest time; none: it does not fit.
-    fn longest(blocks: &[BlockLoad], stages: &[StageCapacity], ranges: &[Range<u32>]) -> Option<f64> {
-        let times = ranges.iter().zip(stages).map(|(range, stage)| {
-            let held = &blocks[range.start as usize..range.end as usize];
-            let bytes: f64 = held.iter().map(|block| block.bytes).sum();
-            (bytes <= stage.bytes).then(|| held.iter().map(|block| block.flops).sum::<f64>() / stage.flops_per_s)
-        });
-        times.collect::<Option<Vec<_>>>()?.into_iter().reduce(f64::max)
-    }
-
     /// All cuts of `blocks` into `stages` ranges from `start` on.
-    fn cuts(start: u32, blocks: u32, stages: usize) -> Vec<Vec<Range<u32>>> {
+    fn cuts(start: u32, blocks: u32, stages: u32) -> Vec<Vec<Range<u32>>> {
         if stages == 1 {
             return vec![std::iter::once(start..blocks).collect()];
         }
-        let ends = start + 1..=blocks - (stages as u32 - 1);
-        ends.flat_map(|end| {
+        let ends = start + 1..=blocks - (stages - 1);
+        let first_until = |end: u32| {
             let rest = cuts(end, blocks, stages - 1);
             rest.into_iter().map(move |rest| std::iter::once(start..end).chain(rest).collect())
-        })
-        .collect()
+        };
+        ends.flat_map(first_until).collect()
     }
 
     proptest! {
-        /// In whole numbers, so that sums are exact in any order.
         #[test]
         fn no_other_cut_has_a_faster_slowest_stage(
             blocks in prop::collection::vec((1u32..20, 1u32..20), 1..9),
-            stages in prop::collection::vec((0u32..3, 5u32..60), 1..5),
+            stages in prop::collection::vec((1u32..4, 5u32..60), 1..5),
         ) {
-            let blocks: Vec<_> =
-                blocks.iter().map(|&(flops, bytes)| BlockLoad { flops: flops.into(), bytes: bytes.into() }).collect();
-            let capacity = |&(speed, bytes): &(u32, u32)| {
-                StageCapacity { flops_per_s: f64::from(1 << speed), bytes: bytes.into() }
+            // Seconds, unless the blocks are too many for the stage.
+            let time = |stage: u32, range: Range<u32>| {
+                let ((speed, room), held) = (stages[stage as usize], &blocks[range.start as usize..range.end as usize]);
+                let fits = held.iter().map(|(_, size)| size).sum::<u32>() <= room;
+                fits.then(|| f64::from(held.iter().map(|(work, _)| work).sum::<u32>()) / f64::from(speed))
             };
-            let stages: Vec<_> = stages.iter().map(capacity).collect();
-            let all = if stages.len() > blocks.len() { Vec::new() } else { cuts(0, blocks.len() as u32, stages.len()) };
-            let best = all.iter().filter_map(|cut| longest(&blocks, &stages, cut)).reduce(f64::min);
-            let found = split(&blocks, &stages);
-            prop_assert_eq!(found.as_ref().and_then(|cut| longest(&blocks, &stages, cut)), best);
+            let longest = |cut: &Vec<Range<u32>>| {
+                let times: Option<Vec<f64>> = (0..).zip(cut).map(|(stage, range)| time(stage, range.clone())).collect();
+                times?.into_iter().reduce(f64::max)
+            };
+            let (count, wanted) = (blocks.len() as u32, stages.len() as u32);
+            let all = if wanted > count { Vec::new() } else { cuts(0, count, wanted) };
+            let best = all.iter().filter_map(longest).reduce(f64::min);
+            let found = split(count, wanted, time);
+            prop_assert_eq!(found.as_ref().and_then(longest), best);
             if let Some(found) = found {
                 prop_assert!(all.contains(&found));
             }
@@ -135,12 +91,11 @@ mod tests {
 
     #[test]
     fn equal_blocks_are_shared_equally_and_the_first_stages_have_least() {
-        let blocks = vec![BlockLoad { flops: 1.0, bytes: 1.0 }; 7];
-        let stages = vec![StageCapacity { flops_per_s: 1.0, bytes: 10.0 }; 3];
-        let sizes: Vec<_> = split(&blocks, &stages).unwrap().iter().map(ExactSizeIterator::len).collect();
+        let time = |_: u32, range: Range<u32>| Some(range.len() as f64);
+        let sizes: Vec<_> = split(7, 3, time).unwrap().iter().map(ExactSizeIterator::len).collect();
         assert_eq!(sizes, [2, 2, 3]);
-        assert_eq!(split(&blocks, &[]), None);
-        assert_eq!(split(&blocks[..2], &stages), None);
-        assert_eq!(split(&[], &stages), None);
+        for (blocks, stages) in [(7, 0), (2, 3), (0, 3)] {
+            assert_eq!(split(blocks, stages, time), None);
+        }
     }
 }

@@ -1,0 +1,28 @@
+//! Which worker has which part of the model, and what that would do: from numbers alone. `docs/planner.md` is the design.
+
+mod predict;
+mod search;
+mod topology;
+mod workload;
+
+pub use predict::{LinkLoad, Prediction, Unfit, predict};
+pub use search::{Choice, choose};
+pub use topology::{Device, DeviceId, Link, Site, Topology, TopologyError};
+pub use workload::{Exchange, Workload};
+
+use std::ops::Range;
+
+use longhaul_common::pipeline::Pipeline;
+
+/// Who has what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// By replica: its devices, by rank.
+    pub replicas: Vec<Vec<DeviceId>>,
+    /// The blocks of each rank.
+    pub stages: Vec<Range<u32>>,
+    /// The order of a step's tasks in each replica.
+    pub pipeline: Pipeline,
+    /// Whether the activations within a block are computed again for its backward pass.
+    pub recompute: bool,
+}

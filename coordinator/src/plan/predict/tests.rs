@@ -1,0 +1,113 @@
+//! Closed forms.
+
+use std::collections::BTreeMap;
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::model::ModelSpec;
+use longhaul_common::pipeline::PipelineSchedule;
+
+use super::super::workload::tests::CONFIG;
+use super::super::{Device, DeviceId, Site};
+use super::*;
+
+/// Two sites of two devices of 10^11 FLOPs a second, and a link of 100 Mbit/s and 50 ms between them.
+fn topology() -> Topology {
+    let device = Device { flops_per_s: 1e11, memory_bytes: 1e9 };
+    let lan = Link { bytes_per_s: 1.25e9, round_trip_s: 0.0 };
+    let site = |name: &str| Site { name: name.into(), devices: vec![device; 2], lan };
+    let wan = Link { bytes_per_s: 12.5e6, round_trip_s: 0.05 };
+    Topology::new(vec![site("a"), site("b")], BTreeMap::from([((0, 1), wan)])).unwrap()
+}
+
+fn workload(sync: &str) -> Workload {
+    let config = RunConfig::parse(&format!("{CONFIG}[sync]\n{sync}\n")).unwrap();
+    Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap())
+}
+
+fn plan(replicas: &[&[(usize, usize)]], stages: &[u32], micro_batches: u32) -> Plan {
+    let id = |&(site, device): &(usize, usize)| DeviceId { site, device };
+    let starts = std::iter::once(&0).chain(stages);
+    Plan {
+        replicas: replicas.iter().map(|ranks| ranks.iter().map(id).collect()).collect(),
+        stages: starts.zip(stages).map(|(start, end)| *start..*end).collect(),
+        pipeline: Pipeline {
+            schedule: PipelineSchedule::OneForwardOneBackward,
+            ranks: stages.len() as u32,
+            chunks: 1,
+            micro_batches,
+            in_flight: Vec::new(),
+        },
+        recompute: false,
+    }
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * b.abs()
+}
+
+const FLOPS_PER_TOKEN: f64 =
+    3.0 * (6.0 * 24.0 * 384.0 * 384.0 + 6.0 * 4.0 * 128.0 * 384.0 + 2.0 * 384.0 * 256.0);
+
+#[test]
+fn one_device_computes_its_flops() {
+    let alone = predict(&topology(), &workload(""), &plan(&[&[(0, 0)]], &[8], 4)).unwrap();
+    assert!(close(alone.step_s, FLOPS_PER_TOKEN * 16.0 * 128.0 / 1e11), "{alone:?}");
+    assert_eq!((alone.sync_s, alone.links.len()), (0.0, 0));
+    assert!(close(alone.tokens_per_s * alone.step_s, 16.0 * 128.0));
+}
+
+/// Of dense gradients half goes there, and half of the results comes back; what streams during the last of two micro-batches is hidden.
+#[test]
+fn dense_replicas_on_two_sites_exchange_a_model() {
+    let work = workload("preset = \"dense\"");
+    let two = predict(&topology(), &work, &plan(&[&[(0, 0)], &[(1, 0)]], &[8], 2)).unwrap();
+    let (compute_s, bytes) = (FLOPS_PER_TOKEN * 8.0 * 128.0 / 1e11, 4.0 * 10_893_312.0);
+    let sync_s = bytes / 12.5e6 + 1.5 * 0.05;
+    assert!(close(two.compute_s, compute_s) && close(two.sync_s, sync_s), "{two:?}");
+    assert!(close(two.step_s, compute_s + sync_s - compute_s / 2.0 * 2.0 / 3.0));
+    let load = two.links[0];
+    assert!(load.between == (0, 1) && close(load.sync_bytes, bytes) && load.pipeline_bytes == 0.0);
+}
+
+/// `auto` sends what goes with a step, and no less than its least bits.
+#[test]
+fn bits_that_follow_the_link_hide_where_they_can() {
+    let replicas = plan(&[&[(0, 0)], &[(1, 0)]], &[8], 2);
+    let wide = predict(&topology(), &workload(""), &replicas).unwrap();
+    assert!(close(wide.step_s, wide.compute_s), "{wide:?}");
+    assert!(wide.sync_s > 0.0 && wide.sync_s <= wide.compute_s * (1.0 + 1e-9));
+    let mut narrow = topology();
+    narrow = Topology::new(
+        narrow.sites.clone(),
+        BTreeMap::from([((0, 1), Link { bytes_per_s: 125.0, round_trip_s: 0.05 })]),
+    )
+    .unwrap();
+    let narrow = predict(&narrow, &workload(""), &replicas).unwrap();
+    assert!(narrow.step_s > narrow.compute_s && close(narrow.step_s, narrow.sync_s), "{narrow:?}");
+}
+
+#[test]
+fn a_pipeline_hands_on_what_its_micro_batches_leave() {
+    let across = predict(&topology(), &workload(""), &plan(&[&[(0, 0), (1, 0)]], &[4, 8], 4)).unwrap();
+    let boundary = 4.0 * 128.0 * 384.0 * 4.0;
+    assert!(close(across.links[0].pipeline_bytes, 4.0 * boundary), "{across:?}");
+    assert!(across.bubble > 0.2);
+    let within = predict(&topology(), &workload(""), &plan(&[&[(0, 0), (0, 1)]], &[4, 8], 4)).unwrap();
+    assert!(within.links.is_empty() && within.step_s < across.step_s);
+    // Each has about half of the parameters, and no group has two members.
+    assert!(within.sync_s == 0.0 && within.memory_bytes.len() == 2);
+}
+
+#[test]
+fn what_does_not_fit_says_what_is_lacking() {
+    let mut small = topology();
+    small.sites[0].devices[1].memory_bytes = 1e6;
+    let work = workload("");
+    let unfit = predict(&small, &work, &plan(&[&[(0, 0), (0, 1)]], &[4, 8], 4)).unwrap_err();
+    assert!(matches!(unfit, Unfit::Memory { rank: 1, bytes: 1e6, .. }), "{unfit}");
+    // Computing again takes time, and less memory.
+    let plain = plan(&[&[(0, 0)]], &[8], 4);
+    let again = Plan { recompute: true, ..plain.clone() };
+    let [plain, again] = [plain, again].map(|plan| predict(&topology(), &work, &plan).unwrap());
+    assert!(again.memory_bytes[0] < plain.memory_bytes[0] && close(again.step_s, plain.step_s * 4.0 / 3.0));
+}

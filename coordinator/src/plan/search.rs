@@ -1,0 +1,321 @@
+//! Which plans are looked at, and which is best.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use longhaul_common::pipeline::{Pipeline, PipelineSchedule, split};
+
+use super::predict::{boundary_bytes, fixed_bytes, kept_bytes};
+use super::{DeviceId, Plan, Prediction, Topology, Unfit, Workload, predict};
+
+/// With more devices than these, not all rows of them are looked at.
+const EXACT_DEVICES_MAX: usize = 6;
+/// With more blocks than these, not all cuts of them are.
+const EXACT_BLOCKS_MAX: u32 = 8;
+/// Plans whose steps are closer than this are as fast.
+const CLOSE: f64 = 1e-3;
+/// Plans that are told of besides the best one.
+const RUNNERS_UP: usize = 4;
+/// Chunks of each rank that are tried.
+const CHUNKS: [u32; 2] = [1, 2];
+
+/// A plan and what it would do.
+pub type Candidate = (Plan, Prediction);
+
+/// The best plan, and how it came about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// What is best,
+    pub best: Candidate,
+    /// and next to it, with other numbers of replicas, ranks or chunks.
+    pub runners_up: Vec<Candidate>,
+    /// Plans that were looked at, and fit.
+    pub considered: usize,
+    /// Plans that did not fit.
+    pub unfit: usize,
+}
+
+/// No plan fits.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "no plan fits: the one that comes closest says that {closest}. More or larger devices, a smaller train.micro_batch or a smaller model may help"
+)]
+pub struct NoPlan {
+    /// What the plan with most ranks lacks.
+    pub closest: Unfit,
+}
+
+/// The best plan for a run on these machines.
+///
+/// # Errors
+/// No plan fits.
+pub fn choose(topology: &Topology, work: &Workload) -> Result<Choice, NoPlan> {
+    let mut seen = BTreeSet::new();
+    let (mut fitting, mut unfit, mut closest) = (Vec::new(), 0, None);
+    let most_ranks = work.blocks.len().min(topology.devices().count());
+    for ranks in 1..=most_ranks {
+        for replicas in rows(topology, ranks) {
+            if !seen.insert(signature(topology, &replicas)) {
+                continue;
+            }
+            for chunks in CHUNKS {
+                match best_of(topology, work, &replicas, chunks) {
+                    Some(Ok(candidate)) => fitting.push(candidate),
+                    Some(Err(reason)) => {
+                        unfit += 1;
+                        closest = Some(reason);
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+    let considered = fitting.len();
+    rank(&mut fitting);
+    let mut fitting = fitting.into_iter();
+    let Some(best) = fitting.next() else {
+        let nothing = || Unfit::Schedule("the model has no blocks".to_owned());
+        return Err(NoPlan { closest: closest.unwrap_or_else(nothing) });
+    };
+    let mut shapes = vec![shape(&best.0)];
+    let mut runners_up = Vec::new();
+    for candidate in fitting {
+        if runners_up.len() < RUNNERS_UP && !shapes.contains(&shape(&candidate.0)) {
+            shapes.push(shape(&candidate.0));
+            runners_up.push(candidate);
+        }
+    }
+    Ok(Choice { best, runners_up, considered, unfit })
+}
+
+/// What tells plans apart for people.
+fn shape(plan: &Plan) -> (usize, u32, u32) {
+    (plan.replicas.len(), plan.pipeline.ranks, plan.pipeline.chunks)
+}
+
+/// The best first: by time; of those as fast as the fastest by ranks, then by what crosses between sites.
+fn rank(candidates: &mut [Candidate]) {
+    let fastest = candidates.iter().map(|(_, p)| p.step_s).fold(f64::INFINITY, f64::min);
+    let bytes = |prediction: &Prediction| {
+        prediction.links.iter().map(|load| load.pipeline_bytes + load.sync_bytes).sum::<f64>()
+    };
+    candidates.sort_by(|(a, of_a), (b, of_b)| {
+        let is_close = |prediction: &Prediction| prediction.step_s <= fastest * (1.0 + CLOSE);
+        match (is_close(of_a), is_close(of_b)) {
+            (true, true) => (a.pipeline.ranks, a.pipeline.chunks)
+                .cmp(&(b.pipeline.ranks, b.pipeline.chunks))
+                .then(bytes(of_a).total_cmp(&bytes(of_b))),
+            _ => of_a.step_s.total_cmp(&of_b.step_s),
+        }
+    });
+}
+
+/// Ways to make replicas of so many ranks.
+fn rows(topology: &Topology, ranks: usize) -> Vec<Vec<Vec<DeviceId>>> {
+    let all: Vec<DeviceId> = topology.devices().collect();
+    if all.len() <= EXACT_DEVICES_MAX {
+        return permutations(&all).iter().flat_map(|row| all_cuts(row, ranks)).collect();
+    }
+    let mut ways = Vec::new();
+    for used in without_the_slowest(topology) {
+        let whole = used.len() / ranks * ranks;
+        let used = &used[..whole];
+        let replicas = whole / ranks;
+        if replicas == 0 {
+            continue;
+        }
+        ways.push(used.chunks(ranks).map(<[DeviceId]>::to_vec).collect());
+        // Rank r of all replicas comes from the same part of the row.
+        let across = |replica: usize| (0..ranks).map(|rank| used[rank * replicas + replica]).collect();
+        ways.push((0..replicas).map(across).collect());
+    }
+    ways
+}
+
+/// Replicas out of a row, as many as there may be and all fewer.
+fn all_cuts(row: &[DeviceId], ranks: usize) -> Vec<Vec<Vec<DeviceId>>> {
+    let most = row.len() / ranks;
+    (1..=most).map(|replicas| row.chunks(ranks).take(replicas).map(<[DeviceId]>::to_vec).collect()).collect()
+}
+
+fn permutations(devices: &[DeviceId]) -> Vec<Vec<DeviceId>> {
+    if devices.is_empty() {
+        return vec![Vec::new()];
+    }
+    let first = |at: usize| {
+        let mut rest = devices.to_vec();
+        let first = rest.remove(at);
+        permutations(&rest).into_iter().map(move |rest| std::iter::once(first).chain(rest).collect())
+    };
+    (0..devices.len()).flat_map(first).collect()
+}
+
+/// All devices site by site, the fastest site first, and the same without the slowest sites, one less each time.
+fn without_the_slowest(topology: &Topology) -> Vec<Vec<DeviceId>> {
+    let mut sites: Vec<usize> = (0..topology.sites.len()).collect();
+    let speed =
+        |site: usize| topology.sites[site].devices.iter().map(|device| device.flops_per_s).sum::<f64>();
+    sites.sort_by(|&a, &b| speed(b).total_cmp(&speed(a)).then(a.cmp(&b)));
+    let of = |site: &usize| topology.devices().filter(|id| id.site == *site).collect::<Vec<_>>();
+    (1..=sites.len()).rev().map(|count| sites[..count].iter().flat_map(of).collect()).collect()
+}
+
+/// What two ways have in common that differ only in which of equal devices is where, or in the order of replicas.
+fn signature(topology: &Topology, replicas: &[Vec<DeviceId>]) -> Vec<Vec<DeviceId>> {
+    let first_alike = |id: &DeviceId| {
+        let devices = &topology.sites[id.site].devices;
+        let device = devices.iter().position(|device| *device == devices[id.device]).unwrap_or(id.device);
+        DeviceId { device, ..*id }
+    };
+    let mut signature: Vec<Vec<DeviceId>> =
+        replicas.iter().map(|ranks| ranks.iter().map(first_alike).collect()).collect();
+    signature.sort_unstable();
+    signature
+}
+
+/// The cut and the limits that suit these replicas. None: there is no such cut.
+fn best_of(
+    topology: &Topology,
+    work: &Workload,
+    replicas: &[Vec<DeviceId>],
+    chunks: u32,
+) -> Option<Result<Candidate, Unfit>> {
+    let ranks = u32::try_from(replicas.first()?.len()).ok()?;
+    let micro_batches = work.micro_batches(replicas.len());
+    if chunks > 1 && (ranks == 1 || !micro_batches.is_multiple_of(ranks)) {
+        return None;
+    }
+    let schedule = if chunks > 1 { PipelineSchedule::Interleaved } else { work.schedule };
+    let (mut best, mut reason): (Option<Candidate>, _) = (None, None);
+    for recompute in [false, true] {
+        let pipeline = Pipeline { schedule, ranks, chunks, micro_batches, in_flight: Vec::new() };
+        let cut = Cut { topology, work, replicas, pipeline: &pipeline, recompute };
+        for stages in cut.all() {
+            let pipeline = Pipeline { in_flight: cut.in_flight(&stages), ..pipeline.clone() };
+            let plan = Plan { replicas: replicas.to_vec(), stages, pipeline, recompute };
+            match predict(topology, work, &plan) {
+                Ok(prediction) if best.as_ref().is_none_or(|(_, best)| prediction.step_s < best.step_s) => {
+                    best = Some((plan, prediction));
+                }
+                Ok(_) => {}
+                Err(unfit) => reason = Some(unfit),
+            }
+        }
+    }
+    let nothing = || {
+        Unfit::Schedule("a rank's part of the model does not fit its memory, however it is cut".to_owned())
+    };
+    Some(best.ok_or_else(|| reason.unwrap_or_else(nothing)))
+}
+
+/// Replicas whose cut is looked for.
+struct Cut<'a> {
+    topology: &'a Topology,
+    work: &'a Workload,
+    replicas: &'a [Vec<DeviceId>],
+    pipeline: &'a Pipeline,
+    recompute: bool,
+}
+
+impl Cut<'_> {
+    /// The cuts that are tried: all of them where devices and blocks are few.
+    fn all(&self) -> Vec<Vec<Range<u32>>> {
+        let (blocks, stages) = (self.work.blocks.len() as u32, self.pipeline.stages());
+        let is_small = self.topology.devices().count() <= EXACT_DEVICES_MAX && blocks <= EXACT_BLOCKS_MAX;
+        if is_small && stages <= blocks {
+            cuts(0, blocks, stages)
+        } else {
+            self.fastest().into_iter().collect()
+        }
+    }
+
+    /// Blocks by stage, so that the slowest stage is as fast as it can be with the slowest and the smallest device of each rank.
+    fn fastest(&self) -> Option<Vec<Range<u32>>> {
+        let Pipeline { ranks, chunks, .. } = *self.pipeline;
+        let blocks = u32::try_from(self.work.blocks.len()).ok()?;
+        let (speeds, rooms): (Vec<f64>, Vec<f64>) = (0..ranks).map(|rank| self.least(rank)).unzip();
+        split(blocks, ranks * chunks, |stage, range| {
+            let rank = stage % ranks;
+            let kept = f64::from((ranks - rank).min(self.pipeline.micro_batches));
+            let activations = kept * kept_bytes(self.work, &range, self.recompute);
+            let bytes = fixed_bytes(self.work, &range) + activations;
+            // Each chunk has its share of the device.
+            let fits = bytes * f64::from(chunks) <= rooms[rank as usize];
+            fits.then(|| self.flops(&range) / speeds[rank as usize])
+        })
+    }
+
+    /// FLOPs a second and bytes of a rank's slowest and smallest device.
+    fn least(&self, rank: u32) -> (f64, f64) {
+        let devices = self.replicas.iter().filter_map(|ranks| ranks.get(rank as usize));
+        let devices = devices.map(|&id| self.topology.device(id));
+        devices.fold((f64::INFINITY, f64::INFINITY), |(speed, room), device| {
+            (device.flops_per_s.min(speed), device.memory_bytes.min(room))
+        })
+    }
+
+    fn flops(&self, range: &Range<u32>) -> f64 {
+        let blocks = &self.work.blocks[range.start as usize..range.end as usize];
+        let again = if self.recompute { 2 } else { 1 };
+        let flops = blocks.iter().map(|b| again * b.forward_flops_per_token + b.backward_flops_per_token);
+        flops.sum::<u64>() as f64 * self.work.micro_tokens()
+    }
+
+    /// As many micro-batches as go on while one is away: what comes after a rank, there and back, over the time of the slowest stage or link; fewer where memory
+    /// is short. Empty: the schedule has no such limits.
+    fn in_flight(&self, stages: &[Range<u32>]) -> Vec<u32> {
+        if self.pipeline.schedule != PipelineSchedule::OneForwardOneBackward {
+            return Vec::new();
+        }
+        let ranks = self.pipeline.ranks as usize;
+        let times: Vec<f64> =
+            (0..).zip(stages).map(|(rank, range)| self.flops(range) / self.least(rank).0).collect();
+        let ways: Vec<(f64, f64)> = (1..ranks).map(|rank| self.slowest_way(rank - 1, rank)).collect();
+        let period =
+            times.iter().copied().chain(ways.iter().map(|(sending, _)| *sending)).fold(0.0, f64::max);
+        let mut limits: Vec<u32> = (0..ranks)
+            .map(|rank| {
+                let computing: f64 = times[rank + 1..].iter().sum();
+                let travelling: f64 =
+                    ways[rank..].iter().map(|(sending, latency)| 2.0 * (sending + latency)).sum();
+                // A hair less, so that rounding does not make one more of equal stages.
+                let away = ((computing + travelling) / period * (1.0 - 1e-9)).ceil();
+                (1 + away as u32).min(self.pipeline.micro_batches)
+            })
+            .collect();
+        for (rank, limit) in limits.iter_mut().enumerate() {
+            let kept = kept_bytes(self.work, &stages[rank], self.recompute);
+            let room = self.least(rank as u32).1 - fixed_bytes(self.work, &stages[rank]);
+            *limit = (*limit).min((room / kept).max(1.0) as u32).max(1);
+        }
+        // A rank may not have more than the one before it.
+        for rank in 1..ranks {
+            limits[rank] = limits[rank].min(limits[rank - 1]);
+        }
+        limits
+    }
+
+    /// Of all replicas: what a micro-batch keeps the link between two ranks busy for, and how long it is on its way.
+    fn slowest_way(&self, from: usize, to: usize) -> (f64, f64) {
+        let ways = self.replicas.iter().map(|ranks| {
+            let link = self.topology.link(ranks[from].site, ranks[to].site);
+            (boundary_bytes(self.work) / link.bytes_per_s, link.round_trip_s / 2.0)
+        });
+        ways.fold((0.0, 0.0), |(sending, latency), way| (way.0.max(sending), way.1.max(latency)))
+    }
+}
+
+/// All cuts of the blocks from `start` on into so many stages.
+fn cuts(start: u32, blocks: u32, stages: u32) -> Vec<Vec<Range<u32>>> {
+    if stages <= 1 {
+        return vec![std::iter::once(start..blocks).collect()];
+    }
+    let first_until = |end: u32| {
+        let rest = cuts(end, blocks, stages - 1);
+        rest.into_iter().map(move |rest| std::iter::once(start..end).chain(rest).collect())
+    };
+    (start + 1..=blocks - (stages - 1)).flat_map(first_until).collect()
+}
+
+#[cfg(test)]
+mod tests;

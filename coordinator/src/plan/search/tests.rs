@@ -1,0 +1,173 @@
+//! What the planner chooses, against everything that there is.
+
+use std::collections::BTreeMap;
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::model::ModelSpec;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::super::workload::tests::CONFIG;
+use super::super::{Device, Link, Site};
+use super::*;
+
+fn workload(sync: &str) -> Workload {
+    let config = RunConfig::parse(&format!("{CONFIG}[sync]\n{sync}\n")).unwrap();
+    Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap())
+}
+
+/// Sites with these devices (FLOPs a second, bytes), and one link between all of them.
+fn topology(sites: &[&[(f64, f64)]], mbit: f64, rtt_ms: f64) -> Topology {
+    let link = |mbit: f64, rtt_ms: f64| Link { bytes_per_s: mbit * 1e6 / 8.0, round_trip_s: rtt_ms / 1e3 };
+    let site = |(at, devices): (usize, &&[(f64, f64)])| Site {
+        name: format!("s{at}"),
+        devices: devices
+            .iter()
+            .map(|&(flops_per_s, memory_bytes)| Device { flops_per_s, memory_bytes })
+            .collect(),
+        lan: link(10_000.0, 0.1),
+    };
+    let pairs = (0..sites.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
+    let links: BTreeMap<_, _> = pairs.map(|pair| (pair, link(mbit, rtt_ms))).collect();
+    Topology::new(sites.iter().enumerate().map(site).collect(), links).unwrap()
+}
+
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+#[test]
+fn equal_machines_with_room_for_the_model_train_it_whole() {
+    let choice =
+        choose(&topology(&[&[(1e11, GIB); 2], &[(1e11, GIB); 2]], 100.0, 50.0), &workload("")).unwrap();
+    let (plan, prediction) = choice.best;
+    assert_eq!((plan.replicas.len(), plan.pipeline.ranks), (4, 1));
+    assert!(prediction.bubble.abs() < 1e-9 && !plan.recompute);
+    assert!(choice.runners_up.iter().any(|(plan, _)| plan.pipeline.ranks == 2));
+}
+
+#[test]
+fn a_model_that_fits_nobody_is_cut_and_one_that_fits_nothing_is_refused_with_what_is_lacking() {
+    let work = workload("");
+    let small = 0.75 * fixed_bytes(&work, &(0..work.blocks.len() as u32));
+    let cut = choose(&topology(&[&[(1e11, small); 2], &[(1e11, small); 2]], 100.0, 50.0), &work).unwrap();
+    assert!(cut.best.0.pipeline.ranks > 1 && cut.unfit > 0);
+    assert!(cut.best.1.memory_bytes.iter().all(|&bytes| bytes <= small));
+    let none = choose(&topology(&[&[(1e11, small / 100.0); 4]], 100.0, 50.0), &work).unwrap_err();
+    assert!(none.to_string().contains("smaller train.micro_batch"), "{none}");
+}
+
+/// Each stage in a site of its own: what would be exchanged across a link that carries nothing stays within the sites.
+#[test]
+fn where_gradients_are_too_large_for_the_link_stages_lie_within_sites() {
+    let work = Workload { batch: 128, ..workload("preset = \"dense\"") };
+    let choice = choose(&topology(&[&[(1e10, GIB); 4], &[(1e10, GIB); 4]], 20.0, 50.0), &work).unwrap();
+    let (plan, prediction) = &choice.best;
+    assert!(plan.pipeline.ranks > 1, "{plan:?}");
+    assert!(prediction.links.iter().all(|load| load.sync_bytes == 0.0), "{prediction:?}");
+}
+
+#[test]
+fn sixty_four_workers_on_eight_sites_are_planned() {
+    let mut config = RunConfig::parse(CONFIG).unwrap();
+    config.model.layers = 46;
+    config.train.batch = 512;
+    let work = Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap());
+    let sites: Vec<&[(f64, f64)]> = vec![&[(1e12, 2.0 * GIB); 8]; 8];
+    let choice = choose(&topology(&sites, 1000.0, 30.0), &work).unwrap();
+    assert_eq!(choice.best.0.replicas.iter().map(Vec::len).sum::<usize>(), 64);
+}
+
+/// Everything that four devices and six blocks can be: each device in any place or in none, and every cut.
+fn exhaustive(topology: &Topology, work: &Workload) -> Option<f64> {
+    let devices: Vec<DeviceId> = topology.devices().collect();
+    let mut best: Option<f64> = None;
+    for ranks in 1..=devices.len().min(work.blocks.len()) {
+        for count in 1..=devices.len() / ranks {
+            for places in placements(&devices, ranks * count) {
+                let replicas: Vec<Vec<DeviceId>> = places.chunks(ranks).map(<[DeviceId]>::to_vec).collect();
+                let times = cuts_by_mask(work.blocks.len() as u32, ranks as u32)
+                    .into_iter()
+                    .flat_map(|stages| [false, true].map(|recompute| (stages.clone(), recompute)))
+                    .filter_map(|(stages, recompute)| {
+                        let micro_batches = work.micro_batches(count);
+                        let schedule = PipelineSchedule::OneForwardOneBackward;
+                        let (ranks, in_flight) = (ranks as u32, Vec::new());
+                        let pipeline = Pipeline { schedule, ranks, chunks: 1, micro_batches, in_flight };
+                        let cut = Cut { topology, work, replicas: &replicas, pipeline: &pipeline, recompute };
+                        let in_flight = cut.in_flight(&stages);
+                        let pipeline = Pipeline { in_flight, ..pipeline };
+                        let plan = Plan { replicas: replicas.clone(), stages, pipeline, recompute };
+                        Some(predict(topology, work, &plan).ok()?.step_s)
+                    });
+                best = times.fold(best, |best, time| Some(best.map_or(time, |best: f64| best.min(time))));
+            }
+        }
+    }
+    best
+}
+
+/// All ordered choices of so many devices.
+fn placements(devices: &[DeviceId], count: usize) -> Vec<Vec<DeviceId>> {
+    if count == 0 {
+        return vec![Vec::new()];
+    }
+    let mut all = Vec::new();
+    for rest in placements(devices, count - 1) {
+        all.extend(devices.iter().filter(|id| !rest.contains(id)).map(|&id| {
+            let mut row = rest.clone();
+            row.push(id);
+            row
+        }));
+    }
+    all
+}
+
+/// All cuts, by which of the gaps between blocks are cut.
+fn cuts_by_mask(blocks: u32, stages: u32) -> Vec<Vec<Range<u32>>> {
+    let masks = (0u32..1 << (blocks - 1)).filter(|mask| mask.count_ones() == stages - 1);
+    masks
+        .map(|mask| {
+            let mut ends: Vec<u32> = (1..blocks).filter(|gap| mask >> (gap - 1) & 1 == 1).collect();
+            ends.push(blocks);
+            let starts = std::iter::once(0).chain(ends.clone());
+            starts.zip(ends).map(|(start, end)| start..end).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn on_small_topologies_no_plan_is_faster_than_the_one_that_is_chosen() {
+    let mut config = RunConfig::parse(CONFIG).unwrap();
+    config.model.layers = 3;
+    let spec = ModelSpec::resolve(&config.model, 256).unwrap();
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let mut fitting = 0;
+    for _ in 0..200 {
+        config.sync = longhaul_common::config::SyncConfig::of(
+            [longhaul_common::config::SyncPreset::Auto, longhaul_common::config::SyncPreset::Dense]
+                [rng.random_range(0..2)],
+        );
+        let work = Workload::of(&config, &spec);
+        let whole = fixed_bytes(&work, &(0..work.blocks.len() as u32));
+        let mut devices = |count: usize| -> Vec<(f64, f64)> {
+            let device = |rng: &mut ChaCha8Rng| {
+                (1e10 * f64::from(rng.random_range(1..5)), whole * rng.random_range(0.3..2.0))
+            };
+            (0..count).map(|_| device(&mut rng)).collect()
+        };
+        let sites = [devices(2), devices(1), devices(1)];
+        let sites: Vec<&[(f64, f64)]> = sites.iter().map(Vec::as_slice).collect();
+        let (mbit, rtt) = (10f64.powf(rng.random_range(0.0..3.0)), rng.random_range(1.0..100.0));
+        let topology = topology(&sites, mbit, rtt);
+        let chosen = choose(&topology, &work).ok();
+        let best = exhaustive(&topology, &work);
+        assert_eq!(chosen.is_some(), best.is_some());
+        let (Some(chosen), Some(best)) = (chosen, best) else { continue };
+        fitting += 1;
+        let (plan, prediction) = &chosen.best;
+        assert!(prediction.step_s <= best * (1.0 + CLOSE), "{} for {best}: {plan:?}", prediction.step_s);
+        if plan.pipeline.chunks == 1 {
+            assert!(prediction.step_s >= best * (1.0 - 1e-9), "{} for {best}", prediction.step_s);
+        }
+    }
+    assert!(fitting > 100, "{fitting}");
+}

@@ -1,0 +1,295 @@
+//! The machines and the links between them.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// A device: which site, by its place, and which of its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId {
+    /// The site's place among the sites.
+    pub site: usize,
+    /// The device's place among those of the site.
+    pub device: usize,
+}
+
+/// What a worker computes on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Device {
+    /// What it sustains in training, in FLOPs a second.
+    pub flops_per_s: f64,
+    /// Its memory, in bytes.
+    pub memory_bytes: f64,
+}
+
+/// A way between two devices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// What it carries in each direction, in bytes a second.
+    pub bytes_per_s: f64,
+    /// There and back, in seconds.
+    pub round_trip_s: f64,
+}
+
+/// Devices with fast links between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Site {
+    /// For people.
+    pub name: String,
+    /// Its devices.
+    pub devices: Vec<Device>,
+    /// Between any two of them.
+    pub lan: Link,
+}
+
+/// All sites.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Topology {
+    /// In the order in which they were written.
+    pub sites: Vec<Site>,
+    /// By both places, the lower one first: between sites. Every pair has one.
+    links: BTreeMap<(usize, usize), Link>,
+}
+
+/// A topology that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    /// The text is not TOML, or a key is unknown, missing or of another type.
+    #[error("{0}")]
+    Syntax(String),
+    /// A number that no machine has.
+    #[error("{key} = {value}: must be a number above zero{}", if *zero { ", or zero" } else { "" })]
+    Number {
+        /// The key with its table.
+        key: String,
+        /// As written.
+        value: String,
+        /// Whether zero would do.
+        zero: bool,
+    },
+    /// Nobody is there.
+    #[error("there is no [[site]] with workers; each has a name, workers, tflops and memory_gib")]
+    Empty,
+    /// Two sites of one name.
+    #[error("two sites are called `{0}`: names tell them apart in [[link]]")]
+    Twice(String),
+    /// A link of a site that there is none of.
+    #[error("[[link]] between = {between:?}: names two of the sites {sites}")]
+    Unknown {
+        /// As written.
+        between: Vec<String>,
+        /// Those there are.
+        sites: String,
+    },
+    /// A pair of sites without a link.
+    #[error(
+        "nothing says how `{0}` and `{1}` are linked: write [[link]] between = [\"{0}\", \"{1}\"], or [wan] for all pairs"
+    )]
+    Unlinked(String, String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default)]
+    site: Vec<WrittenSite>,
+    #[serde(default)]
+    link: Vec<WrittenLink>,
+    wan: Option<WrittenPath>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenSite {
+    name: String,
+    workers: usize,
+    tflops: f64,
+    memory_gib: f64,
+    #[serde(default = "lan_mbit")]
+    lan_mbit: f64,
+    #[serde(default = "lan_rtt_ms")]
+    lan_rtt_ms: f64,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenPath {
+    mbit: f64,
+    rtt_ms: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenLink {
+    between: Vec<String>,
+    mbit: f64,
+    rtt_ms: f64,
+}
+
+/// Ten gigabits, which most machines of one cluster have between them.
+fn lan_mbit() -> f64 {
+    10_000.0
+}
+
+fn lan_rtt_ms() -> f64 {
+    0.1
+}
+
+/// Sites that a topology may have, and workers of a site: more than any run has.
+const SITES_MAX: usize = 1_000;
+const WORKERS_MAX: usize = 10_000;
+
+impl Topology {
+    /// Sites of these devices, and the links between them, by both places.
+    ///
+    /// # Errors
+    /// [`TopologyError::Empty`], [`TopologyError::Unlinked`].
+    pub fn new(sites: Vec<Site>, links: BTreeMap<(usize, usize), Link>) -> Result<Self, TopologyError> {
+        if sites.iter().all(|site| site.devices.is_empty()) {
+            return Err(TopologyError::Empty);
+        }
+        let topology = Self { sites, links };
+        for a in 0..topology.sites.len() {
+            for b in a + 1..topology.sites.len() {
+                if !topology.links.contains_key(&(a, b)) {
+                    let name = |at: usize| topology.sites[at].name.clone();
+                    return Err(TopologyError::Unlinked(name(a), name(b)));
+                }
+            }
+        }
+        Ok(topology)
+    }
+
+    /// Reads a topology.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what would be right.
+    pub fn parse(text: &str) -> Result<Self, TopologyError> {
+        let written: Written =
+            toml::from_str(text).map_err(|error| TopologyError::Syntax(error.to_string()))?;
+        if written.site.len() > SITES_MAX {
+            return Err(TopologyError::Syntax(format!("more than {SITES_MAX} sites")));
+        }
+        let mut sites: Vec<Site> = Vec::new();
+        for site in &written.site {
+            if sites.iter().any(|other| other.name == site.name) {
+                return Err(TopologyError::Twice(site.name.clone()));
+            }
+            sites.push(site.read()?);
+        }
+        let place = |name: &str| sites.iter().position(|site| site.name == name);
+        let mut links = BTreeMap::new();
+        if let Some(wan) = written.wan {
+            let link = link("wan", wan)?;
+            links.extend((0..sites.len()).flat_map(|b| (0..b).map(move |a| ((a, b), link))));
+        }
+        for WrittenLink { between, mbit, rtt_ms } in written.link {
+            let places: Option<Vec<usize>> = between.iter().map(|name| place(name)).collect();
+            let Some(&[a, b]) = places.as_deref().filter(|places| places.first() != places.last()) else {
+                let names: Vec<&str> = sites.iter().map(|site| site.name.as_str()).collect();
+                return Err(TopologyError::Unknown { between, sites: names.join(", ") });
+            };
+            links.insert((a.min(b), a.max(b)), link("link", WrittenPath { mbit, rtt_ms })?);
+        }
+        Self::new(sites, links)
+    }
+
+    /// The device with this name.
+    ///
+    /// # Panics
+    /// When it is not one of [`Self::devices`].
+    #[must_use]
+    pub fn device(&self, id: DeviceId) -> Device {
+        self.sites[id.site].devices[id.device]
+    }
+
+    /// All devices, site by site.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        let of = |(site, devices): (usize, usize)| (0..devices).map(move |device| DeviceId { site, device });
+        self.sites.iter().map(|site| site.devices.len()).enumerate().flat_map(of)
+    }
+
+    /// The way between two sites, or within one.
+    ///
+    /// # Panics
+    /// When they are not among [`Self::sites`].
+    #[must_use]
+    pub fn link(&self, a: usize, b: usize) -> Link {
+        if a == b { self.sites[a].lan } else { self.links[&(a.min(b), a.max(b))] }
+    }
+}
+
+impl WrittenSite {
+    fn read(&self) -> Result<Site, TopologyError> {
+        if self.workers > WORKERS_MAX {
+            return Err(TopologyError::Syntax(format!(
+                "site.workers = {}: at most {WORKERS_MAX}",
+                self.workers
+            )));
+        }
+        let device = Device {
+            flops_per_s: above_zero("site.tflops", self.tflops)? * 1e12,
+            memory_bytes: above_zero("site.memory_gib", self.memory_gib)? * 1_073_741_824.0,
+        };
+        let lan = WrittenPath { mbit: self.lan_mbit, rtt_ms: self.lan_rtt_ms };
+        Ok(Site { name: self.name.clone(), devices: vec![device; self.workers], lan: link("site.lan", lan)? })
+    }
+}
+
+fn link(table: &str, written: WrittenPath) -> Result<Link, TopologyError> {
+    let separator = if table == "site.lan" { '_' } else { '.' };
+    let mbit = above_zero(&format!("{table}{separator}mbit"), written.mbit)?;
+    let rtt_ms = written.rtt_ms;
+    if !rtt_ms.is_finite() || rtt_ms < 0.0 {
+        let key = format!("{table}{separator}rtt_ms");
+        return Err(TopologyError::Number { key, value: rtt_ms.to_string(), zero: true });
+    }
+    Ok(Link { bytes_per_s: mbit * 1e6 / 8.0, round_trip_s: rtt_ms / 1e3 })
+}
+
+fn above_zero(key: &str, value: f64) -> Result<f64, TopologyError> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(value);
+    }
+    Err(TopologyError::Number { key: key.to_owned(), value: value.to_string(), zero: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = "[[site]]\nname = \"a\"\nworkers = 2\ntflops = 0.5\nmemory_gib = 4\n\
+                       [[site]]\nname = \"b\"\nworkers = 1\ntflops = 2\nmemory_gib = 8\nlan_mbit = 1000\nlan_rtt_ms = 0\n";
+
+    #[test]
+    fn sites_devices_and_links_are_as_they_are_written() {
+        let text = format!("{TWO}[wan]\nmbit = 100\nrtt_ms = 50\n");
+        let topology = Topology::parse(&text).unwrap();
+        assert_eq!(topology.devices().count(), 3);
+        let last = topology.device(DeviceId { site: 1, device: 0 });
+        assert_eq!((last.flops_per_s, last.memory_bytes), (2e12, 8.0 * 1024.0 * 1024.0 * 1024.0));
+        assert_eq!(topology.link(1, 0), Link { bytes_per_s: 12.5e6, round_trip_s: 0.05 });
+        assert_eq!(topology.link(1, 1), Link { bytes_per_s: 125e6, round_trip_s: 0.0 });
+        let own = format!("{text}[[link]]\nbetween = [\"b\", \"a\"]\nmbit = 1\nrtt_ms = 7\n");
+        let own = Topology::parse(&own).unwrap();
+        assert_eq!(own.link(0, 1), Link { bytes_per_s: 125e3, round_trip_s: 0.007 });
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let error = |text: &str| Topology::parse(text).unwrap_err().to_string();
+        assert!(error("").contains("no [[site]]"));
+        assert!(error(TWO).contains("how `a` and `b` are linked"));
+        assert!(error(&TWO.replace("\"b\"", "\"a\"")).contains("two sites are called `a`"));
+        assert!(error(&TWO.replace("tflops = 2", "tflops = -2")).contains("site.tflops = -2"));
+        assert!(error(&TWO.replace("tflops", "teraflops")).contains("teraflops"));
+        assert!(error(&TWO.replace("lan_rtt_ms = 0", "lan_rtt_ms = -1")).contains("site.lan_rtt_ms = -1"));
+        let odd = format!("{TWO}[[link]]\nbetween = [\"a\", \"c\"]\nmbit = 1\nrtt_ms = 7\n");
+        assert!(error(&odd).contains("the sites a, b"));
+        assert!(error(&odd.replace("\"c\"", "\"a\"")).contains("the sites a, b"));
+        assert!(
+            error(&odd.replace("\"c\"", "\"b\"").replace("\nmbit = 1\n", "\nmbit = 0\n"))
+                .contains("link.mbit = 0")
+        );
+    }
+}

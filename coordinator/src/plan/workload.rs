@@ -1,0 +1,160 @@
+//! What a step of a run asks for.
+
+use longhaul_common::config::{ResultForm, RunConfig, SelectionRule, SyncConfig, ValueFormat};
+use longhaul_common::model::{BlockCost, ModelSpec, ParameterSpec};
+use longhaul_common::pipeline::PipelineSchedule;
+
+/// A run, as far as a plan has to know it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// All blocks, in order.
+    pub blocks: Vec<BlockCost>,
+    /// Tokens in a sequence.
+    pub sequence: u32,
+    /// Sequences in a step, over all replicas.
+    pub batch: u32,
+    /// Sequences in a micro-batch.
+    pub micro_batch: u32,
+    /// In which order a pipeline computes.
+    pub schedule: PipelineSchedule,
+    /// What becomes of an update.
+    pub exchange: Exchange,
+}
+
+/// What the sync group of a stage exchanges, after the opening.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exchange {
+    /// Bits of a parameter that a site contributes in a step,
+    pub up_bits: f64,
+    /// and bits of a parameter in a result, in a step: of all contributions together, where results have them side by side, for each of them.
+    pub down_bits: f64,
+    /// Whether a result has the contributions of all sites side by side.
+    pub side_by_side: bool,
+    /// Whether the exchange goes on beside computing.
+    pub overlaps: bool,
+    /// Whether gradients leave while back-propagation of the last micro-batch goes on.
+    pub streams: bool,
+    /// Steps between rounds: round trips come once in so many.
+    pub every: f64,
+    /// Where bits follow the link: at most so many, of a parameter and in a step. None: they are as they are.
+    pub most_bits: Option<f64>,
+}
+
+impl Workload {
+    /// A run of a model whose tokenizer has so many entries.
+    #[must_use]
+    pub fn of(config: &RunConfig, spec: &ModelSpec) -> Self {
+        Self {
+            blocks: spec.blocks(config.data.sequence_length, config.train.precision),
+            sequence: config.data.sequence_length,
+            batch: config.train.batch,
+            micro_batch: config.train.micro_batch,
+            schedule: PipelineSchedule::default(),
+            exchange: Exchange::of(&config.sync, spec),
+        }
+    }
+
+    /// Tokens of a micro-batch.
+    #[must_use]
+    pub fn micro_tokens(&self) -> f64 {
+        f64::from(self.micro_batch) * f64::from(self.sequence)
+    }
+
+    /// Micro-batches of each of so many replicas.
+    #[must_use]
+    pub fn micro_batches(&self, replicas: usize) -> u32 {
+        let sequences = self.batch.div_ceil(u32::try_from(replicas.max(1)).unwrap_or(u32::MAX));
+        sequences.div_ceil(self.micro_batch.max(1))
+    }
+}
+
+impl Exchange {
+    /// Of a strategy, with its steady pace.
+    #[must_use]
+    pub fn of(sync: &SyncConfig, spec: &ModelSpec) -> Self {
+        let (every, groups) = (sync.every as f64, f64::from(sync.groups));
+        let turns = every * groups;
+        let up = match sync.rank {
+            _ if sync.adapt => sync.bits_min,
+            0 => chain_bits(sync, sync.keep, sync.values),
+            rank => low_rank_bits(rank, spec),
+        };
+        let down = match sync.result {
+            _ if sync.adapt || sync.rank > 0 || sync.result == ResultForm::Bundle => up,
+            _ if sync.result_values == ValueFormat::F32 => f64::from(F32_BITS),
+            _ => chain_bits(sync, sync.result_keep, sync.result_values),
+        };
+        Self {
+            up_bits: up / turns,
+            down_bits: down / turns,
+            side_by_side: sync.result == ResultForm::Bundle,
+            overlaps: sync.overlap > 0,
+            streams: sync.source.is_gradient() && sync.overlap == 0 && sync.rank == 0,
+            every,
+            most_bits: sync.adapt.then_some(sync.bits_max / turns),
+        }
+    }
+}
+
+const F32_BITS: u32 = 32;
+
+/// Bits of a value that the chain makes of all of them: those that are kept, with their positions at the entropy of such a choice.
+fn chain_bits(sync: &SyncConfig, keep: u32, values: ValueFormat) -> f64 {
+    let (chunk, seen) = (f64::from(sync.chunk), f64::from(sync.random_keep.min(sync.chunk)));
+    let code = values.code_bits() as f64;
+    if sync.selection == SelectionRule::All {
+        return seen / chunk * code;
+    }
+    let share = (f64::from(keep) / seen).min(1.0);
+    seen / chunk * (share * code + entropy(share))
+}
+
+/// Bits of a yes or no that is yes with this probability.
+fn entropy(share: f64) -> f64 {
+    let term = |p: f64| if p > 0.0 { -p * p.log2() } else { 0.0 };
+    term(share) + term(1.0 - share)
+}
+
+/// Bits of a parameter where matrices are exchanged as two factors in f32, and vectors whole.
+fn low_rank_bits(rank: u32, spec: &ModelSpec) -> f64 {
+    let values = |tensor: &ParameterSpec| match *tensor.shape {
+        [rows, columns] => u64::from(rank) * (rows + columns),
+        _ => tensor.count(),
+    };
+    let exchanged: u64 = spec.parameters().iter().map(values).sum();
+    f64::from(F32_BITS) * exchanged as f64 / spec.parameter_count() as f64
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use longhaul_common::config::SyncPreset;
+
+    use super::*;
+
+    fn exchange(preset: SyncPreset) -> Exchange {
+        let config = RunConfig::parse(CONFIG).unwrap();
+        Exchange::of(&SyncConfig::of(preset), &ModelSpec::resolve(&config.model, 256).unwrap())
+    }
+
+    pub const CONFIG: &str = "[run]\nname = \"r\"\nworkers = 2\nsteps = 9\n\
+        [model]\nkind = \"gpt2\"\nlayers = 6\nwidth = 384\nheads = 6\ncontext = 128\ntied_embeddings = false\n\
+        [data]\npath = \"t\"\nsequence_length = 128\n[train]\nbatch = 16\nmicro_batch = 4\n";
+
+    /// Within the headers and scales that the plan leaves out, as the benchmark counted them (docs/benchmarks/sync.md and wan.md).
+    #[test]
+    fn bits_are_about_those_that_were_measured() {
+        let dense = exchange(SyncPreset::Dense);
+        assert_eq!(
+            (dense.up_bits, dense.down_bits, dense.streams, dense.overlaps),
+            (32.0, 32.0, true, false)
+        );
+        let sparse = exchange(SyncPreset::SparseLocal);
+        // 64 of 4096 in two bits, in 9.88 bits each, every 15 steps.
+        assert!((sparse.up_bits - 9.88 / 64.0 / 15.0).abs() < 0.1 * sparse.up_bits, "{sparse:?}");
+        assert!(sparse.side_by_side && sparse.overlaps);
+        let auto = exchange(SyncPreset::Auto);
+        assert!(auto.most_bits.is_some_and(|most| most > auto.up_bits) && auto.overlaps);
+        let low_rank = exchange(SyncPreset::Powersgd);
+        assert!((0.5..2.0).contains(&low_rank.up_bits), "{low_rank:?}");
+    }
+}
