@@ -1,6 +1,7 @@
 //! The commands that a person types. Parsing is here, so that tests can parse what documents and manifests say.
 
 mod client;
+mod plan;
 mod show;
 mod token;
 mod up;
@@ -39,6 +40,25 @@ pub enum Command {
     /// on with the same workers. While it is away, workers train on. Ctrl-C stops the coordinator, not the run: `coordinator
     /// stop` ends the run.
     Up(Up),
+    /// Tell what a run would do on some machines and links, before any of them is rented.
+    ///
+    /// Says which worker would have which part of the model, and what that comes to: seconds a step, tokens a second, memory, bytes between
+    /// sites. Machines and links are in a file like this:
+    ///
+    ///     [[site]]
+    ///     name = "home"
+    ///     workers = 4           # alike; more [[site]] tables for others
+    ///     tflops = 40           # what one of them sustains in training
+    ///     memory_gib = 24
+    ///     [wan]                 # between all pairs of sites
+    ///     mbit = 200
+    ///     rtt_ms = 40
+    ///     [[link]]              # between two of them, if it differs
+    ///     between = ["home", "lab"]
+    ///     mbit = 1000
+    ///     rtt_ms = 5
+    #[command(verbatim_doc_comment)]
+    Plan(PlanArgs),
     /// Show how the run goes.
     Status(StatusArgs),
     /// Make, list and revoke join tokens.
@@ -81,6 +101,20 @@ pub struct Up {
     /// How messages are written to standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+}
+
+/// `coordinator plan`
+#[derive(Clone, Debug, Args)]
+pub struct PlanArgs {
+    /// The run: what is trained, on what, and how.
+    #[arg(long, value_name = "FILE", env = "LONGHAUL_CONFIG")]
+    pub config: PathBuf,
+    /// The machines and the links between them.
+    #[arg(long, value_name = "FILE")]
+    pub topology: PathBuf,
+    /// Print all of it as JSON, for programs.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// How messages are written.
@@ -186,6 +220,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let done = match cli.command {
         Command::Up(up) => up::run(&up),
+        Command::Plan(args) => plan::run(&args),
         Command::Status(args) => show::run(&args),
         Command::Token { command } => token::run(command),
         Command::Stop(stop) => show::stop(&stop),

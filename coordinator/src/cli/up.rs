@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
 
 use anyhow::Context as _;
 use longhaul_common::config::RunConfig;
@@ -17,7 +18,7 @@ use crate::store::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store, write_private, writ
 const TOKEN_REUSED_S: u64 = 3600;
 
 pub(super) fn run(up: &Up) -> Result<(), CliError> {
-    let config = read_config(up)?;
+    let config = read_config(&up.config)?;
     if up.print_config {
         print(config.to_toml().context("write the configuration")?.trim_end());
         return Ok(());
@@ -28,11 +29,11 @@ pub(super) fn run(up: &Up) -> Result<(), CliError> {
     runtime.block_on(coordinate(up, config))
 }
 
-fn read_config(up: &Up) -> Result<RunConfig, CliError> {
-    let path = up.config.display();
-    let text = std::fs::read_to_string(&up.config)
-        .map_err(|error| CliError::Misuse(format!("read the configuration {path}: {error}")))?;
-    RunConfig::parse(&text).map_err(|error| CliError::Misuse(format!("{path}: {error}")))
+pub(super) fn read_config(path: &Path) -> Result<RunConfig, CliError> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| CliError::Misuse(format!("read the configuration {shown}: {error}")))?;
+    RunConfig::parse(&text).map_err(|error| CliError::Misuse(format!("{shown}: {error}")))
 }
 
 async fn coordinate(up: &Up, config: RunConfig) -> Result<(), CliError> {

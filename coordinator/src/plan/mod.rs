@@ -6,7 +6,7 @@ mod topology;
 mod workload;
 
 pub use predict::{LinkLoad, Prediction, Unfit, predict};
-pub use search::{Choice, choose};
+pub use search::{Candidate, Choice, NoPlan, choose};
 pub use topology::{Device, DeviceId, Link, Site, Topology, TopologyError};
 pub use workload::{Exchange, Workload};
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use longhaul_common::model::BlockCost;
 use longhaul_common::pipeline::{Costs, Pipeline, Place, Trace, Work, trace};
+use longhaul_common::units::Bytes;
 
 use super::{Exchange, Link, Plan, Topology, Workload};
 
@@ -49,7 +50,7 @@ pub struct LinkLoad {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Unfit {
     /// Something does not fit.
-    #[error("rank {rank} needs {needed_bytes:.3e} bytes of memory, and has {bytes:.3e}")]
+    #[error("rank {rank} needs {}, and has {}", Bytes(*needed_bytes as u64), Bytes(*bytes as u64))]
     Memory {
         /// Of which rank.
         rank: usize,

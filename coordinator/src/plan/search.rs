@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, split};
+use longhaul_common::units::Bytes;
 
 use super::predict::{boundary_bytes, fixed_bytes, kept_bytes};
 use super::{DeviceId, Plan, Prediction, Topology, Unfit, Workload, predict};
@@ -38,11 +39,18 @@ pub struct Choice {
 /// No plan fits.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "no plan fits: the one that comes closest says that {closest}. More or larger devices, a smaller train.micro_batch or a smaller model may help"
+    "no plan fits: {closest}. The model's parameters, with all that is kept of them, take {}, and all devices together have {}. \
+     More or larger devices, a smaller train.micro_batch or a smaller model may help",
+    Bytes(*fixed_bytes as u64),
+    Bytes(*memory_bytes as u64)
 )]
 pub struct NoPlan {
-    /// What the plan with most ranks lacks.
+    /// What the last plan that was looked at lacks: one with as many ranks as there may be.
     pub closest: Unfit,
+    /// What the parameters alone take.
+    pub fixed_bytes: f64,
+    /// What all devices have.
+    pub memory_bytes: f64,
 }
 
 /// The best plan for a run on these machines.
@@ -75,7 +83,11 @@ pub fn choose(topology: &Topology, work: &Workload) -> Result<Choice, NoPlan> {
     let mut fitting = fitting.into_iter();
     let Some(best) = fitting.next() else {
         let nothing = || Unfit::Schedule("the model has no blocks".to_owned());
-        return Err(NoPlan { closest: closest.unwrap_or_else(nothing) });
+        return Err(NoPlan {
+            closest: closest.unwrap_or_else(nothing),
+            fixed_bytes: fixed_bytes(work, &(0..work.blocks.len() as u32)),
+            memory_bytes: topology.devices().map(|id| topology.device(id).memory_bytes).sum(),
+        });
     };
     let mut shapes = vec![shape(&best.0)];
     let mut runners_up = Vec::new();

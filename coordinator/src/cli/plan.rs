@@ -1,0 +1,244 @@
+//! `coordinator plan`.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use longhaul_common::config::{DataConfig, RunConfig};
+use longhaul_common::model::ModelSpec;
+use longhaul_common::units::Bytes;
+use serde_json::json;
+
+use super::up::read_config;
+use super::{CliError, PlanArgs, print};
+use crate::plan::{Candidate, Choice, DeviceId, Plan, Prediction, Topology, Workload, choose};
+
+/// Entries of the tokenizer of plain bytes.
+const BYTES_VOCABULARY: u32 = 256;
+
+pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
+    let config = read_config(&args.config)?;
+    let topology = read_topology(&args.topology)?;
+    let spec = spec_of(&config)?;
+    let work = Workload::of(&config, &spec);
+    let choice = choose(&topology, &work).context("plan the run")?;
+    if args.json {
+        print(&format!("{:#}", as_json(&topology, &choice)));
+    } else {
+        describe(&config, &spec, &topology, &choice).iter().for_each(|line| print(line));
+    }
+    Ok(())
+}
+
+fn read_topology(path: &Path) -> Result<Topology, CliError> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| CliError::Misuse(format!("read the topology {shown}: {error}")))?;
+    Topology::parse(&text).map_err(|error| CliError::Misuse(format!("{shown}: {error}")))
+}
+
+/// The model: its vocabulary is known here only where the tokenizer is none or the configuration says so.
+fn spec_of(config: &RunConfig) -> Result<ModelSpec, CliError> {
+    let known =
+        config.model.vocabulary.or((config.data.tokenizer == DataConfig::BYTES).then_some(BYTES_VOCABULARY));
+    let vocabulary = known.ok_or_else(|| {
+        let reason = "the tokenizer is a file on the workers' machines: write model.vocabulary, at least as many as it has entries";
+        CliError::Misuse(reason.to_owned())
+    })?;
+    ModelSpec::resolve(&config.model, vocabulary).map_err(|error| CliError::Misuse(error.to_string()))
+}
+
+fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &Choice) -> Vec<String> {
+    let mut lines = vec![
+        format!(
+            "{}: {:.2} million parameters in {} blocks, {} devices on {} sites",
+            config.run.name,
+            spec.parameter_count() as f64 / 1e6,
+            spec.head() + 1,
+            topology.devices().count(),
+            topology.sites.len()
+        ),
+        format!("{} plans fit, {} do not", choice.considered, choice.unfit),
+        String::new(),
+        format!(
+            "  {:<18}{:>9}{:>12}{:>9}{:>12}{:>16}",
+            "replicas × ranks", "s/step", "tokens/s", "bubble", "memory", "between sites"
+        ),
+    ];
+    lines.push(row("→", &choice.best));
+    lines.extend(choice.runners_up.iter().map(|candidate| row(" ", candidate)));
+    lines.push(String::new());
+    lines.push(why(choice));
+    let (plan, _) = &choice.best;
+    let (used, all) = (plan.replicas.iter().map(Vec::len).sum::<usize>(), topology.devices().count());
+    if used < all {
+        lines.push(format!(
+            "{} of {all} devices are left over: with them, a step would take longer.",
+            all - used
+        ));
+    }
+    if plan.pipeline.ranks > 1 {
+        lines.push(String::new());
+        lines.extend(places(topology, plan));
+        lines.push(String::new());
+        lines.push("Runs whose workers have parts of a model cannot be started yet: `coordinator up` gives each worker the whole of it.".to_owned());
+    }
+    lines
+}
+
+fn row(mark: &str, (plan, prediction): &Candidate) -> String {
+    let largest = prediction.memory_bytes.iter().copied().fold(0.0, f64::max);
+    format!(
+        "{mark} {:<18}{:>9}{:>12}{:>9}{:>12}{:>16}",
+        shape(plan),
+        format!("{:.3}", prediction.step_s),
+        format!("{:.0}", prediction.tokens_per_s),
+        format!("{:.1} %", 100.0 * prediction.bubble),
+        Bytes(largest as u64).to_string(),
+        format!("{}/step", Bytes(between_sites(prediction) as u64))
+    )
+}
+
+fn shape(plan: &Plan) -> String {
+    let chunks =
+        if plan.pipeline.chunks > 1 { format!(" × {} chunks", plan.pipeline.chunks) } else { String::new() };
+    let again = if plan.recompute { ", again" } else { "" };
+    format!("{} × {}{chunks}{again}", plan.replicas.len(), plan.pipeline.ranks)
+}
+
+fn between_sites(prediction: &Prediction) -> f64 {
+    prediction.links.iter().map(|load| load.pipeline_bytes + load.sync_bytes).sum()
+}
+
+/// A sentence on what decides.
+fn why(choice: &Choice) -> String {
+    let (plan, prediction) = &choice.best;
+    let cut = match plan.pipeline.ranks {
+        1 => "Every device holds the whole model, so none waits for another within a step".to_owned(),
+        ranks => format!(
+            "The model is cut in {ranks}, whose pipeline is idle for {:.0} % of its time",
+            100.0 * prediction.bubble
+        ),
+    };
+    let exchange = match prediction.sync_s {
+        _ if prediction.links.is_empty() => "nothing crosses between sites".to_owned(),
+        0.0 => "between sites goes only what the pipeline hands on".to_owned(),
+        sync_s if prediction.step_s <= prediction.compute_s * 1.001 => {
+            format!(
+                "its exchange ({sync_s:.3} s a step) goes on beside computing ({:.3} s)",
+                prediction.compute_s
+            )
+        }
+        sync_s => {
+            format!("a step computes for {:.3} s and exchanges for {sync_s:.3} s", prediction.compute_s)
+        }
+    };
+    let next = choice.runners_up.first().map_or_else(String::new, |(plan, next)| {
+        format!(
+            "; the next best, {}, takes {:.0} % longer",
+            shape(plan),
+            100.0 * (next.step_s / prediction.step_s - 1.0)
+        )
+    });
+    format!("{cut}; {exchange}{next}.")
+}
+
+/// Who has what.
+fn places(topology: &Topology, plan: &Plan) -> Vec<String> {
+    let ranks = plan.pipeline.ranks as usize;
+    let blocks = |rank: usize| {
+        let stages = plan.stages.iter().skip(rank).step_by(ranks);
+        stages.map(|stage| format!("{}–{}", stage.start, stage.end - 1)).collect::<Vec<_>>().join(" and ")
+    };
+    let sites = |rank: usize| {
+        let names = plan.replicas.iter().map(|replica| topology.sites[replica[rank].site].name.as_str());
+        names.collect::<Vec<_>>().join(", ")
+    };
+    (0..ranks).map(|rank| format!("rank {rank}: blocks {}, at {}", blocks(rank), sites(rank))).collect()
+}
+
+fn as_json(topology: &Topology, choice: &Choice) -> serde_json::Value {
+    let candidate = |(plan, prediction): &Candidate| {
+        let name = |site: usize| topology.sites[site].name.as_str();
+        let device = |id: &DeviceId| json!({ "site": name(id.site), "device": id.device });
+        let replicas: Vec<Vec<_>> =
+            plan.replicas.iter().map(|replica| replica.iter().map(device).collect()).collect();
+        let links = prediction.links.iter().map(|load| {
+            json!({
+                "between": [name(load.between.0), name(load.between.1)],
+                "pipeline_bytes": load.pipeline_bytes,
+                "sync_bytes": load.sync_bytes,
+            })
+        });
+        json!({
+            "replicas": replicas,
+            "stages": plan.stages.iter().map(|stage| [stage.start, stage.end]).collect::<Vec<_>>(),
+            "schedule": plan.pipeline.schedule,
+            "chunks": plan.pipeline.chunks,
+            "micro_batches": plan.pipeline.micro_batches,
+            "in_flight": plan.pipeline.in_flight,
+            "recompute": plan.recompute,
+            "step_s": prediction.step_s,
+            "compute_s": prediction.compute_s,
+            "sync_s": prediction.sync_s,
+            "tokens_per_s": prediction.tokens_per_s,
+            "bubble": prediction.bubble,
+            "memory_bytes": prediction.memory_bytes,
+            "links": links.collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "best": candidate(&choice.best),
+        "runners_up": choice.runners_up.iter().map(candidate).collect::<Vec<_>>(),
+        "considered": choice.considered,
+        "unfit": choice.unfit,
+        "why": why(choice),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(topology: &str, config: &str) -> (RunConfig, Topology, Choice) {
+        let (config, topology) = (RunConfig::parse(config).unwrap(), Topology::parse(topology).unwrap());
+        let choice = choose(&topology, &Workload::of(&config, &spec_of(&config).unwrap())).unwrap();
+        (config, topology, choice)
+    }
+
+    const CONFIG: &str = "[run]\nname = \"small\"\nworkers = 4\nsteps = 9\n[model]\nkind = \"gpt2\"\nlayers = 4\nwidth = 128\nheads = 4\n\
+                          context = 128\n[data]\npath = \"t\"\nsequence_length = 128\n[train]\nbatch = 64\nmicro_batch = 8\n";
+
+    fn sites(memory_gib: f64) -> String {
+        let site = |name: &str| {
+            format!("[[site]]\nname = \"{name}\"\nworkers = 2\ntflops = 0.05\nmemory_gib = {memory_gib}\n")
+        };
+        format!("{}{}[wan]\nmbit = 100\nrtt_ms = 50\n", site("home"), site("away"))
+    }
+
+    #[test]
+    fn a_plan_is_told_in_words_and_in_numbers() {
+        let (config, topology, choice) = choice(&sites(1.0), CONFIG);
+        let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");
+        assert!(told.contains("→ 4 × 1 ") && told.contains("Every device holds the whole model"), "{told}");
+        assert!(!told.contains("cannot be started yet"), "{told}");
+        let json = as_json(&topology, &choice);
+        assert_eq!(json["best"]["replicas"][3][0]["site"], "away");
+        assert_eq!(json["best"]["step_s"], choice.best.1.step_s);
+    }
+
+    #[test]
+    fn a_plan_with_parts_says_who_has_which_and_that_it_cannot_be_started() {
+        let (config, topology, choice) = choice(&sites(0.055), CONFIG);
+        let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");
+        assert!(told.contains("rank 0: blocks 0–") && told.contains("cannot be started yet"), "{told}");
+    }
+
+    #[test]
+    fn a_tokenizer_that_is_a_file_needs_its_size_said() {
+        let text = CONFIG.replace("sequence_length", "tokenizer = \"t.json\"\nsequence_length");
+        let error = spec_of(&RunConfig::parse(&text).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("model.vocabulary"), "{error}");
+        let text = text.replace("context = 128", "context = 128\nvocabulary = 32000");
+        assert_eq!(spec_of(&RunConfig::parse(&text).unwrap()).unwrap().vocabulary, 32_000);
+    }
+}
