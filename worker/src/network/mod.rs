@@ -34,7 +34,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use self::peer::Peer;
-pub use self::pipe::NetworkPipe;
+pub use self::pipe::{BoundaryFormats, NetworkPipe};
 use self::site::SiteDoor;
 pub use self::site::{SiteDoorError, bind};
 use self::stage_mail::{Interrupted, StageMail};

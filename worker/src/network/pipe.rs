@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use longhaul_common::config::{Rounding, ValueFormat};
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_common::pipeline::{Pipeline, Place, Task, Work};
+use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection, SpecError, Update};
 use longhaul_proto::frame::{FrameKind, FrameMeta};
 use tch::{Device, Kind, Tensor};
 
@@ -12,8 +14,22 @@ use super::Network;
 use super::stage_mail::{About, Interrupted, LetterKind};
 use crate::engine::{EngineError, Pipe};
 
-/// Bytes in a frame: the rest of a tensor is on its way while the first of it is checked, and a lost connection costs little.
-const PART_BYTES: usize = 1 << 20;
+/// Values in a frame: the rest of a tensor is on its way while the first of it is checked, and a lost connection costs little.
+const PART_VALUES: usize = 1 << 18;
+
+/// How tensors travel between ranks. What is rounded away is lost: there is no residual, as no two micro-batches are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoundaryFormats {
+    /// Activations, to nearest.
+    pub activations: ValueFormat,
+    /// Their gradients, whose mean over many micro-batches counts: at random where the format can, so that it is right.
+    pub gradients: ValueFormat,
+}
+
+impl BoundaryFormats {
+    /// Nothing is rounded.
+    pub const EXACT: Self = Self { activations: ValueFormat::F32, gradients: ValueFormat::F32 };
+}
 
 /// The frames of a replica's session, seen from one of its ranks.
 pub struct NetworkPipe {
@@ -24,19 +40,41 @@ pub struct NetworkPipe {
     /// Who has which rank.
     workers: Vec<WorkerId>,
     exchange: u64,
+    activations: Encoder,
+    gradients: Encoder,
+    exact: Encoder,
+    decoder: Decoder,
 }
 
 impl NetworkPipe {
     /// For `rank` of a pipeline whose ranks these workers are, since `session` began.
-    #[must_use]
+    ///
+    /// # Errors
+    /// A format that the codec does not have.
     pub fn new(
         network: Arc<Network>,
         pipeline: Pipeline,
         rank: u32,
         session: Generation,
         workers: Vec<WorkerId>,
-    ) -> Self {
-        Self { network, pipeline, rank, session, workers, exchange: 0 }
+        formats: BoundaryFormats,
+    ) -> Result<Self, SpecError> {
+        let to_nearest = |values| CodecSpec::new(Selection::All, values);
+        let at_random = CodecSpec { rounding: Rounding::Stochastic, ..to_nearest(formats.gradients) };
+        let of_gradients =
+            if at_random.validate().is_ok() { at_random } else { to_nearest(formats.gradients) };
+        Ok(Self {
+            network,
+            pipeline,
+            rank,
+            session,
+            workers,
+            exchange: 0,
+            activations: Encoder::new(to_nearest(formats.activations))?,
+            gradients: Encoder::new(of_gradients)?,
+            exact: Encoder::new(to_nearest(ValueFormat::F32))?,
+            decoder: Decoder::default(),
+        })
     }
 
     fn worker(&self, rank: u32) -> Result<WorkerId, EngineError> {
@@ -49,32 +87,45 @@ impl NetworkPipe {
         About { exchange: self.exchange, kind, chunk, micro_batch }
     }
 
-    fn post(&self, to: u32, about: About, body: &Bytes) -> Result<(), EngineError> {
-        let to = self.worker(to)?;
-        for (part, start) in (0..).zip((0..body.len()).step_by(PART_BYTES)) {
-            let body = body.slice(start..body.len().min(start + PART_BYTES));
-            let meta = meta_of(self.session, self.network.worker, about, part);
-            self.network.send_stage(to, meta, body).map_err(interrupted)?;
+    fn post(&self, to: u32, about: About, part: u32, body: Bytes) -> Result<(), EngineError> {
+        let meta = meta_of(self.session, self.network.worker, about, part);
+        self.network.send_stage(self.worker(to)?, meta, body).map_err(interrupted)
+    }
+
+    fn post_tensor(&mut self, to: u32, about: About, values: &Tensor) -> Result<(), EngineError> {
+        let values = values.f_to_kind(Kind::Float)?.f_to_device(Device::Cpu)?.f_contiguous()?;
+        let mut host = vec![0.0_f32; values.numel()];
+        values.f_copy_data(&mut host, values.numel())?;
+        for (part, values) in (0..).zip(host.chunks(PART_VALUES)) {
+            let encoder = match about.kind {
+                LetterKind::Forward => &mut self.activations,
+                LetterKind::Backward => &mut self.gradients,
+                LetterKind::Number | LetterKind::Given => &mut self.exact,
+            };
+            let mut body = Vec::new();
+            let encoded = encoder.encode(noise_of(about, part), values, &mut body);
+            encoded.map_err(|error| EngineError::Interrupted(format!("encode {about:?}: {error}")))?;
+            self.post(to, about, part, body.into())?;
         }
         Ok(())
     }
 
-    fn fetch(&self, from: u32, about: About, bytes: usize) -> Result<BytesMut, EngineError> {
-        let parts = bytes.div_ceil(PART_BYTES);
-        let from = self.worker(from)?;
-        let parts = self.network.stage_mail.wait(self.session, from, about, parts).map_err(interrupted)?;
-        let mut body = BytesMut::with_capacity(bytes);
-        parts.iter().for_each(|part| body.extend_from_slice(part));
-        if body.len() == bytes {
-            return Ok(body);
-        }
-        Err(EngineError::Interrupted(format!("{from} sent {} bytes in place of {bytes}", body.len())))
+    fn fetch(&self, from: u32, about: About, parts: usize) -> Result<Vec<Bytes>, EngineError> {
+        self.network.stage_mail.wait(self.session, self.worker(from)?, about, parts).map_err(interrupted)
     }
 
-    fn fetch_tensor(&self, from: u32, about: About, shape: &[i64]) -> Result<Tensor, EngineError> {
-        let values: i64 = shape.iter().product();
-        let body = self.fetch(from, about, values as usize * size_of::<f32>())?;
-        Ok(Tensor::f_from_data_size(&body, shape, Kind::Float)?)
+    fn fetch_tensor(&mut self, from: u32, about: About, shape: &[i64]) -> Result<Tensor, EngineError> {
+        let count = shape.iter().product::<i64>() as usize;
+        let mut values = Vec::with_capacity(count);
+        for part in self.fetch(from, about, count.div_ceil(PART_VALUES))? {
+            let expected = PART_VALUES.min(count - values.len());
+            match self.decoder.decode(&part, expected) {
+                Ok(Update::Dense(part)) => values.extend_from_slice(part),
+                Ok(Update::Sparse { .. }) => return Err(unreadable(about, "only some of its values came")),
+                Err(error) => return Err(unreadable(about, &error.to_string())),
+            }
+        }
+        Ok(Tensor::f_from_slice(&values)?.f_view(shape)?)
     }
 }
 
@@ -85,7 +136,7 @@ impl Pipe for NetworkPipe {
 
     fn send(&mut self, task: Task, values: &Tensor) -> Result<(), EngineError> {
         let Some(to) = self.pipeline.receiver_of(Place { rank: self.rank, task }) else { return Ok(()) };
-        self.post(to, self.about(kind_of(task), Some(task)), &bytes_of(values)?)
+        self.post_tensor(to, self.about(kind_of(task), Some(task)), values)
     }
 
     fn receive(&mut self, task: Task, shape: &[i64]) -> Result<Tensor, EngineError> {
@@ -99,20 +150,22 @@ impl Pipe for NetworkPipe {
         let about = self.about(LetterKind::Number, None);
         let ranks = 0..self.pipeline.ranks;
         for to in ranks.clone().filter(|&to| to != self.rank) {
-            self.post(to, about, &Bytes::copy_from_slice(&own.to_le_bytes()))?;
+            self.post(to, about, 0, Bytes::copy_from_slice(&own.to_le_bytes()))?;
         }
         let number = |from| match from == self.rank {
             true => Ok(own),
             false => {
-                let body = self.fetch(from, about, size_of::<f64>())?;
-                Ok(body.first_chunk().map_or(f64::NAN, |bytes| f64::from_le_bytes(*bytes)))
+                let parts = self.fetch(from, about, 1)?;
+                let number = parts.first().and_then(|body| body.first_chunk());
+                let number = number.ok_or_else(|| unreadable(about, "it is no number"))?;
+                Ok(f64::from_le_bytes(*number))
             }
         };
         ranks.map(number).sum()
     }
 
     fn give(&mut self, to: u32, values: &Tensor) -> Result<(), EngineError> {
-        self.post(to, self.about(LetterKind::Given, None), &bytes_of(values)?)
+        self.post_tensor(to, self.about(LetterKind::Given, None), values)
     }
 
     fn take(&mut self, from: u32, shape: &[i64]) -> Result<Tensor, EngineError> {
@@ -131,12 +184,20 @@ fn kind_of(task: Task) -> LetterKind {
     }
 }
 
-/// The values in f32, little-endian, row by row.
-fn bytes_of(values: &Tensor) -> Result<Bytes, EngineError> {
-    let values = values.f_to_kind(Kind::Float)?.f_to_device(Device::Cpu)?.f_contiguous()?;
-    let mut bytes = vec![0; values.numel() * size_of::<f32>()];
-    values.f_copy_data_u8(&mut bytes, values.numel())?;
-    Ok(bytes.into())
+fn unreadable(about: About, why: &str) -> EngineError {
+    EngineError::Interrupted(format!("{about:?} cannot be read: {why}"))
+}
+
+/// A seed of its own for each part of each letter.
+fn noise_of(about: About, part: u32) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&about.exchange.to_le_bytes());
+    for number in [about.chunk, about.micro_batch, part] {
+        hasher.update(&number.to_le_bytes());
+    }
+    let mut seed = [0; 8];
+    hasher.finalize_xof().fill(&mut seed);
+    u64::from_le_bytes(seed)
 }
 
 /// A header of a frame with a part of a letter.

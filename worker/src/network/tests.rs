@@ -1,8 +1,9 @@
 use std::net::UdpSocket;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use longhaul_common::config::ValueFormat;
 use longhaul_common::id::Generation;
-use longhaul_common::pipeline::{Pipeline, PipelineSchedule};
+use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Task, Work};
 use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::identity::{Authority, WorkerKey, data_server};
 use longhaul_proto::round::FrameKind as RoundFrameKind;
@@ -249,7 +250,8 @@ async fn after_a_lost_connection_contributions_go_on_from_the_fragment_that_is_m
 }
 
 /// Networks of the ranks of a replica, each at a site of its own, and how they talk.
-fn replica(pipeline: &Pipeline, session: Generation) -> (Vec<Worker>, Vec<NetworkPipe>) {
+fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Worker>, Vec<NetworkPipe>) {
+    let session = Generation(4);
     let authority = authority();
     let ranks: Vec<Worker> = (1..=pipeline.ranks)
         .map(|number| Worker::start(&authority, number, ReceiveLimits::default()))
@@ -259,31 +261,72 @@ fn replica(pipeline: &Pipeline, session: Generation) -> (Vec<Worker>, Vec<Networ
     let pipe = |(rank, worker): (u32, &Worker)| {
         worker.network.set_members(&members, 0);
         worker.network.join_replica(Some(session));
-        NetworkPipe::new(Arc::clone(&worker.network), pipeline.clone(), rank, session, workers.clone())
+        let network = Arc::clone(&worker.network);
+        NetworkPipe::new(network, pipeline.clone(), rank, session, workers.clone(), formats).unwrap()
     };
     let pipes = (0..).zip(&ranks).map(pipe).collect();
     (ranks, pipes)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn ranks_on_several_machines_make_the_same_bits_as_the_whole_model() {
+/// What one engine with the whole model comes to, and what three ranks with parts of it do.
+async fn trained_whole_and_in_parts(formats: BoundaryFormats) -> (Vec<Worker>, [pipeline_tests::Trained; 2]) {
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 3, 1);
-    let (ranks, pipes) = replica(&pipeline, Generation(4));
+    let (ranks, pipes) = replica(&pipeline, formats);
     let spawned = tokio::task::spawn_blocking(move || {
         let spec = crate::models::tests::tiny_llama();
         let whole = pipeline_tests::trained(pipeline_tests::engine(&spec, 0.0));
         let pipes = pipes.into_iter().map(|pipe| Box::new(pipe) as Box<dyn Pipe>).collect();
-        (whole, pipeline_tests::trained_through(pipes, &spec, 0.0, &pipeline))
+        [whole, pipeline_tests::trained_through(pipes, &spec, 0.0, &pipeline)]
     });
-    let (whole, in_parts) = spawned.await.unwrap();
+    (ranks, spawned.await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_on_several_machines_make_the_same_bits_as_the_whole_model() {
+    let (ranks, [whole, in_parts]) = trained_whole_and_in_parts(BoundaryFormats::EXACT).await;
     assert!(whole == in_parts);
     assert!(ranks.iter().all(|rank| rank.network.progress.heartbeat().wan_sent_bytes > 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn ranks_that_talk_in_eight_bits_train_as_well() {
+    let int8 = ValueFormat::Int8;
+    let formats = BoundaryFormats { activations: int8, gradients: int8 };
+    let (_ranks, [(_, whole, _), (_, in_parts, _)]) = trained_whole_and_in_parts(formats).await;
+    assert!(whole != in_parts && (in_parts / whole - 1.0).abs() < 0.02, "{in_parts} for {whole}");
+}
+
+/// 8.125 bits in place of 32, and headers.
+#[tokio::test(flavor = "multi_thread")]
+async fn activations_in_eight_bits_are_a_quarter_of_the_bytes() {
+    let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
+    let sent = async |activations: ValueFormat| {
+        let formats = BoundaryFormats { activations, gradients: ValueFormat::F32 };
+        let (ranks, mut pipes) = replica(&pipeline, formats);
+        let task = Task { work: Work::Forward, chunk: 0, micro_batch: 0 };
+        let sending = tokio::task::spawn_blocking(move || {
+            let values =
+                Tensor::arange(600_000, (tch::Kind::Float, tch::Device::Cpu)).sin().view([2, 300, 1000]);
+            let [first, second] = pipes.as_mut_slice() else { panic!("two ranks") };
+            first.begin();
+            first.send(task, &values).unwrap();
+            second.begin();
+            let got = second.receive(task, &[2, 300, 1000]).unwrap();
+            f64::try_from((got - values).abs().max()).unwrap()
+        });
+        let error = sending.await.unwrap();
+        (error, ranks[0].network.progress.heartbeat().wan_sent_bytes as f64)
+    };
+    let ((exact, whole), (rounded, quarter)) = (sent(ValueFormat::F32).await, sent(ValueFormat::Int8).await);
+    assert_eq!(exact, 0.0);
+    assert!(rounded > 0.0 && rounded <= 0.5 / 127.0 + 1e-3, "{rounded}");
+    assert!(quarter / whole < 0.256, "{quarter} of {whole}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tensor_of_several_frames_arrives_and_who_waits_is_told_when_the_replica_changes() {
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
-    let (ranks, pipes) = replica(&pipeline, Generation(4));
+    let (ranks, pipes) = replica(&pipeline, BoundaryFormats::EXACT);
     let [mut first, mut second] = <[NetworkPipe; 2]>::try_from(pipes).ok().unwrap();
     let network = Arc::clone(&ranks[1].network);
     let waiting = tokio::task::spawn_blocking(move || {
