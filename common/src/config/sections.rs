@@ -133,6 +133,9 @@ pub struct TrainConfig {
     pub batch: u32,
     /// Sequences that a worker runs through the model at once; more are accumulated.
     pub micro_batch: u32,
+    /// Whether what is computed within a block of the model is thrown away after the forward pass and computed again for the backward pass: takes a third
+    /// more arithmetic, and the memory of one block's activations in place of all.
+    pub recompute: bool,
     /// Peak learning rate of AdamW.
     pub learning_rate: f64,
     /// The learning rate at the end of the run, as a share of the peak (cosine decay).
@@ -162,6 +165,7 @@ impl Default for TrainConfig {
         Self {
             batch: 32,
             micro_batch: 8,
+            recompute: false,
             learning_rate: 1e-3,
             final_learning_rate_share: 0.1,
             warmup_steps: 20,

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use tch::{Device, TchError, Tensor};
 
+use super::chunk::Targets;
 use super::hooks::GradientHooks;
 use super::{Engine, EngineError, StepOutcome};
 use crate::data::{Batch, MicroBatch};
@@ -21,7 +22,7 @@ impl Engine {
 
     /// The same, bit for bit; `arrived` is told of each parameter tensor (its index in [`longhaul_common::model::ModelSpec::parameters`]) when its part of
     /// the vector, which it is given as it is then, is final: in the order in which back-propagation gets to them. On a GPU, where the host would have to wait for
-    /// each of them, it is told of none, nor in a pipeline. Where the loss is not finite, there is no gradient to be told of.
+    /// each of them, it is told of none, nor in a pipeline, nor where activations are computed again. Where the loss is not finite, there is no gradient to be told of.
     ///
     /// # Errors
     /// Where libtorch fails.
@@ -32,7 +33,9 @@ impl Engine {
         arrived: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<StepOutcome, EngineError> {
         let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
-        let (Some((last, before)), Device::Cpu, None) = (micros.split_last(), self.device, &self.rank) else {
+        let is_in_one_pass = self.rank.is_none() && !self.recompute;
+        let (Some((last, before)), Device::Cpu, true) = (micros.split_last(), self.device, is_in_one_pass)
+        else {
             return self.gradient(batch, into);
         };
         let places = places(self.parameters.views());
@@ -81,19 +84,28 @@ impl Engine {
     ) -> Result<(Vec<Tensor>, Vec<Tensor>), EngineError> {
         let mut losses = Vec::new();
         let mut sums: Vec<_> = self.parameters.views().iter().map(|_| Sum::default()).collect();
+        let chunk = self.whole_chunk()?;
         for micro in micros {
-            let loss = self.share_of_loss(sequences, micro)?;
-            let gradients = Tensor::f_run_backward(&[&loss], self.parameters.views(), false, false)?;
+            let targets = self.targets(sequences, micro)?;
+            let length = micro.length() as i64;
+            let (loss, kept) = chunk.forward(&targets.tokens.f_narrow(1, 0, length)?, Some(targets))?;
+            let gradients = chunk.backward(kept, None)?.tensors;
             sums.iter_mut().zip(&gradients).try_for_each(|(sum, gradient)| sum.add(gradient))?;
-            losses.push(loss.f_detach()?);
+            losses.push(loss);
         }
         Ok((losses, sums.into_iter().filter_map(Sum::into_tensor).collect()))
     }
 
     /// What a micro-batch adds to the mean loss over so many sequences.
     fn share_of_loss(&self, sequences: usize, micro: &MicroBatch<'_>) -> Result<Tensor, EngineError> {
+        let Targets { tokens, share } = self.targets(sequences, micro)?;
+        Ok(self.whole()?.mean_loss(&tokens)?.f_mul_scalar(share)?)
+    }
+
+    /// A micro-batch of a batch of so many sequences.
+    pub(super) fn targets(&self, sequences: usize, micro: &MicroBatch<'_>) -> Result<Targets, EngineError> {
         let share = micro.sequences() as f64 / sequences as f64;
-        Ok(self.whole()?.mean_loss(&micro.to_tensor(self.device)?)?.f_mul_scalar(share)?)
+        Ok(Targets { tokens: micro.to_tensor(self.device)?, share })
     }
 
     /// The gradients of all parameter tensors, one after the other; zeros where there are none.

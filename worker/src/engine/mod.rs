@@ -2,6 +2,7 @@
 
 mod adamw;
 mod allocator;
+mod chunk;
 mod device;
 mod error;
 mod fused;
@@ -36,6 +37,7 @@ pub use sampling::Sampling;
 use crate::data::Batch;
 use crate::models::{Model, Parameters, draw_borrowed, draw_parameters, views_of};
 use adamw::AdamW;
+use chunk::Chunk;
 use hooks::GradientHooks;
 use look_ahead::Parked;
 
@@ -48,6 +50,7 @@ pub struct Engine {
     spec: ModelSpec,
     device: Device,
     micro_batch: usize,
+    recompute: bool,
     gradient_clip: f64,
     learning_rate: LearningRate,
     parameters: Parameters,
@@ -60,14 +63,6 @@ pub struct Engine {
     hooks: Option<GradientHooks>,
     /// Where only a part of the model is here: how to work with those that have the others.
     rank: Option<PipelineRank>,
-}
-
-/// Neighbouring blocks of the model.
-#[derive(Debug)]
-struct Chunk {
-    model: Model,
-    /// Where their tensors are among the parameters.
-    tensors: Vec<usize>,
 }
 
 /// What became of the samples of one step.
@@ -109,16 +104,14 @@ impl Engine {
         set_threads(threads);
         let parameters = Parameters::new(spec, &draw_parameters(spec, seed), device)?
             .borrowing(spec, draw_borrowed(spec, seed).as_deref())?;
-        let chunk = |blocks| {
-            let model = Model::new(spec, blocks, &parameters, train.precision)?;
-            Ok::<_, EngineError>(Chunk { model, tensors: spec.tensors_in(blocks) })
-        };
+        let chunk = |blocks| Chunk::new(spec, blocks, &parameters, train.precision, train.recompute);
         let chunks = spec.chunks.iter().map(chunk).collect::<Result<_, _>>()?;
         let optimiser = AdamW::new(train, spec, device)?;
         Ok(Self {
             spec: spec.clone(),
             device,
             micro_batch: train.micro_batch as usize,
+            recompute: train.recompute,
             gradient_clip: train.gradient_clip,
             learning_rate: LearningRate::new(train, steps),
             parameters,
@@ -333,12 +326,17 @@ impl Engine {
         Ok(losses)
     }
 
-    /// The model, all of which is here.
-    fn whole(&self) -> Result<&Model, EngineError> {
+    /// The chunk that the whole model is.
+    fn whole_chunk(&self) -> Result<&Chunk, EngineError> {
         match &*self.chunks {
-            [Chunk { model, .. }] if self.rank.is_none() => Ok(model),
+            [chunk] if self.rank.is_none() => Ok(chunk),
             _ => Err(EngineError::Part),
         }
+    }
+
+    /// The model, all of which is here.
+    fn whole(&self) -> Result<&Model, EngineError> {
+        self.whole_chunk().map(Chunk::model)
     }
 
     /// Clips the gradients to the configured norm and updates.

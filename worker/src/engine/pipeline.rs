@@ -8,10 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use longhaul_common::model::ModelSpec;
 use longhaul_common::pipeline::{Pipeline, Place, Task, Work};
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
+use super::chunk::{Chunk, Gradients, Kept};
 use super::gradient::{Sum, outcome};
-use super::{Chunk, Engine, EngineError, StepOutcome};
+use super::{Engine, EngineError, StepOutcome};
 use crate::data::{Batch, MicroBatch};
 
 /// How a rank talks to the others of its replica. All ranks begin the same exchanges in the same order; what they say belongs to the last one that
@@ -110,22 +111,16 @@ impl PipelineRank {
     }
 }
 
-/// What is kept of a micro-batch in a chunk between forward and backward.
-struct Kept {
-    /// The residual stream that came in; none: tokens did.
-    input: Option<Tensor>,
-    /// What autograd begins from: the residual stream that went out, or the share of the loss.
-    output: Tensor,
-}
-
 /// A step on its way.
 struct Step<'a> {
     rank: &'a PipelineRank,
     sequences: usize,
     micros: Vec<MicroBatch<'a>>,
     kept: HashMap<(u32, u32), Kept>,
+    /// Of the residual streams that were handed on, whose gradients come back.
+    shapes: HashMap<(u32, u32), Vec<i64>>,
     /// Gradients of weights that are known and wait for their turn.
-    waiting: HashMap<(u32, u32), Vec<Tensor>>,
+    waiting: HashMap<(u32, u32), Gradients>,
     losses: Vec<Tensor>,
     sums: Vec<Sum>,
     borrowed: Sum,
@@ -151,6 +146,7 @@ impl Engine {
             sequences: batch.sequences(),
             micros,
             kept: HashMap::new(),
+            shapes: HashMap::new(),
             waiting: HashMap::new(),
             losses: Vec::new(),
             sums: self.parameters.views().iter().map(|_| Sum::default()).collect(),
@@ -180,10 +176,12 @@ impl Engine {
                 let task = Task { work: Work::Forward, chunk, micro_batch };
                 let loss = tch::no_grad(|| {
                     let input = self.input(rank, task, micro)?;
-                    let x = self.chunk(task)?.model.forward(&input)?; // [B, T, D]
+                    let model = self.chunk(task)?.model();
+                    let x = model.forward(&input)?; // [B, T, D]
                     if rank.is_last_stage(task) {
-                        let loss = self.chunk(task)?.model.loss_behind(&x, &micro.to_tensor(self.device)?)?;
-                        return Ok(loss.f_double_value(&[])?);
+                        return Ok(model
+                            .loss_behind(&x, &micro.to_tensor(self.device)?)?
+                            .f_double_value(&[])?);
                     }
                     rank.pipe().send(task, &x)?;
                     Ok::<_, EngineError>(0.0)
@@ -208,78 +206,56 @@ impl Engine {
                 step.waiting.insert((task.chunk, task.micro_batch), gradients);
                 Ok(())
             }
-            Work::BackwardWeight => {
-                let gradients = step.waiting.remove(&(task.chunk, task.micro_batch)).unwrap_or_default();
-                self.add(step, task, &gradients)
-            }
+            Work::BackwardWeight => match step.waiting.remove(&(task.chunk, task.micro_batch)) {
+                Some(gradients) => self.add(step, task, &gradients),
+                None => Err(out_of_order(task)),
+            },
         }
     }
 
     fn forward(&self, step: &mut Step<'_>, task: Task) -> Result<(), EngineError> {
         let rank = step.rank;
         let micro = step.micros[task.micro_batch as usize];
-        let mut input = self.input(rank, task, &micro)?;
-        if !rank.is_first_stage(task) {
-            input = input.f_set_requires_grad(true)?;
-        }
-        let x = self.chunk(task)?.model.forward(&input)?; // [B, T, D]
-        let output = if rank.is_last_stage(task) {
-            let share = micro.sequences() as f64 / step.sequences as f64;
-            let loss = self.chunk(task)?.model.loss_behind(&x, &micro.to_tensor(self.device)?)?;
-            let loss = loss.f_mul_scalar(share)?;
-            step.losses.push(loss.f_detach()?);
-            loss
+        let input = self.input(rank, task, &micro)?;
+        let is_last = rank.is_last_stage(task);
+        let targets = if is_last { Some(self.targets(step.sequences, &micro)?) } else { None };
+        let (output, kept) = self.chunk(task)?.forward(&input, targets)?;
+        if is_last {
+            step.losses.push(output);
         } else {
-            rank.pipe().send(task, &x.f_detach()?)?;
-            x
-        };
-        let input = (!rank.is_first_stage(task)).then_some(input);
-        step.kept.insert((task.chunk, task.micro_batch), Kept { input, output });
+            step.shapes.insert((task.chunk, task.micro_batch), output.size());
+            rank.pipe().send(task, &output)?;
+        }
+        step.kept.insert((task.chunk, task.micro_batch), kept);
         Ok(())
     }
 
-    /// Hands the gradient of the chunk's input on, and returns those of its tensors, the borrowed one last.
-    fn backward(&self, step: &mut Step<'_>, task: Task) -> Result<Vec<Tensor>, EngineError> {
+    /// Hands the gradient of the chunk's input on, and returns the others.
+    fn backward(&self, step: &mut Step<'_>, task: Task) -> Result<Gradients, EngineError> {
         let rank = step.rank;
-        let Some(Kept { input, output }) = step.kept.remove(&(task.chunk, task.micro_batch)) else {
-            return Err(EngineError::Interrupted(format!("{task:?} comes before its forward pass")));
+        let key = (task.chunk, task.micro_batch);
+        let kept = step.kept.remove(&key).ok_or_else(|| out_of_order(task))?;
+        let behind = match step.shapes.remove(&key) {
+            Some(shape) => Some(rank.pipe().receive(task, &shape)?.f_to_device(self.device)?), // [B, T, D]
+            None => None,
         };
-        let root = if rank.is_last_stage(task) {
-            output
-        } else {
-            let gradient = rank.pipe().receive(task, &output.size())?.f_to_device(self.device)?; // [B, T, D]
-            // Whose gradient in `output` is just that.
-            output.f_mul(&gradient)?.f_sum(Kind::Float)?
-        };
-        let mut inputs = self.leaves(rank, task)?;
-        inputs.extend(input.as_ref().map(Tensor::shallow_clone));
-        let mut gradients = Tensor::f_run_backward(&[&root], &inputs, false, false)?;
-        if input.is_some()
-            && let Some(gradient) = gradients.pop()
+        let gradients = self.chunk(task)?.backward(kept, behind.as_ref())?;
+        if let Some(gradient) = &gradients.input
             && rank.hands_on(task)
         {
-            rank.pipe().send(task, &gradient)?;
+            rank.pipe().send(task, gradient)?;
         }
         Ok(gradients)
     }
 
-    fn add(&self, step: &mut Step<'_>, task: Task, gradients: &[Tensor]) -> Result<(), EngineError> {
-        let tensors = &self.chunk(task)?.tensors;
-        for (&at, gradient) in tensors.iter().zip(gradients) {
+    fn add(&self, step: &mut Step<'_>, task: Task, gradients: &Gradients) -> Result<(), EngineError> {
+        for (&at, gradient) in self.chunk(task)?.tensors().iter().zip(&gradients.tensors) {
             step.sums[at].add(gradient)?;
         }
-        if let Some(borrowed) = gradients.get(tensors.len()) {
+        if let Some(borrowed) = &gradients.borrowed {
             step.borrowed.add(borrowed)?;
         }
         Ok(())
-    }
-
-    /// The tensors that a chunk computes with.
-    fn leaves(&self, rank: &PipelineRank, task: Task) -> Result<Vec<Tensor>, EngineError> {
-        let views = self.parameters.views();
-        let held = self.chunk(task)?.tensors.iter().map(|&at| views[at].shallow_clone());
-        let borrowed = self.parameters.borrowed().filter(|_| rank.is_last_stage(task));
-        Ok(held.chain(borrowed.map(Tensor::shallow_clone)).collect())
     }
 
     /// Tokens [B, T], or the residual stream [B, T, D] of the stage before.
@@ -332,6 +308,10 @@ impl Engine {
     fn token_embedding(&self) -> Result<&Tensor, EngineError> {
         self.parameters.views().get(EMBEDDING).ok_or(EngineError::Part)
     }
+}
+
+fn out_of_order(task: Task) -> EngineError {
+    EngineError::Interrupted(format!("{task:?} comes before what it needs"))
 }
 
 /// Where the token embedding is among the parameters of a part that holds it: matrices come first, in model order.

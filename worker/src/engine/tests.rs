@@ -85,6 +85,20 @@ fn micro_batches_accumulate_to_the_gradient_of_the_whole_batch() {
     }
 }
 
+#[test]
+fn activations_that_are_computed_again_give_the_same_bits() {
+    for spec in [tiny_gpt2(), tiny_llama()] {
+        let run = |recompute| {
+            let train = TrainConfig { micro_batch: 3, recompute, ..TrainConfig::default() };
+            let mut engine = engine(&spec, &train);
+            let losses: Vec<f32> =
+                (0..5).map(|step| engine.train_step(step, &batch(7, 16)).unwrap().loss).collect();
+            (losses, parameters(&engine), engine.moments_to_host().unwrap())
+        };
+        assert_eq!(run(true), run(false), "{:?}", spec.kind);
+    }
+}
+
 /// With one micro-batch, and several; also after a batch without samples, and after others.
 #[test]
 fn a_gradient_that_is_told_of_tensor_by_tensor_has_the_same_bits() {

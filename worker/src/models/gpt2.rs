@@ -87,14 +87,24 @@ impl Gpt2 {
     /// The residual stream [B, T, D] behind the last of these blocks, for what comes before them: tokens [B, T] that follow those in the
     /// cache, or the residual stream [B, T, D] of the block before.
     pub(super) fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
-        let mut x = match &self.embedding {
-            Some(embedding) => embedding.forward(input, cache)?, // [B, T, D]
+        let mut x = match self.embed(input, cache) {
+            Some(x) => x?, // [B, T, D]
             None => input.shallow_clone(),
         };
         for (layer, block) in self.blocks.iter().enumerate() {
             x = block.forward(&x, cache.map(|cache| cache.layer(layer)))?; // [B, T, D]
         }
         Ok(x)
+    }
+
+    /// The residual stream [B, T, D] before the first layer, for tokens [B, T]; none: the embedding is elsewhere.
+    pub(super) fn embed(&self, tokens: &Tensor, cache: Option<&Cache>) -> Option<Result<Tensor, TchError>> {
+        Some(self.embedding.as_ref()?.forward(tokens, cache))
+    }
+
+    /// The residual stream [B, T, D] behind one of these layers; none: there are not so many.
+    pub(super) fn layer(&self, at: usize, x: &Tensor) -> Option<Result<Tensor, TchError>> {
+        Some(self.blocks.get(at)?.forward(x, None))
     }
 
     /// Logits [B, T, V] for what [`Self::hidden`] returned; none: the head is elsewhere.

@@ -85,14 +85,26 @@ impl Llama {
     /// cache, or the residual stream [B, T, D] of the block before.
     pub(super) fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
         let rotary = self.rotary.positions(cache.map_or(0, Cache::len) as i64, input.size()[1])?;
-        let mut x = match &self.tokens {
-            Some(tokens) => Tensor::f_embedding(tokens, input, -1, false, false)?, // [B, T, D]
+        let mut x = match self.embed(input) {
+            Some(x) => x?, // [B, T, D]
             None => input.shallow_clone(),
         };
         for (layer, block) in self.blocks.iter().enumerate() {
             x = block.forward(&x, &rotary, cache.map(|cache| cache.layer(layer)))?; // [B, T, D]
         }
         Ok(x)
+    }
+
+    /// The residual stream [B, T, D] before the first layer, for tokens [B, T]; none: the embedding is elsewhere.
+    pub(super) fn embed(&self, tokens: &Tensor) -> Option<Result<Tensor, TchError>> {
+        Some(Tensor::f_embedding(self.tokens.as_ref()?, tokens, -1, false, false))
+    }
+
+    /// The residual stream [B, T, D] behind one of these layers; none: there are not so many.
+    pub(super) fn layer(&self, at: usize, x: &Tensor) -> Option<Result<Tensor, TchError>> {
+        let block = self.blocks.get(at)?;
+        let rotary = self.rotary.positions(0, x.size()[1]);
+        Some(rotary.and_then(|rotary| block.forward(x, &rotary, None)))
     }
 
     /// Logits [B, T, V] for what [`Self::hidden`] returned; none: the head is elsewhere.

@@ -114,6 +114,30 @@ impl Model {
         self.cross_entropy_behind(x, tokens, Reduction::Mean)
     }
 
+    /// The residual stream [B, T, D] before the first layer, for tokens [B, T] (int64).
+    ///
+    /// # Errors
+    /// When the embedding is not among these blocks; where libtorch fails.
+    pub fn embed(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
+        let x = match self {
+            Self::Gpt2(model) => model.embed(tokens, None),
+            Self::Llama(model) => model.embed(tokens),
+        };
+        x.unwrap_or_else(|| Err(TchError::Shape("the embedding is not among these blocks".to_owned())))
+    }
+
+    /// The residual stream [B, T, D] behind a layer, by its place among those that are here, for that before it.
+    ///
+    /// # Errors
+    /// When there are not so many; where libtorch fails.
+    pub fn layer(&self, at: usize, x: &Tensor) -> Result<Tensor, TchError> {
+        let x = match self {
+            Self::Gpt2(model) => model.layer(at, x),
+            Self::Llama(model) => model.layer(at, x),
+        };
+        x.unwrap_or_else(|| Err(TchError::Shape(format!("there are fewer than {} layers", at + 1))))
+    }
+
     fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
         match self {
             Self::Gpt2(model) => model.hidden(input, cache),

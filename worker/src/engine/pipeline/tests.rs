@@ -129,8 +129,13 @@ pub fn trained(mut engine: Engine) -> Trained {
     (losses, evaluated, named.collect())
 }
 
-pub fn engine(spec: &ModelSpec, gradient_clip: f64) -> Engine {
-    Engine::new(spec, &train_config(gradient_clip), 100, 1, Device::Cpu, NonZeroU32::new(1)).unwrap()
+/// An engine with all of it.
+pub fn whole(spec: &ModelSpec, gradient_clip: f64) -> Engine {
+    engine(spec, &train_config(gradient_clip))
+}
+
+fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {
+    Engine::new(spec, train, 100, 1, Device::Cpu, NonZeroU32::new(1)).unwrap()
 }
 
 /// Equal shares of the blocks, stage by stage.
@@ -157,7 +162,8 @@ pub fn trained_through(
         .map(|(rank, pipe)| {
             let chunks =
                 (0..pipeline.chunks).map(|chunk| stages[pipeline.stage(rank, chunk) as usize].clone());
-            let mut engine = engine(&spec.part(chunks.collect()), gradient_clip);
+            let train = TrainConfig { recompute: true, ..train_config(gradient_clip) };
+            let mut engine = engine(&spec.part(chunks.collect()), &train);
             engine.join(PipelineRank::new(pipeline.clone(), rank, pipe)).unwrap();
             std::thread::spawn(move || trained(engine))
         })
@@ -179,11 +185,11 @@ fn pipelines() -> [Pipeline; 4] {
         .map(|(schedule, ranks, chunks)| pipeline(schedule, ranks, chunks))
 }
 
-/// Where nothing is summed in another order.
+/// Where nothing is summed in another order. Ranks compute activations again, and the whole model does not.
 #[test]
 fn a_pipeline_makes_the_same_bits_as_the_whole_model() {
     let spec = tiny_llama();
-    let (losses, evaluated, parameters) = trained(engine(&spec, 0.0));
+    let (losses, evaluated, parameters) = trained(whole(&spec, 0.0));
     for pipeline in pipelines() {
         let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, 0.0, &pipeline);
         assert_eq!((own_losses, own_evaluated), (losses.clone(), evaluated), "{pipeline:?}");
@@ -196,7 +202,7 @@ fn a_pipeline_makes_the_same_bits_as_the_whole_model() {
 #[test]
 fn a_pipeline_with_clipping_and_a_tied_embedding_trains_as_the_whole_model_does() {
     let spec = tiny_gpt2();
-    let (losses, evaluated, parameters) = trained(engine(&spec, 0.5));
+    let (losses, evaluated, parameters) = trained(whole(&spec, 0.5));
     for pipeline in pipelines() {
         let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, 0.5, &pipeline);
         let close = |a: f32, b: f32| (a - b).abs() <= 1e-4 * b.abs().max(1e-2);
@@ -217,7 +223,7 @@ fn a_pipeline_with_clipping_and_a_tied_embedding_trains_as_the_whole_model_does(
 fn a_part_that_is_not_that_of_its_place_is_refused() {
     let spec = tiny_gpt2();
     let pipeline = pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
-    let mut engine = engine(&spec.part(stages(&spec, 2)), 0.0);
+    let mut engine = engine(&spec.part(stages(&spec, 2)), &train_config(0.0));
     let channels = Channels::between(&pipeline).pop().unwrap();
     let joined = engine.join(PipelineRank::new(pipeline, 1, Box::new(channels)));
     assert!(matches!(joined, Err(EngineError::Place { chunks: 2, expected: 1, .. })));

@@ -1,0 +1,217 @@
+//! Neighbouring blocks of the model: their forward pass, and their backward pass with or without computing activations again.
+
+use std::ops::Range;
+
+use longhaul_common::config::Precision;
+use longhaul_common::model::ModelSpec;
+use tch::{Kind, TchError, Tensor};
+
+use crate::models::{Model, Parameters};
+
+/// Some blocks, and the tensors that they compute with.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    model: Model,
+    /// Where those of their tensors that are held here are among the parameters.
+    tensors: Vec<usize>,
+    /// Leaves of autograd's graph: those tensors, and what is borrowed.
+    leaves: Vec<Tensor>,
+    blocks: Vec<Block>,
+    /// Keeps what goes into each block and nothing within one, and computes that again for the backward pass (Chen et al. 2016, "Training deep nets with
+    /// sublinear memory cost").
+    recompute: bool,
+}
+
+/// A block and which of the leaves it computes with.
+#[derive(Debug)]
+struct Block {
+    part: Part,
+    leaves: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Embedding,
+    /// The place among the model's layers that are here.
+    Layer(usize),
+    Head,
+}
+
+/// What a chunk computes a loss of: the tokens [B, T + 1] and the share of their mean loss in that of the batch.
+#[derive(Debug)]
+pub(super) struct Targets {
+    pub tokens: Tensor,
+    pub share: f64,
+}
+
+/// What is kept of a micro-batch between its forward and its backward pass.
+#[derive(Debug)]
+pub(super) struct Kept {
+    targets: Option<Targets>,
+    activations: Activations,
+}
+
+#[derive(Debug)]
+enum Activations {
+    /// Autograd's graph, from the residual stream that came in, if it was not tokens, to what went out.
+    Graph { input: Option<Tensor>, output: Tensor },
+    /// What went into each block.
+    Inputs(Vec<Tensor>),
+}
+
+/// The gradients of a micro-batch.
+#[derive(Debug)]
+pub(super) struct Gradients {
+    /// Of the chunk's tensors that are held here, in the order of [`Chunk::tensors`].
+    pub tensors: Vec<Tensor>,
+    /// Of what is borrowed.
+    pub borrowed: Option<Tensor>,
+    /// Of the residual stream that came in, unless it was tokens.
+    pub input: Option<Tensor>,
+}
+
+impl Chunk {
+    pub fn new(
+        spec: &ModelSpec,
+        blocks: &Range<u32>,
+        parameters: &Parameters,
+        precision: Precision,
+        recompute: bool,
+    ) -> Result<Self, TchError> {
+        let tensors = spec.tensors_in(blocks);
+        let views = parameters.views();
+        let mut leaves: Vec<Tensor> = tensors.iter().map(|&at| views[at].shallow_clone()).collect();
+        let borrows = blocks.contains(&spec.head());
+        leaves.extend(parameters.borrowed().filter(|_| borrows).map(Tensor::shallow_clone));
+        let block = |block: u32| {
+            let own = spec.tensors_in(&(block..block + 1));
+            let own = own.iter().filter_map(|at| tensors.iter().position(|other| other == at));
+            // A tied embedding: the first of the tensors where it is held, the last of the leaves where it is borrowed.
+            let tied = spec.tied_embeddings && block == spec.head();
+            let held = if blocks.contains(&0) { 0 } else { leaves.len() - 1 };
+            Block {
+                part: match block {
+                    0 => Part::Embedding,
+                    _ if block == spec.head() => Part::Head,
+                    _ => Part::Layer((block - blocks.start.max(1)) as usize),
+                },
+                leaves: own.chain(tied.then_some(held)).collect(),
+            }
+        };
+        let blocks_here = blocks.clone().map(block).collect();
+        let model = Model::new(spec, blocks, parameters, precision)?;
+        Ok(Self { model, tensors, leaves, blocks: blocks_here, recompute })
+    }
+
+    /// The model, if all of it is here.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Where the tensors that are held here are among the parameters.
+    pub fn tensors(&self) -> &[usize] {
+        &self.tensors
+    }
+
+    fn takes_tokens(&self) -> bool {
+        self.blocks.first().is_some_and(|block| block.part == Part::Embedding)
+    }
+
+    /// The residual stream [B, T, D] behind the blocks, outside autograd's graph, or the share of the loss [], for tokens [B, T] or the residual stream
+    /// before them.
+    pub fn forward(&self, input: &Tensor, targets: Option<Targets>) -> Result<(Tensor, Kept), TchError> {
+        if self.recompute {
+            let mut inputs = Vec::with_capacity(self.blocks.len());
+            let output = tch::no_grad(|| {
+                self.blocks.iter().try_fold(input.shallow_clone(), |x, block| {
+                    let output = self.through(block.part, &x, targets.as_ref());
+                    inputs.push(x);
+                    output
+                })
+            })?;
+            return Ok((output, Kept { targets, activations: Activations::Inputs(inputs) }));
+        }
+        let input = if self.takes_tokens() {
+            input.shallow_clone()
+        } else {
+            input.f_detach()?.f_set_requires_grad(true)?
+        };
+        let parts = self.blocks.iter().map(|block| block.part);
+        let output = parts
+            .clone()
+            .try_fold(input.shallow_clone(), |x, part| self.through(part, &x, targets.as_ref()))?;
+        let handed_on = output.f_detach()?;
+        let input = (!self.takes_tokens()).then_some(input);
+        Ok((handed_on, Kept { targets, activations: Activations::Graph { input, output } }))
+    }
+
+    /// The gradients, given that of the residual stream behind the blocks, or none where they end with the loss.
+    pub fn backward(&self, kept: Kept, gradient: Option<&Tensor>) -> Result<Gradients, TchError> {
+        let Kept { targets, activations } = kept;
+        match activations {
+            Activations::Graph { input, output } => {
+                let mut leaves: Vec<Tensor> = self.leaves.iter().map(Tensor::shallow_clone).collect();
+                leaves.extend(input.as_ref().map(Tensor::shallow_clone));
+                let root = root_of(output, gradient)?;
+                let mut gradients = Tensor::f_run_backward(&[&root], &leaves, false, false)?;
+                let input = input.and_then(|_| gradients.pop());
+                Ok(self.sort(gradients, input))
+            }
+            Activations::Inputs(inputs) => self.backward_again(inputs, targets.as_ref(), gradient),
+        }
+    }
+
+    /// Block by block from the last one.
+    fn backward_again(
+        &self,
+        mut inputs: Vec<Tensor>,
+        targets: Option<&Targets>,
+        gradient: Option<&Tensor>,
+    ) -> Result<Gradients, TchError> {
+        let mut gradients: Vec<Option<Tensor>> = self.leaves.iter().map(|_| None).collect();
+        let mut behind = gradient.map(Tensor::shallow_clone);
+        for block in self.blocks.iter().rev() {
+            let Some(input) = inputs.pop() else { break };
+            let takes_tokens = block.part == Part::Embedding;
+            let input = if takes_tokens { input } else { input.f_detach()?.f_set_requires_grad(true)? };
+            let root = root_of(self.through(block.part, &input, targets)?, behind.as_ref())?;
+            let mut leaves: Vec<Tensor> =
+                block.leaves.iter().map(|&at| self.leaves[at].shallow_clone()).collect();
+            leaves.extend((!takes_tokens).then_some(input));
+            let mut own = Tensor::f_run_backward(&[&root], &leaves, false, false)?;
+            behind = if takes_tokens { None } else { own.pop() };
+            for (&at, gradient) in block.leaves.iter().zip(own) {
+                let sum = match gradients[at].take() {
+                    Some(other) => other.f_add(&gradient)?,
+                    None => gradient,
+                };
+                gradients[at] = Some(sum);
+            }
+        }
+        Ok(self.sort(gradients.into_iter().flatten().collect(), behind))
+    }
+
+    fn sort(&self, mut tensors: Vec<Tensor>, input: Option<Tensor>) -> Gradients {
+        let borrowed = (tensors.len() > self.tensors.len()).then(|| tensors.pop()).flatten();
+        Gradients { tensors, borrowed, input }
+    }
+
+    fn through(&self, part: Part, x: &Tensor, targets: Option<&Targets>) -> Result<Tensor, TchError> {
+        match (part, targets) {
+            (Part::Embedding, _) => self.model.embed(x),
+            (Part::Layer(at), _) => self.model.layer(at, x),
+            (Part::Head, Some(Targets { tokens, share })) => {
+                self.model.loss_behind(x, tokens)?.f_mul_scalar(*share)
+            }
+            (Part::Head, None) => Ok(x.shallow_clone()),
+        }
+    }
+}
+
+/// From where autograd goes back: a loss; or a number whose gradient in `output` is `gradient`.
+fn root_of(output: Tensor, gradient: Option<&Tensor>) -> Result<Tensor, TchError> {
+    match gradient {
+        Some(gradient) => output.f_mul(gradient)?.f_sum(Kind::Float),
+        None => Ok(output),
+    }
+}
