@@ -14,36 +14,6 @@ pub trait Costs {
     fn latency_s(&self, from: u32, to: u32) -> f64;
 }
 
-/// The same for every micro-batch and every stage, over links that take nothing.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TaskCosts {
-    /// A stage's forward.
-    pub forward_s: f64,
-    /// The gradient of its input,
-    pub input_s: f64,
-    /// and of its weights.
-    pub weight_s: f64,
-}
-
-impl Costs for TaskCosts {
-    fn task_s(&self, place: Place) -> f64 {
-        match place.task.work {
-            Work::Forward => self.forward_s,
-            Work::Backward => self.input_s + self.weight_s,
-            Work::BackwardInput => self.input_s,
-            Work::BackwardWeight => self.weight_s,
-        }
-    }
-
-    fn sending_s(&self, _: u32, _: u32) -> f64 {
-        0.0
-    }
-
-    fn latency_s(&self, _: u32, _: u32) -> f64 {
-        0.0
-    }
-}
-
 /// What became of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
@@ -180,6 +150,32 @@ mod tests {
 
     use super::super::PipelineSchedule::{self, Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
     use super::*;
+
+    /// The same for every micro-batch and every stage, over links that take nothing.
+    struct TaskCosts {
+        forward_s: f64,
+        input_s: f64,
+        weight_s: f64,
+    }
+
+    impl Costs for TaskCosts {
+        fn task_s(&self, place: Place) -> f64 {
+            match place.task.work {
+                Work::Forward => self.forward_s,
+                Work::Backward => self.input_s + self.weight_s,
+                Work::BackwardInput => self.input_s,
+                Work::BackwardWeight => self.weight_s,
+            }
+        }
+
+        fn sending_s(&self, _: u32, _: u32) -> f64 {
+            0.0
+        }
+
+        fn latency_s(&self, _: u32, _: u32) -> f64 {
+            0.0
+        }
+    }
 
     const EQUAL: TaskCosts = TaskCosts { forward_s: 1.0, input_s: 1.0, weight_s: 1.0 };
 

@@ -42,8 +42,8 @@ pub enum Command {
     Up(Up),
     /// Tell what a run would do on some machines and links, before any of them is rented.
     ///
-    /// Says which worker would have which part of the model, and what that comes to: seconds a step, tokens a second, memory, bytes between
-    /// sites. Machines and links are in a file like this:
+    /// Says which worker would have which part of the model, and what that comes to: seconds a step,
+    /// tokens a second, memory, bytes between sites. Machines and links are in a file like this:
     ///
     ///     [[site]]
     ///     name = "home"
@@ -51,7 +51,7 @@ pub enum Command {
     ///     tflops = 40           # what one of them sustains in training
     ///     memory_gib = 24
     ///     [wan]                 # between all pairs of sites
-    ///     mbit = 200
+    ///     mbit = 200            # each way, for each pair at the same time
     ///     rtt_ms = 40
     ///     [[link]]              # between two of them, if it differs
     ///     between = ["home", "lab"]

@@ -57,11 +57,11 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
             topology.devices().count(),
             topology.sites.len()
         ),
-        format!("{} plans fit, {} do not", choice.considered, choice.unfit),
+        format!("{} ways to divide it fit, {} do not", choice.considered, choice.unfit),
         String::new(),
         format!(
             "  {:<18}{:>9}{:>12}{:>9}{:>12}{:>16}",
-            "replicas × ranks", "s/step", "tokens/s", "bubble", "memory", "between sites"
+            "replicas × ranks", "s/step", "tokens/s", "bubble", "memory", "sites, each way"
         ),
     ];
     lines.push(row("→", &choice.best));
@@ -72,9 +72,12 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
     let (used, all) = (plan.replicas.iter().map(Vec::len).sum::<usize>(), topology.devices().count());
     if used < all {
         lines.push(format!(
-            "{} of {all} devices are left over: with them, a step would take longer.",
+            "{} of {all} devices are left over: of the plans that were looked at, none with them is faster.",
             all - used
         ));
+    }
+    if plan.recompute {
+        lines.push("“again”: activations are computed again for the backward pass, as `train.recompute = true` has it.".to_owned());
     }
     if plan.pipeline.ranks > 1 {
         lines.push(String::new());
@@ -113,7 +116,7 @@ fn between_sites(prediction: &Prediction) -> f64 {
 fn why(choice: &Choice) -> String {
     let (plan, prediction) = &choice.best;
     let cut = match plan.pipeline.ranks {
-        1 => "Every device holds the whole model, so none waits for another within a step".to_owned(),
+        1 => "Each device holds the whole model, so none waits for another within a step".to_owned(),
         ranks => format!(
             "The model is cut in {ranks}, whose pipeline is idle for {:.0} % of its time",
             100.0 * prediction.bubble
@@ -136,7 +139,7 @@ fn why(choice: &Choice) -> String {
         format!(
             "; the next best, {}, takes {:.0} % longer",
             shape(plan),
-            100.0 * (next.step_s / prediction.step_s - 1.0)
+            100.0 * (next.step_s / prediction.step_s - 1.0).max(0.0)
         )
     });
     format!("{cut}; {exchange}{next}.")
@@ -219,7 +222,7 @@ mod tests {
     fn a_plan_is_told_in_words_and_in_numbers() {
         let (config, topology, choice) = choice(&sites(1.0), CONFIG);
         let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");
-        assert!(told.contains("→ 4 × 1 ") && told.contains("Every device holds the whole model"), "{told}");
+        assert!(told.contains("→ 4 × 1 ") && told.contains("Each device holds the whole model"), "{told}");
         assert!(!told.contains("cannot be started yet"), "{told}");
         let json = as_json(&topology, &choice);
         assert_eq!(json["best"]["replicas"][3][0]["site"], "away");

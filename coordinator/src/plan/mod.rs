@@ -19,7 +19,7 @@ use longhaul_common::pipeline::Pipeline;
 pub struct Plan {
     /// By replica: its devices, by rank.
     pub replicas: Vec<Vec<DeviceId>>,
-    /// The blocks of each rank.
+    /// The blocks of each stage.
     pub stages: Vec<Range<u32>>,
     /// The order of a step's tasks in each replica.
     pub pipeline: Pipeline,

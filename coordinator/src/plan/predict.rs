@@ -1,6 +1,6 @@
 //! What a plan would do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use longhaul_common::model::BlockCost;
@@ -71,22 +71,26 @@ pub enum Unfit {
 pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Prediction, Unfit> {
     let lists = plan.pipeline.tasks().map_err(|error| Unfit::Schedule(error.to_string()))?;
     let crossings = crossings(plan);
-    let mut slowest: Option<Trace> = None;
+    let mut alike = BTreeSet::new();
+    let mut slowest: Option<(f64, Trace)> = None;
     for replica in 0..plan.replicas.len() {
         let costs = ReplicaCosts { topology, work, plan, replica, crossings: &crossings };
+        if !alike.insert(costs.signature()) {
+            continue;
+        }
         let traced =
             trace(&plan.pipeline, &lists, &costs).map_err(|stuck| Unfit::Schedule(stuck.to_string()))?;
-        if slowest.as_ref().is_none_or(|slowest| traced.step_s > slowest.step_s) {
-            slowest = Some(traced);
+        let took = traced.step_s + costs.ends_s();
+        if slowest.as_ref().is_none_or(|(slowest, _)| took > *slowest) {
+            slowest = Some((took, traced));
         }
     }
-    let slowest = slowest.ok_or_else(|| Unfit::Schedule("there is no replica".to_owned()))?;
+    let nobody = || Unfit::Schedule("there is no replica".to_owned());
+    let (compute_s, slowest) = slowest.ok_or_else(nobody)?;
     let memory_bytes = memory(topology, work, plan, &slowest.kept_most)?;
-    let compute_s = slowest.step_s;
-    let groups = Groups::of(work, plan);
-    let rates = Rates { topology, groups: &groups };
-    let exchange = rates.following(work.exchange, compute_s);
-    let sync_s = rates.exchange_s(exchange);
+    let ways = Ways { topology, groups: Groups::of(work, plan), handed_on: handed_on(work, plan) };
+    let exchange = ways.following(work.exchange, compute_s);
+    let sync_s = ways.exchange_s(exchange);
     let step_s = together(exchange, compute_s, sync_s, plan.pipeline.micro_batches);
     let tokens = f64::from(work.batch) * f64::from(work.sequence);
     Ok(Prediction {
@@ -96,7 +100,7 @@ pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Pred
         bubble: slowest.bubble(),
         tokens_per_s: tokens / step_s,
         memory_bytes,
-        links: loads(topology, work, plan, &rates.bytes(exchange)),
+        links: ways.loads(exchange),
     })
 }
 
@@ -117,6 +121,8 @@ fn crossings(plan: &Plan) -> BTreeMap<(usize, usize), u32> {
         let mut pairs: Vec<_> = replica
             .iter()
             .zip(replica.iter().cycle().skip(1))
+            // Only with several chunks does the last rank hand on to the first.
+            .take(if plan.pipeline.chunks > 1 { replica.len() } else { replica.len() - 1 })
             .map(|(a, b)| pair(a.site, b.site))
             .filter(|(a, b)| a != b)
             .collect();
@@ -141,6 +147,29 @@ struct ReplicaCosts<'a> {
 }
 
 impl ReplicaCosts<'_> {
+    /// What replicas have in common that take as long.
+    fn signature(&self) -> Vec<(usize, u64)> {
+        let ranks = self.plan.replicas[self.replica].iter();
+        ranks.map(|&id| (id.site, self.topology.device(id).flops_per_s.to_bits())).collect()
+    }
+
+    fn tokens(&self) -> f64 {
+        self.work.micro_tokens(self.plan.replicas.len())
+    }
+
+    /// What a step takes besides its tasks: the norm of the gradient goes from each rank to all others, and a tied embedding there and its gradient back.
+    fn ends_s(&self) -> f64 {
+        let ranks = self.plan.pipeline.ranks;
+        let latency = |rank| self.latency_s(0, rank);
+        let norm_s = (1..ranks).map(latency).fold(0.0, f64::max);
+        if ranks < 2 {
+            return 0.0;
+        }
+        let (link, sharing) = self.way(0, ranks - 1);
+        let tied_s = tied_bytes(self.work) / link.bytes_per_s * f64::from(sharing) + link.round_trip_s / 2.0;
+        norm_s + if self.work.tied_values > 0 { 2.0 * tied_s } else { 0.0 }
+    }
+
     fn way(&self, from: u32, to: u32) -> (Link, u32) {
         let site = |rank: u32| self.plan.replicas[self.replica][rank as usize].site;
         let (a, b) = (site(from), site(to));
@@ -164,12 +193,12 @@ impl Costs for ReplicaCosts<'_> {
             Work::BackwardWeight => backward / 2.0,
         };
         let device = self.topology.device(self.plan.replicas[self.replica][place.rank as usize]);
-        flops * self.work.micro_tokens() / device.flops_per_s
+        flops * self.tokens() / device.flops_per_s
     }
 
     fn sending_s(&self, from: u32, to: u32) -> f64 {
         let (link, sharing) = self.way(from, to);
-        boundary_bytes(self.work) / link.bytes_per_s * f64::from(sharing)
+        boundary_bytes(self.work, self.tokens()) / link.bytes_per_s * f64::from(sharing)
     }
 
     fn latency_s(&self, from: u32, to: u32) -> f64 {
@@ -181,24 +210,32 @@ fn held<'a>(work: &'a Workload, stage: &Range<u32>) -> &'a [BlockCost] {
     work.blocks.get(stage.start as usize..stage.end as usize).unwrap_or_default()
 }
 
-/// What a micro-batch hands from one stage to the next.
-pub(super) fn boundary_bytes(work: &Workload) -> f64 {
-    let block = work.blocks.first();
-    block.map_or(0.0, |block| block.boundary_bytes_per_token as f64 * work.micro_tokens())
+/// What a micro-batch of so many tokens hands from one stage to the next.
+pub(super) fn boundary_bytes(work: &Workload, tokens: f64) -> f64 {
+    work.blocks.first().map_or(0.0, |block| block.boundary_bytes_per_token as f64 * tokens)
+}
+
+fn tied_bytes(work: &Workload) -> f64 {
+    4.0 * work.tied_values as f64
 }
 
 /// By rank, with activations of so many micro-batches and chunks at a time.
 fn memory(topology: &Topology, work: &Workload, plan: &Plan, kept: &[u32]) -> Result<Vec<f64>, Unfit> {
     let ranks = plan.pipeline.ranks as usize;
+    let tokens = work.micro_tokens(plan.replicas.len());
     let mut needed = Vec::with_capacity(ranks);
     for rank in 0..ranks {
         let stages = plan.stages.iter().skip(rank).step_by(ranks);
-        let chunks: Vec<f64> = stages.clone().map(|stage| kept_bytes(work, stage, plan.recompute)).collect();
-        let fixed: f64 = stages.map(|stage| fixed_bytes(work, stage)).sum();
+        let stages: Vec<_> =
+            stages.map(|stage| StageBytes::of(work, stage, plan.recompute, tokens)).collect();
+        let fixed: f64 = stages.iter().map(|stage| stage.fixed).sum();
         // The largest chunk, as if all that are kept were of it.
-        let activations =
-            chunks.into_iter().fold(0.0, f64::max) * f64::from(kept.get(rank).copied().unwrap_or(0));
-        let total = fixed + activations;
+        let of_chunk = |stage: &StageBytes| stage.with(kept.get(rank).copied().unwrap_or(0)) - stage.fixed;
+        let activations = stages.iter().map(of_chunk).fold(0.0, f64::max);
+        // A borrowed embedding and its gradient.
+        let borrows = ranks > 1 && rank + 1 == ranks;
+        let borrowed = if borrows { 2.0 * tied_bytes(work) } else { 0.0 };
+        let total = fixed + activations + borrowed;
         let devices = plan.replicas.iter().filter_map(|replica| replica.get(rank));
         let bytes = devices.map(|&id| topology.device(id).memory_bytes).fold(f64::INFINITY, f64::min);
         if total > bytes {
@@ -209,23 +246,36 @@ fn memory(topology: &Topology, work: &Workload, plan: &Plan, kept: &[u32]) -> Re
     Ok(needed)
 }
 
-/// What a stage keeps between steps.
-pub(super) fn fixed_bytes(work: &Workload, stage: &Range<u32>) -> f64 {
-    let parameters: u64 = held(work, stage).iter().map(|block| block.parameters).sum();
-    parameters as f64 * (TRAINED_BYTES + SYNCHRONISED_BYTES)
+/// What a stage keeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StageBytes {
+    /// Between steps.
+    pub fixed: f64,
+    /// Of each micro-batch between its forward and its backward pass,
+    pub each: f64,
+    /// and of one of them while its activations are computed again.
+    pub once: f64,
 }
 
-/// What a stage keeps of a micro-batch between its forward and its backward pass.
-pub(super) fn kept_bytes(work: &Workload, stage: &Range<u32>, recompute: bool) -> f64 {
-    let blocks = held(work, stage);
-    let whole = |block: &BlockCost| block.activation_bytes_per_token as f64;
-    let per_token = if recompute {
-        let largest = blocks.iter().map(whole).fold(0.0, f64::max);
-        largest + blocks.iter().map(|block| block.boundary_bytes_per_token as f64).sum::<f64>()
-    } else {
-        blocks.iter().map(whole).sum()
-    };
-    per_token * work.micro_tokens()
+impl StageBytes {
+    /// With micro-batches of so many tokens.
+    pub fn of(work: &Workload, stage: &Range<u32>, recompute: bool, tokens: f64) -> Self {
+        let blocks = held(work, stage);
+        let sum = |of: fn(&BlockCost) -> u64| blocks.iter().map(of).sum::<u64>() as f64;
+        let activations = |block: &BlockCost| block.activation_bytes_per_token;
+        let fixed = sum(|block| block.parameters) * (TRAINED_BYTES + SYNCHRONISED_BYTES);
+        if recompute {
+            let largest = blocks.iter().map(activations).max().unwrap_or(0) as f64;
+            let each = sum(|block| block.boundary_bytes_per_token) * tokens;
+            return Self { fixed, each, once: largest * tokens };
+        }
+        Self { fixed, each: sum(activations) * tokens, once: 0.0 }
+    }
+
+    /// All of it, with so many micro-batches at a time.
+    pub fn with(&self, kept: u32) -> f64 {
+        self.fixed + f64::from(kept) * self.each + self.once
+    }
 }
 
 /// The holders of each stage.
@@ -233,18 +283,17 @@ struct Groups(Vec<Group>);
 
 struct Group {
     parameters: f64,
-    /// Sites that hold it.
-    sites: Vec<usize>,
+    /// Sites that hold it, and with how many devices.
+    sites: BTreeMap<usize, u32>,
 }
 
 impl Groups {
     fn of(work: &Workload, plan: &Plan) -> Self {
         let ranks = plan.pipeline.ranks as usize;
         let group = |(stage, range): (usize, &Range<u32>)| {
+            let mut sites = BTreeMap::new();
             let holders = plan.replicas.iter().filter_map(|replica| replica.get(stage % ranks));
-            let mut sites: Vec<usize> = holders.map(|id| id.site).collect();
-            sites.sort_unstable();
-            sites.dedup();
+            holders.for_each(|id| *sites.entry(id.site).or_insert(0) += 1);
             let parameters: u64 = held(work, range).iter().map(|block| block.parameters).sum();
             Group { parameters: parameters as f64, sites }
         };
@@ -252,73 +301,97 @@ impl Groups {
     }
 }
 
-struct Rates<'a> {
-    topology: &'a Topology,
-    groups: &'a Groups,
+/// What each pair of sites carries of the pipelines, in each direction.
+fn handed_on(work: &Workload, plan: &Plan) -> BTreeMap<(usize, usize), f64> {
+    let mut bytes = BTreeMap::new();
+    let Pipeline { micro_batches, chunks, ranks, .. } = plan.pipeline;
+    let step_bytes = boundary_bytes(work, work.micro_tokens(plan.replicas.len())) * f64::from(micro_batches);
+    for replica in &plan.replicas {
+        let site = |stage: u32| replica[(stage % ranks) as usize].site;
+        let between = (1..chunks * ranks).map(|stage| (pair(site(stage - 1), site(stage)), step_bytes));
+        let ends =
+            (ranks > 1 && work.tied_values > 0).then(|| (pair(site(0), site(ranks - 1)), tied_bytes(work)));
+        for ((a, b), more) in between.chain(ends).filter(|((a, b), _)| a != b) {
+            *bytes.entry((a, b)).or_insert(0.0) += more;
+        }
+    }
+    bytes
 }
 
-impl Rates<'_> {
-    /// Bytes of a step in each direction, by pair of sites. All directions of a pair carry the same, as owners are spread evenly.
+/// The links between and within sites, and what they carry.
+struct Ways<'a> {
+    topology: &'a Topology,
+    groups: Groups,
+    handed_on: BTreeMap<(usize, usize), f64>,
+}
+
+impl Ways<'_> {
+    /// Bytes of updates and results in a step, in each direction, by pair of sites. All directions of a pair carry the same, as owners are spread evenly.
     fn bytes(&self, exchange: Exchange) -> BTreeMap<(usize, usize), f64> {
         let mut bytes = BTreeMap::new();
         for Group { parameters, sites } in &self.groups.0 {
             let count = sites.len() as f64;
             let results = if exchange.side_by_side { exchange.up_bits } else { exchange.down_bits / count };
             let each = parameters * (exchange.up_bits / count + results) / 8.0;
-            for (at, &a) in sites.iter().enumerate() {
-                sites[at + 1..].iter().for_each(|&b| *bytes.entry((a, b)).or_insert(0.0) += each);
+            let places: Vec<usize> = sites.keys().copied().collect();
+            for (at, &a) in places.iter().enumerate() {
+                places[at + 1..].iter().for_each(|&b| *bytes.entry((a, b)).or_insert(0.0) += each);
             }
         }
         bytes
     }
 
-    fn exchange_s(&self, exchange: Exchange) -> f64 {
-        let took = |(&(a, b), bytes): (&(usize, usize), &f64)| {
+    /// By pair of sites: what an exchange takes, and of that what does not depend on its bits: round trips, and, where it goes on beside computing, what the
+    /// pipelines hand on over the same link.
+    fn times(&self, exchange: Exchange) -> impl Iterator<Item = (f64, f64)> + '_ {
+        self.bytes(exchange).into_iter().map(move |((a, b), bytes)| {
             let link = self.topology.link(a, b);
-            bytes / link.bytes_per_s + ROUND_TRIPS * link.round_trip_s / exchange.every
-        };
-        self.bytes(exchange).iter().map(took).fold(0.0, f64::max)
+            let beside = self.handed_on.get(&(a, b)).copied().filter(|_| exchange.overlaps).unwrap_or(0.0);
+            let round_trips_s = ROUND_TRIPS * exchange.exchanges * link.round_trip_s / exchange.every;
+            let other_s = round_trips_s + beside / link.bytes_per_s;
+            (bytes / link.bytes_per_s + other_s, other_s)
+        })
     }
 
-    /// Where bits follow the link: as many as go with a step that computes for so long.
+    fn exchange_s(&self, exchange: Exchange) -> f64 {
+        let between = self.times(exchange).map(|(took, _)| took).fold(0.0, f64::max);
+        between + self.within_s(exchange)
+    }
+
+    /// Devices of one site reduce over its ring, in f32, before anything leaves it.
+    fn within_s(&self, exchange: Exchange) -> f64 {
+        let ring_s = |parameters: f64, site: usize, devices: u32| {
+            let share = 2.0 * f64::from(devices - 1) / f64::from(devices);
+            share * 4.0 * parameters / exchange.turns / self.topology.link(site, site).bytes_per_s
+        };
+        let groups = self.groups.0.iter();
+        let times = groups.flat_map(|Group { parameters, sites }| {
+            sites.iter().map(move |(&site, &devices)| ring_s(*parameters, site, devices))
+        });
+        times.fold(0.0, f64::max)
+    }
+
+    /// Where bits follow the link: as many as go with a step that computes for so long, over each pair of sites.
     fn following(&self, exchange: Exchange, compute_s: f64) -> Exchange {
         let Some(most) = exchange.most_bits else { return exchange };
         let with = |bits: f64| Exchange { up_bits: bits, down_bits: bits, ..exchange };
+        let room_s = compute_s - self.within_s(exchange);
+        let fits = self.times(with(1.0)).map(|(one, none)| (room_s - none) / (one - none));
         let least = exchange.up_bits;
-        // Bytes are in proportion to bits, and round trips are not.
-        let (one, none) = (self.exchange_s(with(1.0)), self.exchange_s(with(0.0)));
-        let room = if one > none { (compute_s - none) / (one - none) } else { most };
-        with(room.clamp(least, most.max(least)))
+        with(fits.fold(most, f64::min).clamp(least, most.max(least)))
     }
-}
 
-/// What crosses between sites.
-fn loads(
-    topology: &Topology,
-    work: &Workload,
-    plan: &Plan,
-    sync: &BTreeMap<(usize, usize), f64>,
-) -> Vec<LinkLoad> {
-    let mut loads: BTreeMap<(usize, usize), LinkLoad> = BTreeMap::new();
-    let mut add = |between: (usize, usize), pipeline_bytes: f64, sync_bytes: f64| {
-        let none = LinkLoad { between, pipeline_bytes: 0.0, sync_bytes: 0.0 };
-        let load = loads.entry(between).or_insert(none);
-        load.pipeline_bytes += pipeline_bytes;
-        load.sync_bytes += sync_bytes;
-    };
-    let Pipeline { micro_batches, chunks, ranks, .. } = plan.pipeline;
-    for replica in &plan.replicas {
-        for stage in 1..chunks * ranks {
-            let site = |stage: u32| replica[(stage % ranks) as usize].site;
-            let between = pair(site(stage - 1), site(stage));
-            if between.0 != between.1 {
-                add(between, boundary_bytes(work) * f64::from(micro_batches), 0.0);
-            }
-        }
+    fn loads(&self, exchange: Exchange) -> Vec<LinkLoad> {
+        let sync = self.bytes(exchange);
+        let pairs: BTreeSet<_> = sync.keys().chain(self.handed_on.keys()).copied().collect();
+        let of = |bytes: &BTreeMap<(usize, usize), f64>, pair| bytes.get(&pair).copied().unwrap_or(0.0);
+        let load = |between| LinkLoad {
+            between,
+            pipeline_bytes: of(&self.handed_on, between),
+            sync_bytes: of(&sync, between),
+        };
+        pairs.into_iter().map(load).collect()
     }
-    sync.iter().for_each(|(&between, &bytes)| add(between, 0.0, bytes));
-    debug_assert!(loads.keys().all(|&(a, b)| a < b && b < topology.sites.len()));
-    loads.into_values().collect()
 }
 
 #[cfg(test)]

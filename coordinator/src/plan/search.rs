@@ -6,11 +6,11 @@ use std::ops::Range;
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, split};
 use longhaul_common::units::Bytes;
 
-use super::predict::{boundary_bytes, fixed_bytes, kept_bytes};
+use super::predict::{StageBytes, boundary_bytes};
 use super::{DeviceId, Plan, Prediction, Topology, Unfit, Workload, predict};
 
 /// With more devices than these, not all rows of them are looked at.
-const EXACT_DEVICES_MAX: usize = 6;
+const EXACT_DEVICES_MAX: usize = 4;
 /// With more blocks than these, not all cuts of them are.
 const EXACT_BLOCKS_MAX: u32 = 8;
 /// Plans whose steps are closer than this are as fast.
@@ -45,7 +45,7 @@ pub struct Choice {
     Bytes(*memory_bytes as u64)
 )]
 pub struct NoPlan {
-    /// What the last plan that was looked at lacks: one with as many ranks as there may be.
+    /// What the plan lacks that comes closest.
     pub closest: Unfit,
     /// What the parameters alone take.
     pub fixed_bytes: f64,
@@ -71,7 +71,7 @@ pub fn choose(topology: &Topology, work: &Workload) -> Result<Choice, NoPlan> {
                     Some(Ok(candidate)) => fitting.push(candidate),
                     Some(Err(reason)) => {
                         unfit += 1;
-                        closest = Some(reason);
+                        closest = closer(closest, reason);
                     }
                     None => {}
                 }
@@ -85,7 +85,7 @@ pub fn choose(topology: &Topology, work: &Workload) -> Result<Choice, NoPlan> {
         let nothing = || Unfit::Schedule("the model has no blocks".to_owned());
         return Err(NoPlan {
             closest: closest.unwrap_or_else(nothing),
-            fixed_bytes: fixed_bytes(work, &(0..work.blocks.len() as u32)),
+            fixed_bytes: StageBytes::of(work, &(0..work.blocks.len() as u32), false, 0.0).fixed,
             memory_bytes: topology.devices().map(|id| topology.device(id).memory_bytes).sum(),
         });
     };
@@ -98,6 +98,18 @@ pub fn choose(topology: &Topology, work: &Workload) -> Result<Choice, NoPlan> {
         }
     }
     Ok(Choice { best, runners_up, considered, unfit })
+}
+
+/// Which of two plans lacks less: of those that say how much, the one that needs fewer times what it has.
+fn closer(closest: Option<Unfit>, next: Unfit) -> Option<Unfit> {
+    let times = |unfit: &Unfit| match unfit {
+        Unfit::Memory { needed_bytes, bytes, .. } => needed_bytes / bytes,
+        Unfit::Schedule(_) => f64::INFINITY,
+    };
+    Some(match closest {
+        Some(closest) if times(&closest) <= times(&next) => closest,
+        _ => next,
+    })
 }
 
 /// What tells plans apart for people.
@@ -194,10 +206,14 @@ fn best_of(
 ) -> Option<Result<Candidate, Unfit>> {
     let ranks = u32::try_from(replicas.first()?.len()).ok()?;
     let micro_batches = work.micro_batches(replicas.len());
-    if chunks > 1 && (ranks == 1 || !micro_batches.is_multiple_of(ranks)) {
+    let has_groups = ranks > 1 && micro_batches.is_multiple_of(ranks);
+    if chunks > 1 && !has_groups || (ranks * chunks) as usize > work.blocks.len() {
         return None;
     }
-    let schedule = if chunks > 1 { PipelineSchedule::Interleaved } else { work.schedule };
+    let schedule = match chunks {
+        1 => PipelineSchedule::OneForwardOneBackward,
+        _ => PipelineSchedule::Interleaved,
+    };
     let (mut best, mut reason): (Option<Candidate>, _) = (None, None);
     for recompute in [false, true] {
         let pipeline = Pipeline { schedule, ranks, chunks, micro_batches, in_flight: Vec::new() };
@@ -210,7 +226,7 @@ fn best_of(
                     best = Some((plan, prediction));
                 }
                 Ok(_) => {}
-                Err(unfit) => reason = Some(unfit),
+                Err(unfit) => reason = closer(reason, unfit),
             }
         }
     }
@@ -235,22 +251,23 @@ impl Cut<'_> {
         let (blocks, stages) = (self.work.blocks.len() as u32, self.pipeline.stages());
         let is_small = self.topology.devices().count() <= EXACT_DEVICES_MAX && blocks <= EXACT_BLOCKS_MAX;
         if is_small && stages <= blocks {
-            cuts(0, blocks, stages)
-        } else {
-            self.fastest().into_iter().collect()
+            return cuts(0, blocks, stages);
         }
+        // With as many micro-batches in flight as keep all ranks busy, or, where that does not fit, with one.
+        let in_flight = |rank: u32| (self.pipeline.ranks - rank).min(self.pipeline.micro_batches);
+        let cut = self.fastest(in_flight).or_else(|| self.fastest(|_| 1));
+        cut.into_iter().collect()
     }
 
-    /// Blocks by stage, so that the slowest stage is as fast as it can be with the slowest and the smallest device of each rank.
-    fn fastest(&self) -> Option<Vec<Range<u32>>> {
+    /// Blocks by stage, so that the slowest stage is as fast as it can be with the slowest and the smallest device of each rank, which keeps so many
+    /// micro-batches.
+    fn fastest(&self, kept: impl Fn(u32) -> u32) -> Option<Vec<Range<u32>>> {
         let Pipeline { ranks, chunks, .. } = *self.pipeline;
         let blocks = u32::try_from(self.work.blocks.len()).ok()?;
         let (speeds, rooms): (Vec<f64>, Vec<f64>) = (0..ranks).map(|rank| self.least(rank)).unzip();
         split(blocks, ranks * chunks, |stage, range| {
             let rank = stage % ranks;
-            let kept = f64::from((ranks - rank).min(self.pipeline.micro_batches));
-            let activations = kept * kept_bytes(self.work, &range, self.recompute);
-            let bytes = fixed_bytes(self.work, &range) + activations;
+            let bytes = self.bytes(&range).with(kept(rank));
             // Each chunk has its share of the device.
             let fits = bytes * f64::from(chunks) <= rooms[rank as usize];
             fits.then(|| self.flops(&range) / speeds[rank as usize])
@@ -270,7 +287,15 @@ impl Cut<'_> {
         let blocks = &self.work.blocks[range.start as usize..range.end as usize];
         let again = if self.recompute { 2 } else { 1 };
         let flops = blocks.iter().map(|b| again * b.forward_flops_per_token + b.backward_flops_per_token);
-        flops.sum::<u64>() as f64 * self.work.micro_tokens()
+        flops.sum::<u64>() as f64 * self.tokens()
+    }
+
+    fn tokens(&self) -> f64 {
+        self.work.micro_tokens(self.replicas.len())
+    }
+
+    fn bytes(&self, range: &Range<u32>) -> StageBytes {
+        StageBytes::of(self.work, range, self.recompute, self.tokens())
     }
 
     /// As many micro-batches as go on while one is away: what comes after a rank, there and back, over the time of the slowest stage or link; fewer where memory
@@ -292,13 +317,13 @@ impl Cut<'_> {
                     ways[rank..].iter().map(|(sending, latency)| 2.0 * (sending + latency)).sum();
                 // A hair less, so that rounding does not make one more of equal stages.
                 let away = ((computing + travelling) / period * (1.0 - 1e-9)).ceil();
-                (1 + away as u32).min(self.pipeline.micro_batches)
+                (away as u32).saturating_add(1).min(self.pipeline.micro_batches)
             })
             .collect();
         for (rank, limit) in limits.iter_mut().enumerate() {
-            let kept = kept_bytes(self.work, &stages[rank], self.recompute);
-            let room = self.least(rank as u32).1 - fixed_bytes(self.work, &stages[rank]);
-            *limit = (*limit).min((room / kept).max(1.0) as u32).max(1);
+            let bytes = self.bytes(&stages[rank]);
+            let room = self.least(rank as u32).1 - bytes.with(0);
+            *limit = (*limit).min((room / bytes.each).max(1.0) as u32).max(1);
         }
         // A rank may not have more than the one before it.
         for rank in 1..ranks {
@@ -311,7 +336,7 @@ impl Cut<'_> {
     fn slowest_way(&self, from: usize, to: usize) -> (f64, f64) {
         let ways = self.replicas.iter().map(|ranks| {
             let link = self.topology.link(ranks[from].site, ranks[to].site);
-            (boundary_bytes(self.work) / link.bytes_per_s, link.round_trip_s / 2.0)
+            (boundary_bytes(self.work, self.tokens()) / link.bytes_per_s, link.round_trip_s / 2.0)
         });
         ways.fold((0.0, 0.0), |(sending, latency), way| (way.0.max(sending), way.1.max(latency)))
     }

@@ -1,6 +1,6 @@
 //! The machines and the links between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
@@ -81,6 +81,9 @@ pub enum TopologyError {
         /// Those there are.
         sites: String,
     },
+    /// Two links between the same sites.
+    #[error("two [[link]] say what is between = [\"{0}\"]: leave one")]
+    Linked(String),
     /// A pair of sites without a link.
     #[error(
         "nothing says how `{0}` and `{1}` are linked: write [[link]] between = [\"{0}\", \"{1}\"], or [wan] for all pairs"
@@ -136,8 +139,8 @@ fn lan_rtt_ms() -> f64 {
 }
 
 /// Sites that a topology may have, and workers of a site: more than any run has.
-const SITES_MAX: usize = 1_000;
-const WORKERS_MAX: usize = 10_000;
+const SITES_MAX: usize = 100;
+const WORKERS_MAX: usize = 1_000;
 
 impl Topology {
     /// Sites of these devices, and the links between them, by both places.
@@ -178,7 +181,7 @@ impl Topology {
             sites.push(site.read()?);
         }
         let place = |name: &str| sites.iter().position(|site| site.name == name);
-        let mut links = BTreeMap::new();
+        let (mut links, mut named) = (BTreeMap::new(), BTreeSet::new());
         if let Some(wan) = written.wan {
             let link = link("wan", wan)?;
             links.extend((0..sites.len()).flat_map(|b| (0..b).map(move |a| ((a, b), link))));
@@ -189,6 +192,9 @@ impl Topology {
                 let names: Vec<&str> = sites.iter().map(|site| site.name.as_str()).collect();
                 return Err(TopologyError::Unknown { between, sites: names.join(", ") });
             };
+            if !named.insert((a.min(b), a.max(b))) {
+                return Err(TopologyError::Linked(between.join("\", \"")));
+            }
             links.insert((a.min(b), a.max(b)), link("link", WrittenPath { mbit, rtt_ms })?);
         }
         Self::new(sites, links)
@@ -284,6 +290,8 @@ mod tests {
         assert!(error(&TWO.replace("tflops = 2", "tflops = -2")).contains("site.tflops = -2"));
         assert!(error(&TWO.replace("tflops", "teraflops")).contains("teraflops"));
         assert!(error(&TWO.replace("lan_rtt_ms = 0", "lan_rtt_ms = -1")).contains("site.lan_rtt_ms = -1"));
+        let link = "[[link]]\nbetween = [\"a\", \"b\"]\nmbit = 1\nrtt_ms = 7\n";
+        assert!(error(&format!("{TWO}{link}{link}")).contains("leave one"));
         let odd = format!("{TWO}[[link]]\nbetween = [\"a\", \"c\"]\nmbit = 1\nrtt_ms = 7\n");
         assert!(error(&odd).contains("the sites a, b"));
         assert!(error(&odd.replace("\"c\"", "\"a\"")).contains("the sites a, b"));

@@ -2,7 +2,6 @@
 
 use longhaul_common::config::{ResultForm, RunConfig, SelectionRule, SyncConfig, ValueFormat};
 use longhaul_common::model::{BlockCost, ModelSpec, ParameterSpec};
-use longhaul_common::pipeline::PipelineSchedule;
 
 /// A run, as far as a plan has to know it.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,8 +14,8 @@ pub struct Workload {
     pub batch: u32,
     /// Sequences in a micro-batch.
     pub micro_batch: u32,
-    /// In which order a pipeline computes.
-    pub schedule: PipelineSchedule,
+    /// Values of a token embedding that is the output projection as well; none: it is not.
+    pub tied_values: u64,
     /// What becomes of an update.
     pub exchange: Exchange,
 }
@@ -36,6 +35,10 @@ pub struct Exchange {
     pub streams: bool,
     /// Steps between rounds: round trips come once in so many.
     pub every: f64,
+    /// Steps in which all of the model is exchanged once.
+    pub turns: f64,
+    /// Exchanges of a round, one after the other.
+    pub exchanges: f64,
     /// Where bits follow the link: at most so many, of a parameter and in a step. None: they are as they are.
     pub most_bits: Option<f64>,
 }
@@ -49,22 +52,26 @@ impl Workload {
             sequence: config.data.sequence_length,
             batch: config.train.batch,
             micro_batch: config.train.micro_batch,
-            schedule: PipelineSchedule::default(),
+            tied_values: match spec.tied_embeddings {
+                true => u64::from(spec.vocabulary) * u64::from(spec.width),
+                false => 0,
+            },
             exchange: Exchange::of(&config.sync, spec),
         }
     }
 
-    /// Tokens of a micro-batch.
+    /// Tokens of a micro-batch of each of so many replicas, on average: the last one of a step may have fewer.
     #[must_use]
-    pub fn micro_tokens(&self) -> f64 {
-        f64::from(self.micro_batch) * f64::from(self.sequence)
+    pub fn micro_tokens(&self, replicas: usize) -> f64 {
+        let sequences = f64::from(self.batch) / replicas.max(1) as f64;
+        sequences / f64::from(self.micro_batches(replicas)) * f64::from(self.sequence)
     }
 
     /// Micro-batches of each of so many replicas.
     #[must_use]
     pub fn micro_batches(&self, replicas: usize) -> u32 {
         let sequences = self.batch.div_ceil(u32::try_from(replicas.max(1)).unwrap_or(u32::MAX));
-        sequences.div_ceil(self.micro_batch.max(1))
+        sequences.div_ceil(self.micro_batch.max(1)).max(1)
     }
 }
 
@@ -91,6 +98,8 @@ impl Exchange {
             overlaps: sync.overlap > 0,
             streams: sync.source.is_gradient() && sync.overlap == 0 && sync.rank == 0,
             every,
+            turns,
+            exchanges: f64::from(sync.exchanges()),
             most_bits: sync.adapt.then_some(sync.bits_max / turns),
         }
     }

@@ -31,7 +31,9 @@ pub enum EngineError {
     #[error("only a part of the model is here")]
     Part,
     /// A part of the model that is not the one that its place in the pipeline computes.
-    #[error("{chunks} chunks of blocks at place {rank} of a pipeline of {ranks} with {expected} chunks each")]
+    #[error(
+        "these blocks, in {chunks} chunks, are not for place {rank} of a pipeline of {ranks} places with {expected} chunks each"
+    )]
     Place {
         /// Chunks that are here.
         chunks: usize,

@@ -35,7 +35,7 @@ pub use pipeline::{Pipe, PipelineRank};
 pub use sampling::Sampling;
 
 use crate::data::Batch;
-use crate::models::{Model, Parameters, draw_borrowed, draw_parameters, views_of};
+use crate::models::{Model, Parameters, draw_parameters, views_of};
 use adamw::AdamW;
 use chunk::Chunk;
 use hooks::GradientHooks;
@@ -102,8 +102,7 @@ impl Engine {
         threads: Option<NonZeroU32>,
     ) -> Result<Self, EngineError> {
         set_threads(threads);
-        let parameters = Parameters::new(spec, &draw_parameters(spec, seed), device)?
-            .borrowing(spec, draw_borrowed(spec, seed).as_deref())?;
+        let parameters = Parameters::new(spec, &draw_parameters(spec, seed), device)?;
         let chunk = |blocks| Chunk::new(spec, blocks, &parameters, train.precision, train.recompute);
         let chunks = spec.chunks.iter().map(chunk).collect::<Result<_, _>>()?;
         let optimiser = AdamW::new(train, spec, device)?;
@@ -329,7 +328,7 @@ impl Engine {
     /// The chunk that the whole model is.
     fn whole_chunk(&self) -> Result<&Chunk, EngineError> {
         match &*self.chunks {
-            [chunk] if self.rank.is_none() => Ok(chunk),
+            [chunk] if self.rank.is_none() && self.spec == self.spec.whole() => Ok(chunk),
             _ => Err(EngineError::Part),
         }
     }

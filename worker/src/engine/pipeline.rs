@@ -77,7 +77,11 @@ impl PipelineRank {
 
     pub(super) fn check(&self, spec: &ModelSpec) -> Result<(), EngineError> {
         let Pipeline { ranks, chunks, .. } = self.pipeline;
-        if spec.chunks.len() == chunks as usize && self.rank < ranks {
+        let begins = spec.chunks.first().is_some_and(|chunk| chunk.contains(&0));
+        let ends = spec.chunks.last().is_some_and(|chunk| chunk.contains(&spec.head()));
+        // Only several ranks have what is borrowed from another.
+        let fits = ranks > 1 && spec.chunks.len() == chunks as usize && self.rank < ranks;
+        if fits && begins == (self.rank == 0) && ends == (self.rank + 1 == ranks) {
             return Ok(());
         }
         Err(EngineError::Place { chunks: spec.chunks.len(), rank: self.rank, ranks, expected: chunks })
@@ -170,8 +174,11 @@ impl Engine {
         self.pass_borrowed(rank)?;
         let micros: Vec<_> =
             batches.into_iter().flat_map(|batch| batch.micro_batches(self.micro_batch)).collect();
-        let (mut sum, mut sequences) = (0.0, 0);
+        let (mut sum, mut sequences, mut total) = (0.0, 0, 0.0);
         for (micro_batch, micro) in (0..).zip(&micros) {
+            if micro_batch > 0 && micro_batch % EVALUATED_AT_ONCE == 0 {
+                total += rank.total(std::mem::take(&mut sum))?;
+            }
             for chunk in 0..rank.pipeline.chunks {
                 let task = Task { work: Work::Forward, chunk, micro_batch };
                 let loss = tch::no_grad(|| {
@@ -190,8 +197,8 @@ impl Engine {
             }
             sequences += micro.sequences();
         }
-        let sum = rank.total(sum)?;
-        Ok((sequences > 0).then(|| (sum / sequences as f64) as f32))
+        total += rank.total(sum)?;
+        Ok((sequences > 0).then(|| (total / sequences as f64) as f32))
     }
 
     fn compute(&self, step: &mut Step<'_>, task: Task) -> Result<(), EngineError> {
@@ -313,6 +320,9 @@ impl Engine {
 fn out_of_order(task: Task) -> EngineError {
     EngineError::Interrupted(format!("{task:?} comes before what it needs"))
 }
+
+/// Micro-batches of an evaluation after which ranks wait for each other, so that the first one does not fill the others' memory.
+const EVALUATED_AT_ONCE: u32 = 16;
 
 /// Where the token embedding is among the parameters of a part that holds it: matrices come first, in model order.
 const EMBEDDING: usize = 0;

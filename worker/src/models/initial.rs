@@ -1,6 +1,8 @@
 //! The parameters that a run starts from, drawn on the host: equal on every machine.
 
-use longhaul_common::model::{Initial, ModelSpec, ParameterSpec};
+use std::collections::HashSet;
+
+use longhaul_common::model::{Initial, ModelSpec};
 use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -10,33 +12,21 @@ use rand_chacha::rand_core::SeedableRng;
 #[must_use]
 pub fn draw_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
     let mut values = Vec::with_capacity(spec.parameter_count() as usize);
-    for parameter in spec.parameters() {
-        draw(spec, &parameter, seed, &mut values);
-    }
-    values
-}
-
-/// Draws what the part of a model computes with and does not hold: see [`ModelSpec::borrowed`].
-#[must_use]
-pub fn draw_borrowed(spec: &ModelSpec, seed: u64) -> Option<Vec<f32>> {
-    let (borrowed, mut values) = (spec.borrowed()?, Vec::new());
-    draw(spec, &borrowed, seed, &mut values);
-    Some(values)
-}
-
-fn draw(spec: &ModelSpec, parameter: &ParameterSpec, seed: u64, values: &mut Vec<f32>) {
-    let count = parameter.count() as usize;
-    match parameter.initial {
-        Initial::Zeros => values.resize(values.len() + count, 0.0),
-        Initial::Ones => values.resize(values.len() + count, 1.0),
-        Initial::Normal { deviation } => {
-            let all = spec.whole().parameters();
-            let stream = all.iter().take_while(|other| other.name != parameter.name).count();
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            rng.set_stream(stream as u64);
-            values.extend(normal(rng).take(count).map(|value| (value * deviation) as f32));
+    let held: HashSet<String> = spec.parameters().into_iter().map(|parameter| parameter.name).collect();
+    for (stream, parameter) in spec.whole().parameters().into_iter().enumerate() {
+        let count = parameter.count() as usize;
+        match parameter.initial {
+            _ if !held.contains(&parameter.name) => {}
+            Initial::Zeros => values.resize(values.len() + count, 0.0),
+            Initial::Ones => values.resize(values.len() + count, 1.0),
+            Initial::Normal { deviation } => {
+                let mut rng = ChaCha8Rng::seed_from_u64(seed);
+                rng.set_stream(stream as u64);
+                values.extend(normal(rng).take(count).map(|value| (value * deviation) as f32));
+            }
         }
     }
+    values
 }
 
 /// Standard normal values from a seed: the same bits on every machine.

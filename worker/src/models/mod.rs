@@ -16,7 +16,7 @@ use tch::{Kind, Reduction, TchError, Tensor};
 pub use cache::Cache;
 pub use gpt2::Gpt2;
 pub(crate) use gpt2::NORM_EPSILON as GPT2_NORM_EPSILON;
-pub use initial::{draw_borrowed, draw_normal, draw_parameters};
+pub use initial::{draw_normal, draw_parameters};
 pub use llama::Llama;
 pub(crate) use llama::{NORM_EPSILON as LLAMA_NORM_EPSILON, ROTARY_BASE as LLAMA_ROTARY_BASE};
 pub use parameters::Parameters;

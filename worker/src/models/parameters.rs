@@ -30,25 +30,16 @@ impl Parameters {
             .collect::<Result<_, _>>()?;
         let names = spec.parameters().into_iter().map(|parameter| parameter.name);
         let by_name = names.enumerate().map(|(at, name)| (name, at)).collect();
-        Ok(Self { flat, views, by_name, borrowed: None })
-    }
-
-    /// The same, with the values of what is borrowed ([`ModelSpec::borrowed`]), if anything is.
-    ///
-    /// # Errors
-    /// Where libtorch fails; when there are not as many values as that has.
-    pub fn borrowing(self, spec: &ModelSpec, values: Option<&[f32]>) -> Result<Self, TchError> {
-        let borrow = |(tensor, values): (ParameterSpec, &[f32])| {
+        let borrow = |tensor: ParameterSpec| {
             let shape: Vec<i64> = tensor.shape.iter().map(|&size| size as i64).collect();
-            let values = Tensor::f_from_slice(values)?.f_view(shape.as_slice())?;
-            let values = values.f_to_device(self.flat.device())?.f_set_requires_grad(true)?;
-            Ok::<_, TchError>((tensor.name, values))
+            let zeros = Tensor::f_zeros(shape.as_slice(), (Kind::Float, device))?;
+            Ok::<_, TchError>((tensor.name, zeros.f_set_requires_grad(true)?))
         };
-        let borrowed = spec.borrowed().zip(values).map(borrow).transpose()?;
-        Ok(Self { borrowed, ..self })
+        let borrowed = spec.borrowed().map(borrow).transpose()?;
+        Ok(Self { flat, views, by_name, borrowed })
     }
 
-    /// What is borrowed: a leaf of autograd's graph.
+    /// What is borrowed ([`ModelSpec::borrowed`]), a leaf of autograd's graph: zero until its holder says what it is.
     pub fn borrowed(&self) -> Option<&Tensor> {
         self.borrowed.as_ref().map(|(_, tensor)| tensor)
     }

@@ -20,14 +20,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
+use longhaul_common::id::{FragmentId, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::Member;
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::frame::{FRAME_HEADER_BYTES, FrameMeta};
 use longhaul_proto::identity::{self, Identity};
 use longhaul_proto::round::FrameHeader;
 use longhaul_proto::transport;
-use longhaul_proto::transport::bulk::{FrameMemory, ReceiveLimits};
+use longhaul_proto::transport::bulk::ReceiveLimits;
 use quinn::{ClientConfig, Endpoint};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -37,6 +37,7 @@ use self::peer::Peer;
 pub use self::pipe::{BoundaryFormats, NetworkPipe};
 use self::site::SiteDoor;
 pub use self::site::{SiteDoorError, bind};
+pub use self::stage_mail::Replica;
 use self::stage_mail::{Interrupted, StageMail};
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
@@ -60,7 +61,7 @@ pub struct Network {
     state: Mutex<State>,
     /// The generation that mask secrets are fetched for.
     masked_generation: AtomicU64,
-    stage_mail: StageMail<FrameMemory>,
+    stage_mail: StageMail,
     stopped: watch::Sender<bool>,
 }
 
@@ -138,9 +139,9 @@ impl Network {
         }
     }
 
-    /// From now on, this worker computes in the replica that was formed with this generation; none: alone. Who waits for one from before is told.
-    pub fn join_replica(&self, session: Option<Generation>) {
-        self.stage_mail.open(session);
+    /// From now on, this worker computes in this replica; none: alone. Who waits for one from before is told.
+    pub fn join_replica(&self, replica: Option<Replica>) {
+        self.stage_mail.open(replica);
     }
 
     /// Queues a frame for another rank of this worker's replica, and waits for room in the queue.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_proto::control::message::Hash;
-use longhaul_proto::frame::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameMeta};
+use longhaul_proto::frame::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameKind, FrameMeta};
 use longhaul_proto::identity::PeerName;
 use longhaul_proto::transport;
 use longhaul_proto::transport::bulk::{BULK_STREAMS_MAX, BulkSender, SendError};
@@ -27,6 +27,8 @@ const PEER_QUEUE_BYTES_MIN: usize = 4 * FRAME_BODY_BYTES_MAX as usize;
 const PEER_QUEUE_FRAMES: usize = 8192;
 /// How often a peer may refuse a frame before it is given up: slow paths and full memory pass, a frame that cannot be read stays so.
 const REFUSALS_MAX: u32 = 5;
+/// The same for a frame between ranks: one that comes before its receiver has been told of the replica is refused until it has.
+const STAGE_REFUSALS_MAX: u32 = 120;
 /// Failed attempts at a connection after which the user is told.
 const ATTEMPTS_UNTIL_WARNED: u32 = 5;
 /// A connection that takes longer is tried anew.
@@ -151,8 +153,9 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
         Err(error) => return tracing::error!(%error, "a frame cannot be sent"),
     };
     let (mut refusals, mut failures) = (0, 0);
+    let refusals_max = if meta.kind == FrameKind::Stage { STAGE_REFUSALS_MAX } else { REFUSALS_MAX };
     // Nobody sends a frame again: without it, the round would wait for ever. So it is tried for as long as the peer is a member.
-    while refusals < REFUSALS_MAX {
+    while refusals < refusals_max {
         let Some(peer) = peer.upgrade() else { return };
         match peer.connection(&network).await {
             Ok(sender) => match sender.send(&frame).await {

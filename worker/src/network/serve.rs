@@ -52,7 +52,15 @@ pub(super) async fn accept(network: Arc<Network>, limits: ReceiveLimits) {
 async fn serve(network: &Arc<Network>, receiver: BulkReceiver, incoming: Incoming) -> Result<()> {
     let connection = incoming.await.context("shake hands")?;
     let worker = peer_worker(&connection, network.run).context("read the peer's certificate")?;
-    let receiver = receiver.admitting(move |header| header.meta.sender == worker);
+    let admitting = Arc::clone(network);
+    let receiver = receiver.admitting(move |header| {
+        let meta = &header.meta;
+        let mail = &admitting.stage_mail;
+        // Whatever else it is, the round protocol looks at it.
+        let is_awaited =
+            meta.kind != FrameKind::Stage || mail.admits(meta.generation, worker, header.body_len as usize);
+        meta.sender == worker && is_awaited
+    });
     tokio::select! {
         reason = receiver.serve(&connection) => tracing::debug!(peer = %worker, %reason, "a peer's connection ended"),
         () = answer_requests(network, &connection, worker) => {}
@@ -71,7 +79,7 @@ async fn pass_on(network: Arc<Network>, mut frames: mpsc::Receiver<ReceivedFrame
         if meta.kind == FrameKind::Stage {
             if let Some(about) = about_of(meta) {
                 let body = frame.body().clone();
-                network.stage_mail.deliver(meta.generation, meta.sender, about, meta.part, body, memory);
+                network.stage_mail.deliver(meta.generation, meta.sender, about, meta.part, body);
             }
             continue;
         }

@@ -6,6 +6,12 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use longhaul_common::id::{Generation, WorkerId};
 
+/// Bytes that may wait for the device. What is unread is what is in flight: a residual stream for each micro-batch and chunk, in each direction, and a borrowed
+/// embedding. Beyond this, frames are turned away, and their senders try again.
+const UNREAD_BYTES_MAX: usize = 4 << 30;
+/// Parts of letters that may wait: they cost something besides their bytes.
+const UNREAD_PARTS_MAX: usize = 1 << 16;
+
 /// What a letter is about. The same for sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct About {
@@ -37,58 +43,67 @@ pub enum LetterKind {
 #[error("the replica's other workers are not there any more")]
 pub struct Interrupted;
 
-/// One worker's letters. What is unread is bounded by the memory that the transport lends for frames, of which each part keeps its share: who
-/// sends more has to wait.
-#[derive(Debug)]
-pub struct StageMail<Memory> {
-    state: Mutex<State<Memory>>,
+/// One worker's letters. They are of one session, from the workers of the replica; all others are turned away before anything is kept of them.
+#[derive(Debug, Default)]
+pub struct StageMail {
+    state: Mutex<State>,
     came: Condvar,
 }
 
-#[derive(Debug)]
-struct State<Memory> {
-    /// The replica that this worker belongs to: the generation in which it was formed.
-    session: Option<Generation>,
-    /// By session and sender: also of a session that this worker has not been told of yet.
-    letters: HashMap<(Generation, WorkerId, About), Letter<Memory>>,
+#[derive(Debug, Default)]
+struct State {
+    replica: Option<Replica>,
+    /// The last exchange that the device has asked about: what is older is read, or never will be.
+    exchange: u64,
+    letters: HashMap<(WorkerId, About), BTreeMap<u32, Bytes>>,
+    unread_parts: usize,
+    unread_bytes: usize,
 }
 
-/// The parts that are here.
-type Letter<Memory> = BTreeMap<u32, (Bytes, Memory)>;
-
-impl<Memory> Default for StageMail<Memory> {
-    fn default() -> Self {
-        Self { state: Mutex::new(State { session: None, letters: HashMap::new() }), came: Condvar::new() }
-    }
+/// Whom this worker computes with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// The generation in which it was formed.
+    pub session: Generation,
+    /// Its workers, by rank.
+    pub workers: Vec<WorkerId>,
 }
 
-impl<Memory> StageMail<Memory> {
-    /// From now on, letters of this session count; those of others are forgotten, and who waits for one is told. None: this worker computes alone.
-    pub fn open(&self, session: Option<Generation>) {
+impl StageMail {
+    /// From now on, letters of this replica count; those of another are forgotten, and who waits for one is told. None: this worker computes alone.
+    pub fn open(&self, replica: Option<Replica>) {
         let mut state = self.lock();
-        if state.session == session {
-            return;
+        if state.replica != replica {
+            *state = State { replica, ..State::default() };
+            self.came.notify_all();
         }
-        state.session = session;
-        state.letters.retain(|(of, ..), _| Some(*of) >= session);
-        self.came.notify_all();
     }
 
-    /// Keeps a part of a letter. One of a session that is over is dropped.
-    pub fn deliver(
-        &self,
-        session: Generation,
-        from: WorkerId,
-        about: About,
-        part: u32,
-        body: Bytes,
-        memory: Memory,
-    ) {
-        let mut state = self.lock();
-        if Some(session) < state.session {
+    /// Whether a part of a letter would be kept. Who asks too early, or when there is too much, may ask again.
+    pub fn admits(&self, session: Generation, from: WorkerId, bytes: usize) -> bool {
+        let state = self.lock();
+        let is_known = |replica: &Replica| replica.session == session && replica.workers.contains(&from);
+        state.replica.as_ref().is_some_and(is_known)
+            && bytes > 0
+            && state.unread_parts < UNREAD_PARTS_MAX
+            && state.unread_bytes + bytes <= UNREAD_BYTES_MAX
+    }
+
+    /// Keeps a part of a letter of this session, unless it is one that was read: a part may come twice.
+    pub fn deliver(&self, session: Generation, from: WorkerId, about: About, part: u32, body: Bytes) {
+        if !self.admits(session, from, body.len()) {
             return;
         }
-        state.letters.entry((session, from, about)).or_default().insert(part, (body, memory));
+        let mut state = self.lock();
+        if about.exchange < state.exchange {
+            return;
+        }
+        let bytes = body.len();
+        let letter = state.letters.entry((from, about)).or_default();
+        if letter.insert(part, body).is_none() {
+            state.unread_parts += 1;
+            state.unread_bytes += bytes;
+        }
         self.came.notify_all();
     }
 
@@ -103,27 +118,52 @@ impl<Memory> StageMail<Memory> {
         about: About,
         parts: usize,
     ) -> Result<Vec<Bytes>, Interrupted> {
-        let key = (session, from, about);
-        let is_missing = |state: &mut State<Memory>| {
-            state.session == Some(session)
-                && state.letters.get(&key).is_none_or(|letter| letter.len() < parts)
+        let mut state = self.lock();
+        if about.exchange > state.exchange {
+            state.begin(about.exchange);
+        }
+        let key = (from, about);
+        let is_missing = |state: &mut State| {
+            state.is_of(session) && state.letters.get(&key).is_none_or(|letter| letter.len() < parts)
         };
-        let mut state = self.came.wait_while(self.lock(), is_missing).unwrap_or_else(PoisonError::into_inner);
-        if state.session != Some(session) {
+        let mut state = self.came.wait_while(state, is_missing).unwrap_or_else(PoisonError::into_inner);
+        if !state.is_of(session) {
             return Err(Interrupted);
         }
-        let letter = state.letters.remove(&key).ok_or(Interrupted)?;
-        Ok(letter.into_values().map(|(body, _)| body).collect())
+        Ok(state.take(&key).into_values().collect())
     }
 
     /// Whether letters of this session count.
     pub fn is_open(&self, session: Generation) -> bool {
-        self.lock().session == Some(session)
+        self.lock().is_of(session)
     }
 
     /// The state is consistent after each statement that changes it, so a panic elsewhere does not spoil it.
-    fn lock(&self) -> MutexGuard<'_, State<Memory>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_of(&self, session: Generation) -> bool {
+        self.replica.as_ref().is_some_and(|replica| replica.session == session)
+    }
+
+    /// Forgets what is older: copies of parts that came twice.
+    fn begin(&mut self, exchange: u64) {
+        self.exchange = exchange;
+        let old: Vec<_> =
+            self.letters.keys().filter(|(_, about)| about.exchange < exchange).copied().collect();
+        for key in old {
+            self.take(&key);
+        }
+    }
+
+    fn take(&mut self, key: &(WorkerId, About)) -> BTreeMap<u32, Bytes> {
+        let letter = self.letters.remove(key).unwrap_or_default();
+        self.unread_parts -= letter.len();
+        self.unread_bytes -= letter.values().map(Bytes::len).sum::<usize>();
+        letter
     }
 }
 
@@ -131,49 +171,87 @@ impl<Memory> StageMail<Memory> {
 mod tests {
     use std::sync::Arc;
 
-    use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
     use super::*;
 
-    type Mail = StageMail<OwnedSemaphorePermit>;
+    const ONE: WorkerId = WorkerId(1);
+    const SEVENTH: Generation = Generation(7);
 
-    const ABOUT: About = About { exchange: 3, kind: LetterKind::Forward, chunk: 0, micro_batch: 1 };
+    fn about(exchange: u64) -> About {
+        About { exchange, kind: LetterKind::Forward, chunk: 0, micro_batch: 1 }
+    }
 
-    fn deliver(mail: &Mail, memory: &Arc<Semaphore>, session: u64, part: u32, body: &'static [u8]) {
-        let share = Arc::clone(memory).try_acquire_many_owned(body.len() as u32).unwrap();
-        mail.deliver(Generation(session), WorkerId(1), ABOUT, part, Bytes::from_static(body), share);
+    fn mail() -> Arc<StageMail> {
+        let mail = Arc::new(StageMail::default());
+        mail.open(Some(Replica { session: SEVENTH, workers: vec![ONE, WorkerId(2)] }));
+        mail
+    }
+
+    fn deliver(mail: &StageMail, exchange: u64, part: u32, body: &'static [u8]) {
+        mail.deliver(SEVENTH, ONE, about(exchange), part, Bytes::from_static(body));
+    }
+
+    fn unread(mail: &StageMail) -> (usize, usize, usize) {
+        let state = mail.lock();
+        (state.letters.len(), state.unread_parts, state.unread_bytes)
     }
 
     #[test]
-    fn parts_come_in_any_order_and_before_the_session_and_free_their_memory_when_they_are_read() {
-        let (mail, memory) = (Arc::new(Mail::default()), Arc::new(Semaphore::new(100)));
-        deliver(&mail, &memory, 7, 1, b"second");
-        mail.open(Some(Generation(7)));
+    fn parts_come_in_any_order_and_are_forgotten_when_they_are_read() {
+        let mail = mail();
+        deliver(&mail, 3, 1, b"second");
+        assert_eq!(unread(&mail), (1, 1, 6));
         let reader = std::thread::spawn({
             let mail = Arc::clone(&mail);
-            move || mail.wait(Generation(7), WorkerId(1), ABOUT, 2)
+            move || mail.wait(SEVENTH, ONE, about(3), 2)
         });
-        deliver(&mail, &memory, 7, 0, b"first");
+        deliver(&mail, 3, 0, b"first");
         let read = reader.join().unwrap().unwrap();
         assert_eq!(read, [Bytes::from_static(b"first"), Bytes::from_static(b"second")]);
-        assert_eq!(memory.available_permits(), 100);
+        assert_eq!(unread(&mail), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_part_that_comes_again_is_gone_with_the_next_exchange() {
+        let mail = mail();
+        for _ in 0..2 {
+            deliver(&mail, 3, 0, b"twice");
+        }
+        assert_eq!(unread(&mail), (1, 1, 5));
+        mail.wait(SEVENTH, ONE, about(3), 1).unwrap();
+        deliver(&mail, 3, 0, b"twice");
+        deliver(&mail, 4, 0, b"next");
+        mail.wait(SEVENTH, ONE, about(4), 1).unwrap();
+        deliver(&mail, 3, 0, b"twice");
+        assert_eq!(unread(&mail), (0, 0, 0));
+    }
+
+    #[test]
+    fn strangers_other_sessions_empty_parts_and_too_much_are_turned_away() {
+        let mail = mail();
+        assert!(mail.admits(SEVENTH, ONE, UNREAD_BYTES_MAX));
+        assert!(!mail.admits(SEVENTH, ONE, UNREAD_BYTES_MAX + 1));
+        assert!(!mail.admits(SEVENTH, WorkerId(3), 1));
+        assert!(!mail.admits(Generation(8), ONE, 1) && !mail.admits(SEVENTH, ONE, 0));
+        for part in 0..UNREAD_PARTS_MAX as u32 + 5 {
+            deliver(&mail, 3, part, b"x");
+        }
+        assert_eq!(unread(&mail), (1, UNREAD_PARTS_MAX, UNREAD_PARTS_MAX));
+        assert!(!StageMail::default().admits(SEVENTH, ONE, 1));
     }
 
     #[test]
     fn who_waits_for_a_session_that_ends_is_told_and_its_letters_are_forgotten() {
-        let (mail, memory) = (Arc::new(Mail::default()), Arc::new(Semaphore::new(100)));
-        mail.open(Some(Generation(7)));
-        deliver(&mail, &memory, 7, 0, b"first");
+        let mail = mail();
+        deliver(&mail, 3, 0, b"first");
         let reader = std::thread::spawn({
             let mail = Arc::clone(&mail);
-            move || mail.wait(Generation(7), WorkerId(1), ABOUT, 2)
+            move || mail.wait(SEVENTH, ONE, about(3), 2)
         });
-        mail.open(Some(Generation(8)));
+        mail.open(Some(Replica { session: Generation(8), workers: vec![ONE] }));
         assert_eq!(reader.join().unwrap(), Err(Interrupted));
-        assert_eq!(memory.available_permits(), 100);
-        deliver(&mail, &memory, 7, 1, b"late");
-        assert_eq!(memory.available_permits(), 100);
+        deliver(&mail, 3, 1, b"late");
+        assert_eq!(unread(&mail), (0, 0, 0));
         mail.open(None);
-        assert_eq!(mail.wait(Generation(8), WorkerId(1), ABOUT, 1), Err(Interrupted));
+        assert_eq!(mail.wait(Generation(8), ONE, about(3), 1), Err(Interrupted));
     }
 }

@@ -260,7 +260,7 @@ fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Worker>, Vec<N
     let workers: Vec<WorkerId> = members.iter().map(|member| member.worker).collect();
     let pipe = |(rank, worker): (u32, &Worker)| {
         worker.network.set_members(&members, 0);
-        worker.network.join_replica(Some(session));
+        worker.network.join_replica(Some(Replica { session, workers: workers.clone() }));
         let network = Arc::clone(&worker.network);
         NetworkPipe::new(network, pipeline.clone(), rank, session, workers.clone(), formats).unwrap()
     };
@@ -335,7 +335,7 @@ async fn a_tensor_of_several_frames_arrives_and_who_waits_is_told_when_the_repli
         first.give(1, &values).unwrap();
         second.begin();
         assert_eq!(second.take(0, &[600, 1000]).unwrap(), values);
-        network.join_replica(Some(Generation(5)));
+        network.join_replica(None);
         assert!(matches!(second.take(0, &[600, 1000]), Err(EngineError::Interrupted(_))));
         assert!(matches!(second.total(1.0), Err(EngineError::Interrupted(_))));
     });

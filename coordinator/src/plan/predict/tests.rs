@@ -86,6 +86,52 @@ fn bits_that_follow_the_link_hide_where_they_can() {
     assert!(narrow.step_s > narrow.compute_s && close(narrow.step_s, narrow.sync_s), "{narrow:?}");
 }
 
+/// The pair of sites that is slowest decides, whether by its rate or by its round trips.
+#[test]
+fn bits_follow_the_link_that_has_least_room() {
+    let mut sites = topology().sites;
+    sites.push(Site { name: "c".into(), ..sites[0].clone() });
+    let (slow, far) =
+        (Link { bytes_per_s: 1e6, round_trip_s: 0.0 }, Link { bytes_per_s: 1.25e9, round_trip_s: 0.2 });
+    let links = BTreeMap::from([((0, 1), slow), ((0, 2), far), ((1, 2), far)]);
+    let topology = Topology::new(sites, links).unwrap();
+    let three =
+        predict(&topology, &workload(""), &plan(&[&[(0, 0)], &[(1, 0)], &[(2, 0)]], &[8], 2)).unwrap();
+    assert!(
+        close(three.step_s, three.compute_s) && three.sync_s <= three.compute_s * (1.0 + 1e-9),
+        "{three:?}"
+    );
+    // As many bits as the slow pair carries beside a step, and no fewer.
+    assert!(close(three.links[0].sync_bytes, three.compute_s * 1e6), "{three:?}");
+}
+
+/// A tied embedding goes there and its gradient back, and devices of a site reduce over its own network.
+#[test]
+fn what_ends_of_a_pipeline_and_members_of_a_site_exchange_counts() {
+    let plain = workload("preset = \"dense\"");
+    let tied = Workload { tied_values: 1_000_000, ..plain.clone() };
+    let across = plan(&[&[(0, 0), (1, 0)]], &[4, 8], 4);
+    let [plain_s, tied_s] = [&plain, &tied].map(|work| predict(&topology(), work, &across).unwrap().step_s);
+    assert!(close(tied_s - plain_s, 2.0 * (4e6 / 12.5e6 + 0.025)), "{tied_s} after {plain_s}");
+    let beside = predict(&topology(), &plain, &plan(&[&[(0, 0)], &[(0, 1)]], &[8], 2)).unwrap();
+    assert!(close(beside.sync_s, 4.0 * 10_893_312.0 / 1.25e9) && beside.links.is_empty(), "{beside:?}");
+}
+
+/// Eight sequences for each of two devices are one whole micro-batch, and four for each of four are half of one.
+#[test]
+fn a_micro_batch_that_is_not_full_takes_less() {
+    let config = RunConfig::parse(&CONFIG.replace("micro_batch = 4", "micro_batch = 8")).unwrap();
+    let work = Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap());
+    let step_s = |replicas: &[&[(usize, usize)]]| {
+        predict(&topology(), &work, &plan(replicas, &[8], work.micro_batches(replicas.len())))
+            .unwrap()
+            .compute_s
+    };
+    let (two, four) =
+        (step_s(&[&[(0, 0)], &[(0, 1)]]), step_s(&[&[(0, 0)], &[(0, 1)], &[(1, 0)], &[(1, 1)]]));
+    assert!(close(two, 2.0 * four), "{two} and {four}");
+}
+
 #[test]
 fn a_pipeline_hands_on_what_its_micro_batches_leave() {
     let across = predict(&topology(), &workload(""), &plan(&[&[(0, 0), (1, 0)]], &[4, 8], 4)).unwrap();

@@ -115,7 +115,8 @@ fn batch(step: u64) -> Batch {
 
 pub fn trained(mut engine: Engine) -> Trained {
     let losses = (0..STEPS).map(|step| engine.train_step(step, &batch(step)).unwrap().loss).collect();
-    let evaluated = engine.evaluate([&batch(100), &batch(101)]).unwrap().unwrap();
+    // Forty micro-batches: ranks wait for each other now and then.
+    let evaluated = engine.evaluate(&(100..110).map(batch).collect::<Vec<_>>()).unwrap().unwrap();
     let mut flat = Vec::new();
     engine.parameters_to_host(&mut flat).unwrap();
     let mut rest = flat.as_slice();
@@ -223,9 +224,14 @@ fn a_pipeline_with_clipping_and_a_tied_embedding_trains_as_the_whole_model_does(
 fn a_part_that_is_not_that_of_its_place_is_refused() {
     let spec = tiny_gpt2();
     let pipeline = pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
-    let mut engine = engine(&spec.part(stages(&spec, 2)), &train_config(0.0));
-    let channels = Channels::between(&pipeline).pop().unwrap();
-    let joined = engine.join(PipelineRank::new(pipeline, 1, Box::new(channels)));
-    assert!(matches!(joined, Err(EngineError::Place { chunks: 2, expected: 1, .. })));
-    assert!(matches!(engine.train_step(0, &batch(0)), Err(EngineError::Part)));
+    let both = stages(&spec, 2);
+    let one = |stage: usize| vec![both[stage].clone()];
+    // Too many chunks; the first part at the last place; the last one at the first.
+    for (chunks, rank) in [(both.clone(), 1), (one(0), 1), (one(1), 0)] {
+        let mut engine = engine(&spec.part(chunks.clone()), &train_config(0.0));
+        let channels = Channels::between(&pipeline).pop().unwrap();
+        let joined = engine.join(PipelineRank::new(pipeline.clone(), rank, Box::new(channels)));
+        assert!(matches!(joined, Err(EngineError::Place { .. })), "{chunks:?} at {rank}");
+        assert!(matches!(engine.train_step(0, &batch(0)), Err(EngineError::Part)));
+    }
 }

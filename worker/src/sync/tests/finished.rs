@@ -131,7 +131,8 @@ fn a_settlement_amid_a_step_counts_every_part_once() {
     assert!(rig.workers.iter().all(|worker| worker.running().carry.is_none()));
 }
 
-/// As in the opening of `auto`: the first round is contributed as a whole, the others stream, and what is not selected waits in the residual.
+/// The first round is contributed as a whole and the others stream, as in the opening of `auto`; what is not selected waits in the residual. Results are side by
+/// side, so that every contribution can be found in them.
 #[test]
 fn a_settlement_amid_a_streamed_step_of_a_mixed_opening_loses_nothing() {
     let mixed = "preset = \"auto\"\nopening_rounds = 6\nfragment_values = 32\nresult = \"bundle\"\n\
