@@ -230,6 +230,14 @@ mod tests {
     }
 
     #[test]
+    fn the_examples_make_a_plan() {
+        let (config, machines) =
+            (include_str!("../../../examples/demo.toml"), include_str!("../../../examples/machines.toml"));
+        let (_, _, choice) = choice(machines, config);
+        assert_eq!((choice.best.0.replicas.len(), choice.best.0.pipeline.ranks), (4, 1));
+    }
+
+    #[test]
     fn a_plan_with_parts_says_who_has_which_and_that_it_cannot_be_started() {
         let (config, topology, choice) = choice(&sites(0.055), CONFIG);
         let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");

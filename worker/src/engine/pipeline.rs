@@ -39,6 +39,12 @@ pub trait Pipe: Send {
     /// [`EngineError::Interrupted`].
     fn total(&mut self, own: f64) -> Result<f64, EngineError>;
 
+    /// A number of one rank, which tells it to all others: at most once in an exchange.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`].
+    fn announce(&mut self, from: u32, own: f64) -> Result<f64, EngineError>;
+
     /// Gives a tensor to another rank, at most once in an exchange.
     ///
     /// # Errors
@@ -131,7 +137,7 @@ struct Step<'a> {
 }
 
 impl Engine {
-    /// As [`Self::accumulate`]; the loss is that of the last rank, and zero on the others.
+    /// As [`Self::accumulate`]; every rank learns the loss.
     pub(super) fn accumulate_in_pipeline(
         &self,
         batch: &Batch,
@@ -161,7 +167,10 @@ impl Engine {
         }
         self.return_borrowed(&mut step)?;
         let Step { losses, sums, .. } = step;
-        Ok((outcome(batch, &losses)?, sums.into_iter().filter_map(Sum::into_tensor).collect()))
+        let (_, last) = rank.ends();
+        let own = outcome(batch, &losses)?;
+        let loss = rank.pipe().announce(last, f64::from(own.loss))? as f32;
+        Ok((StepOutcome { loss, ..own }, sums.into_iter().filter_map(Sum::into_tensor).collect()))
     }
 
     /// As [`Self::evaluate`]; every rank learns the loss.

@@ -110,6 +110,26 @@ impl NetworkPipe {
         Ok(())
     }
 
+    /// Says a number of this rank's to all others.
+    fn tell_all(&self, own: f64) -> Result<(), EngineError> {
+        let about = self.about(LetterKind::Number, None);
+        let body = Bytes::copy_from_slice(&own.to_le_bytes());
+        let mut others = (0..self.pipeline.ranks).filter(|&to| to != self.rank);
+        others.try_for_each(|to| self.post(to, about, 0, body.clone()))
+    }
+
+    /// The number that a rank says, which may be this one.
+    fn number_of(&self, from: u32, own: f64) -> Result<f64, EngineError> {
+        if from == self.rank {
+            return Ok(own);
+        }
+        let about = self.about(LetterKind::Number, None);
+        let parts = self.fetch(from, about, 1)?;
+        let number = parts.first().and_then(|body| body.first_chunk());
+        let number = number.ok_or_else(|| unreadable(about, "it is no number"))?;
+        Ok(f64::from_le_bytes(*number))
+    }
+
     fn fetch(&self, from: u32, about: About, parts: usize) -> Result<Vec<Bytes>, EngineError> {
         self.network.stage_mail.wait(self.session, self.worker(from)?, about, parts).map_err(interrupted)
     }
@@ -147,21 +167,15 @@ impl Pipe for NetworkPipe {
 
     fn total(&mut self, own: f64) -> Result<f64, EngineError> {
         self.begin();
-        let about = self.about(LetterKind::Number, None);
-        let ranks = 0..self.pipeline.ranks;
-        for to in ranks.clone().filter(|&to| to != self.rank) {
-            self.post(to, about, 0, Bytes::copy_from_slice(&own.to_le_bytes()))?;
+        self.tell_all(own)?;
+        (0..self.pipeline.ranks).map(|from| self.number_of(from, own)).sum()
+    }
+
+    fn announce(&mut self, from: u32, own: f64) -> Result<f64, EngineError> {
+        if from == self.rank {
+            self.tell_all(own)?;
         }
-        let number = |from| match from == self.rank {
-            true => Ok(own),
-            false => {
-                let parts = self.fetch(from, about, 1)?;
-                let number = parts.first().and_then(|body| body.first_chunk());
-                let number = number.ok_or_else(|| unreadable(about, "it is no number"))?;
-                Ok(f64::from_le_bytes(*number))
-            }
-        };
-        ranks.map(number).sum()
+        self.number_of(from, own)
     }
 
     fn give(&mut self, to: u32, values: &Tensor) -> Result<(), EngineError> {

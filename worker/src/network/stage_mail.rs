@@ -1,6 +1,7 @@
 //! What other ranks of this worker's replica have sent, until its device asks for it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -81,26 +82,19 @@ impl StageMail {
 
     /// Whether a part of a letter would be kept. Who asks too early, or when there is too much, may ask again.
     pub fn admits(&self, session: Generation, from: WorkerId, bytes: usize) -> bool {
-        let state = self.lock();
-        let is_known = |replica: &Replica| replica.session == session && replica.workers.contains(&from);
-        state.replica.as_ref().is_some_and(is_known)
-            && bytes > 0
-            && state.unread_parts < UNREAD_PARTS_MAX
-            && state.unread_bytes + bytes <= UNREAD_BYTES_MAX
+        self.lock().admits(session, from, bytes)
     }
 
     /// Keeps a part of a letter of this session, unless it is one that was read: a part may come twice.
     pub fn deliver(&self, session: Generation, from: WorkerId, about: About, part: u32, body: Bytes) {
-        if !self.admits(session, from, body.len()) {
-            return;
-        }
         let mut state = self.lock();
-        if about.exchange < state.exchange {
+        // Admitted it was: what is between there and here is bounded by the memory for frames.
+        if !state.knows(session, from) || about.exchange < state.exchange {
             return;
         }
         let bytes = body.len();
-        let letter = state.letters.entry((from, about)).or_default();
-        if letter.insert(part, body).is_none() {
+        if let Entry::Vacant(place) = state.letters.entry((from, about)).or_default().entry(part) {
+            place.insert(body);
             state.unread_parts += 1;
             state.unread_bytes += bytes;
         }
@@ -145,6 +139,18 @@ impl StageMail {
 }
 
 impl State {
+    fn knows(&self, session: Generation, from: WorkerId) -> bool {
+        let is_one = |replica: &Replica| replica.session == session && replica.workers.contains(&from);
+        self.replica.as_ref().is_some_and(is_one)
+    }
+
+    fn admits(&self, session: Generation, from: WorkerId, bytes: usize) -> bool {
+        self.knows(session, from)
+            && bytes > 0
+            && self.unread_parts < UNREAD_PARTS_MAX
+            && self.unread_bytes + bytes <= UNREAD_BYTES_MAX
+    }
+
     fn is_of(&self, session: Generation) -> bool {
         self.replica.as_ref().is_some_and(|replica| replica.session == session)
     }
@@ -232,10 +238,16 @@ mod tests {
         assert!(!mail.admits(SEVENTH, ONE, UNREAD_BYTES_MAX + 1));
         assert!(!mail.admits(SEVENTH, WorkerId(3), 1));
         assert!(!mail.admits(Generation(8), ONE, 1) && !mail.admits(SEVENTH, ONE, 0));
-        for part in 0..UNREAD_PARTS_MAX as u32 + 5 {
+        for part in 0..UNREAD_PARTS_MAX as u32 {
+            assert!(mail.admits(SEVENTH, ONE, 1));
             deliver(&mail, 3, part, b"x");
         }
+        assert!(!mail.admits(SEVENTH, ONE, 1));
+        // Another body in the place of one that is here counts for nothing.
+        deliver(&mail, 3, 0, b"longer");
         assert_eq!(unread(&mail), (1, UNREAD_PARTS_MAX, UNREAD_PARTS_MAX));
+        mail.wait(SEVENTH, ONE, about(3), 1).unwrap();
+        assert_eq!(unread(&mail), (0, 0, 0));
         assert!(!StageMail::default().admits(SEVENTH, ONE, 1));
     }
 

@@ -17,6 +17,7 @@ use crate::models::tests::{tiny_gpt2, tiny_llama};
 enum About {
     Task(Task),
     Number(u32),
+    Announced,
     Carried(u32),
 }
 
@@ -78,6 +79,16 @@ impl Pipe for Channels {
         let numbers =
             (0..self.pipeline.ranks).map(|from| Ok(self.hear(About::Number(from))?.double_value(&[0])));
         numbers.sum()
+    }
+
+    fn announce(&mut self, from: u32, own: f64) -> Result<f64, EngineError> {
+        if self.rank != from {
+            return Ok(self.hear(About::Announced)?.double_value(&[0]));
+        }
+        for to in (0..self.pipeline.ranks).filter(|&to| to != from) {
+            self.say(to, About::Announced, Tensor::from_slice(&[own]))?;
+        }
+        Ok(own)
     }
 
     fn give(&mut self, to: u32, values: &Tensor) -> Result<(), EngineError> {
@@ -170,7 +181,7 @@ pub fn trained_through(
         })
         .collect();
     let mut all: Vec<Trained> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-    assert!(all.iter().all(|(_, evaluated, _)| *evaluated == all[0].1));
+    assert!(all.iter().all(|(losses, evaluated, _)| (losses, evaluated) == (&all[0].0, &all[0].1)));
     let parameters = all.iter_mut().flat_map(|(.., parameters)| parameters.drain()).collect();
     let (losses, evaluated, _) = all.pop().unwrap();
     (losses, evaluated, parameters)
