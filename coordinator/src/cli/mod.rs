@@ -31,6 +31,27 @@ pub struct Cli {
     pub command: Command,
 }
 
+const PLAN_HELP: &str = "\
+Tell what a run would do on some machines and links, before any of them is rented.
+
+Says which worker would have which part of the model, and what that comes to: seconds a step,
+tokens a second, memory, bytes between sites. Machines and links are in a file like this:
+
+    [[site]]
+    name = \"home\"
+    workers = 4           # alike; more [[site]] tables for others
+    tflops = 40           # what one of them sustains in training
+    memory_gib = 24
+    [wan]                 # between all pairs of sites
+    mbit = 200            # each way, for each pair at the same time
+    rtt_ms = 40
+    [[link]]              # between two of them, if it differs
+    between = [\"home\", \"lab\"]
+    mbit = 1000
+    rtt_ms = 5
+
+examples/machines.toml is a whole one.";
+
 /// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
@@ -41,23 +62,7 @@ pub enum Command {
     /// stop` ends the run.
     Up(Up),
     /// Tell what a run would do on some machines and links, before any of them is rented.
-    ///
-    /// Says which worker would have which part of the model, and what that comes to: seconds a step,
-    /// tokens a second, memory, bytes between sites. Machines and links are in a file like this:
-    ///
-    ///     [[site]]
-    ///     name = "home"
-    ///     workers = 4           # alike; more [[site]] tables for others
-    ///     tflops = 40           # what one of them sustains in training
-    ///     memory_gib = 24
-    ///     [wan]                 # between all pairs of sites
-    ///     mbit = 200            # each way, for each pair at the same time
-    ///     rtt_ms = 40
-    ///     [[link]]              # between two of them, if it differs
-    ///     between = ["home", "lab"]
-    ///     mbit = 1000
-    ///     rtt_ms = 5
-    #[command(verbatim_doc_comment)]
+    #[command(long_about = PLAN_HELP)]
     Plan(PlanArgs),
     /// Show how the run goes.
     Status(StatusArgs),
