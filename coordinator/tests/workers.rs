@@ -109,6 +109,7 @@ impl Control {
                 ToWorker::Welcome(welcome) => assert!(welcome.config.contains("name = \"tested\"")),
                 ToWorker::Prepare(_) => self.say(ToCoordinator::Ready(Ready {
                     next_round: Round(0),
+                    rank: 0,
                     state_hash: [1; 32],
                     parameters: 1000,
                     samples: 500,

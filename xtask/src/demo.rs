@@ -40,6 +40,9 @@ pub struct Options {
     /// Workers in each of the two sites.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     workers_per_site: u32,
+    /// What each worker has of the model.
+    #[arg(long, value_enum, default_value_t = Plan::Data)]
+    plan: Plan,
     /// Rate of the link between the sites, each way, in Mbit/s.
     #[arg(long, default_value_t = 50.0)]
     rate_mbit: f64,
@@ -61,6 +64,15 @@ pub struct Options {
     /// Where everything goes [default: longhaul-demo in the checkout].
     #[arg(long)]
     dir: Option<PathBuf>,
+}
+
+/// How the workers share the work.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Plan {
+    /// Each has the whole model, and samples of its own.
+    Data,
+    /// Two have a copy of the model together, half of it each, and compute as a pipeline.
+    Hybrid,
 }
 
 /// A profile of cargo.

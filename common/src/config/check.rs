@@ -17,8 +17,9 @@ impl RunConfig {
         self.check_run()?;
         self.check_model()?;
         self.check_train()?;
+        self.parallel.check_for(self)?;
         self.sync.check()?;
-        self.sync.check_for(self.run.workers)?;
+        self.sync.check_for(self.replicas())?;
         self.privacy.as_ref().map_or(Ok(()), |privacy| privacy.check(&self.sync))?;
         self.secure_aggregation.as_ref().map_or(Ok(()), |masks| masks.check(&self.sync))
     }
@@ -49,15 +50,17 @@ impl RunConfig {
         let train = &self.train;
         positive("train.batch", train.batch)?;
         positive("train.micro_batch", train.micro_batch)?;
-        if !train.batch.is_multiple_of(self.run.workers) {
+        let replicas = self.replicas();
+        if !train.batch.is_multiple_of(replicas) {
+            let divided = match self.parallel.is_pipelined() {
+                true => "run.workers / parallel.stages",
+                false => "run.workers",
+            };
+            let nearest = train.batch.checked_next_multiple_of(replicas);
             let reason = format!(
-                "the sequences of a step are divided among run.workers = {0}, so it must be a multiple of {0}; \
-                 the nearest is {1}",
-                self.run.workers,
-                train
-                    .batch
-                    .checked_next_multiple_of(self.run.workers)
-                    .unwrap_or(train.batch - train.batch % self.run.workers)
+                "the sequences of a step are divided among {divided} = {replicas}, so it must be a multiple of {replicas}; \
+                 the nearest is {}",
+                nearest.unwrap_or(train.batch - train.batch % replicas)
             );
             return Err(ConfigError::value("train.batch", train.batch, reason));
         }

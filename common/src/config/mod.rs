@@ -3,6 +3,7 @@
 mod check;
 mod check_sync;
 mod error;
+mod parallel;
 mod presets;
 mod privacy;
 mod sections;
@@ -11,6 +12,7 @@ mod sync;
 mod values;
 
 pub use error::ConfigError;
+pub use parallel::ParallelConfig;
 pub use privacy::PrivacyConfig;
 pub use sections::{
     CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, TrainConfig,

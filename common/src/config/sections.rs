@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Precision, PrivacyConfig, SecureAggregationConfig, SyncConfig};
+use super::{ConfigError, ParallelConfig, Precision, PrivacyConfig, SecureAggregationConfig, SyncConfig};
 use crate::schedule::RoundSchedule;
 
 /// A whole `run.toml`, checked.
@@ -20,6 +20,9 @@ pub struct RunConfig {
     /// How it is trained on each worker.
     #[serde(default)]
     pub train: TrainConfig,
+    /// How workers share copies of the model.
+    #[serde(default)]
+    pub parallel: ParallelConfig,
     /// How sites exchange what they learnt.
     #[serde(default)]
     pub sync: SyncConfig,
@@ -232,6 +235,12 @@ impl RunConfig {
     /// Only when a path is not UTF-8, which TOML cannot hold.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string_pretty(self)
+    }
+
+    /// Copies of the model that are trained, each by one worker or by several: what the samples of a step are divided among.
+    #[must_use]
+    pub fn replicas(&self) -> u32 {
+        (self.run.workers / self.parallel.stages.max(1)).max(1)
     }
 
     /// When rounds happen.

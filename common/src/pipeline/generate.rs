@@ -16,16 +16,6 @@ pub enum ScheduleError {
         /// What was asked for.
         chunks: u32,
     },
-    /// Ranks take micro-batches in groups as large as the pipeline.
-    #[error(
-        "`interleaved` takes micro-batches in groups of {ranks}, and {micro_batches} are no multiple of that"
-    )]
-    Groups {
-        /// Workers in a row.
-        ranks: u32,
-        /// What was asked for.
-        micro_batches: u32,
-    },
     /// Limits that would let a rank wait for ever, or that are not for this schedule.
     #[error(
         "`in_flight` has one number of at least 1 for each rank, none larger than that of the rank before, and goes with `1f1b` alone"
@@ -60,9 +50,6 @@ impl Pipeline {
         if chunks > 1 && schedule != PipelineSchedule::Interleaved {
             return Err(ScheduleError::Chunks { chunks });
         }
-        if schedule == PipelineSchedule::Interleaved && micro_batches % ranks != 0 {
-            return Err(ScheduleError::Groups { ranks, micro_batches });
-        }
         let fits = schedule == PipelineSchedule::OneForwardOneBackward
             && in_flight.len() == ranks as usize
             && in_flight.is_sorted_by(|before, after| before >= after)
@@ -87,11 +74,12 @@ impl Pipeline {
         tasks
     }
 
-    /// Megatron's order: groups of p micro-batches go through the chunks, and a rank begins with as many forwards as keep all ranks after it busy.
+    /// Megatron's order: groups of p micro-batches go through the chunks, and a rank begins with as many forwards as keep all ranks after it busy. Where the last group
+    /// is smaller, as when a batch is divided among fewer copies than before, what a whole one would have besides is left out: no task waits for one of another micro-batch.
     fn interleaved(&self, rank: u32) -> Vec<Task> {
         let (p, v, m) = (self.ranks, self.chunks, self.micro_batches);
         let group = p * v;
-        let total = m * v;
+        let total = m.next_multiple_of(p) * v;
         let place = |k: u32| ((k % group) / p, (k / group) * p + k % p);
         let forward = |k: u32| {
             let (chunk, micro_batch) = place(k);
@@ -109,6 +97,7 @@ impl Pipeline {
             tasks.push(backward(k));
             tasks.extend((warm_up + k < total).then(|| forward(warm_up + k)));
         }
+        tasks.retain(|task| task.micro_batch < m);
         tasks
     }
 
@@ -146,11 +135,10 @@ mod tests {
 
     #[test]
     fn what_no_schedule_fits_is_refused() {
-        use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
+        use PipelineSchedule::{Gpipe, OneForwardOneBackward, ZeroBubble};
         let refused = [
             (pipeline(Gpipe, 1, 0, &[]), ScheduleError::Empty),
             (pipeline(ZeroBubble, 2, 4, &[]), ScheduleError::Chunks { chunks: 2 }),
-            (pipeline(Interleaved, 2, 4, &[]), ScheduleError::Groups { ranks: 3, micro_batches: 4 }),
             (pipeline(ZeroBubble, 1, 4, &[3, 2, 1]), ScheduleError::InFlight),
             (pipeline(OneForwardOneBackward, 1, 4, &[3, 2]), ScheduleError::InFlight),
             (pipeline(OneForwardOneBackward, 1, 4, &[3, 4, 1]), ScheduleError::InFlight),

@@ -5,6 +5,7 @@
 //! which go through all stages forwards, and their gradients backwards.
 
 mod generate;
+mod parts;
 mod split;
 mod trace;
 

@@ -311,8 +311,6 @@ mod tests {
         (schedule, 1u32..7, 1u32..4, 1u32..20, any::<bool>(), prop::collection::vec(1u32..20, 6)).prop_map(
             |(schedule, ranks, chunks, micro_batches, is_long, mut in_flight)| {
                 let chunks = if schedule == Interleaved { chunks } else { 1 };
-                let micro_batches =
-                    if schedule == Interleaved { micro_batches * ranks } else { micro_batches };
                 in_flight.sort_unstable_by(|a, b| b.cmp(a));
                 in_flight.truncate(if is_long && schedule == OneForwardOneBackward {
                     ranks as usize

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use longhaul_common::id::WorkerId;
+use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, Join, Ready, ToWorker, Welcome};
 
 use super::command::Severity;
@@ -78,8 +78,14 @@ impl Run {
         let overdue = self.grace_until.is_some_and(|until| until <= self.now);
         let counts = |other: WorkerId, peer: &Peer| other != worker && !(overdue && peer.is_awaited());
         let others = self.peers.iter().filter(|(other, peer)| counts(**other, peer)).count();
+        let names = &self.config.parallel.sites;
+        if !names.is_empty() && !names.contains(&join.site) {
+            return Some(format!(
+                "parallel.sites gives parts of the model to {names:?} alone, and this is {site:?}"
+            ));
+        }
         let batch = self.config.train.batch;
-        (others >= batch as usize).then(|| {
+        (others >= batch as usize * self.stages() as usize).then(|| {
             format!(
                 "a step has train.batch = {batch} sequences, which are divided among {others} workers already"
             )
@@ -109,8 +115,8 @@ impl Run {
         self.send(worker, ToWorker::Welcome(welcome));
         self.notice(Severity::Info, Some(worker), "is back, and goes on".to_owned());
         // What was on its way when the connection broke is said again.
-        if let Some(start) = self.state.generation.clone().filter(|start| held < start.membership.generation)
-        {
+        let newer = self.state.generation.as_ref().filter(|lineup| held < lineup.generation);
+        if let Some(start) = newer.and_then(|lineup| lineup.start_of(worker)) {
             self.send(worker, ToWorker::Begin(Box::new(start)));
         }
         if let Some(generation) = self.settling.as_ref().and_then(|settling| settling.unanswered_by(worker)) {
@@ -120,10 +126,10 @@ impl Run {
     }
 
     pub(super) fn handle_ready(&mut self, worker: WorkerId, ready: Ready) {
-        let facts =
-            Facts { parameters: ready.parameters, samples: ready.samples, data_hash: ready.data_hash };
-        if let Some(expected) = self.state.facts
-            && let Some(difference) = difference(&expected, &facts)
+        // What was said of a part that it had before is void.
+        let Some(rank) = self.rank_of(worker).filter(|rank| *rank == ready.rank) else { return };
+        if let Some(expected) = &self.state.facts
+            && let Some(difference) = difference(expected, rank, &ready)
         {
             return self.refuse(worker, &difference);
         }
@@ -145,10 +151,9 @@ impl Run {
         }
         if in_training {
             // What it holds after a round can be compared with what the members hold there.
-            let expected = next_round
-                .0
-                .checked_sub(1)
-                .and_then(|r| self.parity.hash_after(longhaul_common::id::Round(r)));
+            let last = next_round.0.checked_sub(1).map(Round);
+            let expected =
+                last.zip(self.parity.get(&rank)).and_then(|(last, parity)| parity.hash_after(last));
             if expected.is_some_and(|expected| expected != hash) {
                 self.heal_again(worker);
             }
@@ -184,12 +189,13 @@ impl Run {
     }
 }
 
-/// What a worker must change to take part; none when it agrees.
-pub(super) fn difference(expected: &Facts, found: &Facts) -> Option<String> {
-    if found.parameters != expected.parameters {
+/// What a worker must change to take part with this part of the model; none when it agrees.
+pub(super) fn difference(expected: &Facts, rank: u32, found: &Ready) -> Option<String> {
+    let parameters = expected.parameters.get(rank as usize).copied().unwrap_or_default();
+    if found.parameters != parameters {
         return Some(format!(
-            "its model has {} parameters, the run's has {}: is its tokenizer the same?",
-            found.parameters, expected.parameters
+            "its model has {} parameters, the run's has {parameters}: is its tokenizer the same?",
+            found.parameters
         ));
     }
     if found.samples != expected.samples {

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use longhaul_common::id::{Generation, Round, WorkerId};
-use longhaul_common::plan::{FragmentLayout, Membership};
-use longhaul_proto::control::message::{GenerationStart, Settled, ToWorker};
-use longhaul_proto::round::settle::{Outcome, settle};
+use longhaul_common::plan::Member;
+use longhaul_proto::control::message::{Replica, Settled, ToWorker};
 
 use super::command::Severity;
 use super::event::ConnectionId;
 use super::machine::Run;
 use super::parity::Verdict;
 use super::peer::{Peer, Standing};
+use super::seats::Seat;
 use super::state::Phase;
 
 /// How long lost samples wait for a generation that begins for another reason, in milliseconds: a settle costs every
@@ -26,7 +26,7 @@ pub(super) struct Settling {
     generation: Generation,
     /// Members of the old one that are still there.
     participants: BTreeSet<WorkerId>,
-    answers: BTreeMap<WorkerId, Settled>,
+    pub answers: BTreeMap<WorkerId, Settled>,
 }
 
 impl Settling {
@@ -42,6 +42,7 @@ impl Run {
         if !self.grace_is_over() {
             return;
         }
+        self.seat_waiting(&BTreeMap::new());
         let members: BTreeSet<WorkerId> = self.present_members().into_iter().collect();
         if members.is_empty() {
             return self.lose_members();
@@ -61,16 +62,20 @@ impl Run {
             None => {}
         }
         if !self.is_closing() {
-            self.heal_waiting(&self.donors());
+            let through = self.state.ledger.through();
+            // A member that has not yet taken part may still be catching up.
+            self.heal_waiting(|peer| {
+                peer.is_present_member() && peer.next_round.is_none_or(|next| next >= through)
+            });
         }
     }
 
     fn settle_is_due(&self, members: &BTreeSet<WorkerId>) -> bool {
         let Some(generation) = &self.state.generation else { return false };
-        let complete = generation.membership.members().iter().all(|member| members.contains(&member.worker));
-        let joiner = !self.is_closing() && self.peers.values().any(|peer| peer.standing == Standing::Ready);
+        let complete = generation.members().all(|member| members.contains(&member.worker));
+        let joiner = !self.is_closing() && !self.ready_replicas().is_empty();
         // A coordinator that stopped in the middle of a settle has members that wait for its end.
-        let interrupted = self.state.announced > generation.membership.generation;
+        let interrupted = self.state.announced > generation.generation;
         let backlog = self.backlog_settle_at().is_some_and(|at| at <= self.now);
         !complete || joiner || interrupted || backlog || self.drain_is_due() || self.pace_is_due()
     }
@@ -86,14 +91,6 @@ impl Run {
         useful.then(|| self.begun_at + Duration::from_millis(BACKLOG_WAIT_MS))
     }
 
-    /// Members that hold the state. A member that has not yet taken part may still be catching up.
-    fn donors(&self) -> Vec<WorkerId> {
-        let through = self.state.ledger.through();
-        let holds =
-            |peer: &Peer| peer.is_present_member() && peer.next_round.is_none_or(|next| next >= through);
-        self.peers.iter().filter(|(_, peer)| holds(peer)).map(|(&worker, _)| worker).collect()
-    }
-
     fn start_settle(&mut self, participants: BTreeSet<WorkerId>) {
         self.state.announced = self.state.announced.next();
         let generation = self.state.announced;
@@ -107,7 +104,8 @@ impl Run {
 
     pub(super) fn handle_settled(&mut self, connection: ConnectionId, worker: WorkerId, settled: Settled) {
         let Some(until) = self.state.until() else { return };
-        let fragments = self.layout().count() as usize;
+        let rank = self.rank_of(worker).unwrap_or_default();
+        let fragments = self.layout_of(rank).count() as usize;
         if settled.open_round > until || settled.computing > until || settled.results.len() > fragments {
             return self.violation(connection, "settled for rounds or fragments that do not exist");
         }
@@ -123,106 +121,27 @@ impl Run {
         let (Some(settling), Some(mut old)) = (self.settling.take(), self.state.generation.clone()) else {
             return;
         };
-        let layout = self.layout();
-        let schedule = self.state.schedule.for_fragments(layout.count());
-        let Some(mut outcome) = settle(&old.membership, layout, schedule, &settling.answers) else {
-            return self.lose_members();
-        };
+        let Some(outcomes) = self.outcomes(&old, &settling) else { return self.lose_members() };
+        let first_round = outcomes.iter().map(|outcome| outcome.first_round).max().unwrap_or(old.until);
         // Who computes the last round begins no other.
-        outcome.first_round = outcome.first_round.min(old.until);
-        let (open_round, first_round) = (outcome.settlement.open_round, outcome.first_round);
+        let first_round = first_round.min(old.until);
+        let open_rounds: Vec<Round> = outcomes.iter().map(|outcome| outcome.settlement.open_round).collect();
+        let open_round = open_rounds.iter().copied().min().unwrap_or(first_round);
         self.state.releases.settled();
-        self.distrust_joiners(open_round);
+        self.distrust_joiners(&open_rounds);
         self.fix_pace(&mut old, first_round);
         let until = if self.drain_is_due() { first_round } else { old.until };
-        self.lose_shares(&old.membership, &outcome, &settling.participants);
+        self.lose_shares(&old, &outcomes, first_round, &settling.participants);
 
-        let joins =
-            |peer: &Peer| peer.standing == Standing::Ready && first_round < until && !self.state.drain;
-        let joiners = self.peers.iter().filter(|(_, peer)| joins(peer)).map(|(&worker, _)| worker);
-        let active_before = settling.participants.iter().copied().collect();
-        let workers: BTreeSet<WorkerId> = settling.participants.iter().copied().chain(joiners).collect();
-        let members =
-            workers.iter().filter_map(|worker| Some(self.peers.get(worker)?.member(*worker))).collect();
-        self.state.ledger.assign(first_round, workers.into_iter().collect());
+        let may_join = first_round < until && !self.state.drain;
+        let mut replicas = self.replicas_where(|peer| peer.standing == Standing::Member);
+        replicas.retain(|workers| workers.iter().all(|worker| settling.participants.contains(worker)));
+        replicas.extend(self.ready_replicas().into_iter().filter(|_| may_join));
         if self.state.drain {
             self.state.phase = Phase::Draining;
         }
-        self.begin(GenerationStart {
-            membership: Membership::assign(settling.generation, members, self.layout()),
-            settlement: Some(outcome.settlement),
-            first_round,
-            active_before,
-            assignments: self.state.ledger.assignments_from(open_round),
-            until,
-            schedule: self.state.schedule,
-        });
-    }
-
-    /// Rounds from `open_round` on are done again where no survivor has completed them. A worker that heals may have its
-    /// state from a member that had, and is gone.
-    fn distrust_joiners(&mut self, open_round: Round) {
-        let mut stale = Vec::new();
-        for (&worker, peer) in &mut self.peers {
-            if matches!(peer.standing, Standing::Healing | Standing::Ready) {
-                peer.reopened = Some(peer.reopened.map_or(open_round, |earlier| earlier.min(open_round)));
-            }
-            if peer.standing == Standing::Ready && peer.holds_undone() {
-                stale.push(worker);
-            }
-        }
-        stale.into_iter().for_each(|worker| self.send_back_to_heal(worker));
-    }
-
-    /// Whatever was given out for rounds up to the next generation's first, to workers that are no longer there, is
-    /// lost, unless their contribution is in the open round's result already. So is what was late of theirs.
-    fn lose_shares(&mut self, old: &Membership, outcome: &Outcome, survivors: &BTreeSet<WorkerId>) {
-        let open = outcome.settlement.open_round;
-        let first_undone = |worker: &WorkerId| {
-            self.state.workers.get(worker).map_or(open, |known| outcome.first_undone(known.site))
-        };
-        let mut lost = Vec::new();
-        for round in (open.0..outcome.first_round.0).map(Round) {
-            let departed =
-                self.state.ledger.workers_in(round).iter().filter(|worker| !survivors.contains(worker));
-            lost.extend(
-                departed.filter(|worker| round >= first_undone(worker)).map(|&worker| (round, worker)),
-            );
-        }
-        for worker in old.members().iter().map(|member| member.worker).filter(|w| !survivors.contains(w)) {
-            if open < first_undone(&worker) && self.state.ledger.workers_in(open).contains(&worker) {
-                self.state.late.counted(worker, open);
-            } else {
-                lost.extend(self.state.late.departed(worker, open, self.state.ledger.through()));
-            }
-        }
-        for (round, worker) in lost {
-            self.state.ledger.lose(round, worker);
-        }
-    }
-
-    /// Starts a generation: durable first, then told.
-    pub(super) fn begin(&mut self, start: GenerationStart) {
-        let members: Vec<WorkerId> = start.membership.members().iter().map(|member| member.worker).collect();
-        let text = format!(
-            "{} begins with {} workers on {} sites at {}",
-            start.membership.generation,
-            members.len(),
-            start.membership.sites().count(),
-            start.first_round
-        );
-        self.state.generation = Some(start.clone());
-        self.begun_at = self.now;
-        self.gone.clear();
-        self.persist();
-        for &worker in &members {
-            if let Some(peer) = self.peers.get_mut(&worker) {
-                peer.standing = Standing::Member;
-                peer.heals = 0;
-            }
-            self.send(worker, ToWorker::Begin(Box::new(start.clone())));
-        }
-        self.notice(Severity::Info, None, text);
+        let settlements = outcomes.into_iter().map(|outcome| Some(outcome.settlement)).collect();
+        self.assemble(settling.generation, replicas, settlements, (first_round, until), open_round);
     }
 
     /// A member whose bits differ has no place in the generation until it has healed.
@@ -233,9 +152,11 @@ impl Run {
                 verdict.round
             );
             self.notice(Severity::Error, Some(worker), text);
-            self.parity.forget(worker);
+            self.parity.values_mut().for_each(|parity| parity.forget(worker));
             self.gone.insert(worker);
+            let seat = self.peers.get(&worker).and_then(|peer| peer.seat);
             self.heal_again(worker);
+            self.dissolve(seat);
         }
     }
 
@@ -299,11 +220,17 @@ impl Run {
     /// Gives the generation's members some time to come back.
     pub(super) fn await_members(&mut self) {
         let Some(generation) = &self.state.generation else { return };
-        for member in generation.membership.members() {
-            let lost = self.gone.contains(&member.worker) || self.peers.contains_key(&member.worker);
-            if let Some(known) = self.state.workers.get(&member.worker).filter(|_| !lost) {
+        let is_lost =
+            |member: &Member| self.gone.contains(&member.worker) || self.peers.contains_key(&member.worker);
+        let whole = |replica: &&Replica| !replica.ranks.iter().any(is_lost);
+        let replicas: Vec<Replica> = generation.replicas.iter().filter(whole).cloned().collect();
+        for Replica { ranks, .. } in replicas {
+            self.replicas_formed += 1;
+            for (rank, member) in (0..).zip(ranks) {
+                let Some(known) = self.state.workers.get(&member.worker) else { continue };
                 let mut peer = Peer::new(known.clone(), None, self.now);
                 peer.standing = Standing::Member;
+                peer.seat = Some(Seat { replica: self.replicas_formed, rank });
                 self.peers.insert(member.worker, peer);
                 self.grace_until =
                     Some(self.now + Duration::from_millis(self.config.faults.reconnect_grace_ms));
@@ -338,7 +265,7 @@ impl Run {
     /// Rounds that went on without a member which is not here at the end are not in its books.
     fn lose_late(&mut self, until: Round) {
         let Some(generation) = &self.state.generation else { return };
-        let members = generation.membership.members().iter().map(|member| member.worker);
+        let members = generation.replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
         let is_here =
             |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.standing == Standing::Member);
         let absent: Vec<WorkerId> = members.filter(|worker| !is_here(worker)).collect();
@@ -360,11 +287,5 @@ impl Run {
             );
             self.notice(Severity::Info, None, text);
         }
-    }
-
-    /// How the model is cut. Known as soon as somebody has built it.
-    pub(super) fn layout(&self) -> FragmentLayout {
-        let values = self.state.facts.map_or(0, |facts| facts.parameters);
-        FragmentLayout { values, fragment_values: self.config.sync.fragment_values }
     }
 }

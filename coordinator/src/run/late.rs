@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use longhaul_common::id::{Round, SiteId, WorkerId};
+use longhaul_common::id::{Round, WorkerId};
 use serde::{Deserialize, Serialize};
 
 /// Late rounds that are remembered of one worker, so that a worker which is late for ever fills no memory; older ones pass
@@ -27,14 +27,14 @@ pub struct Late {
 }
 
 impl Late {
-    /// A round is applied everywhere. `workers` were to take part in it; the result names `sites`. Returns shares that
-    /// turn out to be lost.
-    pub fn applied(&mut self, round: Round, workers: &[(WorkerId, SiteId)], sites: &[SiteId]) -> Vec<Share> {
-        for (worker, site) in workers {
+    /// A round is applied everywhere. `workers` were to take part in it, and its result has what they contributed, or not. Returns
+    /// shares that turn out to be lost.
+    pub fn applied(&mut self, round: Round, workers: &[(WorkerId, bool)]) -> Vec<Share> {
+        for (worker, is_in_it) in workers {
             if self.departures.iter().any(|&(departed, from)| departed == *worker && from <= round) {
                 continue;
             }
-            if sites.contains(site) {
+            if *is_in_it {
                 self.counted(*worker, round);
             } else {
                 let rounds = self.late.entry(*worker).or_default();
@@ -99,11 +99,11 @@ fn take_waiting(rounds: &mut BTreeMap<Round, Option<Round>>, before: Round) -> i
 mod tests {
     use super::*;
 
-    const W1: (WorkerId, SiteId) = (WorkerId(1), SiteId(0));
-    const W2: (WorkerId, SiteId) = (WorkerId(2), SiteId(1));
+    const W1: WorkerId = WorkerId(1);
+    const W2: WorkerId = WorkerId(2);
 
     fn round(late: &mut Late, round: u64, sites: &[u32]) -> Vec<Share> {
-        late.applied(Round(round), &[W1, W2], &sites.iter().map(|&site| SiteId(site)).collect::<Vec<_>>())
+        late.applied(Round(round), &[(W1, sites.contains(&0)), (W2, sites.contains(&1))])
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
         let mut late = Late::default();
         round(&mut late, 0, &[0]);
         round(&mut late, 1, &[0, 1]);
-        assert_eq!(late.departed(W2.0, Round(2), Round(2)), []);
+        assert_eq!(late.departed(W2, Round(2), Round(2)), []);
     }
 
     #[test]
@@ -120,16 +120,16 @@ mod tests {
         round(&mut late, 0, &[0, 1]);
         round(&mut late, 1, &[0]);
         round(&mut late, 2, &[0]);
-        assert_eq!(late.departed(W2.0, Round(3), Round(3)), [(Round(1), W2.0), (Round(2), W2.0)]);
+        assert_eq!(late.departed(W2, Round(3), Round(3)), [(Round(1), W2), (Round(2), W2)]);
     }
 
     #[test]
     fn reports_that_come_after_the_departure_still_decide_the_rounds_before_it() {
         let mut late = Late::default();
         round(&mut late, 0, &[0]);
-        assert_eq!(late.departed(W2.0, Round(3), Round(1)), []);
+        assert_eq!(late.departed(W2, Round(3), Round(1)), []);
         assert_eq!(round(&mut late, 1, &[0, 1]), []);
-        assert_eq!(round(&mut late, 2, &[0]), [(Round(2), W2.0)]);
+        assert_eq!(round(&mut late, 2, &[0]), [(Round(2), W2)]);
         assert_eq!(round(&mut late, 3, &[0]), []);
     }
 
@@ -138,8 +138,8 @@ mod tests {
         let mut late = Late::default();
         round(&mut late, 0, &[]);
         round(&mut late, 5, &[]);
-        assert_eq!(late.cut_back(Round(3), &BTreeSet::from([W1.0])), [(Round(0), W2.0)]);
-        assert_eq!(late.departed(W1.0, Round(3), Round(3)), [(Round(0), W1.0)]);
+        assert_eq!(late.cut_back(Round(3), &BTreeSet::from([W1])), [(Round(0), W2)]);
+        assert_eq!(late.departed(W1, Round(3), Round(3)), [(Round(0), W1)]);
     }
 
     #[test]
@@ -148,6 +148,6 @@ mod tests {
         round(&mut late, 2, &[0]);
         round(&mut late, 5, &[0, 1]);
         assert_eq!(late.clone().cut_back(Round(6), &BTreeSet::new()), []);
-        assert_eq!(late.cut_back(Round(4), &BTreeSet::new()), [(Round(2), W2.0)]);
+        assert_eq!(late.cut_back(Round(4), &BTreeSet::new()), [(Round(2), W2)]);
     }
 }

@@ -13,10 +13,11 @@ use super::command::{Command, Notice, Record, Severity};
 use super::event::{ConnectionId, Event};
 use super::generation::Settling;
 use super::late::Share;
+use super::lineup::Lineup;
 use super::parity::Parity;
 use super::peer::{Peer, Standing};
 use super::prepare::Preparing;
-use super::progress::Summaries;
+use super::progress::{RoundSummary, Summaries};
 use super::refusals::Refusals;
 use super::state::{Checkpoint, Phase, State};
 
@@ -51,7 +52,10 @@ pub struct Run {
     pub(super) gone: BTreeSet<WorkerId>,
     pub(super) last_join: Duration,
     pub(super) begun_at: Duration,
-    pub(super) parity: Parity,
+    /// By rank.
+    pub(super) parity: BTreeMap<u32, Parity>,
+    /// Copies of the model that were ever put together.
+    pub(super) replicas_formed: u64,
     pub(super) summaries: Summaries,
     pub(super) refusals: Refusals,
     pub(super) notices: VecDeque<Notice>,
@@ -89,7 +93,8 @@ impl Run {
             gone: BTreeSet::new(),
             last_join: now,
             begun_at: now,
-            parity: Parity::default(),
+            parity: BTreeMap::new(),
+            replicas_formed: 0,
             summaries: Summaries::default(),
             refusals: Refusals::default(),
             notices: VecDeque::new(),
@@ -209,6 +214,10 @@ impl Run {
             *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
         }
         let Some(peer) = self.peers.get_mut(&worker) else { return };
+        if peer.seat.is_some_and(|seat| seat.rank > 0) {
+            // The samples of a copy are counted once.
+            heartbeat.tokens = 0;
+        }
         let first = peer.meter.latest().is_none();
         self.state.tally.note(worker, peer.known.incarnation, &heartbeat, first);
         peer.meter.push(self.now, heartbeat);
@@ -229,14 +238,22 @@ impl Run {
         peer.next_round = peer.next_round.max(Some(report.round.next()));
         peer.state_hash = Some(report.state_hash);
         peer.measured = report.measured.or(peer.measured);
+        let rank = peer.seat.map_or(0, |seat| seat.rank);
+        if rank > 0 {
+            (report.samples, report.loss) = (0, None);
+        }
         self.state.releases.applied(report.round);
-        let lost = report.skipped.iter().take(SKIPPED_MAX).map(|&round| (round, worker)).collect();
+        let first = self.first_of(worker);
+        let lost = report.skipped.iter().take(SKIPPED_MAX).map(|&round| (round, first)).collect();
         self.lose(lost);
         self.note_refusals(worker, &report);
         report.refused.clear();
-        self.summaries.push(worker, &report);
-        let members = self.present_members();
-        if let Some(verdict) = self.parity.report(report.round, worker, report.state_hash, &members) {
+        self.summaries.push(worker, rank, &report);
+        let of_rank = |peer: &Peer| peer.is_present_member() && peer.seat.is_some_and(|s| s.rank == rank);
+        let members: Vec<WorkerId> =
+            self.peers.iter().filter(|(_, peer)| of_rank(peer)).map(|(&worker, _)| worker).collect();
+        let parity = self.parity.entry(rank).or_default();
+        if let Some(verdict) = parity.report(report.round, worker, report.state_hash, &members) {
             self.mend_parity(&verdict);
         }
         self.count_rounds();
@@ -252,10 +269,10 @@ impl Run {
         let applied = members.map(|peer| peer.next_round.unwrap_or(through)).min().unwrap_or(through);
         let mut lost = Vec::new();
         for summary in self.summaries.take_through(applied) {
-            let site_of = |&worker: &WorkerId| Some((worker, self.state.workers.get(&worker)?.site));
+            let share_of = |&first: &WorkerId| Some((first, self.is_in(&summary, first)?));
             let workers: Vec<_> =
-                self.state.ledger.workers_in(summary.round).iter().filter_map(site_of).collect();
-            lost.extend(self.state.late.applied(summary.round, &workers, &summary.sites));
+                self.state.ledger.workers_in(summary.round).iter().filter_map(share_of).collect();
+            lost.extend(self.state.late.applied(summary.round, &workers));
             let rounds = self.state.schedule.rounds();
             let (done, every) = (summary.round.0 + 1, rounds.div_ceil(PROGRESS_NOTICES));
             if done.is_multiple_of(every) || done == rounds || summary.validation_loss.is_some() {
@@ -266,6 +283,23 @@ impl Run {
         // Only now, so that no state is written in which a round counts whose late shares are not noted.
         self.state.ledger.count_through(applied);
         self.lose(lost);
+    }
+
+    /// Whether the samples that are assigned to this worker are in a round's results, of all parts of the model. None: it is not known.
+    fn is_in(&self, summary: &RoundSummary, first: WorkerId) -> Option<bool> {
+        let names =
+            |rank: u32, site| summary.sites_by_rank.get(&rank).is_some_and(|named| named.contains(&site));
+        let replica = self.state.generation.as_ref().and_then(|lineup| lineup.replica_of(first));
+        match replica {
+            Some(replica) => Some((0..).zip(&replica.ranks).all(|(rank, member)| names(rank, member.site))),
+            None => Some(names(0, self.state.workers.get(&first)?.site)),
+        }
+    }
+
+    /// To whom the samples are assigned that a member trains on.
+    pub(super) fn first_of(&self, worker: WorkerId) -> WorkerId {
+        let replica = self.state.generation.as_ref().and_then(|lineup| lineup.replica_of(worker));
+        replica.and_then(|replica| replica.ranks.first()).map_or(worker, |first| first.worker)
     }
 
     /// Shares that do not count; durable at once, as nobody says it again.
@@ -328,13 +362,16 @@ impl Run {
         if let Some(preparing) = &mut self.preparing {
             preparing.lost(worker);
         }
-        self.parity.forget(worker);
+        self.parity.values_mut().for_each(|parity| parity.forget(worker));
         if let Some(connection) = peer.connection
             && self.connections.remove(&connection).is_some()
         {
             self.commands.push(Command::Close { connection, reason: what.to_owned() });
         }
         self.notice(severity, Some(worker), what.to_owned());
+        if self.state.phase != Phase::Finished {
+            self.dissolve(peer.seat);
+        }
     }
 
     /// Breaks with a peer that does not keep to the protocol.
@@ -391,7 +428,7 @@ impl Run {
 
     /// The phase and what it implies for the last round: whether a joiner could still take part.
     pub(super) fn is_closing(&self) -> bool {
-        let at_end = |g: &longhaul_proto::control::message::GenerationStart| g.first_round >= g.until;
+        let at_end = |lineup: &Lineup| lineup.first_round >= lineup.until;
         self.state.drain || self.state.generation.as_ref().is_some_and(at_end)
     }
 
@@ -403,7 +440,7 @@ impl Run {
     }
 }
 
-fn progress_line(schedule: &RoundSchedule, summary: &super::progress::RoundSummary) -> String {
+fn progress_line(schedule: &RoundSchedule, summary: &RoundSummary) -> String {
     let mut line = format!(
         "round {} of {}, step {} of {}",
         summary.round.0 + 1,

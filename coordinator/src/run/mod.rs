@@ -3,11 +3,13 @@
 //! `docs/protocol.md` tells what happens and why; `coordinator/docs/coordinator.md` how it is divided among these files.
 
 mod admit;
+mod assembly;
 mod command;
 mod event;
 mod generation;
 mod late;
 mod ledger;
+mod lineup;
 mod machine;
 mod pace;
 mod parity;
@@ -17,6 +19,7 @@ mod progress;
 mod ranges;
 mod refusals;
 mod releases;
+mod seats;
 mod snapshot;
 mod state;
 mod status;
@@ -25,6 +28,7 @@ mod tally;
 pub use command::{Command, Notice, Record, Severity};
 pub use event::{ConnectionId, Event};
 pub use ledger::Ledger;
+pub use lineup::{Lineup, SyncGroup};
 pub use machine::Run;
 pub use parity::Verdict;
 pub use progress::{RoundSummary, Totals};

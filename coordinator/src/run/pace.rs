@@ -3,10 +3,11 @@
 use longhaul_common::config::SyncConfig;
 use longhaul_common::id::Round;
 use longhaul_common::schedule::RoundSchedule;
-use longhaul_proto::control::message::{GenerationStart, Measured};
+use longhaul_proto::control::message::Measured;
 use longhaul_proto::round::LATENCY_ROUND_TRIPS;
 
 use super::command::Severity;
+use super::lineup::Lineup;
 use super::machine::Run;
 
 /// The share of the opening after which everything that was measured is taken for what the links are like.
@@ -131,13 +132,13 @@ impl Run {
         if measured.is_empty() || measured.len() < members.len() && !is_last_call {
             return None;
         }
-        let fitted = schedule.for_fragments(self.layout().count());
+        let fitted = schedule.for_fragments(self.fragments_min());
         let wanted = paced(fitted, &self.config.sync, &measured);
         Some(if wanted == fitted { schedule } else { wanted })
     }
 
     /// Fixes the rounds from `first_round` on, if they can still be changed: nobody has begun it yet.
-    pub(super) fn fix_pace(&mut self, old: &mut GenerationStart, first_round: Round) {
+    pub(super) fn fix_pace(&mut self, old: &mut Lineup, first_round: Round) {
         let Some(wanted) = self.wanted_pace().filter(|wanted| *wanted != self.state.schedule) else { return };
         self.state.paced = true;
         if first_round.0 > wanted.opening_rounds {

@@ -9,6 +9,7 @@ use longhaul_proto::control::message::{CheckpointOffer, Hash, Measured, Ready};
 
 use super::event::ConnectionId;
 use super::progress::Meter;
+use super::seats::Seat;
 use super::state::Known;
 
 /// Every member takes the same share of the ownership, as nobody has measured its upload yet.
@@ -36,6 +37,8 @@ pub(super) struct Peer {
     pub connection: Option<ConnectionId>,
     pub last_seen: Duration,
     pub standing: Standing,
+    /// Which part of the model it has, and with whom; none: it waits until there are enough workers for another copy.
+    pub seat: Option<Seat>,
     pub offers: Vec<CheckpointOffer>,
     /// Its last answer to `Prepare` or `Heal`.
     pub ready: Option<Ready>,
@@ -66,6 +69,7 @@ impl Peer {
             connection,
             last_seen: now,
             standing: Standing::Waiting,
+            seat: None,
             offers: Vec::new(),
             ready: None,
             donors: Vec::new(),

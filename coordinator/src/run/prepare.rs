@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_common::plan::Membership;
-use longhaul_proto::control::message::{CheckpointOffer, GenerationStart, Hash, Ready, Start, ToWorker};
+use longhaul_proto::control::message::{CheckpointOffer, Hash, Ready, Start, ToWorker};
 
 use super::admit::difference;
 use super::command::Severity;
@@ -20,12 +19,12 @@ const DONORS_MAX: usize = 16;
 #[derive(Clone, Debug)]
 pub(super) struct Preparing {
     participants: BTreeSet<WorkerId>,
-    /// What is loaded: the round that follows, and the hash where it is known.
-    expected: (Round, Option<Hash>),
+    /// What is loaded: the round that follows, and the hash of each part of the model where it is known.
+    expected: (Round, BTreeMap<u32, Hash>),
     /// Those who load the state by themselves; the others heal from them.
     sources: BTreeSet<WorkerId>,
-    /// What the lowest-numbered source holds: all must.
-    reference: Option<Ready>,
+    /// By rank, what the lowest-numbered source holds: all must.
+    reference: Option<Vec<Ready>>,
     /// A participant left: it starts over.
     broken: bool,
 }
@@ -37,8 +36,8 @@ impl Preparing {
 
     /// Whether this answers what was asked last, and not something before.
     pub fn asked_for(&self, ready: &Ready) -> bool {
-        let (round, hash) = self.expected;
-        ready.next_round == round && hash.is_none_or(|hash| hash == ready.state_hash)
+        let (round, hashes) = &self.expected;
+        ready.next_round == *round && hashes.get(&ready.rank).is_none_or(|hash| *hash == ready.state_hash)
     }
 }
 
@@ -48,8 +47,12 @@ enum Source {
     Fresh,
     /// Workers hold it in memory: they were about to join when the last member was lost.
     Memory(Round, Hash),
-    Checkpoint(Round, Hash),
+    /// On disks: the hash of each part of the model, by rank.
+    Checkpoint(Round, Vec<Hash>),
 }
+
+/// How many workers have a state, by its hash.
+type Holders = BTreeMap<Hash, usize>;
 
 impl Run {
     pub(super) fn advance_gathering(&mut self) {
@@ -58,7 +61,12 @@ impl Run {
         }
         let enough = self.peers.len() >= self.config.run.workers as usize;
         if enough || self.gathering_ends().is_some_and(|at| at <= self.now) {
-            self.start_preparing();
+            let source = self.choose_source();
+            self.seat_all(&self.holders_of(&source));
+            // Where no copy has all its workers, more must come.
+            if !self.replicas_where(|_| true).is_empty() {
+                self.start_preparing(source);
+            }
         }
     }
 
@@ -75,37 +83,67 @@ impl Run {
         self.choose_source() == Source::Fresh
     }
 
-    /// The newest state that anybody has. Of equally new ones that differ, the one that more workers have.
+    /// The newest state all of whose parts somebody has. Of equally new ones that differ, the one that more workers have.
     fn choose_source(&self) -> Source {
-        let mut count: BTreeMap<(Round, bool, Hash), usize> = BTreeMap::new();
+        let mut states: BTreeMap<(Round, bool), BTreeMap<u32, Holders>> = BTreeMap::new();
+        let mut count = |round, is_memory, rank, hash| {
+            let parts = states.entry((round, is_memory)).or_default();
+            *parts.entry(rank).or_default().entry(hash).or_default() += 1;
+        };
         for peer in self.peers.values() {
             let ready = peer
                 .ready
                 .as_ref()
                 .filter(|ready| peer.standing == Standing::Ready && ready.next_round > Round(0));
-            if let Some(ready) = ready.filter(|ready| self.is_usable(ready.next_round)) {
-                *count.entry((ready.next_round, true, ready.state_hash)).or_default() += 1;
+            // In parts, what is in memory is of the seats that were.
+            let ready = ready.filter(|ready| self.stages() == 1 && self.is_usable(ready.next_round));
+            if let Some(ready) = ready {
+                count(ready.next_round, true, 0, ready.state_hash);
             }
             let offers: BTreeSet<_> =
-                peer.offers.iter().map(|offer| (offer.next_round, false, offer.state_hash)).collect();
-            for offer in offers.into_iter().filter(|(round, ..)| self.is_usable(*round)) {
-                *count.entry(offer).or_default() += 1;
+                peer.offers.iter().map(|offer| (offer.next_round, offer.rank, offer.state_hash)).collect();
+            for (round, rank, hash) in offers.into_iter().filter(|(round, ..)| self.is_usable(*round)) {
+                count(round, false, rank, hash);
             }
         }
-        match count.into_iter().map(|((round, memory, hash), workers)| (round, memory, workers, hash)).max() {
-            Some((round, true, _, hash)) => Source::Memory(round, hash),
-            Some((round, false, _, hash)) => Source::Checkpoint(round, hash),
+        let whole = |((round, is_memory), parts): ((Round, bool), BTreeMap<u32, Holders>)| {
+            let hashes: Option<Vec<Hash>> = (0..self.stages())
+                .map(|rank| {
+                    let held = parts.get(&rank)?.iter().map(|(hash, workers)| (*workers, *hash));
+                    held.max().map(|(_, hash)| hash)
+                })
+                .collect();
+            hashes.map(|hashes| (round, is_memory, hashes))
+        };
+        match states.into_iter().rev().find_map(whole) {
+            Some((round, true, hashes)) => {
+                hashes.first().map_or(Source::Fresh, |h| Source::Memory(round, *h))
+            }
+            Some((round, false, hashes)) => Source::Checkpoint(round, hashes),
             None => Source::Fresh,
         }
+    }
+
+    /// Of which parts of a state each worker has a checkpoint.
+    fn holders_of(&self, source: &Source) -> BTreeMap<WorkerId, BTreeSet<u32>> {
+        let Source::Checkpoint(round, hashes) = source else { return BTreeMap::new() };
+        let parts_of = |peer: &Peer| -> BTreeSet<u32> {
+            let has = |rank: &u32| {
+                let hash = hashes.get(*rank as usize);
+                hash.is_some_and(|hash| offer_of(peer, *round, *rank, *hash).is_some())
+            };
+            (0..self.stages()).filter(has).collect()
+        };
+        self.peers.iter().map(|(&worker, peer)| (worker, parts_of(peer))).collect()
     }
 
     fn is_usable(&self, round: Round) -> bool {
         round.0 <= self.state.schedule.rounds() && self.state.ledger.reaches(round)
     }
 
-    fn start_preparing(&mut self) {
-        let source = self.choose_source();
-        let participants: BTreeSet<WorkerId> = self.peers.keys().copied().collect();
+    fn start_preparing(&mut self, source: Source) {
+        let seated = self.peers.iter().filter(|(_, peer)| peer.seat.is_some());
+        let participants: BTreeSet<WorkerId> = seated.map(|(&worker, _)| worker).collect();
         let mut sources = BTreeSet::new();
         for &worker in &participants {
             let Some(peer) = self.peers.get_mut(&worker) else { continue };
@@ -113,10 +151,15 @@ impl Run {
                 sources.insert(worker);
                 continue;
             }
-            let start = match source {
+            let rank = peer.seat.map_or(0, |seat| seat.rank);
+            let start = match &source {
                 Source::Fresh => Some(Start::Fresh),
                 Source::Memory(..) => None,
-                Source::Checkpoint(round, hash) => offer_of(peer, round, hash).map(Start::Checkpoint),
+                Source::Checkpoint(round, hashes) => {
+                    let offer =
+                        hashes.get(rank as usize).and_then(|hash| offer_of(peer, *round, rank, *hash));
+                    offer.map(Start::Checkpoint)
+                }
             };
             peer.ready = None;
             peer.standing = if start.is_some() { Standing::Preparing } else { Standing::Waiting };
@@ -125,7 +168,7 @@ impl Run {
                 self.send(worker, ToWorker::Prepare(start));
             }
         }
-        let text = match source {
+        let text = match &source {
             Source::Fresh if self.state.facts.is_some() => {
                 let text = "nobody holds the run's state and nobody has a checkpoint of it: it starts from the beginning";
                 self.notice(Severity::Error, None, text.to_owned());
@@ -141,8 +184,9 @@ impl Run {
         };
         self.notice(Severity::Info, None, text);
         let expected = match source {
-            Source::Fresh => (Round(0), None),
-            Source::Memory(round, hash) | Source::Checkpoint(round, hash) => (round, Some(hash)),
+            Source::Fresh => (Round(0), BTreeMap::new()),
+            Source::Memory(round, hash) => (round, BTreeMap::from([(0, hash)])),
+            Source::Checkpoint(round, hashes) => (round, (0..).zip(hashes).collect()),
         };
         self.preparing = Some(Preparing { participants, expected, sources, reference: None, broken: false });
         self.state.phase = Phase::Preparing;
@@ -166,7 +210,12 @@ impl Run {
                 None => return,
             },
         };
-        let agrees = |peer: &Peer| holds(peer, reference.next_round, reference.state_hash);
+        // Those who came meanwhile, and whose copies lost somebody.
+        self.seat_waiting(&BTreeMap::new());
+        let agrees = |peer: &Peer| {
+            let of_part = peer.seat.and_then(|seat| reference.get(seat.rank as usize));
+            of_part.is_some_and(|part| holds(peer, part.next_round, part.state_hash))
+        };
         for &worker in &preparing.participants {
             let Some(peer) = self.peers.get(&worker) else { continue };
             if peer.standing == Standing::Ready && !agrees(peer) {
@@ -175,34 +224,33 @@ impl Run {
                 self.heal_again(worker);
             }
         }
-        let donors: Vec<WorkerId> =
-            self.peers.iter().filter(|(_, peer)| agrees(peer)).map(|(&w, _)| w).collect();
-        self.heal_waiting(&donors);
+        self.heal_waiting(agrees);
         let all_agree =
             preparing.participants.iter().all(|worker| self.peers.get(worker).is_some_and(agrees));
         if all_agree {
             // With those who came meanwhile and have healed already.
-            self.begin_first(&reference, donors.into_iter().collect(), &preparing.sources);
+            let replicas = self.replicas_where(agrees);
+            self.begin_first(&reference, replicas, &preparing.sources);
         }
     }
 
-    /// When all sources are ready: what the lowest-numbered one holds counts, also for model and data.
-    fn choose_reference(&mut self, preparing: &Preparing) -> Option<Ready> {
-        let ready = |run: &Self, worker| {
-            run.peers
-                .get(worker)
-                .filter(|peer| peer.standing == Standing::Ready)
-                .and_then(|peer| peer.ready.clone())
+    /// When all sources are ready: what the lowest-numbered one of each part holds counts, also for model and data.
+    fn choose_reference(&mut self, preparing: &Preparing) -> Option<Vec<Ready>> {
+        let ready = |worker: &WorkerId| {
+            let peer = self.peers.get(worker).filter(|peer| peer.standing == Standing::Ready)?;
+            Some((peer.seat?.rank, *worker, peer.ready.clone()?))
         };
-        let all: Option<Vec<Ready>> = preparing.sources.iter().map(|worker| ready(self, worker)).collect();
-        let all = all?;
-        let reference = all.first()?.clone();
-        let facts = facts_of(&reference);
-        let differing: Vec<_> = preparing
-            .sources
+        let mut all = preparing.sources.iter().map(ready).collect::<Option<Vec<_>>>()?;
+        all.sort_by_key(|(rank, worker, _)| (*rank, *worker));
+        let firsts = all.chunk_by(|one, next| one.0 == next.0).filter_map(|of_part| of_part.first());
+        let reference: Vec<Ready> = firsts.map(|(_, _, ready)| ready.clone()).collect();
+        if reference.len() != self.stages() as usize {
+            return None;
+        }
+        let facts = facts_of(&reference)?;
+        let differing: Vec<(WorkerId, String)> = all
             .iter()
-            .zip(&all)
-            .filter_map(|(&worker, ready)| Some((worker, difference(&facts, &facts_of(ready))?)))
+            .filter_map(|(rank, worker, ready)| Some((*worker, difference(&facts, *rank, ready)?)))
             .collect();
         for (worker, difference) in &differing {
             self.refuse(*worker, difference);
@@ -216,21 +264,31 @@ impl Run {
         Some(reference)
     }
 
-    /// Tells everybody who waits to heal from these members.
-    pub(super) fn heal_waiting(&mut self, donors: &[WorkerId]) {
-        if donors.is_empty() {
-            return;
-        }
+    /// Tells everybody who has a seat and waits to heal from those who hold the same part of the state.
+    pub(super) fn heal_waiting(&mut self, is_donor: impl Fn(&Peer) -> bool) {
+        let donors: Vec<(u32, WorkerId)> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| is_donor(peer))
+            .filter_map(|(&worker, peer)| Some((peer.seat?.rank, worker)))
+            .collect();
         let orphaned = |peer: &Peer| {
-            peer.standing == Standing::Healing && !peer.donors.iter().any(|donor| donors.contains(donor))
+            let is_here = |donor: &WorkerId| donors.iter().any(|(_, worker)| worker == donor);
+            peer.standing == Standing::Healing && !peer.donors.iter().any(is_here)
         };
         let waiting = |peer: &Peer| peer.standing == Standing::Waiting || orphaned(peer);
         let waiting: Vec<WorkerId> =
             self.peers.iter().filter(|(_, peer)| waiting(peer)).map(|(&w, _)| w).collect();
         for worker in waiting {
-            let Some(site) = self.peers.get(&worker).map(|peer| peer.known.site) else { continue };
+            let Some(peer) = self.peers.get(&worker) else { continue };
+            let Some(rank) = peer.seat.map(|seat| seat.rank) else { continue };
+            let site = peer.known.site;
+            let of_part = donors.iter().filter(|(of, _)| *of == rank);
             let mut members: Vec<_> =
-                donors.iter().filter_map(|donor| Some(self.peers.get(donor)?.member(*donor))).collect();
+                of_part.filter_map(|(_, donor)| Some(self.peers.get(donor)?.member(*donor))).collect();
+            if members.is_empty() {
+                continue;
+            }
             members.sort_by_key(|member| (member.site != site, member.worker));
             members.truncate(DONORS_MAX);
             if let Some(peer) = self.peers.get_mut(&worker) {
@@ -247,46 +305,45 @@ impl Run {
 
     fn begin_first(
         &mut self,
-        reference: &Ready,
-        participants: BTreeSet<WorkerId>,
+        reference: &[Ready],
+        replicas: Vec<Vec<WorkerId>>,
         sources: &BTreeSet<WorkerId>,
     ) {
-        let first_round = reference.next_round;
+        let Some(first_round) = reference.first().map(|part| part.next_round) else { return };
         // The start was chosen among those that the ledger reaches.
         self.state.ledger.cut_back(first_round);
         self.state.releases.begin_at(first_round);
-        let private = |(&worker, peer): (&WorkerId, &Peer)| {
-            let offer = offer_of(peer, first_round, reference.state_hash)?;
-            (offer.private && sources.contains(&worker)).then_some(worker)
+        let keeps = |worker: &WorkerId| {
+            let of_peer = |peer: &Peer| {
+                let rank = peer.seat?.rank;
+                offer_of(peer, first_round, rank, reference.get(rank as usize)?.state_hash)
+            };
+            let offer = self.peers.get(worker).and_then(of_peer);
+            offer.is_some_and(|offer| offer.private) && sources.contains(worker)
         };
-        let keepers = self.peers.iter().filter_map(private).collect();
+        let whole = replicas.iter().filter(|workers| workers.iter().all(keeps));
+        let keepers = whole.filter_map(|workers| workers.first().copied()).collect();
         for (round, worker) in self.state.late.cut_back(first_round, &keepers) {
             self.state.ledger.lose(round, worker);
         }
-        self.state.ledger.assign(first_round, participants.iter().copied().collect());
-        self.parity.cut_back(first_round);
+        self.parity.values_mut().for_each(|parity| parity.cut_back(first_round));
         self.summaries.cut_back(first_round);
         self.refusals.cut_back(first_round);
-        self.state.facts = Some(facts_of(reference));
+        self.state.facts = facts_of(reference);
         self.state.announced = self.state.announced.next();
-        let members =
-            participants.iter().filter_map(|worker| Some(self.peers.get(worker)?.member(*worker))).collect();
         self.preparing = None;
         self.state.phase = Phase::Training;
-        self.begin(GenerationStart {
-            membership: Membership::assign(self.state.announced, members, self.layout()),
-            settlement: None,
-            first_round,
-            active_before: Vec::new(),
-            assignments: self.state.ledger.assignments_from(first_round),
-            until: Round(self.state.schedule.rounds()),
-            schedule: self.state.schedule,
-        });
+        let until = Round(self.state.schedule.rounds());
+        let nothing_open = reference.iter().map(|_| None).collect();
+        self.assemble(self.state.announced, replicas, nothing_open, (first_round, until), first_round);
     }
 }
 
-fn facts_of(ready: &Ready) -> Facts {
-    Facts { parameters: ready.parameters, samples: ready.samples, data_hash: ready.data_hash }
+/// What the parts of one model say of it; of the data, what the first one says. None: there is no part.
+fn facts_of(parts: &[Ready]) -> Option<Facts> {
+    let first = parts.first()?;
+    let parameters = parts.iter().map(|part| part.parameters).collect();
+    Some(Facts { parameters, samples: first.samples, data_hash: first.data_hash })
 }
 
 fn holds(peer: &Peer, round: Round, hash: Hash) -> bool {
@@ -294,6 +351,8 @@ fn holds(peer: &Peer, round: Round, hash: Hash) -> bool {
     peer.standing == Standing::Ready && peer.ready.as_ref().is_some_and(same)
 }
 
-fn offer_of(peer: &Peer, round: Round, hash: Hash) -> Option<CheckpointOffer> {
-    peer.offers.iter().find(|offer| (offer.next_round, offer.state_hash) == (round, hash)).cloned()
+fn offer_of(peer: &Peer, round: Round, rank: u32, hash: Hash) -> Option<CheckpointOffer> {
+    let is_it =
+        |offer: &&CheckpointOffer| (offer.next_round, offer.rank, offer.state_hash) == (round, rank, hash);
+    peer.offers.iter().find(is_it).cloned()
 }

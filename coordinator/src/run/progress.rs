@@ -1,6 +1,6 @@
 //! How fast a run goes, from heartbeats and round reports.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use longhaul_common::id::{Round, SiteId, WorkerId};
@@ -132,8 +132,11 @@ pub struct RoundSummary {
     pub validation_loss: Option<f32>,
     /// Samples trained on.
     pub samples: u64,
-    /// Sites whose contribution is in every fragment's result.
+    /// Sites whose contribution is in every fragment's result, of one part of the model at least.
     pub sites: Vec<SiteId>,
+    /// The same for each part, by rank.
+    #[serde(skip)]
+    pub sites_by_rank: BTreeMap<u32, BTreeSet<SiteId>>,
     /// The largest norm of a residual over the norm of the round's delta.
     pub residual_ratio: Option<f32>,
 }
@@ -141,7 +144,7 @@ pub struct RoundSummary {
 /// Round reports until all members' are in.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summaries {
-    open: BTreeMap<Round, BTreeMap<WorkerId, RoundReport>>,
+    open: BTreeMap<Round, BTreeMap<WorkerId, (u32, RoundReport)>>,
     /// Rounds before this one are summed up.
     next: Round,
     loss: Option<f32>,
@@ -149,10 +152,10 @@ pub struct Summaries {
 }
 
 impl Summaries {
-    /// Takes a report; one of a round that is summed up already is too late.
-    pub fn push(&mut self, worker: WorkerId, report: &RoundReport) {
+    /// Takes a report of who holds the part of `rank`; one of a round that is summed up already is too late.
+    pub fn push(&mut self, worker: WorkerId, rank: u32, report: &RoundReport) {
         if report.round >= self.next {
-            self.open.entry(report.round).or_default().insert(worker, report.clone());
+            self.open.entry(report.round).or_default().insert(worker, (rank, report.clone()));
         }
     }
 
@@ -165,7 +168,14 @@ impl Summaries {
                 break;
             }
             let Some((round, reports)) = self.open.pop_first() else { break };
-            let summary = summarise(round, reports.values());
+            let mut sites_by_rank: BTreeMap<u32, BTreeSet<SiteId>> = BTreeMap::new();
+            for (rank, report) in reports.values() {
+                sites_by_rank.entry(*rank).or_default().extend(&report.sites);
+            }
+            let summary = RoundSummary {
+                sites_by_rank,
+                ..summarise(round, reports.values().map(|(_, report)| report))
+            };
             self.next = round.next();
             self.validation_loss = summary.validation_loss.or(self.validation_loss);
             self.loss = summary.loss.or(self.loss);
@@ -221,6 +231,7 @@ fn summarise<'a>(round: Round, reports: impl Iterator<Item = &'a RoundReport> + 
         validation_loss: weighted(&|_| 1.0, &|report| report.validation_loss),
         samples: reports.clone().map(|report| u64::from(report.samples)).sum(),
         sites,
+        sites_by_rank: BTreeMap::new(),
         residual_ratio: reports.filter_map(|report| finite(report.residual_ratio)).reduce(f32::max),
     }
 }
@@ -249,9 +260,9 @@ mod tests {
     #[test]
     fn a_rounds_loss_is_weighted_by_samples() {
         let mut summaries = Summaries::default();
-        summaries.push(WorkerId(1), &report(0, 30, 1.0));
-        summaries.push(WorkerId(2), &report(0, 10, 5.0));
-        summaries.push(WorkerId(2), &report(1, 10, f32::NAN));
+        summaries.push(WorkerId(1), 0, &report(0, 30, 1.0));
+        summaries.push(WorkerId(2), 0, &report(0, 10, 5.0));
+        summaries.push(WorkerId(2), 0, &report(1, 10, f32::NAN));
         let done = summaries.take_through(Round(1));
         assert_eq!(done.len(), 1);
         assert_eq!((done[0].loss, done[0].samples, done[0].residual_ratio), (Some(2.0), 40, Some(5.0)));
@@ -263,7 +274,7 @@ mod tests {
     fn a_member_that_lags_for_ever_does_not_fill_the_memory() {
         let mut summaries = Summaries::default();
         for round in 0..1000 {
-            summaries.push(WorkerId(1), &report(round, 1, 1.0));
+            summaries.push(WorkerId(1), 0, &report(round, 1, 1.0));
             summaries.take_through(Round(0));
         }
         assert_eq!(summaries.open.len(), OPEN_SUMMARIES_MAX);

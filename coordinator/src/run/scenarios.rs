@@ -2,6 +2,7 @@
 
 mod absence;
 mod pace;
+mod pipelines;
 mod privacy;
 mod problems;
 mod refusals;
@@ -12,8 +13,8 @@ use std::time::Duration;
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_proto::control::message::{
-    CheckpointOffer, GenerationStart, Heartbeat, Join, Ready, RoundReport, Settled, Start, ToCoordinator,
-    ToWorker,
+    CheckpointOffer, GenerationStart, Heartbeat, Join, Member, Ready, RoundReport, Settled, Start,
+    ToCoordinator, ToWorker,
 };
 
 use super::{Command, ConnectionId, Event, LedgerStatus, Phase, Run, Severity, State};
@@ -34,6 +35,7 @@ fn config() -> RunConfig {
 fn ready(next_round: u64, hash: u8) -> ToCoordinator {
     ToCoordinator::Ready(Ready {
         next_round: Round(next_round),
+        rank: 0,
         state_hash: [hash; 32],
         parameters: 10,
         samples: 100,
@@ -183,8 +185,8 @@ impl Story {
 #[test]
 fn an_unspecified_address_becomes_the_one_that_the_coordinator_sees() {
     let story = Story::training();
-    let members = story.run.state().generation.as_ref().unwrap().membership.members();
-    assert_eq!(members[0].lan_address, SocketAddr::from((Ipv4Addr::LOCALHOST, 70)));
+    let lineup = story.run.state().generation.as_ref().unwrap();
+    assert_eq!(lineup.members().next().unwrap().lan_address, SocketAddr::from((Ipv4Addr::LOCALHOST, 70)));
 }
 
 #[test]
@@ -222,6 +224,7 @@ fn a_cold_start_takes_the_newest_checkpoint_and_the_others_heal_from_its_holder(
         next_round: Round(next_round),
         state_hash: [hash; 32],
         private: false,
+        rank: 0,
     };
     let mut story = Story::new();
     story.join(1, &[offer(4, 4)]);

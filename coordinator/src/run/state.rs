@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::schedule::RoundSchedule;
-use longhaul_proto::control::message::{CheckpointReport, GenerationStart, Hash};
+use longhaul_proto::control::message::{CheckpointReport, Hash};
 use serde::{Deserialize, Serialize};
 
 use super::late::Late;
 use super::ledger::Ledger;
+use super::lineup::Lineup;
 use super::releases::Releases;
 use super::snapshot::Snapshot;
 use super::tally::Tally;
@@ -45,7 +46,7 @@ pub struct State {
     /// Every worker that ever joined.
     pub workers: BTreeMap<WorkerId, Known>,
     /// The generation that runs; none before the first, or when all its members were lost.
-    pub generation: Option<GenerationStart>,
+    pub generation: Option<Lineup>,
     /// The highest generation that any worker was told of, begun or not. Numbers are never used twice.
     pub announced: Generation,
     /// When rounds happen: as configured, or as decided since.
@@ -84,10 +85,10 @@ pub struct Known {
 }
 
 /// What all members must agree on to train one model on one text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// Parameters of the model.
-    pub parameters: u64,
+    /// Parameters of each part of the model, by rank.
+    pub parameters: Vec<u64>,
     /// Samples of the training data.
     pub samples: u64,
     /// Hash over the training tokens.

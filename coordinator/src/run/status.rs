@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
 use super::machine::{Run, shorten};
+use super::parity::Parity;
 use super::peer::{Peer, Standing};
 use super::progress::Totals;
 use super::refusals::Cause;
@@ -105,6 +106,8 @@ pub struct MemberStatus {
     pub id: String,
     /// The name of its site.
     pub site: String,
+    /// Which part of the model it has, from 0; none: it waits for one.
+    pub stage: Option<u32>,
     /// Host and device.
     pub device: String,
     /// `waiting`, `preparing`, `healing`, `ready`, `training`, `finished` or `awaited`; `left` who had not
@@ -194,7 +197,7 @@ impl Run {
             name: self.config.run.name.clone(),
             phase: self.state.phase,
             stopping: self.state.drain,
-            generation: self.state.generation.as_ref().map(|start| start.membership.generation.0),
+            generation: self.state.generation.as_ref().map(|lineup| lineup.generation.0),
             round: through.0,
             rounds: self.state.schedule.rounds(),
             step,
@@ -225,11 +228,11 @@ impl Run {
     }
 
     pub(super) fn parity_status(&self) -> Option<ParityStatus> {
-        self.parity.latest().map(|verdict| ParityStatus {
-            round: verdict.round.0,
-            hash: hex(&verdict.hash),
-            equal: verdict.odd.is_empty(),
-        })
+        let latest = self.parity.values().filter_map(Parity::latest);
+        // Of several parts of the model, one that is broken, or the one that is furthest behind.
+        let verdict = latest.min_by_key(|verdict| (verdict.odd.is_empty(), verdict.round))?;
+        let equal = verdict.odd.is_empty();
+        Some(ParityStatus { round: verdict.round.0, hash: hex(&verdict.hash), equal })
     }
 
     fn checkpoint_statuses(&self) -> Vec<CheckpointStatus> {
@@ -267,6 +270,7 @@ impl Run {
         MemberStatus {
             id: worker.to_string(),
             site: self.state.sites.get(peer.known.site.0 as usize).cloned().unwrap_or_default(),
+            stage: peer.seat.map(|seat| seat.rank),
             device: peer.known.device.clone(),
             state: state.to_owned(),
             step: peer.meter.latest().map_or(0, |heartbeat| heartbeat.step),
@@ -301,6 +305,14 @@ impl Run {
         if self.state.phase == Phase::Gathering && here < wanted as usize {
             problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));
         }
+        let unseated = self.peers.values().filter(|peer| peer.seat.is_none()).count();
+        if unseated > 0 && (self.state.phase != Phase::Gathering || here >= wanted as usize) {
+            problems.push(format!(
+                "{unseated} workers wait for others: a copy of the model takes {} of them{}",
+                self.stages(),
+                if self.config.parallel.sites.is_empty() { "" } else { ", from each of parallel.sites" }
+            ));
+        }
         let awaited = self.peers.values().filter(|peer| peer.is_awaited()).count();
         if awaited > 0 && self.grace_until.is_some_and(|until| until <= self.now) {
             problems.push(format!(
@@ -310,7 +322,8 @@ impl Run {
         } else if awaited > 0 {
             problems.push(format!("{awaited} members have not come back yet"));
         }
-        if let Some(verdict) = self.parity.latest().filter(|verdict| !verdict.odd.is_empty()) {
+        let verdicts = self.parity.values().filter_map(Parity::latest);
+        for verdict in verdicts.filter(|verdict| !verdict.odd.is_empty()) {
             problems.push(format!("parity was broken after {} by {:?}", verdict.round, verdict.odd));
         }
         problems.extend(self.unwritten_checkpoints());

@@ -12,7 +12,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -84,6 +84,8 @@ pub struct CheckpointOffer {
     pub state_hash: Hash,
     /// Whether the worker's private state (local parameters, optimiser, residuals) is there too.
     pub private: bool,
+    /// Which part of the model it is: 0, unless copies are on several workers.
+    pub rank: u32,
 }
 
 /// The state in memory before a generation starts.
@@ -93,7 +95,9 @@ pub struct Ready {
     pub next_round: Round,
     /// Hash of the synchronised state.
     pub state_hash: Hash,
-    /// Parameters of the model.
+    /// Which part of the model it is the state of: 0, unless copies are on several workers.
+    pub rank: u32,
+    /// Parameters of the model, or of the part.
     pub parameters: u64,
     /// Samples (sequences) of the training part of the data.
     pub samples: u64,
@@ -268,6 +272,12 @@ pub enum ToWorker {
         /// For people: what is wrong and what to do.
         reason: String,
     },
+    /// Where copies of the model are on several workers: which part of it this one has from now on. What it was told to prepare or to heal
+    /// before is void. None: its copy has come apart, and it has no part until it is told another.
+    Seat {
+        /// The part.
+        rank: Option<u32>,
+    },
 }
 
 pub use longhaul_common::plan::Member;
@@ -312,6 +322,17 @@ pub struct GenerationStart {
     pub until: Round,
     /// When rounds happen: as configured, or as decided from what members have measured. Rounds that were begun are the same in both.
     pub schedule: RoundSchedule,
+    /// With whom the receiver holds a copy of the model; none: it has all of it. Members are those that hold the same part.
+    pub replica: Option<Replica>,
+}
+
+/// The workers that hold a copy of the model together, each a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replica {
+    /// The generation in which they came together.
+    pub session: Generation,
+    /// By rank. The samples of the first one are those of all.
+    pub ranks: Vec<Member>,
 }
 
 /// What becomes of the open round when a generation ends. Rounds before it are complete at `complete_at`.

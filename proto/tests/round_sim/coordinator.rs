@@ -54,6 +54,7 @@ impl Coordinator {
             assignments: Vec::new(),
             until,
             schedule,
+            replica: None,
         };
         let begin = this.live.iter().map(|&worker| (worker, Event::Begin(Box::new(start.clone())))).collect();
         (this, begin)
@@ -121,6 +122,7 @@ impl Coordinator {
             assignments: Vec::new(),
             until: self.until,
             schedule: self.schedule,
+            replica: None,
         };
         self.live.iter().map(|&worker| (worker, Event::Begin(Box::new(start.clone())))).collect()
     }

@@ -159,11 +159,11 @@ fn a_checkpoint_that_cannot_be_written_is_reported_and_training_goes_on() {
 }
 
 /// The books of the run: no position of the data counted twice, none left over but what a departed member took along at the very end.
-fn assert_exactly_once(status: &serde_json::Value) {
+pub fn assert_exactly_once(status: &serde_json::Value) {
     assert_eq!(status["ledger"]["duplicates"], 0, "{status:#}");
 }
 
-fn live_members(status: &serde_json::Value) -> usize {
+pub fn live_members(status: &serde_json::Value) -> usize {
     let members = status["members"].as_array().map(Vec::as_slice).unwrap_or_default();
     members.iter().filter(|member| member["state"] == "training").count()
 }

@@ -6,6 +6,7 @@
 
 mod faults;
 mod interrupt;
+mod pipelines;
 mod presets;
 mod privacy;
 mod promises;

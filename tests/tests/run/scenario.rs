@@ -37,6 +37,8 @@ pub struct Setup<'a> {
     pub micro_batch: u32,
     /// Its peak.
     pub learning_rate: f64,
+    /// Lines for `[parallel]`.
+    pub parallel: &'a str,
     /// Lines for `[sync]`.
     pub sync: &'a str,
     /// Lines for `[privacy]`; none: the run has no such table.
@@ -57,6 +59,7 @@ impl Default for Setup<'_> {
             width: 32,
             micro_batch: 4,
             learning_rate: 5e-3,
+            parallel: "",
             sync: "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             privacy: None,
             checkpoint: "every_rounds = 4",
@@ -110,7 +113,8 @@ impl Setup<'_> {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
         let (workers, steps) = (self.sites.iter().sum::<usize>(), self.steps);
         let privacy = self.privacy.map_or_else(String::new, |lines| format!("[privacy]\n{lines}"));
-        let Self { data, width, micro_batch, learning_rate, sync, checkpoint, silent_after_ms, .. } = self;
+        let Self { data, width, micro_batch, learning_rate, parallel, sync, checkpoint, .. } = self;
+        let silent_after_ms = self.silent_after_ms;
         format!(
             r#"
 [run]
@@ -136,6 +140,9 @@ micro_batch = {micro_batch}
 learning_rate = {learning_rate}
 warmup_steps = 5
 evaluate_batches = 2
+
+[parallel]
+{parallel}
 
 [sync]
 {sync}

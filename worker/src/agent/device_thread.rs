@@ -18,7 +18,7 @@ use crate::collective::NcclCollective;
 use crate::data::{Dataset, Tokenizer};
 use crate::engine::{Engine, LowRank, choose_device};
 use crate::sync::SyncEvent;
-use crate::train::device::Device;
+use crate::train::device::{Device, Outbox};
 use crate::train::gate::Gate;
 use crate::train::message::{FromDevice, Prepared, ToDevice};
 use crate::train::progress::Progress;
@@ -43,40 +43,55 @@ impl DeviceThread {
         std::thread::Builder::new().name("device".into()).spawn(move || self.run())
     }
 
-    /// Builds model and data, and trains until the session ends.
+    /// Opens the data, builds the model, and trains until the session ends.
     fn run(self) {
         let queue = self.queue.clone();
-        let outbox = {
-            let queue = queue.clone();
-            Box::new(move |message| queue.blocking_send(SyncEvent::Device(message)).is_ok())
-        };
-        let first = match self.prepare() {
-            Ok((engine, low_rank, data, prepared)) => {
-                let sent = queue.blocking_send(SyncEvent::Device(FromDevice::Prepared(prepared)));
-                if sent.is_ok() {
-                    let device = Device {
-                        worker: self.worker,
-                        config: (*self.config).clone(),
-                        engine,
-                        low_rank,
-                        data,
-                        gate: self.gate,
-                        progress: self.progress,
-                        inbox: self.inbox,
-                        outbox,
-                        next_round: Round(0),
-                    };
-                    device.run();
-                }
-                return;
-            }
-            Err(error) => FromDevice::Failed(Explained(&*error).to_string()),
-        };
-        // When the synchroniser is gone, the session is over.
-        let _ = queue.blocking_send(SyncEvent::Device(first));
+        let outbox: Outbox = Box::new(move |message| queue.blocking_send(SyncEvent::Device(message)).is_ok());
+        if let Err(error) = self.serve(&outbox) {
+            // When the synchroniser is gone, the session is over.
+            let _ = outbox(FromDevice::Failed(Explained(&*error).to_string()));
+        }
     }
 
-    fn prepare(&self) -> Result<(Engine, Option<LowRank>, Dataset, Prepared)> {
+    /// Builds one part of the model after the other, as it is told, and trains it. Where everybody has all of it, nobody has to be told.
+    fn serve(&self, outbox: &Outbox) -> Result<()> {
+        let text = self.open()?;
+        let mut next = (!self.config.parallel.is_pipelined()).then_some(0);
+        while let Some(rank) = next.or_else(|| self.told()) {
+            let (engine, low_rank, prepared) = self.build(&text, rank)?;
+            if !outbox(FromDevice::Prepared(prepared)) {
+                break;
+            }
+            let device = Device {
+                worker: self.worker,
+                config: (*self.config).clone(),
+                engine,
+                low_rank,
+                data: &text.data,
+                gate: Arc::clone(&self.gate),
+                progress: Arc::clone(&self.progress),
+                inbox: &self.inbox,
+                outbox,
+                next_round: Round(0),
+            };
+            next = device.run();
+            if next.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The part to build; none: the synchroniser is gone.
+    fn told(&self) -> Option<u32> {
+        // Before it has a part, it is told nothing else that counts.
+        self.inbox.iter().find_map(|message| match message {
+            ToDevice::Build { rank } => Some(rank),
+            ToDevice::Enter(_) | ToDevice::Apply { .. } | ToDevice::Export => None,
+        })
+    }
+
+    fn open(&self) -> Result<Text> {
         let (args, config) = (&self.membership.args, &*self.config);
         let tokenizer = Tokenizer::load(&config.data.tokenizer)?;
         let path = args.data.as_deref().unwrap_or(&config.data.path);
@@ -86,16 +101,24 @@ impl DeviceThread {
             NcclCollective::available(device)
                 .context("sync.within_site = \"nccl\", where \"ring\" needs no GPU")?;
         }
-        let spec = ModelSpec::resolve(&config.model, tokenizer.vocabulary())?;
+        Ok(Text { tokenizer, data, device })
+    }
+
+    fn build(&self, text: &Text, rank: u32) -> Result<(Engine, Option<LowRank>, Prepared)> {
+        let (args, config) = (&self.membership.args, &*self.config);
+        let Text { tokenizer, data, device } = text;
+        let whole = ModelSpec::resolve(&config.model, tokenizer.vocabulary())?;
+        let spec = part_of(&whole, config, rank)?;
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
         let run = &config.run;
-        let engine = Engine::new(&spec, &config.train, run.steps, run.seed, device, threads)?;
+        let engine = Engine::new(&spec, &config.train, run.steps, run.seed, *device, threads)?;
         let mut parameters = Vec::new();
         engine.parameters_to_host(&mut parameters)?;
         let low_rank = (config.sync.rank > 0).then(|| LowRank::new(&spec, config.sync.rank, run.seed));
         let prepared = Prepared {
+            rank,
             exchanges: low_rank.as_ref().map(LowRank::lengths),
-            device,
+            device: *device,
             spec,
             tokenizer: tokenizer.json(),
             parameters,
@@ -103,6 +126,20 @@ impl DeviceThread {
             data_hash: data.data_hash(),
             cores: engine.cores(),
         };
-        Ok((engine, low_rank, data, prepared))
+        Ok((engine, low_rank, prepared))
     }
+}
+
+/// What does not depend on the part of the model.
+struct Text {
+    tokenizer: Tokenizer,
+    data: Dataset,
+    device: tch::Device,
+}
+
+fn part_of(whole: &ModelSpec, config: &RunConfig, rank: u32) -> Result<ModelSpec> {
+    let parallel = &config.parallel;
+    let parts = whole.parts(parallel.stages, parallel.chunks, config.data.sequence_length);
+    let part = parts.and_then(|mut parts| parts.drain(..).nth(rank as usize));
+    part.with_context(|| format!("the coordinator gave part {rank} of a model in {} parts", parallel.stages))
 }

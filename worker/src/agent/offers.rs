@@ -8,31 +8,20 @@ use crate::checkpoint::{CheckpointError, CheckpointStore, Listed};
 /// the coordinator in the middle of its training has no time to read them all again.
 #[derive(Debug)]
 pub(super) struct Offers {
+    /// Of whatever part.
     store: CheckpointStore,
     /// Newest first.
     known: Vec<CheckpointOffer>,
 }
 
 impl Offers {
-    /// Looks through a folder: what is complete, sound and has a model.
+    /// Looks through a folder: what is complete, sound and has a model, or a part of one.
     pub fn verified(store: CheckpointStore) -> Self {
-        let examined = store.examine().unwrap_or_else(|error| {
-            tracing::warn!(%error, "checkpoints cannot be looked through");
-            Vec::new()
-        });
-        let offer = |listed: Listed| CheckpointOffer {
-            next_round: listed.next_round,
-            state_hash: listed.state_hash,
-            private: listed.private,
-        };
-        let sound = examined.into_iter().filter_map(|examined| {
-            let warn = |error: &CheckpointError| {
-                tracing::warn!(%error, "a checkpoint is of no use; older ones are offered");
-            };
-            examined.inspect_err(warn).ok()
-        });
-        let whole = sound.filter(|listed| listed.model);
-        Self { store, known: whole.map(offer).take(CHECKPOINT_OFFERS_MAX).collect() }
+        let mut known: Vec<CheckpointOffer> =
+            store.all_parts().flat_map(|(rank, part)| sound_in(&part, rank)).collect();
+        known.sort_by_key(|offer| (std::cmp::Reverse(offer.next_round), offer.rank));
+        known.truncate(CHECKPOINT_OFFERS_MAX);
+        Self { store, known }
     }
 
     /// Goes on from what was verified before.
@@ -40,21 +29,46 @@ impl Offers {
         Self { store, known }
     }
 
-    /// This worker has written a checkpoint, or failed to.
-    pub fn note(&mut self, report: &CheckpointReport) {
+    /// This worker, which has the part of `rank`, has written a checkpoint, or failed to.
+    pub fn note(&mut self, rank: u32, report: &CheckpointReport) {
         let Ok(state_hash) = report.outcome else { return };
+        let next_round = report.next_round;
         // One of the same round is of a past that was cut off, and was replaced.
-        self.known.retain(|old| old.next_round != report.next_round);
-        let at = self.known.partition_point(|old| old.next_round > report.next_round);
-        self.known.insert(at, CheckpointOffer { next_round: report.next_round, state_hash, private: true });
+        self.known.retain(|old| (old.next_round, old.rank) != (next_round, rank));
+        let at = self.known.partition_point(|old| old.next_round > next_round);
+        self.known.insert(at, CheckpointOffer { next_round, state_hash, private: true, rank });
         self.known.truncate(CHECKPOINT_OFFERS_MAX);
     }
 
     /// Those that are there now.
     pub fn current(&self) -> Vec<CheckpointOffer> {
-        let is_here = |offer: &&CheckpointOffer| self.store.holds(offer.next_round, offer.state_hash);
+        let stores: Vec<_> = self.store.all_parts().collect();
+        let is_here = |offer: &&CheckpointOffer| {
+            let mut of_part = stores.iter().filter(|(rank, _)| *rank == offer.rank);
+            of_part.any(|(_, store)| store.holds(offer.next_round, offer.state_hash))
+        };
         self.known.iter().filter(is_here).cloned().collect()
     }
+}
+
+fn sound_in(store: &CheckpointStore, rank: u32) -> Vec<CheckpointOffer> {
+    let examined = store.examine().unwrap_or_else(|error| {
+        tracing::warn!(%error, "checkpoints cannot be looked through");
+        Vec::new()
+    });
+    let offer = |listed: Listed| CheckpointOffer {
+        next_round: listed.next_round,
+        state_hash: listed.state_hash,
+        private: listed.private,
+        rank,
+    };
+    let sound = examined.into_iter().filter_map(|examined| {
+        let warn = |error: &CheckpointError| {
+            tracing::warn!(%error, "a checkpoint is of no use; older ones are offered");
+        };
+        examined.inspect_err(warn).ok()
+    });
+    sound.filter(|listed| listed.model).map(offer).collect()
 }
 
 #[cfg(test)]
@@ -96,16 +110,19 @@ mod tests {
 
         let mut join = offers.current();
         for (round, state) in [(20, 2), (30, 3)] {
-            offers.note(&write(round, state));
+            offers.note(0, &write(round, state));
         }
         assert_eq!(rounds(&offers), [(30, 3), (20, 2)], "two are kept");
-        offers.note(&CheckpointReport {
-            next_round: Round(40),
-            path: String::new(),
-            outcome: Err("the disk is full".into()),
-        });
+        offers.note(
+            0,
+            &CheckpointReport {
+                next_round: Round(40),
+                path: String::new(),
+                outcome: Err("the disk is full".into()),
+            },
+        );
         // The run went back to a checkpoint before round 30, and came there again with another state.
-        offers.note(&write(30, 4));
+        offers.note(0, &write(30, 4));
         assert_eq!(rounds(&offers), [(30, 4), (20, 2)]);
 
         // The next session goes on from the last message.

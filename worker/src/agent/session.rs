@@ -71,6 +71,8 @@ pub(super) struct Session {
     threads: Vec<JoinHandle<()>>,
     reports: Reports,
     offers: RefCell<Offers>,
+    /// The part of the model that it was last given.
+    rank: u32,
     /// The last generation and round that were reported, for `Join.held`.
     held: Option<(Generation, Round)>,
     leaving: Option<Instant>,
@@ -152,6 +154,7 @@ impl Session {
             threads: vec![sync_thread, device_thread],
             reports: Reports::default(),
             offers,
+            rank: 0,
             held: None,
             leaving: None,
             dismissed: false,
@@ -209,7 +212,7 @@ impl Session {
     /// Finds the coordinator again; what there is to report meanwhile is kept.
     async fn reconnect(&mut self, stop: &mut StopSignal) -> Result<Reconnected> {
         self.join.held = self.held;
-        let Self { membership, identity, join, from_sync, outcome, reports, offers, .. } = self;
+        let Self { membership, identity, join, from_sync, outcome, reports, offers, rank, .. } = self;
         let message = || Join { checkpoints: offers.borrow().current(), ..join.clone() };
         let mut connecting = std::pin::pin!(membership.dialler.connect(identity, message));
         let found = loop {
@@ -217,7 +220,7 @@ impl Session {
                 found = &mut connecting => break found?,
                 Some(report) = from_sync.recv() => {
                     if let ToCoordinator::Checkpoint(report) = &report {
-                        offers.borrow_mut().note(report);
+                        offers.borrow_mut().note(*rank, report);
                     }
                     reports.push(report);
                 }
@@ -313,7 +316,7 @@ impl Session {
             ToCoordinator::RoundApplied(applied) => {
                 self.held = self.held.max(Some((applied.generation, applied.round.next())));
             }
-            ToCoordinator::Checkpoint(report) => self.offers.get_mut().note(report),
+            ToCoordinator::Checkpoint(report) => self.offers.get_mut().note(self.rank, report),
             _ => {}
         }
         let behind_others = self.reports.next().is_some();
@@ -338,6 +341,7 @@ impl Session {
             ToWorker::Begin(start) => {
                 self.held = self.held.max(Some((start.membership.generation, start.first_round)));
             }
+            ToWorker::Seat { rank: Some(rank) } => self.rank = *rank,
             ToWorker::Dismiss { .. } => self.dismissed = true,
             _ => {}
         }

@@ -22,6 +22,9 @@ pub(super) struct Manifest {
     pub state_hash: String,
     /// The version of the worker that wrote it.
     pub software: String,
+    /// The blocks of the model that it is of, as starts and ends of chunks; none: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunks: Option<Vec<(u32, u32)>>,
     /// The model's files; none where only private states are.
     pub files: BTreeMap<String, FileRecord>,
 }

@@ -1,13 +1,14 @@
 //! A checkpoint as somebody finds it who knows no run: for drawing samples.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::DataConfig;
 use longhaul_common::model::ModelSpec;
 
-use super::listing::{read_weights, verify_alone};
-use super::store::parse_folder_name;
+use super::listing::{Manifest, read_weights, verify_alone};
+use super::store::{parse_folder_name, parse_part_name, part_name};
 use super::{CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, TOKENIZER, model_config};
 use crate::data::Tokenizer;
 
@@ -24,21 +25,28 @@ pub struct OpenedModel {
     pub tokenizer: Tokenizer,
 }
 
-/// Opens a checkpoint, verified: the folder itself, or the newest in a folder of checkpoints or of runs.
+/// Opens a checkpoint, verified: the folder itself, or the newest in a folder of checkpoints or of runs. Of a model in parts, all parts must be there, side by
+/// side.
 ///
 /// # Errors
 /// There is none, or it is damaged: then the error names the newest whole one before it.
 pub fn open_model(path: &Path) -> Result<OpenedModel> {
     ensure!(path.exists(), "there is no folder {}", path.display());
     ensure!(path.is_dir(), "{} is not a folder; a checkpoint is one", path.display());
-    let folder = newest(path)?;
-    let damaged = |error: CheckpointError| error.with_instead(|| whole_before(&folder));
-    let manifest = verify_alone(&folder, false).map_err(damaged)?;
+    let folders = newest(path)?;
+    let folder = &folders[0];
     let config = folder.join(MODEL_CONFIG);
+    let damaged = |error: CheckpointError| error.with_instead(|| whole_before(folder));
+    let manifests = folders.iter().map(|folder| verify_alone(folder, false));
+    let manifests = manifests.collect::<Result<Vec<_>, _>>().map_err(damaged)?;
+    let parts: Vec<_> = folders.iter().zip(manifests).collect();
     let text = std::fs::read_to_string(&config).with_context(|| format!("read {}", config.display()))?;
     let spec = serde_json::from_str(&text).ok().and_then(|json| model_config::from_json(&json));
     let spec = spec.with_context(|| format!("{} does not describe a model known here", config.display()))?;
-    let parameters = read_weights(&folder, &manifest, &spec).map_err(damaged)?;
+    let parameters = assemble(&spec, &parts).map_err(|error| match error.downcast() {
+        Ok(error) => damaged(error).into(),
+        Err(error) => error,
+    })?;
     let tokenizer = folder.join(TOKENIZER);
     let tokenizer = match tokenizer.to_str().filter(|_| tokenizer.is_file()) {
         Some(file) => Tokenizer::load(file)?,
@@ -51,7 +59,30 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
         tokenizer.vocabulary(),
         folder.display()
     );
-    Ok(OpenedModel { path: folder, spec, parameters, tokenizer })
+    Ok(OpenedModel { path: folder.clone(), spec, parameters, tokenizer })
+}
+
+/// The parameters of the whole model, in its order, from those of its parts.
+fn assemble(spec: &ModelSpec, parts: &[(&PathBuf, Manifest)]) -> Result<Vec<f32>> {
+    let mut tensors: BTreeMap<String, Vec<f32>> = BTreeMap::new();
+    for (folder, manifest) in parts {
+        let Some(chunks) = &manifest.chunks else { return Ok(read_weights(folder, manifest, spec)?) };
+        let part = spec.part(chunks.iter().map(|&(start, end)| start..end).collect());
+        let values = read_weights(folder, manifest, &part)?;
+        let mut rest = values.as_slice();
+        for tensor in part.parameters() {
+            let count = tensor.count() as usize;
+            let (own, others) = rest.split_at_checked(count).context("a part with too few values")?;
+            tensors.insert(tensor.name, own.to_vec());
+            rest = others;
+        }
+    }
+    let mut all = Vec::new();
+    for tensor in spec.parameters() {
+        let values = tensors.remove(&tensor.name);
+        all.extend(values.with_context(|| format!("no part of the model has {}", tensor.name))?);
+    }
+    Ok(all)
 }
 
 /// The newest whole checkpoint of the same run that is older than the one in `folder`.
@@ -67,17 +98,39 @@ fn whole_before(folder: &Path) -> Option<PathBuf> {
     older.into_iter().find(whole)
 }
 
-/// The folder itself, or the one within, at most two levels down, that was written last.
-fn newest(path: &Path) -> Result<PathBuf> {
+/// The folder itself, or the one within, at most three levels down, that was written last and is whole: with those of its other parts, where it is of one part of a
+/// model.
+fn newest(path: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    collect(path, 2, &mut found).with_context(|| format!("look through {}", path.display()))?;
-    match found.into_iter().max() {
-        Some((_, folder)) => Ok(folder),
+    collect(path, 3, &mut found).with_context(|| format!("look through {}", path.display()))?;
+    found.sort_unstable_by(|one, other| other.cmp(one));
+    let mut missing = None;
+    for (_, folder) in found {
+        match with_other_parts(folder) {
+            Ok(folders) => return Ok(folders),
+            Err(absent) => missing = missing.or(Some(absent)),
+        }
+    }
+    match missing {
+        Some(absent) => bail!(
+            "a part of the model is missing: {} is on the machine of a worker that has it; copy its folder beside the others",
+            absent.display()
+        ),
         None => bail!(
-            "{} holds no checkpoint: no folder in it, down to two levels, has a {MANIFEST}",
+            "{} holds no checkpoint: no folder in it, down to three levels, has a {MANIFEST}",
             path.display()
         ),
     }
+}
+
+/// The checkpoints of the same round of all parts of a model, in order; or the first that is not there.
+fn with_other_parts(folder: PathBuf) -> std::result::Result<Vec<PathBuf>, PathBuf> {
+    let absolute = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
+    let within = absolute.parent().and_then(|part| Some((part.file_name()?.to_str()?, part.parent()?)));
+    let parts = within.and_then(|(name, run)| Some((parse_part_name(name)?.1, run)));
+    let (Some((count, run)), Some(round)) = (parts, absolute.file_name()) else { return Ok(vec![folder]) };
+    let all = (0..count).map(|rank| run.join(part_name(rank, count)).join(round));
+    all.map(|part| if part.join(MANIFEST).is_file() { Ok(part) } else { Err(part) }).collect()
 }
 
 fn collect(
@@ -111,7 +164,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::checkpoint::listing::{FileRecord, Manifest};
+    use crate::checkpoint::listing::FileRecord;
     use crate::checkpoint::sealed;
     use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
     use crate::models::draw_parameters;

@@ -40,6 +40,24 @@ impl CheckpointStore {
         Self { folder: dir.join(run.to_string()), run, worker, keep: keep.max(1) as usize }
     }
 
+    /// The same, for a part of a model that is on several workers: each part has a folder of its own.
+    #[must_use]
+    pub fn of_part(self, rank: u32, parts: u32) -> Self {
+        let folder = if parts > 1 { self.folder.join(part_name(rank, parts)) } else { self.folder };
+        Self { folder, ..self }
+    }
+
+    /// The stores of all parts of the model that there are folders of, by rank; the whole model counts as the first part of one.
+    pub fn all_parts(&self) -> impl Iterator<Item = (u32, Self)> + use<> {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut parts: Vec<(u32, u32)> = names.filter_map(|name| parse_part_name(&name)).collect();
+        parts.push((0, 1));
+        parts.sort_unstable();
+        let root = self.clone();
+        parts.into_iter().map(move |(rank, parts)| (rank, root.clone().of_part(rank, parts)))
+    }
+
     /// Writes a checkpoint and prunes old ones. Returns its folder, once it is complete and synced.
     ///
     /// # Errors
@@ -155,6 +173,7 @@ impl CheckpointStore {
             next_step: data.next_step,
             state_hash,
             software: env!("CARGO_PKG_VERSION").to_owned(),
+            chunks: data.model.as_ref().map(|model| &model.spec).and_then(chunks_of),
             files: records(&partial, &model)?,
         };
         write_sealed(&partial.join(MANIFEST), &manifest)?;
@@ -261,6 +280,25 @@ pub(super) fn folder_name(next_round: Round) -> String {
 pub(super) fn parse_folder_name(name: &str) -> Option<Round> {
     let round = Round(name.strip_prefix("round-")?.parse().ok()?);
     (folder_name(round) == name).then_some(round)
+}
+
+/// The blocks that are meant, where they are not all.
+fn chunks_of(spec: &ModelSpec) -> Option<Vec<(u32, u32)>> {
+    let chunks = spec.chunks.iter().map(|chunk| (chunk.start, chunk.end)).collect();
+    (*spec != spec.whole()).then_some(chunks)
+}
+
+/// The folder of a part of the model, as people count them.
+pub(super) fn part_name(rank: u32, parts: u32) -> String {
+    format!("part-{}-of-{parts}", rank + 1)
+}
+
+/// Which part it is, from 0, and of how many.
+pub(super) fn parse_part_name(name: &str) -> Option<(u32, u32)> {
+    let (number, parts) = name.strip_prefix("part-")?.split_once("-of-")?;
+    let (number, parts) = (number.parse::<u32>().ok()?, parts.parse().ok()?);
+    let rank = number.checked_sub(1).filter(|rank| *rank < parts)?;
+    (part_name(rank, parts) == name).then_some((rank, parts))
 }
 
 /// Writes the model's files and returns their names.

@@ -9,6 +9,7 @@ mod fused;
 mod generator;
 mod gradient;
 mod hooks;
+mod interpreter;
 mod learning_rate;
 mod look_ahead;
 mod low_rank;
@@ -27,6 +28,7 @@ pub use allocator::keep_freed_memory;
 pub use device::{choose_device, device_name};
 pub use error::EngineError;
 pub use generator::{Continuation, Generator};
+pub use interpreter::{Stages, interpret};
 pub use learning_rate::LearningRate;
 pub use low_rank::LowRank;
 #[cfg(test)]

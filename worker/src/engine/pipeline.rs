@@ -7,11 +7,12 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use longhaul_common::model::ModelSpec;
-use longhaul_common::pipeline::{Pipeline, Place, Task, Work};
+use longhaul_common::pipeline::{Pipeline, Task, Work};
 use tch::Tensor;
 
 use super::chunk::{Chunk, Gradients, Kept};
 use super::gradient::{Sum, outcome};
+use super::interpreter::{Stages, interpret};
 use super::{Engine, EngineError, StepOutcome};
 use crate::data::{Batch, MicroBatch};
 
@@ -111,10 +112,6 @@ impl PipelineRank {
         self.pipeline.stage(self.rank, task.chunk) == 0
     }
 
-    fn hands_on(&self, task: Task) -> bool {
-        self.pipeline.receiver_of(Place { rank: self.rank, task }).is_some()
-    }
-
     /// One engine computes at a time, and nothing is left half done where it stopped.
     fn pipe(&self) -> MutexGuard<'_, Box<dyn Pipe>> {
         self.pipe.lock().unwrap_or_else(PoisonError::into_inner)
@@ -123,17 +120,68 @@ impl PipelineRank {
 
 /// A step on its way.
 struct Step<'a> {
+    engine: &'a Engine,
     rank: &'a PipelineRank,
     sequences: usize,
     micros: Vec<MicroBatch<'a>>,
     kept: HashMap<(u32, u32), Kept>,
-    /// Of the residual streams that were handed on, whose gradients come back.
-    shapes: HashMap<(u32, u32), Vec<i64>>,
     /// Gradients of weights that are known and wait for their turn.
     waiting: HashMap<(u32, u32), Gradients>,
     losses: Vec<Tensor>,
     sums: Vec<Sum>,
     borrowed: Sum,
+}
+
+impl Stages for Step<'_> {
+    fn shape(&self, task: Task) -> [i64; 3] {
+        self.engine.stream_shape(&self.micros[task.micro_batch as usize])
+    }
+
+    fn forward(&mut self, task: Task, input: Option<Tensor>) -> Result<Option<Tensor>, EngineError> {
+        let micro = self.micros[task.micro_batch as usize];
+        let input = self.engine.input(&micro, input)?;
+        let is_last = self.rank.is_last_stage(task);
+        let targets = if is_last { Some(self.engine.targets(self.sequences, &micro)?) } else { None };
+        let (output, kept) = self.engine.chunk(task)?.forward(&input, targets)?;
+        self.kept.insert((task.chunk, task.micro_batch), kept);
+        if is_last {
+            self.losses.push(output);
+            return Ok(None);
+        }
+        Ok(Some(output))
+    }
+
+    fn backward(&mut self, task: Task, gradient: Option<Tensor>) -> Result<Option<Tensor>, EngineError> {
+        let key = (task.chunk, task.micro_batch);
+        let kept = self.kept.remove(&key).ok_or_else(|| out_of_order(task))?;
+        let behind = gradient.map(|gradient| gradient.f_to_device(self.engine.device)).transpose()?; // [B, T, D]
+        let mut gradients = self.engine.chunk(task)?.backward(kept, behind.as_ref())?;
+        let input = gradients.input.take();
+        if task.work == Work::BackwardInput {
+            self.waiting.insert(key, gradients);
+        } else {
+            self.add(task, &gradients)?;
+        }
+        Ok(input)
+    }
+
+    fn weights(&mut self, task: Task) -> Result<(), EngineError> {
+        let waiting = self.waiting.remove(&(task.chunk, task.micro_batch));
+        let gradients = waiting.ok_or_else(|| out_of_order(task))?;
+        self.add(task, &gradients)
+    }
+}
+
+impl Step<'_> {
+    fn add(&mut self, task: Task, gradients: &Gradients) -> Result<(), EngineError> {
+        for (&at, gradient) in self.engine.chunk(task)?.tensors().iter().zip(&gradients.tensors) {
+            self.sums[at].add(gradient)?;
+        }
+        if let Some(borrowed) = &gradients.borrowed {
+            self.borrowed.add(borrowed)?;
+        }
+        Ok(())
+    }
 }
 
 impl Engine {
@@ -152,19 +200,18 @@ impl Engine {
         let pipeline = Pipeline { micro_batches: micros.len() as u32, ..rank.pipeline.clone() };
         let tasks = pipeline.tasks().map_err(|error| EngineError::Interrupted(error.to_string()))?;
         let mut step = Step {
+            engine: self,
             rank,
             sequences: batch.sequences(),
             micros,
             kept: HashMap::new(),
-            shapes: HashMap::new(),
             waiting: HashMap::new(),
             losses: Vec::new(),
             sums: self.parameters.views().iter().map(|_| Sum::default()).collect(),
             borrowed: Sum::default(),
         };
-        for task in tasks.get(rank.rank as usize).into_iter().flatten() {
-            self.compute(&mut step, *task)?;
-        }
+        let own = tasks.get(rank.rank as usize).map_or(&[] as &[Task], Vec::as_slice);
+        interpret(&pipeline, rank.rank, own, &mut step, &mut **rank.pipe())?;
         self.return_borrowed(&mut step)?;
         let Step { losses, sums, .. } = step;
         let (_, last) = rank.ends();
@@ -191,7 +238,11 @@ impl Engine {
             for chunk in 0..rank.pipeline.chunks {
                 let task = Task { work: Work::Forward, chunk, micro_batch };
                 let loss = tch::no_grad(|| {
-                    let input = self.input(rank, task, micro)?;
+                    let streamed = match rank.is_first_stage(task) {
+                        true => None,
+                        false => Some(rank.pipe().receive(task, &self.stream_shape(micro))?),
+                    };
+                    let input = self.input(micro, streamed)?;
                     let model = self.chunk(task)?.model();
                     let x = model.forward(&input)?; // [B, T, D]
                     if rank.is_last_stage(task) {
@@ -210,78 +261,18 @@ impl Engine {
         Ok((sequences > 0).then(|| (total / sequences as f64) as f32))
     }
 
-    fn compute(&self, step: &mut Step<'_>, task: Task) -> Result<(), EngineError> {
-        match task.work {
-            Work::Forward => self.forward(step, task),
-            Work::Backward => {
-                let gradients = self.backward(step, task)?;
-                self.add(step, task, &gradients)
-            }
-            Work::BackwardInput => {
-                let gradients = self.backward(step, task)?;
-                step.waiting.insert((task.chunk, task.micro_batch), gradients);
-                Ok(())
-            }
-            Work::BackwardWeight => match step.waiting.remove(&(task.chunk, task.micro_batch)) {
-                Some(gradients) => self.add(step, task, &gradients),
-                None => Err(out_of_order(task)),
-            },
-        }
+    /// Of the residual stream for a micro-batch: [B, T, D].
+    fn stream_shape(&self, micro: &MicroBatch<'_>) -> [i64; 3] {
+        [micro.sequences(), micro.length(), self.spec.width as usize].map(|size| size as i64)
     }
 
-    fn forward(&self, step: &mut Step<'_>, task: Task) -> Result<(), EngineError> {
-        let rank = step.rank;
-        let micro = step.micros[task.micro_batch as usize];
-        let input = self.input(rank, task, &micro)?;
-        let is_last = rank.is_last_stage(task);
-        let targets = if is_last { Some(self.targets(step.sequences, &micro)?) } else { None };
-        let (output, kept) = self.chunk(task)?.forward(&input, targets)?;
-        if is_last {
-            step.losses.push(output);
-        } else {
-            step.shapes.insert((task.chunk, task.micro_batch), output.size());
-            rank.pipe().send(task, &output)?;
+    /// The residual stream [B, T, D] of the stage before, where there is one, or tokens [B, T].
+    fn input(&self, micro: &MicroBatch<'_>, streamed: Option<Tensor>) -> Result<Tensor, EngineError> {
+        if let Some(streamed) = streamed {
+            return Ok(streamed.f_to_device(self.device)?);
         }
-        step.kept.insert((task.chunk, task.micro_batch), kept);
-        Ok(())
-    }
-
-    /// Hands the gradient of the chunk's input on, and returns the others.
-    fn backward(&self, step: &mut Step<'_>, task: Task) -> Result<Gradients, EngineError> {
-        let rank = step.rank;
-        let key = (task.chunk, task.micro_batch);
-        let kept = step.kept.remove(&key).ok_or_else(|| out_of_order(task))?;
-        let behind = match step.shapes.remove(&key) {
-            Some(shape) => Some(rank.pipe().receive(task, &shape)?.f_to_device(self.device)?), // [B, T, D]
-            None => None,
-        };
-        let gradients = self.chunk(task)?.backward(kept, behind.as_ref())?;
-        if let Some(gradient) = &gradients.input
-            && rank.hands_on(task)
-        {
-            rank.pipe().send(task, gradient)?;
-        }
-        Ok(gradients)
-    }
-
-    fn add(&self, step: &mut Step<'_>, task: Task, gradients: &Gradients) -> Result<(), EngineError> {
-        for (&at, gradient) in self.chunk(task)?.tensors().iter().zip(&gradients.tensors) {
-            step.sums[at].add(gradient)?;
-        }
-        if let Some(borrowed) = &gradients.borrowed {
-            step.borrowed.add(borrowed)?;
-        }
-        Ok(())
-    }
-
-    /// Tokens [B, T], or the residual stream [B, T, D] of the stage before.
-    fn input(&self, rank: &PipelineRank, task: Task, micro: &MicroBatch<'_>) -> Result<Tensor, EngineError> {
-        if rank.is_first_stage(task) {
-            let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
-            return Ok(tokens.f_narrow(1, 0, tokens.size()[1] - 1)?);
-        }
-        let shape = [micro.sequences(), micro.length(), self.spec.width as usize].map(|size| size as i64);
-        Ok(rank.pipe().receive(task, &shape)?.f_to_device(self.device)?)
+        let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
+        Ok(tokens.f_narrow(1, 0, tokens.size()[1] - 1)?)
     }
 
     fn chunk(&self, task: Task) -> Result<&Chunk, EngineError> {

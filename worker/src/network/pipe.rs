@@ -1,6 +1,7 @@
 //! What ranks of a replica tell each other, as frames.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use longhaul_common::config::{Rounding, ValueFormat};
@@ -28,7 +29,13 @@ pub struct BoundaryFormats {
 
 impl BoundaryFormats {
     /// Nothing is rounded.
-    pub const EXACT: Self = Self { activations: ValueFormat::F32, gradients: ValueFormat::F32 };
+    pub const EXACT: Self = Self::of(ValueFormat::F32);
+
+    /// The same for both.
+    #[must_use]
+    pub const fn of(format: ValueFormat) -> Self {
+        Self { activations: format, gradients: format }
+    }
 }
 
 /// The frames of a replica's session, seen from one of its ranks.
@@ -89,7 +96,17 @@ impl NetworkPipe {
 
     fn post(&self, to: u32, about: About, part: u32, body: Bytes) -> Result<(), EngineError> {
         let meta = meta_of(self.session, self.network.worker, about, part);
-        self.network.send_stage(self.worker(to)?, meta, body).map_err(interrupted)
+        let to = self.worker(to)?;
+        self.waiting(|| self.network.send_stage(to, meta, body))
+    }
+
+    /// Does what others may keep waiting, and counts for how long.
+    #[allow(clippy::disallowed_methods, reason = "measures what the device waits for other ranks")]
+    fn waiting<T>(&self, exchange: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, EngineError> {
+        let began = Instant::now();
+        let answer = exchange();
+        self.network.progress.waited(began.elapsed());
+        answer.map_err(interrupted)
     }
 
     fn post_tensor(&mut self, to: u32, about: About, values: &Tensor) -> Result<(), EngineError> {
@@ -131,7 +148,8 @@ impl NetworkPipe {
     }
 
     fn fetch(&self, from: u32, about: About, parts: usize) -> Result<Vec<Bytes>, EngineError> {
-        self.network.stage_mail.wait(self.session, self.worker(from)?, about, parts).map_err(interrupted)
+        let from = self.worker(from)?;
+        self.waiting(|| self.network.stage_mail.wait(self.session, from, about, parts))
     }
 
     fn fetch_tensor(&mut self, from: u32, about: About, shape: &[i64]) -> Result<Tensor, EngineError> {

@@ -1,17 +1,17 @@
 //! From joining to the first round: the state that a generation starts from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longhaul_common::config::{RunConfig, Transform};
-use longhaul_common::id::{Generation, Round};
-use longhaul_common::plan::FragmentLayout;
+use longhaul_common::id::{Generation, Round, WorkerId};
+use longhaul_common::plan::{FragmentLayout, Member};
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::{CheckpointOffer, GenerationStart, Ready, Start, ToCoordinator};
-use longhaul_proto::round::{Config, DeadlineConfig, Event, Member};
-use std::collections::VecDeque;
-use std::time::Duration;
+use longhaul_proto::round::{self, Config, DeadlineConfig, Event};
 
 use super::adaptation::{Adaptation, adapt_to};
 use super::arriving::Arriving;
@@ -29,7 +29,9 @@ use super::site::SiteReduction;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
 use super::tiling::Tiling;
 use crate::checkpoint::LoadedModel;
-use crate::train::message::{DeviceState, Load};
+use crate::engine::PipelineRank;
+use crate::network::{self, BoundaryFormats, NetworkPipe};
+use crate::train::message::{DeviceState, Load, Place, ToDevice};
 
 impl Synchroniser {
     pub(super) fn want(&mut self, wanted: Wanted) -> Result<()> {
@@ -44,6 +46,28 @@ impl Synchroniser {
         self.wants += 1;
         self.wanted = Some(wanted);
         self.prepare_if_possible()
+    }
+
+    /// From now on, this worker has this part of the model, or waits for one.
+    pub(super) fn take_seat(&mut self, rank: Option<u32>) -> Result<()> {
+        if let Stage::Running(running) = &self.stage
+            && running.entered
+        {
+            let reason = "this worker's copy of the model has come apart";
+            self.outcome = Some(Outcome::Rejoin(reason.into()));
+            return Ok(());
+        }
+        self.wants += 1;
+        self.wanted = None;
+        self.stage = Stage::Preparing;
+        if rank.is_none() || rank == self.rank {
+            return Ok(());
+        }
+        (self.rank, self.prepared) = (rank, None);
+        match rank {
+            Some(rank) => self.tell_device(ToDevice::Build { rank }),
+            None => Ok(()),
+        }
     }
 
     /// Prepares what the coordinator wants, once the device has its model and data.
@@ -70,8 +94,7 @@ impl Synchroniser {
     pub(super) fn take_state(&mut self, state: HealedState) -> Result<()> {
         let HealedState { next_round, buffers, updates } = state;
         let count = buffers.len();
-        let mut buffers =
-            buffers.into_iter().map(|b| std::sync::Arc::try_unwrap(b).unwrap_or_else(|b| b.to_vec()));
+        let mut buffers = buffers.into_iter().map(|b| Arc::try_unwrap(b).unwrap_or_else(|b| b.to_vec()));
         let parameters = buffers.next().context("a donor's state without parameters")?;
         anyhow::ensure!(
             count == self.state_buffers() && parameters.len() == self.parameter_count(),
@@ -205,7 +228,7 @@ impl Synchroniser {
             generation: Generation(0),
             until: Round(u64::MAX),
             membership: None,
-            member: Member::new(self.worker, self.site, layout, next_round, config),
+            member: round::Member::new(self.worker, self.site, layout, next_round, config),
             postponed: None,
             replica,
             compressor,
@@ -215,6 +238,7 @@ impl Synchroniser {
             adaptation: Adaptation::new(sync, layouts),
             schedule,
             load: Some(load),
+            place: None,
             entered: false,
             life: 0,
             begun: None,
@@ -238,6 +262,7 @@ impl Synchroniser {
             self.report(ToCoordinator::Ready(Ready {
                 next_round,
                 state_hash,
+                rank: prepared.rank,
                 parameters: layout.values,
                 samples: prepared.samples,
                 data_hash: prepared.data_hash,
@@ -276,7 +301,11 @@ impl Synchroniser {
             "a generation starts"
         );
         let model_bytes = running.layout.values as usize * size_of::<f32>();
-        self.links.network.set_members(start.membership.members(), model_bytes);
+        let ranks = start.replica.iter().flat_map(|replica| &replica.ranks);
+        let others = ranks.filter(|rank| start.membership.member(rank.worker).is_none());
+        let members: Vec<Member> = start.membership.members().iter().chain(others).cloned().collect();
+        self.links.network.set_members(&members, model_bytes);
+        self.take_place(&start)?;
         self.begin_site(&start);
         let (assignments, until, schedule) = (start.assignments.clone(), start.until, start.schedule);
         self.begin_masking(&start)?;
@@ -286,6 +315,30 @@ impl Synchroniser {
         {
             self.links.gate.open(assignments, until, schedule);
         }
+        Ok(())
+    }
+
+    /// Meets the other workers of its copy of the model, if there are any.
+    fn take_place(&mut self, start: &GenerationStart) -> Result<()> {
+        let Some(replica) = &start.replica else { return Ok(()) };
+        let (Stage::Running(running), Some(rank)) = (&mut self.stage, self.rank) else { return Ok(()) };
+        let workers: Vec<WorkerId> = replica.ranks.iter().map(|member| member.worker).collect();
+        anyhow::ensure!(
+            workers.get(rank as usize) == Some(&self.worker),
+            "the coordinator began a generation in which this worker has another part of the model"
+        );
+        let session = replica.session;
+        self.links.network.join_replica(Some(network::Replica { session, workers: workers.clone() }));
+        if running.entered {
+            return Ok(());
+        }
+        let pipeline = self.config.parallel.pipeline(1);
+        let formats = BoundaryFormats::of(self.config.parallel.boundary);
+        let network = Arc::clone(&self.links.network);
+        let first = workers.first().copied().unwrap_or(self.worker);
+        let pipe = NetworkPipe::new(network, pipeline.clone(), rank, session, workers, formats)?;
+        let rank = PipelineRank::new(pipeline, rank, Box::new(pipe));
+        running.place = Some(Box::new(Place { rank, first }));
         Ok(())
     }
 

@@ -55,6 +55,14 @@ impl Synchroniser {
             self.outcome = Some(Outcome::Rejoin(reason.into()));
             return Ok(());
         }
+        let begins_at = running.begun.map(Round::next).max(running.member.first_round());
+        if self.config.parallel.is_pipelined() && begins_at.is_some_and(|begins_at| begins_at < next) {
+            // The other workers of its copy are in that round.
+            let reason =
+                "the other copies of the model were faster, and rounds were complete without this one";
+            self.outcome = Some(Outcome::Rejoin(reason.into()));
+            return Ok(());
+        }
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let first = !running.entered;
         let mut replay = Vec::new();
@@ -82,7 +90,8 @@ impl Synchroniser {
         running.named = Some(next);
         running.life = self.links.gate.renew();
         let put_back = std::mem::take(&mut running.put_back);
-        let enter = Enter { life: running.life, round: next, load, put_back, replay };
+        let place = running.place.take();
+        let enter = Enter { life: running.life, place, round: next, load, put_back, replay };
         self.report_skipped(next, enter.replay.is_empty());
         self.tell_device(ToDevice::Enter(enter))?;
         self.links.gate.set_next(next);

@@ -30,7 +30,7 @@ use super::site::SiteReduction;
 use super::tiling::Tiling;
 use crate::network::Network;
 use crate::train::gate::Gate;
-use crate::train::message::{DeviceState, FromDevice, Load, Prepared, PutBack, ToDevice};
+use crate::train::message::{DeviceState, FromDevice, Load, Place, Prepared, PutBack, ToDevice};
 use crate::train::progress::Progress;
 use crate::train::stretches::Stretches;
 
@@ -68,6 +68,8 @@ pub struct Synchroniser {
     pub(super) worker: WorkerId,
     pub(super) run: RunId,
     pub(super) site: SiteId,
+    /// Which part of the model it has: the first, where there is only one. None: it waits to be told.
+    pub(super) rank: Option<u32>,
     pub(super) config: Arc<RunConfig>,
     pub(super) checkpoint_dir: PathBuf,
     pub(super) links: Links,
@@ -130,6 +132,8 @@ pub(super) struct Running {
     pub schedule: RoundSchedule,
     /// What the device loads when it enters.
     pub load: Option<Load>,
+    /// Where it computes with others, until it enters: with whom.
+    pub place: Option<Box<Place>>,
     /// Whether the device was told to enter.
     pub entered: bool,
     /// The gate's life that the device was last told.
@@ -199,6 +203,7 @@ impl Synchroniser {
             worker,
             run,
             site,
+            rank: (!config.parallel.is_pipelined()).then_some(0),
             config,
             checkpoint_dir,
             links,
@@ -322,6 +327,7 @@ impl Synchroniser {
                 Ok(())
             }
             ToWorker::Begin(start) => self.begin(*start),
+            ToWorker::Seat { rank } => self.take_seat(rank),
             ToWorker::Dismiss { reason } => {
                 self.outcome = Some(Outcome::Dismissed(reason));
                 Ok(())
@@ -332,9 +338,15 @@ impl Synchroniser {
 
     fn handle_device(&mut self, message: FromDevice) -> Result<()> {
         match message {
+            // One of another part was on its way when this worker was told another.
+            FromDevice::Prepared(prepared) if Some(prepared.rank) != self.rank => Ok(()),
             FromDevice::Prepared(prepared) => {
                 self.prepared = Some(prepared);
                 self.prepare_if_possible()
+            }
+            FromDevice::Interrupted(reason) => {
+                self.outcome = Some(Outcome::Rejoin(reason));
+                Ok(())
             }
             FromDevice::Begun(round) => {
                 tracing::debug!(%round, "the device computes");

@@ -13,18 +13,19 @@ use longhaul_common::schedule::RoundSchedule;
 use super::fragments::FinishedFragments;
 use super::gate::{Entry, Gate};
 use super::message::{
-    Applied, DeviceState, Enter, FinishedPart, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice,
+    Applied, DeviceState, Enter, FinishedPart, FromDevice, Load, LocalUpdate, Place, PutBack, RoundUpdate,
+    ToDevice,
 };
 use super::progress::Progress;
 use super::spare::SpareCores;
 use super::stretches::Stretches;
 use super::tally::Tally;
 use crate::data::{Batch, Dataset};
-use crate::engine::{Engine, LowRank, Moments, StepOutcome};
+use crate::engine::{Engine, EngineError, LowRank, Moments, StepOutcome};
 
 /// Everything that the device thread works with.
-pub struct Device {
-    /// Who computes here.
+pub struct Device<'a> {
+    /// To whom the samples that are trained on here are assigned.
     pub worker: WorkerId,
     /// The run.
     pub config: RunConfig,
@@ -33,15 +34,15 @@ pub struct Device {
     /// What makes gradients small, if anything does.
     pub low_rank: Option<LowRank>,
     /// The text.
-    pub data: Dataset,
+    pub data: &'a Dataset,
     /// Where to ask before each round.
     pub gate: Arc<Gate>,
     /// What to count.
     pub progress: Arc<Progress>,
     /// From the synchroniser.
-    pub inbox: Receiver<ToDevice>,
+    pub inbox: &'a Receiver<ToDevice>,
     /// To the synchroniser; bounded, so a device cannot run ahead of it.
-    pub outbox: Outbox,
+    pub outbox: &'a Outbox,
     /// The first round that is not in the state on the device.
     pub next_round: Round,
 }
@@ -59,6 +60,8 @@ enum Outcome {
     Outlived,
     /// The run's end is reached and reported.
     Ended,
+    /// Another part of the model is to be built.
+    Rebuild(u32),
 }
 
 /// A stretch of training between an entry and whatever ends it.
@@ -79,21 +82,35 @@ struct Stretch {
     spare: SpareCores,
 }
 
-impl Device {
-    /// Trains until the gate stops it or the synchroniser goes away. Failures are reported, not returned.
-    pub fn run(mut self) {
-        if let Err(error) = self.follow() {
+impl Device<'_> {
+    /// Trains until the gate stops it, the synchroniser goes away, or another part of the model is to be built in place of this one: that
+    /// is returned. Failures are reported, not returned.
+    pub fn run(mut self) -> Option<u32> {
+        loop {
+            let error = match self.follow() {
+                Ok(rebuild) => return rebuild,
+                Err(error) => error,
+            };
+            let is_interrupted = matches!(error.downcast_ref(), Some(EngineError::Interrupted(_)));
+            let reason = format!("{error:#}");
             // The synchroniser may be gone already, and then nobody is left to tell.
-            let _ = (self.outbox)(FromDevice::Failed(format!("{error:#}")));
+            if !is_interrupted {
+                let _ = (self.outbox)(FromDevice::Failed(reason));
+                return None;
+            }
+            if !(self.outbox)(FromDevice::Interrupted(reason)) {
+                return None;
+            }
         }
     }
 
-    fn follow(&mut self) -> Result<()> {
+    fn follow(&mut self) -> Result<Option<u32>> {
         let mut next = None;
         loop {
             let enter = match next.take() {
                 Some(enter) => enter,
                 None => match self.inbox.recv() {
+                    Ok(ToDevice::Build { rank }) => return Ok(Some(rank)),
                     Ok(ToDevice::Enter(enter)) => enter,
                     Ok(ToDevice::Export) => {
                         self.export()?;
@@ -101,13 +118,14 @@ impl Device {
                     }
                     // Belongs to a life that is over.
                     Ok(ToDevice::Apply { .. }) => continue,
-                    Err(_) => return Ok(()),
+                    Err(_) => return Ok(None),
                 },
             };
             match self.train(enter)? {
                 Outcome::Again(enter) => next = Some(*enter),
                 Outcome::Outlived | Outcome::Ended => {}
-                Outcome::Over => return Ok(()),
+                Outcome::Rebuild(rank) => return Ok(Some(rank)),
+                Outcome::Over => return Ok(None),
             }
         }
     }
@@ -132,6 +150,11 @@ impl Device {
     /// Loads what the entry names.
     fn start(&mut self, enter: Enter) -> Result<Stretch> {
         let schedule = self.schedule();
+        if let Some(place) = enter.place {
+            let Place { rank, first } = *place;
+            self.engine.join(rank)?;
+            self.worker = first;
+        }
         let first = schedule.steps_of(enter.round).start;
         let (mut from_step, mut resumed) = (first, Vec::new());
         match enter.load {
@@ -140,7 +163,9 @@ impl Device {
             Load::All(state) => self.import(&state)?,
             Load::Private { state, synchronised, trained } => {
                 self.import(&state)?;
-                if self.has_trained(first, &trained) {
+                // Whoever computes with this worker may not have its own private state: in parts, the round is begun from its start.
+                let goes_on = !self.config.parallel.is_pipelined();
+                if goes_on && self.has_trained(first, &trained) {
                     from_step = first + trained.len() as u64;
                     resumed = trained;
                 } else {
@@ -236,6 +261,7 @@ impl Device {
         tally: &mut Tally,
     ) -> Result<()> {
         let began = Instant::now();
+        let waited = self.progress.waited_so_far();
         let batch = self.data.batch(positions.iter().copied(), self.config.run.seed);
         let is_opening = stretch.schedule.is_opening(stretch.round);
         let outcome = match self.config.sync.source_in(is_opening) {
@@ -258,7 +284,9 @@ impl Device {
             );
         }
         if !positions.is_empty() {
-            let took = began.elapsed();
+            // In a pipeline, ranks wait for each other within a step.
+            let waited = self.progress.waited_so_far().saturating_sub(waited);
+            let took = began.elapsed().saturating_sub(waited);
             tally.add(positions.len(), outcome.loss, took);
             let told = if self.config.reports_losses() { outcome.loss } else { f32::NAN };
             self.progress.step(step, outcome.tokens, told, took);
@@ -275,7 +303,7 @@ impl Device {
     ) -> Result<StepOutcome> {
         let sizes: Vec<usize> = self.engine.tensor_sizes().collect();
         let mut fragments = FinishedFragments::new(self.layout(), sizes);
-        let (outbox, weight) = (&self.outbox, batch.sequences() as u32);
+        let (outbox, weight) = (self.outbox, batch.sequences() as u32);
         let mut arrived = |tensor: usize, gradient: &[f32]| {
             for stretch in fragments.finish(tensor) {
                 let (start, values) = (stretch.start, gradient[stretch].to_vec());
@@ -386,6 +414,7 @@ impl Device {
                 // A result of a life that is over.
                 Ok(ToDevice::Apply { .. }) => {}
                 Ok(ToDevice::Enter(enter)) => break Err(Outcome::Again(Box::new(enter))),
+                Ok(ToDevice::Build { rank }) => break Err(Outcome::Rebuild(rank)),
                 Ok(ToDevice::Export) => self.export()?,
                 Err(_) => break Err(Outcome::Over),
             }
@@ -477,13 +506,13 @@ impl Device {
 
     /// To which a member clips its gradient, so that the sum over all has the configured norm at most (DGC: Lin et al. 2018, section 3.3).
     fn local_clip(&self) -> f64 {
-        self.config.train.gradient_clip / f64::from(self.config.run.workers).sqrt()
+        self.config.train.gradient_clip / f64::from(self.config.replicas()).sqrt()
     }
 
     /// To which a member clips the gradient of its own samples, where the mean over all is clipped to the configured norm: gradients of few
     /// samples are mostly noise, whose norm falls with the root of their number.
     fn lone_clip(&self) -> f64 {
-        self.config.train.gradient_clip * f64::from(self.config.run.workers).sqrt()
+        self.config.train.gradient_clip * f64::from(self.config.replicas()).sqrt()
     }
 
     fn tell(&self, message: FromDevice) -> Result<()> {

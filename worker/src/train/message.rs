@@ -3,15 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use longhaul_common::id::Round;
+use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_proto::control::message::Hash;
 
 use super::stretches::Stretches;
+use crate::engine::PipelineRank;
 
 /// From the synchroniser to the device.
 #[derive(Debug)]
 pub enum ToDevice {
+    /// Build this part of the model, in place of what was built before; answered by [`FromDevice::Prepared`].
+    Build {
+        /// Which part.
+        rank: u32,
+    },
     /// Start training, or start anew, at this point.
     Enter(Enter),
     /// The result of the round that the device last contributed to.
@@ -63,6 +69,8 @@ pub struct Part {
 pub struct Enter {
     /// The gate's life that this entry belongs to.
     pub life: u64,
+    /// Where a copy of the model is on several workers, and this is the first entry: with whom to compute.
+    pub place: Option<Box<Place>>,
     /// The first round to compute.
     pub round: Round,
     /// What to load before.
@@ -72,6 +80,15 @@ pub struct Enter {
     /// Means of rounds up to `round` that are to be applied after loading, in order (only with gradients). The last one is answered
     /// with [`FromDevice::Applied`].
     pub replay: Vec<(Round, Vec<f32>)>,
+}
+
+/// A worker's place in its copy of the model.
+#[derive(Debug)]
+pub struct Place {
+    /// What its engine joins.
+    pub rank: PipelineRank,
+    /// To whom the samples of the copy are assigned: the first of its workers.
+    pub first: WorkerId,
 }
 
 /// What to load before a start.
@@ -141,6 +158,8 @@ pub enum FromDevice {
         /// Loss on held-out text at the end, nats a token.
         validation_loss: Option<f32>,
     },
+    /// The other workers of its copy of the model cannot be heard any more.
+    Interrupted(String),
     /// The device cannot go on.
     Failed(String),
 }
@@ -148,13 +167,15 @@ pub enum FromDevice {
 /// What a device starts from.
 #[derive(Debug)]
 pub struct Prepared {
+    /// Which part of the model it is.
+    pub rank: u32,
     /// Where it is trained.
     pub device: tch::Device,
     /// What is trained.
     pub spec: ModelSpec,
     /// The content of `tokenizer.json`, if there is one.
     pub tokenizer: Option<Arc<[u8]>>,
-    /// Parameters as drawn from the run's seed.
+    /// Its parameters as drawn from the run's seed.
     pub parameters: Vec<f32>,
     /// Samples of the training text.
     pub samples: u64,

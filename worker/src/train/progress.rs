@@ -24,6 +24,12 @@ impl Progress {
         self.lock().wait_s += wait.as_secs_f64();
     }
 
+    /// How long the device has waited for the network since the session began.
+    #[must_use]
+    pub fn waited_so_far(&self) -> Duration {
+        Duration::from_secs_f64(self.lock().wait_s)
+    }
+
     /// A frame went out; `wan`: to another site.
     pub fn sent(&self, bytes: u64, wan: bool) {
         let mut heartbeat = self.lock();

@@ -18,7 +18,7 @@ use crate::demo::emulator::{EMULATOR, Emulator, LinkCounters};
 use crate::demo::folder::Folder;
 use crate::demo::group::{Ended, Group};
 use crate::demo::status::{Status, StatusClient};
-use crate::demo::{Options, pause};
+use crate::demo::{Options, Plan, pause};
 
 /// Sites of a demo: two, `a` and `b`.
 pub const SITES: u32 = 2;
@@ -87,7 +87,12 @@ impl Cluster {
             relayed.split_first().context("the emulator opened no relays")?;
         for (worker, advertise) in workers.iter().zip(relayed_workers) {
             let join = if worker.site == "a" { &coordinator } else { relayed_coordinator };
-            let command = worker_command(binaries, folder, worker, &token, *join, *advertise)?;
+            let mut command = worker_command(binaries, folder, worker, &token, *join, *advertise)?;
+            command.arg("--checkpoint-dir").arg(match options.plan {
+                Plan::Data => folder.create_worker_dir(&worker.name)?.join("checkpoints"),
+                // The parts of a model are of use side by side.
+                Plan::Hybrid => folder.shared_checkpoints(),
+            });
             cluster.launch(&format!("{WORKER_PREFIX}{}", worker.name), command)?;
         }
         Ok(cluster)
@@ -188,9 +193,7 @@ fn worker_command(
         .args(["join", &coordinator.to_string(), "--token", token, "--site", worker.site])
         .args(["--device", "cpu", "--threads", "1", "--listen", &worker.listen.to_string()])
         .args(["--advertise", &advertise.to_string(), "--cache-dir"])
-        .arg(folder.cache(&worker.name))
-        .arg("--checkpoint-dir")
-        .arg(dir.join("checkpoints"));
+        .arg(folder.cache(&worker.name));
     Ok(command)
 }
 

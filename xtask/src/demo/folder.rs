@@ -89,6 +89,11 @@ impl Folder {
         Ok(dir)
     }
 
+    /// A folder for the checkpoints of all workers, as on a disk that they share.
+    pub fn shared_checkpoints(&self) -> PathBuf {
+        self.root.join("checkpoints")
+    }
+
     /// Frees what nobody needs after a success. The logs are small and stay.
     pub fn keep_checkpoints_only(&self) -> Result<()> {
         for name in TRANSIENT {

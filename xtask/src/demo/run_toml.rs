@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use toml::{Table, Value};
 
 use crate::checkout::Checkout;
-use crate::demo::Options;
 use crate::demo::cluster::SITES;
 use crate::demo::folder::Folder;
+use crate::demo::{Options, Plan};
 
 /// Writes the run's configuration into the demo's folder.
 pub fn write(checkout: &Checkout, options: &Options, folder: &Folder) -> Result<()> {
@@ -17,6 +17,9 @@ pub fn write(checkout: &Checkout, options: &Options, folder: &Folder) -> Result<
     let mut config: Table = text.parse().with_context(|| format!("parse {}", template.display()))?;
     adapt(&mut config, checkout, options.workers_per_site * SITES, options.steps)
         .with_context(|| format!("adapt {}", template.display()))?;
+    if options.plan == Plan::Hybrid {
+        cut_in_two(&mut config).with_context(|| format!("adapt {}", template.display()))?;
+    }
     let path = folder.run_toml();
     fs::write(&path, config.to_string()).with_context(|| format!("write {}", path.display()))
 }
@@ -40,6 +43,14 @@ fn adapt(config: &mut Table, checkout: &Checkout, workers: u32, steps: Option<u3
     Ok(())
 }
 
+/// Copies on two workers each, with so many micro-batches in a step that neither has to wait long for the other.
+fn cut_in_two(config: &mut Table) -> Result<()> {
+    let parallel = Table::from_iter([("stages".to_owned(), Value::Integer(2))]);
+    config.insert("parallel".into(), Value::Table(parallel));
+    section(config, "train")?.insert("micro_batch".into(), Value::Integer(2));
+    Ok(())
+}
+
 fn section<'a>(config: &'a mut Table, name: &str) -> Result<&'a mut Table> {
     config.get_mut(name).and_then(Value::as_table_mut).with_context(|| format!("section [{name}] is missing"))
 }
@@ -58,5 +69,8 @@ mod tests {
         assert_eq!(config["run"]["steps"].as_integer(), Some(10));
         assert_eq!(config["train"]["batch"].as_integer().map(|batch| batch % 6), Some(0));
         assert!(std::path::Path::new(config["data"]["path"].as_str().unwrap()).is_file());
+        assert!(!config.contains_key("parallel"));
+        cut_in_two(&mut config).unwrap();
+        assert_eq!(config["parallel"]["stages"].as_integer(), Some(2));
     }
 }

@@ -21,7 +21,7 @@ fn the_status_tells_what_was_spent_and_counts_what_a_new_generation_repeats() {
     story.join(3, &[]);
     story.say(3, ready(3, 1));
     [1, 2].into_iter().for_each(|worker| story.settled(worker, 2, 3, 3));
-    assert_eq!(story.run.state().generation.as_ref().unwrap().membership.generation, Generation(2));
+    assert_eq!(story.run.state().generation.as_ref().unwrap().generation, Generation(2));
     let status = told(&story);
     assert_eq!((status.releases, status.epsilon_at_the_end), (5, privacy.epsilon(11)));
 }

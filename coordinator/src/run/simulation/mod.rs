@@ -41,7 +41,7 @@ fn check(world: &World) {
     let run = world.run.as_ref().unwrap();
     assert_eq!(run.state().phase, Phase::Finished, "the run did not finish");
     let last = run.state().generation.as_ref().unwrap();
-    let in_last = |node: &&node::Node| node.finished && last.membership.member(node.worker).is_some();
+    let in_last = |node: &&node::Node| node.finished && last.rank_of(node.worker).is_some();
     let finished: Vec<&Applied> = world.nodes.values().filter(in_last).map(|node| &node.applied).collect();
     let state = finished.first().expect("somebody finished");
     for other in &finished {

@@ -338,6 +338,7 @@ impl World {
                 node.dropped.extend(carried);
             }
             ToWorker::Refused { reason } => panic!("{worker} was refused: {reason}"),
+            ToWorker::Seat { rank } => panic!("{worker} was given part {rank:?} of a model in one part"),
         }
     }
 
@@ -346,6 +347,7 @@ impl World {
         node.holds = true;
         let ready = Ready {
             next_round: node.next_round(),
+            rank: 0,
             state_hash: state_hash(&node.applied, node.corruption),
             parameters: 100,
             samples: 10_000,

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::super::message::{
     Adopted, CheckpointOffer, CheckpointReport, GenerationStart, Heartbeat, HeldResult, Join, Measured,
-    Member, Ready, Refusal, RefusalReason, RoundReport, Settled, Settlement, Start, Welcome,
+    Member, Ready, Refusal, RefusalReason, Replica, RoundReport, Settled, Settlement, Start, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -39,7 +39,7 @@ fn member(worker: u32, site: u32) -> Member {
 }
 
 fn offer() -> CheckpointOffer {
-    CheckpointOffer { next_round: Round(40), state_hash: [3; 32], private: true }
+    CheckpointOffer { next_round: Round(40), state_hash: [3; 32], private: true, rank: 2 }
 }
 
 fn assignment() -> Assignment {
@@ -88,6 +88,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         }),
         ToCoordinator::Ready(Ready {
             next_round: Round(0),
+            rank: 0,
             state_hash: [1; 32],
             parameters: 124_000_000,
             samples: 1000,
@@ -128,6 +129,7 @@ fn to_worker() -> Vec<ToWorker> {
         assignments: vec![assignment()],
         until: Round(300),
         schedule: SCHEDULE,
+        replica: Some(Replica { session: Generation(2), ranks: vec![member(2, 0), member(7, 1)] }),
     };
     vec![
         ToWorker::Welcome(Welcome {
@@ -143,6 +145,8 @@ fn to_worker() -> Vec<ToWorker> {
         ToWorker::Begin(Box::new(start)),
         ToWorker::Dismiss { reason: "done".to_owned() },
         ToWorker::Refused { reason: "revoked".to_owned() },
+        ToWorker::Seat { rank: Some(1) },
+        ToWorker::Seat { rank: None },
     ]
 }
 
@@ -252,6 +256,7 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&report).unwrap()), expected);
     assert_eq!(hex(encode(&ToWorker::Settle { generation: Generation(3) }).unwrap()), "0303");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Fresh)).unwrap()), "0100");
+    assert_eq!(hex(encode(&ToWorker::Seat { rank: Some(300) }).unwrap()), "0701ac02");
     assert_eq!(hex(encode(&ToWorker::Dismiss { reason: "done".to_owned() }).unwrap()), "0504646f6e65");
     assert_eq!(
         hex(encode(&EnrolReply::Refused(EnrolRefusal::Token(TokenRefusal::Expired))).unwrap()),
@@ -279,6 +284,7 @@ fn the_start_of_the_largest_run_fits_into_a_frame() {
         assignments: vec![assignment()],
         until: Round(1 << 41),
         schedule: SCHEDULE,
+        replica: None,
     }));
     let bytes = encode(&start).unwrap().len();
     assert!(bytes < CONTROL_FRAME_BYTES_MAX / 2, "{bytes} bytes leave no room for growth");
@@ -298,7 +304,7 @@ proptest! {
 
     #[test]
     fn messages_with_random_bytes_inside_do_not_make_a_decoder_panic(
-        which in 0usize..8, at: prop::sample::Index, noise in prop::collection::vec(any::<u8>(), 1..16),
+        which in 0usize..10, at: prop::sample::Index, noise in prop::collection::vec(any::<u8>(), 1..16),
     ) {
         let mut bytes = encode(&to_worker()[which]).unwrap();
         let at = at.index(bytes.len());

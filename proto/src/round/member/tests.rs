@@ -57,6 +57,7 @@ fn start_of(membership: Membership, settlement: Option<Settlement>) -> Event {
         assignments: Vec::new(),
         until: Round(40),
         schedule: config().schedule,
+        replica: None,
     }))
 }
 

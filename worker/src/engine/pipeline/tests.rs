@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use longhaul_common::config::TrainConfig;
-use longhaul_common::pipeline::PipelineSchedule;
+use longhaul_common::pipeline::{PipelineSchedule, Place};
 use tch::Device;
 
 use super::*;

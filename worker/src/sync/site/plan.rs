@@ -176,6 +176,7 @@ mod tests {
             assignments: Vec::new(),
             until: Round(100),
             schedule: SCHEDULE,
+            replica: None,
         }
     }
 

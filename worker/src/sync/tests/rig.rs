@@ -142,6 +142,7 @@ impl<const N: usize> Rig<N> {
             assignments: vec![Assignment { feed: SampleFeed::default(), workers }],
             until: UNTIL,
             schedule: self.schedule(),
+            replica: None,
         }
     }
 
@@ -251,6 +252,7 @@ impl Worker {
     fn play_device(&mut self) {
         self.handle(SyncEvent::Device(FromDevice::Prepared(Prepared {
             device: tch::Device::Cpu,
+            rank: 0,
             exchanges: None,
             spec: crate::models::tests::tiny_gpt2(),
             tokenizer: None,

@@ -20,7 +20,7 @@ use super::reference::Kept;
 use super::toy;
 use crate::engine::LowRank;
 use crate::sync::SyncEvent;
-use crate::train::device::Device;
+use crate::train::device::{Device, Outbox};
 use crate::train::gate::Gate;
 use crate::train::message::{DeviceState, FromDevice, Prepared, ToDevice};
 use crate::train::progress::Progress;
@@ -190,6 +190,7 @@ impl DeviceThread {
         let mut parameters = Vec::new();
         engine.parameters_to_host(&mut parameters).unwrap();
         let prepared = Prepared {
+            rank: 0,
             device: engine.device(),
             spec: engine.spec().clone(),
             tokenizer: None,
@@ -199,10 +200,11 @@ impl DeviceThread {
             cores: 1,
             exchanges: low_rank.as_ref().map(LowRank::lengths),
         };
-        let outbox = Box::new(move |message| queue.blocking_send(SyncEvent::Device(message)).is_ok());
+        let outbox: Outbox = Box::new(move |message| queue.blocking_send(SyncEvent::Device(message)).is_ok());
         let progress = Arc::new(Progress::default());
         if outbox(FromDevice::Prepared(prepared)) {
             let next_round = Round(0);
+            let (data, inbox, outbox) = (&data, &inbox, &outbox);
             Device { worker, config, engine, low_rank, data, gate, progress, inbox, outbox, next_round }
                 .run();
         }

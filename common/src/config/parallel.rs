@@ -1,0 +1,177 @@
+//! `[parallel]`: how many workers share one copy of the model, and how they compute with it.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, RunConfig, ValueFormat};
+use crate::pipeline::{Pipeline, PipelineSchedule, ScheduleError};
+
+/// Workers in a row, at most: each holds a block at least, and adds its bubble.
+const STAGES_MAX: u32 = 1 << 10;
+
+/// `[parallel]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ParallelConfig {
+    /// Workers that share one copy of the model, each with a part of it. With 1, every worker has all of it.
+    pub stages: u32,
+    /// The order in which they compute.
+    pub schedule: PipelineSchedule,
+    /// Parts of the model that each of them has; more than one with `interleaved` only.
+    pub chunks: u32,
+    /// Micro-batches that may be ahead of their backward pass on the first of them; more than `stages` hide long round trips, for memory. With `1f1b` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<u32>,
+    /// The number format in which activations and their gradients go from one to the next.
+    pub boundary: ValueFormat,
+    /// By stage: the site whose workers hold it. Empty: a copy is within one site wherever it can be.
+    pub sites: Vec<String>,
+}
+
+impl Default for ParallelConfig {
+    fn default() -> Self {
+        Self {
+            stages: 1,
+            schedule: PipelineSchedule::default(),
+            chunks: 1,
+            in_flight: None,
+            boundary: ValueFormat::Int8,
+            sites: Vec::new(),
+        }
+    }
+}
+
+impl ParallelConfig {
+    /// Whether a copy of the model is on several workers.
+    #[must_use]
+    pub fn is_pipelined(&self) -> bool {
+        self.stages > 1
+    }
+
+    /// The pipeline of one copy, for steps of so many micro-batches.
+    #[must_use]
+    pub fn pipeline(&self, micro_batches: u32) -> Pipeline {
+        let of_first = self.in_flight.filter(|_| self.is_pipelined());
+        let in_flight = of_first.map(|first| (0..self.stages).map(move |r| first.saturating_sub(r).max(1)));
+        Pipeline {
+            schedule: self.schedule,
+            ranks: self.stages,
+            chunks: self.chunks,
+            micro_batches,
+            in_flight: in_flight.into_iter().flatten().collect(),
+        }
+    }
+
+    pub(super) fn check_for(&self, config: &RunConfig) -> Result<(), ConfigError> {
+        let refused = |key, value: &dyn ToString, reason: String| {
+            Err(ConfigError::value(key, value.to_string(), reason))
+        };
+        let (stages, workers) = (self.stages, config.run.workers);
+        if stages == 0 || stages > STAGES_MAX || !workers.is_multiple_of(stages) {
+            let reason = format!(
+                "each copy of the model is on so many workers, so it must divide run.workers = {workers}, and be {STAGES_MAX} at most"
+            );
+            return refused("parallel.stages", &stages, reason);
+        }
+        if self.chunks == 0 {
+            return refused("parallel.chunks", &0, "must be at least 1".to_owned());
+        }
+        let blocks = u64::from(config.model.layers) + 2;
+        if u64::from(stages) * u64::from(self.chunks) > blocks {
+            let reason = format!(
+                "{stages} workers with {} parts each want more than the {blocks} blocks that the model has: \
+                 model.layers, the embedding and the head",
+                self.chunks
+            );
+            return refused("parallel.stages", &stages, reason);
+        }
+        if !self.sites.is_empty() && self.sites.len() != stages as usize {
+            let reason = format!("must name one site for each of parallel.stages = {stages}, or be left out");
+            return refused("parallel.sites", &format!("{:?}", self.sites), reason);
+        }
+        if self.boundary == ValueFormat::TwoBit || self.boundary == ValueFormat::Sign {
+            let reason = "is for updates, whose error waits for the next one; activations need f32, bf16, f16, int8, int4 or e3m0";
+            return refused("parallel.boundary", &self.boundary.name(), reason.to_owned());
+        }
+        self.check_schedule()?;
+        self.check_company(config)
+    }
+
+    /// What goes for one micro-batch goes for any number.
+    fn check_schedule(&self) -> Result<(), ConfigError> {
+        let Err(error) = self.pipeline(1).tasks() else { return Ok(()) };
+        let (key, value) = match error {
+            ScheduleError::Chunks { chunks } => ("parallel.chunks", chunks),
+            ScheduleError::InFlight => ("parallel.in_flight", self.in_flight.unwrap_or_default()),
+            ScheduleError::Empty => ("parallel.stages", self.stages),
+        };
+        Err(ConfigError::value(key, value, error.to_string()))
+    }
+
+    /// What has not been made to work where copies are in parts.
+    fn check_company(&self, config: &RunConfig) -> Result<(), ConfigError> {
+        if !self.is_pipelined() {
+            return Ok(());
+        }
+        let alone = [
+            ("[privacy]", config.privacy.is_some(), "clips the norm of the whole model's update"),
+            ("[secure_aggregation]", config.secure_aggregation.is_some(), "masks updates of the whole model"),
+        ];
+        for (section, is_there, why) in alone {
+            if is_there {
+                let reason = format!("does not go with {section}, which {why}, and no worker has the whole");
+                return Err(ConfigError::value("parallel.stages", self.stages, reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(parallel: &str) -> Result<RunConfig, ConfigError> {
+        RunConfig::parse(&format!(
+            "[run]\nname = \"r\"\nworkers = 4\nsteps = 9\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 8\nheads = 1\n\
+             context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 8\nmicro_batch = 1\n[parallel]\n{parallel}"
+        ))
+    }
+
+    fn key_of(parallel: &str) -> String {
+        let error = parse(parallel).expect_err(parallel).to_string();
+        error.split_whitespace().find(|word| word.contains('.')).unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn each_worker_has_the_whole_model_unless_it_is_said_otherwise() {
+        let config = parse("").unwrap().parallel;
+        assert_eq!(config, ParallelConfig::default());
+        assert!(!config.is_pipelined() && config.pipeline(4).tasks().is_ok());
+    }
+
+    #[test]
+    fn a_pipeline_has_what_is_configured() {
+        let config = parse("stages = 2\nin_flight = 3\nsites = [\"a\", \"b\"]").unwrap().parallel;
+        let pipeline = config.pipeline(4);
+        assert_eq!((pipeline.ranks, pipeline.in_flight), (2, vec![3, 2]));
+        let config = parse("stages = 2\nchunks = 2\nschedule = \"interleaved\"").unwrap().parallel;
+        assert_eq!(config.pipeline(4).stages(), 4);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_its_key() {
+        for (parallel, key) in [
+            ("stages = 0", "parallel.stages"),
+            ("stages = 3", "parallel.stages"),
+            ("stages = 2\nchunks = 0", "parallel.chunks"),
+            ("stages = 2\nchunks = 2", "parallel.chunks"),
+            ("stages = 2\nchunks = 3\nschedule = \"interleaved\"", "parallel.stages"),
+            ("stages = 2\nsites = [\"a\"]", "parallel.sites"),
+            ("stages = 2\nboundary = \"1bit\"", "parallel.boundary"),
+            ("stages = 2\nin_flight = 2\nschedule = \"gpipe\"", "parallel.in_flight"),
+        ] {
+            assert!(key_of(parallel).contains(key), "{parallel}: {}", parse(parallel).unwrap_err());
+        }
+        assert!(key_of("stages = 2\n[secure_aggregation]\nrange = 1.0\n").contains("parallel.stages"));
+    }
+}

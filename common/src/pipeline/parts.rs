@@ -1,0 +1,69 @@
+//! Which blocks the ranks of a pipeline have.
+
+use super::split;
+use crate::config::Precision;
+use crate::model::ModelSpec;
+
+impl ModelSpec {
+    /// By rank, the parts of `ranks` workers in a row with `chunks` chunks each, for sequences of `sequence` tokens: cut so that the stage with the most
+    /// arithmetic has as little as it can. The same on all workers, as it follows from the model alone.
+    ///
+    /// None: there are not as many blocks.
+    #[must_use]
+    pub fn parts(&self, ranks: u32, chunks: u32, sequence: u32) -> Option<Vec<Self>> {
+        let blocks = self.blocks(sequence, Precision::F32);
+        let work = |range: std::ops::Range<u32>| {
+            let held = &blocks[range.start as usize..range.end as usize];
+            held.iter().map(|cost| cost.forward_flops_per_token + cost.backward_flops_per_token).sum::<u64>()
+        };
+        let stages = ranks.checked_mul(chunks)?;
+        let ranges = split(blocks.len() as u32, stages, |_, range| Some(work(range) as f64))?;
+        let of_rank = |rank: u32| {
+            let own = (0..chunks).map(|chunk| ranges[(chunk * ranks + rank) as usize].clone());
+            self.part(own.collect())
+        };
+        Some((0..ranks).map(of_rank).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{ModelConfig, ModelKind};
+    use crate::model::ModelSpec;
+
+    fn model(layers: u32) -> ModelSpec {
+        let config = ModelConfig {
+            kind: ModelKind::Gpt2,
+            layers,
+            width: 64,
+            heads: 4,
+            kv_heads: None,
+            feed_forward_width: None,
+            context: 32,
+            vocabulary: Some(256),
+            tied_embeddings: None,
+        };
+        ModelSpec::resolve(&config, 256).unwrap()
+    }
+
+    #[test]
+    fn parts_have_every_block_once_and_about_as_much_work() {
+        let parts = model(8).parts(2, 1, 32).unwrap();
+        let chunks: Vec<_> = parts.into_iter().flat_map(|part| part.chunks).collect();
+        // The head is a third of a layer here.
+        assert_eq!(chunks, [0..5, 5..10]);
+        let parts = model(6).parts(2, 2, 32).unwrap();
+        let chunks: Vec<_> = parts.into_iter().map(|part| part.chunks).collect();
+        let mut all: Vec<_> = chunks.concat();
+        all.sort_by_key(|range| range.start);
+        assert_eq!(chunks[0].len(), 2);
+        assert!(all.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert_eq!((all[0].start, all[3].end), (0, 8));
+    }
+
+    #[test]
+    fn one_rank_has_everything_and_more_ranks_than_blocks_have_nothing() {
+        assert_eq!(model(2).parts(1, 1, 32).unwrap(), [model(2)]);
+        assert_eq!(model(2).parts(5, 1, 32), None);
+    }
+}

@@ -1,0 +1,178 @@
+//! Putting a generation together: what becomes of the one before, who takes part, and from where.
+
+use std::collections::BTreeSet;
+
+use longhaul_common::id::{Generation, Round, WorkerId};
+use longhaul_common::plan::{FragmentLayout, Member, Membership};
+use longhaul_proto::control::message::{Replica, Settlement, ToWorker};
+use longhaul_proto::round::settle::{Outcome, settle};
+
+use super::command::Severity;
+use super::generation::Settling;
+use super::lineup::{Lineup, SyncGroup};
+use super::machine::Run;
+use super::peer::Standing;
+
+impl Run {
+    /// What follows from the answers, for each part of the model. None: nobody is left who holds one of them.
+    pub(super) fn outcomes(&self, old: &Lineup, settling: &Settling) -> Option<Vec<Outcome>> {
+        let settle_group = |(rank, group): (u32, &SyncGroup)| {
+            let layout = self.layout_of(rank);
+            let schedule = self.state.schedule.for_fragments(layout.count());
+            settle(&group.membership, layout, schedule, &settling.answers)
+        };
+        (0..).zip(&old.groups).map(settle_group).collect()
+    }
+
+    /// Puts a generation together and begins it: `rounds` are the first that all take part in, and the end; assignments are needed from `open_round` on.
+    pub(super) fn assemble(
+        &mut self,
+        generation: Generation,
+        mut replicas: Vec<Vec<WorkerId>>,
+        settlements: Vec<Option<Settlement>>,
+        rounds: (Round, Round),
+        open_round: Round,
+    ) {
+        let (first_round, until) = rounds;
+        replicas.sort_unstable();
+        let was_there =
+            |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.standing == Standing::Member);
+        let members_of = |workers: &[WorkerId]| -> Vec<Member> {
+            workers.iter().filter_map(|worker| Some(self.peers.get(worker)?.member(*worker))).collect()
+        };
+        let is_settled = settlements.iter().any(Option::is_some);
+        let everybody = replicas.iter().flatten().copied();
+        let active_before: BTreeSet<WorkerId> =
+            everybody.filter(|worker| is_settled && was_there(worker)).collect();
+        let groups = (0..).zip(settlements).map(|(rank, settlement)| {
+            let held: Vec<WorkerId> =
+                replicas.iter().filter_map(|workers| workers.get(rank as usize).copied()).collect();
+            let membership = Membership::assign(generation, members_of(&held), self.layout_of(rank));
+            SyncGroup { membership, settlement }
+        });
+        let groups = groups.collect();
+        let session_of = |workers: &[WorkerId]| {
+            let lineup = self.state.generation.as_ref()?;
+            let replica = lineup.replica_of(*workers.first()?)?;
+            let same = replica.ranks.iter().map(|member| member.worker).eq(workers.iter().copied());
+            (same && workers.iter().all(was_there)).then_some(replica.session)
+        };
+        let replica = |workers: &Vec<WorkerId>| Replica {
+            session: session_of(workers).unwrap_or(generation),
+            ranks: members_of(workers),
+        };
+        let replicas: Vec<Replica> = replicas.iter().map(replica).collect();
+        let firsts = replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
+        self.state.ledger.assign(first_round, firsts.collect());
+        self.begin(Lineup {
+            generation,
+            groups,
+            replicas,
+            first_round,
+            active_before: active_before.into_iter().collect(),
+            assignments: self.state.ledger.assignments_from(open_round),
+            until,
+            schedule: self.state.schedule,
+        });
+    }
+
+    /// Rounds from the open one of a part of the model on are done again where no survivor has completed them. A worker that heals may have its
+    /// state from a member that had, and is gone.
+    pub(super) fn distrust_joiners(&mut self, open_rounds: &[Round]) {
+        let mut stale = Vec::new();
+        for (&worker, peer) in &mut self.peers {
+            let Some(seat) = peer.seat else { continue };
+            let Some(&open_round) = open_rounds.get(seat.rank as usize) else { continue };
+            if matches!(peer.standing, Standing::Healing | Standing::Ready) {
+                peer.reopened = Some(peer.reopened.map_or(open_round, |earlier| earlier.min(open_round)));
+            }
+            if peer.standing == Standing::Ready && peer.holds_undone() {
+                stale.push(worker);
+            }
+        }
+        stale.into_iter().for_each(|worker| self.send_back_to_heal(worker));
+    }
+
+    /// Whatever was given out for rounds up to the next generation's first, to workers that are no longer there, is
+    /// lost, unless their contribution is in the open round's results already, of all parts of the model. So is what was late of theirs.
+    pub(super) fn lose_shares(
+        &mut self,
+        old: &Lineup,
+        outcomes: &[Outcome],
+        first_round: Round,
+        survivors: &BTreeSet<WorkerId>,
+    ) {
+        let opens = outcomes.iter().map(|outcome| outcome.settlement.open_round);
+        let open = opens.clone().min().unwrap_or(first_round);
+        let are_equal = opens.max() == Some(open);
+        let first_undone = |worker: &WorkerId| {
+            let undone = |(outcome, member): (&Outcome, &Member)| outcome.first_undone(member.site);
+            match old.replica_of(*worker).filter(|_| are_equal) {
+                Some(replica) => outcomes.iter().zip(&replica.ranks).map(undone).min().unwrap_or(open),
+                None => open,
+            }
+        };
+        let mut lost = Vec::new();
+        for round in (open.0..first_round.0).map(Round) {
+            let departed =
+                self.state.ledger.workers_in(round).iter().filter(|worker| !survivors.contains(worker));
+            lost.extend(
+                departed.filter(|worker| round >= first_undone(worker)).map(|&worker| (round, worker)),
+            );
+        }
+        let firsts = old.replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
+        for worker in firsts.filter(|worker| !survivors.contains(worker)) {
+            if open < first_undone(&worker) && self.state.ledger.workers_in(open).contains(&worker) {
+                self.state.late.counted(worker, open);
+            } else {
+                lost.extend(self.state.late.departed(worker, open, self.state.ledger.through()));
+            }
+        }
+        for (round, worker) in lost {
+            self.state.ledger.lose(round, worker);
+        }
+    }
+
+    /// Starts a generation: durable first, then told.
+    fn begin(&mut self, lineup: Lineup) {
+        let members: Vec<Member> = lineup.members().cloned().collect();
+        let sites: BTreeSet<_> = members.iter().map(|member| member.site).collect();
+        let copies = match self.stages() {
+            1 => String::new(),
+            stages => format!(", {} copies of the model in {stages} parts,", lineup.replicas.len()),
+        };
+        let text = format!(
+            "{} begins with {} workers{copies} on {} sites at {}",
+            lineup.generation,
+            members.len(),
+            sites.len(),
+            lineup.first_round
+        );
+        self.state.generation = Some(lineup.clone());
+        self.begun_at = self.now;
+        self.gone.clear();
+        self.persist();
+        for Member { worker, .. } in members {
+            if let Some(peer) = self.peers.get_mut(&worker) {
+                peer.standing = Standing::Member;
+                peer.heals = 0;
+            }
+            if let Some(start) = lineup.start_of(worker) {
+                self.send(worker, ToWorker::Begin(Box::new(start)));
+            }
+        }
+        self.notice(Severity::Info, None, text);
+    }
+
+    /// How a part of the model is cut. Known as soon as somebody has built it.
+    pub(super) fn layout_of(&self, rank: u32) -> FragmentLayout {
+        let facts = self.state.facts.as_ref();
+        let values = facts.and_then(|facts| facts.parameters.get(rank as usize).copied()).unwrap_or_default();
+        FragmentLayout { values, fragment_values: self.config.sync.fragment_values }
+    }
+
+    /// Fragments of the part of the model that has the fewest.
+    pub(super) fn fragments_min(&self) -> u32 {
+        (0..self.stages()).map(|rank| self.layout_of(rank).count()).min().unwrap_or_default()
+    }
+}

@@ -1,0 +1,76 @@
+//! Who takes part in a generation, and with whom.
+
+use longhaul_common::id::{Generation, Round, WorkerId};
+use longhaul_common::plan::{Member, Membership};
+use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::timeline::Assignment;
+use longhaul_proto::control::message::{GenerationStart, Replica, Settlement};
+use serde::{Deserialize, Serialize};
+
+/// A generation over all workers: each of them is told the part of it that concerns it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lineup {
+    /// Which generation.
+    pub generation: Generation,
+    /// By rank: those who hold that part of the model. One where everybody has all of it.
+    pub groups: Vec<SyncGroup>,
+    /// The copies of the model, sorted by their first workers.
+    pub replicas: Vec<Replica>,
+    /// As in [`GenerationStart`].
+    pub first_round: Round,
+    /// As in [`GenerationStart`], of all groups.
+    pub active_before: Vec<WorkerId>,
+    /// As in [`GenerationStart`].
+    pub assignments: Vec<Assignment>,
+    /// As in [`GenerationStart`].
+    pub until: Round,
+    /// As in [`GenerationStart`].
+    pub schedule: RoundSchedule,
+}
+
+/// The workers that hold one part of the model, and what becomes of their open round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SyncGroup {
+    /// They, and their duties.
+    pub membership: Membership,
+    /// None at the start of a run.
+    pub settlement: Option<Settlement>,
+}
+
+impl Lineup {
+    /// All workers that take part, group by group.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.groups.iter().flat_map(|group| group.membership.members())
+    }
+
+    /// Which part of the model a worker holds.
+    #[must_use]
+    pub fn rank_of(&self, worker: WorkerId) -> Option<usize> {
+        self.groups.iter().position(|group| group.membership.member(worker).is_some())
+    }
+
+    /// The copy that a worker has a part of, or all.
+    #[must_use]
+    pub fn replica_of(&self, worker: WorkerId) -> Option<&Replica> {
+        self.replicas.iter().find(|replica| replica.ranks.iter().any(|member| member.worker == worker))
+    }
+
+    /// What a worker is told; none: it does not take part.
+    #[must_use]
+    pub fn start_of(&self, worker: WorkerId) -> Option<GenerationStart> {
+        let group = &self.groups[self.rank_of(worker)?];
+        let membership = &group.membership;
+        let of_group = |worker: &&WorkerId| membership.member(**worker).is_some();
+        let replica = self.replica_of(worker).filter(|replica| replica.ranks.len() > 1);
+        Some(GenerationStart {
+            membership: membership.clone(),
+            settlement: group.settlement.clone(),
+            first_round: self.first_round,
+            active_before: self.active_before.iter().filter(of_group).copied().collect(),
+            assignments: self.assignments.clone(),
+            until: self.until,
+            schedule: self.schedule,
+            replica: replica.cloned(),
+        })
+    }
+}

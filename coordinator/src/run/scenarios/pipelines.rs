@@ -1,0 +1,217 @@
+//! Copies of the model on several workers each.
+
+use super::*;
+
+const PARAMETERS: [u64; 2] = [10, 30];
+
+fn config_in_parts() -> RunConfig {
+    let whole = config().to_toml().unwrap();
+    let text = whole.replace("workers = 2", "workers = 4").replace("stages = 1", "stages = 2");
+    RunConfig::parse(&text).unwrap()
+}
+
+fn ready_with(rank: u32, next_round: u64, hash: u8) -> ToCoordinator {
+    let ToCoordinator::Ready(ready) = ready(next_round, hash) else { unreachable!() };
+    ToCoordinator::Ready(Ready { rank, parameters: PARAMETERS[rank as usize], ..ready })
+}
+
+fn seat_in(told: &[ToWorker]) -> Option<u32> {
+    let seat = |message: &ToWorker| match message {
+        ToWorker::Seat { rank } => Some(*rank),
+        _ => None,
+    };
+    told.iter().rev().find_map(seat).flatten()
+}
+
+/// Workers 1 and 2 have one copy, 3 and 4 the other; the state of part 0 is 7, that of part 1 is 8.
+fn training() -> Story {
+    let mut story = Story::of(config_in_parts());
+    for worker in 1..=4 {
+        story.join(worker, &[]);
+    }
+    let ranks: Vec<_> = (1..=4).map(|worker| seat_in(&story.told(worker))).collect();
+    assert_eq!(ranks, [Some(0), Some(1), Some(0), Some(1)]);
+    for worker in 1..=4 {
+        let rank = (worker - 1) % 2;
+        story.say(worker, ready_with(rank, 0, 7 + rank as u8));
+    }
+    assert_eq!(story.run.state().phase, Phase::Training);
+    story
+}
+
+fn workers_of(start: &GenerationStart) -> (Vec<u32>, Vec<u32>) {
+    let group = start.membership.members().iter().map(|member| member.worker.0);
+    let replica = start.replica.iter().flat_map(|replica| &replica.ranks).map(|member| member.worker.0);
+    (group.collect(), replica.collect())
+}
+
+fn lineup(story: &Story) -> Vec<Vec<u32>> {
+    let replicas = &story.run.state().generation.as_ref().unwrap().replicas;
+    let workers = |ranks: &[Member]| ranks.iter().map(|member| member.worker.0).collect();
+    replicas.iter().map(|replica| workers(&replica.ranks)).collect()
+}
+
+#[test]
+fn those_with_the_same_part_are_members_and_the_first_of_a_copy_has_its_samples() {
+    let story = training();
+    assert_eq!(workers_of(&story.begun(1)), (vec![1, 3], vec![1, 2]));
+    assert_eq!(workers_of(&story.begun(4)), (vec![2, 4], vec![3, 4]));
+    let start = story.begun(4);
+    assert_eq!(start.assignments[0].workers, [WorkerId(1), WorkerId(3)]);
+    assert_eq!(start.replica.unwrap().session, Generation(1));
+    assert_eq!(story.run.state().facts.as_ref().unwrap().parameters, PARAMETERS);
+}
+
+#[test]
+fn parts_are_compared_with_those_that_are_the_same_and_samples_count_once() {
+    let mut story = training();
+    for (worker, hash) in [(1, 20), (2, 30), (3, 20), (4, 30)] {
+        story.applied(worker, 0, hash);
+    }
+    assert!(story.run.status(0).parity.unwrap().equal);
+    assert_eq!(story.run.status(0).round, 1);
+    for (worker, hash) in [(1, 21), (2, 31), (3, 21), (4, 99)] {
+        story.applied(worker, 1, hash);
+    }
+    // The odd one's copy has no place until it has healed.
+    assert_eq!(story.told(4).iter().rev().find_map(seat_told), Some(Some(1)), "{:?}", story.told(4));
+    assert!(matches!(story.told(1).as_slice(), [ToWorker::Settle { .. }]));
+    assert!(story.told(3).contains(&ToWorker::Seat { rank: None }));
+}
+
+fn seat_told(message: &ToWorker) -> Option<Option<u32>> {
+    match message {
+        ToWorker::Seat { rank } => Some(*rank),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_copy_that_loses_a_worker_comes_apart_and_the_others_go_on() {
+    let mut story = training();
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    assert_eq!(story.told(1), [ToWorker::Seat { rank: None }], "it waits for another seat");
+    assert!(matches!(story.told(3).as_slice(), [ToWorker::Settle { .. }]));
+    story.settled(3, 2, 0, 0);
+    story.settled(4, 2, 0, 1);
+    let start = story.begun(3);
+    assert_eq!(workers_of(&start), (vec![3], vec![3, 4]));
+    let again: u64 =
+        start.assignments.last().unwrap().feed.backlog.iter().map(|lost| lost.end - lost.start).sum();
+    assert_eq!(again, 8, "two rounds of two steps of two samples");
+    assert_eq!((start.first_round, start.replica.unwrap().session), (Round(2), Generation(1)));
+    assert_eq!(lineup(&story), [[3, 4]]);
+    let status = story.run.status(0);
+    assert!(
+        status.problems.iter().any(|problem| problem.contains("1 workers wait")),
+        "{:?}",
+        status.problems
+    );
+
+    // Another takes the place: the one who waited has the first part, from those who hold it.
+    story.join(5, &[]);
+    let told = [story.told(1), story.told(5)];
+    assert_eq!([seat_in(&told[0]), seat_in(&told[1])], [Some(0), Some(1)]);
+    let donors = |told: &[ToWorker]| match told.last() {
+        Some(ToWorker::Heal { donors }) => donors.iter().map(|donor| donor.worker.0).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((donors(&told[0]), donors(&told[1])), (vec![3], vec![4]));
+
+    // What it says of a part that it does not have counts for nothing; nobody joins before the whole copy is ready.
+    story.say(5, ready_with(0, 2, 7));
+    story.say(1, ready_with(0, 2, 7));
+    assert!(story.told(3).is_empty());
+    story.say(5, ready_with(1, 2, 8));
+    assert!(matches!(story.told(3).as_slice(), [ToWorker::Settle { .. }]));
+    story.settled(3, 3, 2, 2);
+    story.settled(4, 3, 2, 2);
+    assert_eq!(workers_of(&story.begun(5)), (vec![4, 5], vec![1, 5]));
+    let start = story.begun(5);
+    assert_eq!(start.replica.unwrap().session, Generation(3));
+    assert_eq!(start.active_before, [WorkerId(4)]);
+    assert_eq!(start.assignments.last().unwrap().workers, [WorkerId(1), WorkerId(3)]);
+}
+
+#[test]
+fn parts_settle_each_by_themselves_and_begin_together() {
+    let mut story = training();
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(3, 2, 4, 5);
+    story.settled(4, 2, 3, 5);
+    let [first, second] = [story.begun(3), story.begun(4)];
+    assert_eq!(first.settlement.unwrap().open_round, Round(4));
+    assert_eq!(second.settlement.unwrap().open_round, Round(3));
+    assert_eq!((first.first_round, second.first_round), (Round(6), Round(6)));
+}
+
+#[test]
+fn a_run_in_parts_goes_on_from_checkpoints_of_all_of_them() {
+    let offer = |next_round, rank, hash| CheckpointOffer {
+        next_round: Round(next_round),
+        state_hash: [hash; 32],
+        private: false,
+        rank,
+    };
+    let mut story = Story::of(config_in_parts());
+    // Nobody has the second part of the newest state.
+    story.join(1, &[offer(4, 1, 41)]);
+    story.join(2, &[offer(6, 0, 60), offer(4, 0, 40)]);
+    story.join(3, &[]);
+    story.join(4, &[]);
+    assert_eq!(seat_in(&story.told(1)), Some(1));
+    assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Checkpoint(offer(4, 1, 41)))));
+    assert_eq!(story.told(2).last(), Some(&ToWorker::Prepare(Start::Checkpoint(offer(4, 0, 40)))));
+    story.say(1, ready_with(1, 4, 41));
+    story.say(2, ready_with(0, 4, 40));
+    assert!(matches!(story.told(3).last(), Some(ToWorker::Heal { .. })), "{:?}", story.told(3));
+    story.say(3, ready_with(0, 4, 40));
+    story.say(4, ready_with(1, 4, 41));
+    assert_eq!(lineup(&story), [[2, 1], [3, 4]]);
+    assert_eq!(story.begun(1).first_round, Round(4));
+}
+
+#[test]
+fn a_run_in_parts_does_not_begin_before_a_copy_is_complete() {
+    let text = config_in_parts().to_toml().unwrap();
+    let text = text.replace("sites = []", "sites = [\"site-1\", \"site-2\"]");
+    let mut story = Story::of(RunConfig::parse(&text).unwrap());
+    story.join(1, &[]);
+    story.join(3, &[]);
+    let told = story.told(3);
+    let [ToWorker::Refused { reason }] = told.as_slice() else { panic!("{told:?}") };
+    assert!(reason.contains("site-3") && reason.contains("parallel.sites"), "{reason}");
+}
+
+#[test]
+fn a_restarted_coordinator_waits_for_copies_as_a_whole() {
+    let story = training();
+    let state = story.run.state().clone();
+    let mut story = Story::of(config_in_parts());
+    story.run = Run::new(config_in_parts(), state, Duration::ZERO).unwrap();
+    for worker in [1, 3, 4] {
+        story.resume(worker, Generation(1));
+    }
+    for second in (0..).step_by(5) {
+        story.now = Duration::from_secs(second);
+        for worker in [1, 3, 4] {
+            story.say(worker, heartbeat(1));
+            if matches!(story.told(4).as_slice(), [ToWorker::Settle { .. }]) {
+                assert!(second >= 20, "the second worker may come back");
+                assert_eq!(story.told(1), [ToWorker::Seat { rank: None }]);
+            }
+        }
+        if story.run.status(0).members.len() == 3 {
+            break;
+        }
+        assert!(second < 60, "{:?}", story.run.status(0).problems);
+    }
+    story.settled(3, 2, 0, 0);
+    story.settled(4, 2, 0, 0);
+    assert_eq!(lineup(&story), [[3, 4]]);
+    assert_eq!(
+        story.run.status(0).tokens,
+        2,
+        "of what three have trained on, the two that are first in a copy tell"
+    );
+}

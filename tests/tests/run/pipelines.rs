@@ -1,0 +1,164 @@
+//! Copies of the model on several workers each.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use longhaul_tests::cluster::binary;
+use serde_json::Value;
+
+use crate::faults::{assert_exactly_once, live_members};
+use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
+
+/// Every step is exchanged, and nothing is rounded: what comes out is what one worker with the whole model would have made of the same samples.
+const EXACT: &str =
+    "preset = \"dense\"\nfragment_values = 8192\ndeadline_floor_ms = 240000\ndeadline_ceiling_ms = 240000";
+
+fn dense(sites: &[usize], parallel: &'static str) -> Setup<'static> {
+    Setup {
+        steps: 50,
+        sites: sites.to_vec(),
+        parallel,
+        sync: EXACT,
+        silent_after_ms: 240_000,
+        link: "rate_mbit=200,delay_ms=2",
+        ..Setup::default()
+    }
+}
+
+/// The loss on the held-out text, and the parameters, of a run of 50 steps.
+fn trained(setup: Setup<'_>) -> (f64, Vec<f32>) {
+    let mut scenario = setup.start();
+    let status = scenario.finish();
+    assert_exactly_once(&status);
+    assert_eq!(status["tokens"], 50 * 16 * 32, "samples of a copy count once: {status:#}");
+    let parameters = parameters_in(&last_checkpoints(&scenario));
+    (status["validation_loss"].as_f64().unwrap(), parameters)
+}
+
+/// The folders of the last checkpoint, of all parts.
+fn last_checkpoints(scenario: &Scenario) -> Vec<PathBuf> {
+    let folder = scenario.cluster.folder().join("checkpoints");
+    let mut found = Vec::new();
+    collect(&folder, &mut found);
+    let newest = found.iter().filter_map(|path| path.file_name()).max().unwrap().to_owned();
+    found.retain(|path| path.file_name() == Some(&newest));
+    found.sort();
+    found
+}
+
+fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.join("manifest.json").is_file() {
+            found.push(path);
+        } else if path.is_dir() {
+            collect(&path, found);
+        }
+    }
+}
+
+/// All tensors of the parts, by name.
+fn parameters_in(folders: &[PathBuf]) -> Vec<f32> {
+    let mut tensors = Vec::new();
+    for folder in folders {
+        let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let values = |data: &[u8]| -> Vec<f32> {
+            data.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
+        };
+        tensors.extend(file.tensors().into_iter().map(|(name, tensor)| (name, values(tensor.data()))));
+    }
+    tensors.sort_by(|one, other| one.0.cmp(&other.0));
+    assert!(tensors.windows(2).all(|pair| pair[0].0 != pair[1].0), "two parts have the same tensor");
+    tensors.into_iter().flat_map(|(_, values)| values).collect()
+}
+
+/// Sums of the same numbers in another order differ in their last bits, and AdamW divides by the root of a second moment, which makes more of that where gradients are small: a
+/// fiftieth of one step of the learning rate that these runs reach. A part that is missing, late or wrong makes a thousand times that.
+fn assert_close(name: &str, one: &(f64, Vec<f32>), other: &(f64, Vec<f32>)) {
+    assert_eq!(one.1.len(), other.1.len(), "{name}");
+    let furthest = one.1.iter().zip(&other.1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let mean = one.1.iter().zip(&other.1).map(|(a, b)| f64::from((a - b).abs())).sum::<f64>();
+    let mean = mean / one.1.len() as f64;
+    assert!(furthest < 1e-4 && mean < 1e-6, "{name}: {furthest:e} at most, {mean:e} on average");
+    assert!((one.0 - other.0).abs() < 1e-4, "{name}: losses are {} and {}", one.0, other.0);
+}
+
+/// Replicas × stages ∈ {1×1, 1×2, 1×4, 2×2, 4×1}, a tied embedding, and each schedule.
+#[test]
+fn a_model_in_parts_learns_what_the_whole_model_learns() {
+    let alone = trained(dense(&[1], ""));
+    assert!(alone.0 < 5.0, "{}", alone.0);
+    let in_parts = [
+        ("4 x 1", dense(&[2, 2], "")),
+        ("1 x 2, 1f1b", dense(&[2], "stages = 2\nboundary = \"f32\"")),
+        (
+            "1 x 4, gpipe, across sites",
+            dense(&[2, 2], "stages = 4\nschedule = \"gpipe\"\nboundary = \"f32\""),
+        ),
+        ("2 x 2, zero-bubble", dense(&[2, 2], "stages = 2\nschedule = \"zero-bubble\"\nboundary = \"f32\"")),
+        (
+            "1 x 2, interleaved, each part on a site",
+            dense(
+                &[1, 1],
+                "stages = 2\nchunks = 2\nschedule = \"interleaved\"\nboundary = \"f32\"\nsites = [\"site-1\", \"site-0\"]",
+            ),
+        ),
+    ];
+    for (name, setup) in in_parts {
+        assert_close(name, &alone, &trained(setup));
+    }
+}
+
+/// Two copies in two parts, one on each site, as the demo trains them.
+fn hybrid() -> Setup<'static> {
+    Setup { steps: 1500, parallel: "stages = 2", checkpoint: "every_rounds = 20", ..Setup::default() }
+}
+
+#[test]
+fn a_worker_of_a_copy_dies_and_its_copy_comes_back_with_it() {
+    let mut scenario = hybrid().start();
+    scenario.wait_for_round(3);
+    scenario.cluster.kill_worker(1);
+    let alone = |status: &Value| live_members(status) == 2 && applied_rounds(status) >= 8;
+    let without = scenario.cluster.wait_for("the other copy to go on", RUN_MAX, alone).unwrap();
+    let reached = applied_rounds(&without);
+    scenario.cluster.start_worker(1).unwrap();
+    let both = |status: &Value| live_members(status) == 4 && applied_rounds(status) > reached;
+    scenario.cluster.wait_for("both copies to go on", RUN_MAX, both).unwrap();
+    let status = scenario.finish();
+    assert_exactly_once(&status);
+}
+
+#[test]
+fn a_run_in_parts_goes_on_from_their_checkpoints_and_is_sampled_from_them() {
+    let mut scenario = Setup { steps: 400, ..hybrid() }.start();
+    scenario.wait_for_round(25);
+    scenario.cluster.kill_coordinator();
+    (0..4).for_each(|worker| scenario.cluster.kill_worker(worker));
+    scenario.cluster.start_coordinator().unwrap();
+    (0..4).for_each(|worker| scenario.cluster.start_worker(worker).unwrap());
+    let status = scenario.finish();
+    assert_exactly_once(&status);
+    let text = serde_json::to_string(&status["events"]).unwrap();
+    assert!(text.contains("goes on from the checkpoint before"), "{text}");
+    let loss = status["validation_loss"].as_f64().unwrap();
+    assert!(loss < 3.4, "the loss is {loss}");
+
+    let sample = |folder: &Path| {
+        let mut command = Command::new(binary("worker").unwrap());
+        command.arg("sample").args(["--prompt", "In the", "--tokens", "20", "--threads", "1"]);
+        command.arg("--checkpoint").arg(folder).output().unwrap()
+    };
+    let folder = scenario.cluster.folder().join("checkpoints");
+    let output = sample(&folder);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("In the"), "{output:?}");
+
+    // A part that is on another machine.
+    let checkpoints = last_checkpoints(&scenario);
+    std::fs::remove_dir_all(checkpoints[1].parent().unwrap()).unwrap();
+    let output = sample(&folder);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("part-2-of-2") && said.contains("missing"), "{said}");
+}
