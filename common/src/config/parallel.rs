@@ -23,7 +23,9 @@ pub struct ParallelConfig {
     pub in_flight: Option<u32>,
     /// The number format in which activations and their gradients go from one to the next.
     pub boundary: ValueFormat,
-    /// By stage: the site whose workers hold it. Empty: a copy is within one site wherever it can be.
+    /// How many blocks each stage has, in order: the embedding, `model.layers`, and the head. Empty: so many that all have about as much arithmetic.
+    pub blocks: Vec<u32>,
+    /// By worker of a copy: the site that it is at. Empty: a copy is within one site wherever it can be.
     pub sites: Vec<String>,
 }
 
@@ -35,6 +37,7 @@ impl Default for ParallelConfig {
             chunks: 1,
             in_flight: None,
             boundary: ValueFormat::Int8,
+            blocks: Vec::new(),
             sites: Vec::new(),
         }
     }
@@ -83,6 +86,16 @@ impl ParallelConfig {
                 self.chunks
             );
             return refused("parallel.stages", &stages, reason);
+        }
+        let all = self.blocks.iter().map(|&count| u64::from(count)).sum::<u64>();
+        let cut = u64::from(stages) * u64::from(self.chunks);
+        let is_cut = self.blocks.len() as u64 == cut && all == blocks && !self.blocks.contains(&0);
+        if !self.blocks.is_empty() && !is_cut {
+            let reason = format!(
+                "must give each of parallel.stages × parallel.chunks = {cut} stages at least one block, {blocks} in all: the embedding, \
+                 model.layers, and the head; or be left out"
+            );
+            return refused("parallel.blocks", &format!("{:?}", self.blocks), reason);
         }
         if !self.sites.is_empty() && self.sites.len() != stages as usize {
             let reason = format!("must name one site for each of parallel.stages = {stages}, or be left out");
@@ -159,6 +172,11 @@ mod tests {
     }
 
     #[test]
+    fn a_cut_is_as_it_is_written() {
+        assert_eq!(parse("stages = 2\nblocks = [1, 3]").unwrap().parallel.blocks, [1, 3]);
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_by_its_key() {
         for (parallel, key) in [
             ("stages = 0", "parallel.stages"),
@@ -167,6 +185,9 @@ mod tests {
             ("stages = 2\nchunks = 2", "parallel.chunks"),
             ("stages = 2\nchunks = 3\nschedule = \"interleaved\"", "parallel.stages"),
             ("stages = 2\nsites = [\"a\"]", "parallel.sites"),
+            ("stages = 2\nblocks = [4]", "parallel.blocks"),
+            ("stages = 2\nblocks = [4, 0]", "parallel.blocks"),
+            ("stages = 2\nblocks = [2, 3]", "parallel.blocks"),
             ("stages = 2\nboundary = \"1bit\"", "parallel.boundary"),
             ("stages = 2\nin_flight = 2\nschedule = \"gpipe\"", "parallel.in_flight"),
         ] {

@@ -1,34 +1,55 @@
 //! Which blocks the ranks of a pipeline have.
 
+use std::ops::Range;
+
 use super::split;
-use crate::config::Precision;
+use crate::config::{ParallelConfig, Precision};
 use crate::model::ModelSpec;
 
 impl ModelSpec {
-    /// By rank, the parts of `ranks` workers in a row with `chunks` chunks each, for sequences of `sequence` tokens: cut so that the stage with the most
-    /// arithmetic has as little as it can. The same on all workers, as it follows from the model alone.
+    /// By rank, the parts of the workers that share a copy of this model, for sequences of `sequence` tokens: as it is written, or cut so that the stage with the most
+    /// arithmetic has as little as it can. The same on all workers, as it follows from model and configuration alone.
     ///
     /// None: there are not as many blocks.
     #[must_use]
-    pub fn parts(&self, ranks: u32, chunks: u32, sequence: u32) -> Option<Vec<Self>> {
+    pub fn parts(&self, parallel: &ParallelConfig, sequence: u32) -> Option<Vec<Self>> {
+        let (ranks, chunks) = (parallel.stages, parallel.chunks);
+        let stages = ranks.checked_mul(chunks)?;
+        let ranges = match parallel.blocks.as_slice() {
+            [] => self.even_cut(stages, sequence)?,
+            blocks => cut_by(blocks),
+        };
+        let of_rank = |rank: u32| {
+            let own: Option<Vec<_>> =
+                (0..chunks).map(|chunk| ranges.get((chunk * ranks + rank) as usize).cloned()).collect();
+            Some(self.part(own?))
+        };
+        (0..ranks).map(of_rank).collect()
+    }
+
+    fn even_cut(&self, stages: u32, sequence: u32) -> Option<Vec<Range<u32>>> {
         let blocks = self.blocks(sequence, Precision::F32);
-        let work = |range: std::ops::Range<u32>| {
+        let work = |range: Range<u32>| {
             let held = &blocks[range.start as usize..range.end as usize];
             held.iter().map(|cost| cost.forward_flops_per_token + cost.backward_flops_per_token).sum::<u64>()
         };
-        let stages = ranks.checked_mul(chunks)?;
-        let ranges = split(blocks.len() as u32, stages, |_, range| Some(work(range) as f64))?;
-        let of_rank = |rank: u32| {
-            let own = (0..chunks).map(|chunk| ranges[(chunk * ranks + rank) as usize].clone());
-            self.part(own.collect())
-        };
-        Some((0..ranks).map(of_rank).collect())
+        split(blocks.len() as u32, stages, |_, range| Some(work(range) as f64))
     }
+}
+
+fn cut_by(blocks: &[u32]) -> Vec<Range<u32>> {
+    let mut start = 0;
+    let next = |count: &u32| {
+        let range = start..start + count;
+        start = range.end;
+        range
+    };
+    blocks.iter().map(next).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{ModelConfig, ModelKind};
+    use crate::config::{ModelConfig, ModelKind, ParallelConfig};
     use crate::model::ModelSpec;
 
     fn model(layers: u32) -> ModelSpec {
@@ -46,13 +67,17 @@ mod tests {
         ModelSpec::resolve(&config, 256).unwrap()
     }
 
+    fn parallel(stages: u32, chunks: u32) -> ParallelConfig {
+        ParallelConfig { stages, chunks, ..ParallelConfig::default() }
+    }
+
     #[test]
     fn parts_have_every_block_once_and_about_as_much_work() {
-        let parts = model(8).parts(2, 1, 32).unwrap();
+        let parts = model(8).parts(&parallel(2, 1), 32).unwrap();
         let chunks: Vec<_> = parts.into_iter().flat_map(|part| part.chunks).collect();
         // The head is a third of a layer here.
         assert_eq!(chunks, [0..5, 5..10]);
-        let parts = model(6).parts(2, 2, 32).unwrap();
+        let parts = model(6).parts(&parallel(2, 2), 32).unwrap();
         let chunks: Vec<_> = parts.into_iter().map(|part| part.chunks).collect();
         let mut all: Vec<_> = chunks.concat();
         all.sort_by_key(|range| range.start);
@@ -62,8 +87,16 @@ mod tests {
     }
 
     #[test]
+    fn parts_are_as_they_are_written() {
+        let written = ParallelConfig { blocks: vec![1, 2, 4, 1], ..parallel(2, 2) };
+        let chunks: Vec<_> =
+            model(6).parts(&written, 32).unwrap().into_iter().map(|part| part.chunks).collect();
+        assert_eq!(chunks, [[0..1, 3..7], [1..3, 7..8]]);
+    }
+
+    #[test]
     fn one_rank_has_everything_and_more_ranks_than_blocks_have_nothing() {
-        assert_eq!(model(2).parts(1, 1, 32).unwrap(), [model(2)]);
-        assert_eq!(model(2).parts(5, 1, 32), None);
+        assert_eq!(model(2).parts(&parallel(1, 1), 32).unwrap(), [model(2)]);
+        assert_eq!(model(2).parts(&parallel(5, 1), 32), None);
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use longhaul_common::config::{DataConfig, RunConfig};
 use longhaul_common::model::ModelSpec;
+use longhaul_common::pipeline::Pipeline;
 use longhaul_common::units::Bytes;
 use serde_json::json;
 
@@ -83,7 +84,8 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
         lines.push(String::new());
         lines.extend(places(topology, plan));
         lines.push(String::new());
-        lines.push("Runs whose workers have parts of a model cannot be started yet: `coordinator up` gives each worker the whole of it.".to_owned());
+        lines.push("To run it so, write in run.toml:".to_owned());
+        lines.extend(table(topology, plan));
     }
     lines
 }
@@ -159,6 +161,32 @@ fn places(topology: &Topology, plan: &Plan) -> Vec<String> {
     (0..ranks).map(|rank| format!("rank {rank}: blocks {}, at {}", blocks(rank), sites(rank))).collect()
 }
 
+/// The plan as `[parallel]` has it.
+fn table(topology: &Topology, plan: &Plan) -> Vec<String> {
+    let Pipeline { schedule, ranks, chunks, in_flight, .. } = &plan.pipeline;
+    let mut lines = vec!["[parallel]".to_owned(), format!("stages = {ranks}")];
+    lines.push(format!("schedule = {}", json!(schedule)));
+    if *chunks > 1 {
+        lines.push(format!("chunks = {chunks}"));
+    }
+    if let Some(first) = in_flight.first() {
+        lines.push(format!("in_flight = {first}"));
+    }
+    let blocks: Vec<u32> = plan.stages.iter().map(|stage| stage.end - stage.start).collect();
+    lines.push(format!("blocks = {blocks:?}"));
+    // Where every copy has each part at the same site, it is said; elsewhere copies find together by themselves.
+    let site = |rank: usize| {
+        let mut sites = plan.replicas.iter().map(|replica| replica[rank].site);
+        let first = sites.next()?;
+        sites.all(|site| site == first).then(|| topology.sites[first].name.clone())
+    };
+    let sites: Option<Vec<String>> = (0..*ranks as usize).map(site).collect();
+    if let Some(sites) = sites {
+        lines.push(format!("sites = {sites:?}"));
+    }
+    lines
+}
+
 fn as_json(topology: &Topology, choice: &Choice) -> serde_json::Value {
     let candidate = |(plan, prediction): &Candidate| {
         let name = |site: usize| topology.sites[site].name.as_str();
@@ -223,7 +251,7 @@ mod tests {
         let (config, topology, choice) = choice(&sites(1.0), CONFIG);
         let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");
         assert!(told.contains("→ 4 × 1 ") && told.contains("Each device holds the whole model"), "{told}");
-        assert!(!told.contains("cannot be started yet"), "{told}");
+        assert!(!told.contains("[parallel]"), "{told}");
         let json = as_json(&topology, &choice);
         assert_eq!(json["best"]["replicas"][3][0]["site"], "away");
         assert_eq!(json["best"]["step_s"], choice.best.1.step_s);
@@ -238,10 +266,17 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_with_parts_says_who_has_which_and_that_it_cannot_be_started() {
+    fn a_plan_with_parts_says_who_has_which_and_how_to_run_it() {
         let (config, topology, choice) = choice(&sites(0.055), CONFIG);
         let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");
-        assert!(told.contains("rank 0: blocks 0–") && told.contains("cannot be started yet"), "{told}");
+        assert!(told.contains("rank 0: blocks 0–"), "{told}");
+        let (_, table) = told.split_once("write in run.toml:\n").unwrap();
+        let run = RunConfig::parse(&format!("{CONFIG}{table}\n")).unwrap();
+        let (plan, _) = &choice.best;
+        assert_eq!(run.parallel.stages, plan.pipeline.ranks);
+        assert_eq!(run.parallel.pipeline(plan.pipeline.micro_batches).tasks(), plan.pipeline.tasks());
+        let parts = spec_of(&run).unwrap().parts(&run.parallel, 128).unwrap();
+        assert_eq!(parts[0].chunks[0], plan.stages[0]);
     }
 
     #[test]

@@ -139,7 +139,7 @@ struct Text {
 
 fn part_of(whole: &ModelSpec, config: &RunConfig, rank: u32) -> Result<ModelSpec> {
     let parallel = &config.parallel;
-    let parts = whole.parts(parallel.stages, parallel.chunks, config.data.sequence_length);
+    let parts = whole.parts(parallel, config.data.sequence_length);
     let part = parts.and_then(|mut parts| parts.drain(..).nth(rank as usize));
     part.with_context(|| format!("the coordinator gave part {rank} of a model in {} parts", parallel.stages))
 }

@@ -11,7 +11,7 @@ use super::method::{self, Method};
 use super::pace::{Look, Pace};
 use super::session::{Session, now};
 use super::small::{self, DEMO, Ended};
-use super::training::Training;
+use super::training::{Copies, Training};
 use super::watch;
 
 /// What its lines are called.
@@ -126,8 +126,16 @@ fn alone() -> Result<Vec<Figure>> {
     let sync = format!("preset = \"sparse-local\"\nopening_share = 0.0\nevery = {NEVER}");
     let link = LinkConfig::default();
     let train = small::train(1e-3);
-    let training =
-        Training { shape: DEMO, sites: &[4], sync: &sync, train: &train, steps: NEVER, link: &link, seed: 1 };
+    let training = Training {
+        shape: DEMO,
+        sites: &[4],
+        sync: &sync,
+        train: &train,
+        copies: Copies::WHOLE,
+        steps: NEVER,
+        link: &link,
+        seed: 1,
+    };
     let (mut cluster, _folder) = training.start()?;
     let pace = Pace { round: 1, warm_up: 5, enough_s: 20.0 };
     let (began, mut looks) = (now(), Vec::new());
@@ -196,7 +204,16 @@ fn one(
     session.case(BENCH, &case, plan.limit, |_| {
         let train = small::train(learning_rate);
         let (sync, steps) = (&method.sync, plan.steps);
-        let training = Training { shape: DEMO, sites: SITES, sync, train: &train, steps, link, seed };
+        let training = Training {
+            shape: DEMO,
+            sites: SITES,
+            sync,
+            train: &train,
+            copies: Copies::WHOLE,
+            steps,
+            link,
+            seed,
+        };
         let over = Figure { metric: "over_the_limit_of", value: plan.limit.as_secs_f64(), unit: "s" };
         Ok(small::run(&training, plan.limit)?.map_or_else(|| vec![over], |ended| figures(&ended, plan.steps)))
     })

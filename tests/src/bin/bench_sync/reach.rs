@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::book::Figure;
 use super::gpt::{GPT, slowest_step};
 use super::session::{Session, now, progress};
-use super::training::Training;
+use super::training::{Copies, Training};
 use super::{method, speed, watch};
 
 /// What its lines are called.
@@ -107,7 +107,7 @@ fn reach(
 }
 
 fn start(sync: &str, train: &str, steps: u64, link: &LinkConfig) -> Result<(Cluster, tempfile::TempDir)> {
-    Training { shape: GPT, sites: &[1, 1], sync, train, steps, link, seed: 1 }.start()
+    Training { shape: GPT, sites: &[1, 1], sync, train, copies: Copies::WHOLE, steps, link, seed: 1 }.start()
 }
 
 fn loss_of(status: &Value) -> Option<f64> {

@@ -10,7 +10,7 @@ use super::gpt::{self, GPT, SPEED, slowest_step};
 use super::method::{self, Method};
 use super::pace::{Look, Measured, Pace};
 use super::session::{Session, now};
-use super::training::Training;
+use super::training::{Copies, Training};
 use super::{pytorch, small, watch};
 
 /// What its lines are called.
@@ -181,8 +181,16 @@ enum Outcome {
 
 fn ours(method: &Method, link: &LinkConfig, lengths: &Lengths) -> Result<Outcome> {
     let sync = format!("{}\n{}", method.sync, method.steady);
-    let training =
-        Training { shape: GPT, sites: &[1, 1], sync: &sync, train: SPEED, steps: STEPS_MAX, link, seed: 1 };
+    let training = Training {
+        shape: GPT,
+        sites: &[1, 1],
+        sync: &sync,
+        train: SPEED,
+        copies: Copies::WHOLE,
+        steps: STEPS_MAX,
+        link,
+        seed: 1,
+    };
     let (mut cluster, _folder) = training.start()?;
     let pace = Pace { round: method.round, warm_up: method.warm_up, enough_s: lengths.enough_s };
     let (began, mut looks) = (now(), Vec::new());

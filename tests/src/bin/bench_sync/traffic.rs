@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::book::Figure;
 use super::session::Session;
 use super::small::{self, TINY};
-use super::training::Training;
+use super::training::{Copies, Training};
 
 /// What its lines are called.
 pub const BENCH: &str = "sync/traffic";
@@ -68,6 +68,7 @@ fn one(sync: &str, sites: usize) -> Result<Vec<Figure>> {
         sites: &ones,
         sync: &sync,
         train: &train,
+        copies: Copies::WHOLE,
         steps: STEPS,
         link: &link,
         seed: 1,

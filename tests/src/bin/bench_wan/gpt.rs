@@ -7,7 +7,7 @@ use longhaul_tests::cluster::Cluster;
 use longhaul_tests::wan::LinkConfig;
 use serde_json::Value;
 
-use super::training::{Shape, Training};
+use super::training::{Copies, Shape, Training};
 
 /// Its shape.
 pub const GPT: Shape = Shape { layers: 6, width: 384, heads: 6, context: 128, tied_embeddings: false };
@@ -27,7 +27,17 @@ pub const RUN_MAX: Duration = Duration::from_secs(900);
 pub fn local(steps: u64) -> Result<f64> {
     let link = LinkConfig::default();
     let start = |seed| {
-        Training { shape: GPT, sites: &[1], sync: ALONE, train: SPEED, steps, link: &link, seed }.start()
+        Training {
+            shape: GPT,
+            sites: &[1],
+            sync: ALONE,
+            train: SPEED,
+            copies: Copies::WHOLE,
+            steps,
+            link: &link,
+            seed,
+        }
+        .start()
     };
     let (mut first, mut second) = (start(1)?, start(2)?);
     let (a, b) = std::thread::scope(|scope| {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Figure;
 use super::gpt::{GPT, RUN_MAX, SPEED, step_s};
-use super::training::Training;
+use super::training::{Copies, Training};
 
 /// `[sync]` with its defaults once the opening is over: a round every fifteen steps.
 pub const SPARSE_LOCAL: &str = "preset = \"sparse-local\"\nopening_share = 0.0";
@@ -16,7 +16,16 @@ pub const DENSE: &str = "preset = \"dense\"";
 /// Seconds a step of two sites with one worker each, and what went over the link.
 pub fn across(link: &LinkConfig, sync: &str, steps: u64) -> Result<(f64, Vec<Figure>)> {
     super::progress(sync);
-    let training = Training { shape: GPT, sites: &[1, 1], sync, train: SPEED, steps, link, seed: 1 };
+    let training = Training {
+        shape: GPT,
+        sites: &[1, 1],
+        sync,
+        train: SPEED,
+        copies: Copies::WHOLE,
+        steps,
+        link,
+        seed: 1,
+    };
     let (mut cluster, _folder) = training.start()?;
     let step_s = step_s(&mut cluster, steps)?;
     let status = cluster.wait_until_finished(RUN_MAX)?;

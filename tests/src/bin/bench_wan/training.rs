@@ -6,7 +6,7 @@ use anyhow::Result;
 use longhaul_tests::cluster::{Cluster, ClusterConfig};
 use longhaul_tests::wan::LinkConfig;
 
-/// Sequences of a worker in each step.
+/// Sequences of a worker in each step, unless told otherwise.
 const BATCH: usize = 8;
 
 /// A shape of GPT-2 over bytes.
@@ -28,9 +28,26 @@ pub struct Training<'a> {
     pub sync: &'a str,
     /// More keys of `[train]`.
     pub train: &'a str,
+    pub copies: Copies<'a>,
     pub steps: u64,
     pub link: &'a LinkConfig,
     pub seed: u64,
+}
+
+/// How workers share copies of the model.
+#[derive(Clone, Copy)]
+pub struct Copies<'a> {
+    /// Keys of `[parallel]`.
+    pub parallel: &'a str,
+    /// Sequences of a step, for each worker.
+    pub batch: usize,
+    /// Sequences that go through the model at once.
+    pub micro_batch: usize,
+}
+
+impl Copies<'_> {
+    /// Each worker has one.
+    pub const WHOLE: Self = Self { parallel: "", batch: BATCH, micro_batch: BATCH };
 }
 
 impl Training<'_> {
@@ -52,8 +69,9 @@ impl Training<'_> {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
         let Self { sync, train, steps, seed, .. } = self;
         let Shape { layers, width, heads, context, tied_embeddings } = self.shape;
+        let Copies { parallel, batch, micro_batch } = self.copies;
         let workers: usize = self.sites.iter().sum();
-        let batch = BATCH * workers;
+        let batch = batch * workers;
         format!(
             r#"
 [run]
@@ -76,8 +94,11 @@ sequence_length = {context}
 
 [train]
 batch = {batch}
-micro_batch = {BATCH}
+micro_batch = {micro_batch}
 {train}
+
+[parallel]
+{parallel}
 
 [sync]
 {sync}

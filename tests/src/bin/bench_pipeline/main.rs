@@ -1,0 +1,117 @@
+//! Measures a pipeline across an emulated WAN, with the real binaries: its speed beside the same pipeline without the link, and bytes and loss
+//! beside boundaries in f32. One JSON line per figure goes to stdout, progress to stderr; `docs/benchmarks/pipeline.md` says what they mean.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints")]
+
+#[path = "../bench_wan/gpt.rs"]
+mod gpt;
+#[path = "../bench_wan/training.rs"]
+mod training;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use longhaul_tests::interrupt;
+use longhaul_tests::wan::LinkConfig;
+use serde_json::json;
+
+use gpt::{GPT, SPEED, local, step_s};
+use training::{Copies, Shape, Training};
+
+/// Each direction: 50 ms round trip, one packet in a thousand lost.
+const LINK: &str = "rate_mbit=100,delay_ms=25,loss_percent=0.1";
+/// One worker each, with half of the model.
+const SITES: &[usize] = &[1, 1];
+/// Sequences of a step for each worker, in micro-batches of one, so that a step has 32 of them.
+const BATCH: usize = 16;
+/// The same of workers that have the whole model.
+const WHOLE_BATCH: usize = Copies::WHOLE.batch;
+/// No round within the measurement: nothing but the pipeline is on the link.
+const NO_ROUNDS: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 100000";
+/// That of `examples/demo.toml`.
+const DEMO: Shape = Shape { layers: 4, width: 128, heads: 4, context: 128, tied_embeddings: true };
+/// A local step, with all that belongs to it; the loss at the end is that of all that is held out.
+const QUALITY: &str = "learning_rate = 5e-3\nwarmup_steps = 40\nevaluate_batches = 1000000";
+const QUALITY_RUN_MAX: Duration = Duration::from_secs(3600);
+
+fn main() -> Result<()> {
+    interrupt::watch()?;
+    let quick = std::env::args().any(|argument| argument == "--quick");
+    let (repeats, steps, quality_steps) = if quick { (1, 8, 60) } else { (3, 24, 1000) };
+    speed(repeats, steps)?;
+    boundaries(quality_steps)
+}
+
+/// Runs with and without the link take turns, as the machine's speed drifts.
+fn speed(repeats: usize, steps: u64) -> Result<()> {
+    for (case, parallel) in [
+        ("2 stages, int8, 5 in flight", "stages = 2\nin_flight = 5"),
+        ("2 stages, int8, 2 in flight", "stages = 2"),
+        ("2 stages, f32, 5 in flight", "stages = 2\nin_flight = 5\nboundary = \"f32\""),
+    ] {
+        let mut shares = Vec::new();
+        let (mut far, mut near) = (0.0, 0.0);
+        for repeat in 0..repeats {
+            interrupt::check()?;
+            eprintln!("pipeline/link: {case}, {} of {repeats}", repeat + 1);
+            near = paced(parallel, &LinkConfig::default(), steps)?;
+            far = paced(parallel, &LINK.parse()?, steps)?;
+            shares.push(near / far);
+        }
+        let whole = local(steps)? * BATCH as f64 / WHOLE_BATCH as f64;
+        shares.sort_by(f64::total_cmp);
+        let share = shares[shares.len() / 2];
+        for (metric, value, unit) in [
+            ("share_of_local_speed", share, "ratio"),
+            ("share_least", shares[0], "ratio"),
+            ("share_most", shares[shares.len() - 1], "ratio"),
+            ("last_step_s", far, "s"),
+            ("last_step_without_link_s", near, "s"),
+            // The same samples in the same time by two workers that have all of it.
+            ("speed_over_whole_copies", whole / near, "ratio"),
+        ] {
+            print("pipeline/link", case, metric, value, unit);
+        }
+    }
+    Ok(())
+}
+
+/// Seconds a step.
+fn paced(parallel: &str, link: &LinkConfig, steps: u64) -> Result<f64> {
+    let copies = Copies { parallel, batch: BATCH, micro_batch: 1 };
+    let training =
+        Training { shape: GPT, sites: SITES, sync: NO_ROUNDS, train: SPEED, copies, steps, link, seed: 1 };
+    let (mut cluster, _folder) = training.start()?;
+    step_s(&mut cluster, steps)
+}
+
+/// The same run with boundaries in each format.
+fn boundaries(steps: u64) -> Result<()> {
+    let (mut exact, link) = (None, LinkConfig::default());
+    for format in ["f32", "int8", "int4"] {
+        interrupt::check()?;
+        eprintln!("pipeline/boundary: {format}");
+        let parallel = format!("stages = 2\nboundary = \"{format}\"");
+        let copies = Copies { parallel: &parallel, batch: 16, micro_batch: 4 };
+        let sync = "preset = \"dense\"";
+        let training =
+            Training { shape: DEMO, sites: SITES, sync, train: QUALITY, copies, steps, link: &link, seed: 1 };
+        let (mut cluster, _folder) = training.start()?;
+        let status = cluster.wait_until_finished(QUALITY_RUN_MAX)?;
+        let loss = status["validation_loss"].as_f64().context("the run has no loss at its end")?;
+        let bytes = status["wan_bytes"].as_f64().context("the run has sent nothing")? / steps as f64;
+        let (exact_loss, exact_bytes) = *exact.get_or_insert((loss, bytes));
+        for (metric, value, unit) in [
+            ("validation_loss", loss, "nat/token"),
+            ("loss_over_f32", loss / exact_loss - 1.0, "ratio"),
+            ("bytes_per_step", bytes, "B"),
+            ("bytes_ratio", bytes / exact_bytes, "ratio"),
+        ] {
+            print("pipeline/boundary", format, metric, value, unit);
+        }
+    }
+    Ok(())
+}
+
+fn print(bench: &str, case: &str, metric: &str, value: f64, unit: &str) {
+    println!("{}", json!({"bench": bench, "case": case, "metric": metric, "value": value, "unit": unit}));
+}
