@@ -60,6 +60,10 @@ pub struct JoinArgs {
     /// CPU threads for the device. Default: one for each core.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Memory that the model, its optimiser and activations may take, in GiB (0.5 is half of one): a larger part of a model is refused, with what would help. Default: whatever
+    /// there is.
+    #[arg(long, value_name = "GIB", value_parser = gib)]
+    pub memory_gib: Option<f64>,
     /// Where identity, prepared data and private state are kept. Default: `$XDG_CACHE_HOME/longhaul` or `~/.cache/longhaul`.
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
@@ -75,6 +79,20 @@ pub struct JoinArgs {
     /// Where this machine's checkpoints go, instead of the run's `checkpoint.dir`.
     #[arg(long, value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,
+}
+
+impl JoinArgs {
+    /// Memory that the model may take.
+    #[must_use]
+    pub fn memory_bytes(&self) -> Option<u64> {
+        // A float that is too large becomes the largest integer.
+        self.memory_gib.map(|gib| (gib * f64::from(1 << 30)) as u64)
+    }
+}
+
+fn gib(text: &str) -> Result<f64, String> {
+    let gib = text.parse().map_err(|_| "a number is wanted".to_owned())?;
+    if gib > 0.0 { Ok(gib) } else { Err("must be above zero".to_owned()) }
 }
 
 /// `worker doctor`

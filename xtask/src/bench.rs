@@ -40,23 +40,29 @@ enum Name {
     Sync,
     /// The training engine alone.
     Train,
+    /// Pipelines: bubbles of the schedules, and speed, bytes and loss across a link.
+    Pipeline,
 }
 
 impl Name {
-    /// The package, and the target in it, that is the benchmark.
-    fn target(self) -> [&'static str; 4] {
+    /// The packages, and the targets in them, that are the benchmark.
+    fn targets(self) -> &'static [[&'static str; 4]] {
         match self {
-            Self::Codec => ["--package", "longhaul-proto", "--example", "bench_codec"],
-            Self::Transport => ["--package", "longhaul-tests", "--bin", "bench-transport"],
-            Self::Wan => ["--package", "longhaul-tests", "--bin", "bench-wan"],
-            Self::Sync => ["--package", "longhaul-tests", "--bin", "bench-sync"],
-            Self::Train => ["--package", "longhaul-worker", "--example", "bench_train"],
+            Self::Codec => &[["--package", "longhaul-proto", "--example", "bench_codec"]],
+            Self::Transport => &[["--package", "longhaul-tests", "--bin", "bench-transport"]],
+            Self::Wan => &[["--package", "longhaul-tests", "--bin", "bench-wan"]],
+            Self::Sync => &[["--package", "longhaul-tests", "--bin", "bench-sync"]],
+            Self::Train => &[["--package", "longhaul-worker", "--example", "bench_train"]],
+            Self::Pipeline => &[
+                ["--package", "longhaul-worker", "--example", "bench_pipeline"],
+                ["--package", "longhaul-tests", "--bin", "bench-pipeline"],
+            ],
         }
     }
 
     /// Whether the worker is part of it, and so libtorch.
     fn needs_libtorch(self) -> bool {
-        matches!(self, Self::Wan | Self::Sync | Self::Train)
+        matches!(self, Self::Wan | Self::Sync | Self::Train | Self::Pipeline)
     }
 }
 
@@ -72,22 +78,28 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     if options.name.needs_libtorch() && !options.sync.is_plot() {
         setup::ensure(checkout)?;
     }
-    if matches!(options.name, Name::Wan | Name::Sync) && !options.sync.is_plot() {
+    if matches!(options.name, Name::Wan | Name::Sync | Name::Pipeline) && !options.sync.is_plot() {
         build_binaries(checkout)?;
     }
     if options.quick {
         arguments.push("--quick".to_owned());
     }
-    let mut command = checkout.cargo();
-    command.args(["run", "--release", "--locked"]).args(options.name.target()).arg("--").args(arguments);
-    if options.json || options.sync.is_plot() {
-        let status = command.stdin(Stdio::null()).status().context("start the benchmark")?;
-        if !status.success() {
-            bail!("the benchmark failed: {status}");
+    let mut figures = Vec::new();
+    for target in options.name.targets() {
+        let mut command = checkout.cargo();
+        command.args(["run", "--release", "--locked"]).args(target).arg("--").args(&arguments);
+        if options.json || options.sync.is_plot() {
+            let status = command.stdin(Stdio::null()).status().context("start the benchmark")?;
+            if !status.success() {
+                bail!("the benchmark failed: {status}");
+            }
+        } else {
+            figures.extend(figures_of(&mut command)?);
         }
-        return Ok(());
     }
-    print!("{}", render(&figures_of(&mut command)?));
+    if !figures.is_empty() {
+        print!("{}", render(&figures));
+    }
     Ok(())
 }
 

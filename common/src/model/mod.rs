@@ -1,9 +1,11 @@
 //! What a model is made of, without a tensor: its parameters by name and shape, and what its blocks cost.
 
 mod cost;
+mod memory;
 mod parameters;
 mod spec;
 
 pub use cost::{Block, BlockCost};
+pub use memory::StageBytes;
 pub use parameters::{Initial, ParameterSpec};
 pub use spec::ModelSpec;

@@ -44,12 +44,28 @@ pub struct Stuck {
     pub waiting: Vec<Place>,
 }
 
+/// Micro-batches, times chunks, whose activations a rank keeps at a time with this list of tasks, at most.
+#[must_use]
+pub fn kept_most(list: &[Task]) -> u32 {
+    let (mut kept, mut most) = (0_u32, 0);
+    for task in list {
+        match task.work {
+            Work::Forward => kept += 1,
+            Work::Backward | Work::BackwardWeight => kept = kept.saturating_sub(1),
+            Work::BackwardInput => {}
+        }
+        most = kept.max(most);
+    }
+    most
+}
+
 /// Follows lists of tasks (by rank) through a step, in which each rank computes one task after the other, each as soon as what it needs is there.
 ///
 /// # Errors
 /// When not all tasks are ever computed.
 pub fn trace(pipeline: &Pipeline, lists: &[Vec<Task>], costs: &dyn Costs) -> Result<Trace, Stuck> {
     let mut run = Run::new(lists.len());
+    run.trace.kept_most = lists.iter().map(|list| kept_most(list)).collect();
     loop {
         let mut moved = false;
         for (rank, list) in (0..).zip(lists) {
@@ -77,7 +93,6 @@ struct Run {
     arrivals: HashMap<Place, f64>,
     /// By sender and receiver: when everything that was handed over so far has left.
     links: HashMap<(u32, u32), f64>,
-    kept: Vec<u32>,
     trace: Trace,
 }
 
@@ -86,16 +101,10 @@ impl Run {
         let trace = Trace {
             step_s: 0.0,
             busy_s: vec![0.0; ranks],
-            kept_most: vec![0; ranks],
+            kept_most: Vec::new(),
             ends_s: vec![Vec::new(); ranks],
         };
-        Self {
-            done: HashSet::new(),
-            arrivals: HashMap::new(),
-            links: HashMap::new(),
-            kept: vec![0; ranks],
-            trace,
-        }
+        Self { done: HashSet::new(), arrivals: HashMap::new(), links: HashMap::new(), trace }
     }
 
     fn done_on(&self, rank: u32) -> usize {
@@ -122,12 +131,6 @@ impl Run {
         self.trace.ends_s[rank].push(end);
         self.trace.busy_s[rank] += took;
         self.trace.step_s = self.trace.step_s.max(end);
-        match place.task.work {
-            Work::Forward => self.kept[rank] += 1,
-            Work::Backward | Work::BackwardWeight => self.kept[rank] -= 1,
-            Work::BackwardInput => {}
-        }
-        self.trace.kept_most[rank] = self.trace.kept_most[rank].max(self.kept[rank]);
         if let Some(to) = pipeline.receiver_of(place) {
             let arrival = self.hand_on(costs, place.rank, to, end);
             self.arrivals.insert(place, arrival);

@@ -3,16 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use longhaul_common::model::BlockCost;
+use longhaul_common::model::{BlockCost, StageBytes};
 use longhaul_common::pipeline::{Costs, Pipeline, Place, Trace, Work, trace};
 use longhaul_common::units::Bytes;
 
 use super::{Exchange, Link, Plan, Topology, Workload};
 
-/// θ, its gradient and two moments.
-const TRAINED_BYTES: f64 = 16.0;
-/// θ_g, the residual, and the update on its way.
-const SYNCHRONISED_BYTES: f64 = 12.0;
 /// Round trips of an exchange: contributions there, results back, and half of one for what waits at the owner.
 const ROUND_TRIPS: f64 = 1.5;
 
@@ -206,7 +202,7 @@ impl Costs for ReplicaCosts<'_> {
     }
 }
 
-fn held<'a>(work: &'a Workload, stage: &Range<u32>) -> &'a [BlockCost] {
+pub(super) fn held<'a>(work: &'a Workload, stage: &Range<u32>) -> &'a [BlockCost] {
     work.blocks.get(stage.start as usize..stage.end as usize).unwrap_or_default()
 }
 
@@ -227,15 +223,12 @@ fn memory(topology: &Topology, work: &Workload, plan: &Plan, kept: &[u32]) -> Re
     for rank in 0..ranks {
         let stages = plan.stages.iter().skip(rank).step_by(ranks);
         let stages: Vec<_> =
-            stages.map(|stage| StageBytes::of(work, stage, plan.recompute, tokens)).collect();
-        let fixed: f64 = stages.iter().map(|stage| stage.fixed).sum();
-        // The largest chunk, as if all that are kept were of it.
-        let of_chunk = |stage: &StageBytes| stage.with(kept.get(rank).copied().unwrap_or(0)) - stage.fixed;
-        let activations = stages.iter().map(of_chunk).fold(0.0, f64::max);
+            stages.map(|stage| StageBytes::of(held(work, stage), plan.recompute, tokens)).collect();
+        let held = StageBytes::together(&stages, kept.get(rank).copied().unwrap_or(0));
         // A borrowed embedding and its gradient.
         let borrows = ranks > 1 && rank + 1 == ranks;
         let borrowed = if borrows { 2.0 * tied_bytes(work) } else { 0.0 };
-        let total = fixed + activations + borrowed;
+        let total = held + borrowed;
         let devices = plan.replicas.iter().filter_map(|replica| replica.get(rank));
         let bytes = devices.map(|&id| topology.device(id).memory_bytes).fold(f64::INFINITY, f64::min);
         if total > bytes {
@@ -244,38 +237,6 @@ fn memory(topology: &Topology, work: &Workload, plan: &Plan, kept: &[u32]) -> Re
         needed.push(total);
     }
     Ok(needed)
-}
-
-/// What a stage keeps.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StageBytes {
-    /// Between steps.
-    pub fixed: f64,
-    /// Of each micro-batch between its forward and its backward pass,
-    pub each: f64,
-    /// and of one of them while its activations are computed again.
-    pub once: f64,
-}
-
-impl StageBytes {
-    /// With micro-batches of so many tokens.
-    pub fn of(work: &Workload, stage: &Range<u32>, recompute: bool, tokens: f64) -> Self {
-        let blocks = held(work, stage);
-        let sum = |of: fn(&BlockCost) -> u64| blocks.iter().map(of).sum::<u64>() as f64;
-        let activations = |block: &BlockCost| block.activation_bytes_per_token;
-        let fixed = sum(|block| block.parameters) * (TRAINED_BYTES + SYNCHRONISED_BYTES);
-        if recompute {
-            let largest = blocks.iter().map(activations).max().unwrap_or(0) as f64;
-            let each = sum(|block| block.boundary_bytes_per_token) * tokens;
-            return Self { fixed, each, once: largest * tokens };
-        }
-        Self { fixed, each: sum(activations) * tokens, once: 0.0 }
-    }
-
-    /// All of it, with so many micro-batches at a time.
-    pub fn with(&self, kept: u32) -> f64 {
-        self.fixed + f64::from(kept) * self.each + self.once
-    }
 }
 
 /// The holders of each stage.

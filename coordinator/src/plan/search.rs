@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use longhaul_common::model::StageBytes;
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, split};
 use longhaul_common::units::Bytes;
 
-use super::predict::{StageBytes, boundary_bytes};
+use super::predict::{boundary_bytes, held};
 use super::{DeviceId, Plan, Prediction, Topology, Unfit, Workload, predict};
 
 /// With more devices than these, not all rows of them are looked at.
@@ -85,7 +86,7 @@ pub fn choose(topology: &Topology, work: &Workload) -> Result<Choice, NoPlan> {
         let nothing = || Unfit::Schedule("the model has no blocks".to_owned());
         return Err(NoPlan {
             closest: closest.unwrap_or_else(nothing),
-            fixed_bytes: StageBytes::of(work, &(0..work.blocks.len() as u32), false, 0.0).fixed,
+            fixed_bytes: StageBytes::of(&work.blocks, false, 0.0).fixed,
             memory_bytes: topology.devices().map(|id| topology.device(id).memory_bytes).sum(),
         });
     };
@@ -295,7 +296,7 @@ impl Cut<'_> {
     }
 
     fn bytes(&self, range: &Range<u32>) -> StageBytes {
-        StageBytes::of(self.work, range, self.recompute, self.tokens())
+        StageBytes::of(held(self.work, range), self.recompute, self.tokens())
     }
 
     /// As many micro-batches as go on while one is away: what comes after a rank, there and back, over the time of the slowest stage or link; fewer where memory

@@ -35,6 +35,8 @@ pub struct ClusterConfig {
     pub folder: PathBuf,
     /// CPU threads of each worker.
     pub threads: u16,
+    /// More of each worker's command line.
+    pub worker_arguments: Vec<String>,
 }
 
 /// A running run. Dropping it ends every process.
@@ -132,6 +134,7 @@ impl Cluster {
             command.arg("--cache-dir").arg(format!("cache-{index}"));
             command.arg("--listen").arg(worker.listen.to_string());
             command.arg("--advertise").arg(advertise.to_string());
+            command.args(&self.config.worker_arguments);
         })?;
         worker.process = Some(process);
         Ok(())

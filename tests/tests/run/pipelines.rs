@@ -110,6 +110,26 @@ fn a_model_in_parts_learns_what_the_whole_model_learns() {
     }
 }
 
+/// 0.12 million parameters, whose values, moments and updates take 3.3 MB, and the activations of four sequences half as much.
+#[test]
+fn a_model_that_is_too_large_for_one_worker_trains_on_two() {
+    let limited = |sites: &'static [usize], parallel| Setup {
+        width: 64,
+        worker_arguments: &["--memory-gib", "0.0035"],
+        ..dense(sites, parallel)
+    };
+    let mut scenario = limited(&[1], "").start_coordinator();
+    scenario.cluster.start_worker(0).unwrap();
+    let worker = scenario.cluster.worker(0).unwrap();
+    assert!(!worker.wait(RUN_MAX).unwrap().success());
+    let log = worker.log();
+    assert!(log.contains("--memory-gib allows") && log.contains("parallel.stages"), "{log}");
+    drop(scenario);
+
+    let mut scenario = limited(&[2], "stages = 2").start();
+    scenario.finish();
+}
+
 /// Two copies in two parts, one on each site, as the demo trains them.
 fn hybrid() -> Setup<'static> {
     Setup { steps: 1500, parallel: "stages = 2", checkpoint: "every_rounds = 20", ..Setup::default() }

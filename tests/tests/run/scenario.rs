@@ -47,6 +47,8 @@ pub struct Setup<'a> {
     pub checkpoint: &'static str,
     /// A worker that has said nothing for so long is taken out.
     pub silent_after_ms: u64,
+    /// More of each worker's command line.
+    pub worker_arguments: &'a [&'a str],
 }
 
 impl Default for Setup<'_> {
@@ -64,6 +66,7 @@ impl Default for Setup<'_> {
             privacy: None,
             checkpoint: "every_rounds = 4",
             silent_after_ms: 3000,
+            worker_arguments: &[],
         }
     }
 }
@@ -105,6 +108,7 @@ impl Setup<'_> {
             seed: 1,
             folder: folder.path().to_owned(),
             threads: 1,
+            worker_arguments: self.worker_arguments.iter().map(|argument| (*argument).to_owned()).collect(),
         };
         (config, folder)
     }

@@ -14,6 +14,7 @@ use longhaul_common::model::ModelSpec;
 use tokio::sync::mpsc;
 
 use super::join::Membership;
+use super::memory;
 use crate::collective::NcclCollective;
 use crate::data::{Dataset, Tokenizer};
 use crate::engine::{Engine, LowRank, choose_device};
@@ -109,6 +110,7 @@ impl DeviceThread {
         let Text { tokenizer, data, device } = text;
         let whole = ModelSpec::resolve(&config.model, tokenizer.vocabulary())?;
         let spec = part_of(&whole, config, rank)?;
+        memory::check(args.memory_bytes(), &spec, config, rank)?;
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
         let run = &config.run;
         let engine = Engine::new(&spec, &config.train, run.steps, run.seed, *device, threads)?;

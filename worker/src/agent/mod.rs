@@ -4,6 +4,7 @@ mod connection;
 mod device_thread;
 mod identity_slot;
 mod join;
+mod memory;
 mod offers;
 mod reminder;
 mod reports;

@@ -1,0 +1,98 @@
+//! Whether a part of the model fits this worker.
+
+use anyhow::{Result, ensure};
+use longhaul_common::config::RunConfig;
+use longhaul_common::model::{BlockCost, ModelSpec, StageBytes};
+use longhaul_common::pipeline::{PipelineSchedule, kept_most};
+use longhaul_common::units::Bytes;
+
+/// Micro-batches that are followed to see how many are kept at a time: with more, no schedule but one keeps more.
+const FOLLOWED_MAX: u32 = 1 << 12;
+
+/// Refuses a part of the model that needs more than is allowed.
+///
+/// # Errors
+/// Says what it needs, and what would help.
+pub(super) fn check(allowed: Option<u64>, part: &ModelSpec, config: &RunConfig, rank: u32) -> Result<()> {
+    let Some(allowed) = allowed else { return Ok(()) };
+    let needed = needed(part, config, rank);
+    let stages = config.parallel.stages;
+    ensure!(
+        needed <= allowed,
+        "part {} of {stages} of the model needs {}, and --memory-gib allows {}: let more workers share a copy (parallel.stages in run.toml; \
+         `coordinator plan` says how), compute activations again (train.recompute), or take a smaller train.micro_batch",
+        rank + 1,
+        Bytes(needed),
+        Bytes(allowed)
+    );
+    Ok(())
+}
+
+/// Bytes for parameters, moments, updates and the activations that wait for their backward pass. Buffers of the network and of libtorch come on top.
+fn needed(part: &ModelSpec, config: &RunConfig, rank: u32) -> u64 {
+    let sequence = config.data.sequence_length;
+    let blocks = part.blocks(sequence, config.train.precision);
+    let tokens = f64::from(config.train.micro_batch) * f64::from(sequence);
+    let of_chunk = |chunk: &std::ops::Range<u32>| {
+        let held: &[BlockCost] = blocks.get(chunk.start as usize..chunk.end as usize).unwrap_or_default();
+        StageBytes::of(held, config.train.recompute, tokens)
+    };
+    let stages: Vec<StageBytes> = part.chunks.iter().map(of_chunk).collect();
+    let borrowed = part.borrowed().map_or(0, |tensor| tensor.count()) as f64;
+    // The value that is borrowed, and its gradient, in f32.
+    (StageBytes::together(&stages, kept(config, rank)) + 8.0 * borrowed) as u64
+}
+
+/// Micro-batches, times chunks, whose activations are kept at a time.
+fn kept(config: &RunConfig, rank: u32) -> u32 {
+    let parallel = &config.parallel;
+    if !parallel.is_pipelined() {
+        return 1;
+    }
+    let micro_batches = (config.train.batch / config.replicas()).div_ceil(config.train.micro_batch);
+    if parallel.schedule == PipelineSchedule::Gpipe {
+        return micro_batches;
+    }
+    let tasks = parallel.pipeline(micro_batches.clamp(1, FOLLOWED_MAX)).tasks();
+    let own = tasks.ok().and_then(|lists| lists.get(rank as usize).map(|list| kept_most(list)));
+    own.unwrap_or(micro_batches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(parallel: &str) -> RunConfig {
+        RunConfig::parse(&format!(
+            "[run]\nname = \"r\"\nworkers = 4\nsteps = 9\n[model]\nkind = \"gpt2\"\nlayers = 6\nwidth = 64\nheads = 4\ncontext = 32\n\
+             [data]\npath = \"none\"\nsequence_length = 32\n[train]\nbatch = 32\nmicro_batch = 2\n[parallel]\n{parallel}\n"
+        ))
+        .unwrap()
+    }
+
+    fn part(config: &RunConfig, rank: usize) -> ModelSpec {
+        let whole = ModelSpec::resolve(&config.model, 256).unwrap();
+        whole.parts(&config.parallel, 32).unwrap().remove(rank)
+    }
+
+    #[test]
+    fn a_part_needs_less_than_the_whole_and_more_in_flight_need_more() {
+        let whole = config("");
+        let all = needed(&part(&whole, 0), &whole, 0);
+        let parameters = part(&whole, 0).parameter_count();
+        assert!(all > 28 * parameters && all < 28 * parameters + 10_000_000, "{all} for {parameters}");
+        let halves = config("stages = 2");
+        assert!((0..2).all(|rank| needed(&part(&halves, rank), &halves, rank as u32) < all));
+        let gpipe = config("stages = 2\nschedule = \"gpipe\"");
+        assert_eq!((kept(&halves, 0), kept(&halves, 1), kept(&gpipe, 1)), (2, 1, 8));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_would_help() {
+        let config = config("");
+        let part = part(&config, 0);
+        assert!(check(None, &part, &config, 0).is_ok() && check(Some(1 << 30), &part, &config, 0).is_ok());
+        let error = check(Some(1 << 20), &part, &config, 0).unwrap_err().to_string();
+        assert!(error.contains("1.05 MB") && error.contains("parallel.stages"), "{error}");
+    }
+}
