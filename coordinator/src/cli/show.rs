@@ -101,13 +101,19 @@ fn describe(status: &Status) -> Vec<String> {
     }
     lines.extend(status.problems.iter().map(|problem| format!("problem    {problem}")));
     lines.push(String::new());
+    let parts = if status.parts > 1 { format!("{:<7}", "PART") } else { String::new() };
     lines.push(format!(
-        "{:<6} {:<16} {:<10} {:>8} {:>10} {:<13} {:>6}  DEVICE",
+        "{:<6} {parts}{:<16} {:<10} {:>8} {:>10} {:<13} {:>6}  DEVICE",
         "WORKER", "SITE", "STATE", "STEP", "TOKENS/S", "STATE HASH", "SEEN"
     ));
     for member in &status.members {
+        let part = match (status.parts, member.part) {
+            (1, _) => String::new(),
+            (parts, Some(part)) => format!("{:<7}", format!("{part}/{parts}")),
+            (_, None) => format!("{:<7}", "–"),
+        };
         lines.push(format!(
-            "{:<6} {:<16} {:<10} {:>8} {:>10} {:<13} {:>5.1}s  {}",
+            "{:<6} {part}{:<16} {:<10} {:>8} {:>10} {:<13} {:>5.1}s  {}",
             member.id,
             member.site,
             member.state,

@@ -67,6 +67,8 @@ pub struct Status {
     pub samples_pending: u64,
     /// The same books, so that a program can check them.
     pub ledger: LedgerStatus,
+    /// Parts that a copy of the model is in.
+    pub parts: u32,
     /// Workers that have joined. When the run is finished: those that were there to the end.
     pub members: Vec<MemberStatus>,
     /// The newest round that all members reported.
@@ -106,8 +108,8 @@ pub struct MemberStatus {
     pub id: String,
     /// The name of its site.
     pub site: String,
-    /// Which part of the model it has, from 0; none: it waits for one.
-    pub stage: Option<u32>,
+    /// Which part of the model it has, from 1; none: it waits for one.
+    pub part: Option<u32>,
     /// Host and device.
     pub device: String,
     /// `waiting`, `preparing`, `healing`, `ready`, `training`, `finished` or `awaited`; `left` who had not
@@ -115,7 +117,7 @@ pub struct MemberStatus {
     pub state: String,
     /// The step that it computes.
     pub step: u64,
-    /// Its speed over the last interval.
+    /// Its speed over the last interval; none where it has not the first part of a copy, whose worker counts for all.
     pub tokens_per_s: Option<f64>,
     /// Hash of its synchronised state after the last round it reported.
     pub state_hash: Option<String>,
@@ -216,6 +218,7 @@ impl Run {
             samples_counted: ledger.positions_applied,
             samples_pending: ledger.pending,
             ledger,
+            parts: self.stages(),
             members,
             parity,
             checkpoints: self.checkpoint_statuses(),
@@ -266,11 +269,12 @@ impl Run {
             Standing::Member if peer.finished.is_some() => "finished",
             Standing::Member => "training",
         };
-        let tokens_per_s = peer.meter.recent().map(|(seconds, done)| done.tokens as f64 / seconds);
+        let counted = peer.meter.recent().filter(|_| peer.seat.is_none_or(|seat| seat.rank == 0));
+        let tokens_per_s = counted.map(|(seconds, done)| done.tokens as f64 / seconds);
         MemberStatus {
             id: worker.to_string(),
             site: self.state.sites.get(peer.known.site.0 as usize).cloned().unwrap_or_default(),
-            stage: peer.seat.map(|seat| seat.rank),
+            part: peer.seat.map(|seat| seat.rank + 1),
             device: peer.known.device.clone(),
             state: state.to_owned(),
             step: peer.meter.latest().map_or(0, |heartbeat| heartbeat.step),
