@@ -33,11 +33,11 @@ impl SyncConfig {
         self.check_deadline()
     }
 
-    /// Checks what goes together with so many workers at the start.
+    /// Checks what goes together with so many copies of the model at the start.
     pub(super) fn check_for(&self, workers: u32) -> Result<(), ConfigError> {
         if self.robust == RobustRule::Trim && self.trim.saturating_mul(2) >= workers {
             let reason = format!(
-                "run.workers = {workers} make at most {workers} sites, and leaving {0} of them out at each end of a coordinate \
+                "{workers} copies of the model make at most {workers} sites, and leaving {0} of them out at each end of a coordinate \
                  leaves nothing: take less than half of them, or robust = \"clip\"",
                 self.trim
             );

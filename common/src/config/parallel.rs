@@ -8,6 +8,16 @@ use crate::pipeline::{Pipeline, PipelineSchedule, ScheduleError};
 /// Workers in a row, at most: each holds a block at least, and adds its bubble.
 const STAGES_MAX: u32 = 1 << 10;
 
+/// Characters in a site's name: it appears in tables and metrics.
+pub const SITE_CHARS_MAX: usize = 64;
+
+/// Whether a site may be called so.
+#[must_use]
+pub fn is_site_name(name: &str) -> bool {
+    let count = name.trim().chars().count();
+    (1..=SITE_CHARS_MAX).contains(&count) && !name.chars().any(char::is_control)
+}
+
 /// `[parallel]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -97,6 +107,13 @@ impl ParallelConfig {
             );
             return refused("parallel.blocks", &format!("{:?}", self.blocks), reason);
         }
+        if self.in_flight == Some(0) {
+            return refused("parallel.in_flight", &0, "must be at least 1, or be left out".to_owned());
+        }
+        if let Some(name) = self.sites.iter().find(|name| !is_site_name(name)) {
+            let reason = format!("is no site's name: those have 1 to {SITE_CHARS_MAX} printable characters");
+            return refused("parallel.sites", name, reason);
+        }
         if !self.sites.is_empty() && self.sites.len() != stages as usize {
             let reason = format!("must name one site for each of parallel.stages = {stages}, or be left out");
             return refused("parallel.sites", &format!("{:?}", self.sites), reason);
@@ -185,6 +202,8 @@ mod tests {
             ("stages = 2\nchunks = 2", "parallel.chunks"),
             ("stages = 2\nchunks = 3\nschedule = \"interleaved\"", "parallel.stages"),
             ("stages = 2\nsites = [\"a\"]", "parallel.sites"),
+            ("stages = 2\nsites = [\"a\", \"\"]", "parallel.sites"),
+            ("stages = 2\nin_flight = 0", "parallel.in_flight"),
             ("stages = 2\nblocks = [4]", "parallel.blocks"),
             ("stages = 2\nblocks = [4, 0]", "parallel.blocks"),
             ("stages = 2\nblocks = [2, 3]", "parallel.blocks"),

@@ -28,12 +28,14 @@ impl ModelSpec {
     }
 
     fn even_cut(&self, stages: u32, sequence: u32) -> Option<Vec<Range<u32>>> {
-        let blocks = self.blocks(sequence, Precision::F32);
-        let work = |range: Range<u32>| {
-            let held = &blocks[range.start as usize..range.end as usize];
-            held.iter().map(|cost| cost.forward_flops_per_token + cost.backward_flops_per_token).sum::<u64>()
-        };
-        split(blocks.len() as u32, stages, |_, range| Some(work(range) as f64))
+        // Of the blocks before each, so that a range is a difference.
+        let mut before = vec![0_u64];
+        for cost in self.blocks(sequence, Precision::F32) {
+            let own = cost.forward_flops_per_token + cost.backward_flops_per_token;
+            before.push(before.last().copied().unwrap_or_default().saturating_add(own));
+        }
+        let work = |range: Range<u32>| before[range.end as usize] - before[range.start as usize];
+        split(before.len() as u32 - 1, stages, |_, range| Some(work(range) as f64))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use longhaul_common::config::{SITE_CHARS_MAX, is_site_name};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, Join, Ready, ToWorker, Welcome};
 
@@ -11,8 +12,6 @@ use super::machine::{Run, shorten};
 use super::peer::{Peer, Standing, resolve, site_number};
 use super::state::{Facts, Known, Phase};
 
-/// Characters in a site's name: it appears in tables and metrics.
-const SITE_CHARS_MAX: usize = 64;
 /// Sites of a run: each is a contributor to every fragment, and the protocol's cost grows with their number.
 const SITES_MAX: usize = 1024;
 /// How often a worker may heal in vain before it is refused: more would not help it.
@@ -68,7 +67,7 @@ impl Run {
 
     fn reason_to_refuse(&self, worker: WorkerId, join: &Join) -> Option<String> {
         let site = join.site.trim();
-        if site.is_empty() || site.chars().count() > SITE_CHARS_MAX || site.chars().any(char::is_control) {
+        if !is_site_name(site) {
             return Some(format!("the site's name must have 1 to {SITE_CHARS_MAX} printable characters"));
         }
         if self.state.sites.len() >= SITES_MAX && !self.state.sites.contains(&join.site) {
@@ -180,6 +179,7 @@ impl Run {
         peer.standing = Standing::Waiting;
         peer.ready = None;
         peer.next_round = None;
+        peer.donors.clear();
     }
 
     pub(super) fn refuse(&mut self, worker: WorkerId, reason: &str) {

@@ -107,9 +107,13 @@ impl Run {
         let are_equal = opens.max() == Some(open);
         let first_undone = |worker: &WorkerId| {
             let undone = |(outcome, member): (&Outcome, &Member)| outcome.first_undone(member.site);
-            match old.replica_of(*worker).filter(|_| are_equal) {
-                Some(replica) => outcomes.iter().zip(&replica.ranks).map(undone).min().unwrap_or(open),
-                None => open,
+            match (old.replica_of(*worker).filter(|_| are_equal), outcomes) {
+                (Some(replica), _) => outcomes.iter().zip(&replica.ranks).map(undone).min().unwrap_or(open),
+                // It had left before: what is adopted may have its share all the same.
+                (None, [outcome]) => {
+                    self.state.workers.get(worker).map_or(open, |known| outcome.first_undone(known.site))
+                }
+                (None, _) => open,
             }
         };
         let mut lost = Vec::new();

@@ -42,7 +42,10 @@ impl Run {
         if !self.grace_is_over() {
             return;
         }
-        self.seat_waiting(&BTreeMap::new());
+        if self.copies_may_join() {
+            self.seat_waiting(&BTreeMap::new());
+            self.refresh_ready();
+        }
         let members: BTreeSet<WorkerId> = self.present_members().into_iter().collect();
         if members.is_empty() {
             return self.lose_members();

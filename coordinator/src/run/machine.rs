@@ -193,7 +193,7 @@ impl Run {
     fn handle_closed(&mut self, connection: ConnectionId) {
         let Some(Connection { worker, .. }) = self.connections.remove(&connection) else { return };
         if self.peers.get(&worker).is_some_and(|peer| peer.connection == Some(connection)) {
-            self.remove(worker, Severity::Warning, "is gone: its connection was closed");
+            self.lose_connection(worker, "is gone: its connection was closed");
         }
     }
 
@@ -214,8 +214,8 @@ impl Run {
             *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
         }
         let Some(peer) = self.peers.get_mut(&worker) else { return };
-        if peer.seat.is_some_and(|seat| seat.rank > 0) {
-            // The samples of a copy are counted once.
+        if self.config.parallel.is_pipelined() && peer.seat.is_none_or(|seat| seat.rank > 0) {
+            // The samples of a copy are counted once, by whom they are assigned to.
             heartbeat.tokens = 0;
         }
         let first = peer.meter.latest().is_none();
@@ -352,8 +352,27 @@ impl Run {
             self.peers.iter().filter(|(_, peer)| silent(peer)).map(|(&w, _)| w).collect();
         for worker in silent {
             let text = format!("is gone: silent for {} ms", self.config.faults.silent_after_ms);
-            self.remove(worker, Severity::Warning, &text);
+            self.lose_connection(worker, &text);
         }
+    }
+
+    /// A worker cannot be heard. Without it, its copy of the model comes apart; where that is the last one that is whole, it is given time to come back.
+    fn lose_connection(&mut self, worker: WorkerId, what: &str) {
+        if !self.is_of_the_last_copy(worker) {
+            return self.remove(worker, Severity::Warning, what);
+        }
+        let Some(peer) = self.peers.get_mut(&worker) else { return };
+        if let Some(connection) = peer.connection.take()
+            && self.connections.remove(&connection).is_some()
+        {
+            self.commands.push(Command::Close { connection, reason: what.to_owned() });
+        }
+        self.grace_until = Some(self.now + Duration::from_millis(self.config.faults.reconnect_grace_ms));
+        self.notice(
+            Severity::Warning,
+            Some(worker),
+            format!("{what}; the only copy of the model waits for it"),
+        );
     }
 
     /// Forgets a worker's process, and closes its connection. If it was a member, the generation settles without it.

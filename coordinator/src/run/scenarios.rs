@@ -125,6 +125,21 @@ impl Story {
         held: Option<(Generation, Round)>,
         checkpoints: &[CheckpointOffer],
     ) {
+        self.join_as(worker, &format!("site-{worker}"), held, checkpoints);
+    }
+
+    /// A worker joins from this site.
+    fn join_from(&mut self, worker: u32, site: &str) {
+        self.join_as(worker, site, None, &[]);
+    }
+
+    fn join_as(
+        &mut self,
+        worker: u32,
+        site: &str,
+        held: Option<(Generation, Round)>,
+        checkpoints: &[CheckpointOffer],
+    ) {
         let connection = ConnectionId(u64::from(worker));
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         self.handle(Event::Opened { connection, worker: WorkerId(worker), address });
@@ -133,7 +148,7 @@ impl Story {
             worker,
             ToCoordinator::Join(Join {
                 incarnation: u64::from(worker),
-                site: format!("site-{worker}"),
+                site: site.to_owned(),
                 lan_address: unspecified,
                 wan_address: unspecified,
                 device: String::new(),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_proto::control::message::ToWorker;
+use longhaul_proto::round::RESULTS_KEPT_ROUNDS;
 
 use super::command::Severity;
 use super::machine::Run;
@@ -35,8 +36,31 @@ impl Run {
 
     /// Gives everybody a new seat, with regard to who has a state of which part.
     pub(super) fn seat_all(&mut self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) {
+        let had: Vec<WorkerId> =
+            self.peers.iter().filter(|(_, peer)| peer.seat.is_some()).map(|(&worker, _)| worker).collect();
         self.peers.values_mut().for_each(|peer| peer.seat = None);
         self.seat_waiting(has);
+        for worker in had {
+            if self.stages() > 1 && self.rank_of(worker).is_none() {
+                self.send_back_to_heal(worker);
+                self.send(worker, ToWorker::Seat { rank: None });
+            }
+        }
+    }
+
+    /// Whether copies may be put together while others train. Where members make common steps whose gradients are clipped, those that have missed some would have to make
+    /// them again together, and from the same one on.
+    pub(super) fn copies_may_join(&self) -> bool {
+        let (sync, through) = (&self.config.sync, self.state.ledger.through());
+        let makes_common_steps = sync.source.is_gradient() || self.state.schedule.is_opening(through);
+        self.stages() == 1 || self.config.train.gradient_clip == 0.0 || !makes_common_steps
+    }
+
+    /// Whether a member belongs to a copy, and all other copies have lost somebody.
+    pub(super) fn is_of_the_last_copy(&self, worker: WorkerId) -> bool {
+        let is_member = self.peers.get(&worker).is_some_and(|peer| peer.standing == Standing::Member);
+        let whole = self.replicas_where(Peer::is_present_member);
+        self.stages() > 1 && is_member && whole.iter().all(|workers| workers.contains(&worker))
     }
 
     /// Makes copies of the workers that have no seat, as many as there are enough for.
@@ -56,6 +80,8 @@ impl Run {
                     peer.seat = Some(Seat { replica, rank });
                 }
                 if self.stages() > 1 {
+                    // Whatever it was told before is void.
+                    self.send_back_to_heal(worker);
                     self.send(worker, ToWorker::Seat { rank: Some(rank) });
                 }
             }
@@ -128,9 +154,26 @@ impl Run {
     pub(super) fn ready_replicas(&self) -> Vec<Vec<WorkerId>> {
         self.replicas_where(|peer| peer.standing == Standing::Ready)
     }
+
+    /// Who healed first, and waited for the others of its copy until members no longer have what it lacks, heals again.
+    pub(super) fn refresh_ready(&mut self) {
+        if self.stages() == 1 {
+            return;
+        }
+        let through = self.state.ledger.through().0;
+        let is_stale =
+            |peer: &Peer| peer.next_round.is_some_and(|next| next.0 + RESULTS_KEPT_ROUNDS / 2 < through);
+        let ready = self.ready_replicas();
+        let stale: Vec<WorkerId> = ready
+            .into_iter()
+            .flatten()
+            .filter(|worker| self.peers.get(worker).is_some_and(is_stale))
+            .collect();
+        stale.into_iter().for_each(|worker| self.send_back_to_heal(worker));
+    }
 }
 
-/// The workers of each copy, by rank. Whoever has the state of a part gets that part where it can; a copy is within a site where it can be.
+/// The workers of each copy, by rank. A copy is within a site where it can be; but where workers have states of parts, that decides, and each gets the part that it has.
 fn seated(mut candidates: Vec<Candidate>, stages: u32, sites: &[Option<SiteId>]) -> Vec<Vec<WorkerId>> {
     candidates.sort_by_key(|candidate| (candidate.site, candidate.worker));
     if sites.is_empty() && candidates.iter().all(|candidate| candidate.has.is_empty()) {

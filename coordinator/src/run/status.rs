@@ -310,12 +310,20 @@ impl Run {
             problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));
         }
         let unseated = self.peers.values().filter(|peer| peer.seat.is_none()).count();
-        if unseated > 0 && (self.state.phase != Phase::Gathering || here >= wanted as usize) {
+        if unseated > 0
+            && self.stages() > 1
+            && (self.state.phase != Phase::Gathering || here >= wanted as usize)
+        {
             problems.push(format!(
                 "{unseated} workers wait for others: a copy of the model takes {} of them{}",
                 self.stages(),
                 if self.config.parallel.sites.is_empty() { "" } else { ", from each of parallel.sites" }
             ));
+        }
+        if unseated > 0 && self.state.phase == Phase::Training && !self.copies_may_join() {
+            problems.push(
+                "copies of the model join others that train after the opening, and under a strategy that exchanges clipped gradients not at all".to_owned(),
+            );
         }
         let awaited = self.peers.values().filter(|peer| peer.is_awaited()).count();
         if awaited > 0 && self.grace_until.is_some_and(|until| until <= self.now) {

@@ -72,8 +72,8 @@ pub struct Join {
     pub checkpoints: Vec<CheckpointOffer>,
 }
 
-/// Checkpoints offered when joining: the `checkpoint.keep` newest matter, and somebody may keep many.
-pub const CHECKPOINT_OFFERS_MAX: usize = 16;
+/// Checkpoints offered when joining: the `checkpoint.keep` newest matter, of each part of the model in a folder that many share.
+pub const CHECKPOINT_OFFERS_MAX: usize = 1024;
 
 /// A complete, verified checkpoint on a worker's disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -150,6 +150,30 @@ fn a_worker_of_a_copy_dies_and_its_copy_comes_back_with_it() {
     assert_exactly_once(&status);
 }
 
+/// Clipped gradients of rounds that it has missed cannot be applied by one rank of a copy alone, so the copy waits, and nobody is held up.
+#[test]
+fn a_copy_that_cannot_join_waits_and_the_others_go_on() {
+    let sync = "preset = \"dense\"\nfragment_values = 8192";
+    let mut scenario = Setup { steps: 300, sync, checkpoint: "every_rounds = 0", ..hybrid() }.start();
+    scenario.wait_for_round(5);
+    scenario.cluster.kill_worker(1);
+    let alone = |status: &Value| live_members(status) == 2 && applied_rounds(status) >= 10;
+    scenario.cluster.wait_for("the other copy to go on", RUN_MAX, alone).unwrap();
+    scenario.cluster.start_worker(1).unwrap();
+    let waits = |status: &Value| {
+        let members = status["members"].as_array().map_or(0, Vec::len);
+        members == 4
+            && status["problems"].to_string().contains("under a strategy that exchanges clipped gradients")
+    };
+    scenario.cluster.wait_for("the copy to wait", RUN_MAX, waits).unwrap();
+    let status = scenario.finish();
+    assert_exactly_once(&status);
+    for worker in 0..4 {
+        let ended = scenario.cluster.worker(worker).unwrap().wait(RUN_MAX).unwrap();
+        assert!(ended.success(), "{ended}: {}", scenario.cluster.logs());
+    }
+}
+
 #[test]
 fn a_run_in_parts_goes_on_from_their_checkpoints_and_is_sampled_from_them() {
     let mut scenario = Setup { steps: 400, ..hybrid() }.start();

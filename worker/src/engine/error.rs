@@ -44,6 +44,12 @@ pub enum EngineError {
         /// Chunks that each has.
         expected: u32,
     },
+    /// Numbers that cannot be handed on.
+    #[error(
+        "what is handed on between parts of the model is not finite: training diverged; a lower train.learning_rate, a longer train.warmup_steps or a smaller \
+         train.gradient_clip may help"
+    )]
+    NotFinite,
     /// The others of the pipeline cannot be heard any more.
     #[error("the pipeline is interrupted: {0}")]
     Interrupted(String),

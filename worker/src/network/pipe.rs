@@ -121,7 +121,7 @@ impl NetworkPipe {
             };
             let mut body = Vec::new();
             let encoded = encoder.encode(noise_of(about, part), values, &mut body);
-            encoded.map_err(|error| EngineError::Interrupted(format!("encode {about:?}: {error}")))?;
+            encoded.map_err(|_| EngineError::NotFinite)?;
             self.post(to, about, part, body.into())?;
         }
         Ok(())

@@ -13,6 +13,9 @@ const UNREAD_BYTES_MAX: usize = 4 << 30;
 /// Parts of letters that may wait: they cost something besides their bytes.
 const UNREAD_PARTS_MAX: usize = 1 << 16;
 
+/// Bytes that may be kept of a session that this worker has not been told of yet: the others of its replica may have been, and send all that the schedule lets them.
+const EARLY_BYTES_MAX: usize = 1 << 30;
+
 /// What a letter is about. The same for sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct About {
@@ -59,6 +62,19 @@ struct State {
     letters: HashMap<(WorkerId, About), BTreeMap<u32, Bytes>>,
     unread_parts: usize,
     unread_bytes: usize,
+    /// Of sessions that are to come.
+    early: Vec<Early>,
+    early_bytes: usize,
+}
+
+/// A part of a letter of a session that this worker has not been told of.
+#[derive(Debug)]
+struct Early {
+    session: Generation,
+    from: WorkerId,
+    about: About,
+    part: u32,
+    body: Bytes,
 }
 
 /// Whom this worker computes with.
@@ -74,30 +90,29 @@ impl StageMail {
     /// From now on, letters of this replica count; those of another are forgotten, and who waits for one is told. None: this worker computes alone.
     pub fn open(&self, replica: Option<Replica>) {
         let mut state = self.lock();
-        if state.replica != replica {
-            *state = State { replica, ..State::default() };
-            self.came.notify_all();
+        if state.replica == replica {
+            return;
         }
+        let early = std::mem::take(&mut state.early);
+        let opened = replica.as_ref().map(|replica| replica.session);
+        *state = State { replica, ..State::default() };
+        for letter in early.into_iter().filter(|letter| opened.is_some_and(|opened| letter.session >= opened))
+        {
+            state.keep(letter);
+        }
+        self.came.notify_all();
     }
 
-    /// Whether a part of a letter would be kept. Who asks too early, or when there is too much, may ask again.
+    /// Whether a part of a letter would be kept: of this session, or of one to come. A sender that has handed a part to its transport does not learn that it was turned away, so
+    /// only what nobody may send is.
     pub fn admits(&self, session: Generation, from: WorkerId, bytes: usize) -> bool {
         self.lock().admits(session, from, bytes)
     }
 
     /// Keeps a part of a letter of this session, unless it is one that was read: a part may come twice.
     pub fn deliver(&self, session: Generation, from: WorkerId, about: About, part: u32, body: Bytes) {
-        let mut state = self.lock();
         // Admitted it was: what is between there and here is bounded by the memory for frames.
-        if !state.knows(session, from) || about.exchange < state.exchange {
-            return;
-        }
-        let bytes = body.len();
-        if let Entry::Vacant(place) = state.letters.entry((from, about)).or_default().entry(part) {
-            place.insert(body);
-            state.unread_parts += 1;
-            state.unread_bytes += bytes;
-        }
+        self.lock().keep(Early { session, from, about, part, body });
         self.came.notify_all();
     }
 
@@ -144,7 +159,34 @@ impl State {
         self.replica.as_ref().is_some_and(is_one)
     }
 
+    fn is_to_come(&self, session: Generation) -> bool {
+        self.replica.as_ref().is_none_or(|replica| replica.session < session)
+    }
+
+    /// Keeps a part of a letter where it counts, or may come to count.
+    fn keep(&mut self, letter: Early) {
+        let Early { session, from, about, part, .. } = letter;
+        let bytes = letter.body.len();
+        if self.is_to_come(session) {
+            self.early_bytes += bytes;
+            self.early.push(letter);
+            return;
+        }
+        if !self.knows(session, from) || about.exchange < self.exchange {
+            return;
+        }
+        if let Entry::Vacant(place) = self.letters.entry((from, about)).or_default().entry(part) {
+            place.insert(letter.body);
+            self.unread_parts += 1;
+            self.unread_bytes += bytes;
+        }
+    }
+
     fn admits(&self, session: Generation, from: WorkerId, bytes: usize) -> bool {
+        if self.is_to_come(session) {
+            let has_room = self.early.len() < UNREAD_PARTS_MAX && self.early_bytes + bytes <= EARLY_BYTES_MAX;
+            return bytes > 0 && has_room;
+        }
         self.knows(session, from)
             && bytes > 0
             && self.unread_parts < UNREAD_PARTS_MAX
@@ -237,7 +279,7 @@ mod tests {
         assert!(mail.admits(SEVENTH, ONE, UNREAD_BYTES_MAX));
         assert!(!mail.admits(SEVENTH, ONE, UNREAD_BYTES_MAX + 1));
         assert!(!mail.admits(SEVENTH, WorkerId(3), 1));
-        assert!(!mail.admits(Generation(8), ONE, 1) && !mail.admits(SEVENTH, ONE, 0));
+        assert!(!mail.admits(Generation(6), ONE, 1) && !mail.admits(SEVENTH, ONE, 0));
         for part in 0..UNREAD_PARTS_MAX as u32 {
             assert!(mail.admits(SEVENTH, ONE, 1));
             deliver(&mail, 3, part, b"x");
@@ -248,7 +290,28 @@ mod tests {
         assert_eq!(unread(&mail), (1, UNREAD_PARTS_MAX, UNREAD_PARTS_MAX));
         mail.wait(SEVENTH, ONE, about(3), 1).unwrap();
         assert_eq!(unread(&mail), (0, 0, 0));
-        assert!(!StageMail::default().admits(SEVENTH, ONE, 1));
+        assert!(!StageMail::default().admits(SEVENTH, ONE, 0));
+    }
+
+    /// Ranks are told of their session one after the other, and who hears of it first begins.
+    #[test]
+    fn letters_of_a_session_to_come_wait_for_it_and_are_bounded() {
+        let mail = StageMail::default();
+        assert!(
+            mail.admits(SEVENTH, ONE, EARLY_BYTES_MAX) && !mail.admits(SEVENTH, ONE, EARLY_BYTES_MAX + 1)
+        );
+        deliver(&mail, 3, 0, b"early");
+        mail.deliver(SEVENTH, WorkerId(9), about(3), 0, Bytes::from_static(b"stranger"));
+        mail.deliver(Generation(6), ONE, about(3), 0, Bytes::from_static(b"old"));
+        mail.deliver(Generation(8), ONE, about(3), 0, Bytes::from_static(b"next"));
+        let replica = |session| Some(Replica { session, workers: vec![ONE, WorkerId(2)] });
+        mail.open(replica(SEVENTH));
+        assert_eq!(mail.wait(SEVENTH, ONE, about(3), 1), Ok(vec![Bytes::from_static(b"early")]));
+        assert_eq!(unread(&mail), (0, 0, 0));
+        mail.open(replica(Generation(8)));
+        assert_eq!(mail.wait(Generation(8), ONE, about(3), 1), Ok(vec![Bytes::from_static(b"next")]));
+        let state = mail.lock();
+        assert_eq!((state.early.len(), state.early_bytes), (0, 0));
     }
 
     #[test]

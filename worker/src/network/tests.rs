@@ -341,3 +341,26 @@ async fn a_tensor_of_several_frames_arrives_and_who_waits_is_told_when_the_repli
     });
     waiting.await.unwrap();
 }
+
+/// Ranks are told of a generation one after the other, and what their transport has acknowledged is not sent again.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_hears_of_a_replica_late_has_what_was_sent_before() {
+    let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
+    let (ranks, pipes) = replica(&pipeline, BoundaryFormats::EXACT);
+    let [mut first, mut second] = <[NetworkPipe; 2]>::try_from(pipes).ok().unwrap();
+    let late = Arc::clone(&ranks[1].network);
+    let workers = ranks.iter().map(|rank| rank.member.worker).collect();
+    late.join_replica(None);
+    let waiting = tokio::task::spawn_blocking(move || {
+        let values = Tensor::arange(1000, (tch::Kind::Float, tch::Device::Cpu));
+        first.begin();
+        first.give(1, &values).unwrap();
+        while late.progress.heartbeat().wan_received_bytes == 0 {
+            std::thread::yield_now();
+        }
+        late.join_replica(Some(Replica { session: Generation(4), workers }));
+        second.begin();
+        assert_eq!(second.take(0, &[1000]).unwrap(), values);
+    });
+    timeout(Duration::from_secs(60), waiting).await.expect("the letter is lost").unwrap();
+}

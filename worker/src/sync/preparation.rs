@@ -64,10 +64,14 @@ impl Synchroniser {
             return Ok(());
         }
         (self.rank, self.prepared) = (rank, None);
-        match rank {
-            Some(rank) => self.tell_device(ToDevice::Build { rank }),
-            None => Ok(()),
-        }
+        self.build()
+    }
+
+    /// Has the device build this worker's part, unless it builds one already: then when it has.
+    pub(super) fn build(&mut self) -> Result<()> {
+        let Some(rank) = self.rank.filter(|_| !self.building) else { return Ok(()) };
+        self.building = true;
+        self.tell_device(ToDevice::Build { rank })
     }
 
     /// Prepares what the coordinator wants, once the device has its model and data.

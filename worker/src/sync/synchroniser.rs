@@ -70,6 +70,8 @@ pub struct Synchroniser {
     pub(super) site: SiteId,
     /// Which part of the model it has: the first, where there is only one. None: it waits to be told.
     pub(super) rank: Option<u32>,
+    /// Whether the device was told to build a part and has not said that it has.
+    pub(super) building: bool,
     pub(super) config: Arc<RunConfig>,
     pub(super) checkpoint_dir: PathBuf,
     pub(super) links: Links,
@@ -204,6 +206,7 @@ impl Synchroniser {
             run,
             site,
             rank: (!config.parallel.is_pipelined()).then_some(0),
+            building: false,
             config,
             checkpoint_dir,
             links,
@@ -338,9 +341,13 @@ impl Synchroniser {
 
     fn handle_device(&mut self, message: FromDevice) -> Result<()> {
         match message {
-            // One of another part was on its way when this worker was told another.
-            FromDevice::Prepared(prepared) if Some(prepared.rank) != self.rank => Ok(()),
+            // Meanwhile this worker was told to have another part.
+            FromDevice::Prepared(prepared) if Some(prepared.rank) != self.rank => {
+                self.building = false;
+                self.build()
+            }
             FromDevice::Prepared(prepared) => {
+                self.building = false;
                 self.prepared = Some(prepared);
                 self.prepare_if_possible()
             }

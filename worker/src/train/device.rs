@@ -284,12 +284,12 @@ impl Device<'_> {
             );
         }
         if !positions.is_empty() {
-            // In a pipeline, ranks wait for each other within a step.
-            let waited = self.progress.waited_so_far().saturating_sub(waited);
-            let took = began.elapsed().saturating_sub(waited);
+            let took = began.elapsed();
             tally.add(positions.len(), outcome.loss, took);
             let told = if self.config.reports_losses() { outcome.loss } else { f32::NAN };
-            self.progress.step(step, outcome.tokens, told, took);
+            // In a pipeline, ranks wait for each other within a step. That is no computing, but time in which something may be sent.
+            let waited = self.progress.waited_so_far().saturating_sub(waited);
+            self.progress.step(step, outcome.tokens, told, took.saturating_sub(waited));
         }
         Ok(())
     }

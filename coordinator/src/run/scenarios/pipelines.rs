@@ -25,7 +25,11 @@ fn seat_in(told: &[ToWorker]) -> Option<u32> {
 
 /// Workers 1 and 2 have one copy, 3 and 4 the other; the state of part 0 is 7, that of part 1 is 8.
 fn training() -> Story {
-    let mut story = Story::of(config_in_parts());
+    training_of(config_in_parts())
+}
+
+fn training_of(config: RunConfig) -> Story {
+    let mut story = Story::of(config);
     for worker in 1..=4 {
         story.join(worker, &[]);
     }
@@ -181,6 +185,86 @@ fn a_run_in_parts_does_not_begin_before_a_copy_is_complete() {
     let told = story.told(3);
     let [ToWorker::Refused { reason }] = told.as_slice() else { panic!("{told:?}") };
     assert!(reason.contains("site-3") && reason.contains("parallel.sites"), "{reason}");
+
+    // Enough workers, and all of them where the first part is to be.
+    for worker in [5, 6, 7] {
+        story.join_from(worker, "site-1");
+    }
+    assert_eq!(story.run.state().phase, Phase::Gathering);
+    let problems = story.run.status(0).problems;
+    assert!(problems.iter().any(|problem| problem.contains("parallel.sites")), "{problems:?}");
+    story.join_from(8, "site-2");
+    assert_eq!(story.run.state().phase, Phase::Preparing);
+    assert_eq!(seat_in(&story.told(8)), Some(1));
+}
+
+/// As when the coordinator's machine was suspended: all connections are gone at once, and nobody's memory.
+#[test]
+fn the_only_copy_that_is_left_is_awaited_as_a_whole() {
+    let mut story = training();
+    for worker in [1, 2, 3, 4] {
+        story.handle(Event::Closed { connection: ConnectionId(worker) });
+    }
+    story.now = Duration::from_secs(10);
+    story.handle(Event::Timer);
+    assert_eq!(story.run.state().phase, Phase::Training);
+    for worker in [3, 4] {
+        story.resume(worker, Generation(1));
+        let told = story.told(worker);
+        assert!(matches!(&told[0], ToWorker::Welcome(welcome) if welcome.resumed), "{told:?}");
+    }
+    assert!(matches!(story.told(4).last(), Some(ToWorker::Settle { .. })), "{:?}", story.told(4));
+    story.settled(3, 2, 0, 0);
+    story.settled(4, 2, 0, 0);
+    assert_eq!(lineup(&story), [[3, 4]]);
+}
+
+/// Who is no part of the next attempt must not pass for one that still prepares for the last one.
+#[test]
+fn who_loses_a_seat_starts_over() {
+    let mut story = Story::of(config_in_parts());
+    for (worker, site) in [(1, "a"), (2, "a"), (3, "b"), (4, "c"), (5, "a"), (6, "c")] {
+        story.join_from(worker, site);
+    }
+    story.handle(Event::Closed { connection: ConnectionId(1) });
+    assert_eq!(story.told(3), [ToWorker::Seat { rank: None }], "2 and 5 are at one site, and 4 and 6");
+    for (worker, rank) in [(2, 0), (4, 0), (5, 1), (6, 1)] {
+        story.say(worker, ready_with(rank, 0, 7 + rank as u8));
+    }
+    assert_eq!(lineup(&story), [[2, 5], [4, 6]]);
+    story.join_from(7, "b");
+    assert!(
+        matches!(story.told(3).as_slice(), [ToWorker::Seat { rank: Some(0) }, ToWorker::Heal { .. }]),
+        "{:?}",
+        story.told(3)
+    );
+}
+
+/// Gradients that are clipped by the norm of the whole model cannot be applied again by one rank alone.
+#[test]
+fn copies_join_others_only_where_what_they_have_missed_can_be_made_up_for() {
+    let text = config_in_parts().to_toml().unwrap().replace("opening_rounds = 0", "opening_rounds = 3");
+    let config = RunConfig::parse(&text).unwrap();
+    assert_eq!(config.sync.opening_rounds, 3);
+    let mut story = training_of(config);
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(3, 2, 0, 0);
+    story.settled(4, 2, 0, 0);
+    story.join(5, &[]);
+    assert!(
+        story.told(5).iter().all(|message| matches!(message, ToWorker::Welcome(_))),
+        "{:?}",
+        story.told(5)
+    );
+    let problems = story.run.status(0).problems;
+    assert!(problems.iter().any(|problem| problem.contains("after the opening")), "{problems:?}");
+    for round in 0..3 {
+        for (worker, hash) in [(3, 7), (4, 8)] {
+            let report = RoundReport { generation: Generation(2), ..report(round, hash) };
+            story.say(worker, ToCoordinator::RoundApplied(report));
+        }
+    }
+    assert!(matches!(story.told(5).as_slice(), [ToWorker::Seat { rank: Some(1) }, ToWorker::Heal { .. }]));
 }
 
 #[test]
