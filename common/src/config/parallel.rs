@@ -28,9 +28,9 @@ pub struct ParallelConfig {
     pub schedule: PipelineSchedule,
     /// Parts of the model that each of them has; more than one with `interleaved` only.
     pub chunks: u32,
-    /// Micro-batches that may be ahead of their backward pass on the first of them; more than `stages` hide long round trips, for memory. With `1f1b` only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub in_flight: Option<u32>,
+    /// By worker of a copy: micro-batches that have gone forwards and not yet backwards there, at most. More than one for each worker after it hide a long round trip, for memory:
+    /// with two stages `[5, 1]`. With `1f1b` only. Empty: `[stages, …, 2, 1]`, as short links need.
+    pub in_flight: Vec<u32>,
     /// The number format in which activations and their gradients go from one to the next.
     pub boundary: ValueFormat,
     /// How many blocks each stage has, in order: the embedding, `model.layers`, and the head. Empty: so many that all have about as much arithmetic.
@@ -45,7 +45,7 @@ impl Default for ParallelConfig {
             stages: 1,
             schedule: PipelineSchedule::default(),
             chunks: 1,
-            in_flight: None,
+            in_flight: Vec::new(),
             boundary: ValueFormat::Int8,
             blocks: Vec::new(),
             sites: Vec::new(),
@@ -63,14 +63,12 @@ impl ParallelConfig {
     /// The pipeline of one copy, for steps of so many micro-batches.
     #[must_use]
     pub fn pipeline(&self, micro_batches: u32) -> Pipeline {
-        let of_first = self.in_flight.filter(|_| self.is_pipelined());
-        let in_flight = of_first.map(|first| (0..self.stages).map(move |r| first.saturating_sub(r).max(1)));
         Pipeline {
             schedule: self.schedule,
             ranks: self.stages,
             chunks: self.chunks,
             micro_batches,
-            in_flight: in_flight.into_iter().flatten().collect(),
+            in_flight: self.in_flight.clone(),
         }
     }
 
@@ -107,9 +105,6 @@ impl ParallelConfig {
             );
             return refused("parallel.blocks", &format!("{:?}", self.blocks), reason);
         }
-        if self.in_flight == Some(0) {
-            return refused("parallel.in_flight", &0, "must be at least 1, or be left out".to_owned());
-        }
         if let Some(name) = self.sites.iter().find(|name| !is_site_name(name)) {
             let reason = format!("is no site's name: those have 1 to {SITE_CHARS_MAX} printable characters");
             return refused("parallel.sites", name, reason);
@@ -130,9 +125,9 @@ impl ParallelConfig {
     fn check_schedule(&self) -> Result<(), ConfigError> {
         let Err(error) = self.pipeline(1).tasks() else { return Ok(()) };
         let (key, value) = match error {
-            ScheduleError::Chunks { chunks } => ("parallel.chunks", chunks),
-            ScheduleError::InFlight => ("parallel.in_flight", self.in_flight.unwrap_or_default()),
-            ScheduleError::Empty => ("parallel.stages", self.stages),
+            ScheduleError::Chunks { chunks } => ("parallel.chunks", chunks.to_string()),
+            ScheduleError::InFlight => ("parallel.in_flight", format!("{:?}", self.in_flight)),
+            ScheduleError::Empty => ("parallel.stages", self.stages.to_string()),
         };
         Err(ConfigError::value(key, value, error.to_string()))
     }
@@ -181,9 +176,9 @@ mod tests {
 
     #[test]
     fn a_pipeline_has_what_is_configured() {
-        let config = parse("stages = 2\nin_flight = 3\nsites = [\"a\", \"b\"]").unwrap().parallel;
+        let config = parse("stages = 2\nin_flight = [3, 1]\nsites = [\"a\", \"b\"]").unwrap().parallel;
         let pipeline = config.pipeline(4);
-        assert_eq!((pipeline.ranks, pipeline.in_flight), (2, vec![3, 2]));
+        assert_eq!((pipeline.ranks, pipeline.in_flight), (2, vec![3, 1]));
         let config = parse("stages = 2\nchunks = 2\nschedule = \"interleaved\"").unwrap().parallel;
         assert_eq!(config.pipeline(4).stages(), 4);
     }
@@ -203,12 +198,13 @@ mod tests {
             ("stages = 2\nchunks = 3\nschedule = \"interleaved\"", "parallel.stages"),
             ("stages = 2\nsites = [\"a\"]", "parallel.sites"),
             ("stages = 2\nsites = [\"a\", \"\"]", "parallel.sites"),
-            ("stages = 2\nin_flight = 0", "parallel.in_flight"),
+            ("stages = 2\nin_flight = [2, 0]", "parallel.in_flight"),
+            ("stages = 2\nin_flight = [2]", "parallel.in_flight"),
             ("stages = 2\nblocks = [4]", "parallel.blocks"),
             ("stages = 2\nblocks = [4, 0]", "parallel.blocks"),
             ("stages = 2\nblocks = [2, 3]", "parallel.blocks"),
             ("stages = 2\nboundary = \"1bit\"", "parallel.boundary"),
-            ("stages = 2\nin_flight = 2\nschedule = \"gpipe\"", "parallel.in_flight"),
+            ("stages = 2\nin_flight = [2, 1]\nschedule = \"gpipe\"", "parallel.in_flight"),
         ] {
             assert!(key_of(parallel).contains(key), "{parallel}: {}", parse(parallel).unwrap_err());
         }

@@ -169,8 +169,8 @@ fn table(topology: &Topology, plan: &Plan) -> Vec<String> {
     if *chunks > 1 {
         lines.push(format!("chunks = {chunks}"));
     }
-    if let Some(first) = in_flight.first() {
-        lines.push(format!("in_flight = {first}"));
+    if !in_flight.is_empty() {
+        lines.push(format!("in_flight = {in_flight:?}"));
     }
     let blocks: Vec<u32> = plan.stages.iter().map(|stage| stage.end - stage.start).collect();
     lines.push(format!("blocks = {blocks:?}"));

@@ -44,9 +44,9 @@ fn main() -> Result<()> {
 /// Runs with and without the link take turns, as the machine's speed drifts.
 fn speed(repeats: usize, steps: u64) -> Result<()> {
     for (case, parallel) in [
-        ("2 stages, int8, 5 in flight", "stages = 2\nin_flight = 5"),
-        ("2 stages, int8, 2 in flight", "stages = 2"),
-        ("2 stages, f32, 5 in flight", "stages = 2\nin_flight = 5\nboundary = \"f32\""),
+        ("2 stages, int8, 5 and 1 in flight", "stages = 2\nin_flight = [5, 1]"),
+        ("2 stages, int8, 2 and 1 in flight", "stages = 2"),
+        ("2 stages, f32, 5 and 1 in flight", "stages = 2\nin_flight = [5, 1]\nboundary = \"f32\""),
     ] {
         let mut shares = Vec::new();
         let (mut far, mut near) = (0.0, 0.0);
