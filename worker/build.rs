@@ -2,8 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-const SHIM: [&str; 4] =
-    ["native/allocator.cpp", "native/fused_adamw.cpp", "native/gradient_hooks.cpp", "native/mkl.cpp"];
+const SHIM: [&str; 5] = [
+    "native/allocator.cpp",
+    "native/deferred_weights.cpp",
+    "native/fused_adamw.cpp",
+    "native/gradient_hooks.cpp",
+    "native/mkl.cpp",
+];
 
 /// Of the shim, what nothing here calls: it is for libtorch, which looks for it in the executable first.
 const FOR_LIBTORCH: &str = "mkl_serv_intel_cpu_true";

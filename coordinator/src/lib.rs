@@ -7,4 +7,5 @@ pub mod http;
 pub mod plan;
 pub mod run;
 pub mod runtime;
+pub mod simulate;
 pub mod store;

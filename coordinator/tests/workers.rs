@@ -3,6 +3,8 @@
 
 mod running;
 
+use std::sync::Arc;
+
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -71,6 +73,7 @@ impl Worker {
             lan_address: address,
             wan_address: address,
             device: "a test".to_owned(),
+            memory_bytes: 1 << 34,
             held,
             checkpoints: Vec::new(),
         };
@@ -103,7 +106,7 @@ impl Control {
     }
 
     /// Answers until the first generation begins.
-    async fn begin(&mut self) -> Box<GenerationStart> {
+    async fn begin(&mut self) -> Arc<GenerationStart> {
         loop {
             match self.hear().await {
                 ToWorker::Welcome(welcome) => assert!(welcome.config.contains("name = \"tested\"")),

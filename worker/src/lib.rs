@@ -11,5 +11,6 @@ pub mod engine;
 pub mod models;
 pub mod network;
 pub mod sample;
+mod shim;
 pub mod sync;
 pub mod train;

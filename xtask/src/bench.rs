@@ -42,6 +42,10 @@ enum Name {
     Train,
     /// Pipelines: bubbles of the schedules, and speed, bytes and loss across a link.
     Pipeline,
+    /// What it takes to make a plan.
+    Plan,
+    /// What it takes to simulate thousands of workers.
+    Simulate,
 }
 
 impl Name {
@@ -53,6 +57,9 @@ impl Name {
             Self::Wan => &[["--package", "longhaul-tests", "--bin", "bench-wan"]],
             Self::Sync => &[["--package", "longhaul-tests", "--bin", "bench-sync"]],
             Self::Train => &[["--package", "longhaul-worker", "--example", "bench_train"]],
+            Self::Plan | Self::Simulate => {
+                &[["--package", "longhaul-coordinator", "--example", "bench_plan"]]
+            }
             Self::Pipeline => &[
                 ["--package", "longhaul-worker", "--example", "bench_pipeline"],
                 ["--package", "longhaul-tests", "--bin", "bench-pipeline"],
@@ -80,6 +87,9 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     }
     if matches!(options.name, Name::Wan | Name::Sync | Name::Pipeline) && !options.sync.is_plot() {
         build_binaries(checkout)?;
+    }
+    if matches!(options.name, Name::Simulate) {
+        arguments.push("--simulate".to_owned());
     }
     if options.quick {
         arguments.push("--quick".to_owned());

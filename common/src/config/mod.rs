@@ -12,7 +12,7 @@ mod sync;
 mod values;
 
 pub use error::ConfigError;
-pub use parallel::{ParallelConfig, SITE_CHARS_MAX, is_site_name};
+pub use parallel::{ParallelConfig, PlanChoice, SITE_CHARS_MAX, is_site_name};
 pub use privacy::PrivacyConfig;
 pub use sections::{
     CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, TrainConfig,

@@ -18,10 +18,23 @@ pub fn is_site_name(name: &str) -> bool {
     (1..=SITE_CHARS_MAX).contains(&count) && !name.chars().any(char::is_control)
 }
 
+/// Who decides how copies of the model are cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlanChoice {
+    /// The coordinator, when `run.workers` have joined and have told what they can do.
+    #[default]
+    Auto,
+    /// What else is written.
+    Fixed,
+}
+
 /// `[parallel]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParallelConfig {
+    /// Who decides about all that follows but `boundary`. With `stages` above 1 it is as it is written.
+    pub plan: PlanChoice,
     /// Workers that share one copy of the model, each with a part of it. With 1, every worker has all of it.
     pub stages: u32,
     /// The order in which they compute.
@@ -42,6 +55,7 @@ pub struct ParallelConfig {
 impl Default for ParallelConfig {
     fn default() -> Self {
         Self {
+            plan: PlanChoice::default(),
             stages: 1,
             schedule: PipelineSchedule::default(),
             chunks: 1,
@@ -58,6 +72,12 @@ impl ParallelConfig {
     #[must_use]
     pub fn is_pipelined(&self) -> bool {
         self.stages > 1
+    }
+
+    /// One worker has all of the model, whatever the machines and links are.
+    #[must_use]
+    pub fn undivided() -> Self {
+        Self { plan: PlanChoice::Fixed, ..Self::default() }
     }
 
     /// The pipeline of one copy, for steps of so many micro-batches.
@@ -121,6 +141,12 @@ impl ParallelConfig {
         self.check_company(config)
     }
 
+    /// Whether the coordinator is still to decide, in a run of several workers that may be divided.
+    pub(super) fn is_open_in(&self, config: &RunConfig) -> bool {
+        let may_be_divided = config.privacy.is_none() && config.secure_aggregation.is_none();
+        self.plan == PlanChoice::Auto && !self.is_pipelined() && config.run.workers > 1 && may_be_divided
+    }
+
     /// What goes for one micro-batch goes for any number.
     fn check_schedule(&self) -> Result<(), ConfigError> {
         let Err(error) = self.pipeline(1).tasks() else { return Ok(()) };
@@ -172,6 +198,18 @@ mod tests {
         let config = parse("").unwrap().parallel;
         assert_eq!(config, ParallelConfig::default());
         assert!(!config.is_pipelined() && config.pipeline(4).tasks().is_ok());
+    }
+
+    #[test]
+    fn the_coordinator_decides_unless_it_is_written() {
+        let is_open = |parallel: &str| parse(parallel).unwrap().is_plan_open();
+        assert!(is_open("") && is_open("plan = \"auto\"\nboundary = \"bf16\""));
+        assert!(!is_open("plan = \"fixed\"") && !is_open("stages = 2"));
+        let mut config = parse("").unwrap();
+        config.run.workers = 1;
+        assert!(!config.is_plan_open());
+        let config = RunConfig { parallel: ParallelConfig::undivided(), ..parse("").unwrap() };
+        assert!(!RunConfig::parse(&config.to_toml().unwrap()).unwrap().is_plan_open());
     }
 
     #[test]

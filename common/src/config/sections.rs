@@ -118,6 +118,8 @@ pub struct DataConfig {
 impl DataConfig {
     /// The tokenizer's name for plain bytes.
     pub const BYTES: &str = "bytes";
+    /// Entries of the vocabulary of plain bytes.
+    pub const BYTES_VOCABULARY: u32 = 256;
 
     fn default_tokenizer() -> String {
         Self::BYTES.to_owned()
@@ -241,6 +243,19 @@ impl RunConfig {
     #[must_use]
     pub fn replicas(&self) -> u32 {
         (self.run.workers / self.parallel.stages.max(1)).max(1)
+    }
+
+    /// Entries of the model's vocabulary. None: those of the tokenizer, which is a file on the workers' machines.
+    #[must_use]
+    pub fn vocabulary(&self) -> Option<u32> {
+        let is_bytes = self.data.tokenizer == DataConfig::BYTES;
+        self.model.vocabulary.or(is_bytes.then_some(DataConfig::BYTES_VOCABULARY))
+    }
+
+    /// Whether it is the coordinator's to decide how copies of the model are cut, and it has not yet.
+    #[must_use]
+    pub fn is_plan_open(&self) -> bool {
+        self.parallel.is_open_in(self)
     }
 
     /// When rounds happen.

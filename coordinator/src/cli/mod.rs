@@ -3,6 +3,7 @@
 mod client;
 mod plan;
 mod show;
+mod simulate;
 mod token;
 mod up;
 
@@ -64,6 +65,20 @@ pub enum Command {
     /// Tell what a run would do on some machines and links, before any of them is rented.
     #[command(long_about = PLAN_HELP)]
     Plan(PlanArgs),
+    /// Go through a whole run in virtual time: the real coordinator, and workers that take as long as the planner says.
+    ///
+    /// How many of the machines' seconds are computed in, what waits, how long it takes to go on without a worker that was lost and to take it in
+    /// again, and what it costs the coordinator. The same seed gives the same numbers. Faults are in a file like this:
+    ///
+    ///     [churn]               # each worker by itself; times are drawn around these
+    ///     life_s = 3600
+    ///     absence_s = 60
+    ///     [[outage]]            # all workers of a site at once
+    ///     site = "home"
+    ///     at_s = 600
+    ///     for_s = 120
+    #[command(verbatim_doc_comment)]
+    Simulate(SimulateArgs),
     /// Show how the run goes.
     Status(StatusArgs),
     /// Make, list and revoke join tokens.
@@ -117,6 +132,29 @@ pub struct PlanArgs {
     /// The machines and the links between them.
     #[arg(long, value_name = "FILE")]
     pub topology: PathBuf,
+    /// Print all of it as JSON, for programs.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `coordinator simulate`
+#[derive(Clone, Debug, Args)]
+pub struct SimulateArgs {
+    /// The run: what is trained, on what, and how.
+    #[arg(long, value_name = "FILE", env = "LONGHAUL_CONFIG")]
+    pub config: PathBuf,
+    /// The machines and the links between them: all of them join. As for `coordinator plan`.
+    #[arg(long, value_name = "FILE")]
+    pub topology: PathBuf,
+    /// What goes wrong. Default: nothing.
+    #[arg(long, value_name = "FILE")]
+    pub faults: Option<PathBuf>,
+    /// Of everything that is drawn.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Hours of virtual time after which it ends, if the run has not.
+    #[arg(long, value_name = "HOURS", default_value_t = 24.0, value_parser = hours)]
+    pub hours: f64,
     /// Print all of it as JSON, for programs.
     #[arg(long)]
     pub json: bool,
@@ -226,6 +264,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let done = match cli.command {
         Command::Up(up) => up::run(&up),
         Command::Plan(args) => plan::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Status(args) => show::run(&args),
         Command::Token { command } => token::run(command),
         Command::Stop(stop) => show::stop(&stop),
@@ -249,6 +288,13 @@ fn say(line: &str) {
 fn print(line: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+fn hours(text: &str) -> Result<f64, String> {
+    /// A year.
+    const MOST: f64 = 366.0 * 24.0;
+    let hours = text.parse().map_err(|_| "a number is wanted".to_owned())?;
+    if hours > 0.0 && hours <= MOST { Ok(hours) } else { Err(format!("must be above 0, and at most {MOST}")) }
 }
 
 fn parse_host_port(text: &str) -> Result<String, String> {

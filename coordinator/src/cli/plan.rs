@@ -3,18 +3,16 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use longhaul_common::config::{DataConfig, RunConfig};
+use longhaul_common::config::{ParallelConfig, RunConfig, ValueFormat};
 use longhaul_common::model::ModelSpec;
-use longhaul_common::pipeline::Pipeline;
 use longhaul_common::units::Bytes;
 use serde_json::json;
 
 use super::up::read_config;
 use super::{CliError, PlanArgs, print};
-use crate::plan::{Candidate, Choice, DeviceId, Plan, Prediction, Topology, Workload, choose};
-
-/// Entries of the tokenizer of plain bytes.
-const BYTES_VOCABULARY: u32 = 256;
+use crate::plan::{
+    Candidate, Choice, DeviceId, Plan, Prediction, Topology, Workload, choose, parallel_of, shape, why,
+};
 
 pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let config = read_config(&args.config)?;
@@ -30,7 +28,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-fn read_topology(path: &Path) -> Result<Topology, CliError> {
+pub(super) fn read_topology(path: &Path) -> Result<Topology, CliError> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|error| CliError::Misuse(format!("read the topology {shown}: {error}")))?;
@@ -38,10 +36,8 @@ fn read_topology(path: &Path) -> Result<Topology, CliError> {
 }
 
 /// The model: its vocabulary is known here only where the tokenizer is none or the configuration says so.
-fn spec_of(config: &RunConfig) -> Result<ModelSpec, CliError> {
-    let known =
-        config.model.vocabulary.or((config.data.tokenizer == DataConfig::BYTES).then_some(BYTES_VOCABULARY));
-    let vocabulary = known.ok_or_else(|| {
+pub(super) fn spec_of(config: &RunConfig) -> Result<ModelSpec, CliError> {
+    let vocabulary = config.vocabulary().ok_or_else(|| {
         let reason = "the tokenizer is a file on the workers' machines: write model.vocabulary, at least as many as it has entries";
         CliError::Misuse(reason.to_owned())
     })?;
@@ -103,48 +99,8 @@ fn row(mark: &str, (plan, prediction): &Candidate) -> String {
     )
 }
 
-fn shape(plan: &Plan) -> String {
-    let chunks =
-        if plan.pipeline.chunks > 1 { format!(" × {} chunks", plan.pipeline.chunks) } else { String::new() };
-    let again = if plan.recompute { ", again" } else { "" };
-    format!("{} × {}{chunks}{again}", plan.replicas.len(), plan.pipeline.ranks)
-}
-
 fn between_sites(prediction: &Prediction) -> f64 {
     prediction.links.iter().map(|load| load.pipeline_bytes + load.sync_bytes).sum()
-}
-
-/// A sentence on what decides.
-fn why(choice: &Choice) -> String {
-    let (plan, prediction) = &choice.best;
-    let cut = match plan.pipeline.ranks {
-        1 => "Each device holds the whole model, so none waits for another within a step".to_owned(),
-        ranks => format!(
-            "The model is cut in {ranks}, whose pipeline is idle for {:.0} % of its time",
-            100.0 * prediction.bubble
-        ),
-    };
-    let exchange = match prediction.sync_s {
-        _ if prediction.links.is_empty() => "nothing crosses between sites".to_owned(),
-        0.0 => "between sites goes only what the pipeline hands on".to_owned(),
-        sync_s if prediction.step_s <= prediction.compute_s * 1.001 => {
-            format!(
-                "its exchange ({sync_s:.3} s a step) goes on beside computing ({:.3} s)",
-                prediction.compute_s
-            )
-        }
-        sync_s => {
-            format!("a step computes for {:.3} s and exchanges for {sync_s:.3} s", prediction.compute_s)
-        }
-    };
-    let next = choice.runners_up.first().map_or_else(String::new, |(plan, next)| {
-        format!(
-            "; the next best, {}, takes {:.0} % longer",
-            shape(plan),
-            100.0 * (next.step_s / prediction.step_s - 1.0).max(0.0)
-        )
-    });
-    format!("{cut}; {exchange}{next}.")
 }
 
 /// Who has what.
@@ -163,25 +119,18 @@ fn places(topology: &Topology, plan: &Plan) -> Vec<String> {
 
 /// The plan as `[parallel]` has it.
 fn table(topology: &Topology, plan: &Plan) -> Vec<String> {
-    let Pipeline { schedule, ranks, chunks, in_flight, .. } = &plan.pipeline;
-    let mut lines = vec!["[parallel]".to_owned(), format!("stages = {ranks}")];
+    let ParallelConfig { stages, schedule, chunks, in_flight, blocks, sites, .. } =
+        parallel_of(topology, plan, ValueFormat::Int8);
+    let mut lines = vec!["[parallel]".to_owned(), format!("stages = {stages}")];
     lines.push(format!("schedule = {}", json!(schedule)));
-    if *chunks > 1 {
+    if chunks > 1 {
         lines.push(format!("chunks = {chunks}"));
     }
     if !in_flight.is_empty() {
         lines.push(format!("in_flight = {in_flight:?}"));
     }
-    let blocks: Vec<u32> = plan.stages.iter().map(|stage| stage.end - stage.start).collect();
     lines.push(format!("blocks = {blocks:?}"));
-    // Where every copy has each part at the same site, it is said; elsewhere copies find together by themselves.
-    let site = |rank: usize| {
-        let mut sites = plan.replicas.iter().map(|replica| replica[rank].site);
-        let first = sites.next()?;
-        sites.all(|site| site == first).then(|| topology.sites[first].name.clone())
-    };
-    let sites: Option<Vec<String>> = (0..*ranks as usize).map(site).collect();
-    if let Some(sites) = sites {
+    if !sites.is_empty() {
         lines.push(format!("sites = {sites:?}"));
     }
     lines

@@ -3,12 +3,16 @@
 mod predict;
 mod search;
 mod topology;
+mod words;
 mod workload;
+mod written;
 
-pub use predict::{LinkLoad, Prediction, Unfit, predict};
-pub use search::{Candidate, Choice, NoPlan, choose};
+pub use predict::{LinkLoad, Prediction, Unfit, paces, predict};
+pub use search::{Candidate, Choice, NoPlan, choose, choose_among};
 pub use topology::{Device, DeviceId, Link, Site, Topology, TopologyError};
+pub use words::{shape, why};
 pub use workload::{Exchange, Workload};
+pub use written::parallel_of;
 
 use std::ops::Range;
 

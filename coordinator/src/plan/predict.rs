@@ -65,22 +65,14 @@ pub enum Unfit {
 /// # Errors
 /// The plan does not fit.
 pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Prediction, Unfit> {
-    let lists = plan.pipeline.tasks().map_err(|error| Unfit::Schedule(error.to_string()))?;
-    let crossings = crossings(plan);
-    let mut alike = BTreeSet::new();
     let mut slowest: Option<(f64, Trace)> = None;
-    for replica in 0..plan.replicas.len() {
-        let costs = ReplicaCosts { topology, work, plan, replica, crossings: &crossings };
-        if !alike.insert(costs.signature()) {
-            continue;
-        }
-        let traced =
-            trace(&plan.pipeline, &lists, &costs).map_err(|stuck| Unfit::Schedule(stuck.to_string()))?;
-        let took = traced.step_s + costs.ends_s();
-        if slowest.as_ref().is_none_or(|(slowest, _)| took > *slowest) {
+    trace_replicas(topology, work, plan, |_, took, traced| {
+        if let Some(traced) = traced
+            && slowest.as_ref().is_none_or(|(slowest, _)| took > *slowest)
+        {
             slowest = Some((took, traced));
         }
-    }
+    })?;
     let nobody = || Unfit::Schedule("there is no replica".to_owned());
     let (compute_s, slowest) = slowest.ok_or_else(nobody)?;
     let memory_bytes = memory(topology, work, plan, &slowest.kept_most)?;
@@ -98,6 +90,42 @@ pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Pred
         memory_bytes,
         links: ways.loads(exchange),
     })
+}
+
+/// What each replica computes for in a step, in seconds, with what it waits for in its own pipeline.
+///
+/// # Errors
+/// No schedule goes with the numbers.
+pub fn paces(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Vec<f64>, Unfit> {
+    let mut paces = vec![0.0; plan.replicas.len()];
+    trace_replicas(topology, work, plan, |replica, took, _| paces[replica] = took)?;
+    Ok(paces)
+}
+
+/// Follows the schedule in each replica, and tells what a step takes there; of those that are alike, the first alone is followed.
+fn trace_replicas(
+    topology: &Topology,
+    work: &Workload,
+    plan: &Plan,
+    mut tell: impl FnMut(usize, f64, Option<Trace>),
+) -> Result<(), Unfit> {
+    let lists = plan.pipeline.tasks().map_err(|error| Unfit::Schedule(error.to_string()))?;
+    let crossings = crossings(plan);
+    let mut alike: BTreeMap<Vec<(usize, u64)>, f64> = BTreeMap::new();
+    for replica in 0..plan.replicas.len() {
+        let costs = ReplicaCosts { topology, work, plan, replica, crossings: &crossings };
+        let signature = costs.signature();
+        if let Some(&took) = alike.get(&signature) {
+            tell(replica, took, None);
+            continue;
+        }
+        let traced =
+            trace(&plan.pipeline, &lists, &costs).map_err(|stuck| Unfit::Schedule(stuck.to_string()))?;
+        let took = traced.step_s + costs.ends_s();
+        alike.insert(signature, took);
+        tell(replica, took, Some(traced));
+    }
+    Ok(())
 }
 
 /// A step with its exchange.
@@ -208,7 +236,7 @@ pub(super) fn held<'a>(work: &'a Workload, stage: &Range<u32>) -> &'a [BlockCost
 
 /// What a micro-batch of so many tokens hands from one stage to the next.
 pub(super) fn boundary_bytes(work: &Workload, tokens: f64) -> f64 {
-    work.blocks.first().map_or(0.0, |block| block.boundary_bytes_per_token as f64 * tokens)
+    work.boundary_bytes_per_token * tokens
 }
 
 fn tied_bytes(work: &Workload) -> f64 {

@@ -59,12 +59,24 @@ pub struct NoPlan {
 /// # Errors
 /// No plan fits.
 pub fn choose(topology: &Topology, work: &Workload) -> Result<Choice, NoPlan> {
+    choose_among(topology, work, |_| true)
+}
+
+/// The best of those plans whose replicas, each a row of devices by rank, are admitted.
+///
+/// # Errors
+/// No plan fits.
+pub fn choose_among(
+    topology: &Topology,
+    work: &Workload,
+    admits: impl Fn(&[Vec<DeviceId>]) -> bool,
+) -> Result<Choice, NoPlan> {
     let mut seen = BTreeSet::new();
     let (mut fitting, mut unfit, mut closest) = (Vec::new(), 0, None);
     let most_ranks = work.blocks.len().min(topology.devices().count());
     for ranks in 1..=most_ranks {
         for replicas in rows(topology, ranks) {
-            if !seen.insert(signature(topology, &replicas)) {
+            if !admits(&replicas) || !seen.insert(signature(topology, &replicas)) {
                 continue;
             }
             for chunks in CHUNKS {
@@ -90,11 +102,11 @@ pub fn choose(topology: &Topology, work: &Workload) -> Result<Choice, NoPlan> {
             memory_bytes: topology.devices().map(|id| topology.device(id).memory_bytes).sum(),
         });
     };
-    let mut shapes = vec![shape(&best.0)];
+    let mut shapes = vec![shape_of(&best.0)];
     let mut runners_up = Vec::new();
     for candidate in fitting {
-        if runners_up.len() < RUNNERS_UP && !shapes.contains(&shape(&candidate.0)) {
-            shapes.push(shape(&candidate.0));
+        if runners_up.len() < RUNNERS_UP && !shapes.contains(&shape_of(&candidate.0)) {
+            shapes.push(shape_of(&candidate.0));
             runners_up.push(candidate);
         }
     }
@@ -114,7 +126,7 @@ fn closer(closest: Option<Unfit>, next: Unfit) -> Option<Unfit> {
 }
 
 /// What tells plans apart for people.
-fn shape(plan: &Plan) -> (usize, u32, u32) {
+fn shape_of(plan: &Plan) -> (usize, u32, u32) {
     (plan.replicas.len(), plan.pipeline.ranks, plan.pipeline.chunks)
 }
 

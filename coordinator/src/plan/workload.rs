@@ -14,6 +14,8 @@ pub struct Workload {
     pub batch: u32,
     /// Sequences in a micro-batch.
     pub micro_batch: u32,
+    /// Bytes in which the residual stream of a token, or its gradient, goes from one rank to the next.
+    pub boundary_bytes_per_token: f64,
     /// Values of a token embedding that is the output projection as well; none: it is not.
     pub tied_values: u64,
     /// What becomes of an update.
@@ -52,6 +54,7 @@ impl Workload {
             sequence: config.data.sequence_length,
             batch: config.train.batch,
             micro_batch: config.train.micro_batch,
+            boundary_bytes_per_token: f64::from(spec.width) * boundary_bits(config.parallel.boundary) / 8.0,
             tied_values: match spec.tied_embeddings {
                 true => u64::from(spec.vocabulary) * u64::from(spec.width),
                 false => 0,
@@ -106,6 +109,13 @@ impl Exchange {
 }
 
 const F32_BITS: u32 = 32;
+
+/// Bits of a value on its way between ranks, with its share of a scale: each block of 128 values has one of 16 bits.
+fn boundary_bits(format: ValueFormat) -> f64 {
+    const SCALE_BITS: f64 = 16.0 / 128.0;
+    let code = format.code_bits() as f64;
+    if code < 16.0 { code + SCALE_BITS } else { code }
+}
 
 /// Bits of a value that the chain makes of all of them: those that are kept, with their positions at the entropy of such a choice.
 fn chain_bits(sync: &SyncConfig, keep: u32, values: ValueFormat) -> f64 {

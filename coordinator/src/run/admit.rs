@@ -1,5 +1,7 @@
 //! How a worker comes in: joining, resuming, proving that it trains the same thing.
 
+use std::sync::Arc;
+
 use std::net::IpAddr;
 
 use longhaul_common::config::{SITE_CHARS_MAX, is_site_name};
@@ -33,6 +35,7 @@ impl Run {
         if let Some(joining) = self.connections.get_mut(&connection) {
             joining.joined = true;
         }
+        let sites_before = self.state.sites.len();
         let known = Known {
             incarnation: join.incarnation,
             site: site_number(&mut self.state.sites, &join.site),
@@ -50,15 +53,20 @@ impl Run {
         let site = known.site;
         let mut peer = Peer::new(known.clone(), Some(connection), self.now);
         peer.offers = join.checkpoints.into_iter().take(CHECKPOINT_OFFERS_MAX).collect();
+        peer.memory_bytes = join.memory_bytes;
         self.peers.insert(worker, peer);
+        self.listen_for_silence();
         self.last_join = self.now;
         if self.state.workers.insert(worker, known).is_none() {
             let text = format!("joined from site {} ({})", join.site, shorten(&join.device));
             self.notice(Severity::Info, Some(worker), text);
         }
-        self.persist();
-        let welcome = Welcome { run: self.state.run, config: self.config_toml.clone(), site, resumed: false };
-        self.send(worker, ToWorker::Welcome(welcome));
+        // Who is not a member yet is told everything again by a coordinator that has forgotten it; but the numbers of sites go round.
+        if self.state.sites.len() > sites_before {
+            self.persist();
+        }
+        let config = self.config_for(worker);
+        self.send(worker, ToWorker::Welcome(Welcome { run: self.state.run, config, site, resumed: false }));
         if self.state.phase == Phase::Finished {
             self.send(worker, ToWorker::Dismiss { reason: "the run is finished".to_owned() });
             self.remove(worker, Severity::Info, "came after the end");
@@ -102,6 +110,7 @@ impl Run {
         let Some(peer) = self.peers.get_mut(&worker).filter(same) else { return false };
         let replaced = peer.connection.replace(connection);
         peer.last_seen = self.now;
+        self.listen_for_silence();
         if let Some(replaced) = replaced {
             self.close(replaced, "the worker opened another connection");
         }
@@ -116,7 +125,7 @@ impl Run {
         // What was on its way when the connection broke is said again.
         let newer = self.state.generation.as_ref().filter(|lineup| held < lineup.generation);
         if let Some(start) = newer.and_then(|lineup| lineup.start_of(worker)) {
-            self.send(worker, ToWorker::Begin(Box::new(start)));
+            self.send(worker, ToWorker::Begin(Arc::new(start)));
         }
         if let Some(generation) = self.settling.as_ref().and_then(|settling| settling.unanswered_by(worker)) {
             self.send(worker, ToWorker::Settle { generation });
@@ -145,7 +154,11 @@ impl Run {
         peer.standing = Standing::Ready;
         peer.next_round = Some(next_round);
         peer.ready = Some(ready);
-        if in_training && peer.holds_undone() {
+        let is_undone = peer.holds_undone();
+        if let Some(preparing) = &mut self.preparing {
+            preparing.heard(worker);
+        }
+        if in_training && is_undone {
             return self.send_back_to_heal(worker);
         }
         if in_training {
@@ -175,6 +188,7 @@ impl Run {
 
     /// What a worker holds is of no use any more, through no fault of its own: it heals from who is there then.
     pub(super) fn send_back_to_heal(&mut self, worker: WorkerId) {
+        self.roll = None;
         let Some(peer) = self.peers.get_mut(&worker) else { return };
         peer.standing = Standing::Waiting;
         peer.ready = None;

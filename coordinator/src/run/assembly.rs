@@ -1,5 +1,7 @@
 //! Putting a generation together: what becomes of the one before, who takes part, and from where.
 
+use std::sync::Arc;
+
 use std::collections::BTreeSet;
 
 use longhaul_common::id::{Generation, Round, WorkerId};
@@ -53,7 +55,7 @@ impl Run {
         let groups = groups.collect();
         let session_of = |workers: &[WorkerId]| {
             let lineup = self.state.generation.as_ref()?;
-            let replica = lineup.replica_of(*workers.first()?)?;
+            let replica = lineup.replica_led_by(*workers.first()?)?;
             let same = replica.ranks.iter().map(|member| member.worker).eq(workers.iter().copied());
             (same && workers.iter().all(was_there)).then_some(replica.session)
         };
@@ -155,14 +157,17 @@ impl Run {
         self.state.generation = Some(lineup.clone());
         self.begun_at = self.now;
         self.gone.clear();
+        self.roll = None;
         self.persist();
+        let common = lineup.common_start();
         for Member { worker, .. } in members {
             if let Some(peer) = self.peers.get_mut(&worker) {
                 peer.standing = Standing::Member;
                 peer.heals = 0;
             }
-            if let Some(start) = lineup.start_of(worker) {
-                self.send(worker, ToWorker::Begin(Box::new(start)));
+            let own = || lineup.start_of(worker).map(Arc::new);
+            if let Some(start) = common.clone().or_else(own) {
+                self.send(worker, ToWorker::Begin(start));
             }
         }
         self.notice(Severity::Info, None, text);

@@ -30,6 +30,11 @@ pub(super) struct Settling {
 }
 
 impl Settling {
+    /// Whether nobody owes an answer.
+    pub fn has_heard_all(&self) -> bool {
+        self.answers.len() >= self.participants.len()
+    }
+
     /// The generation to settle for, if this worker still owes its answer.
     pub fn unanswered_by(&self, worker: WorkerId) -> Option<Generation> {
         (self.participants.contains(&worker) && !self.answers.contains_key(&worker))
@@ -222,6 +227,7 @@ impl Run {
 
     /// Gives the generation's members some time to come back.
     pub(super) fn await_members(&mut self) {
+        self.roll = None;
         let Some(generation) = &self.state.generation else { return };
         let is_lost =
             |member: &Member| self.gone.contains(&member.worker) || self.peers.contains_key(&member.worker);

@@ -1,5 +1,7 @@
 //! Who takes part in a generation, and with whom.
 
+use std::sync::Arc;
+
 use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::plan::{Member, Membership};
 use longhaul_common::schedule::RoundSchedule;
@@ -52,7 +54,29 @@ impl Lineup {
     /// The copy that a worker has a part of, or all.
     #[must_use]
     pub fn replica_of(&self, worker: WorkerId) -> Option<&Replica> {
+        self.replica_led_by(worker).or_else(|| self.replica_with(worker))
+    }
+
+    /// The copy whose first worker this is.
+    #[must_use]
+    pub fn replica_led_by(&self, worker: WorkerId) -> Option<&Replica> {
+        let first = |replica: &Replica| replica.ranks.first().map(|first| first.worker);
+        let at = self.replicas.binary_search_by_key(&Some(worker), first).ok()?;
+        self.replicas.get(at)
+    }
+
+    fn replica_with(&self, worker: WorkerId) -> Option<&Replica> {
+        if self.groups.len() == 1 {
+            return None;
+        }
         self.replicas.iter().find(|replica| replica.ranks.iter().any(|member| member.worker == worker))
+    }
+
+    /// What every worker is told, where all are told the same: each has a copy by itself.
+    #[must_use]
+    pub fn common_start(&self) -> Option<Arc<GenerationStart>> {
+        let [_] = &*self.groups else { return None };
+        self.start_of(self.members().next()?.worker).map(Arc::new)
     }
 
     /// What a worker is told; none: it does not take part.

@@ -56,11 +56,30 @@ pub struct Run {
     pub(super) parity: BTreeMap<u32, Parity>,
     /// Copies of the model that were ever put together.
     pub(super) replicas_formed: u64,
+    /// Who makes the first copies, by rank, where that was decided.
+    pub(super) planned: Vec<Vec<WorkerId>>,
+    /// For whom no plan fits, and what was said of that.
+    pub(super) unfit: Option<(Vec<WorkerId>, String)>,
     pub(super) summaries: Summaries,
     pub(super) refusals: Refusals,
     pub(super) notices: VecDeque<Notice>,
+    /// Nobody who is connected has been silent for too long before this; none: nobody is connected.
+    pub(super) silence_at: Option<Duration>,
+    /// When to look again, if nothing happens before.
+    next_due: Option<Duration>,
+    /// What reports of rounds are counted against, until somebody comes, goes or changes.
+    pub(super) roll: Option<Roll>,
     persisted_at: Duration,
     commands: Vec<Command>,
+}
+
+/// The members that are waited for, counted, so that a report of one of ten thousand costs as much as one of two.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Roll {
+    /// By rank: those that are here.
+    present: BTreeMap<u32, usize>,
+    /// Those that have not applied the first round that does not count yet.
+    behind: usize,
 }
 
 /// A control connection: a worker that has proved who it is, and may have joined.
@@ -76,7 +95,10 @@ impl Run {
     ///
     /// # Errors
     /// When the configuration holds a path that TOML cannot write.
-    pub fn new(config: RunConfig, mut state: State, now: Duration) -> Result<Self, toml::ser::Error> {
+    pub fn new(mut config: RunConfig, mut state: State, now: Duration) -> Result<Self, toml::ser::Error> {
+        if let Some(decided) = &state.plan {
+            decided.apply_to(&mut config);
+        }
         let config_toml = config.to_toml()?;
         if state.phase == Phase::Preparing {
             state.phase = Phase::Gathering;
@@ -95,9 +117,14 @@ impl Run {
             begun_at: now,
             parity: BTreeMap::new(),
             replicas_formed: 0,
+            planned: Vec::new(),
+            unfit: None,
             summaries: Summaries::default(),
             refusals: Refusals::default(),
             notices: VecDeque::new(),
+            silence_at: None,
+            next_due: Some(now),
+            roll: None,
             persisted_at: now,
             commands: Vec::new(),
             config,
@@ -113,16 +140,27 @@ impl Run {
     #[must_use = "commands must be executed"]
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Command> {
         self.pass_time(now);
-        match event {
+        let matters = match event {
             Event::Opened { connection, worker, address } => {
                 self.connections.insert(connection, Connection { worker, address, joined: false });
+                false
             }
             Event::Message { connection, message } => self.handle_message(connection, message),
-            Event::Closed { connection } => self.handle_closed(connection),
-            Event::Timer => {}
-            Event::Drain => self.handle_drain(),
+            Event::Closed { connection } => {
+                self.handle_closed(connection);
+                true
+            }
+            Event::Timer => true,
+            Event::Drain => {
+                self.handle_drain();
+                true
+            }
+        };
+        // Whatever changes something also says something.
+        if matters || !self.commands.is_empty() || self.next_due.is_some_and(|at| at <= self.now) {
+            self.advance();
+            self.next_due = self.find_next_due();
         }
-        self.advance();
         std::mem::take(&mut self.commands)
     }
 
@@ -138,10 +176,11 @@ impl Run {
     /// When to call [`Run::handle`] with [`Event::Timer`], if nothing happens before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
-        let silence =
-            self.peers.values().filter(|peer| peer.connection.is_some()).map(|peer| peer.last_seen).min();
-        let silence = silence.map(|seen| seen + self.silent_after());
-        let times = [silence, self.grace_until, self.gathering_ends(), self.backlog_settle_at()];
+        self.next_due
+    }
+
+    fn find_next_due(&self) -> Option<Duration> {
+        let times = [self.silence_at, self.grace_until, self.gathering_ends(), self.backlog_settle_at()];
         times.into_iter().flatten().filter(|&at| at > self.now).min()
     }
 
@@ -151,33 +190,53 @@ impl Run {
         &self.state
     }
 
-    fn handle_message(&mut self, connection: ConnectionId, message: ToCoordinator) {
-        let Some(&Connection { worker, address, joined }) = self.connections.get(&connection) else { return };
+    /// Whether it may have made something possible or necessary. What many workers say often does so by the last of them alone.
+    fn handle_message(&mut self, connection: ConnectionId, message: ToCoordinator) -> bool {
+        let Some(&Connection { worker, address, joined }) = self.connections.get(&connection) else {
+            return false;
+        };
         if let ToCoordinator::Join(join) = message {
-            if joined {
-                return self.violation(connection, "joined twice on one connection");
+            match joined {
+                true => self.violation(connection, "joined twice on one connection"),
+                false => self.handle_join(connection, worker, address, join),
             }
-            return self.handle_join(connection, worker, address, join);
+            return true;
         }
         if !joined {
-            return self.violation(connection, "spoke before it joined");
+            self.violation(connection, "spoke before it joined");
+            return true;
         }
         let Some(peer) = self.peers.get_mut(&worker).filter(|peer| peer.connection == Some(connection))
         else {
-            return;
+            return false;
         };
         peer.last_seen = self.now;
         match message {
             ToCoordinator::Join(_) => {}
-            ToCoordinator::Ready(ready) => self.handle_ready(worker, ready),
-            ToCoordinator::Heartbeat(heartbeat) => self.handle_heartbeat(worker, heartbeat),
-            ToCoordinator::RoundApplied(report) => self.handle_round_applied(connection, worker, report),
-            ToCoordinator::Settled(settled) => self.handle_settled(connection, worker, settled),
+            ToCoordinator::Ready(ready) => {
+                self.handle_ready(worker, ready);
+                return self.preparing.as_ref().is_none_or(Preparing::has_heard_all);
+            }
+            ToCoordinator::Heartbeat(heartbeat) => {
+                self.handle_heartbeat(worker, heartbeat);
+                return false;
+            }
+            ToCoordinator::RoundApplied(report) => {
+                return self.handle_round_applied(connection, worker, report);
+            }
+            ToCoordinator::Settled(settled) => {
+                self.handle_settled(connection, worker, settled);
+                return self.settling.as_ref().is_none_or(Settling::has_heard_all);
+            }
             ToCoordinator::Checkpoint(report) => self.handle_checkpoint(worker, report),
             ToCoordinator::Finished { next_round, validation_loss } => {
                 peer.finished = Some(next_round);
                 peer.validation_loss = validation_loss.filter(|loss| loss.is_finite());
+                let is_done = |peer: &Peer| peer.standing != Standing::Member || peer.finished.is_some();
+                return self.peers.values().all(is_done);
             }
+            ToCoordinator::Profile(profile) => peer.survey.note_profile(profile),
+            ToCoordinator::Links(links) => peer.survey.note_links(&links),
             ToCoordinator::Leaving => {
                 self.send(worker, ToWorker::Dismiss { reason: "as it asked to leave".to_owned() });
                 self.gone.insert(worker);
@@ -188,6 +247,7 @@ impl Run {
                 self.remove(worker, Severity::Warning, &format!("cannot go on: {}", shorten(&reason)));
             }
         }
+        true
     }
 
     fn handle_closed(&mut self, connection: ConnectionId) {
@@ -223,19 +283,33 @@ impl Run {
         peer.meter.push(self.now, heartbeat);
     }
 
-    fn handle_round_applied(&mut self, connection: ConnectionId, worker: WorkerId, mut report: RoundReport) {
+    /// Whether all members have applied the first round that did not count.
+    fn handle_round_applied(
+        &mut self,
+        connection: ConnectionId,
+        worker: WorkerId,
+        mut report: RoundReport,
+    ) -> bool {
+        let through = self.state.ledger.through();
+        let mut roll = self.roll.take().unwrap_or_else(|| self.call_roll());
         // One that heals may still have reports on their way.
         let Some(peer) = self.peers.get_mut(&worker).filter(|peer| peer.standing == Standing::Member) else {
-            return;
+            self.roll = Some(roll);
+            return false;
         };
         if self
             .state
             .until()
             .is_none_or(|until| report.round >= until || report.generation > self.state.announced)
         {
-            return self.violation(connection, "reported a round that was not begun");
+            self.violation(connection, "reported a round that was not begun");
+            return true;
         }
+        let was_behind = peer.is_behind(through);
         peer.next_round = peer.next_round.max(Some(report.round.next()));
+        if was_behind && !peer.is_behind(through) {
+            roll.behind = roll.behind.saturating_sub(1);
+        }
         peer.state_hash = Some(report.state_hash);
         peer.measured = report.measured.or(peer.measured);
         let rank = peer.seat.map_or(0, |seat| seat.rank);
@@ -249,17 +323,38 @@ impl Run {
         self.note_refusals(worker, &report);
         report.refused.clear();
         self.summaries.push(worker, rank, &report);
-        let of_rank = |peer: &Peer| peer.is_present_member() && peer.seat.is_some_and(|s| s.rank == rank);
-        let members: Vec<WorkerId> =
-            self.peers.iter().filter(|(_, peer)| of_rank(peer)).map(|(&worker, _)| worker).collect();
-        let parity = self.parity.entry(rank).or_default();
-        if let Some(verdict) = parity.report(report.round, worker, report.state_hash, &members) {
-            self.mend_parity(&verdict);
+        let present = roll.present.get(&rank).copied().unwrap_or_default();
+        let is_last = roll.behind == 0;
+        self.roll = Some(roll);
+        let reported = self.parity.entry(rank).or_default().report(report.round, worker, report.state_hash);
+        if reported.is_some_and(|reported| reported >= present) {
+            let of_rank = |peer: &Peer| peer.is_present_member() && peer.seat.is_some_and(|s| s.rank == rank);
+            let members: Vec<WorkerId> =
+                self.peers.iter().filter(|(_, peer)| of_rank(peer)).map(|(&worker, _)| worker).collect();
+            let verdict = self.parity.entry(rank).or_default().judge(report.round, &members);
+            if let Some(verdict) = verdict {
+                self.mend_parity(&verdict);
+            }
         }
-        self.count_rounds();
+        if is_last || self.summaries.are_too_many() {
+            self.count_rounds();
+        }
         if self.now >= self.persisted_at + Duration::from_millis(PROGRESS_PERSIST_INTERVAL_MS) {
             self.persist();
         }
+        is_last
+    }
+
+    fn call_roll(&self) -> Roll {
+        let through = self.state.ledger.through();
+        let mut roll = Roll::default();
+        for peer in self.peers.values().filter(|peer| peer.standing == Standing::Member) {
+            roll.behind += usize::from(peer.is_behind(through));
+            if let Some(seat) = peer.seat.filter(|_| peer.connection.is_some()) {
+                *roll.present.entry(seat.rank).or_default() += 1;
+            }
+        }
+        roll
     }
 
     /// Counts the rounds that all members have applied.
@@ -282,6 +377,7 @@ impl Run {
         }
         // Only now, so that no state is written in which a round counts whose late shares are not noted.
         self.state.ledger.count_through(applied);
+        self.roll = None;
         self.lose(lost);
     }
 
@@ -298,6 +394,9 @@ impl Run {
 
     /// To whom the samples are assigned that a member trains on.
     pub(super) fn first_of(&self, worker: WorkerId) -> WorkerId {
+        if self.stages() == 1 {
+            return worker;
+        }
         let replica = self.state.generation.as_ref().and_then(|lineup| lineup.replica_of(worker));
         replica.and_then(|replica| replica.ranks.first()).map_or(worker, |first| first.worker)
     }
@@ -346,6 +445,9 @@ impl Run {
     }
 
     fn remove_silent(&mut self) {
+        if self.silence_at.is_none_or(|at| at > self.now) {
+            return;
+        }
         let silent =
             |peer: &Peer| peer.connection.is_some() && peer.last_seen + self.silent_after() <= self.now;
         let silent: Vec<WorkerId> =
@@ -354,6 +456,15 @@ impl Run {
             let text = format!("is gone: silent for {} ms", self.config.faults.silent_after_ms);
             self.lose_connection(worker, &text);
         }
+        let connected = self.peers.values().filter(|peer| peer.connection.is_some());
+        self.silence_at = connected.map(|peer| peer.last_seen + self.silent_after()).min();
+    }
+
+    /// From now on, a worker is expected to say something now and then.
+    pub(super) fn listen_for_silence(&mut self) {
+        let at = self.now + self.silent_after();
+        self.silence_at = Some(self.silence_at.map_or(at, |earlier| earlier.min(at)));
+        self.roll = None;
     }
 
     /// A worker cannot be heard. Without it, its copy of the model comes apart; where that is the last one that is whole, it is given time to come back.
@@ -361,6 +472,7 @@ impl Run {
         if !self.is_of_the_last_copy(worker) {
             return self.remove(worker, Severity::Warning, what);
         }
+        self.roll = None;
         let Some(peer) = self.peers.get_mut(&worker) else { return };
         if let Some(connection) = peer.connection.take()
             && self.connections.remove(&connection).is_some()
@@ -378,6 +490,7 @@ impl Run {
     /// Forgets a worker's process, and closes its connection. If it was a member, the generation settles without it.
     pub(super) fn remove(&mut self, worker: WorkerId, severity: Severity, what: &str) {
         let Some(peer) = self.peers.remove(&worker) else { return };
+        self.roll = None;
         if let Some(preparing) = &mut self.preparing {
             preparing.lost(worker);
         }

@@ -14,6 +14,7 @@ mod machine;
 mod pace;
 mod parity;
 mod peer;
+mod planning;
 mod prepare;
 mod progress;
 mod ranges;
@@ -36,7 +37,7 @@ pub use ranges::Ranges;
 pub use refusals::Cause;
 pub use releases::{PrivacyStatus, Releases};
 pub use snapshot::Snapshot;
-pub use state::{Checkpoint, Facts, Known, Phase, State};
+pub use state::{Checkpoint, Decided, Facts, Known, Phase, State};
 pub use status::{
     CheckpointStatus, EventStatus, LedgerStatus, MemberStatus, ParityStatus, RefusalStatus, Status,
 };

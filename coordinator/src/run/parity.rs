@@ -28,14 +28,8 @@ pub struct Verdict {
 }
 
 impl Parity {
-    /// Notes a report. A new verdict is due when it contradicts, or when all `expected` have reported.
-    pub fn report(
-        &mut self,
-        round: Round,
-        worker: WorkerId,
-        hash: Hash,
-        expected: &[WorkerId],
-    ) -> Option<Verdict> {
+    /// Notes a report; how many there are of the round now. None: it is too old to be kept.
+    pub fn report(&mut self, round: Round, worker: WorkerId, hash: Hash) -> Option<usize> {
         if self.reports.len() >= ROUNDS_KEPT
             && self.reports.first_key_value().is_some_and(|(&first, _)| round < first)
         {
@@ -43,12 +37,20 @@ impl Parity {
         }
         let reports = self.reports.entry(round).or_default();
         reports.insert(worker, hash);
-        let complete = expected.iter().all(|worker| reports.contains_key(worker));
-        let verdict = verdict_of(round, reports);
+        let count = reports.len();
         while self.reports.len() > ROUNDS_KEPT {
             self.reports.pop_first();
         }
-        let verdict = verdict.filter(|_| complete)?;
+        Some(count)
+    }
+
+    /// The verdict over a round, if all `expected` have reported it.
+    pub fn judge(&mut self, round: Round, expected: &[WorkerId]) -> Option<Verdict> {
+        let reports = self.reports.get(&round)?;
+        if !expected.iter().all(|worker| reports.contains_key(worker)) {
+            return None;
+        }
+        let verdict = verdict_of(round, reports)?;
         if self.latest.as_ref().is_none_or(|latest| latest.round <= round) {
             self.latest = Some(verdict.clone());
         }
@@ -83,9 +85,10 @@ impl Parity {
 }
 
 fn verdict_of(round: Round, reports: &BTreeMap<WorkerId, Hash>) -> Option<Verdict> {
-    let votes = |hash: &Hash| reports.values().filter(|other| *other == hash).count();
+    let mut votes: BTreeMap<&Hash, usize> = BTreeMap::new();
+    reports.values().for_each(|hash| *votes.entry(hash).or_default() += 1);
     // Workers come in order and `max_by_key` keeps the last of equals, so that the lowest wins a tie in reverse.
-    let hash = *reports.values().rev().max_by_key(|hash| votes(hash))?;
+    let hash = *reports.values().rev().max_by_key(|hash| votes.get(hash))?;
     let odd = reports.iter().filter(|(_, other)| **other != hash).map(|(&worker, _)| worker).collect();
     Some(Verdict { round, hash, odd })
 }
@@ -100,7 +103,8 @@ mod tests {
         let mut parity = Parity::default();
         let mut last = None;
         for (worker, &hash) in MEMBERS.iter().zip(hashes) {
-            last = parity.report(Round(3), *worker, [hash; 32], &MEMBERS[..hashes.len()]);
+            parity.report(Round(3), *worker, [hash; 32]);
+            last = parity.judge(Round(3), &MEMBERS[..hashes.len()]);
         }
         assert_eq!(parity.latest(), last.as_ref());
         last.unwrap()
@@ -126,18 +130,20 @@ mod tests {
     #[test]
     fn there_is_no_verdict_before_all_have_reported() {
         let mut parity = Parity::default();
-        assert_eq!(parity.report(Round(0), WorkerId(1), [1; 32], &MEMBERS[..2]), None);
-        assert!(parity.report(Round(0), WorkerId(2), [1; 32], &MEMBERS[..2]).is_some());
+        assert_eq!(parity.report(Round(0), WorkerId(1), [1; 32]), Some(1));
+        assert_eq!(parity.judge(Round(0), &MEMBERS[..2]), None);
+        assert_eq!(parity.report(Round(0), WorkerId(2), [1; 32]), Some(2));
+        assert!(parity.judge(Round(0), &MEMBERS[..2]).is_some());
     }
 
     #[test]
     fn memory_is_bounded_and_old_rounds_cannot_push_new_ones_out() {
         let mut parity = Parity::default();
         for round in (100..300).map(Round) {
-            parity.report(round, WorkerId(1), [1; 32], &MEMBERS);
+            parity.report(round, WorkerId(1), [1; 32]);
         }
         assert_eq!(parity.reports.len(), ROUNDS_KEPT);
-        assert_eq!(parity.report(Round(3), WorkerId(1), [1; 32], &MEMBERS[..1]), None);
+        assert_eq!(parity.report(Round(3), WorkerId(1), [1; 32]), None);
         assert_eq!(parity.hash_after(Round(299)), Some([1; 32]));
     }
 }

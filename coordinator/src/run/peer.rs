@@ -8,6 +8,7 @@ use longhaul_common::plan::Member;
 use longhaul_proto::control::message::{CheckpointOffer, Hash, Measured, Ready};
 
 use super::event::ConnectionId;
+use super::planning::Survey;
 use super::progress::Meter;
 use super::seats::Seat;
 use super::state::Known;
@@ -60,6 +61,10 @@ pub(super) struct Peer {
     pub meter: Meter,
     /// What it said last of its link and itself.
     pub measured: Option<Measured>,
+    /// Bytes that its part of the model may take.
+    pub memory_bytes: u64,
+    /// What it has told for a plan.
+    pub survey: Survey,
 }
 
 impl Peer {
@@ -81,6 +86,8 @@ impl Peer {
             validation_loss: None,
             meter: Meter::default(),
             measured: None,
+            memory_bytes: u64::MAX,
+            survey: Survey::default(),
         }
     }
 
@@ -92,6 +99,11 @@ impl Peer {
     /// The run waits for it to come back.
     pub fn is_awaited(&self) -> bool {
         self.standing == Standing::Member && self.connection.is_none()
+    }
+
+    /// Whether it has not applied the first round that does not count yet, or has not said that it has.
+    pub fn is_behind(&self, through: Round) -> bool {
+        self.next_round.is_none_or(|next| next <= through)
     }
 
     /// Whether its healed state may contain a round that was done again since.

@@ -23,6 +23,8 @@ pub(super) struct Preparing {
     expected: (Round, BTreeMap<u32, Hash>),
     /// Those who load the state by themselves; the others heal from them.
     sources: BTreeSet<WorkerId>,
+    /// Those of them that have not said yet that they have.
+    unheard: BTreeSet<WorkerId>,
     /// By rank, what the lowest-numbered source holds: all must.
     reference: Option<Vec<Ready>>,
     /// A participant left: it starts over.
@@ -32,6 +34,16 @@ pub(super) struct Preparing {
 impl Preparing {
     pub fn lost(&mut self, worker: WorkerId) {
         self.broken |= self.participants.contains(&worker);
+    }
+
+    /// A worker says that it is ready.
+    pub fn heard(&mut self, worker: WorkerId) {
+        self.unheard.remove(&worker);
+    }
+
+    /// Whether all who load the state by themselves have said that they have. Before that nothing can go on.
+    pub fn has_heard_all(&self) -> bool {
+        self.unheard.is_empty()
     }
 
     /// Whether this answers what was asked last, and not something before.
@@ -58,6 +70,9 @@ impl Run {
     pub(super) fn advance_gathering(&mut self) {
         if self.state.drain {
             return self.finish("stopped before training began");
+        }
+        if !self.has_plan() {
+            return;
         }
         let enough = self.peers.len() >= self.config.run.workers as usize;
         if enough || self.gathering_ends().is_some_and(|at| at <= self.now) {
@@ -144,7 +159,7 @@ impl Run {
     fn start_preparing(&mut self, source: Source) {
         let seated = self.peers.iter().filter(|(_, peer)| peer.seat.is_some());
         let participants: BTreeSet<WorkerId> = seated.map(|(&worker, _)| worker).collect();
-        let mut sources = BTreeSet::new();
+        let (mut sources, mut unheard) = (BTreeSet::new(), BTreeSet::new());
         for &worker in &participants {
             let Some(peer) = self.peers.get_mut(&worker) else { continue };
             if matches!(source, Source::Memory(round, hash) if holds(peer, round, hash)) {
@@ -165,6 +180,7 @@ impl Run {
             peer.standing = if start.is_some() { Standing::Preparing } else { Standing::Waiting };
             if let Some(start) = start {
                 sources.insert(worker);
+                unheard.insert(worker);
                 self.send(worker, ToWorker::Prepare(start));
             }
         }
@@ -188,7 +204,8 @@ impl Run {
             Source::Memory(round, hash) => (round, BTreeMap::from([(0, hash)])),
             Source::Checkpoint(round, hashes) => (round, (0..).zip(hashes).collect()),
         };
-        self.preparing = Some(Preparing { participants, expected, sources, reference: None, broken: false });
+        self.preparing =
+            Some(Preparing { participants, expected, sources, unheard, reference: None, broken: false });
         self.state.phase = Phase::Preparing;
         self.persist();
     }

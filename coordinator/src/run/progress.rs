@@ -159,6 +159,12 @@ impl Summaries {
         }
     }
 
+    /// Whether more rounds are open than are waited for.
+    #[must_use]
+    pub fn are_too_many(&self) -> bool {
+        self.open.len() > OPEN_SUMMARIES_MAX
+    }
+
     /// The summaries of rounds before `through`, in order, and of those beyond that are too many to wait for.
     pub fn take_through(&mut self, through: Round) -> Vec<RoundSummary> {
         let mut done = Vec::new();

@@ -3,199 +3,23 @@
 mod absence;
 mod pace;
 mod pipelines;
+mod planning;
 mod privacy;
 mod problems;
 mod refusals;
+mod story;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use longhaul_common::config::RunConfig;
-use longhaul_common::id::{Generation, Round, RunId, WorkerId};
+use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_proto::control::message::{
-    CheckpointOffer, GenerationStart, Heartbeat, Join, Member, Ready, RoundReport, Settled, Start,
-    ToCoordinator, ToWorker,
+    CheckpointOffer, GenerationStart, Member, Ready, RoundReport, Start, ToCoordinator, ToWorker,
 };
 
-use super::{Command, ConnectionId, Event, LedgerStatus, Phase, Run, Severity, State};
-
-/// A run of ten rounds for two workers, with a clock that stands still unless told.
-struct Story {
-    run: Run,
-    now: Duration,
-    commands: Vec<Command>,
-}
-
-fn config() -> RunConfig {
-    let text = "[run]\nname = \"story\"\nworkers = 2\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
-                context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\npreset = \"sparse-local\"\nopening_share = 0.0\nevery = 2\noverlap = 1\n";
-    RunConfig::parse(text).unwrap()
-}
-
-fn ready(next_round: u64, hash: u8) -> ToCoordinator {
-    ToCoordinator::Ready(Ready {
-        next_round: Round(next_round),
-        rank: 0,
-        state_hash: [hash; 32],
-        parameters: 10,
-        samples: 100,
-        data_hash: [3; 32],
-    })
-}
-
-/// A round that a member has applied, as it tells it in the first generation.
-fn report(round: u64, hash: u8) -> RoundReport {
-    RoundReport {
-        generation: Generation(1),
-        round: Round(round),
-        loss: None,
-        samples: 4,
-        sites: Vec::new(),
-        residual_ratio: None,
-        state_hash: [hash; 32],
-        skipped: Vec::new(),
-        validation_loss: None,
-        refused: Vec::new(),
-        refused_beyond: 0,
-        measured: None,
-    }
-}
-
-/// Bytes and seconds in proportion to the tokens.
-fn heartbeat(tokens: u64) -> ToCoordinator {
-    ToCoordinator::Heartbeat(Heartbeat {
-        tokens,
-        wan_sent_bytes: 10 * tokens,
-        dense_bytes: 100 * tokens,
-        compute_s: 3.0 * tokens as f64,
-        wait_s: tokens as f64,
-        ..Heartbeat::default()
-    })
-}
-
-impl Story {
-    fn new() -> Self {
-        Self::of(config())
-    }
-
-    fn of(config: RunConfig) -> Self {
-        let state = State::new(RunId([1; 16]), &config);
-        Self {
-            run: Run::new(config, state, Duration::ZERO).unwrap(),
-            now: Duration::ZERO,
-            commands: Vec::new(),
-        }
-    }
-
-    /// Two workers that train in generation 1.
-    fn training() -> Self {
-        Self::new().trained()
-    }
-
-    /// Workers 1 and 2 join and begin to train.
-    fn trained(mut self) -> Self {
-        let story = &mut self;
-        for worker in [1, 2] {
-            story.join(worker, &[]);
-        }
-        for worker in [1, 2] {
-            story.say(worker, ready(0, 7));
-        }
-        assert_eq!(story.run.state().phase, Phase::Training);
-        self
-    }
-
-    fn handle(&mut self, event: Event) {
-        self.commands = self.run.handle(self.now, event);
-    }
-
-    /// Worker w has connection w.
-    fn join(&mut self, worker: u32, checkpoints: &[CheckpointOffer]) {
-        self.join_holding(worker, None, checkpoints);
-    }
-
-    /// A member comes back that lost nothing but its connection.
-    fn resume(&mut self, worker: u32, generation: Generation) {
-        self.join_holding(worker, Some((generation, Round(0))), &[]);
-    }
-
-    fn join_holding(
-        &mut self,
-        worker: u32,
-        held: Option<(Generation, Round)>,
-        checkpoints: &[CheckpointOffer],
-    ) {
-        self.join_as(worker, &format!("site-{worker}"), held, checkpoints);
-    }
-
-    /// A worker joins from this site.
-    fn join_from(&mut self, worker: u32, site: &str) {
-        self.join_as(worker, site, None, &[]);
-    }
-
-    fn join_as(
-        &mut self,
-        worker: u32,
-        site: &str,
-        held: Option<(Generation, Round)>,
-        checkpoints: &[CheckpointOffer],
-    ) {
-        let connection = ConnectionId(u64::from(worker));
-        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        self.handle(Event::Opened { connection, worker: WorkerId(worker), address });
-        let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 70));
-        self.say(
-            worker,
-            ToCoordinator::Join(Join {
-                incarnation: u64::from(worker),
-                site: site.to_owned(),
-                lan_address: unspecified,
-                wan_address: unspecified,
-                device: String::new(),
-                held,
-                checkpoints: checkpoints.to_vec(),
-            }),
-        );
-    }
-
-    fn say(&mut self, worker: u32, message: ToCoordinator) {
-        self.handle(Event::Message { connection: ConnectionId(u64::from(worker)), message });
-    }
-
-    /// What the last event made the coordinator say to a worker.
-    fn told(&self, worker: u32) -> Vec<ToWorker> {
-        let to = ConnectionId(u64::from(worker));
-        let sent = |command: &Command| match command {
-            Command::Send { connection, message } if *connection == to => Some(message.clone()),
-            _ => None,
-        };
-        self.commands.iter().filter_map(sent).collect()
-    }
-
-    fn applied(&mut self, worker: u32, round: u64, hash: u8) {
-        self.say(worker, ToCoordinator::RoundApplied(report(round, hash)));
-    }
-
-    fn settled(&mut self, worker: u32, generation: u64, open: u64, computing: u64) {
-        self.say(
-            worker,
-            ToCoordinator::Settled(Settled {
-                generation: Generation(generation),
-                open_round: Round(open),
-                computing: Round(computing),
-                results: Vec::new(),
-            }),
-        );
-    }
-
-    fn begun(&self, worker: u32) -> GenerationStart {
-        let begun = self.told(worker).into_iter().find_map(|message| match message {
-            ToWorker::Begin(start) => Some(*start),
-            _ => None,
-        });
-        begun.expect("a generation begins")
-    }
-}
+use super::{Command, ConnectionId, Event, LedgerStatus, Phase, Run, Severity};
+use story::{Story, config, heartbeat, ready, report};
 
 #[test]
 fn an_unspecified_address_becomes_the_one_that_the_coordinator_sees() {

@@ -59,8 +59,11 @@ impl Run {
     /// Whether a member belongs to a copy, and all other copies have lost somebody.
     pub(super) fn is_of_the_last_copy(&self, worker: WorkerId) -> bool {
         let is_member = self.peers.get(&worker).is_some_and(|peer| peer.standing == Standing::Member);
+        if self.stages() == 1 || !is_member {
+            return false;
+        }
         let whole = self.replicas_where(Peer::is_present_member);
-        self.stages() > 1 && is_member && whole.iter().all(|workers| workers.contains(&worker))
+        whole.iter().all(|workers| workers.contains(&worker))
     }
 
     /// Makes copies of the workers that have no seat, as many as there are enough for.
@@ -71,8 +74,13 @@ impl Run {
             has: has.get(&worker).cloned().unwrap_or_default(),
         };
         let unseated = |peer: &Peer| peer.seat.is_none() && peer.connection.is_some();
-        let candidates = self.peers.iter().filter(|(_, peer)| unseated(peer)).map(candidate).collect();
-        for workers in seated(candidates, self.stages(), &self.sites_of_ranks()) {
+        let candidates: Vec<Candidate> =
+            self.peers.iter().filter(|(_, peer)| unseated(peer)).map(candidate).collect();
+        let copies = match self.take_planned(&candidates) {
+            Some(planned) => planned,
+            None => seated(candidates, self.stages(), &self.sites_of_ranks()),
+        };
+        for workers in copies {
             self.replicas_formed += 1;
             let replica = self.replicas_formed;
             for (rank, worker) in (0..).zip(workers) {
@@ -86,6 +94,14 @@ impl Run {
                 }
             }
         }
+    }
+
+    /// The first copies, where it was decided who makes them and they are all here.
+    fn take_planned(&mut self, candidates: &[Candidate]) -> Option<Vec<Vec<WorkerId>>> {
+        let planned = std::mem::take(&mut self.planned);
+        let is_here = |worker: &WorkerId| candidates.iter().any(|candidate| candidate.worker == *worker);
+        let are_here = !planned.is_empty() && planned.iter().flatten().all(is_here);
+        are_here.then_some(planned)
     }
 
     /// By rank, the site that the configuration wants it on; empty: anywhere. A site that nobody has joined from has no number.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use longhaul_common::config::RunConfig;
+use longhaul_common::config::{ParallelConfig, RunConfig};
 use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::{CheckpointReport, Hash};
@@ -49,6 +49,8 @@ pub struct State {
     pub generation: Option<Lineup>,
     /// The highest generation that any worker was told of, begun or not. Numbers are never used twice.
     pub announced: Generation,
+    /// How copies of the model are cut, where that was the coordinator's to decide and it has.
+    pub plan: Option<Decided>,
     /// When rounds happen: as configured, or as decided since.
     pub schedule: RoundSchedule,
     /// Whether that was decided: it is once.
@@ -67,6 +69,15 @@ pub struct State {
     pub checkpoints: Vec<Checkpoint>,
     /// The workers at the end, once it has come.
     pub last_snapshot: Option<Snapshot>,
+}
+
+/// What the coordinator has decided in the place of `run.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decided {
+    /// `[parallel]`
+    pub parallel: ParallelConfig,
+    /// `train.recompute`
+    pub recompute: bool,
 }
 
 /// A worker's identity, as of its last `Join`.
@@ -116,6 +127,7 @@ impl State {
             workers: BTreeMap::new(),
             generation: None,
             announced: Generation(0),
+            plan: None,
             schedule: config.round_schedule(),
             paced: false,
             ledger: Ledger::new(config.round_schedule(), u64::from(config.train.batch)),

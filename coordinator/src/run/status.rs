@@ -309,6 +309,7 @@ impl Run {
         if self.state.phase == Phase::Gathering && here < wanted as usize {
             problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));
         }
+        problems.extend(self.unfit.as_ref().map(|(_, text)| text.clone()));
         let unseated = self.peers.values().filter(|peer| peer.seat.is_none()).count();
         if unseated > 0
             && self.stages() > 1

@@ -26,6 +26,8 @@ preset = "sparse-local"
 opening_share = 0.0
 every = 2
 overlap = 1
+[parallel]
+plan = "fixed"
 "#;
 
 /// A folder with a `run.toml`, and the state directory beside it.

@@ -4,6 +4,7 @@
 //! raises [`PROTOCOL_VERSION`].
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::Membership;
@@ -12,7 +13,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 7;
+pub const PROTOCOL_VERSION: u16 = 8;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -46,6 +47,10 @@ pub enum ToCoordinator {
         /// For people.
         reason: String,
     },
+    /// Where there is no plan yet: what this worker can do. Said without being asked.
+    Profile(Profile),
+    /// Answers [`ToWorker::Probe`]: what was reached, in the order of the peers that were named; none: nobody answered there.
+    Links(Vec<Option<MeasuredLink>>),
 }
 
 /// How often a worker says that it is alive, in milliseconds: several times within the shortest sensible
@@ -66,11 +71,34 @@ pub struct Join {
     pub wan_address: SocketAddr,
     /// For people: host name and device.
     pub device: String,
+    /// Bytes that the model, its optimiser and activations may take.
+    pub memory_bytes: u64,
     /// What is still in memory from before the connection was lost.
     pub held: Option<(Generation, Round)>,
     /// Checkpoints of this run on its disk, newest first, at most [`CHECKPOINT_OFFERS_MAX`].
     pub checkpoints: Vec<CheckpointOffer>,
 }
+
+/// What a machine can do with the model of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// Floating point operations in a second, sustained, in forward and backward passes of the model's own blocks.
+    pub flops_per_s: f64,
+    /// Entries of the tokenizer's vocabulary.
+    pub vocabulary: u32,
+}
+
+/// The way between two workers, from the one that was asked to the one that asked.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredLink {
+    /// Bytes in a second, of a transfer that had come up to speed.
+    pub bytes_per_s: f64,
+    /// A round trip in seconds, without queues.
+    pub round_trip_s: f64,
+}
+
+/// Peers that a worker is asked to probe, at most: each takes about a second.
+pub const PROBED_MAX: usize = 32;
 
 /// Checkpoints offered when joining: the `checkpoint.keep` newest matter, of each part of the model in a folder that many share.
 pub const CHECKPOINT_OFFERS_MAX: usize = 1024;
@@ -245,7 +273,7 @@ pub struct CheckpointReport {
 /// From the coordinator to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// Answers [`ToCoordinator::Join`].
+    /// Answers [`ToCoordinator::Join`]. Said again when a plan is made, or when one that was is not any more: the worker begins anew with that configuration.
     Welcome(Welcome),
     /// Build the model and load this state.
     Prepare(Start),
@@ -261,7 +289,7 @@ pub enum ToWorker {
         generation: Generation,
     },
     /// A generation starts.
-    Begin(Box<GenerationStart>),
+    Begin(Arc<GenerationStart>),
     /// This worker's part is over.
     Dismiss {
         /// For people.
@@ -277,6 +305,11 @@ pub enum ToWorker {
     Seat {
         /// The part.
         rank: Option<u32>,
+    },
+    /// Where there is no plan yet: how fast are the ways from these to you? Answered by [`ToCoordinator::Links`].
+    Probe {
+        /// At most [`PROBED_MAX`].
+        peers: Vec<Member>,
     },
 }
 

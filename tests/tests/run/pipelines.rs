@@ -90,7 +90,7 @@ fn a_model_in_parts_learns_what_the_whole_model_learns() {
     let alone = trained(dense(&[1], ""));
     assert!(alone.0 < 5.0, "{}", alone.0);
     let in_parts = [
-        ("4 x 1", dense(&[2, 2], "")),
+        ("4 x 1", dense(&[2, 2], "plan = \"fixed\"")),
         ("1 x 2, 1f1b", dense(&[2], "stages = 2\nboundary = \"f32\"")),
         (
             "1 x 4, gpipe, across sites",
@@ -128,6 +128,14 @@ fn a_model_that_is_too_large_for_one_worker_trains_on_two() {
 
     let mut scenario = limited(&[2], "stages = 2").start();
     scenario.finish();
+    drop(scenario);
+
+    // Nobody says how: the workers tell what they can do, and the coordinator makes the plan.
+    let mut scenario = limited(&[1, 1], "").start();
+    let status = scenario.finish();
+    assert_eq!(status["parts"], 2, "{status:#}");
+    let log = scenario.cluster.coordinator().unwrap().log();
+    assert!(log.contains("the plan: 1 × 2"), "{log}");
 }
 
 /// Two copies in two parts, one on each site, as the demo trains them.

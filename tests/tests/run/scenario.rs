@@ -61,7 +61,7 @@ impl Default for Setup<'_> {
             width: 32,
             micro_batch: 4,
             learning_rate: 5e-3,
-            parallel: "",
+            parallel: "plan = \"fixed\"",
             sync: "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             privacy: None,
             checkpoint: "every_rounds = 4",

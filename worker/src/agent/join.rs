@@ -13,9 +13,11 @@ use longhaul_proto::transport;
 
 use super::connection::{Dialler, Found};
 use super::identity_slot::IdentitySlot;
+use super::memory;
 use super::offers::Offers;
 use super::session::{Ending, Session};
 use super::stop::StopSignal;
+use super::survey::{Surveyed, attend};
 use crate::checkpoint::CheckpointStore;
 use crate::cli::JoinArgs;
 use crate::engine::{choose_device, device_name};
@@ -98,7 +100,20 @@ impl Membership {
                     }
                 }
             };
-            let session = Session::start(Arc::clone(self), identity, &welcomed.welcome, join)?;
+            let config =
+                RunConfig::parse(&welcomed.welcome.config).context("read the run's configuration")?;
+            if config.is_plan_open() {
+                match attend(self, &identity, config, welcomed, stop).await? {
+                    Surveyed::Welcomed(planned) => conversation = Some((join, planned)),
+                    Surveyed::Lost => tracing::warn!("the connection to the coordinator is lost"),
+                    Surveyed::Over(reason) => {
+                        tracing::info!(reason, "this worker's part is over");
+                        return Ok(());
+                    }
+                }
+                continue;
+            }
+            let session = Session::start(Arc::clone(self), identity, config, &welcomed.welcome, join)?;
             let (ending, used) = session.converse(welcomed, stop).await?;
             identity = used;
             match ending {
@@ -133,6 +148,7 @@ impl Membership {
             lan_address,
             wan_address: self.args.advertise.unwrap_or(lan_address),
             device: self.describe(),
+            memory_bytes: memory::allowed(&self.args),
             held: None,
             checkpoints: self.offers(identity),
         })

@@ -1,13 +1,36 @@
 //! Whether a part of the model fits this worker.
 
+use std::fs;
+
 use anyhow::{Result, ensure};
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::{BlockCost, ModelSpec, StageBytes};
 use longhaul_common::pipeline::{PipelineSchedule, kept_most};
 use longhaul_common::units::Bytes;
+use tch::Device;
+
+use crate::cli::JoinArgs;
+use crate::collective::gpu_memory_bytes;
+use crate::engine::choose_device;
 
 /// Micro-batches that are followed to see how many are kept at a time: with more, no schedule but one keeps more.
 const FOLLOWED_MAX: u32 = 1 << 12;
+
+/// Bytes that a part of a model may take: as the user says, or else what the device has that nobody uses now. Where that cannot be found out, whatever is asked for.
+pub(super) fn allowed(args: &JoinArgs) -> u64 {
+    let found = || match choose_device(&args.device).ok()? {
+        Device::Cuda(index) => gpu_memory_bytes(index).ok(),
+        _ => available(&fs::read_to_string("/proc/meminfo").ok()?),
+    };
+    args.memory_bytes().or_else(found).unwrap_or(u64::MAX)
+}
+
+/// What Linux takes for available, in `/proc/meminfo`.
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
 
 /// Refuses a part of the model that needs more than is allowed.
 ///
@@ -73,6 +96,16 @@ mod tests {
     fn part(config: &RunConfig, rank: usize) -> ModelSpec {
         let whole = ModelSpec::resolve(&config.model, 256).unwrap();
         whole.parts(&config.parallel, 32).unwrap().remove(rank)
+    }
+
+    #[test]
+    fn what_is_available_is_read_from_the_kernel() {
+        let meminfo = "MemTotal:       24607544 kB\nMemFree:         1000 kB\nMemAvailable:   20185920 kB\n";
+        assert_eq!(available(meminfo), Some(20_185_920 * 1024));
+        assert_eq!(available("MemTotal: 5 kB\n"), None);
+        assert!(
+            available(&fs::read_to_string("/proc/meminfo").unwrap()).is_some_and(|bytes| bytes > 1 << 20)
+        );
     }
 
     #[test]

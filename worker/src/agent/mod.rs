@@ -9,6 +9,8 @@ mod offers;
 mod reminder;
 mod reports;
 mod session;
+mod speed;
 mod stop;
+mod survey;
 
 pub use join::{cache_dir, join};

@@ -95,10 +95,10 @@ impl Session {
     pub(super) fn start(
         membership: Arc<Membership>,
         identity: Identity,
+        config: RunConfig,
         welcome: &Welcome,
         join: Join,
     ) -> Result<Self> {
-        let config = RunConfig::parse(&welcome.config).context("read the run's configuration")?;
         let config = Arc::new(config);
         // Before the network starts, which only an end of the session stops.
         let checkpoint_dir = membership.checkpoint_dir(&config)?;

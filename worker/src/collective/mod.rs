@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 pub use error::{CollectiveError, Peer};
-pub use nccl::{NcclCollective, NcclError, NcclReach};
+pub use nccl::{NcclCollective, NcclError, NcclReach, gpu_memory_bytes};
 pub use ranges::even_ranges;
 pub use ring::{CHUNK_BYTES, RingCollective, RingMember, RingSetup, SiteTls, SiteTlsError, Stop};
 

@@ -42,7 +42,7 @@ impl Tokenizer {
     #[must_use]
     pub fn vocabulary(&self) -> u32 {
         match self {
-            Self::Bytes => 256,
+            Self::Bytes => DataConfig::BYTES_VOCABULARY,
             Self::Json { tokenizer, .. } => {
                 tokenizer.get_vocab(true).into_values().max().map_or(0, |largest| largest + 1)
             }

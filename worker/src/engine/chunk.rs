@@ -1,12 +1,13 @@
 //! Neighbouring blocks of the model: their forward pass, and their backward pass with or without computing activations again.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use longhaul_common::config::Precision;
 use longhaul_common::model::ModelSpec;
 use tch::{Kind, TchError, Tensor};
 
-use crate::models::{Model, Parameters};
+use crate::models::{Deferred, Left, Model, Parameters};
 
 /// Some blocks, and the tensors that they compute with.
 #[derive(Debug)]
@@ -20,6 +21,18 @@ pub(super) struct Chunk {
     /// Keeps what goes into each block and nothing within one, and computes that again for the backward pass (Chen et al. 2016, "Training deep nets with
     /// sublinear memory cost").
     recompute: bool,
+    /// Where a backward pass leaves the gradients of weights in products for later; none: it has only one part.
+    deferred: Option<Arc<Deferred>>,
+}
+
+/// How a chunk computes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Computing {
+    pub precision: Precision,
+    /// Whether activations are computed again for the backward pass.
+    pub recompute: bool,
+    /// Whether a backward pass leaves what it can for [`Chunk::weights`].
+    pub in_two_parts: bool,
 }
 
 /// A block and which of the leaves it computes with.
@@ -62,12 +75,14 @@ enum Activations {
 /// The gradients of a micro-batch.
 #[derive(Debug)]
 pub(super) struct Gradients {
-    /// Of the chunk's tensors that are held here, in the order of [`Chunk::tensors`].
-    pub tensors: Vec<Tensor>,
+    /// Of the chunk's tensors that are held here, in the order of [`Chunk::tensors`]; none: it is among what is left, or was not.
+    pub tensors: Vec<Option<Tensor>>,
     /// Of what is borrowed.
     pub borrowed: Option<Tensor>,
     /// Of the residual stream that came in, unless it was tokens.
     pub input: Option<Tensor>,
+    /// What is left for [`Chunk::weights`].
+    pub left: Option<Left>,
 }
 
 impl Chunk {
@@ -75,8 +90,7 @@ impl Chunk {
         spec: &ModelSpec,
         blocks: &Range<u32>,
         parameters: &Parameters,
-        precision: Precision,
-        recompute: bool,
+        computing: Computing,
     ) -> Result<Self, TchError> {
         let tensors = spec.tensors_in(blocks);
         let views = parameters.views();
@@ -99,8 +113,10 @@ impl Chunk {
             }
         };
         let blocks_here = blocks.clone().map(block).collect();
-        let model = Model::new(spec, blocks, parameters, precision)?;
-        Ok(Self { model, tensors, leaves, blocks: blocks_here, recompute })
+        let Computing { precision, recompute, in_two_parts } = computing;
+        let deferred = in_two_parts.then(Deferred::new).transpose()?.map(Arc::new);
+        let model = Model::new(spec, blocks, parameters, precision, deferred.clone())?;
+        Ok(Self { model, tensors, leaves, blocks: blocks_here, recompute, deferred })
     }
 
     /// The model, if all of it is here.
@@ -155,7 +171,7 @@ impl Chunk {
                 let root = root_of(output, gradient)?;
                 let mut gradients = Tensor::f_run_backward(&[&root], &leaves, false, false)?;
                 let input = input.and_then(|_| gradients.pop());
-                Ok(self.sort(gradients, input))
+                self.sort(gradients.into_iter().map(known).collect(), input)
             }
             Activations::Inputs(inputs) => self.backward_again(inputs, targets.as_ref(), gradient),
         }
@@ -181,6 +197,7 @@ impl Chunk {
             let mut own = Tensor::f_run_backward(&[&root], &leaves, false, false)?;
             behind = if takes_tokens { None } else { own.pop() };
             for (&at, gradient) in block.leaves.iter().zip(own) {
+                let Some(gradient) = known(gradient) else { continue };
                 let sum = match gradients[at].take() {
                     Some(other) => other.f_add(&gradient)?,
                     None => gradient,
@@ -188,12 +205,19 @@ impl Chunk {
                 gradients[at] = Some(sum);
             }
         }
-        Ok(self.sort(gradients.into_iter().flatten().collect(), behind))
+        self.sort(gradients, behind)
     }
 
-    fn sort(&self, mut tensors: Vec<Tensor>, input: Option<Tensor>) -> Gradients {
-        let borrowed = (tensors.len() > self.tensors.len()).then(|| tensors.pop()).flatten();
-        Gradients { tensors, borrowed, input }
+    /// The gradients of the weights that backward passes have left.
+    pub fn weights(&self, left: &Left) -> Result<Gradients, TchError> {
+        self.sort(left.gradients(&self.leaves)?, None)
+    }
+
+    /// Those of the leaves as what they are.
+    fn sort(&self, mut tensors: Vec<Option<Tensor>>, input: Option<Tensor>) -> Result<Gradients, TchError> {
+        let borrowed = (tensors.len() > self.tensors.len()).then(|| tensors.pop()).flatten().flatten();
+        let left = self.deferred.as_ref().map(|deferred| deferred.take()).transpose()?;
+        Ok(Gradients { tensors, borrowed, input, left })
     }
 
     fn through(&self, part: Part, x: &Tensor, targets: Option<&Targets>) -> Result<Tensor, TchError> {
@@ -206,6 +230,11 @@ impl Chunk {
             (Part::Head, None) => Ok(x.shallow_clone()),
         }
     }
+}
+
+/// A gradient that autograd has computed: it gives a tensor without anything in it for one that is left.
+fn known(gradient: Tensor) -> Option<Tensor> {
+    gradient.defined().then_some(gradient)
 }
 
 /// From where autograd goes back: a loss; or a number whose gradient in `output` is `gradient`.

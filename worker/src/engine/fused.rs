@@ -6,7 +6,7 @@ use std::ffi::c_char;
 use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
 
-use super::shim::{Reason, pointers};
+use crate::shim::{Reason, pointers};
 
 /// Tensors of one update, in corresponding order: contiguous, f32, each alike in shape and device with its parameters.
 #[derive(Clone, Copy, Debug)]

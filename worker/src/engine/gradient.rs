@@ -90,7 +90,9 @@ impl Engine {
             let length = micro.length() as i64;
             let (loss, kept) = chunk.forward(&targets.tokens.f_narrow(1, 0, length)?, Some(targets))?;
             let gradients = chunk.backward(kept, None)?.tensors;
-            sums.iter_mut().zip(&gradients).try_for_each(|(sum, gradient)| sum.add(gradient))?;
+            for (sum, gradient) in sums.iter_mut().zip(&gradients) {
+                gradient.iter().try_for_each(|gradient| sum.add(gradient))?;
+            }
             losses.push(loss);
         }
         Ok((losses, sums.into_iter().filter_map(Sum::into_tensor).collect()))

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
 
-use super::shim::{Reason, pointers};
+use crate::shim::{Reason, pointers};
 
 /// Hooks on parameters that are on the host.
 #[derive(Debug)]

@@ -16,13 +16,13 @@ mod low_rank;
 mod pipeline;
 mod rules;
 mod sampling;
-mod shim;
 
 use std::num::NonZeroU32;
 
-use longhaul_common::config::TrainConfig;
+use longhaul_common::config::{Precision, TrainConfig};
 use longhaul_common::model::ModelSpec;
-use tch::{Device, Kind, Tensor};
+use longhaul_common::pipeline::PipelineSchedule;
+use tch::{Device, Kind, TchError, Tensor};
 
 pub use allocator::keep_freed_memory;
 pub use device::{choose_device, device_name};
@@ -39,7 +39,7 @@ pub use sampling::Sampling;
 use crate::data::Batch;
 use crate::models::{Model, Parameters, draw_parameters, views_of};
 use adamw::AdamW;
-use chunk::Chunk;
+use chunk::{Chunk, Computing};
 use hooks::GradientHooks;
 use look_ahead::Parked;
 
@@ -52,6 +52,7 @@ pub struct Engine {
     spec: ModelSpec,
     device: Device,
     micro_batch: usize,
+    precision: Precision,
     recompute: bool,
     gradient_clip: f64,
     learning_rate: LearningRate,
@@ -105,13 +106,15 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         set_threads(threads);
         let parameters = Parameters::new(spec, &draw_parameters(spec, seed), device)?;
-        let chunk = |blocks| Chunk::new(spec, blocks, &parameters, train.precision, train.recompute);
-        let chunks = spec.chunks.iter().map(chunk).collect::<Result<_, _>>()?;
+        let computing =
+            Computing { precision: train.precision, recompute: train.recompute, in_two_parts: false };
+        let chunks = chunks_of(spec, &parameters, computing)?;
         let optimiser = AdamW::new(train, spec, device)?;
         Ok(Self {
             spec: spec.clone(),
             device,
             micro_batch: train.micro_batch as usize,
+            precision: train.precision,
             recompute: train.recompute,
             gradient_clip: train.gradient_clip,
             learning_rate: LearningRate::new(train, steps),
@@ -128,9 +131,12 @@ impl Engine {
     /// same order, with the same batches.
     ///
     /// # Errors
-    /// When this engine's part is not that of the rank.
+    /// When this engine's part is not that of the rank; where libtorch fails.
     pub fn join(&mut self, rank: PipelineRank) -> Result<(), EngineError> {
         rank.check(&self.spec)?;
+        let in_two_parts = rank.schedule() == PipelineSchedule::ZeroBubble;
+        let computing = Computing { precision: self.precision, recompute: self.recompute, in_two_parts };
+        self.chunks = chunks_of(&self.spec, &self.parameters, computing)?;
         self.rank = Some(rank);
         Ok(())
     }
@@ -374,6 +380,14 @@ impl Engine {
         }
         Ok(Tensor::f_from_slice(values)?.f_to_device(self.device)?)
     }
+}
+
+fn chunks_of(
+    spec: &ModelSpec,
+    parameters: &Parameters,
+    computing: Computing,
+) -> Result<Vec<Chunk>, TchError> {
+    spec.chunks.iter().map(|blocks| Chunk::new(spec, blocks, parameters, computing)).collect()
 }
 
 fn set_threads(threads: Option<NonZeroU32>) {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use longhaul_common::model::ModelSpec;
-use longhaul_common::pipeline::{Pipeline, Task, Work};
+use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Task, Work};
 use tch::Tensor;
 
 use super::chunk::{Chunk, Gradients, Kept};
@@ -15,6 +15,7 @@ use super::gradient::{Sum, outcome};
 use super::interpreter::{Stages, interpret};
 use super::{Engine, EngineError, StepOutcome};
 use crate::data::{Batch, MicroBatch};
+use crate::models::Left;
 
 /// How a rank talks to the others of its replica. All ranks begin the same exchanges in the same order; what they say belongs to the last one that
 /// they have begun, so that one may run ahead of another.
@@ -82,6 +83,10 @@ impl PipelineRank {
         Self { pipeline, rank, pipe: Mutex::new(pipe) }
     }
 
+    pub(super) fn schedule(&self) -> PipelineSchedule {
+        self.pipeline.schedule
+    }
+
     pub(super) fn check(&self, spec: &ModelSpec) -> Result<(), EngineError> {
         let Pipeline { ranks, chunks, .. } = self.pipeline;
         let begins = spec.chunks.first().is_some_and(|chunk| chunk.contains(&0));
@@ -125,8 +130,8 @@ struct Step<'a> {
     sequences: usize,
     micros: Vec<MicroBatch<'a>>,
     kept: HashMap<(u32, u32), Kept>,
-    /// Gradients of weights that are known and wait for their turn.
-    waiting: HashMap<(u32, u32), Gradients>,
+    /// What backward passes have left for the tasks that compute the gradients of weights.
+    waiting: HashMap<(u32, u32), Left>,
     losses: Vec<Tensor>,
     sums: Vec<Sum>,
     borrowed: Sum,
@@ -156,26 +161,26 @@ impl Stages for Step<'_> {
         let kept = self.kept.remove(&key).ok_or_else(|| out_of_order(task))?;
         let behind = gradient.map(|gradient| gradient.f_to_device(self.engine.device)).transpose()?; // [B, T, D]
         let mut gradients = self.engine.chunk(task)?.backward(kept, behind.as_ref())?;
-        let input = gradients.input.take();
-        if task.work == Work::BackwardInput {
-            self.waiting.insert(key, gradients);
-        } else {
-            self.add(task, &gradients)?;
+        self.add(task, &gradients)?;
+        match gradients.left.take() {
+            Some(left) if task.work == Work::BackwardInput => drop(self.waiting.insert(key, left)),
+            Some(left) => self.add(task, &self.engine.chunk(task)?.weights(&left)?)?,
+            None => {}
         }
-        Ok(input)
+        Ok(gradients.input)
     }
 
     fn weights(&mut self, task: Task) -> Result<(), EngineError> {
-        let waiting = self.waiting.remove(&(task.chunk, task.micro_batch));
-        let gradients = waiting.ok_or_else(|| out_of_order(task))?;
-        self.add(task, &gradients)
+        let left = self.waiting.remove(&(task.chunk, task.micro_batch));
+        let left = left.ok_or_else(|| out_of_order(task))?;
+        self.add(task, &self.engine.chunk(task)?.weights(&left)?)
     }
 }
 
 impl Step<'_> {
     fn add(&mut self, task: Task, gradients: &Gradients) -> Result<(), EngineError> {
         for (&at, gradient) in self.engine.chunk(task)?.tensors().iter().zip(&gradients.tensors) {
-            self.sums[at].add(gradient)?;
+            gradient.iter().try_for_each(|gradient| self.sums[at].add(gradient))?;
         }
         if let Some(borrowed) = &gradients.borrowed {
             self.borrowed.add(borrowed)?;

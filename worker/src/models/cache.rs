@@ -4,7 +4,7 @@ use longhaul_common::config::Precision;
 use longhaul_common::model::ModelSpec;
 use tch::{Device, TchError, Tensor};
 
-use super::precision::Products;
+use super::precision::kind_of;
 
 /// The keys and values of one sequence in all layers: memory for a whole context, taken once. What it keeps is outside
 /// autograd.
@@ -29,7 +29,7 @@ impl Cache {
     /// Where libtorch fails: out of memory, mostly.
     pub fn new(spec: &ModelSpec, precision: Precision, device: Device) -> Result<Self, TchError> {
         let shape = [1, spec.kv_heads, spec.context, spec.head_width()].map(i64::from);
-        let room = || Tensor::f_zeros(shape, (Products::new(precision).kind(), device));
+        let room = || Tensor::f_zeros(shape, (kind_of(precision), device));
         let layers = (0..spec.layers).map(|_| Ok([room()?, room()?])).collect::<Result<_, TchError>>()?;
         Ok(Self { layers, length: 0 })
     }

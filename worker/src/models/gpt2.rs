@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use longhaul_common::config::Precision;
 use longhaul_common::model::ModelSpec;
 use tch::{TchError, Tensor};
 
@@ -63,9 +62,8 @@ impl Gpt2 {
         spec: &ModelSpec,
         chunk: &Range<u32>,
         parameters: &Parameters,
-        precision: Precision,
+        products: Products,
     ) -> Self {
-        let products = Products::new(precision);
         let output = if spec.tied_embeddings { "transformer.wte.weight" } else { "lm_head.weight" };
         Self {
             embedding: chunk.contains(&0).then(|| Embedding {
@@ -74,7 +72,7 @@ impl Gpt2 {
             }),
             blocks: spec
                 .layers_in(chunk)
-                .map(|layer| Block::new(parameters, layer, i64::from(spec.heads), products))
+                .map(|layer| Block::new(parameters, layer, i64::from(spec.heads), &products))
                 .collect(),
             head: chunk.contains(&spec.head()).then(|| Head {
                 norm: Norm::new(parameters, "transformer.ln_f"),
@@ -123,7 +121,7 @@ impl Embedding {
 }
 
 impl Block {
-    fn new(parameters: &Parameters, layer: u32, heads: i64, products: Products) -> Self {
+    fn new(parameters: &Parameters, layer: u32, heads: i64, products: &Products) -> Self {
         let name = |part: &str| format!("transformer.h.{layer}.{part}");
         Self {
             attention_norm: Norm::new(parameters, &name("ln_1")),
@@ -133,7 +131,7 @@ impl Block {
             feed_forward_in: Conv1d::new(parameters, &name("mlp.c_fc")),
             feed_forward_out: Conv1d::new(parameters, &name("mlp.c_proj")),
             heads,
-            products,
+            products: products.clone(),
         }
     }
 
@@ -146,16 +144,16 @@ impl Block {
         let [batch, length, width] = x.size()[..] else {
             return Err(TchError::Shape(format!("a block takes three dimensions, not {x:?}")));
         };
-        let qkv = self.attention_in.forward(x, self.products)?; // [B, T, 3·D]
+        let qkv = self.attention_in.forward(x, &self.products)?; // [B, T, 3·D]
         let parts = qkv.f_view([batch, length, 3, self.heads, width / self.heads])?; // [B, T, 3, H, E]
         let parts = parts.f_permute([2, 0, 3, 1, 4])?.f_unbind(0)?; // 3 × [B, H, T, E]
         let mixed = self.products.attention(&parts[0], &parts[1], &parts[2], past)?; // [B, T, D]
-        self.attention_out.forward(&mixed, self.products) // [B, T, D]
+        self.attention_out.forward(&mixed, &self.products) // [B, T, D]
     }
 
     fn feed_forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        let inner = self.feed_forward_in.forward(x, self.products)?.f_gelu("tanh")?; // [B, T, F]
-        self.feed_forward_out.forward(&inner, self.products) // [B, T, D]
+        let inner = self.feed_forward_in.forward(x, &self.products)?.f_gelu("tanh")?; // [B, T, F]
+        self.feed_forward_out.forward(&inner, &self.products) // [B, T, D]
     }
 }
 
@@ -165,7 +163,7 @@ impl Conv1d {
         Self { weight: parameters.view(&weight), bias: parameters.view(&bias) }
     }
 
-    fn forward(&self, x: &Tensor, products: Products) -> Result<Tensor, TchError> {
+    fn forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
         products.conv1d(x, &self.weight, &self.bias) // [B, T, out]
     }
 }

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use longhaul_common::config::Precision;
 use longhaul_common::model::ModelSpec;
 use tch::{TchError, Tensor};
 
@@ -63,15 +62,14 @@ impl Llama {
         spec: &ModelSpec,
         chunk: &Range<u32>,
         parameters: &Parameters,
-        precision: Precision,
+        products: Products,
     ) -> Result<Self, TchError> {
-        let products = Products::new(precision);
         let output = if spec.tied_embeddings { "model.embed_tokens.weight" } else { "lm_head.weight" };
         Ok(Self {
             tokens: chunk.contains(&0).then(|| parameters.view("model.embed_tokens.weight")),
             blocks: spec
                 .layers_in(chunk)
-                .map(|layer| Block::new(parameters, layer, i64::from(spec.head_width()), products))
+                .map(|layer| Block::new(parameters, layer, i64::from(spec.head_width()), &products))
                 .collect(),
             head: chunk
                 .contains(&spec.head())
@@ -115,7 +113,7 @@ impl Llama {
 }
 
 impl Block {
-    fn new(parameters: &Parameters, layer: u32, head_width: i64, products: Products) -> Self {
+    fn new(parameters: &Parameters, layer: u32, head_width: i64, products: &Products) -> Self {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
         let weight = |part: &str| parameters.view(&format!("{}.weight", name(part)));
         Self {
@@ -129,7 +127,7 @@ impl Block {
             up: weight("mlp.up_proj"),
             down: weight("mlp.down_proj"),
             head_width,
-            products,
+            products: products.clone(),
         }
     }
 

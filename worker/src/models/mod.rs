@@ -1,6 +1,7 @@
 //! The models, over one flat parameter vector.
 
 mod cache;
+mod deferred;
 mod gpt2;
 mod initial;
 mod llama;
@@ -8,12 +9,14 @@ mod parameters;
 mod precision;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use longhaul_common::config::{ModelKind, Precision};
 use longhaul_common::model::ModelSpec;
 use tch::{Kind, Reduction, TchError, Tensor};
 
 pub use cache::Cache;
+pub(crate) use deferred::{Deferred, Left};
 pub use gpt2::Gpt2;
 pub(crate) use gpt2::NORM_EPSILON as GPT2_NORM_EPSILON;
 pub use initial::{draw_normal, draw_parameters};
@@ -21,6 +24,7 @@ pub use llama::Llama;
 pub(crate) use llama::{NORM_EPSILON as LLAMA_NORM_EPSILON, ROTARY_BASE as LLAMA_ROTARY_BASE};
 pub use parameters::Parameters;
 pub(crate) use parameters::views_of;
+use precision::Products;
 
 /// Neighbouring blocks of a causal language model, or all of them.
 #[derive(Debug)]
@@ -37,22 +41,25 @@ impl Model {
     /// # Errors
     /// Where libtorch fails.
     pub fn of_all(spec: &ModelSpec, parameters: &Parameters, precision: Precision) -> Result<Self, TchError> {
-        Self::new(spec, &(0..spec.head() + 1), parameters, precision)
+        Self::new(spec, &(0..spec.head() + 1), parameters, precision, None)
     }
 
-    /// The blocks of a chunk, whose weights are views of `parameters`, which hold them.
+    /// The blocks of a chunk, whose weights are views of `parameters`, which hold them. The gradients of those in products are left to `deferred`,
+    /// where there is one.
     ///
     /// # Errors
     /// Where libtorch fails.
-    pub fn new(
+    pub(crate) fn new(
         spec: &ModelSpec,
         chunk: &Range<u32>,
         parameters: &Parameters,
         precision: Precision,
+        deferred: Option<Arc<Deferred>>,
     ) -> Result<Self, TchError> {
+        let products = Products::new(precision, deferred);
         Ok(match spec.kind {
-            ModelKind::Gpt2 => Self::Gpt2(Gpt2::new(spec, chunk, parameters, precision)),
-            ModelKind::Llama => Self::Llama(Llama::new(spec, chunk, parameters, precision)?),
+            ModelKind::Gpt2 => Self::Gpt2(Gpt2::new(spec, chunk, parameters, products)),
+            ModelKind::Llama => Self::Llama(Llama::new(spec, chunk, parameters, products)?),
         })
     }
 

@@ -1,40 +1,47 @@
 //! Products in the precision of the run.
 
+use std::sync::Arc;
+
 use longhaul_common::config::Precision;
 use tch::{Kind, TchError, Tensor};
 
 use super::cache::Past;
+use super::deferred::{Deferred, Layout};
 
 /// The number format of matrix products and attention. Norms, residual stream and loss stay in f32, and so do the weights
 /// that the optimiser sees: they are cast anew in each pass (Micikevicius et al. 2018, "Mixed precision training").
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Products(Kind);
+#[derive(Clone, Debug)]
+pub(super) struct Products {
+    kind: Kind,
+    /// Where the gradients of weights are left for later; none: they come with those of what went in.
+    deferred: Option<Arc<Deferred>>,
+}
 
 impl Products {
-    pub(super) fn new(precision: Precision) -> Self {
-        Self(match precision {
-            Precision::F32 => Kind::Float,
-            Precision::Bf16 => Kind::BFloat16,
-        })
-    }
-
-    pub(super) fn kind(self) -> Kind {
-        self.0
+    pub(super) fn new(precision: Precision, deferred: Option<Arc<Deferred>>) -> Self {
+        Self { kind: kind_of(precision), deferred }
     }
 
     /// The tensor in the format of products: itself in f32.
-    pub(super) fn cast(self, x: &Tensor) -> Result<Tensor, TchError> {
-        if x.f_kind()? == self.0 { Ok(x.shallow_clone()) } else { x.f_to_kind(self.0) }
+    pub(super) fn cast(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        if x.f_kind()? == self.kind { Ok(x.shallow_clone()) } else { x.f_to_kind(self.kind) }
     }
 
     /// x·Wᵀ for x [.., in], W [out, in].
-    pub(super) fn linear(self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
-        self.cast(x)?.f_linear::<Tensor>(&self.cast(weight)?, None) // [.., out]
+    pub(super) fn linear(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
+        let x = self.cast(x)?;
+        match &self.deferred {
+            Some(deferred) => deferred.product(&x, weight, None, Layout::OutFirst), // [.., out]
+            None => x.f_linear::<Tensor>(&self.cast(weight)?, None),                // [.., out]
+        }
     }
 
     /// x·W + b for x [B, T, in], W [in, out], b [out]: what GPT-2 calls `Conv1D`.
-    pub(super) fn conv1d(self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor, TchError> {
+    pub(super) fn conv1d(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor, TchError> {
         let (size, wide) = (x.size(), weight.size()[1]);
+        if let Some(deferred) = &self.deferred {
+            return deferred.product(&self.cast(x)?, weight, Some(bias), Layout::InFirst); // [B, T, out]
+        }
         let rows = self.cast(x)?.f_view([-1, weight.size()[0]])?; // [B·T, in]
         let product = self.cast(bias)?.f_addmm(&rows, &self.cast(weight)?)?; // [B·T, out]
         product.f_view([size[0], size[1], wide])
@@ -43,7 +50,7 @@ impl Products {
     /// softmax(Q·Kᵀ/√E, causal)·V for Q [B, H, T, E], K and V [B, G, T, E] with H a multiple of G; back to [B, T, H·E].
     /// The queries see the tokens of the past too, which keeps K and V.
     pub(super) fn attention(
-        self,
+        &self,
         q: &Tensor,
         k: &Tensor,
         v: &Tensor,
@@ -67,5 +74,13 @@ impl Products {
         let causal = length > 1 && mask.is_none();
         let mixed = Tensor::f_scaled_dot_product_attention(&q, &k, &v, mask, 0.0, causal, None, grouped)?; // [B, H, T, E]
         mixed.f_transpose(1, 2)?.f_reshape([batch, length, heads * width])
+    }
+}
+
+/// The format of products.
+pub(super) fn kind_of(precision: Precision) -> Kind {
+    match precision {
+        Precision::F32 => Kind::Float,
+        Precision::Bf16 => Kind::BFloat16,
     }
 }

@@ -2,9 +2,11 @@
 
 mod heal;
 mod mask_secrets;
+mod outbox;
 mod partial;
 mod peer;
 mod pipe;
+mod probe;
 mod request;
 mod serve;
 mod site;
@@ -33,6 +35,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+pub use self::outbox::PipeError;
 use self::peer::Peer;
 pub use self::pipe::{BoundaryFormats, NetworkPipe};
 use self::site::SiteDoor;

@@ -4,19 +4,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use longhaul_common::config::{Rounding, ValueFormat};
+use longhaul_common::config::ValueFormat;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_common::pipeline::{Pipeline, Place, Task, Work};
-use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection, SpecError, Update};
+use longhaul_proto::codec::{Decoder, Update};
 use longhaul_proto::frame::{FrameKind, FrameMeta};
 use tch::{Device, Kind, Tensor};
 
 use super::Network;
+use super::outbox::{Outbox, PART_VALUES, PipeError};
 use super::stage_mail::{About, Interrupted, LetterKind};
 use crate::engine::{EngineError, Pipe};
-
-/// Values in a frame: the rest of a tensor is on its way while the first of it is checked, and a lost connection costs little.
-const PART_VALUES: usize = 1 << 18;
 
 /// How tensors travel between ranks. What is rounded away is lost: there is no residual, as no two micro-batches are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +45,7 @@ pub struct NetworkPipe {
     /// Who has which rank.
     workers: Vec<WorkerId>,
     exchange: u64,
-    activations: Encoder,
-    gradients: Encoder,
-    exact: Encoder,
+    outbox: Outbox,
     decoder: Decoder,
 }
 
@@ -57,7 +53,7 @@ impl NetworkPipe {
     /// For `rank` of a pipeline whose ranks these workers are, since `session` began.
     ///
     /// # Errors
-    /// A format that the codec does not have.
+    /// A format that the codec does not have; where the system gives no thread.
     pub fn new(
         network: Arc<Network>,
         pipeline: Pipeline,
@@ -65,11 +61,8 @@ impl NetworkPipe {
         session: Generation,
         workers: Vec<WorkerId>,
         formats: BoundaryFormats,
-    ) -> Result<Self, SpecError> {
-        let to_nearest = |values| CodecSpec::new(Selection::All, values);
-        let at_random = CodecSpec { rounding: Rounding::Stochastic, ..to_nearest(formats.gradients) };
-        let of_gradients =
-            if at_random.validate().is_ok() { at_random } else { to_nearest(formats.gradients) };
+    ) -> Result<Self, PipeError> {
+        let outbox = Outbox::start(Arc::clone(&network), session, formats)?;
         Ok(Self {
             network,
             pipeline,
@@ -77,9 +70,7 @@ impl NetworkPipe {
             session,
             workers,
             exchange: 0,
-            activations: Encoder::new(to_nearest(formats.activations))?,
-            gradients: Encoder::new(of_gradients)?,
-            exact: Encoder::new(to_nearest(ValueFormat::F32))?,
+            outbox,
             decoder: Decoder::default(),
         })
     }
@@ -94,8 +85,8 @@ impl NetworkPipe {
         About { exchange: self.exchange, kind, chunk, micro_batch }
     }
 
-    fn post(&self, to: u32, about: About, part: u32, body: Bytes) -> Result<(), EngineError> {
-        let meta = meta_of(self.session, self.network.worker, about, part);
+    fn post_number(&self, to: u32, about: About, body: Bytes) -> Result<(), EngineError> {
+        let meta = meta_of(self.session, self.network.worker, about, 0);
         let to = self.worker(to)?;
         self.waiting(|| self.network.send_stage(to, meta, body))
     }
@@ -109,22 +100,16 @@ impl NetworkPipe {
         answer.map_err(interrupted)
     }
 
-    fn post_tensor(&mut self, to: u32, about: About, values: &Tensor) -> Result<(), EngineError> {
+    fn post_tensor(&self, to: u32, about: About, values: &Tensor) -> Result<(), EngineError> {
         let values = values.f_to_kind(Kind::Float)?.f_to_device(Device::Cpu)?.f_contiguous()?;
-        let mut host = vec![0.0_f32; values.numel()];
+        let mut host = self.outbox.paper();
+        host.resize(values.numel(), 0.0);
         values.f_copy_data(&mut host, values.numel())?;
-        for (part, values) in (0..).zip(host.chunks(PART_VALUES)) {
-            let encoder = match about.kind {
-                LetterKind::Forward => &mut self.activations,
-                LetterKind::Backward => &mut self.gradients,
-                LetterKind::Number | LetterKind::Given => &mut self.exact,
-            };
-            let mut body = Vec::new();
-            let encoded = encoder.encode(noise_of(about, part), values, &mut body);
-            encoded.map_err(|_| EngineError::NotFinite)?;
-            self.post(to, about, part, body.into())?;
+        if !host.iter().all(|value| value.is_finite()) {
+            return Err(EngineError::NotFinite);
         }
-        Ok(())
+        let to = self.worker(to)?;
+        self.waiting(|| self.outbox.post(to, about, host))
     }
 
     /// Says a number of this rank's to all others.
@@ -132,7 +117,7 @@ impl NetworkPipe {
         let about = self.about(LetterKind::Number, None);
         let body = Bytes::copy_from_slice(&own.to_le_bytes());
         let mut others = (0..self.pipeline.ranks).filter(|&to| to != self.rank);
-        others.try_for_each(|to| self.post(to, about, 0, body.clone()))
+        others.try_for_each(|to| self.post_number(to, about, body.clone()))
     }
 
     /// The number that a rank says, which may be this one.
@@ -220,20 +205,8 @@ fn unreadable(about: About, why: &str) -> EngineError {
     EngineError::Interrupted(format!("{about:?} cannot be read: {why}"))
 }
 
-/// A seed of its own for each part of each letter.
-fn noise_of(about: About, part: u32) -> u64 {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&about.exchange.to_le_bytes());
-    for number in [about.chunk, about.micro_batch, part] {
-        hasher.update(&number.to_le_bytes());
-    }
-    let mut seed = [0; 8];
-    hasher.finalize_xof().fill(&mut seed);
-    u64::from_le_bytes(seed)
-}
-
 /// A header of a frame with a part of a letter.
-fn meta_of(session: Generation, sender: WorkerId, about: About, part: u32) -> FrameMeta {
+pub(super) fn meta_of(session: Generation, sender: WorkerId, about: About, part: u32) -> FrameMeta {
     let kind = match about.kind {
         LetterKind::Forward => 0,
         LetterKind::Backward => 1,

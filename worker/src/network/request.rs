@@ -29,6 +29,11 @@ pub(super) enum Request {
         /// What another donor sent before it failed.
         held: Option<Held>,
     },
+    /// So many bytes of nothing, at most [`PROBE_BYTES_MAX`], in frames, so that the peer can time them.
+    Probe {
+        /// How many.
+        bytes: u32,
+    },
     /// What the two share their masks from in a generation: one frame with the secret.
     MaskSecret {
         /// Which generation.
@@ -62,6 +67,35 @@ pub(super) struct Manifest {
 
 /// Values in a frame of state: 1 MiB, so that a lost connection costs little, and many are in flight on a long link.
 pub(super) const STATE_FRAME_VALUES: usize = 256 * 1024;
+
+/// What a probe may ask for: four seconds at 32 Mbit/s.
+pub(super) const PROBE_BYTES_MAX: u32 = 16 << 20;
+/// Bytes in a frame of a probe.
+const PROBE_FRAME_BYTES: usize = 64 << 10;
+
+/// Has a peer send so many bytes; how many came.
+pub(super) async fn fetch_probe(connection: &Connection, bytes: u32) -> Result<usize> {
+    let request = postcard::to_stdvec(&Request::Probe { bytes }).context("write a request")?;
+    let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
+    let mut got = 0;
+    while let Some(frame) = response.next().await? {
+        got += frame.body().len();
+    }
+    Ok(got)
+}
+
+/// Answers with so many bytes.
+pub(super) async fn send_probe(mut reply: PullReply, own: WorkerId, bytes: u32) -> Result<()> {
+    let nothing = Bytes::from_static(&[0; PROBE_FRAME_BYTES]);
+    let mut left = bytes.min(PROBE_BYTES_MAX) as usize;
+    while left > 0 {
+        let body = nothing.slice(..left.min(PROBE_FRAME_BYTES));
+        left -= body.len();
+        let meta = meta(FrameKind::State, own, Round(0), FragmentId(0), 0);
+        reply.send(&Frame::new(meta, body)?).await?;
+    }
+    Ok(reply.finish().await?)
+}
 
 pub(super) async fn fetch_result(
     connection: &Connection,

@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::Network;
 use super::pipe::about_of;
-use super::request::{Request, send_mask_secret, send_result, send_state};
+use super::request::{Request, send_mask_secret, send_probe, send_result, send_state};
 use crate::sync::SyncEvent;
 
 /// Connections of peers at a time: a run of hundreds of workers, with room for those that come back.
@@ -153,6 +153,7 @@ async fn answer(network: &Network, peer: WorkerId, pull: PullRequest) -> Result<
                 }
             }
         }
+        Request::Probe { bytes } => send_probe(reply, network.worker, bytes).await,
         Request::MaskSecret { generation } => {
             let (answer, found) = oneshot::channel();
             let ask = SyncEvent::ServeMaskSecret { generation, peer, reply: answer };

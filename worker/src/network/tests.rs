@@ -276,7 +276,7 @@ async fn trained_whole_and_in_parts(formats: BoundaryFormats) -> (Vec<Worker>, [
         let spec = crate::models::tests::tiny_llama();
         let whole = pipeline_tests::trained(pipeline_tests::whole(&spec, 0.0));
         let pipes = pipes.into_iter().map(|pipe| Box::new(pipe) as Box<dyn Pipe>).collect();
-        [whole, pipeline_tests::trained_through(pipes, &spec, 0.0, &pipeline)]
+        [whole, pipeline_tests::trained_through(pipes, &spec, &pipeline_tests::train_config(0.0), &pipeline)]
     });
     (ranks, spawned.await.unwrap())
 }

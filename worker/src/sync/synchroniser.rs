@@ -329,13 +329,18 @@ impl Synchroniser {
                 self.feed(Event::Settle { generation });
                 Ok(())
             }
-            ToWorker::Begin(start) => self.begin(*start),
+            ToWorker::Begin(start) => self.begin(Arc::unwrap_or_clone(start)),
             ToWorker::Seat { rank } => self.take_seat(rank),
             ToWorker::Dismiss { reason } => {
                 self.outcome = Some(Outcome::Dismissed(reason));
                 Ok(())
             }
-            ToWorker::Welcome(_) | ToWorker::Refused { .. } => Ok(()),
+            ToWorker::Welcome(_) => {
+                // The first one was read before there was a session.
+                self.outcome = Some(Outcome::Rejoin("the coordinator has no plan any more".into()));
+                Ok(())
+            }
+            ToWorker::Refused { .. } | ToWorker::Probe { .. } => Ok(()),
         }
     }
 

@@ -78,7 +78,7 @@ fn nothing_is_lost_over_rounds_in_time_late_rounds_and_void_ones() {
     assert_eq!((settled.settlement.open_round, settled.first_round), (Round(2), Round(3)));
     let start = rig.begin(2, &[0, 1], 3, &[0, 1], Some(settled.settlement));
     for worker in &mut rig.workers {
-        worker.hear(ToWorker::Begin(Box::new(start.clone())));
+        worker.hear(ToWorker::Begin(Arc::new(start.clone())));
     }
     rig.workers[1].contribute(2);
     (0..2).for_each(|at| rig.apply(at, 2));
@@ -132,7 +132,7 @@ fn dense_with_joiner() -> (Rig, longhaul_proto::control::message::GenerationStar
     let mut rig = Rig::new([1, number.unwrap()], DENSE);
     rig.workers[0].prepare();
     let start = rig.begin(1, &[0], 0, &[], None);
-    rig.workers[0].hear(ToWorker::Begin(Box::new(start.clone())));
+    rig.workers[0].hear(ToWorker::Begin(Arc::new(start.clone())));
     rig.workers[0].entry();
     for round in 0..2 {
         rig.workers[0].begin(round);
@@ -147,7 +147,7 @@ fn dense_with_joiner() -> (Rig, longhaul_proto::control::message::GenerationStar
     let layout = rig.layout();
     let settled = longhaul_proto::round::settle(&start.membership, layout, rig.schedule(), &answers).unwrap();
     let start = rig.begin(2, &[0, 1], 3, &[0], Some(settled.settlement));
-    rig.workers[0].hear(ToWorker::Begin(Box::new(start.clone())));
+    rig.workers[0].hear(ToWorker::Begin(Arc::new(start.clone())));
     (rig, start)
 }
 
@@ -166,7 +166,7 @@ fn a_dense_joiner_replays_what_it_missed_and_says_which_rounds_went_on_without_i
     dense_round(&mut rig, 3);
     // Only now does the joiner hear of the generation.
     rig.pump(|workers| workers[1].running().member.frames_held() == 2);
-    rig.workers[1].hear(ToWorker::Begin(Box::new(start)));
+    rig.workers[1].hear(ToWorker::Begin(Arc::new(start)));
     let enter = rig.enter(1, 4);
     let Load::All(state) = &enter.load else { panic!("{:?}", enter.load) };
     assert_eq!((state.parameters[0], state.second_moments[0], state.updates), (1.0, 3.0, 2));
@@ -276,7 +276,7 @@ fn a_begin_that_is_told_again_does_not_open_a_gate_that_is_being_settled() {
     (0..2).for_each(|at| rig.apply(at, 0));
     rig.workers[0].settle(2);
     let again = rig.begin(1, &[0, 1], 0, &[], None);
-    rig.workers[0].hear(ToWorker::Begin(Box::new(again)));
+    rig.workers[0].hear(ToWorker::Begin(Arc::new(again)));
     assert!(!rig.workers[0].gate.is_open());
 }
 

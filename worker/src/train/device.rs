@@ -1,5 +1,7 @@
 //! The device thread: it computes steps, contributes at the end of each round, and applies results where the schedule says.
 
+mod state;
+
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
@@ -13,15 +15,14 @@ use longhaul_common::schedule::RoundSchedule;
 use super::fragments::FinishedFragments;
 use super::gate::{Entry, Gate};
 use super::message::{
-    Applied, DeviceState, Enter, FinishedPart, FromDevice, Load, LocalUpdate, Place, PutBack, RoundUpdate,
-    ToDevice,
+    Applied, Enter, FinishedPart, FromDevice, Load, LocalUpdate, Place, PutBack, RoundUpdate, ToDevice,
 };
 use super::progress::Progress;
 use super::spare::SpareCores;
 use super::stretches::Stretches;
 use super::tally::Tally;
 use crate::data::{Batch, Dataset};
-use crate::engine::{Engine, EngineError, LowRank, Moments, StepOutcome};
+use crate::engine::{Engine, EngineError, LowRank, StepOutcome};
 
 /// Everything that the device thread works with.
 pub struct Device<'a> {
@@ -423,11 +424,6 @@ impl Device<'_> {
         Ok(answer)
     }
 
-    fn export(&mut self) -> Result<()> {
-        let state = self.state()?;
-        self.tell(FromDevice::State { next_round: self.next_round, state })
-    }
-
     fn evaluate_after(&mut self, round: Round) -> Result<Option<f32>> {
         let every = self.config.train.evaluate_every_rounds;
         if every == 0 || !round.next().0.is_multiple_of(every) { Ok(None) } else { self.evaluate() }
@@ -439,22 +435,6 @@ impl Device<'_> {
         self.engine.evaluate(&batches).context("evaluate on the held-out text")
     }
 
-    fn parameters(&self) -> Result<Vec<f32>> {
-        let mut parameters = Vec::new();
-        self.engine.parameters_to_host(&mut parameters)?;
-        Ok(parameters)
-    }
-
-    /// The parameters of the fragments that are due.
-    fn due_parameters(&self, stretch: &Stretch) -> Result<Stretches> {
-        let due = stretch.schedule.due_stretches(&self.layout(), stretch.round);
-        let mut parameters = Stretches::zeros(due);
-        for (range, values) in parameters.iter_mut() {
-            self.engine.read_parameters(range.start, values)?;
-        }
-        Ok(parameters)
-    }
-
     /// When rounds happen, as far as is known.
     fn schedule(&self) -> RoundSchedule {
         self.gate.schedule().for_fragments(self.layout().count())
@@ -463,35 +443,6 @@ impl Device<'_> {
     fn layout(&self) -> FragmentLayout {
         let fragment_values = self.config.sync.fragment_values;
         FragmentLayout { values: self.engine.parameter_count() as u64, fragment_values }
-    }
-
-    fn state(&self) -> Result<DeviceState> {
-        let Moments { first, second, updates } = self.engine.moments_to_host()?;
-        let parameters = self.parameters()?;
-        let (factors, error) = match &self.low_rank {
-            Some(low_rank) => (low_rank.shared(), low_rank.error().to_vec()),
-            None => (Vec::new(), Vec::new()),
-        };
-        Ok(DeviceState { parameters, first_moments: first, second_moments: second, updates, factors, error })
-    }
-
-    fn import(&mut self, state: &DeviceState) -> Result<()> {
-        self.engine.load_parameters(&state.parameters)?;
-        let moments = Moments {
-            first: state.first_moments.clone(),
-            second: state.second_moments.clone(),
-            updates: state.updates,
-        };
-        if let Some(low_rank) = &mut self.low_rank {
-            low_rank.load_shared(&state.factors);
-            low_rank.load_error(&state.error);
-        }
-        Ok(self.engine.load_moments(&moments)?)
-    }
-
-    fn is_checkpoint(&self, round: Round) -> bool {
-        let every = self.config.checkpoint.every_rounds;
-        every != 0 && round.next().0.is_multiple_of(every)
     }
 
     fn end(&mut self, stretch: &mut Stretch, next_round: Round) -> Result<Outcome> {

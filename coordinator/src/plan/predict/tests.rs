@@ -135,7 +135,7 @@ fn a_micro_batch_that_is_not_full_takes_less() {
 #[test]
 fn a_pipeline_hands_on_what_its_micro_batches_leave() {
     let across = predict(&topology(), &workload(""), &plan(&[&[(0, 0), (1, 0)]], &[4, 8], 4)).unwrap();
-    let boundary = 4.0 * 128.0 * 384.0 * 4.0;
+    let boundary = 4.0 * 128.0 * 384.0 * 8.125 / 8.0;
     assert!(close(across.links[0].pipeline_bytes, 4.0 * boundary), "{across:?}");
     assert!(across.bubble > 0.2);
     let within = predict(&topology(), &workload(""), &plan(&[&[(0, 0), (0, 1)]], &[4, 8], 4)).unwrap();

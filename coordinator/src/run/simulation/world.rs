@@ -232,6 +232,7 @@ impl World {
             lan_address: address,
             wan_address: address,
             device: "model".to_owned(),
+            memory_bytes: 1 << 34,
             held: node.generation.as_ref().map(|start| (start.membership.generation, node.open_round())),
             checkpoints: node.disk.iter().map(|saved| saved.offer.clone()).collect(),
         };
@@ -321,14 +322,16 @@ impl World {
                 let settled = node.settled(generation);
                 self.say(worker, ToCoordinator::Settled(settled));
             }
+            // Its plan is written.
+            ToWorker::Probe { .. } => {}
             ToWorker::Begin(start) => {
                 // One that still heals takes part when it has.
                 if node.holds {
-                    node.begin(*start);
+                    node.begin(Arc::unwrap_or_clone(start));
                     self.pull_missing(worker);
                     self.go_on(worker);
                 } else {
-                    node.begin_later = Some(*start);
+                    node.begin_later = Some(Arc::unwrap_or_clone(start));
                 }
             }
             ToWorker::Dismiss { .. } => {

@@ -1,5 +1,7 @@
 //! Every message, by example, out and back; and what is no message.
 
+use std::sync::Arc;
+
 use std::net::SocketAddr;
 
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
@@ -11,7 +13,8 @@ use proptest::prelude::*;
 
 use super::super::message::{
     Adopted, CheckpointOffer, CheckpointReport, GenerationStart, Heartbeat, HeldResult, Join, Measured,
-    Member, Ready, Refusal, RefusalReason, Replica, RoundReport, Settled, Settlement, Start, Welcome,
+    MeasuredLink, Member, Profile, Ready, Refusal, RefusalReason, Replica, RoundReport, Settled, Settlement,
+    Start, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -83,6 +86,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
             lan_address: address(1),
             wan_address: address(2),
             device: "host, cpu".to_owned(),
+            memory_bytes: 24 << 30,
             held: Some((Generation(2), Round(9))),
             checkpoints: vec![offer()],
         }),
@@ -107,6 +111,8 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::Finished { next_round: Round(300), validation_loss: Some(2.75) },
         ToCoordinator::Leaving,
         ToCoordinator::Failed { reason: "out of memory".to_owned() },
+        ToCoordinator::Profile(Profile { flops_per_s: 5e10, vocabulary: 256 }),
+        ToCoordinator::Links(vec![Some(MeasuredLink { bytes_per_s: 1.25e7, round_trip_s: 0.05 }), None]),
     ]
 }
 
@@ -142,11 +148,12 @@ fn to_worker() -> Vec<ToWorker> {
         ToWorker::Prepare(Start::Checkpoint(offer())),
         ToWorker::Heal { donors: vec![member(1, 0)] },
         ToWorker::Settle { generation: Generation(3) },
-        ToWorker::Begin(Box::new(start)),
+        ToWorker::Begin(Arc::new(start)),
         ToWorker::Dismiss { reason: "done".to_owned() },
         ToWorker::Refused { reason: "revoked".to_owned() },
         ToWorker::Seat { rank: Some(1) },
         ToWorker::Seat { rank: None },
+        ToWorker::Probe { peers: vec![member(300, 1)] },
     ]
 }
 
@@ -257,6 +264,10 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&ToWorker::Settle { generation: Generation(3) }).unwrap()), "0303");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Fresh)).unwrap()), "0100");
     assert_eq!(hex(encode(&ToWorker::Seat { rank: Some(300) }).unwrap()), "0701ac02");
+    // One place in the list is taken: two doubles, 0.5 = 0x3fe0…
+    let half = MeasuredLink { bytes_per_s: 0.5, round_trip_s: 0.5 };
+    let links = ToCoordinator::Links(vec![None, Some(half)]);
+    assert_eq!(hex(encode(&links).unwrap()), "0a020001".to_owned() + &"000000000000e03f".repeat(2));
     assert_eq!(hex(encode(&ToWorker::Dismiss { reason: "done".to_owned() }).unwrap()), "0504646f6e65");
     assert_eq!(
         hex(encode(&EnrolReply::Refused(EnrolRefusal::Token(TokenRefusal::Expired))).unwrap()),
@@ -276,7 +287,7 @@ fn the_start_of_the_largest_run_fits_into_a_frame() {
         .map(|fragment| Adopted { fragment, hash: [0xff; 32], holders: holders.clone() })
         .collect();
     let members = (0..256).map(|worker| member(worker, worker % 64)).collect();
-    let start = ToWorker::Begin(Box::new(GenerationStart {
+    let start = ToWorker::Begin(Arc::new(GenerationStart {
         membership: Membership::assign(Generation(1 << 40), members, layout),
         settlement: Some(Settlement { open_round: Round(1 << 40), complete_at: holders.clone(), results }),
         first_round: Round(1 << 40),

@@ -47,7 +47,7 @@ pub struct Copies<'a> {
 
 impl Copies<'_> {
     /// Each worker has one.
-    pub const WHOLE: Self = Self { parallel: "", batch: BATCH, micro_batch: BATCH };
+    pub const WHOLE: Self = Self { parallel: "plan = \"fixed\"", batch: BATCH, micro_batch: BATCH };
 }
 
 impl Training<'_> {

@@ -103,6 +103,7 @@ fn join(checkpoints: Vec<CheckpointOffer>) -> Join {
         lan_address: address,
         wan_address: address,
         device: "a test".into(),
+        memory_bytes: 1 << 34,
         held: None,
         checkpoints,
     }

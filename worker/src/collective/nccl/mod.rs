@@ -31,6 +31,16 @@ pub enum NcclReach {
     TrustedFabric,
 }
 
+/// Bytes of a GPU's memory that nobody uses now.
+///
+/// # Errors
+/// There is no driver, or it fails.
+pub fn gpu_memory_bytes(device: usize) -> Result<u64, NcclError> {
+    let context = communicator::context(device)?;
+    let (free, _) = context.mem_get_info().map_err(NcclError::cuda("ask for the device's memory"))?;
+    Ok(free as u64)
+}
+
 /// A member that drives one GPU.
 pub struct NcclCollective {
     ring: RingCollective,

@@ -105,7 +105,7 @@ pub type Trained = (Vec<f32>, f32, HashMap<String, Vec<f32>>);
 
 const STEPS: u64 = 50;
 
-fn train_config(gradient_clip: f64) -> TrainConfig {
+pub fn train_config(gradient_clip: f64) -> TrainConfig {
     TrainConfig {
         micro_batch: 2,
         learning_rate: 1e-2,
@@ -156,16 +156,16 @@ fn stages(spec: &ModelSpec, stages: u32) -> Vec<Range<u32>> {
     (0..stages).map(|stage| stage * blocks / stages..(stage + 1) * blocks / stages).collect()
 }
 
-fn trained_in_pipeline(spec: &ModelSpec, gradient_clip: f64, pipeline: &Pipeline) -> Trained {
+fn trained_in_pipeline(spec: &ModelSpec, train: &TrainConfig, pipeline: &Pipeline) -> Trained {
     let ends = Channels::between(pipeline).into_iter().map(|end| Box::new(end) as Box<dyn Pipe>);
-    trained_through(ends.collect(), spec, gradient_clip, pipeline)
+    trained_through(ends.collect(), spec, train, pipeline)
 }
 
 /// The ranks of a pipeline, on threads, which talk to each other in these ways.
 pub fn trained_through(
     pipes: Vec<Box<dyn Pipe>>,
     spec: &ModelSpec,
-    gradient_clip: f64,
+    train: &TrainConfig,
     pipeline: &Pipeline,
 ) -> Trained {
     let stages = stages(spec, pipeline.stages());
@@ -174,8 +174,7 @@ pub fn trained_through(
         .map(|(rank, pipe)| {
             let chunks =
                 (0..pipeline.chunks).map(|chunk| stages[pipeline.stage(rank, chunk) as usize].clone());
-            let train = TrainConfig { recompute: true, ..train_config(gradient_clip) };
-            let mut engine = engine(&spec.part(chunks.collect()), &train);
+            let mut engine = engine(&spec.part(chunks.collect()), train);
             engine.join(PipelineRank::new(pipeline.clone(), rank, pipe)).unwrap();
             std::thread::spawn(move || trained(engine))
         })
@@ -197,15 +196,17 @@ fn pipelines() -> [Pipeline; 4] {
         .map(|(schedule, ranks, chunks)| pipeline(schedule, ranks, chunks))
 }
 
-/// Where nothing is summed in another order. Ranks compute activations again, and the whole model does not.
+/// Where nothing is summed in another order, whether ranks compute activations again or not.
 #[test]
 fn a_pipeline_makes_the_same_bits_as_the_whole_model() {
     let spec = tiny_llama();
     let (losses, evaluated, parameters) = trained(whole(&spec, 0.0));
-    for pipeline in pipelines() {
-        let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, 0.0, &pipeline);
-        assert_eq!((own_losses, own_evaluated), (losses.clone(), evaluated), "{pipeline:?}");
-        assert!(own == parameters, "{pipeline:?}");
+    for (pipeline, recompute) in pipelines().iter().flat_map(|pipeline| [(pipeline, true), (pipeline, false)])
+    {
+        let train = TrainConfig { recompute, ..train_config(0.0) };
+        let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, &train, pipeline);
+        assert_eq!((own_losses, own_evaluated), (losses.clone(), evaluated), "{pipeline:?}, {recompute}");
+        assert!(own == parameters, "{pipeline:?}, {recompute}");
     }
 }
 
@@ -216,7 +217,8 @@ fn a_pipeline_with_clipping_and_a_tied_embedding_trains_as_the_whole_model_does(
     let spec = tiny_gpt2();
     let (losses, evaluated, parameters) = trained(whole(&spec, 0.5));
     for pipeline in pipelines() {
-        let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, 0.5, &pipeline);
+        let train = TrainConfig { recompute: true, ..train_config(0.5) };
+        let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, &train, &pipeline);
         let close = |a: f32, b: f32| (a - b).abs() <= 1e-4 * b.abs().max(1e-2);
         assert!(losses.iter().zip(&own_losses).all(|(a, b)| close(*a, *b)), "{pipeline:?}: {own_losses:?}");
         assert!(close(evaluated, own_evaluated), "{pipeline:?}: {own_evaluated} for {evaluated}");

@@ -1,5 +1,7 @@
 //! Two real synchronisers of one site, which reduce over a real ring.
 
+use std::sync::Arc;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -189,7 +191,7 @@ fn a_void_round_is_reduced_again_under_the_next_generation() {
     let settled = longhaul_proto::round::settle(&old, rig.layout(), rig.schedule(), &answers.into()).unwrap();
     let start = rig.begin(2, &[0, 1], 2, &[0, 1], Some(settled.settlement));
     for worker in &mut rig.workers {
-        worker.hear(ToWorker::Begin(Box::new(start.clone())));
+        worker.hear(ToWorker::Begin(Arc::new(start.clone())));
     }
     rig.workers[1].contribute(1);
     (0..2).for_each(|at| rig.apply(at, 1));
@@ -224,7 +226,7 @@ fn a_port_that_is_taken_costs_the_ring_and_no_round() {
         event
     });
     for worker in &mut rig.workers {
-        worker.hear(ToWorker::Begin(Box::new(start.clone())));
+        worker.hear(ToWorker::Begin(Arc::new(start.clone())));
         worker.entry();
         worker.begin(0);
     }

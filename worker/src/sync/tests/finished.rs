@@ -1,5 +1,7 @@
 //! Gradients that leave fragment by fragment, while the rest is computed.
 
+use std::sync::Arc;
+
 use longhaul_common::id::SiteId;
 use longhaul_proto::round::FragmentResult;
 
@@ -117,7 +119,7 @@ fn a_settlement_amid_a_step_counts_every_part_once() {
     assert_eq!((settled.settlement.open_round, adopted), (Round(0), vec![FragmentId(2)]));
     let start = rig.begin(2, &[0, 1], settled.first_round.0, &[0, 1], Some(settled.settlement));
     for worker in &mut rig.workers {
-        worker.hear(ToWorker::Begin(Box::new(start.clone())));
+        worker.hear(ToWorker::Begin(Arc::new(start.clone())));
     }
     rig.pump(|workers| workers.iter().all(|worker| has(worker, 0, 1)));
     assert!(rig.workers.iter().all(|worker| !has(worker, 0, 0)));
@@ -162,7 +164,7 @@ fn a_settlement_amid_a_streamed_step_of_a_mixed_opening_loses_nothing() {
     assert_eq!(settled.settlement.open_round, Round(1));
     let start = rig.begin(2, &[0, 1], settled.first_round.0, &[0, 1], Some(settled.settlement));
     for worker in &mut rig.workers {
-        worker.hear(ToWorker::Begin(Box::new(start.clone())));
+        worker.hear(ToWorker::Begin(Arc::new(start.clone())));
     }
     rig.pump(|workers| workers.iter().all(|worker| has(worker, 1, 1)));
     assert!(rig.workers.iter().all(|worker| !has(worker, 1, 0)));

@@ -1,5 +1,7 @@
 //! Runs with `[secure_aggregation]`.
 
+use std::sync::Arc;
+
 use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_proto::round::{Frame, FrameKind};
 
@@ -127,7 +129,7 @@ fn a_contribution_that_waits_for_a_secret_is_made_in_the_next_generation() {
     let settled = longhaul_proto::round::settle(&old, rig.layout(), rig.schedule(), &answers.into()).unwrap();
     let start = rig.begin(2, &[0, 1, 2], 1, &[0, 1, 2], Some(settled.settlement));
     for worker in &mut rig.workers {
-        worker.hear(longhaul_proto::control::message::ToWorker::Begin(Box::new(start.clone())));
+        worker.hear(longhaul_proto::control::message::ToWorker::Begin(Arc::new(start.clone())));
     }
     (0..3).for_each(|at| rig.apply(at, 0));
     assert_eq!(rig.workers[0].running().replica.next_round(), Round(1));

@@ -99,7 +99,7 @@ impl<const N: usize> Rig<N> {
         let all: Vec<usize> = (0..N).collect();
         let start = self.begin(1, &all, 0, &[], None);
         for worker in &mut self.workers {
-            worker.hear(ToWorker::Begin(Box::new(start.clone())));
+            worker.hear(ToWorker::Begin(Arc::new(start.clone())));
             worker.entry();
             worker.begin(0);
         }

@@ -121,7 +121,7 @@ fn begin<const N: usize>(rig: &mut Rig<N>) {
     let all: Vec<usize> = (0..N).collect();
     let mut start = rig.begin(1, &all, 0, &[], None);
     start.until = Round(rig.schedule().rounds());
-    rig.workers.iter_mut().for_each(|worker| worker.hear(ToWorker::Begin(Box::new(start.clone()))));
+    rig.workers.iter_mut().for_each(|worker| worker.hear(ToWorker::Begin(Arc::new(start.clone()))));
 }
 
 fn assert_all_went_well(worker: &mut Worker) {

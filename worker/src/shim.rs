@@ -6,7 +6,7 @@ use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
 
 /// Where the shim writes why it failed; longer reasons are cut.
-pub(super) struct Reason([c_char; Self::SIZE]);
+pub(crate) struct Reason([c_char; Self::SIZE]);
 
 impl Reason {
     pub const SIZE: usize = 1024;
@@ -28,6 +28,6 @@ impl Default for Reason {
 }
 
 /// The tensors as the shim takes a list of them.
-pub(super) fn pointers(tensors: &[Tensor]) -> Vec<*const C_tensor> {
+pub(crate) fn pointers(tensors: &[Tensor]) -> Vec<*const C_tensor> {
     tensors.iter().map(Tensor::as_ptr).collect()
 }

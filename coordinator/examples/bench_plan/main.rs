@@ -1,0 +1,103 @@
+//! What planning takes, and simulating, as JSON lines: `cargo run --release -p longhaul-coordinator --example bench_plan [-- [--simulate] [--quick]]`.
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a benchmark reads the clock and prints")]
+
+mod predictions;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use longhaul_common::config::RunConfig;
+use longhaul_common::model::ModelSpec;
+use longhaul_coordinator::plan::{Topology, Workload, choose};
+use longhaul_coordinator::simulate::{Churn, Faults, Setup, simulate};
+use serde_json::json;
+
+fn main() -> Result<()> {
+    let is_given = |flag: &str| std::env::args().any(|argument| argument == flag);
+    if is_given("--simulate") {
+        return simulations(is_given("--quick"));
+    }
+    for (preset, memory_gib) in [("auto", 80.0), ("dense", 80.0), ("auto", 12.0)] {
+        plan(preset, memory_gib)?;
+    }
+    predictions::compare()
+}
+
+fn simulations(quick: bool) -> Result<()> {
+    for (sites, workers) in [(10, 10), (50, 20), (100, 100)] {
+        if sites * workers <= 1000 || !quick {
+            simulated(sites, workers)?;
+        }
+    }
+    Ok(())
+}
+
+fn figure(bench: &str, case: &str, metric: &str, value: f64, unit: &str) {
+    println!("{}", json!({ "bench": bench, "case": case, "metric": metric, "value": value, "unit": unit }));
+}
+
+/// Sites of so many workers each, of one kind, and links of 200 Mbit/s and 60 ms.
+fn topology(sites: usize, workers: usize, tflops: f64, memory_gib: f64) -> Result<Topology> {
+    let site = |number| {
+        format!(
+            "[[site]]\nname = \"site {number}\"\nworkers = {workers}\ntflops = {tflops}\nmemory_gib = {memory_gib}\n"
+        )
+    };
+    let sites: String = (0..sites).map(site).collect();
+    Topology::parse(&format!("{sites}[wan]\nmbit = 200\nrtt_ms = 60\n")).context("make a topology")
+}
+
+fn config(workers: usize, layers: u32, width: u32, steps: u32, rest: &str) -> Result<RunConfig> {
+    let batch = 8 * workers;
+    let text = format!(
+        "[run]\nname = \"bench\"\nworkers = {workers}\nsteps = {steps}\n[model]\nkind = \"gpt2\"\nlayers = {layers}\nwidth = {width}\n\
+         heads = 16\ncontext = 1024\nvocabulary = 50257\n[data]\npath = \"text\"\nsequence_length = 1024\n\
+         [train]\nbatch = {batch}\nmicro_batch = 1\n{rest}"
+    );
+    Ok(RunConfig::parse(&text)?)
+}
+
+/// 64 workers on 8 sites, a model of 1.5 billion parameters in 48 layers: 50 blocks.
+fn plan(preset: &str, memory_gib: f64) -> Result<()> {
+    let config = config(64, 48, 1600, 1000, &format!("[sync]\npreset = \"{preset}\"\n"))?;
+    let spec = ModelSpec::resolve(&config.model, 50_257)?;
+    let (topology, work) = (topology(8, 8, 40.0, memory_gib)?, Workload::of(&config, &spec));
+    let began = Instant::now();
+    let choice = choose(&topology, &work).context("plan")?;
+    let took = began.elapsed();
+    let case = format!("64 workers, 8 sites, 50 blocks, {memory_gib} GiB, {preset}");
+    figure("plan", &case, "plan_s", took.as_secs_f64(), "s");
+    figure("plan", &case, "considered", choice.considered as f64, "");
+    figure("plan", &case, "ranks", f64::from(choice.best.0.pipeline.ranks), "");
+    Ok(())
+}
+
+/// A run with churn: each worker lives for ten hours on average, and is away for five minutes.
+fn simulated(sites: usize, workers: usize) -> Result<()> {
+    let all = sites * workers;
+    let rest = "[sync]\npreset = \"sparse-local\"\nopening_share = 0.0\n[parallel]\nplan = \"fixed\"\n";
+    let config = config(all, 12, 768, 1500, rest)?;
+    let spec = ModelSpec::resolve(&config.model, 50_257)?;
+    let setup = Setup {
+        config,
+        spec,
+        topology: topology(sites, workers, 40.0, 80.0)?,
+        faults: Faults { churn: Some(Churn { life_s: 36_000.0, absence_s: 300.0 }), outage: Vec::new() },
+        seed: 1,
+        until: Duration::from_secs(600),
+    };
+    let report = simulate(setup)?;
+    ensure!(report.steps > 0, "nothing was trained: {report:#?}");
+    let case = format!("{all} workers, {sites} sites, 10 min");
+    for (metric, value, unit) in [
+        ("simulate_s", report.wall_s, "s"),
+        ("coordinator_share", report.coordinator_share, "ratio"),
+        ("messages", report.messages.iter().sum::<u64>() as f64, ""),
+        ("generations", report.generations as f64, ""),
+        ("killed", report.killed as f64, ""),
+        ("utilisation", report.utilisation, "ratio"),
+    ] {
+        figure("simulate", &case, metric, value, unit);
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! What people are told of a plan.
+
+use super::{Choice, Plan};
+
+/// A sentence on what decides.
+#[must_use]
+pub fn why(choice: &Choice) -> String {
+    let (plan, prediction) = &choice.best;
+    let cut = match plan.pipeline.ranks {
+        1 => "Each device holds the whole model, so none waits for another within a step".to_owned(),
+        ranks => format!(
+            "The model is cut in {ranks}, whose pipeline is idle for {:.0} % of its time",
+            100.0 * prediction.bubble
+        ),
+    };
+    let exchange = match prediction.sync_s {
+        _ if prediction.links.is_empty() => "nothing crosses between sites".to_owned(),
+        0.0 => "between sites goes only what the pipeline hands on".to_owned(),
+        sync_s if prediction.step_s <= prediction.compute_s * 1.001 => {
+            format!(
+                "its exchange ({sync_s:.3} s a step) goes on beside computing ({:.3} s)",
+                prediction.compute_s
+            )
+        }
+        sync_s => {
+            format!("a step computes for {:.3} s and exchanges for {sync_s:.3} s", prediction.compute_s)
+        }
+    };
+    let next = choice.runners_up.first().map_or_else(String::new, |(plan, next)| {
+        format!(
+            "; the next best, {}, takes {:.0} % longer",
+            shape(plan),
+            100.0 * (next.step_s / prediction.step_s - 1.0).max(0.0)
+        )
+    });
+    format!("{cut}; {exchange}{next}.")
+}
+
+/// A plan in a few signs: replicas × ranks.
+#[must_use]
+pub fn shape(plan: &Plan) -> String {
+    let chunks =
+        if plan.pipeline.chunks > 1 { format!(" × {} chunks", plan.pipeline.chunks) } else { String::new() };
+    let again = if plan.recompute { ", again" } else { "" };
+    format!("{} × {}{chunks}{again}", plan.replicas.len(), plan.pipeline.ranks)
+}

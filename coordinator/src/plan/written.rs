@@ -1,0 +1,36 @@
+//! A plan as a run's configuration has it.
+
+use longhaul_common::config::{ParallelConfig, PlanChoice, ValueFormat};
+
+use super::{Plan, Topology};
+
+/// `[parallel]` for this plan, with activations in this format between ranks.
+#[must_use]
+pub fn parallel_of(topology: &Topology, plan: &Plan, boundary: ValueFormat) -> ParallelConfig {
+    let pipeline = &plan.pipeline;
+    let plain = ParallelConfig { plan: PlanChoice::Fixed, boundary, ..ParallelConfig::default() };
+    if pipeline.ranks < 2 {
+        return plain;
+    }
+    ParallelConfig {
+        stages: pipeline.ranks,
+        schedule: pipeline.schedule,
+        chunks: pipeline.chunks,
+        in_flight: pipeline.in_flight.clone(),
+        blocks: plan.stages.iter().map(|stage| stage.end - stage.start).collect(),
+        sites: sites(topology, plan).unwrap_or_default(),
+        ..plain
+    }
+}
+
+/// Where every copy has each part at the same site, those sites, if they are all that there are; elsewhere copies find together by themselves.
+fn sites(topology: &Topology, plan: &Plan) -> Option<Vec<String>> {
+    let site = |rank: usize| {
+        let mut sites = plan.replicas.iter().map(|replica| replica[rank].site);
+        let first = sites.next()?;
+        sites.all(|site| site == first).then_some(first)
+    };
+    let places: Vec<usize> = (0..plan.pipeline.ranks as usize).map(site).collect::<Option<_>>()?;
+    let is_all = (0..topology.sites.len()).all(|site| places.contains(&site));
+    is_all.then(|| places.iter().map(|&place| topology.sites[place].name.clone()).collect())
+}

@@ -1,0 +1,162 @@
+//! What leads to a plan, where it is the coordinator's to make one.
+
+use longhaul_proto::control::message::{MeasuredLink, Profile};
+
+use super::*;
+
+/// Two workers and a model of about 13 MB, with all that is kept of it; whatever `sync` says.
+fn open(sync: &str) -> Story {
+    let text = format!(
+        "[run]\nname = \"open\"\nworkers = 2\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 128\nheads = 2\ncontext = 8\n\
+         [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 16\nmicro_batch = 2\n[sync]\n{sync}\n"
+    );
+    Story::of(RunConfig::parse(&text).unwrap())
+}
+
+fn welcomed(told: &[ToWorker]) -> Vec<RunConfig> {
+    let config = |message: &ToWorker| match message {
+        ToWorker::Welcome(welcome) => Some(RunConfig::parse(&welcome.config).unwrap()),
+        _ => None,
+    };
+    told.iter().filter_map(config).collect()
+}
+
+fn probed(told: &[ToWorker]) -> Vec<Vec<u32>> {
+    let peers = |message: &ToWorker| match message {
+        ToWorker::Probe { peers } => Some(peers.iter().map(|peer| peer.worker.0).collect()),
+        _ => None,
+    };
+    told.iter().filter_map(peers).collect()
+}
+
+fn profile(flops_per_s: f64) -> ToCoordinator {
+    ToCoordinator::Profile(Profile { flops_per_s, vocabulary: 256 })
+}
+
+fn links(mbit: f64) -> ToCoordinator {
+    let link = MeasuredLink { bytes_per_s: mbit * 125e3, round_trip_s: 0.02 };
+    ToCoordinator::Links(vec![Some(link)])
+}
+
+const ROOMY: u64 = 1 << 34;
+const SMALL: u64 = 9 << 20;
+
+#[test]
+fn where_everybody_holds_the_model_and_bits_follow_links_nobody_measures_anything() {
+    let mut story = open("preset = \"auto\"");
+    story.join_with(1, ROOMY);
+    let [config] = &welcomed(&story.told(1))[..] else { panic!("one welcome") };
+    assert!(!config.is_plan_open() && config.parallel.stages == 1);
+    story.join_with(2, ROOMY);
+    assert_eq!(story.run.state().phase, Phase::Preparing);
+    assert!(matches!(story.told(1).as_slice(), [ToWorker::Prepare(Start::Fresh)]));
+    assert!(story.run.state().plan.is_some());
+}
+
+/// The model does not fit the second worker, so the first one is told that there is no plan yet.
+#[test]
+fn who_has_too_little_memory_has_all_tell_what_they_can_do() {
+    let mut story = open("preset = \"auto\"");
+    story.join_with(1, SMALL);
+    assert!(welcomed(&story.told(1))[0].is_plan_open());
+    let mut story = open("preset = \"auto\"");
+    story.join_with(1, ROOMY);
+    assert!(!welcomed(&story.told(1))[0].is_plan_open());
+    story.join_with(2, SMALL);
+    assert!(welcomed(&story.told(1))[0].is_plan_open() && welcomed(&story.told(2))[0].is_plan_open());
+    assert_eq!(story.run.state().phase, Phase::Gathering);
+
+    story.say(1, profile(1e10));
+    assert!(story.told(1).is_empty());
+    story.say(2, profile(1e10));
+    assert_eq!((probed(&story.told(1)), probed(&story.told(2))), (vec![vec![2]], vec![vec![1]]));
+    story.say(1, links(100.0));
+    assert_eq!(story.run.state().phase, Phase::Gathering);
+    story.say(2, links(50.0));
+    // Both are told the same plan, then which part each has.
+    let configs: Vec<RunConfig> = [1, 2].iter().flat_map(|&worker| welcomed(&story.told(worker))).collect();
+    assert_eq!((configs.len(), configs[0].parallel.stages, configs[0].is_plan_open()), (2, 2, false));
+    assert_eq!(configs[0], configs[1]);
+    let seats =
+        |worker| story.told(worker).iter().any(|told| matches!(told, ToWorker::Seat { rank: Some(_) }));
+    assert!(seats(1) && seats(2));
+    let said = story
+        .commands
+        .iter()
+        .any(|command| matches!(command, Command::Report(notice) if notice.text.contains("the plan: 1 × 2")));
+    assert!(said, "{:?}", story.commands);
+
+    // A coordinator that is started again has the same plan.
+    let again = Run::new(open("preset = \"auto\"").run.config, story.run.state().clone(), story.now).unwrap();
+    assert_eq!(again.config.parallel, configs[0].parallel);
+}
+
+/// Dense gradients of 0.5 million parameters over a megabit a second take seconds, activations of sixteen sequences of eight tokens a few hundredths.
+#[test]
+fn a_slow_link_cuts_the_model_where_all_of_every_update_is_exchanged() {
+    let plan_at = |mbit: f64| {
+        let mut story = open("preset = \"dense\"");
+        for worker in [1, 2] {
+            story.join_with(worker, ROOMY);
+            story.say(worker, profile(1e10));
+        }
+        story.say(1, links(mbit));
+        story.say(2, links(mbit));
+        assert_eq!(story.run.state().phase, Phase::Preparing);
+        story.run.state().plan.as_ref().unwrap().parallel.stages
+    };
+    assert_eq!((plan_at(1.0), plan_at(100_000.0)), (2, 1));
+}
+
+#[test]
+fn where_no_plan_fits_that_is_said_once_and_the_run_waits() {
+    let mut story = open("preset = \"auto\"");
+    for worker in [1, 2] {
+        story.join_with(worker, 1 << 20);
+        story.say(worker, profile(1e10));
+    }
+    story.say(1, links(100.0));
+    story.say(2, links(100.0));
+    let told = |story: &Story| {
+        let is_it = |command: &&Command| matches!(command, Command::Report(notice) if notice.text.contains("no plan fits"));
+        story.commands.iter().filter(is_it).count()
+    };
+    assert_eq!((told(&story), story.run.state().phase), (1, Phase::Gathering));
+    assert!(story.run.status(0).problems.iter().any(|problem| problem.contains("no plan fits")));
+    story.say(1, heartbeat(0));
+    assert_eq!(told(&story), 0);
+    // Others come: what is known of the two that are there is kept, and the way to the third is asked for.
+    story.join_with(3, ROOMY);
+    story.say(3, profile(1e10));
+    assert_eq!(probed(&story.told(1)), [[3]]);
+}
+
+/// Nobody answered at one place, and one says what cannot be.
+#[test]
+fn ways_that_are_not_known_are_taken_for_slow_ones() {
+    let mut story = open("preset = \"dense\"");
+    for worker in [1, 2] {
+        story.join_with(worker, ROOMY);
+        story.say(worker, profile(f64::NAN));
+    }
+    story.say(1, ToCoordinator::Links(vec![None]));
+    let absurd = MeasuredLink { bytes_per_s: f64::INFINITY, round_trip_s: -1.0 };
+    story.say(2, ToCoordinator::Links(vec![Some(absurd)]));
+    assert_eq!(story.run.state().phase, Phase::Preparing, "{:?}", story.commands);
+}
+
+#[test]
+fn who_leaves_before_it_has_answered_is_not_waited_for() {
+    let mut story = open("preset = \"dense\"");
+    for worker in [1, 2] {
+        story.join_with(worker, ROOMY);
+        story.say(worker, profile(1e10));
+    }
+    story.say(1, links(100.0));
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    assert_eq!(story.run.state().phase, Phase::Gathering);
+    story.join_with(3, ROOMY);
+    assert!(welcomed(&story.told(3))[0].is_plan_open());
+    story.say(3, profile(1e10));
+    assert_eq!(probed(&story.told(3)), [[1]]);
+}

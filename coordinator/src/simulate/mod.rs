@@ -1,0 +1,109 @@
+//! A whole run in virtual time: the real coordinator, and workers that take the time that the planner says. [`docs/simulate.md`](../docs/simulate.md) is the design.
+
+mod faults;
+mod queue;
+mod rounds;
+mod worker;
+mod world;
+
+pub use faults::{Churn, Faults, FaultsError, Outage};
+
+use std::time::Duration;
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::model::ModelSpec;
+use serde::Serialize;
+
+use crate::plan::{Topology, Unfit};
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The run.
+    pub config: RunConfig,
+    /// Its model.
+    pub spec: ModelSpec,
+    /// All workers of all sites join. The coordinator is at the first site.
+    pub topology: Topology,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// Of everything that is drawn.
+    pub seed: u64,
+    /// It ends then, in virtual time, wherever the run is.
+    pub until: Duration,
+}
+
+/// What happened. All but the last two fields are the same for the same setup.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Whether the run came to its end.
+    pub finished: bool,
+    /// How long it went on, in seconds of virtual time, from the first worker's start.
+    pub virtual_s: f64,
+    /// Until the first generation began.
+    pub first_generation_s: Option<f64>,
+    /// Workers that there were.
+    pub workers: usize,
+    /// Steps that count.
+    pub steps: u64,
+    /// Of each step of the last nine tenths of the run, in seconds.
+    pub step_s: Option<f64>,
+    /// Tokens that were trained on in a second, from the first generation on.
+    pub tokens_per_s: f64,
+    /// Of the time of all processes from the first generation on, what they computed in.
+    pub utilisation: f64,
+    /// What they waited for results in, over computing and waiting.
+    pub stalled: f64,
+    /// Generations that began.
+    pub generations: u64,
+    /// Workers that were killed, and came back.
+    pub killed: u64,
+    /// Of those that came back and took part again: how long that took from their start, in seconds on average, and at most.
+    pub back_s: Option<[f64; 2]>,
+    /// From the death of a worker to the generation without it, in seconds on average, and at most.
+    pub settled_s: Option<[f64; 2]>,
+    /// Messages that the coordinator was told, and has told.
+    pub messages: [u64; 2],
+    /// How the coordinator's plan reads, where it made one.
+    pub plan: Option<String>,
+    /// What went wrong, in the coordinator's words: the last ones.
+    pub warnings: Vec<String>,
+    /// Seconds of a core that the coordinator's decisions took, over virtual time.
+    pub coordinator_share: f64,
+    /// Seconds that the simulation took.
+    pub wall_s: f64,
+}
+
+/// Why nothing can be simulated.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulateError {
+    /// Nobody joins.
+    #[error("the topology has {there} workers, and the run wants {wanted} (run.workers)")]
+    Workers {
+        /// How many there are.
+        there: usize,
+        /// How many there should be.
+        wanted: u32,
+    },
+    /// What the coordinator has made of it cannot be computed.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// The configuration cannot be written down.
+    #[error("a path in the configuration is not UTF-8: {0}")]
+    Config(#[from] toml::ser::Error),
+}
+
+/// Runs it.
+///
+/// # Errors
+/// [`SimulateError`]
+pub fn simulate(setup: Setup) -> Result<Report, SimulateError> {
+    let (there, wanted) = (setup.topology.devices().count(), setup.config.run.workers);
+    if there < wanted as usize {
+        return Err(SimulateError::Workers { there, wanted });
+    }
+    world::World::new(setup)?.run()
+}
+
+#[cfg(test)]
+mod tests;

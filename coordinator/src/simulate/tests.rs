@@ -1,0 +1,101 @@
+//! Simulated runs against what is known of them.
+
+use super::*;
+
+const SITES: &str = "[[site]]\nname = \"a\"\nworkers = 2\ntflops = 0.1\nmemory_gib = 8\n\
+                     [[site]]\nname = \"b\"\nworkers = 2\ntflops = 0.1\nmemory_gib = 8\n[wan]\nmbit = 100\nrtt_ms = 50\n";
+
+fn setup(topology: &str, parallel: &str, sync: &str, faults: &str) -> Setup {
+    let text = format!(
+        "[run]\nname = \"simulated\"\nworkers = 4\nsteps = 200\n[model]\nkind = \"gpt2\"\nlayers = 4\nwidth = 128\nheads = 4\n\
+         context = 128\n[data]\npath = \"t\"\nsequence_length = 128\n[train]\nbatch = 32\nmicro_batch = 4\n\
+         [sync]\n{sync}\n[parallel]\n{parallel}\n[checkpoint]\nevery_rounds = 2\n\
+         [faults]\nsilent_after_ms = 3000\nreconnect_grace_ms = 5000\n"
+    );
+    let (config, topology) = (RunConfig::parse(&text).unwrap(), Topology::parse(topology).unwrap());
+    let spec = ModelSpec::resolve(&config.model, 256).unwrap();
+    let faults = Faults::parse(faults, &topology).unwrap();
+    Setup { config, spec, topology, faults, seed: 1, until: Duration::from_secs(3600) }
+}
+
+const SPARSE: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 5\noverlap = 1";
+const WHOLE: &str = "plan = \"fixed\"";
+
+fn report(setup: Setup) -> Report {
+    simulate(setup).unwrap()
+}
+
+/// Eight sequences of 128 tokens at 10¹¹ FLOPs a second, and a jitter of 2.5 % on average, of which the slowest of four has 4 %, and now and then a wait.
+#[test]
+fn a_run_without_faults_takes_the_time_that_the_planner_says() {
+    let setup = setup(SITES, WHOLE, SPARSE, "");
+    let work = crate::plan::Workload::of(&setup.config, &setup.spec);
+    let flops: u64 = work.blocks.iter().map(|b| b.forward_flops_per_token + b.backward_flops_per_token).sum();
+    let step_s = flops as f64 * 8.0 * 128.0 / 1e11;
+    let report = report(setup);
+    assert!(report.finished && report.steps == 200 && report.generations == 1, "{report:?}");
+    let ratio = report.step_s.unwrap() / step_s;
+    assert!((1.0..1.1).contains(&ratio), "{ratio}");
+    // The sum over workers of what each has trained on.
+    let tokens = 200.0 * 32.0 * 128.0;
+    assert!(
+        (report.tokens_per_s * (report.virtual_s - report.first_generation_s.unwrap()) / tokens - 1.0).abs()
+            < 0.01
+    );
+    assert!(report.utilisation > 0.8 && report.stalled < 0.1, "{report:?}");
+}
+
+/// Dense gradients of 0.84 million parameters: four times 3.4 MB over the link between the sites in each direction takes longer than computing.
+#[test]
+fn what_waits_for_its_exchange_takes_the_sum_of_both() {
+    let slow = SITES.replace("mbit = 100", "mbit = 10");
+    let setup = setup(&slow, WHOLE, "preset = \"dense\"", "");
+    let plan = crate::plan::choose_among(
+        &setup.topology,
+        &crate::plan::Workload::of(&setup.config, &setup.spec),
+        |rows| rows.len() == 4,
+    );
+    let expected = plan.unwrap().best.1;
+    let report = report(setup);
+    let ratio = report.step_s.unwrap() / (expected.compute_s + expected.sync_s);
+    assert!((0.95..1.1).contains(&ratio), "{ratio}: {report:?}");
+    assert!(report.stalled > 0.5, "{report:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_one_another() {
+    let churn = "[churn]\nlife_s = 20\nabsence_s = 5\n";
+    let once = |seed| {
+        let report = report(Setup { seed, ..setup(SITES, WHOLE, SPARSE, churn) });
+        Report { coordinator_share: 0.0, wall_s: 0.0, ..report }
+    };
+    assert_eq!(once(3), once(3));
+    assert_ne!(once(3), once(4));
+}
+
+#[test]
+fn workers_come_and_go_and_the_run_ends_all_the_same() {
+    for (parallel, seed) in [(WHOLE, 1), (WHOLE, 2), ("stages = 2", 1), ("stages = 2", 2)] {
+        let churn = "[churn]\nlife_s = 15\nabsence_s = 4\n[[outage]]\nsite = \"b\"\nat_s = 10\nfor_s = 6\n";
+        let report = report(Setup { seed, ..setup(SITES, parallel, SPARSE, churn) });
+        assert!(report.finished && report.killed > 1, "{parallel}, {seed}: {report:#?}");
+        assert!(report.generations > 1 && report.settled_s.is_some() && report.back_s.is_some());
+    }
+}
+
+/// A model that is too large for any of the four.
+#[test]
+fn the_coordinator_makes_the_plan_that_the_planner_makes() {
+    let small = SITES.replace("memory_gib = 8", "memory_gib = 0.02");
+    let report = report(setup(&small, "plan = \"auto\"", SPARSE, ""));
+    assert!(report.finished, "{report:#?}");
+    let plan = report.plan.unwrap();
+    assert!(plan.contains("2 × 2") || plan.contains("1 × 4"), "{plan}");
+}
+
+#[test]
+fn too_few_machines_are_refused() {
+    let few = SITES.replace("workers = 2", "workers = 1");
+    let error = simulate(setup(&few, WHOLE, SPARSE, "")).unwrap_err().to_string();
+    assert!(error.contains("2 workers, and the run wants 4"), "{error}");
+}

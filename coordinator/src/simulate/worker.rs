@@ -1,0 +1,136 @@
+//! A worker in virtual time: what it holds, what it computes, and what it waits for.
+
+use std::time::Duration;
+
+use longhaul_common::id::{Generation, Round, SiteId, WorkerId};
+use longhaul_proto::control::message::{CheckpointOffer, Hash, Heartbeat};
+
+use crate::plan::DeviceId;
+use crate::run::ConnectionId;
+
+/// One machine, and the process on it if there is one.
+#[derive(Clone, Debug)]
+pub(super) struct Worker {
+    pub id: WorkerId,
+    pub device: DeviceId,
+    pub site: SiteId,
+    /// Counts processes: what was planned for an earlier one does not happen.
+    pub life: u64,
+    pub connection: Option<ConnectionId>,
+    /// Whether the coordinator has welcomed it.
+    pub is_welcome: bool,
+    pub stage: Stage,
+    /// Which part of the model it has.
+    pub rank: Option<u32>,
+    pub generation: Generation,
+    /// Rounds before this one are applied,
+    pub applied: Round,
+    /// and rounds before this one are computed.
+    pub computed: Round,
+    /// A generation ends: it begins no other round.
+    pub is_settling: bool,
+    /// Counts what it was set to compute: what was planned before does not happen.
+    pub task: u64,
+    /// Checkpoints on its disk, newest first, and of which part each is.
+    pub disk: Vec<(Round, u32)>,
+    pub compute: Duration,
+    pub wait: Duration,
+    pub tokens: u64,
+}
+
+/// What it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// There is no process.
+    Off,
+    /// It has joined, or is about to; it may be loading a state.
+    Joined,
+    /// It takes part, and computes the round of [`Worker::computed`]: the steps for which the result before need not be here,
+    Head,
+    /// those after that,
+    Tail,
+    /// or none, as that result is not here, since then.
+    Stalled(Duration),
+    /// It takes part, and has nothing to compute.
+    Idle,
+}
+
+impl Worker {
+    pub fn new(id: WorkerId, device: DeviceId) -> Self {
+        Self {
+            id,
+            device,
+            site: SiteId(0),
+            life: 0,
+            connection: None,
+            is_welcome: false,
+            stage: Stage::Off,
+            rank: None,
+            generation: Generation(0),
+            applied: Round(0),
+            computed: Round(0),
+            is_settling: false,
+            task: 0,
+            disk: Vec::new(),
+            compute: Duration::ZERO,
+            wait: Duration::ZERO,
+            tokens: 0,
+        }
+    }
+
+    /// Another process on the same machine: only the disk is left of what there was.
+    pub fn restart(&mut self) {
+        *self = Self {
+            life: self.life + 1,
+            stage: Stage::Joined,
+            disk: std::mem::take(&mut self.disk),
+            task: self.task + 1,
+            ..Self::new(self.id, self.device)
+        };
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.stage != Stage::Off
+    }
+
+    /// Whether it takes part in a generation.
+    pub fn is_in_training(&self) -> bool {
+        !matches!(self.stage, Stage::Off | Stage::Joined)
+    }
+
+    /// The last round that it has begun.
+    pub fn computing(&self) -> Round {
+        match self.stage {
+            Stage::Idle => Round(self.computed.0.saturating_sub(1)),
+            _ => self.computed,
+        }
+    }
+
+    pub fn offers(&self) -> Vec<CheckpointOffer> {
+        let offer = |&(next_round, rank): &(Round, u32)| CheckpointOffer {
+            next_round,
+            state_hash: hash_after(next_round, rank),
+            private: true,
+            rank,
+        };
+        self.disk.iter().map(offer).collect()
+    }
+
+    pub fn heartbeat(&self, step: u64) -> Heartbeat {
+        Heartbeat {
+            step,
+            tokens: self.tokens,
+            compute_s: self.compute.as_secs_f64(),
+            wait_s: self.wait.as_secs_f64(),
+            ..Heartbeat::default()
+        }
+    }
+}
+
+/// The state of a part of the model before a round: all who have it have the same.
+pub(super) fn hash_after(next_round: Round, rank: u32) -> Hash {
+    let mut hash = [0; 32];
+    hash[..8].copy_from_slice(&next_round.0.to_le_bytes());
+    hash[8..12].copy_from_slice(&rank.to_le_bytes());
+    hash
+}

@@ -1,0 +1,807 @@
+//! The coordinator, the workers, and what happens between them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::id::{Generation, Round, RunId, WorkerId};
+use longhaul_common::model::ModelSpec;
+use longhaul_common::schedule::RoundSchedule;
+use longhaul_proto::control::message::{
+    GenerationStart, HEARTBEAT_INTERVAL_MS, Join, MeasuredLink, Member, Profile, Ready, RoundReport, Settled,
+    Start, ToCoordinator, ToWorker, Welcome,
+};
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::queue::{Happening, Queue};
+use super::rounds::Group;
+use super::worker::{Stage, Worker, hash_after};
+use super::{Report, Setup, SimulateError};
+use crate::plan::{DeviceId, Plan, Unfit, Workload, paces, predict};
+use crate::run::{Command, ConnectionId, Event, Phase, Record, Run, Severity, State};
+
+/// Workers are told apart by so many phases of their heartbeats, which are one after the other.
+const HEARTBEAT_SLOTS: usize = 50;
+/// Between the starts of two workers' processes.
+const START_EVERY: Duration = Duration::from_millis(1);
+/// What it takes to open the data and to build a model, or a second one.
+const BUILD: Duration = Duration::from_secs(1);
+/// What it takes to reach the coordinator.
+const CONNECT: Duration = Duration::from_millis(200);
+/// What a probe of a way takes.
+const PROBE: Duration = Duration::from_secs(1);
+/// A device takes as long as it should, or up to so much longer.
+const JITTER: f64 = 0.05;
+/// Samples in the training text: more than any run takes.
+const SAMPLES: u64 = 1 << 40;
+/// Buffers of a state that is fetched: the parameters and two moments, in f32.
+const STATE_BYTES: f64 = 12.0;
+/// Warnings that are kept.
+const WARNINGS_KEPT: usize = 10;
+
+pub(super) struct World {
+    setup: Setup,
+    work: Workload,
+    run: Run,
+    now: Duration,
+    queue: Queue,
+    rng: ChaCha8Rng,
+    workers: Vec<Worker>,
+    connections: BTreeMap<ConnectionId, usize>,
+    last_connection: u64,
+    /// As the workers were last welcomed with it, and the text of that.
+    config: RunConfig,
+    welcome: String,
+    /// Parameters of each part of the model.
+    parameters: Vec<u64>,
+    /// Processes that there are.
+    alive: u32,
+    /// By rank.
+    groups: BTreeMap<u32, Group>,
+    /// By worker: seconds of a step.
+    step_s: BTreeMap<WorkerId, f64>,
+    /// Seconds of an exchange of a round, for each of its steps.
+    sync_s: f64,
+    timer_at: Option<Duration>,
+    /// When those died that no generation has begun without yet.
+    deaths: BTreeMap<WorkerId, Duration>,
+    /// When those started that have not taken part yet.
+    starts: BTreeMap<WorkerId, Duration>,
+    tally: Tally,
+    failure: Option<Unfit>,
+}
+
+#[derive(Default)]
+struct Tally {
+    generations: u64,
+    killed: u64,
+    back: Vec<Duration>,
+    settled: Vec<Duration>,
+    heard: u64,
+    told: u64,
+    thinking: Duration,
+    began: Option<Duration>,
+    /// When a tenth of all steps counted, and how many did.
+    tenth: Option<(Duration, u64)>,
+    plan: Option<String>,
+    warnings: VecDeque<String>,
+    /// Of processes that are gone: what they computed, waited, and trained on; and since the first generation, how long all have lived.
+    compute: Duration,
+    wait: Duration,
+    tokens: u64,
+    lived: Duration,
+}
+
+impl World {
+    pub fn new(setup: Setup) -> Result<Self, SimulateError> {
+        let state = State::new(RunId([0; 16]), &setup.config);
+        let run = Run::new(setup.config.clone(), state, Duration::ZERO)?;
+        let devices = setup.topology.devices();
+        let workers: Vec<Worker> =
+            (1..).zip(devices).map(|(number, device)| Worker::new(WorkerId(number), device)).collect();
+        let mut queue = Queue::default();
+        for place in 0..workers.len() {
+            queue.push(START_EVERY * u32::try_from(place).unwrap_or(u32::MAX), Happening::Start(place));
+        }
+        for slot in 0..HEARTBEAT_SLOTS {
+            let period = Duration::from_millis(HEARTBEAT_INTERVAL_MS);
+            queue.push(period * slot as u32 / HEARTBEAT_SLOTS as u32, Happening::Heartbeats(slot));
+        }
+        for outage in &setup.faults.outage {
+            let site = setup.topology.sites.iter().position(|site| site.name == outage.site);
+            let gone = Happening::Outage(site.unwrap_or_default(), Duration::from_secs_f64(outage.for_s));
+            queue.push(Duration::from_secs_f64(outage.at_s), gone);
+        }
+        Ok(Self {
+            work: Workload::of(&setup.config, &setup.spec),
+            rng: ChaCha8Rng::seed_from_u64(setup.seed),
+            config: setup.config.clone(),
+            welcome: String::new(),
+            parameters: Vec::new(),
+            alive: 0,
+            setup,
+            run,
+            now: Duration::ZERO,
+            queue,
+            workers,
+            connections: BTreeMap::new(),
+            last_connection: 0,
+            groups: BTreeMap::new(),
+            step_s: BTreeMap::new(),
+            sync_s: 0.0,
+            timer_at: None,
+            deaths: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            tally: Tally::default(),
+            failure: None,
+        })
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "measures what the simulation takes")]
+    pub fn run(mut self) -> Result<Report, SimulateError> {
+        let began = Instant::now();
+        while let Some((at, happening)) = self.queue.pop(self.setup.until) {
+            self.live(at - self.now);
+            self.now = at;
+            self.happen(happening);
+            if let Some(failure) = self.failure.take() {
+                return Err(failure.into());
+            }
+            if self.run.state().phase == Phase::Finished {
+                break;
+            }
+        }
+        Ok(self.report(began.elapsed()))
+    }
+
+    /// Time passes for all processes, once there is a generation.
+    fn live(&mut self, passed: Duration) {
+        if self.tally.began.is_some() && !passed.is_zero() {
+            self.tally.lived += passed * self.alive;
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Start(place) => self.start(place),
+            Happening::Kill(place, life) if self.workers[place].life == life => self.kill(place),
+            Happening::Connect(place, life) if self.workers[place].life == life => self.connect(place),
+            Happening::Kill(..) | Happening::Connect(..) => {}
+            Happening::Outage(site, length) => self.end_site(site, length),
+            Happening::ToRun(connection, message) => self.tell_run(Event::Message { connection, message }),
+            Happening::ToWorker(place, connection, message) => {
+                if self.workers[place].connection == Some(connection) {
+                    self.hear(place, message);
+                }
+            }
+            Happening::Closed(place, connection) => {
+                // It does not know yet why, and comes back as a new one.
+                if self.workers[place].connection == Some(connection) && self.workers[place].is_on() {
+                    self.restart(place);
+                }
+            }
+            Happening::Loaded(place, task, from) => {
+                if self.workers[place].task == task {
+                    self.loaded(place, from);
+                }
+            }
+            Happening::HeadDone(place, task) if self.workers[place].task == task => self.head_done(place),
+            Happening::RoundDone(place, task) if self.workers[place].task == task => self.round_done(place),
+            Happening::HeadDone(..) | Happening::RoundDone(..) => {}
+            Happening::Result(generation, rank, round) => self.result(generation, rank, round),
+            Happening::Heartbeats(slot) => self.heartbeats(slot),
+            Happening::Timer => {
+                self.timer_at = None;
+                self.tell_run(Event::Timer);
+            }
+        }
+    }
+
+    // ---- processes
+
+    fn start(&mut self, place: usize) {
+        if self.workers[place].is_on() || self.run.state().phase == Phase::Finished {
+            return;
+        }
+        self.alive += 1;
+        self.starts.insert(self.workers[place].id, self.now);
+        self.join(place);
+    }
+
+    /// The same process, which has lost the thread, joins anew.
+    fn restart(&mut self, place: usize) {
+        self.bury(place);
+        self.join(place);
+    }
+
+    fn join(&mut self, place: usize) {
+        self.workers[place].restart();
+        let life = self.workers[place].life;
+        self.queue.push(self.now + CONNECT, Happening::Connect(place, life));
+        if let Some(churn) = self.setup.faults.churn {
+            // However long it has lived already: the distribution has no memory.
+            let at = self.now + churn.life(&mut self.rng);
+            self.queue.push(at, Happening::Kill(place, life));
+        }
+    }
+
+    fn kill(&mut self, place: usize) {
+        if !self.workers[place].is_on() {
+            return;
+        }
+        self.end_process(place);
+        let absence = self.setup.faults.churn.map(|churn| churn.absence(&mut self.rng));
+        if let Some(absence) = absence {
+            self.queue.push(self.now + absence, Happening::Start(place));
+        }
+    }
+
+    fn end_site(&mut self, site: usize, length: Duration) {
+        for place in 0..self.workers.len() {
+            if self.workers[place].device.site == site && self.workers[place].is_on() {
+                self.end_process(place);
+                self.queue.push(self.now + length, Happening::Start(place));
+            }
+        }
+    }
+
+    /// Without a word: the coordinator finds out by its silence.
+    fn end_process(&mut self, place: usize) {
+        self.tally.killed += 1;
+        if self.workers[place].is_in_training() {
+            self.deaths.insert(self.workers[place].id, self.now);
+        }
+        self.starts.remove(&self.workers[place].id);
+        self.turn_off(place);
+    }
+
+    fn turn_off(&mut self, place: usize) {
+        self.bury(place);
+        if self.workers[place].is_on() {
+            self.alive -= 1;
+        }
+        self.workers[place].stage = Stage::Off;
+    }
+
+    /// What it has done counts on.
+    fn bury(&mut self, place: usize) {
+        let worker = &mut self.workers[place];
+        self.tally.compute += worker.compute;
+        self.tally.wait += worker.wait;
+        self.tally.tokens += worker.tokens;
+        worker.life += 1;
+        worker.task += 1;
+        if let Some(connection) = worker.connection.take() {
+            self.connections.remove(&connection);
+        }
+    }
+
+    fn connect(&mut self, place: usize) {
+        self.last_connection += 1;
+        let connection = ConnectionId(self.last_connection);
+        self.connections.insert(connection, place);
+        let worker = &mut self.workers[place];
+        worker.connection = Some(connection);
+        let (id, device, incarnation) = (worker.id, worker.device, worker.life);
+        let checkpoints = worker.offers();
+        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        self.tell_run(Event::Opened { connection, worker: id, address });
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 4801));
+        let machine = self.setup.topology.device(device);
+        self.say(
+            place,
+            ToCoordinator::Join(Join {
+                incarnation,
+                site: self.setup.topology.sites[device.site].name.clone(),
+                lan_address: nowhere,
+                wan_address: nowhere,
+                device: "simulated".to_owned(),
+                memory_bytes: machine.memory_bytes as u64,
+                held: None,
+                checkpoints,
+            }),
+        );
+    }
+
+    fn heartbeats(&mut self, slot: usize) {
+        let places: Vec<usize> = (slot..self.workers.len()).step_by(HEARTBEAT_SLOTS).collect();
+        let schedule = self.schedule();
+        for place in places {
+            let worker = &self.workers[place];
+            let Some(connection) = worker.connection.filter(|_| worker.is_welcome) else { continue };
+            let step = schedule.steps_of(worker.computing()).start;
+            let message = ToCoordinator::Heartbeat(worker.heartbeat(step));
+            self.tell_run(Event::Message { connection, message });
+        }
+        self.queue.push(self.now + Duration::from_millis(HEARTBEAT_INTERVAL_MS), Happening::Heartbeats(slot));
+    }
+
+    // ---- words
+
+    /// From the coordinator's site to a worker's, or back.
+    fn delay(&self, place: usize) -> Duration {
+        let link = self.setup.topology.link(0, self.workers[place].device.site);
+        Duration::from_secs_f64(link.round_trip_s / 2.0)
+    }
+
+    fn say(&mut self, place: usize, message: ToCoordinator) {
+        if let Some(connection) = self.workers[place].connection {
+            let at = self.now + self.delay(place);
+            self.queue.push(at, Happening::ToRun(connection, message));
+        }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "measures what the coordinator takes")]
+    fn tell_run(&mut self, event: Event) {
+        self.tally.heard += 1;
+        let before = Instant::now();
+        let commands = self.run.handle(self.now, event);
+        self.tally.thinking += before.elapsed();
+        for command in commands {
+            self.follow(command);
+        }
+        let next = self.run.next_timeout();
+        if let Some(at) = next.filter(|at| self.timer_at.is_none_or(|timer| *at < timer)) {
+            self.timer_at = Some(at);
+            self.queue.push(at, Happening::Timer);
+        }
+    }
+
+    fn follow(&mut self, command: Command) {
+        match command {
+            Command::Send { connection, message } => {
+                self.tally.told += 1;
+                let Some(&place) = self.connections.get(&connection) else { return };
+                let at = self.now + self.delay(place);
+                self.queue.push(at, Happening::ToWorker(place, connection, message));
+            }
+            Command::Close { connection, .. } => {
+                let Some(&place) = self.connections.get(&connection) else { return };
+                let at = self.now + self.delay(place);
+                self.queue.push(at, Happening::Closed(place, connection));
+            }
+            Command::Persist(Record::State(_) | Record::Round(_)) => {}
+            Command::Report(notice) => {
+                if notice.text.starts_with("the plan: ") {
+                    self.tally.plan = Some(notice.text.clone());
+                }
+                if notice.severity != Severity::Info {
+                    if self.tally.warnings.len() == WARNINGS_KEPT {
+                        self.tally.warnings.pop_front();
+                    }
+                    let who = notice.worker.map_or_else(String::new, |worker| format!("{worker} "));
+                    let at_s = self.now.as_secs_f64();
+                    self.tally.warnings.push_back(format!("{at_s:.1} s: {who}{}", notice.text));
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, place: usize, message: ToWorker) {
+        match message {
+            ToWorker::Welcome(welcome) => self.welcomed(place, &welcome),
+            ToWorker::Probe { peers } => {
+                let links = peers.iter().map(|peer| self.link_from(place, peer.worker)).collect::<Vec<_>>();
+                let at =
+                    self.now + PROBE * u32::try_from(links.len()).unwrap_or(u32::MAX) + self.delay(place);
+                if let Some(connection) = self.workers[place].connection {
+                    self.queue.push(at, Happening::ToRun(connection, ToCoordinator::Links(links)));
+                }
+            }
+            ToWorker::Seat { rank } if self.workers[place].is_in_training() => {
+                // Its copy has come apart, and the device is somewhere in a round.
+                if rank.is_none() {
+                    self.restart(place);
+                }
+            }
+            ToWorker::Seat { rank } => self.workers[place].rank = rank,
+            ToWorker::Prepare(start) => {
+                let from = match start {
+                    Start::Fresh => Round(0),
+                    Start::Checkpoint(offer) => offer.next_round,
+                };
+                self.load(place, BUILD, Some(from));
+            }
+            ToWorker::Heal { donors } => {
+                let bytes = STATE_BYTES * self.setup.spec.parameter_count() as f64
+                    / f64::from(self.config.parallel.stages);
+                let from = donors.first().and_then(|donor| self.link_from(place, donor.worker));
+                let took_s = from.map_or(0.0, |link| bytes / link.bytes_per_s + 2.0 * link.round_trip_s);
+                // Before a generation, a donor has what it has loaded.
+                let donor = donors.first().and_then(|donor| self.place_of(donor.worker));
+                let donor = donor.map(|place| &self.workers[place]).filter(|donor| !donor.is_in_training());
+                let from = donor.map(|donor| donor.applied);
+                self.load(place, BUILD + Duration::from_secs_f64(took_s.min(1e9)), from);
+            }
+            ToWorker::Settle { generation } => self.settle(place, generation),
+            ToWorker::Begin(start) => self.begin(place, &start),
+            ToWorker::Dismiss { .. } | ToWorker::Refused { .. } => self.turn_off(place),
+        }
+    }
+
+    fn place_of(&self, worker: WorkerId) -> Option<usize> {
+        (worker.0 as usize).checked_sub(1).filter(|place| *place < self.workers.len())
+    }
+
+    fn link_from(&self, place: usize, other: WorkerId) -> Option<MeasuredLink> {
+        let other = &self.workers[self.place_of(other)?];
+        let link = self.setup.topology.link(self.workers[place].device.site, other.device.site);
+        Some(MeasuredLink { bytes_per_s: link.bytes_per_s, round_trip_s: link.round_trip_s })
+    }
+
+    fn welcomed(&mut self, place: usize, welcome: &Welcome) {
+        (self.workers[place].site, self.workers[place].is_welcome) = (welcome.site, true);
+        // Most are welcomed with what the last one was.
+        if self.welcome != welcome.config
+            && let Ok(config) = RunConfig::parse(&welcome.config)
+        {
+            let parts = self.setup.spec.parts(&config.parallel, config.data.sequence_length);
+            self.parameters = parts.iter().flatten().map(ModelSpec::parameter_count).collect();
+            (self.config, self.welcome) = (config, welcome.config.clone());
+        }
+        if self.config.is_plan_open() {
+            let machine = self.setup.topology.device(self.workers[place].device);
+            let profile =
+                Profile { flops_per_s: machine.flops_per_s, vocabulary: self.setup.spec.vocabulary };
+            self.say(place, ToCoordinator::Profile(profile));
+        } else if !self.config.parallel.is_pipelined() {
+            self.workers[place].rank = Some(0);
+        }
+    }
+
+    /// Loads a state of a round, or the newest that others have.
+    fn load(&mut self, place: usize, takes: Duration, from: Option<Round>) {
+        if self.workers[place].is_in_training() {
+            return self.restart(place);
+        }
+        self.workers[place].task += 1;
+        let task = self.workers[place].task;
+        self.queue.push(self.now + takes, Happening::Loaded(place, task, from));
+    }
+
+    fn loaded(&mut self, place: usize, from: Option<Round>) {
+        let Some(rank) = self.workers[place].rank else { return };
+        let next_round = from.or_else(|| Some(self.groups.get(&rank)?.complete)).unwrap_or_default();
+        let parameters = self.parameters.get(rank as usize).copied();
+        (self.workers[place].applied, self.workers[place].computed) = (next_round, next_round);
+        let ready = Ready {
+            next_round,
+            state_hash: hash_after(next_round, rank),
+            rank,
+            parameters: parameters.unwrap_or_default(),
+            samples: SAMPLES,
+            data_hash: [0; 32],
+        };
+        self.say(place, ToCoordinator::Ready(ready));
+    }
+
+    // ---- generations
+
+    fn settle(&mut self, place: usize, generation: Generation) {
+        let Some(rank) = self.workers[place].rank.filter(|_| self.workers[place].is_in_training()) else {
+            return;
+        };
+        let open_round = self.groups.get(&rank).map_or(self.workers[place].applied, |group| group.complete);
+        let worker = &mut self.workers[place];
+        worker.is_settling = true;
+        let computing = worker.computing();
+        self.say(
+            place,
+            ToCoordinator::Settled(Settled { generation, open_round, computing, results: Vec::new() }),
+        );
+    }
+
+    fn begin(&mut self, place: usize, start: &GenerationStart) {
+        let generation = start.membership.generation;
+        let Some(rank) = self.workers[place].rank else { return };
+        if self.workers[place].generation >= generation {
+            return;
+        }
+        if self.groups.get(&rank).is_none_or(|group| group.generation < generation) {
+            self.groups.insert(rank, Group::of(start));
+            self.begun(generation);
+        }
+        let Some(group) = self.groups.get(&rank) else { return };
+        let (complete, first_round) = (group.complete, start.first_round);
+        let worker = &mut self.workers[place];
+        worker.generation = generation;
+        worker.is_settling = false;
+        if !worker.is_in_training() {
+            // It makes up for what it has missed by results that the others have.
+            (worker.stage, worker.computed) = (Stage::Idle, first_round.max(worker.computed));
+            worker.applied = worker.applied.max(complete.min(first_round));
+            if let Some(started) = self.starts.remove(&worker.id) {
+                self.tally.back.push(self.now - started);
+            }
+        }
+        let computed = self.workers[place].computed;
+        for round in (complete.0..computed.0).map(Round) {
+            self.contribute(place, rank, round);
+        }
+        match self.workers[place].stage {
+            Stage::Idle => self.go_on(place),
+            Stage::Stalled(since) => self.resume_if_possible(place, since),
+            Stage::Off | Stage::Joined | Stage::Head | Stage::Tail => {}
+        }
+    }
+
+    /// A generation that nobody has begun before.
+    fn begun(&mut self, generation: Generation) {
+        if self.tally.generations >= generation.0 {
+            return;
+        }
+        self.tally.generations = generation.0;
+        self.tally.began.get_or_insert(self.now);
+        let now = self.now;
+        let missing = std::mem::take(&mut self.deaths);
+        let lineup = self.run.state().generation.as_ref();
+        for (worker, died) in missing {
+            if lineup.is_some_and(|lineup| lineup.rank_of(worker).is_some()) {
+                self.deaths.insert(worker, died);
+            } else {
+                self.tally.settled.push(now - died);
+            }
+        }
+        if let Err(unfit) = self.set_paces() {
+            self.failure = Some(unfit);
+        }
+    }
+
+    /// What steps and exchanges take with these copies.
+    fn set_paces(&mut self) -> Result<(), Unfit> {
+        let Some(lineup) = self.run.state().generation.as_ref() else { return Ok(()) };
+        let parallel = &self.config.parallel;
+        let nowhere = || Unfit::Schedule("the model cannot be cut so".to_owned());
+        let parts = self.setup.spec.parts(parallel, self.config.data.sequence_length).ok_or_else(nowhere)?;
+        let chunks = 0..parallel.chunks as usize;
+        let stages =
+            chunks.flat_map(|chunk| parts.iter().filter_map(move |part| part.chunks.get(chunk).cloned()));
+        let device =
+            |worker: WorkerId| -> Option<DeviceId> { Some(self.workers[self.place_of(worker)?].device) };
+        let row =
+            |ranks: &[Member]| ranks.iter().filter_map(|member| device(member.worker)).collect::<Vec<_>>();
+        let plan = Plan {
+            replicas: lineup.replicas.iter().map(|replica| row(&replica.ranks)).collect(),
+            stages: stages.collect(),
+            pipeline: parallel.pipeline(self.work.micro_batches(lineup.replicas.len())),
+            recompute: self.config.train.recompute,
+        };
+        let paces = paces(&self.setup.topology, &self.work, &plan)?;
+        let sync_s = predict(&self.setup.topology, &self.work, &plan)?.sync_s;
+        let mut step_s = BTreeMap::new();
+        for (replica, pace) in lineup.replicas.iter().zip(paces) {
+            step_s.extend(replica.ranks.iter().map(|member| (member.worker, pace)));
+        }
+        (self.step_s, self.sync_s) = (step_s, sync_s);
+        Ok(())
+    }
+
+    // ---- rounds
+
+    fn schedule(&self) -> RoundSchedule {
+        self.run.state().schedule
+    }
+
+    fn until(&self) -> Round {
+        self.run.state().until().unwrap_or_default()
+    }
+
+    /// Steps of a round that may be computed while the result of the one before is on its way.
+    fn head_steps(&self, round: Round) -> u64 {
+        let schedule = self.schedule();
+        let sync = &self.config.sync;
+        let steps = schedule.steps_of(round);
+        let is_plain = round.0 > 0 && schedule.is_opening(Round(round.0 - 1)) && sync.opens_with_gradients();
+        let overlap = if is_plain { 0 } else { sync.overlap_at(schedule.every) };
+        overlap.min(steps.end - steps.start)
+    }
+
+    /// Begins the next round, or ends.
+    fn go_on(&mut self, place: usize) {
+        let (round, until) = (self.workers[place].computed, self.until());
+        if round >= until {
+            return self.finish(place, until);
+        }
+        if self.workers[place].is_settling {
+            self.workers[place].stage = Stage::Idle;
+            return;
+        }
+        let head = self.head_steps(round);
+        if round.0 == 0 || self.workers[place].applied >= round {
+            self.compute(place, Stage::Tail, self.steps_in(round));
+        } else if head > 0 {
+            self.compute(place, Stage::Head, head);
+        } else {
+            self.head_done(place);
+        }
+    }
+
+    fn steps_in(&self, round: Round) -> u64 {
+        let steps = self.schedule().steps_of(round);
+        steps.end - steps.start
+    }
+
+    fn compute(&mut self, place: usize, stage: Stage, steps: u64) {
+        let slower = 1.0 + JITTER * self.rng.random::<f64>();
+        let worker = &mut self.workers[place];
+        let step_s = self.step_s.get(&worker.id).copied().unwrap_or_default();
+        let takes = Duration::from_secs_f64((steps as f64 * step_s * slower).min(1e9));
+        worker.stage = stage;
+        worker.task += 1;
+        worker.compute += takes;
+        let done = match stage {
+            Stage::Head => Happening::HeadDone(place, worker.task),
+            _ => Happening::RoundDone(place, worker.task),
+        };
+        self.queue.push(self.now + takes, done);
+    }
+
+    /// The result of the round before must be there now.
+    fn head_done(&mut self, place: usize) {
+        self.workers[place].stage = Stage::Stalled(self.now);
+        self.resume_if_possible(place, self.now);
+    }
+
+    fn resume_if_possible(&mut self, place: usize, since: Duration) {
+        let round = self.workers[place].computed;
+        let Some(rank) = self.workers[place].rank else { return };
+        if self.groups.get(&rank).is_none_or(|group| group.complete < round) {
+            return;
+        }
+        self.workers[place].wait += self.now - since;
+        self.apply_before(place, rank, round);
+        if round >= self.until() {
+            return self.finish(place, round);
+        }
+        let (head, steps) = (self.head_steps(round), self.steps_in(round));
+        self.compute(place, Stage::Tail, steps - head.min(steps));
+    }
+
+    /// Applies what is there of rounds before this one.
+    fn apply_before(&mut self, place: usize, rank: u32, round: Round) {
+        let Some(group) = self.groups.get(&rank) else { return };
+        let to = group.complete.min(round);
+        let generation = self.workers[place].generation;
+        let every = self.config.checkpoint.every_rounds;
+        while self.workers[place].applied < to {
+            let applied = self.workers[place].applied;
+            let next = applied.next();
+            self.workers[place].applied = next;
+            if every > 0 && next.0.is_multiple_of(every) {
+                let disk = &mut self.workers[place].disk;
+                disk.insert(0, (next, rank));
+                disk.truncate(self.config.checkpoint.keep as usize);
+            }
+            let report = RoundReport {
+                generation,
+                round: applied,
+                loss: None,
+                samples: self.samples_in(applied),
+                sites: self.groups.get(&rank).map(|group| group.sites.clone()).unwrap_or_default(),
+                residual_ratio: None,
+                state_hash: hash_after(next, rank),
+                skipped: Vec::new(),
+                validation_loss: None,
+                refused: Vec::new(),
+                refused_beyond: 0,
+                measured: None,
+            };
+            self.say(place, ToCoordinator::RoundApplied(report));
+        }
+    }
+
+    fn samples_in(&self, round: Round) -> u32 {
+        let copies = self.run.state().generation.as_ref().map_or(1, |lineup| lineup.replicas.len().max(1));
+        let all = u64::from(self.config.train.batch) * self.steps_in(round);
+        u32::try_from(all / copies as u64).unwrap_or(u32::MAX)
+    }
+
+    fn round_done(&mut self, place: usize) {
+        let Some(rank) = self.workers[place].rank else { return };
+        let round = self.workers[place].computed;
+        let tokens = u64::from(self.samples_in(round)) * u64::from(self.config.data.sequence_length);
+        self.workers[place].computed = round.next();
+        // Those of a copy are counted once, by its first worker.
+        self.workers[place].tokens += if rank == 0 { tokens } else { 0 };
+        // While a generation ends, nobody takes it; with the next one it is said again.
+        let is_current =
+            self.groups.get(&rank).is_some_and(|group| group.generation == self.workers[place].generation);
+        if is_current && !self.workers[place].is_settling {
+            self.contribute(place, rank, round);
+        }
+        self.go_on(place);
+    }
+
+    fn contribute(&mut self, place: usize, rank: u32, round: Round) {
+        let worker = self.workers[place].id;
+        let steps = self.steps_in(round);
+        let Some(group) = self.groups.get_mut(&rank) else { return };
+        let generation = group.generation;
+        let takes = Duration::from_secs_f64((self.sync_s * steps as f64).min(1e9));
+        for whole in group.contribute(worker, round) {
+            self.queue.push(self.now + takes, Happening::Result(generation, rank, whole));
+        }
+    }
+
+    fn result(&mut self, generation: Generation, rank: u32, round: Round) {
+        let Some(group) = self.groups.get_mut(&rank).filter(|group| group.generation == generation) else {
+            return;
+        };
+        group.complete = group.complete.max(round.next());
+        let members = group.members.clone();
+        for member in members {
+            let Some(place) = self.place_of(member) else { continue };
+            if self.workers[place].generation != generation {
+                continue;
+            }
+            match self.workers[place].stage {
+                Stage::Stalled(since) => self.resume_if_possible(place, since),
+                Stage::Idle if self.workers[place].computed >= self.until() => {
+                    self.finish(place, self.until());
+                }
+                _ => {}
+            }
+        }
+        self.note_progress();
+    }
+
+    fn note_progress(&mut self) {
+        let schedule = self.schedule();
+        let counted = schedule.steps_of(self.run.state().ledger.through()).start;
+        if self.tally.tenth.is_none() && counted * 10 >= schedule.steps {
+            self.tally.tenth = Some((self.now, counted));
+        }
+    }
+
+    /// Nothing is left to compute.
+    fn finish(&mut self, place: usize, until: Round) {
+        let Some(rank) = self.workers[place].rank else { return };
+        self.workers[place].stage = Stage::Idle;
+        self.apply_before(place, rank, until);
+        if self.workers[place].applied >= until && !self.workers[place].is_settling {
+            self.say(place, ToCoordinator::Finished { next_round: until, validation_loss: None });
+        }
+    }
+
+    // ---- the end
+
+    fn report(mut self, took: Duration) -> Report {
+        (0..self.workers.len()).for_each(|place| self.bury(place));
+        let Self { tally, now, .. } = &self;
+        let state = self.run.state();
+        let schedule = state.schedule;
+        let steps = schedule.steps_of(state.ledger.through()).start;
+        let since = |from: Duration| (*now - from).as_secs_f64();
+        let training_s = tally.began.map_or(0.0, since);
+        let share = |of: Duration, all: Duration| {
+            if all.is_zero() { 0.0 } else { of.as_secs_f64() / all.as_secs_f64() }
+        };
+        let step_s = tally.tenth.filter(|(_, counted)| steps > *counted);
+        let mean_and_most = |times: &[Duration]| {
+            let most = times.iter().max()?.as_secs_f64();
+            Some([times.iter().sum::<Duration>().as_secs_f64() / times.len() as f64, most])
+        };
+        Report {
+            finished: state.phase == Phase::Finished,
+            virtual_s: now.as_secs_f64(),
+            first_generation_s: tally.began.map(|began| began.as_secs_f64()),
+            workers: self.workers.len(),
+            steps,
+            step_s: step_s.map(|(at, counted)| since(at) / (steps - counted) as f64),
+            tokens_per_s: if training_s > 0.0 { tally.tokens as f64 / training_s } else { 0.0 },
+            utilisation: share(tally.compute, tally.lived),
+            stalled: share(tally.wait, tally.compute + tally.wait),
+            generations: tally.generations,
+            killed: tally.killed,
+            back_s: mean_and_most(&tally.back),
+            settled_s: mean_and_most(&tally.settled),
+            messages: [tally.heard, tally.told],
+            plan: tally.plan.clone(),
+            warnings: tally.warnings.iter().cloned().collect(),
+            coordinator_share: share(tally.thinking, *now),
+            wall_s: took.as_secs_f64(),
+        }
+    }
+}

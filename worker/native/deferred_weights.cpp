@@ -1,0 +1,170 @@
+// Products whose backward pass gives the gradient of what came in, and leaves those of the weights for later, behind a C interface. No exception
+// leaves this file. See ../src/models/deferred.rs.
+
+#include "guarded.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+extern "C" {
+
+// Where backward passes leave what is to be done.
+struct longhaul_deferred;
+// What some of them have left.
+struct longhaul_left;
+
+// Null when it failed. Then, as everywhere here, `error` holds the reason, cut to `error_size` bytes with the final zero.
+longhaul_deferred *longhaul_new_deferred(char *error, size_t error_size);
+void longhaul_free_deferred(longhaul_deferred *deferred);
+
+// x [.., in] times the weight, which is [in, out] where `in_first` and [out, in] otherwise, plus the bias [out] unless that is null, in the format
+// of x. Weight and bias are leaves of autograd's graph. Null when it failed.
+at::Tensor *longhaul_deferred_product(longhaul_deferred *deferred, const at::Tensor *x, const at::Tensor *weight,
+                                      const at::Tensor *bias, bool in_first, char *error, size_t error_size);
+
+// What was left since the last call. Null when it failed.
+longhaul_left *longhaul_take_left(longhaul_deferred *deferred, char *error, size_t error_size);
+void longhaul_free_left(longhaul_left *left);
+
+// The gradients of these leaves: for each a tensor that the caller owns, or null where nothing was left of it. False when it failed.
+bool longhaul_left_gradients(const longhaul_left *left, const at::Tensor *const *leaves, size_t count,
+                             at::Tensor **gradients, char *error, size_t error_size);
+}
+
+namespace {
+
+struct Left {
+  at::Tensor weight;
+  std::optional<at::Tensor> bias;
+  at::Tensor x;        // [N, in]
+  at::Tensor gradient; // [N, out]
+  bool in_first;
+};
+
+struct Queue : torch::CustomClassHolder {
+  std::mutex mutex;
+  std::vector<Left> left;
+};
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct Product : torch::autograd::Function<Product> {
+  static at::Tensor forward(AutogradContext *context, const at::Tensor &x, const at::Tensor &weight,
+                            const std::optional<at::Tensor> &bias, bool in_first, const c10::intrusive_ptr<Queue> &queue) {
+    context->save_for_backward({x});
+    context->saved_data["weight"] = weight;
+    context->saved_data["bias"] = bias;
+    context->saved_data["in_first"] = in_first;
+    context->saved_data["queue"] = c10::IValue::make_capsule(queue);
+    const at::Tensor matrix = in_first ? weight.to(x.scalar_type()) : weight.to(x.scalar_type()).t(); // [in, out]
+    const at::Tensor rows = x.reshape({-1, matrix.size(0)});
+    const at::Tensor y = bias.has_value() ? at::addmm(bias->to(x.scalar_type()), rows, matrix) : at::mm(rows, matrix);
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes.back() = matrix.size(1);
+    return y.view(sizes);
+  }
+
+  static variable_list backward(AutogradContext *context, variable_list gradients) {
+    const at::Tensor x = context->get_saved_variables()[0].detach();
+    const at::Tensor weight = context->saved_data["weight"].toTensor();
+    const bool in_first = context->saved_data["in_first"].toBool();
+    const at::Tensor matrix = weight.detach().to(x.scalar_type()); // [in, out] or [out, in]
+    const int64_t width = matrix.size(in_first ? 1 : 0);
+    const at::Tensor gradient = gradients[0].detach().reshape({-1, width}); // [N, out]
+    const at::Tensor of_x = at::mm(gradient, in_first ? matrix.t() : matrix).view(x.sizes());
+    const auto queue = c10::static_intrusive_pointer_cast<Queue>(context->saved_data["queue"].toCapsule());
+    const std::lock_guard<std::mutex> lock(queue->mutex);
+    queue->left.push_back(Left{weight, context->saved_data["bias"].toOptional<at::Tensor>(),
+                               x.reshape({-1, x.size(-1)}), gradient, in_first});
+    return {of_x, {}, {}, {}, {}};
+  }
+};
+
+// Adds a gradient to what is there already, if anything.
+void add(at::Tensor &sum, const at::Tensor &gradient) { sum = sum.defined() ? sum.add(gradient) : gradient; }
+
+std::vector<at::Tensor> gradients_of(const std::vector<Left> &all, const at::Tensor *const *leaves, size_t count) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> sums(count);
+  const auto add_to = [&](const at::Tensor &leaf, const at::Tensor &gradient) {
+    for (size_t i = 0; i < count; ++i) {
+      if (leaves[i]->is_same(leaf)) {
+        return add(sums[i], gradient.to(leaf.scalar_type()));
+      }
+    }
+    TORCH_CHECK(false, "a weight of sizes ", leaf.sizes(), " is none of the leaves");
+  };
+  for (const Left &left : all) {
+    const at::Tensor &before = left.in_first ? left.x : left.gradient;
+    const at::Tensor &behind = left.in_first ? left.gradient : left.x;
+    add_to(left.weight, at::mm(before.t(), behind));
+    if (left.bias.has_value()) {
+      add_to(*left.bias, left.gradient.sum(0));
+    }
+  }
+  return sums;
+}
+
+} // namespace
+
+struct longhaul_deferred {
+  c10::intrusive_ptr<Queue> queue;
+};
+
+struct longhaul_left {
+  std::vector<Left> all;
+};
+
+longhaul_deferred *longhaul_new_deferred(char *error, size_t error_size) {
+  longhaul_deferred *deferred = nullptr;
+  longhaul::guarded([&] { deferred = new longhaul_deferred{c10::make_intrusive<Queue>()}; }, error, error_size);
+  return deferred;
+}
+
+void longhaul_free_deferred(longhaul_deferred *deferred) { delete deferred; }
+
+at::Tensor *longhaul_deferred_product(longhaul_deferred *deferred, const at::Tensor *x, const at::Tensor *weight,
+                                      const at::Tensor *bias, bool in_first, char *error, size_t error_size) {
+  at::Tensor *product = nullptr;
+  const auto compute = [&] {
+    const auto added = bias != nullptr ? std::optional<at::Tensor>(*bias) : std::nullopt;
+    product = new at::Tensor(Product::apply(*x, *weight, added, in_first, deferred->queue));
+  };
+  longhaul::guarded(compute, error, error_size);
+  return product;
+}
+
+longhaul_left *longhaul_take_left(longhaul_deferred *deferred, char *error, size_t error_size) {
+  longhaul_left *left = nullptr;
+  const auto take = [&] {
+    left = new longhaul_left{};
+    const std::lock_guard<std::mutex> lock(deferred->queue->mutex);
+    left->all = std::exchange(deferred->queue->left, {});
+  };
+  longhaul::guarded(take, error, error_size);
+  return left;
+}
+
+void longhaul_free_left(longhaul_left *left) { delete left; }
+
+bool longhaul_left_gradients(const longhaul_left *left, const at::Tensor *const *leaves, size_t count,
+                             at::Tensor **gradients, char *error, size_t error_size) {
+  const auto compute = [&] {
+    const std::vector<at::Tensor> sums = gradients_of(left->all, leaves, count);
+    for (size_t i = 0; i < count; ++i) {
+      gradients[i] = sums[i].defined() ? new at::Tensor(sums[i]) : nullptr;
+    }
+  };
+  return longhaul::guarded(compute, error, error_size);
+}

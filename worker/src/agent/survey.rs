@@ -1,0 +1,183 @@
+//! Taking part before there is a plan: telling the coordinator what this machine and its links can do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use longhaul_common::config::RunConfig;
+use longhaul_common::explained::Explained;
+use longhaul_proto::control::message::{
+    HEARTBEAT_INTERVAL_MS, MeasuredLink, Profile, ToCoordinator, ToWorker,
+};
+use longhaul_proto::identity::Identity;
+use longhaul_proto::transport::bulk::ReceiveLimits;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::connection::Conversation;
+use super::join::Membership;
+use super::speed;
+use super::stop::StopSignal;
+use crate::network::Network;
+use crate::train::progress::Progress;
+
+/// How it ended.
+pub(super) enum Surveyed {
+    /// There is a plan, or this worker was welcomed with another configuration for another reason.
+    Welcomed(Conversation),
+    /// The connection to the coordinator is lost.
+    Lost,
+    /// This worker's part is over.
+    Over(String),
+}
+
+/// What the loop woke for.
+enum Wake {
+    Message(Option<ToWorker>),
+    Heartbeat,
+    Profiled(Result<Profile>),
+    Probed(Vec<Option<MeasuredLink>>),
+    Stop,
+}
+
+/// Measures this machine, and whatever links the coordinator asks about, until there is a plan.
+///
+/// # Errors
+/// When this machine cannot compute; when the coordinator refuses it.
+pub(super) async fn attend(
+    membership: &Arc<Membership>,
+    identity: &Identity,
+    config: RunConfig,
+    mut conversation: Conversation,
+    stop: &mut StopSignal,
+) -> Result<Surveyed> {
+    tracing::info!("there is no plan yet: measuring what this machine can do");
+    let progress = Arc::new(Progress::default());
+    // Peers may ask how fast the way to this worker is, and for nothing else: nobody would answer.
+    let (nobody, _) = mpsc::channel(1);
+    let endpoint = membership.dialler.endpoint.clone();
+    let (site, limits) = (conversation.welcome.site, ReceiveLimits::default());
+    let network = Network::start(endpoint, identity, site, nobody, Arc::clone(&progress), limits)?;
+    let mut survey = Survey { network, profiling: Some(profile(membership, config)), probing: None };
+    let ended = survey.converse(&mut conversation, &progress, stop).await;
+    survey.network.stop();
+    match ended? {
+        End::Welcomed => Ok(Surveyed::Welcomed(conversation)),
+        End::Lost => Ok(Surveyed::Lost),
+        // The last words.
+        End::Over(reason) => {
+            conversation.sender.finish().await;
+            Ok(Surveyed::Over(reason))
+        }
+        End::Failed(error) => {
+            conversation.sender.finish().await;
+            Err(error)
+        }
+    }
+}
+
+fn profile(membership: &Arc<Membership>, config: RunConfig) -> JoinHandle<Result<Profile>> {
+    let membership = Arc::clone(membership);
+    spawn_blocking(move || speed::measure(&membership.args, &config))
+}
+
+struct Survey {
+    network: Arc<Network>,
+    profiling: Option<JoinHandle<Result<Profile>>>,
+    probing: Option<JoinHandle<Vec<Option<MeasuredLink>>>>,
+}
+
+enum End {
+    Welcomed,
+    Lost,
+    Over(String),
+    Failed(anyhow::Error),
+}
+
+impl Survey {
+    async fn converse(
+        &mut self,
+        conversation: &mut Conversation,
+        progress: &Progress,
+        stop: &mut StopSignal,
+    ) -> Result<End> {
+        let mut heartbeats = interval(Duration::from_millis(HEARTBEAT_INTERVAL_MS));
+        heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let wake = tokio::select! {
+                message = conversation.receiver.receive() => Wake::Message(message.ok().flatten()),
+                profile = finished(&mut self.profiling) => Wake::Profiled(profile.flatten()),
+                links = finished(&mut self.probing) => Wake::Probed(links.unwrap_or_default()),
+                _ = heartbeats.tick() => Wake::Heartbeat,
+                () = stop.asked() => Wake::Stop,
+            };
+            let said = match wake {
+                Wake::Message(None) => return Ok(End::Lost),
+                Wake::Message(Some(message)) => match self.follow(message, conversation)? {
+                    Some(end) => return Ok(end),
+                    None => continue,
+                },
+                Wake::Heartbeat => ToCoordinator::Heartbeat(progress.heartbeat()),
+                Wake::Profiled(Ok(profile)) => {
+                    let gflops = (profile.flops_per_s / 1e9).round();
+                    tracing::info!(gflops, "measured this machine on the run's model");
+                    ToCoordinator::Profile(profile)
+                }
+                Wake::Profiled(Err(error)) => {
+                    let reason = Explained(&*error).to_string();
+                    // This worker fails whether or not the coordinator hears of it.
+                    let _ = conversation.sender.send(&ToCoordinator::Failed { reason });
+                    return Ok(End::Failed(error));
+                }
+                Wake::Probed(links) => ToCoordinator::Links(links),
+                Wake::Stop => {
+                    let _ = conversation.sender.send(&ToCoordinator::Leaving);
+                    return Ok(End::Over("asked to stop".to_owned()));
+                }
+            };
+            if conversation.sender.send(&said).is_err() {
+                return Ok(End::Lost);
+            }
+        }
+    }
+
+    /// What the coordinator says; the end, if it is one.
+    fn follow(&mut self, message: ToWorker, conversation: &mut Conversation) -> Result<Option<End>> {
+        match message {
+            ToWorker::Welcome(welcome) => {
+                conversation.welcome = welcome;
+                Ok(Some(End::Welcomed))
+            }
+            ToWorker::Probe { peers } => {
+                let network = Arc::clone(&self.network);
+                self.probing = Some(tokio::spawn(async move { network.probe(&peers).await }));
+                Ok(None)
+            }
+            ToWorker::Dismiss { reason } => Ok(Some(End::Over(reason))),
+            ToWorker::Refused { reason } => bail!("the coordinator: {reason}"),
+            // Of a state that this worker does not have yet.
+            ToWorker::Prepare(_)
+            | ToWorker::Heal { .. }
+            | ToWorker::Settle { .. }
+            | ToWorker::Begin(_)
+            | ToWorker::Seat { .. } => Ok(None),
+        }
+    }
+}
+
+impl Drop for Survey {
+    fn drop(&mut self) {
+        if let Some(probing) = &self.probing {
+            probing.abort();
+        }
+    }
+}
+
+/// What a task gives, once; before it is there and after that, nothing ever.
+async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> Result<T> {
+    let Some(running) = task else { return std::future::pending().await };
+    let result = running.await;
+    *task = None;
+    result.context("a measurement ended early")
+}
