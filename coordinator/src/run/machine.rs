@@ -14,7 +14,7 @@ use super::event::{ConnectionId, Event};
 use super::generation::Settling;
 use super::late::Share;
 use super::lineup::Lineup;
-use super::parity::Parity;
+use super::parity::{Parity, Verdict};
 use super::peer::{Peer, Standing};
 use super::prepare::Preparing;
 use super::progress::{RoundSummary, Summaries};
@@ -25,6 +25,8 @@ use super::state::{Checkpoint, Phase, State};
 const NOTICES_KEPT: usize = 50;
 /// Checkpoints kept for the status page, besides the newest of each worker that is here.
 const CHECKPOINTS_KEPT: usize = 32;
+/// Rounds whose states are remembered: workers keep fewer checkpoints.
+const MILESTONES_KEPT: usize = 64;
 /// Skipped rounds taken from one report: a member that sat out more than this has no generation in common any more.
 const SKIPPED_MAX: usize = 1024;
 /// How stale the durable progress may be, in milliseconds: a restarted coordinator learns the rest from reports.
@@ -333,6 +335,7 @@ impl Run {
                 self.peers.iter().filter(|(_, peer)| of_rank(peer)).map(|(&worker, _)| worker).collect();
             let verdict = self.parity.entry(rank).or_default().judge(report.round, &members);
             if let Some(verdict) = verdict {
+                self.note_milestone(rank, &verdict);
                 self.mend_parity(&verdict);
             }
         }
@@ -343,6 +346,18 @@ impl Run {
             self.persist();
         }
         is_last
+    }
+
+    /// Remembers what a part of the model is where checkpoints are written.
+    fn note_milestone(&mut self, rank: u32, verdict: &Verdict) {
+        let (next, every) = (verdict.round.next(), self.config.checkpoint.every_rounds);
+        let is_last = self.state.until() == Some(next);
+        if is_last || every > 0 && next.0.is_multiple_of(every) {
+            self.state.milestones.entry(next).or_default().insert(rank, verdict.hash);
+            if self.state.milestones.len() > MILESTONES_KEPT {
+                self.state.milestones.pop_first();
+            }
+        }
     }
 
     fn call_roll(&self) -> Roll {

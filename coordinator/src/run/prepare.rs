@@ -98,7 +98,7 @@ impl Run {
         self.choose_source() == Source::Fresh
     }
 
-    /// The newest state all of whose parts somebody has. Of equally new ones that differ, the one that more workers have.
+    /// The newest state all of whose parts somebody has: of those that differ the one that the run was in, or, where that is not known, the one that more workers have.
     fn choose_source(&self) -> Source {
         let mut states: BTreeMap<(Round, bool), BTreeMap<u32, Holders>> = BTreeMap::new();
         let mut count = |round, is_memory, rank, hash| {
@@ -121,16 +121,24 @@ impl Run {
                 count(round, false, rank, hash);
             }
         }
-        let whole = |((round, is_memory), parts): ((Round, bool), BTreeMap<u32, Holders>)| {
-            let hashes: Option<Vec<Hash>> = (0..self.stages())
-                .map(|rank| {
-                    let held = parts.get(&rank)?.iter().map(|(hash, workers)| (*workers, *hash));
-                    held.max().map(|(_, hash)| hash)
-                })
-                .collect();
-            hashes.map(|hashes| (round, is_memory, hashes))
+        let whole = |round: Round, parts: &BTreeMap<u32, Holders>, is_strict: bool| -> Option<Vec<Hash>> {
+            let known = |rank| self.state.milestones.get(&round)?.get(&rank).copied();
+            let of_part = |rank: u32| {
+                let held = parts.get(&rank)?;
+                match known(rank) {
+                    Some(hash) if is_strict => held.contains_key(&hash).then_some(hash),
+                    _ => held.iter().map(|(hash, workers)| (*workers, *hash)).max().map(|most| most.1),
+                }
+            };
+            (0..self.stages()).map(of_part).collect()
         };
-        match states.into_iter().rev().find_map(whole) {
+        let newest = |is_strict| {
+            states.iter().rev().find_map(|(&(round, is_memory), parts)| {
+                whole(round, parts, is_strict).map(|hashes| (round, is_memory, hashes))
+            })
+        };
+        // What is of another past is better than nothing.
+        match newest(true).or_else(|| newest(false)) {
             Some((round, true, hashes)) => {
                 hashes.first().map_or(Source::Fresh, |h| Source::Memory(round, *h))
             }
@@ -344,6 +352,7 @@ impl Run {
             self.state.ledger.lose(round, worker);
         }
         self.parity.values_mut().for_each(|parity| parity.cut_back(first_round));
+        self.state.milestones.retain(|round, _| *round <= first_round);
         self.summaries.cut_back(first_round);
         self.refusals.cut_back(first_round);
         self.state.facts = facts_of(reference);

@@ -61,6 +61,8 @@ pub struct State {
     pub late: Late,
     /// What all members must agree on; none before the first generation.
     pub facts: Option<Facts>,
+    /// At rounds after which checkpoints are written: what each part of the model is before the next one, by rank. So parts of different pasts are told apart.
+    pub milestones: BTreeMap<Round, BTreeMap<u32, Hash>>,
     /// What all workers have done, past and present.
     pub tally: Tally,
     /// How often each site has contributed.
@@ -133,6 +135,7 @@ impl State {
             ledger: Ledger::new(config.round_schedule(), u64::from(config.train.batch)),
             late: Late::default(),
             facts: None,
+            milestones: BTreeMap::new(),
             tally: Tally::default(),
             releases: Releases::default(),
             checkpoints: Vec::new(),

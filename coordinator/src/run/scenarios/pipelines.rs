@@ -175,6 +175,45 @@ fn a_run_in_parts_goes_on_from_checkpoints_of_all_of_them() {
     assert_eq!(story.begun(1).first_round, Round(4));
 }
 
+/// Rounds that were begun may be done again, with other results, and some have written checkpoints of what they were before.
+#[test]
+fn parts_of_different_pasts_are_not_put_together() {
+    let text = config_in_parts().to_toml().unwrap().replace("every_rounds = 20", "every_rounds = 2");
+    let mut story = training_of(RunConfig::parse(&text).unwrap());
+    for (round, hashes) in [(0, [20, 30]), (1, [21, 31])] {
+        for worker in 1..=4 {
+            story.applied(worker, round, hashes[(worker as usize - 1) % 2]);
+        }
+    }
+    let state = story.run.state().clone();
+    assert_eq!(state.milestones[&Round(2)][&1], [31; 32]);
+    let offer =
+        |rank, hash| CheckpointOffer { next_round: Round(2), state_hash: [hash; 32], private: true, rank };
+    let gathered = |offers: [CheckpointOffer; 4]| {
+        let state = State { phase: Phase::Gathering, generation: None, ..state.clone() };
+        let mut story = Story::of_state(config_in_parts(), state);
+        for (worker, offer) in (5..).zip(offers) {
+            story.join(worker, &[offer]);
+        }
+        story
+    };
+    // More have what was given up, and one has what counts.
+    let story = gathered([offer(0, 21), offer(1, 99), offer(1, 99), offer(1, 31)]);
+    assert!(
+        story.told(8).contains(&ToWorker::Prepare(Start::Checkpoint(offer(1, 31)))),
+        "{:?}",
+        story.told(8)
+    );
+    assert!(!story.told(6).iter().any(|told| matches!(told, ToWorker::Prepare(_))), "{:?}", story.told(6));
+    // Nobody has it.
+    let story = gathered([offer(0, 21), offer(1, 99), offer(1, 99), offer(1, 98)]);
+    assert!(
+        story.told(6).contains(&ToWorker::Prepare(Start::Checkpoint(offer(1, 99)))),
+        "{:?}",
+        story.told(6)
+    );
+}
+
 #[test]
 fn a_run_in_parts_does_not_begin_before_a_copy_is_complete() {
     let text = config_in_parts().to_toml().unwrap();

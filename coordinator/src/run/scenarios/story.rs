@@ -74,6 +74,11 @@ impl Story {
 
     pub fn of(config: RunConfig) -> Self {
         let state = State::new(RunId([1; 16]), &config);
+        Self::of_state(config, state)
+    }
+
+    /// A coordinator that takes up what another has left.
+    pub fn of_state(config: RunConfig, state: State) -> Self {
         Self {
             run: Run::new(config, state, Duration::ZERO).unwrap(),
             now: Duration::ZERO,
