@@ -138,18 +138,31 @@ impl Membership {
 /// The member with the largest score −weight / ln(u), u uniform in (0, 1) by hash. Only the coordinator computes it and
 /// members are told, so the logarithm need not agree between machines to the last bit.
 fn rendezvous(purpose: u8, fragment: FragmentId, among: &[&Member]) -> Option<WorkerId> {
-    let score = |member: &Member| {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&[purpose]);
-        hasher.update(&fragment.0.to_le_bytes());
-        hasher.update(&member.worker.0.to_le_bytes());
-        let mut word = [0; 8];
-        hasher.finalize_xof().fill(&mut word);
-        // 52 bits and a half: never 0 and never 1, where the logarithm ends.
-        let uniform = ((u64::from_le_bytes(word) >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
-        -f64::from(member.upload_weight.max(1)) / uniform.ln()
+    let of_fragment = mixed(u64::from(purpose) << 32 | u64::from(fragment.0));
+    let word = |member: &Member| mixed(of_fragment ^ u64::from(member.worker.0));
+    let weight = |member: &Member| member.upload_weight.max(1);
+    let first = among.first().map(|member| weight(member))?;
+    let best = if among.iter().all(|member| weight(member) == first) {
+        // Among equals, the largest u has the largest score.
+        among.iter().max_by_key(|member| word(member))
+    } else {
+        let scored = among.iter().map(|member| {
+            // 52 bits and a half: never 0 and never 1, where the logarithm ends.
+            let uniform = ((word(member) >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
+            (member, -f64::from(weight(member)) / uniform.ln())
+        });
+        scored.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(member, _)| member)
     };
-    among.iter().max_by(|a, b| score(a).total_cmp(&score(b))).map(|member| member.worker)
+    best.map(|member| member.worker)
+}
+
+/// Of every bit each other one (the finaliser of SplitMix64: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators"). Ten thousand members
+/// and thousands of fragments are tens of millions of these.
+fn mixed(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -139,8 +139,14 @@ impl SampleFeed {
 /// Divides the samples of one step among `members`, in order, as evenly as they go: the parts differ by at most one.
 #[must_use]
 pub fn shares(batch: u64, members: usize) -> Vec<Range<u64>> {
-    let members = members as u64;
-    (0..members).map(|i| batch * i / members..batch * (i + 1) / members).collect()
+    (0..members).map(|member| share(batch, members, member)).collect()
+}
+
+/// The part of one of them.
+#[must_use]
+pub fn share(batch: u64, members: usize, member: usize) -> Range<u64> {
+    let (members, member) = (members.max(1) as u64, member as u64);
+    batch * member / members..batch * (member + 1) / members
 }
 
 #[cfg(test)]

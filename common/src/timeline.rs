@@ -1,11 +1,12 @@
 //! Who trains on which samples at which step, over the generations of a run.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::WorkerId;
-use crate::sampler::{Positions, SampleFeed, shares};
+use crate::sampler::{Positions, SampleFeed, share};
 
 /// From one step on: this feed, shared in this order by these workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,8 +56,28 @@ impl Timeline {
     pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {
         let Some(assignment) = self.index_at(step).map(|at| &self.assignments[at]) else { return Vec::new() };
         let Some(rank) = assignment.workers.iter().position(|&w| w == worker) else { return Vec::new() };
-        let share = &shares(self.batch, assignment.workers.len())[rank];
-        assignment.feed.positions(step, self.batch, share)
+        let share = share(self.batch, assignment.workers.len(), rank);
+        assignment.feed.positions(step, self.batch, &share)
+    }
+
+    /// The positions that all but these train on at `step`, in order.
+    #[must_use]
+    pub fn positions_without(&self, step: u64, without: &BTreeSet<WorkerId>) -> Vec<Positions> {
+        let Some(assignment) = self.index_at(step).map(|at| &self.assignments[at]) else { return Vec::new() };
+        let workers = &assignment.workers;
+        let mut positions = Vec::new();
+        let mut begun = 0;
+        // From one who is left out to the next: neighbours' shares are one range.
+        let left_out = workers.iter().enumerate().filter(|(_, worker)| without.contains(worker));
+        for next in left_out.map(|(rank, _)| rank).chain([workers.len()]) {
+            if begun < next {
+                let first = share(self.batch, workers.len(), begun);
+                let last = share(self.batch, workers.len(), next - 1);
+                positions.extend(assignment.feed.positions(step, self.batch, &(first.start..last.end)));
+            }
+            begun = next + 1;
+        }
+        positions
     }
 
     /// The feed that begins at `step`: what the present one has not handed out by then, behind the `undone` shares,
@@ -106,6 +127,25 @@ mod tests {
         trained.sort_unstable();
         assert_eq!(trained, (0..trained.len() as u64).collect::<Vec<_>>());
         assert_eq!(trained.len(), 7 * 8 - 4 + 13 * 8);
+    }
+
+    #[test]
+    fn all_but_some_are_all_the_others() {
+        let mut timeline = Timeline::new(10);
+        let feed = SampleFeed { first_step: 0, backlog: vec![100..104], cursor: 50 };
+        let workers: Vec<WorkerId> = (1..=4).map(WorkerId).collect();
+        timeline.push(Assignment { feed, workers: workers.clone() });
+        for without in [vec![], vec![2], vec![1, 4], vec![2, 3], vec![1, 2, 3, 4], vec![9]] {
+            let without: BTreeSet<WorkerId> = without.into_iter().map(WorkerId).collect();
+            for step in 0..3 {
+                let others = workers.iter().filter(|worker| !without.contains(worker));
+                let expected: Vec<u64> =
+                    others.flat_map(|&worker| timeline.positions(step, worker)).flatten().collect();
+                let found: Vec<u64> =
+                    timeline.positions_without(step, &without).into_iter().flatten().collect();
+                assert_eq!(found, expected, "{without:?} at {step}");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! A step in virtual time: what a list of tasks takes, what it keeps in memory, and whether it comes to its end.
 
-use std::collections::{HashMap, HashSet};
-
 use super::{Pipeline, Place, Task, Work};
 
 /// What tasks and links take, in seconds.
@@ -64,7 +62,7 @@ pub fn kept_most(list: &[Task]) -> u32 {
 /// # Errors
 /// When not all tasks are ever computed.
 pub fn trace(pipeline: &Pipeline, lists: &[Vec<Task>], costs: &dyn Costs) -> Result<Trace, Stuck> {
-    let mut run = Run::new(lists.len());
+    let mut run = Run::new(pipeline, lists.len());
     run.trace.kept_most = lists.iter().map(|list| kept_most(list)).collect();
     loop {
         let mut moved = false;
@@ -85,26 +83,66 @@ pub fn trace(pipeline: &Pipeline, lists: &[Vec<Task>], costs: &dyn Costs) -> Res
     if waiting.is_empty() { Ok(run.trace) } else { Err(Stuck { waiting }) }
 }
 
-/// What has happened so far.
+/// What has happened so far. A planner follows thousands of schedules, so that nothing here is looked up by hashing.
 struct Run {
-    /// Tasks that are done.
-    done: HashSet<Place>,
-    /// When what a task hands on is where it is needed.
-    arrivals: HashMap<Place, f64>,
+    places: Places,
+    /// Tasks that are done, by [`Places::at`].
+    done: Vec<bool>,
+    /// When what a task hands on is where it is needed, by the same.
+    arrivals: Vec<Option<f64>>,
     /// By sender and receiver: when everything that was handed over so far has left.
-    links: HashMap<(u32, u32), f64>,
+    links: Vec<f64>,
     trace: Trace,
 }
 
+/// All tasks that a pipeline may have, one after the other.
+#[derive(Clone, Copy)]
+struct Places {
+    stages: usize,
+    ranks: usize,
+    micro_batches: usize,
+}
+
+impl Places {
+    /// Kinds of work.
+    const WORKS: usize = 4;
+
+    fn count(self) -> usize {
+        Self::WORKS * self.stages * self.micro_batches
+    }
+
+    /// None: the pipeline has no such task.
+    fn at(self, place: Place) -> Option<usize> {
+        let Place { rank, task } = place;
+        let work = match task.work {
+            Work::Forward => 0,
+            Work::Backward => 1,
+            Work::BackwardInput => 2,
+            Work::BackwardWeight => 3,
+        };
+        let (rank, micro_batch) = (rank as usize, task.micro_batch as usize);
+        let stage = task.chunk as usize * self.ranks + rank;
+        let is_there = rank < self.ranks && stage < self.stages && micro_batch < self.micro_batches;
+        is_there.then_some((work * self.stages + stage) * self.micro_batches + micro_batch)
+    }
+}
+
 impl Run {
-    fn new(ranks: usize) -> Self {
+    fn new(pipeline: &Pipeline, ranks: usize) -> Self {
+        let places = Places {
+            stages: pipeline.stages() as usize,
+            ranks: pipeline.ranks as usize,
+            micro_batches: pipeline.micro_batches as usize,
+        };
         let trace = Trace {
             step_s: 0.0,
             busy_s: vec![0.0; ranks],
             kept_most: Vec::new(),
             ends_s: vec![Vec::new(); ranks],
         };
-        Self { done: HashSet::new(), arrivals: HashMap::new(), links: HashMap::new(), trace }
+        let links = vec![0.0; ranks.max(places.ranks).pow(2)];
+        let (done, arrivals) = (vec![false; places.count()], vec![None; places.count()]);
+        Self { places, done, arrivals, links, trace }
     }
 
     fn done_on(&self, rank: u32) -> usize {
@@ -114,12 +152,12 @@ impl Run {
     /// When the next task of a rank begins, if what it needs is known to come.
     fn start(&self, pipeline: &Pipeline, place: Place) -> Option<f64> {
         let own = pipeline.own_input_of(place.task).map(|task| Place { task, ..place });
-        if own.is_some_and(|own| !self.done.contains(&own)) {
+        if own.is_some_and(|own| !self.places.at(own).is_some_and(|at| self.done[at])) {
             return None;
         }
         let free = self.trace.ends_s[place.rank as usize].last().copied().unwrap_or(0.0);
         match pipeline.input_of(place) {
-            Some(input) => Some(self.arrivals.get(&input)?.max(free)),
+            Some(input) => Some(self.arrivals[self.places.at(input)?]?.max(free)),
             None => Some(free),
         }
     }
@@ -127,13 +165,18 @@ impl Run {
     fn compute(&mut self, pipeline: &Pipeline, costs: &dyn Costs, place: Place, start: f64) {
         let (rank, took) = (place.rank as usize, costs.task_s(place));
         let end = start + took;
-        self.done.insert(place);
+        let at = self.places.at(place);
+        if let Some(at) = at {
+            self.done[at] = true;
+        }
         self.trace.ends_s[rank].push(end);
         self.trace.busy_s[rank] += took;
         self.trace.step_s = self.trace.step_s.max(end);
         if let Some(to) = pipeline.receiver_of(place) {
             let arrival = self.hand_on(costs, place.rank, to, end);
-            self.arrivals.insert(place, arrival);
+            if let Some(at) = at {
+                self.arrivals[at] = Some(arrival);
+            }
         }
     }
 
@@ -141,7 +184,7 @@ impl Run {
         if from == to {
             return at;
         }
-        let link = self.links.entry((from, to)).or_default();
+        let link = &mut self.links[from as usize * self.places.ranks + to as usize];
         *link = link.max(at) + costs.sending_s(from, to);
         *link + costs.latency_s(from, to)
     }

@@ -53,6 +53,22 @@ tokens a second, memory, bytes between sites. Machines and links are in a file l
 
 examples/machines.toml is a whole one.";
 
+const SIMULATE_HELP: &str = "\
+Go through a whole run in virtual time: the real coordinator, and workers that take as long as the planner says.
+
+Says how much of the machines' time is computed in, what is waited for, how long it takes to go on
+without a worker that was lost and to take it in again, and what all that costs the coordinator. The
+same seed gives the same numbers. Machines and links are as for `coordinator plan`; what goes wrong
+is in a file like this:
+
+    [churn]               # each worker by itself; times are drawn around these
+    life_s = 3600
+    absence_s = 60
+    [[outage]]            # all workers of a site at once
+    site = \"home\"
+    at_s = 600
+    for_s = 120";
+
 /// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
@@ -66,18 +82,7 @@ pub enum Command {
     #[command(long_about = PLAN_HELP)]
     Plan(PlanArgs),
     /// Go through a whole run in virtual time: the real coordinator, and workers that take as long as the planner says.
-    ///
-    /// How many of the machines' seconds are computed in, what waits, how long it takes to go on without a worker that was lost and to take it in
-    /// again, and what it costs the coordinator. The same seed gives the same numbers. Faults are in a file like this:
-    ///
-    ///     [churn]               # each worker by itself; times are drawn around these
-    ///     life_s = 3600
-    ///     absence_s = 60
-    ///     [[outage]]            # all workers of a site at once
-    ///     site = "home"
-    ///     at_s = 600
-    ///     for_s = 120
-    #[command(verbatim_doc_comment)]
+    #[command(long_about = SIMULATE_HELP)]
     Simulate(SimulateArgs),
     /// Show how the run goes.
     Status(StatusArgs),

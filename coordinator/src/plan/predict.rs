@@ -110,10 +110,10 @@ fn trace_replicas(
     mut tell: impl FnMut(usize, f64, Option<Trace>),
 ) -> Result<(), Unfit> {
     let lists = plan.pipeline.tasks().map_err(|error| Unfit::Schedule(error.to_string()))?;
-    let crossings = crossings(plan);
+    let (crossings, flops) = (crossings(plan), flops_of(work, plan));
     let mut alike: BTreeMap<Vec<(usize, u64)>, f64> = BTreeMap::new();
     for replica in 0..plan.replicas.len() {
-        let costs = ReplicaCosts { topology, work, plan, replica, crossings: &crossings };
+        let costs = ReplicaCosts { topology, work, plan, replica, crossings: &crossings, flops: &flops };
         let signature = costs.signature();
         if let Some(&took) = alike.get(&signature) {
             tell(replica, took, None);
@@ -168,6 +168,22 @@ struct ReplicaCosts<'a> {
     plan: &'a Plan,
     replica: usize,
     crossings: &'a BTreeMap<(usize, usize), u32>,
+    /// By stage: FLOPs of a token, forwards and backwards.
+    flops: &'a [(f64, f64)],
+}
+
+/// By stage: FLOPs of a token, forwards and backwards.
+fn flops_of(work: &Workload, plan: &Plan) -> Vec<(f64, f64)> {
+    let sum =
+        |blocks: &[BlockCost], flops: fn(&BlockCost) -> u64| blocks.iter().map(flops).sum::<u64>() as f64;
+    let of = |stage: &Range<u32>| {
+        let blocks = held(work, stage);
+        (
+            sum(blocks, |block| block.forward_flops_per_token),
+            sum(blocks, |block| block.backward_flops_per_token),
+        )
+    };
+    plan.stages.iter().map(of).collect()
 }
 
 impl ReplicaCosts<'_> {
@@ -205,10 +221,7 @@ impl ReplicaCosts<'_> {
 impl Costs for ReplicaCosts<'_> {
     fn task_s(&self, place: Place) -> f64 {
         let stage = self.plan.pipeline.stage(place.rank, place.task.chunk);
-        let held = held(self.work, &self.plan.stages[stage as usize]);
-        let sum = |flops: fn(&BlockCost) -> u64| held.iter().map(flops).sum::<u64>() as f64;
-        let forward = sum(|block| block.forward_flops_per_token);
-        let backward = sum(|block| block.backward_flops_per_token);
+        let (forward, backward) = self.flops[stage as usize];
         let again = if self.plan.recompute { forward } else { 0.0 };
         let flops = match place.task.work {
             Work::Forward => forward,

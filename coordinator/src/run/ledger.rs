@@ -143,8 +143,8 @@ impl Ledger {
     pub fn counted_in(&self, round: Round) -> Vec<Positions> {
         let lost: BTreeSet<WorkerId> =
             self.losses.iter().filter(|loss| loss.round == round).map(|loss| loss.worker).collect();
-        let workers = self.workers_in(round).iter().filter(|worker| !lost.contains(worker));
-        workers.flat_map(|&worker| self.share(round, worker)).collect()
+        let steps = self.schedule.steps_of(round);
+        steps.flat_map(|step| self.timeline.positions_without(step, &lost)).collect()
     }
 
     /// Positions that count in rounds that are applied everywhere.
