@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn all_but_some_are_all_the_others() {
         let mut timeline = Timeline::new(10);
-        let feed = SampleFeed { first_step: 0, backlog: vec![100..104], cursor: 50 };
+        let feed = SampleFeed { first_step: 0, backlog: vec![100..103, 103..104], cursor: 50 };
         let workers: Vec<WorkerId> = (1..=4).map(WorkerId).collect();
         timeline.push(Assignment { feed, workers: workers.clone() });
         for without in [vec![], vec![2], vec![1, 4], vec![2, 3], vec![1, 2, 3, 4], vec![9]] {

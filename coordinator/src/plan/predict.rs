@@ -259,7 +259,7 @@ fn tied_bytes(work: &Workload) -> f64 {
 /// By rank, with activations of so many micro-batches and chunks at a time.
 fn memory(topology: &Topology, work: &Workload, plan: &Plan, kept: &[u32]) -> Result<Vec<f64>, Unfit> {
     let ranks = plan.pipeline.ranks as usize;
-    let tokens = work.micro_tokens(plan.replicas.len());
+    let tokens = work.micro_tokens_most(plan.replicas.len());
     let mut needed = Vec::with_capacity(ranks);
     for rank in 0..ranks {
         let stages = plan.stages.iter().skip(rank).step_by(ranks);

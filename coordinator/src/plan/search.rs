@@ -308,7 +308,8 @@ impl Cut<'_> {
     }
 
     fn bytes(&self, range: &Range<u32>) -> StageBytes {
-        StageBytes::of(held(self.work, range), self.recompute, self.tokens())
+        let tokens = self.work.micro_tokens_most(self.replicas.len());
+        StageBytes::of(held(self.work, range), self.recompute, tokens)
     }
 
     /// As many micro-batches as go on while one is away: what comes after a rank, there and back, over the time of the slowest stage or link; fewer where memory

@@ -70,6 +70,13 @@ impl Workload {
         sequences / f64::from(self.micro_batches(replicas)) * f64::from(self.sequence)
     }
 
+    /// Tokens of the largest micro-batch, which memory must hold.
+    #[must_use]
+    pub fn micro_tokens_most(&self, replicas: usize) -> f64 {
+        let sequences = self.batch.div_ceil(u32::try_from(replicas.max(1)).unwrap_or(u32::MAX));
+        f64::from(self.micro_batch.min(sequences)) * f64::from(self.sequence)
+    }
+
     /// Micro-batches of each of so many replicas.
     #[must_use]
     pub fn micro_batches(&self, replicas: usize) -> u32 {

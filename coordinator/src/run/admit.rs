@@ -56,6 +56,7 @@ impl Run {
         peer.memory_bytes = join.memory_bytes;
         self.peers.insert(worker, peer);
         self.listen_for_silence();
+        self.unfit = None;
         self.last_join = self.now;
         if self.state.workers.insert(worker, known).is_none() {
             let text = format!("joined from site {} ({})", join.site, shorten(&join.device));

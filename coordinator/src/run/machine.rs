@@ -58,10 +58,8 @@ pub struct Run {
     pub(super) parity: BTreeMap<u32, Parity>,
     /// Copies of the model that were ever put together.
     pub(super) replicas_formed: u64,
-    /// Who makes the first copies, by rank, where that was decided.
-    pub(super) planned: Vec<Vec<WorkerId>>,
-    /// For whom no plan fits, and what was said of that.
-    pub(super) unfit: Option<(Vec<WorkerId>, String)>,
+    /// What was said of those who are here, for whom no plan fits.
+    pub(super) unfit: Option<String>,
     pub(super) summaries: Summaries,
     pub(super) refusals: Refusals,
     pub(super) notices: VecDeque<Notice>,
@@ -119,7 +117,6 @@ impl Run {
             begun_at: now,
             parity: BTreeMap::new(),
             replicas_formed: 0,
-            planned: Vec::new(),
             unfit: None,
             summaries: Summaries::default(),
             refusals: Refusals::default(),
@@ -505,7 +502,7 @@ impl Run {
     /// Forgets a worker's process, and closes its connection. If it was a member, the generation settles without it.
     pub(super) fn remove(&mut self, worker: WorkerId, severity: Severity, what: &str) {
         let Some(peer) = self.peers.remove(&worker) else { return };
-        self.roll = None;
+        (self.roll, self.unfit) = (None, None);
         if let Some(preparing) = &mut self.preparing {
             preparing.lost(worker);
         }

@@ -78,7 +78,7 @@ impl Run {
                     "every worker holds the whole model ({}), and what they exchange follows their links",
                     Bytes(bytes as u64)
                 );
-                self.decide(self.undivided(), Vec::new(), text);
+                self.decide(self.undivided(), text);
             }
             return is_complete;
         }
@@ -88,6 +88,16 @@ impl Run {
             self.choose();
         }
         !self.config.is_plan_open()
+    }
+
+    /// Who has not told yet what a plan wants to know, where all have joined.
+    pub(super) fn untold(&self) -> Vec<WorkerId> {
+        let is_complete = self.peers.len() >= self.config.run.workers as usize;
+        if !self.config.is_plan_open() || !is_complete {
+            return Vec::new();
+        }
+        let owes = |peer: &Peer| peer.survey.profile.is_none() || !peer.survey.asked.is_empty();
+        self.peers.iter().filter(|(_, peer)| owes(peer)).map(|(&worker, _)| worker).collect()
     }
 
     /// The configuration that a worker is welcomed with. As long as everybody could hold the whole model it says so, and nobody has to tell anything.
@@ -112,6 +122,7 @@ impl Run {
         Decided {
             parallel: ParallelConfig { boundary, ..ParallelConfig::undivided() },
             recompute: self.config.train.recompute,
+            copies: Vec::new(),
         }
     }
 
@@ -119,14 +130,16 @@ impl Run {
     /// not so, or not known yet.
     fn suits_all_undivided(&self) -> Option<f64> {
         let work = self.workload().filter(|_| self.config.sync.adapt)?;
-        let tokens = work.micro_tokens(self.config.run.workers as usize);
+        let tokens = work.micro_tokens_most(self.config.run.workers as usize);
         let bytes = StageBytes::of(&work.blocks, self.config.train.recompute, tokens).with(1);
         self.peers.values().all(|peer| bytes <= peer.memory_bytes as f64).then_some(bytes)
     }
 
     /// What a step asks for, once the vocabulary is known.
     fn workload(&self) -> Option<Workload> {
-        let told = self.peers.values().find_map(|peer| peer.survey.profile).map(|told| told.vocabulary);
+        // Those that differ are refused when they have built the model; until then, the largest one fits all.
+        let told =
+            self.peers.values().filter_map(|peer| peer.survey.profile).map(|told| told.vocabulary).max();
         let vocabulary = self.config.vocabulary().or(told)?;
         let spec = ModelSpec::resolve(&self.config.model, vocabulary).ok()?;
         Some(Workload::of(&self.config, &spec))
@@ -188,8 +201,7 @@ impl Run {
 
     /// The best plan for those who are here.
     fn choose(&mut self) {
-        let here: Vec<WorkerId> = self.peers.keys().copied().collect();
-        if self.unfit.as_ref().is_some_and(|(workers, _)| *workers == here) {
+        if self.unfit.is_some() {
             return;
         }
         let by_site = self.workers_by_site();
@@ -205,7 +217,7 @@ impl Run {
             Err(error) => {
                 let text = format!("{error}. The run waits for other workers");
                 self.notice(Severity::Error, None, text.clone());
-                self.unfit = Some((here, text));
+                self.unfit = Some(text);
             }
         }
     }
@@ -227,19 +239,18 @@ impl Run {
         let decided = Decided {
             parallel: parallel_of(topology, plan, self.config.parallel.boundary),
             recompute: plan.recompute || self.config.train.recompute,
+            copies,
         };
-        self.decide(decided, copies, text);
+        self.decide(decided, text);
     }
 
-    fn decide(&mut self, decided: Decided, copies: Vec<Vec<WorkerId>>, text: String) {
+    fn decide(&mut self, decided: Decided, text: String) {
         decided.apply_to(&mut self.config);
         // What could be written once can be written with other numbers.
         if let Ok(written) = self.config.to_toml() {
             self.config_toml = written;
         }
         self.state.plan = Some(decided);
-        self.planned = copies;
-        self.unfit = None;
         self.persist();
         self.notice(Severity::Info, None, text);
         let attending = self.peers.iter().filter(|(_, peer)| peer.survey.attends);

@@ -76,10 +76,8 @@ impl Run {
         let unseated = |peer: &Peer| peer.seat.is_none() && peer.connection.is_some();
         let candidates: Vec<Candidate> =
             self.peers.iter().filter(|(_, peer)| unseated(peer)).map(candidate).collect();
-        let copies = match self.take_planned(&candidates) {
-            Some(planned) => planned,
-            None => seated(candidates, self.stages(), &self.sites_of_ranks()),
-        };
+        let (mut copies, rest) = self.planned_copies(candidates);
+        copies.extend(seated(rest, self.stages(), &self.sites_of_ranks()));
         for workers in copies {
             self.replicas_formed += 1;
             let replica = self.replicas_formed;
@@ -96,12 +94,20 @@ impl Run {
         }
     }
 
-    /// The first copies, where it was decided who makes them and they are all here.
-    fn take_planned(&mut self, candidates: &[Candidate]) -> Option<Vec<Vec<WorkerId>>> {
-        let planned = std::mem::take(&mut self.planned);
-        let is_here = |worker: &WorkerId| candidates.iter().any(|candidate| candidate.worker == *worker);
-        let are_here = !planned.is_empty() && planned.iter().flatten().all(is_here);
-        are_here.then_some(planned)
+    /// The copies that were planned and are all here, and who is left. Once there are states, those decide.
+    fn planned_copies(&self, mut candidates: Vec<Candidate>) -> (Vec<Vec<WorkerId>>, Vec<Candidate>) {
+        let mut copies = Vec::new();
+        if candidates.iter().any(|candidate| !candidate.has.is_empty()) {
+            return (copies, candidates);
+        }
+        for copy in self.state.plan.iter().flat_map(|plan| &plan.copies) {
+            let is_here = |worker: &WorkerId| candidates.iter().any(|candidate| candidate.worker == *worker);
+            if copy.len() == self.stages() as usize && copy.iter().all(is_here) {
+                candidates.retain(|candidate| !copy.contains(&candidate.worker));
+                copies.push(copy.clone());
+            }
+        }
+        (copies, candidates)
     }
 
     /// By rank, the site that the configuration wants it on; empty: anywhere. A site that nobody has joined from has no number.

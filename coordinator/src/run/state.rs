@@ -80,6 +80,8 @@ pub struct Decided {
     pub parallel: ParallelConfig,
     /// `train.recompute`
     pub recompute: bool,
+    /// Who makes a copy together, by rank, as long as nobody has a state: unlike machines have unlike parts. Empty: any do.
+    pub copies: Vec<Vec<WorkerId>>,
 }
 
 /// A worker's identity, as of its last `Join`.

@@ -309,7 +309,11 @@ impl Run {
         if self.state.phase == Phase::Gathering && here < wanted as usize {
             problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));
         }
-        problems.extend(self.unfit.as_ref().map(|(_, text)| text.clone()));
+        problems.extend(self.unfit.clone());
+        let untold = self.untold();
+        if !untold.is_empty() {
+            problems.push(format!("the plan waits for {untold:?}, who measure themselves and their links"));
+        }
         let unseated = self.peers.values().filter(|peer| peer.seat.is_none()).count();
         if unseated > 0
             && self.stages() > 1

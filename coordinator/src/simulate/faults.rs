@@ -1,5 +1,6 @@
 //! What goes wrong in a simulated run.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use rand::Rng as _;
@@ -48,7 +49,7 @@ pub enum FaultsError {
     #[error("{0}")]
     Syntax(String),
     /// A number that is no time.
-    #[error("{key} = {value}: must be a number of seconds{}", if *.zero { ", zero or more" } else { " above zero" })]
+    #[error("{key} = {value}: must be a number of seconds, {}a thousandth to a year", if *.zero { "zero, or " } else { "" })]
     Time {
         /// Which one.
         key: &'static str,
@@ -100,15 +101,16 @@ impl Churn {
     }
 }
 
+/// From a thousandth of a second to a year.
+const TIMES_S: RangeInclusive<f64> = 1e-3..=366.0 * 86_400.0;
+
 fn exponential(mean_s: f64, rng: &mut ChaCha8Rng) -> Duration {
-    // A year is as good as for ever, and no draw makes a time that cannot be counted.
-    const MOST_S: f64 = 366.0 * 86_400.0;
     let uniform: f64 = rng.random();
-    Duration::from_secs_f64((-mean_s * (1.0 - uniform).ln()).clamp(0.0, MOST_S))
+    Duration::from_secs_f64((-mean_s * (1.0 - uniform).ln()).clamp(1e-6, *TIMES_S.end()))
 }
 
 fn seconds(key: &'static str, value: f64, zero: bool) -> Result<(), FaultsError> {
-    let is_time = value.is_finite() && (value > 0.0 || zero && value == 0.0);
+    let is_time = TIMES_S.contains(&value) || zero && value == 0.0;
     if is_time { Ok(()) } else { Err(FaultsError::Time { key, value, zero }) }
 }
 
@@ -139,6 +141,7 @@ mod tests {
         assert!(error("[churn]\nlife_s = 0\nabsence_s = 5\n").contains("churn.life_s = 0"));
         assert!(error("[churn]\nlife_s = 1\n").contains("absence_s"));
         assert!(error("[[outage]]\nsite = \"b\"\nat_s = 0\nfor_s = 1\n").contains("the sites a"));
+        assert!(error("[churn]\nlife_s = 1e20\nabsence_s = 5\n").contains("a year"));
         assert!(error("[[outage]]\nsite = \"a\"\nat_s = -1\nfor_s = 1\n").contains("outage.at_s = -1"));
     }
 

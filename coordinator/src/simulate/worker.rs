@@ -33,7 +33,10 @@ pub(super) struct Worker {
     pub task: u64,
     /// Checkpoints on its disk, newest first, and of which part each is.
     pub disk: Vec<(Round, u32)>,
+    /// With what it is set to compute now,
     pub compute: Duration,
+    /// until then.
+    pub busy_until: Duration,
     pub wait: Duration,
     pub tokens: u64,
 }
@@ -73,6 +76,7 @@ impl Worker {
             task: 0,
             disk: Vec::new(),
             compute: Duration::ZERO,
+            busy_until: Duration::ZERO,
             wait: Duration::ZERO,
             tokens: 0,
         }

@@ -65,6 +65,9 @@ pub(super) struct World {
     /// Seconds of an exchange of a round, for each of its steps.
     sync_s: f64,
     timer_at: Option<Duration>,
+    last_generation: Generation,
+    /// By site: its workers are away until then.
+    out_until: Vec<Duration>,
     /// When those died that no generation has begun without yet.
     deaths: BTreeMap<WorkerId, Duration>,
     /// When those started that have not taken part yet.
@@ -101,6 +104,7 @@ impl World {
         let devices = setup.topology.devices();
         let workers: Vec<Worker> =
             (1..).zip(devices).map(|(number, device)| Worker::new(WorkerId(number), device)).collect();
+        let out_until = vec![Duration::ZERO; setup.topology.sites.len()];
         let mut queue = Queue::default();
         for place in 0..workers.len() {
             queue.push(START_EVERY * u32::try_from(place).unwrap_or(u32::MAX), Happening::Start(place));
@@ -132,6 +136,8 @@ impl World {
             step_s: BTreeMap::new(),
             sync_s: 0.0,
             timer_at: None,
+            last_generation: Generation(0),
+            out_until,
             deaths: BTreeMap::new(),
             starts: BTreeMap::new(),
             tally: Tally::default(),
@@ -192,6 +198,8 @@ impl World {
             Happening::HeadDone(..) | Happening::RoundDone(..) => {}
             Happening::Result(generation, rank, round) => self.result(generation, rank, round),
             Happening::Heartbeats(slot) => self.heartbeats(slot),
+            // Another that was planned before an earlier one was.
+            Happening::Timer if self.timer_at != Some(self.now) => {}
             Happening::Timer => {
                 self.timer_at = None;
                 self.tell_run(Event::Timer);
@@ -205,8 +213,14 @@ impl World {
         if self.workers[place].is_on() || self.run.state().phase == Phase::Finished {
             return;
         }
+        let out_until = self.out_until[self.workers[place].device.site];
+        if out_until > self.now {
+            return self.queue.push(out_until, Happening::Start(place));
+        }
         self.alive += 1;
-        self.starts.insert(self.workers[place].id, self.now);
+        if self.workers[place].life > 0 {
+            self.starts.insert(self.workers[place].id, self.now);
+        }
         self.join(place);
     }
 
@@ -239,6 +253,7 @@ impl World {
     }
 
     fn end_site(&mut self, site: usize, length: Duration) {
+        self.out_until[site] = self.out_until[site].max(self.now + length);
         for place in 0..self.workers.len() {
             if self.workers[place].device.site == site && self.workers[place].is_on() {
                 self.end_process(place);
@@ -268,9 +283,13 @@ impl World {
     /// What it has done counts on.
     fn bury(&mut self, place: usize) {
         let worker = &mut self.workers[place];
-        self.tally.compute += worker.compute;
-        self.tally.wait += worker.wait;
-        self.tally.tokens += worker.tokens;
+        // What it was set to compute and will not.
+        let undone = worker.busy_until.saturating_sub(self.now);
+        let waits = if let Stage::Stalled(since) = worker.stage { self.now - since } else { Duration::ZERO };
+        self.tally.compute += worker.compute.saturating_sub(undone);
+        self.tally.wait += worker.wait + waits;
+        (worker.compute, worker.wait, worker.busy_until) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        self.tally.tokens += std::mem::take(&mut worker.tokens);
         worker.life += 1;
         worker.task += 1;
         if let Some(connection) = worker.connection.take() {
@@ -323,7 +342,7 @@ impl World {
     /// From the coordinator's site to a worker's, or back.
     fn delay(&self, place: usize) -> Duration {
         let link = self.setup.topology.link(0, self.workers[place].device.site);
-        Duration::from_secs_f64(link.round_trip_s / 2.0)
+        Duration::from_secs_f64((link.round_trip_s / 2.0).min(1e9))
     }
 
     fn say(&mut self, place: usize, message: ToCoordinator) {
@@ -529,10 +548,11 @@ impl World {
 
     /// A generation that nobody has begun before.
     fn begun(&mut self, generation: Generation) {
-        if self.tally.generations >= generation.0 {
+        if self.last_generation >= generation {
             return;
         }
-        self.tally.generations = generation.0;
+        self.last_generation = generation;
+        self.tally.generations += 1;
         self.tally.began.get_or_insert(self.now);
         let now = self.now;
         let missing = std::mem::take(&mut self.deaths);
@@ -631,6 +651,7 @@ impl World {
         worker.stage = stage;
         worker.task += 1;
         worker.compute += takes;
+        worker.busy_until = self.now + takes;
         let done = match stage {
             Stage::Head => Happening::HeadDone(place, worker.task),
             _ => Happening::RoundDone(place, worker.task),

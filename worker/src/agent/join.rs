@@ -59,7 +59,8 @@ pub async fn join(args: JoinArgs) -> Result<()> {
         () = stop.asked() => return Ok(()),
     };
     tracing::info!(worker = %identity.worker(), run = %identity.run(), "this machine is part of the run");
-    let member = Arc::new(Membership { args, cache_dir, slot, dialler });
+    let memory_bytes = memory::allowed(&args);
+    let member = Arc::new(Membership { args, cache_dir, slot, dialler, memory_bytes });
     let result = member.take_part(identity, &mut stop).await;
     // Whatever was said last should arrive: the reason of a failure, a farewell. A peer that does not hang up is not waited for.
     tokio::select! {
@@ -75,6 +76,8 @@ pub(super) struct Membership {
     pub cache_dir: PathBuf,
     pub slot: IdentitySlot,
     pub dialler: Dialler,
+    /// What the model may take, as it was before there was one.
+    pub memory_bytes: u64,
 }
 
 impl Membership {
@@ -148,7 +151,7 @@ impl Membership {
             lan_address,
             wan_address: self.args.advertise.unwrap_or(lan_address),
             device: self.describe(),
-            memory_bytes: memory::allowed(&self.args),
+            memory_bytes: self.memory_bytes,
             held: None,
             checkpoints: self.offers(identity),
         })

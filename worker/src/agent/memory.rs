@@ -55,7 +55,8 @@ pub(super) fn check(allowed: Option<u64>, part: &ModelSpec, config: &RunConfig, 
 fn needed(part: &ModelSpec, config: &RunConfig, rank: u32) -> u64 {
     let sequence = config.data.sequence_length;
     let blocks = part.blocks(sequence, config.train.precision);
-    let tokens = f64::from(config.train.micro_batch) * f64::from(sequence);
+    let sequences = config.train.micro_batch.min(config.train.batch.div_ceil(config.replicas()));
+    let tokens = f64::from(sequences) * f64::from(sequence);
     let of_chunk = |chunk: &std::ops::Range<u32>| {
         let held: &[BlockCost] = blocks.get(chunk.start as usize..chunk.end as usize).unwrap_or_default();
         StageBytes::of(held, config.train.recompute, tokens)

@@ -62,6 +62,10 @@ pub(super) async fn attend(
     let mut survey = Survey { network, profiling: Some(profile(membership, config)), probing: None };
     let ended = survey.converse(&mut conversation, &progress, stop).await;
     survey.network.stop();
+    if let (Ok(End::Welcomed | End::Lost), Some(profiling)) = (&ended, survey.profiling.take()) {
+        // It has the device for another second, and what comes next wants it alone. What it finds is of no use any more.
+        let _ = profiling.await;
+    }
     match ended? {
         End::Welcomed => Ok(Surveyed::Welcomed(conversation)),
         End::Lost => Ok(Surveyed::Lost),

@@ -95,7 +95,7 @@ impl Engine {
             }
             losses.push(loss);
         }
-        Ok((losses, sums.into_iter().filter_map(Sum::into_tensor).collect()))
+        Ok((losses, all_of(sums)?))
     }
 
     /// What a micro-batch adds to the mean loss over so many sequences.
@@ -156,6 +156,16 @@ impl Sum {
             Self::One(sum) | Self::Several(sum) => Some(sum),
         }
     }
+}
+
+/// The sums, one for each tensor; none where there were no samples.
+///
+/// # Errors
+/// Some tensors have a gradient and others have none: those that follow would be taken for theirs.
+pub(super) fn all_of(sums: Vec<Sum>) -> Result<Vec<Tensor>, EngineError> {
+    let count = sums.len();
+    let gradients: Vec<Tensor> = sums.into_iter().filter_map(Sum::into_tensor).collect();
+    if gradients.is_empty() || gradients.len() == count { Ok(gradients) } else { Err(EngineError::Part) }
 }
 
 /// Where the tensors are in a vector that has one after the other.

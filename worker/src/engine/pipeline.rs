@@ -11,7 +11,7 @@ use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Task, Work};
 use tch::Tensor;
 
 use super::chunk::{Chunk, Gradients, Kept};
-use super::gradient::{Sum, outcome};
+use super::gradient::{Sum, all_of, outcome};
 use super::interpreter::{Stages, interpret};
 use super::{Engine, EngineError, StepOutcome};
 use crate::data::{Batch, MicroBatch};
@@ -222,7 +222,7 @@ impl Engine {
         let (_, last) = rank.ends();
         let own = outcome(batch, &losses)?;
         let loss = rank.pipe().announce(last, f64::from(own.loss))? as f32;
-        Ok((StepOutcome { loss, ..own }, sums.into_iter().filter_map(Sum::into_tensor).collect()))
+        Ok((StepOutcome { loss, ..own }, all_of(sums)?))
     }
 
     /// As [`Self::evaluate`]; every rank learns the loss.

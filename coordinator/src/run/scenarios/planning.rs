@@ -131,6 +131,53 @@ fn where_no_plan_fits_that_is_said_once_and_the_run_waits() {
     assert_eq!(probed(&story.told(1)), [[3]]);
 }
 
+/// As when somebody gives it more memory.
+#[test]
+fn a_worker_that_comes_back_with_more_memory_is_planned_with() {
+    let mut story = open("preset = \"dense\"");
+    for (worker, memory_bytes) in [(1, ROOMY), (2, 1 << 18)] {
+        story.join_with(worker, memory_bytes);
+        story.say(worker, profile(1e10));
+    }
+    assert_eq!(
+        story.run.status(0).problems,
+        ["the plan waits for [WorkerId(1), WorkerId(2)], who measure themselves and their links"]
+    );
+    story.say(1, links(100.0));
+    story.say(2, links(100.0));
+    assert!(story.run.status(0).problems.iter().any(|problem| problem.contains("no plan fits")));
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.join_with(2, ROOMY);
+    assert!(!story.run.status(0).problems.iter().any(|problem| problem.contains("no plan fits")));
+    story.say(2, profile(1e10));
+    story.say(2, links(100.0));
+    assert_eq!(story.run.state().phase, Phase::Preparing);
+}
+
+/// The second worker has room for the smaller part alone.
+#[test]
+fn who_has_which_part_stays_as_it_was_planned_until_there_are_states() {
+    let mut story = open("preset = \"auto\"");
+    for (worker, memory_bytes) in [(1, SMALL), (2, ROOMY)] {
+        story.join_with(worker, memory_bytes);
+        story.say(worker, profile(1e10));
+    }
+    story.say(1, links(100.0));
+    story.say(2, links(100.0));
+    let rank = |told: &[ToWorker]| {
+        told.iter().find_map(|told| match told {
+            ToWorker::Seat { rank } => *rank,
+            _ => None,
+        })
+    };
+    let planned = [rank(&story.told(1)), rank(&story.told(2))];
+    assert!(planned.iter().all(Option::is_some), "{:?}", story.commands);
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    assert_eq!(story.run.state().phase, Phase::Gathering);
+    story.join_with(2, ROOMY);
+    assert_eq!([rank(&story.told(1)), rank(&story.told(2))], planned);
+}
+
 /// Nobody answered at one place, and one says what cannot be.
 #[test]
 fn ways_that_are_not_known_are_taken_for_slow_ones() {
