@@ -20,6 +20,7 @@ mod progress;
 mod ranges;
 mod refusals;
 mod releases;
+mod reports;
 mod seats;
 mod snapshot;
 mod state;

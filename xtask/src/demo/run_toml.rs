@@ -17,8 +17,11 @@ pub fn write(checkout: &Checkout, options: &Options, folder: &Folder) -> Result<
     let mut config: Table = text.parse().with_context(|| format!("parse {}", template.display()))?;
     adapt(&mut config, checkout, options.workers_per_site * SITES, options.steps)
         .with_context(|| format!("adapt {}", template.display()))?;
-    if options.plan == Plan::Hybrid {
-        cut_in_two(&mut config).with_context(|| format!("adapt {}", template.display()))?;
+    match options.plan {
+        Plan::Data => keep_whole(&mut config),
+        Plan::Hybrid => {
+            cut_in_two(&mut config).with_context(|| format!("adapt {}", template.display()))?;
+        }
     }
     let path = folder.run_toml();
     fs::write(&path, config.to_string()).with_context(|| format!("write {}", path.display()))
@@ -41,6 +44,12 @@ fn adapt(config: &mut Table, checkout: &Checkout, workers: u32, steps: Option<u3
     let batch = train.get("batch").and_then(Value::as_integer).context("train.batch is missing")?;
     train.insert("batch".into(), Value::Integer((batch + workers - 1) / workers * workers));
     Ok(())
+}
+
+/// Every worker has the whole model, without measuring first whether that is best.
+fn keep_whole(config: &mut Table) {
+    let parallel = Table::from_iter([("plan".to_owned(), Value::String("fixed".to_owned()))]);
+    config.insert("parallel".into(), Value::Table(parallel));
 }
 
 /// Copies on two workers each, with so many micro-batches in a step that neither has to wait long for the other.
@@ -69,7 +78,8 @@ mod tests {
         assert_eq!(config["run"]["steps"].as_integer(), Some(10));
         assert_eq!(config["train"]["batch"].as_integer().map(|batch| batch % 6), Some(0));
         assert!(std::path::Path::new(config["data"]["path"].as_str().unwrap()).is_file());
-        assert!(!config.contains_key("parallel"));
+        keep_whole(&mut config);
+        assert_eq!(config["parallel"]["plan"].as_str(), Some("fixed"));
         cut_in_two(&mut config).unwrap();
         assert_eq!(config["parallel"]["stages"].as_integer(), Some(2));
     }

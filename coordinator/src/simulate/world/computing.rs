@@ -1,0 +1,200 @@
+//! Round after round: what is computed, contributed, waited for and applied.
+
+use std::time::Duration;
+
+use longhaul_common::id::{Generation, Round};
+use longhaul_common::schedule::RoundSchedule;
+use longhaul_proto::control::message::{RoundReport, ToCoordinator};
+use rand::Rng as _;
+
+use super::{JITTER, World};
+use crate::simulate::queue::Happening;
+use crate::simulate::worker::{Stage, hash_after};
+
+impl World {
+    pub(super) fn schedule(&self) -> RoundSchedule {
+        self.run.state().schedule
+    }
+
+    pub(super) fn until(&self) -> Round {
+        self.run.state().until().unwrap_or_default()
+    }
+
+    /// Steps of a round that may be computed while the result of the one before is on its way.
+    pub(super) fn head_steps(&self, round: Round) -> u64 {
+        let schedule = self.schedule();
+        let sync = &self.config.sync;
+        let steps = schedule.steps_of(round);
+        let is_plain = round.0 > 0 && schedule.is_opening(Round(round.0 - 1)) && sync.opens_with_gradients();
+        let overlap = if is_plain { 0 } else { sync.overlap_at(schedule.every) };
+        overlap.min(steps.end - steps.start)
+    }
+
+    /// Begins the next round, or ends.
+    pub(super) fn go_on(&mut self, place: usize) {
+        let (round, until) = (self.workers[place].computed, self.until());
+        if round >= until {
+            return self.finish(place, until);
+        }
+        if self.workers[place].is_settling {
+            self.workers[place].stage = Stage::Idle;
+            return;
+        }
+        let head = self.head_steps(round);
+        if round.0 == 0 || self.workers[place].applied >= round {
+            self.compute(place, Stage::Tail, self.steps_in(round));
+        } else if head > 0 {
+            self.compute(place, Stage::Head, head);
+        } else {
+            self.head_done(place);
+        }
+    }
+
+    pub(super) fn steps_in(&self, round: Round) -> u64 {
+        let steps = self.schedule().steps_of(round);
+        steps.end - steps.start
+    }
+
+    pub(super) fn compute(&mut self, place: usize, stage: Stage, steps: u64) {
+        let slower = 1.0 + JITTER * self.rng.random::<f64>();
+        let worker = &mut self.workers[place];
+        let step_s = self.step_s.get(&worker.id).copied().unwrap_or_default();
+        let takes = Duration::from_secs_f64((steps as f64 * step_s * slower).min(1e9));
+        worker.stage = stage;
+        worker.task += 1;
+        worker.compute += takes;
+        worker.busy_until = self.now + takes;
+        let done = match stage {
+            Stage::Head => Happening::HeadDone(place, worker.task),
+            _ => Happening::RoundDone(place, worker.task),
+        };
+        self.queue.push(self.now + takes, done);
+    }
+
+    /// The result of the round before must be there now.
+    pub(super) fn head_done(&mut self, place: usize) {
+        self.workers[place].stage = Stage::Stalled(self.now);
+        self.resume_if_possible(place, self.now);
+    }
+
+    pub(super) fn resume_if_possible(&mut self, place: usize, since: Duration) {
+        let round = self.workers[place].computed;
+        let Some(rank) = self.workers[place].rank else { return };
+        if self.groups.get(&rank).is_none_or(|group| group.complete < round) {
+            return;
+        }
+        self.workers[place].wait += self.now - since;
+        self.apply_before(place, rank, round);
+        if round >= self.until() {
+            return self.finish(place, round);
+        }
+        let (head, steps) = (self.head_steps(round), self.steps_in(round));
+        self.compute(place, Stage::Tail, steps - head.min(steps));
+    }
+
+    /// Applies what is there of rounds before this one.
+    pub(super) fn apply_before(&mut self, place: usize, rank: u32, round: Round) {
+        let Some(group) = self.groups.get(&rank) else { return };
+        let to = group.complete.min(round);
+        let generation = self.workers[place].generation;
+        let every = self.config.checkpoint.every_rounds;
+        while self.workers[place].applied < to {
+            let applied = self.workers[place].applied;
+            let next = applied.next();
+            self.workers[place].applied = next;
+            if every > 0 && next.0.is_multiple_of(every) {
+                let disk = &mut self.workers[place].disk;
+                disk.insert(0, (next, rank));
+                disk.truncate(self.config.checkpoint.keep as usize);
+            }
+            let report = RoundReport {
+                generation,
+                round: applied,
+                loss: None,
+                samples: self.samples_in(applied),
+                sites: self.groups.get(&rank).map(|group| group.sites.clone()).unwrap_or_default(),
+                residual_ratio: None,
+                state_hash: hash_after(next, rank),
+                skipped: Vec::new(),
+                validation_loss: None,
+                refused: Vec::new(),
+                refused_beyond: 0,
+                measured: None,
+            };
+            self.say(place, ToCoordinator::RoundApplied(report));
+        }
+    }
+
+    pub(super) fn samples_in(&self, round: Round) -> u32 {
+        let copies = self.run.state().generation.as_ref().map_or(1, |lineup| lineup.replicas.len().max(1));
+        let all = u64::from(self.config.train.batch) * self.steps_in(round);
+        u32::try_from(all / copies as u64).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn round_done(&mut self, place: usize) {
+        let Some(rank) = self.workers[place].rank else { return };
+        let round = self.workers[place].computed;
+        let tokens = u64::from(self.samples_in(round)) * u64::from(self.config.data.sequence_length);
+        self.workers[place].computed = round.next();
+        // Those of a copy are counted once, by its first worker.
+        self.workers[place].tokens += if rank == 0 { tokens } else { 0 };
+        // While a generation ends, nobody takes it; with the next one it is said again.
+        let is_current =
+            self.groups.get(&rank).is_some_and(|group| group.generation == self.workers[place].generation);
+        if is_current && !self.workers[place].is_settling {
+            self.contribute(place, rank, round);
+        }
+        self.go_on(place);
+    }
+
+    pub(super) fn contribute(&mut self, place: usize, rank: u32, round: Round) {
+        let worker = self.workers[place].id;
+        let steps = self.steps_in(round);
+        let Some(group) = self.groups.get_mut(&rank) else { return };
+        let generation = group.generation;
+        let takes = Duration::from_secs_f64((self.sync_s * steps as f64).min(1e9));
+        for whole in group.contribute(worker, round) {
+            self.queue.push(self.now + takes, Happening::Result(generation, rank, whole));
+        }
+    }
+
+    pub(super) fn result(&mut self, generation: Generation, rank: u32, round: Round) {
+        let Some(group) = self.groups.get_mut(&rank).filter(|group| group.generation == generation) else {
+            return;
+        };
+        group.complete = group.complete.max(round.next());
+        let members = group.members.clone();
+        for member in members {
+            let Some(place) = self.place_of(member) else { continue };
+            if self.workers[place].generation != generation {
+                continue;
+            }
+            match self.workers[place].stage {
+                Stage::Stalled(since) => self.resume_if_possible(place, since),
+                Stage::Idle if self.workers[place].computed >= self.until() => {
+                    self.finish(place, self.until());
+                }
+                _ => {}
+            }
+        }
+        self.note_progress();
+    }
+
+    pub(super) fn note_progress(&mut self) {
+        let schedule = self.schedule();
+        let counted = schedule.steps_of(self.run.state().ledger.through()).start;
+        if self.tally.tenth.is_none() && counted * 10 >= schedule.steps {
+            self.tally.tenth = Some((self.now, counted));
+        }
+    }
+
+    /// Nothing is left to compute.
+    pub(super) fn finish(&mut self, place: usize, until: Round) {
+        let Some(rank) = self.workers[place].rank else { return };
+        self.workers[place].stage = Stage::Idle;
+        self.apply_before(place, rank, until);
+        if self.workers[place].applied >= until && !self.workers[place].is_settling {
+            self.say(place, ToCoordinator::Finished { next_round: until, validation_loss: None });
+        }
+    }
+}
