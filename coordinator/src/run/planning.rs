@@ -207,7 +207,9 @@ impl Run {
         let by_site = self.workers_by_site();
         let (Some(topology), Some(work)) = (self.topology(&by_site), self.workload()) else { return };
         let devices = topology.devices().count();
-        let permitted: BTreeSet<usize> = (1..=devices).filter(|&ranks| self.permits(ranks)).collect();
+        // A rank has a block at least.
+        let most = devices.min(work.blocks.len());
+        let permitted: BTreeSet<usize> = (1..=most).filter(|&ranks| self.permits(ranks)).collect();
         let admits = |rows: &[Vec<DeviceId>]| {
             let ranks = rows.first().map_or(0, Vec::len);
             permitted.contains(&ranks) && rows.len() == devices / ranks
