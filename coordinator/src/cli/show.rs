@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use longhaul_common::units::Bytes;
 
 use super::{CliError, Client, ClientError, StatusArgs, Stop, print, say};
-use crate::run::{Phase, PrivacyStatus, RefusalStatus, Status};
+use crate::run::{Phase, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
 
 /// How often `stop --wait` looks.
 const POLL: Duration = Duration::from_millis(300);
@@ -93,6 +93,12 @@ fn describe(status: &Status) -> Vec<String> {
     }));
     if status.refused_unnamed > 0 {
         lines.push(format!("refused    {} updates more", status.refused_unnamed));
+    }
+    let ResidualsLost { contributions, results } = status.residuals_lost;
+    if contributions + results > 0 {
+        lines.push(format!(
+            "lost       with workers that left, what was yet to be sent of {contributions} contributed and {results} published fragments"
+        ));
     }
     if let Some(PrivacyStatus { releases, epsilon, epsilon_at_the_end, delta }) = &status.privacy {
         lines.push(format!(

@@ -13,6 +13,7 @@
 //! | `longhaul_wan_bytes_total`, `longhaul_dense_bytes_total` | counter | sent between sites, and what dense f32 would have sent |
 //! | `longhaul_samples_counted`, `longhaul_samples_pending` | gauge | samples in applied rounds, and to be given out again |
 //! | `longhaul_refused_contributions_total{site,reason}` | counter | contributions that owners left out of results |
+//! | `longhaul_residuals_lost_total{of}` | counter | fragments whose residual was lost with a worker |
 //! | `longhaul_refused_contributions_unnamed_total` | counter | the same, where reports had no room to say whose |
 //! | `longhaul_parity_broken` | gauge | 1 when members differed after the newest complete round |
 //! | `longhaul_workers{state}` | gauge | workers that have joined, by state |
@@ -27,7 +28,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
-use crate::run::{Phase, Status};
+use crate::run::{Phase, ResidualsLost, Status};
 
 /// What the text is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -43,6 +44,7 @@ pub fn encode(status: &Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("longhaul");
     add_run(&mut registry, status);
     add_refusals(&mut registry, status);
+    add_losses(&mut registry, status);
     add_workers(&mut registry, status);
     let mut text = String::new();
     encode_text(&mut text, &registry)?;
@@ -103,6 +105,15 @@ fn add_refusals(registry: &mut Registry, status: &Status) {
     let unnamed = ConstCounter::new(status.refused_unnamed);
     let help = "Contributions that owners left out of results and had no room to name";
     registry.register("refused_contributions_unnamed", help, unnamed);
+}
+
+fn add_losses(registry: &mut Registry, status: &Status) {
+    let lost = Family::<Labels, Counter>::default();
+    let ResidualsLost { contributions, results } = status.residuals_lost;
+    for (of, count) in [("contributions", contributions), ("results", results)] {
+        lost.get_or_create(&vec![("of", of.to_owned())]).inc_by(count);
+    }
+    registry.register("residuals_lost", "Fragments whose residual was lost with a worker", lost);
 }
 
 fn add_workers(registry: &mut Registry, status: &Status) {

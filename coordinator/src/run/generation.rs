@@ -140,6 +140,7 @@ impl Run {
         self.fix_pace(&mut old, first_round);
         let until = if self.drain_is_due() { first_round } else { old.until };
         self.lose_shares(&old, &outcomes, first_round, &settling.participants);
+        self.count_lost_residuals(&old, &settling.participants);
 
         let may_join = first_round < until && !self.state.drain;
         let mut replicas = self.replicas_where(|peer| peer.standing == Standing::Member);

@@ -21,6 +21,7 @@ mod ranges;
 mod refusals;
 mod releases;
 mod reports;
+mod residuals;
 mod seats;
 mod snapshot;
 mod state;
@@ -37,6 +38,7 @@ pub use progress::{RoundSummary, Totals};
 pub use ranges::Ranges;
 pub use refusals::Cause;
 pub use releases::{PrivacyStatus, Releases};
+pub use residuals::ResidualsLost;
 pub use snapshot::Snapshot;
 pub use state::{Checkpoint, Decided, Facts, Known, Phase, State};
 pub use status::{

@@ -1,7 +1,7 @@
 //! How far apart rounds are: decided once, in the opening, from what members have measured.
 
 use longhaul_common::config::SyncConfig;
-use longhaul_common::id::Round;
+use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::Measured;
 use longhaul_proto::round::LATENCY_ROUND_TRIPS;
@@ -126,8 +126,7 @@ impl Run {
             return None;
         }
         let members = self.present_members();
-        let measured: Vec<Measured> =
-            members.iter().filter_map(|worker| self.peers.get(worker)?.measured).collect();
+        let measured = self.measured_by(&members);
         let is_last_call = through as f64 >= schedule.opening_rounds as f64 * LAST_CALL;
         if measured.is_empty() || measured.len() < members.len() && !is_last_call {
             return None;
@@ -135,6 +134,26 @@ impl Run {
         let fitted = schedule.for_fragments(self.fragments_min());
         let wanted = paced(fitted, &self.config.sync, &measured);
         Some(if wanted == fitted { schedule } else { wanted })
+    }
+
+    fn measured_by(&self, members: &[WorkerId]) -> Vec<Measured> {
+        members.iter().filter_map(|worker| self.peers.get(worker)?.measured).collect()
+    }
+
+    /// What members have measured, of each the value that asks for the slowest pace.
+    fn slowest_measured(&self) -> String {
+        let measured = self.measured_by(&self.present_members());
+        let most = |value: fn(&Measured) -> f32| measured.iter().map(value).fold(0.0, f32::max);
+        let least =
+            |value: fn(&Measured) -> f32| measured.iter().map(value).min_by(f32::total_cmp).unwrap_or(0.0);
+        format!(
+            "a step takes {:.3} s or more, a round trip up to {:.0} ms, a bit of each parameter up to {:.3} s, and {:.1} cores or more are idle, as {} workers measured",
+            least(|one| one.step_s),
+            most(|one| one.round_trip_s) * 1e3,
+            most(|one| one.bit_s),
+            least(|one| one.spare_cores),
+            measured.len()
+        )
     }
 
     /// Fixes the rounds from `first_round` on, if they can still be changed: nobody has begun it yet.
@@ -151,8 +170,10 @@ impl Run {
         self.state.schedule = wanted;
         self.state.ledger.follow(wanted);
         let text = format!(
-            "rounds are {} steps apart after the opening, and {} of them exchange the whole model: so links and cores allow it",
-            wanted.every, wanted.groups
+            "rounds are {} steps apart after the opening, and {} of them exchange the whole model, as links and cores allow it: {}",
+            wanted.every,
+            wanted.groups,
+            self.slowest_measured()
         );
         self.notice(Severity::Info, None, text);
     }

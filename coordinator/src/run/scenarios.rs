@@ -18,7 +18,7 @@ use longhaul_proto::control::message::{
     CheckpointOffer, GenerationStart, Member, Ready, RoundReport, Start, ToCoordinator, ToWorker,
 };
 
-use super::{Command, ConnectionId, Event, LedgerStatus, Phase, Run, Severity, State};
+use super::{Command, ConnectionId, Event, LedgerStatus, Phase, ResidualsLost, Run, Severity, State};
 use story::{Story, config, heartbeat, ready, report};
 
 #[test]

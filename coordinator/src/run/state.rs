@@ -13,6 +13,7 @@ use super::late::Late;
 use super::ledger::Ledger;
 use super::lineup::Lineup;
 use super::releases::Releases;
+use super::residuals::ResidualsLost;
 use super::snapshot::Snapshot;
 use super::tally::Tally;
 
@@ -65,6 +66,8 @@ pub struct State {
     pub milestones: BTreeMap<Round, BTreeMap<u32, Hash>>,
     /// What all workers have done, past and present.
     pub tally: Tally,
+    /// What died or left with workers before it was sent.
+    pub residuals_lost: ResidualsLost,
     /// How often each site has contributed.
     pub releases: Releases,
     /// The newest checkpoints, newest first.
@@ -139,6 +142,7 @@ impl State {
             facts: None,
             milestones: BTreeMap::new(),
             tally: Tally::default(),
+            residuals_lost: ResidualsLost::default(),
             releases: Releases::default(),
             checkpoints: Vec::new(),
             last_snapshot: None,

@@ -13,6 +13,7 @@ use super::peer::{Peer, Standing};
 use super::progress::Totals;
 use super::refusals::Cause;
 use super::releases::PrivacyStatus;
+use super::residuals::ResidualsLost;
 use super::snapshot::Snapshot;
 use super::state::{Checkpoint, Phase};
 
@@ -83,6 +84,9 @@ pub struct Status {
     /// Refusals beyond those: of a bad site, each report names a few.
     #[serde(default)]
     pub refused_unnamed: u64,
+    /// Fragments whose residual was lost with a worker that died or left.
+    #[serde(default)]
+    pub residuals_lost: ResidualsLost,
     /// What a private run has told of each site's data.
     #[serde(default)]
     pub privacy: Option<PrivacyStatus>,
@@ -225,6 +229,7 @@ impl Run {
             events: self.event_statuses(clock_started_unix_ms),
             refused: self.refusal_statuses(),
             refused_unnamed: self.refusals.unnamed(),
+            residuals_lost: self.state.residuals_lost,
             privacy: self.privacy_status(),
             problems: self.problems(),
         }

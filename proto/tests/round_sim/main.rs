@@ -55,6 +55,23 @@ fn whoever_dies_with_any_frame_of_a_round_the_rest_goes_on() {
     }
 }
 
+/// The transport sends what is lost again, so a lost frame comes late: by a repair within a round, or by a connection that has to be made anew, while
+/// others go on for some rounds.
+#[test]
+fn any_frame_of_a_run_may_be_lost_and_sent_again() {
+    for (sites, members) in SHAPES {
+        for seed in 0..2 {
+            let calm = Scenario::calm(seed, sites, members);
+            let frames = hold(&calm).frames;
+            for (nth, repaired_after_ms) in (0..frames).flat_map(|nth| [(nth, 30), (nth, 400)]) {
+                let world = hold(&calm.clone().with(Fault::Stuck(nth, repaired_after_ms)));
+                let applied = |node: &node::Node| node.applied.len();
+                assert!(world.nodes.values().all(|node| applied(node) == 6), "frame {nth}");
+            }
+        }
+    }
+}
+
 /// Owners and uploaders among them, in the middle of compressing, reducing, settling and catching up.
 #[test]
 fn a_member_may_vanish_before_any_of_its_events() {

@@ -25,10 +25,11 @@ const PEER_QUEUE_MODELS: usize = 4;
 const PEER_QUEUE_BYTES_MIN: usize = 4 * FRAME_BODY_BYTES_MAX as usize;
 /// Frames that wait for one peer: bytes bound what they hold, this bounds what each costs besides. Two rounds of two thousand fragments.
 const PEER_QUEUE_FRAMES: usize = 8192;
-/// How often a peer may refuse a frame before it is given up: slow paths and full memory pass, a frame that cannot be read stays so.
-const REFUSALS_MAX: u32 = 5;
-/// The same for a frame between ranks: one that comes before its receiver has been told of the replica is refused until it has.
+/// How often a peer may refuse a frame between ranks before it is given up: one that comes before its receiver has been told of the replica is refused until it has, and one
+/// of a replica that is no more for ever. A frame of a round is never given up, as nobody sends it again.
 const STAGE_REFUSALS_MAX: u32 = 120;
+/// Refusals of one frame after which the user is told: slow paths and full memory pass sooner.
+const REFUSALS_UNTIL_WARNED: u32 = 5;
 /// Failed attempts at a connection after which the user is told.
 const ATTEMPTS_UNTIL_WARNED: u32 = 5;
 /// A connection that takes longer is tried anew.
@@ -153,9 +154,8 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
         Err(error) => return tracing::error!(%error, "a frame cannot be sent"),
     };
     let (mut refusals, mut failures) = (0, 0);
-    let refusals_max = if meta.kind == FrameKind::Stage { STAGE_REFUSALS_MAX } else { REFUSALS_MAX };
     // Nobody sends a frame again: without it, the round would wait for ever. So it is tried for as long as the peer is a member.
-    while refusals < refusals_max {
+    while meta.kind != FrameKind::Stage || refusals < STAGE_REFUSALS_MAX {
         let Some(peer) = peer.upgrade() else { return };
         match peer.connection(&network).await {
             Ok(sender) => match sender.send(&frame).await {
@@ -163,6 +163,12 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
                 Err(SendError::Refused(code)) => {
                     refusals += 1;
                     tracing::debug!(peer = %peer.worker, %code, "a frame was refused");
+                    if refusals == REFUSALS_UNTIL_WARNED && meta.kind != FrameKind::Stage {
+                        tracing::warn!(
+                            peer = %peer.worker, fragment = %meta.fragment, round = %meta.round, %code,
+                            "another worker refuses what it needs, and the run waits; has it memory left, and the same release?"
+                        );
+                    }
                 }
                 Err(error) => tracing::debug!(peer = %peer.worker, %error, "a frame is sent again"),
             },
@@ -182,5 +188,5 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
         drop(peer);
         sleep(RECONNECT_PAUSE).await;
     }
-    tracing::warn!(fragment = %meta.fragment, round = %meta.round, "a frame was given up");
+    tracing::warn!(exchange = %meta.round, "a frame for another rank was given up");
 }

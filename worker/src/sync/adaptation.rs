@@ -84,17 +84,35 @@ impl Adaptation {
 
     /// The chain of a round that is the next, where it is another than the one in effect; from now on, it is that.
     pub fn chain(&mut self, round: Round) -> Option<CodecSpec> {
-        let chain = chain_for(self.bits(round), self.config.chunk);
-        (self.chain.replace(chain) != Some(chain)).then_some(chain)
+        let bits = self.bits(round);
+        let chain = chain_for(bits, self.config.chunk);
+        if self.chain.replace(chain) == Some(chain) {
+            return None;
+        }
+        let (least, least_for) = self.least_bits(round);
+        let keep = if let Selection::TopK { keep, .. } = chain.selection { keep } else { self.config.chunk };
+        tracing::info!(
+            round = round.0, bits, bits_of_link = self.controller.bits(), bits_least = least, least_for, keep, of = self.config.chunk, values = %chain.values,
+            "updates are encoded in another way"
+        );
+        Some(chain)
     }
 
     fn bits(&self, round: Round) -> f64 {
-        let least = match self.is_common(round) {
-            true => INT4_BITS,
-            false if self.layouts.schedule().step_of(round) < self.early_steps => TWO_BITS,
-            false => self.backlog.map_or(0.0, |floor| floor.bits()),
+        let (least, _) = self.least_bits(round);
+        self.controller.bits().max(least)
+    }
+
+    /// What a value has at least, whatever the link carries, and for whose sake.
+    fn least_bits(&self, round: Round) -> (f64, &'static str) {
+        let (least, least_for) = match self.is_common(round) {
+            true => (INT4_BITS, "the opening"),
+            false if self.layouts.schedule().step_of(round) < self.early_steps => {
+                (TWO_BITS, "the run's early part")
+            }
+            false => (self.backlog.map_or(0.0, |floor| floor.bits()), "what waits in error feedback"),
         };
-        self.controller.bits().max(least.min(self.config.bits_max))
+        (least.min(self.config.bits_max), least_for)
     }
 
     /// A round has left so much in error feedback, as a multiple of what it added.
@@ -157,13 +175,13 @@ impl Adaptation {
                 round_trip,
             });
             if let Some(wanted) = changed {
-                let CodecSpec { selection, values, .. } =
-                    chain_for(self.bits(round.next()), self.config.chunk);
-                let keep =
-                    if let Selection::TopK { keep, .. } = selection { keep } else { self.config.chunk };
                 tracing::info!(
-                    round = round.0, bits_before = bits, bits = wanted, keep, of = self.config.chunk, values = %values,
-                    taken_ms = taken.as_millis(), window_ms = window.as_millis(), round_trip_ms = round_trip.as_millis(), bits_for_backlog = self.backlog.map(|floor| floor.bits()),
+                    round = round.0,
+                    bits_before = bits,
+                    bits = wanted,
+                    taken_ms = taken.as_millis(),
+                    window_ms = window.as_millis(),
+                    round_trip_ms = round_trip.as_millis(),
                     "the bits of a value follow the link"
                 );
             }

@@ -26,6 +26,18 @@ const EMPTY_ROUNDS_MAX: u32 = 3;
 pub struct Guard {
     limit: f64,
     histories: BTreeMap<FragmentId, History>,
+    typical: Typical,
+}
+
+/// The size of a typical fragment. To find it is to look at all fragments, so it is looked for once in as many judgements as there are fragments: about once in a
+/// round.
+#[derive(Clone, Copy, Debug, Default)]
+struct Typical {
+    is_opening: bool,
+    /// None: not known.
+    size: Option<f64>,
+    /// Judgements since it was found.
+    age: usize,
 }
 
 /// How far a refused contribution is from the others.
@@ -50,7 +62,7 @@ impl Guard {
     /// A guard that refuses above `limit` times the reference; 0: nothing.
     #[must_use]
     pub fn new(limit: f64) -> Self {
-        Self { limit, histories: BTreeMap::new() }
+        Self { limit, histories: BTreeMap::new(), typical: Typical::default() }
     }
 
     /// Judges the contributions to a fragment in one round, and remembers the accepted ones. Answers for each, in order: none, or why it
@@ -86,10 +98,20 @@ impl Guard {
     }
 
     /// The size of a typical fragment; zero where none is known.
-    fn typical(&self, is_opening: bool) -> f64 {
+    fn typical(&mut self, is_opening: bool) -> f64 {
+        let known = self.typical;
+        let is_fresh = known.is_opening == is_opening && known.age < self.histories.len();
+        match known.size.filter(|_| is_fresh) {
+            Some(_) => self.typical.age += 1,
+            None => self.typical = Typical { is_opening, size: self.median_of_medians(is_opening), age: 1 },
+        }
+        self.typical.size.unwrap_or(0.0)
+    }
+
+    fn median_of_medians(&self, is_opening: bool) -> Option<f64> {
         let alike = self.histories.values().filter(|history| history.is_opening == is_opening);
         let medians: Vec<f64> = alike.filter_map(History::median).collect();
-        lower_median(&medians).unwrap_or(0.0)
+        lower_median(&medians)
     }
 }
 

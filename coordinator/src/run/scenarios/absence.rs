@@ -45,3 +45,20 @@ fn members_that_are_away_are_given_up_for_a_checkpoint_or_for_enough_others() {
     story.join(2, &[]);
     assert_eq!(story.told(2).last(), Some(&ToWorker::Prepare(Start::Fresh)), "nobody has anything");
 }
+
+/// Ten parameters are one fragment, of each of two sites.
+#[test]
+fn what_a_worker_that_leaves_had_yet_to_send_is_told_and_counted() {
+    let mut story = Story::training();
+    assert_eq!(story.run.status(0).residuals_lost, ResidualsLost::default());
+    story.say(2, ToCoordinator::Leaving);
+    story.settled(1, 2, 1, 1);
+    assert_eq!(story.begun(1).membership.generation, Generation(2));
+    let status = story.run.status(0);
+    assert_eq!(status.residuals_lost, ResidualsLost { contributions: 1, results: 0 });
+    let says = |text: &str| status.events.iter().any(|event| event.text.contains(text));
+    assert!(says("what w2 had yet to send is lost"), "{:#?}", status.events);
+    let metrics = crate::http::metrics::encode(&status).unwrap();
+    let line = "longhaul_residuals_lost_total{of=\"contributions\"} 1";
+    assert!(metrics.lines().any(|found| found == line), "{metrics}");
+}

@@ -14,7 +14,7 @@ pub const BULK_STREAMS_MAX: u32 = 512;
 pub const BULK_IN_FLIGHT_BYTES_MAX: u32 = 2 * (FRAME_BODY_BYTES_MAX + FRAME_HEADER_BYTES as u32);
 /// The highest of quinn's stream priorities that bulk data uses.
 pub const BULK_PRIORITY: i32 = 0;
-/// quinn's stream priority for control streams beside bulk: above it.
+/// quinn's stream priority for what is short and waited for beside bulk, as requests are: above it.
 pub const CONTROL_PRIORITY: i32 = 10;
 /// Bytes of frames that a process holds over all its connections, from a frame's header until its consumer
 /// drops it (or its [`super::FrameMemory`]): sixteen of the largest. When it is used up, senders wait (flow control).

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use quinn::{Connection, RecvStream, SendStream};
 
-use super::limits::{BULK_PRIORITY, FAULTY, PULL_REQUEST_BYTES_MAX, REFUSED, ReceiveLimits};
+use super::limits::{
+    BULK_PRIORITY, CONTROL_PRIORITY, FAULTY, PULL_REQUEST_BYTES_MAX, REFUSED, ReceiveLimits,
+};
 use super::sender::SendError;
 use super::stream::{ReceiveError, read_body, read_header, within};
 use crate::frame::Frame;
@@ -18,6 +20,8 @@ pub async fn pull(
     limits: ReceiveLimits,
 ) -> Result<PullResponse, SendError> {
     let (mut send, stream) = connection.open_bi().await?;
+    // A closed stream would be told of below.
+    let _ = send.set_priority(CONTROL_PRIORITY);
     send.write_all(request).await?;
     send.finish()?;
     Ok(PullResponse { stream, limits })

@@ -1,0 +1,137 @@
+//! What is lost with a worker that dies or leaves: what it had yet to send.
+//!
+//! A residual is with whoever made it: a site's is with the uploader of the fragment, that of a mean which is compressed again with its owner. Where the duty
+//! moves to somebody else and the holder is still there, it is handed on (`Command::MoveResidual`, `Command::MoveOwnerResidual`); where the holder is gone,
+//! so is the residual, and it is counted here.
+
+use std::collections::BTreeSet;
+
+use longhaul_common::config::{ResultForm, SelectionRule, SyncConfig, ValueFormat};
+use longhaul_common::id::{FragmentId, SiteId, WorkerId};
+use longhaul_common::plan::Membership;
+use serde::{Deserialize, Serialize};
+
+use super::command::Severity;
+use super::lineup::Lineup;
+use super::machine::Run;
+
+/// Fragments whose residual was lost, over the whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResidualsLost {
+    /// What sites had yet to contribute; a fragment counts once for each site.
+    pub contributions: u64,
+    /// What owners had yet to publish.
+    pub results: u64,
+}
+
+impl ResidualsLost {
+    fn of(config: &SyncConfig, membership: &Membership, fragments: u32, gone: &BTreeSet<WorkerId>) -> Self {
+        let is_lost = |holder: Option<WorkerId>| holder.is_some_and(|holder| gone.contains(&holder));
+        let all = || (0..fragments).map(FragmentId);
+        let of_site =
+            |site: SiteId| all().filter(|&fragment| is_lost(membership.uploader(site, fragment))).count();
+        let contributions =
+            if sites_keep_residuals(config) { membership.sites().map(of_site).sum::<usize>() } else { 0 };
+        let of_owners = || all().filter(|&fragment| is_lost(membership.owner(fragment))).count();
+        let results = if owners_keep_residuals(config) { of_owners() } else { 0 };
+        Self { contributions: contributions as u64, results: results as u64 }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            contributions: self.contributions.saturating_add(other.contributions),
+            results: self.results.saturating_add(other.results),
+        }
+    }
+}
+
+/// Whether a contribution loses something that is added to the next.
+fn sites_keep_residuals(config: &SyncConfig) -> bool {
+    let selects = config.selection != SelectionRule::All || config.random_keep < config.chunk;
+    let rounds = config.values != ValueFormat::F32;
+    let opening_is_lossy =
+        config.has_opening() && (config.opening_selects() || config.opening_values != ValueFormat::F32);
+    let is_lossy = config.adapt || selects || rounds || opening_is_lossy;
+    config.has_residual() && is_lossy
+}
+
+/// Whether a mean loses something where it is compressed again.
+fn owners_keep_residuals(config: &SyncConfig) -> bool {
+    let is_lossy = config.result_keep < config.chunk || config.result_values != ValueFormat::F32;
+    config.result != ResultForm::Bundle && (config.adapt || is_lossy)
+}
+
+impl Run {
+    /// Counts what is lost with the members of a generation that has ended who are not here any more, and says so.
+    pub(super) fn count_lost_residuals(&mut self, old: &Lineup, survivors: &BTreeSet<WorkerId>) {
+        let members = old.members().map(|member| member.worker);
+        let gone: BTreeSet<WorkerId> = members.filter(|worker| !survivors.contains(worker)).collect();
+        if gone.is_empty() {
+            return;
+        }
+        let of_group = |(rank, membership)| {
+            ResidualsLost::of(&self.config.sync, membership, self.layout_of(rank).count(), &gone)
+        };
+        let lost = (0..).zip(old.groups.iter().map(|group| &group.membership)).map(of_group);
+        let lost = lost.fold(ResidualsLost::default(), ResidualsLost::plus);
+        if lost == ResidualsLost::default() {
+            return;
+        }
+        self.state.residuals_lost = self.state.residuals_lost.plus(lost);
+        let names: Vec<String> = gone.iter().map(ToString::to_string).collect();
+        let text = format!(
+            "what {} had yet to send is lost: residuals of {} contributed fragments, and of {} published ones",
+            names.join(", "),
+            lost.contributions,
+            lost.results
+        );
+        self.notice(Severity::Warning, None, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use longhaul_common::config::SyncPreset;
+    use longhaul_common::id::Generation;
+    use longhaul_common::plan::{FragmentLayout, Member};
+
+    use super::*;
+
+    const LAYOUT: FragmentLayout = FragmentLayout { values: 4_000, fragment_values: 1000 };
+
+    fn lost(config: &SyncConfig, gone: &[u32]) -> ResidualsLost {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let member = |worker: u32| Member {
+            worker: WorkerId(worker),
+            site: SiteId(worker % 2),
+            lan_address: address,
+            wan_address: address,
+            upload_weight: 1,
+        };
+        let membership = Membership::assign(Generation(1), (1..=4).map(member).collect(), LAYOUT);
+        let gone = gone.iter().copied().map(WorkerId).collect();
+        ResidualsLost::of(config, &membership, LAYOUT.count(), &gone)
+    }
+
+    #[test]
+    fn each_fragment_is_lost_once_with_its_uploader_and_once_with_its_owner() {
+        let config = SyncConfig::of(SyncPreset::Auto);
+        assert_eq!(lost(&config, &[]), ResidualsLost::default());
+        let each: Vec<ResidualsLost> = (1..=4).map(|worker| lost(&config, &[worker])).collect();
+        let sum = each.iter().fold(ResidualsLost::default(), |sum, each| sum.plus(*each));
+        // Four fragments from each of two sites, and four results.
+        assert_eq!(sum, ResidualsLost { contributions: 8, results: 4 });
+        assert_eq!(lost(&config, &[1, 2, 3, 4]), sum);
+    }
+
+    #[test]
+    fn where_nothing_is_kept_back_nothing_is_lost() {
+        assert_eq!(lost(&SyncConfig::of(SyncPreset::Dense), &[1, 2]), ResidualsLost::default());
+        let bundled = SyncConfig::of(SyncPreset::SparseLocal);
+        assert_eq!(bundled.result, ResultForm::Bundle);
+        let lost = lost(&bundled, &[1, 3]);
+        assert_eq!((lost.contributions, lost.results), (4, 0));
+    }
+}
