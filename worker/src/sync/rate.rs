@@ -282,17 +282,23 @@ mod tests {
     #[test]
     fn a_rate_that_swings_fivefold_costs_two_late_rounds_at_each_fall() {
         let mut controller = RateController::new(BOUNDS, 1.0);
-        let (mut late, mut changes, mut falls) = (0, 0, 0);
+        let (mut late, mut falls, mut turns) = (0, 0, 0);
+        let (mut bits, mut direction) = (controller.bits(), 0.0);
         for round in 0..400 {
             let slow = round / 10 % 2 == 1;
             falls += usize::from(slow && round % 10 == 0);
             let link = Link { slope: if slow { 0.5 } else { 0.1 }, round_trip: 0.05, window: 1.0 };
             let (used, changed) = link.round(&mut controller);
             late += usize::from(used > 1.0);
-            changes += usize::from(changed.is_some());
+            if let Some(changed) = changed {
+                let towards = (changed - bits).signum();
+                turns += usize::from(towards == -direction);
+                (bits, direction) = (changed, towards);
+            }
         }
         assert!(late <= 2 * falls, "{late} late rounds of 400, with {falls} falls");
-        assert!(changes < 25, "{changes} changes in 400 rounds");
+        // Down at each fall, up at each rise, and nothing to and fro between them.
+        assert!(turns <= 2 * falls, "{turns} turns, with {falls} falls");
     }
 
     /// On a machine that does other things as well, a round takes up to a third more or less than the last.
