@@ -176,8 +176,9 @@ mod tests {
             let name = toml::Value::try_from(preset).unwrap();
             let config = RunConfig::parse(&format!("{SMALL}\n[sync]\npreset = {name}")).unwrap();
             assert_eq!(config.sync, SyncConfig::of(preset));
-            let config = RunConfig::parse(&format!("{SMALL}\n[sync]\npreset = {name}\nkeep = 7")).unwrap();
-            assert_eq!(config.sync, SyncConfig { keep: 7, ..SyncConfig::of(preset) });
+            let config =
+                RunConfig::parse(&format!("{SMALL}\n[sync]\npreset = {name}\ndeadline_mads = 7.0")).unwrap();
+            assert_eq!(config.sync, SyncConfig { deadline_mads: 7.0, ..SyncConfig::of(preset) });
         }
         let sync = |text| RunConfig::parse(&format!("{SMALL}\n[sync]\n{text}")).unwrap().sync;
         let dense = sync("preset = \"dense\"\nvalues = \"bf16\"");
@@ -187,7 +188,8 @@ mod tests {
             "what comes back has the same format unless it is set"
         );
         assert_eq!([sync("every = 5").every_max, sync("every = 500").every_max], [100, 500]);
-        assert_eq!(sync("values = \"int8\"").opening_values, ValueFormat::Int8);
+        let sparse = sync("preset = \"sparse-local\"\nvalues = \"int8\"");
+        assert_eq!(sparse.opening_values, ValueFormat::Int8);
         let robust = sync("preset = \"diloco\"\nrobust = \"trim\"\nnorm_limit = 0");
         assert_eq!((robust.robust, robust.trim, robust.norm_limit), (RobustRule::Trim, 1, 0.0));
     }
@@ -265,6 +267,10 @@ mod tests {
             ("[sync]\npreset = \"auto\"\nresult = \"union\"", "sync.result"),
             ("[sync]\npreset = \"demo\"\nfragment_values = 65536\nresult = \"union\"", "sync.transform"),
             ("[sync]\npreset = \"dgc\"\nresult = \"union\"\nrobust = \"trim\"", "sync.robust"),
+            (
+                "[sync]\npreset = \"diloco\"\nresult = \"mean\"\nadapt = true\nrobust = \"trim\"",
+                "sync.robust",
+            ),
             ("[sync]\npreset = \"dense\"\nevery = 2", "sync.every"),
             ("[sync]\npreset = \"dense\"\ngroups = 2", "sync.groups"),
             ("[sync]\npreset = \"dense\"\nlate = \"mix\"", "sync.late"),
@@ -279,6 +285,7 @@ mod tests {
                 "sync.transform",
             ),
             ("[sync]\npreset = \"sparse-local\"\ntransform = \"dct\"\ngroups = 2", "sync.transform"),
+            ("[sync]\npreset = \"dgc\"\ntransform = \"dct\"", "sync.transform"),
             ("[sync]\npreset = \"dgc\"\nselection = \"all\"", "sync.source"),
             ("[sync]\npreset = \"dgc\"\napply = \"inner\"", "sync.apply"),
             ("[sync]\npreset = \"dense\"\napply = \"frozen-adamw\"", "sync.apply"),

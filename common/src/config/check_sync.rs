@@ -1,6 +1,7 @@
 //! Which parts of a strategy go together, and why others do not.
 
 use super::check::positive;
+use super::error::shown;
 use super::sync::{
     Application, InnerRule, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, Transform,
 };
@@ -30,7 +31,8 @@ impl SyncConfig {
         self.check_chunks()?;
         self.check_losses()?;
         self.check_guard()?;
-        self.check_deadline()
+        self.check_deadline()?;
+        self.check_unread()
     }
 
     /// Checks what goes together with so many copies of the model at the start.
@@ -92,14 +94,14 @@ impl SyncConfig {
             ),
         };
         if !fitting.contains(&self.apply) {
-            return Err(ConfigError::value("sync.apply", name_of(self.apply), reason));
+            return Err(ConfigError::value("sync.apply", shown(&self.apply), reason));
         }
         if self.source == Source::CorrectedGradient
             && (self.selection == SelectionRule::All || self.error_decay != 1.0)
         {
             let reason = "momentum is corrected for what waits to be sent: take selection = \"top-k\" or \"threshold\" with \
                           error_decay = 1, or source = \"gradient\"";
-            return Err(ConfigError::value("sync.source", name_of(self.source), reason));
+            return Err(ConfigError::value("sync.source", shown(&self.source), reason));
         }
         if self.source == Source::Momentum && !self.has_opening() {
             let reason = "AdamW's second moment is learnt in the opening and frozen after it: take about 0.2";
@@ -257,7 +259,10 @@ impl SyncConfig {
     }
 
     fn check_transform(&self) -> Result<(), ConfigError> {
-        let reason = if self.random_keep < self.chunk {
+        let reason = if self.source == Source::CorrectedGradient {
+            "momentum is forgotten at the positions that were sent, and a transform sends none, so all momentum would be lost in every \
+             round: take transform = \"none\", or source = \"gradient\""
+        } else if self.random_keep < self.chunk {
             "a random mask tears the tiles apart: take random_keep = chunk, or transform = \"none\""
         } else if self.groups > 1 {
             "tiles of all matrices come before the rest of the model, so stretches of it cannot take turns: take groups = 1, or \
@@ -323,12 +328,13 @@ impl SyncConfig {
         if self.robust != RobustRule::None && self.result == ResultForm::Bundle {
             let reason = "the contributions of a bundle go to everybody as they came; only an owner that takes the mean can do \
                           this: take result = \"mean\", or \"none\"";
-            return Err(ConfigError::value("sync.robust", name_of(self.robust), reason));
+            return Err(ConfigError::value("sync.robust", shown(&self.robust), reason));
         }
-        if self.robust == RobustRule::Trim && (self.selection != SelectionRule::All || self.opening_selects())
-        {
+        let selects = self.adapt || self.selection != SelectionRule::All || self.opening_selects();
+        if self.robust == RobustRule::Trim && selects {
             let reason = "a value that few sites select is always the largest or smallest of its coordinate, so that trimming \
-                          would leave out most of what is sent: take \"clip\", or selection = \"all\" and opening_keep = chunk";
+                          would leave out most of what is sent: take \"clip\", or selection = \"all\" and opening_keep = chunk with \
+                          adapt = false";
             return Err(ConfigError::value("sync.robust", "trim", reason));
         }
         Ok(())
@@ -361,8 +367,4 @@ impl SyncConfig {
         }
         Ok(())
     }
-}
-
-pub(super) fn name_of<T: serde::Serialize>(value: T) -> String {
-    toml::Value::try_from(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }

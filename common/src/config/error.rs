@@ -1,5 +1,8 @@
 //! What can be wrong with a `run.toml`, said so that it can be mended.
 
+use serde::Serialize;
+use toml::ser::ValueSerializer;
+
 /// A `run.toml` that cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
@@ -58,4 +61,12 @@ impl ConfigError {
         let written = text.lines().nth(index).unwrap_or_default().trim();
         Self::Syntax(format!("line {}, `{written}`: {message}", index + 1))
     }
+}
+
+/// A value as a file has it, without quotes.
+pub(super) fn shown<T: Serialize>(value: &T) -> String {
+    let mut text = String::new();
+    // What was read from a file can be written to one; where it cannot, the key says enough.
+    let _ = value.serialize(ValueSerializer::new(&mut text));
+    text.trim_matches('"').to_owned()
 }

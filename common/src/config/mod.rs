@@ -2,6 +2,7 @@
 
 mod check;
 mod check_sync;
+mod check_unread;
 mod error;
 mod parallel;
 mod presets;
@@ -12,7 +13,7 @@ mod sync;
 mod values;
 
 pub use error::ConfigError;
-pub use parallel::{ParallelConfig, PlanChoice, SITE_CHARS_MAX, is_site_name};
+pub use parallel::{BOUNDARY_CHUNK, Differences, ParallelConfig, PlanChoice, SITE_CHARS_MAX, is_site_name};
 pub use privacy::PrivacyConfig;
 pub use sections::{
     CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, TrainConfig,

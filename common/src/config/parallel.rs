@@ -8,6 +8,9 @@ use crate::pipeline::{Pipeline, PipelineSchedule, ScheduleError};
 /// Workers in a row, at most: each holds a block at least, and adds its bubble.
 const STAGES_MAX: u32 = 1 << 10;
 
+/// Sixteen TiB, in MiB: more than a worker has.
+const DIFFERENCES_MIB_MAX: u64 = 1 << 24;
+
 /// Characters in a site's name: it appears in tables and metrics.
 pub const SITE_CHARS_MAX: usize = 64;
 
@@ -29,6 +32,25 @@ pub enum PlanChoice {
     Fixed,
 }
 
+/// Values of a gradient of which `parallel.boundary_keep` are sent.
+pub const BOUNDARY_CHUNK: u32 = 4096;
+
+/// `[parallel.differences]`: a rank and the next both remember what the activations of a sequence were, and where the sequence comes again, as in a second epoch, the
+/// difference is sent (AQ-SGD: Wang et al. 2022, arXiv 2206.01299).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Differences {
+    /// The number format of a difference.
+    #[serde(default = "difference_values")]
+    pub values: ValueFormat,
+    /// Memory for it on each of the two workers, MiB. A sequence takes 4 bytes × sequence length × `model.width` for each part of the model; the oldest are forgotten first.
+    pub memory_mib: u64,
+}
+
+const fn difference_values() -> ValueFormat {
+    ValueFormat::Int4
+}
+
 /// `[parallel]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -46,6 +68,10 @@ pub struct ParallelConfig {
     pub in_flight: Vec<u32>,
     /// The number format in which activations and their gradients go from one to the next.
     pub boundary: ValueFormat,
+    /// Of each 4096 values of a gradient that goes back, so many of the largest magnitude are sent; the rest is added to the next one. 4096: all are sent.
+    pub boundary_keep: u32,
+    /// Where a sequence comes again: that what its activations have changed is sent, not what they are. Left out: never.
+    pub differences: Option<Differences>,
     /// How many blocks each stage has, in order: the embedding, `model.layers`, and the head. Empty: so many that all have about as much arithmetic.
     pub blocks: Vec<u32>,
     /// By worker of a copy: the site that it is at. Empty: a copy is within one site wherever it can be.
@@ -61,6 +87,8 @@ impl Default for ParallelConfig {
             chunks: 1,
             in_flight: Vec::new(),
             boundary: ValueFormat::Int8,
+            boundary_keep: BOUNDARY_CHUNK,
+            differences: None,
             blocks: Vec::new(),
             sites: Vec::new(),
         }
@@ -78,6 +106,13 @@ impl ParallelConfig {
     #[must_use]
     pub fn undivided() -> Self {
         Self { plan: PlanChoice::Fixed, ..Self::default() }
+    }
+
+    /// One worker has all of the model; were it divided, its parts would talk as they do here.
+    #[must_use]
+    pub fn joined(&self) -> Self {
+        let Self { boundary, boundary_keep, differences, .. } = *self;
+        Self { boundary, boundary_keep, differences, ..Self::undivided() }
     }
 
     /// The pipeline of one copy, for steps of so many micro-batches.
@@ -133,10 +168,7 @@ impl ParallelConfig {
             let reason = format!("must name one site for each of parallel.stages = {stages}, or be left out");
             return refused("parallel.sites", &format!("{:?}", self.sites), reason);
         }
-        if self.boundary == ValueFormat::TwoBit || self.boundary == ValueFormat::Sign {
-            let reason = "is for updates, whose error waits for the next one; activations need f32, bf16, f16, int8, int4 or e3m0";
-            return refused("parallel.boundary", &self.boundary.name(), reason.to_owned());
-        }
+        self.check_boundary()?;
         self.check_schedule()?;
         self.check_company(config)
     }
@@ -145,6 +177,33 @@ impl ParallelConfig {
     pub(super) fn is_open_in(&self, config: &RunConfig) -> bool {
         let may_be_divided = config.privacy.is_none() && config.secure_aggregation.is_none();
         self.plan == PlanChoice::Auto && !self.is_pipelined() && config.run.workers > 1 && may_be_divided
+    }
+
+    fn check_boundary(&self) -> Result<(), ConfigError> {
+        let formats = [
+            ("parallel.boundary", Some(self.boundary)),
+            ("parallel.differences.values", self.differences.map(|differences| differences.values)),
+        ];
+        for (key, format) in formats {
+            if let Some(format @ (ValueFormat::TwoBit | ValueFormat::Sign)) = format {
+                let reason = "is for updates, whose error waits for the next one; activations need f32, bf16, f16, int8, int4 or e3m0";
+                return Err(ConfigError::value(key, format.name(), reason));
+            }
+        }
+        if !(1..=BOUNDARY_CHUNK).contains(&self.boundary_keep) {
+            let reason = format!(
+                "is how many of {BOUNDARY_CHUNK} values are sent: from 1 to {BOUNDARY_CHUNK}, all of them"
+            );
+            return Err(ConfigError::value("parallel.boundary_keep", self.boundary_keep, reason));
+        }
+        if let Some(Differences { memory_mib, .. }) = self.differences
+            && !(1..=DIFFERENCES_MIB_MAX).contains(&memory_mib)
+        {
+            let reason =
+                format!("must be from 1 to {DIFFERENCES_MIB_MAX} MiB, or [parallel.differences] be left out");
+            return Err(ConfigError::value("parallel.differences.memory_mib", memory_mib, reason));
+        }
+        Ok(())
     }
 
     /// What goes for one micro-batch goes for any number.
@@ -222,6 +281,15 @@ mod tests {
     }
 
     #[test]
+    fn differences_are_sent_in_four_bits_where_they_are_asked_for() {
+        assert_eq!(parse("stages = 2").unwrap().parallel.differences, None);
+        let config = parse("stages = 2\n[parallel.differences]\nmemory_mib = 64").unwrap();
+        let differences = Differences { values: ValueFormat::Int4, memory_mib: 64 };
+        assert_eq!(config.parallel.differences, Some(differences));
+        assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap().parallel, config.parallel);
+    }
+
+    #[test]
     fn a_cut_is_as_it_is_written() {
         assert_eq!(parse("stages = 2\nblocks = [1, 3]").unwrap().parallel.blocks, [1, 3]);
     }
@@ -242,6 +310,13 @@ mod tests {
             ("stages = 2\nblocks = [4, 0]", "parallel.blocks"),
             ("stages = 2\nblocks = [2, 3]", "parallel.blocks"),
             ("stages = 2\nboundary = \"1bit\"", "parallel.boundary"),
+            ("stages = 2\nboundary_keep = 0", "parallel.boundary_keep"),
+            ("stages = 2\nboundary_keep = 4097", "parallel.boundary_keep"),
+            ("stages = 2\n[parallel.differences]\nmemory_mib = 0", "parallel.differences.memory_mib"),
+            (
+                "stages = 2\n[parallel.differences]\nmemory_mib = 9\nvalues = \"2bit\"",
+                "parallel.differences.values",
+            ),
             ("stages = 2\nin_flight = [2, 1]\nschedule = \"gpipe\"", "parallel.in_flight"),
         ] {
             assert!(key_of(parallel).contains(key), "{parallel}: {}", parse(parallel).unwrap_err());

@@ -84,6 +84,12 @@ impl PrivacyConfig {
                           gradients and deltas: take preset = \"diloco\" or inner = \"adamw\", or leave [privacy] out";
             return Err(ConfigError::value("sync.inner", "frozen-adamw", reason));
         }
+        let watched = sync.own_keys().into_iter().find(|(key, _)| *key == "sync.backlog_max");
+        if let Some((key, value)) = watched.filter(|_| sync.backlog_max > 0.0) {
+            let reason = "how much waits in error feedback tells of the data, so a private run does not watch it: take bits_min in its place, or \
+                          leave [privacy] out";
+            return Err(ConfigError::value(key, value, reason));
+        }
         Ok(())
     }
 }
@@ -138,6 +144,10 @@ mod tests {
             (
                 "[sync]\npreset = \"powersgd\"\n[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-6",
                 "sync.rank = 4: each step tells of the data twice",
+            ),
+            (
+                "[sync]\npreset = \"sparse-local\"\nadapt = true\nbacklog_max = 4\n[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-6",
+                "sync.backlog_max = 4.0: how much waits in error feedback tells of the data",
             ),
         ] {
             let message = with(text).unwrap_err();

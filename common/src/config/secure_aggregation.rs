@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::error::shown;
 use super::sync::{ResultForm, RobustRule, SelectionRule, Transform};
 use super::{ConfigError, SyncConfig, ValueFormat};
 
@@ -31,15 +32,12 @@ impl SecureAggregationConfig {
             Err(ConfigError::value(key, value.to_string(), reason))
         };
         if sync.result == ResultForm::Bundle {
-            refuse(
-                "sync.result",
-                &super::check_sync::name_of(sync.result),
-                "an owner sees the sum and nothing else: take result = \"mean\"",
-            )
+            let reason = "an owner sees the sum and nothing else: take result = \"mean\"";
+            refuse("sync.result", &shown(&sync.result), reason)
         } else if sync.selection != SelectionRule::All {
             let reason = "sites must send the same positions for their values to add up: take selection = \"all\", with random_keep for fewer \
                           (preset = \"diloco\" or \"dense\" has that)";
-            refuse("sync.selection", &super::check_sync::name_of(sync.selection), reason)
+            refuse("sync.selection", &shown(&sync.selection), reason)
         } else if sync.opening_selects() {
             let reason = "sites must send the same positions for their values to add up: take opening_keep = chunk, or no opening";
             refuse("sync.opening_keep", &sync.opening_keep, reason)
@@ -55,7 +53,7 @@ impl SecureAggregationConfig {
             refuse("sync.norm_limit", &sync.norm_limit, reason)
         } else if sync.robust != RobustRule::None {
             let reason = "nobody can compare masked contributions: take robust = \"none\"";
-            refuse("sync.robust", &super::check_sync::name_of(sync.robust), reason)
+            refuse("sync.robust", &shown(&sync.robust), reason)
         } else {
             Ok(())
         }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::error::shown;
 use super::{Rounding, ValueFormat};
 use crate::id::Round;
 
@@ -196,7 +197,31 @@ macro_rules! sync_keys {
             fn from(keys: SyncKeys) -> Self {
                 let preset = Self::of(keys.preset);
                 let keys = keys.with_followers(&preset);
-                Self { preset: keys.preset, $( $key: keys.$key.unwrap_or(preset.$key), )* }
+                let unset = [keys.keep, keys.opening_keep, keys.result_keep].map(|count| count.is_none());
+                let config = Self { preset: keys.preset, $( $key: keys.$key.unwrap_or(preset.$key), )* };
+                config.with_fitting_counts(unset)
+            }
+        }
+
+        impl From<&SyncConfig> for SyncKeys {
+            fn from(config: &SyncConfig) -> Self {
+                Self { preset: config.preset, $( $key: Some(config.$key), )* }
+            }
+        }
+
+        impl SyncConfig {
+            /// The keys that have another value than they would have if the file did not set them, and that value: neither what the preset has, nor
+            /// what follows from the other keys.
+            pub(super) fn own_keys(&self) -> Vec<(&'static str, String)> {
+                let preset = Self::of(self.preset);
+                let mut own = Vec::new();
+                $(
+                    let without = Self::from(SyncKeys { $key: None, ..SyncKeys::from(self) });
+                    if self.$key != preset.$key && self.$key != without.$key {
+                        own.push((concat!("sync.", stringify!($key)), shown(&self.$key)));
+                    }
+                )*
+                own
             }
         }
     };
@@ -273,8 +298,8 @@ sync_keys! {
     outer_learning_rate: f32,
     /// `apply = "outer"`: Nesterov's momentum (μ); 0 is plain SGD.
     outer_momentum: f32,
-    /// Whether the bits of a value follow the link: then they decide how many values are kept and in which format, in place of `keep`,
-    /// `values`, `opening_keep`, `opening_values`, `result_keep` and `result_values`.
+    /// Whether the bits of a value follow the link: then they decide which values are sent and in which format, in place of `selection`, `keep`,
+    /// `values`, `rounding`, `opening_keep`, `opening_values`, `result_keep` and `result_values`, which are refused beside it.
     adapt: bool,
     /// `adapt`: the share of the run's steps, from the first, in which a value has two bits at least, whatever the link: what a young model
     /// learns in one part, the others need soon. At least three times the opening, unless it is 0.
@@ -340,6 +365,19 @@ impl Default for SyncConfig {
 }
 
 impl SyncConfig {
+    /// A preset's count that nothing reads must not stand in the way of smaller chunks. `unset`: which of `keep`, `opening_keep` and `result_keep`
+    /// nobody has set.
+    fn with_fitting_counts(mut self, unset: [bool; 3]) -> Self {
+        let read = [self.reads_keep(), self.reads_opening_keep(), self.reads_result_keep()];
+        let counts = [&mut self.keep, &mut self.opening_keep, &mut self.result_keep];
+        for ((count, is_unset), is_read) in counts.into_iter().zip(unset).zip(read) {
+            if is_unset && !is_read {
+                *count = self.chunk.min(*count);
+            }
+        }
+        self
+    }
+
     /// Whether the opening sends some of all values: one of common steps sends all.
     #[must_use]
     pub fn opening_selects(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use longhaul_common::config::{ParallelConfig, RunConfig, ValueFormat};
+use longhaul_common::config::{ParallelConfig, RunConfig};
 use longhaul_common::model::ModelSpec;
 use longhaul_common::units::Bytes;
 use serde_json::json;
@@ -120,7 +120,7 @@ fn places(topology: &Topology, plan: &Plan) -> Vec<String> {
 /// The plan as `[parallel]` has it.
 fn table(topology: &Topology, plan: &Plan) -> Vec<String> {
     let ParallelConfig { stages, schedule, chunks, in_flight, blocks, sites, .. } =
-        parallel_of(topology, plan, ValueFormat::Int8);
+        parallel_of(topology, plan, &ParallelConfig::undivided());
     let mut lines = vec!["[parallel]".to_owned(), format!("stages = {stages}")];
     lines.push(format!("schedule = {}", json!(schedule)));
     if chunks > 1 {

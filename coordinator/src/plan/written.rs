@@ -1,14 +1,14 @@
 //! A plan as a run's configuration has it.
 
-use longhaul_common::config::{ParallelConfig, PlanChoice, ValueFormat};
+use longhaul_common::config::ParallelConfig;
 
 use super::{Plan, Topology};
 
-/// `[parallel]` for this plan, with activations in this format between ranks.
+/// `[parallel]` for this plan, with ranks that talk as is configured.
 #[must_use]
-pub fn parallel_of(topology: &Topology, plan: &Plan, boundary: ValueFormat) -> ParallelConfig {
+pub fn parallel_of(topology: &Topology, plan: &Plan, configured: &ParallelConfig) -> ParallelConfig {
     let pipeline = &plan.pipeline;
-    let plain = ParallelConfig { plan: PlanChoice::Fixed, boundary, ..ParallelConfig::default() };
+    let plain = configured.joined();
     if pipeline.ranks < 2 {
         return plain;
     }

@@ -118,9 +118,8 @@ impl Run {
     }
 
     fn undivided(&self) -> Decided {
-        let boundary = self.config.parallel.boundary;
         Decided {
-            parallel: ParallelConfig { boundary, ..ParallelConfig::undivided() },
+            parallel: self.config.parallel.joined(),
             recompute: self.config.train.recompute,
             copies: Vec::new(),
         }
@@ -239,7 +238,7 @@ impl Run {
             why(choice)
         );
         let decided = Decided {
-            parallel: parallel_of(topology, plan, self.config.parallel.boundary),
+            parallel: parallel_of(topology, plan, &self.config.parallel),
             recompute: plan.recompute || self.config.train.recompute,
             copies,
         };

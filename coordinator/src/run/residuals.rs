@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use longhaul_common::config::{ResultForm, SelectionRule, SyncConfig, ValueFormat};
+use longhaul_common::config::{ResultForm, SyncConfig, ValueFormat};
 use longhaul_common::id::{FragmentId, SiteId, WorkerId};
 use longhaul_common::plan::Membership;
 use serde::{Deserialize, Serialize};
@@ -30,8 +30,11 @@ impl ResidualsLost {
         let all = || (0..fragments).map(FragmentId);
         let of_site =
             |site: SiteId| all().filter(|&fragment| is_lost(membership.uploader(site, fragment))).count();
-        let contributions =
-            if sites_keep_residuals(config) { membership.sites().map(of_site).sum::<usize>() } else { 0 };
+        let contributions = if config.has_residual() && config.leaves_something() {
+            membership.sites().map(of_site).sum::<usize>()
+        } else {
+            0
+        };
         let of_owners = || all().filter(|&fragment| is_lost(membership.owner(fragment))).count();
         let results = if owners_keep_residuals(config) { of_owners() } else { 0 };
         Self { contributions: contributions as u64, results: results as u64 }
@@ -43,16 +46,6 @@ impl ResidualsLost {
             results: self.results.saturating_add(other.results),
         }
     }
-}
-
-/// Whether a contribution loses something that is added to the next.
-fn sites_keep_residuals(config: &SyncConfig) -> bool {
-    let selects = config.selection != SelectionRule::All || config.random_keep < config.chunk;
-    let rounds = config.values != ValueFormat::F32;
-    let opening_is_lossy =
-        config.has_opening() && (config.opening_selects() || config.opening_values != ValueFormat::F32);
-    let is_lossy = config.adapt || selects || rounds || opening_is_lossy;
-    config.has_residual() && is_lossy
 }
 
 /// Whether a mean loses something where it is compressed again.

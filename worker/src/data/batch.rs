@@ -61,6 +61,20 @@ impl MicroBatch<'_> {
         self.width - 1
     }
 
+    /// Of each sequence: a name that it has wherever it comes again, of its tokens' BLAKE3.
+    pub(crate) fn names(&self) -> Vec<u64> {
+        let name = |sequence: &[i64]| {
+            let mut hasher = blake3::Hasher::new();
+            for token in sequence {
+                hasher.update(&token.to_le_bytes());
+            }
+            let mut name = [0; 8];
+            hasher.finalize_xof().fill(&mut name);
+            u64::from_le_bytes(name)
+        };
+        self.tokens.chunks(self.width.max(1)).map(name).collect()
+    }
+
     /// [B, T + 1], int64.
     pub(crate) fn to_tensor(self, device: Device) -> Result<Tensor, TchError> {
         Tensor::f_from_slice(self.tokens)?.f_view([-1, self.width as i64])?.f_to_device(device)

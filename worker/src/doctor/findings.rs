@@ -140,7 +140,7 @@ pub(super) fn upload(outcome: &Result<Upload, ProbeError>, round_trip: Duration)
         upload.span.as_secs_f64()
     );
     if bits_per_s < UPLOAD_WARN_BITS_PER_S && !in_start_up {
-        let remedy = "rounds wait for this machine's updates: synchronise less often (`sync.every`), or send less (`sync.keep`)";
+        let remedy = "rounds wait for this machine's updates: synchronise less often (`sync.every`), or send less (`sync.bits_max` of preset `auto`, `sync.keep` of others)";
         return Finding::warn("upload", says, remedy);
     }
     Finding::fine("upload", says)

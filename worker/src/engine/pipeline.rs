@@ -23,6 +23,9 @@ pub trait Pipe: Send {
     /// Begins an exchange: a step, an evaluation.
     fn begin(&mut self);
 
+    /// Says which sequences the micro-batches of a step are, by names that a sequence has wherever it comes again: for pipes that remember what they carried.
+    fn name(&mut self, _sequences: Vec<Vec<u64>>) {}
+
     /// Hands on what a task gave: the residual stream, or its gradient, [B, T, D] in f32.
     ///
     /// # Errors
@@ -201,6 +204,7 @@ impl Engine {
             return Ok((StepOutcome { loss: 0.0, tokens: 0 }, Vec::new()));
         }
         rank.pipe().begin();
+        rank.pipe().name(micros.iter().map(MicroBatch::names).collect());
         self.pass_borrowed(rank)?;
         let pipeline = Pipeline { micro_batches: micros.len() as u32, ..rank.pipeline.clone() };
         let tasks = pipeline.tasks().map_err(|error| EngineError::Interrupted(error.to_string()))?;

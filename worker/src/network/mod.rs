@@ -7,6 +7,7 @@ mod partial;
 mod peer;
 mod pipe;
 mod probe;
+mod recall;
 mod request;
 mod serve;
 mod site;

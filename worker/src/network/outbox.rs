@@ -1,14 +1,16 @@
 //! Encodes what a rank hands on to others, and posts it, beside the device.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use longhaul_common::config::{Rounding, ValueFormat};
+use longhaul_common::config::{BOUNDARY_CHUNK, Rounding, ValueFormat};
 use longhaul_common::id::{Generation, WorkerId};
-use longhaul_proto::codec::{CodecSpec, Encoder, Selection, SpecError};
+use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, Selection, SpecError, Update};
 
 use super::Network;
 use super::pipe::{BoundaryFormats, meta_of};
+use super::recall::Recall;
 use super::stage_mail::{About, Interrupted, LetterKind};
 
 /// Values in a frame: the rest of a tensor is on its way while the first of it is checked, and a lost connection costs little.
@@ -38,11 +40,13 @@ pub(super) struct Outbox {
 
 /// A tensor for another rank.
 #[derive(Debug)]
-struct Letter {
-    to: WorkerId,
-    about: About,
+pub(super) struct Letter {
+    pub to: WorkerId,
+    pub about: About,
+    /// Of activations that are remembered: of which sequences.
+    pub sequences: Vec<u64>,
     /// All of them are finite.
-    values: Vec<f32>,
+    pub values: Vec<f32>,
 }
 
 impl Outbox {
@@ -51,23 +55,26 @@ impl Outbox {
         network: Arc<Network>,
         session: Generation,
         formats: BoundaryFormats,
+        chunks: u32,
     ) -> Result<Self, PipeError> {
-        let to_nearest = |values| CodecSpec::new(Selection::All, values);
-        let at_random = CodecSpec { rounding: Rounding::Stochastic, ..to_nearest(formats.gradients) };
-        let of_gradients =
-            if at_random.validate().is_ok() { at_random } else { to_nearest(formats.gradients) };
         let (letters, waiting) = sync_channel(WAITING_MAX);
         let (sent, empty) = sync_channel(WAITING_MAX);
+        let recall = formats.differences.map(|differences| Recall::new(differences, chunks));
+        let differences = recall.as_ref().map_or(formats.activations, Recall::values);
         let mut post = Post {
             network,
             session,
             activations: Encoder::new(to_nearest(formats.activations))?,
-            gradients: Encoder::new(of_gradients)?,
+            gradients: Encoder::new(of_gradients(formats))?,
+            differences: Encoder::new(to_nearest(differences))?,
             exact: Encoder::new(to_nearest(ValueFormat::F32))?,
+            residuals: (formats.gradient_keep < BOUNDARY_CHUNK).then(HashMap::new),
+            recall,
+            decoder: Decoder::default(),
         };
         std::thread::Builder::new().name("stage-out".to_owned()).spawn(move || {
-            for letter in waiting {
-                if post.post(&letter).is_err() {
+            for mut letter in waiting {
+                if post.post(&mut letter).is_err() {
                     return;
                 }
                 // Where nobody takes it back, it is freed.
@@ -86,9 +93,23 @@ impl Outbox {
     ///
     /// # Errors
     /// [`Interrupted`]: the session is over.
-    pub fn post(&self, to: WorkerId, about: About, values: Vec<f32>) -> Result<(), Interrupted> {
-        self.letters.send(Letter { to, about, values }).map_err(|_| Interrupted)
+    pub fn post(&self, letter: Letter) -> Result<(), Interrupted> {
+        self.letters.send(letter).map_err(|_| Interrupted)
     }
+}
+
+fn to_nearest(values: ValueFormat) -> CodecSpec {
+    CodecSpec::new(Selection::All, values)
+}
+
+/// All of them at random where the format can, so that their sum over micro-batches is right on average; or the largest, to nearest, where what is left waits for the next.
+fn of_gradients(formats: BoundaryFormats) -> CodecSpec {
+    if formats.gradient_keep < BOUNDARY_CHUNK {
+        let selection = Selection::TopK { chunk: BOUNDARY_CHUNK, keep: formats.gradient_keep };
+        return CodecSpec::new(selection, formats.gradients);
+    }
+    let at_random = CodecSpec { rounding: Rounding::Stochastic, ..to_nearest(formats.gradients) };
+    if at_random.validate().is_ok() { at_random } else { to_nearest(formats.gradients) }
 }
 
 /// The thread's own.
@@ -97,26 +118,78 @@ struct Post {
     session: Generation,
     activations: Encoder,
     gradients: Encoder,
+    differences: Encoder,
     exact: Encoder,
+    /// Where only the largest values of gradients are sent: what is left, by chunk, part and length. Micro-batches have one or two lengths.
+    residuals: Option<HashMap<(u32, u32, usize), Vec<f32>>>,
+    recall: Option<Recall>,
+    decoder: Decoder,
 }
 
 impl Post {
-    fn post(&mut self, letter: &Letter) -> Result<(), Interrupted> {
-        let Letter { to, about, values } = letter;
+    fn post(&mut self, letter: &mut Letter) -> Result<(), Interrupted> {
+        let Letter { to, about, sequences, values } = letter;
+        if sequences.is_empty() || self.recall.is_none() {
+            return self.send(*to, *about, values, false, None);
+        }
+        let mut recall = self.recall.take().ok_or(Interrupted)?;
+        let is_known = recall.knows(about.chunk, sequences);
+        if is_known {
+            recall.subtract(about.chunk, sequences, values);
+        }
+        let mut received = Vec::with_capacity(values.len());
+        let sent = self.send(*to, *about, values, is_known, Some(&mut received));
+        if is_known {
+            recall.add(about.chunk, sequences, &mut received);
+        }
+        recall.remember(about.chunk, sequences, &received);
+        self.recall = Some(recall);
+        sent
+    }
+
+    /// Sends a letter in parts; `received` gets what the receiver makes of them.
+    fn send(
+        &mut self,
+        to: WorkerId,
+        about: About,
+        values: &[f32],
+        is_difference: bool,
+        mut received: Option<&mut Vec<f32>>,
+    ) -> Result<(), Interrupted> {
         for (part, values) in (0..).zip(values.chunks(PART_VALUES)) {
-            let encoder = match about.kind {
-                LetterKind::Forward => &mut self.activations,
-                LetterKind::Backward => &mut self.gradients,
-                LetterKind::Number | LetterKind::Given => &mut self.exact,
-            };
-            let mut body = Vec::new();
-            let encoded = encoder.encode(noise_of(*about, part), values, &mut body);
             // All values are finite, so there is no other reason than that this is not what was promised.
-            encoded.map_err(|_| Interrupted)?;
-            let meta = meta_of(self.session, self.network.worker, *about, part);
-            self.network.send_stage(*to, meta, body.into())?;
+            let body = self.encode(about, part, values, is_difference).map_err(|_| Interrupted)?;
+            if let Some(received) = &mut received
+                && let Ok(Update::Dense(part)) = self.decoder.decode(&body, values.len())
+            {
+                received.extend_from_slice(part);
+            }
+            let meta = meta_of(self.session, self.network.worker, about, part);
+            self.network.send_stage(to, meta, body.into())?;
         }
         Ok(())
+    }
+
+    fn encode(
+        &mut self,
+        about: About,
+        part: u32,
+        values: &[f32],
+        is_difference: bool,
+    ) -> Result<Vec<u8>, EncodeError> {
+        let (seed, mut body) = (noise_of(about, part), Vec::new());
+        match (about.kind, &mut self.residuals) {
+            (LetterKind::Forward, _) if is_difference => self.differences.encode(seed, values, &mut body)?,
+            (LetterKind::Forward, _) => self.activations.encode(seed, values, &mut body)?,
+            (LetterKind::Backward, Some(residuals)) => {
+                let residual = residuals.entry((about.chunk, part, values.len()));
+                let residual = residual.or_insert_with(|| vec![0.0; values.len()]);
+                self.gradients.encode_with_feedback(seed, values, residual, 1.0, &mut body)?;
+            }
+            (LetterKind::Backward, None) => self.gradients.encode(seed, values, &mut body)?,
+            (LetterKind::Number | LetterKind::Given, _) => self.exact.encode(seed, values, &mut body)?,
+        }
+        Ok(body)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use longhaul_common::config::ValueFormat;
+use longhaul_common::config::{BOUNDARY_CHUNK, Differences, ParallelConfig, ValueFormat};
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_common::pipeline::{Pipeline, Place, Task, Work};
 use longhaul_proto::codec::{Decoder, Update};
@@ -12,17 +12,22 @@ use longhaul_proto::frame::{FrameKind, FrameMeta};
 use tch::{Device, Kind, Tensor};
 
 use super::Network;
-use super::outbox::{Outbox, PART_VALUES, PipeError};
+use super::outbox::{Letter, Outbox, PART_VALUES, PipeError};
+use super::recall::Recall;
 use super::stage_mail::{About, Interrupted, LetterKind};
 use crate::engine::{EngineError, Pipe};
 
-/// How tensors travel between ranks. What is rounded away is lost: there is no residual, as no two micro-batches are alike.
+/// How tensors travel between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoundaryFormats {
-    /// Activations, to nearest.
+    /// Activations, to nearest. What is rounded away is lost: no two micro-batches are alike.
     pub activations: ValueFormat,
     /// Their gradients, whose mean over many micro-batches counts: at random where the format can, so that it is right.
     pub gradients: ValueFormat,
+    /// Of each [`BOUNDARY_CHUNK`] values of a gradient, so many are sent; where that is not all, what is left is added to the next.
+    pub gradient_keep: u32,
+    /// Where activations of a sequence that was seen before are sent as differences.
+    pub differences: Option<Differences>,
 }
 
 impl BoundaryFormats {
@@ -32,7 +37,14 @@ impl BoundaryFormats {
     /// The same for both.
     #[must_use]
     pub const fn of(format: ValueFormat) -> Self {
-        Self { activations: format, gradients: format }
+        Self { activations: format, gradients: format, gradient_keep: BOUNDARY_CHUNK, differences: None }
+    }
+
+    /// As `[parallel]` has it.
+    #[must_use]
+    pub fn configured(config: &ParallelConfig) -> Self {
+        let (gradient_keep, differences) = (config.boundary_keep, config.differences);
+        Self { gradient_keep, differences, ..Self::of(config.boundary) }
     }
 }
 
@@ -47,6 +59,10 @@ pub struct NetworkPipe {
     exchange: u64,
     outbox: Outbox,
     decoder: Decoder,
+    /// What the rank before this one has handed on, where differences are sent.
+    recall: Option<Recall>,
+    /// Of the micro-batches of this exchange, where it is a step: which sequences they are.
+    sequences: Vec<Vec<u64>>,
 }
 
 impl NetworkPipe {
@@ -62,7 +78,8 @@ impl NetworkPipe {
         workers: Vec<WorkerId>,
         formats: BoundaryFormats,
     ) -> Result<Self, PipeError> {
-        let outbox = Outbox::start(Arc::clone(&network), session, formats)?;
+        let chunks = pipeline.chunks;
+        let outbox = Outbox::start(Arc::clone(&network), session, formats, chunks)?;
         Ok(Self {
             network,
             pipeline,
@@ -72,6 +89,8 @@ impl NetworkPipe {
             exchange: 0,
             outbox,
             decoder: Decoder::default(),
+            recall: formats.differences.map(|differences| Recall::new(differences, chunks)),
+            sequences: Vec::new(),
         })
     }
 
@@ -108,8 +127,16 @@ impl NetworkPipe {
         if !host.iter().all(|value| value.is_finite()) {
             return Err(EngineError::NotFinite);
         }
-        let to = self.worker(to)?;
-        self.waiting(|| self.outbox.post(to, about, host))
+        let letter =
+            Letter { to: self.worker(to)?, about, sequences: self.sequences_of(about), values: host };
+        self.waiting(|| self.outbox.post(letter))
+    }
+
+    /// The sequences whose activations these are, where they are remembered.
+    fn sequences_of(&self, about: About) -> Vec<u64> {
+        let is_remembered = about.kind == LetterKind::Forward && self.recall.is_some();
+        let sequences = self.sequences.get(about.micro_batch as usize).filter(|_| is_remembered);
+        sequences.cloned().unwrap_or_default()
     }
 
     /// Says a number of this rank's to all others.
@@ -144,17 +171,41 @@ impl NetworkPipe {
             let expected = PART_VALUES.min(count - values.len());
             match self.decoder.decode(&part, expected) {
                 Ok(Update::Dense(part)) => values.extend_from_slice(part),
-                Ok(Update::Sparse { .. }) => return Err(unreadable(about, "only some of its values came")),
+                Ok(sparse) if about.kind == LetterKind::Backward => {
+                    let start = values.len();
+                    values.resize(start + expected, 0.0);
+                    sparse.add_scaled_to(1.0, &mut values[start..]);
+                }
+                Ok(_) => return Err(unreadable(about, "only some of its values came")),
                 Err(error) => return Err(unreadable(about, &error.to_string())),
             }
         }
+        self.recall(about, &mut values);
         Ok(Tensor::f_from_slice(&values)?.f_view(shape)?)
+    }
+}
+
+impl NetworkPipe {
+    /// Makes activations of a difference, and remembers them.
+    fn recall(&mut self, about: About, values: &mut [f32]) {
+        let sequences = self.sequences_of(about);
+        if let Some(recall) = self.recall.as_mut().filter(|_| !sequences.is_empty()) {
+            if recall.knows(about.chunk, &sequences) {
+                recall.add(about.chunk, &sequences, values);
+            }
+            recall.remember(about.chunk, &sequences, values);
+        }
     }
 }
 
 impl Pipe for NetworkPipe {
     fn begin(&mut self) {
         self.exchange += 1;
+        self.sequences.clear();
+    }
+
+    fn name(&mut self, sequences: Vec<Vec<u64>>) {
+        self.sequences = sequences;
     }
 
     fn send(&mut self, task: Task, values: &Tensor) -> Result<(), EngineError> {

@@ -337,7 +337,7 @@ impl Synchroniser {
             return Ok(());
         }
         let pipeline = self.config.parallel.pipeline(1);
-        let formats = BoundaryFormats::of(self.config.parallel.boundary);
+        let formats = BoundaryFormats::configured(&self.config.parallel);
         let network = Arc::clone(&self.links.network);
         let first = workers.first().copied().unwrap_or(self.worker);
         let pipe = NetworkPipe::new(network, pipeline.clone(), rank, session, workers, formats)?;

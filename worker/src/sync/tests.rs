@@ -380,7 +380,7 @@ fn a_member_without_samples_has_nothing_in_the_mean() {
 #[test]
 fn fragments_that_are_compressed_side_by_side_are_as_those_one_after_the_other() {
     let sparse = Rig::new([1, 2], SPARSE);
-    let corrected = Rig::new([1, 2], "preset = \"dgc\"\nfragment_values = 16");
+    let corrected = Rig::new([1, 2], "preset = \"dgc\"\nkeep = 2\nfragment_values = 16");
     for rig in [sparse, corrected] {
         let sync = &rig.workers[0].sync.config.sync;
         let layout = longhaul_common::plan::FragmentLayout { values: VALUES as u64, fragment_values: 16 };

@@ -1,4 +1,4 @@
-//! Measures a pipeline across an emulated WAN, with the real binaries: its speed beside the same pipeline without the link, and bytes and loss
+//! Measures pipelines with the real binaries: schedules beside each other, the speed across an emulated WAN beside the same pipeline without the link, and bytes and loss
 //! beside boundaries in f32. One JSON line per figure goes to stdout, progress to stderr; `docs/benchmarks/pipeline.md` says what they mean.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints")]
 
@@ -37,8 +37,36 @@ fn main() -> Result<()> {
     interrupt::watch()?;
     let quick = std::env::args().any(|argument| argument == "--quick");
     let (repeats, steps, quality_steps) = if quick { (1, 8, 60) } else { (3, 24, 1000) };
+    schedules(repeats, steps)?;
     speed(repeats, steps)?;
     boundaries(quality_steps)
+}
+
+/// Two stages and four micro-batches without a link, of which the bubble is a fifth of a step under 1F1B. Cases take turns, as the machine's speed drifts.
+fn schedules(repeats: usize, steps: u64) -> Result<()> {
+    let cases = [
+        ("1f1b", "stages = 2", SPEED.to_owned()),
+        ("zero-bubble", "stages = 2\nschedule = \"zero-bubble\"", SPEED.to_owned()),
+        ("1f1b, recomputed", "stages = 2", format!("{SPEED}\nrecompute = true")),
+    ];
+    let mut seconds = cases.each_ref().map(|_| Vec::new());
+    for repeat in 0..repeats {
+        for ((case, parallel, train), seconds) in cases.iter().zip(&mut seconds) {
+            interrupt::check()?;
+            eprintln!("pipeline/schedule: {case}, {} of {repeats}", repeat + 1);
+            let copies = Copies { parallel, batch: BATCH, micro_batch: BATCH / 2 };
+            seconds.push(paced(copies, train, &LinkConfig::default(), steps)?);
+        }
+    }
+    let medians = seconds.map(|mut seconds| {
+        seconds.sort_by(f64::total_cmp);
+        seconds[seconds.len() / 2]
+    });
+    for ((case, ..), median) in cases.iter().zip(medians) {
+        print("pipeline/schedule", case, "step_s", median, "s");
+        print("pipeline/schedule", case, "speed_over_1f1b", medians[0] / median, "ratio");
+    }
+    Ok(())
 }
 
 /// Runs with and without the link take turns, as the machine's speed drifts.
@@ -53,8 +81,9 @@ fn speed(repeats: usize, steps: u64) -> Result<()> {
         for repeat in 0..repeats {
             interrupt::check()?;
             eprintln!("pipeline/link: {case}, {} of {repeats}", repeat + 1);
-            near = paced(parallel, &LinkConfig::default(), steps)?;
-            far = paced(parallel, &LINK.parse()?, steps)?;
+            let copies = Copies { parallel, batch: BATCH, micro_batch: 1 };
+            near = paced(copies, SPEED, &LinkConfig::default(), steps)?;
+            far = paced(copies, SPEED, &LINK.parse()?, steps)?;
             shares.push(near / far);
         }
         let whole = local(steps)? * BATCH as f64 / WHOLE_BATCH as f64;
@@ -76,21 +105,25 @@ fn speed(repeats: usize, steps: u64) -> Result<()> {
 }
 
 /// Seconds a step.
-fn paced(parallel: &str, link: &LinkConfig, steps: u64) -> Result<f64> {
-    let copies = Copies { parallel, batch: BATCH, micro_batch: 1 };
+fn paced(copies: Copies<'_>, train: &str, link: &LinkConfig, steps: u64) -> Result<f64> {
     let training =
-        Training { shape: GPT, sites: SITES, sync: NO_ROUNDS, train: SPEED, copies, steps, link, seed: 1 };
+        Training { shape: GPT, sites: SITES, sync: NO_ROUNDS, train, copies, steps, link, seed: 1 };
     let (mut cluster, _folder) = training.start()?;
     step_s(&mut cluster, steps)
 }
 
-/// The same run with boundaries in each format.
+/// The same run with other boundaries.
 fn boundaries(steps: u64) -> Result<()> {
     let (mut exact, link) = (None, LinkConfig::default());
-    for format in ["f32", "int8", "int4"] {
+    for (case, boundary) in [
+        ("f32", "boundary = \"f32\""),
+        ("int8", "boundary = \"int8\""),
+        ("int4", "boundary = \"int4\""),
+        ("int8, of gradients the larger half", "boundary = \"int8\"\nboundary_keep = 2048"),
+    ] {
         interrupt::check()?;
-        eprintln!("pipeline/boundary: {format}");
-        let parallel = format!("stages = 2\nboundary = \"{format}\"");
+        eprintln!("pipeline/boundary: {case}");
+        let parallel = format!("stages = 2\n{boundary}");
         let copies = Copies { parallel: &parallel, batch: 16, micro_batch: 4 };
         let sync = "preset = \"dense\"";
         let training =
@@ -106,7 +139,7 @@ fn boundaries(steps: u64) -> Result<()> {
             ("bytes_per_step", bytes, "B"),
             ("bytes_ratio", bytes / exact_bytes, "ratio"),
         ] {
-            print("pipeline/boundary", format, metric, value, unit);
+            print("pipeline/boundary", case, metric, value, unit);
         }
     }
     Ok(())

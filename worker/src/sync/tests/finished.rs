@@ -138,7 +138,7 @@ fn a_settlement_amid_a_step_counts_every_part_once() {
 #[test]
 fn a_settlement_amid_a_streamed_step_of_a_mixed_opening_loses_nothing() {
     let mixed = "preset = \"auto\"\nopening_rounds = 6\nfragment_values = 32\nresult = \"bundle\"\n\
-                 opening_values = \"f32\"\nresult_keep = 16\ndeadline_floor_ms = 20000\ndeadline_ceiling_ms = 20000";
+                 deadline_floor_ms = 20000\ndeadline_ceiling_ms = 20000";
     let mut rig = training_of([1, 2], mixed);
     let streams = |rig: &Rig, round| rig.workers[0].sync.config.sync.streams_in(Round(round), true);
     assert!(!streams(&rig, 0) && streams(&rig, 1));

@@ -59,7 +59,7 @@ fn masked_contributions_have_the_same_mean_as_plain_ones() {
 fn random_positions_that_all_know_are_masked_and_what_is_not_chosen_waits() {
     for form in ["mean", "union"] {
         let sync = PLAIN.replace("\"mean\"", &format!("{form:?}"));
-        let sync = format!("{sync}\nrandom_keep = 8");
+        let sync = format!("{sync}\nrandom_keep = 8\nerror_decay = 1.0");
         let mut rig: Rig<3> =
             training_of([1, 2, 3], &format!("{sync}\n[secure_aggregation]\nrange = {RANGE:?}"));
         rig.tamper = |frame| {

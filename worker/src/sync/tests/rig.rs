@@ -409,12 +409,21 @@ impl Worker {
     }
 }
 
+const EXACT: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nvalues = \"f32\"";
+/// All that is not sent waits.
+const SPARSE: &str =
+    "preset = \"sparse-local\"\nopening_share = 0.0\nvalues = \"f32\"\nkeep = 2\nerror_decay = 1.0";
+
 fn config(sync: &str) -> RunConfig {
     let deadlines = match sync.contains("deadline_") {
         true => "",
         false => "deadline_floor_ms = 1\ndeadline_ceiling_ms = 200",
     };
-    let preset = if sync.contains("preset") { "" } else { "preset = \"sparse-local\"\nopening_share = 0.0" };
+    let strategy = match (sync.contains("preset"), sync.contains("selection")) {
+        (true, _) => "",
+        (false, true) => EXACT,
+        (false, false) => SPARSE,
+    };
     RunConfig::parse(&format!(
         r#"
         [run]
@@ -435,12 +444,8 @@ fn config(sync: &str) -> RunConfig {
         [checkpoint]
         every_rounds = 0
         [sync]
-        {preset}
+        {strategy}
         chunk = 16
-        keep = 2
-        opening_keep = 2
-        values = "f32"
-        error_decay = 1.0
         {deadlines}
         {sync}
         "#

@@ -1,0 +1,158 @@
+//! What the activations of sequences were when they were last handed on: the same on the rank that hands on and on the one that takes.
+
+use std::collections::{HashMap, VecDeque};
+
+use longhaul_common::config::{Differences, ValueFormat};
+
+const MIB: u64 = 1 << 20;
+
+/// Activations of sequences, for one direction of one boundary (AQ-SGD: Wang et al. 2022, arXiv 2206.01299).
+///
+/// Both ranks put the same values in, in the same order for each chunk, so both have the same in it, and forget the same. What is sent of a micro-batch is the difference from what is known, where all of
+/// its sequences are known, and the activations themselves where not.
+#[derive(Debug)]
+pub(super) struct Recall {
+    values: ValueFormat,
+    /// Of each chunk, at most.
+    bytes_max: u64,
+    chunks: HashMap<u32, Known>,
+}
+
+/// Of one chunk of the model.
+#[derive(Debug, Default)]
+struct Known {
+    sequences: HashMap<u64, Vec<f32>>,
+    /// By when they were first seen.
+    order: VecDeque<u64>,
+    bytes: u64,
+}
+
+impl Recall {
+    /// For a rank with so many chunks, which share the memory.
+    pub fn new(differences: Differences, chunks: u32) -> Self {
+        let bytes_max = differences.memory_mib.saturating_mul(MIB) / u64::from(chunks.max(1));
+        Self { values: differences.values, bytes_max, chunks: HashMap::new() }
+    }
+
+    /// The format of differences.
+    pub fn values(&self) -> ValueFormat {
+        self.values
+    }
+
+    /// Whether all of these sequences are known, so that their difference is sent.
+    pub fn knows(&self, chunk: u32, sequences: &[u64]) -> bool {
+        let known = self.chunks.get(&chunk);
+        known.is_some_and(|known| sequences.iter().all(|name| known.sequences.contains_key(name)))
+    }
+
+    /// Takes what is known of these sequences, which all are, from their activations.
+    pub fn subtract(&self, chunk: u32, sequences: &[u64], activations: &mut [f32]) {
+        self.each(chunk, sequences, activations, |value, known| *value -= known);
+    }
+
+    /// Adds what is known of these sequences, which all are, to a difference.
+    pub fn add(&self, chunk: u32, sequences: &[u64], difference: &mut [f32]) {
+        self.each(chunk, sequences, difference, |value, known| *value += known);
+    }
+
+    /// Remembers the activations of these sequences, as the rank that takes them has them.
+    pub fn remember(&mut self, chunk: u32, sequences: &[u64], activations: &[f32]) {
+        let known = self.chunks.entry(chunk).or_default();
+        for (&name, values) in sequences.iter().zip(activations.chunks(of_each(sequences, activations.len())))
+        {
+            known.put(name, values);
+            known.forget_beyond(self.bytes_max);
+        }
+    }
+
+    fn each(&self, chunk: u32, sequences: &[u64], values: &mut [f32], with: impl Fn(&mut f32, f32)) {
+        let Some(known) = self.chunks.get(&chunk) else { return };
+        let each = of_each(sequences, values.len());
+        for (name, values) in sequences.iter().zip(values.chunks_mut(each)) {
+            let Some(known) = known.sequences.get(name) else { continue };
+            values.iter_mut().zip(known).for_each(|(value, &known)| with(value, known));
+        }
+    }
+}
+
+impl Known {
+    fn put(&mut self, name: u64, values: &[f32]) {
+        let bytes = size_of_val(values) as u64;
+        match self.sequences.get_mut(&name) {
+            Some(known) => {
+                self.bytes -= size_of_val(known.as_slice()) as u64;
+                known.clear();
+                known.extend_from_slice(values);
+            }
+            None => {
+                self.sequences.insert(name, values.to_vec());
+                self.order.push_back(name);
+            }
+        }
+        self.bytes += bytes;
+    }
+
+    fn forget_beyond(&mut self, bytes_max: u64) {
+        while self.bytes > bytes_max
+            && let Some(oldest) = self.order.pop_front()
+        {
+            let forgotten = self.sequences.remove(&oldest).unwrap_or_default();
+            self.bytes -= size_of_val(forgotten.as_slice()) as u64;
+        }
+    }
+}
+
+/// Values of each sequence.
+fn of_each(sequences: &[u64], values: usize) -> usize {
+    (values / sequences.len().max(1)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A MiB for each of two chunks is four sequences of 65,536 values.
+    fn recall() -> Recall {
+        Recall::new(Differences { values: ValueFormat::Int4, memory_mib: 2 }, 2)
+    }
+
+    fn activations(value: f32) -> Vec<f32> {
+        vec![value; 65_536]
+    }
+
+    #[test]
+    fn a_difference_and_what_was_known_are_the_activations() {
+        let mut recall = recall();
+        assert!(!recall.knows(0, &[7, 8]));
+        let before: Vec<f32> = [activations(1.0), activations(2.0)].concat();
+        recall.remember(0, &[7, 8], &before);
+        assert!(recall.knows(0, &[8, 7]) && !recall.knows(1, &[7]) && !recall.knows(0, &[7, 9]));
+        let mut values: Vec<f32> = [activations(2.5), activations(1.25)].concat();
+        recall.subtract(0, &[8, 7], &mut values);
+        assert_eq!((values[0], values[65_536]), (0.5, 0.25));
+        recall.add(0, &[8, 7], &mut values);
+        assert_eq!((values[0], values[65_536]), (2.5, 1.25));
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_where_memory_ends_and_a_chunk_has_its_own() {
+        let mut recall = recall();
+        for name in 0..4 {
+            recall.remember(0, &[name], &activations(0.0));
+        }
+        assert!(recall.knows(0, &[0, 1, 2, 3]));
+        // What is known already takes no more.
+        recall.remember(0, &[0], &activations(3.0));
+        recall.remember(1, &[9], &activations(0.0));
+        assert!(recall.knows(0, &[0, 1, 2, 3]));
+        recall.remember(0, &[4], &activations(0.0));
+        assert!(!recall.knows(0, &[0]) && recall.knows(0, &[1, 2, 3, 4]) && recall.knows(1, &[9]));
+    }
+
+    #[test]
+    fn a_sequence_that_has_no_room_is_not_remembered() {
+        let mut recall = Recall::new(Differences { values: ValueFormat::Int4, memory_mib: 1 }, 8);
+        recall.remember(0, &[1], &activations(1.0));
+        assert!(!recall.knows(0, &[1]) && recall.chunks[&0].bytes == 0);
+    }
+}
