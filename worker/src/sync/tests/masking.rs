@@ -1,5 +1,7 @@
 //! Runs with `[secure_aggregation]`.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use longhaul_common::id::{Generation, Round, WorkerId};
@@ -7,6 +9,7 @@ use longhaul_proto::round::{Frame, FrameKind};
 
 use super::rig::{Rig, Worker};
 use super::training_of;
+use crate::sync::SyncEvent;
 
 const PLAIN: &str =
     "selection = \"all\"\nresult = \"mean\"\nresult_values = \"f32\"\nnorm_limit = 0\nfragment_values = 32";
@@ -135,4 +138,43 @@ fn a_contribution_that_waits_for_a_secret_is_made_in_the_next_generation() {
     assert_eq!(rig.workers[0].running().replica.next_round(), Round(1));
     let learnt = |at: usize| rig.workers.iter().map(|worker| worker.learnt[at]).sum::<f64>();
     assert_parameters(&rig, |at| -learnt(at) / 3.0);
+}
+
+/// The third worker dies when the two others' contributions are out: those are void, as nothing takes the third one's masks out of them. What it would have shared with them
+/// is not needed, and they contribute the same again under the masks that two share.
+#[test]
+fn a_member_that_drops_out_of_a_round_voids_it_and_the_others_count() {
+    let patient = "deadline_floor_ms = 20000\ndeadline_ceiling_ms = 20000";
+    let sync = format!("{PLAIN}\n{patient}\n[secure_aggregation]\nrange = {RANGE:?}");
+    let mut rig: Rig<3> = training_of([1, 2, 3], &sync);
+    rig.tamper = look_at;
+    let came = Rc::new(Cell::new(0));
+    let counting = Rc::clone(&came);
+    rig.tap(move |_, event| {
+        let is_contribution =
+            matches!(&event, SyncEvent::Frame { frame, .. } if frame.header.kind == FrameKind::Contribution);
+        counting.set(counting.get() + u32::from(is_contribution));
+        event
+    });
+    rig.workers[..2].iter_mut().for_each(|worker| worker.contribute(0));
+    // Three fragments of each of two, of which those for their own sender's hands are no frames.
+    rig.pump(|_| came.get() >= 2);
+    assert!(rig.workers.iter().all(|worker| worker.running().member.open_round() == Round(0)));
+    let answers: Vec<_> =
+        rig.workers[..2].iter_mut().map(|worker| (worker.member.worker, worker.settle(2))).collect();
+    let old = rig.begin(1, &[0, 1, 2], 0, &[], None).membership;
+    let answers = answers.into_iter().collect();
+    let settled = longhaul_proto::round::settle(&old, rig.layout(), rig.schedule(), &answers).unwrap();
+    let start = rig.begin(2, &[0, 1], 1, &[0, 1], Some(settled.settlement));
+    for worker in &mut rig.workers[..2] {
+        worker.hear(longhaul_proto::control::message::ToWorker::Begin(Arc::new(start.clone())));
+    }
+    (0..2).for_each(|at| rig.apply(at, 0));
+    let learnt = |at: usize| rig.workers[..2].iter().map(|worker| worker.learnt[at]).sum::<f64>();
+    for worker in &rig.workers[..2] {
+        for (at, value) in worker.running().replica.parameters().iter().enumerate() {
+            let expected = -learnt(at) / 2.0;
+            assert!((f64::from(*value) - expected).abs() < 1e-5, "parameter {at}: {value} is not {expected}");
+        }
+    }
 }
