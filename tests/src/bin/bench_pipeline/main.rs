@@ -10,6 +10,7 @@ mod training;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
 use longhaul_tests::interrupt;
 use longhaul_tests::wan::LinkConfig;
 use serde_json::json;
@@ -33,13 +34,41 @@ const DEMO: Shape = Shape { layers: 4, width: 128, heads: 4, context: 128, tied_
 const QUALITY: &str = "learning_rate = 5e-3\nwarmup_steps = 40\nevaluate_batches = 1000000";
 const QUALITY_RUN_MAX: Duration = Duration::from_secs(3600);
 
+/// Pipelines, with the real binaries
+#[derive(Parser)]
+struct Args {
+    /// Once each, and short.
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts.
+    #[arg(long, value_delimiter = ',', default_values = ["schedule", "link", "boundary"])]
+    part: Vec<Part>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Seconds a step of schedules beside each other, without a link.
+    Schedule,
+    /// Speed across a link beside the same without it.
+    Link,
+    /// Loss and bytes by what goes over a boundary.
+    Boundary,
+}
+
 fn main() -> Result<()> {
+    let args = Args::parse();
     interrupt::watch()?;
-    let quick = std::env::args().any(|argument| argument == "--quick");
-    let (repeats, steps, quality_steps) = if quick { (1, 8, 60) } else { (3, 24, 1000) };
-    schedules(repeats, steps)?;
-    speed(repeats, steps)?;
-    boundaries(quality_steps)
+    let (repeats, steps, quality_steps) = if args.quick { (1, 8, 60) } else { (3, 24, 1000) };
+    if args.part.contains(&Part::Schedule) {
+        schedules(repeats, steps)?;
+    }
+    if args.part.contains(&Part::Link) {
+        speed(repeats, steps)?;
+    }
+    if args.part.contains(&Part::Boundary) {
+        boundaries(quality_steps)?;
+    }
+    Ok(())
 }
 
 /// Two stages and four micro-batches without a link, of which the bubble is a fifth of a step under 1F1B. Cases take turns, as the machine's speed drifts.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::sleep;
 
+use super::routed::RoutedWan;
 use super::transfer::{Stream, now, send_all};
 use super::wan::{Flow, Wan, WanSpec};
 use super::{control, cpu};
@@ -46,6 +47,8 @@ pub enum Kind {
     Control,
     /// Two connections with endless frames in the same direction, one started later.
     TwoFlows,
+    /// One such connection, and one of TCP under BBR, which started first or later.
+    BesideTcp { tcp_first: bool },
 }
 
 /// All cases, by path and kind.
@@ -70,6 +73,7 @@ pub fn all() -> Vec<Case> {
         }
         if mbit_per_s < 500.0 && loss_percent == 0.1 {
             kinds.extend([Kind::Control, Kind::TwoFlows]);
+            kinds.extend([true, false].map(|tcp_first| Kind::BesideTcp { tcp_first }));
         }
         cases.extend(kinds.into_iter().map(|kind| Case { spec, kind, in_quick }));
     }
@@ -86,6 +90,8 @@ impl Case {
             Kind::Cold(bytes) => format!("cold {} MB", bytes / 1_000_000),
             Kind::Control => "control under bulk".to_owned(),
             Kind::TwoFlows => "two flows".to_owned(),
+            Kind::BesideTcp { tcp_first: true } => "after a flow of TCP BBR".to_owned(),
+            Kind::BesideTcp { tcp_first: false } => "before a flow of TCP BBR".to_owned(),
         };
         format!("{mbit_per_s}/{delay_ms}/{loss_percent} {kind}")
     }
@@ -101,6 +107,7 @@ impl Case {
             Kind::Cold(bytes) => self.cold(bytes).await,
             Kind::Control => self.control().await,
             Kind::TwoFlows => self.two_flows().await,
+            Kind::BesideTcp { tcp_first } => self.beside_tcp(tcp_first).await,
         }
     }
 
@@ -114,11 +121,11 @@ impl Case {
         let flow = wan.connect().await?;
         let stream = start(&flow)?;
         sleep(WARM_UP).await;
-        let (from, cpu_before, bytes_before) = (now(), cpu::seconds()?, stream.arrived());
+        let (from, cpu_before, bytes_before) = (now(), cpu::seconds()?, stream.arrivals.sum());
         sleep(STEADY).await;
         let cpu_s = cpu::seconds()? - cpu_before;
-        let gigabytes = (stream.arrived() - bytes_before) as f64 / 1e9;
-        let goodput = stream.rate_between(from, now())?;
+        let gigabytes = (stream.arrivals.sum() - bytes_before) as f64 / 1e9;
+        let goodput = stream.arrivals.rate_between(from, now())?;
         Ok(vec![
             self.share("", goodput),
             Figure { part: "", metric: "cpu_both_ends", value: cpu_s / gigabytes, unit: "s/GB" },
@@ -135,8 +142,8 @@ impl Case {
         sleep(STEADY).await;
         let to = now();
         Ok(vec![
-            self.share("forward", right.rate_between(from, to)?),
-            self.share("reverse", left.rate_between(from, to)?),
+            self.share("forward", right.arrivals.rate_between(from, to)?),
+            self.share("reverse", left.arrivals.rate_between(from, to)?),
         ])
     }
 
@@ -175,16 +182,33 @@ impl Case {
         let from = now();
         sleep(SHARING).await;
         let to = now();
-        let rates = [first.1.rate_between(from, to)?, second.1.rate_between(from, to)?];
+        let rates = [first.1.arrivals.rate_between(from, to)?, second.1.arrivals.rate_between(from, to)?];
         let total = rates[0] + rates[1];
-        Ok(vec![
-            Figure {
-                part: "",
-                metric: "smaller_flow_share",
-                value: rates[0].min(rates[1]) / total,
-                unit: "ratio",
-            },
-            self.share("", total),
-        ])
+        let smaller = rates[0].min(rates[1]) / total;
+        let smaller = Figure { part: "", metric: "smaller_flow_share", value: smaller, unit: "ratio" };
+        Ok(vec![smaller, self.share("", total)])
+    }
+
+    async fn beside_tcp(&self, tcp_first: bool) -> Result<Vec<Figure>> {
+        let Some(wan) = RoutedWan::start(self.spec)? else { return Ok(Vec::new()) };
+        let flow = wan.connect().await?;
+        let mut tcp = None;
+        if tcp_first {
+            tcp = Some(wan.tcp_flow()?);
+            sleep(WARM_UP).await;
+        }
+        let ours = Stream::start(&flow.client, &flow.server, self.spec)?;
+        sleep(WARM_UP).await;
+        let tcp = match tcp {
+            Some(tcp) => tcp,
+            None => wan.tcp_flow()?,
+        };
+        sleep(WARM_UP).await;
+        let from = now();
+        sleep(SHARING).await;
+        let to = now();
+        let [own, other] = [ours.arrivals.rate_between(from, to)?, tcp.arrivals.rate_between(from, to)?];
+        let share = Figure { part: "", metric: "own_share", value: own / (own + other), unit: "ratio" };
+        Ok(vec![share, self.share("", own + other)])
     }
 }

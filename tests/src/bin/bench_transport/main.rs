@@ -6,6 +6,7 @@
 mod case;
 mod control;
 mod cpu;
+mod routed;
 mod transfer;
 mod wan;
 

@@ -25,9 +25,13 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// When how many bytes arrived.
+#[derive(Clone, Default)]
+pub struct Arrivals(Arc<Mutex<Vec<(Instant, u64)>>>);
+
 /// Endless frames in one direction, counted where they arrive. Dropping it ends them.
 pub struct Stream {
-    arrivals: Arc<Mutex<Vec<(Instant, u64)>>>,
+    pub arrivals: Arrivals,
     _tasks: JoinSet<()>,
 }
 
@@ -43,9 +47,9 @@ impl Stream {
 
     /// As many at once as a sender lets out.
     fn of(from: &Connection, to: &Connection, bytes: usize) -> Result<Self> {
-        let arrivals = Arc::new(Mutex::new(Vec::new()));
+        let arrivals = Arrivals::default();
         let mut tasks = JoinSet::new();
-        receive(&mut tasks, to.clone(), Arc::clone(&arrivals));
+        receive(&mut tasks, to.clone(), arrivals.clone());
         let sender = BulkSender::new(from.clone());
         let frame = frame(bytes)?;
         for _ in 0..BULK_STREAMS_MAX {
@@ -54,11 +58,17 @@ impl Stream {
         }
         Ok(Self { arrivals, _tasks: tasks })
     }
+}
+
+impl Arrivals {
+    pub fn note(&self, bytes: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((now(), bytes));
+    }
 
     /// Bytes per second that arrived between two moments: the slope of a least-squares line, so that it does
     /// not matter whether a frame was complete just before or just after one of them.
     pub fn rate_between(&self, from: Instant, to: Instant) -> Result<f64> {
-        let arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        let arrivals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sum = 0.0;
         let points: Vec<(f64, f64)> = arrivals
             .iter()
@@ -78,15 +88,15 @@ impl Stream {
     }
 
     /// Bytes that arrived in all.
-    pub fn arrived(&self) -> u64 {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(_, bytes)| bytes).sum()
+    pub fn sum(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(_, bytes)| bytes).sum()
     }
 }
 
 /// Sends `bytes` in frames and waits until all are acknowledged.
 pub async fn send_all(from: &Connection, to: &Connection, bytes: usize, spec: WanSpec) -> Result<()> {
     let mut receiving = JoinSet::new();
-    receive(&mut receiving, to.clone(), Arc::default());
+    receive(&mut receiving, to.clone(), Arrivals::default());
     let sender = BulkSender::new(from.clone());
     let frame = frame(frame_bytes(spec))?;
     let mut sends = JoinSet::new();
@@ -100,15 +110,14 @@ pub async fn send_all(from: &Connection, to: &Connection, bytes: usize, spec: Wa
     Ok(())
 }
 
-fn receive(tasks: &mut JoinSet<()>, at: Connection, arrivals: Arc<Mutex<Vec<(Instant, u64)>>>) {
+fn receive(tasks: &mut JoinSet<()>, at: Connection, arrivals: Arrivals) {
     let (receiver, mut queue) = BulkReceiver::new(ReceiveLimits::default(), |_| true);
     tasks.spawn(async move {
         receiver.serve(&at).await;
     });
     tasks.spawn(async move {
         while let Some(received) = queue.recv().await {
-            let arrival = (now(), received.frame().body().len() as u64);
-            arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
+            arrivals.note(received.frame().body().len() as u64);
         }
     });
 }

@@ -33,6 +33,17 @@ impl WanSpec {
     pub fn rtt(&self) -> Duration {
         Duration::from_millis(2 * self.delay_ms)
     }
+
+    /// There, and back.
+    pub fn links(&self) -> Result<[Link; 2]> {
+        let config = LinkConfig {
+            rate_bytes_per_s: self.bytes_per_s() as u64,
+            delay: Duration::from_millis(self.delay_ms),
+            loss: self.loss_percent / 100.0,
+            ..LinkConfig::default()
+        };
+        Ok([Link::new("forward", config.clone(), SEED)?, Link::new("reverse", config, SEED)?])
+    }
 }
 
 /// A running path. Flows over it share its links.
@@ -51,17 +62,8 @@ pub struct Flow {
 
 impl Wan {
     pub fn start(spec: WanSpec) -> Result<Self> {
-        let config = LinkConfig {
-            rate_bytes_per_s: spec.bytes_per_s() as u64,
-            delay: Duration::from_millis(spec.delay_ms),
-            loss: spec.loss_percent / 100.0,
-            ..LinkConfig::default()
-        };
-        Ok(Self {
-            relays: Relays::start()?,
-            forward: Link::new("forward", config.clone(), SEED)?,
-            reverse: Link::new("reverse", config, SEED)?,
-        })
+        let [forward, reverse] = spec.links()?;
+        Ok(Self { relays: Relays::start()?, forward, reverse })
     }
 
     /// Connects two new endpoints across the path.
@@ -75,6 +77,18 @@ impl Wan {
             forward: self.forward.clone(),
             reverse: self.reverse.clone(),
         })?;
+        Flow::between(dialling, listening, through, client_tls).await
+    }
+}
+
+impl Flow {
+    /// Connects two endpoints; the one that listens is reached at this address.
+    pub async fn between(
+        dialling: Endpoint,
+        listening: Endpoint,
+        through: SocketAddr,
+        client_tls: Arc<QuicClientConfig>,
+    ) -> Result<Self> {
         let connecting = dialling.connect_with(client_config(client_tls), through, "localhost")?;
         let accepting = async {
             let incoming = listening.accept().await.context("the endpoint was closed")?;
@@ -82,11 +96,11 @@ impl Wan {
         };
         let connected = async { anyhow::Ok(connecting.await?) };
         let (client, server) = tokio::try_join!(connected, accepting)?;
-        Ok(Flow { client, server, _endpoints: [listening, dialling] })
+        Ok(Self { client, server, _endpoints: [listening, dialling] })
     }
 }
 
-fn tls() -> Result<(Arc<QuicServerConfig>, Arc<QuicClientConfig>)> {
+pub fn tls() -> Result<(Arc<QuicServerConfig>, Arc<QuicClientConfig>)> {
     let key = rcgen::KeyPair::generate()?;
     let certificate =
         rcgen::CertificateParams::new(["localhost".to_owned()])?.self_signed(&key)?.der().clone();

@@ -5,13 +5,15 @@
 mod engine;
 mod netns;
 
+use std::fs::File;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use self::engine::Engine;
 use self::netns::Namespace;
@@ -74,6 +76,21 @@ impl SideConfig {
         });
         let (address, prefix_len) = parsed.ok_or_else(|| TunError::BadAddress(address.to_owned()))?;
         Ok(Self { netns: netns.to_owned(), address, prefix_len })
+    }
+
+    /// Does something on a thread that lives in the side's namespace, while a pair has it. Sockets that are made there stay there, wherever they are used.
+    ///
+    /// # Errors
+    /// There is no such namespace, or this user may not enter it.
+    pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, TunError> {
+        let run = || {
+            let namespace = File::open(format!("/var/run/netns/{}", self.netns))?;
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .map_err(io::Error::from)?;
+            Ok(work())
+        };
+        let worked = std::thread::scope(|scope| scope.spawn(run).join());
+        worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 

@@ -1,27 +1,12 @@
 //! The TUN pair with real namespaces, where this user may make them.
 
-use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
-use std::thread;
-
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::*;
 
 fn link(name: &str) -> Link {
     Link::new(name, "rate_mbit=100,delay_ms=1".parse().unwrap(), 1).unwrap()
-}
-
-/// Runs `work` on a thread that lives in the namespace.
-fn within<T: Send>(side: &SideConfig, work: impl FnOnce() -> T + Send) -> T {
-    let run = || {
-        let namespace = File::open(format!("/var/run/netns/{}", side.netns)).unwrap();
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-        work()
-    };
-    thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
 #[test]
@@ -47,9 +32,9 @@ fn a_tcp_connection_between_the_namespaces_crosses_both_links() {
         Err(error) => panic!("{error}"),
     };
 
-    let listener = within(&b, || TcpListener::bind((b.address, 0)).unwrap());
+    let listener = b.within(|| TcpListener::bind((b.address, 0)).unwrap()).unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
-    let mut client = within(&a, || TcpStream::connect(address).unwrap());
+    let mut client = a.within(|| TcpStream::connect(address).unwrap()).unwrap();
     let (mut server, peer) = listener.accept().unwrap();
     assert_eq!(peer.ip(), a.address);
     client.write_all(&[7; SENT_BYTES]).unwrap();
