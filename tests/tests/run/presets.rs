@@ -77,7 +77,7 @@ fn two_way_compression_trains_and_keeps_all_replicas_equal() {
     }
 }
 
-/// The same run, over two links whose rates differ eightyfold.
+/// The same run, over two links, one with two hundred times the rate of the other: a machine that is slow at the time has more of it for each step.
 #[test]
 fn the_bits_of_a_value_follow_the_link() {
     let wan_bytes = |link| {
@@ -88,7 +88,7 @@ fn the_bits_of_a_value_follow_the_link() {
             Setup { steps: 400, sites, link, width: 64, learning_rate: 2e-3, sync, ..Setup::default() };
         setup.start().finish()["wan_bytes"].as_f64().unwrap()
     };
-    let (fast, slow) = (wan_bytes("rate_mbit=200,delay_ms=10"), wan_bytes("rate_mbit=2.5,delay_ms=10"));
+    let (fast, slow) = (wan_bytes("rate_mbit=200,delay_ms=10"), wan_bytes("rate_mbit=1,delay_ms=10"));
     assert!(fast > 2.0 * slow, "{fast} bytes over the fast link, {slow} over the slow one");
 }
 
