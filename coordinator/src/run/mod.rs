@@ -26,6 +26,7 @@ mod seats;
 mod snapshot;
 mod state;
 mod status;
+mod survey;
 mod tally;
 
 pub use command::{Command, Notice, Record, Severity};
