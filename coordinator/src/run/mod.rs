@@ -22,6 +22,7 @@ mod refusals;
 mod releases;
 mod reports;
 mod residuals;
+mod seating;
 mod seats;
 mod snapshot;
 mod state;
