@@ -31,8 +31,12 @@ pub struct BlockCost {
     pub forward_flops_per_token: u64,
     /// FLOPs of the backward pass for one token.
     pub backward_flops_per_token: u64,
+    /// Of those, what only the gradients of weights in matrix products take, which a schedule may put off.
+    pub weight_flops_per_token: u64,
     /// Memory that the forward pass leaves for the backward pass, for one token.
     pub activation_bytes_per_token: u64,
+    /// Memory that a backward pass leaves, for one token, where the gradients of weights are put off: what went into all matrix products, and the gradients of what came out.
+    pub left_bytes_per_token: u64,
     /// What one token hands on to the next block: the residual stream; nothing after the head.
     pub boundary_bytes_per_token: u64,
 }
@@ -60,8 +64,10 @@ impl ModelSpec {
             parameters: self.parameters_in(0),
             forward_flops_per_token: 0,
             backward_flops_per_token: 0,
+            weight_flops_per_token: 0,
             // The token itself, as a 64-bit index.
             activation_bytes_per_token: 8,
+            left_bytes_per_token: 0,
             boundary_bytes_per_token: self.boundary_bytes(),
         }
     }
@@ -84,12 +90,17 @@ impl ModelSpec {
             ModelKind::Llama => 2,
         };
         let wide = 2 * d + statistics + u64::from(self.heads);
+        // Into products go the norms' outputs, what attention gives, and the inside of the feed-forward part; out of them come queries, keys and values, what each of both parts adds to the
+        // stream, and the inside of the feed-forward part, before its operations.
+        let left = (3 * d + f) + (3 * d + 2 * kv + (feed_forward_matrices - 1) * f);
         BlockCost {
             block: Block::Layer(layer),
             parameters: self.parameters_in(layer + 1),
             forward_flops_per_token: forward,
             backward_flops_per_token: 2 * forward,
+            weight_flops_per_token: 2 * products,
             activation_bytes_per_token: narrow * bytes_of(precision) + wide * 4,
+            left_bytes_per_token: left * bytes_of(precision),
             boundary_bytes_per_token: self.boundary_bytes(),
         }
     }
@@ -103,8 +114,11 @@ impl ModelSpec {
             parameters: self.parameters_in(self.head()),
             forward_flops_per_token: forward,
             backward_flops_per_token: 2 * forward,
+            weight_flops_per_token: forward,
             // The norm's input, statistics and output, the logarithms of the probabilities, the target's index.
             activation_bytes_per_token: 4 * (d + statistics + v) + d * bytes_of(precision) + 8,
+            // The norm's output, and the gradient of the logits.
+            left_bytes_per_token: (d + v) * bytes_of(precision),
             boundary_bytes_per_token: 0,
         }
     }
@@ -154,6 +168,20 @@ mod tests {
         let spec = ModelSpec::resolve(&config(ModelKind::Gpt2, 12, 768, 12, 1024), 50_257).unwrap();
         let forward = 2 * 12 * 12 * 768 * 768 + 12 * 4 * 1024 * 768 + 2 * 768 * 50_257;
         assert_eq!(spec.train_flops_per_token(1024), 3 * forward);
+    }
+
+    /// Qi et al. 2023, table 1: of a layer, 24·T·D² FLOPs are for the gradients of weights, and 2·(24·T·D² + …) for the whole backward pass; 32·T·D bytes in half precision are left for them.
+    #[test]
+    fn what_is_put_off_is_what_the_zero_bubble_paper_counts() {
+        let spec = ModelSpec::resolve(&config(ModelKind::Gpt2, 1, 768, 12, 1024), 50_257).unwrap();
+        let [embedding, layer, head] = &spec.blocks(1024, Precision::Bf16)[..] else {
+            panic!("three blocks")
+        };
+        assert_eq!(layer.weight_flops_per_token, 24 * 768 * 768);
+        assert_eq!(layer.left_bytes_per_token, 32 * 768);
+        assert_eq!((embedding.weight_flops_per_token, embedding.left_bytes_per_token), (0, 0));
+        assert_eq!(head.weight_flops_per_token, head.backward_flops_per_token / 2);
+        assert_eq!(head.left_bytes_per_token, 2 * (768 + 50_257));
     }
 
     #[test]

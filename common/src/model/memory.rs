@@ -1,6 +1,7 @@
 //! What a worker keeps in memory for its part of a model.
 
 use super::BlockCost;
+use crate::pipeline::Held;
 
 /// Of each parameter: its value, its gradient and two moments in f32,
 const TRAINED_BYTES: f64 = 16.0;
@@ -14,6 +15,8 @@ pub struct StageBytes {
     pub fixed: f64,
     /// Of each micro-batch between its forward and its backward pass,
     pub each: f64,
+    /// of each between its backward pass and the gradients of its weights, where those are put off,
+    pub left: f64,
     /// and of one of them while its activations are computed again.
     pub once: f64,
 }
@@ -25,12 +28,13 @@ impl StageBytes {
         let sum = |of: fn(&BlockCost) -> u64| blocks.iter().map(of).sum::<u64>() as f64;
         let activations = |block: &BlockCost| block.activation_bytes_per_token;
         let fixed = sum(|block| block.parameters) * (TRAINED_BYTES + SYNCHRONISED_BYTES);
+        let left = sum(|block| block.left_bytes_per_token) * tokens;
         if recompute {
             let largest = blocks.iter().map(activations).max().unwrap_or(0) as f64;
             let each = sum(|block| block.boundary_bytes_per_token) * tokens;
-            return Self { fixed, each, once: largest * tokens };
+            return Self { fixed, each, left, once: largest * tokens };
         }
-        Self { fixed, each: sum(activations) * tokens, once: 0.0 }
+        Self { fixed, each: sum(activations) * tokens, left, once: 0.0 }
     }
 
     /// All of it, with so many micro-batches at a time.
@@ -42,8 +46,34 @@ impl StageBytes {
     /// What several rows of blocks on one worker keep, with so many micro-batches and rows at a time: as if all that are kept were of the largest.
     #[must_use]
     pub fn together(stages: &[Self], kept: u32) -> f64 {
+        Self::holding(stages, &[Held { open: kept, left: 0 }])
+    }
+
+    /// The same, with the most of what is held at one time or another.
+    #[must_use]
+    pub fn holding(stages: &[Self], most: &[Held]) -> f64 {
         let fixed: f64 = stages.iter().map(|stage| stage.fixed).sum();
-        let activations = stages.iter().map(|stage| stage.with(kept) - stage.fixed).fold(0.0, f64::max);
-        fixed + activations
+        let of = |stage: &Self, held: &Held| {
+            f64::from(held.open) * stage.each + f64::from(held.left) * stage.left + stage.once
+        };
+        let all = stages.iter().flat_map(|stage| most.iter().map(move |held| of(stage, held)));
+        fixed + all.fold(0.0, f64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// While one is put off, what is left of it is in the place of its activations.
+    #[test]
+    fn what_is_put_off_counts_as_what_is_left_of_it() {
+        let stage = StageBytes { fixed: 1000.0, each: 10.0, left: 7.0, once: 1.0 };
+        let small = StageBytes { fixed: 100.0, each: 1.0, left: 20.0, once: 0.0 };
+        let most = [Held { open: 3, left: 0 }, Held { open: 1, left: 3 }];
+        assert_eq!(StageBytes::holding(&[stage], &most), 1000.0 + 10.0 + 21.0 + 1.0);
+        assert_eq!(StageBytes::holding(&[stage, small], &most), 1100.0 + 61.0);
+        assert_eq!(StageBytes::together(&[stage, small], 3), 1100.0 + 31.0);
+        assert_eq!(StageBytes::together(&[], 3), 0.0);
     }
 }

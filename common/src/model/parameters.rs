@@ -40,6 +40,18 @@ impl ParameterSpec {
     pub fn is_matrix(&self) -> bool {
         self.shape.len() == 2
     }
+
+    /// What PowerSGD exchanges of it in a step: of a matrix two factors of this rank, where they have less than half of its values; everything else whole.
+    #[must_use]
+    pub fn low_rank_count(&self, rank: u32) -> u64 {
+        match *self.shape {
+            [rows, columns] => {
+                let factors = u64::from(rank) * (rows + columns);
+                if 2 * factors < rows * columns { factors } else { self.count() }
+            }
+            _ => self.count(),
+        }
+    }
 }
 
 const GPT2_TOKENS: &str = "transformer.wte.weight";

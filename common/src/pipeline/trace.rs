@@ -19,8 +19,8 @@ pub struct Trace {
     pub step_s: f64,
     /// By rank: time spent computing.
     pub busy_s: Vec<f64>,
-    /// By rank: micro-batches, times chunks, whose activations are kept at a time, at most.
-    pub kept_most: Vec<u32>,
+    /// By rank: the most that it holds, as [`held_most`] has it.
+    pub held_most: Vec<Vec<Held>>,
     /// By rank: when each of its tasks ended, in order.
     pub ends_s: Vec<Vec<f64>>,
 }
@@ -42,19 +42,46 @@ pub struct Stuck {
     pub waiting: Vec<Place>,
 }
 
-/// Micro-batches, times chunks, whose activations a rank keeps at a time with this list of tasks, at most.
+/// What a rank holds at one time: of micro-batches, times chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Those that wait for their backward pass, whose activations are there,
+    pub open: u32,
+    /// and those that wait for the gradients of their weights.
+    pub left: u32,
+}
+
+impl Held {
+    fn covers(self, other: Self) -> bool {
+        self.open >= other.open && self.left >= other.left
+    }
+}
+
+/// The most that a rank holds with this list of tasks: each is more than the others in one of both, and at no time more than one of them.
 #[must_use]
-pub fn kept_most(list: &[Task]) -> u32 {
-    let (mut kept, mut most) = (0_u32, 0);
+pub fn held_most(list: &[Task]) -> Vec<Held> {
+    let (mut held, mut most) = (Held::default(), Vec::<Held>::new());
     for task in list {
         match task.work {
-            Work::Forward => kept += 1,
-            Work::Backward | Work::BackwardWeight => kept = kept.saturating_sub(1),
-            Work::BackwardInput => {}
+            Work::Forward => held.open += 1,
+            Work::Backward => held.open = held.open.saturating_sub(1),
+            Work::BackwardInput => {
+                held = Held { open: held.open.saturating_sub(1), left: held.left + 1 };
+            }
+            Work::BackwardWeight => held.left = held.left.saturating_sub(1),
         }
-        most = kept.max(most);
+        if !most.iter().any(|other| other.covers(held)) {
+            most.retain(|other| !held.covers(*other));
+            most.push(held);
+        }
     }
     most
+}
+
+/// Micro-batches, times chunks, of which a rank keeps activations, or what is left of them, at a time with this list of tasks, at most.
+#[must_use]
+pub fn kept_most(list: &[Task]) -> u32 {
+    held_most(list).iter().map(|held| held.open + held.left).max().unwrap_or(0)
 }
 
 /// Follows lists of tasks (by rank) through a step, in which each rank computes one task after the other, each as soon as what it needs is there.
@@ -63,7 +90,7 @@ pub fn kept_most(list: &[Task]) -> u32 {
 /// When not all tasks are ever computed.
 pub fn trace(pipeline: &Pipeline, lists: &[Vec<Task>], costs: &dyn Costs) -> Result<Trace, Stuck> {
     let mut run = Run::new(pipeline, lists.len());
-    run.trace.kept_most = lists.iter().map(|list| kept_most(list)).collect();
+    run.trace.held_most = lists.iter().map(|list| held_most(list)).collect();
     loop {
         let mut moved = false;
         for (rank, list) in (0..).zip(lists) {
@@ -137,7 +164,7 @@ impl Run {
         let trace = Trace {
             step_s: 0.0,
             busy_s: vec![0.0; ranks],
-            kept_most: Vec::new(),
+            held_most: Vec::new(),
             ends_s: vec![Vec::new(); ranks],
         };
         let links = vec![0.0; ranks.max(places.ranks).pow(2)];
@@ -267,12 +294,26 @@ mod tests {
 
     #[test]
     fn activations_are_kept_of_as_many_micro_batches_as_the_papers_say() {
-        let kept = |schedule, chunks| traced(&pipeline(schedule, 4, chunks, 12), &EQUAL).kept_most;
+        let kept = |schedule, chunks| -> Vec<u32> {
+            let lists = pipeline(schedule, 4, chunks, 12).tasks().unwrap();
+            lists.iter().map(|list| kept_most(list)).collect()
+        };
         assert_eq!(kept(Gpipe, 1), [12; 4]);
         assert_eq!(kept(OneForwardOneBackward, 1), [4, 3, 2, 1]);
         assert_eq!(kept(ZeroBubble, 1), [4; 4]);
         // Of chunks, each half as large: p·v + p − 1 − 2·rank (Narayanan et al. 2021).
         assert_eq!(kept(Interleaved, 2), [11, 9, 7, 5]);
+    }
+
+    /// Rank r of four puts off the weights of r micro-batches, and has 4 − r on their way; at the end, four are put off.
+    #[test]
+    fn what_is_put_off_takes_the_place_of_what_is_on_its_way() {
+        let held = |schedule| traced(&pipeline(schedule, 4, 1, 12), &EQUAL).held_most;
+        let pairs = |of_rank: &[Held]| of_rank.iter().map(|held| (held.open, held.left)).collect::<Vec<_>>();
+        let divided = held(ZeroBubble);
+        assert_eq!(pairs(&divided[0]), [(4, 0), (3, 1)]);
+        assert_eq!(pairs(&divided[2]), [(2, 2), (1, 3)]);
+        assert_eq!(pairs(&held(OneForwardOneBackward)[1]), [(3, 0)]);
     }
 
     /// A link on which a result is busy for `sending` seconds and on its way for `latency`.

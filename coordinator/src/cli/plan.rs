@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use longhaul_common::config::{ParallelConfig, RunConfig};
 use longhaul_common::model::ModelSpec;
+use longhaul_common::pipeline::PipelineSchedule;
 use longhaul_common::units::Bytes;
 use serde_json::json;
 
@@ -57,7 +58,7 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
         format!("{} ways to divide it fit, {} do not", choice.considered, choice.unfit),
         String::new(),
         format!(
-            "  {:<18}{:>9}{:>12}{:>9}{:>12}{:>16}",
+            "  {:<22}{:>9}{:>12}{:>9}{:>12}{:>16}",
             "replicas × ranks", "s/step", "tokens/s", "bubble", "memory", "sites, each way"
         ),
     ];
@@ -72,6 +73,12 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
             "{} of {all} devices are left over: of the plans that were looked at, none with them is faster.",
             all - used
         ));
+    }
+    if plan.pipeline.schedule == PipelineSchedule::ZeroBubble {
+        lines.push(
+            "“in two”: backward passes are in two parts, as `parallel.schedule = \"zero-bubble\"` has it."
+                .to_owned(),
+        );
     }
     if plan.recompute {
         lines.push("“again”: activations are computed again for the backward pass, as `train.recompute = true` has it.".to_owned());
@@ -89,7 +96,7 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
 fn row(mark: &str, (plan, prediction): &Candidate) -> String {
     let largest = prediction.memory_bytes.iter().copied().fold(0.0, f64::max);
     format!(
-        "{mark} {:<18}{:>9}{:>12}{:>9}{:>12}{:>16}",
+        "{mark} {:<22}{:>9}{:>12}{:>9}{:>12}{:>16}",
         shape(plan),
         format!("{:.3}", prediction.step_s),
         format!("{:.0}", prediction.tokens_per_s),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use longhaul_common::model::{BlockCost, StageBytes};
-use longhaul_common::pipeline::{Costs, Pipeline, Place, Trace, Work, trace};
+use longhaul_common::pipeline::{Costs, Held, Pipeline, Place, Trace, Work, trace};
 use longhaul_common::units::Bytes;
 
 use super::{Exchange, Link, Plan, Topology, Workload};
@@ -75,7 +75,7 @@ pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Pred
     })?;
     let nobody = || Unfit::Schedule("there is no replica".to_owned());
     let (compute_s, slowest) = slowest.ok_or_else(nobody)?;
-    let memory_bytes = memory(topology, work, plan, &slowest.kept_most)?;
+    let memory_bytes = memory(topology, work, plan, &slowest.held_most)?;
     let ways = Ways { topology, groups: Groups::of(work, plan), handed_on: handed_on(work, plan) };
     let exchange = ways.following(work.exchange, compute_s);
     let sync_s = ways.exchange_s(exchange);
@@ -168,20 +168,29 @@ struct ReplicaCosts<'a> {
     plan: &'a Plan,
     replica: usize,
     crossings: &'a BTreeMap<(usize, usize), u32>,
-    /// By stage: FLOPs of a token, forwards and backwards.
-    flops: &'a [(f64, f64)],
+    /// By stage.
+    flops: &'a [StageFlops],
 }
 
-/// By stage: FLOPs of a token, forwards and backwards.
-fn flops_of(work: &Workload, plan: &Plan) -> Vec<(f64, f64)> {
+/// FLOPs of a token in a stage.
+struct StageFlops {
+    forward: f64,
+    backward: f64,
+    /// Of those backwards, what may be put off.
+    weight: f64,
+}
+
+/// By stage.
+fn flops_of(work: &Workload, plan: &Plan) -> Vec<StageFlops> {
     let sum =
         |blocks: &[BlockCost], flops: fn(&BlockCost) -> u64| blocks.iter().map(flops).sum::<u64>() as f64;
     let of = |stage: &Range<u32>| {
         let blocks = held(work, stage);
-        (
-            sum(blocks, |block| block.forward_flops_per_token),
-            sum(blocks, |block| block.backward_flops_per_token),
-        )
+        StageFlops {
+            forward: sum(blocks, |block| block.forward_flops_per_token),
+            backward: sum(blocks, |block| block.backward_flops_per_token),
+            weight: sum(blocks, |block| block.weight_flops_per_token),
+        }
     };
     plan.stages.iter().map(of).collect()
 }
@@ -221,13 +230,13 @@ impl ReplicaCosts<'_> {
 impl Costs for ReplicaCosts<'_> {
     fn task_s(&self, place: Place) -> f64 {
         let stage = self.plan.pipeline.stage(place.rank, place.task.chunk);
-        let (forward, backward) = self.flops[stage as usize];
+        let &StageFlops { forward, backward, weight } = &self.flops[stage as usize];
         let again = if self.plan.recompute { forward } else { 0.0 };
         let flops = match place.task.work {
             Work::Forward => forward,
             Work::Backward => backward + again,
-            Work::BackwardInput => backward / 2.0 + again,
-            Work::BackwardWeight => backward / 2.0,
+            Work::BackwardInput => backward - weight + again,
+            Work::BackwardWeight => weight,
         };
         let device = self.topology.device(self.plan.replicas[self.replica][place.rank as usize]);
         flops * self.tokens() / device.flops_per_s
@@ -256,8 +265,13 @@ fn tied_bytes(work: &Workload) -> f64 {
     4.0 * work.tied_values as f64
 }
 
-/// By rank, with activations of so many micro-batches and chunks at a time.
-fn memory(topology: &Topology, work: &Workload, plan: &Plan, kept: &[u32]) -> Result<Vec<f64>, Unfit> {
+/// By rank, with the most that it holds of micro-batches at a time.
+fn memory(
+    topology: &Topology,
+    work: &Workload,
+    plan: &Plan,
+    held_most: &[Vec<Held>],
+) -> Result<Vec<f64>, Unfit> {
     let ranks = plan.pipeline.ranks as usize;
     let tokens = work.micro_tokens_most(plan.replicas.len());
     let mut needed = Vec::with_capacity(ranks);
@@ -265,7 +279,8 @@ fn memory(topology: &Topology, work: &Workload, plan: &Plan, kept: &[u32]) -> Re
         let stages = plan.stages.iter().skip(rank).step_by(ranks);
         let stages: Vec<_> =
             stages.map(|stage| StageBytes::of(held(work, stage), plan.recompute, tokens)).collect();
-        let held = StageBytes::together(&stages, kept.get(rank).copied().unwrap_or(0));
+        let most = held_most.get(rank).map_or(&[][..], Vec::as_slice);
+        let held = StageBytes::holding(&stages, most);
         // A borrowed embedding and its gradient.
         let borrows = ranks > 1 && rank + 1 == ranks;
         let borrowed = if borrows { 2.0 * tied_bytes(work) } else { 0.0 };

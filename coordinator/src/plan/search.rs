@@ -31,6 +31,8 @@ pub struct Choice {
     pub best: Candidate,
     /// and next to it, with other numbers of replicas, ranks or chunks.
     pub runners_up: Vec<Candidate>,
+    /// Where the best one divides backward passes: the best with the same numbers that does not, if one fits.
+    pub undivided: Option<Candidate>,
     /// Plans that were looked at, and fit.
     pub considered: usize,
     /// Plans that did not fit.
@@ -72,7 +74,7 @@ pub fn choose_among(
     admits: impl Fn(&[Vec<DeviceId>]) -> bool,
 ) -> Result<Choice, NoPlan> {
     let mut seen = BTreeSet::new();
-    let (mut fitting, mut unfit, mut closest) = (Vec::new(), 0, None);
+    let mut looked = Looked { fitting: Vec::new(), unfit: 0, closest: None, fastest_s: f64::INFINITY };
     let most_ranks = work.blocks.len().min(topology.devices().count());
     for ranks in 1..=most_ranks {
         for replicas in rows(topology, ranks) {
@@ -80,19 +82,18 @@ pub fn choose_among(
                 continue;
             }
             for chunks in CHUNKS {
-                match best_of(topology, work, &replicas, chunks) {
-                    Some(Ok(candidate)) => fitting.push(candidate),
-                    Some(Err(reason)) => {
-                        unfit += 1;
-                        closest = closer(closest, reason);
-                    }
-                    None => {}
-                }
+                let found = best_of(topology, work, &replicas, chunks, looked.fastest_s);
+                found.into_iter().for_each(|found| looked.note(found));
             }
         }
     }
+    let Looked { mut fitting, unfit, closest, .. } = looked;
     let considered = fitting.len();
     rank(&mut fitting);
+    let undivided = fitting.first().and_then(|(best, _)| {
+        let is_like = |(plan, _): &&Candidate| shape_of(plan) == shape_of(best) && !is_divided(plan);
+        fitting.iter().find(is_like).filter(|_| is_divided(best)).cloned()
+    });
     let mut fitting = fitting.into_iter();
     let Some(best) = fitting.next() else {
         let nothing = || Unfit::Schedule("the model has no blocks".to_owned());
@@ -110,7 +111,36 @@ pub fn choose_among(
             runners_up.push(candidate);
         }
     }
-    Ok(Choice { best, runners_up, considered, unfit })
+    Ok(Choice { best, runners_up, undivided, considered, unfit })
+}
+
+/// What came of the plans that were looked at so far.
+struct Looked {
+    fitting: Vec<Candidate>,
+    unfit: usize,
+    closest: Option<Unfit>,
+    /// The shortest step.
+    fastest_s: f64,
+}
+
+impl Looked {
+    fn note(&mut self, found: Result<Candidate, Unfit>) {
+        match found {
+            Ok(candidate) => {
+                self.fastest_s = self.fastest_s.min(candidate.1.step_s);
+                self.fitting.push(candidate);
+            }
+            Err(reason) => {
+                self.unfit += 1;
+                self.closest = closer(self.closest.take(), reason);
+            }
+        }
+    }
+}
+
+/// Whether backward passes are in two parts.
+fn is_divided(plan: &Plan) -> bool {
+    plan.pipeline.schedule == PipelineSchedule::ZeroBubble
 }
 
 /// Which of two plans lacks less: of those that say how much, the one that needs fewer times what it has.
@@ -130,7 +160,7 @@ fn shape_of(plan: &Plan) -> (usize, u32, u32) {
     (plan.replicas.len(), plan.pipeline.ranks, plan.pipeline.chunks)
 }
 
-/// The best first: by time; of those as fast as the fastest by ranks, then by what crosses between sites.
+/// The best first: by time; of those as fast as the fastest by ranks, then by schedule, then by what crosses between sites.
 fn rank(candidates: &mut [Candidate]) {
     let fastest = candidates.iter().map(|(_, p)| p.step_s).fold(f64::INFINITY, f64::min);
     let bytes = |prediction: &Prediction| {
@@ -139,8 +169,8 @@ fn rank(candidates: &mut [Candidate]) {
     candidates.sort_by(|(a, of_a), (b, of_b)| {
         let is_close = |prediction: &Prediction| prediction.step_s <= fastest * (1.0 + CLOSE);
         match (is_close(of_a), is_close(of_b)) {
-            (true, true) => (a.pipeline.ranks, a.pipeline.chunks)
-                .cmp(&(b.pipeline.ranks, b.pipeline.chunks))
+            (true, true) => (a.pipeline.ranks, a.pipeline.chunks, is_divided(a))
+                .cmp(&(b.pipeline.ranks, b.pipeline.chunks, is_divided(b)))
                 .then(bytes(of_a).total_cmp(&bytes(of_b))),
             _ => of_a.step_s.total_cmp(&of_b.step_s),
         }
@@ -210,43 +240,79 @@ fn signature(topology: &Topology, replicas: &[Vec<DeviceId>]) -> Vec<Vec<DeviceI
     signature
 }
 
-/// The cut and the limits that suit these replicas. None: there is no such cut.
+/// The cut and the limits that suit these replicas, for each schedule that goes with them and could make a step shorter than `fastest_s`. Nothing: there is no such cut.
 fn best_of(
     topology: &Topology,
     work: &Workload,
     replicas: &[Vec<DeviceId>],
     chunks: u32,
-) -> Option<Result<Candidate, Unfit>> {
-    let ranks = u32::try_from(replicas.first()?.len()).ok()?;
+    fastest_s: f64,
+) -> Vec<Result<Candidate, Unfit>> {
+    let Ok(ranks) = u32::try_from(replicas.first().map_or(0, Vec::len)) else { return Vec::new() };
     let micro_batches = work.micro_batches(replicas.len());
     let has_groups = ranks > 1 && micro_batches.is_multiple_of(ranks);
-    if chunks > 1 && !has_groups || (ranks * chunks) as usize > work.blocks.len() {
-        return None;
+    if ranks == 0 || chunks > 1 && !has_groups || (ranks * chunks) as usize > work.blocks.len() {
+        return Vec::new();
     }
     let schedule = match chunks {
         1 => PipelineSchedule::OneForwardOneBackward,
         _ => PipelineSchedule::Interleaved,
     };
-    let (mut best, mut reason): (Option<Candidate>, _) = (None, None);
+    let is_divisible = ranks > 1 && chunks == 1;
+    let (mut plain, mut divided) = (Best::default(), Best::default());
     for recompute in [false, true] {
         let pipeline = Pipeline { schedule, ranks, chunks, micro_batches, in_flight: Vec::new() };
         let cut = Cut { topology, work, replicas, pipeline: &pipeline, recompute };
         for stages in cut.all() {
             let pipeline = Pipeline { in_flight: cut.in_flight(&stages), ..pipeline.clone() };
             let plan = Plan { replicas: replicas.to_vec(), stages, pipeline, recompute };
-            match predict(topology, work, &plan) {
-                Ok(prediction) if best.as_ref().is_none_or(|(_, best)| prediction.step_s < best.step_s) => {
-                    best = Some((plan, prediction));
-                }
-                Ok(_) => {}
-                Err(unfit) => reason = closer(reason, unfit),
+            plain.look_at(topology, work, &plan);
+            // A pipeline without bubbles takes as long as its slowest rank computes. Where a plan is as fast as that already, dividing backward passes gains nothing.
+            if is_divisible && cut.busy_s(&plan.stages) < fastest_s.min(plain.step_s()) {
+                divided.look_at(topology, work, &in_two_parts(&plan));
             }
         }
     }
     let nothing = || {
         Unfit::Schedule("a rank's part of the model does not fit its memory, however it is cut".to_owned())
     };
-    Some(best.ok_or_else(|| reason.unwrap_or_else(nothing)))
+    let plain = plain.found().unwrap_or_else(|| Err(nothing()));
+    std::iter::once(plain).chain(divided.found()).collect()
+}
+
+/// The same plan with backward passes in two parts: who waits computes gradients of weights meanwhile. It has no limits of micro-batches in flight.
+fn in_two_parts(plan: &Plan) -> Plan {
+    let schedule = PipelineSchedule::ZeroBubble;
+    let pipeline = Pipeline { schedule, in_flight: Vec::new(), ..plan.pipeline.clone() };
+    Plan { pipeline, ..plan.clone() }
+}
+
+/// The best of some plans, and what the one lacks that comes closest to fitting.
+#[derive(Default)]
+struct Best {
+    fastest: Option<Candidate>,
+    reason: Option<Unfit>,
+}
+
+impl Best {
+    fn look_at(&mut self, topology: &Topology, work: &Workload, plan: &Plan) {
+        match predict(topology, work, plan) {
+            Ok(prediction) if prediction.step_s < self.step_s() => {
+                self.fastest = Some((plan.clone(), prediction));
+            }
+            Ok(_) => {}
+            Err(unfit) => self.reason = closer(self.reason.take(), unfit),
+        }
+    }
+
+    fn step_s(&self) -> f64 {
+        self.fastest.as_ref().map_or(f64::INFINITY, |(_, prediction)| prediction.step_s)
+    }
+
+    /// None: nothing was looked at.
+    fn found(self) -> Option<Result<Candidate, Unfit>> {
+        self.fastest.map(Ok).or(self.reason.map(Err))
+    }
 }
 
 /// Replicas whose cut is looked for.
@@ -301,6 +367,14 @@ impl Cut<'_> {
         let again = if self.recompute { 2 } else { 1 };
         let flops = blocks.iter().map(|b| again * b.forward_flops_per_token + b.backward_flops_per_token);
         flops.sum::<u64>() as f64 * self.tokens()
+    }
+
+    /// What the slowest rank computes in a step, in seconds.
+    fn busy_s(&self, stages: &[Range<u32>]) -> f64 {
+        let each = (0..)
+            .zip(stages)
+            .map(|(stage, range)| self.flops(range) / self.least(stage % self.pipeline.ranks).0);
+        each.fold(0.0, f64::max) * f64::from(self.pipeline.micro_batches)
     }
 
     fn tokens(&self) -> f64 {

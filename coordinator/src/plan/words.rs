@@ -1,5 +1,7 @@
 //! What people are told of a plan.
 
+use longhaul_common::pipeline::PipelineSchedule;
+
 use super::{Choice, Plan};
 
 /// A sentence on what decides.
@@ -9,8 +11,9 @@ pub fn why(choice: &Choice) -> String {
     let cut = match plan.pipeline.ranks {
         1 => "Each device holds the whole model, so none waits for another within a step".to_owned(),
         ranks => format!(
-            "The model is cut in {ranks}, whose pipeline is idle for {:.0} % of its time",
-            100.0 * prediction.bubble
+            "The model is cut in {ranks}, whose pipeline is idle for {:.0} % of its time{}",
+            100.0 * prediction.bubble,
+            divided(choice)
         ),
     };
     let exchange = match prediction.sync_s {
@@ -36,11 +39,28 @@ pub fn why(choice: &Choice) -> String {
     format!("{cut}; {exchange}{next}.")
 }
 
+/// Why backward passes are in two parts, where they are.
+fn divided(choice: &Choice) -> String {
+    let (plan, prediction) = &choice.best;
+    if plan.pipeline.schedule != PipelineSchedule::ZeroBubble {
+        return String::new();
+    }
+    let gain = choice.undivided.as_ref().map_or_else(String::new, |(_, other)| {
+        format!(
+            ": undivided, it would be idle for {:.0} %, and a step take {:.0} % longer",
+            100.0 * other.bubble,
+            100.0 * (other.step_s / prediction.step_s - 1.0).max(0.0)
+        )
+    });
+    format!(", as who waits computes gradients of weights meanwhile (zero-bubble){gain}")
+}
+
 /// A plan in a few signs: replicas × ranks.
 #[must_use]
 pub fn shape(plan: &Plan) -> String {
     let chunks =
         if plan.pipeline.chunks > 1 { format!(" × {} chunks", plan.pipeline.chunks) } else { String::new() };
+    let in_two = if plan.pipeline.schedule == PipelineSchedule::ZeroBubble { ", in two" } else { "" };
     let again = if plan.recompute { ", again" } else { "" };
-    format!("{} × {}{chunks}{again}", plan.replicas.len(), plan.pipeline.ranks)
+    format!("{} × {}{chunks}{in_two}{again}", plan.replicas.len(), plan.pipeline.ranks)
 }

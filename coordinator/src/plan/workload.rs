@@ -1,7 +1,7 @@
 //! What a step of a run asks for.
 
 use longhaul_common::config::{ResultForm, RunConfig, SelectionRule, SyncConfig, ValueFormat};
-use longhaul_common::model::{BlockCost, ModelSpec, ParameterSpec};
+use longhaul_common::model::{BlockCost, ModelSpec};
 
 /// A run, as far as a plan has to know it.
 #[derive(Clone, Debug, PartialEq)]
@@ -153,13 +153,9 @@ fn entropy(share: f64) -> f64 {
     term(share) + term(1.0 - share)
 }
 
-/// Bits of a parameter where matrices are exchanged as two factors in f32, and vectors whole.
+/// Bits of a parameter where large matrices are exchanged as two factors in f32, and the rest whole.
 fn low_rank_bits(rank: u32, spec: &ModelSpec) -> f64 {
-    let values = |tensor: &ParameterSpec| match *tensor.shape {
-        [rows, columns] => u64::from(rank) * (rows + columns),
-        _ => tensor.count(),
-    };
-    let exchanged: u64 = spec.parameters().iter().map(values).sum();
+    let exchanged: u64 = spec.parameters().iter().map(|tensor| tensor.low_rank_count(rank)).sum();
     f64::from(F32_BITS) * exchanged as f64 / spec.parameter_count() as f64
 }
 
@@ -196,6 +192,22 @@ pub(super) mod tests {
         assert_eq!(diloco.up_bits, diloco.down_bits, "all values in f32");
         let low_rank = exchange(SyncPreset::Powersgd);
         assert!((0.5..2.0).contains(&low_rank.up_bits), "{low_rank:?}");
+    }
+
+    /// As `LowRank` of the worker has it: of a rank that is too large for a matrix, the matrix.
+    #[test]
+    fn factors_that_would_not_be_small_are_not_exchanged() {
+        let config = RunConfig::parse(CONFIG).unwrap();
+        let spec = ModelSpec::resolve(&config.model, 256).unwrap();
+        assert_eq!(low_rank_bits(1 << 20, &spec), 32.0);
+        assert!(low_rank_bits(4, &spec) < 32.0 / 20.0);
+        // 2 · (256 + 384) · 77 > 256 · 384: the embedding and the output projection, and all vectors, are whole.
+        let whole =
+            |tensor: &longhaul_common::model::ParameterSpec| tensor.low_rank_count(77) == tensor.count();
+        let parameters = spec.parameters();
+        let matrices = parameters.iter().filter(|tensor| tensor.is_matrix());
+        assert_eq!(matrices.filter(|tensor| whole(tensor)).count(), 3, "with 128 positions");
+        assert!(parameters.iter().filter(|tensor| !tensor.is_matrix()).all(whole));
     }
 
     #[test]

@@ -53,8 +53,10 @@ impl Run {
         let site = known.site;
         let mut peer = Peer::new(known.clone(), Some(connection), self.now);
         peer.offers = join.checkpoints.into_iter().take(CHECKPOINT_OFFERS_MAX).collect();
-        peer.memory_bytes = join.memory_bytes;
         self.peers.insert(worker, peer);
+        if self.config.is_plan_open() {
+            self.surveys.join(worker, site, join.memory_bytes);
+        }
         self.listen_for_silence();
         self.unfit = None;
         self.last_join = self.now;
@@ -85,7 +87,6 @@ impl Run {
         // Members that are overdue keep nobody out: others may have to take their place.
         let overdue = self.grace_until.is_some_and(|until| until <= self.now);
         let counts = |other: WorkerId, peer: &Peer| other != worker && !(overdue && peer.is_awaited());
-        let others = self.peers.iter().filter(|(other, peer)| counts(**other, peer)).count();
         let names = &self.config.parallel.sites;
         if !names.is_empty() && !names.contains(&join.site) {
             return Some(format!(
@@ -93,7 +94,13 @@ impl Run {
             ));
         }
         let batch = self.config.train.batch;
-        (others >= batch as usize * self.stages() as usize).then(|| {
+        let most = batch as usize * self.stages() as usize;
+        // Counted only where it may matter: many workers join one after the other.
+        if self.peers.len() < most {
+            return None;
+        }
+        let others = self.peers.iter().filter(|(other, peer)| counts(**other, peer)).count();
+        (others >= most).then(|| {
             format!(
                 "a step has train.batch = {batch} sequences, which are divided among {others} workers already"
             )

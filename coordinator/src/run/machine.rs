@@ -14,11 +14,13 @@ use super::generation::Settling;
 use super::lineup::Lineup;
 use super::parity::Parity;
 use super::peer::{Peer, Standing};
+use super::planning::WorkedOut;
 use super::prepare::Preparing;
 use super::progress::Summaries;
 use super::refusals::Refusals;
 use super::reports::Roll;
 use super::state::{Checkpoint, Phase, State};
+use super::survey::Surveys;
 
 /// Notices kept for the status page.
 const NOTICES_KEPT: usize = 50;
@@ -51,6 +53,9 @@ pub struct Run {
     pub(super) replicas_formed: u64,
     /// What was said of those who are here, for whom no plan fits.
     pub(super) unfit: Option<String>,
+    /// What those who are here have told for a plan; nothing, once there is one.
+    pub(super) surveys: Surveys,
+    pub(super) worked_out: WorkedOut,
     pub(super) summaries: Summaries,
     pub(super) refusals: Refusals,
     pub(super) notices: VecDeque<Notice>,
@@ -100,6 +105,8 @@ impl Run {
             parity: BTreeMap::new(),
             replicas_formed: 0,
             unfit: None,
+            surveys: Surveys::default(),
+            worked_out: WorkedOut::default(),
             summaries: Summaries::default(),
             refusals: Refusals::default(),
             notices: VecDeque::new(),
@@ -161,7 +168,13 @@ impl Run {
     }
 
     fn find_next_due(&self) -> Option<Duration> {
-        let times = [self.silence_at, self.grace_until, self.gathering_ends(), self.backlog_settle_at()];
+        let times = [
+            self.silence_at,
+            self.grace_until,
+            self.gathering_ends(),
+            self.telling_ends(),
+            self.backlog_settle_at(),
+        ];
         times.into_iter().flatten().filter(|&at| at > self.now).min()
     }
 
@@ -216,8 +229,8 @@ impl Run {
                 let is_done = |peer: &Peer| peer.standing != Standing::Member || peer.finished.is_some();
                 return self.peers.values().all(is_done);
             }
-            ToCoordinator::Profile(profile) => peer.survey.note_profile(profile),
-            ToCoordinator::Links(links) => peer.survey.note_links(&links),
+            ToCoordinator::Profile(profile) => self.surveys.note_profile(worker, profile),
+            ToCoordinator::Links(links) => self.surveys.note_links(worker, &links),
             ToCoordinator::Leaving => {
                 self.send(worker, ToWorker::Dismiss { reason: "as it asked to leave".to_owned() });
                 self.gone.insert(worker);
@@ -345,6 +358,7 @@ impl Run {
     pub(super) fn remove(&mut self, worker: WorkerId, severity: Severity, what: &str) {
         let Some(peer) = self.peers.remove(&worker) else { return };
         (self.roll, self.unfit) = (None, None);
+        self.surveys.leave(worker);
         if let Some(preparing) = &mut self.preparing {
             preparing.lost(worker);
         }

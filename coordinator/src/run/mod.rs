@@ -22,10 +22,12 @@ mod refusals;
 mod releases;
 mod reports;
 mod residuals;
+mod seating;
 mod seats;
 mod snapshot;
 mod state;
 mod status;
+mod survey;
 mod tally;
 
 pub use command::{Command, Notice, Record, Severity};

@@ -8,7 +8,6 @@ use longhaul_common::plan::Member;
 use longhaul_proto::control::message::{CheckpointOffer, Hash, Measured, Ready};
 
 use super::event::ConnectionId;
-use super::planning::Survey;
 use super::progress::Meter;
 use super::seats::Seat;
 use super::state::Known;
@@ -61,10 +60,6 @@ pub(super) struct Peer {
     pub meter: Meter,
     /// What it said last of its link and itself.
     pub measured: Option<Measured>,
-    /// Bytes that its part of the model may take.
-    pub memory_bytes: u64,
-    /// What it has told for a plan.
-    pub survey: Survey,
 }
 
 impl Peer {
@@ -86,8 +81,6 @@ impl Peer {
             validation_loss: None,
             meter: Meter::default(),
             measured: None,
-            memory_bytes: u64::MAX,
-            survey: Survey::default(),
         }
     }
 

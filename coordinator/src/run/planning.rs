@@ -1,17 +1,18 @@
 //! How copies of the model are cut, where that is the coordinator's to decide: by what the workers tell of themselves and of the ways between them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use longhaul_common::config::{ParallelConfig, RunConfig};
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_common::model::{ModelSpec, StageBytes};
 use longhaul_common::units::Bytes;
-use longhaul_proto::control::message::{MeasuredLink, PROBED_MAX, Profile, ToWorker, Welcome};
+use longhaul_proto::control::message::{ToWorker, Welcome};
 
 use super::command::Severity;
 use super::machine::Run;
-use super::peer::Peer;
-use super::state::Decided;
+use super::state::{Decided, Phase};
+use super::survey::{Overdue, Way};
 use crate::plan::{
     Choice, Device, DeviceId, Link, Site, Topology, Workload, choose_among, parallel_of, shape, why,
 };
@@ -20,41 +21,20 @@ use crate::plan::{
 const UNKNOWN_WAY: Link = Link { bytes_per_s: 125_000.0, round_trip_s: 0.2 };
 /// A way within a site that nobody could measure: ten gigabits, which most machines of one cluster have between them.
 const UNKNOWN_LAN: Link = Link { bytes_per_s: 1.25e9, round_trip_s: 1e-4 };
-/// Nobody computes slower or faster than this, in FLOPs a second: whoever says so is not believed.
-const FLOPS_PER_S: std::ops::RangeInclusive<f64> = 1e6..=1e18;
+/// What is said to a worker that is taken out because it has told nothing of itself, and to people.
+const UNTOLD: &str = "it has not told how fast it computes in the time that there is for measuring. It may join again: see in its log what it waits for. \
+                      Where machines are as slow as that, `parallel.plan = \"fixed\"` measures nothing";
 
-/// What a worker has told for a plan.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Survey {
-    /// Whether it knows that there is no plan yet, and so tells.
-    attends: bool,
-    profile: Option<Profile>,
-    /// Sites that it was asked about, and has not answered.
-    asked: Vec<SiteId>,
-    /// By site: the way from a worker there to this one.
-    ways: BTreeMap<SiteId, Option<MeasuredLink>>,
-}
-
-impl Survey {
-    pub fn note_profile(&mut self, profile: Profile) {
-        let flops_per_s = if profile.flops_per_s.is_finite() { profile.flops_per_s } else { 0.0 };
-        let flops_per_s = flops_per_s.clamp(*FLOPS_PER_S.start(), *FLOPS_PER_S.end());
-        self.profile = Some(Profile { flops_per_s, ..profile });
-    }
-
-    /// Who answers too little has not reached the rest.
-    pub fn note_links(&mut self, links: &[Option<MeasuredLink>]) {
-        let is_sound = |link: &MeasuredLink| {
-            link.bytes_per_s.is_finite()
-                && link.bytes_per_s >= 1.0
-                && link.round_trip_s.is_finite()
-                && link.round_trip_s >= 0.0
-        };
-        let mut answers = links.iter().map(|link| link.filter(is_sound));
-        for site in std::mem::take(&mut self.asked) {
-            self.ways.insert(site, answers.next().flatten());
-        }
-    }
+/// What follows from the configuration alone, so that it is worked out once and not for each of many workers.
+#[derive(Debug, Default)]
+pub(super) struct WorkedOut {
+    /// The configuration with the whole model for all, as it is told.
+    undivided_toml: Option<String>,
+    /// By vocabulary: what the whole model takes of a worker. The last one.
+    whole_bytes: Option<(u32, f64)>,
+    /// Models that were worked out, so that a test can say how many that takes.
+    #[cfg(test)]
+    pub models: u32,
 }
 
 impl Decided {
@@ -71,8 +51,8 @@ impl Run {
         if !self.config.is_plan_open() {
             return true;
         }
-        let is_complete = self.peers.len() >= self.config.run.workers as usize;
         if let Some(bytes) = self.suits_all_undivided() {
+            let is_complete = self.peers.len() >= self.config.run.workers as usize;
             if is_complete {
                 let text = format!(
                     "every worker holds the whole model ({}), and what they exchange follows their links",
@@ -83,8 +63,9 @@ impl Run {
             return is_complete;
         }
         self.have_all_attend();
-        let has_told = |peer: &Peer| peer.survey.profile.is_some();
-        if is_complete && self.peers.values().all(has_told) && !self.is_probing() {
+        self.give_up_waiting();
+        let is_complete = self.peers.len() >= self.config.run.workers as usize;
+        if is_complete && self.surveys.have_all_profiles() && !self.is_probing() {
             self.choose();
         }
         !self.config.is_plan_open()
@@ -93,28 +74,31 @@ impl Run {
     /// Who has not told yet what a plan wants to know, where all have joined.
     pub(super) fn untold(&self) -> Vec<WorkerId> {
         let is_complete = self.peers.len() >= self.config.run.workers as usize;
-        if !self.config.is_plan_open() || !is_complete {
-            return Vec::new();
-        }
-        let owes = |peer: &Peer| peer.survey.profile.is_none() || !peer.survey.asked.is_empty();
-        self.peers.iter().filter(|(_, peer)| owes(peer)).map(|(&worker, _)| worker).collect()
+        if self.config.is_plan_open() && is_complete { self.surveys.owing() } else { Vec::new() }
+    }
+
+    /// When somebody is to have told what a plan wants to know.
+    pub(super) fn telling_ends(&self) -> Option<Duration> {
+        self.surveys.next_due().filter(|_| self.state.phase == Phase::Gathering)
     }
 
     /// The configuration that a worker is welcomed with. As long as everybody could hold the whole model it says so, and nobody has to tell anything.
     pub(super) fn config_for(&mut self, worker: WorkerId) -> String {
-        let attends = self.config.is_plan_open() && self.suits_all_undivided().is_none();
-        if let Some(peer) = self.peers.get_mut(&worker) {
-            peer.survey.attends = attends;
-        }
-        if attends {
+        if !self.config.is_plan_open() {
             return self.config_toml.clone();
         }
-        let mut config = self.config.clone();
-        if config.is_plan_open() {
-            self.undivided().apply_to(&mut config);
+        if self.suits_all_undivided().is_none() {
+            self.surveys.attend(worker, self.now);
+            return self.config_toml.clone();
         }
+        if let Some(text) = &self.worked_out.undivided_toml {
+            return text.clone();
+        }
+        let mut config = self.config.clone();
+        self.undivided().apply_to(&mut config);
         // What could be written once can be written with other numbers.
-        config.to_toml().unwrap_or_else(|_| self.config_toml.clone())
+        let text = config.to_toml().unwrap_or_else(|_| self.config_toml.clone());
+        self.worked_out.undivided_toml.insert(text).clone()
     }
 
     fn undivided(&self) -> Decided {
@@ -127,32 +111,60 @@ impl Run {
 
     /// What the whole model takes of a worker, where everybody who is here has that much and no cut would be faster, as what is exchanged follows the links. None: that is
     /// not so, or not known yet.
-    fn suits_all_undivided(&self) -> Option<f64> {
-        let work = self.workload().filter(|_| self.config.sync.adapt)?;
-        let tokens = work.micro_tokens_most(self.config.run.workers as usize);
-        let bytes = StageBytes::of(&work.blocks, self.config.train.recompute, tokens).with(1);
-        self.peers.values().all(|peer| bytes <= peer.memory_bytes as f64).then_some(bytes)
+    fn suits_all_undivided(&mut self) -> Option<f64> {
+        if !self.config.sync.adapt {
+            return None;
+        }
+        let (vocabulary, least) = (self.vocabulary()?, self.surveys.least_memory_bytes());
+        let bytes = match self.worked_out.whole_bytes {
+            Some((of, bytes)) if of == vocabulary => bytes,
+            _ => {
+                let work = self.workload()?;
+                let tokens = work.micro_tokens_most(self.config.run.workers as usize);
+                StageBytes::of(&work.blocks, self.config.train.recompute, tokens).with(1)
+            }
+        };
+        self.worked_out.whole_bytes = Some((vocabulary, bytes));
+        least.is_none_or(|least| bytes <= least as f64).then_some(bytes)
+    }
+
+    /// Those that differ are refused when they have built the model; until then, the largest one fits all.
+    fn vocabulary(&self) -> Option<u32> {
+        self.config.vocabulary().or_else(|| self.surveys.vocabulary())
     }
 
     /// What a step asks for, once the vocabulary is known.
-    fn workload(&self) -> Option<Workload> {
-        // Those that differ are refused when they have built the model; until then, the largest one fits all.
-        let told =
-            self.peers.values().filter_map(|peer| peer.survey.profile).map(|told| told.vocabulary).max();
-        let vocabulary = self.config.vocabulary().or(told)?;
-        let spec = ModelSpec::resolve(&self.config.model, vocabulary).ok()?;
+    fn workload(&mut self) -> Option<Workload> {
+        #[cfg(test)]
+        {
+            self.worked_out.models += 1;
+        }
+        let spec = ModelSpec::resolve(&self.config.model, self.vocabulary()?).ok()?;
         Some(Workload::of(&self.config, &spec))
     }
 
     /// Tells those who took it for certain that they would hold the whole model.
     fn have_all_attend(&mut self) {
-        let absent = |peer: &Peer| !peer.survey.attends;
-        let workers: Vec<WorkerId> =
-            self.peers.iter().filter(|(_, peer)| absent(peer)).map(|(&worker, _)| worker).collect();
-        for &worker in &workers {
+        for worker in self.surveys.absent() {
             self.welcome_again(worker);
-            if let Some(peer) = self.peers.get_mut(&worker) {
-                peer.survey = Survey { attends: true, ..Survey::default() };
+            self.surveys.attend(worker, self.now);
+        }
+    }
+
+    /// Goes on without what is not told in time: without a worker that has told nothing of itself, and without ways that nobody has told of.
+    fn give_up_waiting(&mut self) {
+        for overdue in self.surveys.take_overdue(self.now) {
+            match overdue {
+                Overdue::Profile(worker) => self.refuse(worker, UNTOLD),
+                Overdue::Ways(worker, sites) => {
+                    let name = |site: &SiteId| self.state.sites.get(site.0 as usize).cloned();
+                    let names: Vec<String> = sites.iter().filter_map(name).collect();
+                    let text = format!(
+                        "has not told in time how fast the ways from {} are: where nobody else has, the plan takes them for as slow as the slowest that was measured",
+                        names.join(", ")
+                    );
+                    self.notice(Severity::Warning, Some(worker), text);
+                }
             }
         }
     }
@@ -163,39 +175,14 @@ impl Run {
         self.send(worker, ToWorker::Welcome(welcome));
     }
 
-    /// Whether something about the ways between sites is still to be told; asks for what nobody was asked about. The first worker of each site looks at the others', and at the
-    /// second of its own.
+    /// Whether something about the ways between sites is still to be told; asks for what nobody was asked about.
     fn is_probing(&mut self) -> bool {
-        let by_site = self.workers_by_site();
-        let mut asked = Vec::new();
-        for (site, workers) in &by_site {
-            let Some(peer) = workers.first().and_then(|first| self.peers.get(first)) else { continue };
-            let is_wanted = |other: &SiteId| other != site || workers.len() > 1;
-            let sites = by_site.keys().copied().filter(is_wanted).take(PROBED_MAX);
-            let unknown: Vec<SiteId> = sites.filter(|site| !peer.survey.ways.contains_key(site)).collect();
-            if peer.survey.asked.is_empty() && !unknown.is_empty() {
-                asked.push((workers[0], unknown));
-            }
-        }
-        for (worker, sites) in asked {
-            let own = self.peers.get(&worker).map(|peer| peer.known.site);
-            let other = |site: &SiteId| by_site[site][usize::from(Some(*site) == own)];
-            let members = sites.iter().map(other);
-            let peers = members.filter_map(|other| Some(self.peers.get(&other)?.member(other))).collect();
-            if let Some(peer) = self.peers.get_mut(&worker) {
-                peer.survey.asked = sites;
-            }
+        for (worker, others) in self.surveys.ask_for_ways(self.now) {
+            let member = |other: &WorkerId| Some(self.peers.get(other)?.member(*other));
+            let peers = others.iter().filter_map(member).collect();
             self.send(worker, ToWorker::Probe { peers });
         }
-        self.peers.values().any(|peer| !peer.survey.asked.is_empty())
-    }
-
-    fn workers_by_site(&self) -> BTreeMap<SiteId, Vec<WorkerId>> {
-        let mut by_site: BTreeMap<SiteId, Vec<WorkerId>> = BTreeMap::new();
-        for (&worker, peer) in &self.peers {
-            by_site.entry(peer.known.site).or_default().push(worker);
-        }
-        by_site
+        !self.surveys.is_complete()
     }
 
     /// The best plan for those who are here.
@@ -203,7 +190,7 @@ impl Run {
         if self.unfit.is_some() {
             return;
         }
-        let by_site = self.workers_by_site();
+        let by_site = self.surveys.by_site();
         let (Some(topology), Some(work)) = (self.topology(&by_site), self.workload()) else { return };
         let devices = topology.devices().count();
         // A rank has a block at least.
@@ -254,13 +241,9 @@ impl Run {
         self.state.plan = Some(decided);
         self.persist();
         self.notice(Severity::Info, None, text);
-        let attending = self.peers.iter().filter(|(_, peer)| peer.survey.attends);
-        let workers: Vec<WorkerId> = attending.map(|(&worker, _)| worker).collect();
-        for worker in workers {
+        // From now on the plan is told with the first welcome.
+        for worker in std::mem::take(&mut self.surveys).attending() {
             self.welcome_again(worker);
-            if let Some(peer) = self.peers.get_mut(&worker) {
-                peer.survey = Survey::default();
-            }
         }
     }
 
@@ -274,37 +257,60 @@ impl Run {
 
     /// The machines that are here, and the ways between them.
     fn topology(&self, by_site: &BTreeMap<SiteId, Vec<WorkerId>>) -> Option<Topology> {
-        let way = |from: SiteId, to: SiteId| {
-            let first = by_site.get(&to)?.first()?;
-            let link = self.peers.get(first)?.survey.ways.get(&from).copied().flatten()?;
-            Some(Link { bytes_per_s: link.bytes_per_s, round_trip_s: link.round_trip_s })
-        };
         let device = |worker: &WorkerId| {
-            let peer = self.peers.get(worker)?;
-            let flops_per_s = peer.survey.profile?.flops_per_s;
-            Some(Device { flops_per_s, memory_bytes: peer.memory_bytes as f64 })
+            let (flops_per_s, memory_bytes) = self.surveys.device(*worker)?;
+            Some(Device { flops_per_s, memory_bytes: memory_bytes as f64 })
+        };
+        let lan = |site: SiteId| match self.surveys.way(site, site) {
+            Some(Way::Known(link)) => link,
+            _ => UNKNOWN_LAN,
         };
         let sites: Option<Vec<Site>> = by_site
             .iter()
             .map(|(&site, workers)| {
                 let name = self.state.sites.get(site.0 as usize)?.clone();
                 let devices = workers.iter().map(device).collect::<Option<_>>()?;
-                Some(Site { name, devices, lan: way(site, site).unwrap_or(UNKNOWN_LAN) })
+                Some(Site { name, devices, lan: lan(site) })
             })
             .collect();
         let places: Vec<SiteId> = by_site.keys().copied().collect();
-        let mut links = BTreeMap::new();
-        for (b, &of_b) in places.iter().enumerate() {
-            for (a, &of_a) in places[..b].iter().enumerate() {
-                // The slower direction counts.
-                let ways = [way(of_a, of_b), way(of_b, of_a)].into_iter().flatten();
-                let slower = ways.reduce(|one, other| Link {
-                    bytes_per_s: one.bytes_per_s.min(other.bytes_per_s),
-                    round_trip_s: one.round_trip_s.max(other.round_trip_s),
-                });
-                links.insert((a, b), slower.unwrap_or(UNKNOWN_WAY));
-            }
+        Topology::new(sites?, self.links(&places)).ok()
+    }
+
+    /// By both places: the ways between these sites.
+    pub(super) fn links(&self, sites: &[SiteId]) -> BTreeMap<(usize, usize), Link> {
+        let pairs = (0..sites.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
+        let told: BTreeMap<(usize, usize), Way> =
+            pairs.map(|(a, b)| ((a, b), self.way_between(sites[a], sites[b]))).collect();
+        let known = |way: &Way| match way {
+            Way::Known(link) => Some(*link),
+            Way::Broken | Way::Untold => None,
+        };
+        let slowest = told.values().filter_map(known).reduce(slower).unwrap_or(UNKNOWN_WAY);
+        let link = |way| match way {
+            Way::Known(link) => link,
+            Way::Broken => UNKNOWN_WAY,
+            Way::Untold => slowest,
+        };
+        told.into_iter().map(|(pair, way)| (pair, link(way))).collect()
+    }
+
+    /// Of both directions what is known; where both are, the slower one counts.
+    fn way_between(&self, a: SiteId, b: SiteId) -> Way {
+        let ways = [self.surveys.way(a, b), self.surveys.way(b, a)];
+        match ways.map(|way| way.unwrap_or(Way::Untold)) {
+            [Way::Known(one), Way::Known(other)] => Way::Known(slower(one, other)),
+            [Way::Known(link), _] | [_, Way::Known(link)] => Way::Known(link),
+            [Way::Broken, _] | [_, Way::Broken] => Way::Broken,
+            [Way::Untold, Way::Untold] => Way::Untold,
         }
-        Topology::new(sites?, links).ok()
+    }
+}
+
+/// As slow and as long as either.
+fn slower(one: Link, other: Link) -> Link {
+    Link {
+        bytes_per_s: one.bytes_per_s.min(other.bytes_per_s),
+        round_trip_s: one.round_trip_s.max(other.round_trip_s),
     }
 }

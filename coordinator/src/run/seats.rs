@@ -9,6 +9,7 @@ use longhaul_proto::round::RESULTS_KEPT_ROUNDS;
 use super::command::Severity;
 use super::machine::Run;
 use super::peer::{Peer, Standing};
+use super::seating::{Candidate, Rows, seated};
 
 /// A place in a copy of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,15 +18,6 @@ pub(super) struct Seat {
     pub replica: u64,
     /// Which part.
     pub rank: u32,
-}
-
-/// A worker that may be given a seat.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Candidate {
-    pub worker: WorkerId,
-    pub site: SiteId,
-    /// Parts of which it has the state on its disk; empty: it has none.
-    pub has: BTreeSet<u32>,
 }
 
 impl Run {
@@ -77,7 +69,7 @@ impl Run {
         let candidates: Vec<Candidate> =
             self.peers.iter().filter(|(_, peer)| unseated(peer)).map(candidate).collect();
         let (mut copies, rest) = self.planned_copies(candidates);
-        copies.extend(seated(rest, self.stages(), &self.sites_of_ranks()));
+        copies.extend(seated(rest, self.stages(), &self.rows_of_sites()));
         for workers in copies {
             self.replicas_formed += 1;
             let replica = self.replicas_formed;
@@ -110,13 +102,32 @@ impl Run {
         (copies, candidates)
     }
 
-    /// By rank, the site that the configuration wants it on; empty: anywhere. A site that nobody has joined from has no number.
-    fn sites_of_ranks(&self) -> Vec<Option<SiteId>> {
+    /// At which sites the parts of a copy are to be.
+    fn rows_of_sites(&self) -> Rows {
         let number = |name: &String| {
             let at = self.state.sites.iter().position(|known| known == name)?;
             Some(SiteId(u32::try_from(at).ok()?))
         };
-        self.config.parallel.sites.iter().map(number).collect()
+        let sites = &self.config.parallel.sites;
+        if !sites.is_empty() {
+            return sites.iter().map(number).collect::<Option<_>>().map_or(Rows::Nowhere, Rows::Only);
+        }
+        let site = |worker: &WorkerId| Some(self.state.workers.get(worker)?.site);
+        let row = |copy: &Vec<WorkerId>| copy.iter().map(site).collect::<Option<Vec<SiteId>>>();
+        let mut planned: BTreeMap<Vec<SiteId>, usize> = BTreeMap::new();
+        for row in self.state.plan.iter().flat_map(|plan| &plan.copies).filter_map(row) {
+            *planned.entry(row).or_default() += 1;
+        }
+        if planned.is_empty() {
+            return Rows::Near(planned);
+        }
+        // Those that are there already.
+        for row in self.replicas_where(|_| true).iter().filter_map(row) {
+            if let Some(wanted) = planned.get_mut(&row) {
+                *wanted = wanted.saturating_sub(1);
+            }
+        }
+        Rows::Near(planned)
     }
 
     /// A copy has lost a worker: the others have no part in the run until they are given another.
@@ -192,115 +203,5 @@ impl Run {
             .filter(|worker| self.peers.get(worker).is_some_and(is_stale))
             .collect();
         stale.into_iter().for_each(|worker| self.send_back_to_heal(worker));
-    }
-}
-
-/// The workers of each copy, by rank. A copy is within a site where it can be; but where workers have states of parts, that decides, and each gets the part that it has.
-fn seated(mut candidates: Vec<Candidate>, stages: u32, sites: &[Option<SiteId>]) -> Vec<Vec<WorkerId>> {
-    candidates.sort_by_key(|candidate| (candidate.site, candidate.worker));
-    if sites.is_empty() && candidates.iter().all(|candidate| candidate.has.is_empty()) {
-        return near_each_other(&candidates, stages as usize);
-    }
-    let copies = copies_among(&candidates, stages, sites);
-    let may = |candidate: &Candidate, rank: u32| {
-        sites.get(rank as usize).is_none_or(|site| *site == Some(candidate.site))
-    };
-    let mut by_rank: Vec<Vec<Candidate>> = (0..stages).map(|_| Vec::new()).collect();
-    // Those with the fewest choices first, so that one who has several parts is left for the part that nobody else has.
-    let mut with_state: Vec<_> = candidates.extract_if(.., |candidate| !candidate.has.is_empty()).collect();
-    with_state.sort_by_key(|candidate| candidate.has.len());
-    for candidate in with_state {
-        let fits = |rank: &u32| may(&candidate, *rank) && by_rank[*rank as usize].len() < copies;
-        let ranks = candidate.has.iter().copied().filter(|rank| *rank < stages);
-        match ranks.filter(fits).min_by_key(|rank| by_rank[*rank as usize].len()) {
-            Some(rank) => by_rank[rank as usize].push(candidate),
-            None => candidates.push(candidate),
-        }
-    }
-    candidates.sort_by_key(|candidate| (candidate.site, candidate.worker));
-    for candidate in candidates {
-        let fits = |rank: &u32| may(&candidate, *rank) && by_rank[*rank as usize].len() < copies;
-        if let Some(rank) = (0..stages).find(fits) {
-            by_rank[rank as usize].push(candidate);
-        }
-    }
-    for holders in &mut by_rank {
-        holders.sort_by_key(|candidate| (candidate.site, candidate.worker));
-    }
-    let whole = by_rank.iter().map(Vec::len).min().unwrap_or(0);
-    (0..whole).map(|copy| by_rank.iter().map(|holders| holders[copy].worker).collect()).collect()
-}
-
-/// As many copies as there are workers for, on the sites that are wanted.
-fn copies_among(candidates: &[Candidate], stages: u32, sites: &[Option<SiteId>]) -> usize {
-    let by_site = sites.iter().map(|site| {
-        let here = candidates.iter().filter(|candidate| Some(candidate.site) == *site).count();
-        here / sites.iter().filter(|other| *other == site).count().max(1)
-    });
-    by_site.min().unwrap_or(candidates.len() / stages.max(1) as usize)
-}
-
-/// First within sites, then of those that are left over.
-fn near_each_other(candidates: &[Candidate], stages: usize) -> Vec<Vec<WorkerId>> {
-    let (mut copies, mut left) = (Vec::new(), Vec::new());
-    for of_site in candidates.chunk_by(|one, next| one.site == next.site) {
-        let workers: Vec<WorkerId> = of_site.iter().map(|candidate| candidate.worker).collect();
-        let whole = workers.chunks_exact(stages.max(1));
-        left.extend_from_slice(whole.remainder());
-        copies.extend(whole.map(<[WorkerId]>::to_vec));
-    }
-    copies.extend(left.chunks_exact(stages.max(1)).map(<[WorkerId]>::to_vec));
-    copies
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// (worker, site, parts that it has)
-    fn seats(workers: &[(u32, u32, &[u32])], stages: u32, sites: &[u32]) -> Vec<Vec<u32>> {
-        let candidate = |&(worker, site, has): &(u32, u32, &[u32])| Candidate {
-            worker: WorkerId(worker),
-            site: SiteId(site),
-            has: has.iter().copied().collect(),
-        };
-        let sites: Vec<_> = sites.iter().map(|&site| Some(SiteId(site))).collect();
-        let copies = seated(workers.iter().map(candidate).collect(), stages, &sites);
-        copies.into_iter().map(|copy| copy.into_iter().map(|worker| worker.0).collect()).collect()
-    }
-
-    #[test]
-    fn everybody_is_a_copy_where_everybody_has_the_whole_model() {
-        assert_eq!(seats(&[(2, 0, &[]), (1, 0, &[])], 1, &[]), [[1], [2]]);
-        assert_eq!(seats(&[(2, 0, &[0]), (1, 0, &[])], 1, &[]), [[1], [2]]);
-    }
-
-    #[test]
-    fn copies_are_within_sites_and_the_rest_is_across_them() {
-        let workers: Vec<(u32, u32, &[u32])> =
-            vec![(1, 0, &[]), (2, 1, &[]), (3, 0, &[]), (4, 1, &[]), (5, 0, &[]), (6, 1, &[]), (7, 1, &[])];
-        assert_eq!(seats(&workers, 2, &[]), [[1, 3], [2, 4], [6, 7]]);
-        assert_eq!(seats(&workers[..6], 2, &[]), [[1, 3], [2, 4], [5, 6]]);
-        assert!(seats(&workers[..1], 2, &[]).is_empty());
-    }
-
-    #[test]
-    fn who_has_the_state_of_a_part_gets_that_part() {
-        assert_eq!(seats(&[(1, 0, &[1]), (2, 0, &[0])], 2, &[]), [[2, 1]]);
-        assert_eq!(
-            seats(&[(1, 0, &[0, 1]), (2, 0, &[0]), (3, 0, &[]), (4, 0, &[])], 2, &[]),
-            [[2, 1], [3, 4]]
-        );
-        // More than are needed have the same part: one of them takes another.
-        assert_eq!(seats(&[(1, 0, &[0]), (2, 0, &[0])], 2, &[]), [[1, 2]]);
-    }
-
-    #[test]
-    fn parts_are_on_the_sites_that_are_wanted() {
-        let workers: Vec<(u32, u32, &[u32])> = vec![(1, 0, &[]), (2, 1, &[]), (3, 0, &[]), (4, 1, &[])];
-        assert_eq!(seats(&workers, 2, &[1, 0]), [[2, 1], [4, 3]]);
-        assert_eq!(seats(&workers[..3], 2, &[1, 0]), [[2, 1]]);
-        assert_eq!(seats(&workers, 4, &[0, 0, 1, 1]), [[1, 3, 2, 4]]);
-        assert!(seats(&[(1, 0, &[]), (3, 0, &[])], 2, &[1, 0]).is_empty());
     }
 }

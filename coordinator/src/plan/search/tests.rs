@@ -76,6 +76,9 @@ fn sixty_four_workers_on_eight_sites_are_planned() {
     assert_eq!(choice.best.0.replicas.iter().map(Vec::len).sum::<usize>(), 64);
 }
 
+/// Schedules of one chunk for each rank.
+const PLAIN: [PipelineSchedule; 2] = [PipelineSchedule::OneForwardOneBackward, PipelineSchedule::ZeroBubble];
+
 /// Everything that four devices and six blocks can be: each device in any place or in none, and every cut.
 fn exhaustive(topology: &Topology, work: &Workload) -> Option<f64> {
     let devices: Vec<DeviceId> = topology.devices().collect();
@@ -87,9 +90,11 @@ fn exhaustive(topology: &Topology, work: &Workload) -> Option<f64> {
                 let times = cuts_by_mask(work.blocks.len() as u32, ranks as u32)
                     .into_iter()
                     .flat_map(|stages| [false, true].map(|recompute| (stages.clone(), recompute)))
-                    .filter_map(|(stages, recompute)| {
+                    .flat_map(|(stages, recompute)| {
+                        PLAIN.map(|schedule| (stages.clone(), recompute, schedule))
+                    })
+                    .filter_map(|(stages, recompute, schedule)| {
                         let micro_batches = work.micro_batches(count);
-                        let schedule = PipelineSchedule::OneForwardOneBackward;
                         let (ranks, in_flight) = (ranks as u32, Vec::new());
                         let pipeline = Pipeline { schedule, ranks, chunks: 1, micro_batches, in_flight };
                         let cut = Cut { topology, work, replicas: &replicas, pipeline: &pipeline, recompute };
@@ -140,7 +145,7 @@ fn on_small_topologies_no_plan_is_faster_than_the_one_that_is_chosen() {
     config.model.layers = 3;
     let spec = ModelSpec::resolve(&config.model, 256).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(7);
-    let mut fitting = 0;
+    let (mut fitting, mut divided) = (0, 0);
     for _ in 0..200 {
         config.sync = longhaul_common::config::SyncConfig::of(
             [longhaul_common::config::SyncPreset::Auto, longhaul_common::config::SyncPreset::Dense]
@@ -165,9 +170,34 @@ fn on_small_topologies_no_plan_is_faster_than_the_one_that_is_chosen() {
         fitting += 1;
         let (plan, prediction) = &chosen.best;
         assert!(prediction.step_s <= best * (1.0 + CLOSE), "{} for {best}: {plan:?}", prediction.step_s);
+        divided += u32::from(is_divided(plan));
         if plan.pipeline.chunks == 1 {
             assert!(prediction.step_s >= best * (1.0 - 1e-9), "{} for {best}", prediction.step_s);
         }
     }
-    assert!(fitting > 100, "{fitting}");
+    assert!(fitting > 100 && divided > 5, "{fitting}, {divided}");
+}
+
+/// Four equal devices and four equal stages at one site: 1F1B is idle for three of seven tasks, and dividing leaves a third of that.
+#[test]
+fn backward_passes_are_divided_where_that_is_faster_and_fits() {
+    let mut config = RunConfig::parse(&format!("{CONFIG}[sync]\npreset = \"dense\"\n")).unwrap();
+    config.model.layers = 8;
+    let work = Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap());
+    // Of three sizes of device: where all fits, where what is put off does not, and where nothing does but with activations that are computed again.
+    let choice = |memory_bytes: f64| {
+        let admits = |rows: &[Vec<DeviceId>]| rows.len() == 1 && rows[0].len() == 4;
+        choose_among(&topology(&[&[(1e11, memory_bytes); 4]], 100.0, 50.0), &work, admits).unwrap()
+    };
+    let roomy = choice(GIB);
+    let (plan, divided) = &roomy.best;
+    assert!(is_divided(plan) && plan.pipeline.in_flight.is_empty(), "{plan:?}");
+    let (_, undivided) = roomy.undivided.as_ref().unwrap();
+    assert!(undivided.bubble > 1.5 * divided.bubble && undivided.step_s > 1.1 * divided.step_s);
+    let needed = |prediction: &Prediction| prediction.memory_bytes.iter().copied().fold(0.0, f64::max);
+    assert!(needed(divided) > needed(undivided), "{divided:?} {undivided:?}");
+    // What is put off has no room, and the others are as before.
+    let tight = choice(needed(undivided) * 1.001);
+    assert!(tight.undivided.is_none() || tight.best.0.recompute, "{:?}", tight.best);
+    assert!(tight.best.1.step_s > divided.step_s);
 }

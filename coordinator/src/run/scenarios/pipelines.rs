@@ -1,5 +1,8 @@
 //! Copies of the model on several workers each.
 
+use longhaul_common::id::RunId;
+
+use super::super::Decided;
 use super::*;
 
 const PARAMETERS: [u64; 2] = [10, 30];
@@ -173,6 +176,45 @@ fn a_run_in_parts_goes_on_from_checkpoints_of_all_of_them() {
     story.say(4, ready_with(1, 4, 41));
     assert_eq!(lineup(&story), [[2, 1], [3, 4]]);
     assert_eq!(story.begun(1).first_round, Round(4));
+}
+
+fn offer_at(rank: u32) -> CheckpointOffer {
+    CheckpointOffer { next_round: Round(4), state_hash: [40 + rank as u8; 32], private: false, rank }
+}
+
+/// In the order of sites alone, 2 would be put together with 1, and 3 with 4.
+#[test]
+fn copies_that_go_on_from_checkpoints_are_within_sites() {
+    let mut story = Story::of(config_in_parts());
+    for (worker, site, rank) in [(2, "a", 1), (1, "b", 0), (3, "c", 0), (4, "b", 1)] {
+        story.join_as(worker, site, None, &[offer_at(rank)]);
+    }
+    for (worker, rank) in [(1, 0), (2, 1), (3, 0), (4, 1)] {
+        story.say(worker, ready_with(rank, 4, 40 + rank as u8));
+    }
+    assert_eq!(lineup(&story), [[1, 4], [3, 2]]);
+}
+
+/// The plan has first parts at one site and second parts at another. One worker at each site has lost its disk.
+#[test]
+fn who_has_no_checkpoint_takes_the_part_that_its_site_has_in_the_plan() {
+    let config = config_in_parts();
+    let decided = Decided {
+        parallel: config.parallel.clone(),
+        recompute: false,
+        copies: [[1, 2], [3, 4]].map(|copy| copy.map(WorkerId).to_vec()).to_vec(),
+    };
+    let state = State { plan: Some(decided), ..State::new(RunId([1; 16]), &config) };
+    let mut story = Story::of_state(config, state);
+    story.join_as(2, "a", None, &[offer_at(1)]);
+    story.join_as(1, "b", None, &[offer_at(0)]);
+    story.join_from(4, "a");
+    story.join_from(3, "b");
+    story.say(1, ready_with(0, 4, 40));
+    story.say(2, ready_with(1, 4, 41));
+    story.say(3, ready_with(0, 4, 40));
+    story.say(4, ready_with(1, 4, 41));
+    assert_eq!(lineup(&story), [[1, 2], [3, 4]]);
 }
 
 /// Rounds that were begun may be done again, with other results, and some have written checkpoints of what they were before.

@@ -1,14 +1,20 @@
 //! What leads to a plan, where it is the coordinator's to make one.
 
+use longhaul_common::id::SiteId;
 use longhaul_proto::control::message::{MeasuredLink, Profile};
 
 use super::*;
 
 /// Two workers and a model of about 13 MB, with all that is kept of it; whatever `sync` says.
 fn open(sync: &str) -> Story {
+    open_for(2, sync)
+}
+
+fn open_for(workers: u32, sync: &str) -> Story {
+    let batch = 8 * workers;
     let text = format!(
-        "[run]\nname = \"open\"\nworkers = 2\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 128\nheads = 2\ncontext = 8\n\
-         [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 16\nmicro_batch = 2\n[sync]\n{sync}\n"
+        "[run]\nname = \"open\"\nworkers = {workers}\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 128\nheads = 2\ncontext = 8\n\
+         [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = {batch}\nmicro_batch = 2\n[sync]\n{sync}\n"
     );
     Story::of(RunConfig::parse(&text).unwrap())
 }
@@ -206,4 +212,137 @@ fn who_leaves_before_it_has_answered_is_not_waited_for() {
     assert!(welcomed(&story.told(3))[0].is_plan_open());
     story.say(3, profile(1e10));
     assert_eq!(probed(&story.told(3)), [[1]]);
+}
+
+/// Time goes by, in which these workers say that they live, and nothing else.
+fn pass(story: &mut Story, seconds: u64, workers: &[u32]) {
+    let end = story.now + Duration::from_secs(seconds);
+    while story.now < end {
+        story.now = (story.now + Duration::from_secs(2)).min(end);
+        for &worker in workers {
+            story.say(worker, heartbeat(0));
+        }
+    }
+}
+
+fn reported(story: &Story, text: &str) -> bool {
+    story.run.status(0).events.iter().any(|event| event.text.contains(text))
+}
+
+#[test]
+fn who_never_tells_how_fast_it_is_is_taken_out_and_the_plan_is_made_without_it() {
+    let mut story = open("preset = \"dense\"");
+    for worker in [1, 2, 3] {
+        story.join_with(worker, ROOMY);
+    }
+    for worker in [1, 2] {
+        story.say(worker, profile(1e10));
+    }
+    pass(&mut story, 298, &[1, 2, 3]);
+    assert_eq!(story.run.status(0).problems.len(), 1, "{:?}", story.run.status(0).problems);
+    assert_eq!(story.run.next_timeout(), Some(Duration::from_secs(300)));
+    story.now = Duration::from_secs(300);
+    story.handle(Event::Timer);
+    let told = story.told(3);
+    let [ToWorker::Refused { reason }] = told.as_slice() else { panic!("{told:?}") };
+    assert!(reason.contains("may join again") && reason.contains("plan = \"fixed\""), "{reason}");
+    assert!(reported(&story, "has not told how fast it computes"));
+    assert_eq!((probed(&story.told(1)), probed(&story.told(2))), (vec![vec![2]], vec![vec![1]]));
+    story.say(1, links(100.0));
+    story.say(2, links(100.0));
+    assert_eq!(story.run.state().phase, Phase::Preparing);
+}
+
+#[test]
+fn where_too_few_are_left_another_is_waited_for_also_the_one_that_was_taken_out() {
+    let mut story = open("preset = \"dense\"");
+    story.join_with(1, ROOMY);
+    story.say(1, profile(1e10));
+    story.join_with(2, ROOMY);
+    pass(&mut story, 300, &[1, 2]);
+    assert_eq!(story.run.status(0).problems, ["1 of 2 workers have joined; the run starts when all have"]);
+    pass(&mut story, 600, &[1]);
+    story.join_with(2, ROOMY);
+    story.say(2, profile(1e10));
+    assert_eq!(probed(&story.told(1)), [[2]]);
+    story.say(1, links(100.0));
+    story.say(2, links(100.0));
+    assert_eq!(story.run.state().phase, Phase::Preparing);
+}
+
+/// Four sites; 3 and 4 do not answer. What others have measured of them counts.
+#[test]
+fn ways_that_nobody_tells_of_in_time_are_as_slow_as_the_slowest_that_was_measured() {
+    let mut story = open_for(4, "preset = \"dense\"");
+    for worker in 1..=4 {
+        story.join_with(worker, ROOMY);
+        story.say(worker, profile(1e10));
+    }
+    let told = |mbits: [f64; 3], round_trip_s| {
+        let link = |mbit: f64| Some(MeasuredLink { bytes_per_s: mbit * 125e3, round_trip_s });
+        ToCoordinator::Links(mbits.map(link).to_vec())
+    };
+    story.say(1, told([100.0, 20.0, 300.0], 0.03));
+    story.say(2, told([100.0, 300.0, 300.0], 0.02));
+    // While another one measures itself, no plan is made.
+    story.join_with(5, ROOMY);
+    pass(&mut story, 58, &[1, 2, 3, 4, 5]);
+    assert_eq!(story.run.next_timeout(), Some(Duration::from_secs(60)), "thirty, and ten for each of three");
+    assert_eq!(story.run.status(0).problems.len(), 1);
+    story.now = Duration::from_secs(60);
+    story.handle(Event::Timer);
+    for worker in [3, 4] {
+        assert!(story.told(worker).is_empty(), "it may train");
+    }
+    assert!(reported(&story, "how fast the ways from site-1, site-2, site-4 are"));
+    let known = |story: &Story| -> Vec<(f64, f64)> {
+        let links = story.run.links(&[0, 1, 2, 3].map(SiteId)).into_values();
+        links.map(|link| (link.bytes_per_s / 125e3, link.round_trip_s)).collect()
+    };
+    // From 0 to 1, 2, 3; from 1 to 2, 3; from 2 to 3, of which nobody has told.
+    let expected = [(100.0, 0.03), (20.0, 0.03), (300.0, 0.03), (300.0, 0.02), (300.0, 0.02), (20.0, 0.03)];
+    assert_eq!(known(&story), expected);
+    // It is too late, and would pass for an answer to the next question.
+    story.say(3, told([1.0; 3], 9.0));
+    story.say(5, profile(1e10));
+    assert_eq!((probed(&story.told(1)), probed(&story.told(3))), (vec![vec![5]], vec![]));
+    assert_eq!(probed(&story.told(5)), [[1, 2, 3, 4]]);
+    assert_eq!(known(&story), expected);
+}
+
+/// So many have joined from twenty sites and told what they can do, and one has not told of its links yet.
+fn gathered(workers: u32) -> Story {
+    let mut story = open_for(workers, "preset = \"dense\"");
+    for worker in 1..=workers {
+        story.enter(worker, &format!("site-{}", worker % SITES), |_| {});
+    }
+    for worker in 1..=workers {
+        story.say(worker, profile(1e10));
+    }
+    // All but one: with the last one, the plan is made.
+    for worker in 1..SITES {
+        story.say(worker, ToCoordinator::Links(Vec::new()));
+    }
+    assert_eq!(story.run.untold(), [WorkerId(SITES)]);
+    story
+}
+
+const SITES: u32 = 20;
+
+#[test]
+fn what_many_workers_tell_takes_looks_in_proportion_to_their_number() {
+    let looked = |workers| gathered(workers).run.surveys.looked.get();
+    let (some, many) = (looked(100), looked(1_000));
+    assert!(some > 0 && many <= 10 * some, "{some} and {many}");
+}
+
+#[test]
+fn the_model_is_worked_out_once_for_many_workers() {
+    let mut story = open_for(1_000, "preset = \"auto\"");
+    for worker in 1..1_000 {
+        story.join_with(worker, ROOMY);
+    }
+    assert_eq!(story.run.worked_out.models, 1);
+    story.join_with(1_000, ROOMY);
+    assert_eq!((story.run.state().phase, story.run.worked_out.models), (Phase::Preparing, 1));
 }
