@@ -268,7 +268,7 @@ mod tests {
             ("[sync]\npreset = \"demo\"\nfragment_values = 65536\nresult = \"union\"", "sync.transform"),
             ("[sync]\npreset = \"dgc\"\nresult = \"union\"\nrobust = \"trim\"", "sync.robust"),
             (
-                "[sync]\npreset = \"diloco\"\nresult = \"mean\"\nadapt = true\nrobust = \"trim\"",
+                "[sync]\npreset = \"diloco\"\nresult = \"mean\"\nadapt = true\noverlap = 50\nerror_decay = 1\nrobust = \"trim\"",
                 "sync.robust",
             ),
             ("[sync]\npreset = \"dense\"\nevery = 2", "sync.every"),

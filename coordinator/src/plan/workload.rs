@@ -138,8 +138,9 @@ fn chain_bits(sync: &SyncConfig) -> f64 {
 
 /// The same of a mean that is compressed again, of whatever was selected before.
 fn mean_bits(sync: &SyncConfig) -> f64 {
-    let share = f64::from(sync.result_keep.min(sync.random_keep)) / f64::from(sync.chunk);
-    chosen_bits(share.min(1.0), sync.result_values.code_bits() as f64)
+    let (chunk, seen) = (f64::from(sync.chunk), f64::from(sync.random_keep.min(sync.chunk)));
+    let share = (f64::from(sync.result_keep) / seen).min(1.0);
+    seen / chunk * chosen_bits(share, sync.result_values.code_bits() as f64)
 }
 
 /// Bits of a value where this share of all is chosen, in codes of so many bits.
