@@ -364,6 +364,24 @@ fn parameters(engine: &Engine) -> Vec<f32> {
     values
 }
 
+/// The norm of a gradient that has been through the host is clipped like any other.
+#[test]
+fn members_look_ahead_as_far_as_their_step_goes() {
+    let train = TrainConfig { warmup_steps: 0, ..train_config(0.01) };
+    let apart = each(Threads::group(2, Fault::Nothing), &tiny_gpt2(), &train, |_, mut engine| {
+        let (before, mut gradient) = (parameters(&engine), Vec::new());
+        engine.gradient(&batch(0), &mut gradient).unwrap();
+        engine.look_ahead(0, &gradient).unwrap();
+        let ahead = parameters(&engine);
+        engine.step_back().unwrap();
+        assert_eq!(parameters(&engine), before);
+        engine.apply_gradient(0, &gradient).unwrap();
+        assert_ne!(ahead, before);
+        ahead.iter().zip(parameters(&engine)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    });
+    assert!(apart.iter().all(|apart| *apart < 1e-6), "{apart:?}");
+}
+
 #[test]
 fn members_whose_replicated_gradients_differ_are_told_so_and_change_nothing() {
     let errors =
