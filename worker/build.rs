@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-const SHIM: [&str; 5] = [
+const SHIM: [&str; 6] = [
     "native/allocator.cpp",
     "native/deferred_weights.cpp",
     "native/fused_adamw.cpp",
     "native/gradient_hooks.cpp",
     "native/mkl.cpp",
+    "native/tensor_group.cpp",
 ];
 
 /// Of the shim, what nothing here calls: it is for libtorch, which looks for it in the executable first.

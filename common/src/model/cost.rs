@@ -42,7 +42,7 @@ pub struct BlockCost {
 }
 
 impl ModelSpec {
-    /// The costs of all blocks of the whole model, in order, for sequences of `sequence` tokens.
+    /// The costs of all blocks, in order, for sequences of `sequence` tokens: of the whole model, or of a share of its layers.
     #[must_use]
     pub fn blocks(&self, sequence: u32, precision: Precision) -> Vec<BlockCost> {
         let mut blocks = vec![self.embedding_cost()];
@@ -51,7 +51,7 @@ impl ModelSpec {
         blocks
     }
 
-    /// FLOPs of one token's forward and backward pass through the whole model.
+    /// FLOPs of one token's forward and backward pass through all blocks.
     #[must_use]
     pub fn train_flops_per_token(&self, sequence: u32) -> u64 {
         let blocks = self.blocks(sequence, Precision::F32);
@@ -79,26 +79,27 @@ impl ModelSpec {
             ModelKind::Llama => 3,
         };
         let products = 2 * d * d + 2 * d * kv + feed_forward_matrices * d * f;
+        let ways = u64::from(self.shard.ways());
         // Scores and their mixture of values: a multiply-add for each channel and earlier token, twice.
-        let forward = 2 * products + 4 * u64::from(sequence) * d;
-        // In compute precision: the two norms' outputs, queries, keys, values, what attention gives, and inside the
+        let forward = (2 * products + 4 * u64::from(sequence) * d) / ways;
+        // In compute precision: the two norms' outputs, and of a share queries, keys, values, what attention gives, and inside the
         // feed-forward part the input and output of each element-wise operation.
-        let narrow = 4 * d + 2 * kv + 2 * (feed_forward_matrices - 1) * f;
+        let narrow = 2 * d + (2 * d + 2 * kv + 2 * (feed_forward_matrices - 1) * f) / ways;
         // In f32: the residual stream before each norm, the norms' statistics, the softmax's logarithms.
         let statistics = match self.kind {
             ModelKind::Gpt2 => 4,
             ModelKind::Llama => 2,
         };
-        let wide = 2 * d + statistics + u64::from(self.heads);
-        // Into products go the norms' outputs, what attention gives, and the inside of the feed-forward part; out of them come queries, keys and values, what each of both parts adds to the
-        // stream, and the inside of the feed-forward part, before its operations.
-        let left = (3 * d + f) + (3 * d + 2 * kv + (feed_forward_matrices - 1) * f);
+        let wide = 2 * d + statistics + u64::from(self.heads) / ways;
+        // Into products go the norms' outputs, and of a share what attention gives and the inside of the feed-forward part; out of them come what each of both parts adds to the stream, and of a
+        // share queries, keys and values, and the inside of the feed-forward part, before its operations.
+        let left = 4 * d + (2 * d + 2 * kv + feed_forward_matrices * f) / ways;
         BlockCost {
             block: Block::Layer(layer),
             parameters: self.parameters_in(layer + 1),
             forward_flops_per_token: forward,
             backward_flops_per_token: 2 * forward,
-            weight_flops_per_token: 2 * products,
+            weight_flops_per_token: 2 * products / ways,
             activation_bytes_per_token: narrow * bytes_of(precision) + wide * 4,
             left_bytes_per_token: left * bytes_of(precision),
             boundary_bytes_per_token: self.boundary_bytes(),

@@ -3,9 +3,11 @@
 mod cost;
 mod memory;
 mod parameters;
+mod shard;
 mod spec;
 
 pub use cost::{Block, BlockCost};
 pub use memory::StageBytes;
 pub use parameters::{Initial, ParameterSpec};
+pub use shard::{Cut, Shard};
 pub use spec::ModelSpec;

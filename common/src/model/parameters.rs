@@ -1,6 +1,6 @@
 //! The parameter tensors of each family, named and shaped as Hugging Face writes them.
 
-use super::ModelSpec;
+use super::{Cut, ModelSpec};
 use crate::config::ModelKind;
 
 /// One parameter tensor.
@@ -8,8 +8,10 @@ use crate::config::ModelKind;
 pub struct ParameterSpec {
     /// Its name in a Hugging Face checkpoint.
     pub name: String,
-    /// Its shape there: one or two dimensions.
+    /// Its shape there, one or two dimensions; of what is here, where a tensor group divides it.
     pub shape: Vec<u64>,
+    /// How a tensor group divides it.
+    pub cut: Cut,
     /// How it starts.
     pub initial: Initial,
 }
@@ -52,6 +54,15 @@ impl ParameterSpec {
             _ => self.count(),
         }
     }
+
+    fn cut_along(self, dimension: usize) -> Self {
+        self.cut_in(dimension, 1)
+    }
+
+    /// Each of so many equal parts of the dimension is cut.
+    fn cut_in(self, dimension: usize, parts: u64) -> Self {
+        Self { cut: Cut::Along { dimension, parts }, ..self }
+    }
 }
 
 const GPT2_TOKENS: &str = "transformer.wte.weight";
@@ -71,12 +82,13 @@ const DEVIATION: f64 = 0.02;
 /// A tensor and the block that it belongs to: 0 is the embedding, then come the layers, then the head.
 pub(super) type InBlock = (u32, ParameterSpec);
 
-/// All tensors of the whole model, from the embedding to the output projection.
+/// All tensors, from the embedding to the output projection, as this share of the model has them.
 pub(super) fn in_model_order(spec: &ModelSpec) -> Vec<InBlock> {
-    match spec.kind {
+    let whole = match spec.kind {
         ModelKind::Gpt2 => gpt2(spec),
         ModelKind::Llama => llama(spec),
-    }
+    };
+    whole.into_iter().map(|(block, tensor)| (block, tensor.of(spec.shard))).collect()
 }
 
 /// GPT-2. Its linear layers are `Conv1D`: [in, out].
@@ -94,15 +106,15 @@ fn gpt2(spec: &ModelSpec) -> Vec<InBlock> {
         let tensors = [
             vector(name("ln_1.weight"), d, Initial::Ones),
             vector(name("ln_1.bias"), d, Initial::Zeros),
-            matrix(name("attn.c_attn.weight"), d, 3 * d, DEVIATION),
-            vector(name("attn.c_attn.bias"), 3 * d, Initial::Zeros),
-            matrix(name("attn.c_proj.weight"), d, d, residual),
+            matrix(name("attn.c_attn.weight"), d, 3 * d, DEVIATION).cut_in(1, 3),
+            vector(name("attn.c_attn.bias"), 3 * d, Initial::Zeros).cut_in(0, 3),
+            matrix(name("attn.c_proj.weight"), d, d, residual).cut_along(0),
             vector(name("attn.c_proj.bias"), d, Initial::Zeros),
             vector(name("ln_2.weight"), d, Initial::Ones),
             vector(name("ln_2.bias"), d, Initial::Zeros),
-            matrix(name("mlp.c_fc.weight"), d, f, DEVIATION),
-            vector(name("mlp.c_fc.bias"), f, Initial::Zeros),
-            matrix(name("mlp.c_proj.weight"), f, d, residual),
+            matrix(name("mlp.c_fc.weight"), d, f, DEVIATION).cut_along(1),
+            vector(name("mlp.c_fc.bias"), f, Initial::Zeros).cut_along(0),
+            matrix(name("mlp.c_proj.weight"), f, d, residual).cut_along(0),
             vector(name("mlp.c_proj.bias"), d, Initial::Zeros),
         ];
         list.extend(tensors.map(|tensor| (layer + 1, tensor)));
@@ -122,14 +134,14 @@ fn llama(spec: &ModelSpec) -> Vec<InBlock> {
         let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
         let tensors = [
             vector(name("input_layernorm"), d, Initial::Ones),
-            matrix(name("self_attn.q_proj"), d, d, DEVIATION),
-            matrix(name("self_attn.k_proj"), kv, d, DEVIATION),
-            matrix(name("self_attn.v_proj"), kv, d, DEVIATION),
-            matrix(name("self_attn.o_proj"), d, d, DEVIATION),
+            matrix(name("self_attn.q_proj"), d, d, DEVIATION).cut_along(0),
+            matrix(name("self_attn.k_proj"), kv, d, DEVIATION).cut_along(0),
+            matrix(name("self_attn.v_proj"), kv, d, DEVIATION).cut_along(0),
+            matrix(name("self_attn.o_proj"), d, d, DEVIATION).cut_along(1),
             vector(name("post_attention_layernorm"), d, Initial::Ones),
-            matrix(name("mlp.gate_proj"), f, d, DEVIATION),
-            matrix(name("mlp.up_proj"), f, d, DEVIATION),
-            matrix(name("mlp.down_proj"), d, f, DEVIATION),
+            matrix(name("mlp.gate_proj"), f, d, DEVIATION).cut_along(0),
+            matrix(name("mlp.up_proj"), f, d, DEVIATION).cut_along(0),
+            matrix(name("mlp.down_proj"), d, f, DEVIATION).cut_along(1),
         ];
         list.extend(tensors.map(|tensor| (layer + 1, tensor)));
     }
@@ -145,11 +157,16 @@ fn output(spec: &ModelSpec) -> Option<ParameterSpec> {
 }
 
 fn matrix(name: impl Into<String>, rows: u64, columns: u64, deviation: f64) -> ParameterSpec {
-    ParameterSpec { name: name.into(), shape: vec![rows, columns], initial: Initial::Normal { deviation } }
+    ParameterSpec {
+        name: name.into(),
+        shape: vec![rows, columns],
+        cut: Cut::Replicated,
+        initial: Initial::Normal { deviation },
+    }
 }
 
 fn vector(name: impl Into<String>, len: u64, initial: Initial) -> ParameterSpec {
-    ParameterSpec { name: name.into(), shape: vec![len], initial }
+    ParameterSpec { name: name.into(), shape: vec![len], cut: Cut::Replicated, initial }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::Shard;
 use super::parameters::{self, ParameterSpec};
 use crate::config::{ConfigError, ModelConfig, ModelKind};
 
@@ -29,6 +30,8 @@ pub struct ModelSpec {
     /// The blocks that are meant, in order, as chunks of neighbours: all of them in one, unless this is the part of one worker in a pipeline.
     /// Block 0 is the embedding, then come the layers, then the head: see [`Self::head`].
     pub chunks: Vec<Range<u32>>,
+    /// Which share of their layers is meant: all of it, unless this is what one member of a tensor group has. The other fields are those of the whole model.
+    pub shard: Shard,
 }
 
 /// Llama's inner width is rounded up to a multiple of this, so that matrix kernels meet whole tiles.
@@ -63,6 +66,7 @@ impl ModelSpec {
             vocabulary,
             tied_embeddings: config.tied_embeddings.unwrap_or(config.kind == ModelKind::Gpt2),
             chunks: all_blocks(config.layers),
+            shard: Shard::WHOLE,
         })
     }
 
@@ -81,7 +85,7 @@ impl ModelSpec {
     /// The same model, all of it.
     #[must_use]
     pub fn whole(&self) -> Self {
-        self.part(all_blocks(self.layers))
+        Self { chunks: all_blocks(self.layers), shard: Shard::WHOLE, ..self.clone() }
     }
 
     /// Whether this block is meant.

@@ -12,6 +12,8 @@ use std::time::Duration;
 pub use error::{CollectiveError, Peer};
 pub use nccl::{NcclCollective, NcclError, NcclReach, gpu_memory_bytes};
 pub use ranges::even_ranges;
+#[cfg(test)]
+pub(crate) use ring::tests::pair as ring_pair;
 pub use ring::{CHUNK_BYTES, RingCollective, RingMember, RingSetup, SiteTls, SiteTlsError, Stop};
 
 /// What a member says in an exchange.

@@ -7,7 +7,7 @@ use longhaul_common::config::Precision;
 use longhaul_common::model::ModelSpec;
 use tch::{Kind, TchError, Tensor};
 
-use crate::models::{Deferred, Left, Model, Parameters};
+use crate::models::{Deferred, Left, Model, Parameters, TensorGroup};
 
 /// Some blocks, and the tensors that they compute with.
 #[derive(Debug)]
@@ -27,12 +27,14 @@ pub(super) struct Chunk {
 
 /// How a chunk computes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Computing {
+pub(super) struct Computing<'a> {
     pub precision: Precision,
     /// Whether activations are computed again for the backward pass.
     pub recompute: bool,
     /// Whether a backward pass leaves what it can for [`Chunk::weights`].
     pub in_two_parts: bool,
+    /// Those that have the other shares of the blocks.
+    pub group: Option<&'a Arc<TensorGroup>>,
 }
 
 /// A block and which of the leaves it computes with.
@@ -90,7 +92,7 @@ impl Chunk {
         spec: &ModelSpec,
         blocks: &Range<u32>,
         parameters: &Parameters,
-        computing: Computing,
+        computing: Computing<'_>,
     ) -> Result<Self, TchError> {
         let tensors = spec.tensors_in(blocks);
         let views = parameters.views();
@@ -113,9 +115,9 @@ impl Chunk {
             }
         };
         let blocks_here = blocks.clone().map(block).collect();
-        let Computing { precision, recompute, in_two_parts } = computing;
+        let Computing { precision, recompute, in_two_parts, group } = computing;
         let deferred = in_two_parts.then(Deferred::new).transpose()?.map(Arc::new);
-        let model = Model::new(spec, blocks, parameters, precision, deferred.clone())?;
+        let model = Model::new(spec, blocks, parameters, precision, (deferred.clone(), group.cloned()))?;
         Ok(Self { model, tensors, leaves, blocks: blocks_here, recompute, deferred })
     }
 

@@ -2,6 +2,8 @@
 
 use tch::TchError;
 
+use crate::collective::CollectiveError;
+
 /// A failure of the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -43,6 +45,29 @@ pub enum EngineError {
         ranks: u32,
         /// Chunks that each has.
         expected: u32,
+    },
+    /// A share of the model that is not that of its place in the tensor group.
+    #[error("this is share {index} of {ways} of the model, and not for this place in this tensor group")]
+    Share {
+        /// Which share is here.
+        index: u32,
+        /// Of how many.
+        ways: u32,
+    },
+    /// A stage of a pipeline that a tensor group shares.
+    #[error("a part of a pipeline cannot be divided among a tensor group: it is one or the other")]
+    BothWays,
+    /// The members of a tensor group cannot sum any more.
+    #[error("the tensor group is interrupted: {0}")]
+    Group(#[source] CollectiveError),
+    /// Members of a tensor group whose replicated parameters part.
+    #[error(
+        "member {index} of the tensor group has another gradient of what all members hold: they must compute alike, with the same batches, release, kind of \
+         device and number of threads"
+    )]
+    Apart {
+        /// The first that has another one than member 0.
+        index: usize,
     },
     /// Numbers that cannot be handed on.
     #[error(

@@ -22,7 +22,7 @@ impl Engine {
 
     /// The same, bit for bit; `arrived` is told of each parameter tensor (its index in [`longhaul_common::model::ModelSpec::parameters`]) when its part of
     /// the vector, which it is given as it is then, is final: in the order in which back-propagation gets to them. On a GPU, where the host would have to wait for
-    /// each of them, it is told of none, nor in a pipeline, nor where activations are computed again. Where the loss is not finite, there is no gradient to be told of.
+    /// each of them, it is told of none, nor in a pipeline or a tensor group, nor where activations are computed again. Where the loss is not finite, there is no gradient to be told of.
     ///
     /// # Errors
     /// Where libtorch fails.
@@ -33,7 +33,7 @@ impl Engine {
         arrived: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<StepOutcome, EngineError> {
         let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
-        let is_in_one_pass = self.rank.is_none() && !self.recompute;
+        let is_in_one_pass = self.rank.is_none() && self.group.is_none() && !self.recompute;
         let (Some((last, before)), Device::Cpu, true) = (micros.split_last(), self.device, is_in_one_pass)
         else {
             return self.gradient(batch, into);
@@ -72,7 +72,7 @@ impl Engine {
             return self.accumulate_in_pipeline(batch);
         }
         let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
-        let (losses, sums) = self.sum(batch.sequences(), &micros)?;
+        let (losses, sums) = self.explained(self.sum(batch.sequences(), &micros))?;
         Ok((outcome(batch, &losses)?, sums))
     }
 

@@ -6,6 +6,7 @@
 use tch::Tensor;
 
 use super::{Engine, EngineError};
+use crate::models::views_of;
 
 /// The parameters that were left for those ahead.
 #[derive(Debug)]
@@ -21,7 +22,8 @@ impl Engine {
     pub fn look_ahead(&mut self, step: u64, gradient: &[f32]) -> Result<(), EngineError> {
         self.step_back()?;
         let gradient = self.to_device(gradient)?; // [P]
-        let gradient = match self.clip_divisor(std::slice::from_ref(&gradient), self.gradient_clip)? {
+        let tensors = views_of(&self.spec, &gradient)?;
+        let gradient = match self.clip_divisor(&tensors, self.gradient_clip)? {
             Some(divisor) => gradient.f_div(&divisor)?,
             None => gradient,
         };

@@ -16,6 +16,7 @@ mod low_rank;
 mod pipeline;
 mod rules;
 mod sampling;
+mod tensor;
 
 use std::num::NonZeroU32;
 
@@ -42,6 +43,7 @@ use adamw::AdamW;
 use chunk::{Chunk, Computing};
 use hooks::GradientHooks;
 use look_ahead::Parked;
+use tensor::Membership;
 
 /// Model, optimiser and buffers on one device. Its tensors have one owner: whoever holds the engine, usually a thread of
 /// its own; what goes in and comes out is plain host memory, in the order of [`ModelSpec::parameters`].
@@ -66,6 +68,8 @@ pub struct Engine {
     hooks: Option<GradientHooks>,
     /// Where only a part of the model is here: how to work with those that have the others.
     rank: Option<PipelineRank>,
+    /// Where only a share of the model is here: how to work with those that have the others.
+    group: Option<Membership>,
 }
 
 /// What became of the samples of one step.
@@ -106,9 +110,17 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         set_threads(threads);
         let parameters = Parameters::new(spec, &draw_parameters(spec, seed), device)?;
-        let computing =
-            Computing { precision: train.precision, recompute: train.recompute, in_two_parts: false };
-        let chunks = chunks_of(spec, &parameters, computing)?;
+        let computing = Computing {
+            precision: train.precision,
+            recompute: train.recompute,
+            in_two_parts: false,
+            group: None,
+        };
+        // A share computes nothing until it has joined the others.
+        let chunks = match spec.shard.is_whole() {
+            true => chunks_of(spec, &parameters, computing)?,
+            false => Vec::new(),
+        };
         let optimiser = AdamW::new(train, spec, device)?;
         Ok(Self {
             spec: spec.clone(),
@@ -124,6 +136,7 @@ impl Engine {
             parked: None,
             hooks: None,
             rank: None,
+            group: None,
         })
     }
 
@@ -135,7 +148,8 @@ impl Engine {
     pub fn join(&mut self, rank: PipelineRank) -> Result<(), EngineError> {
         rank.check(&self.spec)?;
         let in_two_parts = rank.schedule() == PipelineSchedule::ZeroBubble;
-        let computing = Computing { precision: self.precision, recompute: self.recompute, in_two_parts };
+        let (precision, recompute) = (self.precision, self.recompute);
+        let computing = Computing { precision, recompute, in_two_parts, group: None };
         self.chunks = chunks_of(&self.spec, &self.parameters, computing)?;
         self.rank = Some(rank);
         Ok(())
@@ -307,7 +321,8 @@ impl Engine {
         let model = self.whole()?;
         let (mut sum, mut sequences) = (0.0, 0);
         for micro in batches.into_iter().flat_map(|batch| batch.micro_batches(self.micro_batch)) {
-            let loss = tch::no_grad(|| model.mean_loss(&micro.to_tensor(self.device)?)?.f_double_value(&[]))?;
+            let loss = tch::no_grad(|| model.mean_loss(&micro.to_tensor(self.device)?)?.f_double_value(&[]));
+            let loss = self.explained(loss.map_err(EngineError::from))?;
             sum += loss * micro.sequences() as f64;
             sequences += micro.sequences();
         }
@@ -325,7 +340,8 @@ impl Engine {
             let means = tch::no_grad(|| {
                 let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
                 model.token_losses(&tokens)?.f_mean_dim([1].as_slice(), false, Kind::Float) // [B]
-            })?;
+            });
+            let means = self.explained(means.map_err(EngineError::from))?;
             let mut part = Vec::new();
             to_host(&means, &mut part)?;
             losses.append(&mut part);
@@ -336,12 +352,16 @@ impl Engine {
     /// The chunk that the whole model is.
     fn whole_chunk(&self) -> Result<&Chunk, EngineError> {
         match &*self.chunks {
-            [chunk] if self.rank.is_none() && self.spec == self.spec.whole() => Ok(chunk),
+            [chunk] if self.rank.is_none() && self.has_all_blocks() => Ok(chunk),
             _ => Err(EngineError::Part),
         }
     }
 
-    /// The model, all of which is here.
+    fn has_all_blocks(&self) -> bool {
+        self.spec.chunks == self.spec.whole().chunks
+    }
+
+    /// The model, all of which is here, or a share of all its layers.
     fn whole(&self) -> Result<&Model, EngineError> {
         self.whole_chunk().map(Chunk::model)
     }
@@ -361,16 +381,23 @@ impl Engine {
             return Ok(None);
         }
         let norms = gradients.iter().map(Tensor::f_norm).collect::<Result<Vec<_>, _>>()?;
-        let mut norm = Tensor::f_stack(&norms, 0)?.f_norm()?; // []
-        if let Some(rank) = &self.rank {
-            let total = rank.total(norm.f_double_value(&[])?.powi(2))?;
-            norm =
-                Tensor::f_from_slice(&[total.sqrt() as f32])?.f_view([0i64; 0])?.f_to_device(self.device)?;
-        }
+        let norms = Tensor::f_stack(&norms, 0)?; // [tensors]
+        let norm = match (&self.group, &self.rank) {
+            (Some(group), _) => self.scalar(group.squared_norm(gradients, &norms)?.sqrt())?,
+            (None, Some(rank)) => {
+                self.scalar(rank.total(norms.f_norm()?.f_double_value(&[])?.powi(2))?.sqrt())?
+            }
+            (None, None) => norms.f_norm()?,
+        }; // []
         let divisor = norm.f_add_scalar(NORM_FLOOR)?.f_div_scalar(clip)?.f_clamp_min(1.0)?;
         // A division by one costs a pass over the gradients; to know of it, the host would have to wait for a GPU.
         let idle = self.device == Device::Cpu && divisor.f_double_value(&[])? == 1.0;
         Ok((!idle).then_some(divisor))
+    }
+
+    /// A number, on the device: [].
+    fn scalar(&self, value: f64) -> Result<Tensor, TchError> {
+        Tensor::f_from_slice(&[value as f32])?.f_view([0i64; 0])?.f_to_device(self.device)
     }
 
     /// A vector of the model's length, on the device.
@@ -385,7 +412,7 @@ impl Engine {
 fn chunks_of(
     spec: &ModelSpec,
     parameters: &Parameters,
-    computing: Computing,
+    computing: Computing<'_>,
 ) -> Result<Vec<Chunk>, TchError> {
     spec.chunks.iter().map(|blocks| Chunk::new(spec, blocks, parameters, computing)).collect()
 }

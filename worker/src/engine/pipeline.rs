@@ -91,6 +91,9 @@ impl PipelineRank {
     }
 
     pub(super) fn check(&self, spec: &ModelSpec) -> Result<(), EngineError> {
+        if !spec.shard.is_whole() {
+            return Err(EngineError::BothWays);
+        }
         let Pipeline { ranks, chunks, .. } = self.pipeline;
         let begins = spec.chunks.first().is_some_and(|chunk| chunk.contains(&0));
         let ends = spec.chunks.last().is_some_and(|chunk| chunk.contains(&spec.head()));

@@ -28,7 +28,7 @@ impl Cache {
     /// # Errors
     /// Where libtorch fails: out of memory, mostly.
     pub fn new(spec: &ModelSpec, precision: Precision, device: Device) -> Result<Self, TchError> {
-        let shape = [1, spec.kv_heads, spec.context, spec.head_width()].map(i64::from);
+        let shape = [1, spec.kv_heads / spec.shard.ways(), spec.context, spec.head_width()].map(i64::from);
         let room = || Tensor::f_zeros(shape, (kind_of(precision), device));
         let layers = (0..spec.layers).map(|_| Ok([room()?, room()?])).collect::<Result<_, TchError>>()?;
         Ok(Self { layers, length: 0 })

@@ -36,12 +36,13 @@ struct Head {
 #[derive(Debug)]
 struct Block {
     attention_norm: Norm,
-    attention_in: Conv1d,  // D → 3·D
-    attention_out: Conv1d, // D → D
+    attention_in: Conv1d,  // D → 3·H·E
+    attention_out: Conv1d, // H·E → D
     feed_forward_norm: Norm,
     feed_forward_in: Conv1d,  // D → F
     feed_forward_out: Conv1d, // F → D
-    heads: i64,
+    heads: i64,               // H, of which a tensor group has some here and some elsewhere; so it is with F
+    head_width: i64,          // E
     products: Products,
 }
 
@@ -72,7 +73,7 @@ impl Gpt2 {
             }),
             blocks: spec
                 .layers_in(chunk)
-                .map(|layer| Block::new(parameters, layer, i64::from(spec.heads), &products))
+                .map(|layer| Block::new(spec, layer, parameters, &products))
                 .collect(),
             head: chunk.contains(&spec.head()).then(|| Head {
                 norm: Norm::new(parameters, "transformer.ln_f"),
@@ -121,7 +122,7 @@ impl Embedding {
 }
 
 impl Block {
-    fn new(parameters: &Parameters, layer: u32, heads: i64, products: &Products) -> Self {
+    fn new(spec: &ModelSpec, layer: u32, parameters: &Parameters, products: &Products) -> Self {
         let name = |part: &str| format!("transformer.h.{layer}.{part}");
         Self {
             attention_norm: Norm::new(parameters, &name("ln_1")),
@@ -130,7 +131,8 @@ impl Block {
             feed_forward_norm: Norm::new(parameters, &name("ln_2")),
             feed_forward_in: Conv1d::new(parameters, &name("mlp.c_fc")),
             feed_forward_out: Conv1d::new(parameters, &name("mlp.c_proj")),
-            heads,
+            heads: i64::from(spec.heads / spec.shard.ways()),
+            head_width: i64::from(spec.head_width()),
             products: products.clone(),
         }
     }
@@ -141,19 +143,20 @@ impl Block {
     }
 
     fn attention(&self, x: &Tensor, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
-        let [batch, length, width] = x.size()[..] else {
+        let [batch, length, _] = x.size()[..] else {
             return Err(TchError::Shape(format!("a block takes three dimensions, not {x:?}")));
         };
-        let qkv = self.attention_in.forward(x, &self.products)?; // [B, T, 3·D]
-        let parts = qkv.f_view([batch, length, 3, self.heads, width / self.heads])?; // [B, T, 3, H, E]
+        let qkv = self.attention_in.forward(&self.products.enter_columns(x)?, &self.products)?; // [B, T, 3·H·E]
+        let parts = qkv.f_view([batch, length, 3, self.heads, self.head_width])?; // [B, T, 3, H, E]
         let parts = parts.f_permute([2, 0, 3, 1, 4])?.f_unbind(0)?; // 3 × [B, H, T, E]
-        let mixed = self.products.attention(&parts[0], &parts[1], &parts[2], past)?; // [B, T, D]
-        self.attention_out.forward(&mixed, &self.products) // [B, T, D]
+        let mixed = self.products.attention(&parts[0], &parts[1], &parts[2], past)?; // [B, T, H·E]
+        self.attention_out.forward_rows(&mixed, &self.products) // [B, T, D]
     }
 
     fn feed_forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        let inner = self.feed_forward_in.forward(x, &self.products)?.f_gelu("tanh")?; // [B, T, F]
-        self.feed_forward_out.forward(&inner, &self.products) // [B, T, D]
+        let x = self.products.enter_columns(x)?; // [B, T, D]
+        let inner = self.feed_forward_in.forward(&x, &self.products)?.f_gelu("tanh")?; // [B, T, F]
+        self.feed_forward_out.forward_rows(&inner, &self.products) // [B, T, D]
     }
 }
 
@@ -165,6 +168,10 @@ impl Conv1d {
 
     fn forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
         products.conv1d(x, &self.weight, &self.bias) // [B, T, out]
+    }
+
+    fn forward_rows(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+        products.row_conv1d(x, &self.weight, &self.bias) // [B, T, out]
     }
 }
 

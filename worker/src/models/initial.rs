@@ -1,28 +1,31 @@
 //! The parameters that a run starts from, drawn on the host: equal on every machine.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
-use longhaul_common::model::{Initial, ModelSpec};
+use longhaul_common::model::{Initial, ModelSpec, ParameterSpec};
 use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 /// Draws all parameters, in the order of [`ModelSpec::parameters`]. Each tensor has its own stream of the run's seed, so
-/// that its values do not depend on the tensors before it, nor on which part of the model it is drawn for.
+/// that its values do not depend on the tensors before it, nor on which part of the model it is drawn for; a share of a tensor is cut out of all of it.
 #[must_use]
 pub fn draw_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
     let mut values = Vec::with_capacity(spec.parameter_count() as usize);
-    let held: HashSet<String> = spec.parameters().into_iter().map(|parameter| parameter.name).collect();
+    let held: HashMap<String, ParameterSpec> =
+        spec.parameters().into_iter().map(|parameter| (parameter.name.clone(), parameter)).collect();
     for (stream, parameter) in spec.whole().parameters().into_iter().enumerate() {
-        let count = parameter.count() as usize;
+        let Some(own) = held.get(&parameter.name) else { continue };
+        let count = own.count() as usize;
         match parameter.initial {
-            _ if !held.contains(&parameter.name) => {}
             Initial::Zeros => values.resize(values.len() + count, 0.0),
             Initial::Ones => values.resize(values.len() + count, 1.0),
             Initial::Normal { deviation } => {
                 let mut rng = ChaCha8Rng::seed_from_u64(seed);
                 rng.set_stream(stream as u64);
-                values.extend(normal(rng).take(count).map(|value| (value * deviation) as f32));
+                let drawn = normal(rng).take(parameter.count() as usize);
+                let whole: Vec<f32> = drawn.map(|value| (value * deviation) as f32).collect();
+                own.places(spec.shard).for_each(|place| values.extend_from_slice(&whole[place]));
             }
         }
     }
@@ -113,6 +116,26 @@ mod tests {
         };
         assert_eq!(hash(&tiny_gpt2()), "54e88157b1edc29e");
         assert_eq!(hash(&tiny_llama()), "9795bfb7ec837bb1");
+    }
+
+    #[test]
+    fn a_share_starts_with_what_is_drawn_for_the_whole_model() {
+        for whole in [tiny_gpt2(), tiny_llama()] {
+            let all = draw_parameters(&whole, 7);
+            for share in whole.shards(2).unwrap() {
+                let own = draw_parameters(&share, 7);
+                let (mut start, mut rest) = (0, own.as_slice());
+                for (tensor, held) in whole.parameters().into_iter().zip(share.parameters()) {
+                    for place in held.places(share.shard) {
+                        let (values, after) = rest.split_at(place.len());
+                        assert_eq!(values, &all[start + place.start..start + place.end], "{}", tensor.name);
+                        rest = after;
+                    }
+                    start += tensor.count() as usize;
+                }
+                assert_eq!((start, rest.len()), (all.len(), 0));
+            }
+        }
     }
 
     #[test]

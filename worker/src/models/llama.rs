@@ -33,10 +33,10 @@ struct Head {
 #[derive(Debug)]
 struct Block {
     attention_norm: Norm,
-    query: Tensor, // [D, D]
+    query: Tensor, // [H·E, D]; of the H heads, G key heads and F channels, a tensor group has some here and some elsewhere
     key: Tensor,   // [G·E, D]
     value: Tensor, // [G·E, D]
-    out: Tensor,   // [D, D]
+    out: Tensor,   // [D, H·E]
     feed_forward_norm: Norm,
     gate: Tensor, // [F, D]
     up: Tensor,   // [F, D]
@@ -137,11 +137,12 @@ impl Block {
     }
 
     fn attention(&self, x: &Tensor, rotary: &Rotary, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
-        let q = rotary.turn(&self.heads(x, &self.query)?)?; // [B, H, T, E]
-        let k = rotary.turn(&self.heads(x, &self.key)?)?; // [B, G, T, E]
-        let v = self.heads(x, &self.value)?; // [B, G, T, E]
-        let mixed = self.products.attention(&q, &k, &v, past)?; // [B, T, D]
-        self.products.linear(&mixed, &self.out) // [B, T, D]
+        let x = self.products.enter_columns(x)?; // [B, T, D]
+        let q = rotary.turn(&self.heads(&x, &self.query)?)?; // [B, H, T, E]
+        let k = rotary.turn(&self.heads(&x, &self.key)?)?; // [B, G, T, E]
+        let v = self.heads(&x, &self.value)?; // [B, G, T, E]
+        let mixed = self.products.attention(&q, &k, &v, past)?; // [B, T, H·E]
+        self.products.row_linear(&mixed, &self.out) // [B, T, D]
     }
 
     fn heads(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
@@ -151,9 +152,10 @@ impl Block {
     }
 
     fn feed_forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        let gate = self.products.linear(x, &self.gate)?.f_silu()?; // [B, T, F]
-        let inner = gate.f_mul(&self.products.linear(x, &self.up)?)?; // [B, T, F]
-        self.products.linear(&inner, &self.down) // [B, T, D]
+        let x = self.products.enter_columns(x)?; // [B, T, D]
+        let gate = self.products.linear(&x, &self.gate)?.f_silu()?; // [B, T, F]
+        let inner = gate.f_mul(&self.products.linear(&x, &self.up)?)?; // [B, T, F]
+        self.products.row_linear(&inner, &self.down) // [B, T, D]
     }
 }
 

@@ -7,6 +7,7 @@ mod initial;
 mod llama;
 mod parameters;
 mod precision;
+mod tensor_group;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ pub(crate) use llama::{NORM_EPSILON as LLAMA_NORM_EPSILON, ROTARY_BASE as LLAMA_
 pub use parameters::Parameters;
 pub(crate) use parameters::views_of;
 use precision::Products;
+pub use tensor_group::TensorGroup;
 
 /// Neighbouring blocks of a causal language model, or all of them.
 #[derive(Debug)]
@@ -41,22 +43,26 @@ impl Model {
     /// # Errors
     /// Where libtorch fails.
     pub fn of_all(spec: &ModelSpec, parameters: &Parameters, precision: Precision) -> Result<Self, TchError> {
-        Self::new(spec, &(0..spec.head() + 1), parameters, precision, None)
+        Self::new(spec, &(0..spec.head() + 1), parameters, precision, (None, None))
     }
 
     /// The blocks of a chunk, whose weights are views of `parameters`, which hold them. The gradients of those in products are left to `deferred`,
-    /// where there is one.
+    /// where there is one; sums are made over `group`, where members of one share the model.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// When a share of the model is meant and `group` is not that of those who have the others; where libtorch fails.
     pub(crate) fn new(
         spec: &ModelSpec,
         chunk: &Range<u32>,
         parameters: &Parameters,
         precision: Precision,
-        deferred: Option<Arc<Deferred>>,
+        (deferred, group): (Option<Arc<Deferred>>, Option<Arc<TensorGroup>>),
     ) -> Result<Self, TchError> {
-        let products = Products::new(precision, deferred);
+        let is_whole = || spec.shard.is_whole();
+        if !group.as_ref().map_or_else(is_whole, |group| group.is_of(spec.shard)) {
+            return Err(TchError::Shape("a share of a model computes with its tensor group only".to_owned()));
+        }
+        let products = Products::new(precision, deferred, group);
         Ok(match spec.kind {
             ModelKind::Gpt2 => Self::Gpt2(Gpt2::new(spec, chunk, parameters, products)),
             ModelKind::Llama => Self::Llama(Llama::new(spec, chunk, parameters, products)?),

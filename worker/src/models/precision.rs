@@ -7,6 +7,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::cache::Past;
 use super::deferred::{Deferred, Layout};
+use super::tensor_group::TensorGroup;
 
 /// The number format of matrix products and attention. Norms, residual stream and loss stay in f32, and so do the weights
 /// that the optimiser sees: they are cast anew in each pass (Micikevicius et al. 2018, "Mixed precision training").
@@ -15,11 +16,17 @@ pub(super) struct Products {
     kind: Kind,
     /// Where the gradients of weights are left for later; none: they come with those of what went in.
     deferred: Option<Arc<Deferred>>,
+    /// Those that have the other shares of the weights; none: all of them are here.
+    group: Option<Arc<TensorGroup>>,
 }
 
 impl Products {
-    pub(super) fn new(precision: Precision, deferred: Option<Arc<Deferred>>) -> Self {
-        Self { kind: kind_of(precision), deferred }
+    pub(super) fn new(
+        precision: Precision,
+        deferred: Option<Arc<Deferred>>,
+        group: Option<Arc<TensorGroup>>,
+    ) -> Self {
+        Self { kind: kind_of(precision), deferred, group }
     }
 
     /// The tensor in the format of products: itself in f32.
@@ -45,6 +52,27 @@ impl Products {
         let rows = self.cast(x)?.f_view([-1, weight.size()[0]])?; // [B·T, in]
         let product = self.cast(bias)?.f_addmm(&rows, &self.cast(weight)?)?; // [B·T, out]
         product.f_view([size[0], size[1], wide])
+    }
+
+    /// x [B, T, D], in front of the products of which each member of a tensor group has some columns.
+    pub(super) fn enter_columns(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        self.group.as_ref().map_or_else(|| Ok(x.shallow_clone()), |group| group.enter(x))
+    }
+
+    /// x·Wᵀ for x [.., in] and W [out, in], of whose inputs each member of a tensor group has some.
+    pub(super) fn row_linear(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
+        let product = self.linear(x, weight)?; // [.., out]
+        match &self.group {
+            Some(group) => group.leave(&product.f_to_kind(Kind::Float)?),
+            None => Ok(product),
+        }
+    }
+
+    /// x·W + b for x [B, T, in], W [in, out], of whose inputs each member of a tensor group has some, and b [out], which all have.
+    pub(super) fn row_conv1d(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor, TchError> {
+        let Some(group) = &self.group else { return self.conv1d(x, weight, bias) };
+        let product = self.cast(x)?.f_matmul(&self.cast(weight)?)?; // [B, T, out]
+        group.leave(&product.f_to_kind(Kind::Float)?)?.f_add(bias)
     }
 
     /// softmax(Q·Kᵀ/√E, causal)·V for Q [B, H, T, E], K and V [B, G, T, E] with H a multiple of G; back to [B, T, H·E].

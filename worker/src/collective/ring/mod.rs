@@ -11,7 +11,7 @@ mod schedule;
 mod setup;
 mod stop;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tls;
 mod visitor;
 mod wire;

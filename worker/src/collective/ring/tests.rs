@@ -32,8 +32,9 @@ fn verdict_on(bytes: &[u8]) -> CollectiveError {
     })
 }
 
+/// Two members on the loopback that have not joined yet.
 #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
-fn pair() -> [(RingSetup, TcpListener); 2] {
+pub(crate) fn pair() -> [(RingSetup, TcpListener); 2] {
     let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let authority = Authority::create(RUN, unix_s).unwrap();
     let listeners = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());

@@ -1,0 +1,114 @@
+// The two functions at the ends of what a tensor group divides, one of which sums over its members in the forward pass and the other in the backward pass, behind a C
+// interface. No exception leaves this file. See ../src/models/tensor_group.rs.
+
+#include "guarded.h"
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cstddef>
+
+extern "C" {
+
+// Replaces `count` values on the host by their sum over all members; false when it failed. Called from whichever thread computes.
+typedef bool (*longhaul_sum)(void *context, float *values, size_t count);
+// Called once, when neither the group nor a graph needs the context any more.
+typedef void (*longhaul_release)(void *context);
+
+struct longhaul_group;
+
+// Null when it failed: then the context is not released, and, as everywhere here, `error` holds the reason, cut to `error_size` bytes with the final zero.
+longhaul_group *longhaul_new_group(void *context, longhaul_sum sum, longhaul_release release, char *error,
+                                   size_t error_size);
+// Graphs that are still there own what they need.
+void longhaul_free_group(longhaul_group *group);
+
+// x (f32) as it is, whose gradient becomes the sum over all members. Null when it failed.
+at::Tensor *longhaul_enter_group(const longhaul_group *group, const at::Tensor *x, char *error, size_t error_size);
+// The sum over all members of x (f32), whose gradient goes back as it is. Null when it failed.
+at::Tensor *longhaul_leave_group(const longhaul_group *group, const at::Tensor *x, char *error, size_t error_size);
+}
+
+namespace {
+
+struct Members : torch::CustomClassHolder {
+  void *context = nullptr;
+  longhaul_sum sum = nullptr;
+  longhaul_release release = nullptr;
+
+  ~Members() override {
+    if (release != nullptr) {
+      release(context);
+    }
+  }
+};
+
+using MembersPointer = c10::intrusive_ptr<Members>;
+
+// In memory of its own: what is summed may be used elsewhere.
+at::Tensor summed(const Members &members, const at::Tensor &x) {
+  TORCH_CHECK(x.scalar_type() == at::kFloat, "a tensor group sums 32-bit floats, not ", x.scalar_type());
+  const at::Tensor rows = x.detach().contiguous();
+  const at::Tensor values = rows.is_cpu() ? rows.clone() : rows.cpu();
+  const bool is_summed = members.sum(members.context, values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel()));
+  TORCH_CHECK(is_summed, "the tensor group could not sum");
+  return values.to(x.device());
+}
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// "f" in Shoeybi et al. 2019.
+struct Enter : torch::autograd::Function<Enter> {
+  static at::Tensor forward(AutogradContext *context, const at::Tensor &x, const MembersPointer &members) {
+    context->saved_data["members"] = c10::IValue::make_capsule(members);
+    return x.view_as(x);
+  }
+
+  static variable_list backward(AutogradContext *context, variable_list gradients) {
+    const auto members = c10::static_intrusive_pointer_cast<Members>(context->saved_data["members"].toCapsule());
+    return {summed(*members, gradients[0]), {}};
+  }
+};
+
+// "g" there.
+struct Leave : torch::autograd::Function<Leave> {
+  static at::Tensor forward(AutogradContext *, const at::Tensor &x, const MembersPointer &members) {
+    return summed(*members, x);
+  }
+
+  static variable_list backward(AutogradContext *, variable_list gradients) { return {gradients[0], {}}; }
+};
+
+} // namespace
+
+struct longhaul_group {
+  MembersPointer members;
+};
+
+longhaul_group *longhaul_new_group(void *context, longhaul_sum sum, longhaul_release release, char *error,
+                                   size_t error_size) {
+  longhaul_group *group = nullptr;
+  const auto make = [&] {
+    group = new longhaul_group{c10::make_intrusive<Members>()};
+    group->members->context = context;
+    group->members->sum = sum;
+    group->members->release = release;
+  };
+  longhaul::guarded(make, error, error_size);
+  return group;
+}
+
+void longhaul_free_group(longhaul_group *group) { delete group; }
+
+at::Tensor *longhaul_enter_group(const longhaul_group *group, const at::Tensor *x, char *error, size_t error_size) {
+  at::Tensor *entered = nullptr;
+  longhaul::guarded([&] { entered = new at::Tensor(Enter::apply(*x, group->members)); }, error, error_size);
+  return entered;
+}
+
+at::Tensor *longhaul_leave_group(const longhaul_group *group, const at::Tensor *x, char *error, size_t error_size) {
+  at::Tensor *left = nullptr;
+  longhaul::guarded([&] { left = new at::Tensor(Leave::apply(*x, group->members)); }, error, error_size);
+  return left;
+}

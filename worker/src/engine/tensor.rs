@@ -1,0 +1,117 @@
+//! A share of the model in a tensor group: what an engine that is a member does in another way. `docs/tensor.md` is the design.
+//!
+//! Each member computes the same loss and residual stream, and the gradient of its own parameters; the sums are within the model.
+
+use std::sync::Arc;
+
+use longhaul_common::model::Cut;
+use tch::{Kind, Tensor};
+
+use super::chunk::Computing;
+use super::{Engine, EngineError, chunks_of, to_host};
+use crate::collective::Word;
+use crate::models::TensorGroup;
+
+/// A member's place in its group, and what it has in common with the others.
+#[derive(Debug)]
+pub(super) struct Membership {
+    group: Arc<TensorGroup>,
+    /// By parameter tensor: whether all members have all of it.
+    replicated: Vec<bool>,
+}
+
+/// What a member tells of its gradients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Told {
+    /// The squared norm of what it alone has.
+    cut: f64,
+    /// A sum of the bits of what all members have.
+    bits: i64,
+}
+
+impl Engine {
+    /// From now on, computes with the other members of this tensor group, which have the other shares of the model: each of them makes the same calls in
+    /// the same order, with the same batches.
+    ///
+    /// # Errors
+    /// When this engine's share is not that of its place in the group, or is of a part of a pipeline; where libtorch fails.
+    pub fn join_group(&mut self, group: TensorGroup) -> Result<(), EngineError> {
+        let shard = self.spec.shard;
+        if self.rank.is_some() || !self.has_all_blocks() {
+            return Err(EngineError::BothWays);
+        }
+        if !group.is_of(shard) {
+            return Err(EngineError::Share { index: shard.index(), ways: shard.ways() });
+        }
+        let group = Arc::new(group);
+        let (precision, recompute) = (self.precision, self.recompute);
+        let computing = Computing { precision, recompute, in_two_parts: false, group: Some(&group) };
+        self.chunks = chunks_of(&self.spec, &self.parameters, computing)?;
+        let replicated = self.spec.parameters().iter().map(|tensor| tensor.cut == Cut::Replicated).collect();
+        self.group = Some(Membership { group, replicated });
+        Ok(())
+    }
+
+    /// What has come of a computation, with the group's own words where a sum has failed.
+    pub(super) fn explained<T>(&self, result: Result<T, EngineError>) -> Result<T, EngineError> {
+        result.map_err(|error| {
+            let failure = self.group.as_ref().and_then(|member| member.group.take_failure());
+            failure.map_or(error, EngineError::Group)
+        })
+    }
+}
+
+impl Membership {
+    /// The squared norm of the whole model's gradient, given this member's gradients and their norms [tensors]: the same bits for all members. What is
+    /// cut is added up in the order of members, and what is replicated counts once.
+    ///
+    /// # Errors
+    /// [`EngineError::Apart`]; [`EngineError::Group`].
+    pub fn squared_norm(&self, gradients: &[Tensor], norms: &Tensor) -> Result<f64, EngineError> {
+        let mut values = Vec::new();
+        to_host(norms, &mut values)?;
+        if values.len() != self.replicated.len() || gradients.len() != values.len() {
+            return Err(EngineError::Part);
+        }
+        let square = |of_replicated: bool| -> f64 {
+            let norms = values.iter().zip(&self.replicated);
+            norms.filter(|(_, is)| **is == of_replicated).map(|(norm, _)| f64::from(*norm).powi(2)).sum()
+        };
+        let replicated = gradients.iter().zip(&self.replicated).filter(|(_, is)| **is);
+        let bits = sum_of_bits(replicated.map(|(gradient, _)| gradient))?;
+        let own = Told { cut: square(false), bits };
+        let words = self.group.exchange(own.to_word()).map_err(EngineError::Group)?;
+        let all: Vec<Told> = words.into_iter().map(Told::from_word).collect();
+        let first = all.first().map_or(bits, |first| first.bits);
+        match all.iter().position(|told| told.bits != first) {
+            Some(index) => Err(EngineError::Apart { index }),
+            None => Ok(all.iter().map(|told| told.cut).sum::<f64>() + square(true)),
+        }
+    }
+}
+
+/// Of all values as 32-bit integers, and of each tensor as often as its place says: exact in any order, and another one where a single value differs.
+fn sum_of_bits<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<i64, EngineError> {
+    let sums = tensors
+        .map(|tensor| tensor.f_contiguous()?.f_view_dtype(Kind::Int)?.f_sum(Kind::Int64))
+        .collect::<Result<Vec<_>, _>>()?;
+    let sums = Vec::<i64>::try_from(Tensor::f_stack(&sums, 0)?)?;
+    Ok((1_i64..).zip(sums).fold(0, |all, (place, sum)| all.wrapping_add(sum.wrapping_mul(place))))
+}
+
+impl Told {
+    fn to_word(self) -> Word {
+        let mut word = Word::default();
+        word[..8].copy_from_slice(&self.cut.to_le_bytes());
+        word[8..].copy_from_slice(&self.bits.to_le_bytes());
+        word
+    }
+
+    fn from_word(word: Word) -> Self {
+        let half = |start: usize| std::array::from_fn(|at| word[start + at]);
+        Self { cut: f64::from_le_bytes(half(0)), bits: i64::from_le_bytes(half(8)) }
+    }
+}
+
+#[cfg(test)]
+mod tests;
