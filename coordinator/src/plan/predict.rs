@@ -277,8 +277,9 @@ fn memory(
     let mut needed = Vec::with_capacity(ranks);
     for rank in 0..ranks {
         let stages = plan.stages.iter().skip(rank).step_by(ranks);
-        let stages: Vec<_> =
-            stages.map(|stage| StageBytes::of(held(work, stage), plan.recompute, tokens)).collect();
+        let stages: Vec<_> = stages
+            .map(|stage| StageBytes::of(held(work, stage), plan.recompute, tokens, work.parameter_bytes))
+            .collect();
         let most = held_most.get(rank).map_or(&[][..], Vec::as_slice);
         let held = StageBytes::holding(&stages, most);
         // A borrowed embedding and its gradient.

@@ -99,7 +99,7 @@ pub fn choose_among(
         let nothing = || Unfit::Schedule("the model has no blocks".to_owned());
         return Err(NoPlan {
             closest: closest.unwrap_or_else(nothing),
-            fixed_bytes: StageBytes::of(&work.blocks, false, 0.0).fixed,
+            fixed_bytes: StageBytes::of(&work.blocks, false, 0.0, work.parameter_bytes).fixed,
             memory_bytes: topology.devices().map(|id| topology.device(id).memory_bytes).sum(),
         });
     };
@@ -383,7 +383,7 @@ impl Cut<'_> {
 
     fn bytes(&self, range: &Range<u32>) -> StageBytes {
         let tokens = self.work.micro_tokens_most(self.replicas.len());
-        StageBytes::of(held(self.work, range), self.recompute, tokens)
+        StageBytes::of(held(self.work, range), self.recompute, tokens, self.work.parameter_bytes)
     }
 
     /// As many micro-batches as go on while one is away: what comes after a rank, there and back, over the time of the slowest stage or link; fewer where memory

@@ -1,13 +1,15 @@
 //! What a step of a run asks for.
 
 use longhaul_common::config::{ResultForm, RunConfig, SelectionRule, SyncConfig, ValueFormat};
-use longhaul_common::model::{BlockCost, ModelSpec};
+use longhaul_common::model::{BlockCost, ModelSpec, parameter_bytes};
 
 /// A run, as far as a plan has to know it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     /// All blocks, in order.
     pub blocks: Vec<BlockCost>,
+    /// Bytes that a worker keeps of a parameter.
+    pub parameter_bytes: f64,
     /// Tokens in a sequence.
     pub sequence: u32,
     /// Sequences in a step, over all replicas.
@@ -51,6 +53,7 @@ impl Workload {
     pub fn of(config: &RunConfig, spec: &ModelSpec) -> Self {
         Self {
             blocks: spec.blocks(config.data.sequence_length, config.train.precision),
+            parameter_bytes: parameter_bytes(&config.sync),
             sequence: config.data.sequence_length,
             batch: config.train.batch,
             micro_batch: config.train.micro_batch,

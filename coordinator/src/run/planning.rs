@@ -121,7 +121,8 @@ impl Run {
             _ => {
                 let work = self.workload()?;
                 let tokens = work.micro_tokens_most(self.config.run.workers as usize);
-                StageBytes::of(&work.blocks, self.config.train.recompute, tokens).with(1)
+                StageBytes::of(&work.blocks, self.config.train.recompute, tokens, work.parameter_bytes)
+                    .with(1)
             }
         };
         self.worked_out.whole_bytes = Some((vocabulary, bytes));

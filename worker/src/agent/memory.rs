@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 use longhaul_common::config::RunConfig;
-use longhaul_common::model::{BlockCost, ModelSpec, StageBytes};
+use longhaul_common::model::{BlockCost, ModelSpec, StageBytes, parameter_bytes};
 use longhaul_common::pipeline::{PipelineSchedule, kept_most};
 use longhaul_common::units::Bytes;
 use tch::Device;
@@ -59,7 +59,7 @@ fn needed(part: &ModelSpec, config: &RunConfig, rank: u32) -> u64 {
     let tokens = f64::from(sequences) * f64::from(sequence);
     let of_chunk = |chunk: &std::ops::Range<u32>| {
         let held: &[BlockCost] = blocks.get(chunk.start as usize..chunk.end as usize).unwrap_or_default();
-        StageBytes::of(held, config.train.recompute, tokens)
+        StageBytes::of(held, config.train.recompute, tokens, parameter_bytes(&config.sync))
     };
     let stages: Vec<StageBytes> = part.chunks.iter().map(of_chunk).collect();
     let borrowed = part.borrowed().map_or(0, |tensor| tensor.count()) as f64;
@@ -114,7 +114,7 @@ mod tests {
         let whole = config("");
         let all = needed(&part(&whole, 0), &whole, 0);
         let parameters = part(&whole, 0).parameter_count();
-        assert!(all > 28 * parameters && all < 28 * parameters + 10_000_000, "{all} for {parameters}");
+        assert!(all > 78 * parameters && all < 78 * parameters + 10_000_000, "{all} for {parameters}");
         let halves = config("stages = 2");
         assert!((0..2).all(|rank| needed(&part(&halves, rank), &halves, rank as u32) < all));
         let gpipe = config("stages = 2\nschedule = \"gpipe\"");
