@@ -1,7 +1,7 @@
 //! What a worker keeps in memory for its part of a model.
 
 use super::BlockCost;
-use crate::config::{ResultForm, SyncConfig};
+use crate::config::{ResultForm, Source, SyncConfig};
 use crate::pipeline::Held;
 
 /// Of each parameter: its value, its gradient and two moments in f32,
@@ -9,7 +9,7 @@ const TRAINED_BYTES: f64 = 16.0;
 /// and for the exchange, where it is at its most, while a checkpoint is written beside a round: the synchronised value and the one that was drawn, the update on its way from the
 /// device and to it, the mean, frames, and the copies that are written. Measured (docs/benchmarks/plan.md).
 const EXCHANGED_BYTES: f64 = 38.0;
-/// A residual, and what it was before the round that is not decided yet; moments that all members share.
+/// A residual, and what it was before the round that is not decided yet; the same of momentum that waits with it; moments that all members share.
 const PAIR_BYTES: f64 = 8.0;
 /// Gradients of all parameters in f32, in the frames of a round: what comes and goes in each step.
 const FRAMES_BYTES: f64 = 20.0;
@@ -21,7 +21,9 @@ pub fn parameter_bytes(sync: &SyncConfig) -> f64 {
     let owns_residual = keeps_residual && sync.result != ResultForm::Bundle && sync.rank == 0;
     let is_gradient = sync.source.is_gradient();
     let shares_moments = sync.opens_with_gradients() || is_gradient;
-    let pairs = [keeps_residual, owns_residual, shares_moments].map(u8::from).iter().sum::<u8>();
+    let has_velocity = sync.source == Source::CorrectedGradient;
+    let pairs =
+        [keeps_residual, owns_residual, shares_moments, has_velocity].map(u8::from).iter().sum::<u8>();
     let frames = if is_gradient && !keeps_residual { FRAMES_BYTES } else { 0.0 };
     TRAINED_BYTES + EXCHANGED_BYTES + PAIR_BYTES * f64::from(pairs) + frames
 }
@@ -95,6 +97,7 @@ mod tests {
             (SyncPreset::Powersgd, 71.8),
             (SyncPreset::Demo, 69.8),
             (SyncPreset::OnebitAdam, 67.6),
+            (SyncPreset::Dgc, 77.8),
         ] {
             let ratio = parameter_bytes(&SyncConfig::of(preset)) / measured;
             assert!((0.95..1.2).contains(&ratio), "{preset:?}: {ratio}");
