@@ -153,6 +153,13 @@ impl SyncConfig {
         !self.adapt && self.result != ResultForm::Bundle
     }
 
+    /// Whether a mean leaves anything behind where it is compressed again: it stays with its owner.
+    #[must_use]
+    pub fn results_leave_something(&self) -> bool {
+        let is_lossy = self.adapt || self.result_keep < self.chunk || self.result_values != ValueFormat::F32;
+        self.result != ResultForm::Bundle && self.rank == 0 && is_lossy
+    }
+
     /// Whether selection or rounding leaves anything behind, in the opening or after it.
     #[must_use]
     pub fn leaves_something(&self) -> bool {

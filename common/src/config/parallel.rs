@@ -35,15 +35,15 @@ pub enum PlanChoice {
 /// Values of a gradient of which `parallel.boundary_keep` are sent.
 pub const BOUNDARY_CHUNK: u32 = 4096;
 
-/// `[parallel.differences]`: a rank and the next both remember what the activations of a sequence were, and where the sequence comes again, as in a second epoch, the
-/// difference is sent (AQ-SGD: Wang et al. 2022, arXiv 2206.01299).
+/// `[parallel.differences]`: a rank and the next both remember what the activations of a sequence were, and where all sequences of a micro-batch come again to the same copy, as in a second
+/// epoch of a run with one copy, the difference is sent (AQ-SGD: Wang et al. 2022, arXiv 2206.01299). With several copies, or less memory than all sequences take, few micro-batches are so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Differences {
     /// The number format of a difference.
     #[serde(default = "difference_values")]
     pub values: ValueFormat,
-    /// Memory for it on each of the two workers, MiB. A sequence takes 4 bytes × sequence length × `model.width` for each part of the model; the oldest are forgotten first.
+    /// Memory for it on each of the two workers, MiB; a worker between two others has it twice. A sequence takes 4 bytes × sequence length × `model.width` for each part of the model; the oldest are forgotten first.
     pub memory_mib: u64,
 }
 
@@ -108,11 +108,21 @@ impl ParallelConfig {
         Self { plan: PlanChoice::Fixed, ..Self::default() }
     }
 
-    /// One worker has all of the model; were it divided, its parts would talk as they do here.
+    /// Of all that is configured, how parts talk.
     #[must_use]
     pub fn joined(&self) -> Self {
         let Self { boundary, boundary_keep, differences, .. } = *self;
         Self { boundary, boundary_keep, differences, ..Self::undivided() }
+    }
+
+    /// What a rank remembers of activations: on each side of each boundary that it has, as much as is asked for.
+    #[must_use]
+    pub fn remembered_bytes(&self, rank: u32) -> u64 {
+        let Some(Differences { memory_mib, .. }) = self.differences.filter(|_| self.is_pipelined()) else {
+            return 0;
+        };
+        let is_end = self.chunks == 1 && (rank == 0 || rank + 1 == self.stages);
+        memory_mib.saturating_mul(1 << 20).saturating_mul(if is_end { 1 } else { 2 })
     }
 
     /// The pipeline of one copy, for steps of so many micro-batches.
@@ -169,6 +179,16 @@ impl ParallelConfig {
             return refused("parallel.sites", &format!("{:?}", self.sites), reason);
         }
         self.check_boundary()?;
+        let is_idle = !self.is_pipelined() && !self.is_open_in(config);
+        if is_idle && self.boundary_keep != BOUNDARY_CHUNK {
+            let reason =
+                "no copy of the model is in parts: leave it out, or take stages = 2 or plan = \"auto\"";
+            return refused("parallel.boundary_keep", &self.boundary_keep, reason.to_owned());
+        }
+        if let Some(Differences { memory_mib, .. }) = self.differences.filter(|_| is_idle) {
+            let reason = "no copy of the model is in parts: leave [parallel.differences] out, or take stages = 2 or plan = \"auto\"";
+            return refused("parallel.differences.memory_mib", &memory_mib, reason.to_owned());
+        }
         self.check_schedule()?;
         self.check_company(config)
     }
@@ -290,6 +310,16 @@ mod tests {
     }
 
     #[test]
+    fn who_is_between_two_others_remembers_both_ways() {
+        let bytes = |parallel: &str, rank| parse(parallel).unwrap().parallel.remembered_bytes(rank) >> 20;
+        let four = "stages = 4\n[parallel.differences]\nmemory_mib = 3";
+        assert_eq!([0, 1, 2, 3].map(|rank| bytes(four, rank)), [3, 6, 6, 3]);
+        let two =
+            "stages = 2\nchunks = 2\nschedule = \"interleaved\"\n[parallel.differences]\nmemory_mib = 3";
+        assert_eq!([bytes(two, 0), bytes(two, 1), bytes("stages = 2", 0)], [6, 6, 0]);
+    }
+
+    #[test]
     fn a_cut_is_as_it_is_written() {
         assert_eq!(parse("stages = 2\nblocks = [1, 3]").unwrap().parallel.blocks, [1, 3]);
     }
@@ -312,6 +342,8 @@ mod tests {
             ("stages = 2\nboundary = \"1bit\"", "parallel.boundary"),
             ("stages = 2\nboundary_keep = 0", "parallel.boundary_keep"),
             ("stages = 2\nboundary_keep = 4097", "parallel.boundary_keep"),
+            ("plan = \"fixed\"\nboundary_keep = 4095", "parallel.boundary_keep"),
+            ("plan = \"fixed\"\n[parallel.differences]\nmemory_mib = 9", "parallel.differences.memory_mib"),
             ("stages = 2\n[parallel.differences]\nmemory_mib = 0", "parallel.differences.memory_mib"),
             (
                 "stages = 2\n[parallel.differences]\nmemory_mib = 9\nvalues = \"2bit\"",

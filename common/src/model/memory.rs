@@ -1,7 +1,7 @@
 //! What a worker keeps in memory for its part of a model.
 
 use super::BlockCost;
-use crate::config::{ResultForm, Source, SyncConfig};
+use crate::config::{Source, SyncConfig};
 use crate::pipeline::Held;
 
 /// Of each parameter: its value, its gradient and two moments in f32,
@@ -18,7 +18,7 @@ const FRAMES_BYTES: f64 = 20.0;
 #[must_use]
 pub fn parameter_bytes(sync: &SyncConfig) -> f64 {
     let keeps_residual = sync.has_residual() && sync.leaves_something() || sync.rank > 0;
-    let owns_residual = keeps_residual && sync.result != ResultForm::Bundle && sync.rank == 0;
+    let owns_residual = sync.results_leave_something();
     let is_gradient = sync.source.is_gradient();
     let shares_moments = sync.opens_with_gradients() || is_gradient;
     let has_velocity = sync.source == Source::CorrectedGradient;

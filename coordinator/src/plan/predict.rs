@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use longhaul_common::config::ParallelConfig;
 use longhaul_common::model::{BlockCost, StageBytes};
 use longhaul_common::pipeline::{Costs, Held, Pipeline, Place, Trace, Work, trace};
 use longhaul_common::units::Bytes;
@@ -265,6 +266,11 @@ fn tied_bytes(work: &Workload) -> f64 {
     4.0 * work.tied_values as f64
 }
 
+fn remembered_bytes(work: &Workload, pipeline: &Pipeline, rank: u32) -> f64 {
+    let (stages, chunks, differences) = (pipeline.ranks, pipeline.chunks, work.differences);
+    ParallelConfig { stages, chunks, differences, ..ParallelConfig::default() }.remembered_bytes(rank) as f64
+}
+
 /// By rank, with the most that it holds of micro-batches at a time.
 fn memory(
     topology: &Topology,
@@ -285,7 +291,7 @@ fn memory(
         // A borrowed embedding and its gradient.
         let borrows = ranks > 1 && rank + 1 == ranks;
         let borrowed = if borrows { 2.0 * tied_bytes(work) } else { 0.0 };
-        let total = held + borrowed;
+        let total = held + borrowed + remembered_bytes(work, &plan.pipeline, rank as u32);
         let devices = plan.replicas.iter().filter_map(|replica| replica.get(rank));
         let bytes = devices.map(|&id| topology.device(id).memory_bytes).fold(f64::INFINITY, f64::min);
         if total > bytes {

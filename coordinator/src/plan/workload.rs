@@ -1,6 +1,6 @@
 //! What a step of a run asks for.
 
-use longhaul_common::config::{ResultForm, RunConfig, SelectionRule, SyncConfig, ValueFormat};
+use longhaul_common::config::{Differences, ResultForm, RunConfig, SelectionRule, SyncConfig, ValueFormat};
 use longhaul_common::model::{BlockCost, ModelSpec, parameter_bytes};
 
 /// A run, as far as a plan has to know it.
@@ -8,6 +8,8 @@ use longhaul_common::model::{BlockCost, ModelSpec, parameter_bytes};
 pub struct Workload {
     /// All blocks, in order.
     pub blocks: Vec<BlockCost>,
+    /// What ranks remember of activations, if they do.
+    pub differences: Option<Differences>,
     /// Bytes that a worker keeps of a parameter.
     pub parameter_bytes: f64,
     /// Tokens in a sequence.
@@ -53,6 +55,7 @@ impl Workload {
     pub fn of(config: &RunConfig, spec: &ModelSpec) -> Self {
         Self {
             blocks: spec.blocks(config.data.sequence_length, config.train.precision),
+            differences: config.parallel.differences,
             parameter_bytes: parameter_bytes(&config.sync),
             sequence: config.data.sequence_length,
             batch: config.train.batch,

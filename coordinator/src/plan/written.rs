@@ -8,9 +8,8 @@ use super::{Plan, Topology};
 #[must_use]
 pub fn parallel_of(topology: &Topology, plan: &Plan, configured: &ParallelConfig) -> ParallelConfig {
     let pipeline = &plan.pipeline;
-    let plain = configured.joined();
     if pipeline.ranks < 2 {
-        return plain;
+        return ParallelConfig::undivided();
     }
     ParallelConfig {
         stages: pipeline.ranks,
@@ -19,7 +18,7 @@ pub fn parallel_of(topology: &Topology, plan: &Plan, configured: &ParallelConfig
         in_flight: pipeline.in_flight.clone(),
         blocks: plan.stages.iter().map(|stage| stage.end - stage.start).collect(),
         sites: sites(topology, plan).unwrap_or_default(),
-        ..plain
+        ..configured.joined()
     }
 }
 

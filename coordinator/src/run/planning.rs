@@ -103,7 +103,7 @@ impl Run {
 
     fn undivided(&self) -> Decided {
         Decided {
-            parallel: self.config.parallel.joined(),
+            parallel: ParallelConfig::undivided(),
             recompute: self.config.train.recompute,
             copies: Vec::new(),
         }

@@ -2,11 +2,11 @@
 //!
 //! A residual is with whoever made it: a site's is with the uploader of the fragment, that of a mean which is compressed again with its owner. Where the duty
 //! moves to somebody else and the holder is still there, it is handed on (`Command::MoveResidual`, `Command::MoveOwnerResidual`); where the holder is gone,
-//! so is the residual, and it is counted here.
+//! so is the residual, and it is counted here. What low-rank factors leave out is each member's own, and is not.
 
 use std::collections::BTreeSet;
 
-use longhaul_common::config::{ResultForm, SyncConfig, ValueFormat};
+use longhaul_common::config::SyncConfig;
 use longhaul_common::id::{FragmentId, SiteId, WorkerId};
 use longhaul_common::plan::Membership;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ impl ResidualsLost {
             0
         };
         let of_owners = || all().filter(|&fragment| is_lost(membership.owner(fragment))).count();
-        let results = if owners_keep_residuals(config) { of_owners() } else { 0 };
+        let results = if config.results_leave_something() { of_owners() } else { 0 };
         Self { contributions: contributions as u64, results: results as u64 }
     }
 
@@ -46,12 +46,6 @@ impl ResidualsLost {
             results: self.results.saturating_add(other.results),
         }
     }
-}
-
-/// Whether a mean loses something where it is compressed again.
-fn owners_keep_residuals(config: &SyncConfig) -> bool {
-    let is_lossy = config.result_keep < config.chunk || config.result_values != ValueFormat::F32;
-    config.result != ResultForm::Bundle && (config.adapt || is_lossy)
 }
 
 impl Run {
@@ -86,7 +80,7 @@ impl Run {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
-    use longhaul_common::config::SyncPreset;
+    use longhaul_common::config::{ResultForm, SyncPreset};
     use longhaul_common::id::Generation;
     use longhaul_common::plan::{FragmentLayout, Member};
 

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Result, ensure};
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::{BlockCost, ModelSpec, StageBytes, parameter_bytes};
-use longhaul_common::pipeline::{PipelineSchedule, kept_most};
+use longhaul_common::pipeline::{Held, PipelineSchedule, held_most};
 use longhaul_common::units::Bytes;
 use tch::Device;
 
@@ -64,22 +64,24 @@ fn needed(part: &ModelSpec, config: &RunConfig, rank: u32) -> u64 {
     let stages: Vec<StageBytes> = part.chunks.iter().map(of_chunk).collect();
     let borrowed = part.borrowed().map_or(0, |tensor| tensor.count()) as f64;
     // The value that is borrowed, and its gradient, in f32.
-    (StageBytes::together(&stages, kept(config, rank)) + 8.0 * borrowed) as u64
+    let held = StageBytes::holding(&stages, &held(config, rank)) + 8.0 * borrowed;
+    held as u64 + config.parallel.remembered_bytes(rank)
 }
 
-/// Micro-batches, times chunks, whose activations are kept at a time.
-fn kept(config: &RunConfig, rank: u32) -> u32 {
+/// Micro-batches, times chunks, whose activations are held at a time, or what is left of them.
+fn held(config: &RunConfig, rank: u32) -> Vec<Held> {
     let parallel = &config.parallel;
+    let all_open = |open| vec![Held { open, left: 0 }];
     if !parallel.is_pipelined() {
-        return 1;
+        return all_open(1);
     }
     let micro_batches = (config.train.batch / config.replicas()).div_ceil(config.train.micro_batch);
     if parallel.schedule == PipelineSchedule::Gpipe {
-        return micro_batches;
+        return all_open(micro_batches);
     }
     let tasks = parallel.pipeline(micro_batches.clamp(1, FOLLOWED_MAX)).tasks();
-    let own = tasks.ok().and_then(|lists| lists.get(rank as usize).map(|list| kept_most(list)));
-    own.unwrap_or(micro_batches)
+    let own = tasks.ok().and_then(|lists| lists.get(rank as usize).map(|list| held_most(list)));
+    own.unwrap_or_else(|| all_open(micro_batches))
 }
 
 #[cfg(test)]
@@ -118,7 +120,8 @@ mod tests {
         let halves = config("stages = 2");
         assert!((0..2).all(|rank| needed(&part(&halves, rank), &halves, rank as u32) < all));
         let gpipe = config("stages = 2\nschedule = \"gpipe\"");
-        assert_eq!((kept(&halves, 0), kept(&halves, 1), kept(&gpipe, 1)), (2, 1, 8));
+        let open = |config: &RunConfig, rank| held(config, rank).iter().map(|held| held.open).max();
+        assert_eq!((open(&halves, 0), open(&halves, 1), open(&gpipe, 1)), (Some(2), Some(1), Some(8)));
     }
 
     #[test]

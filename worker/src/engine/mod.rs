@@ -147,6 +147,9 @@ impl Engine {
     /// When this engine's part is not that of the rank; where libtorch fails.
     pub fn join(&mut self, rank: PipelineRank) -> Result<(), EngineError> {
         rank.check(&self.spec)?;
+        if self.group.is_some() {
+            return Err(EngineError::BothWays);
+        }
         let in_two_parts = rank.schedule() == PipelineSchedule::ZeroBubble;
         let (precision, recompute) = (self.precision, self.recompute);
         let computing = Computing { precision, recompute, in_two_parts, group: None };

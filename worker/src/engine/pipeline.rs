@@ -23,6 +23,11 @@ pub trait Pipe: Send {
     /// Begins an exchange: a step, an evaluation.
     fn begin(&mut self);
 
+    /// Whether it wants to be told names.
+    fn remembers(&self) -> bool {
+        false
+    }
+
     /// Says which sequences the micro-batches of a step are, by names that a sequence has wherever it comes again: for pipes that remember what they carried.
     fn name(&mut self, _sequences: Vec<Vec<u64>>) {}
 
@@ -207,7 +212,9 @@ impl Engine {
             return Ok((StepOutcome { loss: 0.0, tokens: 0 }, Vec::new()));
         }
         rank.pipe().begin();
-        rank.pipe().name(micros.iter().map(MicroBatch::names).collect());
+        if rank.pipe().remembers() {
+            rank.pipe().name(micros.iter().map(MicroBatch::names).collect());
+        }
         self.pass_borrowed(rank)?;
         let pipeline = Pipeline { micro_batches: micros.len() as u32, ..rank.pipeline.clone() };
         let tasks = pipeline.tasks().map_err(|error| EngineError::Interrupted(error.to_string()))?;

@@ -204,6 +204,10 @@ impl Pipe for NetworkPipe {
         self.sequences.clear();
     }
 
+    fn remembers(&self) -> bool {
+        self.recall.is_some()
+    }
+
     fn name(&mut self, sequences: Vec<Vec<u64>>) {
         self.sequences = sequences;
     }

@@ -370,13 +370,47 @@ async fn of_a_sequence_that_comes_again_what_has_changed_is_sent() {
     assert!(bytes[2] < bytes[0] * 6 / 10, "{bytes:?}");
 }
 
-/// The tiny model sees its batches once: all is sent as it is.
+/// Two chunks a rank, so that each rank hands on and takes, with memory for six sequences of each: micro-batches of two sequences come in any order, are forgotten and come again. What is
+/// sent whole is exact, and of a difference the error is small; where both sides did not remember the same, it would be as large as the values.
 #[tokio::test(flavor = "multi_thread")]
-async fn ranks_that_remember_make_the_same_bits_where_differences_are_exact() {
-    let differences = Differences { values: ValueFormat::F32, memory_mib: 1 };
+async fn both_ranks_remember_and_forget_the_same() {
+    let pipeline = pipeline_tests::pipeline(PipelineSchedule::Interleaved, 2, 2);
+    let differences = Differences { values: ValueFormat::Int4, memory_mib: 3 };
     let formats = BoundaryFormats { differences: Some(differences), ..BoundaryFormats::EXACT };
-    let (_ranks, [(_, whole, _), (_, in_parts, _)]) = trained_whole_and_in_parts(formats).await;
-    assert!((in_parts / whole - 1.0).abs() < 1e-5, "{in_parts} for {whole}");
+    let (_ranks, mut pipes) = replica(&pipeline, formats);
+    let sending = tokio::task::spawn_blocking(move || {
+        let [first, second] = pipes.as_mut_slice() else { panic!("two ranks") };
+        let of_sequence = |name: u64, step: u64| {
+            let base = Tensor::arange(65_536, (tch::Kind::Float, tch::Device::Cpu)).view([1, 256, 256]);
+            (base + name as f64).sin() + 0.001 * step as f64
+        };
+        let mut errors = Vec::new();
+        for step in 0..12_u64 {
+            let names: Vec<Vec<u64>> =
+                (0..2).map(|micro| vec![(step * 3 + micro) % 5, (step + micro) % 3 + 5]).collect();
+            for pipe in [&mut *first, second] {
+                pipe.begin();
+                pipe.name(names.clone());
+            }
+            // From the first rank's chunks to the second one's, and from the second one's first chunk back to the first one's second.
+            for (micro_batch, names) in (0..).zip(&names) {
+                let values = Tensor::cat(&[of_sequence(names[0], step), of_sequence(names[1], step)], 0);
+                let task = |chunk| Task { work: Work::Forward, chunk, micro_batch };
+                for (from_first, sent, taken) in [(true, 0, 0), (false, 0, 1), (true, 1, 1)] {
+                    let (from, to) =
+                        if from_first { (&mut *first, &mut *second) } else { (&mut *second, &mut *first) };
+                    from.send(task(sent), &values).unwrap();
+                    let got = to.receive(task(taken), &[2, 256, 256]).unwrap();
+                    errors.push(f64::try_from((got - &values).abs().max()).unwrap());
+                }
+            }
+        }
+        errors
+    });
+    let errors = sending.await.unwrap();
+    let exact = errors.iter().filter(|&&error| error == 0.0).count();
+    assert!(exact > 6 && exact + 6 < errors.len(), "{exact} of {} were sent whole", errors.len());
+    assert!(errors.iter().all(|&error| error < 2e-3), "{errors:?}");
 }
 
 /// 8.125 bits in place of 32, and headers.
