@@ -63,13 +63,7 @@ impl StageBytes {
         self.fixed + f64::from(kept) * self.each + self.once
     }
 
-    /// What several rows of blocks on one worker keep, with so many micro-batches and rows at a time: as if all that are kept were of the largest.
-    #[must_use]
-    pub fn together(stages: &[Self], kept: u32) -> f64 {
-        Self::holding(stages, &[Held { open: kept, left: 0 }])
-    }
-
-    /// The same, with the most of what is held at one time or another.
+    /// What several rows of blocks on one worker keep, with the most of what is held at one time or another: as if all of it were of the largest row.
     #[must_use]
     pub fn holding(stages: &[Self], most: &[Held]) -> f64 {
         let fixed: f64 = stages.iter().map(|stage| stage.fixed).sum();
@@ -112,7 +106,7 @@ mod tests {
         let most = [Held { open: 3, left: 0 }, Held { open: 1, left: 3 }];
         assert_eq!(StageBytes::holding(&[stage], &most), 1000.0 + 10.0 + 21.0 + 1.0);
         assert_eq!(StageBytes::holding(&[stage, small], &most), 1100.0 + 61.0);
-        assert_eq!(StageBytes::together(&[stage, small], 3), 1100.0 + 31.0);
-        assert_eq!(StageBytes::together(&[], 3), 0.0);
+        assert_eq!(StageBytes::holding(&[stage, small], &[Held { open: 3, left: 0 }]), 1100.0 + 31.0);
+        assert_eq!(StageBytes::holding(&[], &[Held { open: 3, left: 0 }]), 0.0);
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use generate::ScheduleError;
 pub use split::split;
-pub use trace::{Costs, Held, Stuck, Trace, held_most, kept_most, trace};
+pub use trace::{Costs, Held, Stuck, Trace, held_most, trace};
 
 /// In which order the tasks of a step are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
