@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_common::sampler::{Positions, SampleFeed};
-use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::schedule::{Changes, RoundSchedule};
 use longhaul_common::timeline::Assignment;
 use proptest::prelude::*;
 
@@ -24,8 +24,15 @@ use crate::identity::{TokenId, TokenRefusal};
 
 const LAYOUT: FragmentLayout = FragmentLayout { values: 1000, fragment_values: 100 };
 
-const SCHEDULE: RoundSchedule =
-    RoundSchedule { opening_rounds: 2, opening_every: 1, every: 15, groups: 1, exchanges: 1, steps: 4500 };
+const SCHEDULE: RoundSchedule = RoundSchedule {
+    opening_rounds: 2,
+    opening_every: 1,
+    every: 15,
+    groups: 1,
+    exchanges: 1,
+    steps: 4500,
+    changes: Changes::NONE,
+};
 
 fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], port))

@@ -4,13 +4,20 @@ use super::*;
 use longhaul_common::config::{SyncConfig, SyncPreset, ValueFormat};
 use longhaul_common::id::SiteId;
 use longhaul_common::plan::FragmentLayout;
-use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::schedule::{Changes, RoundSchedule};
 use longhaul_proto::codec::Selection;
 use longhaul_proto::round::Content;
 
 const LAYOUT: FragmentLayout = FragmentLayout { values: 64, fragment_values: 64 };
-const SCHEDULE: RoundSchedule =
-    RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 100 };
+const SCHEDULE: RoundSchedule = RoundSchedule {
+    opening_rounds: 0,
+    opening_every: 1,
+    every: 1,
+    groups: 1,
+    exchanges: 1,
+    steps: 100,
+    changes: Changes::NONE,
+};
 const F0: FragmentId = FragmentId(0);
 
 fn reducer() -> Reducer {
