@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_common::sampler::{Positions, SampleFeed};
-use longhaul_common::schedule::{Changes, RoundSchedule};
+use longhaul_common::schedule::{Changes, Pace, RoundSchedule};
 use longhaul_common::timeline::Assignment;
 use proptest::prelude::*;
 
@@ -283,6 +283,17 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&ToDesk::Probe(ProbeRequest::Upload)).unwrap()), "0101");
     let uploaded = ProbeReply::Uploaded { bytes: 300, span_us: 7 };
     assert_eq!(hex(encode(&FromDesk::Probe(uploaded)).unwrap()), "0101ac0207");
+}
+
+/// Steps of 15, and of 20 from round 6 on, of which there are two turns.
+#[test]
+fn the_bytes_of_a_schedule_with_a_change_of_pace_are_pinned() {
+    let schedule = SCHEDULE.changed_at(Round(6), Pace { every: 20, groups: 2 });
+    let bytes = encode(&schedule).unwrap();
+    assert_eq!(hex(bytes.clone()), "02010f010194230001063e1402");
+    assert_eq!(decode::<RoundSchedule>(&bytes).unwrap(), schedule);
+    let too_many = [&bytes[..9], &[17], &[6, 62, 20, 2].repeat(17)[..]].concat();
+    assert!(decode::<RoundSchedule>(&too_many).is_err());
 }
 
 #[test]

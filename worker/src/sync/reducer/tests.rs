@@ -167,3 +167,26 @@ fn what_a_void_reduction_left_behind_does_not_count() {
     assert_eq!(once.take_residual(F0, Round(2)), Some(after));
     assert_eq!(once.take_residual(F0, Round(2)), None);
 }
+
+/// Every sixteenth value is looked at.
+#[test]
+fn what_waits_is_the_residual_over_the_mean_of_the_round() {
+    let mut reducer = reducer();
+    assert_eq!(reducer.waiting_in(Round(0)).exchanges(), None);
+    for round in 0..5 {
+        let (contributions, mean) = contributions(round);
+        reducer.reduce(Round(round), F0, contributions).unwrap();
+        let norm = |values: Vec<f64>| values.iter().step_by(16).map(|v| v * v).sum::<f64>().sqrt();
+        let residual = reducer.residuals()[&F0].iter().map(|v| f64::from(*v)).collect();
+        let expected = norm(residual) / norm(mean);
+        let seen = reducer.waiting_in(Round(round)).exchanges().unwrap();
+        assert!((seen - expected).abs() < 1e-4 * expected, "{seen} is not {expected}");
+        assert!(expected > 0.1);
+    }
+    assert_eq!(reducer.waiting_in(Round(3)).exchanges(), None, "of the last round of a fragment alone");
+    reducer.reduce(Round(4), F0, Vec::new()).unwrap();
+    assert_eq!(reducer.waiting_in(Round(4)).exchanges(), None, "nothing is published");
+    reducer.reduce(Round(5), F0, contributions(5).0).unwrap();
+    reducer.take_residual(F0, Round(6));
+    assert_eq!(reducer.waiting_in(Round(5)).exchanges(), None, "it waits elsewhere");
+}
