@@ -289,11 +289,11 @@ fn messages_are_the_golden_bytes() {
 #[test]
 fn the_bytes_of_a_schedule_with_a_change_of_pace_are_pinned() {
     let schedule = SCHEDULE.changed_at(Round(6), Pace { every: 20, groups: 2 });
-    let bytes = encode(&schedule).unwrap();
-    assert_eq!(hex(bytes.clone()), "02010f010194230001063e1402");
-    assert_eq!(decode::<RoundSchedule>(&bytes).unwrap(), schedule);
-    let too_many = [&bytes[..9], &[17], &[6, 62, 20, 2].repeat(17)[..]].concat();
-    assert!(decode::<RoundSchedule>(&too_many).is_err());
+    let bytes = postcard::to_allocvec(&schedule).unwrap();
+    assert_eq!(bytes, [2, 1, 15, 1, 1, 0x94, 0x23, 0, 1, 6, 62, 20, 2]);
+    assert_eq!(postcard::from_bytes::<RoundSchedule>(&bytes).unwrap(), schedule);
+    let too_many = [&bytes[..8], &[17], &[6, 62, 20, 2].repeat(17)[..]].concat();
+    assert!(postcard::from_bytes::<RoundSchedule>(&too_many).is_err());
 }
 
 #[test]
