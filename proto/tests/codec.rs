@@ -13,7 +13,8 @@ mod reference;
 mod rounding;
 
 use longhaul_proto::codec::{
-    CodecSpec, Dct, Decoder, Encoder, RandomK, Rounding, Selection, Stage, Update, ValueFormat,
+    CodecSpec, Dct, Decoder, Encoder, RandomK, Rounding, Selection, Stage, Threshold, TopK, Update,
+    ValueFormat,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -47,11 +48,11 @@ fn gradient_like(seed: u64, len: usize) -> Vec<f32> {
 fn selections() -> [Selection; 6] {
     [
         Selection::All,
-        Selection::TopK { chunk: 4096, keep: 64 },
-        Selection::TopK { chunk: 256, keep: 3 },
-        Selection::TopK { chunk: 64, keep: 64 },
-        Selection::Threshold { chunk: 4096, keep: 41 },
-        Selection::Threshold { chunk: 16, keep: 5 },
+        Selection::TopK(TopK { chunk: 4096, keep: 64 }),
+        Selection::TopK(TopK { chunk: 256, keep: 3 }),
+        Selection::TopK(TopK { chunk: 64, keep: 64 }),
+        Selection::Threshold(Threshold { chunk: 4096, keep: 41 }),
+        Selection::Threshold(Threshold { chunk: 16, keep: 5 }),
     ]
 }
 
@@ -89,10 +90,10 @@ fn seen_by_selection(spec: CodecSpec, len: usize) -> Vec<u32> {
 fn kept_of(selection: Selection, len: u32) -> [usize; 2] {
     match selection {
         Selection::All => [len as usize; 2],
-        Selection::TopK { chunk, keep } => {
+        Selection::TopK(TopK { chunk, keep }) => {
             [(0..len).step_by(chunk as usize).map(|start| keep.min(len - start)).sum::<u32>() as usize; 2]
         }
-        Selection::Threshold { chunk, keep } => {
+        Selection::Threshold(Threshold { chunk, keep }) => {
             let wanted = f64::from(len) * f64::from(keep) / f64::from(chunk);
             [(0.8 * wanted) as usize, (1.3 * wanted.ceil()) as usize]
         }

@@ -1,6 +1,8 @@
 //! The wire format, pinned. A change here breaks runs whose members have different versions: raise the frame's version.
 
-use longhaul_proto::codec::{CodecSpec, Dct, RandomK, Rounding, Selection, Stage, ValueFormat};
+use longhaul_proto::codec::{
+    CodecSpec, Dct, RandomK, Rounding, Selection, Stage, Threshold, TopK, ValueFormat,
+};
 
 use super::{SEED, decode_dense, encode};
 
@@ -13,7 +15,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn top_k_of(chunk: u32, keep: u32) -> Selection {
-    Selection::TopK { chunk, keep }
+    Selection::TopK(TopK { chunk, keep })
 }
 
 #[test]
@@ -81,7 +83,8 @@ fn frames_of_a_threshold_keep_their_bytes() {
         "0202070310000000030000000000060000004af057d1670e0000034214",
     ];
     for (values, expected) in ValueFormat::ALL.into_iter().zip(golden) {
-        let frame = encode(CodecSpec::new(Selection::Threshold { chunk: 8, keep: 3 }, values), &INPUT);
+        let frame =
+            encode(CodecSpec::new(Selection::Threshold(Threshold { chunk: 8, keep: 3 }), values), &INPUT);
         assert_eq!(hex(&frame), expected, "{values}");
     }
 }
@@ -101,7 +104,7 @@ fn frames_behind_a_random_mask_keep_their_bytes() {
             "02010402100000000200000001000305000000efcdab8967452301b98786aa15000000c842883f89",
         ),
         (
-            Selection::Threshold { chunk: 4, keep: 2 },
+            Selection::Threshold(Threshold { chunk: 4, keep: 2 }),
             ValueFormat::TwoBit,
             "02020602100000000200000001000305000000efcdab89674523010500000078f2e8319700000030407c42b400",
         ),
@@ -175,7 +178,7 @@ fn frames_of_a_transform_keep_their_hash_and_that_of_their_values() {
             "4e57c56db256059d666d8d8eeac3cdee",
         ),
         (
-            Selection::Threshold { chunk: 4096, keep: 64 },
+            Selection::Threshold(Threshold { chunk: 4096, keep: 64 }),
             ValueFormat::Int4,
             "f4fceaf200a67d9889032f3267a74468",
             "64ef93d6e6cc3755f6dfabfd682bb33e",

@@ -1,6 +1,8 @@
 //! Numerical properties, against f64.
 
-use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, RandomK, Selection, Stage, ValueFormat};
+use longhaul_proto::codec::{
+    CodecSpec, Decoder, Encoder, RandomK, Selection, Stage, Threshold, TopK, ValueFormat,
+};
 use proptest::prelude::*;
 
 use super::{SEED, chains, decode_dense, encode, gradient_like, specs};
@@ -52,7 +54,7 @@ fn what_was_sent_and_what_remains_add_up_to_what_came_in() {
 
 #[test]
 fn a_decayed_residual_is_what_the_definition_says() {
-    let spec = CodecSpec::new(Selection::TopK { chunk: 256, keep: 8 }, ValueFormat::TwoBit);
+    let spec = CodecSpec::new(Selection::TopK(TopK { chunk: 256, keep: 8 }), ValueFormat::TwoBit);
     let (delta, before) = (gradient_like(1, 2000), gradient_like(2, 2000));
     let (mut residual, mut frame) = (before.clone(), Vec::new());
     Encoder::new(spec).unwrap().encode_with_feedback(SEED, &delta, &mut residual, 0.95, &mut frame).unwrap();
@@ -84,10 +86,39 @@ fn a_feedback_frame_is_the_plain_frame_of_the_sum_and_leaves_what_it_does_not_ho
     }
 }
 
+/// What a chain is said to cost is what its frames take, without entropy coding, of fragments of whole chunks.
+#[test]
+fn frames_take_the_bits_that_their_chain_is_said_to_cost() {
+    const LEN: usize = 1 << 18;
+    const HEADER_BITS: f64 = 8.0 * 40.0;
+    let input = gradient_like(22, LEN);
+    for selection in [
+        Selection::All,
+        Selection::TopK(TopK { chunk: 4096, keep: 64 }),
+        Selection::TopK(TopK { chunk: 256, keep: 128 }),
+        Selection::Threshold(Threshold { chunk: 4096, keep: 41 }),
+    ] {
+        for values in ValueFormat::ALL {
+            for stage in [None, Some(Stage::RandomK(RandomK { chunk: 4096, keep: 1024 }))] {
+                let spec = CodecSpec { stage, entropy: false, ..CodecSpec::new(selection, values) };
+                let bits = 8.0 * encode(spec, &input).len() as f64;
+                let said = spec.bits_per_value() * LEN as f64 + HEADER_BITS;
+                // A threshold keeps 0.8 to 1.3 times what it is asked for.
+                let (least, most) =
+                    if matches!(selection, Selection::Threshold(_)) { (0.7, 1.35) } else { (0.95, 1.02) };
+                assert!(
+                    (least * said..=most * said).contains(&bits),
+                    "{spec:?}: {bits} bits, {said} were said"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn top_k_is_contractive() {
     for (chunk, keep) in [(4096, 64), (256, 3), (64, 32), (16, 16)] {
-        let spec = CodecSpec::new(Selection::TopK { chunk, keep }, ValueFormat::F32);
+        let spec = CodecSpec::new(Selection::TopK(TopK { chunk, keep }), ValueFormat::F32);
         // Equal magnitudes are the worst case: there the bound is met exactly.
         let equal: Vec<f32> = (0..8192).map(|i| if i % 3 == 0 { 1.0 } else { -1.0 }).collect();
         for input in [gradient_like(1, 8192), equal] {
@@ -122,7 +153,7 @@ proptest! {
         let chunk = 1 << chunk_log2;
         let keep = (part * f64::from(chunk)).ceil().max(1.0) as u32;
         let selections =
-            [Selection::All, Selection::TopK { chunk, keep }, Selection::Threshold { chunk, keep }];
+            [Selection::All, Selection::TopK(TopK { chunk, keep }), Selection::Threshold(Threshold { chunk, keep })];
         for (selection, values) in selections.iter().flat_map(|&s| ValueFormat::ALL.map(|values| (s, values))) {
             for stage in [None, Some(Stage::RandomK(RandomK { chunk, keep }))] {
                 let spec = CodecSpec { stage, ..CodecSpec::new(selection, values) };
@@ -199,7 +230,7 @@ fn sixteen_bit_formats_round_to_nearest_and_saturate() {
 #[test]
 fn two_bit_levels_are_the_means_of_the_halves_by_magnitude() {
     let input = gradient_like(14, 64 * 20);
-    let selection = Selection::TopK { chunk: 64, keep: 64 };
+    let selection = Selection::TopK(TopK { chunk: 64, keep: 64 });
     let sent = decode_dense(&encode(CodecSpec::new(selection, ValueFormat::TwoBit), &input), input.len());
     for (chunk, sent) in input.chunks(64).zip(sent.chunks(64)) {
         let mut magnitudes: Vec<f64> = chunk.iter().map(|value| f64::from(value.abs())).collect();
