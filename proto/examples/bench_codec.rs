@@ -45,7 +45,7 @@ fn main() {
         let frames = measure_speed(&name, spec, &fragments, duration);
         report_density(&name, spec, keep, &frames);
     }
-    for values in [ValueFormat::Bf16, ValueFormat::Int8, ValueFormat::Int4] {
+    for values in [ValueFormat::Bf16, ValueFormat::Int8, ValueFormat::Int4, ValueFormat::Nf4] {
         let spec = CodecSpec { entropy: false, ..CodecSpec::new(Selection::All, values) };
         measure_speed(&format!("dense {values}"), spec, &fragments, duration);
     }
@@ -71,6 +71,7 @@ fn chains() -> impl Iterator<Item = (&'static str, CodecSpec)> {
     [
         ("dense int4 entropy", dense(ValueFormat::Int4)),
         ("dense e3m0 entropy", dense(ValueFormat::E3M0)),
+        ("dense nf4 entropy", dense(ValueFormat::Nf4)),
         ("dense int8 entropy", dense(ValueFormat::Int8)),
         ("dense int4 stochastic entropy", stochastic(dense(ValueFormat::Int4))),
         ("topk 64/4096 int4 entropy", sparse(ValueFormat::Int4)),

@@ -69,6 +69,9 @@ value_formats! {
     TwoBit = "2bit", Means;
     /// Sign only, with the mean magnitude of each chunk.
     Sign = "1bit", Means;
+    /// One of 16 levels between ± the absolute maximum of each 128 values, dense where normally distributed values are
+    /// (QLoRA, arXiv 2305.14314): of such values it loses a third less than `int4`.
+    Nf4 = "nf4", Levels;
 }
 
 impl ValueFormat {
@@ -147,5 +150,18 @@ mod tests {
         assert_eq!(ValueFormat::names_of(ValueFormat::is_exact), "f32");
         assert_eq!(ValueFormat::names_of(|_| false), "");
         assert!(ValueFormat::names_of(|_| true).starts_with("f32, bf16, f16, "));
+    }
+
+    #[test]
+    fn the_book_s_table_has_every_format() {
+        let book =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/book/src/strategies.md"))
+                .unwrap();
+        let (_, table) = book.split_once("## Number formats").unwrap();
+        let (table, _) = table.split_once("\n## ").unwrap();
+        let rows: String = table.lines().filter(|line| line.starts_with("| `")).collect();
+        for format in ValueFormat::ALL {
+            assert!(rows.contains(&format!("`{format}`")), "{format}");
+        }
     }
 }

@@ -120,7 +120,7 @@ mod tests {
     fn stochastic_rounding_is_refused_where_it_would_be_biased() {
         for values in ValueFormat::ALL {
             let spec = CodecSpec { rounding: Rounding::Stochastic, ..CodecSpec::new(Selection::All, values) };
-            let is_unbiased = ["int8", "int4", "e3m0"].contains(&values.name());
+            let is_unbiased = ["int8", "int4", "e3m0", "nf4"].contains(&values.name());
             let expected = if is_unbiased { Ok(()) } else { Err(SpecError::Rounding { values }) };
             assert_eq!(spec.validate(), expected);
         }

@@ -74,7 +74,7 @@ fn each_field_of_the_header_is_checked() {
     assert_eq!(refusal(0, 3), DecodeError::Version(3));
     assert_eq!(refusal(1, 3), DecodeError::Selection(3));
     assert_eq!(refusal(1, 0), DecodeError::Chunk { chunk_log2: 8, keep: 5 });
-    assert_eq!(refusal(2, 8), DecodeError::ValueFormat(8));
+    assert_eq!(refusal(2, 9), DecodeError::ValueFormat(9));
     assert_eq!(refusal(3, 17), DecodeError::Chunk { chunk_log2: 17, keep: 5 });
     assert_eq!(refusal(3, 200), DecodeError::Chunk { chunk_log2: 200, keep: 5 });
     assert_eq!(refusal(6, 255), DecodeError::Length { found: 1000 + (255 << 16), expected: 1000 });
@@ -251,7 +251,7 @@ fn survive(decoder: &mut Decoder, frame: &[u8], sum: &mut [f32]) {
 
 /// A header of which each field is right as often as not.
 fn random_header(rng: &mut ChaCha8Rng) -> Vec<u8> {
-    let mut header = vec![2, rng.random_range(0..4), rng.random_range(0..9), rng.random_range(0..18)];
+    let mut header = vec![2, rng.random_range(0..4), rng.random_range(0..10), rng.random_range(0..18)];
     header.extend((FUZZED_LEN as u32).to_le_bytes());
     header.extend(rng.random_range(0..80_u32).to_le_bytes());
     let (stage, coding) = (rng.random_range(0..4), rng.random_range(0..3));

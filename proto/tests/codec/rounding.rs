@@ -2,7 +2,7 @@
 
 use longhaul_proto::codec::{CodecSpec, Encoder, Rounding, Selection, ValueFormat};
 
-use super::{decode_dense, encode_with_seed};
+use super::{NF4_LEVELS, decode_dense, encode_with_seed};
 
 const DRAWS: usize = 100_000;
 
@@ -30,6 +30,7 @@ fn neighbours(values: ValueFormat, value: f32) -> [f64; 2] {
     let levels: Vec<f64> = match values {
         ValueFormat::Int8 => steps(127),
         ValueFormat::Int4 => steps(7),
+        ValueFormat::Nf4 => NF4_LEVELS.to_vec(),
         _ => {
             let powers: Vec<f64> = (0..7).map(|c| 2.0_f64.powi(-c)).collect();
             let negative = powers.iter().map(|level| -level);

@@ -9,6 +9,7 @@ mod exact;
 mod f16;
 mod int4;
 mod int8;
+mod nf4;
 mod packing;
 mod scales;
 mod sign;
@@ -22,6 +23,7 @@ use self::exact::F32;
 use self::f16::F16;
 use self::int4::Int4;
 use self::int8::Int8;
+use self::nf4::Nf4;
 use self::sign::Sign;
 use self::two_bit::TwoBit;
 use super::ValueFormat;
@@ -136,6 +138,7 @@ registry! {
     5 => E3M0,
     6 => TwoBit,
     7 => Sign,
+    8 => Nf4,
 }
 
 /// Values in a block of a format without scales: any number would do, this one keeps scratch memory in the L1 cache.
