@@ -205,8 +205,11 @@ impl ParallelConfig {
             ("parallel.differences.values", self.differences.map(|differences| differences.values)),
         ];
         for (key, format) in formats {
-            if let Some(format @ (ValueFormat::TwoBit | ValueFormat::Sign)) = format {
-                let reason = "is for updates, whose error waits for the next one; activations need f32, bf16, f16, int8, int4 or e3m0";
+            if let Some(format) = format.filter(|format| format.sends_means()) {
+                let fitting = ValueFormat::names_of(|format| !format.sends_means());
+                let reason = format!(
+                    "is for updates, whose error waits for the next one; for activations there are {fitting}"
+                );
                 return Err(ConfigError::value(key, format.name(), reason));
             }
         }

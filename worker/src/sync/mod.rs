@@ -4,7 +4,6 @@
 mod adaptation;
 mod arriving;
 mod backlog;
-mod chain;
 mod checkpointing;
 mod commands;
 mod compression;
