@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_proto::control::message::{CheckpointReport, Heartbeat, ToCoordinator, ToWorker};
+use longhaul_proto::control::message::{
+    CheckpointOffer, CheckpointReport, Heartbeat, ToCoordinator, ToWorker,
+};
 
 use super::command::{Command, Notice, Record, Severity};
 use super::event::{ConnectionId, Event};
@@ -230,6 +232,15 @@ impl Run {
                 return self.peers.values().all(is_done);
             }
             ToCoordinator::Profile(profile) => self.surveys.note_profile(worker, profile),
+            ToCoordinator::Kept(offer) => {
+                self.handle_kept(worker, offer);
+                return false;
+            }
+            ToCoordinator::Ways(ways) => {
+                let from = peer.known.site;
+                self.state.ways.seen(self.now, from, &ways);
+                return false;
+            }
             ToCoordinator::Links(links) => self.surveys.note_links(worker, &links),
             ToCoordinator::Leaving => {
                 self.send(worker, ToWorker::Dismiss { reason: "as it asked to leave".to_owned() });
@@ -278,9 +289,21 @@ impl Run {
     }
 
     fn handle_checkpoint(&mut self, worker: WorkerId, report: CheckpointReport) {
-        if let Err(reason) = &report.outcome {
-            let text = format!("could not write a checkpoint at {}: {}", report.path, shorten(reason));
-            self.notice(Severity::Error, Some(worker), text);
+        match &report.outcome {
+            Ok(state_hash) => {
+                let (next_round, rank) = (report.next_round, self.rank_of(worker).unwrap_or_default());
+                let parts = self.stages();
+                let offer =
+                    CheckpointOffer { next_round, state_hash: *state_hash, private: true, rank, parts };
+                if let Some(peer) = self.peers.get_mut(&worker) {
+                    peer.add_offer(offer.clone());
+                }
+                self.have_kept(worker, offer);
+            }
+            Err(reason) => {
+                let text = format!("could not write a checkpoint at {}: {}", report.path, shorten(reason));
+                self.notice(Severity::Error, Some(worker), text);
+            }
         }
         self.state.checkpoints.insert(0, Checkpoint { worker, report });
         let (mut seen, mut place) = (BTreeSet::new(), 0);

@@ -7,6 +7,7 @@ mod assembly;
 mod command;
 mod event;
 mod generation;
+mod keeping;
 mod late;
 mod ledger;
 mod lineup;
@@ -25,10 +26,12 @@ mod residuals;
 mod seating;
 mod seats;
 mod snapshot;
+mod source;
 mod state;
 mod status;
 mod survey;
 mod tally;
+mod ways;
 
 pub use command::{Command, Notice, Record, Severity};
 pub use event::{ConnectionId, Event};
@@ -44,9 +47,11 @@ pub use residuals::ResidualsLost;
 pub use snapshot::Snapshot;
 pub use state::{Checkpoint, Decided, Facts, Known, Phase, State};
 pub use status::{
-    CheckpointStatus, EventStatus, LedgerStatus, MemberStatus, ParityStatus, RefusalStatus, Status,
+    CheckpointStatus, EventStatus, LedgerStatus, LinkStatus, MemberStatus, ParityStatus, RefusalStatus,
+    Status,
 };
 pub use tally::Tally;
+pub use ways::{KnownWay, Ways};
 
 #[cfg(test)]
 mod scenarios;

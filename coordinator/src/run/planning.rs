@@ -240,6 +240,9 @@ impl Run {
             self.config_toml = written;
         }
         self.state.plan = Some(decided);
+        for ((from, to), link) in self.surveys.known_ways() {
+            self.state.ways.measured(from, to, link);
+        }
         self.persist();
         self.notice(Severity::Info, None, text);
         // From now on the plan is told with the first welcome.
@@ -299,6 +302,11 @@ impl Run {
     /// Of both directions what is known; where both are, the slower one counts.
     fn way_between(&self, a: SiteId, b: SiteId) -> Way {
         let ways = [self.surveys.way(a, b), self.surveys.way(b, a)];
+        if ways.iter().all(Option::is_none)
+            && let Some(link) = self.state.ways.between(a, b)
+        {
+            return Way::Known(link);
+        }
         match ways.map(|way| way.unwrap_or(Way::Untold)) {
             [Way::Known(one), Way::Known(other)] => Way::Known(slower(one, other)),
             [Way::Known(link), _] | [_, Way::Known(link)] => Way::Known(link),

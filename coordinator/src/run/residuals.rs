@@ -49,6 +49,21 @@ impl ResidualsLost {
 }
 
 impl Run {
+    /// Counts what stays behind where parts of the model are taken from the checkpoints of workers that are not there: what those had yet to contribute, a site for each part.
+    pub(super) fn count_left_behind(&mut self, ranks: &BTreeSet<u32>) {
+        let sync = &self.config.sync;
+        if ranks.is_empty() || !(sync.has_residual() && sync.leaves_something()) {
+            return;
+        }
+        let contributions = ranks.iter().map(|rank| u64::from(self.layout_of(*rank).count())).sum();
+        let lost = ResidualsLost { contributions, results: 0 };
+        self.state.residuals_lost = self.state.residuals_lost.plus(lost);
+        let text = format!(
+            "what was yet to be sent of {contributions} fragments stays behind, as others take their parts of the model"
+        );
+        self.notice(Severity::Warning, None, text);
+    }
+
     /// Counts what is lost with the members of a generation that has ended who are not here any more, and says so.
     pub(super) fn count_lost_residuals(&mut self, old: &Lineup, survivors: &BTreeSet<WorkerId>) {
         let members = old.members().map(|member| member.worker);

@@ -1,6 +1,7 @@
 //! Single situations of a run, told event by event.
 
 mod absence;
+mod moves;
 mod pace;
 mod pipelines;
 mod planning;
@@ -64,6 +65,7 @@ fn a_cold_start_takes_the_newest_checkpoint_and_the_others_heal_from_its_holder(
         state_hash: [hash; 32],
         private: false,
         rank: 0,
+        parts: 1,
     };
     let mut story = Story::new();
     story.join(1, &[offer(4, 4)]);

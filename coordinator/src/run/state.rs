@@ -16,6 +16,7 @@ use super::releases::Releases;
 use super::residuals::ResidualsLost;
 use super::snapshot::Snapshot;
 use super::tally::Tally;
+use super::ways::Ways;
 
 /// Where a run is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +65,10 @@ pub struct State {
     pub facts: Option<Facts>,
     /// At rounds after which checkpoints are written: what each part of the model is before the next one, by rank. So parts of different pasts are told apart.
     pub milestones: BTreeMap<Round, BTreeMap<u32, Hash>>,
+    /// How fast the ways between sites are.
+    pub ways: Ways,
+    /// Checkpoints up to the one before this round are of other parts than the model is in now; none: it was never cut anew.
+    pub cut_at: Option<Round>,
     /// What all workers have done, past and present.
     pub tally: Tally,
     /// What died or left with workers before it was sent.
@@ -141,6 +146,8 @@ impl State {
             late: Late::default(),
             facts: None,
             milestones: BTreeMap::new(),
+            ways: Ways::default(),
+            cut_at: None,
             tally: Tally::default(),
             residuals_lost: ResidualsLost::default(),
             releases: Releases::default(),

@@ -110,12 +110,13 @@ impl Worker {
         }
     }
 
-    pub fn offers(&self) -> Vec<CheckpointOffer> {
+    pub fn offers(&self, parts: u32) -> Vec<CheckpointOffer> {
         let offer = |&(next_round, rank): &(Round, u32)| CheckpointOffer {
             next_round,
             state_hash: hash_after(next_round, rank),
             private: true,
             rank,
+            parts,
         };
         self.disk.iter().map(offer).collect()
     }

@@ -306,7 +306,7 @@ impl World {
         let worker = &mut self.workers[place];
         worker.connection = Some(connection);
         let (id, device, incarnation) = (worker.id, worker.device, worker.life);
-        let checkpoints = worker.offers();
+        let checkpoints = worker.offers(self.config.parallel.stages);
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         self.tell_run(Event::Opened { connection, worker: id, address });
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 4801));
@@ -422,6 +422,7 @@ impl World {
                 let from = match start {
                     Start::Fresh => Round(0),
                     Start::Checkpoint(offer) => offer.next_round,
+                    Start::Held(parts) => parts.first().map_or(Round(0), |part| part.offer.next_round),
                 };
                 self.load(place, BUILD, Some(from));
             }
@@ -436,6 +437,7 @@ impl World {
                 let from = donor.map(|donor| donor.applied);
                 self.load(place, BUILD + Duration::from_secs_f64(took_s.min(1e9)), from);
             }
+            ToWorker::Keep(part) => self.say(place, ToCoordinator::Kept(Some(part.offer))),
             ToWorker::Settle { generation } => self.settle(place, generation),
             ToWorker::Begin(start) => self.begin(place, &start),
             ToWorker::Dismiss { .. } | ToWorker::Refused { .. } => self.turn_off(place),

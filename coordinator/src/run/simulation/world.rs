@@ -323,7 +323,7 @@ impl World {
                 self.say(worker, ToCoordinator::Settled(settled));
             }
             // Its plan is written.
-            ToWorker::Probe { .. } => {}
+            ToWorker::Probe { .. } | ToWorker::Keep(_) => {}
             ToWorker::Begin(start) => {
                 // One that still heals takes part when it has.
                 if node.holds {
