@@ -83,6 +83,9 @@ fn describe(status: &Status) -> Vec<String> {
             or_dash(status.bytes_ratio.map(|ratio| format!("{ratio:.0} times less")))
         ),
     ];
+    if let Some(plan) = &status.plan {
+        lines.push(format!("plan       {}", plan.strip_prefix("the plan: ").unwrap_or(plan)));
+    }
     if let Some(parity) = &status.parity {
         let verdict = if parity.equal { "equal on all members" } else { "BROKEN" };
         lines.push(format!("parity     {verdict} after r{}, {}", parity.round, prefix(&parity.hash)));

@@ -42,6 +42,8 @@ impl Run {
             lan_address: resolve(join.lan_address, address),
             wan_address: resolve(join.wan_address, address),
             device: shorten(&join.device),
+            memory_bytes: join.memory_bytes,
+            flops_per_s: self.state.workers.get(&worker).and_then(|known| known.flops_per_s),
         };
         if self.resume(connection, worker, &join, &known) {
             return;
@@ -213,8 +215,9 @@ impl Run {
 
 /// What a worker must change to take part with this part of the model; none when it agrees.
 pub(super) fn difference(expected: &Facts, rank: u32, found: &Ready) -> Option<String> {
-    let parameters = expected.parameters.get(rank as usize).copied().unwrap_or_default();
-    if found.parameters != parameters {
+    // Where the model was cut anew, nobody knows yet how many a part has.
+    let parameters = expected.parameters.get(rank as usize).copied();
+    if let Some(parameters) = parameters.filter(|parameters| *parameters != found.parameters) {
         return Some(format!(
             "its model has {} parameters, the run's has {parameters}: is its tokenizer the same?",
             found.parameters

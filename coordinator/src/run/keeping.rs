@@ -3,6 +3,7 @@
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, CheckpointOffer, HeldPart, ToWorker};
 
+use super::command::Severity;
 use super::machine::Run;
 use super::peer::Peer;
 
@@ -39,10 +40,16 @@ impl Run {
     /// A worker that was asked to keep a copy has one, or could not have it.
     pub(super) fn handle_kept(&mut self, worker: WorkerId, offer: Option<CheckpointOffer>) {
         let Some(peer) = self.peers.get_mut(&worker) else { return };
-        if std::mem::take(&mut peer.is_keeping)
-            && let Some(offer) = offer
-        {
-            peer.add_offer(CheckpointOffer { private: false, ..offer });
+        if !std::mem::take(&mut peer.is_keeping) {
+            return;
+        }
+        match offer {
+            Some(offer) => peer.add_offer(CheckpointOffer { private: false, ..offer }),
+            None if std::mem::replace(&mut self.copy_failed, true) => {}
+            None => {
+                let text = "could not copy a checkpoint that one other worker alone has: it was gone before all of it had come, or the disk is full. Checkpoints                             that are kept for longer (checkpoint.keep) or come further apart (checkpoint.every_rounds) leave more time";
+                self.notice(Severity::Warning, Some(worker), text.to_owned());
+            }
         }
     }
 

@@ -20,6 +20,7 @@ use super::planning::WorkedOut;
 use super::prepare::Preparing;
 use super::progress::Summaries;
 use super::refusals::Refusals;
+use super::replanning::Replanning;
 use super::reports::Roll;
 use super::state::{Checkpoint, Phase, State};
 use super::survey::Surveys;
@@ -58,6 +59,9 @@ pub struct Run {
     /// What those who are here have told for a plan; nothing, once there is one.
     pub(super) surveys: Surveys,
     pub(super) worked_out: WorkedOut,
+    pub(super) replanning: Replanning,
+    /// A copy of a checkpoint could not be had, and people were told.
+    pub(super) copy_failed: bool,
     pub(super) summaries: Summaries,
     pub(super) refusals: Refusals,
     pub(super) notices: VecDeque<Notice>,
@@ -109,6 +113,8 @@ impl Run {
             unfit: None,
             surveys: Surveys::default(),
             worked_out: WorkedOut::default(),
+            replanning: Replanning::default(),
+            copy_failed: false,
             summaries: Summaries::default(),
             refusals: Refusals::default(),
             notices: VecDeque::new(),
@@ -141,6 +147,10 @@ impl Run {
                 true
             }
             Event::Timer => true,
+            Event::Planned(answer) => {
+                self.handle_planned(*answer);
+                true
+            }
             Event::Drain => {
                 self.handle_drain();
                 true
@@ -176,6 +186,8 @@ impl Run {
             self.gathering_ends(),
             self.telling_ends(),
             self.backlog_settle_at(),
+            self.plan_is_looked_at(),
+            self.move_waits_until(),
         ];
         times.into_iter().flatten().filter(|&at| at > self.now).min()
     }
@@ -231,7 +243,7 @@ impl Run {
                 let is_done = |peer: &Peer| peer.standing != Standing::Member || peer.finished.is_some();
                 return self.peers.values().all(is_done);
             }
-            ToCoordinator::Profile(profile) => self.surveys.note_profile(worker, profile),
+            ToCoordinator::Profile(profile) => self.note_profile(worker, profile),
             ToCoordinator::Kept(offer) => {
                 self.handle_kept(worker, offer);
                 return false;

@@ -63,13 +63,18 @@ impl Run {
         if !self.has_plan() {
             return;
         }
-        let enough = self.peers.len() >= self.config.run.workers as usize;
+        if self.waits_for_a_move() {
+            return;
+        }
+        let enough = self.peers.len() >= self.config.run.workers as usize || self.move_is_complete();
         if enough || self.gathering_ends().is_some_and(|at| at <= self.now) {
             let source = self.choose_source();
             self.seat_all(&self.holders_of(&source));
             // Where no copy has all its workers, more must come.
             if !self.replicas_where(|_| true).is_empty() {
                 self.start_preparing(source);
+            } else if let Source::Checkpoint(found) = source {
+                self.replan_for_those_here(found.round);
             }
         }
     }
@@ -138,6 +143,7 @@ impl Run {
             broken: false,
         });
         self.state.phase = Phase::Preparing;
+        (self.replanning.began, self.replanning.coming_back) = (Some(self.now), None);
         self.persist();
     }
 
@@ -277,6 +283,7 @@ impl Run {
         self.count_left_behind(&preparing.moved);
         self.state.announced = self.state.announced.next();
         self.preparing = None;
+        self.replanning.beginning = self.replanning.began.map(|at| self.now.saturating_sub(at));
         self.state.phase = Phase::Training;
         let until = Round(self.state.schedule.rounds());
         let nothing_open = reference.iter().map(|_| None).collect();

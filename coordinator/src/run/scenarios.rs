@@ -8,6 +8,7 @@ mod planning;
 mod privacy;
 mod problems;
 mod refusals;
+mod replanning;
 mod story;
 
 use std::net::{Ipv4Addr, SocketAddr};

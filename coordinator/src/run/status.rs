@@ -70,6 +70,9 @@ pub struct Status {
     pub ledger: LedgerStatus,
     /// Parts that a copy of the model is in.
     pub parts: u32,
+    /// Which plan the coordinator has made, and why, and the one that is to take its place; none: it was written.
+    #[serde(default)]
+    pub plan: Option<String>,
     /// Workers that have joined. When the run is finished: those that were there to the end.
     pub members: Vec<MemberStatus>,
     /// The newest round that all members reported.
@@ -241,6 +244,7 @@ impl Run {
             samples_pending: ledger.pending,
             ledger,
             parts: self.stages(),
+            plan: self.plan_status(),
             members,
             parity,
             links: self.link_statuses(),

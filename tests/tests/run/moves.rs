@@ -59,3 +59,63 @@ fn a_part_whose_only_worker_is_lost_goes_on_with_another_one_from_the_copy_of_it
         assert!(log.contains("a checkpoint's part is here") && !log.contains("no moments"), "{log}");
     }
 }
+
+/// Gradients of all parameters are exchanged, so that copies cannot join others that train. Two machines with room for half of the model each are joined by two more.
+#[test]
+fn machines_that_join_make_the_coordinator_plan_anew_and_the_state_moves_to_them() {
+    let mut scenario = start_two(Setup {
+        steps: 20_000,
+        sites: vec![2, 2],
+        width: 64,
+        worker_arguments: &["--memory-gib", "0.0079"],
+        parallel: "replan_after_s = 3",
+        sync: "preset = \"dense\"\nfragment_values = 8192",
+        link: "rate_mbit=500,delay_ms=2",
+        checkpoint: "every_rounds = 50",
+        ..one_copy()
+    });
+    let before = scenario.wait_for_round(20);
+    assert_eq!((before["parts"].as_u64(), live_members(&before)), (Some(2), 2));
+    (2..4).for_each(|worker| scenario.cluster.start_worker(worker).unwrap());
+    let moved = |status: &Value| live_members(status) == 4 && events_of(status).contains("the plan changes");
+    let status = scenario.cluster.wait_for("the run to move", RUN_MAX, moved).unwrap();
+    let (events, round) = (events_of(&status), applied_rounds(&status));
+    assert!(events.contains("2 × 2 takes") && events.contains("where 1 × 2 takes"), "{events}");
+    assert!(status["plan"].as_str().unwrap().starts_with("the plan: 2 × 2"), "{status:#}");
+    let status = scenario.wait_for_round(round + 20);
+    assert_exactly_once(&status);
+    assert_eq!(status["parity"]["equal"], true, "{status:#}");
+    let loss = |status: &Value| status["loss"].as_f64().unwrap();
+    assert!(loss(&status) < loss(&before), "{} after {}", loss(&status), loss(&before));
+    for worker in 2..4 {
+        let log = scenario.cluster.worker(worker).unwrap().log();
+        assert!(log.contains("a checkpoint's part is here") && !log.contains("no moments"), "{log}");
+    }
+    let shown = scenario.told(&["status"]);
+    assert!(shown.contains("plan       2 × 2"), "{shown}");
+}
+
+/// Across a slow link the model is cut, as gradients are many and activations few. One worker is lost for good, nobody takes its place, and the other has room for the whole model.
+#[test]
+fn who_is_left_goes_on_with_the_whole_model_out_of_the_parts() {
+    let mut scenario = Setup {
+        steps: 150,
+        sites: vec![1, 1],
+        parallel: "replan_after_s = 3",
+        sync: "preset = \"dense\"\nfragment_values = 8192",
+        link: "rate_mbit=2,delay_ms=5",
+        checkpoint: "every_rounds = 20\nkeep = 3",
+        ..one_copy()
+    }
+    .start();
+    let status = scenario.wait_for_round(70);
+    assert_eq!(status["parts"].as_u64(), Some(2), "{status:#}");
+    lose_for_good(&mut scenario, 1);
+    let status = scenario.finish();
+    assert_exactly_once(&status);
+    let events = events_of(&status);
+    assert!(events.contains("none on the machines that are here"), "{events}");
+    assert!(!events.contains("starts from the beginning"), "{events}");
+    assert_eq!(status["parts"].as_u64(), Some(1));
+    assert!(!scenario.cluster.worker(0).unwrap().log().contains("no moments"));
+}

@@ -5,13 +5,22 @@ use longhaul_proto::control::message::{CheckpointReport, HeldPart};
 use super::pipelines::{config_in_parts, lineup, ready_with, seat_in, training};
 use super::*;
 
-fn offer(next_round: u64, rank: u32, private: bool) -> CheckpointOffer {
+pub(super) fn offer(next_round: u64, rank: u32, private: bool) -> CheckpointOffer {
     CheckpointOffer {
         next_round: Round(next_round),
         state_hash: [40 + rank as u8; 32],
         private,
         rank,
         parts: 2,
+    }
+}
+
+/// From whose disks a worker is told to begin.
+pub(super) fn held(story: &Story, worker: u32) -> Vec<HeldPart> {
+    let told = story.told(worker);
+    match told.last() {
+        Some(ToWorker::Prepare(Start::Held(parts))) => parts.clone(),
+        _ => panic!("{told:?}"),
     }
 }
 

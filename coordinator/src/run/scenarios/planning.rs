@@ -7,7 +7,7 @@ use super::super::LinkStatus;
 use super::*;
 
 /// Two workers and a model of about 13 MB, with all that is kept of it; whatever `sync` says.
-fn open(sync: &str) -> Story {
+pub(super) fn open(sync: &str) -> Story {
     open_for(2, sync)
 }
 
@@ -20,7 +20,7 @@ fn open_for(workers: u32, sync: &str) -> Story {
     Story::of(RunConfig::parse(&text).unwrap())
 }
 
-fn welcomed(told: &[ToWorker]) -> Vec<RunConfig> {
+pub(super) fn welcomed(told: &[ToWorker]) -> Vec<RunConfig> {
     let config = |message: &ToWorker| match message {
         ToWorker::Welcome(welcome) => Some(RunConfig::parse(&welcome.config).unwrap()),
         _ => None,
@@ -36,17 +36,17 @@ fn probed(told: &[ToWorker]) -> Vec<Vec<u32>> {
     told.iter().filter_map(peers).collect()
 }
 
-fn profile(flops_per_s: f64) -> ToCoordinator {
+pub(super) fn profile(flops_per_s: f64) -> ToCoordinator {
     ToCoordinator::Profile(Profile { flops_per_s, vocabulary: 256 })
 }
 
-fn links(mbit: f64) -> ToCoordinator {
+pub(super) fn links(mbit: f64) -> ToCoordinator {
     let link = MeasuredLink { bytes_per_s: mbit * 125e3, round_trip_s: 0.02 };
     ToCoordinator::Links(vec![Some(link)])
 }
 
-const ROOMY: u64 = 1 << 34;
-const SMALL: u64 = 9 << 20;
+pub(super) const ROOMY: u64 = 1 << 34;
+pub(super) const SMALL: u64 = 9 << 20;
 
 #[test]
 fn where_everybody_holds_the_model_and_bits_follow_links_nobody_measures_anything() {
@@ -226,7 +226,7 @@ fn pass(story: &mut Story, seconds: u64, workers: &[u32]) {
     }
 }
 
-fn reported(story: &Story, text: &str) -> bool {
+pub(super) fn reported(story: &Story, text: &str) -> bool {
     story.run.status(0).events.iter().any(|event| event.text.contains(text))
 }
 

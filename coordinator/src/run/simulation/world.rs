@@ -190,6 +190,7 @@ impl World {
                     assert_eq!(self.stored, *state);
                 }
                 Command::Persist(Record::Round(_)) => {}
+                Command::Plan(_) => unreachable!("its plan is written"),
                 Command::Report(notice) => {
                     self.log.push(format!("{:>8?} {:?} {}", self.now, notice.worker, notice.text));
                 }
