@@ -76,12 +76,7 @@ fn describe(status: &Status) -> Vec<String> {
             or_dash(status.tokens_per_s_mean.map(|speed| format!("{speed:.0}"))),
             or_dash(status.share_of_local_speed_mean.map(|share| format!("{:.1} %", 100.0 * share))),
         ),
-        format!(
-            "WAN        {} sent, dense f32 would have sent {} ({})",
-            Bytes(status.wan_bytes),
-            Bytes(status.dense_bytes),
-            or_dash(status.bytes_ratio.map(|ratio| format!("{ratio:.0} times less")))
-        ),
+        traffic(status),
     ];
     if let Some(plan) = &status.plan {
         lines.push(format!("plan       {}", plan.strip_prefix("the plan: ").unwrap_or(plan)));
@@ -142,6 +137,17 @@ fn describe(status: &Status) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// What has crossed the WAN. A run of one copy of the model exchanges no updates, so there is nothing to compare with.
+fn traffic(status: &Status) -> String {
+    let sent = format!("WAN        {} sent", Bytes(status.wan_bytes));
+    match status.bytes_ratio {
+        Some(ratio) => {
+            format!("{sent}, dense f32 would have sent {} ({ratio:.0} times less)", Bytes(status.dense_bytes))
+        }
+        None => sent,
+    }
 }
 
 /// Enough of a hash to compare by eye.

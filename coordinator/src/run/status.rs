@@ -58,7 +58,7 @@ pub struct Status {
     pub wan_bytes: u64,
     /// What the same rounds would have sent as dense f32.
     pub dense_bytes: u64,
-    /// `dense_bytes` / `wan_bytes`.
+    /// `dense_bytes` / `wan_bytes`, where both are more than nothing.
     pub bytes_ratio: Option<f64>,
     /// Seconds to the end at the present speed.
     pub eta_s: Option<f64>,
@@ -238,7 +238,8 @@ impl Run {
             share_of_local_speed_mean: totals.share_of_local_speed(),
             wan_bytes: totals.wan_bytes,
             dense_bytes: totals.dense_bytes,
-            bytes_ratio: (totals.wan_bytes > 0).then(|| totals.dense_bytes as f64 / totals.wan_bytes as f64),
+            bytes_ratio: (totals.wan_bytes > 0 && totals.dense_bytes > 0)
+                .then(|| totals.dense_bytes as f64 / totals.wan_bytes as f64),
             eta_s: self.eta_s(step),
             samples_counted: ledger.positions_applied,
             samples_pending: ledger.pending,
