@@ -89,8 +89,9 @@ impl Run {
         // Members that are overdue keep nobody out: others may have to take their place.
         let overdue = self.grace_until.is_some_and(|until| until <= self.now);
         let counts = |other: WorkerId, peer: &Peer| other != worker && !(overdue && peer.is_awaited());
-        let names = &self.config.parallel.sites;
-        if !names.is_empty() && !names.contains(&join.site) {
+        // Where the coordinator makes the plan, it makes another one with those who have come from elsewhere.
+        let names = Some(&self.config.parallel.sites).filter(|_| self.replan_after().is_none());
+        if let Some(names) = names.filter(|names| !names.is_empty() && !names.contains(&join.site)) {
             return Some(format!(
                 "parallel.sites gives parts of the model to {names:?} alone, and this is {site:?}"
             ));

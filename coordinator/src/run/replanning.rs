@@ -269,7 +269,7 @@ impl Run {
     }
 
     /// How long something has to have changed; none: the plan stays as it is.
-    fn replan_after(&self) -> Option<Duration> {
+    pub(super) fn replan_after(&self) -> Option<Duration> {
         let seconds = self.config.parallel.replan_after_s;
         // Whoever has written a plan wants that one. And factors of low-rank gradients are not cut anew.
         let is_open = self.state.plan.is_some() && self.config.sync.rank == 0;

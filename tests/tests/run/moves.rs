@@ -65,12 +65,11 @@ fn a_part_whose_only_worker_is_lost_goes_on_with_another_one_from_the_copy_of_it
 fn machines_that_join_make_the_coordinator_plan_anew_and_the_state_moves_to_them() {
     let mut scenario = start_two(Setup {
         steps: 20_000,
-        sites: vec![2, 2],
+        sites: vec![4],
         width: 64,
         worker_arguments: &["--memory-gib", "0.0079"],
         parallel: "replan_after_s = 3",
         sync: "preset = \"dense\"\nfragment_values = 8192",
-        link: "rate_mbit=500,delay_ms=2",
         checkpoint: "every_rounds = 50",
         ..one_copy()
     });
