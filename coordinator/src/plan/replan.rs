@@ -93,7 +93,7 @@ impl Question {
         let price_s = self.pause_s + way_s(&self.topology, plan, &bytes);
         let prospect = Prospect { steps_left: self.steps_left, present_s, best_s, price_s };
         let figures = format!(
-            "{} takes {best_s:.3} s a step where {} takes {present_s:.3} s: over {} steps {:.0} s less, for a move of {} that takes {price_s:.0} s",
+            "{} takes {best_s:.3} s a step where {} takes {present_s:.3} s: over {} steps {:.0} s less, for a move of {} that takes {price_s:.1} s",
             shape(best),
             shape(plan),
             self.steps_left,

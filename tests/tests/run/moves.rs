@@ -79,7 +79,7 @@ fn machines_that_join_make_the_coordinator_plan_anew_and_the_state_moves_to_them
     let moved = |status: &Value| live_members(status) == 4 && events_of(status).contains("the plan changes");
     let status = scenario.cluster.wait_for("the run to move", RUN_MAX, moved).unwrap();
     let (events, round) = (events_of(&status), applied_rounds(&status));
-    assert!(events.contains("2 × 2 takes") && events.contains("where 1 × 2 takes"), "{events}");
+    assert!(events.contains("the plan changes: 2 × 2") && events.contains("a step where 1 × 2"), "{events}");
     assert!(status["plan"].as_str().unwrap().starts_with("the plan: 2 × 2"), "{status:#}");
     let status = scenario.wait_for_round(round + 20);
     assert_exactly_once(&status);
