@@ -50,7 +50,7 @@ pub(super) fn stop(args: &Stop) -> Result<(), CliError> {
 }
 
 /// A status as a page for people.
-fn describe(status: &Status) -> Vec<String> {
+pub(crate) fn describe(status: &Status) -> Vec<String> {
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
     let mut lines = vec![
         format!(
@@ -81,6 +81,9 @@ fn describe(status: &Status) -> Vec<String> {
     if let Some(plan) = &status.plan {
         lines.push(format!("plan       {}", plan.strip_prefix("the plan: ").unwrap_or(plan)));
     }
+    if let Some(ratio) = status.residual_ratio {
+        lines.push(format!("waiting    the changes of about {ratio:.1} exchanges, in error feedback"));
+    }
     if let Some(parity) = &status.parity {
         let verdict = if parity.equal { "equal on all members" } else { "BROKEN" };
         lines.push(format!("parity     {verdict} after r{}, {}", parity.round, prefix(&parity.hash)));
@@ -92,10 +95,11 @@ fn describe(status: &Status) -> Vec<String> {
     if status.refused_unnamed > 0 {
         lines.push(format!("refused    {} updates more", status.refused_unnamed));
     }
-    let ResidualsLost { contributions, results } = status.residuals_lost;
-    if contributions + results > 0 {
+    let ResidualsLost { contributions, results, factors } = status.residuals_lost;
+    if contributions + results + factors > 0 {
         lines.push(format!(
-            "lost       with workers that left, what was yet to be sent of {contributions} contributed and {results} published fragments"
+            "lost       with workers that left, what was yet to be sent of {contributions} contributed and {results} published fragments, and what factors left \
+             out of {factors}"
         ));
     }
     if let Some(PrivacyStatus { releases, epsilon, epsilon_at_the_end, delta }) = &status.privacy {

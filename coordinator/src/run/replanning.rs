@@ -232,7 +232,8 @@ impl Run {
             ..Replanning::default()
         };
         self.persist();
-        for (_, peer) in std::mem::take(&mut self.peers) {
+        for (worker, peer) in std::mem::take(&mut self.peers) {
+            self.watch.forget(worker);
             let Some(connection) = peer.connection else { continue };
             let (run, config, site) = (self.state.run, self.config_toml.clone(), peer.known.site);
             self.reply(connection, ToWorker::Welcome(Welcome { run, config, site, resumed: false }));

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
-use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::schedule::{Pace, RoundSchedule};
 use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::{RoundReport, Start, ToCoordinator, ToWorker};
 use longhaul_proto::round::{Command, Event, FragmentResult, FrameHeader, Member};
@@ -174,11 +174,8 @@ impl Running {
     pub(super) fn follow(&mut self, schedule: RoundSchedule) {
         let schedule = schedule.for_fragments(self.layout.count());
         if schedule != self.schedule {
-            tracing::info!(
-                every = schedule.every,
-                groups = schedule.groups,
-                "rounds follow what was measured"
-            );
+            let Pace { every, groups } = schedule.last_pace();
+            tracing::info!(every, groups, "rounds follow what was measured");
         }
         self.schedule = schedule;
         self.layouts = self.layouts.following(schedule);

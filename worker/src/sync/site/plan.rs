@@ -96,14 +96,22 @@ mod tests {
 
     use longhaul_common::id::Generation;
     use longhaul_common::plan::Member;
+    use longhaul_common::schedule::Changes;
     use longhaul_proto::control::message::{Adopted, Settlement};
 
     use super::*;
     use crate::train::stretches::Stretches;
 
     const LAYOUT: FragmentLayout = FragmentLayout { values: 95, fragment_values: 10 };
-    const SCHEDULE: RoundSchedule =
-        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 2, exchanges: 1, steps: 100 };
+    const SCHEDULE: RoundSchedule = RoundSchedule {
+        opening_rounds: 0,
+        opening_every: 1,
+        every: 1,
+        groups: 2,
+        exchanges: 1,
+        steps: 100,
+        changes: Changes::NONE,
+    };
 
     fn start(adopted: &[u32]) -> GenerationStart {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
