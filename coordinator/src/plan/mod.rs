@@ -1,6 +1,7 @@
 //! Which worker has which part of the model, and what that would do: from numbers alone. `docs/planner.md` is the design.
 
 mod predict;
+mod replan;
 mod search;
 mod topology;
 mod words;
@@ -8,6 +9,7 @@ mod workload;
 mod written;
 
 pub use predict::{LinkLoad, Prediction, Unfit, paces, predict};
+pub use replan::{Answer, Prospect, Question};
 pub use search::{Candidate, Choice, NoPlan, choose, choose_among};
 pub use topology::{Device, DeviceId, Link, Site, Topology, TopologyError};
 pub use words::{shape, why};

@@ -214,7 +214,7 @@ pub(super) fn manifest(folder: &Path, run: RunId) -> Result<Manifest, Checkpoint
 }
 
 /// A worker's record; none when it is not there, or is of another state than the manifest's.
-fn private_record(
+pub(super) fn private_record(
     folder: &Path,
     worker: WorkerId,
     manifest: &Manifest,

@@ -11,6 +11,7 @@ mod compressor;
 mod contributions;
 mod event;
 mod guard;
+mod held;
 mod ladder;
 mod layouts;
 mod masking;
