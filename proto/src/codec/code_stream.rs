@@ -122,12 +122,21 @@ fn write_codes<const N: usize>(
             let step = |index: usize| (share(codes[index / 2] >> (4 * (index % 2)) & 15), raw);
             write_stream::<N>(2 * codes.len(), step, words, out);
         }
-        Alphabet::Bytes { raw_bits } => {
-            let raw = |code: u8| Raw { value: u16::from(code) & ((1 << raw_bits) - 1), bits: raw_bits };
-            let step = |index: usize| (share(codes[index] >> raw_bits), raw(codes[index]));
-            write_stream::<N>(codes.len(), step, words, out);
-        }
+        Alphabet::Bytes { raw_bits: 0 } => write_bytes::<N, 0>(shares, codes, words, out),
+        Alphabet::Bytes { .. } => write_bytes::<N, RAW_BITS>(shares, codes, words, out),
     }
+}
+
+/// Writes codes of eight bits, of which `RAW` are sent as they are: a constant, as this is once a code.
+fn write_bytes<const N: usize, const RAW: u32>(
+    shares: &[Share; SYMBOLS_MAX],
+    codes: &[u8],
+    words: &mut Vec<u32>,
+    out: &mut Vec<u8>,
+) {
+    let raw = |code: u8| Raw { value: u16::from(code) & ((1 << RAW) - 1), bits: RAW };
+    let step = |index: usize| (shares[usize::from(codes[index] >> RAW)], raw(codes[index]));
+    write_stream::<N>(codes.len(), step, words, out);
 }
 
 /// How often each symbol occurs, relative to the most frequent one at 255. At least two occur, so that no share is all.
