@@ -43,6 +43,12 @@ impl ParameterSpec {
         self.shape.len() == 2
     }
 
+    /// Whether all members of a tensor group have all of it.
+    #[must_use]
+    pub fn is_replicated(&self) -> bool {
+        self.cut == Cut::Replicated
+    }
+
     /// What PowerSGD exchanges of it in a step: of a matrix two factors of this rank, where they have less than half of its values; everything else whole.
     #[must_use]
     pub fn low_rank_count(&self, rank: u32) -> u64 {

@@ -71,6 +71,27 @@ impl ModelSpec {
         }
         Ok((0..ways).map(|index| Self { shard: Shard { ways, index }, ..self.clone() }).collect())
     }
+
+    /// Of [`Self::parameters`], those that this worker exchanges with the other copies of the model, and saves: all of them, unless it is a later member of a tensor
+    /// group. What all members hold is then the first one's to exchange, and is handed on by it.
+    #[must_use]
+    pub fn synchronised(&self) -> Vec<ParameterSpec> {
+        let mut tensors = self.parameters();
+        tensors.retain(|tensor| self.synchronises(tensor));
+        tensors
+    }
+
+    /// The length of the flat vector of [`Self::synchronised`].
+    #[must_use]
+    pub fn synchronised_count(&self) -> u64 {
+        self.synchronised().iter().map(ParameterSpec::count).sum()
+    }
+
+    /// Whether this is one of [`Self::synchronised`].
+    #[must_use]
+    pub fn synchronises(&self, tensor: &ParameterSpec) -> bool {
+        self.shard.index == 0 || !tensor.is_replicated()
+    }
 }
 
 impl ParameterSpec {
@@ -185,6 +206,21 @@ mod tests {
                     let expected = if tensor.cut == Cut::Replicated { ways } else { 1 };
                     assert!(holders.iter().all(|count| *count == expected), "{}: {holders:?}", tensor.name);
                 }
+            }
+        }
+    }
+
+    /// So what a round sends of the whole model is sent once.
+    #[test]
+    fn each_value_is_synchronised_by_one_member() {
+        for whole in models() {
+            assert_eq!(whole.synchronised(), whole.parameters());
+            for ways in [2, 3, 6] {
+                let shards = whole.shards(ways).unwrap();
+                let all: u64 = shards.iter().map(ModelSpec::synchronised_count).sum();
+                assert_eq!(all, whole.parameter_count());
+                assert_eq!(shards[0].synchronised(), shards[0].parameters());
+                assert!(shards[1].synchronised().iter().all(|tensor| tensor.cut != Cut::Replicated));
             }
         }
     }

@@ -13,3 +13,4 @@ mod promises;
 mod refusals;
 mod scenario;
 mod site;
+mod tensor_groups;

@@ -39,7 +39,7 @@ pub struct CheckpointData {
 pub struct ModelState {
     /// What they are.
     pub spec: ModelSpec,
-    /// In the order of [`ModelSpec::parameters`].
+    /// In the order of [`ModelSpec::synchronised`].
     pub parameters: Arc<[f32]>,
     /// The content of `tokenizer.json`, if there is one.
     pub tokenizer: Option<Arc<[u8]>>,

@@ -62,27 +62,51 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
     Ok(OpenedModel { path: folder.clone(), spec, parameters, tokenizer })
 }
 
-/// The parameters of the whole model, in its order, from those of its parts.
+/// The parameters of the whole model, in its order, from those of its parts and of the shares of its layers.
 fn assemble(spec: &ModelSpec, parts: &[(&PathBuf, Manifest)]) -> Result<Vec<f32>> {
-    let mut tensors: BTreeMap<String, Vec<f32>> = BTreeMap::new();
+    // By name: what is here of each tensor, and how many of its values are.
+    let mut tensors: BTreeMap<String, (Vec<f32>, usize)> = BTreeMap::new();
     for (folder, manifest) in parts {
-        let Some(chunks) = &manifest.chunks else { return Ok(read_weights(folder, manifest, spec)?) };
-        let part = spec.part(chunks.iter().map(|&(start, end)| start..end).collect());
+        if manifest.chunks.is_none() && manifest.share.is_none() {
+            return Ok(read_weights(folder, manifest, spec)?);
+        }
+        let part = part_of(spec, manifest, parts.len())
+            .with_context(|| format!("{} is of no part of this model", folder.display()))?;
         let values = read_weights(folder, manifest, &part)?;
         let mut rest = values.as_slice();
-        for tensor in part.parameters() {
-            let count = tensor.count() as usize;
-            let (own, others) = rest.split_at_checked(count).context("a part with too few values")?;
-            tensors.insert(tensor.name, own.to_vec());
-            rest = others;
+        let wholes = spec.parameters().into_iter().map(|whole| (whole.name.clone(), whole.count() as usize));
+        let counts: BTreeMap<String, usize> = wholes.collect();
+        for tensor in part.synchronised() {
+            let count = counts.get(&tensor.name).copied().unwrap_or_default();
+            let (whole, known) = tensors.entry(tensor.name.clone()).or_insert_with(|| (vec![0.0; count], 0));
+            for place in tensor.places(part.shard) {
+                let (own, others) =
+                    rest.split_at_checked(place.len()).context("a part with too few values")?;
+                whole.get_mut(place).context("a part with too many values")?.copy_from_slice(own);
+                *known += own.len();
+                rest = others;
+            }
         }
     }
     let mut all = Vec::new();
     for tensor in spec.parameters() {
-        let values = tensors.remove(&tensor.name);
-        all.extend(values.with_context(|| format!("no part of the model has {}", tensor.name))?);
+        let values = tensors.remove(&tensor.name).filter(|(whole, known)| whole.len() == *known);
+        let (values, _) =
+            values.with_context(|| format!("no part of the model has all of {}", tensor.name))?;
+        all.extend(values);
     }
     Ok(all)
+}
+
+/// What of the model a checkpoint is of, of one in so many folders: there are no more shares than folders, so no more memory is taken than there is on the disk.
+fn part_of(spec: &ModelSpec, manifest: &Manifest, folders: usize) -> Option<ModelSpec> {
+    let part = match &manifest.chunks {
+        Some(chunks) => spec.part(chunks.iter().map(|&(start, end)| start..end).collect()),
+        None => spec.clone(),
+    };
+    let Some((ways, index)) = manifest.share else { return Some(part) };
+    let shares = part.shards(ways).ok().filter(|_| ways as usize <= folders)?;
+    shares.into_iter().nth(index as usize)
 }
 
 /// The newest whole checkpoint of the same run that is older than the one in `folder`.
@@ -169,6 +193,7 @@ mod tests {
     use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
     use crate::models::draw_parameters;
     use crate::models::tests::tiny_gpt2;
+    use crate::train::share::Share;
 
     fn spec() -> ModelSpec {
         ModelSpec { vocabulary: 256, ..tiny_gpt2() }
@@ -195,6 +220,48 @@ mod tests {
             assert_eq!((&model.path, model.spec), (&path, spec()));
             assert_eq!(model.parameters, draw_parameters(&spec(), 4));
         }
+    }
+
+    /// As the members of a tensor group write it, each into a folder of its own.
+    #[test]
+    fn a_model_whose_layers_are_shared_is_put_together_and_each_share_must_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = draw_parameters(&spec(), 4);
+        let run = RunId([7; 16]);
+        let mut folders = Vec::new();
+        for (index, share) in spec().shards(2).unwrap().into_iter().enumerate() {
+            let parameters = Share::new(&share).synchronised(draw_parameters(&share, 4));
+            let store = CheckpointStore::new(dir.path(), run, WorkerId(1), 3).of_part(index as u32, 2);
+            let model = ModelState {
+                spec: share.clone(),
+                parameters: parameters.as_slice().into(),
+                tokenizer: None,
+                shared: Default::default(),
+            };
+            let data = CheckpointData {
+                next_round: Round(4),
+                next_step: 4,
+                state_hash: [1; 32],
+                model: Some(model),
+                private: PrivateState::default(),
+            };
+            folders.push(store.write(&data).unwrap());
+            assert_eq!(store.load_model(Round(4), &share).unwrap().parameters, parameters);
+        }
+        let opened = open_model(dir.path()).unwrap();
+        assert_eq!((opened.spec, opened.parameters), (spec(), whole));
+
+        // Twice the same share is not all of the model.
+        std::fs::remove_dir_all(&folders[1]).unwrap();
+        let message = open_model(dir.path()).unwrap_err().to_string();
+        assert!(message.contains("part-2-of-2") && message.contains("missing"), "{message}");
+        std::fs::create_dir(&folders[1]).unwrap();
+        for file in std::fs::read_dir(&folders[0]).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), folders[1].join(file.file_name())).unwrap();
+        }
+        let message = open_model(dir.path()).unwrap_err().to_string();
+        assert!(message.contains("no part of the model has all of"), "{message}");
     }
 
     #[test]

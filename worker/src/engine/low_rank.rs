@@ -48,12 +48,12 @@ struct Matrix {
 }
 
 impl LowRank {
-    /// For a model, with first factors drawn from the run's seed.
+    /// For what is synchronised of a model, with first factors drawn from the run's seed.
     #[must_use]
     pub fn new(spec: &ModelSpec, rank: u32, seed: u64) -> Self {
         let rank = rank as usize;
         let (mut matrices, mut whole, mut start) = (Vec::new(), Vec::<Range<usize>>::new(), 0);
-        for parameter in spec.parameters() {
+        for parameter in spec.synchronised() {
             let end = start + parameter.count() as usize;
             match parameter.shape[..] {
                 [rows, columns] if pays(rows as usize, columns as usize, rank) => {

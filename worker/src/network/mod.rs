@@ -1,5 +1,6 @@
 //! The data plane: frames to and from the other workers, results and state for those who ask.
 
+mod group;
 mod heal;
 mod mask_secrets;
 mod outbox;
@@ -36,6 +37,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+pub use self::group::{GroupError, GroupSeat};
 pub use self::outbox::PipeError;
 use self::peer::Peer;
 pub use self::pipe::{BoundaryFormats, NetworkPipe};
@@ -43,6 +45,7 @@ use self::site::SiteDoor;
 pub use self::site::{SiteDoorError, bind};
 pub use self::stage_mail::Replica;
 use self::stage_mail::{Interrupted, StageMail};
+use crate::collective::Stop;
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
 
@@ -66,6 +69,8 @@ pub struct Network {
     /// The generation that mask secrets are fetched for.
     masked_generation: AtomicU64,
     stage_mail: StageMail,
+    /// Ends all waiting of a tensor group.
+    group_stop: Stop,
     stopped: watch::Sender<bool>,
 }
 
@@ -102,6 +107,7 @@ impl Network {
             state: Mutex::new(state),
             masked_generation: AtomicU64::new(0),
             stage_mail: StageMail::default(),
+            group_stop: Stop::default(),
             stopped: watch::channel(false).0,
         });
         network.runtime.spawn(serve::accept(Arc::clone(&network), limits));
@@ -210,6 +216,7 @@ impl Network {
     pub fn stop(&self) {
         self.stopped.send_replace(true);
         self.stage_mail.open(None);
+        self.group_stop.stop();
         let mut state = self.lock();
         state.peers.clear();
         state.door.close();
