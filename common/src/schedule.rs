@@ -1,5 +1,9 @@
 //! When rounds happen, and for which fragments: a pure map between steps and rounds.
 
+mod changes;
+
+pub use changes::{CHANGES_KEPT_MAX, Change, Changes, Pace};
+
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +12,7 @@ use crate::id::{FragmentId, Round};
 use crate::plan::FragmentLayout;
 
 /// The steps between rounds over the whole run: an *opening* with rounds close together (a young model moves fast
-/// and its updates do not compress well), then a steady pace.
+/// and its updates do not compress well), then a steady pace, and later others where links have changed.
 ///
 /// A step is counted over the run, from zero; round `r` is contributed after its last step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,7 +21,7 @@ pub struct RoundSchedule {
     pub opening_rounds: u64,
     /// Local steps in a round of the opening.
     pub opening_every: u64,
-    /// Local steps in a round after it.
+    /// Local steps in a round after it, up to the first of `changes`.
     pub every: u64,
     /// Fragments take turns after the opening: each is due in every so-manieth round. At most as many as there are fragments.
     pub groups: u32,
@@ -25,6 +29,8 @@ pub struct RoundSchedule {
     pub exchanges: u32,
     /// Steps of the run: the last round is shortened to end with them.
     pub steps: u64,
+    /// Where rounds after the opening have another pace than `every` and `groups`.
+    pub changes: Changes,
 }
 
 impl RoundSchedule {
@@ -33,43 +39,57 @@ impl RoundSchedule {
     pub fn rounds(&self) -> u64 {
         let opening = self.opening_steps();
         if self.steps <= opening {
-            self.steps.div_ceil(self.opening_every)
-        } else {
-            self.opening_rounds + (self.steps - opening).div_ceil(self.every) * u64::from(self.exchanges)
+            return self.steps.div_ceil(self.opening_every);
         }
+        let Change { round, step, pace } =
+            self.changes.kept().last().copied().unwrap_or_else(|| self.first());
+        let left = self.steps.saturating_sub(step).div_ceil(pace.every);
+        round.0.saturating_add(left.saturating_mul(u64::from(self.exchanges)))
     }
 
-    /// The steps of a round; empty from [`Self::rounds`] on, and for later exchanges of the same steps.
+    /// The steps of a round; empty from [`Self::rounds`] on, for later exchanges of the same steps, and where that [is not known](Self::reaches) any more.
     #[must_use]
     pub fn steps_of(&self, round: Round) -> Range<u64> {
-        let start = |r: u64| {
-            let turns = r.saturating_sub(self.opening_rounds).div_ceil(u64::from(self.exchanges));
-            (r.min(self.opening_rounds) * self.opening_every + turns * self.every).min(self.steps)
-        };
-        start(round.0)..start(round.0 + 1)
+        self.start_of(round)..self.start_of(Round(round.0.saturating_add(1)))
+    }
+
+    fn start_of(&self, round: Round) -> u64 {
+        if self.is_opening(round) {
+            return round.0.saturating_mul(self.opening_every).min(self.steps);
+        }
+        let Change { round: from, step, pace } = self.change_at(round);
+        let turns = round.0.saturating_sub(from.0).div_ceil(u64::from(self.exchanges));
+        step.saturating_add(turns.saturating_mul(pace.every)).min(self.steps)
+    }
+
+    /// Whether it is known which steps a round has: of changes of pace, the latest are remembered.
+    #[must_use]
+    pub fn reaches(&self, round: Round) -> bool {
+        self.changes.cut_at().is_none_or(|oldest| round >= oldest.round)
     }
 
     /// Which exchange of its steps a round is, from 0.
     #[must_use]
     pub fn exchange_of(&self, round: Round) -> u32 {
-        (round.0.saturating_sub(self.opening_rounds) % u64::from(self.exchanges)) as u32
+        (round.0.saturating_sub(self.change_at(round).round.0) % u64::from(self.exchanges)) as u32
     }
 
     /// The step that a round exchanges first, or goes on exchanging.
     #[must_use]
     pub fn step_of(&self, round: Round) -> u64 {
-        self.steps_of(Round(round.0 - u64::from(self.exchange_of(round)))).start
+        self.start_of(Round(round.0 - u64::from(self.exchange_of(round))))
     }
 
     /// The round that a step belongs to: the first one that exchanges it.
     #[must_use]
     pub fn round_of(&self, step: u64) -> Round {
-        let opening = self.opening_steps();
-        Round(if step < opening {
-            step / self.opening_every
-        } else {
-            self.opening_rounds + (step - opening) / self.every * u64::from(self.exchanges)
-        })
+        if step < self.opening_steps() {
+            return Round(step / self.opening_every);
+        }
+        let change = self.changes.kept().iter().rfind(|change| change.step <= step);
+        let change = change.or(self.changes.cut_at()).copied();
+        let Change { round, step: from, pace } = change.unwrap_or_else(|| self.first());
+        Round(round.0 + step.saturating_sub(from) / pace.every * u64::from(self.exchanges))
     }
 
     /// Whether a round belongs to the opening.
@@ -78,23 +98,76 @@ impl RoundSchedule {
         round.0 < self.opening_rounds
     }
 
+    /// The pace of a round after the opening; of one in it, the one that follows.
+    #[must_use]
+    pub fn pace_in(&self, round: Round) -> Pace {
+        self.change_at(round).pace
+    }
+
+    /// The pace of the run's last rounds.
+    #[must_use]
+    pub fn last_pace(&self) -> Pace {
+        self.changes.kept().last().map_or(self.first().pace, |change| change.pace)
+    }
+
+    /// The same with this pace from a round on, or from the opening's end on where that is later. What was to come from there on is not.
+    /// Where no steps are left, nothing changes.
+    #[must_use]
+    pub fn changed_at(mut self, round: Round, pace: Pace) -> Self {
+        let round = Round(round.0.max(self.opening_rounds));
+        let step = self.start_of(round);
+        if step >= self.steps {
+            return self;
+        }
+        self.changes.truncate(round);
+        if self.changes.kept().is_empty() && round.0 == self.opening_rounds {
+            return Self { every: pace.every, groups: pace.groups, ..self };
+        }
+        if pace != self.last_pace() {
+            self.changes = self.changes.with(Change { round, step, pace });
+        }
+        self
+    }
+
+    /// Whether each change begins where the pace before it leads to, and before the end.
+    #[must_use]
+    pub fn is_consistent(&self) -> bool {
+        let mut before = Self { changes: Changes::NONE, ..*self };
+        self.changes.kept().iter().all(|change| {
+            let is_known = before
+                .changes
+                .kept()
+                .last()
+                .map_or(change.round.0 > self.opening_rounds, |last| change.round > last.round);
+            let follows = before.start_of(change.round) == change.step;
+            let is_oldest_known = before.changes == Changes::NONE && self.changes.cut_at().is_some();
+            before.changes = before.changes.with(*change);
+            let has_steps = change.pace.every > 0 && change.pace.groups > 0 && change.step < self.steps;
+            has_steps && is_known && (follows || is_oldest_known)
+        })
+    }
+
     /// Whether a round synchronises a fragment. Neighbours are due in different rounds, so that each round has parts from everywhere in
     /// the model (the strided pattern of Streaming DiLoCo, arXiv 2501.18512). The run's last round has all of them: what was trained
     /// until then is in the final model.
     #[must_use]
     pub fn is_due(&self, round: Round, fragment: FragmentId) -> bool {
-        if self.groups <= 1 || self.is_opening(round) {
+        let Change { round: from, pace, .. } = self.change_at(round);
+        if pace.groups <= 1 || self.is_opening(round) {
             return true;
         }
-        let turn = (round.0 - self.opening_rounds) % u64::from(self.groups);
-        u64::from(fragment.0 % self.groups) == turn || round.next().0 >= self.rounds()
+        let turn = round.0.saturating_sub(from.0) % u64::from(pace.groups);
+        u64::from(fragment.0 % pace.groups) == turn || round.0.saturating_add(1) >= self.rounds()
     }
 
     /// The first round from `round` on in which a fragment is due; past the end of the run, any round.
     #[must_use]
     pub fn next_due(&self, round: Round, fragment: FragmentId) -> Round {
-        let within_a_turn = (round.0..round.0.saturating_add(u64::from(self.groups.max(1)))).map(Round);
-        within_a_turn.into_iter().find(|&round| self.is_due(round, fragment)).unwrap_or(round)
+        let last_change = self.changes.kept().last().map_or(round, |last| last.round.max(round));
+        let turns = u64::from(self.last_pace().groups.max(1));
+        // Turns begin anew where the pace changes.
+        let mut rounds = (round.0..last_change.0.saturating_add(turns)).map(Round);
+        rounds.find(|&round| self.is_due(round, fragment)).unwrap_or(round)
     }
 
     /// The values of the fragments that a round synchronises, as few stretches.
@@ -114,11 +187,28 @@ impl RoundSchedule {
     /// The same rounds for a model of `fragments`: so that no round is empty, there are not more groups than that.
     #[must_use]
     pub fn for_fragments(self, fragments: u32) -> Self {
-        Self { groups: self.groups.min(fragments.max(1)), ..self }
+        let most = fragments.max(1);
+        let changes = self.changes.map(|pace| Pace { groups: pace.groups.min(most), ..pace });
+        Self { groups: self.groups.min(most), changes, ..self }
+    }
+
+    /// The change that a round follows: the opening's end, where there is none.
+    fn change_at(&self, round: Round) -> Change {
+        self.changes.before(round).copied().unwrap_or_else(|| match self.changes.cut_at() {
+            // Nobody knows how many steps those rounds had.
+            Some(oldest) if !self.is_opening(round) => *oldest,
+            _ => self.first(),
+        })
+    }
+
+    /// The opening's end.
+    fn first(&self) -> Change {
+        let pace = Pace { every: self.every, groups: self.groups };
+        Change { round: Round(self.opening_rounds), step: self.opening_steps(), pace }
     }
 
     fn opening_steps(&self) -> u64 {
-        self.opening_rounds * self.opening_every
+        self.opening_rounds.saturating_mul(self.opening_every)
     }
 }
 
@@ -136,6 +226,7 @@ mod tests {
             groups: 1,
             exchanges: 1,
             steps: 30,
+            changes: Changes::NONE,
         };
         let spans: Vec<_> = (0..schedule.rounds()).map(|r| schedule.steps_of(Round(r))).collect();
         assert_eq!(spans, [0..3, 3..6, 6..16, 16..26, 26..30]);
@@ -150,6 +241,7 @@ mod tests {
             groups: 3,
             exchanges: 1,
             steps: 6,
+            changes: Changes::NONE,
         };
         let due =
             |round| (0..4).filter(|&f| schedule.is_due(Round(round), FragmentId(f))).collect::<Vec<_>>();
@@ -167,14 +259,115 @@ mod tests {
         assert_eq!(schedule.for_fragments(2).groups, 2);
     }
 
+    const STEADY: RoundSchedule = RoundSchedule {
+        opening_rounds: 2,
+        opening_every: 1,
+        every: 2,
+        groups: 2,
+        exchanges: 1,
+        steps: 40,
+        changes: Changes::NONE,
+    };
+
+    fn pace(every: u64, groups: u32) -> Pace {
+        Pace { every, groups }
+    }
+
+    #[test]
+    fn a_pace_may_change_where_steps_are_left_and_what_was_is_as_it_was() {
+        let slower = STEADY.changed_at(Round(5), pace(10, 1));
+        let spans: Vec<_> = (0..slower.rounds()).map(|r| slower.steps_of(Round(r))).collect();
+        assert_eq!(spans, [0..1, 1..2, 2..4, 4..6, 6..8, 8..18, 18..28, 28..38, 38..40]);
+        assert_eq!((slower.pace_in(Round(4)), slower.pace_in(Round(5))), (pace(2, 2), pace(10, 1)));
+        let again = slower.changed_at(Round(6), pace(4, 3));
+        assert_eq!(again.steps_of(Round(6)), 18..22);
+        assert_eq!(again.changed_at(Round(5), pace(10, 1)), slower, "what was to come is not");
+        assert_eq!(slower.changed_at(Round(9), pace(1, 1)), slower, "no steps are left");
+        assert_eq!(slower.changed_at(Round(7), pace(10, 1)), slower, "nothing changes");
+        let after = RoundSchedule { every: 5, groups: 1, ..STEADY };
+        assert_eq!(STEADY.changed_at(Round(1), pace(5, 1)), after, "the opening stays as it is");
+    }
+
+    /// Turns begin anew with a pace.
+    #[test]
+    fn fragments_take_turns_from_a_change_on() {
+        let schedule = STEADY.changed_at(Round(5), pace(2, 3));
+        let due =
+            |round| (0..3).filter(|&f| schedule.is_due(Round(round), FragmentId(f))).collect::<Vec<_>>();
+        assert_eq!(
+            (2..8).map(due).collect::<Vec<_>>(),
+            [vec![0, 2], vec![1], vec![0, 2], vec![0], vec![1], vec![2]]
+        );
+        assert_eq!(schedule.next_due(Round(5), FragmentId(2)), Round(7));
+        let [fewer, more] = [2, 9].map(|fragments| schedule.for_fragments(fragments));
+        assert_eq!((fewer.last_pace(), more), (pace(2, 2), schedule));
+    }
+
+    #[test]
+    fn rounds_before_the_oldest_change_that_is_remembered_are_not_known() {
+        let change =
+            |schedule: RoundSchedule, n: u64| schedule.changed_at(Round(2 + 3 * n), pace(1 + n % 2, 1));
+        let few = (1..=16).fold(RoundSchedule { steps: 1000, ..STEADY }, change);
+        assert!(few.reaches(Round(0)) && few.is_consistent());
+        let many = (17..=20).fold(few, change);
+        assert!(many.is_consistent());
+        let oldest = Round(2 + 3 * 5);
+        assert!(many.reaches(oldest) && !many.reaches(Round(oldest.0 - 1)));
+        for round in (oldest.0..many.rounds()).map(Round) {
+            assert_eq!(many.steps_of(round).start, step_by_all(&few, &many, round), "{round}");
+        }
+        assert!(many.steps_of(Round(oldest.0 - 2)).is_empty());
+        assert_eq!(many.round_of(4), oldest);
+    }
+
+    /// What a round's first step is where no change is forgotten.
+    fn step_by_all(few: &RoundSchedule, many: &RoundSchedule, round: Round) -> u64 {
+        let all = [few, many].map(|schedule| schedule.changes.kept().to_vec()).concat();
+        let last =
+            all.iter().filter(|change| change.round <= round).max_by_key(|change| change.round).unwrap();
+        (last.step + (round.0 - last.round.0) * last.pace.every).min(many.steps)
+    }
+
+    #[test]
+    fn a_change_that_does_not_follow_is_found() {
+        let good = STEADY.changed_at(Round(5), pace(10, 1)).changed_at(Round(6), pace(4, 3));
+        assert!(good.is_consistent() && STEADY.is_consistent());
+        let kept = [good.changes.kept()[0], good.changes.kept()[1]];
+        let with = |changes: [Change; 2]| RoundSchedule {
+            changes: changes.into_iter().fold(Changes::NONE, Changes::with),
+            ..STEADY
+        };
+        assert!(with(kept).is_consistent());
+        let [first, second] = kept;
+        for bad in [
+            with([Change { step: 9, ..first }, second]),
+            with([first, Change { step: 17, ..second }]),
+            with([Change { round: Round(1), step: 1, ..first }, second]),
+            with([first, Change { pace: pace(0, 1), ..second }]),
+            with([first, Change { pace: pace(1, 0), ..second }]),
+            with([first, Change { round: Round(9), step: 40, ..second }]),
+        ] {
+            assert!(!bad.is_consistent(), "{bad:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn rounds_tile_the_steps_of_any_run(
             opening_rounds in 0u64..9, opening_every in 1u64..9, every in 1u64..30, exchanges in 1u32..4, steps in 1u64..400,
+            changes in proptest::collection::vec((1u64..9, 1u64..30, 1u32..6), 0..20),
         ) {
-            let schedule = RoundSchedule { opening_rounds, opening_every, every, groups: 1, exchanges, steps };
-            let (mut next, mut exchanged) = (0, 0);
-            for round in (0..schedule.rounds()).map(Round) {
+            let mut schedule = RoundSchedule { opening_rounds, opening_every, every, groups: 1, exchanges, steps, changes: Changes::NONE };
+            let mut at = opening_rounds;
+            for (later, every, groups) in changes {
+                at += later * u64::from(exchanges);
+                schedule = schedule.changed_at(Round(at), Pace { every, groups });
+                prop_assert!(schedule.is_consistent());
+            }
+            let known_from = schedule.changes.cut_at().map_or(0, |oldest| oldest.round.0);
+            let mut next = schedule.steps_of(Round(known_from)).start;
+            let mut exchanged = next;
+            for round in (known_from..schedule.rounds()).map(Round) {
                 let span = schedule.steps_of(round);
                 prop_assert_eq!(span.start, next);
                 prop_assert_eq!(span.is_empty(), schedule.exchange_of(round) > 0);
@@ -184,6 +377,11 @@ mod tests {
                 prop_assert_eq!(schedule.step_of(round), exchanged);
                 for step in span.clone() {
                     prop_assert_eq!(schedule.round_of(step), round);
+                }
+                for fragment in (0..6).map(FragmentId) {
+                    let due = schedule.next_due(round, fragment);
+                    prop_assert!((round.0..due.0).all(|earlier| !schedule.is_due(Round(earlier), fragment)));
+                    prop_assert!(schedule.is_due(due, fragment));
                 }
                 next = span.end;
             }

@@ -90,12 +90,6 @@ impl SyncConfig {
                 &["sync.backlog_max"],
                 "what waits in error feedback is watched where members train by themselves: take source = \"delta\", or bits_min in its place",
             ),
-            (
-                !self.has_opening(),
-                &["sync.every_max"],
-                "how far apart rounds are is decided in the opening, by what was measured there, and there is none: take an opening_share or \
-                 opening_rounds above 0, or set every instead",
-            ),
         ]
     }
 
@@ -286,10 +280,6 @@ mod tests {
             (
                 "preset = \"dense\"\nadapt = true\noverlap = 1\nbacklog_max = 9",
                 "sync.backlog_max = 9.0: what waits",
-            ),
-            (
-                "preset = \"sparse-local\"\nadapt = true\nopening_share = 0\nevery_max = 30",
-                "sync.every_max = 30: how far apart rounds are is decided in the opening",
             ),
             (
                 "preset = \"sparse-local\"\nmomentum = 0.5",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, ParallelConfig, Precision, PrivacyConfig, SecureAggregationConfig, SyncConfig};
-use crate::schedule::RoundSchedule;
+use crate::schedule::{Changes, RoundSchedule};
 
 /// A whole `run.toml`, checked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -271,6 +271,7 @@ impl RunConfig {
             groups,
             exchanges: self.sync.exchanges(),
             steps: self.run.steps,
+            changes: Changes::NONE,
         }
     }
 }

@@ -230,7 +230,7 @@ macro_rules! sync_keys {
 sync_keys! {
     /// Steps between rounds (H).
     every: u64,
-    /// `adapt`: the most that `every` may become at the end of the opening, where links or their round trips are too slow for it. As much as `every`:
+    /// `adapt`: the most that `every` may become, at the end of the opening or later, where links or their round trips are too slow for it. As much as `every`:
     /// `groups` stays as it is too.
     every_max: u64,
     /// The fragments take turns: a round has every so-manieth of them, so that each has one in `every`·`groups` steps.

@@ -2,7 +2,7 @@
 
 mod client;
 mod plan;
-mod show;
+pub(crate) mod show;
 mod simulate;
 mod token;
 mod up;

@@ -50,7 +50,7 @@ pub(super) fn stop(args: &Stop) -> Result<(), CliError> {
 }
 
 /// A status as a page for people.
-fn describe(status: &Status) -> Vec<String> {
+pub(crate) fn describe(status: &Status) -> Vec<String> {
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
     let mut lines = vec![
         format!(
@@ -76,13 +76,11 @@ fn describe(status: &Status) -> Vec<String> {
             or_dash(status.tokens_per_s_mean.map(|speed| format!("{speed:.0}"))),
             or_dash(status.share_of_local_speed_mean.map(|share| format!("{:.1} %", 100.0 * share))),
         ),
-        format!(
-            "WAN        {} sent, dense f32 would have sent {} ({})",
-            Bytes(status.wan_bytes),
-            Bytes(status.dense_bytes),
-            or_dash(status.bytes_ratio.map(|ratio| format!("{ratio:.0} times less")))
-        ),
+        traffic(status),
     ];
+    if let Some(ratio) = status.residual_ratio {
+        lines.push(format!("waiting    the changes of about {ratio:.1} exchanges, in error feedback"));
+    }
     if let Some(parity) = &status.parity {
         let verdict = if parity.equal { "equal on all members" } else { "BROKEN" };
         lines.push(format!("parity     {verdict} after r{}, {}", parity.round, prefix(&parity.hash)));
@@ -94,10 +92,11 @@ fn describe(status: &Status) -> Vec<String> {
     if status.refused_unnamed > 0 {
         lines.push(format!("refused    {} updates more", status.refused_unnamed));
     }
-    let ResidualsLost { contributions, results } = status.residuals_lost;
-    if contributions + results > 0 {
+    let ResidualsLost { contributions, results, factors } = status.residuals_lost;
+    if contributions + results + factors > 0 {
         lines.push(format!(
-            "lost       with workers that left, what was yet to be sent of {contributions} contributed and {results} published fragments"
+            "lost       with workers that left, what was yet to be sent of {contributions} contributed and {results} published fragments, and what factors left \
+             out of {factors}"
         ));
     }
     if let Some(PrivacyStatus { releases, epsilon, epsilon_at_the_end, delta }) = &status.privacy {
@@ -131,6 +130,17 @@ fn describe(status: &Status) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// What has crossed the WAN. A run of one copy of the model exchanges no updates, so there is nothing to compare with.
+fn traffic(status: &Status) -> String {
+    let sent = format!("WAN        {} sent", Bytes(status.wan_bytes));
+    match status.bytes_ratio {
+        Some(ratio) => {
+            format!("{sent}, dense f32 would have sent {} ({ratio:.0} times less)", Bytes(status.dense_bytes))
+        }
+        None => sent,
+    }
 }
 
 /// Enough of a hash to compare by eye.

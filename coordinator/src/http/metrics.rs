@@ -7,6 +7,7 @@
 //! | `longhaul_round`, `longhaul_rounds` | gauge | rounds applied everywhere, and of the run |
 //! | `longhaul_step`, `longhaul_steps` | gauge | the same in steps |
 //! | `longhaul_loss`, `longhaul_validation_loss` | gauge | nats a token |
+//! | `longhaul_residual_ratio` | gauge | about how many exchanges' changes wait in error feedback, where most do |
 //! | `longhaul_tokens_total` | counter | tokens trained on |
 //! | `longhaul_tokens_per_second` | gauge | over all workers |
 //! | `longhaul_share_of_local_speed` | gauge | compute over compute and waiting |
@@ -59,7 +60,7 @@ fn add_run(registry: &mut Registry, status: &Status) {
     }
     registry.register("phase", "1 for the phase that the run is in", phases);
     let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
-    let gauges: [(&str, &str, Option<f64>); 12] = [
+    let gauges: [(&str, &str, Option<f64>); 13] = [
         ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
         ("round", "Rounds that are applied everywhere", Some(status.round as f64)),
         ("rounds", "Rounds of the run", Some(status.rounds as f64)),
@@ -70,6 +71,11 @@ fn add_run(registry: &mut Registry, status: &Status) {
             "validation_loss",
             "The newest validation loss, nats a token",
             status.validation_loss.map(f64::from),
+        ),
+        (
+            "residual_ratio",
+            "About how many exchanges' changes wait in error feedback, where most do",
+            status.residual_ratio.map(f64::from),
         ),
         ("tokens_per_second", "Tokens per second over all workers", status.tokens_per_s),
         ("share_of_local_speed", "Compute over compute and waiting", status.share_of_local_speed),
@@ -109,8 +115,8 @@ fn add_refusals(registry: &mut Registry, status: &Status) {
 
 fn add_losses(registry: &mut Registry, status: &Status) {
     let lost = Family::<Labels, Counter>::default();
-    let ResidualsLost { contributions, results } = status.residuals_lost;
-    for (of, count) in [("contributions", contributions), ("results", results)] {
+    let ResidualsLost { contributions, results, factors } = status.residuals_lost;
+    for (of, count) in [("contributions", contributions), ("results", results), ("factors", factors)] {
         lost.get_or_create(&vec![("of", of.to_owned())]).inc_by(count);
     }
     registry.register("residuals_lost", "Fragments whose residual was lost with a worker", lost);

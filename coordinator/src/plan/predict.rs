@@ -216,8 +216,9 @@ impl ReplicaCosts<'_> {
             return 0.0;
         }
         let (link, sharing) = self.way(0, ranks - 1);
-        let tied_s = tied_bytes(self.work) / link.bytes_per_s * f64::from(sharing) + link.round_trip_s / 2.0;
-        norm_s + if self.work.tied_values > 0 { 2.0 * tied_s } else { 0.0 }
+        let tied = tied_bytes(self.work) + self.work.tied_gradient_bytes;
+        let tied_s = tied / link.bytes_per_s * f64::from(sharing) + link.round_trip_s;
+        norm_s + if self.work.tied_values > 0 { tied_s } else { 0.0 }
     }
 
     fn way(&self, from: u32, to: u32) -> (Link, u32) {

@@ -22,6 +22,8 @@ pub struct Workload {
     pub boundary_bytes_per_token: f64,
     /// Values of a token embedding that is the output projection as well; none: it is not.
     pub tied_values: u64,
+    /// Bytes in which its gradient goes back to the rank that holds it.
+    pub tied_gradient_bytes: f64,
     /// What becomes of an update.
     pub exchange: Exchange,
 }
@@ -53,6 +55,11 @@ impl Workload {
     /// A run of a model whose tokenizer has so many entries.
     #[must_use]
     pub fn of(config: &RunConfig, spec: &ModelSpec) -> Self {
+        let boundary_bytes_per_value = boundary_bits(config.parallel.boundary) / 8.0;
+        let tied_values = match spec.tied_embeddings {
+            true => u64::from(spec.vocabulary) * u64::from(spec.width),
+            false => 0,
+        };
         Self {
             blocks: spec.blocks(config.data.sequence_length, config.train.precision),
             differences: config.parallel.differences,
@@ -60,11 +67,9 @@ impl Workload {
             sequence: config.data.sequence_length,
             batch: config.train.batch,
             micro_batch: config.train.micro_batch,
-            boundary_bytes_per_token: f64::from(spec.width) * boundary_bits(config.parallel.boundary) / 8.0,
-            tied_values: match spec.tied_embeddings {
-                true => u64::from(spec.vocabulary) * u64::from(spec.width),
-                false => 0,
-            },
+            boundary_bytes_per_token: f64::from(spec.width) * boundary_bytes_per_value,
+            tied_values,
+            tied_gradient_bytes: tied_values as f64 * boundary_bytes_per_value,
             exchange: Exchange::of(&config.sync, spec),
         }
     }

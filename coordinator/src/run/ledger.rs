@@ -113,12 +113,12 @@ impl Ledger {
     }
 
     /// Forgets everything from `round` on, as the run goes back to the state before it. Says whether that is possible:
-    /// the timeline may no longer reach back so far.
+    /// timeline and schedule may no longer reach back so far.
     pub fn cut_back(&mut self, round: Round) -> bool {
-        let step = self.first_step(round);
-        if step < self.known_from {
+        if !self.reaches(round) {
             return false;
         }
+        let step = self.first_step(round);
         for q in (round.0..self.through.0).map(Round) {
             for range in self.counted_in(q) {
                 self.counted.remove(range);
@@ -135,7 +135,7 @@ impl Ledger {
     /// Whether the run can be cut back to `round`.
     #[must_use]
     pub fn reaches(&self, round: Round) -> bool {
-        self.first_step(round) >= self.known_from
+        self.schedule.reaches(round) && self.first_step(round) >= self.known_from
     }
 
     /// Positions that count in `round`, as far as is known by now.
@@ -214,6 +214,8 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_common::schedule::Changes;
+
     use super::*;
 
     const W1: WorkerId = WorkerId(1);
@@ -228,6 +230,7 @@ mod tests {
             groups: 1,
             exchanges: 1,
             steps: 20,
+            changes: Changes::NONE,
         };
         let mut ledger = Ledger::new(schedule, 4);
         ledger.assign(Round(0), vec![W1, W2]);
@@ -314,6 +317,7 @@ mod tests {
             groups: 1,
             exchanges: 1,
             steps: 5000,
+            changes: Changes::NONE,
         };
         let mut ledger = Ledger::new(schedule, 2);
         for round in (0..3000).map(Round) {

@@ -12,6 +12,7 @@ use super::command::{Command, Notice, Record, Severity};
 use super::event::{ConnectionId, Event};
 use super::generation::Settling;
 use super::lineup::Lineup;
+use super::pace::Watch;
 use super::parity::Parity;
 use super::peer::{Peer, Standing};
 use super::planning::WorkedOut;
@@ -58,6 +59,8 @@ pub struct Run {
     pub(super) worked_out: WorkedOut,
     pub(super) summaries: Summaries,
     pub(super) refusals: Refusals,
+    /// Of what members measure, for the pace of rounds.
+    pub(super) watch: Watch,
     pub(super) notices: VecDeque<Notice>,
     /// Nobody who is connected has been silent for too long before this; none: nobody is connected.
     pub(super) silence_at: Option<Duration>,
@@ -109,6 +112,7 @@ impl Run {
             worked_out: WorkedOut::default(),
             summaries: Summaries::default(),
             refusals: Refusals::default(),
+            watch: Watch::new(&config),
             notices: VecDeque::new(),
             silence_at: None,
             next_due: Some(now),
@@ -359,6 +363,7 @@ impl Run {
         let Some(peer) = self.peers.remove(&worker) else { return };
         (self.roll, self.unfit) = (None, None);
         self.surveys.leave(worker);
+        self.watch.forget(worker);
         if let Some(preparing) = &mut self.preparing {
             preparing.lost(worker);
         }

@@ -1,271 +1,214 @@
-//! How far apart rounds are: decided once, in the opening, from what members have measured.
+//! How far apart rounds are: decided in the opening, from what members have measured there, and again where links have changed since.
 
-use longhaul_common::config::SyncConfig;
+mod rule;
+mod watch;
+
+use std::collections::BTreeMap;
+
+use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::schedule::{Pace, RoundSchedule};
 use longhaul_proto::control::message::Measured;
-use longhaul_proto::round::LATENCY_ROUND_TRIPS;
 
 use super::command::Severity;
 use super::lineup::Lineup;
 use super::machine::Run;
+use super::progress::Totals;
+use watch::{Hysteresis, Verdict, WINDOW_ROUNDS, Window};
 
 /// The share of the opening after which everything that was measured is taken for what the links are like.
 const MEASURED_AFTER: f64 = 0.5;
 /// The share of it after which those decide who have measured: one without samples never does.
 const LAST_CALL: f64 = 0.75;
-/// The share of the time between two rounds that round trips may take: the rest is for bits.
-const LATENCY_SHARE_MAX: f64 = 0.75;
-/// Cores that each member must have idle for turns to be given up where rounds stay close: the codec's work on the whole model, after each step, takes from
-/// nobody then (`docs/decisions/0016-cores-to-spare.md`).
-const CORES_FOR_FEWER_TURNS: f64 = 1.0;
-/// Bits a value for which turns are given up: with fewer, more values at a time would be worth less.
-const BITS_OF_A_VALUE: f64 = 2.02;
 
-/// The rounds in which everybody can exchange the least that the configuration allows, and round trips leave time to send more. Rounds of the
-/// opening stay as they are.
-///
-/// What is exchanged less often, or applied later, is worth less (`docs/decisions/0012-fewer-turns.md`): rounds stay as close as they are
-/// configured where links allow it, in fewer turns where members have cores for the codec's work besides. Where links do not allow it, results come later, and what can
-/// be made up for that is made up by fewer turns: as few as leave two bits a value, and so many at most that each fragment is exchanged about as often as before.
-pub(super) fn paced(schedule: RoundSchedule, sync: &SyncConfig, members: &[Measured]) -> RoundSchedule {
-    let sound: Vec<Pace> = members.iter().filter_map(|member| Pace::of(member, sync)).collect();
-    if sound.iter().all(|pace| pace.fits_with_two_bits(schedule)) {
-        let can_spare =
-            !sound.is_empty() && sound.iter().all(|pace| pace.spare_cores >= CORES_FOR_FEWER_TURNS);
-        let groups = if can_spare { turns_needed(&sound, schedule.every) } else { schedule.groups };
-        return RoundSchedule { groups: groups.min(schedule.groups), ..schedule };
-    }
-    let needed = sound.iter().map(|pace| pace.steps_needed(schedule, sync)).fold(1.0, f64::max);
-    // What is measured may be anything; a float that is too large becomes the largest integer.
-    let every = (needed.ceil() as u64).clamp(schedule.every, sync.every_max.max(schedule.every));
-    if every == schedule.every {
-        return schedule;
-    }
-    let as_often = (u64::from(schedule.groups) * schedule.every).div_ceil(every);
-    let as_often = u32::try_from(as_often).unwrap_or(u32::MAX);
-    RoundSchedule { every, groups: turns_needed(&sound, every).min(as_often), ..schedule }
+/// What is known of the pace that links allow. A coordinator that is restarted begins to watch anew.
+#[derive(Clone, Debug)]
+pub(super) struct Watch {
+    window: Window,
+    /// Where the window began; none: it has not.
+    from: Option<Began>,
+    hysteresis: Hysteresis,
+    /// What links want, until a generation begins that has it.
+    wanted: Option<Wanted>,
 }
 
-/// Turns in which everybody can exchange the model with [`BITS_OF_A_VALUE`], in rounds so many steps apart.
-fn turns_needed(members: &[Pace], every: u64) -> u32 {
-    let turns = members.iter().map(|pace| pace.turns_needed(every)).fold(1.0, f64::max);
-    // A float that is too large becomes the largest integer.
-    turns.ceil() as u32
+/// The start of a window.
+#[derive(Clone, Debug)]
+struct Began {
+    round: Round,
+    /// What each member had done until then.
+    totals: BTreeMap<WorkerId, Totals>,
 }
 
-/// What a member has measured, in seconds.
-struct Pace {
-    /// Of a step in which something may be sent.
-    room: f64,
-    step: f64,
-    /// Of a round in which nothing can be sent.
-    latency: f64,
-    /// That a bit of each value of the model takes.
-    bit: f64,
-    /// Not in seconds: cores that have nothing to do.
-    spare_cores: f64,
+/// Another pace, and why.
+#[derive(Clone, Debug)]
+struct Wanted {
+    pace: Pace,
+    why: String,
 }
 
-impl Pace {
-    /// None: what it reports is no measurement.
-    fn of(member: &Measured, sync: &SyncConfig) -> Option<Self> {
-        let [step, round_trip, bit] = [member.step_s, member.round_trip_s, member.bit_s].map(f64::from);
-        let is_sound = step > 0.0 && round_trip >= 0.0 && bit >= 0.0;
-        let (room, latency) = (sync.target_utilisation * step, LATENCY_ROUND_TRIPS * round_trip);
-        let spare_cores = f64::from(member.spare_cores);
-        is_sound.then_some(Self { room, step, latency, bit, spare_cores })
+impl Watch {
+    /// Nothing is known.
+    pub fn new(config: &RunConfig) -> Self {
+        let hysteresis = Hysteresis::new(&config.checkpoint);
+        Self { window: Window::default(), from: None, hysteresis, wanted: None }
     }
 
-    /// Whether rounds as configured leave room for [`BITS_OF_A_VALUE`], however little they leave besides.
-    fn fits_with_two_bits(&self, schedule: RoundSchedule) -> bool {
-        let sending = BITS_OF_A_VALUE * self.bit / f64::from(schedule.groups);
-        self.latency + sending <= self.room * schedule.every as f64
+    /// A member has reported a round.
+    pub fn note(&mut self, worker: WorkerId, round: Round, measured: Option<Measured>) {
+        let is_of_window = self.from.as_ref().is_none_or(|from| round >= from.round);
+        if let Some(measured) = measured.filter(|_| is_of_window) {
+            self.window.push(worker, measured);
+        }
     }
 
-    /// Steps between rounds.
-    fn steps_needed(&self, schedule: RoundSchedule, sync: &SyncConfig) -> f64 {
-        let &Self { room, step, latency, bit, .. } = self;
-        let for_latency = latency / (LATENCY_SHARE_MAX * step);
-        // The least bits of the whole model.
-        let sending = sync.bits_min * bit;
-        let turn = f64::from(schedule.groups) * schedule.every as f64;
-        // With e steps between rounds, e / turn of the model is exchanged in each: latency + sending·e / turn ≤ room·e. Where that cannot be,
-        // all of it is, in rounds further apart.
-        let spare = room - sending / turn;
-        let in_turns = if spare > 0.0 { latency / spare } else { f64::INFINITY };
-        let for_bits = if in_turns <= turn { in_turns } else { (latency + sending) / room };
-        for_latency.max(for_bits)
-    }
-
-    /// Turns in which the model is exchanged with [`BITS_OF_A_VALUE`], in rounds so many steps apart.
-    fn turns_needed(&self, every: u64) -> f64 {
-        let left = self.room * every as f64 - self.latency;
-        let sending = BITS_OF_A_VALUE * self.bit;
-        if left > 0.0 { sending / left } else { f64::INFINITY }
+    /// A worker is gone.
+    pub fn forget(&mut self, worker: WorkerId) {
+        self.window.forget(worker);
     }
 }
 
 impl Run {
-    /// Whether rounds should be further apart than they are, and still can be.
+    /// Whether rounds should have another pace than they have, and still can.
     pub(super) fn pace_is_due(&self) -> bool {
-        self.wanted_pace().is_some_and(|wanted| wanted != self.state.schedule)
+        self.wanted_pace().is_some()
     }
 
-    /// What the rest of the run should be like; none while that is not known, or when it is too late to change it.
-    fn wanted_pace(&self) -> Option<RoundSchedule> {
+    /// Whether the pace is what links allow, within the user's bounds.
+    fn pace_follows(&self) -> bool {
+        let sync = &self.config.sync;
+        sync.adapt && !sync.source.is_gradient() && sync.every_max > sync.every && !self.is_closing()
+    }
+
+    fn wanted_pace(&self) -> Option<Wanted> {
+        if !self.pace_follows() {
+            return None;
+        }
+        match self.state.schedule.is_opening(self.state.ledger.through()) {
+            true => self.wanted_in_opening(),
+            false => self.watch.wanted.clone(),
+        }
+    }
+
+    /// What the rest of the run should be like; none while that is not known, or when it was decided.
+    fn wanted_in_opening(&self) -> Option<Wanted> {
         let schedule = self.state.schedule;
-        let through = self.state.ledger.through().0;
-        let measured_from = (schedule.opening_rounds as f64 * MEASURED_AFTER) as u64;
-        if !self.config.sync.adapt
-            || self.config.sync.source.is_gradient()
-            || self.state.paced
-            || self.is_closing()
-            || !(measured_from..schedule.opening_rounds).contains(&through)
-        {
+        let through = self.state.ledger.through().0 as f64 / schedule.opening_rounds as f64;
+        if self.state.paced_from.is_some() || through < MEASURED_AFTER {
             return None;
         }
         let members = self.present_members();
-        let measured = self.measured_by(&members);
-        let is_last_call = through as f64 >= schedule.opening_rounds as f64 * LAST_CALL;
-        if measured.is_empty() || measured.len() < members.len() && !is_last_call {
+        let measured = self.watch.window.medians(&members);
+        if measured.is_empty() || measured.len() < members.len() && through < LAST_CALL {
             return None;
         }
-        let fitted = schedule.for_fragments(self.fragments_min());
-        let wanted = paced(fitted, &self.config.sync, &measured);
-        Some(if wanted == fitted { schedule } else { wanted })
+        let pace = rule::wanted(self.configured_pace(), &self.config.sync, &measured);
+        let why = self.inputs(&measured, None);
+        (pace != self.present_pace()).then_some(Wanted { pace, why })
     }
 
-    fn measured_by(&self, members: &[WorkerId]) -> Vec<Measured> {
-        members.iter().filter_map(|worker| self.peers.get(worker)?.measured).collect()
+    /// Rounds were counted: judges a window of them, when it is full.
+    pub(super) fn watch_pace(&mut self) {
+        let (schedule, through) = (self.state.schedule, self.state.ledger.through());
+        if !self.pace_follows() || self.settling.is_some() || schedule.is_opening(through) {
+            return;
+        }
+        let Some(from) = &self.watch.from else { return self.begin_window(through) };
+        if through.0 < from.round.0 + WINDOW_ROUNDS {
+            return;
+        }
+        let members = self.present_members();
+        let measured = self.watch.window.medians(&members);
+        if !measured.is_empty() {
+            let waited = members.iter().filter_map(|worker| self.waited(*worker, from)).reduce(f64::min);
+            let why = self.inputs(&measured, waited);
+            let wanted = rule::wanted(self.configured_pace(), &self.config.sync, &measured);
+            let paced_from = self.state.paced_from.map_or(schedule.opening_rounds, |round| round.0);
+            let rounds = through.0.saturating_sub(paced_from);
+            let verdict = Verdict { pace: self.present_pace(), wanted, waited, rounds };
+            let decided = self.watch.hysteresis.judge(verdict);
+            self.watch.wanted = decided.map(|pace| Wanted { pace, why });
+        }
+        self.begin_window(through);
+    }
+
+    fn begin_window(&mut self, round: Round) {
+        let totals = |worker: WorkerId| Some((worker, Totals::of(self.peers.get(&worker)?.meter.latest()?)));
+        let totals = self.present_members().into_iter().filter_map(totals).collect();
+        self.watch.from = Some(Began { round, totals });
+        self.watch.window.clear();
+    }
+
+    /// The share of its time since then that a member has waited; none: it has not said.
+    fn waited(&self, worker: WorkerId, since: &Began) -> Option<f64> {
+        let before = since.totals.get(&worker)?;
+        let now = Totals::of(self.peers.get(&worker)?.meter.latest()?);
+        let done = now.continues(before).then(|| now.since(before))?;
+        Some(1.0 - done.share_of_local_speed()?)
+    }
+
+    /// As the user has it: the fastest, with the most turns that there are fragments for.
+    fn configured_pace(&self) -> Pace {
+        self.config.round_schedule().for_fragments(self.fragments_min()).last_pace()
+    }
+
+    fn present_pace(&self) -> Pace {
+        self.state.schedule.for_fragments(self.fragments_min()).last_pace()
     }
 
     /// What members have measured, of each the value that asks for the slowest pace.
-    fn slowest_measured(&self) -> String {
-        let measured = self.measured_by(&self.present_members());
+    fn inputs(&self, measured: &[Measured], waited: Option<f64>) -> String {
         let most = |value: fn(&Measured) -> f32| measured.iter().map(value).fold(0.0, f32::max);
         let least =
             |value: fn(&Measured) -> f32| measured.iter().map(value).min_by(f32::total_cmp).unwrap_or(0.0);
+        let waited = waited
+            .map(|share| format!(", and whoever waited least did so for {:.0} % of the time", 100.0 * share));
         format!(
-            "a step takes {:.3} s or more, a round trip up to {:.0} ms, a bit of each parameter up to {:.3} s, and {:.1} cores or more are idle, as {} workers measured",
+            "a step takes {:.3} s or more, a round trip up to {:.0} ms, a bit of each parameter up to {:.3} s, and {:.1} cores or more are idle, as {} workers measured \
+             (medians of {} reports){}",
             least(|one| one.step_s),
             most(|one| one.round_trip_s) * 1e3,
             most(|one| one.bit_s),
             least(|one| one.spare_cores),
-            measured.len()
+            measured.len(),
+            self.watch.window.reports(),
+            waited.unwrap_or_default()
         )
     }
 
-    /// Fixes the rounds from `first_round` on, if they can still be changed: nobody has begun it yet.
+    /// Puts the wanted pace into effect from `first_round` on, which nobody has begun, or from the opening's end on.
     pub(super) fn fix_pace(&mut self, old: &mut Lineup, first_round: Round) {
-        let Some(wanted) = self.wanted_pace().filter(|wanted| *wanted != self.state.schedule) else { return };
-        self.state.paced = true;
-        if first_round.0 > wanted.opening_rounds {
-            let text = "links want other rounds, but somebody has left the opening: they stay as they are";
-            return self.notice(Severity::Warning, None, text.to_owned());
+        let Some(Wanted { pace, why }) = self.wanted_pace() else { return };
+        self.watch.wanted = None;
+        let (before, present) = (self.state.schedule, self.present_pace());
+        let schedule = before.changed_at(first_round, pace);
+        if schedule == before {
+            return;
         }
-        if old.until.0 == self.state.schedule.rounds() {
-            old.until = Round(wanted.rounds());
+        let from = Round(first_round.0.max(before.opening_rounds));
+        if old.until.0 == before.rounds() {
+            old.until = Round(schedule.rounds());
         }
-        self.state.schedule = wanted;
-        self.state.ledger.follow(wanted);
+        self.follow_schedule(schedule, from);
         let text = format!(
-            "rounds are {} steps apart after the opening, and {} of them exchange the whole model, as links and cores allow it: {}",
-            wanted.every,
-            wanted.groups,
-            self.slowest_measured()
+            "from {from} on rounds are {} steps apart, and {} of them exchange the whole model (before: {} and {}), as links and cores allow it: {why}",
+            pace.every, pace.groups, present.every, present.groups
         );
         self.notice(Severity::Info, None, text);
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use longhaul_common::config::SyncPreset;
-
-    const SCHEDULE: RoundSchedule = RoundSchedule {
-        opening_rounds: 100,
-        opening_every: 1,
-        every: 1,
-        groups: 5,
-        exchanges: 1,
-        steps: 10_000,
-    };
-
-    fn pace(members: &[[f32; 3]]) -> (u64, u32) {
-        pace_with(0.0, members)
+    /// The run begins from a state before `round`: from there on, rounds are what they were last.
+    pub(super) fn keep_pace(&mut self, round: Round) {
+        let schedule = self.state.schedule;
+        if schedule.changes.kept().last().is_some_and(|last| last.round > round) {
+            self.follow_schedule(schedule.changed_at(round, schedule.last_pace()), round);
+        }
     }
 
-    fn pace_with(spare_cores: f32, members: &[[f32; 3]]) -> (u64, u32) {
-        let members = members.iter().map(|&[step_s, round_trip_s, bit_s]| Measured {
-            step_s,
-            round_trip_s,
-            bit_s,
-            spare_cores,
-        });
-        let paced = paced(SCHEDULE, &SyncConfig::of(SyncPreset::Auto), &members.collect::<Vec<_>>());
-        assert_eq!(RoundSchedule { every: 1, groups: 5, ..paced }, SCHEDULE);
-        (paced.every, paced.groups)
-    }
-
-    #[test]
-    fn rounds_stay_as_close_as_they_are_configured_where_links_allow_it() {
-        assert_eq!(pace(&[[0.7, 0.05, 0.1], [0.5, 0.05, 0.2]]), (1, 5));
-        // A bit of all values takes 100 steps, and the least is a fiftieth of one.
-        assert_eq!(pace(&[[0.5, 0.05, 50.0]]), (1, 5));
-    }
-
-    /// 2.02 bits in 0.97·0.5 - 1.5·0.05 = 0.41 s.
-    #[test]
-    fn where_cores_are_idle_turns_are_as_few_as_there_are_bits_for() {
-        assert_eq!(pace_with(1.0, &[[0.5, 0.05, 0.1]]), (1, 1), "0.2 s");
-        assert_eq!(pace_with(8.0, &[[0.5, 0.05, 0.1], [0.5, 0.05, 0.5]]), (1, 3), "1 s");
-        assert_eq!(pace_with(8.0, &[[0.5, 0.05, 50.0]]), (1, 5), "no more than are configured");
-        assert_eq!(pace_with(0.9, &[[0.5, 0.05, 0.1]]), (1, 5));
-        assert_eq!(pace_with(f32::NAN, &[[0.5, 0.05, 0.1]]), (1, 5));
-        assert_eq!(pace_with(8.0, &[]), (1, 5), "nothing is known");
-    }
-
-    #[test]
-    fn round_trips_leave_a_quarter_of_the_time_between_rounds() {
-        assert_eq!(pace(&[[0.0625, 0.0625, 1.0]]), (2, 3));
-        assert_eq!(pace(&[[0.7, 0.05, 0.1], [0.0625, 0.125, 1.0]]), (4, 2), "the one who needs most decides");
-        assert_eq!(pace(&[[0.007_812_5, 0.078_125, 0.001]]), (20, 1));
-    }
-
-    /// Where results are late, turns are given up as far as two bits a value can be sent.
-    #[test]
-    fn rounds_further_apart_have_as_few_turns_as_there_are_bits_for() {
-        // 2.02 bits in 0.97·2·0.15 - 1.5·0.1 = 0.141 s.
-        assert_eq!(pace(&[[0.15, 0.1, 0.03]]), (2, 1), "0.06 s");
-        assert_eq!(pace(&[[0.15, 0.1, 0.1]]), (2, 2), "0.2 s");
-        assert_eq!(pace(&[[0.15, 0.1, 3.0]]), (2, 3), "6 s: as often as before");
-        assert_eq!(pace(&[[0.15, 0.1, 0.03], [0.15, 0.1, 0.1]]), (2, 2), "the one who needs most decides");
-    }
-
-    /// A fifth of 0.06 s fits beside round trips that take more than three quarters of a step.
-    #[test]
-    fn rounds_stay_close_where_two_bits_fit_beside_the_round_trips() {
-        assert_eq!(pace(&[[0.15, 0.08, 0.03]]), (1, 5));
-        assert_eq!(pace(&[[0.15, 0.08, 0.2]]).0, 2, "a fifth of 0.4 s does not");
-    }
-
-    #[test]
-    fn the_least_bits_have_time_to_be_sent() {
-        // 0.02 bits of all values take 20 s: 40 steps, and the round trips.
-        let (every, groups) = pace(&[[0.5, 0.1, 1000.0]]);
-        assert_eq!(groups, 1);
-        assert_eq!(every, 42, "20.15 s at 0.485 s a step");
-        // In a turn of five steps, each round has a fifth of 0.1 s a step to spare.
-        let (every, groups) = pace(&[[0.5, 0.05, 110.0]]);
-        assert_eq!((every, groups), (2, 3), "2.2 s in five steps of 0.485 s");
-    }
-
-    #[test]
-    fn nonsense_and_the_bounds_of_the_user_are_respected() {
-        assert_eq!(pace(&[[0.0, 0.05, 0.1], [f32::NAN, 0.05, 0.1], [0.5, -1.0, 0.1]]), (1, 5));
-        assert_eq!(pace(&[[1e-6, 100.0, 1e9]]), (SyncConfig::of(SyncPreset::Auto).every_max, 1));
-        assert_eq!(pace(&[]), (1, 5));
+    fn follow_schedule(&mut self, schedule: RoundSchedule, from: Round) {
+        self.state.schedule = schedule;
+        self.state.paced_from = Some(from);
+        self.state.ledger.follow(schedule);
+        self.begin_window(from);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_common::plan::Member;
-use longhaul_proto::control::message::{CheckpointOffer, Hash, Measured, Ready};
+use longhaul_proto::control::message::{CheckpointOffer, Hash, Ready};
 
 use super::event::ConnectionId;
 use super::progress::Meter;
@@ -58,8 +58,6 @@ pub(super) struct Peer {
     /// What it said then: its loss on the held-out text.
     pub validation_loss: Option<f32>,
     pub meter: Meter,
-    /// What it said last of its link and itself.
-    pub measured: Option<Measured>,
 }
 
 impl Peer {
@@ -80,7 +78,6 @@ impl Peer {
             finished: None,
             validation_loss: None,
             meter: Meter::default(),
-            measured: None,
         }
     }
 

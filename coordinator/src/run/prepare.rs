@@ -337,6 +337,7 @@ impl Run {
         let Some(first_round) = reference.first().map(|part| part.next_round) else { return };
         // The start was chosen among those that the ledger reaches.
         self.state.ledger.cut_back(first_round);
+        self.keep_pace(first_round);
         self.state.releases.begin_at(first_round);
         let keeps = |worker: &WorkerId| {
             let of_peer = |peer: &Peer| {

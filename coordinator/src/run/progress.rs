@@ -137,7 +137,7 @@ pub struct RoundSummary {
     /// The same for each part, by rank.
     #[serde(skip)]
     pub sites_by_rank: BTreeMap<u32, BTreeSet<SiteId>>,
-    /// The largest norm of a residual over the norm of the round's delta.
+    /// About how many exchanges' changes wait in error feedback, where most do.
     pub residual_ratio: Option<f32>,
 }
 
@@ -149,6 +149,7 @@ pub struct Summaries {
     next: Round,
     loss: Option<f32>,
     validation_loss: Option<f32>,
+    residual_ratio: Option<f32>,
 }
 
 impl Summaries {
@@ -185,6 +186,7 @@ impl Summaries {
             self.next = round.next();
             self.validation_loss = summary.validation_loss.or(self.validation_loss);
             self.loss = summary.loss.or(self.loss);
+            self.residual_ratio = summary.residual_ratio.or(self.residual_ratio);
             done.push(summary);
         }
         done
@@ -200,6 +202,12 @@ impl Summaries {
     #[must_use]
     pub fn validation_loss(&self) -> Option<f32> {
         self.validation_loss
+    }
+
+    /// The newest backlog of error feedback ([`RoundSummary::residual_ratio`]).
+    #[must_use]
+    pub fn residual_ratio(&self) -> Option<f32> {
+        self.residual_ratio
     }
 
     /// Members evaluated the state that they ended with: the mean counts.
@@ -272,6 +280,7 @@ mod tests {
         let done = summaries.take_through(Round(1));
         assert_eq!(done.len(), 1);
         assert_eq!((done[0].loss, done[0].samples, done[0].residual_ratio), (Some(2.0), 40, Some(5.0)));
+        assert_eq!(summaries.residual_ratio(), Some(5.0));
         let done = summaries.take_through(Round(2));
         assert_eq!(done[0].loss, None, "what is not a number is not a loss");
     }

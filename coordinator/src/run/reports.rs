@@ -62,11 +62,11 @@ impl Run {
             roll.behind = roll.behind.saturating_sub(1);
         }
         peer.state_hash = Some(report.state_hash);
-        peer.measured = report.measured.or(peer.measured);
         let rank = peer.seat.map_or(0, |seat| seat.rank);
         if rank > 0 {
             (report.samples, report.loss) = (0, None);
         }
+        self.watch.note(worker, report.round, report.measured);
         self.state.releases.applied(report.round);
         let first = self.first_of(worker);
         let lost = report.skipped.iter().take(SKIPPED_MAX).map(|&round| (round, first)).collect();
@@ -143,6 +143,7 @@ impl Run {
         self.state.ledger.count_through(applied);
         self.roll = None;
         self.lose(lost);
+        self.watch_pace();
     }
 
     /// Whether the samples that are assigned to this worker are in a round's results, of all parts of the model. None: it is not known.
@@ -188,6 +189,9 @@ fn progress_line(schedule: &RoundSchedule, summary: &RoundSummary) -> String {
     }
     if let Some(loss) = summary.validation_loss {
         line += &format!(", validation loss {loss:.4}");
+    }
+    if let Some(ratio) = summary.residual_ratio {
+        line += &format!(", changes of {ratio:.1} exchanges wait");
     }
     line
 }

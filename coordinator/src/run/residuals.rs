@@ -2,7 +2,8 @@
 //!
 //! A residual is with whoever made it: a site's is with the uploader of the fragment, that of a mean which is compressed again with its owner. Where the duty
 //! moves to somebody else and the holder is still there, it is handed on (`Command::MoveResidual`, `Command::MoveOwnerResidual`); where the holder is gone,
-//! so is the residual, and it is counted here. What low-rank factors leave out is each member's own, and is not.
+//! so is the residual, and it is counted here. What low-rank factors leave out is each member's own, of its whole part of the model, and nobody else can go on with it: it is
+//! lost with each member that goes, once there were factors.
 
 use std::collections::BTreeSet;
 
@@ -22,10 +23,20 @@ pub struct ResidualsLost {
     pub contributions: u64,
     /// What owners had yet to publish.
     pub results: u64,
+    /// What low-rank factors had left out; a fragment counts once for each member.
+    #[serde(default)]
+    pub factors: u64,
 }
 
 impl ResidualsLost {
-    fn of(config: &SyncConfig, membership: &Membership, fragments: u32, gone: &BTreeSet<WorkerId>) -> Self {
+    /// `is_opening`: all rounds so far were, in which gradients are exchanged as they are.
+    fn of(
+        config: &SyncConfig,
+        membership: &Membership,
+        fragments: u32,
+        gone: &BTreeSet<WorkerId>,
+        is_opening: bool,
+    ) -> Self {
         let is_lost = |holder: Option<WorkerId>| holder.is_some_and(|holder| gone.contains(&holder));
         let all = || (0..fragments).map(FragmentId);
         let of_site =
@@ -37,13 +48,21 @@ impl ResidualsLost {
         };
         let of_owners = || all().filter(|&fragment| is_lost(membership.owner(fragment))).count();
         let results = if config.results_leave_something() { of_owners() } else { 0 };
-        Self { contributions: contributions as u64, results: results as u64 }
+        let has_factors = config.rank > 0 && !is_opening;
+        let members =
+            gone.iter().filter(|worker| has_factors && membership.member(**worker).is_some()).count();
+        Self {
+            contributions: contributions as u64,
+            results: results as u64,
+            factors: members as u64 * u64::from(fragments),
+        }
     }
 
     fn plus(self, other: Self) -> Self {
         Self {
             contributions: self.contributions.saturating_add(other.contributions),
             results: self.results.saturating_add(other.results),
+            factors: self.factors.saturating_add(other.factors),
         }
     }
 }
@@ -56,8 +75,9 @@ impl Run {
         if gone.is_empty() {
             return;
         }
+        let is_opening = self.state.schedule.is_opening(self.state.ledger.through());
         let of_group = |(rank, membership)| {
-            ResidualsLost::of(&self.config.sync, membership, self.layout_of(rank).count(), &gone)
+            ResidualsLost::of(&self.config.sync, membership, self.layout_of(rank).count(), &gone, is_opening)
         };
         let lost = (0..).zip(old.groups.iter().map(|group| &group.membership)).map(of_group);
         let lost = lost.fold(ResidualsLost::default(), ResidualsLost::plus);
@@ -67,10 +87,11 @@ impl Run {
         self.state.residuals_lost = self.state.residuals_lost.plus(lost);
         let names: Vec<String> = gone.iter().map(ToString::to_string).collect();
         let text = format!(
-            "what {} had yet to send is lost: residuals of {} contributed fragments, and of {} published ones",
+            "what {} had yet to send is lost: residuals of {} contributed fragments, of {} published ones, and of {} that low-rank factors stood for",
             names.join(", "),
             lost.contributions,
-            lost.results
+            lost.results,
+            lost.factors
         );
         self.notice(Severity::Warning, None, text);
     }
@@ -89,6 +110,10 @@ mod tests {
     const LAYOUT: FragmentLayout = FragmentLayout { values: 4_000, fragment_values: 1000 };
 
     fn lost(config: &SyncConfig, gone: &[u32]) -> ResidualsLost {
+        lost_in(config, gone, false)
+    }
+
+    fn lost_in(config: &SyncConfig, gone: &[u32], is_opening: bool) -> ResidualsLost {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let member = |worker: u32| Member {
             worker: WorkerId(worker),
@@ -99,7 +124,7 @@ mod tests {
         };
         let membership = Membership::assign(Generation(1), (1..=4).map(member).collect(), LAYOUT);
         let gone = gone.iter().copied().map(WorkerId).collect();
-        ResidualsLost::of(config, &membership, LAYOUT.count(), &gone)
+        ResidualsLost::of(config, &membership, LAYOUT.count(), &gone, is_opening)
     }
 
     #[test]
@@ -109,8 +134,17 @@ mod tests {
         let each: Vec<ResidualsLost> = (1..=4).map(|worker| lost(&config, &[worker])).collect();
         let sum = each.iter().fold(ResidualsLost::default(), |sum, each| sum.plus(*each));
         // Four fragments from each of two sites, and four results.
-        assert_eq!(sum, ResidualsLost { contributions: 8, results: 4 });
+        assert_eq!(sum, ResidualsLost { contributions: 8, results: 4, factors: 0 });
         assert_eq!(lost(&config, &[1, 2, 3, 4]), sum);
+    }
+
+    /// Each member has the error of all four fragments, whoever uploads them.
+    #[test]
+    fn what_factors_leave_out_is_lost_with_each_member_once_there_are_factors() {
+        let config = SyncConfig::of(SyncPreset::Powersgd);
+        assert_eq!([lost(&config, &[2]).factors, lost(&config, &[2, 3, 9]).factors], [4, 8]);
+        assert_eq!(lost_in(&config, &[2], true).factors, 0);
+        assert_eq!(lost(&SyncConfig::of(SyncPreset::Auto), &[2]).factors, 0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Single situations of a run, told event by event.
 
 mod absence;
+mod backlog;
 mod pace;
 mod pipelines;
 mod planning;

@@ -13,6 +13,8 @@ pub struct Snapshot {
     pub loss: Option<f32>,
     /// The newest validation loss, nats a token.
     pub validation_loss: Option<f32>,
+    /// About how many exchanges' changes wait in error feedback, where most do, after the newest round that says.
+    pub residual_ratio: Option<f32>,
     /// Tokens per second over all workers, over the last interval.
     pub tokens_per_s: Option<f64>,
     /// Compute over compute and waiting, over the last interval.
@@ -29,6 +31,7 @@ impl Run {
         Snapshot {
             loss: self.summaries.loss(),
             validation_loss: self.summaries.validation_loss(),
+            residual_ratio: self.summaries.residual_ratio(),
             tokens_per_s: self.sum_of_speeds(),
             share_of_local_speed: self.recent().share_of_local_speed(),
             members: self.peers.iter().map(|(&worker, peer)| self.member_status(worker, peer)).collect(),

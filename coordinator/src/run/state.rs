@@ -54,8 +54,8 @@ pub struct State {
     pub plan: Option<Decided>,
     /// When rounds happen: as configured, or as decided since.
     pub schedule: RoundSchedule,
-    /// Whether that was decided: it is once.
-    pub paced: bool,
+    /// The round from which on they are as was last decided; none: as configured.
+    pub paced_from: Option<Round>,
     /// Which samples count.
     pub ledger: Ledger,
     /// Which of them wait in a residual.
@@ -136,7 +136,7 @@ impl State {
             announced: Generation(0),
             plan: None,
             schedule: config.round_schedule(),
-            paced: false,
+            paced_from: None,
             ledger: Ledger::new(config.round_schedule(), u64::from(config.train.batch)),
             late: Late::default(),
             facts: None,

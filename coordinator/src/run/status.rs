@@ -42,6 +42,9 @@ pub struct Status {
     pub loss: Option<f32>,
     /// The newest validation loss, nats a token: at the end, the mean over the members.
     pub validation_loss: Option<f32>,
+    /// About how many exchanges' changes wait in error feedback, where most do, after the newest round that says: norms of residuals over those of what the round added.
+    #[serde(default)]
+    pub residual_ratio: Option<f32>,
     /// Tokens trained on, over all workers and the whole run. Less than steps × batch × sequence length by what members skipped
     /// (a run has so many steps, and what is given out again takes the place of other samples), and more by what was trained on
     /// and did not count.
@@ -58,7 +61,7 @@ pub struct Status {
     pub wan_bytes: u64,
     /// What the same rounds would have sent as dense f32.
     pub dense_bytes: u64,
-    /// `dense_bytes` / `wan_bytes`.
+    /// `dense_bytes` / `wan_bytes`, where both are more than nothing.
     pub bytes_ratio: Option<f64>,
     /// Seconds to the end at the present speed.
     pub eta_s: Option<f64>,
@@ -191,8 +194,15 @@ impl Run {
         let through = self.state.ledger.through();
         let step = through.0.checked_sub(1).map_or(0, |last| self.state.schedule.steps_of(Round(last)).end);
         let snapshot = self.state.last_snapshot.clone().unwrap_or_else(|| self.snapshot());
-        let Snapshot { loss, validation_loss, tokens_per_s, share_of_local_speed, members, parity } =
-            snapshot;
+        let Snapshot {
+            loss,
+            validation_loss,
+            residual_ratio,
+            tokens_per_s,
+            share_of_local_speed,
+            members,
+            parity,
+        } = snapshot;
         let ledger = LedgerStatus {
             positions_applied: self.state.ledger.counted().len(),
             duplicates: self.state.ledger.duplicates(),
@@ -210,6 +220,7 @@ impl Run {
             steps: self.state.schedule.steps,
             loss,
             validation_loss,
+            residual_ratio,
             tokens: totals.tokens,
             tokens_per_s,
             tokens_per_s_mean: self.state.tally.tokens_per_s(),
@@ -217,7 +228,8 @@ impl Run {
             share_of_local_speed_mean: totals.share_of_local_speed(),
             wan_bytes: totals.wan_bytes,
             dense_bytes: totals.dense_bytes,
-            bytes_ratio: (totals.wan_bytes > 0).then(|| totals.dense_bytes as f64 / totals.wan_bytes as f64),
+            bytes_ratio: (totals.wan_bytes > 0 && totals.dense_bytes > 0)
+                .then(|| totals.dense_bytes as f64 / totals.wan_bytes as f64),
             eta_s: self.eta_s(step),
             samples_counted: ledger.positions_applied,
             samples_pending: ledger.pending,

@@ -13,7 +13,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 9;
+pub const PROTOCOL_VERSION: u16 = 10;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -169,7 +169,8 @@ pub struct RoundReport {
     pub samples: u32,
     /// Sites whose contribution is in every fragment's result.
     pub sites: Vec<SiteId>,
-    /// Norm of this member's residual over the norm of the round's delta; none where nothing is sparsified.
+    /// About how many exchanges' changes wait in this member's error feedback: norms of its residuals over those of what the round added, of what it contributes and
+    /// of what it owns, one added to the other; none where nothing is left behind.
     pub residual_ratio: Option<f32>,
     /// Hash over the synchronised state after the round: equal on every member, or parity is broken.
     pub state_hash: Hash,

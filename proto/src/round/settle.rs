@@ -92,12 +92,20 @@ mod tests {
 
     use longhaul_common::id::Generation;
     use longhaul_common::plan::Member;
+    use longhaul_common::schedule::Changes;
 
     use super::*;
 
     const LAYOUT: FragmentLayout = FragmentLayout { values: 2, fragment_values: 1 };
-    const SCHEDULE: RoundSchedule =
-        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 100 };
+    const SCHEDULE: RoundSchedule = RoundSchedule {
+        opening_rounds: 0,
+        opening_every: 1,
+        every: 1,
+        groups: 1,
+        exchanges: 1,
+        steps: 100,
+        changes: Changes::NONE,
+    };
 
     fn old() -> Membership {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));

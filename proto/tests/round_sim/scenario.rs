@@ -1,7 +1,7 @@
 //! What happens in a simulation, as a value.
 
 use longhaul_common::id::{SiteId, WorkerId};
-use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::schedule::{Changes, RoundSchedule};
 use rand::Rng;
 use rand::SeedableRng;
 use rand::seq::IndexedRandom;
@@ -111,6 +111,7 @@ impl Scenario {
             groups,
             exchanges: 1,
             steps: self.rounds,
+            changes: Changes::NONE,
         }
         .for_fragments(self.fragments)
     }

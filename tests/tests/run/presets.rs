@@ -1,8 +1,10 @@
 //! Every preset of `[sync]` trains end to end: two sites, real processes, a lossy link.
 
 use longhaul_common::config::SyncPreset;
+use longhaul_tests::wan::LinkConfig;
+use serde_json::Value;
 
-use crate::scenario::Setup;
+use crate::scenario::{RUN_MAX, Setup};
 
 /// What makes a preset fit a run of a minute: its own rhythm is for thousands of steps.
 fn sync(preset: SyncPreset) -> &'static str {
@@ -103,4 +105,37 @@ fn rounds_move_apart_where_round_trips_are_long() {
     assert!((20..200).contains(&rounds), "{rounds} rounds");
     let loss = status["loss"].as_f64().unwrap();
     assert!(loss < 4.2, "the loss is {loss}");
+}
+
+/// The same, where the opening has seen short round trips, and they become long after it: members report it, and the coordinator moves rounds apart.
+#[test]
+fn rounds_move_apart_when_a_link_becomes_slow_after_the_opening() {
+    let sync = "opening_rounds = 20\nopening_share = 0\nfragment_values = 8192";
+    let link = "rate_mbit=50,delay_ms=1";
+    let setup = Setup {
+        steps: 1500,
+        sites: vec![1, 1],
+        link,
+        width: 64,
+        learning_rate: 2e-3,
+        sync,
+        ..Setup::default()
+    };
+    let mut scenario = setup.start();
+    scenario.wait_for_round(60);
+    let before = scenario.cluster.status();
+    let slow: LinkConfig = "rate_mbit=5,delay_ms=100".parse().unwrap();
+    for site in 0..2 {
+        scenario.cluster.wan().into_site(site).reconfigure(slow.clone()).unwrap();
+    }
+    let is_decision = |event: &Value| {
+        let text = event["text"].as_str().unwrap_or_default();
+        text.contains("steps apart") && text.contains("waited least")
+    };
+    let is_decided =
+        |status: &Value| status["events"].as_array().is_some_and(|events| events.iter().any(is_decision));
+    scenario.cluster.wait_for("rounds to move apart", RUN_MAX, is_decided).unwrap();
+    let status = scenario.finish();
+    let [planned, rounds] = [&before, &status].map(|status| status["rounds"].as_u64().unwrap());
+    assert!(rounds < planned, "{rounds} rounds, of {planned} before: {status:#}");
 }

@@ -7,10 +7,13 @@ use crate::scenario::{Scenario, Setup};
 /// The worker's word for a ring that carried something.
 const REDUCED: &str = "the first reduction with the members of this site is done";
 
-/// Whether each worker's log has [`REDUCED`].
-fn reduced_together(scenario: &Scenario) -> Vec<bool> {
+/// Its word for a round of which some was reduced, and left, while the rest was computed.
+const IN_PARTS: &str = "the first round that this site reduced in parts is done";
+
+/// Whether each worker's log has these words.
+fn said(scenario: &Scenario, words: &str, workers: usize) -> Vec<bool> {
     let log = |worker: usize| scenario.cluster.folder().join(format!("worker-{worker}.log"));
-    (0..4).map(|worker| fs::read_to_string(log(worker)).unwrap().contains(REDUCED)).collect()
+    (0..workers).map(|worker| fs::read_to_string(log(worker)).unwrap().contains(words)).collect()
 }
 
 #[test]
@@ -19,7 +22,16 @@ fn members_of_a_site_reduce_over_a_ring_and_replicas_stay_equal() {
     let loss = scenario.finish()["loss"].as_f64().unwrap();
     assert!(loss < 4.0, "the loss is {loss}");
     // The last one is alone at its site.
-    assert_eq!(reduced_together(&scenario), [true, true, true, false], "{}", scenario.cluster.logs());
+    assert_eq!(said(&scenario, REDUCED, 4), [true, true, true, false], "{}", scenario.cluster.logs());
+}
+
+#[test]
+fn gradients_leave_a_site_of_several_while_they_are_computed() {
+    let sync = "preset = \"dense\"\nfragment_values = 4096";
+    let mut scenario = Setup { steps: 100, sites: vec![2, 2], sync, ..Setup::default() }.start();
+    let loss = scenario.finish()["loss"].as_f64().unwrap();
+    assert!(loss < 4.0, "the loss is {loss}");
+    assert_eq!(said(&scenario, IN_PARTS, 4), [true; 4], "{}", scenario.cluster.logs());
 }
 
 #[test]
@@ -28,5 +40,5 @@ fn members_of_a_site_that_are_told_to_send_directly_have_no_ring() {
     let mut scenario = Setup { sync, ..Setup::default() }.start();
     let loss = scenario.finish()["loss"].as_f64().unwrap();
     assert!(loss < 4.0, "the loss is {loss}");
-    assert_eq!(reduced_together(&scenario), [false; 4]);
+    assert_eq!(said(&scenario, REDUCED, 4), [false; 4]);
 }

@@ -34,7 +34,7 @@ pub use learning_rate::LearningRate;
 pub use low_rank::LowRank;
 #[cfg(test)]
 pub(crate) use pipeline::tests as pipeline_tests;
-pub use pipeline::{Pipe, PipelineRank};
+pub use pipeline::{Gift, Pipe, PipelineRank};
 pub use sampling::Sampling;
 
 use crate::data::Batch;

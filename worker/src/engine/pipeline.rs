@@ -55,17 +55,26 @@ pub trait Pipe: Send {
     /// [`EngineError::Interrupted`].
     fn announce(&mut self, from: u32, own: f64) -> Result<f64, EngineError>;
 
-    /// Gives a tensor to another rank, at most once in an exchange.
+    /// Gives a parameter to the rank that borrows it, or its gradient back; each at most once in an exchange.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`].
-    fn give(&mut self, to: u32, values: &Tensor) -> Result<(), EngineError>;
+    fn give(&mut self, to: u32, what: Gift, values: &Tensor) -> Result<(), EngineError>;
 
     /// Waits for what another rank gives, of this shape.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`].
-    fn take(&mut self, from: u32, shape: &[i64]) -> Result<Tensor, EngineError>;
+    fn take(&mut self, from: u32, what: Gift, shape: &[i64]) -> Result<Tensor, EngineError>;
+}
+
+/// What ranks give each other besides residual streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gift {
+    /// A parameter, as it is.
+    Values,
+    /// The gradient of one, in the format of gradients of residual streams.
+    Gradient,
 }
 
 /// A place in a pipeline.
@@ -305,9 +314,9 @@ impl Engine {
             return Ok(());
         }
         if rank.rank == holder {
-            rank.pipe().give(borrower, &self.token_embedding()?.f_detach()?)?;
+            rank.pipe().give(borrower, Gift::Values, &self.token_embedding()?.f_detach()?)?;
         } else if let Some(borrowed) = self.parameters.borrowed() {
-            let embedding = rank.pipe().take(holder, &borrowed.size())?;
+            let embedding = rank.pipe().take(holder, Gift::Values, &borrowed.size())?;
             tch::no_grad(|| borrowed.shallow_clone().f_copy_(&embedding))?;
         }
         Ok(())
@@ -323,9 +332,9 @@ impl Engine {
         if rank.rank == borrower
             && let Some(gradient) = std::mem::take(&mut step.borrowed).into_tensor()
         {
-            rank.pipe().give(holder, &gradient)?;
+            rank.pipe().give(holder, Gift::Gradient, &gradient)?;
         } else if rank.rank == holder {
-            let gradient = rank.pipe().take(borrower, &self.token_embedding()?.size())?;
+            let gradient = rank.pipe().take(borrower, Gift::Gradient, &self.token_embedding()?.size())?;
             step.sums[EMBEDDING].add(&gradient.f_to_device(self.device)?)?;
         }
         Ok(())

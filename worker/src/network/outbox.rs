@@ -66,6 +66,7 @@ impl Outbox {
             session,
             activations: Encoder::new(to_nearest(formats.activations))?,
             gradients: Encoder::new(of_gradients(formats))?,
+            returned: Encoder::new(at_random(formats.gradients))?,
             differences: Encoder::new(to_nearest(differences))?,
             exact: Encoder::new(to_nearest(ValueFormat::F32))?,
             residuals: (formats.gradient_keep < BOUNDARY_CHUNK).then(HashMap::new),
@@ -108,8 +109,13 @@ fn of_gradients(formats: BoundaryFormats) -> CodecSpec {
         let selection = Selection::TopK { chunk: BOUNDARY_CHUNK, keep: formats.gradient_keep };
         return CodecSpec::new(selection, formats.gradients);
     }
-    let at_random = CodecSpec { rounding: Rounding::Stochastic, ..to_nearest(formats.gradients) };
-    if at_random.validate().is_ok() { at_random } else { to_nearest(formats.gradients) }
+    at_random(formats.gradients)
+}
+
+/// To nearest, where the format has nothing else.
+fn at_random(values: ValueFormat) -> CodecSpec {
+    let at_random = CodecSpec { rounding: Rounding::Stochastic, ..to_nearest(values) };
+    if at_random.validate().is_ok() { at_random } else { to_nearest(values) }
 }
 
 /// The thread's own.
@@ -118,6 +124,8 @@ struct Post {
     session: Generation,
     activations: Encoder,
     gradients: Encoder,
+    /// The same of a parameter, of which all is sent: nothing is left for a next one.
+    returned: Encoder,
     differences: Encoder,
     exact: Encoder,
     /// Where only the largest values of gradients are sent: what is left, by chunk, part and length. Micro-batches have one or two lengths.
@@ -187,6 +195,7 @@ impl Post {
                 self.gradients.encode_with_feedback(seed, values, residual, 1.0, &mut body)?;
             }
             (LetterKind::Backward, None) => self.gradients.encode(seed, values, &mut body)?,
+            (LetterKind::Returned, _) => self.returned.encode(seed, values, &mut body)?,
             (LetterKind::Number | LetterKind::Given, _) => self.exact.encode(seed, values, &mut body)?,
         }
         Ok(body)

@@ -15,7 +15,7 @@ use super::Network;
 use super::outbox::{Letter, Outbox, PART_VALUES, PipeError};
 use super::recall::Recall;
 use super::stage_mail::{About, Interrupted, LetterKind};
-use crate::engine::{EngineError, Pipe};
+use crate::engine::{EngineError, Gift, Pipe};
 
 /// How tensors travel between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,12 +236,12 @@ impl Pipe for NetworkPipe {
         self.number_of(from, own)
     }
 
-    fn give(&mut self, to: u32, values: &Tensor) -> Result<(), EngineError> {
-        self.post_tensor(to, self.about(LetterKind::Given, None), values)
+    fn give(&mut self, to: u32, what: Gift, values: &Tensor) -> Result<(), EngineError> {
+        self.post_tensor(to, self.about(kind_of_gift(what), None), values)
     }
 
-    fn take(&mut self, from: u32, shape: &[i64]) -> Result<Tensor, EngineError> {
-        self.fetch_tensor(from, self.about(LetterKind::Given, None), shape)
+    fn take(&mut self, from: u32, what: Gift, shape: &[i64]) -> Result<Tensor, EngineError> {
+        self.fetch_tensor(from, self.about(kind_of_gift(what), None), shape)
     }
 }
 
@@ -256,6 +256,13 @@ fn kind_of(task: Task) -> LetterKind {
     }
 }
 
+fn kind_of_gift(what: Gift) -> LetterKind {
+    match what {
+        Gift::Values => LetterKind::Given,
+        Gift::Gradient => LetterKind::Returned,
+    }
+}
+
 fn unreadable(about: About, why: &str) -> EngineError {
     EngineError::Interrupted(format!("{about:?} cannot be read: {why}"))
 }
@@ -267,6 +274,7 @@ pub(super) fn meta_of(session: Generation, sender: WorkerId, about: About, part:
         LetterKind::Backward => 1,
         LetterKind::Number => 2,
         LetterKind::Given => 3,
+        LetterKind::Returned => 4,
     };
     FrameMeta {
         kind: FrameKind::Stage,
@@ -286,6 +294,7 @@ pub(super) fn about_of(meta: &FrameMeta) -> Option<About> {
         1 => LetterKind::Backward,
         2 => LetterKind::Number,
         3 => LetterKind::Given,
+        4 => LetterKind::Returned,
         _ => return None,
     };
     let (exchange, micro_batch) = (meta.round.0, meta.fragment.0);
@@ -293,4 +302,37 @@ pub(super) fn about_of(meta: &FrameMeta) -> Option<About> {
 }
 
 /// Kinds of letters in a header's field.
-const KINDS: u32 = 4;
+const KINDS: u32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::pipeline_tests::pipeline;
+    use crate::network::tests::replica;
+    use longhaul_common::pipeline::PipelineSchedule;
+
+    /// A parameter that is lent has to be the same on both ranks; its gradient is one of many.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_lent_parameter_comes_as_it_is_and_its_gradient_in_eight_bits() {
+        let pipeline = pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
+        let formats = BoundaryFormats::of(ValueFormat::Int8);
+        let (ranks, mut pipes) = replica(&pipeline, formats);
+        let [given, returned] = tokio::task::spawn_blocking(move || {
+            let values = Tensor::arange(64 * 256, (Kind::Float, Device::Cpu)).sin().view([64, 256]);
+            let [first, last] = pipes.as_mut_slice() else { panic!("two ranks") };
+            [&mut *first, last].into_iter().for_each(|pipe| pipe.begin());
+            first.give(1, Gift::Values, &values).unwrap();
+            last.give(0, Gift::Gradient, &values).unwrap();
+            let given = last.take(0, Gift::Values, &[64, 256]).unwrap();
+            let returned = first.take(1, Gift::Gradient, &[64, 256]).unwrap();
+            [given, returned].map(|got| f64::try_from((got - &values).abs().max()).unwrap())
+        })
+        .await
+        .unwrap();
+        assert_eq!(given, 0.0);
+        assert!(returned > 0.0 && returned <= 1.0 / 127.0, "{returned}");
+        let [lent, gave_back] =
+            [0, 1].map(|rank: usize| ranks[rank].network.progress.heartbeat().wan_sent_bytes);
+        assert!(gave_back * 3 < lent, "{gave_back} bytes came back of {lent}");
+    }
+}

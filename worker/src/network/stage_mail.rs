@@ -38,8 +38,10 @@ pub enum LetterKind {
     Backward,
     /// A number that is summed over all ranks.
     Number,
-    /// A tensor that is handed over.
+    /// A parameter that is lent.
     Given,
+    /// The gradient of one.
+    Returned,
 }
 
 /// The replica has changed, or this worker stops: nobody sends what was waited for.

@@ -13,7 +13,7 @@ use tch::Tensor;
 use super::peer::queue_bytes;
 use super::request::{Held, Manifest, Request, STATE_FRAME_VALUES, manifest_of, send_state};
 use super::*;
-use crate::engine::{EngineError, Pipe, pipeline_tests};
+use crate::engine::{EngineError, Gift, Pipe, pipeline_tests};
 use crate::sync::HealedState;
 
 const MIB: usize = 1 << 20;
@@ -34,8 +34,8 @@ fn endpoint((authority, now): &(Authority, u64), number: u32) -> (Identity, Endp
 }
 
 /// A worker's network at a site of its own, and where others reach it.
-struct Worker {
-    network: Arc<Network>,
+pub(super) struct Worker {
+    pub network: Arc<Network>,
     queue: mpsc::Receiver<SyncEvent>,
     member: Member,
 }
@@ -250,7 +250,7 @@ async fn after_a_lost_connection_contributions_go_on_from_the_fragment_that_is_m
 }
 
 /// Networks of the ranks of a replica, each at a site of its own, and how they talk.
-fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Worker>, Vec<NetworkPipe>) {
+pub(super) fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Worker>, Vec<NetworkPipe>) {
     let session = Generation(4);
     let authority = authority();
     let ranks: Vec<Worker> = (1..=pipeline.ranks)
@@ -449,11 +449,11 @@ async fn a_tensor_of_several_frames_arrives_and_who_waits_is_told_when_the_repli
     let waiting = tokio::task::spawn_blocking(move || {
         let values = Tensor::arange(600_000, (tch::Kind::Float, tch::Device::Cpu)).view([600, 1000]);
         first.begin();
-        first.give(1, &values).unwrap();
+        first.give(1, Gift::Values, &values).unwrap();
         second.begin();
-        assert_eq!(second.take(0, &[600, 1000]).unwrap(), values);
+        assert_eq!(second.take(0, Gift::Values, &[600, 1000]).unwrap(), values);
         network.join_replica(None);
-        assert!(matches!(second.take(0, &[600, 1000]), Err(EngineError::Interrupted(_))));
+        assert!(matches!(second.take(0, Gift::Values, &[600, 1000]), Err(EngineError::Interrupted(_))));
         assert!(matches!(second.total(1.0), Err(EngineError::Interrupted(_))));
     });
     waiting.await.unwrap();
@@ -471,13 +471,13 @@ async fn who_hears_of_a_replica_late_has_what_was_sent_before() {
     let waiting = tokio::task::spawn_blocking(move || {
         let values = Tensor::arange(1000, (tch::Kind::Float, tch::Device::Cpu));
         first.begin();
-        first.give(1, &values).unwrap();
+        first.give(1, Gift::Values, &values).unwrap();
         while late.progress.heartbeat().wan_received_bytes == 0 {
             std::thread::yield_now();
         }
         late.join_replica(Some(Replica { session: Generation(4), workers }));
         second.begin();
-        assert_eq!(second.take(0, &[1000]).unwrap(), values);
+        assert_eq!(second.take(0, Gift::Values, &[1000]).unwrap(), values);
     });
     timeout(Duration::from_secs(60), waiting).await.expect("the letter is lost").unwrap();
 }

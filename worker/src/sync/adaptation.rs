@@ -1,5 +1,6 @@
 //! Bits that follow the link: what a round took decides what the next one may take.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -31,8 +32,8 @@ pub(super) struct Adaptation {
     chain: Option<CodecSpec>,
     /// What a step takes, over the last few.
     step: Duration,
-    /// The shortest round trip of late: what bits add to it is not latency.
-    round_trip: Duration,
+    /// The longest of those to other sites, in the last [`ROUND_TRIPS_KEPT`] rounds: what bits add to the shortest one is not latency.
+    round_trips: VecDeque<Duration>,
     /// Cores that had nothing to do while steps were computed.
     spare_cores: f32,
     /// None: whatever waits in error feedback waits.
@@ -64,7 +65,7 @@ impl Adaptation {
             sent: None,
             chain: None,
             step: Duration::ZERO,
-            round_trip: Duration::ZERO,
+            round_trips: VecDeque::with_capacity(ROUND_TRIPS_KEPT),
             spare_cores: 0.0,
             backlog: BacklogFloor::new(config.backlog_max),
         })
@@ -75,10 +76,10 @@ impl Adaptation {
         self.layouts = layouts;
     }
 
-    /// What was measured so far.
+    /// What was measured of late.
     pub fn measured(&self) -> Option<Measured> {
         let bit_s = self.controller.bit_s()? as f32;
-        let (step_s, round_trip_s) = (self.step.as_secs_f32(), self.round_trip.as_secs_f32());
+        let (step_s, round_trip_s) = (self.step.as_secs_f32(), self.round_trip().as_secs_f32());
         Some(Measured { step_s, round_trip_s, bit_s, spare_cores: self.spare_cores })
     }
 
@@ -118,13 +119,17 @@ impl Adaptation {
     /// A round has left so much in error feedback, as a multiple of what it added.
     pub fn left(&mut self, round: Round, backlog: f32) {
         let is_common = self.is_common(round);
-        let turns = f64::from(self.layouts.schedule().groups.max(1));
+        let turns = f64::from(self.layouts.schedule().pace_in(round).groups.max(1));
         let Some((_, bits)) = self.sent.filter(|(of, _)| *of == round) else { return };
         if let Some(floor) = self.backlog.as_mut().filter(|_| !is_common) {
             floor.observe(Left { bits, backlog: f64::from(backlog), turns });
             let least = floor.bits();
             tracing::debug!(round = round.0, backlog, bits, least, "what waits in error feedback");
         }
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.round_trips.iter().min().copied().unwrap_or_default()
     }
 
     fn is_common(&self, round: Round) -> bool {
@@ -146,7 +151,7 @@ impl Adaptation {
             true => OPENING_STEPS,
             false => {
                 let until_next = schedule.steps_of(round.next()).count() as u64;
-                self.config.overlap_at(schedule.every).min(until_next) as u32
+                self.config.overlap_at(schedule.pace_in(round).every).min(until_next) as u32
             }
         };
         let bits = self.bits(round);
@@ -161,9 +166,11 @@ impl Adaptation {
         now: Duration,
         round_trip: Duration,
     ) -> Option<CodecSpec> {
-        let known = if self.round_trip.is_zero() { round_trip } else { self.round_trip };
-        self.round_trip = round_trip.min(known.mul_f64(ROUND_TRIP_DRIFT));
-        let round_trip = self.round_trip;
+        if self.round_trips.len() == ROUND_TRIPS_KEPT {
+            self.round_trips.pop_front();
+        }
+        self.round_trips.push_back(round_trip);
+        let round_trip = self.round_trip();
         if let Some(watched) = self.watched.take_if(|watched| watched.round == round) {
             let (taken, window) = (now.saturating_sub(watched.contributed_at), watched.window);
             self.sent = Some((round, watched.bits));
@@ -196,8 +203,8 @@ const BITS_AT_FIRST: f64 = 0.1;
 
 /// The weight of a new step: on a machine that does other things as well, one step says little of the next.
 const STEP_WEIGHT: f64 = 0.1;
-/// By how much the shortest round trip grows from one round to the next where all are longer: the path may have changed.
-const ROUND_TRIP_DRIFT: f64 = 1.01;
+/// Rounds of which the shortest round trip counts: few, as the path may have changed, and more than a burst on the link lasts.
+const ROUND_TRIPS_KEPT: usize = 16;
 
 /// In an opening of common steps, an exchange may take as long as the computing of so many: a young model needs exact gradients more than
 /// it needs many of them. Two bits are too few for it, whatever the link (decision 0011).
@@ -248,6 +255,7 @@ mod tests {
     use bytes::Bytes;
     use longhaul_common::config::SyncPreset;
     use longhaul_common::id::SiteId;
+    use longhaul_common::schedule::Changes;
     use longhaul_proto::round::Contribution;
 
     use super::*;
@@ -257,8 +265,15 @@ mod tests {
     fn after_the_start_of_a_run_bits_fall_as_far_as_what_waits_allows() {
         let config = SyncConfig::of(SyncPreset::Auto);
         let (opening_rounds, every, groups) = (100, 1, 5);
-        let schedule =
-            RoundSchedule { opening_rounds, opening_every: 1, every, groups, exchanges: 1, steps: 1500 };
+        let schedule = RoundSchedule {
+            opening_rounds,
+            opening_every: 1,
+            every,
+            groups,
+            exchanges: 1,
+            steps: 1500,
+            changes: Changes::NONE,
+        };
         let model = FragmentLayout { values: 10_000, fragment_values: 1000 };
         let bits_after = |backlog_max, backlog| {
             let config = SyncConfig { backlog_max, ..config.clone() };
@@ -293,6 +308,7 @@ mod tests {
             groups: 5,
             exchanges: 1,
             steps: 1500,
+            changes: Changes::NONE,
         };
         let model = FragmentLayout { values: 10_000, fragment_values: 1000 };
         let mut adaptation = Adaptation::new(&config, Layouts::new(model, None, schedule)).unwrap();

@@ -73,15 +73,22 @@ mod tests {
     use longhaul_common::config::ValueFormat;
     use longhaul_common::id::SiteId;
     use longhaul_common::plan::FragmentLayout;
-    use longhaul_common::schedule::RoundSchedule;
+    use longhaul_common::schedule::{Changes, RoundSchedule};
     use longhaul_proto::codec::{CodecSpec, Encoder, Selection};
     use longhaul_proto::round::{Content, Contribution};
 
     use super::*;
 
     fn layouts(groups: u32) -> Layouts {
-        let schedule =
-            RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups, exchanges: 1, steps: 99 };
+        let schedule = RoundSchedule {
+            opening_rounds: 0,
+            opening_every: 1,
+            every: 1,
+            groups,
+            exchanges: 1,
+            steps: 99,
+            changes: Changes::NONE,
+        };
         Layouts::new(FragmentLayout { values: 5, fragment_values: 2 }, None, schedule)
     }
 

@@ -10,12 +10,56 @@ const OFF_MAX: f64 = 2.0;
 /// A least that rounds had no more than, to a percent, is what decided them.
 const AT_LEAST: f64 = 1.01;
 
+/// Of so many values one is looked at: the norms of some fifty thousand values tell a ratio to a percent.
+const SAMPLED: usize = 16;
+
+/// What waits somewhere and what a round added there, over some fragments: sums of squares of a sample of the values.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Waiting {
+    left: f64,
+    added: f64,
+}
+
+impl Waiting {
+    /// With one fragment more.
+    #[must_use]
+    pub fn with(self, left: &[f32], added: &[f32]) -> Self {
+        self.plus(Self { left: squares(left), added: squares(added) })
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { left: self.left + other.left, added: self.added + other.added }
+    }
+
+    /// ‖residual‖ over ‖what the round added‖: about how many exchanges' changes wait. None: nothing was added.
+    #[must_use]
+    pub fn exchanges(&self) -> Option<f64> {
+        (self.added > 0.0).then(|| (self.left / self.added).sqrt())
+    }
+}
+
+fn squares(values: &[f32]) -> f64 {
+    values.iter().step_by(SAMPLED).map(|value| f64::from(*value) * f64::from(*value)).sum()
+}
+
+/// How many exchanges' changes wait before they are in a result: with who contributes, and then with the owner who compresses the mean again. A value waits in the one and then in the other, so
+/// the two add up, as times do. Where results leave nothing behind there is no second one.
+#[must_use]
+pub fn in_all(contributed: Waiting, owned: Waiting) -> Option<f64> {
+    match (contributed.exchanges(), owned.exchanges()) {
+        (None, None) => None,
+        (contributed, owned) => Some(contributed.unwrap_or_default() + owned.unwrap_or_default()),
+    }
+}
+
 /// What a round sent, and what it left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Left {
     /// Bits of a value.
     pub bits: f64,
-    /// ‖residual‖ over ‖what the round added‖: about how many exchanges' changes wait.
+    /// About how many exchanges' changes wait ([`in_all`]).
     pub backlog: f64,
     /// How many rounds pass from one exchange of a fragment to the next.
     pub turns: f64,
@@ -132,6 +176,25 @@ mod tests {
         assert_eq!(floor.bits(), 0.25);
         floor.observe(Left { bits: 0.25, backlog: f64::NAN, turns: 5.0 });
         assert_eq!(floor.bits(), 0.25);
+    }
+
+    /// Against norms of all values in f64; those of a sample of 4096 are within a few percent.
+    #[test]
+    fn what_waits_with_contributors_and_owners_adds_up() {
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(10);
+        let mut draw =
+            |size: f32| (0..1 << 16).map(|_| size * (rng.random::<f32>() - 0.5)).collect::<Vec<_>>();
+        let [left, added, owned, mean] = [6.0, 2.0, 3.0, 1.5].map(&mut draw);
+        let norm = |values: &[f32]| values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+        let (up, down) = (norm(&left) / norm(&added), norm(&owned) / norm(&mean));
+        let contributed = Waiting::default().with(&left, &added);
+        let owner = Waiting::default().with(&owned[..999], &mean[..999]).with(&owned[999..], &mean[999..]);
+        let nothing = Waiting::default();
+        let close = |seen: Option<f64>, expected: f64| (seen.unwrap() / expected - 1.0).abs() < 0.05;
+        assert!(close(in_all(contributed, nothing), up));
+        assert!(close(in_all(nothing, owner), down));
+        assert!(close(in_all(contributed, owner), up + down));
+        assert_eq!(in_all(nothing, nothing), None);
     }
 
     #[test]

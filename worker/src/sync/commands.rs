@@ -95,7 +95,7 @@ impl Synchroniser {
             }
             Command::Release { round } => {
                 running.contributed = running.contributed.split_off(&round.next());
-                running.finished.take_if(|(of, _)| *of <= round);
+                running.finished.take_if(|finished| finished.round <= round);
             }
             Command::ReportSettled(settled) => self.report(ToCoordinator::Settled(settled)),
             Command::Lost { round, fragment } => {

@@ -57,30 +57,29 @@ impl Synchroniser {
         Ok(())
     }
 
-    /// A part of what the device computes is final: it leaves before the rest. Where the site's members reduce together, they do so when all
-    /// have all; and of a round that is over already, the protocol decides when it has the whole.
+    /// A part of what the device computes is final: it leaves before the rest, with what the others of the site have of it. Of a round that is over already,
+    /// the protocol decides when it has the whole.
     pub(super) fn finished(&mut self, part: FinishedPart) -> Result<()> {
         let FinishedPart { round, weight, start, values } = part;
         tracing::trace!(%round, start, values = values.len(), "a part is final");
         let norm_limit = self.config.sync.norm_limit;
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-        if running.site.is_joint_in(round) || running.member.open_round() > round {
+        if running.member.open_round() > round {
             return Ok(());
         }
-        if running.finished.as_ref().is_none_or(|(of, _)| *of != round) {
+        if running.finished.as_ref().is_none_or(|finished| finished.round != round) {
             ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
             let zeros = vec![0.0; running.layout.values as usize];
             running.contributed.insert(round, Stretches::whole(zeros));
-            running.finished = Some((round, BTreeSet::new()));
+            running.finished = Some(Finished { round, weight, fragments: BTreeSet::new() });
         }
-        let (Some(mut update), Some((_, finished))) =
-            (running.contributed.remove(&round), &mut running.finished)
+        let (Some(mut update), Some(finished)) = (running.contributed.remove(&round), &mut running.finished)
         else {
             return Ok(());
         };
         let place = start..start + values.len();
         let fragments: Vec<_> = running.layout.touched_by(&place).collect();
-        finished.extend(&fragments);
+        finished.fragments.extend(&fragments);
         if let Some(place) = update.get_mut(place) {
             place.copy_from_slice(&values);
         }
@@ -93,14 +92,23 @@ impl Synchroniser {
     }
 }
 
+/// The round of which parts are here and the rest is not.
+pub(super) struct Finished {
+    pub round: Round,
+    /// Samples behind it.
+    pub weight: u32,
+    /// What is here.
+    pub fragments: BTreeSet<FragmentId>,
+}
+
 /// Contributions kept: one in flight, one that a void round asks for again, and one that is being computed.
 const ROUNDS_HELD_MAX: usize = 4;
 
 /// Which fragments of a round have left before its end, and a vector with what they were.
 fn take_finished(running: &mut Running, round: Round) -> (BTreeSet<FragmentId>, Stretches) {
-    let finished = running.finished.take().filter(|(of, _)| *of == round);
+    let finished = running.finished.take().filter(|finished| finished.round == round);
     finished
-        .and_then(|(_, fragments)| Some((fragments, running.contributed.remove(&round)?)))
+        .and_then(|finished| Some((finished.fragments, running.contributed.remove(&round)?)))
         .unwrap_or_default()
 }
 

@@ -85,6 +85,8 @@ impl Layouts {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_common::schedule::Changes;
+
     use super::*;
 
     #[test]
@@ -97,6 +99,7 @@ mod tests {
             groups: 1,
             exchanges: 2,
             steps: 9,
+            changes: Changes::NONE,
         };
         let layouts = Layouts::new(model, Some([11, 3]), schedule);
         let ranges =
@@ -117,6 +120,7 @@ mod tests {
             groups: 2,
             exchanges: 1,
             steps: 9,
+            changes: Changes::NONE,
         };
         let layouts = Layouts::new(model, None, schedule);
         let shares = |round, due: &[u32]| -> Vec<f64> {

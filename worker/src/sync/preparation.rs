@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use longhaul_common::config::{RunConfig, Transform};
 use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Member};
-use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::schedule::{Changes, Pace, RoundSchedule};
 use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::{CheckpointOffer, GenerationStart, Ready, Start, ToCoordinator};
 use longhaul_proto::round::{self, Config, DeadlineConfig, Event};
@@ -382,12 +382,17 @@ impl Synchroniser {
 /// Whether rounds are what is configured, or further apart within the user's bounds.
 fn is_of_this_run(config: &RunConfig, schedule: &RoundSchedule) -> bool {
     let configured = config.round_schedule();
+    let Pace { every, groups } = configured.last_pace();
+    let is_within = |pace: Pace| {
+        (every..=config.sync.every_max).contains(&pace.every) && (1..=groups).contains(&pace.groups)
+    };
+    let paces = schedule.changes.kept().iter().map(|change| change.pace);
     let is_paced = config.sync.adapt
         && !config.sync.source.is_gradient()
-        && (configured.every..=config.sync.every_max).contains(&schedule.every)
-        && (1..=configured.groups).contains(&schedule.groups);
-    let same = RoundSchedule { every: configured.every, groups: configured.groups, ..*schedule };
-    *schedule == configured || is_paced && same == configured
+        && is_within(Pace { every: schedule.every, groups: schedule.groups })
+        && paces.into_iter().all(is_within);
+    let same = RoundSchedule { every, groups, changes: Changes::NONE, ..*schedule };
+    *schedule == configured || is_paced && same == configured && schedule.is_consistent()
 }
 
 #[cfg(test)]
@@ -403,12 +408,20 @@ mod tests {
         };
         let auto = config("preset = \"auto\"\nevery_max = 7");
         let own = auto.round_schedule();
-        for good in
-            [own, RoundSchedule { every: 7, groups: 1, ..own }, RoundSchedule { every: 2, groups: 3, ..own }]
-        {
+        let later = |every, groups| own.changed_at(Round(300), Pace { every, groups });
+        for good in [
+            own,
+            RoundSchedule { every: 7, groups: 1, ..own },
+            RoundSchedule { every: 2, groups: 3, ..own },
+            later(7, 1),
+            later(2, 5).changed_at(Round(350), Pace { every: 1, groups: 3 }),
+        ] {
             assert!(is_of_this_run(&auto, &good), "{good:?}");
         }
         for bad in [
+            later(8, 1),
+            later(2, 6),
+            RoundSchedule { every: 2, ..later(7, 1) },
             RoundSchedule { every: 0, ..own },
             RoundSchedule { every: 8, ..own },
             RoundSchedule { groups: 0, ..own },

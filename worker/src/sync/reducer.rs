@@ -8,6 +8,7 @@ use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, SpecError}
 use longhaul_proto::control::message::{Refusal, RefusalReason};
 use longhaul_proto::round::{Contribution, FragmentResult};
 
+use super::backlog::Waiting;
 use super::chain::{downlink, is_lossless, opening_downlink};
 use super::guard::{Excess, Guard};
 use super::layouts::Layouts;
@@ -43,6 +44,8 @@ pub struct Reducer {
     keeps_gradients: bool,
     /// Residuals as they were before the last reduction, which may turn out to be void.
     before: BTreeMap<FragmentId, (Round, Vec<f32>)>,
+    /// What each fragment's last mean added to its residual, and left there.
+    waiting: BTreeMap<FragmentId, (Round, Waiting)>,
     scratch: Vec<f32>,
 }
 
@@ -76,6 +79,7 @@ impl Reducer {
             residuals: BTreeMap::new(),
             keeps_gradients: config.parts_after_the_opening(),
             before: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             scratch: Vec::new(),
         })
     }
@@ -273,6 +277,7 @@ impl Reducer {
             None => drop(self.before.insert(fragment, (round, residual.clone()))),
         }
         let is_union = self.form == ResultForm::Union && (!is_opening || self.opens_with_unions);
+        let added = Waiting::default().with(&[], &self.scratch);
         if is_union {
             self.union.hold_back(&mut self.scratch, residual);
         }
@@ -281,6 +286,7 @@ impl Reducer {
             self.union.give_back(residual);
         }
         encoded?;
+        self.waiting.insert(fragment, (round, added.with(residual, &[])));
         Ok(FragmentResult::mean(contributions, body.into()))
     }
 
@@ -289,7 +295,15 @@ impl Reducer {
         if std::mem::take(&mut self.keeps_gradients) {
             self.residuals.clear();
             self.before.clear();
+            self.waiting.clear();
         }
+    }
+
+    /// What waits in residuals of the fragments that this worker has reduced in a round, and has not reduced again.
+    #[must_use]
+    pub fn waiting_in(&self, round: Round) -> Waiting {
+        let of_round = self.waiting.values().filter(|(of, _)| *of == round);
+        of_round.fold(Waiting::default(), |sum, (_, waiting)| sum.plus(*waiting))
     }
 
     /// Puts a residual back to what it was before this round was reduced, if it was.
@@ -297,6 +311,7 @@ impl Reducer {
         if let Some((of, before)) = self.before.get(&fragment)
             && *of == round
         {
+            self.waiting.remove(&fragment);
             self.residuals.insert(fragment, before.clone());
         }
     }
@@ -305,6 +320,7 @@ impl Reducer {
     /// round.
     pub fn take_residual(&mut self, fragment: FragmentId, void_from: Round) -> Option<Vec<f32>> {
         self.guard.forget(fragment);
+        self.waiting.remove(&fragment);
         let present = self.residuals.remove(&fragment);
         match self.before.remove(&fragment) {
             Some((of, before)) if of >= void_from => Some(before),

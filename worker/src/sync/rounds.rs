@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use anyhow::Result;
 use longhaul_common::config::{LateRule, RunConfig};
-use longhaul_common::id::{Round, SiteId};
+use longhaul_common::id::{FragmentId, Round, SiteId};
 use longhaul_proto::control::message::{RoundReport, ToCoordinator};
 use longhaul_proto::round::FragmentResult;
 
+use super::backlog::{Waiting, in_all};
 use super::outer::outer_step;
 use super::replica::Replica;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
@@ -295,19 +296,13 @@ fn parts_of(config: &RunConfig, running: &Running, round: Round, contributed: &S
     running.schedule.due_stretches(&running.layout, round).into_iter().map(part).collect()
 }
 
-/// Of so many values one is looked at: the norms of some fifty thousand values tell the ratio to a percent.
-const SAMPLED: usize = 16;
-
-/// ‖residual‖ / ‖what this round added‖ over the fragments that this member uploads: the backlog of error feedback.
+/// The backlog of error feedback after a round: what waits of the fragments that this member uploads, and of those that it owns.
 fn residual_ratio(running: &Running, round: Round) -> Option<f32> {
     let delta = running.contributed.get(&round)?;
-    let norm =
-        |values: &[f32]| values.iter().step_by(SAMPLED).map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>();
-    let (mut backlog, mut added) = (0.0, 0.0);
-    let memories = running.compressor.memories().iter();
-    for (fragment, memory) in memories.filter(|(fragment, _)| running.schedule.is_due(round, **fragment)) {
-        backlog += norm(&memory.residual);
-        added += delta.get(running.layout.range(*fragment)).map_or(0.0, norm);
-    }
-    (added > 0.0).then(|| (backlog / added).sqrt() as f32)
+    let due = |fragment: FragmentId| running.schedule.is_due(round, fragment);
+    let memories = running.compressor.memories().iter().filter(|(fragment, _)| due(**fragment));
+    let contributed = memories.fold(Waiting::default(), |sum, (fragment, memory)| {
+        sum.with(&memory.residual, delta.get(running.layout.range(*fragment)).unwrap_or_default())
+    });
+    in_all(contributed, running.reducer.waiting_in(round)).map(|backlog| backlog as f32)
 }

@@ -1,6 +1,6 @@
 //! One thread that owns the round protocol and the synchronised state.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use longhaul_common::config::RunConfig;
-use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
+use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
-use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::schedule::{Pace, RoundSchedule};
 use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::{RoundReport, Start, ToCoordinator, ToWorker};
 use longhaul_proto::round::{Command, Event, FragmentResult, FrameHeader, Member};
@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::adaptation::Adaptation;
 use super::arriving::Arriving;
 use super::compressor::Compressor;
+use super::contributions::Finished;
 use super::event::{HealedState, SyncEvent};
 use super::layouts::Layouts;
 use super::masking::Masking;
@@ -148,8 +149,8 @@ pub(super) struct Running {
     pub named: Option<Round>,
     /// What was contributed, by round, until the protocol releases it.
     pub contributed: BTreeMap<Round, Stretches>,
-    /// The round of which parts are here and the rest is not, and which fragments are.
-    pub finished: Option<(Round, BTreeSet<FragmentId>)>,
+    /// Of a round that the device still computes.
+    pub finished: Option<Finished>,
     /// With deltas: the local parameters that were due at the end of the last round, until its result is applied.
     pub snapshot: Option<(Round, Stretches)>,
     /// Slices that were in no result; part of the next contribution.
@@ -173,11 +174,8 @@ impl Running {
     pub(super) fn follow(&mut self, schedule: RoundSchedule) {
         let schedule = schedule.for_fragments(self.layout.count());
         if schedule != self.schedule {
-            tracing::info!(
-                every = schedule.every,
-                groups = schedule.groups,
-                "rounds follow what was measured"
-            );
+            let Pace { every, groups } = schedule.last_pace();
+            tracing::info!(every, groups, "rounds follow what was measured");
         }
         self.schedule = schedule;
         self.layouts = self.layouts.following(schedule);

@@ -256,7 +256,8 @@ impl Device<'_> {
         stretch.trained.clear();
         // With gradients, the opening is plain `dense`: a young model does not bear a mean that is late.
         let is_plain = is_opening && self.config.sync.opens_with_gradients();
-        let overlap = if is_plain { 0 } else { self.config.sync.overlap_at(stretch.schedule.every) };
+        let every = stretch.schedule.pace_in(stretch.round).every;
+        let overlap = if is_plain { 0 } else { self.config.sync.overlap_at(every) };
         stretch.pending = Some((stretch.round, span.end + overlap));
         stretch.from_step = 0;
         if overlap == 0 { self.apply_if_due(stretch, span.end) } else { Ok(None) }

@@ -167,10 +167,18 @@ impl Gate {
 mod tests {
     use super::*;
     use longhaul_common::sampler::SampleFeed;
+    use longhaul_common::schedule::Changes;
     use std::sync::Arc;
 
-    const SCHEDULE: RoundSchedule =
-        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 100 };
+    const SCHEDULE: RoundSchedule = RoundSchedule {
+        opening_rounds: 0,
+        opening_every: 1,
+        every: 1,
+        groups: 1,
+        exchanges: 1,
+        steps: 100,
+        changes: Changes::NONE,
+    };
 
     fn everything_to(worker: u32) -> Vec<Assignment> {
         vec![Assignment { feed: SampleFeed::default(), workers: vec![WorkerId(worker)] }]

@@ -55,7 +55,7 @@ fn what_a_worker_that_leaves_had_yet_to_send_is_told_and_counted() {
     story.settled(1, 2, 1, 1);
     assert_eq!(story.begun(1).membership.generation, Generation(2));
     let status = story.run.status(0);
-    assert_eq!(status.residuals_lost, ResidualsLost { contributions: 1, results: 0 });
+    assert_eq!(status.residuals_lost, ResidualsLost { contributions: 1, ..ResidualsLost::default() });
     let says = |text: &str| status.events.iter().any(|event| event.text.contains(text));
     assert!(says("what w2 had yet to send is lost"), "{:#?}", status.events);
     let metrics = crate::http::metrics::encode(&status).unwrap();

@@ -1,7 +1,7 @@
 //! Rounds that are decided on from what members measure.
 
-use longhaul_common::schedule::RoundSchedule;
-use longhaul_proto::control::message::Measured;
+use longhaul_common::schedule::{Changes, Pace, RoundSchedule};
+use longhaul_proto::control::message::{Heartbeat, Measured};
 
 use super::*;
 
@@ -51,15 +51,26 @@ fn long_round_trips_move_rounds_apart_after_the_opening() {
     assert_eq!((start.schedule, start.until, start.first_round), (paced, Round(14), Round(6)));
     assert_eq!(story.run.state().schedule, paced);
 
-    // It is decided once.
+    // In the opening it is decided once.
     for round in 4..6 {
         applied(&mut story, round, 3.0);
     }
     assert_eq!(story.told(1), []);
+    let notice = story.run.notices.iter().find(|notice| notice.text.contains("steps apart")).unwrap();
+    let said = "from r8 on rounds are 2 steps apart, and 1 of them exchange the whole model (before: 1 and 1), as links and cores allow it: \
+                a step takes 0.500 s or more, a round trip up to 500 ms";
+    assert!(notice.text.starts_with(said), "{}", notice.text);
 }
 
-const AUTO_SCHEDULE: RoundSchedule =
-    RoundSchedule { opening_rounds: 8, opening_every: 1, every: 1, groups: 5, exchanges: 1, steps: 20 };
+const AUTO_SCHEDULE: RoundSchedule = RoundSchedule {
+    opening_rounds: 8,
+    opening_every: 1,
+    every: 1,
+    groups: 5,
+    exchanges: 1,
+    steps: 20,
+    changes: Changes::NONE,
+};
 
 #[test]
 fn nothing_changes_where_rounds_fit_or_are_not_to_be_changed() {
@@ -74,6 +85,107 @@ fn nothing_changes_where_rounds_fit_or_are_not_to_be_changed() {
     }
 }
 
+/// A run of 400 steps that is past its opening of eight.
+fn long_story() -> Story {
+    let text = config().to_toml().unwrap().replace("steps = 20", "steps = 400");
+    let (before, _) = text.split_once("[sync]").unwrap();
+    let mut story = Story::of(
+        RunConfig::parse(&format!("{before}[sync]\n{AUTO}\n[checkpoint]\nevery_rounds = 0")).unwrap(),
+    )
+    .trained();
+    (0..8).for_each(|round| applied(&mut story, round, 0.05));
+    story
+}
+
+/// Both settle for a generation, computing one round and having another open; what they are told then.
+fn begun(story: &mut Story, generation: u64, open: u64) -> GenerationStart {
+    for worker in [1, 2] {
+        story.settled(worker, generation, open, open + 1);
+    }
+    story.begun(2)
+}
+
+#[test]
+fn a_link_that_becomes_slow_moves_rounds_apart_and_one_that_recovers_brings_them_back() {
+    let mut story = long_story();
+    (8..72).for_each(|round| applied(&mut story, round, 0.05));
+    assert_eq!(story.told(1), [], "nothing has changed");
+    // Round trips of two seconds leave a quarter of eight steps: 1.5·2 s / (0.75·0.5 s).
+    (72..87).for_each(|round| applied(&mut story, round, 2.0));
+    assert_eq!(story.told(1), [], "two windows must agree");
+    applied(&mut story, 87, 2.0);
+    assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
+    let slower = begun(&mut story, 2, 88);
+    let (from, pace) = (slower.first_round, slower.schedule.last_pace());
+    assert_eq!((from, pace), (Round(90), Pace { every: 8, groups: 1 }));
+    assert_eq!(slower.schedule.steps_of(from), 90..98);
+    assert_eq!(slower.until.0, 90 + 310u64.div_ceil(8));
+    assert_eq!(slower.assignments.last().unwrap().feed.first_step, 90);
+
+    // Rounds 88 and 89 are of before; 38 rounds of eight steps are too few for six windows of fast ones, and nothing is done.
+    (88..128).for_each(|round| applied(&mut story, round, 0.05));
+    assert_eq!(story.told(1), []);
+}
+
+#[test]
+fn a_link_that_recovers_brings_rounds_back() {
+    let mut story = long_story();
+    (8..40).for_each(|round| applied(&mut story, round, 0.7));
+    let slower = begun(&mut story, 2, 40);
+    assert_eq!((slower.first_round, slower.schedule.last_pace().every), (Round(42), 3));
+    (40..89).for_each(|round| applied(&mut story, round, 0.05));
+    assert_eq!(story.told(1), [], "six windows must agree");
+    applied(&mut story, 89, 0.05);
+    assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(3) }]);
+    let faster = begun(&mut story, 3, 90);
+    let paces: Vec<_> = faster
+        .schedule
+        .changes
+        .kept()
+        .iter()
+        .map(|change| (change.round.0, change.step, change.pace.every))
+        .collect();
+    assert_eq!(paces, [(42, 42, 3), (92, 192, 1)]);
+    assert_eq!(faster.until, Round(92 + 208));
+    // What it was is what a restarted coordinator goes on with.
+    assert_eq!(story.run.state().schedule, faster.schedule);
+    assert_eq!(story.run.state().paced_from, Some(Round(92)));
+}
+
+/// Who waits for nobody is not helped by rounds further apart, and neither are those who wait for it.
+#[test]
+fn rounds_do_not_move_apart_for_a_machine_that_is_slow() {
+    for (waits, moves) in [([0.9, 0.01], false), ([0.9, 0.5], true)] {
+        let mut story = long_story();
+        for round in 8..60 {
+            for (worker, waits) in [1, 2].into_iter().zip(waits) {
+                let at = round as f64;
+                let busy =
+                    Heartbeat { compute_s: at * (1.0 - waits), wait_s: at * waits, ..Heartbeat::default() };
+                story.say(worker, ToCoordinator::Heartbeat(busy));
+            }
+            applied(&mut story, round, 2.0);
+        }
+        assert_eq!(story.run.state().announced == Generation(2), moves, "{waits:?}");
+    }
+}
+
+/// All are gone, and go on from a state before the last change: rounds are what they were last from there on.
+#[test]
+fn a_run_that_goes_back_keeps_its_pace() {
+    let mut story = long_story();
+    (8..40).for_each(|round| applied(&mut story, round, 2.0));
+    let slower = begun(&mut story, 2, 40);
+    assert_eq!(slower.schedule.steps_of(Round(42)), 42..50);
+    story.run.keep_pace(Round(20));
+    let schedule = story.run.state().schedule;
+    assert_eq!([schedule.steps_of(Round(19)), schedule.steps_of(Round(20))], [19..20, 20..28]);
+    assert!(schedule.is_consistent());
+    let before = schedule;
+    story.run.keep_pace(Round(30));
+    assert_eq!(story.run.state().schedule, before, "no change is to come");
+}
+
 /// Somebody is past the opening when the last one has applied the round that would have decided it.
 #[test]
 fn rounds_that_were_begun_are_never_changed() {
@@ -83,7 +195,11 @@ fn rounds_that_were_begun_are_never_changed() {
     story.settled(1, 2, 8, 9);
     story.settled(2, 2, 8, 8);
     let start = story.begun(2);
-    assert_eq!((start.schedule, start.until), (AUTO_SCHEDULE, Round(20)));
+    assert_eq!(
+        (0..10).map(|round| start.schedule.steps_of(Round(round)).start).collect::<Vec<_>>(),
+        (0..10).collect::<Vec<_>>()
+    );
+    assert_eq!((start.schedule.steps_of(Round(10)), start.until), (10..12, Round(15)));
 }
 
 /// A member without samples has nothing to measure.

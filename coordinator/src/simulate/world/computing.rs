@@ -26,7 +26,7 @@ impl World {
         let sync = &self.config.sync;
         let steps = schedule.steps_of(round);
         let is_plain = round.0 > 0 && schedule.is_opening(Round(round.0 - 1)) && sync.opens_with_gradients();
-        let overlap = if is_plain { 0 } else { sync.overlap_at(schedule.every) };
+        let overlap = if is_plain { 0 } else { sync.overlap_at(schedule.pace_in(round).every) };
         overlap.min(steps.end - steps.start)
     }
 

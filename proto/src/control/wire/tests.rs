@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_common::sampler::{Positions, SampleFeed};
-use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::schedule::{Changes, Pace, RoundSchedule};
 use longhaul_common::timeline::Assignment;
 use proptest::prelude::*;
 
@@ -24,8 +24,15 @@ use crate::identity::{TokenId, TokenRefusal};
 
 const LAYOUT: FragmentLayout = FragmentLayout { values: 1000, fragment_values: 100 };
 
-const SCHEDULE: RoundSchedule =
-    RoundSchedule { opening_rounds: 2, opening_every: 1, every: 15, groups: 1, exchanges: 1, steps: 4500 };
+const SCHEDULE: RoundSchedule = RoundSchedule {
+    opening_rounds: 2,
+    opening_every: 1,
+    every: 15,
+    groups: 1,
+    exchanges: 1,
+    steps: 4500,
+    changes: Changes::NONE,
+};
 
 fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], port))
@@ -276,6 +283,17 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&ToDesk::Probe(ProbeRequest::Upload)).unwrap()), "0101");
     let uploaded = ProbeReply::Uploaded { bytes: 300, span_us: 7 };
     assert_eq!(hex(encode(&FromDesk::Probe(uploaded)).unwrap()), "0101ac0207");
+}
+
+/// Steps of 15, and of 20 from round 6 on, of which there are two turns.
+#[test]
+fn the_bytes_of_a_schedule_with_a_change_of_pace_are_pinned() {
+    let schedule = SCHEDULE.changed_at(Round(6), Pace { every: 20, groups: 2 });
+    let bytes = postcard::to_allocvec(&schedule).unwrap();
+    assert_eq!(bytes, [2, 1, 15, 1, 1, 0x94, 0x23, 0, 1, 6, 62, 20, 2]);
+    assert_eq!(postcard::from_bytes::<RoundSchedule>(&bytes).unwrap(), schedule);
+    let too_many = [&bytes[..8], &[17], &[6, 62, 20, 2].repeat(17)[..]].concat();
+    assert!(postcard::from_bytes::<RoundSchedule>(&too_many).is_err());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use longhaul_common::plan::{Member as Seat, Membership};
+use longhaul_common::schedule::Changes;
 
 use super::super::frame::{Frame, FrameHeader, FrameKind};
 use super::super::result::{Content, FragmentResult};
@@ -62,8 +63,15 @@ fn start_of(membership: Membership, settlement: Option<Settlement>) -> Event {
 }
 
 fn config() -> Config {
-    let schedule =
-        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 1000 };
+    let schedule = RoundSchedule {
+        opening_rounds: 0,
+        opening_every: 1,
+        every: 1,
+        groups: 1,
+        exchanges: 1,
+        steps: 1000,
+        changes: Changes::NONE,
+    };
     Config {
         schedule,
         deadline: DeadlineConfig { floor: MS(1), ceiling: CEILING, mads: 4.0, apart_every: 1 },

@@ -52,6 +52,12 @@ impl MinRtt {
         self.value.is_some() && now.saturating_duration_since(self.confirmed_at) > FILTER
     }
 
+    /// Nobody drains a queue, as there is none: what was seen since this was last called replaces an expired minimum.
+    pub(super) fn renew(&mut self, now: Instant) {
+        self.finish_probe(now);
+        self.start_probe();
+    }
+
     /// The queue is being drained: measure from here.
     pub(super) fn start_probe(&mut self) {
         self.probed = None;
@@ -86,5 +92,21 @@ mod tests {
         filter.finish_probe(start + Duration::from_secs(19));
         assert_eq!(filter.get(), Some(Duration::from_millis(70)));
         assert!(!filter.expired(start + Duration::from_secs(20)));
+    }
+
+    #[test]
+    fn without_a_queue_a_path_that_became_longer_is_seen_in_two_filters_time() {
+        let start = Instant::now();
+        let mut filter = MinRtt::new(start);
+        filter.handle_sample(start, Duration::from_millis(20));
+        for second in 1..=25 {
+            let now = start + Duration::from_secs(second);
+            filter.handle_sample(now, Duration::from_millis(200));
+            if filter.expired(now) {
+                filter.renew(now);
+            }
+            let expected = if second < 22 { 20 } else { 200 };
+            assert_eq!(filter.get(), Some(Duration::from_millis(expected)), "after {second} s");
+        }
     }
 }

@@ -100,6 +100,10 @@ impl RateController {
         let Some(batch) = self.model.finish_batch(now, in_flight, app_limited, judgement) else {
             return;
         };
+        if starting && self.model.min_rtt.expired(now) {
+            // Who has not filled the pipe for so long sends little, and has no queue.
+            self.model.min_rtt.renew(now);
+        }
         let rate = self.model.bandwidth.max();
         let congested = self.is_congested();
         let view = View {

@@ -1,9 +1,10 @@
-//! Measures pipelines with the real binaries: schedules beside each other, the speed across an emulated WAN beside the same pipeline without the link, and bytes and loss
-//! beside boundaries in f32. One JSON line per figure goes to stdout, progress to stderr; `docs/benchmarks/pipeline.md` says what they mean.
+//! Measures pipelines with the real binaries: schedules beside each other, the speed across an emulated WAN beside the same pipeline without the link, bytes and loss
+//! beside boundaries in f32, and the planner's choice beside other plans. One JSON line per figure goes to stdout, progress to stderr; `docs/benchmarks/pipeline.md` says what they mean.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints")]
 
 #[path = "../bench_wan/gpt.rs"]
 mod gpt;
+mod plans;
 #[path = "../bench_wan/training.rs"]
 mod training;
 
@@ -41,8 +42,17 @@ struct Args {
     #[arg(long)]
     quick: bool,
     /// Only these parts.
-    #[arg(long, value_delimiter = ',', default_values = ["schedule", "link", "boundary"])]
+    #[arg(long, value_delimiter = ',', default_values = ["schedule", "link", "boundary", "plans"])]
     part: Vec<Part>,
+    /// Of all parts but schedules, only cases whose names contain this, and the boundary that others are compared with.
+    #[arg(long)]
+    only: Option<String>,
+}
+
+impl Args {
+    fn wants(&self, case: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| case.contains(only.as_str()))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -53,6 +63,8 @@ enum Part {
     Link,
     /// Loss and bytes by what goes over a boundary.
     Boundary,
+    /// Seconds a step of several plans, beside the one that the planner chooses.
+    Plans,
 }
 
 fn main() -> Result<()> {
@@ -63,10 +75,13 @@ fn main() -> Result<()> {
         schedules(repeats, steps)?;
     }
     if args.part.contains(&Part::Link) {
-        speed(repeats, steps)?;
+        speed(&args, repeats, steps)?;
     }
     if args.part.contains(&Part::Boundary) {
-        boundaries(quality_steps)?;
+        boundaries(&args, quality_steps)?;
+    }
+    if args.part.contains(&Part::Plans) {
+        plans::compare(|case| args.wants(case), steps)?;
     }
     Ok(())
 }
@@ -99,12 +114,15 @@ fn schedules(repeats: usize, steps: u64) -> Result<()> {
 }
 
 /// Runs with and without the link take turns, as the machine's speed drifts.
-fn speed(repeats: usize, steps: u64) -> Result<()> {
+fn speed(args: &Args, repeats: usize, steps: u64) -> Result<()> {
     for (case, parallel) in [
         ("2 stages, int8, 5 and 1 in flight", "stages = 2\nin_flight = [5, 1]"),
         ("2 stages, int8, 2 and 1 in flight", "stages = 2"),
         ("2 stages, f32, 5 and 1 in flight", "stages = 2\nin_flight = [5, 1]\nboundary = \"f32\""),
     ] {
+        if !args.wants(case) {
+            continue;
+        }
         let mut shares = Vec::new();
         let (mut far, mut near) = (0.0, 0.0);
         for repeat in 0..repeats {
@@ -142,7 +160,7 @@ fn paced(copies: Copies<'_>, train: &str, link: &LinkConfig, steps: u64) -> Resu
 }
 
 /// The same run with other boundaries.
-fn boundaries(steps: u64) -> Result<()> {
+fn boundaries(args: &Args, steps: u64) -> Result<()> {
     let (mut exact, link) = (None, LinkConfig::default());
     for (case, boundary) in [
         ("f32", "boundary = \"f32\""),
@@ -150,6 +168,9 @@ fn boundaries(steps: u64) -> Result<()> {
         ("int4", "boundary = \"int4\""),
         ("int8, of gradients the larger half", "boundary = \"int8\"\nboundary_keep = 2048"),
     ] {
+        if exact.is_some() && !args.wants(case) {
+            continue;
+        }
         interrupt::check()?;
         eprintln!("pipeline/boundary: {case}");
         let parallel = format!("stages = 2\n{boundary}");

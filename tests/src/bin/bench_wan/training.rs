@@ -66,7 +66,8 @@ impl Training<'_> {
         Ok((Cluster::start(config)?, folder))
     }
 
-    fn run_toml(&self) -> String {
+    /// What its coordinator is given.
+    pub fn run_toml(&self) -> String {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
         let Self { sync, train, steps, seed, .. } = self;
         let Shape { layers, width, heads, context, tied_embeddings } = self.shape;

@@ -91,11 +91,11 @@ impl Pipe for Channels {
         Ok(own)
     }
 
-    fn give(&mut self, to: u32, values: &Tensor) -> Result<(), EngineError> {
+    fn give(&mut self, to: u32, _: Gift, values: &Tensor) -> Result<(), EngineError> {
         self.say(to, About::Carried(self.rank), values.copy())
     }
 
-    fn take(&mut self, from: u32, _: &[i64]) -> Result<Tensor, EngineError> {
+    fn take(&mut self, from: u32, _: Gift, _: &[i64]) -> Result<Tensor, EngineError> {
         self.hear(About::Carried(from))
     }
 }

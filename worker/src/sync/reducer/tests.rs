@@ -4,13 +4,20 @@ use super::*;
 use longhaul_common::config::{SyncConfig, SyncPreset, ValueFormat};
 use longhaul_common::id::SiteId;
 use longhaul_common::plan::FragmentLayout;
-use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::schedule::{Changes, RoundSchedule};
 use longhaul_proto::codec::Selection;
 use longhaul_proto::round::Content;
 
 const LAYOUT: FragmentLayout = FragmentLayout { values: 64, fragment_values: 64 };
-const SCHEDULE: RoundSchedule =
-    RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 100 };
+const SCHEDULE: RoundSchedule = RoundSchedule {
+    opening_rounds: 0,
+    opening_every: 1,
+    every: 1,
+    groups: 1,
+    exchanges: 1,
+    steps: 100,
+    changes: Changes::NONE,
+};
 const F0: FragmentId = FragmentId(0);
 
 fn reducer() -> Reducer {
@@ -159,4 +166,27 @@ fn what_a_void_reduction_left_behind_does_not_count() {
     let after = once.residuals()[&F0].clone();
     assert_eq!(once.take_residual(F0, Round(2)), Some(after));
     assert_eq!(once.take_residual(F0, Round(2)), None);
+}
+
+/// Every sixteenth value is looked at.
+#[test]
+fn what_waits_is_the_residual_over_the_mean_of_the_round() {
+    let mut reducer = reducer();
+    assert_eq!(reducer.waiting_in(Round(0)).exchanges(), None);
+    for round in 0..5 {
+        let (contributions, mean) = contributions(round);
+        reducer.reduce(Round(round), F0, contributions).unwrap();
+        let norm = |values: Vec<f64>| values.iter().step_by(16).map(|v| v * v).sum::<f64>().sqrt();
+        let residual = reducer.residuals()[&F0].iter().map(|v| f64::from(*v)).collect();
+        let expected = norm(residual) / norm(mean);
+        let seen = reducer.waiting_in(Round(round)).exchanges().unwrap();
+        assert!((seen - expected).abs() < 1e-4 * expected, "{seen} is not {expected}");
+        assert!(expected > 0.1);
+    }
+    assert_eq!(reducer.waiting_in(Round(3)).exchanges(), None, "of the last round of a fragment alone");
+    reducer.reduce(Round(4), F0, Vec::new()).unwrap();
+    assert_eq!(reducer.waiting_in(Round(4)).exchanges(), None, "nothing is published");
+    reducer.reduce(Round(5), F0, contributions(5).0).unwrap();
+    reducer.take_residual(F0, Round(6));
+    assert_eq!(reducer.waiting_in(Round(5)).exchanges(), None, "it waits elsewhere");
 }

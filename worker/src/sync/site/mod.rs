@@ -1,20 +1,26 @@
 //! The reduction within this member's site, before anything leaves it: over [`crate::collective`] where that works, else by the frames of
-//! the round protocol. `docs/collective.md` says why nothing is lost or counted twice when it fails half-way.
+//! the round protocol. What is final while devices compute the rest is reduced, and leaves, as soon as all members have it. `docs/collective.md` says
+//! why nothing is lost or counted twice when it fails half-way.
 
+mod layout;
 mod plan;
+mod said;
 mod slot;
 mod steps;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod vector;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_proto::round::{Frame, FrameHeader, FrameKind};
 
-use self::plan::{SiteLayout, SitePlan};
+use self::layout::SiteLayout;
+use self::plan::SitePlan;
 use self::thread::SiteThread;
 
 /// What a generation's site thread says.
@@ -27,15 +33,8 @@ pub struct SiteEvent {
 /// How far the reduction within the site has come.
 #[derive(Debug)]
 pub(in crate::sync) enum SiteNews {
-    /// This member has the site's mean of all that it uploads.
-    Reduced {
-        round: Round,
-        layout: SiteLayout,
-        /// Of this member's range; empty if nobody has samples.
-        mean: Vec<f32>,
-        /// By rank.
-        samples: Vec<u32>,
-    },
+    /// This member has the site's mean of some of what it uploads, or of nothing of it.
+    Reduced { round: Round, part: SitePart },
     /// The others have theirs as well.
     Confirmed { round: Round },
     /// The others have the round's results already.
@@ -44,14 +43,27 @@ pub(in crate::sync) enum SiteNews {
     Failed(String),
 }
 
+/// What the site has reduced at a time, as the member has it that uploads it.
+#[derive(Debug)]
+pub(in crate::sync) struct SitePart {
+    /// Each with its place in the mean.
+    fragments: Vec<(FragmentId, Range<usize>)>,
+    /// Empty if nobody has samples.
+    mean: Vec<f32>,
+    /// By rank.
+    samples: Vec<u32>,
+    /// Whether that is all of the round.
+    is_last: bool,
+}
+
 /// What this member does with its site in the present generation.
 #[derive(Default)]
 pub(in crate::sync) struct SiteReduction {
     generation: Generation,
     /// None: by the frames of the round protocol.
     joint: Option<(SitePlan, SiteThread)>,
-    /// The last round that was handed to the thread.
-    asked: Option<Round>,
+    /// The last round of which something was handed to the thread.
+    asked: Option<Asked>,
     /// The last round that is decided or reduced.
     done: Option<Round>,
     /// Frames that are to be sent if the reduction fails.
@@ -61,12 +73,21 @@ pub(in crate::sync) struct SiteReduction {
     mean: Option<SiteMean>,
 }
 
-/// A round's mean of what this member uploads.
+/// What the thread has of a round.
+struct Asked {
+    round: Round,
+    layout: Arc<SiteLayout>,
+    /// All that was final when it was last looked at, whether the round has it or not.
+    seen: BTreeSet<FragmentId>,
+    is_whole: bool,
+}
+
+/// A round's mean of what this member uploads, as far as it is here.
 struct SiteMean {
     round: Round,
-    /// Where each fragment is.
-    places: BTreeMap<FragmentId, Range<usize>>,
-    values: Vec<f32>,
+    /// In which part each fragment is, and where.
+    places: BTreeMap<FragmentId, (usize, Range<usize>)>,
+    parts: Vec<Vec<f32>>,
 }
 
 impl SiteReduction {
@@ -82,7 +103,8 @@ impl SiteReduction {
     /// The site's mean of a fragment, where it was reduced together.
     pub fn mean_of(&self, round: Round, fragment: FragmentId) -> Option<&[f32]> {
         let mean = self.mean.as_ref().filter(|mean| mean.round == round)?;
-        mean.values.get(mean.places.get(&fragment)?.clone())
+        let (part, place) = mean.places.get(&fragment)?;
+        mean.parts.get(*part)?.get(place.clone())
     }
 
     /// Keeps another member's frame that may turn out not to be needed; gives back any other.
@@ -92,6 +114,7 @@ impl SiteReduction {
             && header.generation == self.generation
             && self.is_joint_in(header.round)
             && self.done < Some(header.round)
+            && self.mean_of(header.round, header.fragment).is_none()
             && self.joint.as_ref().is_some_and(|(plan, _)| plan.expects(&frame));
         if !may_reduce {
             return Some(frame);
@@ -106,6 +129,22 @@ impl SiteReduction {
     /// Whether this member reduces with its site, rather than by frames.
     pub fn is_joint_in(&self, round: Round) -> bool {
         self.joint.as_ref().is_some_and(|(plan, _)| plan.covers(round))
+    }
+
+    /// Keeps what the site has reduced of a round, and forgets what that makes needless.
+    fn take_part(&mut self, round: Round, part: SitePart) {
+        let SitePart { fragments, mean, is_last, .. } = part;
+        let has = |fragment| fragments.iter().any(|(of, _)| *of == fragment);
+        self.early.retain(|(fragment, _), frame| frame.header.round > round || !has(*fragment));
+        let before = self.mean.take().filter(|mean| mean.round == round);
+        let mut all = before.unwrap_or(SiteMean { round, places: BTreeMap::new(), parts: Vec::new() });
+        let at = all.parts.len();
+        all.places.extend(fragments.into_iter().map(|(fragment, place)| (fragment, (at, place))));
+        all.parts.push(mean);
+        self.mean = Some(all);
+        if is_last {
+            self.finish(round);
+        }
     }
 
     /// Forgets what a round that is reduced or decided makes needless.

@@ -1,7 +1,6 @@
 //! Who reduces what with whom: the same for all members of a site, as it follows from what all are told.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 use longhaul_common::id::{FragmentId, Round, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
@@ -9,8 +8,8 @@ use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::GenerationStart;
 use longhaul_proto::round::Frame;
 
+use super::layout::{Placed, SiteLayout};
 use crate::collective::RingMember;
-use crate::train::stretches::Stretches;
 
 /// A site of two members or more, in one generation.
 #[derive(Debug)]
@@ -24,17 +23,6 @@ pub(in crate::sync) struct SitePlan {
     complete_from: Round,
     /// The open round of the settlement, and those of its fragments that have a result.
     adopted: Option<(Round, BTreeSet<FragmentId>)>,
-}
-
-/// One round's vector: the fragments of the first member, those of the second, and so on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::sync) struct SiteLayout {
-    /// By rank, in order.
-    fragments: Vec<Vec<FragmentId>>,
-    /// By rank: indices into the site's vector.
-    pub ranges: Vec<Range<usize>>,
-    /// How what is exchanged is cut.
-    of: FragmentLayout,
 }
 
 impl SitePlan {
@@ -82,56 +70,23 @@ impl SitePlan {
         round >= self.complete_from
     }
 
-    /// The vector of a round: fragments that are due and whose result is made in this generation, at their uploaders.
+    /// What is reduced in a round: fragments that are due and whose result is made in this generation, each at its uploader.
     pub fn layout(&self, round: Round, schedule: &RoundSchedule, of: FragmentLayout) -> SiteLayout {
         let is_made = |fragment: FragmentId| match &self.adopted {
             Some((open, adopted)) => *open != round || !adopted.contains(&fragment),
             None => true,
         };
-        let (mut fragments, mut ranges) = (Vec::new(), Vec::new());
-        let mut end = 0;
-        for member in &self.members {
-            let uploads = |fragment: &FragmentId| {
-                self.membership.uploader(self.site, *fragment) == Some(member.worker)
-                    && schedule.is_due(round, *fragment)
-                    && is_made(*fragment)
-            };
-            let uploaded: Vec<_> = of.fragments().filter(uploads).collect();
-            let start = end;
-            end += uploaded.iter().map(|fragment| of.range(*fragment).len()).sum::<usize>();
-            fragments.push(uploaded);
-            ranges.push(start..end);
-        }
-        SiteLayout { fragments, ranges, of }
-    }
-}
-
-impl SiteLayout {
-    /// Values of the whole vector.
-    pub fn len(&self) -> usize {
-        self.ranges.last().map_or(0, |range| range.end)
-    }
-
-    /// A member's update in the order of the site's vector.
-    pub fn pack(&self, update: &Stretches) -> Vec<f32> {
-        let mut packed = Vec::with_capacity(self.len());
-        for fragment in self.fragments.iter().flatten() {
-            let range = self.of.range(*fragment);
-            let end = packed.len() + range.len();
-            packed.extend_from_slice(update.get(range).unwrap_or_default());
-            packed.resize(end, 0.0);
-        }
-        packed
-    }
-
-    /// The fragments of a member, each with its place in the member's own range.
-    pub fn fragments_of(&self, rank: usize) -> impl Iterator<Item = (FragmentId, Range<usize>)> + '_ {
-        let mut end = 0;
-        self.fragments.get(rank).into_iter().flatten().map(move |&fragment| {
-            let start = end;
-            end += self.of.range(fragment).len();
-            (fragment, start..end)
-        })
+        let place = |fragment: FragmentId| {
+            let uploader = self.membership.uploader(self.site, fragment)?;
+            let rank = self.members.iter().position(|member| member.worker == uploader)?;
+            Some(Placed { fragment, rank })
+        };
+        let due: Vec<Placed> = of
+            .fragments()
+            .filter(|fragment| schedule.is_due(round, *fragment) && is_made(*fragment))
+            .filter_map(place)
+            .collect();
+        SiteLayout::new(of, self.members.len(), due.into_iter())
     }
 }
 
@@ -141,13 +96,22 @@ mod tests {
 
     use longhaul_common::id::Generation;
     use longhaul_common::plan::Member;
+    use longhaul_common::schedule::Changes;
     use longhaul_proto::control::message::{Adopted, Settlement};
 
     use super::*;
+    use crate::train::stretches::Stretches;
 
     const LAYOUT: FragmentLayout = FragmentLayout { values: 95, fragment_values: 10 };
-    const SCHEDULE: RoundSchedule =
-        RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 2, exchanges: 1, steps: 100 };
+    const SCHEDULE: RoundSchedule = RoundSchedule {
+        opening_rounds: 0,
+        opening_every: 1,
+        every: 1,
+        groups: 2,
+        exchanges: 1,
+        steps: 100,
+        changes: Changes::NONE,
+    };
 
     fn start(adopted: &[u32]) -> GenerationStart {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
@@ -187,7 +151,9 @@ mod tests {
         for round in (4..8).map(Round) {
             let [a, b, c] = plans.each_ref().map(|plan| plan.layout(round, &SCHEDULE, LAYOUT));
             assert!(a == b && b == c);
-            let mut held: Vec<_> = (0..3).flat_map(|rank| a.fragments_of(rank).map(|(f, _)| f)).collect();
+            let all = 0..a.count();
+            let of = |rank| a.fragments_of(rank, all.clone()).into_iter().map(|(fragment, _)| fragment);
+            let mut held: Vec<_> = (0..3).flat_map(of).collect();
             held.sort_unstable();
             let is_adopted = |f: FragmentId| round == Round(4) && (f.0 == 2 || f.0 == 3);
             let due = LAYOUT.fragments().filter(|f| SCHEDULE.is_due(round, *f) && !is_adopted(*f));
@@ -201,10 +167,14 @@ mod tests {
         let layout = plan.layout(Round(7), &SCHEDULE, LAYOUT);
         let update: Vec<f32> = (0..95u8).map(f32::from).collect();
         let packed = layout.pack(&Stretches::whole(update.clone()));
-        assert_eq!(packed.len(), layout.len());
-        for rank in 0..3 {
-            let own = &packed[layout.ranges[rank].clone()];
-            for (fragment, place) in layout.fragments_of(rank) {
+        assert_eq!(packed.len(), layout.values());
+        let all = 0..layout.count();
+        let ranges = layout.ranges(all.clone());
+        for (rank, range) in ranges.into_iter().enumerate() {
+            let own = &packed[range];
+            let fragments = layout.fragments_of(rank, all.clone());
+            assert_eq!(own.len(), fragments.iter().map(|(_, place)| place.len()).sum::<usize>());
+            for (fragment, place) in fragments {
                 assert_eq!(own[place], update[LAYOUT.range(fragment)]);
             }
         }

@@ -1,22 +1,38 @@
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use longhaul_common::id::Round;
 
-use super::plan::SiteLayout;
+use super::layout::SiteLayout;
 
-/// One member's update of a round, for the site.
+/// One member's update of a round, or what is here of it, for the site.
 #[derive(Debug)]
 pub(in crate::sync) struct Request {
     pub round: Round,
     /// Where everything is.
-    pub layout: SiteLayout,
-    /// The update, packed.
-    pub values: Vec<f32>,
-    /// Samples behind it; with 0, what the values are does not matter.
+    pub layout: Arc<SiteLayout>,
+    /// What has come since the last request of this round.
+    pub pieces: Vec<Piece>,
+    /// Samples behind it, the same in all requests of a round; with 0, what the values are does not matter.
     pub samples: u32,
 }
 
-/// Room for one request: a newer one takes the place of one that nobody has begun, as rounds are decided in order.
+/// Some of an update. Each fragment comes once.
+#[derive(Debug)]
+pub(in crate::sync) enum Piece {
+    /// Everything, in the order of [`SiteLayout::pack`].
+    Whole(Vec<f32>),
+    /// The fragment that has this turn.
+    Fragment { turn: usize, values: Vec<f32> },
+}
+
+impl Piece {
+    pub fn is_finite(&self) -> bool {
+        let (Self::Whole(values) | Self::Fragment { values, .. }) = self;
+        values.iter().all(|value| value.is_finite())
+    }
+}
+
+/// Room for the requests of one round: a newer one takes their place, as rounds are decided in order.
 #[derive(Debug, Default)]
 pub(in crate::sync) struct Slot {
     state: Mutex<State>,
@@ -32,7 +48,12 @@ struct State {
 impl Slot {
     /// Leaves a request.
     pub fn put(&self, request: Request) {
-        self.lock().request = Some(request);
+        let mut state = self.lock();
+        match &mut state.request {
+            Some(waiting) if waiting.round == request.round => waiting.pieces.extend(request.pieces),
+            waiting => *waiting = Some(request),
+        }
+        drop(state);
         self.changed.notify_all();
     }
 

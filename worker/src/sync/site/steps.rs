@@ -1,17 +1,22 @@
 //! Where the synchroniser and the site's reduction meet.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use longhaul_common::config::WithinSite;
-use longhaul_common::id::Round;
+use longhaul_common::id::{FragmentId, Round};
 use longhaul_proto::control::message::GenerationStart;
 use longhaul_proto::round::{Event, Frame, FrameHeader, FrameKind};
 
+use super::layout::SiteLayout;
 use super::plan::SitePlan;
-use super::slot::Request;
+use super::slot::{Piece, Request};
 use super::thread::{SiteSetup, SiteThread};
-use super::{SiteEvent, SiteMean, SiteNews, SiteReduction};
+use super::{Asked, SiteEvent, SiteNews, SitePart, SiteReduction};
 use crate::sync::synchroniser::{Stage, Synchroniser};
+use crate::train::stretches::Stretches;
 
 impl Synchroniser {
     /// A generation begins: forgets the one before, and joins the members of this site.
@@ -41,31 +46,43 @@ impl Synchroniser {
         }
     }
 
-    /// Hands over this member's update of the open round, once, when it has one.
+    /// Hands over what this member has of the open round and has not handed over yet: the whole, or what is final while the rest is computed.
     pub(in crate::sync) fn ask_site(&mut self) -> Result<()> {
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let Some((plan, thread)) = &running.site.joint else { return Ok(()) };
         let round = running.member.open_round();
         if running.member.generation() != Some(running.site.generation)
-            || running.site.asked >= Some(round)
             || round >= running.until
             || !plan.covers(round)
         {
             return Ok(());
         }
-        let Some(samples) = running.member.weight_in(round) else { return Ok(()) };
-        let layout = plan.layout(round, &running.schedule, running.layouts.of(round));
-        let values = match running.contributed.get(&round) {
-            Some(update) if samples > 0 => layout.pack(update),
-            _ => vec![0.0; layout.len()],
+        let finished = running.finished.as_ref().filter(|finished| finished.round == round);
+        let (samples, parts) = match (running.member.weight_in(round), finished) {
+            (Some(samples), _) => (samples, None),
+            (None, Some(finished)) => (finished.weight, Some(&finished.fragments)),
+            (None, None) => return Ok(()),
+        };
+        let asked = match running.site.asked.take() {
+            Some(asked) if asked.round >= round => asked,
+            _ => Asked::nothing_of(round, plan.layout(round, &running.schedule, running.layouts.of(round))),
+        };
+        let asked = running.site.asked.insert(asked);
+        if asked.round > round || asked.is_whole || parts.is_some_and(|parts| parts.len() == asked.seen.len())
+        {
+            return Ok(());
+        }
+        let update = running.contributed.get(&round).filter(|_| samples > 0);
+        let pieces = match parts {
+            Some(parts) => asked.fragments(update, parts.iter().copied()),
+            None => asked.rest(update),
         };
         // Added to those of others, it would be taken for theirs as well.
         ensure!(
-            values.iter().all(|value| value.is_finite()),
+            pieces.iter().all(Piece::is_finite),
             "the update of {round} is not finite: training diverged"
         );
-        running.site.asked = Some(round);
-        thread.ask(Request { round, layout, values, samples });
+        thread.ask(Request { round, layout: Arc::clone(&asked.layout), pieces, samples });
         Ok(())
     }
 
@@ -85,14 +102,9 @@ impl Synchroniser {
             return;
         }
         match event.news {
-            SiteNews::Reduced { round, layout, mean, samples } if site.asked == Some(round) => {
-                site.finish(round);
-                let frames = site.frames_of_others(round, &layout, &samples);
-                site.mean = site.joint.as_ref().map(|(plan, _)| SiteMean {
-                    round,
-                    places: layout.fragments_of(plan.rank()).collect(),
-                    values: mean,
-                });
+            SiteNews::Reduced { round, part } if site.asked_in(round) => {
+                let frames = site.frames_of_others(round, &part);
+                site.take_part(round, part);
                 frames.into_iter().for_each(|frame| self.feed(Event::Frame(frame)));
             }
             // It is decided without this site.
@@ -131,14 +143,15 @@ const DIRECTLY: &str = "until the next generation, each sends its update to the 
 
 impl SiteReduction {
     /// What the round protocol waits for: that every other member has delivered. The numbers are in the mean already.
-    fn frames_of_others(&self, round: Round, layout: &super::SiteLayout, samples: &[u32]) -> Vec<Frame> {
+    fn frames_of_others(&self, round: Round, part: &SitePart) -> Vec<Frame> {
         let Some((plan, _)) = &self.joint else { return Vec::new() };
         let body = Bytes::new();
         let hash = *blake3::hash(&body).as_bytes();
-        let others = plan.members().iter().zip(samples).enumerate().filter(|(rank, _)| *rank != plan.rank());
+        let others = plan.members().iter().zip(&part.samples).enumerate();
+        let others = others.filter(|(rank, _)| *rank != plan.rank());
         let frames = others.flat_map(|(_, (member, &weight))| {
             let body = &body;
-            layout.fragments_of(plan.rank()).map(move |(fragment, _)| {
+            part.fragments.iter().map(move |&(fragment, _)| {
                 let (generation, site) = (self.generation, plan.site());
                 let kind = FrameKind::Local;
                 let header = FrameHeader { kind, generation, round, fragment, weight, site };
@@ -146,5 +159,46 @@ impl SiteReduction {
             })
         });
         frames.collect()
+    }
+
+    /// Whether this is the last round of which the thread was handed something.
+    fn asked_in(&self, round: Round) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.round == round)
+    }
+}
+
+impl Asked {
+    fn nothing_of(round: Round, layout: SiteLayout) -> Self {
+        Self { round, layout: Arc::new(layout), seen: BTreeSet::new(), is_whole: false }
+    }
+
+    /// Those of these fragments that are reduced in the round and were not handed over.
+    fn fragments(
+        &mut self,
+        update: Option<&Stretches>,
+        fragments: impl Iterator<Item = FragmentId>,
+    ) -> Vec<Piece> {
+        let nothing = Stretches::default();
+        let update = update.unwrap_or(&nothing);
+        let mut pieces = Vec::new();
+        for fragment in fragments {
+            if self.seen.insert(fragment)
+                && let Some(turn) = self.layout.turn_of(fragment)
+            {
+                pieces.push(Piece::Fragment { turn, values: self.layout.slice(update, turn) });
+            }
+        }
+        pieces
+    }
+
+    /// All that was not handed over.
+    fn rest(&mut self, update: Option<&Stretches>) -> Vec<Piece> {
+        self.is_whole = true;
+        if self.seen.is_empty() {
+            let nothing = Stretches::default();
+            return vec![Piece::Whole(self.layout.pack(update.unwrap_or(&nothing)))];
+        }
+        let layout = Arc::clone(&self.layout);
+        self.fragments(update, layout.fragments())
     }
 }

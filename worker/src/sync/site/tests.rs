@@ -1,4 +1,6 @@
-//! Two real synchronisers of one site, which reduce over a real ring.
+//! Real synchronisers of one site, which reduce over a real ring.
+
+mod streaming;
 
 use std::sync::Arc;
 
@@ -10,12 +12,11 @@ use longhaul_common::id::{FragmentId, Generation, Round};
 use longhaul_proto::control::message::ToWorker;
 
 use super::plan::SitePlan;
-use super::slot::Request;
+use super::slot::{Piece, Request};
 use super::thread::{SiteSetup, SiteThread};
-use super::{SiteEvent, SiteNews};
+use super::{SiteEvent, SiteNews, SitePart};
 use crate::sync::SyncEvent;
 use crate::sync::synchroniser::{Stage, Synchroniser};
-use crate::sync::tests::finished;
 use crate::sync::tests::rig::{Rig, VALUES, Worker};
 
 const RING: &str = "fragment_values = 16";
@@ -143,42 +144,6 @@ fn frames_that_come_before_the_failure_is_noticed_are_kept_until_it_is() {
     assert_eq!(joint_means(&rig, 1), 0);
 }
 
-/// Two members reduce together, so parts of theirs do not leave; those of a third, at another site, do.
-#[test]
-fn a_ring_that_breaks_amid_a_step_counts_every_part_once() {
-    let mut rig = Rig::at_sites([1, 2, 3], [0, 0, 1], finished::DENSE).training();
-    let gradients = [0, 1, 2].map(|at| finished::gradient(at, 0));
-    for (worker, gradient) in rig.workers.iter_mut().zip(&gradients) {
-        finished::finish(worker, 0, gradient, 64..96);
-    }
-    assert_eq!(
-        rig.workers.each_ref().map(|worker| worker.running().finished.is_some()),
-        [false, false, true]
-    );
-    for worker in &mut rig.workers[..2] {
-        let Stage::Running(running) = &mut worker.sync.stage else { unreachable!() };
-        let (_, thread) = running.site.joint.take().unwrap();
-        thread.end();
-        let failed = SiteEvent { generation: Generation(1), news: SiteNews::Failed("by the test".into()) };
-        worker.handle(SyncEvent::Site(failed));
-    }
-    for (worker, gradient) in rig.workers.iter_mut().zip(&gradients) {
-        finished::finish(worker, 0, gradient, 32..64);
-    }
-    rig.pump(|workers| workers.iter().all(|worker| finished::has(worker, 0, 1)));
-    assert!(rig.workers.iter().all(|worker| !finished::has(worker, 0, 0) && !finished::has(worker, 0, 2)));
-    for (worker, gradient) in rig.workers.iter_mut().zip(&gradients) {
-        worker.send(0, gradient.clone());
-    }
-    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(0)));
-    let means = rig.workers.each_mut().map(|worker| finished::mean(worker, 0));
-    assert_eq!([&means[1], &means[2]], [&means[0]; 2]);
-    for (index, mean) in means[0].iter().enumerate() {
-        let expected = gradients.iter().map(|gradient| f64::from(gradient[index])).sum::<f64>() / 3.0;
-        assert!((f64::from(*mean) - expected).abs() < 1e-5, "{index}: {mean} is not {expected}");
-    }
-}
-
 /// The generation ends while one member waits in the ring for the other: the round is void, and is reduced by the next ring.
 #[test]
 fn a_void_round_is_reduced_again_under_the_next_generation() {
@@ -253,8 +218,9 @@ fn who_lags_behind_meets_the_others_in_a_later_round() {
     let ask = |at: usize, round: u64, value: f32| {
         let (thread, plan): &(SiteThread, SitePlan) = &parts[at];
         let layout = plan.layout(Round(round), &schedule, layout);
-        let (values, samples) = (vec![value; layout.len()], 1 + at as u32);
-        thread.ask(Request { round: Round(round), layout, values, samples });
+        let (values, samples) = (vec![value; layout.values()], 1 + at as u32);
+        let pieces = vec![Piece::Whole(values)];
+        thread.ask(Request { round: Round(round), layout: Arc::new(layout), pieces, samples });
     };
     ask(0, 0, 100.0);
     ask(1, 3, 4.0);
@@ -262,8 +228,9 @@ fn who_lags_behind_meets_the_others_in_a_later_round() {
     assert!(matches!(passed, SiteNews::Passed { round: Round(0) }), "{passed:?}");
     ask(0, 3, 1.0);
     for at in 0..2 {
-        let SiteNews::Reduced { round, mean, samples, .. } = rig.site_news(at) else { panic!("no mean") };
-        assert_eq!((round, samples), (Round(3), vec![1, 2]));
+        let SiteNews::Reduced { round, part } = rig.site_news(at) else { panic!("no mean") };
+        let SitePart { mean, samples, is_last, .. } = part;
+        assert_eq!((round, samples, is_last), (Round(3), vec![1, 2], true));
         assert!(!mean.is_empty() && mean.iter().all(|mean| (mean - 3.0).abs() < 1e-6), "{mean:?}");
         assert!(matches!(rig.site_news(at), SiteNews::Confirmed { round: Round(3) }));
     }
@@ -283,7 +250,7 @@ fn setup_of(sync: &Synchroniser, plan: &SitePlan) -> SiteSetup {
     }
 }
 
-impl Rig {
+impl<const N: usize> Rig<N> {
     /// What a worker's site thread says next, which the worker itself does not hear.
     fn site_news(&mut self, at: usize) -> SiteNews {
         loop {

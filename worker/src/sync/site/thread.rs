@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use longhaul_common::config::WithinSite;
 use longhaul_common::explained::Explained;
-use longhaul_common::id::{Generation, Round};
+use longhaul_common::id::{Generation, Round, WorkerId};
 use tch::Device;
 use tokio::sync::mpsc;
 
+use super::said::{Said, agreed_turn};
 use super::slot::{Request, Slot};
-use super::{SiteEvent, SiteNews};
+use super::vector::SiteVector;
+use super::{SiteEvent, SiteNews, SitePart};
 use crate::collective::{
     Collective, CollectiveError, NcclCollective, NcclReach, Reduction, RingCollective, RingMember, RingSetup,
-    Stop, Word,
+    Stop,
 };
 use crate::network::{Network, SiteDoorError};
 use crate::sync::SyncEvent;
@@ -63,6 +65,12 @@ enum SiteError {
     Door(#[from] SiteDoorError),
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    /// A member says what cannot be.
+    #[error(
+        "{worker} says that it has {ready} of the {count} fragments of a round, of which {reduced} are reduced; let all workers \
+         run the same version"
+    )]
+    Said { worker: WorkerId, ready: u32, reduced: usize, count: usize },
 }
 
 impl SiteThread {
@@ -82,7 +90,7 @@ impl SiteThread {
         Ok(Self { slot, stop, thread: Some(thread) })
     }
 
-    /// Hands over an update, in place of an older one that has not been begun.
+    /// Hands over an update or some of it, in place of what is here of an older round and has not been begun.
     pub fn ask(&self, request: Request) {
         self.slot.put(request);
     }
@@ -116,7 +124,26 @@ struct SiteMember {
 #[derive(Default)]
 struct Tally {
     rounds: u64,
+    /// Of these, rounds whose parts were reduced one after the other.
+    in_parts: u64,
+    parts: u64,
     bytes: u64,
+}
+
+impl Tally {
+    fn ended_round(&mut self, round: Round, parts: u64) {
+        self.rounds += 1;
+        if parts > 1 {
+            if self.in_parts == 0 {
+                tracing::info!(
+                    round = round.0,
+                    parts,
+                    "the first round that this site reduced in parts is done"
+                );
+            }
+            self.in_parts += 1;
+        }
+    }
 }
 
 impl SiteMember {
@@ -127,6 +154,8 @@ impl SiteMember {
         tracing::info!(
             generation,
             rounds = tally.rounds,
+            in_parts = tally.in_parts,
+            parts = tally.parts,
             bytes = tally.bytes,
             "the reduction within the site has ended"
         );
@@ -145,9 +174,9 @@ impl SiteMember {
             over = if self.setup.way == WithinSite::Nccl { "NCCL" } else { "a ring" },
             "the members of this site have joined"
         );
-        let mut from = Round(0);
-        while let Some(request) = self.slot.take(from) {
-            from = self.reduce(&mut *collective, request, tally)?;
+        let mut next = self.slot.take(Round(0));
+        while let Some(request) = next.take() {
+            next = self.reduce(&mut *collective, request, tally)?;
         }
         Ok(())
     }
@@ -172,52 +201,112 @@ impl SiteMember {
         })
     }
 
-    /// Reduces a round with the others, if all are at the same one. Returns the first round that may be next.
+    /// Reduces a round with the others while they are at the same one, each part of it when all have it. Returns the next request; none: there is
+    /// none any more.
     fn reduce(
         &self,
         collective: &mut dyn Collective,
         request: Request,
         tally: &mut Tally,
-    ) -> Result<Round, CollectiveError> {
-        let Request { round, layout, mut values, samples } = request;
-        let samples_of: Vec<u32> = loop {
-            let words = collective.exchange(to_word(round, samples), PEERS_MAX)?;
-            let said: Vec<_> = words.into_iter().map(from_word).collect();
-            let newest = said.iter().map(|(round, _)| *round).max().unwrap_or(round);
+    ) -> Result<Option<Request>, SiteError> {
+        let Request { round, layout, pieces, samples } = request;
+        let mut vector = SiteVector::new(layout);
+        vector.take(pieces);
+        let parts_before = tally.parts;
+        loop {
+            while !vector.has_more() {
+                match self.slot.take(round) {
+                    Some(more) if more.round == round => vector.take(more.pieces),
+                    // The round is decided without the rest.
+                    other => return Ok(other),
+                }
+            }
+            let (agreed, samples_of) = match self.agree(collective, round, samples, &vector)? {
+                Agreed::Part { to, samples_of } => (to, samples_of),
+                Agreed::Passed { newest } => {
+                    self.tell(SiteNews::Passed { round });
+                    return Ok(self.slot.take(newest));
+                }
+            };
+            self.reduce_part(collective, round, &mut vector, agreed, samples_of, tally)?;
+            if vector.is_done() {
+                break;
+            }
+        }
+        tally.ended_round(round, tally.parts - parts_before);
+        // Whoever is not heard of may have nothing, and is sent to directly.
+        let word = Said { round, samples, ready: vector.ready() as u32 }.to_word();
+        collective.exchange(word, self.reduction_max())?;
+        self.tell(SiteNews::Confirmed { round });
+        Ok(self.slot.take(round.next()))
+    }
+
+    /// Hears how far the others are, until all are at one round.
+    fn agree(
+        &self,
+        collective: &mut dyn Collective,
+        round: Round,
+        samples: u32,
+        vector: &SiteVector,
+    ) -> Result<Agreed, SiteError> {
+        let own = Said { round, samples, ready: vector.ready() as u32 };
+        loop {
+            let words = collective.exchange(own.to_word(), PEERS_MAX)?;
+            let said: Vec<Said> = words.into_iter().map(Said::from_word).collect();
+            let newest = said.iter().map(|said| said.round).max().unwrap_or(round);
             if round < newest {
                 // Who is at a later round holds the results of those before.
-                self.tell(SiteNews::Passed { round });
-                return Ok(newest);
+                return Ok(Agreed::Passed { newest });
             }
-            if said.iter().all(|(round, _)| *round == newest) {
-                break said.into_iter().map(|(_, samples)| samples).collect();
+            if said.iter().all(|said| said.round == newest) {
+                let to = agreed_turn(&said, vector).map_err(|rank| SiteError::Said {
+                    worker: self.setup.members[rank].worker,
+                    ready: said[rank].ready,
+                    reduced: vector.reduced(),
+                    count: vector.layout().count(),
+                })?;
+                return Ok(Agreed::Part { to, samples_of: said.iter().map(|said| said.samples).collect() });
             }
-        };
-        if samples_of.iter().any(|samples| *samples > 0) {
-            collective.reduce_scatter(&mut values, &layout.ranges, Reduction::Mean { samples })?;
-            let own = layout.ranges[collective.rank()].clone();
+        }
+    }
+
+    /// Takes the mean of the fragments that all have.
+    fn reduce_part(
+        &self,
+        collective: &mut dyn Collective,
+        round: Round,
+        vector: &mut SiteVector,
+        to: usize,
+        samples: Vec<u32>,
+        tally: &mut Tally,
+    ) -> Result<(), SiteError> {
+        let (turns, mut values) = vector.next_part(to);
+        if samples.iter().any(|samples| *samples > 0) {
+            let ranges = vector.layout().ranges(turns.clone());
+            let own = ranges[collective.rank()].clone();
+            let reduction = Reduction::Mean { samples: samples[collective.rank()] };
+            collective.reduce_scatter(&mut values, &ranges, reduction)?;
             // Of every range but its own, a member sends one sum.
             let bytes = ((values.len() - own.len()) * size_of::<f32>()) as u64;
             self.setup.progress.sent(bytes, false);
-            if tally.rounds == 0 {
+            if tally.parts == 0 {
                 tracing::info!(
                     round = round.0,
                     bytes,
                     "the first reduction with the members of this site is done"
                 );
             }
-            tally.rounds += 1;
+            tally.parts += 1;
             tally.bytes += bytes;
             values.truncate(own.end);
             values.drain(..own.start);
         } else {
             values.clear();
         }
-        self.tell(SiteNews::Reduced { round, layout, mean: values, samples: samples_of });
-        // Whoever is not heard of may have nothing, and is sent to directly.
-        collective.exchange(to_word(round, samples), self.reduction_max())?;
-        self.tell(SiteNews::Confirmed { round });
-        Ok(round.next())
+        let fragments = vector.layout().fragments_of(collective.rank(), turns);
+        let is_last = vector.is_done();
+        self.tell(SiteNews::Reduced { round, part: SitePart { fragments, mean: values, samples, is_last } });
+        Ok(())
     }
 
     fn reduction_max(&self) -> Duration {
@@ -232,29 +321,10 @@ impl SiteMember {
     }
 }
 
-/// What a member says before a reduction: which round, and how many samples it has for it.
-fn to_word(round: Round, samples: u32) -> Word {
-    let mut word = [0; 16];
-    word[..8].copy_from_slice(&round.0.to_le_bytes());
-    word[8..12].copy_from_slice(&samples.to_le_bytes());
-    word
-}
-
-fn from_word(word: Word) -> (Round, u32) {
-    let (round, rest) = word.split_at(8);
-    let long = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
-    // Four bytes make a u32.
-    (Round(long(round)), long(&rest[..4]) as u32)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_word_survives_its_bytes() {
-        let word = to_word(Round(0x0102_0304_0506_0708), 0x0a0b_0c0d);
-        assert_eq!(word, [8, 7, 6, 5, 4, 3, 2, 1, 0xd, 0xc, 0xb, 0xa, 0, 0, 0, 0]);
-        assert_eq!(from_word(word), (Round(0x0102_0304_0506_0708), 0x0a0b_0c0d));
-    }
+/// What members come to when all have spoken.
+enum Agreed {
+    /// All have the fragments up to this turn, and so many samples each, by rank.
+    Part { to: usize, samples_of: Vec<u32> },
+    /// Others are at this round, a later one.
+    Passed { newest: Round },
 }

@@ -19,7 +19,7 @@ pub fn finish(worker: &mut Worker, round: u64, gradient: &[f32], part: std::ops:
     finish_weighted(worker, round, gradient, part, 4);
 }
 
-fn finish_weighted(
+pub fn finish_weighted(
     worker: &mut Worker,
     round: u64,
     gradient: &[f32],

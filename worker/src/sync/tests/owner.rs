@@ -4,7 +4,7 @@ use bytes::Bytes;
 use longhaul_common::config::{ResultForm, RobustRule, SyncConfig, SyncPreset, ValueFormat};
 use longhaul_common::id::SiteId;
 use longhaul_common::plan::FragmentLayout;
-use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::schedule::{Changes, RoundSchedule};
 use longhaul_proto::control::message::RefusalReason;
 use longhaul_proto::round::{Content, Contribution, FragmentResult};
 
@@ -16,8 +16,15 @@ use super::*;
 const LEN: usize = 64;
 const F0: FragmentId = FragmentId(0);
 const LAYOUT: FragmentLayout = FragmentLayout { values: LEN as u64, fragment_values: LEN as u32 };
-const SCHEDULE: RoundSchedule =
-    RoundSchedule { opening_rounds: 0, opening_every: 1, every: 1, groups: 1, exchanges: 1, steps: 1000 };
+const SCHEDULE: RoundSchedule = RoundSchedule {
+    opening_rounds: 0,
+    opening_every: 1,
+    every: 1,
+    groups: 1,
+    exchanges: 1,
+    steps: 1000,
+    changes: Changes::NONE,
+};
 
 /// An owner that publishes means in f32.
 fn owner(change: impl FnOnce(&mut SyncConfig)) -> Reducer {

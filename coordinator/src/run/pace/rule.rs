@@ -1,0 +1,191 @@
+//! How far apart rounds should be, and in how many turns: a pure function of what members have measured.
+
+use longhaul_common::config::SyncConfig;
+use longhaul_common::schedule::Pace;
+use longhaul_proto::control::message::Measured;
+use longhaul_proto::round::LATENCY_ROUND_TRIPS;
+
+/// The share of the time between two rounds that round trips may take: the rest is for bits.
+const LATENCY_SHARE_MAX: f64 = 0.75;
+/// Cores that each member must have idle for turns to be given up where rounds stay close: the codec's work on the whole model, after each step, takes from
+/// nobody then (`docs/decisions/0016-cores-to-spare.md`).
+const CORES_FOR_FEWER_TURNS: f64 = 1.0;
+/// Bits a value for which turns are given up: with fewer, more values at a time would be worth less.
+const BITS_OF_A_VALUE: f64 = 2.02;
+
+/// The pace at which everybody can exchange the least that the configuration allows, and round trips leave time to send more. `configured` is the fastest, with
+/// the most turns.
+///
+/// What is exchanged less often, or applied later, is worth less (`docs/decisions/0012-fewer-turns.md`): rounds stay as close as they are
+/// configured where links allow it, in fewer turns where members have cores for the codec's work besides. Where links do not allow it, results come later, and what can
+/// be made up for that is made up by fewer turns: as few as leave two bits a value, and so many at most that each fragment is exchanged about as often as before.
+///
+/// Who reports what cannot be measured is not heard; where nobody else is, the pace is what is configured.
+pub fn wanted(configured: Pace, sync: &SyncConfig, members: &[Measured]) -> Pace {
+    let sound: Vec<Times> = members.iter().filter_map(|member| Times::of(member, sync)).collect();
+    if sound.iter().all(|times| times.fit_with_two_bits(configured)) {
+        let can_spare =
+            !sound.is_empty() && sound.iter().all(|times| times.spare_cores >= CORES_FOR_FEWER_TURNS);
+        let groups = if can_spare { turns_needed(&sound, configured.every) } else { configured.groups };
+        return Pace { groups: groups.min(configured.groups), ..configured };
+    }
+    let needed = sound.iter().map(|times| times.steps_needed(configured, sync)).fold(1.0, f64::max);
+    // What is measured may be anything; a float that is too large becomes the largest integer.
+    let every = (needed.ceil() as u64).clamp(configured.every, sync.every_max.max(configured.every));
+    if every == configured.every {
+        return configured;
+    }
+    let as_often = (u64::from(configured.groups) * configured.every).div_ceil(every);
+    let as_often = u32::try_from(as_often).unwrap_or(u32::MAX);
+    Pace { every, groups: turns_needed(&sound, every).min(as_often) }
+}
+
+/// Turns in which everybody can exchange the model with [`BITS_OF_A_VALUE`], in rounds so many steps apart.
+fn turns_needed(members: &[Times], every: u64) -> u32 {
+    let turns = members.iter().map(|times| times.turns_needed(every)).fold(1.0, f64::max);
+    // A float that is too large becomes the largest integer.
+    turns.ceil() as u32
+}
+
+/// What a member has measured, in seconds.
+struct Times {
+    /// Of a step in which something may be sent.
+    room: f64,
+    step: f64,
+    /// Of a round in which nothing can be sent.
+    latency: f64,
+    /// That a bit of each value of the model takes.
+    bit: f64,
+    /// Not in seconds: cores that have nothing to do.
+    spare_cores: f64,
+}
+
+impl Times {
+    /// None: what it reports is no measurement.
+    fn of(member: &Measured, sync: &SyncConfig) -> Option<Self> {
+        let [step, round_trip, bit] = [member.step_s, member.round_trip_s, member.bit_s].map(f64::from);
+        let (room, latency) = (sync.target_utilisation * step, LATENCY_ROUND_TRIPS * round_trip);
+        let spare_cores = f64::from(member.spare_cores);
+        is_sound(member).then_some(Self { room, step, latency, bit, spare_cores })
+    }
+
+    /// Whether rounds as configured leave room for [`BITS_OF_A_VALUE`], however little they leave besides.
+    fn fit_with_two_bits(&self, pace: Pace) -> bool {
+        let sending = BITS_OF_A_VALUE * self.bit / f64::from(pace.groups);
+        self.latency + sending <= self.room * pace.every as f64
+    }
+
+    /// Steps between rounds.
+    fn steps_needed(&self, configured: Pace, sync: &SyncConfig) -> f64 {
+        let &Self { room, step, latency, bit, .. } = self;
+        let for_latency = latency / (LATENCY_SHARE_MAX * step);
+        // The least bits of the whole model.
+        let sending = sync.bits_min * bit;
+        let turn = f64::from(configured.groups) * configured.every as f64;
+        // With e steps between rounds, e / turn of the model is exchanged in each: latency + sending·e / turn ≤ room·e. Where that cannot be,
+        // all of it is, in rounds further apart.
+        let spare = room - sending / turn;
+        let in_turns = if spare > 0.0 { latency / spare } else { f64::INFINITY };
+        let for_bits = if in_turns <= turn { in_turns } else { (latency + sending) / room };
+        for_latency.max(for_bits)
+    }
+
+    /// Turns in which the model is exchanged with [`BITS_OF_A_VALUE`], in rounds so many steps apart.
+    fn turns_needed(&self, every: u64) -> f64 {
+        let left = self.room * every as f64 - self.latency;
+        let sending = BITS_OF_A_VALUE * self.bit;
+        if left > 0.0 { sending / left } else { f64::INFINITY }
+    }
+}
+
+/// Whether a member reports what can be measured.
+pub fn is_sound(member: &Measured) -> bool {
+    let Measured { step_s, round_trip_s, bit_s, .. } = *member;
+    let all_finite = [step_s, round_trip_s, bit_s].into_iter().all(f32::is_finite);
+    all_finite && step_s > 0.0 && round_trip_s >= 0.0 && bit_s >= 0.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_common::config::SyncPreset;
+
+    const CONFIGURED: Pace = Pace { every: 1, groups: 5 };
+
+    fn pace(members: &[[f32; 3]]) -> (u64, u32) {
+        pace_with(0.0, members)
+    }
+
+    fn pace_with(spare_cores: f32, members: &[[f32; 3]]) -> (u64, u32) {
+        let members = members.iter().map(|&[step_s, round_trip_s, bit_s]| Measured {
+            step_s,
+            round_trip_s,
+            bit_s,
+            spare_cores,
+        });
+        let members = members.collect::<Vec<_>>();
+        let wanted = wanted(CONFIGURED, &SyncConfig::of(SyncPreset::Auto), &members);
+        (wanted.every, wanted.groups)
+    }
+
+    #[test]
+    fn rounds_stay_as_close_as_they_are_configured_where_links_allow_it() {
+        assert_eq!(pace(&[[0.7, 0.05, 0.1], [0.5, 0.05, 0.2]]), (1, 5));
+        // A bit of all values takes 100 steps, and the least is a fiftieth of one.
+        assert_eq!(pace(&[[0.5, 0.05, 50.0]]), (1, 5));
+    }
+
+    /// 2.02 bits in 0.97·0.5 - 1.5·0.05 = 0.41 s.
+    #[test]
+    fn where_cores_are_idle_turns_are_as_few_as_there_are_bits_for() {
+        assert_eq!(pace_with(1.0, &[[0.5, 0.05, 0.1]]), (1, 1), "0.2 s");
+        assert_eq!(pace_with(8.0, &[[0.5, 0.05, 0.1], [0.5, 0.05, 0.5]]), (1, 3), "1 s");
+        assert_eq!(pace_with(8.0, &[[0.5, 0.05, 50.0]]), (1, 5), "no more than are configured");
+        assert_eq!(pace_with(0.9, &[[0.5, 0.05, 0.1]]), (1, 5));
+        assert_eq!(pace_with(f32::NAN, &[[0.5, 0.05, 0.1]]), (1, 5));
+        assert_eq!(pace_with(8.0, &[]), (1, 5), "nothing is known");
+    }
+
+    #[test]
+    fn round_trips_leave_a_quarter_of_the_time_between_rounds() {
+        assert_eq!(pace(&[[0.0625, 0.0625, 1.0]]), (2, 3));
+        assert_eq!(pace(&[[0.7, 0.05, 0.1], [0.0625, 0.125, 1.0]]), (4, 2), "the one who needs most decides");
+        assert_eq!(pace(&[[0.007_812_5, 0.078_125, 0.001]]), (20, 1));
+    }
+
+    /// Where results are late, turns are given up as far as two bits a value can be sent.
+    #[test]
+    fn rounds_further_apart_have_as_few_turns_as_there_are_bits_for() {
+        // 2.02 bits in 0.97·2·0.15 - 1.5·0.1 = 0.141 s.
+        assert_eq!(pace(&[[0.15, 0.1, 0.03]]), (2, 1), "0.06 s");
+        assert_eq!(pace(&[[0.15, 0.1, 0.1]]), (2, 2), "0.2 s");
+        assert_eq!(pace(&[[0.15, 0.1, 3.0]]), (2, 3), "6 s: as often as before");
+        assert_eq!(pace(&[[0.15, 0.1, 0.03], [0.15, 0.1, 0.1]]), (2, 2), "the one who needs most decides");
+    }
+
+    /// A fifth of 0.06 s fits beside round trips that take more than three quarters of a step.
+    #[test]
+    fn rounds_stay_close_where_two_bits_fit_beside_the_round_trips() {
+        assert_eq!(pace(&[[0.15, 0.08, 0.03]]), (1, 5));
+        assert_eq!(pace(&[[0.15, 0.08, 0.2]]).0, 2, "a fifth of 0.4 s does not");
+    }
+
+    #[test]
+    fn the_least_bits_have_time_to_be_sent() {
+        // 0.02 bits of all values take 20 s: 40 steps, and the round trips.
+        let (every, groups) = pace(&[[0.5, 0.1, 1000.0]]);
+        assert_eq!(groups, 1);
+        assert_eq!(every, 42, "20.15 s at 0.485 s a step");
+        // In a turn of five steps, each round has a fifth of 0.1 s a step to spare.
+        let (every, groups) = pace(&[[0.5, 0.05, 110.0]]);
+        assert_eq!((every, groups), (2, 3), "2.2 s in five steps of 0.485 s");
+    }
+
+    #[test]
+    fn nonsense_and_the_bounds_of_the_user_are_respected() {
+        assert_eq!(pace(&[[0.0, 0.05, 0.1], [f32::NAN, 0.05, 0.1], [0.5, -1.0, 0.1]]), (1, 5));
+        assert_eq!(pace(&[[f32::INFINITY, 0.05, 0.1], [0.5, 0.05, f32::INFINITY]]), (1, 5));
+        assert_eq!(pace(&[[1e-6, 100.0, 1e9]]), (SyncConfig::of(SyncPreset::Auto).every_max, 1));
+        assert_eq!(pace(&[]), (1, 5));
+    }
+}

@@ -1,0 +1,298 @@
+//! When another pace is worth a generation: windows of rounds, and how many of them must agree. Nothing here knows a run.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use longhaul_common::config::CheckpointConfig;
+use longhaul_common::id::WorkerId;
+use longhaul_common::schedule::{CHANGES_KEPT_MAX, Pace};
+use longhaul_proto::control::message::Measured;
+
+use super::rule;
+
+/// Rounds that are judged together: a report is a line through twenty rounds already, and the median of so many is none of an accident's.
+pub const WINDOW_ROUNDS: u64 = 8;
+/// Rounds move apart, or take more turns, where so many times as many steps or turns are wanted: less is what bits can make up for.
+const SLOWER_FACTOR: f64 = 1.5;
+/// In so many windows in a row, the newest of which says how many: soon, as training waits.
+const SLOWER_WINDOWS: u32 = 2;
+/// Rounds move closer, or take fewer turns, where so many times fewer are wanted.
+const FASTER_FACTOR: f64 = 2.0;
+/// In so many windows in a row, the slowest of which says how few: late, as a link that was slow a moment ago may be so again.
+const FASTER_WINDOWS: u32 = 6;
+/// Rounds from one change to the next, at least.
+const APART_ROUNDS: u64 = 32;
+/// The share of its time that even who waits least must wait for rounds to move apart: one that waits for nobody but slower machines would do so whatever the pace.
+const WAITED_MIN: f64 = 0.05;
+
+/// What members have reported of the latest rounds.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    reports: BTreeMap<WorkerId, VecDeque<Measured>>,
+}
+
+impl Window {
+    /// Takes a report, if it can be one.
+    pub fn push(&mut self, worker: WorkerId, measured: Measured) {
+        if !rule::is_sound(&measured) {
+            return;
+        }
+        let reports = self.reports.entry(worker).or_default();
+        if reports.len() as u64 == WINDOW_ROUNDS {
+            reports.pop_front();
+        }
+        reports.push_back(measured);
+    }
+
+    /// Nothing that it said counts any more.
+    pub fn forget(&mut self, worker: WorkerId) {
+        self.reports.remove(&worker);
+    }
+
+    /// Nothing that anybody said counts any more.
+    pub fn clear(&mut self) {
+        self.reports.clear();
+    }
+
+    /// The medians of what each of these has reported; nothing of one that has not.
+    pub fn medians(&self, members: &[WorkerId]) -> Vec<Measured> {
+        members.iter().filter_map(|worker| Some(medians_of(self.reports.get(worker)?))).collect()
+    }
+
+    /// Reports that the medians rest on.
+    pub fn reports(&self) -> usize {
+        self.reports.values().map(VecDeque::len).sum()
+    }
+}
+
+fn medians_of(reports: &VecDeque<Measured>) -> Measured {
+    let median = |value: fn(&Measured) -> f32| {
+        let mut values: Vec<f32> = reports.iter().map(value).collect();
+        values.sort_by(f32::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or_default()
+    };
+    Measured {
+        step_s: median(|one| one.step_s),
+        round_trip_s: median(|one| one.round_trip_s),
+        bit_s: median(|one| one.bit_s),
+        spare_cores: median(|one| one.spare_cores),
+    }
+}
+
+/// What a window of rounds says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
+    /// Of the rounds now.
+    pub pace: Pace,
+    /// By what was measured.
+    pub wanted: Pace,
+    /// The share of its time that the member waited that waited least. None: nobody knows.
+    pub waited: Option<f64>,
+    /// Rounds since the pace changed, or the opening ended.
+    pub rounds: u64,
+}
+
+/// Windows in a row that say the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Streak {
+    side: Side,
+    windows: u32,
+    wanted: Pace,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Slower,
+    Faster,
+}
+
+/// Lets a pace change where enough windows in a row ask for it, and not soon after it has: a link that is now fast and now slow has the pace of its slow times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hysteresis {
+    apart: u64,
+    streak: Option<Streak>,
+}
+
+impl Hysteresis {
+    /// For a run with these checkpoints. Of a schedule's changes a few are remembered, and a run goes on from rounds that it still knows: they are so far apart
+    /// that all checkpoints that are kept are among those.
+    pub fn new(checkpoint: &CheckpointConfig) -> Self {
+        let reach = checkpoint.every_rounds.saturating_mul(u64::from(checkpoint.keep) + 1);
+        let apart = reach.div_ceil(CHANGES_KEPT_MAX as u64 - 1).max(APART_ROUNDS);
+        Self { apart, streak: None }
+    }
+
+    /// Takes in a window: the pace from now on, where it changes.
+    pub fn judge(&mut self, verdict: Verdict) -> Option<Pace> {
+        let Some(side) = side_of(&verdict) else {
+            self.streak = None;
+            return None;
+        };
+        let before = self.streak.filter(|streak| streak.side == side);
+        let wanted = match before {
+            Some(before) if side == Side::Faster => before.wanted.max(verdict.wanted),
+            _ => verdict.wanted,
+        };
+        let windows = before.map_or(0, |before| before.windows).saturating_add(1);
+        self.streak = Some(Streak { side, windows, wanted });
+        let needed = if side == Side::Slower { SLOWER_WINDOWS } else { FASTER_WINDOWS };
+        (windows >= needed && verdict.rounds >= self.apart).then(|| {
+            self.streak = None;
+            wanted
+        })
+    }
+}
+
+/// Where the wanted pace is far enough from the present one. Steps decide, and turns where steps are about the same: fewer of them are no loss where rounds are
+/// further apart.
+fn side_of(verdict: &Verdict) -> Option<Side> {
+    let Verdict { pace, wanted, waited, .. } = *verdict;
+    let side = |now: f64, wanted: f64| {
+        let ratio = wanted / now.max(1.0);
+        match ratio {
+            _ if ratio >= SLOWER_FACTOR => Some(Side::Slower),
+            _ if ratio <= 1.0 / FASTER_FACTOR => Some(Side::Faster),
+            _ => None,
+        }
+    };
+    match side(pace.every as f64, wanted.every as f64) {
+        Some(Side::Slower) if waited.is_some_and(|waited| waited < WAITED_MIN) => None,
+        Some(side) => Some(side),
+        None => side(f64::from(pace.groups), f64::from(wanted.groups)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_common::config::{SyncConfig, SyncPreset};
+
+    use super::*;
+
+    const CONFIGURED: Pace = Pace { every: 1, groups: 5 };
+
+    /// A run over links that are what `bit_s` says at each round: the rounds from which the pace was another, and what it was.
+    struct Rounds {
+        pace: Pace,
+        changed: u64,
+        hysteresis: Hysteresis,
+        window: Window,
+        changes: Vec<(u64, Pace)>,
+        waited: Option<f64>,
+    }
+
+    impl Rounds {
+        fn new() -> Self {
+            Self {
+                pace: CONFIGURED,
+                changed: 0,
+                hysteresis: Hysteresis::new(&CheckpointConfig::default()),
+                window: Window::default(),
+                changes: Vec::new(),
+                waited: Some(0.5),
+            }
+        }
+
+        fn run(&mut self, rounds: std::ops::Range<u64>, bit_s: impl Fn(u64) -> f32) {
+            for round in rounds {
+                for worker in [1, 2].map(WorkerId) {
+                    self.window.push(worker, measured(bit_s(round)));
+                }
+                if round % WINDOW_ROUNDS == WINDOW_ROUNDS - 1 {
+                    self.judge(round + 1);
+                }
+            }
+        }
+
+        fn judge(&mut self, round: u64) {
+            let medians = self.window.medians(&[1, 2, 3].map(WorkerId));
+            let wanted = rule::wanted(CONFIGURED, &SyncConfig::of(SyncPreset::Auto), &medians);
+            let rounds = round - self.changed;
+            let verdict = Verdict { pace: self.pace, wanted, waited: self.waited, rounds };
+            if let Some(pace) = self.hysteresis.judge(verdict) {
+                self.pace = pace;
+                self.changed = round;
+                self.changes.push((round, pace));
+            }
+            self.window.clear();
+        }
+    }
+
+    /// Steps of half a second and round trips of 0.1 s: with b seconds a bit, 0.02·b must fit.
+    fn measured(bit_s: f32) -> Measured {
+        Measured { step_s: 0.5, round_trip_s: 0.1, bit_s, spare_cores: 0.0 }
+    }
+
+    /// 40 s a bit leave rounds at each step; 400 s want one in 17 steps: 8.15 s at 0.485 s.
+    #[test]
+    fn a_link_that_collapses_tenfold_has_rounds_further_apart_within_two_windows() {
+        let mut rounds = Rounds::new();
+        rounds.run(0..200, |_| 40.0);
+        assert_eq!(rounds.changes, []);
+        rounds.run(200..1000, |_| 400.0);
+        assert_eq!(rounds.changes, [(216, Pace { every: 17, groups: 1 })]);
+        rounds.run(1000..1400, |_| 40.0);
+        assert_eq!(rounds.changes[1..], [(1048, CONFIGURED)], "and is fast again after six");
+    }
+
+    /// Down to a fifth, and up again: short times leave the pace of the slow ones, which is found in two changes at most.
+    #[test]
+    fn a_rate_that_swings_fivefold_changes_the_pace_seldom() {
+        for period in [1, 3, 8, 10, 20, 33, 40] {
+            let mut rounds = Rounds::new();
+            rounds.run(0..4000, |round| if round / period % 2 == 0 { 100.0 } else { 500.0 });
+            let ends = rounds.changes.last().map(|change| change.0);
+            assert!(rounds.changes.len() <= 2 && ends <= Some(150), "{period}: {:?}", rounds.changes);
+        }
+        // Times longer than six windows are followed: down and up again each time.
+        for period in [80, 200, 500] {
+            let mut rounds = Rounds::new();
+            rounds.run(0..4000, |round| if round / period % 2 == 0 { 100.0 } else { 500.0 });
+            let most = 4000 / period as usize;
+            assert!((1..=most).contains(&rounds.changes.len()), "{period}: {:?}", rounds.changes);
+        }
+    }
+
+    #[test]
+    fn small_differences_and_accidents_change_nothing() {
+        let mut rounds = Rounds::new();
+        rounds.run(0..100, |_| 400.0);
+        assert_eq!(rounds.changes, [(32, Pace { every: 17, groups: 1 })]);
+        // 12 to 25 steps are less than half as many again, or less than twice as few.
+        rounds.run(100..1000, |round| if round / 50 % 2 == 0 { 280.0 } else { 590.0 });
+        // In each window, three rounds of eight are a thousand times as slow.
+        rounds.run(1000..2000, |round| if round % 8 < 3 { 400_000.0 } else { 400.0 });
+        assert_eq!(rounds.changes.len(), 1);
+    }
+
+    /// Its machine is slow, so that the others wait for it; it waits for nobody.
+    #[test]
+    fn rounds_do_not_move_apart_for_a_slow_machine() {
+        let mut rounds = Rounds { waited: Some(0.01), ..Rounds::new() };
+        rounds.run(0..1000, |_| 400.0);
+        assert_eq!(rounds.changes, []);
+        let mut unknown = Rounds { waited: None, ..Rounds::new() };
+        unknown.run(0..1000, |_| 400.0);
+        assert_eq!(unknown.changes.len(), 1);
+    }
+
+    #[test]
+    fn nonsense_is_not_heard_and_joiners_are_not_waited_for() {
+        let mut rounds = Rounds::new();
+        rounds.run(0..200, |round| [f32::NAN, -1.0, f32::INFINITY][round as usize % 3]);
+        assert_eq!((rounds.changes.len(), rounds.window.reports()), (0, 0));
+        // Of the three members, the third never reports anything.
+        rounds.run(200..400, |round| if round % 2 == 0 { f32::NAN } else { 400.0 });
+        assert_eq!(rounds.changes, [(216, Pace { every: 17, groups: 1 })]);
+        rounds.window.push(WorkerId(1), measured(1.0));
+        rounds.window.forget(WorkerId(1));
+        assert_eq!(rounds.window.medians(&[WorkerId(1)]), []);
+    }
+
+    #[test]
+    fn changes_are_as_far_apart_as_checkpoints_need() {
+        let of = |every_rounds| {
+            Hysteresis::new(&CheckpointConfig { every_rounds, ..CheckpointConfig::default() }).apart
+        };
+        // Three times every_rounds in fifteen changes.
+        assert_eq!([of(0), of(20), of(1000), of(u64::MAX)], [32, 32, 200, u64::MAX.div_ceil(15)]);
+    }
+}
