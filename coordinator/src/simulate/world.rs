@@ -427,7 +427,7 @@ impl World {
             }
             ToWorker::Heal { donors } => {
                 let bytes = STATE_BYTES * self.setup.spec.parameter_count() as f64
-                    / f64::from(self.config.parallel.seats());
+                    / f64::from(self.config.parallel.stages);
                 let from = donors.first().and_then(|donor| self.link_from(place, donor.worker));
                 let took_s = from.map_or(0.0, |link| bytes / link.bytes_per_s + 2.0 * link.round_trip_s);
                 // Before a generation, a donor has what it has loaded.
@@ -459,7 +459,7 @@ impl World {
             && let Ok(config) = RunConfig::parse(&welcome.config)
         {
             let parts = self.setup.spec.parts(&config.parallel, config.data.sequence_length);
-            self.parameters = parts.iter().flatten().map(ModelSpec::synchronised_count).collect();
+            self.parameters = parts.iter().flatten().map(ModelSpec::parameter_count).collect();
             (self.config, self.welcome) = (config, welcome.config.clone());
         }
         if self.config.is_plan_open() {
@@ -467,7 +467,7 @@ impl World {
             let profile =
                 Profile { flops_per_s: machine.flops_per_s, vocabulary: self.setup.spec.vocabulary };
             self.say(place, ToCoordinator::Profile(profile));
-        } else if !self.config.parallel.is_divided() {
+        } else if !self.config.parallel.is_pipelined() {
             self.workers[place].rank = Some(0);
         }
     }
