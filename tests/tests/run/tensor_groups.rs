@@ -73,7 +73,10 @@ fn trained_in_groups(setup: Setup<'_>) -> (f64, Vec<f32>) {
 #[test]
 fn a_model_whose_layers_are_shared_learns_what_the_whole_model_learns() {
     let alone = trained(dense(&[1], ""));
-    for (name, sites) in [("1 x 1 x tp2", vec![2]), ("2 x 1 x tp2", vec![2, 2])] {
+    let across = [("1 x 1 x tp2", vec![2]), ("2 x 1 x tp2", vec![2, 2])];
+    // Each worker meets its group and those of its site with the same share at one door.
+    let beside = [("2 x 1 x tp2, on one site", vec![4])];
+    for (name, sites) in across.into_iter().chain(beside) {
         assert_close(name, &alone, &trained_in_groups(dense(&sites, "tensor = 2")));
     }
 }
