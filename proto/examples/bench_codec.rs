@@ -10,7 +10,8 @@
 use std::time::{Duration, Instant};
 
 use longhaul_proto::codec::{
-    CodecSpec, Dct, Decoder, Encoder, RandomK, Rounding, Selection, Stage, TILE_VALUES, ValueFormat,
+    CodecSpec, Dct, Decoder, Encoder, RandomK, Rounding, Selection, Stage, TILE_VALUES, Threshold, TopK,
+    ValueFormat,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -38,15 +39,15 @@ fn main() {
         .chain([(41, ValueFormat::Int8), (4, ValueFormat::TwoBit), (4, ValueFormat::Int8)])
         .chain([256, 1024].map(|keep| (keep, ValueFormat::TwoBit)))
     {
-        let name = format!("topk {keep}/{CHUNK} {}", label(values));
+        let name = format!("topk {keep}/{CHUNK} {values}");
         // Without entropy coding of the values: what is not values is positions.
         let spec = CodecSpec { entropy: false, ..CodecSpec::new(top_k(keep), values) };
         let frames = measure_speed(&name, spec, &fragments, duration);
         report_density(&name, spec, keep, &frames);
     }
-    for values in [ValueFormat::Bf16, ValueFormat::Int8, ValueFormat::Int4] {
+    for values in [ValueFormat::Bf16, ValueFormat::Int8, ValueFormat::Int4, ValueFormat::Nf4] {
         let spec = CodecSpec { entropy: false, ..CodecSpec::new(Selection::All, values) };
-        measure_speed(&format!("dense {}", label(values)), spec, &fragments, duration);
+        measure_speed(&format!("dense {values}"), spec, &fragments, duration);
     }
     for (name, spec) in chains() {
         let frames = measure_speed(name, spec, &fragments, duration);
@@ -55,13 +56,14 @@ fn main() {
 }
 
 fn top_k(keep: u32) -> Selection {
-    Selection::TopK { chunk: CHUNK, keep }
+    Selection::TopK(TopK { chunk: CHUNK, keep })
 }
 
 /// Chains with leading stages, thresholds, stochastic rounding and entropy coding.
 fn chains() -> impl Iterator<Item = (&'static str, CodecSpec)> {
     let dense = |values| CodecSpec::new(Selection::All, values);
-    let threshold = |keep, values| CodecSpec::new(Selection::Threshold { chunk: CHUNK, keep }, values);
+    let threshold =
+        |keep, values| CodecSpec::new(Selection::Threshold(Threshold { chunk: CHUNK, keep }), values);
     let staged =
         |stage, selection, values| CodecSpec { stage: Some(stage), ..CodecSpec::new(selection, values) };
     let stochastic = |spec| CodecSpec { rounding: Rounding::Stochastic, ..spec };
@@ -69,6 +71,7 @@ fn chains() -> impl Iterator<Item = (&'static str, CodecSpec)> {
     [
         ("dense int4 entropy", dense(ValueFormat::Int4)),
         ("dense e3m0 entropy", dense(ValueFormat::E3M0)),
+        ("dense nf4 entropy", dense(ValueFormat::Nf4)),
         ("dense int8 entropy", dense(ValueFormat::Int8)),
         ("dense int4 stochastic entropy", stochastic(dense(ValueFormat::Int4))),
         ("topk 64/4096 int4 entropy", sparse(ValueFormat::Int4)),
@@ -128,7 +131,9 @@ fn report_size(name: &str, spec: CodecSpec, fragments: &[Vec<f32>], frames: &[Ve
             match (encoder.sent_positions(), spec.selection) {
                 (Some(positions), _) => positions.len(),
                 // Transformed: the coefficients that are sent.
-                (None, Selection::TopK { chunk, keep }) => fragment.len() / chunk as usize * keep as usize,
+                (None, Selection::TopK(TopK { chunk, keep })) => {
+                    fragment.len() / chunk as usize * keep as usize
+                }
                 (None, _) => fragment.len(),
             }
         })
@@ -143,19 +148,10 @@ fn report_density(name: &str, spec: CodecSpec, keep: u32, frames: &[Vec<u8>]) {
     let frame_bits: usize = frames.iter().map(|frame| 8 * (frame.len() - HEADER_BYTES)).sum();
     let chunks = frames.len() * FRAGMENT_VALUES / CHUNK as usize;
     let kept = (chunks * keep as usize) as f64;
-    let value_bits = value_bits(spec.values, chunks, keep);
+    let value_bits = kept * spec.bits_per_kept_value();
     let floor: f64 = (0..keep).map(|i| (f64::from(CHUNK - i) / f64::from(keep - i)).log2()).sum();
     report(name, "bits_per_kept_value", "bits", frame_bits as f64 / kept);
     report(name, "entropy_ratio", "ratio", (frame_bits as f64 - value_bits) / (chunks as f64 * floor));
-}
-
-/// Bits of the value sections: two levels and whole bytes of codes a chunk, or a scale for each 128 codes of a byte.
-fn value_bits(values: ValueFormat, chunks: usize, keep: u32) -> f64 {
-    let codes = keep as usize * values.code_bits();
-    let of_chunk = if values == ValueFormat::TwoBit { 32 + codes.next_multiple_of(8) } else { codes };
-    let scales =
-        if values == ValueFormat::TwoBit { 0.0 } else { 16.0 * (chunks * keep as usize) as f64 / 128.0 };
-    (chunks * of_chunk) as f64 + scales
 }
 
 /// The lower quartile of the time of one call, over whole passes through the fragments that fill the duration.
@@ -182,10 +178,6 @@ fn normal_fragments() -> Vec<Vec<f32>> {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let mut normal = || (0..4).map(|_| rng.random_range(-1.0_f32..1.0)).sum::<f32>() * 1e-3;
     (0..FRAGMENTS).map(|_| (0..FRAGMENT_VALUES).map(|_| normal()).collect()).collect()
-}
-
-fn label(values: ValueFormat) -> &'static str {
-    if values == ValueFormat::TwoBit { "2bit" } else { values.name() }
 }
 
 fn report(case: &str, metric: &str, unit: &str, value: f64) {

@@ -13,5 +13,5 @@ pub use config::{
     REQUEST_STREAMS_MAX, SEND_WINDOW_BYTES, STREAM_RECEIVE_WINDOW_BYTES, site_transport_config,
     transport_config,
 };
-pub use endpoint::{client_config, endpoint, round_trip, server_config, within_site};
+pub use endpoint::{client_config, delivery_rate, endpoint, round_trip, server_config, within_site};
 pub use socket::{BindError, SOCKET_BUFFER_BYTES, SocketBuffers, bind_udp};

@@ -13,7 +13,8 @@ mod reference;
 mod rounding;
 
 use longhaul_proto::codec::{
-    CodecSpec, Dct, Decoder, Encoder, RandomK, Rounding, Selection, Stage, Update, ValueFormat,
+    CodecSpec, Dct, Decoder, Encoder, RandomK, Rounding, Selection, Stage, Threshold, TopK, Update,
+    ValueFormat,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -38,6 +39,26 @@ fn decode_dense(frame: &[u8], len: usize) -> Vec<f32> {
     dense
 }
 
+/// The levels of `nf4` at scale 1, as the paper has them (arXiv 2305.14314, appendix E).
+const NF4_LEVELS: [f64; 16] = [
+    -1.0,
+    -0.696_192_800_998_687_7,
+    -0.525_073_051_452_636_7,
+    -0.394_917_488_098_144_53,
+    -0.284_441_381_692_886_35,
+    -0.184_773_430_228_233_34,
+    -0.091_050_036_251_544_95,
+    0.0,
+    0.079_580_299_556_255_34,
+    0.160_930_201_411_247_25,
+    0.246_112_301_945_686_34,
+    0.337_915_241_718_292_24,
+    0.440_709_829_330_444_34,
+    0.562_617_003_917_694_1,
+    0.722_956_836_223_602_3,
+    1.0,
+];
+
 /// Values whose magnitudes spread over many powers of two, as those of gradients do.
 fn gradient_like(seed: u64, len: usize) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -47,11 +68,11 @@ fn gradient_like(seed: u64, len: usize) -> Vec<f32> {
 fn selections() -> [Selection; 6] {
     [
         Selection::All,
-        Selection::TopK { chunk: 4096, keep: 64 },
-        Selection::TopK { chunk: 256, keep: 3 },
-        Selection::TopK { chunk: 64, keep: 64 },
-        Selection::Threshold { chunk: 4096, keep: 41 },
-        Selection::Threshold { chunk: 16, keep: 5 },
+        Selection::TopK(TopK { chunk: 4096, keep: 64 }),
+        Selection::TopK(TopK { chunk: 256, keep: 3 }),
+        Selection::TopK(TopK { chunk: 64, keep: 64 }),
+        Selection::Threshold(Threshold { chunk: 4096, keep: 41 }),
+        Selection::Threshold(Threshold { chunk: 16, keep: 5 }),
     ]
 }
 
@@ -89,10 +110,10 @@ fn seen_by_selection(spec: CodecSpec, len: usize) -> Vec<u32> {
 fn kept_of(selection: Selection, len: u32) -> [usize; 2] {
     match selection {
         Selection::All => [len as usize; 2],
-        Selection::TopK { chunk, keep } => {
+        Selection::TopK(TopK { chunk, keep }) => {
             [(0..len).step_by(chunk as usize).map(|start| keep.min(len - start)).sum::<u32>() as usize; 2]
         }
-        Selection::Threshold { chunk, keep } => {
+        Selection::Threshold(Threshold { chunk, keep }) => {
             let wanted = f64::from(len) * f64::from(keep) / f64::from(chunk);
             [(0.8 * wanted) as usize, (1.3 * wanted.ceil()) as usize]
         }

@@ -4,7 +4,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use longhaul_proto::codec::{CodecSpec, Dct, Decoder, Encoder, RandomK, Selection, Stage, ValueFormat};
+use longhaul_proto::codec::{
+    CodecSpec, Dct, Decoder, Encoder, RandomK, Selection, Stage, Threshold, TopK, ValueFormat,
+};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -45,7 +47,11 @@ fn chains(tiles: u32) -> impl Iterator<Item = CodecSpec> {
     let random_k = Stage::RandomK(RandomK { chunk: 4096, keep: 410 });
     let stages = [None, Some(random_k), Some(Stage::Dct(Dct { tiles }))];
     let (chunk, keep) = (4096, 64);
-    let selections = [Selection::All, Selection::TopK { chunk, keep }, Selection::Threshold { chunk, keep }];
+    let selections = [
+        Selection::All,
+        Selection::TopK(TopK { chunk, keep }),
+        Selection::Threshold(Threshold { chunk, keep }),
+    ];
     let of = |stage, selection| {
         ValueFormat::ALL.map(|values| CodecSpec { stage, ..CodecSpec::new(selection, values) })
     };

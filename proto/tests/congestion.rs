@@ -228,6 +228,21 @@ fn the_round_trip_without_queues_is_known_while_the_link_is_full() {
     }
 }
 
+/// What the planner is told of a link: a hair less than it carries in packets, and nothing as long as nobody has filled it.
+#[test]
+fn the_rate_of_a_link_that_was_full_is_known_and_of_one_that_was_not_nothing() {
+    let spec = LinkSpec::new(20.0, 25, 0.1);
+    let mut path = Path::symmetric(spec, 23);
+    let flow = path.connect();
+    path.send(flow, Side::Left, 10_000);
+    path.run_for(seconds(2));
+    assert_eq!(path.delivery_rate(flow, Side::Left), None);
+    path.send(flow, Side::Left, ENDLESS);
+    path.run_for(seconds(20));
+    let mbit = path.delivery_rate(flow, Side::Left).expect("it is full") * 8e-6;
+    assert!((18.0..=21.0).contains(&mbit), "{mbit:.1} of 20 Mbit/s");
+}
+
 #[test]
 fn timers_that_fire_late_do_not_slow_the_sender() {
     for step_ms in [1, 2, 4] {

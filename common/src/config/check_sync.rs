@@ -244,9 +244,9 @@ impl SyncConfig {
         if self.transform == Transform::Dct {
             self.check_transform()?;
         }
-        let stochastic = |values| matches!(values, ValueFormat::Int8 | ValueFormat::Int4 | ValueFormat::E3M0);
-        if self.rounding == Rounding::Stochastic && !stochastic(self.values) {
-            let reason = "only int8, int4 and e3m0 have a level on either side of every value";
+        if self.rounding == Rounding::Stochastic && !self.values.rounds_at_random() {
+            let fitting = ValueFormat::names_of(ValueFormat::rounds_at_random);
+            let reason = format!("only {fitting} have a level on either side of every value");
             return Err(ConfigError::value("sync.rounding", "stochastic", reason));
         }
         let fragment = self.fragment_values;
@@ -288,8 +288,7 @@ impl SyncConfig {
                           opening_keep = chunk";
             return Err(ConfigError::value("sync.error_decay", self.error_decay, reason));
         }
-        let few_bits = |values| matches!(values, ValueFormat::TwoBit | ValueFormat::Sign);
-        if few_bits(self.values) && !self.has_residual() {
+        if self.values.sends_means() && !self.has_residual() {
             let reason = format!(
                 "at {} the rounding is as large as the update and would be lost in every round: take more than 0, or \
                  values with more bits",
@@ -297,9 +296,7 @@ impl SyncConfig {
             );
             return Err(ConfigError::value("sync.error_decay", self.error_decay, reason));
         }
-        if self.result == ResultForm::Bundle
-            && self.values == ValueFormat::F32
-            && self.selection == SelectionRule::All
+        if self.result == ResultForm::Bundle && self.values.is_exact() && self.selection == SelectionRule::All
         {
             let reason = "every contribution in f32 goes to every site: take result = \"mean\", which loses nothing in f32";
             return Err(ConfigError::value("sync.result", "bundle", reason));

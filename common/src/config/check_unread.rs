@@ -1,9 +1,9 @@
 //! Keys of `[sync]` that nothing reads beside the others: who writes one expects something of it, and is told what would do it.
 
+use super::ConfigError;
 use super::sync::{
     Application, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, Transform,
 };
-use super::{ConfigError, ValueFormat};
 
 /// Whether nothing reads some keys, which those are, and why.
 type Rule = (bool, &'static [&'static str], &'static str);
@@ -150,7 +150,7 @@ impl SyncConfig {
     /// Whether a mean leaves anything behind where it is compressed again: it stays with its owner.
     #[must_use]
     pub fn results_leave_something(&self) -> bool {
-        let is_lossy = self.adapt || self.result_keep < self.chunk || self.result_values != ValueFormat::F32;
+        let is_lossy = self.adapt || self.result_keep < self.chunk || !self.result_values.is_exact();
         self.result != ResultForm::Bundle && self.rank == 0 && is_lossy
     }
 
@@ -159,8 +159,8 @@ impl SyncConfig {
     pub fn leaves_something(&self) -> bool {
         let sends_all = self.selection == SelectionRule::All && self.random_keep == self.chunk;
         let is_exact =
-            sends_all && self.values == ValueFormat::F32 && self.transform == Transform::None && !self.adapt;
-        let opens_exactly = self.opening_values == ValueFormat::F32 && !self.opening_selects();
+            sends_all && self.values.is_exact() && self.transform == Transform::None && !self.adapt;
+        let opens_exactly = self.opening_values.is_exact() && !self.opening_selects();
         !is_exact || self.has_opening() && !opens_exactly
     }
 }

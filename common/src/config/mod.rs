@@ -23,4 +23,4 @@ pub use sync::{
     Application, InnerRule, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset,
     Transform, WithinSite,
 };
-pub use values::{Precision, Rounding, ValueFormat};
+pub use values::{Loss, Precision, Rounding, ValueFormat};

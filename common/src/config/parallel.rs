@@ -82,7 +82,13 @@ pub struct ParallelConfig {
     pub blocks: Vec<u32>,
     /// By worker of a copy: the site that it is at. Empty: a copy is within one site wherever it can be.
     pub sites: Vec<String>,
+    /// Where the coordinator has made the plan: for how long workers must have come or gone, or a link have carried half or twice as much, before it looks for another plan, in
+    /// seconds. 0: the plan stays.
+    pub replan_after_s: u32,
 }
+
+/// A minute: machines that are started again are back by then.
+const REPLAN_AFTER_S: u32 = 60;
 
 impl Default for ParallelConfig {
     fn default() -> Self {
@@ -98,6 +104,7 @@ impl Default for ParallelConfig {
             differences: None,
             blocks: Vec::new(),
             sites: Vec::new(),
+            replan_after_s: REPLAN_AFTER_S,
         }
     }
 }
@@ -127,11 +134,11 @@ impl ParallelConfig {
         Self { plan: PlanChoice::Fixed, ..Self::default() }
     }
 
-    /// Of all that is configured, how parts talk.
+    /// Of all that is configured, how parts talk and when they are made anew.
     #[must_use]
     pub fn joined(&self) -> Self {
-        let Self { boundary, boundary_keep, differences, .. } = *self;
-        Self { boundary, boundary_keep, differences, ..Self::undivided() }
+        let Self { boundary, boundary_keep, differences, replan_after_s, .. } = *self;
+        Self { boundary, boundary_keep, differences, replan_after_s, ..Self::undivided() }
     }
 
     /// What a rank remembers of activations: on each side of each boundary that it has, as much as is asked for.
@@ -244,8 +251,11 @@ impl ParallelConfig {
             ("parallel.differences.values", self.differences.map(|differences| differences.values)),
         ];
         for (key, format) in formats {
-            if let Some(format @ (ValueFormat::TwoBit | ValueFormat::Sign)) = format {
-                let reason = "is for updates, whose error waits for the next one; activations need f32, bf16, f16, int8, int4 or e3m0";
+            if let Some(format) = format.filter(|format| format.sends_means()) {
+                let fitting = ValueFormat::names_of(|format| !format.sends_means());
+                let reason = format!(
+                    "is for updates, whose error waits for the next one; for activations there are {fitting}"
+                );
                 return Err(ConfigError::value(key, format.name(), reason));
             }
         }

@@ -196,11 +196,13 @@ pub struct CheckpointConfig {
     pub every_rounds: u64,
     /// Checkpoints kept; older ones are removed when a newer one is complete.
     pub keep: u32,
+    /// Whether another worker has a copy of the checkpoints of one that is alone with its part of the model (`parallel.stages`), so that the part is not lost with its machine.
+    pub copies: bool,
 }
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        Self { dir: "checkpoints".into(), every_rounds: 20, keep: 2 }
+        Self { dir: "checkpoints".into(), every_rounds: 20, keep: 2, copies: true }
     }
 }
 

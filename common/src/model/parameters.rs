@@ -49,16 +49,22 @@ impl ParameterSpec {
         self.cut == Cut::Replicated
     }
 
-    /// What PowerSGD exchanges of it in a step: of a matrix two factors of this rank, where they have less than half of its values; everything else whole.
+    /// Rows and columns of the matrix that PowerSGD exchanges as two factors of this rank: one that has more than twice their values. None:
+    /// it is exchanged whole.
+    #[must_use]
+    pub fn low_rank_shape(&self, rank: u32) -> Option<[u64; 2]> {
+        match *self.shape {
+            [rows, columns] if 2 * u64::from(rank) * (rows + columns) < rows * columns => {
+                Some([rows, columns])
+            }
+            _ => None,
+        }
+    }
+
+    /// Values that PowerSGD exchanges of it in a step.
     #[must_use]
     pub fn low_rank_count(&self, rank: u32) -> u64 {
-        match *self.shape {
-            [rows, columns] => {
-                let factors = u64::from(rank) * (rows + columns);
-                if 2 * factors < rows * columns { factors } else { self.count() }
-            }
-            _ => self.count(),
-        }
+        self.low_rank_shape(rank).map_or(self.count(), |[rows, columns]| u64::from(rank) * (rows + columns))
     }
 
     fn cut_along(self, dimension: usize) -> Self {

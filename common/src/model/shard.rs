@@ -56,6 +56,21 @@ impl ModelSpec {
     /// # Errors
     /// Names the count that they cannot divide.
     pub fn shards(&self, ways: u32) -> Result<Vec<Self>, ConfigError> {
+        self.check_ways(ways)?;
+        Ok((0..ways).map(|index| self.with_shard(ways, index)).collect())
+    }
+
+    /// The share of one of them; none: there is no such member, or shares are not equal.
+    #[must_use]
+    pub fn shard_of(&self, ways: u32, index: u32) -> Option<Self> {
+        (index < ways && self.check_ways(ways).is_ok()).then(|| self.with_shard(ways, index))
+    }
+
+    fn with_shard(&self, ways: u32, index: u32) -> Self {
+        Self { shard: Shard { ways, index }, ..self.clone() }
+    }
+
+    fn check_ways(&self, ways: u32) -> Result<(), ConfigError> {
         let divided = [
             ("model.heads", self.heads),
             ("model.kv_heads", self.kv_heads),
@@ -69,7 +84,7 @@ impl ModelSpec {
         if let Some((key, value)) = divided.into_iter().find(|(_, value)| !value.is_multiple_of(ways)) {
             return refused(format!("each member has an equal share of {key}, so it must divide {value}"));
         }
-        Ok((0..ways).map(|index| Self { shard: Shard { ways, index }, ..self.clone() }).collect())
+        Ok(())
     }
 
     /// Of [`Self::parameters`], those that this worker exchanges with the other copies of the model, and saves: all of them, unless it is a later member of a tensor
@@ -145,6 +160,8 @@ mod tests {
     #[test]
     fn one_share_of_one_is_the_whole_model() {
         for whole in models() {
+            assert_eq!(whole.shard_of(3, 2).as_ref(), whole.shards(3).unwrap().last());
+            assert!(whole.shard_of(3, 3).is_none() && whole.shard_of(5, 0).is_none());
             assert_eq!(whole.shards(1).unwrap(), [whole]);
         }
     }

@@ -78,6 +78,9 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
         ),
         traffic(status),
     ];
+    if let Some(plan) = &status.plan {
+        lines.push(format!("plan       {}", plan.strip_prefix("the plan: ").unwrap_or(plan)));
+    }
     if let Some(ratio) = status.residual_ratio {
         lines.push(format!("waiting    the changes of about {ratio:.1} exchanges, in error feedback"));
     }
@@ -104,6 +107,14 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
             "privacy    ε {epsilon:.3} of {epsilon_at_the_end:.3} is spent at δ {delta:e}: each site has contributed {releases} times at most"
         ));
     }
+    lines.extend(status.links.iter().map(|link| {
+        let seen = link.seen_s.map_or_else(
+            || "measured before the plan was made".to_owned(),
+            |seconds| format!("seen {} ago", duration(seconds)),
+        );
+        let (rate, round_trip_ms) = (Bytes(link.bytes_per_s as u64), 1e3 * link.round_trip_s);
+        format!("link       {} → {}: {rate}/s, {round_trip_ms:.1} ms, {seen}", link.from, link.to)
+    }));
     lines.extend(status.problems.iter().map(|problem| format!("problem    {problem}")));
     lines.push(String::new());
     let parts = if status.parts > 1 { format!("{:<7}", "PART") } else { String::new() };

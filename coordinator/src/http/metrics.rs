@@ -16,6 +16,8 @@
 //! | `longhaul_refused_contributions_total{site,reason}` | counter | contributions that owners left out of results |
 //! | `longhaul_residuals_lost_total{of}` | counter | fragments whose residual was lost with a worker |
 //! | `longhaul_refused_contributions_unnamed_total` | counter | the same, where reports had no room to say whose |
+//! | `longhaul_link_bytes_per_second{from,to}` | gauge | what the way from one site to another carries |
+//! | `longhaul_link_round_trip_seconds{from,to}` | gauge | its round trip without queues |
 //! | `longhaul_parity_broken` | gauge | 1 when members differed after the newest complete round |
 //! | `longhaul_workers{state}` | gauge | workers that have joined, by state |
 //! | `longhaul_worker_tokens_per_second{worker,site}` | gauge | a worker's speed |
@@ -46,6 +48,7 @@ pub fn encode(status: &Status) -> Result<String, fmt::Error> {
     add_run(&mut registry, status);
     add_refusals(&mut registry, status);
     add_losses(&mut registry, status);
+    add_links(&mut registry, status);
     add_workers(&mut registry, status);
     let mut text = String::new();
     encode_text(&mut text, &registry)?;
@@ -120,6 +123,18 @@ fn add_losses(registry: &mut Registry, status: &Status) {
         lost.get_or_create(&vec![("of", of.to_owned())]).inc_by(count);
     }
     registry.register("residuals_lost", "Fragments whose residual was lost with a worker", lost);
+}
+
+fn add_links(registry: &mut Registry, status: &Status) {
+    let (rates, round_trips) = (Gauges::default(), Gauges::default());
+    for link in &status.links {
+        let labels = vec![("from", link.from.clone()), ("to", link.to.clone())];
+        rates.get_or_create(&labels).set(link.bytes_per_s);
+        round_trips.get_or_create(&labels).set(link.round_trip_s);
+    }
+    registry.register("link_bytes_per_second", "What the way from one site to another carries", rates);
+    let help = "Round trip between two sites without queues";
+    registry.register("link_round_trip_seconds", help, round_trips);
 }
 
 fn add_workers(registry: &mut Registry, status: &Status) {

@@ -1,6 +1,7 @@
 //! Which worker has which part of the model, and what that would do: from numbers alone. `docs/planner.md` is the design.
 
 mod predict;
+mod replan;
 mod search;
 mod tensor;
 mod topology;
@@ -9,6 +10,7 @@ mod workload;
 mod written;
 
 pub use predict::{LinkLoad, Prediction, Unfit, paces, predict};
+pub use replan::{Answer, Prospect, Question};
 pub use search::{Candidate, Choice, NoPlan, choose, choose_among};
 pub use tensor::GroupSums;
 pub use topology::{Device, DeviceId, Link, Site, Topology, TopologyError};

@@ -57,9 +57,7 @@ impl Topology {
             };
             site.devices = site.devices.chunks_exact(members.max(1) as usize).map(device).collect();
         }
-        match grouped.devices().next() {
-            Some(_) => Ok(grouped),
-            None => Err(TopologyError::Empty),
-        }
+        let is_empty = grouped.sites.iter().all(|site| site.devices.is_empty());
+        if is_empty { Err(TopologyError::Empty) } else { Ok(grouped) }
     }
 }

@@ -1,7 +1,9 @@
 //! What a step of a run asks for.
 
-use longhaul_common::config::{Differences, ResultForm, RunConfig, SelectionRule, SyncConfig, ValueFormat};
+use longhaul_common::config::{Differences, ResultForm, RunConfig, SyncConfig, ValueFormat};
 use longhaul_common::model::{BlockCost, ModelSpec, parameter_bytes};
+use longhaul_proto::codec::chain::{downlink, uplink};
+use longhaul_proto::codec::{CodecSpec, Selection, Threshold};
 
 use super::GroupSums;
 
@@ -113,13 +115,13 @@ impl Exchange {
         let turns = every * groups;
         let up = match sync.rank {
             _ if sync.adapt => sync.bits_min,
-            0 => chain_bits(sync),
+            0 => uplink(sync, 0).bits_per_value(),
             rank => low_rank_bits(rank, spec),
         };
         let down = match sync.result {
             _ if sync.adapt || sync.rank > 0 || sync.result == ResultForm::Bundle => up,
-            _ if sync.result_values == ValueFormat::F32 => f64::from(F32_BITS),
-            _ => mean_bits(sync),
+            ResultForm::Union => largest_union(sync).bits_per_value(),
+            _ => downlink(sync).bits_per_value(),
         };
         Self {
             up_bits: up / turns,
@@ -137,41 +139,15 @@ impl Exchange {
 
 const F32_BITS: u32 = 32;
 
-/// Bits of a value on its way between ranks, with its share of a scale: each block of 128 values has one of 16 bits.
+/// Bits of a value on its way between ranks, with its share of a scale.
 fn boundary_bits(format: ValueFormat) -> f64 {
-    const SCALE_BITS: f64 = 16.0 / 128.0;
-    let code = format.code_bits() as f64;
-    if code < 16.0 { code + SCALE_BITS } else { code }
+    CodecSpec::new(Selection::All, format).bits_per_value()
 }
 
-/// Bits of a value that the chain makes of all of them: those that are kept, with their positions at the entropy of such a choice.
-fn chain_bits(sync: &SyncConfig) -> f64 {
-    let (chunk, seen) = (f64::from(sync.chunk), f64::from(sync.random_keep.min(sync.chunk)));
-    let code = sync.values.code_bits() as f64;
-    match sync.selection {
-        SelectionRule::All => seen / chunk * code,
-        SelectionRule::TopK | SelectionRule::Threshold => {
-            seen / chunk * chosen_bits((f64::from(sync.keep) / seen).min(1.0), code)
-        }
-    }
-}
-
-/// The same of a mean that is compressed again, of whatever was selected before.
-fn mean_bits(sync: &SyncConfig) -> f64 {
-    let (chunk, seen) = (f64::from(sync.chunk), f64::from(sync.random_keep.min(sync.chunk)));
-    let share = (f64::from(sync.result_keep) / seen).min(1.0);
-    seen / chunk * chosen_bits(share, sync.result_values.code_bits() as f64)
-}
-
-/// Bits of a value where this share of all is chosen, in codes of so many bits.
-fn chosen_bits(share: f64, code: f64) -> f64 {
-    share * code + entropy(share)
-}
-
-/// Bits of a yes or no that is yes with this probability.
-fn entropy(share: f64) -> f64 {
-    let term = |p: f64| if p > 0.0 { -p * p.log2() } else { 0.0 };
-    term(share) + term(1.0 - share)
+/// The chain of a union that holds as much as it may: no more than what sites may send.
+fn largest_union(sync: &SyncConfig) -> CodecSpec {
+    let keep = sync.result_keep.min(sync.random_keep);
+    CodecSpec::new(Selection::Threshold(Threshold { chunk: sync.chunk, keep }), sync.result_values)
 }
 
 /// Bits of a parameter where large matrices are exchanged as two factors in f32, and the rest whole.
@@ -238,7 +214,8 @@ pub(super) mod tests {
             result_values: ValueFormat::Int4,
             ..SyncConfig::of(SyncPreset::Diloco)
         };
-        // One in a hundred, at 0.0807 bits for where they are.
-        assert!((mean_bits(&sync) - (0.04 + 0.0807)).abs() < 2e-4, "{}", mean_bits(&sync));
+        // One in a hundred, at 0.0807 bits for where they are, and for 41 values a scale of 16 bits: each 128 share one.
+        let bits = downlink(&sync).bits_per_value();
+        assert!((bits - (0.01 * (4.0 + 0.125) + 0.0807)).abs() < 2e-4, "{bits}");
     }
 }

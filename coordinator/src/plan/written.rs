@@ -9,7 +9,7 @@ use super::{Plan, Topology};
 pub fn parallel_of(topology: &Topology, plan: &Plan, configured: &ParallelConfig) -> ParallelConfig {
     let pipeline = &plan.pipeline;
     if pipeline.ranks < 2 {
-        return ParallelConfig::undivided();
+        return ParallelConfig { replan_after_s: configured.replan_after_s, ..ParallelConfig::undivided() };
     }
     ParallelConfig {
         stages: pipeline.ranks,

@@ -42,6 +42,8 @@ impl Run {
             lan_address: resolve(join.lan_address, address),
             wan_address: resolve(join.wan_address, address),
             device: shorten(&join.device),
+            memory_bytes: join.memory_bytes,
+            flops_per_s: self.state.workers.get(&worker).and_then(|known| known.flops_per_s),
         };
         if self.resume(connection, worker, &join, &known) {
             return;
@@ -87,8 +89,9 @@ impl Run {
         // Members that are overdue keep nobody out: others may have to take their place.
         let overdue = self.grace_until.is_some_and(|until| until <= self.now);
         let counts = |other: WorkerId, peer: &Peer| other != worker && !(overdue && peer.is_awaited());
-        let names = &self.config.parallel.sites;
-        if !names.is_empty() && !names.contains(&join.site) {
+        // Where the coordinator makes the plan, it makes another one with those who have come from elsewhere.
+        let names = Some(&self.config.parallel.sites).filter(|_| self.replan_after().is_none());
+        if let Some(names) = names.filter(|names| !names.is_empty() && !names.contains(&join.site)) {
             return Some(format!(
                 "parallel.sites gives parts of the model to {names:?} alone, and this is {site:?}"
             ));
@@ -213,8 +216,9 @@ impl Run {
 
 /// What a worker must change to take part with this part of the model; none when it agrees.
 pub(super) fn difference(expected: &Facts, rank: u32, found: &Ready) -> Option<String> {
-    let parameters = expected.parameters.get(rank as usize).copied().unwrap_or_default();
-    if found.parameters != parameters {
+    // Where the model was cut anew, nobody knows yet how many a part has.
+    let parameters = expected.parameters.get(rank as usize).copied();
+    if let Some(parameters) = parameters.filter(|parameters| *parameters != found.parameters) {
         return Some(format!(
             "its model has {} parameters, the run's has {parameters}: is its tokenizer the same?",
             found.parameters

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::event::ConnectionId;
 use super::progress::RoundSummary;
 use super::state::State;
+use crate::plan::Question;
 
 /// The output of [`super::Run::handle`]. Commands are executed in order; a [`Command::Persist`] of a
 /// [`Record::State`] is durable before the next command starts, so that no worker acts on what a crash could undo.
@@ -28,6 +29,8 @@ pub enum Command {
     },
     /// Write to the durable store.
     Persist(Record),
+    /// Work out whether another plan pays, beside the run; the answer is [`super::Event::Planned`].
+    Plan(Box<Question>),
     /// Tell people.
     Report(Notice),
 }

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::ToCoordinator;
 
+use crate::plan::Answer;
+
 /// One control connection. Numbered by the runtime, never reused while it lives: a worker that reconnects has another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
@@ -43,6 +45,8 @@ pub enum Event {
         /// Which one.
         connection: ConnectionId,
     },
+    /// What came of [`super::Command::Plan`].
+    Planned(Box<Answer>),
     /// The time of [`super::Run::next_timeout`] has come. Coming early does no harm.
     Timer,
     /// Somebody asks for an orderly end.

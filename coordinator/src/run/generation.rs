@@ -60,8 +60,12 @@ impl Run {
         if members.iter().all(|worker| self.peers.get(worker).is_some_and(has_finished))
             && !self.drain_is_due()
         {
-            return self.finish("all rounds are applied");
+            return match self.state.moving {
+                Some(_) if until.0 < self.state.schedule.rounds() => self.carry_out_move(until),
+                _ => self.finish("all rounds are applied"),
+            };
         }
+        self.look_at_plan();
         match &self.settling {
             Some(settling) if settling.participants != members => self.start_settle(members),
             Some(settling) if settling.answers.len() == members.len() => self.finish_settle(),
@@ -85,7 +89,13 @@ impl Run {
         // A coordinator that stopped in the middle of a settle has members that wait for its end.
         let interrupted = self.state.announced > generation.generation;
         let backlog = self.backlog_settle_at().is_some_and(|at| at <= self.now);
-        !complete || joiner || interrupted || backlog || self.drain_is_due() || self.pace_is_due()
+        !complete
+            || joiner
+            || interrupted
+            || backlog
+            || self.drain_is_due()
+            || self.move_is_due()
+            || self.pace_is_due()
     }
 
     fn drain_is_due(&self) -> bool {
@@ -138,7 +148,8 @@ impl Run {
         self.state.releases.settled();
         self.distrust_joiners(&open_rounds);
         self.fix_pace(&mut old, first_round);
-        let until = if self.drain_is_due() { first_round } else { old.until };
+        let ends = self.drain_is_due() || self.move_is_due();
+        let until = if ends { first_round } else { old.until };
         self.lose_shares(&old, &outcomes, first_round, &settling.participants);
         self.count_lost_residuals(&old, &settling.participants);
 
@@ -209,7 +220,7 @@ impl Run {
                 "no member is connected; waiting for them to come back".to_owned(),
             );
         }
-        self.state.generation = None;
+        (self.state.generation, self.state.moving) = (None, None);
         if self.state.drain {
             return self.finish("the last worker is gone; the newest checkpoints hold what was reached");
         }
@@ -273,7 +284,7 @@ impl Run {
     }
 
     /// Rounds that went on without a member which is not here at the end are not in its books.
-    fn lose_late(&mut self, until: Round) {
+    pub(super) fn lose_late(&mut self, until: Round) {
         let Some(generation) = &self.state.generation else { return };
         let members = generation.replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
         let is_here =

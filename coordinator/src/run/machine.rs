@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_proto::control::message::{CheckpointReport, Heartbeat, ToCoordinator, ToWorker};
+use longhaul_proto::control::message::{
+    CheckpointOffer, CheckpointReport, Heartbeat, ToCoordinator, ToWorker,
+};
 
 use super::command::{Command, Notice, Record, Severity};
 use super::event::{ConnectionId, Event};
@@ -19,6 +21,7 @@ use super::planning::WorkedOut;
 use super::prepare::Preparing;
 use super::progress::Summaries;
 use super::refusals::Refusals;
+use super::replanning::Replanning;
 use super::reports::Roll;
 use super::state::{Checkpoint, Phase, State};
 use super::survey::Surveys;
@@ -57,6 +60,9 @@ pub struct Run {
     /// What those who are here have told for a plan; nothing, once there is one.
     pub(super) surveys: Surveys,
     pub(super) worked_out: WorkedOut,
+    pub(super) replanning: Replanning,
+    /// A copy of a checkpoint could not be had, and people were told.
+    pub(super) copy_failed: bool,
     pub(super) summaries: Summaries,
     pub(super) refusals: Refusals,
     /// Of what members measure, for the pace of rounds.
@@ -110,6 +116,8 @@ impl Run {
             unfit: None,
             surveys: Surveys::default(),
             worked_out: WorkedOut::default(),
+            replanning: Replanning::default(),
+            copy_failed: false,
             summaries: Summaries::default(),
             refusals: Refusals::default(),
             watch: Watch::new(&config),
@@ -143,6 +151,10 @@ impl Run {
                 true
             }
             Event::Timer => true,
+            Event::Planned(answer) => {
+                self.handle_planned(*answer);
+                true
+            }
             Event::Drain => {
                 self.handle_drain();
                 true
@@ -178,6 +190,8 @@ impl Run {
             self.gathering_ends(),
             self.telling_ends(),
             self.backlog_settle_at(),
+            self.plan_is_looked_at(),
+            self.move_waits_until(),
         ];
         times.into_iter().flatten().filter(|&at| at > self.now).min()
     }
@@ -233,7 +247,16 @@ impl Run {
                 let is_done = |peer: &Peer| peer.standing != Standing::Member || peer.finished.is_some();
                 return self.peers.values().all(is_done);
             }
-            ToCoordinator::Profile(profile) => self.surveys.note_profile(worker, profile),
+            ToCoordinator::Profile(profile) => self.note_profile(worker, profile),
+            ToCoordinator::Kept(offer) => {
+                self.handle_kept(worker, offer);
+                return false;
+            }
+            ToCoordinator::Ways(ways) => {
+                let from = peer.known.site;
+                self.state.ways.seen(self.now, from, &ways);
+                return false;
+            }
             ToCoordinator::Links(links) => self.surveys.note_links(worker, &links),
             ToCoordinator::Leaving => {
                 self.send(worker, ToWorker::Dismiss { reason: "as it asked to leave".to_owned() });
@@ -282,9 +305,21 @@ impl Run {
     }
 
     fn handle_checkpoint(&mut self, worker: WorkerId, report: CheckpointReport) {
-        if let Err(reason) = &report.outcome {
-            let text = format!("could not write a checkpoint at {}: {}", report.path, shorten(reason));
-            self.notice(Severity::Error, Some(worker), text);
+        match &report.outcome {
+            Ok(state_hash) => {
+                let (next_round, rank) = (report.next_round, self.rank_of(worker).unwrap_or_default());
+                let parts = self.stages();
+                let offer =
+                    CheckpointOffer { next_round, state_hash: *state_hash, private: true, rank, parts };
+                if let Some(peer) = self.peers.get_mut(&worker) {
+                    peer.add_offer(offer.clone());
+                }
+                self.have_kept(worker, offer);
+            }
+            Err(reason) => {
+                let text = format!("could not write a checkpoint at {}: {}", report.path, shorten(reason));
+                self.notice(Severity::Error, Some(worker), text);
+            }
         }
         self.state.checkpoints.insert(0, Checkpoint { worker, report });
         let (mut seen, mut place) = (BTreeSet::new(), 0);

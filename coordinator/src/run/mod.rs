@@ -7,6 +7,7 @@ mod assembly;
 mod command;
 mod event;
 mod generation;
+mod keeping;
 mod late;
 mod ledger;
 mod lineup;
@@ -20,15 +21,18 @@ mod progress;
 mod ranges;
 mod refusals;
 mod releases;
+mod replanning;
 mod reports;
 mod residuals;
 mod seating;
 mod seats;
 mod snapshot;
+mod source;
 mod state;
 mod status;
 mod survey;
 mod tally;
+mod ways;
 
 pub use command::{Command, Notice, Record, Severity};
 pub use event::{ConnectionId, Event};
@@ -40,13 +44,16 @@ pub use progress::{RoundSummary, Totals};
 pub use ranges::Ranges;
 pub use refusals::Cause;
 pub use releases::{PrivacyStatus, Releases};
+pub use replanning::Moving;
 pub use residuals::ResidualsLost;
 pub use snapshot::Snapshot;
 pub use state::{Checkpoint, Decided, Facts, Known, Phase, State};
 pub use status::{
-    CheckpointStatus, EventStatus, LedgerStatus, MemberStatus, ParityStatus, RefusalStatus, Status,
+    CheckpointStatus, EventStatus, LedgerStatus, LinkStatus, MemberStatus, ParityStatus, RefusalStatus,
+    Status,
 };
 pub use tally::Tally;
+pub use ways::{KnownWay, Ways};
 
 #[cfg(test)]
 mod scenarios;

@@ -40,6 +40,8 @@ pub(super) struct Peer {
     /// Which part of the model it has, and with whom; none: it waits until there are enough workers for another copy.
     pub seat: Option<Seat>,
     pub offers: Vec<CheckpointOffer>,
+    /// It was asked to keep a copy of a checkpoint, and has not answered.
+    pub is_keeping: bool,
     /// Its last answer to `Prepare` or `Heal`.
     pub ready: Option<Ready>,
     /// Whom it was told to heal from.
@@ -69,6 +71,7 @@ impl Peer {
             standing: Standing::Waiting,
             seat: None,
             offers: Vec::new(),
+            is_keeping: false,
             ready: None,
             donors: Vec::new(),
             heals: 0,

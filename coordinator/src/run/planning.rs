@@ -7,7 +7,7 @@ use longhaul_common::config::{ParallelConfig, RunConfig};
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_common::model::{ModelSpec, StageBytes};
 use longhaul_common::units::Bytes;
-use longhaul_proto::control::message::{ToWorker, Welcome};
+use longhaul_proto::control::message::{Profile, ToWorker, Welcome};
 
 use super::command::Severity;
 use super::machine::Run;
@@ -58,7 +58,7 @@ impl Run {
                     "every worker holds the whole model ({}), and what they exchange follows their links",
                     Bytes(bytes as u64)
                 );
-                self.decide(self.undivided(), text);
+                self.decide(Decided { why: text, ..self.undivided() });
             }
             return is_complete;
         }
@@ -106,6 +106,7 @@ impl Run {
             parallel: ParallelConfig::undivided(),
             recompute: self.config.train.recompute,
             copies: Vec::new(),
+            why: String::new(),
         }
     }
 
@@ -131,17 +132,32 @@ impl Run {
 
     /// Those that differ are refused when they have built the model; until then, the largest one fits all.
     fn vocabulary(&self) -> Option<u32> {
-        self.config.vocabulary().or_else(|| self.surveys.vocabulary())
+        let told = || self.surveys.vocabulary().or(self.state.vocabulary);
+        self.config.vocabulary().or_else(told)
     }
 
     /// What a step asks for, once the vocabulary is known.
-    fn workload(&mut self) -> Option<Workload> {
+    pub(super) fn workload(&mut self) -> Option<Workload> {
         #[cfg(test)]
         {
             self.worked_out.models += 1;
         }
-        let spec = ModelSpec::resolve(&self.config.model, self.vocabulary()?).ok()?;
-        Some(Workload::of(&self.config, &spec))
+        Some(Workload::of(&self.config, &self.spec()?))
+    }
+
+    /// The whole model, once the vocabulary is known.
+    pub(super) fn spec(&self) -> Option<ModelSpec> {
+        ModelSpec::resolve(&self.config.model, self.vocabulary()?).ok()
+    }
+
+    /// What a machine can do is remembered beyond the plan that it is asked for.
+    pub(super) fn note_profile(&mut self, worker: WorkerId, profile: Profile) {
+        self.surveys.note_profile(worker, profile);
+        let flops_per_s = self.surveys.device(worker).map(|(flops_per_s, _)| flops_per_s as u64);
+        if let Some(peer) = self.peers.get_mut(&worker).filter(|_| flops_per_s.is_some()) {
+            peer.known.flops_per_s = flops_per_s;
+            self.state.workers.insert(worker, peer.known.clone());
+        }
     }
 
     /// Tells those who took it for certain that they would hold the whole model.
@@ -192,11 +208,15 @@ impl Run {
             return;
         }
         let by_site = self.surveys.by_site();
-        let (Some(topology), Some(work)) = (self.topology(&by_site), self.workload()) else { return };
+        let device = |worker| {
+            let (flops_per_s, memory_bytes) = self.surveys.device(worker)?;
+            Some(Device { flops_per_s, memory_bytes: memory_bytes as f64 })
+        };
+        let (Some(topology), Some(work)) = (self.topology_of(&by_site, device), self.workload()) else {
+            return;
+        };
         let devices = topology.devices().count();
-        // A rank has a block at least.
-        let most = devices.min(work.blocks.len());
-        let permitted: BTreeSet<usize> = (1..=most).filter(|&ranks| self.permits(ranks)).collect();
+        let permitted = self.permitted_ranks(devices, work.blocks.len());
         let admits = |rows: &[Vec<DeviceId>]| {
             let ranks = rows.first().map_or(0, Vec::len);
             permitted.contains(&ranks) && rows.len() == devices / ranks
@@ -212,6 +232,18 @@ impl Run {
     }
 
     fn take(&mut self, choice: &Choice, topology: &Topology, by_site: &BTreeMap<SiteId, Vec<WorkerId>>) {
+        let decided = self.decided_of(choice, topology, by_site, why(choice));
+        self.decide(decided);
+    }
+
+    /// A choice as the run has it.
+    pub(super) fn decided_of(
+        &self,
+        choice: &Choice,
+        topology: &Topology,
+        by_site: &BTreeMap<SiteId, Vec<WorkerId>>,
+        why: String,
+    ) -> Decided {
         let (plan, prediction) = &choice.best;
         let workers: Vec<&Vec<WorkerId>> = by_site.values().collect();
         let worker = |id: &DeviceId| workers[id.site][id.device];
@@ -219,33 +251,43 @@ impl Run {
             1 => Vec::new(),
             _ => plan.replicas.iter().map(|ranks| ranks.iter().map(worker).collect()).collect(),
         };
-        let text = format!(
-            "the plan: {} (copies × workers of each), {:.3} s a step expected. {}",
+        let why = format!(
+            "the plan: {} (copies × workers of each), {:.3} s a step expected. {why}",
             shape(plan),
-            prediction.step_s,
-            why(choice)
+            prediction.step_s
         );
-        let decided = Decided {
+        Decided {
             parallel: parallel_of(topology, plan, &self.config.parallel),
             recompute: plan.recompute || self.config.train.recompute,
             copies,
-        };
-        self.decide(decided, text);
+            why,
+        }
     }
 
-    fn decide(&mut self, decided: Decided, text: String) {
+    fn decide(&mut self, decided: Decided) {
         decided.apply_to(&mut self.config);
         // What could be written once can be written with other numbers.
         if let Ok(written) = self.config.to_toml() {
             self.config_toml = written;
         }
+        let why = decided.why.clone();
+        self.state.vocabulary = self.vocabulary();
         self.state.plan = Some(decided);
+        for ((from, to), link) in self.surveys.known_ways() {
+            self.state.ways.measured(from, to, link);
+        }
         self.persist();
-        self.notice(Severity::Info, None, text);
+        self.notice(Severity::Info, None, why);
         // From now on the plan is told with the first welcome.
         for worker in std::mem::take(&mut self.surveys).attending() {
             self.welcome_again(worker);
         }
+    }
+
+    /// In how many parts copies may be.
+    pub(super) fn permitted_ranks(&self, devices: usize, blocks: usize) -> BTreeSet<usize> {
+        // A rank has a block at least.
+        (1..=devices.min(blocks)).filter(|&ranks| self.permits(ranks)).collect()
     }
 
     /// Whether the run may have copies on so many workers each.
@@ -256,21 +298,21 @@ impl Run {
         config.to_toml().is_ok_and(|text| RunConfig::parse(&text).is_ok())
     }
 
-    /// The machines that are here, and the ways between them.
-    fn topology(&self, by_site: &BTreeMap<SiteId, Vec<WorkerId>>) -> Option<Topology> {
-        let device = |worker: &WorkerId| {
-            let (flops_per_s, memory_bytes) = self.surveys.device(*worker)?;
-            Some(Device { flops_per_s, memory_bytes: memory_bytes as f64 })
-        };
+    /// These machines, of which `device` tells what they can do, and the ways between them. None: it does not tell of all.
+    pub(super) fn topology_of(
+        &self,
+        by_site: &BTreeMap<SiteId, Vec<WorkerId>>,
+        device: impl Fn(WorkerId) -> Option<Device>,
+    ) -> Option<Topology> {
         let lan = |site: SiteId| match self.surveys.way(site, site) {
             Some(Way::Known(link)) => link,
-            _ => UNKNOWN_LAN,
+            _ => self.state.ways.between(site, site).unwrap_or(UNKNOWN_LAN),
         };
         let sites: Option<Vec<Site>> = by_site
             .iter()
             .map(|(&site, workers)| {
                 let name = self.state.sites.get(site.0 as usize)?.clone();
-                let devices = workers.iter().map(device).collect::<Option<_>>()?;
+                let devices = workers.iter().map(|worker| device(*worker)).collect::<Option<_>>()?;
                 Some(Site { name, devices, lan: lan(site) })
             })
             .collect();
@@ -299,6 +341,11 @@ impl Run {
     /// Of both directions what is known; where both are, the slower one counts.
     fn way_between(&self, a: SiteId, b: SiteId) -> Way {
         let ways = [self.surveys.way(a, b), self.surveys.way(b, a)];
+        if ways.iter().all(Option::is_none)
+            && let Some(link) = self.state.ways.between(a, b)
+        {
+            return Way::Known(link);
+        }
         match ways.map(|way| way.unwrap_or(Way::Untold)) {
             [Way::Known(one), Way::Known(other)] => Way::Known(slower(one, other)),
             [Way::Known(link), _] | [_, Way::Known(link)] => Way::Known(link),

@@ -1,19 +1,19 @@
 //! From the first worker to the first generation: gathering, and preparing one state on all.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_proto::control::message::{CheckpointOffer, Hash, Ready, Start, ToWorker};
+use longhaul_proto::control::message::{Hash, Ready, Start, ToWorker};
 
 use super::admit::difference;
 use super::command::Severity;
 use super::machine::Run;
 use super::peer::{Peer, Standing};
+use super::source::{Source, offer_of};
 use super::state::{Facts, Phase};
 
 /// Donors named to a worker that heals: enough to outlive a few of them, few enough for one message.
-const DONORS_MAX: usize = 16;
+pub(super) const DONORS_MAX: usize = 16;
 
 /// The phase between gathering and training.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub(super) struct Preparing {
     sources: BTreeSet<WorkerId>,
     /// Those of them that have not said yet that they have.
     unheard: BTreeSet<WorkerId>,
+    /// Ranks whose part comes from the disks of others.
+    moved: BTreeSet<u32>,
     /// By rank, what the lowest-numbered source holds: all must.
     reference: Option<Vec<Ready>>,
     /// A participant left: it starts over.
@@ -53,19 +55,6 @@ impl Preparing {
     }
 }
 
-/// Where the state comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Source {
-    Fresh,
-    /// Workers hold it in memory: they were about to join when the last member was lost.
-    Memory(Round, Hash),
-    /// On disks: the hash of each part of the model, by rank.
-    Checkpoint(Round, Vec<Hash>),
-}
-
-/// How many workers have a state, by its hash.
-type Holders = BTreeMap<Hash, usize>;
-
 impl Run {
     pub(super) fn advance_gathering(&mut self) {
         if self.state.drain {
@@ -74,119 +63,42 @@ impl Run {
         if !self.has_plan() {
             return;
         }
-        let enough = self.peers.len() >= self.config.run.workers as usize;
+        if self.waits_for_a_move() {
+            return;
+        }
+        let enough = self.peers.len() >= self.config.run.workers as usize || self.move_is_complete();
         if enough || self.gathering_ends().is_some_and(|at| at <= self.now) {
             let source = self.choose_source();
             self.seat_all(&self.holders_of(&source));
             // Where no copy has all its workers, more must come.
             if !self.replicas_where(|_| true).is_empty() {
                 self.start_preparing(source);
+            } else if let Source::Checkpoint(found) = source {
+                self.replan_for_those_here(found.round);
             }
         }
-    }
-
-    /// When a run that had begun goes on with fewer workers than it wants: nobody has joined for a while, and somebody
-    /// holds its state.
-    pub(super) fn gathering_ends(&self) -> Option<Duration> {
-        let begun = self.state.phase == Phase::Gathering && self.state.facts.is_some();
-        let held = begun && self.choose_source() != Source::Fresh;
-        held.then(|| self.last_join + Duration::from_millis(self.config.faults.reconnect_grace_ms))
-    }
-
-    /// Whether a start would be one from the beginning.
-    pub(super) fn nobody_holds_a_state(&self) -> bool {
-        self.choose_source() == Source::Fresh
-    }
-
-    /// The newest state all of whose parts somebody has: of those that differ the one that the run was in, or, where that is not known, the one that more workers have.
-    fn choose_source(&self) -> Source {
-        let mut states: BTreeMap<(Round, bool), BTreeMap<u32, Holders>> = BTreeMap::new();
-        let mut count = |round, is_memory, rank, hash| {
-            let parts = states.entry((round, is_memory)).or_default();
-            *parts.entry(rank).or_default().entry(hash).or_default() += 1;
-        };
-        for peer in self.peers.values() {
-            let ready = peer
-                .ready
-                .as_ref()
-                .filter(|ready| peer.standing == Standing::Ready && ready.next_round > Round(0));
-            // In parts, what is in memory is of the seats that were.
-            let ready = ready.filter(|ready| self.stages() == 1 && self.is_usable(ready.next_round));
-            if let Some(ready) = ready {
-                count(ready.next_round, true, 0, ready.state_hash);
-            }
-            let offers: BTreeSet<_> =
-                peer.offers.iter().map(|offer| (offer.next_round, offer.rank, offer.state_hash)).collect();
-            for (round, rank, hash) in offers.into_iter().filter(|(round, ..)| self.is_usable(*round)) {
-                count(round, false, rank, hash);
-            }
-        }
-        let whole = |round: Round, parts: &BTreeMap<u32, Holders>, is_strict: bool| -> Option<Vec<Hash>> {
-            let known = |rank| self.state.milestones.get(&round)?.get(&rank).copied();
-            let of_part = |rank: u32| {
-                let held = parts.get(&rank)?;
-                match known(rank) {
-                    Some(hash) if is_strict => held.contains_key(&hash).then_some(hash),
-                    _ => held.iter().map(|(hash, workers)| (*workers, *hash)).max().map(|most| most.1),
-                }
-            };
-            (0..self.stages()).map(of_part).collect()
-        };
-        let newest = |is_strict| {
-            states.iter().rev().find_map(|(&(round, is_memory), parts)| {
-                whole(round, parts, is_strict).map(|hashes| (round, is_memory, hashes))
-            })
-        };
-        // What is of another past is better than nothing.
-        match newest(true).or_else(|| newest(false)) {
-            Some((round, true, hashes)) => {
-                hashes.first().map_or(Source::Fresh, |h| Source::Memory(round, *h))
-            }
-            Some((round, false, hashes)) => Source::Checkpoint(round, hashes),
-            None => Source::Fresh,
-        }
-    }
-
-    /// Of which parts of a state each worker has a checkpoint.
-    fn holders_of(&self, source: &Source) -> BTreeMap<WorkerId, BTreeSet<u32>> {
-        let Source::Checkpoint(round, hashes) = source else { return BTreeMap::new() };
-        let parts_of = |peer: &Peer| -> BTreeSet<u32> {
-            let has = |rank: &u32| {
-                let hash = hashes.get(*rank as usize);
-                hash.is_some_and(|hash| offer_of(peer, *round, *rank, *hash).is_some())
-            };
-            (0..self.stages()).filter(has).collect()
-        };
-        self.peers.iter().map(|(&worker, peer)| (worker, parts_of(peer))).collect()
-    }
-
-    fn is_usable(&self, round: Round) -> bool {
-        round.0 <= self.state.schedule.rounds() && self.state.ledger.reaches(round)
     }
 
     fn start_preparing(&mut self, source: Source) {
         let seated = self.peers.iter().filter(|(_, peer)| peer.seat.is_some());
         let participants: BTreeSet<WorkerId> = seated.map(|(&worker, _)| worker).collect();
-        let (mut sources, mut unheard) = (BTreeSet::new(), BTreeSet::new());
-        for &worker in &participants {
+        let starts: Vec<(WorkerId, Option<Start>)> = participants
+            .iter()
+            .map(|&worker| (worker, self.start_of(&source, worker, &participants)))
+            .collect();
+        let (mut sources, mut unheard, mut moved) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for (worker, start) in starts {
             let Some(peer) = self.peers.get_mut(&worker) else { continue };
             if matches!(source, Source::Memory(round, hash) if holds(peer, round, hash)) {
                 sources.insert(worker);
                 continue;
             }
-            let rank = peer.seat.map_or(0, |seat| seat.rank);
-            let start = match &source {
-                Source::Fresh => Some(Start::Fresh),
-                Source::Memory(..) => None,
-                Source::Checkpoint(round, hashes) => {
-                    let offer =
-                        hashes.get(rank as usize).and_then(|hash| offer_of(peer, *round, rank, *hash));
-                    offer.map(Start::Checkpoint)
-                }
-            };
             peer.ready = None;
             peer.standing = if start.is_some() { Standing::Preparing } else { Standing::Waiting };
             if let Some(start) = start {
+                if let Start::Held(_) = &start {
+                    moved.extend(peer.seat.map(|seat| seat.rank));
+                }
                 sources.insert(worker);
                 unheard.insert(worker);
                 self.send(worker, ToWorker::Prepare(start));
@@ -202,19 +114,36 @@ impl Run {
             Source::Memory(round, _) => {
                 format!("goes on from the state before {round} in the memory of {sources:?}")
             }
-            Source::Checkpoint(round, _) => {
-                format!("goes on from the checkpoint before {round} of {} workers", sources.len())
+            Source::Checkpoint(found) if moved.is_empty() => {
+                format!("goes on from the checkpoint before {} of {} workers", found.round, sources.len())
             }
+            Source::Checkpoint(found) => format!(
+                "goes on from the checkpoint before {}: who is to have parts {:?} of the model fetches them from those who have them on their disks",
+                found.round,
+                moved.iter().map(|rank| rank + 1).collect::<Vec<_>>()
+            ),
         };
         self.notice(Severity::Info, None, text);
         let expected = match source {
             Source::Fresh => (Round(0), BTreeMap::new()),
             Source::Memory(round, hash) => (round, BTreeMap::from([(0, hash)])),
-            Source::Checkpoint(round, hashes) => (round, (0..).zip(hashes).collect()),
+            Source::Checkpoint(found) if self.is_same_cut(&found) => {
+                (found.round, (0..).zip(found.hashes).collect())
+            }
+            // Nobody knows the hashes of parts that were never written.
+            Source::Checkpoint(found) => (found.round, BTreeMap::new()),
         };
-        self.preparing =
-            Some(Preparing { participants, expected, sources, unheard, reference: None, broken: false });
+        self.preparing = Some(Preparing {
+            participants,
+            expected,
+            sources,
+            unheard,
+            moved,
+            reference: None,
+            broken: false,
+        });
         self.state.phase = Phase::Preparing;
+        (self.replanning.began, self.replanning.coming_back) = (Some(self.now), None);
         self.persist();
     }
 
@@ -228,7 +157,7 @@ impl Run {
             self.state.phase = Phase::Gathering;
             return;
         }
-        let reference = match preparing.reference {
+        let reference = match preparing.reference.clone() {
             Some(reference) => reference,
             None => match self.choose_reference(&preparing) {
                 Some(reference) => reference,
@@ -255,7 +184,7 @@ impl Run {
         if all_agree {
             // With those who came meanwhile and have healed already.
             let replicas = self.replicas_where(agrees);
-            self.begin_first(&reference, replicas, &preparing.sources);
+            self.begin_first(&reference, replicas, &preparing);
         }
     }
 
@@ -328,12 +257,7 @@ impl Run {
         }
     }
 
-    fn begin_first(
-        &mut self,
-        reference: &[Ready],
-        replicas: Vec<Vec<WorkerId>>,
-        sources: &BTreeSet<WorkerId>,
-    ) {
+    fn begin_first(&mut self, reference: &[Ready], replicas: Vec<Vec<WorkerId>>, preparing: &Preparing) {
         let Some(first_round) = reference.first().map(|part| part.next_round) else { return };
         // The start was chosen among those that the ledger reaches.
         self.state.ledger.cut_back(first_round);
@@ -342,10 +266,10 @@ impl Run {
         let keeps = |worker: &WorkerId| {
             let of_peer = |peer: &Peer| {
                 let rank = peer.seat?.rank;
-                offer_of(peer, first_round, rank, reference.get(rank as usize)?.state_hash)
+                offer_of(peer, first_round, (rank, self.stages()), reference.get(rank as usize)?.state_hash)
             };
             let offer = self.peers.get(worker).and_then(of_peer);
-            offer.is_some_and(|offer| offer.private) && sources.contains(worker)
+            offer.is_some_and(|offer| offer.private) && preparing.sources.contains(worker)
         };
         let whole = replicas.iter().filter(|workers| workers.iter().all(keeps));
         let keepers = whole.filter_map(|workers| workers.first().copied()).collect();
@@ -357,8 +281,10 @@ impl Run {
         self.summaries.cut_back(first_round);
         self.refusals.cut_back(first_round);
         self.state.facts = facts_of(reference);
+        self.count_left_behind(&preparing.moved);
         self.state.announced = self.state.announced.next();
         self.preparing = None;
+        self.replanning.beginning = self.replanning.began.map(|at| self.now.saturating_sub(at));
         self.state.phase = Phase::Training;
         let until = Round(self.state.schedule.rounds());
         let nothing_open = reference.iter().map(|_| None).collect();
@@ -376,10 +302,4 @@ fn facts_of(parts: &[Ready]) -> Option<Facts> {
 fn holds(peer: &Peer, round: Round, hash: Hash) -> bool {
     let same = |ready: &Ready| (ready.next_round, ready.state_hash) == (round, hash);
     peer.standing == Standing::Ready && peer.ready.as_ref().is_some_and(same)
-}
-
-fn offer_of(peer: &Peer, round: Round, rank: u32, hash: Hash) -> Option<CheckpointOffer> {
-    let is_it =
-        |offer: &&CheckpointOffer| (offer.next_round, offer.rank, offer.state_hash) == (round, rank, hash);
-    peer.offers.iter().find(is_it).cloned()
 }

@@ -68,6 +68,27 @@ impl ResidualsLost {
 }
 
 impl Run {
+    /// Counts what stays behind where parts of the model are taken from the checkpoints of workers that are not there: what those had yet to contribute, a site for each part.
+    pub(super) fn count_left_behind(&mut self, ranks: &BTreeSet<u32>) {
+        let sync = &self.config.sync;
+        let is_opening = self.state.schedule.is_opening(self.state.ledger.through());
+        let fragments: u64 = ranks.iter().map(|rank| u64::from(self.layout_of(*rank).count())).sum();
+        let if_kept = |is_kept: bool| if is_kept { fragments } else { 0 };
+        let lost = ResidualsLost {
+            contributions: if_kept(sync.has_residual() && sync.leaves_something()),
+            results: 0,
+            factors: if_kept(sync.rank > 0 && !is_opening),
+        };
+        if lost == ResidualsLost::default() {
+            return;
+        }
+        self.state.residuals_lost = self.state.residuals_lost.plus(lost);
+        let text = format!(
+            "what was yet to be sent of {fragments} fragments stays behind, as others take their parts of the model"
+        );
+        self.notice(Severity::Warning, None, text);
+    }
+
     /// Counts what is lost with the members of a generation that has ended who are not here any more, and says so.
     pub(super) fn count_lost_residuals(&mut self, old: &Lineup, survivors: &BTreeSet<WorkerId>) {
         let members = old.members().map(|member| member.worker);

@@ -2,12 +2,14 @@
 
 mod absence;
 mod backlog;
+mod moves;
 mod pace;
 mod pipelines;
 mod planning;
 mod privacy;
 mod problems;
 mod refusals;
+mod replanning;
 mod story;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -65,6 +67,7 @@ fn a_cold_start_takes_the_newest_checkpoint_and_the_others_heal_from_its_holder(
         state_hash: [hash; 32],
         private: false,
         rank: 0,
+        parts: 1,
     };
     let mut story = Story::new();
     story.join(1, &[offer(4, 4)]);

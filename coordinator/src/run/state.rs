@@ -13,9 +13,11 @@ use super::late::Late;
 use super::ledger::Ledger;
 use super::lineup::Lineup;
 use super::releases::Releases;
+use super::replanning::Moving;
 use super::residuals::ResidualsLost;
 use super::snapshot::Snapshot;
 use super::tally::Tally;
+use super::ways::Ways;
 
 /// Where a run is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +54,10 @@ pub struct State {
     pub announced: Generation,
     /// How copies of the model are cut, where that was the coordinator's to decide and it has.
     pub plan: Option<Decided>,
+    /// The plan that is to take its place, once the generation that is has ended.
+    pub moving: Option<Moving>,
+    /// Entries of the tokenizer's vocabulary, where a plan has asked for them.
+    pub vocabulary: Option<u32>,
     /// When rounds happen: as configured, or as decided since.
     pub schedule: RoundSchedule,
     /// The round from which on they are as was last decided; none: as configured.
@@ -64,6 +70,10 @@ pub struct State {
     pub facts: Option<Facts>,
     /// At rounds after which checkpoints are written: what each part of the model is before the next one, by rank. So parts of different pasts are told apart.
     pub milestones: BTreeMap<Round, BTreeMap<u32, Hash>>,
+    /// How fast the ways between sites are.
+    pub ways: Ways,
+    /// Checkpoints up to the one before this round are of other parts than the model is in now; none: it was never cut anew.
+    pub cut_at: Option<Round>,
     /// What all workers have done, past and present.
     pub tally: Tally,
     /// What died or left with workers before it was sent.
@@ -85,6 +95,8 @@ pub struct Decided {
     pub recompute: bool,
     /// Who makes a copy together, by rank, as long as nobody has a state: unlike machines have unlike parts. Empty: any do.
     pub copies: Vec<Vec<WorkerId>>,
+    /// What it is and why, in a sentence for people.
+    pub why: String,
 }
 
 /// A worker's identity, as of its last `Join`.
@@ -100,6 +112,10 @@ pub struct Known {
     pub wan_address: SocketAddr,
     /// For people.
     pub device: String,
+    /// What the model may take there.
+    pub memory_bytes: u64,
+    /// What it computes of the model in a second; none: it was never asked.
+    pub flops_per_s: Option<u64>,
 }
 
 /// What all members must agree on to train one model on one text.
@@ -135,12 +151,16 @@ impl State {
             generation: None,
             announced: Generation(0),
             plan: None,
+            moving: None,
+            vocabulary: None,
             schedule: config.round_schedule(),
             paced_from: None,
             ledger: Ledger::new(config.round_schedule(), u64::from(config.train.batch)),
             late: Late::default(),
             facts: None,
             milestones: BTreeMap::new(),
+            ways: Ways::default(),
+            cut_at: None,
             tally: Tally::default(),
             residuals_lost: ResidualsLost::default(),
             releases: Releases::default(),

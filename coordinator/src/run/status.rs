@@ -73,10 +73,16 @@ pub struct Status {
     pub ledger: LedgerStatus,
     /// Parts that a copy of the model is in.
     pub parts: u32,
+    /// Which plan the coordinator has made, and why, and the one that is to take its place; none: it was written.
+    #[serde(default)]
+    pub plan: Option<String>,
     /// Workers that have joined. When the run is finished: those that were there to the end.
     pub members: Vec<MemberStatus>,
     /// The newest round that all members reported.
     pub parity: Option<ParityStatus>,
+    /// The ways between sites, as they were measured or as the run's traffic has shown them.
+    #[serde(default)]
+    pub links: Vec<LinkStatus>,
     /// The newest checkpoints, newest first.
     pub checkpoints: Vec<CheckpointStatus>,
     /// The last events, oldest first.
@@ -158,6 +164,21 @@ pub struct RefusalStatus {
     pub by: String,
 }
 
+/// The way from one site to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// The name of the site from which it leads,
+    pub from: String,
+    /// and of that to which.
+    pub to: String,
+    /// What it carries.
+    pub bytes_per_s: f64,
+    /// There and back, without queues.
+    pub round_trip_s: f64,
+    /// Seconds since traffic has shown it; none: it was measured before there was a plan.
+    pub seen_s: Option<f64>,
+}
+
 /// A checkpoint, or the failure to write one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointStatus {
@@ -235,8 +256,10 @@ impl Run {
             samples_pending: ledger.pending,
             ledger,
             parts: self.stages(),
+            plan: self.plan_status(),
             members,
             parity,
+            links: self.link_statuses(),
             checkpoints: self.checkpoint_statuses(),
             events: self.event_statuses(clock_started_unix_ms),
             refused: self.refusal_statuses(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_proto::control::message::{MeasuredLink, PROBED_MAX, Profile};
 
+use super::ways::is_sound;
 use crate::plan::Link;
 
 /// Nobody computes slower or faster than this, in FLOPs a second: whoever says so is not believed.
@@ -130,12 +131,6 @@ impl Surveys {
         let Some(survey) = self.by_worker.get_mut(&worker).filter(|survey| !survey.asked.is_empty()) else {
             return;
         };
-        let is_sound = |link: &MeasuredLink| {
-            link.bytes_per_s.is_finite()
-                && link.bytes_per_s >= 1.0
-                && link.round_trip_s.is_finite()
-                && link.round_trip_s >= 0.0
-        };
         let known = |link: MeasuredLink| {
             Way::Known(Link { bytes_per_s: link.bytes_per_s, round_trip_s: link.round_trip_s })
         };
@@ -259,6 +254,19 @@ impl Surveys {
     pub fn way(&self, from: SiteId, to: SiteId) -> Option<Way> {
         let first = self.by_site.get(&to)?.first()?;
         self.by_worker.get(first)?.ways.get(&from).copied()
+    }
+
+    /// All ways that were measured, by the sites from which and to which they lead.
+    pub fn known_ways(&self) -> Vec<((SiteId, SiteId), Link)> {
+        let of_one = |survey: &Survey| {
+            let to = survey.site;
+            let link = move |(&from, way): (&SiteId, &Way)| match way {
+                Way::Known(link) => Some(((from, to), *link)),
+                Way::Broken | Way::Untold => None,
+            };
+            survey.ways.iter().filter_map(link).collect::<Vec<_>>()
+        };
+        self.by_worker.values().flat_map(of_one).collect()
     }
 
     fn expect(&mut self, worker: WorkerId, due: Option<Duration>) {

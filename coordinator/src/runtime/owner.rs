@@ -16,6 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::clock::Clock;
 use super::input::{ApiCall, Input, NewToken, TokenStatus};
+use crate::plan::Answer;
 use crate::run::{Command, ConnectionId, Event, Notice, Phase, Record, Run, Severity, Status};
 use crate::store::{Store, StoreError};
 
@@ -66,6 +67,8 @@ pub struct Owner {
     pub open: BTreeMap<ConnectionId, Open>,
     /// Connections that are being closed.
     pub farewells: JoinSet<()>,
+    /// Plans that are worked out: one at a time.
+    pub plans: JoinSet<Answer>,
 }
 
 /// An open control connection.
@@ -104,6 +107,10 @@ impl Owner {
                 () = async { sleep_until(timeout.unwrap_or_else(|| self.clock.at(Duration::MAX / 4))).await },
                     if timeout.is_some() => self.step(Event::Timer)?,
                 _ = publish.tick() => self.publish(),
+                Some(answer) = self.plans.join_next() => {
+                    let failed = |error| Answer::Stay(format!("the plan stays, as no other could be worked out: {error}"));
+                    self.step(Event::Planned(Box::new(answer.unwrap_or_else(failed))))?;
+                }
                 Some(_) = self.farewells.join_next() => {}
             }
         };
@@ -161,6 +168,9 @@ impl Owner {
                 Command::Persist(Record::State(state)) => block_in_place(|| self.store.put_state(&state))?,
                 Command::Persist(Record::Round(summary)) => {
                     block_in_place(|| self.store.push_round(&summary))?
+                }
+                Command::Plan(question) => {
+                    self.plans.spawn_blocking(move || question.answer());
                 }
                 Command::Report(notice) => log(&notice),
             }

@@ -206,5 +206,6 @@ pub fn owner(
         stay,
         open: BTreeMap::new(),
         farewells: JoinSet::new(),
+        plans: JoinSet::new(),
     }
 }

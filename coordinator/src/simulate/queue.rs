@@ -6,6 +6,7 @@ use std::time::Duration;
 use longhaul_common::id::{Generation, Round};
 use longhaul_proto::control::message::{ToCoordinator, ToWorker};
 
+use crate::plan::Answer;
 use crate::run::ConnectionId;
 
 /// What happens at some time. Workers are places in the list of all.
@@ -35,6 +36,8 @@ pub(super) enum Happening {
     Result(Generation, u32, Round),
     /// A fiftieth of all workers say that they are alive.
     Heartbeats(usize),
+    /// What came of a question whether another plan pays.
+    Planned(Box<Answer>),
     /// The coordinator wanted to look again.
     Timer,
 }

@@ -2,6 +2,7 @@
 
 mod computing;
 mod generations;
+mod joining;
 mod reporting;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -10,16 +11,13 @@ use std::time::{Duration, Instant};
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
-use longhaul_common::model::ModelSpec;
-use longhaul_proto::control::message::{
-    HEARTBEAT_INTERVAL_MS, Join, MeasuredLink, Profile, Ready, Start, ToCoordinator, ToWorker, Welcome,
-};
+use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Join, Start, ToCoordinator, ToWorker};
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::queue::{Happening, Queue};
 use super::rounds::Group;
-use super::worker::{Stage, Worker, hash_after};
+use super::worker::{Stage, Worker};
 use super::{Report, Setup, SimulateError};
 use crate::plan::{Unfit, Workload};
 use crate::run::{Command, ConnectionId, Event, Phase, Record, Run, Severity, State};
@@ -200,6 +198,7 @@ impl World {
             Happening::HeadDone(..) | Happening::RoundDone(..) => {}
             Happening::Result(generation, rank, round) => self.result(generation, rank, round),
             Happening::Heartbeats(slot) => self.heartbeats(slot),
+            Happening::Planned(answer) => self.tell_run(Event::Planned(answer)),
             // Another that was planned before an earlier one was.
             Happening::Timer if self.timer_at != Some(self.now) => {}
             Happening::Timer => {
@@ -383,6 +382,9 @@ impl World {
                 let at = self.now + self.delay(place);
                 self.queue.push(at, Happening::Closed(place, connection));
             }
+            Command::Plan(question) => {
+                self.queue.push(self.now, Happening::Planned(Box::new(question.answer())));
+            }
             Command::Persist(Record::State(_) | Record::Round(_)) => {}
             Command::Report(notice) => {
                 if notice.text.starts_with("the plan: ") {
@@ -402,6 +404,8 @@ impl World {
 
     fn hear(&mut self, place: usize, message: ToWorker) {
         match message {
+            // The run goes on with another plan.
+            ToWorker::Welcome(_) if self.workers[place].is_in_training() => self.restart(place),
             ToWorker::Welcome(welcome) => self.welcomed(place, &welcome),
             ToWorker::Probe { peers } => {
                 let links = peers.iter().map(|peer| self.link_from(place, peer.worker)).collect::<Vec<_>>();
@@ -422,6 +426,7 @@ impl World {
                 let from = match start {
                     Start::Fresh => Round(0),
                     Start::Checkpoint(offer) => offer.next_round,
+                    Start::Held(parts) => parts.first().map_or(Round(0), |part| part.offer.next_round),
                 };
                 self.load(place, BUILD, Some(from));
             }
@@ -436,6 +441,7 @@ impl World {
                 let from = donor.map(|donor| donor.applied);
                 self.load(place, BUILD + Duration::from_secs_f64(took_s.min(1e9)), from);
             }
+            ToWorker::Keep(part) => self.say(place, ToCoordinator::Kept(Some(part.offer))),
             ToWorker::Settle { generation } => self.settle(place, generation),
             ToWorker::Begin(start) => self.begin(place, &start),
             ToWorker::Dismiss { .. } | ToWorker::Refused { .. } => self.turn_off(place),
@@ -444,57 +450,5 @@ impl World {
 
     fn place_of(&self, worker: WorkerId) -> Option<usize> {
         (worker.0 as usize).checked_sub(1).filter(|place| *place < self.workers.len())
-    }
-
-    fn link_from(&self, place: usize, other: WorkerId) -> Option<MeasuredLink> {
-        let other = &self.workers[self.place_of(other)?];
-        let link = self.setup.topology.link(self.workers[place].device.site, other.device.site);
-        Some(MeasuredLink { bytes_per_s: link.bytes_per_s, round_trip_s: link.round_trip_s })
-    }
-
-    fn welcomed(&mut self, place: usize, welcome: &Welcome) {
-        (self.workers[place].site, self.workers[place].is_welcome) = (welcome.site, true);
-        // Most are welcomed with what the last one was.
-        if self.welcome != welcome.config
-            && let Ok(config) = RunConfig::parse(&welcome.config)
-        {
-            let parts = self.setup.spec.parts(&config.parallel, config.data.sequence_length);
-            self.parameters = parts.iter().flatten().map(ModelSpec::parameter_count).collect();
-            (self.config, self.welcome) = (config, welcome.config.clone());
-        }
-        if self.config.is_plan_open() {
-            let machine = self.setup.topology.device(self.workers[place].device);
-            let profile =
-                Profile { flops_per_s: machine.flops_per_s, vocabulary: self.setup.spec.vocabulary };
-            self.say(place, ToCoordinator::Profile(profile));
-        } else if !self.config.parallel.is_pipelined() {
-            self.workers[place].rank = Some(0);
-        }
-    }
-
-    /// Loads a state of a round, or the newest that others have.
-    fn load(&mut self, place: usize, takes: Duration, from: Option<Round>) {
-        if self.workers[place].is_in_training() {
-            return self.restart(place);
-        }
-        self.workers[place].task += 1;
-        let task = self.workers[place].task;
-        self.queue.push(self.now + takes, Happening::Loaded(place, task, from));
-    }
-
-    fn loaded(&mut self, place: usize, from: Option<Round>) {
-        let Some(rank) = self.workers[place].rank else { return };
-        let next_round = from.or_else(|| Some(self.groups.get(&rank)?.complete)).unwrap_or_default();
-        let parameters = self.parameters.get(rank as usize).copied();
-        (self.workers[place].applied, self.workers[place].computed) = (next_round, next_round);
-        let ready = Ready {
-            next_round,
-            state_hash: hash_after(next_round, rank),
-            rank,
-            parameters: parameters.unwrap_or_default(),
-            samples: SAMPLES,
-            data_hash: [0; 32],
-        };
-        self.say(place, ToCoordinator::Ready(ready));
     }
 }

@@ -1,5 +1,21 @@
 //! How a fragment is cut into chunks.
 
+use super::SpecError;
+
+/// Values in a chunk, at most: a gap then fits 16 bits.
+pub const CHUNK_VALUES_MAX: u32 = 1 << 16;
+
+/// Checks a chunk's length and the number kept of it.
+pub(super) fn validate(chunk: u32, keep: u32) -> Result<(), SpecError> {
+    if !chunk.is_power_of_two() || chunk > CHUNK_VALUES_MAX {
+        return Err(SpecError::Chunk { chunk });
+    }
+    if keep == 0 || keep > chunk {
+        return Err(SpecError::Keep { keep, chunk });
+    }
+    Ok(())
+}
+
 /// The chunks of a fragment and how many values each keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunks {

@@ -4,11 +4,12 @@
 //! All scales come first, then a table of how often each symbol occurs, then the symbols in an rANS stream. A symbol is
 //! a code of four bits, or the high bits of a code of eight.
 
+use super::DecodeError;
+use super::formats::Codes;
 use super::header::Coding;
 use super::layout::Layout;
 use super::rans::{PROBABILITY_BITS, RansDecoder, Raw, Share, write_stream};
 use super::value_blocks::ValueBlocks;
-use super::{DecodeError, ValueFormat};
 
 /// Shares are whole slots: the decoder finds a symbol by a look-up of this many entries, which the L1 cache holds.
 const SLOT_BITS: u32 = 12;
@@ -31,12 +32,6 @@ const LANES: usize = 4;
 /// From this many code bytes on their 24 more bytes do not matter.
 const LANES_CODE_BYTES_MIN: usize = 1 << 12;
 
-/// Whether a section of this format has codes that can be entropy-coded: few enough different ones that are not about
-/// equally likely by construction.
-pub(super) fn has_codes(format: ValueFormat) -> bool {
-    matches!(format, ValueFormat::Int8 | ValueFormat::Int4 | ValueFormat::E3M0)
-}
-
 /// Bytes of the section's length, which a frame's header then has.
 const LENGTH_BYTES: usize = 4;
 
@@ -50,12 +45,10 @@ enum Alphabet {
 }
 
 impl Alphabet {
-    fn new(blocks: ValueBlocks, count: usize) -> Self {
-        match blocks.format {
-            ValueFormat::Int8 => {
-                Self::Bytes { raw_bits: if count < WHOLE_BYTE_CODES_MIN { RAW_BITS } else { 0 } }
-            }
-            _ => Self::Nibbles,
+    fn new(codes: Codes, count: usize) -> Self {
+        match codes {
+            Codes::Nibbles => Self::Nibbles,
+            Codes::Bytes => Self::Bytes { raw_bits: if count < WHOLE_BYTE_CODES_MIN { RAW_BITS } else { 0 } },
         }
     }
 
@@ -80,6 +73,7 @@ impl CodeEncoder {
     /// shorter one.
     pub fn encode(
         &mut self,
+        codes: Codes,
         blocks: ValueBlocks,
         layout: Layout,
         section: &[u8],
@@ -93,11 +87,11 @@ impl CodeEncoder {
         // More would make the stream longer than the codes.
         self.words.reserve(bytes_most.div_ceil(size_of::<u32>()));
         for block in blocks.split(section) {
-            let (scales, codes) = block.split_at(blocks.scale_bytes());
+            let (scales, packed) = block.split_at(blocks.scale_bytes());
             out.extend_from_slice(scales);
-            self.codes.extend_from_slice(codes);
+            self.codes.extend_from_slice(packed);
         }
-        let alphabet = Alphabet::new(blocks, layout.kept_total());
+        let alphabet = Alphabet::new(codes, layout.kept_total());
         let weights = weights(alphabet, &self.codes);
         out.extend_from_slice(&weights[..alphabet.symbols()]);
         let Some(table) = Table::new(&weights[..alphabet.symbols()]) else { return Coding::Packed };
@@ -107,7 +101,7 @@ impl CodeEncoder {
             write_codes::<LANES>(alphabet, &table.shares, &self.codes, &mut self.words, out);
         }
         if out.len() + LENGTH_BYTES < section.len() {
-            Coding::Entropy { bytes: out.len() as u32 }
+            Coding::Entropy { codes, bytes: out.len() as u32 }
         } else {
             Coding::Packed
         }
@@ -219,12 +213,13 @@ impl CodeDecoder {
     /// The memory that this takes follows from the layout, which the caller has checked.
     pub fn decode(
         &mut self,
+        codes: Codes,
         blocks: ValueBlocks,
         layout: Layout,
         bytes: &[u8],
     ) -> Result<&[u8], DecodeError> {
         let (count, scale_bytes) = (layout.kept_total(), blocks.scale_bytes());
-        let (alphabet, section_bytes) = (Alphabet::new(blocks, count), blocks.bytes(count));
+        let (alphabet, section_bytes) = (Alphabet::new(codes, count), blocks.bytes(count));
         let scales_bytes = count.div_ceil(blocks.block_values) * scale_bytes;
         let (scales, rest) = bytes.split_at_checked(scales_bytes).ok_or(DecodeError::CodeStream)?;
         let (weights, stream) = rest.split_at_checked(alphabet.symbols()).ok_or(DecodeError::CodeStream)?;
@@ -241,10 +236,10 @@ impl CodeDecoder {
 
         self.section.clear();
         self.section.reserve(bytes_most);
-        let codes = self.codes.chunks(blocks.block_codes_bytes());
-        for (scales, codes) in scales.chunks(scale_bytes).zip(codes) {
+        let packed = self.codes.chunks(blocks.block_codes_bytes());
+        for (scales, packed) in scales.chunks(scale_bytes).zip(packed) {
             self.section.extend_from_slice(scales);
-            self.section.extend_from_slice(codes);
+            self.section.extend_from_slice(packed);
         }
         Ok(&self.section)
     }
@@ -285,10 +280,13 @@ mod tests {
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::Selection;
+    use super::super::{Selection, ValueFormat, formats};
     use super::*;
 
-    const FORMATS: [ValueFormat; 3] = [ValueFormat::Int8, ValueFormat::Int4, ValueFormat::E3M0];
+    /// The formats with codes that can be entropy-coded.
+    fn coded_formats() -> impl Iterator<Item = (ValueFormat, Codes)> {
+        ValueFormat::ALL.into_iter().filter_map(|format| Some((format, formats::of(format).codes()?)))
+    }
 
     /// A packed section of these values.
     fn section(format: ValueFormat, values: &[f32]) -> (ValueBlocks, Layout, Vec<u8>) {
@@ -309,15 +307,19 @@ mod tests {
         let mut encoder = CodeEncoder::default();
         let mut decoder = CodeDecoder::new();
         let mut coded = Vec::new();
-        for format in FORMATS {
+        for (format, codes) in coded_formats() {
             for len in [0, 1, 2, 127, 129, 5000, 40_001] {
                 let one_outlier = [1.0].into_iter().chain([1e-6; 40_000]).take(len).collect();
                 for values in [normal(len), vec![0.0; len], vec![-1.0; len], one_outlier] {
                     let (blocks, layout, section) = section(format, &values);
-                    let coding = encoder.encode(blocks, layout, &section, &mut coded);
+                    let coding = encoder.encode(codes, blocks, layout, &section, &mut coded);
                     let is_shorter = coded.len() + LENGTH_BYTES < section.len();
                     assert_eq!(matches!(coding, Coding::Entropy { .. }), is_shorter, "{format}, {len}");
-                    assert_eq!(decoder.decode(blocks, layout, &coded), Ok(&section[..]), "{format}, {len}");
+                    assert_eq!(
+                        decoder.decode(codes, blocks, layout, &coded),
+                        Ok(&section[..]),
+                        "{format}, {len}"
+                    );
                 }
             }
         }
@@ -335,15 +337,15 @@ mod tests {
     #[test]
     fn normal_values_cost_their_entropy_to_half_a_per_cent() {
         let values = normal(1 << 20);
-        for format in FORMATS {
+        for (format, codes) in coded_formats() {
             let (blocks, layout, section) = section(format, &values);
             let mut coded = Vec::new();
-            let coding = CodeEncoder::default().encode(blocks, layout, &section, &mut coded);
+            let coding = CodeEncoder::default().encode(codes, blocks, layout, &section, &mut coded);
             assert!(matches!(coding, Coding::Entropy { .. }));
-            let codes = blocks.split(&section).flat_map(|block| &block[2..]);
-            let floor = match format {
-                ValueFormat::Int8 => entropy(codes.copied()),
-                _ => entropy(codes.flat_map(|code| [code & 15, code >> 4])),
+            let packed = blocks.split(&section).flat_map(|block| &block[2..]);
+            let floor = match codes {
+                Codes::Bytes => entropy(packed.copied()),
+                Codes::Nibbles => entropy(packed.flat_map(|code| [code & 15, code >> 4])),
             };
             let scales = 16.0 / 128.0;
             let bits = 8.0 * coded.len() as f64 / values.len() as f64 - scales;

@@ -175,7 +175,7 @@ impl<'a> Sections<'a> {
         let blocks = ValueBlocks::new(header.selection, header.values);
         let values_bytes = match header.coding {
             Coding::Packed => blocks.bytes(layout.kept_total()),
-            Coding::Entropy { bytes } => bytes as usize,
+            Coding::Entropy { bytes, .. } => bytes as usize,
         };
         let (need, have) = (frame.len() - rest.len() + values_bytes, frame.len());
         let positions_bytes =
@@ -191,9 +191,9 @@ impl<'a> Sections<'a> {
     fn packed_values<'b>(&'b self, decoder: &'b mut CodeDecoder) -> Result<&'b [u8], DecodeError> {
         let packed = match self.header.coding {
             Coding::Packed => self.values,
-            Coding::Entropy { .. } => decoder.decode(self.blocks, self.layout, self.values)?,
+            Coding::Entropy { codes, .. } => decoder.decode(codes, self.blocks, self.layout, self.values)?,
         };
-        match self.blocks.split(packed).position(|block| !self.blocks.is_finite(block)) {
+        match self.blocks.first_not_finite(packed) {
             Some(block) => Err(DecodeError::NonFinite { block }),
             None => Ok(packed),
         }

@@ -1,15 +1,13 @@
 //! From a fragment to a frame.
 
-use super::chunks::Chunks;
-use super::code_stream::{self, CodeEncoder};
+use super::code_stream::CodeEncoder;
 use super::feedback::Sent;
+use super::formats::{self, Codes};
 use super::header::{Coding, Header};
-use super::layout::{Layout, Quota};
 use super::positions::PositionEncoder;
 use super::random::Noise;
+use super::selections::Memory;
 use super::stages::{Effect, LeadingStage, Seen, Stage};
-use super::threshold::Threshold;
-use super::top_k::TopK;
 use super::value_blocks::ValueBlocks;
 use super::{CodecSpec, EncodeError, FRAGMENT_VALUES_MAX, Rounding, Selection, SpecError};
 
@@ -23,8 +21,7 @@ pub struct Encoder {
     spec: CodecSpec,
     blocks: ValueBlocks,
     seen: Seen,
-    top_k: TopK,
-    threshold: Threshold,
+    memory: Memory,
     position_encoder: PositionEncoder,
     code_encoder: CodeEncoder,
     /// Positions kept of what the selection saw of the present fragment, and their values.
@@ -47,8 +44,7 @@ impl Encoder {
             spec,
             blocks: ValueBlocks::new(spec.selection, spec.values),
             seen: Seen::default(),
-            top_k: TopK::default(),
-            threshold: Threshold::default(),
+            memory: Memory::default(),
             position_encoder: PositionEncoder::new(),
             code_encoder: CodeEncoder::default(),
             positions: Vec::new(),
@@ -141,8 +137,9 @@ impl Encoder {
         self.stage().map(LeadingStage::effect)
     }
 
-    fn codes_values(&self) -> bool {
-        self.spec.entropy && code_stream::has_codes(self.spec.values)
+    /// The codes that are to be entropy-coded.
+    fn coded(&self) -> Option<Codes> {
+        formats::of(self.spec.values).codes().filter(|_| self.spec.entropy)
     }
 
     fn check_length(&self, len: usize) -> Result<(), EncodeError> {
@@ -172,33 +169,26 @@ impl Encoder {
 
     /// Appends the frame of a fragment that has been checked, and returns where its value section starts.
     fn write_frame(&mut self, seed: u64, input: &[f32], out: &mut Vec<u8>) -> usize {
-        let codes_values = self.codes_values();
+        let codes = self.coded();
         let Self { spec, blocks, magnitudes, .. } = self;
         let seen = self.seen.through(spec.stage, seed, input);
+        let rule = spec.selection.as_rule();
+        self.positions.clear();
         let kept = match spec.selection {
-            Selection::All => {
-                self.positions.clear();
-                seen
-            }
-            Selection::TopK { chunk, keep } => {
-                let chunks = Chunks { len: seen.len(), chunk: chunk as usize, keep: keep as usize };
-                self.top_k.select(chunks, seen, &mut self.positions);
-                gather(seen, &self.positions, &mut self.kept)
-            }
-            Selection::Threshold { chunk, keep } => {
-                self.threshold.select(Quota::new(seen.len(), chunk, keep), seen, &mut self.positions);
+            Selection::All => seen,
+            _ => {
+                rule.select(seen, &mut self.memory, &mut self.positions);
                 gather(seen, &self.positions, &mut self.kept)
             }
         };
-        let layout = Layout::new(spec.selection, seen.len(), kept.len())
-            .expect("a threshold's selection keeps to its quota");
+        let layout = rule.layout(seen.len(), kept.len()).expect("a selection keeps to its own layout");
         let noise = (spec.rounding == Rounding::Stochastic).then(|| Noise::new(seed));
         let mut coding = Coding::Packed;
-        if codes_values {
+        if let Some(codes) = codes {
             self.section.clear();
             self.section.reserve(blocks.bytes(layout.kept_most()));
             blocks.quantise(kept, noise, magnitudes, &mut self.section);
-            coding = self.code_encoder.encode(*blocks, layout, &self.section, &mut self.coded);
+            coding = self.code_encoder.encode(codes, *blocks, layout, &self.section, &mut self.coded);
         }
         let header = Header {
             stage: spec.stage,
@@ -214,7 +204,7 @@ impl Encoder {
         let values_start = out.len();
         match coding {
             Coding::Entropy { .. } => out.extend_from_slice(&self.coded),
-            Coding::Packed if codes_values => out.extend_from_slice(&self.section),
+            Coding::Packed if codes.is_some() => out.extend_from_slice(&self.section),
             Coding::Packed => blocks.quantise(kept, noise, magnitudes, out),
         }
         if self.effect() == Some(Effect::Chooses) {
@@ -226,7 +216,7 @@ impl Encoder {
     /// Subtracts from `residual` what the decoder will reconstruct. `section` is what the frame ends with.
     fn subtract_sent(&mut self, section: &[u8], residual: &mut [f32]) {
         // What is entropy-coded there is packed here.
-        let section = if self.codes_values() { &self.section } else { section };
+        let section = if self.coded().is_some() { &self.section } else { section };
         let sent = |positions| Sent { blocks: self.blocks, section, positions };
         let memory = &mut self.reconstructed;
         let is_selected = self.spec.selection != Selection::All;

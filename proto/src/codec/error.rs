@@ -30,7 +30,8 @@ pub enum SpecError {
     },
     /// Stochastic rounding to this format would not be unbiased.
     #[error(
-        "stochastic rounding is for int8, int4 and e3m0: {values} does not have a level on either side of every value"
+        "stochastic rounding is for {}: {values} does not have a level on either side of every value",
+        ValueFormat::names_of(ValueFormat::rounds_at_random)
     )]
     Rounding {
         /// The format.

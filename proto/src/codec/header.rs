@@ -1,19 +1,16 @@
 //! The first bytes of a frame.
 
-use super::code_stream::has_codes;
+use super::formats::{self, Codes};
 use super::layout::Layout;
 use super::reader::Reader;
-use super::{CodecSpec, DecodeError, Selection, Stage, ValueFormat};
+use super::selections::Shape;
+use super::{DecodeError, Selection, Stage, ValueFormat};
 
 /// Bytes of the header that every frame has.
 const HEADER_BYTES_MIN: usize = 14;
 
 /// The frames that this code reads and writes.
 pub(super) const VERSION: u8 = 2;
-
-const SELECTION_ALL: u8 = 0;
-const SELECTION_TOP_K: u8 = 1;
-const SELECTION_THRESHOLD: u8 = 2;
 
 const NO_STAGE: u8 = 0;
 
@@ -27,6 +24,8 @@ pub(super) enum Coding {
     Packed,
     /// All scales, and the codes in an entropy-coded stream.
     Entropy {
+        /// What is coded.
+        codes: Codes,
         /// Bytes of the section.
         bytes: u32,
     },
@@ -49,12 +48,13 @@ pub(super) struct Header {
 
 impl Header {
     pub fn write(&self, out: &mut Vec<u8>) {
-        let (tag, chunk, keep) = match self.selection {
-            Selection::All => (SELECTION_ALL, 1, 0),
-            Selection::TopK { chunk, keep } => (SELECTION_TOP_K, chunk, keep),
-            Selection::Threshold { chunk, keep } => (SELECTION_THRESHOLD, chunk, keep),
-        };
-        out.extend_from_slice(&[VERSION, tag, self.values.wire_tag(), chunk.trailing_zeros() as u8]);
+        let Shape { chunk_log2, keep } = self.selection.as_rule().shape();
+        out.extend_from_slice(&[
+            VERSION,
+            self.selection.wire_tag(),
+            formats::wire_tag(self.values),
+            chunk_log2,
+        ]);
         out.extend_from_slice(&self.len.to_le_bytes());
         out.extend_from_slice(&keep.to_le_bytes());
         let coding = match self.coding {
@@ -69,10 +69,10 @@ impl Header {
                 out.extend_from_slice(&self.seed.to_le_bytes());
             }
         }
-        if let Selection::Threshold { .. } = self.selection {
+        if self.selection.as_rule().is_counted() {
             out.extend_from_slice(&self.count.to_le_bytes());
         }
-        if let Coding::Entropy { bytes } = self.coding {
+        if let Coding::Entropy { bytes, .. } = self.coding {
             out.extend_from_slice(&bytes.to_le_bytes());
         }
     }
@@ -91,21 +91,22 @@ impl Header {
         if version != VERSION {
             return Err(DecodeError::Version(version));
         }
-        let selection = read_selection(tag, chunk_log2, u32::from_le_bytes([k0, k1, k2, k3]))?;
-        let values = ValueFormat::from_wire_tag(values).ok_or(DecodeError::ValueFormat(values))?;
+        let shape = Shape { chunk_log2, keep: u32::from_le_bytes([k0, k1, k2, k3]) };
+        let selection = Selection::read(tag, shape)?;
+        let values = formats::of_wire_tag(values).ok_or(DecodeError::ValueFormat(values))?;
         let truncated = || DecodeError::Truncated { need: frame.len() + 1, have: frame.len() };
         let mut reader = Reader { rest };
         let (stage, seed) = read_stage(stage, &mut reader)?;
-        let count = match selection {
-            Selection::All | Selection::TopK { .. } => 0,
-            Selection::Threshold { .. } => reader.u32().ok_or_else(truncated)?,
+        let count = match selection.as_rule().is_counted() {
+            true => reader.u32().ok_or_else(truncated)?,
+            false => 0,
         };
-        let coding = match coding {
-            CODING_PACKED => Coding::Packed,
-            CODING_ENTROPY if has_codes(values) => {
-                Coding::Entropy { bytes: reader.u32().ok_or_else(truncated)? }
+        let coding = match (coding, formats::of(values).codes()) {
+            (CODING_PACKED, _) => Coding::Packed,
+            (CODING_ENTROPY, Some(codes)) => {
+                Coding::Entropy { codes, bytes: reader.u32().ok_or_else(truncated)? }
             }
-            unknown => return Err(DecodeError::Coding(unknown)),
+            (unknown, _) => return Err(DecodeError::Coding(unknown)),
         };
         let len = u32::from_le_bytes([l0, l1, l2, l3]);
         Ok((Self { stage, selection, values, coding, len, seed, count }, reader.rest))
@@ -119,22 +120,8 @@ impl Header {
             Some(stage) => stage.as_leading().seen_len(len).ok_or(DecodeError::Stage(stage.wire_tag()))?,
         };
         let invalid = DecodeError::Count { count: self.count, seen };
-        Layout::new(self.selection, seen, self.count as usize).ok_or(invalid)
+        self.selection.as_rule().layout(seen, self.count as usize).ok_or(invalid)
     }
-}
-
-fn read_selection(tag: u8, chunk_log2: u8, keep: u32) -> Result<Selection, DecodeError> {
-    let invalid = DecodeError::Chunk { chunk_log2, keep };
-    let chunk = 1_u32.checked_shl(chunk_log2.into()).ok_or(invalid.clone())?;
-    let selection = match tag {
-        SELECTION_ALL if chunk_log2 == 0 && keep == 0 => Selection::All,
-        SELECTION_ALL => return Err(invalid),
-        SELECTION_TOP_K => Selection::TopK { chunk, keep },
-        SELECTION_THRESHOLD => Selection::Threshold { chunk, keep },
-        unknown => return Err(DecodeError::Selection(unknown)),
-    };
-    CodecSpec::new(selection, ValueFormat::F32).validate().map_err(|_| invalid)?;
-    Ok(selection)
 }
 
 /// Reads the stage's parameters and its seed.

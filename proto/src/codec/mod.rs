@@ -6,34 +6,34 @@
 //!
 //! The design is in `proto/docs/codec.md`.
 
+pub mod chain;
 mod chunks;
 mod code_stream;
 mod decoder;
 mod encoder;
 mod error;
 mod feedback;
+mod formats;
 mod gap_model;
 mod header;
 mod layout;
-mod magnitudes;
-mod packing;
 mod positions;
-mod quantise;
 mod random;
 mod rans;
 mod reader;
+mod selections;
 mod spec;
 mod stages;
-mod threshold;
-mod top_k;
 mod update;
 mod value_blocks;
 
+pub use chunks::CHUNK_VALUES_MAX;
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use error::{DecodeError, EncodeError, SpecError};
 pub use longhaul_common::config::{Rounding, ValueFormat};
-pub use spec::{CHUNK_VALUES_DEFAULT, CHUNK_VALUES_MAX, CodecSpec, Selection};
+pub use selections::{CHUNK_VALUES_DEFAULT, Selection, Threshold, TopK};
+pub use spec::CodecSpec;
 pub use stages::{Dct, RandomK, Stage, TILE_VALUES};
 pub use update::Update;
 

@@ -2,42 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Rounding, SpecError, Stage, ValueFormat};
-
-/// Values in a chunk, at most: a gap then fits 16 bits.
-pub const CHUNK_VALUES_MAX: u32 = 1 << 16;
-
-/// Values in a chunk unless told otherwise, as in SparseLoCo (arXiv 2508.15706): 64 × 64.
-pub const CHUNK_VALUES_DEFAULT: u32 = 4096;
-
-/// Which values of a fragment are sent, of those that the leading stage lets through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Selection {
-    /// All of them; no positions are sent.
-    All,
-    /// Of each chunk the `keep` largest magnitudes, the lower position first among equals.
-    TopK {
-        /// Values in a chunk: a power of two, at most [`CHUNK_VALUES_MAX`]. The fragment's last chunk may be shorter.
-        #[serde(default = "chunk_values_default")]
-        chunk: u32,
-        /// Values kept of each chunk, `1..=chunk`; a shorter chunk keeps at most what it has.
-        keep: u32,
-    },
-    /// The largest magnitudes of the whole fragment, about `keep` for each `chunk` of its values: 0.8 to 1.3 times as
-    /// many, or fewer if fewer are not zero (Lin et al., arXiv 1712.01887).
-    Threshold {
-        /// A power of two, at most [`CHUNK_VALUES_MAX`].
-        #[serde(default = "chunk_values_default")]
-        chunk: u32,
-        /// Values kept for each `chunk` of values, `1..=chunk`.
-        keep: u32,
-    },
-}
-
-const fn chunk_values_default() -> u32 {
-    CHUNK_VALUES_DEFAULT
-}
+use super::value_blocks::ValueBlocks;
+use super::{Rounding, Selection, SpecError, Stage, ValueFormat};
 
 /// How updates are compressed: a chain of a leading stage, a selection and a representation of values.
 ///
@@ -81,37 +47,40 @@ impl CodecSpec {
         if let Some(stage) = &self.stage {
             stage.as_leading().validate()?;
         }
-        if let Selection::TopK { chunk, keep } | Selection::Threshold { chunk, keep } = self.selection {
-            validate_chunk(chunk, keep)?;
-        }
-        if self.rounding == Rounding::Stochastic && !has_levels_around_every_value(self.values) {
+        self.selection.as_rule().validate()?;
+        if self.rounding == Rounding::Stochastic && !self.values.rounds_at_random() {
             return Err(SpecError::Rounding { values: self.values });
         }
         Ok(())
     }
-}
 
-/// Whether every value of a block lies between two levels, so that one of them can be chosen without bias. The levels
-/// of the formats of one and two bits are means, beyond which there are values without a level above or below; the
-/// formats of 16 and 32 bits are not offered, as their error is small to begin with.
-const fn has_levels_around_every_value(values: ValueFormat) -> bool {
-    matches!(values, ValueFormat::Int8 | ValueFormat::Int4 | ValueFormat::E3M0)
-}
+    /// Bits of a frame for each value of its fragment, but for its header and what entropy coding of values saves: kept values
+    /// with their scales, and where they are.
+    ///
+    /// The parts must be in their ranges, as [`CodecSpec::validate`] has it.
+    #[must_use]
+    pub fn bits_per_value(&self) -> f64 {
+        let seen = self.stage.as_ref().map_or(1.0, |stage| stage.as_leading().seen_share());
+        let rule = self.selection.as_rule();
+        seen * (rule.kept_share() * self.bits_per_kept_value() + rule.position_bits())
+    }
 
-/// Checks a chunk's length and the number kept of it.
-pub(super) fn validate_chunk(chunk: u32, keep: u32) -> Result<(), SpecError> {
-    if !chunk.is_power_of_two() || chunk > CHUNK_VALUES_MAX {
-        return Err(SpecError::Chunk { chunk });
+    /// Bits of a kept value with its share of scales, before entropy coding.
+    #[must_use]
+    pub fn bits_per_kept_value(&self) -> f64 {
+        ValueBlocks::new(self.selection, self.values).bits_per_value()
     }
-    if keep == 0 || keep > chunk {
-        return Err(SpecError::Keep { keep, chunk });
+
+    /// Whether decoding gives back what was encoded, bit for bit.
+    #[must_use]
+    pub fn is_lossless(&self) -> bool {
+        self.selection == Selection::All && self.values.is_exact() && self.stage.is_none()
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Dct, RandomK};
+    use super::super::{Dct, RandomK, Threshold, TopK};
     use super::*;
 
     fn validate(selection: Selection) -> Result<(), SpecError> {
@@ -120,8 +89,8 @@ mod tests {
 
     #[test]
     fn a_chunk_is_a_power_of_two_and_keeps_between_one_value_and_all() {
-        let top_k = |chunk, keep| validate(Selection::TopK { chunk, keep });
-        let threshold = |chunk, keep| validate(Selection::Threshold { chunk, keep });
+        let top_k = |chunk, keep| validate(Selection::TopK(TopK { chunk, keep }));
+        let threshold = |chunk, keep| validate(Selection::Threshold(Threshold { chunk, keep }));
         let random_k = |chunk, keep| {
             let stage = Some(Stage::RandomK(RandomK { chunk, keep }));
             CodecSpec { stage, ..CodecSpec::new(Selection::All, ValueFormat::F32) }.validate()
@@ -151,7 +120,7 @@ mod tests {
     fn stochastic_rounding_is_refused_where_it_would_be_biased() {
         for values in ValueFormat::ALL {
             let spec = CodecSpec { rounding: Rounding::Stochastic, ..CodecSpec::new(Selection::All, values) };
-            let is_unbiased = matches!(values, ValueFormat::Int8 | ValueFormat::Int4 | ValueFormat::E3M0);
+            let is_unbiased = ["int8", "int4", "e3m0", "nf4"].contains(&values.name());
             let expected = if is_unbiased { Ok(()) } else { Err(SpecError::Rounding { values }) };
             assert_eq!(spec.validate(), expected);
         }

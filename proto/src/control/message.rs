@@ -51,6 +51,11 @@ pub enum ToCoordinator {
     Profile(Profile),
     /// Answers [`ToWorker::Probe`]: what was reached, in the order of the peers that were named; none: nobody answered there.
     Links(Vec<Option<MeasuredLink>>),
+    /// What this worker's own frames have shown of the ways to other sites: at most [`WAYS_MAX`] at a time, when something has changed and every
+    /// [`WAYS_REPEATED_S`].
+    Ways(Vec<SeenWay>),
+    /// A copy of another worker's checkpoint, as [`ToWorker::Keep`] asks for, is on this worker's disk; none: it could not be had.
+    Kept(Option<CheckpointOffer>),
 }
 
 /// How often a worker says that it is alive, in milliseconds: several times within the shortest sensible
@@ -97,6 +102,21 @@ pub struct MeasuredLink {
     pub round_trip_s: f64,
 }
 
+/// What traffic has shown of the way to another site.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SeenWay {
+    /// Which site.
+    pub to: SiteId,
+    /// What one connection delivered there when it had enough to send, and its round trip without queues.
+    pub link: MeasuredLink,
+}
+
+/// Sites in one [`ToCoordinator::Ways`].
+pub const WAYS_MAX: usize = 32;
+
+/// How often a worker tells again of a way that has not changed, in seconds: a coordinator that was started anew knows of all after that.
+pub const WAYS_REPEATED_S: u64 = 60;
+
 /// Peers that a worker is asked to probe, at most: each takes about a second.
 pub const PROBED_MAX: usize = 32;
 
@@ -114,6 +134,17 @@ pub struct CheckpointOffer {
     pub private: bool,
     /// Which part of the model it is: 0, unless copies are on several workers.
     pub rank: u32,
+    /// Of how many: 1, where everybody has all of it.
+    pub parts: u32,
+}
+
+/// A part of a checkpoint, and who has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldPart {
+    /// Which.
+    pub offer: CheckpointOffer,
+    /// Workers that have it on their disks, the receiver's own site first; none: the receiver has it itself.
+    pub holders: Vec<Member>,
 }
 
 /// The state in memory before a generation starts.
@@ -312,6 +343,8 @@ pub enum ToWorker {
         /// At most [`PROBED_MAX`].
         peers: Vec<Member>,
     },
+    /// Have a copy of this checkpoint on your disk, as one other worker alone has it; answered by [`ToCoordinator::Kept`].
+    Keep(HeldPart),
 }
 
 pub use longhaul_common::plan::Member;
@@ -337,6 +370,9 @@ pub enum Start {
     Fresh,
     /// From the checkpoint with this name on the worker's own disk.
     Checkpoint(CheckpointOffer),
+    /// From parts of one checkpoint that are fetched from their holders: the worker's own part of the model, where nobody who has it is to take that part, or all parts,
+    /// where the model was cut in other parts then.
+    Held(Vec<HeldPart>),
 }
 
 /// All that a member must know about a new generation.

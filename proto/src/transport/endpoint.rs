@@ -19,6 +19,14 @@ pub fn round_trip(connection: &Connection) -> Duration {
     controller.ok().and_then(|controller| controller.round_trip()).unwrap_or_else(|| connection.rtt())
 }
 
+/// What the path of a connection delivered of late when it had enough to carry, in bytes a second. None: it never had, or another controller is at work
+/// (within a site).
+#[must_use]
+pub fn delivery_rate(connection: &Connection) -> Option<f64> {
+    let controller = connection.congestion_state().into_any().downcast::<RateController>();
+    controller.ok().and_then(|controller| controller.delivery_rate())
+}
+
 /// Opens an endpoint on `socket`; with `server` it accepts connections. Call it within a tokio runtime.
 ///
 /// # Errors

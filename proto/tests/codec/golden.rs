@@ -1,6 +1,8 @@
 //! The wire format, pinned. A change here breaks runs whose members have different versions: raise the frame's version.
 
-use longhaul_proto::codec::{CodecSpec, Dct, RandomK, Rounding, Selection, Stage, ValueFormat};
+use longhaul_proto::codec::{
+    CodecSpec, Dct, RandomK, Rounding, Selection, Stage, Threshold, TopK, ValueFormat,
+};
 
 use super::{SEED, decode_dense, encode};
 
@@ -13,7 +15,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn top_k_of(chunk: u32, keep: u32) -> Selection {
-    Selection::TopK { chunk, keep }
+    Selection::TopK(TopK { chunk, keep })
 }
 
 #[test]
@@ -39,6 +41,7 @@ fn frames_with_all_values_keep_their_bytes() {
         (ValueFormat::E3M0, "0200050010000000000000000000", "c842100928780f80a284"),
         (ValueFormat::TwoBit, "0200060010000000000000000000", "483ec74120628388"),
         (ValueFormat::Sign, "0200070010000000000000000000", "494154a9"),
+        (ValueFormat::Nf4, "0200080010000000000000000000", "c842777777f771777778"),
     ];
     for (values, header, sections) in golden {
         let frame = encode(CodecSpec::new(Selection::All, values), &INPUT);
@@ -61,6 +64,7 @@ fn frames_with_selected_values_keep_their_bytes() {
         (ValueFormat::E3M0, "0201050310000000030000000000", "8c67f7c3ff060000c84221f742"),
         (ValueFormat::TwoBit, "0201060310000000030000000000", "8c67f7c3ff060000803f4e42102040324203"),
         (ValueFormat::Sign, "0201070310000000030000000000", "8c67f7c3ff0600000b4200f44101"),
+        (ValueFormat::Nf4, "0201080310000000030000000000", "8c67f7c3ff060000c842771f87"),
     ];
     for (values, header, sections) in golden {
         let frame = encode(CodecSpec::new(top_k_of(8, 3), values), &INPUT);
@@ -79,9 +83,11 @@ fn frames_of_a_threshold_keep_their_bytes() {
         "0202050310000000030000000000060000004af057d1670e0000c842722f4a",
         "0202060310000000030000000000060000004af057d1670e00002b407c423402",
         "0202070310000000030000000000060000004af057d1670e0000034214",
+        "0202080310000000030000000000060000004af057d1670e0000c842f77187",
     ];
     for (values, expected) in ValueFormat::ALL.into_iter().zip(golden) {
-        let frame = encode(CodecSpec::new(Selection::Threshold { chunk: 8, keep: 3 }, values), &INPUT);
+        let frame =
+            encode(CodecSpec::new(Selection::Threshold(Threshold { chunk: 8, keep: 3 }), values), &INPUT);
         assert_eq!(hex(&frame), expected, "{values}");
     }
 }
@@ -101,7 +107,7 @@ fn frames_behind_a_random_mask_keep_their_bytes() {
             "02010402100000000200000001000305000000efcdab8967452301b98786aa15000000c842883f89",
         ),
         (
-            Selection::Threshold { chunk: 4, keep: 2 },
+            Selection::Threshold(Threshold { chunk: 4, keep: 2 }),
             ValueFormat::TwoBit,
             "02020602100000000200000001000305000000efcdab89674523010500000078f2e8319700000030407c42b400",
         ),
@@ -118,6 +124,7 @@ fn frames_rounded_at_random_keep_their_bytes() {
         (ValueFormat::Int8, "0200030010000000000000000000c8420002ff010003007f9f00000004fd0fff"),
         (ValueFormat::Int4, "0200040010000000000000000000c842888888f883888989"),
         (ValueFormat::E3M0, "0200050010000000000000000000c842000828781f80a294"),
+        (ValueFormat::Nf4, "0200080010000000000000000000c842777787f770777779"),
     ];
     for (values, expected) in golden {
         let rounding = Rounding::Stochastic;
@@ -142,6 +149,8 @@ fn entropy_coded_frames_keep_their_hash() {
         (ValueFormat::Int4, 512, "b4d37a8704e31c54c1c648ce9de39bfb"),
         (ValueFormat::Int4, 1 << 15, "dbddeb180097332c5f9b1ecaaae1e2df"),
         (ValueFormat::E3M0, 512, "8c4a73ac1fa3f7a7b5744557768a5d25"),
+        (ValueFormat::Nf4, 512, "e8f15f5be00f7194a78e1d1ee36c7cf8"),
+        (ValueFormat::Nf4, 1 << 15, "6d206e6f213722b02ff2279f8277b930"),
         (ValueFormat::Int8, 512, "d88117d75ad685a45409db478d15b86a"),
         (ValueFormat::Int8, 1 << 15, "caa00c81d1fd26bfbdfbcf4db3eb7976"),
     ];
@@ -175,7 +184,7 @@ fn frames_of_a_transform_keep_their_hash_and_that_of_their_values() {
             "4e57c56db256059d666d8d8eeac3cdee",
         ),
         (
-            Selection::Threshold { chunk: 4096, keep: 64 },
+            Selection::Threshold(Threshold { chunk: 4096, keep: 64 }),
             ValueFormat::Int4,
             "f4fceaf200a67d9889032f3267a74468",
             "64ef93d6e6cc3755f6dfabfd682bb33e",

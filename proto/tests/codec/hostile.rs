@@ -1,14 +1,15 @@
 //! Inputs that must be refused, and bytes from a peer that is broken or hostile.
 
 use longhaul_proto::codec::{
-    CodecSpec, Dct, DecodeError, Decoder, EncodeError, Encoder, Selection, Stage, Update, ValueFormat,
+    CodecSpec, Dct, DecodeError, Decoder, EncodeError, Encoder, Selection, Stage, Threshold, TopK, Update,
+    ValueFormat,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{RANDOM_K, SEED, chains, encode, gradient_like, specs};
 
-const TOP_K: CodecSpec = CodecSpec::new(Selection::TopK { chunk: 256, keep: 5 }, ValueFormat::Int8);
+const TOP_K: CodecSpec = CodecSpec::new(Selection::TopK(TopK { chunk: 256, keep: 5 }), ValueFormat::Int8);
 
 #[test]
 fn an_input_that_is_not_finite_is_refused_and_nothing_changes() {
@@ -73,7 +74,7 @@ fn each_field_of_the_header_is_checked() {
     assert_eq!(refusal(0, 3), DecodeError::Version(3));
     assert_eq!(refusal(1, 3), DecodeError::Selection(3));
     assert_eq!(refusal(1, 0), DecodeError::Chunk { chunk_log2: 8, keep: 5 });
-    assert_eq!(refusal(2, 8), DecodeError::ValueFormat(8));
+    assert_eq!(refusal(2, 9), DecodeError::ValueFormat(9));
     assert_eq!(refusal(3, 17), DecodeError::Chunk { chunk_log2: 17, keep: 5 });
     assert_eq!(refusal(3, 200), DecodeError::Chunk { chunk_log2: 200, keep: 5 });
     assert_eq!(refusal(6, 255), DecodeError::Length { found: 1000 + (255 << 16), expected: 1000 });
@@ -135,7 +136,7 @@ fn any_seed_in_a_frame_gives_an_update() {
 
 #[test]
 fn a_threshold_s_count_is_checked_before_memory_is_taken() {
-    let spec = CodecSpec::new(Selection::Threshold { chunk: 64, keep: 4 }, ValueFormat::F32);
+    let spec = CodecSpec::new(Selection::Threshold(Threshold { chunk: 64, keep: 4 }), ValueFormat::F32);
     let frame = encode(spec, &gradient_like(2, 6400));
     for count in [521, u32::MAX] {
         let mut frame = frame.clone();
@@ -211,7 +212,7 @@ fn numbers_that_are_not_finite_are_refused() {
     for spec in specs() {
         let packed = CodecSpec { entropy: false, ..spec };
         let mut frame = encode(packed, &gradient_like(4, 300));
-        let count_bytes = if matches!(spec.selection, Selection::Threshold { .. }) { 4 } else { 0 };
+        let count_bytes = if matches!(spec.selection, Selection::Threshold(_)) { 4 } else { 0 };
         frame[HEADER_BYTES + count_bytes..].fill(0xff);
         assert_eq!(Decoder::new().decode(&frame, 300), Err(DecodeError::NonFinite { block: 0 }), "{spec:?}");
     }
@@ -250,7 +251,7 @@ fn survive(decoder: &mut Decoder, frame: &[u8], sum: &mut [f32]) {
 
 /// A header of which each field is right as often as not.
 fn random_header(rng: &mut ChaCha8Rng) -> Vec<u8> {
-    let mut header = vec![2, rng.random_range(0..4), rng.random_range(0..9), rng.random_range(0..18)];
+    let mut header = vec![2, rng.random_range(0..4), rng.random_range(0..10), rng.random_range(0..18)];
     header.extend((FUZZED_LEN as u32).to_le_bytes());
     header.extend(rng.random_range(0..80_u32).to_le_bytes());
     let (stage, coding) = (rng.random_range(0..4), rng.random_range(0..3));

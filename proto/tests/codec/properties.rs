@@ -1,9 +1,13 @@
 //! Numerical properties, against f64.
 
-use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, RandomK, Selection, Stage, ValueFormat};
+use longhaul_proto::codec::{
+    CodecSpec, Decoder, Encoder, RandomK, Selection, Stage, Threshold, TopK, ValueFormat,
+};
 use proptest::prelude::*;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
-use super::{SEED, chains, decode_dense, encode, gradient_like, specs};
+use super::{NF4_LEVELS, SEED, chains, decode_dense, encode, gradient_like, specs};
 
 fn squared_norm(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|value| value * value).sum()
@@ -52,7 +56,7 @@ fn what_was_sent_and_what_remains_add_up_to_what_came_in() {
 
 #[test]
 fn a_decayed_residual_is_what_the_definition_says() {
-    let spec = CodecSpec::new(Selection::TopK { chunk: 256, keep: 8 }, ValueFormat::TwoBit);
+    let spec = CodecSpec::new(Selection::TopK(TopK { chunk: 256, keep: 8 }), ValueFormat::TwoBit);
     let (delta, before) = (gradient_like(1, 2000), gradient_like(2, 2000));
     let (mut residual, mut frame) = (before.clone(), Vec::new());
     Encoder::new(spec).unwrap().encode_with_feedback(SEED, &delta, &mut residual, 0.95, &mut frame).unwrap();
@@ -84,10 +88,60 @@ fn a_feedback_frame_is_the_plain_frame_of_the_sum_and_leaves_what_it_does_not_ho
     }
 }
 
+/// What `nf4` is for: the same bytes as `int4` and `e3m0`, and less is lost.
+#[test]
+fn of_normal_and_of_laplacian_values_nf4_loses_a_quarter_less_than_the_other_formats_of_four_bits() {
+    let mut rng = ChaCha8Rng::seed_from_u64(21);
+    let normal: Vec<f32> =
+        (0..1 << 16).map(|_| (0..12).map(|_| rng.random_range(-0.5_f32..0.5)).sum()).collect();
+    let laplacian: Vec<f32> = (0..1 << 16)
+        .map(|_| -rng.random_range(1e-6_f32..1.0).ln() * if rng.random::<bool>() { 1.0 } else { -1.0 })
+        .collect();
+    for input in [normal, laplacian] {
+        let loss = |values| {
+            let spec = CodecSpec { entropy: false, ..CodecSpec::new(Selection::All, values) };
+            let frame = encode(spec, &input);
+            (frame.len(), squared_error(&decode_dense(&frame, input.len()), &input))
+        };
+        let [nf4, int4, e3m0] = [ValueFormat::Nf4, ValueFormat::Int4, ValueFormat::E3M0].map(loss);
+        assert!(nf4.0 == int4.0 && nf4.0 == e3m0.0);
+        assert!(nf4.1 < 0.75 * int4.1 && nf4.1 < 0.75 * e3m0.1, "{nf4:?}, {int4:?}, {e3m0:?}");
+    }
+}
+
+/// What a chain is said to cost is what its frames take, without entropy coding, of fragments of whole chunks.
+#[test]
+fn frames_take_the_bits_that_their_chain_is_said_to_cost() {
+    const LEN: usize = 1 << 18;
+    const HEADER_BITS: f64 = 8.0 * 40.0;
+    let input = gradient_like(22, LEN);
+    for selection in [
+        Selection::All,
+        Selection::TopK(TopK { chunk: 4096, keep: 64 }),
+        Selection::TopK(TopK { chunk: 256, keep: 128 }),
+        Selection::Threshold(Threshold { chunk: 4096, keep: 41 }),
+    ] {
+        for values in ValueFormat::ALL {
+            for stage in [None, Some(Stage::RandomK(RandomK { chunk: 4096, keep: 1024 }))] {
+                let spec = CodecSpec { stage, entropy: false, ..CodecSpec::new(selection, values) };
+                let bits = 8.0 * encode(spec, &input).len() as f64;
+                let said = spec.bits_per_value() * LEN as f64 + HEADER_BITS;
+                // A threshold keeps 0.8 to 1.3 times what it is asked for.
+                let (least, most) =
+                    if matches!(selection, Selection::Threshold(_)) { (0.7, 1.35) } else { (0.95, 1.02) };
+                assert!(
+                    (least * said..=most * said).contains(&bits),
+                    "{spec:?}: {bits} bits, {said} were said"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn top_k_is_contractive() {
     for (chunk, keep) in [(4096, 64), (256, 3), (64, 32), (16, 16)] {
-        let spec = CodecSpec::new(Selection::TopK { chunk, keep }, ValueFormat::F32);
+        let spec = CodecSpec::new(Selection::TopK(TopK { chunk, keep }), ValueFormat::F32);
         // Equal magnitudes are the worst case: there the bound is met exactly.
         let equal: Vec<f32> = (0..8192).map(|i| if i % 3 == 0 { 1.0 } else { -1.0 }).collect();
         for input in [gradient_like(1, 8192), equal] {
@@ -122,7 +176,7 @@ proptest! {
         let chunk = 1 << chunk_log2;
         let keep = (part * f64::from(chunk)).ceil().max(1.0) as u32;
         let selections =
-            [Selection::All, Selection::TopK { chunk, keep }, Selection::Threshold { chunk, keep }];
+            [Selection::All, Selection::TopK(TopK { chunk, keep }), Selection::Threshold(Threshold { chunk, keep })];
         for (selection, values) in selections.iter().flat_map(|&s| ValueFormat::ALL.map(|values| (s, values))) {
             for stage in [None, Some(Stage::RandomK(RandomK { chunk, keep }))] {
                 let spec = CodecSpec { stage, ..CodecSpec::new(selection, values) };
@@ -150,6 +204,7 @@ fn quantised_by_search(bucket: &[f32], values: ValueFormat) -> Vec<f64> {
     let levels = match values {
         ValueFormat::Int8 => steps(127),
         ValueFormat::Int4 => steps(7),
+        ValueFormat::Nf4 => NF4_LEVELS.to_vec(),
         ValueFormat::E3M0 => {
             let powers = (1..=7).map(|c| 2.0_f64.powi(c - 7));
             powers.clone().map(|level| -level).chain([0.0]).chain(powers).collect()
@@ -162,7 +217,7 @@ fn quantised_by_search(bucket: &[f32], values: ValueFormat) -> Vec<f64> {
 #[test]
 fn bucket_formats_send_the_nearest_of_their_levels() {
     let input = gradient_like(12, 1000);
-    for values in [ValueFormat::Int8, ValueFormat::Int4, ValueFormat::E3M0] {
+    for values in [ValueFormat::Int8, ValueFormat::Int4, ValueFormat::E3M0, ValueFormat::Nf4] {
         let sent = decode_dense(&encode(CodecSpec::new(Selection::All, values), &input), input.len());
         for (bucket, sent) in input.chunks(128).zip(sent.chunks(128)) {
             let expected = quantised_by_search(bucket, values);
@@ -199,7 +254,7 @@ fn sixteen_bit_formats_round_to_nearest_and_saturate() {
 #[test]
 fn two_bit_levels_are_the_means_of_the_halves_by_magnitude() {
     let input = gradient_like(14, 64 * 20);
-    let selection = Selection::TopK { chunk: 64, keep: 64 };
+    let selection = Selection::TopK(TopK { chunk: 64, keep: 64 });
     let sent = decode_dense(&encode(CodecSpec::new(selection, ValueFormat::TwoBit), &input), input.len());
     for (chunk, sent) in input.chunks(64).zip(sent.chunks(64)) {
         let mut magnitudes: Vec<f64> = chunk.iter().map(|value| f64::from(value.abs())).collect();

@@ -3,7 +3,7 @@
 
 use std::f64::consts::PI;
 
-use longhaul_proto::codec::{CodecSpec, Dct, RandomK, Selection, Stage, ValueFormat};
+use longhaul_proto::codec::{CodecSpec, Dct, RandomK, Selection, Stage, Threshold, TopK, ValueFormat};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -67,7 +67,7 @@ fn demo_s_chain_is_the_inverse_transform_of_the_largest_coefficients_of_each_til
     let (tiles, keep) = (2, 32);
     let input = smooth(tiles * TILE + 500);
     let stage = Some(Stage::Dct(Dct { tiles: tiles as u32 }));
-    let selection = Selection::TopK { chunk: TILE as u32, keep };
+    let selection = Selection::TopK(TopK { chunk: TILE as u32, keep });
     let spec = CodecSpec { stage, ..CodecSpec::new(selection, ValueFormat::F32) };
     let sent = to_f64(&decode_dense(&encode(spec, &input), input.len()));
 
@@ -82,7 +82,7 @@ fn demo_s_chain_is_the_inverse_transform_of_the_largest_coefficients_of_each_til
 fn cocktail_sgd_s_chain_is_the_largest_values_under_the_mask_in_four_bits() {
     let input = gradient_like(21, 30_000);
     let stage = Some(Stage::RandomK(RandomK { chunk: 4096, keep: 410 }));
-    let selection = Selection::TopK { chunk: 4096, keep: 819 };
+    let selection = Selection::TopK(TopK { chunk: 4096, keep: 819 });
     let spec = CodecSpec { stage, ..CodecSpec::new(selection, ValueFormat::Int4) };
     let sent = to_f64(&decode_dense(&encode(spec, &input), input.len()));
 
@@ -125,7 +125,7 @@ fn a_threshold_sends_the_largest_values_of_the_fragment_wherever_they_are() {
     let mut input = gradient_like(3, 200_000);
     input[100_000..].iter_mut().for_each(|value| *value *= 100.0);
     for (keep, chunk) in [(4, 4096), (41, 4096), (1, 4)] {
-        let spec = CodecSpec::new(Selection::Threshold { chunk, keep }, ValueFormat::F32);
+        let spec = CodecSpec::new(Selection::Threshold(Threshold { chunk, keep }), ValueFormat::F32);
         let sent = to_f64(&decode_dense(&encode(spec, &input), input.len()));
         let count = sent.iter().filter(|&&value| value != 0.0).count();
         let wanted = 200_000.0 * f64::from(keep) / f64::from(chunk);

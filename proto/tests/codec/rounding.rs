@@ -2,7 +2,7 @@
 
 use longhaul_proto::codec::{CodecSpec, Encoder, Rounding, Selection, ValueFormat};
 
-use super::{decode_dense, encode_with_seed};
+use super::{NF4_LEVELS, decode_dense, encode_with_seed};
 
 const DRAWS: usize = 100_000;
 
@@ -15,7 +15,10 @@ const BUCKET: [f32; 16] = [
     -1e-5, 0.0,
 ];
 
-const FORMATS: [ValueFormat; 3] = [ValueFormat::Int8, ValueFormat::Int4, ValueFormat::E3M0];
+/// The formats that have levels on either side of every value.
+fn formats() -> impl Iterator<Item = ValueFormat> {
+    ValueFormat::ALL.into_iter().filter(|values| values.rounds_at_random())
+}
 
 fn stochastic(values: ValueFormat) -> CodecSpec {
     CodecSpec { rounding: Rounding::Stochastic, ..CodecSpec::new(Selection::All, values) }
@@ -27,6 +30,7 @@ fn neighbours(values: ValueFormat, value: f32) -> [f64; 2] {
     let levels: Vec<f64> = match values {
         ValueFormat::Int8 => steps(127),
         ValueFormat::Int4 => steps(7),
+        ValueFormat::Nf4 => NF4_LEVELS.to_vec(),
         _ => {
             let powers: Vec<f64> = (0..7).map(|c| 2.0_f64.powi(-c)).collect();
             let negative = powers.iter().map(|level| -level);
@@ -52,7 +56,7 @@ fn assert_unbiased(values: ValueFormat, value: f32, sum: f64, count: usize) {
 
 #[test]
 fn the_mean_over_seeds_of_what_is_sent_is_the_value() {
-    for values in FORMATS {
+    for values in formats() {
         let mut sums = [0.0; BUCKET.len()];
         let mut encoder = Encoder::new(stochastic(values)).unwrap();
         let mut frame = Vec::new();
@@ -68,7 +72,7 @@ fn the_mean_over_seeds_of_what_is_sent_is_the_value() {
 
 #[test]
 fn the_mean_over_positions_of_what_is_sent_is_the_value() {
-    for values in FORMATS {
+    for values in formats() {
         let input = BUCKET.repeat(DRAWS);
         let sent = decode_dense(&encode_with_seed(stochastic(values), 11, &input), input.len());
         for (place, &value) in BUCKET.iter().enumerate() {
@@ -80,7 +84,7 @@ fn the_mean_over_positions_of_what_is_sent_is_the_value() {
 
 #[test]
 fn what_is_sent_is_one_of_the_two_levels_next_to_the_value() {
-    for values in FORMATS {
+    for values in formats() {
         let input = BUCKET.repeat(100);
         let sent = decode_dense(&encode_with_seed(stochastic(values), 3, &input), input.len());
         for (&value, sent) in input.iter().zip(sent) {
@@ -95,7 +99,7 @@ fn what_is_sent_is_one_of_the_two_levels_next_to_the_value() {
 
 #[test]
 fn draws_depend_on_the_seed_and_nothing_else() {
-    for values in FORMATS {
+    for values in formats() {
         let input = BUCKET.repeat(10);
         let frame = |seed| encode_with_seed(stochastic(values), seed, &input);
         assert_eq!(frame(1), frame(1));

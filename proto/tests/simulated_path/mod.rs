@@ -118,6 +118,11 @@ impl Path {
         self.peers[self.index(flow, at)].round_trips()
     }
 
+    /// What one end of a flow takes the path to carry, in bytes a second.
+    pub fn delivery_rate(&self, flow: Flow, at: Side) -> Option<f64> {
+        self.peers[self.index(flow, at)].delivery_rate()
+    }
+
     pub fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         while self.step(end) {}

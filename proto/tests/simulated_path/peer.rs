@@ -72,6 +72,13 @@ impl Peer {
         (controller.expect("it is ours").round_trip().expect("packets were acknowledged"), connection.rtt())
     }
 
+    /// What congestion control takes the path to carry, in bytes a second.
+    pub fn delivery_rate(&self) -> Option<f64> {
+        let (_, connection) = self.connection.as_ref().expect("it is connected");
+        let controller = connection.congestion_state().clone_box().into_any().downcast::<RateController>();
+        controller.expect("it is ours").delivery_rate()
+    }
+
     /// Offers `bytes` more for sending.
     pub fn send(&mut self, bytes: u64) {
         self.to_send = self.to_send.saturating_add(bytes);

@@ -35,6 +35,8 @@ pub struct ClusterConfig {
     pub folder: PathBuf,
     /// CPU threads of each worker.
     pub threads: u16,
+    /// Whether each worker has a folder of its own for checkpoints; else all share the run's.
+    pub own_checkpoints: bool,
     /// More of each worker's command line.
     pub worker_arguments: Vec<String>,
 }
@@ -134,6 +136,9 @@ impl Cluster {
             command.arg("--cache-dir").arg(format!("cache-{index}"));
             command.arg("--listen").arg(worker.listen.to_string());
             command.arg("--advertise").arg(advertise.to_string());
+            if self.config.own_checkpoints {
+                command.arg("--checkpoint-dir").arg(format!("checkpoints-{index}"));
+            }
             command.args(&self.config.worker_arguments);
         })?;
         worker.process = Some(process);

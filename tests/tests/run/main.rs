@@ -6,6 +6,7 @@
 
 mod faults;
 mod interrupt;
+mod moves;
 mod pipelines;
 mod presets;
 mod privacy;

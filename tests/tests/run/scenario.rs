@@ -27,6 +27,8 @@ pub struct Scenario {
 pub struct Setup<'a> {
     pub steps: u64,
     pub sites: Vec<usize>,
+    /// `run.workers`, where those are not all.
+    pub workers: Option<usize>,
     /// Each direction of each link.
     pub link: &'a str,
     /// More lines for `[data]`.
@@ -45,6 +47,8 @@ pub struct Setup<'a> {
     pub privacy: Option<&'a str>,
     /// Lines for `[checkpoint]`.
     pub checkpoint: &'static str,
+    /// Whether each worker has a folder of its own for them, as on a machine of its own.
+    pub own_checkpoints: bool,
     /// A worker that has said nothing for so long is taken out.
     pub silent_after_ms: u64,
     /// More of each worker's command line.
@@ -56,6 +60,7 @@ impl Default for Setup<'_> {
         Self {
             steps: 60,
             sites: vec![2, 2],
+            workers: None,
             link: "rate_mbit=50,delay_ms=10,loss_percent=0.1",
             data: "",
             width: 32,
@@ -65,6 +70,7 @@ impl Default for Setup<'_> {
             sync: "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             privacy: None,
             checkpoint: "every_rounds = 4",
+            own_checkpoints: false,
             silent_after_ms: 3000,
             worker_arguments: &[],
         }
@@ -104,6 +110,7 @@ impl Setup<'_> {
         let config = ClusterConfig {
             run_toml: self.run_toml(),
             sites: self.sites,
+            own_checkpoints: self.own_checkpoints,
             link: self.link.parse::<LinkConfig>().unwrap(),
             seed: 1,
             folder: folder.path().to_owned(),
@@ -115,7 +122,8 @@ impl Setup<'_> {
 
     fn run_toml(&self) -> String {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
-        let (workers, steps) = (self.sites.iter().sum::<usize>(), self.steps);
+        let workers = self.workers.unwrap_or_else(|| self.sites.iter().sum());
+        let steps = self.steps;
         let privacy = self.privacy.map_or_else(String::new, |lines| format!("[privacy]\n{lines}"));
         let Self { data, width, micro_batch, learning_rate, parallel, sync, checkpoint, .. } = self;
         let silent_after_ms = self.silent_after_ms;

@@ -1,6 +1,6 @@
 //! Copies of the model whose layers several workers of a site share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use longhaul_common::config::{ModelConfig, ModelKind};
 use longhaul_common::model::ModelSpec;
@@ -27,7 +27,7 @@ fn model() -> ModelSpec {
 }
 
 /// The values of a share's file, by name.
-fn tensor(folder: &PathBuf, name: &str) -> Vec<f32> {
+fn tensor(folder: &Path, name: &str) -> Vec<f32> {
     let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let tensor = file.tensor(name).unwrap();

@@ -12,5 +12,6 @@ mod session;
 mod speed;
 mod stop;
 mod survey;
+mod ways;
 
 pub use join::{cache_dir, join};

@@ -18,7 +18,7 @@ impl Offers {
     /// Looks through a folder: what is complete, sound and has a model, or a part of one.
     pub fn verified(store: CheckpointStore) -> Self {
         let mut known: Vec<CheckpointOffer> =
-            store.all_parts().flat_map(|(rank, part)| sound_in(&part, rank)).collect();
+            store.all_parts().flat_map(|(name, part)| sound_in(&part, name)).collect();
         known.sort_by_key(|offer| (std::cmp::Reverse(offer.next_round), offer.rank));
         known.truncate(CHECKPOINT_OFFERS_MAX);
         Self { store, known }
@@ -30,13 +30,18 @@ impl Offers {
     }
 
     /// This worker, which has the part of `rank`, has written a checkpoint, or failed to.
-    pub fn note(&mut self, rank: u32, report: &CheckpointReport) {
+    pub fn note(&mut self, (rank, parts): (u32, u32), report: &CheckpointReport) {
         let Ok(state_hash) = report.outcome else { return };
-        let next_round = report.next_round;
+        self.add(CheckpointOffer { next_round: report.next_round, state_hash, private: true, rank, parts });
+    }
+
+    /// This worker has written a checkpoint, or has a copy of another one's.
+    pub fn add(&mut self, offer: CheckpointOffer) {
         // One of the same round is of a past that was cut off, and was replaced.
-        self.known.retain(|old| (old.next_round, old.rank) != (next_round, rank));
-        let at = self.known.partition_point(|old| old.next_round > next_round);
-        self.known.insert(at, CheckpointOffer { next_round, state_hash, private: true, rank });
+        let name = |of: &CheckpointOffer| (of.next_round, of.rank, of.parts);
+        self.known.retain(|old| name(old) != name(&offer));
+        let at = self.known.partition_point(|old| old.next_round > offer.next_round);
+        self.known.insert(at, offer);
         self.known.truncate(CHECKPOINT_OFFERS_MAX);
     }
 
@@ -44,14 +49,14 @@ impl Offers {
     pub fn current(&self) -> Vec<CheckpointOffer> {
         let stores: Vec<_> = self.store.all_parts().collect();
         let is_here = |offer: &&CheckpointOffer| {
-            let mut of_part = stores.iter().filter(|(rank, _)| *rank == offer.rank);
+            let mut of_part = stores.iter().filter(|(name, _)| *name == (offer.rank, offer.parts));
             of_part.any(|(_, store)| store.holds(offer.next_round, offer.state_hash))
         };
         self.known.iter().filter(is_here).cloned().collect()
     }
 }
 
-fn sound_in(store: &CheckpointStore, rank: u32) -> Vec<CheckpointOffer> {
+fn sound_in(store: &CheckpointStore, (rank, parts): (u32, u32)) -> Vec<CheckpointOffer> {
     let examined = store.examine().unwrap_or_else(|error| {
         tracing::warn!(%error, "checkpoints cannot be looked through");
         Vec::new()
@@ -61,6 +66,7 @@ fn sound_in(store: &CheckpointStore, rank: u32) -> Vec<CheckpointOffer> {
         state_hash: listed.state_hash,
         private: listed.private,
         rank,
+        parts,
     };
     let sound = examined.into_iter().filter_map(|examined| {
         let warn = |error: &CheckpointError| {
@@ -110,11 +116,11 @@ mod tests {
 
         let mut join = offers.current();
         for (round, state) in [(20, 2), (30, 3)] {
-            offers.note(0, &write(round, state));
+            offers.note((0, 1), &write(round, state));
         }
         assert_eq!(rounds(&offers), [(30, 3), (20, 2)], "two are kept");
         offers.note(
-            0,
+            (0, 1),
             &CheckpointReport {
                 next_round: Round(40),
                 path: String::new(),
@@ -122,7 +128,7 @@ mod tests {
             },
         );
         // The run went back to a checkpoint before round 30, and came there again with another state.
-        offers.note(0, &write(30, 4));
+        offers.note((0, 1), &write(30, 4));
         assert_eq!(rounds(&offers), [(30, 4), (20, 2)]);
 
         // The next session goes on from the last message.

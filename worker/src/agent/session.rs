@@ -25,6 +25,7 @@ use super::join::Membership;
 use super::offers::Offers;
 use super::reports::Reports;
 use super::stop::StopSignal;
+use super::ways::{LOOK, ToldWays};
 use crate::checkpoint::CheckpointStore;
 use crate::network::Network;
 use crate::sync::{Links, Outcome, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
@@ -71,8 +72,10 @@ pub(super) struct Session {
     threads: Vec<JoinHandle<()>>,
     reports: Reports,
     offers: RefCell<Offers>,
-    /// The part of the model that it was last given.
-    rank: u32,
+    told_ways: ToldWays,
+    began: Instant,
+    /// The part of the model that it was last given, and of how many.
+    part: (u32, u32),
     /// The last generation and round that were reported, for `Join.held`.
     held: Option<(Generation, Round)>,
     leaving: Option<Instant>,
@@ -85,6 +88,7 @@ enum Wake {
     Report(Option<ToCoordinator>),
     Backlog,
     Heartbeat,
+    Ways,
     Renewal,
     Outcome(Result<Outcome>),
     Stop,
@@ -99,11 +103,14 @@ impl Session {
         welcome: &Welcome,
         join: Join,
     ) -> Result<Self> {
+        let parts = config.parallel.seats();
         let config = Arc::new(config);
         // Before the network starts, which only an end of the session stops.
         let checkpoint_dir = membership.checkpoint_dir(&config)?;
         let (run, worker, keep) = (identity.run(), identity.worker(), config.checkpoint.keep);
         let store = CheckpointStore::new(&checkpoint_dir, run, worker, keep);
+        let may_be_shared = config.privacy.is_none() && config.secure_aggregation.is_none();
+        let shared = store.clone();
         let offers = RefCell::new(Offers::resume(store, join.checkpoints.clone()));
         let progress = Arc::new(Progress::default());
         let gate = Arc::new(Gate::new(u64::from(config.train.batch), config.round_schedule()));
@@ -118,6 +125,9 @@ impl Session {
             Arc::clone(&progress),
             ReceiveLimits::default(),
         )?;
+        if may_be_shared {
+            network.share_checkpoints(shared);
+        }
         let links = Links {
             inbox,
             own_queue: to_sync.clone(),
@@ -154,7 +164,9 @@ impl Session {
             threads: vec![sync_thread, device_thread],
             reports: Reports::default(),
             offers,
-            rank: 0,
+            told_ways: ToldWays::default(),
+            began: Instant::now(),
+            part: (0, parts),
             held: None,
             leaving: None,
             dismissed: false,
@@ -198,6 +210,7 @@ impl Session {
                 Reconnected::Ended(ending) => return Ok(ending),
             };
             self.reports.repeat();
+            self.told_ways.repeat();
             match self.reports.forgotten() {
                 0 => tracing::info!("the coordinator is back"),
                 lost => tracing::warn!(
@@ -212,16 +225,14 @@ impl Session {
     /// Finds the coordinator again; what there is to report meanwhile is kept.
     async fn reconnect(&mut self, stop: &mut StopSignal) -> Result<Reconnected> {
         self.join.held = self.held;
-        let Self { membership, identity, join, from_sync, outcome, reports, offers, rank, .. } = self;
+        let Self { membership, identity, join, from_sync, outcome, reports, offers, part, .. } = self;
         let message = || Join { checkpoints: offers.borrow().current(), ..join.clone() };
         let mut connecting = std::pin::pin!(membership.dialler.connect(identity, message));
         let found = loop {
             tokio::select! {
                 found = &mut connecting => break found?,
                 Some(report) = from_sync.recv() => {
-                    if let ToCoordinator::Checkpoint(report) = &report {
-                        offers.borrow_mut().note(*rank, report);
-                    }
+                    note_offer(&mut offers.borrow_mut(), *part, &report);
                     reports.push(report);
                 }
                 outcome = &mut *outcome => {
@@ -252,6 +263,7 @@ impl Session {
     ) -> Result<Option<Ending>> {
         let mut heartbeats = ticks(Duration::from_millis(HEARTBEAT_INTERVAL_MS));
         let mut renewals = ticks(RENEWAL_CHECK);
+        let mut looks = ticks(LOOK);
         let mut backlog = ticks(REPORTS_PAUSE);
         loop {
             let farewell = self.leaving.map(|since| since + FAREWELL_MAX);
@@ -263,6 +275,7 @@ impl Session {
                 report = self.from_sync.recv() => Wake::Report(report),
                 _ = backlog.tick(), if self.reports.next().is_some() => Wake::Backlog,
                 _ = heartbeats.tick() => Wake::Heartbeat,
+                _ = looks.tick() => Wake::Ways,
                 _ = renewals.tick() => Wake::Renewal,
                 outcome = &mut self.outcome => Wake::Outcome(outcome.context("the synchroniser is gone")?),
                 () = stop.asked() => Wake::Stop,
@@ -282,6 +295,7 @@ impl Session {
                 Wake::Report(Some(report)) => self.pass_on(sender, report),
                 Wake::Backlog => self.say_backlog(sender, REPORTS_AT_ONCE),
                 Wake::Heartbeat => sender.send(&ToCoordinator::Heartbeat(self.progress.heartbeat())).is_ok(),
+                Wake::Ways => self.tell_ways(sender),
                 Wake::Renewal => {
                     self.renew_if_due().await;
                     true
@@ -316,8 +330,7 @@ impl Session {
             ToCoordinator::RoundApplied(applied) => {
                 self.held = self.held.max(Some((applied.generation, applied.round.next())));
             }
-            ToCoordinator::Checkpoint(report) => self.offers.get_mut().note(self.rank, report),
-            _ => {}
+            report => note_offer(self.offers.get_mut(), self.part, report),
         }
         let behind_others = self.reports.next().is_some();
         self.reports.push(report);
@@ -336,12 +349,18 @@ impl Session {
         true
     }
 
+    /// Says what has been seen of the ways to other sites; false: the connection is lost.
+    fn tell_ways(&mut self, sender: &ControlSender<ToCoordinator>) -> bool {
+        let news = self.told_ways.news(self.began.elapsed(), &self.network.ways());
+        news.is_empty() || sender.send(&ToCoordinator::Ways(news)).is_ok()
+    }
+
     fn note(&mut self, message: &ToWorker) {
         match message {
             ToWorker::Begin(start) => {
                 self.held = self.held.max(Some((start.membership.generation, start.first_round)));
             }
-            ToWorker::Seat { rank: Some(rank) } => self.rank = *rank,
+            ToWorker::Seat { rank: Some(rank) } => self.part.0 = *rank,
             ToWorker::Dismiss { .. } => self.dismissed = true,
             _ => {}
         }
@@ -388,6 +407,15 @@ impl Session {
             () = stop.asked() => {}
         }
         identity
+    }
+}
+
+/// What a report says of the checkpoints on this worker's disk.
+fn note_offer(offers: &mut Offers, part: (u32, u32), report: &ToCoordinator) {
+    match report {
+        ToCoordinator::Checkpoint(report) => offers.note(part, report),
+        ToCoordinator::Kept(Some(offer)) => offers.add(offer.clone()),
+        _ => {}
     }
 }
 

@@ -165,7 +165,8 @@ impl Survey {
             | ToWorker::Heal { .. }
             | ToWorker::Settle { .. }
             | ToWorker::Begin(_)
-            | ToWorker::Seat { .. } => Ok(None),
+            | ToWorker::Seat { .. }
+            | ToWorker::Keep(_) => Ok(None),
         }
     }
 }

@@ -92,6 +92,21 @@ pub struct LoadedPrivate {
     pub state: PrivateState,
 }
 
+impl Manifest {
+    /// What of the whole model it is of; none: of nothing that there could be.
+    pub(super) fn part_of(&self, model: &ModelSpec) -> Option<ModelSpec> {
+        let whole = model.whole();
+        let part = match &self.chunks {
+            Some(chunks) => whole.part(chunks.iter().map(|&(start, end)| start..end).collect()),
+            None => whole,
+        };
+        match self.share {
+            Some((ways, index)) => part.shard_of(ways, index),
+            None => Some(part),
+        }
+    }
+}
+
 impl FileRecord {
     pub(super) fn of(path: &Path) -> Result<Self, CheckpointError> {
         let failed = |error| CheckpointError::io("read", path)(error);
@@ -217,7 +232,7 @@ pub(super) fn manifest(folder: &Path, run: RunId) -> Result<Manifest, Checkpoint
 }
 
 /// A worker's record; none when it is not there, or is of another state than the manifest's.
-fn private_record(
+pub(super) fn private_record(
     folder: &Path,
     worker: WorkerId,
     manifest: &Manifest,

@@ -1,16 +1,21 @@
 //! Checkpoints on disk: complete and verified, or not there.
 
+mod copies;
 mod error;
 mod listing;
 mod model_config;
 mod opening;
+mod pieces;
+mod recut;
 mod sealed;
 mod store;
 mod tensors;
 
+pub use copies::{CheckpointFile, FileToCopy, Incoming};
 pub use error::{CheckpointError, Instead};
 pub use listing::{Listed, LoadedModel, LoadedPrivate};
 pub use opening::{OpenedModel, open_model};
+pub use recut::{Recut, recut};
 pub use store::CheckpointStore;
 
 use std::collections::BTreeMap;

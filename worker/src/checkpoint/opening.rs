@@ -1,6 +1,5 @@
 //! A checkpoint as somebody finds it who knows no run: for drawing samples.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -8,6 +7,7 @@ use longhaul_common::config::DataConfig;
 use longhaul_common::model::ModelSpec;
 
 use super::listing::{Manifest, read_weights, verify_alone};
+use super::pieces::Pieces;
 use super::store::{parse_folder_name, parse_part_name, part_name};
 use super::{CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, TOKENIZER, model_config};
 use crate::data::Tokenizer;
@@ -64,49 +64,21 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
 
 /// The parameters of the whole model, in its order, from those of its parts and of the shares of its layers.
 fn assemble(spec: &ModelSpec, parts: &[(&PathBuf, Manifest)]) -> Result<Vec<f32>> {
-    // By name: what is here of each tensor, and how many of its values are.
-    let mut tensors: BTreeMap<String, (Vec<f32>, usize)> = BTreeMap::new();
-    for (folder, manifest) in parts {
-        if manifest.chunks.is_none() && manifest.share.is_none() {
-            return Ok(read_weights(folder, manifest, spec)?);
-        }
-        let part = part_of(spec, manifest, parts.len())
-            .with_context(|| format!("{} is of no part of this model", folder.display()))?;
+    let read = |(folder, manifest): &(&PathBuf, Manifest)| {
+        let part = manifest.part_of(spec);
+        let part = part.with_context(|| format!("{} is of no part of this model", folder.display()))?;
         let values = read_weights(folder, manifest, &part)?;
-        let mut rest = values.as_slice();
-        let wholes = spec.parameters().into_iter().map(|whole| (whole.name.clone(), whole.count() as usize));
-        let counts: BTreeMap<String, usize> = wholes.collect();
-        for tensor in part.synchronised() {
-            let count = counts.get(&tensor.name).copied().unwrap_or_default();
-            let (whole, known) = tensors.entry(tensor.name.clone()).or_insert_with(|| (vec![0.0; count], 0));
-            for place in tensor.places(part.shard) {
-                let (own, others) =
-                    rest.split_at_checked(place.len()).context("a part with too few values")?;
-                whole.get_mut(place).context("a part with too many values")?.copy_from_slice(own);
-                *known += own.len();
-                rest = others;
-            }
-        }
-    }
-    let mut all = Vec::new();
-    for tensor in spec.parameters() {
-        let values = tensors.remove(&tensor.name).filter(|(whole, known)| whole.len() == *known);
-        let (values, _) =
-            values.with_context(|| format!("no part of the model has all of {}", tensor.name))?;
-        all.extend(values);
-    }
-    Ok(all)
-}
-
-/// What of the model a checkpoint is of, of one in so many folders: there are no more shares than folders, so no more memory is taken than there is on the disk.
-fn part_of(spec: &ModelSpec, manifest: &Manifest, folders: usize) -> Option<ModelSpec> {
-    let part = match &manifest.chunks {
-        Some(chunks) => spec.part(chunks.iter().map(|&(start, end)| start..end).collect()),
-        None => spec.clone(),
+        Ok((part, values))
     };
-    let Some((ways, index)) = manifest.share else { return Some(part) };
-    let shares = part.shards(ways).ok().filter(|_| ways as usize <= folders)?;
-    shares.into_iter().nth(index as usize)
+    let parts: Vec<(ModelSpec, Vec<f32>)> = parts.iter().map(read).collect::<Result<_>>()?;
+    if let [(part, _)] = &*parts
+        && part == spec
+    {
+        return Ok(parts.into_iter().flat_map(|(_, values)| values).collect());
+    }
+    let mut pieces = Pieces::default();
+    parts.iter().try_for_each(|(part, values)| pieces.add(part, values))?;
+    pieces.gather(spec)
 }
 
 /// The newest whole checkpoint of the same run that is older than the one in `folder`.
@@ -261,7 +233,7 @@ mod tests {
             std::fs::copy(file.path(), folders[1].join(file.file_name())).unwrap();
         }
         let message = open_model(dir.path()).unwrap_err().to_string();
-        assert!(message.contains("no part of the model has all of"), "{message}");
+        assert!(message.contains("no part of the checkpoint has all of"), "{message}");
     }
 
     #[test]

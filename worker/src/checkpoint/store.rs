@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::listing::{self, FileRecord, Manifest, PrivateRecord};
 use super::{
-    CheckpointData, CheckpointError, Listed, LoadedModel, LoadedPrivate, MANIFEST, MODEL, MODEL_CONFIG,
-    ModelState, SHARED, TOKENIZER, model_config, private_record_name, private_record_of,
+    CheckpointData, CheckpointError, FileToCopy, Listed, LoadedModel, LoadedPrivate, MANIFEST, MODEL,
+    MODEL_CONFIG, ModelState, SHARED, TOKENIZER, model_config, private_record_name, private_record_of,
     private_vectors_name, sealed, tensors,
 };
 
@@ -47,15 +47,15 @@ impl CheckpointStore {
         Self { folder, ..self }
     }
 
-    /// The stores of all parts of the model that there are folders of, by rank; the whole model counts as the first part of one.
-    pub fn all_parts(&self) -> impl Iterator<Item = (u32, Self)> + use<> {
+    /// The stores of all parts of the model that there are folders of, by rank and how many there are; the whole model counts as the first part of one.
+    pub fn all_parts(&self) -> impl Iterator<Item = ((u32, u32), Self)> + use<> {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let mut parts: Vec<(u32, u32)> = names.filter_map(|name| parse_part_name(&name)).collect();
         parts.push((0, 1));
         parts.sort_unstable();
         let root = self.clone();
-        parts.into_iter().map(move |(rank, parts)| (rank, root.clone().of_part(rank, parts)))
+        parts.into_iter().map(move |(rank, parts)| ((rank, parts), root.clone().of_part(rank, parts)))
     }
 
     /// Writes a checkpoint and prunes old ones. Returns its folder, once it is complete and synced.
@@ -134,6 +134,45 @@ impl CheckpointStore {
         }
         others.sort_unstable();
         Ok(others.into_iter().find_map(|other| listing::load_private(&folder, self.run, other).ok()))
+    }
+
+    /// Makes a checkpoint visible whose files came from elsewhere, are synced, and have these names.
+    pub(super) fn adopt(
+        &self,
+        partial: &Path,
+        next_round: Round,
+        files: &[FileToCopy],
+        state_hash: [u8; 32],
+    ) -> anyhow::Result<()> {
+        let manifest: Manifest = sealed::read(&partial.join(MANIFEST))?;
+        let hash = blake3::Hash::from_bytes(state_hash).to_hex();
+        anyhow::ensure!(
+            (manifest.run.as_str(), manifest.next_round) == (self.run.to_string().as_str(), next_round)
+                && manifest.state_hash == hash.as_str(),
+            "the copy is of another state than was wanted"
+        );
+        listing::verify(partial, &manifest.files)?;
+        sync(partial)?;
+        let names = files.iter().map(FileToCopy::name).collect();
+        let path = self.publish(Staged { partial: partial.to_owned(), names, manifest })?;
+        Ok(self.prune(&path)?)
+    }
+
+    /// Where the checkpoint before a round is, if there is one.
+    pub(super) fn folder_of(&self, next_round: Round) -> PathBuf {
+        self.folder.join(folder_name(next_round))
+    }
+
+    pub(super) fn run_folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn run(&self) -> RunId {
+        self.run
+    }
+
+    pub(super) fn worker(&self) -> WorkerId {
+        self.worker
     }
 
     fn offer_before(&self, next_round: Round, error: CheckpointError) -> CheckpointError {
@@ -338,11 +377,11 @@ fn records(folder: &Path, names: &[String]) -> Result<BTreeMap<String, FileRecor
 }
 
 /// Waits until a file's content, or a folder's entries, are on the disk.
-fn sync(path: &Path) -> Result<(), CheckpointError> {
+pub(super) fn sync(path: &Path) -> Result<(), CheckpointError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(CheckpointError::io("sync", path))
 }
 
-fn remove(folder: &Path) -> Result<(), CheckpointError> {
+pub(super) fn remove(folder: &Path) -> Result<(), CheckpointError> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(CheckpointError::io("remove", folder)(error))

@@ -51,15 +51,14 @@ impl LowRank {
     /// For what is synchronised of a model, with first factors drawn from the run's seed.
     #[must_use]
     pub fn new(spec: &ModelSpec, rank: u32, seed: u64) -> Self {
-        let rank = rank as usize;
         let (mut matrices, mut whole, mut start) = (Vec::new(), Vec::<Range<usize>>::new(), 0);
         for parameter in spec.synchronised() {
             let end = start + parameter.count() as usize;
-            match parameter.shape[..] {
-                [rows, columns] if pays(rows as usize, columns as usize, rank) => {
+            match parameter.low_rank_shape(rank) {
+                Some([rows, columns]) => {
                     matrices.push(Matrix { start, rows: rows as usize, columns: columns as usize });
                 }
-                _ => match whole.last_mut().filter(|last| last.end == start) {
+                None => match whole.last_mut().filter(|last| last.end == start) {
                     Some(last) => last.end = end,
                     None => whole.push(start..end),
                 },
@@ -68,7 +67,7 @@ impl LowRank {
         }
         let whole_values = whole.iter().map(Range::len).sum();
         let mut this = Self {
-            rank,
+            rank: rank as usize,
             matrices,
             whole,
             whole_values,
@@ -261,11 +260,6 @@ impl Matrix {
     fn range(&self) -> Range<usize> {
         self.start..self.start + self.rows * self.columns
     }
-}
-
-/// Whether two factors are less than half of a matrix.
-fn pays(rows: usize, columns: usize, rank: usize) -> bool {
-    2 * (rows + columns) * rank < rows * columns
 }
 
 fn add_scaled(out: &mut [f32], scale: f32, values: &[f32]) {

@@ -1,5 +1,6 @@
 //! The data plane: frames to and from the other workers, results and state for those who ask.
 
+mod copies;
 mod group;
 mod heal;
 mod mask_secrets;
@@ -15,10 +16,11 @@ mod site;
 mod stage_mail;
 #[cfg(test)]
 mod tests;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -45,6 +47,7 @@ use self::site::SiteDoor;
 pub use self::site::{SiteDoorError, bind};
 pub use self::stage_mail::Replica;
 use self::stage_mail::{Interrupted, StageMail};
+use crate::checkpoint::CheckpointStore;
 use crate::collective::Stop;
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
@@ -68,6 +71,8 @@ pub struct Network {
     state: Mutex<State>,
     /// The generation that mask secrets are fetched for.
     masked_generation: AtomicU64,
+    /// Whether a copy of another worker's checkpoint is on its way.
+    keeping: AtomicBool,
     stage_mail: StageMail,
     /// Ends all waiting of a tensor group.
     group_stop: Stop,
@@ -78,6 +83,8 @@ struct State {
     client: ClientConfig,
     peers: BTreeMap<WorkerId, Arc<Peer>>,
     door: SiteDoor,
+    /// Checkpoints of whatever part that peers may have copies of; none: they may not.
+    checkpoints: Option<CheckpointStore>,
 }
 
 impl Network {
@@ -95,7 +102,7 @@ impl Network {
         limits: ReceiveLimits,
     ) -> Result<Arc<Self>> {
         let door = SiteDoor::new(identity)?;
-        let state = State { client: client_of(identity)?, peers: BTreeMap::new(), door };
+        let state = State { client: client_of(identity)?, peers: BTreeMap::new(), door, checkpoints: None };
         let network = Arc::new(Self {
             endpoint,
             run: identity.run(),
@@ -106,6 +113,7 @@ impl Network {
             runtime: Handle::current(),
             state: Mutex::new(state),
             masked_generation: AtomicU64::new(0),
+            keeping: AtomicBool::new(false),
             stage_mail: StageMail::default(),
             group_stop: Stop::default(),
             stopped: watch::channel(false).0,

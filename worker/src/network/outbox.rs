@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use longhaul_common::config::{BOUNDARY_CHUNK, Rounding, ValueFormat};
 use longhaul_common::id::{Generation, WorkerId};
-use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, Selection, SpecError, Update};
+use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, Selection, SpecError, TopK, Update};
 
 use super::Network;
 use super::pipe::{BoundaryFormats, meta_of};
@@ -106,7 +106,7 @@ fn to_nearest(values: ValueFormat) -> CodecSpec {
 /// All of them at random where the format can, so that their sum over micro-batches is right on average; or the largest, to nearest, where what is left waits for the next.
 fn of_gradients(formats: BoundaryFormats) -> CodecSpec {
     if formats.gradient_keep < BOUNDARY_CHUNK {
-        let selection = Selection::TopK { chunk: BOUNDARY_CHUNK, keep: formats.gradient_keep };
+        let selection = Selection::TopK(TopK { chunk: BOUNDARY_CHUNK, keep: formats.gradient_keep });
         return CodecSpec::new(selection, formats.gradients);
     }
     at_random(formats.gradients)

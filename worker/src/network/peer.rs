@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use longhaul_common::id::{SiteId, WorkerId};
-use longhaul_proto::control::message::Hash;
+use longhaul_proto::control::message::{Hash, MeasuredLink};
 use longhaul_proto::frame::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameKind, FrameMeta};
 use longhaul_proto::identity::PeerName;
 use longhaul_proto::transport;
@@ -81,6 +81,14 @@ impl Peer {
         // Locked while a connection is being made: then there is none.
         let sender = self.sender.try_lock().ok()?;
         sender.as_ref().map(|sender| transport::round_trip(sender.connection()))
+    }
+
+    /// What the connection carries, if there is one that was ever full.
+    pub(super) fn way(&self) -> Option<MeasuredLink> {
+        let sender = self.sender.try_lock().ok()?;
+        let connection = sender.as_ref()?.connection();
+        let bytes_per_s = transport::delivery_rate(connection)?;
+        Some(MeasuredLink { bytes_per_s, round_trip_s: transport::round_trip(connection).as_secs_f64() })
     }
 
     /// Queues a frame; false: the queue is full.

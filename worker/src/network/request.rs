@@ -11,6 +11,7 @@ use quinn::Connection;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
+use crate::checkpoint::CheckpointFile;
 use crate::sync::{HealedState, hash_of_buffers};
 
 /// A request, in postcard.
@@ -39,7 +40,34 @@ pub(super) enum Request {
         /// Which generation.
         generation: Generation,
     },
+    /// Which files a checkpoint has: one frame with a list of [`FileToCopy`](crate::checkpoint::FileToCopy).
+    Checkpoint(CheckpointName),
+    /// A file of a checkpoint, from this byte on, in frames of [`FILE_FRAME_BYTES`].
+    CheckpointFile {
+        /// Of which.
+        of: CheckpointName,
+        /// Which.
+        file: CheckpointFile,
+        /// What is here already.
+        offset: u64,
+    },
 }
+
+/// A checkpoint of a part of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CheckpointName {
+    /// The round that follows.
+    pub next_round: Round,
+    /// Which part,
+    pub rank: u32,
+    /// and of how many.
+    pub parts: u32,
+    /// Of which state.
+    pub state_hash: Hash,
+}
+
+/// Bytes in a frame of a file, as in one of a state.
+pub(super) const FILE_FRAME_BYTES: usize = 1 << 20;
 
 /// The first frames of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,6 +216,12 @@ pub(super) async fn send_state(
     Ok(reply.finish().await?)
 }
 
-fn meta(kind: FrameKind, sender: WorkerId, round: Round, fragment: FragmentId, part: u32) -> FrameMeta {
+pub(super) fn meta(
+    kind: FrameKind,
+    sender: WorkerId,
+    round: Round,
+    fragment: FragmentId,
+    part: u32,
+) -> FrameMeta {
     FrameMeta { kind, generation: Generation(0), round, fragment, sender, weight: 0, part }
 }

@@ -12,6 +12,7 @@ use quinn::{Connection, Incoming};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::Network;
+use super::copies;
 use super::pipe::about_of;
 use super::request::{Request, send_mask_secret, send_probe, send_result, send_state};
 use crate::sync::SyncEvent;
@@ -152,6 +153,10 @@ async fn answer(network: &Network, peer: WorkerId, pull: PullRequest) -> Result<
                     Ok(())
                 }
             }
+        }
+        Request::Checkpoint(of) => copies::send_list(network, reply, of).await,
+        Request::CheckpointFile { of, file, offset } => {
+            copies::send_file(network, reply, (of, file), offset).await
         }
         Request::Probe { bytes } => send_probe(reply, network.worker, bytes).await,
         Request::MaskSecret { generation } => {

@@ -18,7 +18,7 @@ use crate::sync::HealedState;
 
 const MIB: usize = 1 << 20;
 
-fn authority() -> (Authority, u64) {
+pub(super) fn authority() -> (Authority, u64) {
     #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     (Authority::create(RunId([3; 16]), now).unwrap(), now)
@@ -36,12 +36,12 @@ fn endpoint((authority, now): &(Authority, u64), number: u32) -> (Identity, Endp
 /// A worker's network at a site of its own, and where others reach it.
 pub(super) struct Worker {
     pub network: Arc<Network>,
-    queue: mpsc::Receiver<SyncEvent>,
-    member: Member,
+    pub queue: mpsc::Receiver<SyncEvent>,
+    pub member: Member,
 }
 
 impl Worker {
-    fn start(authority: &(Authority, u64), number: u32, limits: ReceiveLimits) -> Self {
+    pub fn start(authority: &(Authority, u64), number: u32, limits: ReceiveLimits) -> Self {
         let (identity, endpoint) = endpoint(authority, number);
         let member = member(number, endpoint.local_addr().unwrap());
         let (sender, queue) = mpsc::channel(256);

@@ -8,12 +8,12 @@ use longhaul_common::config::SyncConfig;
 use longhaul_common::id::Round;
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
-use longhaul_proto::codec::{CodecSpec, Selection};
+use longhaul_proto::codec::{CodecSpec, Selection, TopK};
 use longhaul_proto::control::message::Measured;
 use longhaul_proto::round::{Content, FragmentResult};
 
 use super::backlog::{BacklogFloor, Left};
-use super::ladder::{INT4_BITS, TWO_BITS, chain_for};
+use super::ladder::{chain_for, int4_bits, two_bits};
 use super::layouts::Layouts;
 use super::rate::{RateBounds, RateController, RoundTiming};
 use super::synchroniser::Running;
@@ -91,7 +91,8 @@ impl Adaptation {
             return None;
         }
         let (least, least_for) = self.least_bits(round);
-        let keep = if let Selection::TopK { keep, .. } = chain.selection { keep } else { self.config.chunk };
+        let keep =
+            if let Selection::TopK(TopK { keep, .. }) = chain.selection { keep } else { self.config.chunk };
         tracing::info!(
             round = round.0, bits, bits_of_link = self.controller.bits(), bits_least = least, least_for, keep, of = self.config.chunk, values = %chain.values,
             "updates are encoded in another way"
@@ -107,9 +108,9 @@ impl Adaptation {
     /// What a value has at least, whatever the link carries, and for whose sake.
     fn least_bits(&self, round: Round) -> (f64, &'static str) {
         let (least, least_for) = match self.is_common(round) {
-            true => (INT4_BITS, "the opening"),
+            true => (int4_bits(), "the opening"),
             false if self.layouts.schedule().step_of(round) < self.early_steps => {
-                (TWO_BITS, "the run's early part")
+                (two_bits(), "the run's early part")
             }
             false => (self.backlog.map_or(0.0, |floor| floor.bits()), "what waits in error feedback"),
         };
@@ -289,7 +290,7 @@ mod tests {
             [0, 299, 300, 999].map(|round: usize| bits[round])
         };
         let [first, early, after, _] = bits_after(4.0, 4.0);
-        assert_eq!([first, early, after], [INT4_BITS, TWO_BITS, 0.25]);
+        assert_eq!([first, early, after], [int4_bits(), two_bits(), 0.25]);
         let [.., without] = bits_after(0.0, 40.0);
         assert!(without < 0.1, "{without} bits without a bound");
         // From round 100 on it grows by 2 % in five rounds: after 200 rounds it is 0.25·2^(0.03·40).

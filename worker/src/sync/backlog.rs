@@ -1,6 +1,6 @@
 //! Bits that keep what waits in error feedback from growing old, as a pure function of what was measured.
 
-use super::ladder::TWO_BITS;
+use super::ladder::two_bits;
 
 /// How fast the least follows a backlog that is off its bound: twice the bound makes it 2 % more each time that a fragment is exchanged. A backlog answers after as many
 /// exchanges as pass until each of a fragment's values was sent, some fifty at a bound of eight; bits that follow faster overshoot.
@@ -79,7 +79,7 @@ impl BacklogFloor {
     /// For the changes of so many exchanges; none where there is no bound (0).
     #[must_use]
     pub fn new(bound: f64) -> Option<Self> {
-        (bound > 0.0).then(|| Self { bound, bits: (1.0 / bound).min(TWO_BITS) })
+        (bound > 0.0).then(|| Self { bound, bits: (1.0 / bound).min(two_bits()) })
     }
 
     /// Bits of a value, at least.
@@ -94,14 +94,14 @@ impl BacklogFloor {
         let decided = left.bits <= AT_LEAST * self.bits;
         if share.is_finite() && share > 0.0 && (decided || share > 1.0) {
             let share = share.clamp(1.0 / OFF_MAX, OFF_MAX);
-            self.bits = (self.bits * share.powf(GAIN / left.turns)).min(TWO_BITS);
+            self.bits = (self.bits * share.powf(GAIN / left.turns)).min(two_bits());
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use longhaul_proto::codec::Selection;
+    use longhaul_proto::codec::{Selection, TopK};
     use rand::{Rng, SeedableRng};
 
     use super::*;
@@ -131,7 +131,7 @@ mod tests {
             for (left, added) in self.residual.iter_mut().zip(&added) {
                 *left += added;
             }
-            let Selection::TopK { keep, .. } = chain_for(bits, CHUNK as u32).selection else {
+            let Selection::TopK(TopK { keep, .. }) = chain_for(bits, CHUNK as u32).selection else {
                 self.residual.fill(0.0);
                 return 0.0;
             };

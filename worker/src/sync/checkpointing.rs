@@ -78,8 +78,7 @@ impl Synchroniser {
     /// This run's checkpoints on this machine.
     pub(super) fn store(&self) -> CheckpointStore {
         let (rank, parts) = (self.rank.unwrap_or_default(), self.config.parallel.seats());
-        CheckpointStore::new(&self.checkpoint_dir, self.run, self.worker, self.config.checkpoint.keep)
-            .of_part(rank, parts)
+        self.root_store().of_part(rank, parts)
     }
 
     pub(super) fn checkpoint_written(&mut self, report: CheckpointReport) -> Result<()> {

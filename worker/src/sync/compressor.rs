@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use longhaul_common::config::{Source, SyncConfig};
 use longhaul_common::id::{FragmentId, Round, RunId};
+use longhaul_proto::codec::chain::{opening, random_mask, seed_of, uplink};
 use longhaul_proto::codec::{CodecSpec, EncodeError, Encoder, SpecError};
 
-use super::chain::{is_lossless, opening, random_mask, seed_of, uplink};
 use super::layouts::Layouts;
 use super::mechanism::GaussianMechanism;
 use super::memory::Memory;
@@ -154,7 +154,7 @@ impl Compressor {
             })
         });
         let is_corrected = self.config.source_in(is_opening) == Source::CorrectedGradient;
-        let is_exact = is_lossless(&chain) && !self.memories.contains_key(&fragment);
+        let is_exact = chain.is_lossless() && !self.memories.contains_key(&fragment);
         let kept = (self.config.has_residual() && !is_exact).then(|| {
             let mut memory =
                 self.memories.remove(&fragment).unwrap_or_else(|| Memory::new(len, is_corrected));

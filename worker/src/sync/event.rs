@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
-use longhaul_proto::control::message::{CheckpointReport, Hash, ToWorker};
+use longhaul_proto::control::message::{CheckpointOffer, CheckpointReport, Hash, HeldPart, ToWorker};
 use longhaul_proto::masking::MASK_SECRET_BYTES;
 use longhaul_proto::round::Frame;
 use longhaul_proto::transport::bulk::FrameMemory;
@@ -48,6 +48,15 @@ pub enum SyncEvent {
         /// What came.
         answer: Result<HealedState, String>,
     },
+    /// Parts of a checkpoint were fetched from their holders, or could not be.
+    CopiesHere {
+        /// Which attempt at it, as the synchroniser counts them.
+        attempt: u64,
+        /// Which parts there are of it; what this worker needs of them is on the disk.
+        answer: Result<Vec<HeldPart>, String>,
+    },
+    /// A copy of another worker's checkpoint is on the disk; none: it could not be had.
+    Kept(Option<CheckpointOffer>),
     /// A peer asks for a result.
     ServeResult {
         /// Which round.

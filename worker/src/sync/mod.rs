@@ -4,7 +4,6 @@
 mod adaptation;
 mod arriving;
 mod backlog;
-mod chain;
 mod checkpointing;
 mod commands;
 mod compression;
@@ -12,6 +11,7 @@ mod compressor;
 mod contributions;
 mod event;
 mod guard;
+mod held;
 mod ladder;
 mod layouts;
 mod masking;

@@ -86,6 +86,10 @@ impl Synchroniser {
                 self.start_from(Replica::new(parameters, Round(0)), Load::Nothing, Kept::default())
             }
             Some(Wanted::Start(Start::Checkpoint(offer))) => self.start_from_checkpoint(&offer),
+            Some(Wanted::Start(Start::Held(parts))) => {
+                self.fetch_held(parts);
+                Ok(())
+            }
             Some(Wanted::Heal(donors)) => {
                 tracing::info!(donors = donors.len(), "fetching the state of the run from a peer");
                 self.links.network.heal(self.wants, donors, self.state_buffers(), self.parameter_count());
@@ -175,7 +179,7 @@ impl Synchroniser {
     }
 
     /// What a member goes on from that has the shared part of a checkpoint only, where a second moment is part of it.
-    fn frozen_state(&self, model: &LoadedModel) -> Option<Saved> {
+    pub(super) fn frozen_state(&self, model: &LoadedModel) -> Option<Saved> {
         let second_moments = second_moments_in(&model.shared)?;
         let count = model.parameters.len();
         let state = DeviceState {
@@ -192,7 +196,7 @@ impl Synchroniser {
         FragmentLayout { values: parameters as u64, fragment_values: self.config.sync.fragment_values }
     }
 
-    fn start_from(&mut self, replica: Replica, load: Load, kept: Kept) -> Result<()> {
+    pub(super) fn start_from(&mut self, replica: Replica, load: Load, kept: Kept) -> Result<()> {
         let sync = &self.config.sync;
         let next_round = replica.next_round();
         let layout = self.layout(replica.parameters().len());

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use longhaul_common::config::{ResultForm, RobustRule, SyncConfig};
 use longhaul_common::id::{FragmentId, Round};
+use longhaul_proto::codec::chain::{downlink, opening_downlink};
 use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, SpecError};
 use longhaul_proto::control::message::{Refusal, RefusalReason};
 use longhaul_proto::round::{Contribution, FragmentResult};
 
 use super::backlog::Waiting;
-use super::chain::{downlink, is_lossless, opening_downlink};
 use super::guard::{Excess, Guard};
 use super::layouts::Layouts;
 use super::masking::Masking;
@@ -263,7 +263,7 @@ impl Reducer {
         let mut body = Vec::new();
         // The two exchanges of low-rank gradients have fragments of unlike lengths, and the device keeps what they leave out.
         let has_no_residual = self.layouts.exchange_in(round).is_some();
-        if has_no_residual || is_lossless(encoder.spec()) && !self.residuals.contains_key(&fragment) {
+        if has_no_residual || encoder.spec().is_lossless() && !self.residuals.contains_key(&fragment) {
             encoder.encode(NO_SEED, &self.scratch, &mut body)?;
             return Ok(FragmentResult::mean(contributions, body.into()));
         }

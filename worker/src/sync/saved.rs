@@ -45,7 +45,7 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// What another worker may go on from where all replicas are equal (dense): the device's state. What was not sent is its owner's.
+    /// What another worker may go on from: the device's state. What was not sent is its owner's.
     #[must_use]
     pub fn into_common(self) -> Self {
         Self { state: DeviceState { error: Vec::new(), ..self.state }, ..Self::default() }

@@ -282,6 +282,16 @@ impl Synchroniser {
                 self.outcome = Some(Outcome::Rejoin(format!("no donor gave the state: {reason}")));
                 Ok(())
             }
+            SyncEvent::CopiesHere { attempt, .. } if attempt != self.wants => Ok(()),
+            SyncEvent::CopiesHere { answer: Ok(parts), .. } => self.start_from_held(&parts),
+            SyncEvent::CopiesHere { answer: Err(reason), .. } => {
+                self.outcome = Some(Outcome::Rejoin(reason));
+                Ok(())
+            }
+            SyncEvent::Kept(offer) => {
+                self.report(ToCoordinator::Kept(offer));
+                Ok(())
+            }
             SyncEvent::ServeResult { round, fragment, reply } => {
                 let found = match &self.stage {
                     Stage::Running(running) => running.member.lookup(round, fragment),
@@ -336,6 +346,10 @@ impl Synchroniser {
             ToWorker::Welcome(_) => {
                 // The first one was read before there was a session.
                 self.outcome = Some(Outcome::Rejoin("the coordinator has no plan any more".into()));
+                Ok(())
+            }
+            ToWorker::Keep(part) => {
+                self.links.network.keep(self.root_store(), part);
                 Ok(())
             }
             ToWorker::Refused { .. } | ToWorker::Probe { .. } => Ok(()),

@@ -198,7 +198,7 @@ fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Ve
     };
     let data = CheckpointData { next_round: Round(5), next_step: 5, state_hash, model: Some(model), private };
     CheckpointStore::new(folder.path(), worker.sync.run, WorkerId(7), 1).write(&data).unwrap();
-    let offer = CheckpointOffer { next_round: Round(5), state_hash, private: false, rank: 0 };
+    let offer = CheckpointOffer { next_round: Round(5), state_hash, private: false, rank: 0, parts: 1 };
     worker.hear(ToWorker::Prepare(Start::Checkpoint(offer)));
     let Stage::Running(running) = &mut worker.sync.stage else { panic!("it is not prepared") };
     assert!(running.compressor.memories().is_empty() && running.carry.is_none());

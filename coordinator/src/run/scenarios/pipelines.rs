@@ -7,18 +7,18 @@ use super::*;
 
 const PARAMETERS: [u64; 2] = [10, 30];
 
-fn config_in_parts() -> RunConfig {
+pub(super) fn config_in_parts() -> RunConfig {
     let whole = config().to_toml().unwrap();
     let text = whole.replace("workers = 2", "workers = 4").replace("stages = 1", "stages = 2");
     RunConfig::parse(&text).unwrap()
 }
 
-fn ready_with(rank: u32, next_round: u64, hash: u8) -> ToCoordinator {
+pub(super) fn ready_with(rank: u32, next_round: u64, hash: u8) -> ToCoordinator {
     let ToCoordinator::Ready(ready) = ready(next_round, hash) else { unreachable!() };
     ToCoordinator::Ready(Ready { rank, parameters: PARAMETERS[rank as usize], ..ready })
 }
 
-fn seat_in(told: &[ToWorker]) -> Option<u32> {
+pub(super) fn seat_in(told: &[ToWorker]) -> Option<u32> {
     let seat = |message: &ToWorker| match message {
         ToWorker::Seat { rank } => Some(*rank),
         _ => None,
@@ -27,7 +27,7 @@ fn seat_in(told: &[ToWorker]) -> Option<u32> {
 }
 
 /// Workers 1 and 2 have one copy, 3 and 4 the other; the state of part 0 is 7, that of part 1 is 8.
-fn training() -> Story {
+pub(super) fn training() -> Story {
     training_of(config_in_parts())
 }
 
@@ -52,7 +52,7 @@ fn workers_of(start: &GenerationStart) -> (Vec<u32>, Vec<u32>) {
     (group.collect(), replica.collect())
 }
 
-fn lineup(story: &Story) -> Vec<Vec<u32>> {
+pub(super) fn lineup(story: &Story) -> Vec<Vec<u32>> {
     let replicas = &story.run.state().generation.as_ref().unwrap().replicas;
     let workers = |ranks: &[Member]| ranks.iter().map(|member| member.worker.0).collect();
     replicas.iter().map(|replica| workers(&replica.ranks)).collect()
@@ -159,6 +159,7 @@ fn a_run_in_parts_goes_on_from_checkpoints_of_all_of_them() {
         state_hash: [hash; 32],
         private: false,
         rank,
+        parts: 2,
     };
     let mut story = Story::of(config_in_parts());
     // Nobody has the second part of the newest state.
@@ -179,7 +180,13 @@ fn a_run_in_parts_goes_on_from_checkpoints_of_all_of_them() {
 }
 
 fn offer_at(rank: u32) -> CheckpointOffer {
-    CheckpointOffer { next_round: Round(4), state_hash: [40 + rank as u8; 32], private: false, rank }
+    CheckpointOffer {
+        next_round: Round(4),
+        state_hash: [40 + rank as u8; 32],
+        private: false,
+        rank,
+        parts: 2,
+    }
 }
 
 /// In the order of sites alone, 2 would be put together with 1, and 3 with 4.
@@ -203,6 +210,7 @@ fn who_has_no_checkpoint_takes_the_part_that_its_site_has_in_the_plan() {
         parallel: config.parallel.clone(),
         recompute: false,
         copies: [[1, 2], [3, 4]].map(|copy| copy.map(WorkerId).to_vec()).to_vec(),
+        why: String::new(),
     };
     let state = State { plan: Some(decided), ..State::new(RunId([1; 16]), &config) };
     let mut story = Story::of_state(config, state);
@@ -229,8 +237,13 @@ fn parts_of_different_pasts_are_not_put_together() {
     }
     let state = story.run.state().clone();
     assert_eq!(state.milestones[&Round(2)][&1], [31; 32]);
-    let offer =
-        |rank, hash| CheckpointOffer { next_round: Round(2), state_hash: [hash; 32], private: true, rank };
+    let offer = |rank, hash| CheckpointOffer {
+        next_round: Round(2),
+        state_hash: [hash; 32],
+        private: true,
+        rank,
+        parts: 2,
+    };
     let gathered = |offers: [CheckpointOffer; 4]| {
         let state = State { phase: Phase::Gathering, generation: None, ..state.clone() };
         let mut story = Story::of_state(config_in_parts(), state);

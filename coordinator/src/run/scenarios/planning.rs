@@ -1,12 +1,13 @@
 //! What leads to a plan, where it is the coordinator's to make one.
 
 use longhaul_common::id::SiteId;
-use longhaul_proto::control::message::{MeasuredLink, Profile};
+use longhaul_proto::control::message::{MeasuredLink, Profile, SeenWay};
 
+use super::super::LinkStatus;
 use super::*;
 
 /// Two workers and a model of about 13 MB, with all that is kept of it; whatever `sync` says.
-fn open(sync: &str) -> Story {
+pub(super) fn open(sync: &str) -> Story {
     open_for(2, sync)
 }
 
@@ -19,7 +20,7 @@ fn open_for(workers: u32, sync: &str) -> Story {
     Story::of(RunConfig::parse(&text).unwrap())
 }
 
-fn welcomed(told: &[ToWorker]) -> Vec<RunConfig> {
+pub(super) fn welcomed(told: &[ToWorker]) -> Vec<RunConfig> {
     let config = |message: &ToWorker| match message {
         ToWorker::Welcome(welcome) => Some(RunConfig::parse(&welcome.config).unwrap()),
         _ => None,
@@ -35,17 +36,17 @@ fn probed(told: &[ToWorker]) -> Vec<Vec<u32>> {
     told.iter().filter_map(peers).collect()
 }
 
-fn profile(flops_per_s: f64) -> ToCoordinator {
+pub(super) fn profile(flops_per_s: f64) -> ToCoordinator {
     ToCoordinator::Profile(Profile { flops_per_s, vocabulary: 256 })
 }
 
-fn links(mbit: f64) -> ToCoordinator {
+pub(super) fn links(mbit: f64) -> ToCoordinator {
     let link = MeasuredLink { bytes_per_s: mbit * 125e3, round_trip_s: 0.02 };
     ToCoordinator::Links(vec![Some(link)])
 }
 
-const ROOMY: u64 = 1 << 34;
-const SMALL: u64 = 9 << 20;
+pub(super) const ROOMY: u64 = 1 << 34;
+pub(super) const SMALL: u64 = 9 << 20;
 
 #[test]
 fn where_everybody_holds_the_model_and_bits_follow_links_nobody_measures_anything() {
@@ -225,7 +226,7 @@ fn pass(story: &mut Story, seconds: u64, workers: &[u32]) {
     }
 }
 
-fn reported(story: &Story, text: &str) -> bool {
+pub(super) fn reported(story: &Story, text: &str) -> bool {
     story.run.status(0).events.iter().any(|event| event.text.contains(text))
 }
 
@@ -308,6 +309,28 @@ fn ways_that_nobody_tells_of_in_time_are_as_slow_as_the_slowest_that_was_measure
     assert_eq!((probed(&story.told(1)), probed(&story.told(3))), (vec![vec![5]], vec![]));
     assert_eq!(probed(&story.told(5)), [[1, 2, 3, 4]]);
     assert_eq!(known(&story), expected);
+}
+
+#[test]
+fn what_traffic_shows_of_ways_takes_the_place_of_what_was_measured_and_the_status_shows_it() {
+    let mut story = open("preset = \"dense\"");
+    for worker in [1, 2] {
+        story.join_with(worker, ROOMY);
+        story.say(worker, profile(1e10));
+    }
+    story.say(1, links(100.0));
+    story.say(2, links(100.0));
+    let link = MeasuredLink { bytes_per_s: 3.0 * 125e3, round_trip_s: 0.2 };
+    story.say(1, ToCoordinator::Ways(vec![SeenWay { to: SiteId(1), link }]));
+    story.now = Duration::from_secs(2);
+    story.say(2, heartbeat(0));
+    let shown: Vec<_> = story.run.status(0).links.into_iter().collect();
+    let figures = |link: &LinkStatus| (link.bytes_per_s, link.round_trip_s, link.seen_s);
+    assert_eq!(figures(&shown[0]), (375e3, 0.2, Some(2.0)));
+    assert_eq!(figures(&shown[1]), (12.5e6, 0.02, None), "the other direction as it was measured");
+    assert_eq!((shown[0].from.as_str(), shown[0].to.as_str()), ("site-1", "site-2"));
+    let known = story.run.links(&[0, 1].map(SiteId)).into_values().next().unwrap();
+    assert_eq!((known.bytes_per_s, known.round_trip_s), (375e3, 0.2), "what the planner reads");
 }
 
 /// So many have joined from twenty sites and told what they can do, and one has not told of its links yet.

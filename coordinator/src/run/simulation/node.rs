@@ -245,7 +245,8 @@ impl Node {
 
     pub fn write_checkpoint(&mut self) {
         let state_hash = state_hash(&self.applied, self.corruption);
-        let offer = CheckpointOffer { next_round: self.next_round(), state_hash, private: true, rank: 0 };
+        let offer =
+            CheckpointOffer { next_round: self.next_round(), state_hash, private: true, rank: 0, parts: 1 };
         let (applied, carried) = (self.applied.clone(), self.carried.clone());
         self.disk.insert(0, SavedState { offer, applied, corruption: self.corruption, carried });
         self.disk.truncate(2);

@@ -190,6 +190,7 @@ impl World {
                     assert_eq!(self.stored, *state);
                 }
                 Command::Persist(Record::Round(_)) => {}
+                Command::Plan(_) => unreachable!("its plan is written"),
                 Command::Report(notice) => {
                     self.log.push(format!("{:>8?} {:?} {}", self.now, notice.worker, notice.text));
                 }
@@ -323,7 +324,7 @@ impl World {
                 self.say(worker, ToCoordinator::Settled(settled));
             }
             // Its plan is written.
-            ToWorker::Probe { .. } => {}
+            ToWorker::Probe { .. } | ToWorker::Keep(_) => {}
             ToWorker::Begin(start) => {
                 // One that still heals takes part when it has.
                 if node.holds {

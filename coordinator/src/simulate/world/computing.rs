@@ -103,9 +103,7 @@ impl World {
             let next = applied.next();
             self.workers[place].applied = next;
             if every > 0 && next.0.is_multiple_of(every) {
-                let disk = &mut self.workers[place].disk;
-                disk.insert(0, (next, rank));
-                disk.truncate(self.config.checkpoint.keep as usize);
+                self.save(place, next, rank);
             }
             let report = RoundReport {
                 generation,
@@ -123,6 +121,11 @@ impl World {
             };
             self.say(place, ToCoordinator::RoundApplied(report));
         }
+    }
+
+    fn save(&mut self, place: usize, next: Round, rank: u32) {
+        let (parts, keep) = (self.config.parallel.stages, self.config.checkpoint.keep);
+        self.workers[place].save(next, (rank, parts), keep);
     }
 
     pub(super) fn samples_in(&self, round: Round) -> u32 {
@@ -194,6 +197,7 @@ impl World {
         self.workers[place].stage = Stage::Idle;
         self.apply_before(place, rank, until);
         if self.workers[place].applied >= until && !self.workers[place].is_settling {
+            self.save(place, until, rank);
             self.say(place, ToCoordinator::Finished { next_round: until, validation_loss: None });
         }
     }

@@ -30,6 +30,11 @@ pub(super) trait LeadingStage {
     /// Values that selection sees of a fragment of `len`; none if the stage cannot have such a fragment.
     fn seen_len(&self, len: usize) -> Option<usize>;
 
+    /// The share of a fragment's values that selection sees, but for what rounding to whole chunks makes of it.
+    fn seen_share(&self) -> f64 {
+        1.0
+    }
+
     /// What it does to values.
     fn effect(&self) -> Effect;
 

@@ -5,10 +5,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Effect, LeadingStage};
-use crate::codec::chunks::{Chunk, Chunks};
+use crate::codec::chunks::{self, Chunk, Chunks};
 use crate::codec::random::MaskDraws;
 use crate::codec::reader::Reader;
-use crate::codec::{CHUNK_VALUES_MAX, SpecError, spec};
+use crate::codec::{CHUNK_VALUES_MAX, SpecError};
 
 /// Chooses `keep` positions out of each `chunk` values, every set of that size being equally likely; what follows sees
 /// only their values. Members with the same seed choose the same.
@@ -42,11 +42,15 @@ impl RandomK {
 
 impl LeadingStage for RandomK {
     fn validate(&self) -> Result<(), SpecError> {
-        spec::validate_chunk(self.chunk, self.keep)
+        chunks::validate(self.chunk, self.keep)
     }
 
     fn seen_len(&self, len: usize) -> Option<usize> {
         Some(self.chunks(len).kept_total())
+    }
+
+    fn seen_share(&self) -> f64 {
+        f64::from(self.keep) / f64::from(self.chunk)
     }
 
     fn effect(&self) -> Effect {

@@ -12,9 +12,9 @@ use longhaul_common::timeline::Assignment;
 use proptest::prelude::*;
 
 use super::super::message::{
-    Adopted, CheckpointOffer, CheckpointReport, GenerationStart, Heartbeat, HeldResult, Join, Measured,
-    MeasuredLink, Member, Profile, Ready, Refusal, RefusalReason, Replica, RoundReport, Settled, Settlement,
-    Start, Welcome,
+    Adopted, CheckpointOffer, CheckpointReport, GenerationStart, Heartbeat, HeldPart, HeldResult, Join,
+    Measured, MeasuredLink, Member, Profile, Ready, Refusal, RefusalReason, Replica, RoundReport, SeenWay,
+    Settled, Settlement, Start, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -49,7 +49,7 @@ fn member(worker: u32, site: u32) -> Member {
 }
 
 fn offer() -> CheckpointOffer {
-    CheckpointOffer { next_round: Round(40), state_hash: [3; 32], private: true, rank: 2 }
+    CheckpointOffer { next_round: Round(40), state_hash: [3; 32], private: true, rank: 2, parts: 3 }
 }
 
 fn assignment() -> Assignment {
@@ -120,6 +120,11 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::Failed { reason: "out of memory".to_owned() },
         ToCoordinator::Profile(Profile { flops_per_s: 5e10, vocabulary: 256 }),
         ToCoordinator::Links(vec![Some(MeasuredLink { bytes_per_s: 1.25e7, round_trip_s: 0.05 }), None]),
+        ToCoordinator::Kept(Some(offer())),
+        ToCoordinator::Ways(vec![SeenWay {
+            to: SiteId(300),
+            link: MeasuredLink { bytes_per_s: 6.25e6, round_trip_s: 0.08 },
+        }]),
     ]
 }
 
@@ -153,6 +158,8 @@ fn to_worker() -> Vec<ToWorker> {
         }),
         ToWorker::Prepare(Start::Fresh),
         ToWorker::Prepare(Start::Checkpoint(offer())),
+        ToWorker::Prepare(Start::Held(vec![HeldPart { offer: offer(), holders: vec![member(300, 1)] }])),
+        ToWorker::Keep(HeldPart { offer: offer(), holders: Vec::new() }),
         ToWorker::Heal { donors: vec![member(1, 0)] },
         ToWorker::Settle { generation: Generation(3) },
         ToWorker::Begin(Arc::new(start)),
@@ -275,6 +282,13 @@ fn messages_are_the_golden_bytes() {
     let half = MeasuredLink { bytes_per_s: 0.5, round_trip_s: 0.5 };
     let links = ToCoordinator::Links(vec![None, Some(half)]);
     assert_eq!(hex(encode(&links).unwrap()), "0a020001".to_owned() + &"000000000000e03f".repeat(2));
+    let ways = ToCoordinator::Ways(vec![SeenWay { to: SiteId(300), link: half }]);
+    assert_eq!(hex(encode(&ways).unwrap()), "0b01ac02".to_owned() + &"000000000000e03f".repeat(2));
+    let kept =
+        CheckpointOffer { next_round: Round(300), state_hash: [3; 32], private: false, rank: 1, parts: 2 };
+    let expected = "0c01ac02".to_owned() + &"03".repeat(32) + "000102";
+    assert_eq!(hex(encode(&ToCoordinator::Kept(Some(kept))).unwrap()), expected);
+    assert_eq!(hex(encode(&ToWorker::Prepare(Start::Held(Vec::new()))).unwrap()), "010200");
     assert_eq!(hex(encode(&ToWorker::Dismiss { reason: "done".to_owned() }).unwrap()), "0504646f6e65");
     assert_eq!(
         hex(encode(&EnrolReply::Refused(EnrolRefusal::Token(TokenRefusal::Expired))).unwrap()),

@@ -94,6 +94,13 @@ impl RateController {
         self.model.min_rtt.get()
     }
 
+    /// The largest delivery rate of the last probing cycles, in bytes a second. None before the path was full once: until then it only shows how much there
+    /// was to send.
+    #[must_use]
+    pub fn delivery_rate(&self) -> Option<f64> {
+        (self.cycle.phase() != Phase::Startup).then(|| self.model.bandwidth.max())
+    }
+
     fn handle_batch(&mut self, now: Instant, in_flight: u64, app_limited: bool) {
         let starting = self.cycle.phase() == Phase::Startup;
         let judgement = if starting { Judgement::Quick } else { Judgement::Cautious };

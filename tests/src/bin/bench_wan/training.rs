@@ -61,6 +61,7 @@ impl Training<'_> {
             seed: self.seed,
             folder: folder.path().to_owned(),
             threads: 1,
+            own_checkpoints: false,
             worker_arguments: Vec::new(),
         };
         Ok((Cluster::start(config)?, folder))

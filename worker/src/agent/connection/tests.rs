@@ -124,7 +124,8 @@ async fn a_worker_whose_certificate_has_expired_enrols_with_its_token_again() {
     assert_eq!(Identity::load(folder.path()).unwrap().unwrap().worker(), WorkerId(1));
     assert_eq!(dialler.identity().await.unwrap().worker(), WorkerId(1), "it is kept");
 
-    let offer = CheckpointOffer { next_round: Round(7), state_hash: [7; 32], private: true, rank: 0 };
+    let offer =
+        CheckpointOffer { next_round: Round(7), state_hash: [7; 32], private: true, rank: 0, parts: 1 };
     let found = dialler.connect(&new, || join(vec![offer.clone()])).await.unwrap();
     assert!(matches!(found, Found::Welcomed(_)));
     let (worker, said) = coordinator.joined.recv().await.unwrap();

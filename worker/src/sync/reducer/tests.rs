@@ -5,7 +5,7 @@ use longhaul_common::config::{SyncConfig, SyncPreset, ValueFormat};
 use longhaul_common::id::SiteId;
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::{Changes, RoundSchedule};
-use longhaul_proto::codec::Selection;
+use longhaul_proto::codec::{Selection, TopK};
 use longhaul_proto::round::Content;
 
 const LAYOUT: FragmentLayout = FragmentLayout { values: 64, fragment_values: 64 };
@@ -80,7 +80,7 @@ fn a_union_has_what_anybody_sent_as_far_as_there_is_room_and_the_rest_waits() {
         let mut all = vec![0.0; 64];
         values.iter().for_each(|(at, value)| all[*at] = *value);
         let mut body = Vec::new();
-        let spec = CodecSpec::new(Selection::TopK { chunk: 64, keep: 4 }, ValueFormat::F32);
+        let spec = CodecSpec::new(Selection::TopK(TopK { chunk: 64, keep: 4 }), ValueFormat::F32);
         Encoder::new(spec).unwrap().encode(0, &all, &mut body).unwrap();
         Contribution { site: SiteId(site), weight: 1, body: body.into() }
     };

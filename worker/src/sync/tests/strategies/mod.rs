@@ -148,6 +148,14 @@ fn streaming_diloco_follows_the_reference() {
 }
 
 #[test]
+fn streaming_diloco_in_normal_floats_follows_the_reference() {
+    let sync =
+        "preset = \"streaming-diloco\"\nevery = 3\ngroups = 3\nfragment_values = 8192\nvalues = \"nf4\"";
+    let wrong = [Key(|run| run.sync.values = ValueFormat::Int4)];
+    check(Toy { steps: 13, sync, ..DENSE }, CODED, &wrong);
+}
+
+#[test]
 fn sparse_local_follows_the_reference() {
     let sync = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\nopening_rounds = 2";
     let wrong = [

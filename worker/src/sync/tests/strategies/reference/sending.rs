@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use longhaul_common::config::{ResultForm, RunConfig, Source, SyncConfig, Transform};
 use longhaul_common::id::{FragmentId, Round};
+use longhaul_proto::codec::chain::seed_of;
 
 use super::chain::Chain;
 use super::tensors::{TILE, TensorAt, tiled_order};
 use super::{Kept, Mistake};
-use crate::sync::chain::seed_of;
 use crate::sync::tests::rig::RUN;
 
 pub struct Sending {

@@ -17,6 +17,7 @@ pub fn reconstructed(format: ValueFormat, values: &[f64], levels_of: usize) -> V
         ValueFormat::E3M0 => by(BUCKET, powers_of_two),
         ValueFormat::TwoBit => by(levels_of, two_levels),
         ValueFormat::Sign => by(levels_of, signs),
+        ValueFormat::Nf4 => by(BUCKET, normal_quantiles),
     }
 }
 
@@ -51,6 +52,19 @@ fn powers_of_two(block: &[f64]) -> Vec<f64> {
         let gap = |level: &&f64| (value.abs() - **level).abs();
         let best = levels.iter().rev().min_by(|a, b| gap(a).total_cmp(&gap(b)));
         best.map_or(0.0, |level| level.copysign(*value))
+    };
+    block.iter().map(nearest).collect()
+}
+
+/// The levels of QLoRA's NF4, to seven digits, and the nearest of them.
+fn normal_quantiles(block: &[f64]) -> Vec<f64> {
+    const ABOVE: [f64; 8] = [0.0795803, 0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.562617, 0.7229568, 1.0];
+    const BELOW: [f64; 8] = [0.0, 0.09105, 0.1847734, 0.2844414, 0.3949175, 0.5250731, 0.6961928, 1.0];
+    let scale = scale(block);
+    let levels: Vec<f64> = BELOW.iter().map(|level| -level).chain(ABOVE).map(|level| level * scale).collect();
+    let nearest = |value: &f64| {
+        let gap = |level: &&f64| (value - **level).abs();
+        levels.iter().min_by(|a, b| gap(a).total_cmp(&gap(b))).map_or(0.0, |level| *level)
     };
     block.iter().map(nearest).collect()
 }

@@ -2,8 +2,13 @@
 //!
 //! Y. Lin et al., "Deep Gradient Compression", ICLR 2018 (arXiv 1712.01887), section 3 and the authors' code.
 
-use super::layout::Quota;
+use longhaul_common::config::SyncConfig;
+use serde::{Deserialize, Serialize};
+
 use super::magnitudes::{cut_to_largest, gather_at_least, key};
+use super::{Memory, Rule, Selection, Shape, chunk_values_default};
+use crate::codec::layout::Layout;
+use crate::codec::{FRAGMENT_VALUES_MAX, SpecError, chunks};
 
 /// One value in this many is in the sample: 1 %.
 const SAMPLE_STRIDE: usize = 100;
@@ -18,24 +23,94 @@ const ADAPTATIONS_MAX: usize = 10;
 /// direction is twice as far, so that [`ADAPTATIONS_MAX`] of them lead across all floats.
 const STEP: u32 = 1 << 21;
 
-/// Selects by a threshold. Its memory is reused from fragment to fragment.
-#[derive(Debug, Default)]
-pub(super) struct Threshold {
-    candidates: Vec<u32>,
-    keys: Vec<u32>,
+/// Values that share scales, as this does not say how many it keeps of a chunk: an eighth of a bit each for two levels.
+const GROUP_VALUES: usize = 256;
+
+/// The largest magnitudes of the whole fragment, about `keep` for each `chunk` of its values: 0.8 to 1.3 times as many, or
+/// fewer if fewer are not zero (Lin et al., arXiv 1712.01887).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Threshold {
+    /// A power of two, at most [`CHUNK_VALUES_MAX`](crate::codec::CHUNK_VALUES_MAX).
+    #[serde(default = "chunk_values_default")]
+    pub chunk: u32,
+    /// Values kept for each `chunk` of values, `1..=chunk`.
+    pub keep: u32,
 }
 
-impl Threshold {
-    /// Writes the positions of about the wanted number of largest magnitudes, ascending: at least `quota.least` and at
+impl From<Threshold> for Selection {
+    fn from(rule: Threshold) -> Self {
+        Self::Threshold(rule)
+    }
+}
+
+impl Rule for Threshold {
+    fn validate(&self) -> Result<(), SpecError> {
+        chunks::validate(self.chunk, self.keep)
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::of(self.chunk, self.keep)
+    }
+
+    fn read(shape: Shape) -> Option<Self> {
+        let rule = Self { chunk: shape.chunk()?, keep: shape.keep };
+        rule.validate().is_ok().then_some(rule)
+    }
+
+    fn is_counted(&self) -> bool {
+        true
+    }
+
+    fn layout(&self, len: usize, count: usize) -> Option<Layout> {
+        let most = Quota::new(len, self.chunk, self.keep).most;
+        (count <= most).then_some(Layout::Scattered { len, kept: count, most })
+    }
+
+    fn group_values(&self) -> usize {
+        GROUP_VALUES
+    }
+
+    fn select(&self, values: &[f32], memory: &mut Memory, positions: &mut Vec<u32>) {
+        memory.select_by_threshold(Quota::new(values.len(), self.chunk, self.keep), values, positions);
+    }
+
+    fn kept_share(&self) -> f64 {
+        f64::from(self.keep) / f64::from(self.chunk)
+    }
+
+    fn configured(config: &SyncConfig) -> Selection {
+        Self { chunk: config.chunk, keep: config.keep }.into()
+    }
+}
+
+/// How many values a selection by threshold is to keep, and the bounds between which it leaves it at that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Quota {
+    wanted: usize,
+    least: usize,
+    most: usize,
+}
+
+impl Quota {
+    /// Of `len` values, `keep` of each `chunk`, rounded up. 0.8 to 1.3 times as many will do (Lin et al. 2018).
+    fn new(len: usize, chunk: u32, keep: u32) -> Self {
+        debug_assert!(len <= FRAGMENT_VALUES_MAX, "so that the product fits 64 bits");
+        let wanted = (len as u64 * u64::from(keep)).div_ceil(u64::from(chunk)) as usize;
+        Self { wanted, least: (wanted * 8).div_ceil(10), most: len.min(wanted * 13 / 10) }
+    }
+}
+
+impl Memory {
+    /// Appends the positions of about the wanted number of largest magnitudes, ascending: at least `quota.least` and at
     /// most `quota.most`, or fewer if fewer are not zero. Where the threshold leaves more, exactly the wanted number
     /// is kept, the lower position first among equals. `values` are finite.
-    pub fn select(&mut self, quota: Quota, values: &[f32], positions: &mut Vec<u32>) {
-        positions.clear();
+    fn select_by_threshold(&mut self, quota: Quota, values: &[f32], positions: &mut Vec<u32>) {
         positions.reserve(quota.most);
         if quota.wanted == 0 {
             return;
         }
-        let bound = self.find(quota, values);
+        let bound = self.find_bound(quota, values);
         let candidates = gather_at_least(values, f32::from_bits(bound), &mut self.candidates);
         let mut count = candidates.len();
         if count > quota.most {
@@ -47,8 +122,8 @@ impl Threshold {
 
     /// The key of a threshold that an acceptable number of magnitudes reach; failing that one that more reach; failing
     /// that, as nearly all values are zero, the smallest that is not zero.
-    fn find(&mut self, quota: Quota, values: &[f32]) -> u32 {
-        let mut bound = self.estimate(quota, values);
+    fn find_bound(&mut self, quota: Quota, values: &[f32]) -> u32 {
+        let mut bound = self.estimate_bound(quota, values);
         // The highest key that too many reach, the lowest that too few reach.
         let (mut low, mut high) = (None, None);
         let mut step = STEP;
@@ -74,7 +149,7 @@ impl Threshold {
     }
 
     /// What the sample says: its magnitude of the rank that corresponds to the wanted number.
-    fn estimate(&mut self, quota: Quota, values: &[f32]) -> u32 {
+    fn estimate_bound(&mut self, quota: Quota, values: &[f32]) -> u32 {
         let sample_len = (values.len() / SAMPLE_STRIDE).max(SAMPLE_VALUES_MIN).min(values.len());
         // Odd, lest it keep to a few columns of a matrix.
         let stride = (values.len() / sample_len).saturating_sub(1) | 1;
@@ -118,7 +193,7 @@ mod tests {
             let keep = 1 + (part.powi(4) * f64::from(chunk - 1)) as u32;
             let quota = Quota::new(values.len(), chunk, keep);
             let mut positions = Vec::new();
-            Threshold::default().select(quota, &values, &mut positions);
+            Memory::default().select_by_threshold(quota, &values, &mut positions);
 
             let not_zero = values.iter().filter(|value| **value != 0.0).count();
             let count = positions.len();
@@ -144,7 +219,13 @@ mod tests {
             (0..5000).map(|i| if i % stride == 0 { 1e-3 } else { 1.0 + i as f32 }).collect();
         let quota = Quota::new(values.len(), 64, 4);
         let mut positions = Vec::new();
-        Threshold::default().select(quota, &values, &mut positions);
+        Memory::default().select_by_threshold(quota, &values, &mut positions);
         assert!((quota.least..=quota.most).contains(&positions.len()));
+    }
+    #[test]
+    fn a_quota_is_rounded_up_and_bounded_by_what_there_is() {
+        assert_eq!(Quota::new(1000, 4096, 41), Quota { wanted: 11, least: 9, most: 14 });
+        assert_eq!(Quota::new(100, 8, 8), Quota { wanted: 100, least: 80, most: 100 });
+        assert_eq!(Quota::new(0, 8, 8), Quota { wanted: 0, least: 0, most: 0 });
     }
 }

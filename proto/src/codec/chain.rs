@@ -1,17 +1,15 @@
-//! What `[sync]` says of compression, in the codec's terms.
+//! What `[sync]` says of compression, in the codec's terms: workers encode by it, and plans reckon with it.
 
-use longhaul_common::config::{ResultForm, SelectionRule, SyncConfig, Transform, ValueFormat};
+use longhaul_common::config::{ResultForm, SyncConfig, Transform};
 use longhaul_common::id::{FragmentId, Round, RunId};
-use longhaul_proto::codec::{CodecSpec, Dct, RandomK, Selection, Stage};
+
+use super::{CodecSpec, Dct, RandomK, Selection, Stage, Threshold, TopK};
 
 /// From a site to the owner, after the opening, for a fragment that begins with so many tiles.
+#[must_use]
 pub fn uplink(config: &SyncConfig, tiles: u32) -> CodecSpec {
-    let SyncConfig { chunk, keep, values, rounding, .. } = *config;
-    let selection = match config.selection {
-        SelectionRule::All => Selection::All,
-        SelectionRule::TopK => top_k(chunk, keep),
-        SelectionRule::Threshold => Selection::Threshold { chunk, keep },
-    };
+    let SyncConfig { values, rounding, .. } = *config;
+    let selection = Selection::configured(config);
     let stage = match config.transform {
         Transform::Dct if tiles > 0 => Some(Stage::Dct(Dct { tiles })),
         Transform::Dct => None,
@@ -21,6 +19,7 @@ pub fn uplink(config: &SyncConfig, tiles: u32) -> CodecSpec {
 }
 
 /// What chooses the positions that all sites contribute after the opening; none: they contribute all, or each chooses its own.
+#[must_use]
 pub fn random_mask(config: &SyncConfig) -> Option<RandomK> {
     let SyncConfig { chunk, random_keep, .. } = *config;
     (random_keep < chunk).then_some(RandomK { chunk, keep: random_keep })
@@ -28,20 +27,23 @@ pub fn random_mask(config: &SyncConfig) -> Option<RandomK> {
 
 /// Coding the codes of all values takes several times as long as all the rest of the codec, and saves a sixth of four bits: a processor that
 /// trains has better things to do. Of the few that top-k keeps, it costs little.
+#[must_use]
 pub fn with_entropy_where_it_pays(spec: CodecSpec) -> CodecSpec {
     CodecSpec { entropy: spec.selection != Selection::All, ..spec }
 }
 
 /// From the owner to everybody, where it publishes means, after the opening.
+#[must_use]
 pub fn downlink(config: &SyncConfig) -> CodecSpec {
     let selection = match config.result {
         ResultForm::Union => all_but_zeros(config.chunk),
-        ResultForm::Bundle | ResultForm::Mean => top_k(config.chunk, config.result_keep),
+        ResultForm::Bundle | ResultForm::Mean => TopK::or_all(config.chunk, config.result_keep),
     };
     with_entropy_where_it_pays(CodecSpec::new(selection, config.result_values))
 }
 
 /// The same in the opening.
+#[must_use]
 pub fn opening_downlink(config: &SyncConfig) -> CodecSpec {
     if config.result == ResultForm::Union && !config.opens_with_gradients() {
         let chain = CodecSpec::new(all_but_zeros(config.chunk), config.opening_values);
@@ -51,20 +53,17 @@ pub fn opening_downlink(config: &SyncConfig) -> CodecSpec {
 }
 
 /// From a site to the owner in the opening.
+#[must_use]
 pub fn opening(config: &SyncConfig) -> CodecSpec {
     let selection = match config.opens_with_gradients() {
         true => Selection::All,
-        false => top_k(config.chunk, config.opening_keep),
+        false => TopK::or_all(config.chunk, config.opening_keep),
     };
     with_entropy_where_it_pays(CodecSpec::new(selection, config.opening_values))
 }
 
-/// Whether decoding gives back what was encoded, bit for bit.
-pub fn is_lossless(spec: &CodecSpec) -> bool {
-    spec.selection == Selection::All && spec.values == ValueFormat::F32 && spec.stage.is_none()
-}
-
 /// What random masks and stochastic rounding are drawn from: the same on all members, another for each fragment and round.
+#[must_use]
 pub fn seed_of(run: RunId, round: Round, fragment: FragmentId) -> u64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&run.0).update(&round.0.to_le_bytes()).update(&fragment.0.to_le_bytes());
@@ -75,11 +74,7 @@ pub fn seed_of(run: RunId, round: Round, fragment: FragmentId) -> u64 {
 
 /// A threshold that leaves out nothing else.
 fn all_but_zeros(chunk: u32) -> Selection {
-    Selection::Threshold { chunk, keep: chunk }
-}
-
-fn top_k(chunk: u32, keep: u32) -> Selection {
-    if keep == chunk { Selection::All } else { Selection::TopK { chunk, keep } }
+    Threshold { chunk, keep: chunk }.into()
 }
 
 #[cfg(test)]
@@ -105,7 +100,7 @@ mod tests {
                 assert_eq!(spec.validate(), Ok(()), "{preset:?}: {spec:?}");
             }
         }
-        assert!(is_lossless(&uplink(&SyncConfig::of(SyncPreset::Dense), 0)));
+        assert!(uplink(&SyncConfig::of(SyncPreset::Dense), 0).is_lossless());
     }
 
     #[test]

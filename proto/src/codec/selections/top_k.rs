@@ -1,7 +1,13 @@
 //! Chunked top-k: the k largest magnitudes of each chunk, exactly and deterministically.
 
-use super::chunks::Chunks;
+use longhaul_common::config::SyncConfig;
+use serde::{Deserialize, Serialize};
+
 use super::magnitudes::{cut_to_largest, gather_at_least};
+use super::{Memory, Rule, Selection, Shape, chunk_values_default};
+use crate::codec::SpecError;
+use crate::codec::chunks::{self, Chunks};
+use crate::codec::layout::Layout;
 
 /// Columns of the matrix as which a chunk is seen are at least this many: enough for the vector units.
 const COLUMNS_MIN: usize = 256;
@@ -10,25 +16,81 @@ const COLUMNS_MIN: usize = 256;
 /// values than are kept.
 const COLUMNS_PER_KEPT: usize = 4;
 
-/// Selects the largest magnitudes of chunks. Its memory is reused from chunk to chunk.
-#[derive(Debug, Default)]
-pub(super) struct TopK {
-    maxima: Vec<f32>,
-    candidates: Vec<u32>,
-    /// Magnitudes as integers, which order as the floats do; partitioned in place.
-    keys: Vec<u32>,
+/// Of each chunk the `keep` largest magnitudes, the lower position first among equals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopK {
+    /// Values in a chunk: a power of two, at most [`CHUNK_VALUES_MAX`](crate::codec::CHUNK_VALUES_MAX). The fragment's last
+    /// chunk may be shorter.
+    #[serde(default = "chunk_values_default")]
+    pub chunk: u32,
+    /// Values kept of each chunk, `1..=chunk`; a shorter chunk keeps at most what it has.
+    pub keep: u32,
 }
 
 impl TopK {
-    /// Writes the kept positions of all chunks, ascending. `values` are finite, and as many as `chunks` says.
-    pub fn select(&mut self, chunks: Chunks, values: &[f32], positions: &mut Vec<u32>) {
-        positions.clear();
+    /// The selection of this, which is all values where all of a chunk are kept.
+    #[must_use]
+    pub fn or_all(chunk: u32, keep: u32) -> Selection {
+        if keep == chunk { Selection::All } else { Self { chunk, keep }.into() }
+    }
+
+    fn chunks(self, len: usize) -> Chunks {
+        Chunks { len, chunk: self.chunk as usize, keep: self.keep as usize }
+    }
+}
+
+impl From<TopK> for Selection {
+    fn from(rule: TopK) -> Self {
+        Self::TopK(rule)
+    }
+}
+
+impl Rule for TopK {
+    fn validate(&self) -> Result<(), SpecError> {
+        chunks::validate(self.chunk, self.keep)
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::of(self.chunk, self.keep)
+    }
+
+    fn read(shape: Shape) -> Option<Self> {
+        let rule = Self { chunk: shape.chunk()?, keep: shape.keep };
+        rule.validate().is_ok().then_some(rule)
+    }
+
+    fn layout(&self, len: usize, _: usize) -> Option<Layout> {
+        Some(Layout::Chunked(self.chunks(len)))
+    }
+
+    fn group_values(&self) -> usize {
+        self.keep as usize
+    }
+
+    fn select(&self, values: &[f32], memory: &mut Memory, positions: &mut Vec<u32>) {
+        let chunks = self.chunks(values.len());
         positions.reserve(chunks.kept_total());
         for chunk in chunks.iter() {
-            self.select_chunk(&values[chunk.start..][..chunk.len], chunk.kept, chunk.start as u32, positions);
+            memory.select_chunk(
+                &values[chunk.start..][..chunk.len],
+                chunk.kept,
+                chunk.start as u32,
+                positions,
+            );
         }
     }
 
+    fn kept_share(&self) -> f64 {
+        f64::from(self.keep) / f64::from(self.chunk)
+    }
+
+    fn configured(config: &SyncConfig) -> Selection {
+        Self::or_all(config.chunk, config.keep)
+    }
+}
+
+impl Memory {
     fn select_chunk(&mut self, values: &[f32], keep: usize, start: u32, positions: &mut Vec<u32>) {
         if keep == values.len() {
             positions.extend(start..start + values.len() as u32);
@@ -94,10 +156,10 @@ mod tests {
         fn the_selection_is_that_of_sorting_the_chunk(values in values(), log2 in 0_u32..=12, part in 0.0..1.0_f64) {
             let chunk = 1_usize << log2;
             let keep = 1 + (part.powi(4) * (chunk - 1) as f64) as usize;
-            let chunks = Chunks { len: values.len(), chunk, keep };
+            let rule = TopK { chunk: chunk as u32, keep: keep as u32 };
             let mut positions = Vec::new();
-            TopK::default().select(chunks, &values, &mut positions);
-            prop_assert_eq!(positions, by_sorting(chunks, &values));
+            rule.select(&values, &mut Memory::default(), &mut positions);
+            prop_assert_eq!(positions, by_sorting(rule.chunks(values.len()), &values));
         }
     }
 }

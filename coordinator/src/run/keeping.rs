@@ -1,0 +1,61 @@
+//! Copies of what one worker alone has: where a part of the model is with nobody else, another worker keeps a copy of its checkpoints, so that the part is not lost with it.
+
+use longhaul_common::id::WorkerId;
+use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, CheckpointOffer, HeldPart, ToWorker};
+
+use super::command::Severity;
+use super::machine::Run;
+use super::peer::Peer;
+
+impl Peer {
+    /// It has this checkpoint on its disk from now on.
+    pub fn add_offer(&mut self, offer: CheckpointOffer) {
+        let name = |of: &CheckpointOffer| (of.next_round, of.rank, of.parts);
+        self.offers.retain(|old| name(old) != name(&offer));
+        self.offers.insert(0, offer);
+        self.offers.truncate(CHECKPOINT_OFFERS_MAX);
+    }
+}
+
+impl Run {
+    /// A worker has written a checkpoint. Where nobody else has that part of the model, somebody is asked to keep a copy: at the same site if it can be, and one that waits for a
+    /// seat before others. Who has not answered yet is not asked again, so that copies take no more of a link than one at a time.
+    pub(super) fn have_kept(&mut self, writer: WorkerId, offer: CheckpointOffer) {
+        let Some(peer) = self.peers.get(&writer).filter(|_| self.config.checkpoint.copies) else { return };
+        if !self.is_alone_with(offer.rank) {
+            return;
+        }
+        let (site, holder) = (peer.known.site, peer.member(writer));
+        let may_keep = |peer: &Peer| peer.connection.is_some() && !peer.is_keeping;
+        let others = self.peers.iter().filter(|(other, peer)| **other != writer && may_keep(peer));
+        let nearest =
+            others.min_by_key(|(worker, peer)| (peer.known.site != site, peer.seat.is_some(), **worker));
+        let Some((&keeper, _)) = nearest else { return };
+        if let Some(peer) = self.peers.get_mut(&keeper) {
+            peer.is_keeping = true;
+        }
+        self.send(keeper, ToWorker::Keep(HeldPart { offer, holders: vec![holder] }));
+    }
+
+    /// A worker that was asked to keep a copy has one, or could not have it.
+    pub(super) fn handle_kept(&mut self, worker: WorkerId, offer: Option<CheckpointOffer>) {
+        let Some(peer) = self.peers.get_mut(&worker) else { return };
+        if !std::mem::take(&mut peer.is_keeping) {
+            return;
+        }
+        match offer {
+            Some(offer) => peer.add_offer(CheckpointOffer { private: false, ..offer }),
+            None if std::mem::replace(&mut self.copy_failed, true) => {}
+            None => {
+                let text = "could not copy a checkpoint that one other worker alone has: it was gone before all of it had come, or the disk is full. Checkpoints                             that are kept for longer (checkpoint.keep) or come further apart (checkpoint.every_rounds) leave more time";
+                self.notice(Severity::Warning, Some(worker), text.to_owned());
+            }
+        }
+    }
+
+    /// Whether one worker alone has this part of the model.
+    fn is_alone_with(&self, rank: u32) -> bool {
+        let group = self.state.generation.as_ref().and_then(|lineup| lineup.groups.get(rank as usize));
+        self.stages() > 1 && group.is_some_and(|group| group.membership.members().len() == 1)
+    }
+}

@@ -1,0 +1,374 @@
+//! Plans that change while a run goes on: when to plan again, and the move.
+//!
+//! A move is a generation that ends at a round, with checkpoints of what everybody has; then all begin anew with another configuration, and each fetches what its part of the model needs from
+//! the disks of those who have it. `coordinator/docs/coordinator.md` tells why.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::time::Duration;
+
+use longhaul_common::id::{Round, SiteId, WorkerId};
+use longhaul_common::model::ModelSpec;
+use longhaul_common::plan::Member;
+use longhaul_proto::control::message::{ToWorker, Welcome};
+use serde::{Deserialize, Serialize};
+
+use super::command::{Command, Severity};
+use super::machine::Run;
+use super::state::{Decided, Phase};
+use crate::plan::{Answer, Device, DeviceId, Link, Plan, Question, Workload};
+
+/// A way that carries so many times as much as when the plan was looked at last, or as little, has changed; and so has one that is so many times as long.
+const LINK_FACTOR: f64 = 2.0;
+/// Round trips shorter than this are all alike.
+const ROUND_TRIP_MIN_S: f64 = 0.01;
+/// The plan is looked at so often, at least, and at most.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+const LOOK_MIN: Duration = Duration::from_millis(100);
+/// What a beginning takes where this coordinator has seen none.
+const PAUSE_S: f64 = 30.0;
+/// A move is a beginning, and before it everybody writes a checkpoint, leaves and comes back.
+const PAUSES: f64 = 2.0;
+/// How long somebody may take to come back for a move, beside `faults.reconnect_grace_ms`.
+const COME_BACK: Duration = Duration::from_secs(60);
+
+/// What a plan is made for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Conditions {
+    workers: BTreeSet<WorkerId>,
+    links: BTreeMap<(SiteId, SiteId), Link>,
+}
+
+/// What there is to know between two looks at the plan.
+#[derive(Debug, Default)]
+pub(super) struct Replanning {
+    /// When the plan was looked at last, it was for these.
+    basis: Option<Conditions>,
+    /// What has changed since, and since when it is like that.
+    changed: Option<(Duration, Conditions)>,
+    /// What is being looked at.
+    asked: Option<Conditions>,
+    /// Not before this, it is looked again.
+    next_look: Duration,
+    /// When workers were told to prepare,
+    pub began: Option<Duration>,
+    /// and what that beginning took.
+    pub beginning: Option<Duration>,
+    /// Those whom a move waits for, and until when.
+    pub coming_back: Option<(BTreeSet<WorkerId>, Duration)>,
+}
+
+/// A move that was decided, until the generation that comes before it has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moving {
+    /// To which plan.
+    pub plan: Decided,
+    /// Who has a part in it.
+    pub workers: BTreeSet<WorkerId>,
+}
+
+impl Conditions {
+    /// Whether somebody has come or gone, or a way is another one.
+    fn differ_from(&self, other: &Self) -> bool {
+        let is_other = |(pair, link): (&(SiteId, SiteId), &Link)| {
+            other.links.get(pair).is_none_or(|before| {
+                let times = |one: f64, other: f64| (one / other).max(other / one) >= LINK_FACTOR;
+                let long = |link: &Link| link.round_trip_s.max(ROUND_TRIP_MIN_S);
+                times(link.bytes_per_s, before.bytes_per_s) || times(long(link), long(before))
+            })
+        };
+        self.workers != other.workers || self.links.iter().any(is_other)
+    }
+}
+
+impl Run {
+    /// When to look next whether the plan still suits; none: it is not looked at.
+    pub(super) fn plan_is_looked_at(&self) -> Option<Duration> {
+        self.replan_after().filter(|_| self.may_be_planned_anew())?;
+        // Ways change without an event that would be looked at.
+        Some(self.replanning.next_look.max(self.now + LOOK_MIN))
+    }
+
+    /// Asks for another plan when what this one was made for has changed, and for long enough.
+    pub(super) fn look_at_plan(&mut self) {
+        let Some(after) = self.replan_after().filter(|_| self.may_be_planned_anew()) else { return };
+        if self.now < self.replanning.next_look {
+            return;
+        }
+        self.replanning.next_look = self.now + after.min(LOOK_MAX);
+        let (now, conditions) = (self.now, self.conditions());
+        let Replanning { basis, changed, asked, .. } = &mut self.replanning;
+        let Some(basis) = basis else {
+            *basis = Some(conditions);
+            return;
+        };
+        if asked.is_some() || !conditions.differ_from(basis) {
+            *changed = None;
+            return;
+        }
+        match changed {
+            Some((since, like)) if !conditions.differ_from(like) => {
+                if *since + after > now {
+                    return;
+                }
+            }
+            _ => {
+                *changed = Some((now, conditions));
+                return;
+            }
+        }
+        match self.question() {
+            Some(question) => {
+                self.replanning.asked = Some(conditions);
+                self.commands.push(Command::Plan(Box::new(question)));
+            }
+            None => self.settle_for(conditions),
+        }
+    }
+
+    /// What came of it. It may be of conditions that are no more.
+    pub(super) fn handle_planned(&mut self, answer: Answer) {
+        let Some(asked) = self.replanning.asked.take() else { return };
+        if !self.may_be_planned_anew() || self.conditions().differ_from(&asked) {
+            return;
+        }
+        self.settle_for(asked);
+        match answer {
+            Answer::Stay(why) => self.notice(Severity::Info, None, why),
+            Answer::Move(choice, why) => {
+                let by_site = self.workers_by_site();
+                let Some(topology) = self.topology_of(&by_site, |worker| self.known_device(worker)) else {
+                    return;
+                };
+                let plan = self.decided_of(&choice, &topology, &by_site, why.clone());
+                let workers = self.workers_of(&plan);
+                self.notice(Severity::Info, None, format!("the plan changes: {why}"));
+                self.state.moving = Some(Moving { plan, workers });
+                self.persist();
+            }
+        }
+    }
+
+    /// Whether a generation has to end so that a move can begin.
+    pub(super) fn move_is_due(&self) -> bool {
+        self.state.moving.is_some() && self.state.phase == Phase::Training && !self.is_closing()
+    }
+
+    /// Everybody has done all before the move, and has it on its disk: they begin anew under the new plan; under the old one, if somebody is gone whom the new one needs.
+    pub(super) fn carry_out_move(&mut self, round: Round) {
+        let Some(Moving { plan, workers }) = self.state.moving.take() else { return };
+        for peer in self.peers.values_mut() {
+            peer.next_round = peer.next_round.map(|next| next.max(round));
+        }
+        self.count_rounds();
+        self.lose_late(round);
+        if let Some(old) = self.state.generation.clone() {
+            // Of other parts than there are now, no residual is of any use.
+            self.count_lost_residuals(&old, &BTreeSet::new());
+        }
+        let is_here =
+            |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.connection.is_some());
+        let here = workers.iter().all(is_here);
+        if !here {
+            let text = "somebody is gone whom the new plan needs: the run goes on with the plan that it has"
+                .to_owned();
+            self.notice(Severity::Warning, None, text);
+        }
+        self.begin_anew(here.then_some(plan), round);
+    }
+
+    /// No copy can be made of those who are here, and nobody has joined for a while: another plan may suit them.
+    pub(super) fn replan_for_those_here(&mut self, round: Round) {
+        let begun = self.state.facts.is_some() && self.state.plan.is_some() && self.replan_after().is_some();
+        if !begun || self.unfit.is_some() || self.gathering_ends().is_none_or(|at| at > self.now) {
+            return;
+        }
+        let Some(question) = self.question() else { return };
+        match question.answer() {
+            Answer::Move(choice, why) => {
+                let by_site = self.workers_by_site();
+                let Some(topology) = self.topology_of(&by_site, |worker| self.known_device(worker)) else {
+                    return;
+                };
+                let plan = self.decided_of(&choice, &topology, &by_site, why.clone());
+                self.notice(Severity::Warning, None, format!("the plan changes: {why}"));
+                self.begin_anew(Some(plan), round);
+            }
+            Answer::Stay(why) => {
+                let text = format!("{why}. The run waits for other workers");
+                self.notice(Severity::Error, None, text.clone());
+                self.unfit = Some(text);
+            }
+        }
+    }
+
+    /// Everybody leaves, and comes back with this plan, to go on from the checkpoint before `round`. None: with the one that there is.
+    fn begin_anew(&mut self, plan: Option<Decided>, round: Round) {
+        let workers = plan.as_ref().or(self.state.plan.as_ref()).map(|plan| self.workers_of(plan));
+        if let Some(plan) = plan {
+            plan.apply_to(&mut self.config);
+            // What could be written once can be written with other numbers.
+            if let Ok(written) = self.config.to_toml() {
+                self.config_toml = written;
+            }
+            self.state.plan = Some(plan);
+            self.state.cut_at = Some(round.max(self.state.ledger.through()));
+            // What is known of the parts that there were says nothing of those that will be.
+            self.state.milestones.clear();
+            if let Some(facts) = &mut self.state.facts {
+                facts.parameters.clear();
+            }
+        }
+        self.parity.clear();
+        (self.preparing, self.settling, self.roll, self.grace_until) = (None, None, None, None);
+        self.state.generation = None;
+        self.state.phase = Phase::Gathering;
+        self.last_join = self.now;
+        let here = |worker: &WorkerId| self.peers.contains_key(worker);
+        let coming: BTreeSet<WorkerId> = workers.unwrap_or_default().into_iter().filter(here).collect();
+        self.replanning = Replanning {
+            beginning: self.replanning.beginning,
+            coming_back: Some((coming, self.now + COME_BACK)),
+            ..Replanning::default()
+        };
+        self.persist();
+        for (worker, peer) in std::mem::take(&mut self.peers) {
+            self.watch.forget(worker);
+            let Some(connection) = peer.connection else { continue };
+            let (run, config, site) = (self.state.run, self.config_toml.clone(), peer.known.site);
+            self.reply(connection, ToWorker::Welcome(Welcome { run, config, site, resumed: false }));
+            self.close(connection, "the run goes on with another plan");
+        }
+    }
+
+    /// Whether a move still waits for somebody to come back.
+    pub(super) fn waits_for_a_move(&self) -> bool {
+        self.replanning.coming_back.as_ref().is_some_and(|(workers, until)| {
+            *until > self.now && !workers.iter().all(|worker| self.peers.contains_key(worker))
+        })
+    }
+
+    /// Until when a move waits.
+    pub(super) fn move_waits_until(&self) -> Option<Duration> {
+        let (_, until) = self.replanning.coming_back.as_ref()?;
+        Some(*until).filter(|_| self.state.phase == Phase::Gathering)
+    }
+
+    /// Whether everybody is here whom a move waited for.
+    pub(super) fn move_is_complete(&self) -> bool {
+        let complete = |(workers, _): &(BTreeSet<WorkerId>, Duration)| {
+            !workers.is_empty() && workers.iter().all(|worker| self.peers.contains_key(worker))
+        };
+        self.replanning.coming_back.as_ref().is_some_and(complete)
+    }
+
+    /// The plan that there is, and the one that is to take its place, for people.
+    pub(super) fn plan_status(&self) -> Option<String> {
+        let plan = &self.state.plan.as_ref()?.why;
+        let next = self.state.moving.as_ref();
+        Some(next.map_or_else(|| plan.clone(), |next| format!("{plan} Next, {}", next.plan.why)))
+    }
+
+    /// How long something has to have changed; none: the plan stays as it is.
+    pub(super) fn replan_after(&self) -> Option<Duration> {
+        let seconds = self.config.parallel.replan_after_s;
+        // Whoever has written a plan wants that one. And factors of low-rank gradients are not cut anew.
+        let is_open = self.state.plan.is_some() && self.config.sync.rank == 0;
+        (seconds > 0 && is_open).then(|| Duration::from_secs(seconds.into()))
+    }
+
+    fn may_be_planned_anew(&self) -> bool {
+        self.state.phase == Phase::Training
+            && self.state.moving.is_none()
+            && !self.is_closing()
+            && self.grace_until.is_none()
+    }
+
+    /// The plan has been looked at for these.
+    fn settle_for(&mut self, conditions: Conditions) {
+        self.replanning.basis = Some(conditions);
+        self.replanning.changed = None;
+    }
+
+    fn conditions(&self) -> Conditions {
+        let by_site = self.workers_by_site();
+        let sites: Vec<SiteId> = by_site.keys().copied().collect();
+        let name = |((a, b), link): ((usize, usize), Link)| ((sites[a], sites[b]), link);
+        let links = self.links(&sites).into_iter().map(name).collect();
+        Conditions { workers: by_site.into_values().flatten().collect(), links }
+    }
+
+    fn workers_by_site(&self) -> BTreeMap<SiteId, Vec<WorkerId>> {
+        let mut by_site: BTreeMap<SiteId, Vec<WorkerId>> = BTreeMap::new();
+        for (&worker, peer) in self.peers.iter().filter(|(_, peer)| peer.connection.is_some()) {
+            by_site.entry(peer.known.site).or_default().push(worker);
+        }
+        by_site
+    }
+
+    /// Who has a part in a plan: where it names nobody, all who are here.
+    fn workers_of(&self, plan: &Decided) -> BTreeSet<WorkerId> {
+        match plan.copies.as_slice() {
+            [] => self.peers.keys().copied().collect(),
+            copies => copies.iter().flatten().copied().collect(),
+        }
+    }
+
+    /// What is known of a machine: who has not measured itself is taken for as slow as the slowest that has.
+    fn known_device(&self, worker: WorkerId) -> Option<Device> {
+        let slowest = self.state.workers.values().filter_map(|known| known.flops_per_s).min()?;
+        let known = &self.peers.get(&worker)?.known;
+        let flops_per_s = known.flops_per_s.unwrap_or(slowest) as f64;
+        Some(Device { flops_per_s, memory_bytes: known.memory_bytes as f64 })
+    }
+
+    /// None: nobody has ever measured anything, or the model is not known.
+    fn question(&mut self) -> Option<Question> {
+        let by_site = self.workers_by_site();
+        let topology = self.topology_of(&by_site, |worker| self.known_device(worker))?;
+        let spec = self.spec()?;
+        let work = self.workload()?;
+        let through = self.state.ledger.through();
+        let done = through.0.checked_sub(1).map_or(0, |last| self.state.schedule.steps_of(Round(last)).end);
+        let beginning_s = self.replanning.beginning.map_or(PAUSE_S, |took| took.as_secs_f64());
+        let permitted = self.permitted_ranks(topology.devices().count(), work.blocks.len());
+        Some(Question {
+            present: self.present_plan(&by_site, &spec, &work),
+            topology,
+            work,
+            permitted,
+            steps_left: self.state.schedule.steps.saturating_sub(done),
+            pause_s: PAUSES * beginning_s,
+        })
+    }
+
+    /// The copies of the generation that are here, as a plan.
+    fn present_plan(
+        &self,
+        by_site: &BTreeMap<SiteId, Vec<WorkerId>>,
+        spec: &ModelSpec,
+        work: &Workload,
+    ) -> Option<Plan> {
+        let place = |worker: &WorkerId| {
+            let places = by_site.values().enumerate();
+            places.into_iter().find_map(|(site, workers)| {
+                let device = workers.iter().position(|here| here == worker)?;
+                Some(DeviceId { site, device })
+            })
+        };
+        let lineup = self.state.generation.as_ref()?;
+        let of_replica =
+            |ranks: &[Member]| ranks.iter().map(|member| place(&member.worker)).collect::<Option<Vec<_>>>();
+        let replicas: Vec<Vec<DeviceId>> =
+            lineup.replicas.iter().filter_map(|replica| of_replica(&replica.ranks)).collect();
+        let (parallel, ranks) = (&self.config.parallel, self.stages() as usize);
+        let parts = spec.parts(parallel, self.config.data.sequence_length)?;
+        // Stage s is chunk s / ranks of rank s % ranks.
+        let stage = |stage: usize| parts.get(stage % ranks)?.chunks.get(stage / ranks).cloned();
+        let count = ranks * parallel.chunks as usize;
+        let stages: Vec<Range<u32>> = (0..count).map(stage).collect::<Option<_>>()?;
+        let recompute = self.config.train.recompute;
+        let pipeline = parallel.pipeline(work.micro_batches(replicas.len()));
+        (!replicas.is_empty()).then_some(Plan { replicas, stages, pipeline, recompute })
+    }
+}

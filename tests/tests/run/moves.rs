@@ -1,0 +1,120 @@
+//! Parts of the model that go from those who have them to those who are to have them.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::faults::{assert_exactly_once, live_members};
+use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
+
+/// One copy of the model on two workers, each with a disk of its own, and a third machine that may take the place of one of them.
+fn one_copy() -> Setup<'static> {
+    Setup {
+        steps: 1200,
+        sites: vec![2, 1],
+        workers: Some(2),
+        parallel: "stages = 2",
+        own_checkpoints: true,
+        checkpoint: "every_rounds = 10",
+        ..Setup::default()
+    }
+}
+
+fn start_two(setup: Setup<'static>) -> Scenario {
+    let mut scenario = setup.start_coordinator();
+    (0..2).for_each(|worker| scenario.cluster.start_worker(worker).unwrap());
+    scenario
+}
+
+/// The worker is killed, and its disk is gone with it.
+fn lose_for_good(scenario: &mut Scenario, worker: usize) {
+    scenario.cluster.kill_worker(worker);
+    let disk: PathBuf = scenario.cluster.folder().join(format!("checkpoints-{worker}"));
+    std::fs::remove_dir_all(disk).unwrap();
+}
+
+fn events_of(status: &Value) -> String {
+    status["events"].to_string()
+}
+
+/// The part of the worker that is lost is on the disk of the other one: the newcomer fetches it from there.
+#[test]
+fn a_part_whose_only_worker_is_lost_goes_on_with_another_one_from_the_copy_of_its_checkpoint() {
+    for lost in [1, 0] {
+        let mut scenario = start_two(one_copy());
+        scenario.wait_for_round(45);
+        lose_for_good(&mut scenario, lost);
+        scenario.cluster.start_worker(2).unwrap();
+        let goes_on =
+            |status: &Value| live_members(status) == 2 && events_of(status).contains("fetches them");
+        let status = scenario.cluster.wait_for("the newcomer to take the part", RUN_MAX, goes_on).unwrap();
+        assert!(applied_rounds(&status) >= 20, "{status:#}");
+        let status = scenario.finish();
+        assert_exactly_once(&status);
+        let events = events_of(&status);
+        assert!(!events.contains("starts from the beginning"), "{events}");
+        let loss = status["validation_loss"].as_f64().unwrap();
+        assert!(loss < 3.4, "the loss is {loss}");
+        let log = scenario.cluster.worker(2).unwrap().log();
+        assert!(log.contains("a checkpoint's part is here") && !log.contains("no moments"), "{log}");
+    }
+}
+
+/// Gradients of all parameters are exchanged, so that copies cannot join others that train. Two machines with room for half of the model each are joined by two more.
+#[test]
+fn machines_that_join_make_the_coordinator_plan_anew_and_the_state_moves_to_them() {
+    let mut scenario = start_two(Setup {
+        steps: 20_000,
+        sites: vec![4],
+        width: 64,
+        worker_arguments: &["--memory-gib", "0.0079"],
+        parallel: "replan_after_s = 3",
+        sync: "preset = \"dense\"\nfragment_values = 8192",
+        checkpoint: "every_rounds = 50",
+        ..one_copy()
+    });
+    let before = scenario.wait_for_round(20);
+    assert_eq!((before["parts"].as_u64(), live_members(&before)), (Some(2), 2));
+    (2..4).for_each(|worker| scenario.cluster.start_worker(worker).unwrap());
+    let moved = |status: &Value| live_members(status) == 4 && events_of(status).contains("the plan changes");
+    let status = scenario.cluster.wait_for("the run to move", RUN_MAX, moved).unwrap();
+    let (events, round) = (events_of(&status), applied_rounds(&status));
+    assert!(events.contains("the plan changes: 2 × 2") && events.contains("a step where 1 × 2"), "{events}");
+    assert!(status["plan"].as_str().unwrap().starts_with("the plan: 2 × 2"), "{status:#}");
+    let status = scenario.wait_for_round(round + 20);
+    assert_exactly_once(&status);
+    assert_eq!(status["parity"]["equal"], true, "{status:#}");
+    let loss = |status: &Value| status["loss"].as_f64().unwrap();
+    assert!(loss(&status) < loss(&before), "{} after {}", loss(&status), loss(&before));
+    for worker in 2..4 {
+        let log = scenario.cluster.worker(worker).unwrap().log();
+        assert!(log.contains("a checkpoint's part is here") && !log.contains("no moments"), "{log}");
+    }
+    let shown = scenario.told(&["status"]);
+    assert!(shown.contains("plan       2 × 2"), "{shown}");
+}
+
+/// Across a slow link the model is cut, as gradients are many and activations few. One worker is lost for good, nobody takes its place, and the other has room for the whole model.
+#[test]
+fn who_is_left_goes_on_with_the_whole_model_out_of_the_parts() {
+    let mut scenario = Setup {
+        steps: 150,
+        sites: vec![1, 1],
+        parallel: "replan_after_s = 3",
+        sync: "preset = \"dense\"\nfragment_values = 8192",
+        link: "rate_mbit=2,delay_ms=5",
+        checkpoint: "every_rounds = 20\nkeep = 3",
+        ..one_copy()
+    }
+    .start();
+    let status = scenario.wait_for_round(70);
+    assert_eq!(status["parts"].as_u64(), Some(2), "{status:#}");
+    lose_for_good(&mut scenario, 1);
+    let status = scenario.finish();
+    assert_exactly_once(&status);
+    let events = events_of(&status);
+    assert!(events.contains("none on the machines that are here"), "{events}");
+    assert!(!events.contains("starts from the beginning"), "{events}");
+    assert_eq!(status["parts"].as_u64(), Some(1));
+    assert!(!scenario.cluster.worker(0).unwrap().log().contains("no moments"));
+}

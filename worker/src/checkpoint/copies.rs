@@ -1,0 +1,194 @@
+//! Copies of checkpoints from one machine to another: which files there are, and putting them together again.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::model::ModelSpec;
+use serde::{Deserialize, Serialize};
+
+use super::listing::{self, FileRecord};
+use super::recut::overlaps;
+use super::store::{CheckpointStore, folder_name, remove, sync};
+use super::{
+    CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, SHARED, TOKENIZER, private_record_name,
+    private_record_of, private_vectors_name,
+};
+
+/// A file of a checkpoint. A peer names it like this, and so none besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum CheckpointFile {
+    /// The parameters.
+    Model,
+    /// What they are.
+    ModelConfig,
+    /// What turns text into tokens.
+    Tokenizer,
+    /// What else is the same on all workers.
+    Shared,
+    /// The private vectors of a worker,
+    PrivateVectors(WorkerId),
+    /// and what it says of them.
+    PrivateRecord(WorkerId),
+    /// What all of them are: it comes last, as with it a checkpoint is complete.
+    Manifest,
+}
+
+/// A file as it has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileToCopy {
+    /// Which.
+    pub file: CheckpointFile,
+    /// Its length.
+    pub bytes: u64,
+    /// BLAKE3 of its content.
+    pub hash: [u8; 32],
+}
+
+impl CheckpointFile {
+    fn name(self) -> String {
+        match self {
+            Self::Model => MODEL.to_owned(),
+            Self::ModelConfig => MODEL_CONFIG.to_owned(),
+            Self::Tokenizer => TOKENIZER.to_owned(),
+            Self::Shared => SHARED.to_owned(),
+            Self::PrivateVectors(worker) => private_vectors_name(worker),
+            Self::PrivateRecord(worker) => private_record_name(worker),
+            Self::Manifest => MANIFEST.to_owned(),
+        }
+    }
+}
+
+/// A checkpoint of which files arrive from another machine, in a folder that is none yet.
+#[derive(Debug)]
+pub struct Incoming {
+    store: CheckpointStore,
+    next_round: Round,
+    partial: PathBuf,
+}
+
+impl CheckpointStore {
+    /// The files of a checkpoint with a model, as somebody else needs them: with one private state, that of the worker with the lowest number, as its moments are better than none.
+    ///
+    /// # Errors
+    /// It is not there, or is of another state.
+    pub fn files_to_copy(&self, next_round: Round, state_hash: [u8; 32]) -> Result<Vec<FileToCopy>> {
+        ensure!(self.holds(next_round, state_hash), "there is no such checkpoint here");
+        let folder = self.folder_of(next_round);
+        let manifest = listing::manifest(&folder, self.run())?;
+        let mut files = Vec::new();
+        for file in [
+            CheckpointFile::Model,
+            CheckpointFile::ModelConfig,
+            CheckpointFile::Tokenizer,
+            CheckpointFile::Shared,
+        ] {
+            if let Some(record) = manifest.files.get(&file.name()) {
+                files.push(to_copy(file, record)?);
+            }
+        }
+        for worker in self.private_states(next_round)? {
+            let Ok(Some(record)) = listing::private_record(&folder, worker, &manifest) else { continue };
+            let Some(vectors) = record.files.get(&private_vectors_name(worker)) else { continue };
+            files.push(to_copy(CheckpointFile::PrivateVectors(worker), vectors)?);
+            let of_record = FileRecord::of(&folder.join(private_record_name(worker)))?;
+            files.push(to_copy(CheckpointFile::PrivateRecord(worker), &of_record)?);
+            break;
+        }
+        files.push(to_copy(CheckpointFile::Manifest, &FileRecord::of(&folder.join(MANIFEST))?)?);
+        Ok(files)
+    }
+
+    /// Where a file of a checkpoint is.
+    #[must_use]
+    pub fn path_of(&self, next_round: Round, file: CheckpointFile) -> PathBuf {
+        self.folder_of(next_round).join(file.name())
+    }
+
+    /// A folder for a checkpoint that comes from elsewhere. What an attempt before this one has left in it stays, as files go on where they ended.
+    ///
+    /// # Errors
+    /// The disk refuses it.
+    pub fn receive(&self, next_round: Round) -> Result<Incoming, CheckpointError> {
+        let ending = format!(".{}.incoming", self.worker());
+        let partial = self.run_folder().join(format!(".{}{ending}", folder_name(next_round)));
+        // What was given up of other rounds is of no use any more.
+        let entries = std::fs::read_dir(self.run_folder()).into_iter().flatten().flatten();
+        let given_up = entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(&ending));
+        let mut others = given_up.map(|entry| entry.path()).filter(|path| *path != partial);
+        others.try_for_each(|path| remove(&path))?;
+        std::fs::create_dir_all(&partial).map_err(CheckpointError::io("create folder", &partial))?;
+        Ok(Incoming { store: self.clone(), next_round, partial })
+    }
+
+    /// The workers that have a private state in a checkpoint.
+    fn private_states(&self, next_round: Round) -> Result<Vec<WorkerId>> {
+        let folder = self.folder_of(next_round);
+        let entries =
+            std::fs::read_dir(&folder).with_context(|| format!("read folder {}", folder.display()))?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut workers: Vec<WorkerId> = names.filter_map(|name| private_record_of(&name)).collect();
+        workers.sort_unstable();
+        Ok(workers)
+    }
+}
+
+impl Incoming {
+    /// Where a file is to be written.
+    #[must_use]
+    pub fn path_of(&self, file: CheckpointFile) -> PathBuf {
+        self.partial.join(file.name())
+    }
+
+    /// Whether a file is here as it has to be. One that is whole and another is removed.
+    ///
+    /// # Errors
+    /// The disk refuses it.
+    pub fn check(&self, wanted: &FileToCopy) -> Result<bool, CheckpointError> {
+        let path = self.path_of(wanted.file);
+        let length = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        if length < wanted.bytes {
+            return Ok(false);
+        }
+        let is_it = FileRecord::of(&path)?.blake3 == blake3::Hash::from_bytes(wanted.hash).to_hex().as_str();
+        if !is_it {
+            std::fs::remove_file(&path).map_err(CheckpointError::io("remove", &path))?;
+        }
+        Ok(is_it)
+    }
+
+    /// Whether the manifest that is here names one of these blocks.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn overlaps(&self, wanted: &ModelSpec) -> Result<bool> {
+        overlaps(&self.path_of(CheckpointFile::Manifest), wanted)
+    }
+
+    /// Makes the checkpoint visible, of which all `files` are here.
+    ///
+    /// # Errors
+    /// It is not the one that was wanted; then it is gone. Or the disk refuses it.
+    pub fn publish(self, files: &[FileToCopy], state_hash: [u8; 32]) -> Result<()> {
+        files.iter().try_for_each(|file| sync(&self.path_of(file.file)))?;
+        let adopted = self.store.adopt(&self.partial, self.next_round, files, state_hash);
+        if adopted.is_err() {
+            // What is not a checkpoint is of no use to the next attempt.
+            remove(&self.partial)?;
+        }
+        adopted
+    }
+}
+
+fn to_copy(file: CheckpointFile, record: &FileRecord) -> Result<FileToCopy> {
+    let hash = blake3::Hash::from_hex(&record.blake3).context("read a hash of a checkpoint")?;
+    Ok(FileToCopy { file, bytes: record.bytes, hash: *hash.as_bytes() })
+}
+
+impl FileToCopy {
+    /// Its name on the disk.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.file.name()
+    }
+}

@@ -1,0 +1,255 @@
+//! Checkpoints from worker to worker: a part of the model for who is to take it, and copies of what one worker alone has.
+
+use std::io::SeekFrom;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use longhaul_common::id::FragmentId;
+use longhaul_common::model::ModelSpec;
+use longhaul_common::plan::Member;
+use longhaul_proto::control::message::{CheckpointOffer, HeldPart};
+use longhaul_proto::frame::{Frame, FrameKind};
+use longhaul_proto::identity::PeerName;
+use longhaul_proto::transport::bulk::{PullReply, ReceiveLimits, pull};
+use quinn::Connection;
+use tokio::fs::{File, OpenOptions};
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::Network;
+use super::request::{CheckpointName, FILE_FRAME_BYTES, Request, meta};
+use crate::checkpoint::{CheckpointFile, CheckpointStore, FileToCopy, Incoming};
+use crate::sync::SyncEvent;
+
+/// A holder that has not answered at all by then is passed over.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// Files of a checkpoint, at most.
+const FILES_MAX: usize = 16;
+
+impl Network {
+    /// From now on, peers may have copies of these checkpoints, of whatever part.
+    pub fn share_checkpoints(&self, store: CheckpointStore) {
+        self.lock().checkpoints = Some(store);
+    }
+
+    /// Fetches those of these parts, of one checkpoint, that have a block of the `wanted` part of the model; the answer comes as [`SyncEvent::CopiesHere`], with the number of the attempt.
+    pub fn fetch_parts(
+        self: &Arc<Self>,
+        attempt: u64,
+        store: CheckpointStore,
+        parts: Vec<HeldPart>,
+        wanted: ModelSpec,
+    ) {
+        let network = Arc::clone(self);
+        self.spawn(async move {
+            let fetched = fetch_overlapping(&network, &store, &parts, &wanted).await;
+            let answer = fetched.map(|()| parts).map_err(|error| format!("{error:#}"));
+            let _ = network.queue.send(SyncEvent::CopiesHere { attempt, answer }).await;
+        });
+    }
+
+    /// Has a copy of a checkpoint that one other worker alone has; the answer comes as [`SyncEvent::Kept`]. One at a time: of another one meanwhile it is none.
+    pub fn keep(self: &Arc<Self>, store: CheckpointStore, part: HeldPart) {
+        let network = Arc::clone(self);
+        self.spawn(async move {
+            let kept = if network.keeping.swap(true, Ordering::AcqRel) {
+                None
+            } else {
+                let fetched = fetch_part(&network, &store, &part, None).await;
+                network.keeping.store(false, Ordering::Release);
+                if let Err(error) = &fetched {
+                    tracing::debug!(reason = format!("{error:#}"), "a checkpoint could not be copied");
+                }
+                fetched.ok().map(|()| CheckpointOffer { private: false, ..part.offer })
+            };
+            let _ = network.queue.send(SyncEvent::Kept(kept)).await;
+        });
+    }
+}
+
+async fn fetch_overlapping(
+    network: &Network,
+    store: &CheckpointStore,
+    parts: &[HeldPart],
+    wanted: &ModelSpec,
+) -> Result<()> {
+    for part in parts {
+        fetch_part(network, store, part, Some(wanted)).await?;
+    }
+    Ok(())
+}
+
+/// A part, from the first holder that gives it whole, unless it has no block of what is `wanted`. What one that failed has sent is not sent again by the next.
+async fn fetch_part(
+    network: &Network,
+    store: &CheckpointStore,
+    part: &HeldPart,
+    wanted: Option<&ModelSpec>,
+) -> Result<()> {
+    let HeldPart { offer, holders } = part;
+    let store = store.clone().of_part(offer.rank, offer.parts);
+    if store.holds(offer.next_round, offer.state_hash) {
+        return Ok(());
+    }
+    let mut failures = Vec::new();
+    for holder in holders {
+        match fetch_from(network, &store, offer, holder, wanted).await {
+            Ok(()) => return Ok(()),
+            Err(error) => failures.push(format!("{}: {error:#}", holder.worker)),
+        }
+    }
+    let whose =
+        format!("part {} of {} of the checkpoint before {}", offer.rank + 1, offer.parts, offer.next_round);
+    bail!(
+        "nobody gave {whose}: {}",
+        if failures.is_empty() { "nobody has it".to_owned() } else { failures.join("; ") }
+    )
+}
+
+async fn fetch_from(
+    network: &Network,
+    store: &CheckpointStore,
+    offer: &CheckpointOffer,
+    holder: &Member,
+    wanted: Option<&ModelSpec>,
+) -> Result<()> {
+    let name = PeerName::Worker(holder.worker).in_run(network.run);
+    let connecting = network.endpoint.connect_with(network.client(), network.address_of(holder), &name);
+    let connection = timeout(CONNECT_MAX, connecting.context("dial")?).await.context("no answer")?;
+    let connection = connection.context("connect")?;
+    let CheckpointOffer { next_round, state_hash, rank, parts, .. } = *offer;
+    let of = CheckpointName { next_round, rank, parts, state_hash };
+    let files = fetch_list(&connection, of).await?;
+    let incoming = store.receive(next_round).context("make room for a checkpoint")?;
+    // The list has the manifest last, and it says which blocks there are.
+    if let (Some(wanted), Some(manifest)) = (wanted, files.last()) {
+        fetch_file(&connection, of, manifest, &incoming).await?;
+        if !incoming.overlaps(wanted)? {
+            return Ok(());
+        }
+    }
+    for file in &files {
+        fetch_file(&connection, of, file, &incoming).await?;
+    }
+    spawn_blocking(move || incoming.publish(&files, state_hash)).await.context("publish a copy")??;
+    tracing::info!(holder = %holder.worker, %next_round, part = rank + 1, of = parts, "a checkpoint's part is here");
+    Ok(())
+}
+
+async fn fetch_list(connection: &Connection, of: CheckpointName) -> Result<Vec<FileToCopy>> {
+    let request = postcard::to_stdvec(&Request::Checkpoint(of)).context("write a request")?;
+    let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
+    let frame = response.next().await?.context("the answer is empty")?;
+    let files: Vec<FileToCopy> = postcard::from_bytes(frame.body()).context("read the list of files")?;
+    let is_complete = files.last().is_some_and(|last| last.file == CheckpointFile::Manifest);
+    ensure!(files.len() <= FILES_MAX && is_complete, "the list of files is none of a checkpoint");
+    Ok(files)
+}
+
+/// The rest of a file, after what is here of it.
+async fn fetch_file(
+    connection: &Connection,
+    of: CheckpointName,
+    wanted: &FileToCopy,
+    incoming: &Incoming,
+) -> Result<()> {
+    if incoming.check(wanted)? {
+        return Ok(());
+    }
+    let path = incoming.path_of(wanted.file);
+    let mut file = OpenOptions::new().create(true).append(true).open(&path).await.context("open a file")?;
+    let offset = file.metadata().await.context("ask for a file's length")?.len();
+    let request = Request::CheckpointFile { of, file: wanted.file, offset };
+    let request = postcard::to_stdvec(&request).context("write a request")?;
+    let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
+    let mut length = offset;
+    while let Some(frame) = response.next().await? {
+        length += frame.body().len() as u64;
+        ensure!(length <= wanted.bytes, "{} is longer than was announced", wanted.name());
+        file.write_all(frame.body()).await.context("write a file")?;
+    }
+    file.flush().await.context("write a file")?;
+    ensure!(incoming.check(wanted)?, "{} is not the file that was announced", wanted.name());
+    Ok(())
+}
+
+/// Answers with the files of a checkpoint.
+pub(super) async fn send_list(network: &Network, mut reply: PullReply, of: CheckpointName) -> Result<()> {
+    let Some(store) = store_of(network, of) else {
+        reply.refuse();
+        return Ok(());
+    };
+    let listing = spawn_blocking(move || store.files_to_copy(of.next_round, of.state_hash));
+    let files = match listing.await.context("list a checkpoint")? {
+        Ok(files) => files,
+        Err(error) => {
+            reply.refuse();
+            return Err(error);
+        }
+    };
+    let body = postcard::to_stdvec(&files).context("write the list of files")?;
+    let meta = meta(FrameKind::State, network.worker, of.next_round, FragmentId(0), of.rank);
+    reply.send(&Frame::new(meta, body.into())?).await?;
+    Ok(reply.finish().await?)
+}
+
+/// Answers with what follows after `offset` in a file of a checkpoint.
+pub(super) async fn send_file(
+    network: &Network,
+    mut reply: PullReply,
+    (of, file): (CheckpointName, CheckpointFile),
+    offset: u64,
+) -> Result<()> {
+    let opened = match store_of(network, of).filter(|store| store.holds(of.next_round, of.state_hash)) {
+        Some(store) => open_at(&store.path_of(of.next_round, file), offset).await,
+        None => Err(anyhow::anyhow!("there is no such checkpoint here")),
+    };
+    let mut file = match opened {
+        Ok(file) => file,
+        Err(error) => {
+            reply.refuse();
+            return Err(error);
+        }
+    };
+    let mut buffer = vec![0; FILE_FRAME_BYTES];
+    for index in 0.. {
+        let count = fill(&mut file, &mut buffer).await.context("read a file of a checkpoint")?;
+        if count == 0 {
+            break;
+        }
+        let meta = meta(FrameKind::State, network.worker, of.next_round, FragmentId(index), of.rank);
+        reply.send(&Frame::new(meta, Bytes::copy_from_slice(&buffer[..count]))?).await?;
+    }
+    Ok(reply.finish().await?)
+}
+
+fn store_of(network: &Network, of: CheckpointName) -> Option<CheckpointStore> {
+    let store = network.lock().checkpoints.clone()?;
+    (of.rank < of.parts).then(|| store.of_part(of.rank, of.parts))
+}
+
+async fn open_at(path: &Path, offset: u64) -> Result<File> {
+    let mut file = File::open(path).await.context("open a file of a checkpoint")?;
+    file.seek(SeekFrom::Start(offset)).await.context("find the place in a file of a checkpoint")?;
+    Ok(file)
+}
+
+/// Reads until the buffer is full or the file ends.
+async fn fill(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read(&mut buffer[filled..]).await? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests;
