@@ -52,9 +52,10 @@ impl RunConfig {
         positive("train.micro_batch", train.micro_batch)?;
         let replicas = self.replicas();
         if !train.batch.is_multiple_of(replicas) {
-            let divided = match self.parallel.is_pipelined() {
-                true => "run.workers / parallel.stages",
-                false => "run.workers",
+            let divided = match (self.parallel.is_pipelined(), self.parallel.is_divided()) {
+                (true, _) => "run.workers / parallel.stages",
+                (false, true) => "run.workers / parallel.tensor",
+                (false, false) => "run.workers",
             };
             let nearest = train.batch.checked_next_multiple_of(replicas);
             let reason = format!(

@@ -3,10 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, RunConfig, ValueFormat};
+use crate::model::ModelSpec;
 use crate::pipeline::{Pipeline, PipelineSchedule, ScheduleError};
 
 /// Workers in a row, at most: each holds a block at least, and adds its bubble.
 const STAGES_MAX: u32 = 1 << 10;
+
+/// Workers that share each layer, at most: more than any machine or rack has devices with links fast enough for it.
+const TENSOR_MAX: u32 = 1 << 8;
 
 /// Sixteen TiB, in MiB: more than a worker has.
 const DIFFERENCES_MIB_MAX: u64 = 1 << 24;
@@ -55,10 +59,12 @@ const fn difference_values() -> ValueFormat {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParallelConfig {
-    /// Who decides about all that follows but `boundary`. With `stages` above 1 it is as it is written.
+    /// Who decides about all that follows but `boundary`. With `stages` or `tensor` above 1 it is as it is written.
     pub plan: PlanChoice,
     /// Workers that share one copy of the model, each with a part of it. With 1, every worker has all of it.
     pub stages: u32,
+    /// Workers of one site that share each layer of the model, each with some of its heads and inner channels: a tensor group. With 1, every worker has all of its layers.
+    pub tensor: u32,
     /// The order in which they compute.
     pub schedule: PipelineSchedule,
     /// Parts of the model that each of them has; more than one with `interleaved` only.
@@ -89,6 +95,7 @@ impl Default for ParallelConfig {
         Self {
             plan: PlanChoice::default(),
             stages: 1,
+            tensor: 1,
             schedule: PipelineSchedule::default(),
             chunks: 1,
             in_flight: Vec::new(),
@@ -103,10 +110,22 @@ impl Default for ParallelConfig {
 }
 
 impl ParallelConfig {
-    /// Whether a copy of the model is on several workers.
+    /// Whether a copy of the model is cut into parts of neighbouring blocks.
     #[must_use]
     pub fn is_pipelined(&self) -> bool {
         self.stages > 1
+    }
+
+    /// Whether a copy of the model is on several workers, in whatever way.
+    #[must_use]
+    pub fn is_divided(&self) -> bool {
+        self.seats() > 1
+    }
+
+    /// Workers of a copy of the model: its parts, each as often as a tensor group has members.
+    #[must_use]
+    pub fn seats(&self) -> u32 {
+        self.stages.saturating_mul(self.tensor)
     }
 
     /// One worker has all of the model, whatever the machines and links are.
@@ -149,6 +168,7 @@ impl ParallelConfig {
             Err(ConfigError::value(key, value.to_string(), reason))
         };
         let (stages, workers) = (self.stages, config.run.workers);
+        self.check_tensor(config)?;
         if stages == 0 || stages > STAGES_MAX || !workers.is_multiple_of(stages) {
             let reason = format!(
                 "each copy of the model is on so many workers, so it must divide run.workers = {workers}, and be {STAGES_MAX} at most"
@@ -200,10 +220,29 @@ impl ParallelConfig {
         self.check_company(config)
     }
 
+    /// What a tensor group asks for.
+    fn check_tensor(&self, config: &RunConfig) -> Result<(), ConfigError> {
+        let (tensor, workers) = (self.tensor, config.run.workers);
+        let refused = |reason: String| Err(ConfigError::value("parallel.tensor", tensor, reason));
+        if tensor == 0 || tensor > TENSOR_MAX || !workers.is_multiple_of(tensor) {
+            return refused(format!(
+                "each layer is shared by so many workers, so it must divide run.workers = {workers}, and be {TENSOR_MAX} at most"
+            ));
+        }
+        if tensor > 1 && self.is_pipelined() {
+            return refused(format!(
+                "does not go with stages = {}: a copy of the model is either in parts or shared layer by layer; leave one of them out",
+                self.stages
+            ));
+        }
+        // Which shares there are does not depend on the vocabulary.
+        ModelSpec::resolve(&config.model, 0)?.shards(tensor).map(drop)
+    }
+
     /// Whether the coordinator is still to decide, in a run of several workers that may be divided.
     pub(super) fn is_open_in(&self, config: &RunConfig) -> bool {
         let may_be_divided = config.privacy.is_none() && config.secure_aggregation.is_none();
-        self.plan == PlanChoice::Auto && !self.is_pipelined() && config.run.workers > 1 && may_be_divided
+        self.plan == PlanChoice::Auto && !self.is_divided() && config.run.workers > 1 && may_be_divided
     }
 
     fn check_boundary(&self) -> Result<(), ConfigError> {
@@ -249,9 +288,13 @@ impl ParallelConfig {
 
     /// What has not been made to work where copies are in parts.
     fn check_company(&self, config: &RunConfig) -> Result<(), ConfigError> {
-        if !self.is_pipelined() {
+        if !self.is_divided() {
             return Ok(());
         }
+        let (key, count) = match self.is_pipelined() {
+            true => ("parallel.stages", self.stages),
+            false => ("parallel.tensor", self.tensor),
+        };
         let alone = [
             ("[privacy]", config.privacy.is_some(), "clips the norm of the whole model's update"),
             ("[secure_aggregation]", config.secure_aggregation.is_some(), "masks updates of the whole model"),
@@ -259,7 +302,7 @@ impl ParallelConfig {
         for (section, is_there, why) in alone {
             if is_there {
                 let reason = format!("does not go with {section}, which {why}, and no worker has the whole");
-                return Err(ConfigError::value("parallel.stages", self.stages, reason));
+                return Err(ConfigError::value(key, count, reason));
             }
         }
         Ok(())
@@ -299,6 +342,34 @@ mod tests {
         assert!(!config.is_plan_open());
         let config = RunConfig { parallel: ParallelConfig::undivided(), ..parse("").unwrap() };
         assert!(!RunConfig::parse(&config.to_toml().unwrap()).unwrap().is_plan_open());
+    }
+
+    #[test]
+    fn a_copy_of_the_model_has_as_many_seats_as_its_tensor_group_has_members() {
+        let config = parse("tensor = 1").unwrap();
+        assert!(!config.parallel.is_divided() && config.is_plan_open());
+        let text = "[run]\nname = \"r\"\nworkers = 4\nsteps = 9\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 8\nheads = 4\n\
+                    context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 8\n";
+        let of = |lines: &str| RunConfig::parse(&format!("{text}{lines}"));
+        let config = of("[parallel]\ntensor = 2").unwrap();
+        assert_eq!((config.parallel.seats(), config.replicas(), config.is_plan_open()), (2, 2, false));
+        assert!(config.parallel.is_divided() && !config.parallel.is_pipelined());
+        let refusal = |lines: &str| of(lines).unwrap_err().to_string();
+        for (lines, words) in [
+            ("[parallel]\ntensor = 0", "must divide run.workers = 4"),
+            ("[parallel]\ntensor = 3", "must divide run.workers = 4"),
+            ("[parallel]\ntensor = 2\nstages = 2", "does not go with stages = 2"),
+            (
+                "[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-5\n[parallel]\ntensor = 2",
+                "does not go with [privacy]",
+            ),
+            ("[secure_aggregation]\n[parallel]\ntensor = 2", "does not go with [secure_aggregation]"),
+        ] {
+            let message = refusal(lines);
+            assert!(message.starts_with("parallel.tensor = ") && message.contains(words), "{message}");
+        }
+        let message = parse("tensor = 2").unwrap_err().to_string();
+        assert!(message.contains("must divide 1"), "one head cannot be divided: {message}");
     }
 
     #[test]

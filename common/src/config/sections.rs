@@ -244,7 +244,7 @@ impl RunConfig {
     /// Copies of the model that are trained, each by one worker or by several: what the samples of a step are divided among.
     #[must_use]
     pub fn replicas(&self) -> u32 {
-        (self.run.workers / self.parallel.stages.max(1)).max(1)
+        (self.run.workers / self.parallel.seats().max(1)).max(1)
     }
 
     /// Entries of the model's vocabulary. None: those of the tokenizer, which is a file on the workers' machines.

@@ -43,6 +43,12 @@ impl ParameterSpec {
         self.shape.len() == 2
     }
 
+    /// Whether all members of a tensor group have all of it.
+    #[must_use]
+    pub fn is_replicated(&self) -> bool {
+        self.cut == Cut::Replicated
+    }
+
     /// Rows and columns of the matrix that PowerSGD exchanges as two factors of this rank: one that has more than twice their values. None:
     /// it is exchanged whole.
     #[must_use]

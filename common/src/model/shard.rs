@@ -56,6 +56,21 @@ impl ModelSpec {
     /// # Errors
     /// Names the count that they cannot divide.
     pub fn shards(&self, ways: u32) -> Result<Vec<Self>, ConfigError> {
+        self.check_ways(ways)?;
+        Ok((0..ways).map(|index| self.with_shard(ways, index)).collect())
+    }
+
+    /// The share of one of them; none: there is no such member, or shares are not equal.
+    #[must_use]
+    pub fn shard_of(&self, ways: u32, index: u32) -> Option<Self> {
+        (index < ways && self.check_ways(ways).is_ok()).then(|| self.with_shard(ways, index))
+    }
+
+    fn with_shard(&self, ways: u32, index: u32) -> Self {
+        Self { shard: Shard { ways, index }, ..self.clone() }
+    }
+
+    fn check_ways(&self, ways: u32) -> Result<(), ConfigError> {
         let divided = [
             ("model.heads", self.heads),
             ("model.kv_heads", self.kv_heads),
@@ -69,7 +84,28 @@ impl ModelSpec {
         if let Some((key, value)) = divided.into_iter().find(|(_, value)| !value.is_multiple_of(ways)) {
             return refused(format!("each member has an equal share of {key}, so it must divide {value}"));
         }
-        Ok((0..ways).map(|index| Self { shard: Shard { ways, index }, ..self.clone() }).collect())
+        Ok(())
+    }
+
+    /// Of [`Self::parameters`], those that this worker exchanges with the other copies of the model, and saves: all of them, unless it is a later member of a tensor
+    /// group. What all members hold is then the first one's to exchange, and is handed on by it.
+    #[must_use]
+    pub fn synchronised(&self) -> Vec<ParameterSpec> {
+        let mut tensors = self.parameters();
+        tensors.retain(|tensor| self.synchronises(tensor));
+        tensors
+    }
+
+    /// The length of the flat vector of [`Self::synchronised`].
+    #[must_use]
+    pub fn synchronised_count(&self) -> u64 {
+        self.synchronised().iter().map(ParameterSpec::count).sum()
+    }
+
+    /// Whether this is one of [`Self::synchronised`].
+    #[must_use]
+    pub fn synchronises(&self, tensor: &ParameterSpec) -> bool {
+        self.shard.index == 0 || !tensor.is_replicated()
     }
 }
 
@@ -124,6 +160,8 @@ mod tests {
     #[test]
     fn one_share_of_one_is_the_whole_model() {
         for whole in models() {
+            assert_eq!(whole.shard_of(3, 2).as_ref(), whole.shards(3).unwrap().last());
+            assert!(whole.shard_of(3, 3).is_none() && whole.shard_of(5, 0).is_none());
             assert_eq!(whole.shards(1).unwrap(), [whole]);
         }
     }
@@ -185,6 +223,21 @@ mod tests {
                     let expected = if tensor.cut == Cut::Replicated { ways } else { 1 };
                     assert!(holders.iter().all(|count| *count == expected), "{}: {holders:?}", tensor.name);
                 }
+            }
+        }
+    }
+
+    /// So what a round sends of the whole model is sent once.
+    #[test]
+    fn each_value_is_synchronised_by_one_member() {
+        for whole in models() {
+            assert_eq!(whole.synchronised(), whole.parameters());
+            for ways in [2, 3, 6] {
+                let shards = whole.shards(ways).unwrap();
+                let all: u64 = shards.iter().map(ModelSpec::synchronised_count).sum();
+                assert_eq!(all, whole.parameter_count());
+                assert_eq!(shards[0].synchronised(), shards[0].parameters());
+                assert!(shards[1].synchronised().iter().all(|tensor| tensor.cut != Cut::Replicated));
             }
         }
     }

@@ -7,10 +7,10 @@ use crate::config::{ParallelConfig, Precision};
 use crate::model::ModelSpec;
 
 impl ModelSpec {
-    /// By rank, the parts of the workers that share a copy of this model, for sequences of `sequence` tokens: as it is written, or cut so that the stage with the most
-    /// arithmetic has as little as it can. The same on all workers, as it follows from model and configuration alone.
+    /// By rank, what the workers that share a copy of this model have of it, for sequences of `sequence` tokens: parts as they are written, or cut so that the stage with the most
+    /// arithmetic has as little as it can, and of each part the shares of its tensor group one after the other. The same on all workers, as it follows from model and configuration alone.
     ///
-    /// None: there are not as many blocks.
+    /// None: there are not as many blocks, or the shares cannot be equal.
     #[must_use]
     pub fn parts(&self, parallel: &ParallelConfig, sequence: u32) -> Option<Vec<Self>> {
         let (ranks, chunks) = (parallel.stages, parallel.chunks);
@@ -22,9 +22,10 @@ impl ModelSpec {
         let of_rank = |rank: u32| {
             let own: Option<Vec<_>> =
                 (0..chunks).map(|chunk| ranges.get((chunk * ranks + rank) as usize).cloned()).collect();
-            Some(self.part(own?))
+            self.part(own?).shards(parallel.tensor).ok()
         };
-        (0..ranks).map(of_rank).collect()
+        let shares: Vec<Vec<Self>> = (0..ranks).map(of_rank).collect::<Option<_>>()?;
+        Some(shares.into_iter().flatten().collect())
     }
 
     fn even_cut(&self, stages: u32, sequence: u32) -> Option<Vec<Range<u32>>> {
@@ -94,6 +95,13 @@ mod tests {
         let chunks: Vec<_> =
             model(6).parts(&written, 32).unwrap().into_iter().map(|part| part.chunks).collect();
         assert_eq!(chunks, [[0..1, 3..7], [1..3, 7..8]]);
+    }
+
+    #[test]
+    fn members_of_a_tensor_group_have_the_shares_of_all_blocks() {
+        let shared = ParallelConfig { tensor: 2, ..parallel(1, 1) };
+        assert_eq!(model(3).parts(&shared, 32), model(3).shards(2).ok());
+        assert_eq!(model(3).parts(&ParallelConfig { tensor: 3, ..shared }, 32), None, "four heads");
     }
 
     #[test]

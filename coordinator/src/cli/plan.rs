@@ -12,7 +12,8 @@ use serde_json::json;
 use super::up::read_config;
 use super::{CliError, PlanArgs, print};
 use crate::plan::{
-    Candidate, Choice, DeviceId, Plan, Prediction, Topology, Workload, choose, parallel_of, shape, why,
+    Candidate, Choice, DeviceId, Plan, Prediction, Topology, Workload, choose, choose_among, parallel_of,
+    shape, why,
 };
 
 pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
@@ -20,13 +21,29 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let topology = read_topology(&args.topology)?;
     let spec = spec_of(&config)?;
     let work = Workload::of(&config, &spec);
-    let choice = choose(&topology, &work).context("plan the run")?;
+    let (topology, choice) = chosen(&config, topology, &work)?;
     if args.json {
         print(&format!("{:#}", as_json(&topology, &choice)));
     } else {
         describe(&config, &spec, &topology, &choice).iter().for_each(|line| print(line));
     }
     Ok(())
+}
+
+/// The best plan, and the machines that it is for: where `parallel.tensor` is written, groups of them, each of which has a copy.
+fn chosen(config: &RunConfig, topology: Topology, work: &Workload) -> Result<(Topology, Choice), CliError> {
+    let members = config.parallel.tensor;
+    if members == 1 {
+        let choice = choose(&topology, work).context("plan the run")?;
+        return Ok((topology, choice));
+    }
+    let groups = topology.in_groups(members).map_err(|_| {
+        let reason = format!("parallel.tensor = {members}: no site of the topology has as many workers, and a tensor group is within one");
+        CliError::Misuse(reason)
+    })?;
+    let has_whole = |rows: &[Vec<DeviceId>]| rows.iter().all(|row| row.len() == 1);
+    let choice = choose_among(&groups, work, has_whole).context("plan the run")?;
+    Ok((groups, choice))
 }
 
 pub(super) fn read_topology(path: &Path) -> Result<Topology, CliError> {
@@ -65,6 +82,12 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
     lines.push(row("→", &choice.best));
     lines.extend(choice.runners_up.iter().map(|candidate| row(" ", candidate)));
     lines.push(String::new());
+    if config.parallel.tensor > 1 {
+        lines.push(format!(
+            "A device is a tensor group of {} workers here, as parallel.tensor has it; memory is that of its first member, which has the most to keep.",
+            config.parallel.tensor
+        ));
+    }
     lines.push(why(choice));
     let (plan, _) = &choice.best;
     let (used, all) = (plan.replicas.iter().map(Vec::len).sum::<usize>(), topology.devices().count());
@@ -233,6 +256,22 @@ mod tests {
         assert_eq!(run.parallel.pipeline(plan.pipeline.micro_batches).tasks(), plan.pipeline.tasks());
         let parts = spec_of(&run).unwrap().parts(&run.parallel, 128).unwrap();
         assert_eq!(parts[0].chunks[0], plan.stages[0]);
+    }
+
+    #[test]
+    fn groups_that_are_written_are_planned_with_as_devices() {
+        let text = format!("{CONFIG}[parallel]\ntensor = 2\n");
+        let (config, machines) = (RunConfig::parse(&text).unwrap(), Topology::parse(&sites(1.0)).unwrap());
+        let spec = spec_of(&config).unwrap();
+        let work = Workload::of(&config, &spec);
+        let (groups, choice) = chosen(&config, machines, &work).unwrap();
+        assert_eq!((choice.best.0.replicas.len(), choice.best.0.pipeline.ranks), (2, 1));
+        let told = describe(&config, &spec, &groups, &choice).join("\n");
+        assert!(told.contains("→ 2 × 1 ") && told.contains("tensor group of 2"), "{told}");
+        let lonely =
+            Topology::parse("[[site]]\nname = \"a\"\nworkers = 1\ntflops = 1.0\nmemory_gib = 1.0\n").unwrap();
+        let refused = chosen(&config, lonely, &work).unwrap_err().to_string();
+        assert!(refused.contains("parallel.tensor = 2: no site"), "{refused}");
     }
 
     #[test]

@@ -15,6 +15,10 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), CliError> {
     let config = read_config(&args.config)?;
     let topology = read_topology(&args.topology)?;
     let faults = args.faults.as_deref().map(|path| read_faults(path, &topology)).transpose()?;
+    if config.parallel.tensor > 1 {
+        let reason = "the simulator knows no tensor groups: leave parallel.tensor out, and count each group as one worker in the topology";
+        return Err(CliError::Misuse(reason.to_owned()));
+    }
     let spec = spec_of(&config)?;
     let until = Duration::from_secs_f64(args.hours * 3600.0);
     let setup = Setup { config, spec, topology, faults: faults.unwrap_or_default(), seed: args.seed, until };

@@ -3,6 +3,7 @@
 mod predict;
 mod replan;
 mod search;
+mod tensor;
 mod topology;
 mod words;
 mod workload;
@@ -11,6 +12,7 @@ mod written;
 pub use predict::{LinkLoad, Prediction, Unfit, paces, predict};
 pub use replan::{Answer, Prospect, Question};
 pub use search::{Candidate, Choice, NoPlan, choose, choose_among};
+pub use tensor::GroupSums;
 pub use topology::{Device, DeviceId, Link, Site, Topology, TopologyError};
 pub use words::{shape, why};
 pub use workload::{Exchange, Workload};

@@ -122,7 +122,7 @@ fn trace_replicas(
         }
         let traced =
             trace(&plan.pipeline, &lists, &costs).map_err(|stuck| Unfit::Schedule(stuck.to_string()))?;
-        let took = traced.step_s + costs.ends_s();
+        let took = traced.step_s + costs.ends_s() + costs.sums_s();
         alike.insert(signature, took);
         tell(replica, took, Some(traced));
     }
@@ -205,6 +205,14 @@ impl ReplicaCosts<'_> {
 
     fn tokens(&self) -> f64 {
         self.work.micro_tokens(self.plan.replicas.len())
+    }
+
+    /// What the members of a tensor group sum in a step.
+    fn sums_s(&self) -> f64 {
+        let Some(sums) = &self.work.sums else { return 0.0 };
+        let lan = self.way(0, 0).0;
+        let micro_batches = f64::from(self.plan.pipeline.micro_batches);
+        micro_batches * sums.micro_batch_s(self.tokens(), lan, self.plan.recompute)
     }
 
     /// What a step takes besides its tasks: the norm of the gradient goes from each rank to all others, and a tied embedding there and its gradient back.
@@ -319,8 +327,10 @@ impl Groups {
             let mut sites = BTreeMap::new();
             let holders = plan.replicas.iter().filter_map(|replica| replica.get(stage % ranks));
             holders.for_each(|id| *sites.entry(id.site).or_insert(0) += 1);
-            let parameters: u64 = held(work, range).iter().map(|block| block.parameters).sum();
-            Group { parameters: parameters as f64, sites }
+            let held: u64 = held(work, range).iter().map(|block| block.parameters).sum();
+            // The members of a tensor group exchange all of the model between them.
+            let parameters = work.sums.map_or(held as f64, |sums| sums.parameters);
+            Group { parameters, sites }
         };
         Self(plan.stages.iter().enumerate().map(group).collect())
     }

@@ -5,6 +5,8 @@ use longhaul_common::model::{BlockCost, ModelSpec, parameter_bytes};
 use longhaul_proto::codec::chain::{downlink, uplink};
 use longhaul_proto::codec::{CodecSpec, Selection, Threshold};
 
+use super::GroupSums;
+
 /// A run, as far as a plan has to know it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
@@ -26,6 +28,8 @@ pub struct Workload {
     pub tied_values: u64,
     /// Bytes in which its gradient goes back to the rank that holds it.
     pub tied_gradient_bytes: f64,
+    /// Where a tensor group has the place of a device: what its members do together.
+    pub sums: Option<GroupSums>,
     /// What becomes of an update.
     pub exchange: Exchange,
 }
@@ -62,8 +66,13 @@ impl Workload {
             true => u64::from(spec.vocabulary) * u64::from(spec.width),
             false => 0,
         };
+        let members = config.parallel.tensor;
+        // The first member of a group, which has the most to keep; shares that cannot be are refused with the configuration.
+        let share = spec.shards(members).ok().and_then(|shares| shares.into_iter().next());
+        let held = share.as_ref().unwrap_or(spec);
         Self {
-            blocks: spec.blocks(config.data.sequence_length, config.train.precision),
+            blocks: held.blocks(config.data.sequence_length, config.train.precision),
+            sums: GroupSums::of(spec, members),
             differences: config.parallel.differences,
             parameter_bytes: parameter_bytes(&config.sync),
             sequence: config.data.sequence_length,

@@ -295,7 +295,7 @@ impl Run {
             *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
         }
         let Some(peer) = self.peers.get_mut(&worker) else { return };
-        if self.config.parallel.is_pipelined() && peer.seat.is_none_or(|seat| seat.rank > 0) {
+        if self.config.parallel.is_divided() && peer.seat.is_none_or(|seat| seat.rank > 0) {
             // The samples of a copy are counted once, by whom they are assigned to.
             heartbeat.tokens = 0;
         }

@@ -23,7 +23,7 @@ pub(super) struct Seat {
 impl Run {
     /// Workers that share a copy of the model.
     pub(super) fn stages(&self) -> u32 {
-        self.config.parallel.stages
+        self.config.parallel.seats()
     }
 
     /// Gives everybody a new seat, with regard to who has a state of which part.
@@ -41,11 +41,12 @@ impl Run {
     }
 
     /// Whether copies may be put together while others train. Where members make common steps whose gradients are clipped, those that have missed some would have to make
-    /// them again together, and from the same one on.
+    /// them again together, and from the same one on; members of a tensor group in any case, as one of them has the means of what all hold.
     pub(super) fn copies_may_join(&self) -> bool {
         let (sync, through) = (&self.config.sync, self.state.ledger.through());
         let makes_common_steps = sync.source.is_gradient() || self.state.schedule.is_opening(through);
-        self.stages() == 1 || self.config.train.gradient_clip == 0.0 || !makes_common_steps
+        let is_alone = self.config.train.gradient_clip == 0.0 && self.config.parallel.tensor == 1;
+        self.stages() == 1 || is_alone || !makes_common_steps
     }
 
     /// Whether a member belongs to a copy, and all other copies have lost somebody.
@@ -110,7 +111,12 @@ impl Run {
         };
         let sites = &self.config.parallel.sites;
         if !sites.is_empty() {
-            return sites.iter().map(number).collect::<Option<_>>().map_or(Rows::Nowhere, Rows::Only);
+            // The members of a tensor group are where their part of the model is.
+            let members = sites.iter().flat_map(|site| vec![site; self.config.parallel.tensor as usize]);
+            return members.map(number).collect::<Option<_>>().map_or(Rows::Nowhere, Rows::Only);
+        }
+        if self.config.parallel.tensor > 1 {
+            return Rows::Within;
         }
         let site = |worker: &WorkerId| Some(self.state.workers.get(worker)?.site);
         let row = |copy: &Vec<WorkerId>| copy.iter().map(site).collect::<Option<Vec<SiteId>>>();

@@ -362,7 +362,11 @@ impl Run {
             problems.push(format!(
                 "{unseated} workers wait for others: a copy of the model takes {} of them{}",
                 self.stages(),
-                if self.config.parallel.sites.is_empty() { "" } else { ", from each of parallel.sites" }
+                match &self.config.parallel {
+                    parallel if !parallel.sites.is_empty() => ", from each of parallel.sites",
+                    parallel if parallel.tensor > 1 => ", of one site",
+                    _ => "",
+                }
             ));
         }
         if unseated > 0 && self.state.phase == Phase::Training && !self.copies_may_join() {

@@ -14,3 +14,4 @@ mod promises;
 mod refusals;
 mod scenario;
 mod site;
+mod tensor_groups;

@@ -1,7 +1,7 @@
 //! Copies of the model on several workers each.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use longhaul_tests::cluster::binary;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
 const EXACT: &str =
     "preset = \"dense\"\nfragment_values = 8192\ndeadline_floor_ms = 240000\ndeadline_ceiling_ms = 240000";
 
-fn dense(sites: &[usize], parallel: &'static str) -> Setup<'static> {
+pub fn dense(sites: &[usize], parallel: &'static str) -> Setup<'static> {
     Setup {
         steps: 50,
         sites: sites.to_vec(),
@@ -26,7 +26,7 @@ fn dense(sites: &[usize], parallel: &'static str) -> Setup<'static> {
 }
 
 /// The loss on the held-out text, and the parameters, of a run of 50 steps.
-fn trained(setup: Setup<'_>) -> (f64, Vec<f32>) {
+pub fn trained(setup: Setup<'_>) -> (f64, Vec<f32>) {
     let mut scenario = setup.start();
     let status = scenario.finish();
     assert_exactly_once(&status);
@@ -36,7 +36,7 @@ fn trained(setup: Setup<'_>) -> (f64, Vec<f32>) {
 }
 
 /// The folders of the last checkpoint, of all parts.
-fn last_checkpoints(scenario: &Scenario) -> Vec<PathBuf> {
+pub fn last_checkpoints(scenario: &Scenario) -> Vec<PathBuf> {
     let folder = scenario.cluster.folder().join("checkpoints");
     let mut found = Vec::new();
     collect(&folder, &mut found);
@@ -75,7 +75,7 @@ fn parameters_in(folders: &[PathBuf]) -> Vec<f32> {
 
 /// Sums of the same numbers in another order differ in their last bits, and AdamW divides by the root of a second moment, which makes more of that where gradients are small: a
 /// fiftieth of one step of the learning rate that these runs reach. A part that is missing, late or wrong makes a thousand times that.
-fn assert_close(name: &str, one: &(f64, Vec<f32>), other: &(f64, Vec<f32>)) {
+pub fn assert_close(name: &str, one: &(f64, Vec<f32>), other: &(f64, Vec<f32>)) {
     assert_eq!(one.1.len(), other.1.len(), "{name}");
     let furthest = one.1.iter().zip(&other.1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     let mean = one.1.iter().zip(&other.1).map(|(a, b)| f64::from((a - b).abs())).sum::<f64>();
@@ -182,6 +182,13 @@ fn a_copy_that_cannot_join_waits_and_the_others_go_on() {
     }
 }
 
+/// What a model in a folder goes on with.
+pub fn sampled(folder: &Path) -> Output {
+    let mut command = Command::new(binary("worker").unwrap());
+    command.arg("sample").args(["--prompt", "In the", "--tokens", "20", "--threads", "1"]);
+    command.arg("--checkpoint").arg(folder).output().unwrap()
+}
+
 #[test]
 fn a_run_in_parts_goes_on_from_their_checkpoints_and_is_sampled_from_them() {
     let mut scenario = Setup { steps: 400, ..hybrid() }.start();
@@ -197,20 +204,15 @@ fn a_run_in_parts_goes_on_from_their_checkpoints_and_is_sampled_from_them() {
     let loss = status["validation_loss"].as_f64().unwrap();
     assert!(loss < 3.4, "the loss is {loss}");
 
-    let sample = |folder: &Path| {
-        let mut command = Command::new(binary("worker").unwrap());
-        command.arg("sample").args(["--prompt", "In the", "--tokens", "20", "--threads", "1"]);
-        command.arg("--checkpoint").arg(folder).output().unwrap()
-    };
     let folder = scenario.cluster.folder().join("checkpoints");
-    let output = sample(&folder);
+    let output = sampled(&folder);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("In the"), "{output:?}");
 
     // A part that is on another machine.
     let checkpoints = last_checkpoints(&scenario);
     std::fs::remove_dir_all(checkpoints[1].parent().unwrap()).unwrap();
-    let output = sample(&folder);
+    let output = sampled(&folder);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("part-2-of-2") && said.contains("missing"), "{said}");
 }

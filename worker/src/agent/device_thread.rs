@@ -23,6 +23,7 @@ use crate::train::device::{Device, Outbox};
 use crate::train::gate::Gate;
 use crate::train::message::{FromDevice, Prepared, ToDevice};
 use crate::train::progress::Progress;
+use crate::train::share::Share;
 
 /// What the device thread is made of: the tensors themselves are made on it.
 pub(super) struct DeviceThread {
@@ -57,9 +58,10 @@ impl DeviceThread {
     /// Builds one part of the model after the other, as it is told, and trains it. Where everybody has all of it, nobody has to be told.
     fn serve(&self, outbox: &Outbox) -> Result<()> {
         let text = self.open()?;
-        let mut next = (!self.config.parallel.is_pipelined()).then_some(0);
+        let mut next = (!self.config.parallel.is_divided()).then_some(0);
         while let Some(rank) = next.or_else(|| self.told()) {
             let (engine, low_rank, prepared) = self.build(&text, rank)?;
+            let share = Share::new(&prepared.spec);
             if !outbox(FromDevice::Prepared(prepared)) {
                 break;
             }
@@ -67,6 +69,7 @@ impl DeviceThread {
                 worker: self.worker,
                 config: (*self.config).clone(),
                 engine,
+                share,
                 low_rank,
                 data: &text.data,
                 gate: Arc::clone(&self.gate),
@@ -116,6 +119,7 @@ impl DeviceThread {
         let engine = Engine::new(&spec, &config.train, run.steps, run.seed, *device, threads)?;
         let mut parameters = Vec::new();
         engine.parameters_to_host(&mut parameters)?;
+        let parameters = Share::new(&spec).synchronised(parameters);
         let low_rank = (config.sync.rank > 0).then(|| LowRank::new(&spec, config.sync.rank, run.seed));
         let prepared = Prepared {
             rank,
@@ -143,5 +147,5 @@ fn part_of(whole: &ModelSpec, config: &RunConfig, rank: u32) -> Result<ModelSpec
     let parallel = &config.parallel;
     let parts = whole.parts(parallel, config.data.sequence_length);
     let part = parts.and_then(|mut parts| parts.drain(..).nth(rank as usize));
-    part.with_context(|| format!("the coordinator gave part {rank} of a model in {} parts", parallel.stages))
+    part.with_context(|| format!("the coordinator gave part {rank} of a model in {} parts", parallel.seats()))
 }

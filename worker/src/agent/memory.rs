@@ -39,10 +39,10 @@ fn available(meminfo: &str) -> Option<u64> {
 pub(super) fn check(allowed: Option<u64>, part: &ModelSpec, config: &RunConfig, rank: u32) -> Result<()> {
     let Some(allowed) = allowed else { return Ok(()) };
     let needed = needed(part, config, rank);
-    let stages = config.parallel.stages;
+    let seats = config.parallel.seats();
     ensure!(
         needed <= allowed,
-        "part {} of {stages} of the model needs {}, and --memory-gib allows {}: let more workers share a copy (parallel.stages in run.toml; \
+        "part {} of {seats} of the model needs {}, and --memory-gib allows {}: let more workers share a copy (parallel.stages in run.toml, or parallel.tensor within a site; \
          `coordinator plan` says how), compute activations again (train.recompute), or take a smaller train.micro_batch",
         rank + 1,
         Bytes(needed),

@@ -103,7 +103,7 @@ impl Session {
         welcome: &Welcome,
         join: Join,
     ) -> Result<Self> {
-        let parts = config.parallel.stages;
+        let parts = config.parallel.seats();
         let config = Arc::new(config);
         // Before the network starts, which only an end of the session stops.
         let checkpoint_dir = membership.checkpoint_dir(&config)?;

@@ -25,6 +25,9 @@ pub(super) struct Manifest {
     /// The blocks of the model that it is of, as starts and ends of chunks; none: all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunks: Option<Vec<(u32, u32)>>,
+    /// Where it is of a member of a tensor group: how many there are, and which it is, from 0. None: all of each layer is here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<(u32, u32)>,
     /// The model's files; none where only private states are.
     pub files: BTreeMap<String, FileRecord>,
 }
@@ -74,7 +77,7 @@ pub struct LoadedModel {
     pub next_step: u64,
     /// Hash of the synchronised state, as it was written.
     pub state_hash: [u8; 32],
-    /// In the order of [`ModelSpec::parameters`].
+    /// In the order of [`ModelSpec::synchronised`].
     pub parameters: Vec<f32>,
     /// What else is the same on all workers, by name.
     pub shared: BTreeMap<String, Arc<[f32]>>,
@@ -87,6 +90,21 @@ pub struct LoadedPrivate {
     pub state_hash: [u8; 32],
     /// The state.
     pub state: PrivateState,
+}
+
+impl Manifest {
+    /// What of the whole model it is of; none: of nothing that there could be.
+    pub(super) fn part_of(&self, model: &ModelSpec) -> Option<ModelSpec> {
+        let whole = model.whole();
+        let part = match &self.chunks {
+            Some(chunks) => whole.part(chunks.iter().map(|&(start, end)| start..end).collect()),
+            None => whole,
+        };
+        match self.share {
+            Some((ways, index)) => part.shard_of(ways, index),
+            None => Some(part),
+        }
+    }
 }
 
 impl FileRecord {

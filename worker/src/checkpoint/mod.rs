@@ -5,6 +5,7 @@ mod error;
 mod listing;
 mod model_config;
 mod opening;
+mod pieces;
 mod recut;
 mod sealed;
 mod store;
@@ -43,7 +44,7 @@ pub struct CheckpointData {
 pub struct ModelState {
     /// What they are.
     pub spec: ModelSpec,
-    /// In the order of [`ModelSpec::parameters`].
+    /// In the order of [`ModelSpec::synchronised`].
     pub parameters: Arc<[f32]>,
     /// The content of `tokenizer.json`, if there is one.
     pub tokenizer: Option<Arc<[u8]>>,

@@ -1,6 +1,5 @@
 //! A checkpoint as somebody finds it who knows no run: for drawing samples.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -8,6 +7,7 @@ use longhaul_common::config::DataConfig;
 use longhaul_common::model::ModelSpec;
 
 use super::listing::{Manifest, read_weights, verify_alone};
+use super::pieces::Pieces;
 use super::store::{parse_folder_name, parse_part_name, part_name};
 use super::{CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, TOKENIZER, model_config};
 use crate::data::Tokenizer;
@@ -62,27 +62,23 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
     Ok(OpenedModel { path: folder.clone(), spec, parameters, tokenizer })
 }
 
-/// The parameters of the whole model, in its order, from those of its parts.
+/// The parameters of the whole model, in its order, from those of its parts and of the shares of its layers.
 fn assemble(spec: &ModelSpec, parts: &[(&PathBuf, Manifest)]) -> Result<Vec<f32>> {
-    let mut tensors: BTreeMap<String, Vec<f32>> = BTreeMap::new();
-    for (folder, manifest) in parts {
-        let Some(chunks) = &manifest.chunks else { return Ok(read_weights(folder, manifest, spec)?) };
-        let part = spec.part(chunks.iter().map(|&(start, end)| start..end).collect());
+    let read = |(folder, manifest): &(&PathBuf, Manifest)| {
+        let part = manifest.part_of(spec);
+        let part = part.with_context(|| format!("{} is of no part of this model", folder.display()))?;
         let values = read_weights(folder, manifest, &part)?;
-        let mut rest = values.as_slice();
-        for tensor in part.parameters() {
-            let count = tensor.count() as usize;
-            let (own, others) = rest.split_at_checked(count).context("a part with too few values")?;
-            tensors.insert(tensor.name, own.to_vec());
-            rest = others;
-        }
+        Ok((part, values))
+    };
+    let parts: Vec<(ModelSpec, Vec<f32>)> = parts.iter().map(read).collect::<Result<_>>()?;
+    if let [(part, _)] = &*parts
+        && part == spec
+    {
+        return Ok(parts.into_iter().flat_map(|(_, values)| values).collect());
     }
-    let mut all = Vec::new();
-    for tensor in spec.parameters() {
-        let values = tensors.remove(&tensor.name);
-        all.extend(values.with_context(|| format!("no part of the model has {}", tensor.name))?);
-    }
-    Ok(all)
+    let mut pieces = Pieces::default();
+    parts.iter().try_for_each(|(part, values)| pieces.add(part, values))?;
+    pieces.gather(spec)
 }
 
 /// The newest whole checkpoint of the same run that is older than the one in `folder`.
@@ -169,6 +165,7 @@ mod tests {
     use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
     use crate::models::draw_parameters;
     use crate::models::tests::tiny_gpt2;
+    use crate::train::share::Share;
 
     fn spec() -> ModelSpec {
         ModelSpec { vocabulary: 256, ..tiny_gpt2() }
@@ -195,6 +192,48 @@ mod tests {
             assert_eq!((&model.path, model.spec), (&path, spec()));
             assert_eq!(model.parameters, draw_parameters(&spec(), 4));
         }
+    }
+
+    /// As the members of a tensor group write it, each into a folder of its own.
+    #[test]
+    fn a_model_whose_layers_are_shared_is_put_together_and_each_share_must_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = draw_parameters(&spec(), 4);
+        let run = RunId([7; 16]);
+        let mut folders = Vec::new();
+        for (index, share) in spec().shards(2).unwrap().into_iter().enumerate() {
+            let parameters = Share::new(&share).synchronised(draw_parameters(&share, 4));
+            let store = CheckpointStore::new(dir.path(), run, WorkerId(1), 3).of_part(index as u32, 2);
+            let model = ModelState {
+                spec: share.clone(),
+                parameters: parameters.as_slice().into(),
+                tokenizer: None,
+                shared: Default::default(),
+            };
+            let data = CheckpointData {
+                next_round: Round(4),
+                next_step: 4,
+                state_hash: [1; 32],
+                model: Some(model),
+                private: PrivateState::default(),
+            };
+            folders.push(store.write(&data).unwrap());
+            assert_eq!(store.load_model(Round(4), &share).unwrap().parameters, parameters);
+        }
+        let opened = open_model(dir.path()).unwrap();
+        assert_eq!((opened.spec, opened.parameters), (spec(), whole));
+
+        // Twice the same share is not all of the model.
+        std::fs::remove_dir_all(&folders[1]).unwrap();
+        let message = open_model(dir.path()).unwrap_err().to_string();
+        assert!(message.contains("part-2-of-2") && message.contains("missing"), "{message}");
+        std::fs::create_dir(&folders[1]).unwrap();
+        for file in std::fs::read_dir(&folders[0]).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), folders[1].join(file.file_name())).unwrap();
+        }
+        let message = open_model(dir.path()).unwrap_err().to_string();
+        assert!(message.contains("no part of the checkpoint has all of"), "{message}");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! A part of the model out of checkpoints of other parts: what was cut one way goes on cut another way.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,12 +9,13 @@ use longhaul_common::id::Round;
 use longhaul_common::model::ModelSpec;
 
 use super::listing::{self, LoadedPrivate, Manifest};
+use super::pieces::Pieces;
 use super::{CheckpointStore, PrivateState, sealed};
 
 /// What a worker goes on from that takes a part of the model which it did not write itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recut {
-    /// In the order of [`ModelSpec::parameters`].
+    /// In the order of [`ModelSpec::synchronised`].
     pub parameters: Vec<f32>,
     /// What else is the same on all workers, by name.
     pub shared: BTreeMap<String, Arc<[f32]>>,
@@ -64,13 +64,13 @@ pub fn recut(
     Ok(Recut { parameters, shared, private: private_of(wanted, &parts)? })
 }
 
-/// Whether a manifest names one of the blocks of what is wanted.
+/// Whether a manifest names something of what is wanted.
 pub(super) fn overlaps(manifest: &Path, wanted: &ModelSpec) -> Result<bool> {
     let manifest: Manifest = sealed::read(manifest)?;
-    Ok(overlap(&chunks_of(&manifest.chunks, wanted), wanted))
+    Ok(manifest.part_of(wanted).is_some_and(|part| overlap(&part, wanted)))
 }
 
-/// None: it has no block of what is wanted.
+/// None: it has nothing of what is wanted.
 fn read(
     store: &CheckpointStore,
     next_round: Round,
@@ -78,11 +78,9 @@ fn read(
     hash_of: &impl Fn(&[f32]) -> [u8; 32],
 ) -> Result<Option<Part>> {
     let manifest = listing::manifest(&store.folder_of(next_round), store.run())?;
-    let chunks = chunks_of(&manifest.chunks, wanted);
-    if !overlap(&chunks, wanted) {
+    let Some(spec) = manifest.part_of(wanted).filter(|part| overlap(part, wanted)) else {
         return Ok(None);
-    }
-    let spec = wanted.part(chunks);
+    };
     let model = store.load_model(next_round, &spec)?;
     ensure!(
         hash_of(&model.parameters) == model.state_hash,
@@ -98,15 +96,12 @@ fn read(
     Ok(Some(Part { spec, parameters: model.parameters, shared: model.shared, private }))
 }
 
-fn chunks_of(chunks: &Option<Vec<(u32, u32)>>, wanted: &ModelSpec) -> Vec<Range<u32>> {
-    match chunks {
-        Some(chunks) => chunks.iter().map(|&(start, end)| start..end).collect(),
-        None => wanted.whole().chunks,
-    }
-}
-
-fn overlap(chunks: &[Range<u32>], wanted: &ModelSpec) -> bool {
-    chunks.iter().any(|chunk| wanted.chunks.iter().any(|own| chunk.start < own.end && own.start < chunk.end))
+/// Whether both have something of the same blocks. Members of groups of one size have nothing in common but what both synchronise, which is nothing.
+fn overlap(part: &ModelSpec, wanted: &ModelSpec) -> bool {
+    let mut chunks = part.chunks.iter();
+    let has_block =
+        chunks.any(|chunk| wanted.chunks.iter().any(|own| chunk.start < own.end && own.start < chunk.end));
+    has_block && (part.shard.ways() != wanted.shard.ways() || part.shard == wanted.shard)
 }
 
 fn private_of(wanted: &ModelSpec, parts: &[Part]) -> Result<Option<PrivateState>> {
@@ -124,35 +119,20 @@ fn private_of(wanted: &ModelSpec, parts: &[Part]) -> Result<Option<PrivateState>
     Ok(Some(private))
 }
 
-/// A vector with a value for each parameter, in the order of the `wanted` part. None: it is not such a vector, or not all parts have it.
+/// A vector with a value for each parameter that the `wanted` part synchronises, in its order. None: it is not such a vector, or not all parts have it.
 fn joined<'a>(
     wanted: &ModelSpec,
     parts: &'a [Part],
     of: impl Fn(&'a Part) -> Option<&'a [f32]>,
 ) -> Result<Option<Vec<f32>>> {
-    let mut tensors: BTreeMap<String, &[f32]> = BTreeMap::new();
+    let mut pieces = Pieces::default();
     for part in parts {
-        let Some(mut rest) = of(part).filter(|values| values.len() == part.parameters.len()) else {
+        let Some(values) = of(part).filter(|values| values.len() == part.parameters.len()) else {
             return Ok(None);
         };
-        for tensor in part.spec.parameters() {
-            let (own, others) =
-                rest.split_at_checked(tensor.count() as usize).context("a part with too few values")?;
-            tensors.insert(tensor.name, own);
-            rest = others;
-        }
+        pieces.add(&part.spec, values)?;
     }
-    if parts.is_empty() {
-        return Ok(None);
-    }
-    let mut all = Vec::with_capacity(wanted.parameter_count() as usize);
-    for tensor in wanted.parameters() {
-        let values = tensors.get(&tensor.name);
-        all.extend_from_slice(
-            values.with_context(|| format!("no part of the checkpoint has {}", tensor.name))?,
-        );
-    }
-    Ok(Some(all))
+    if parts.is_empty() { Ok(None) } else { pieces.gather(wanted).map(Some) }
 }
 
 #[cfg(test)]

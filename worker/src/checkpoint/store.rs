@@ -213,6 +213,7 @@ impl CheckpointStore {
             state_hash,
             software: env!("CARGO_PKG_VERSION").to_owned(),
             chunks: data.model.as_ref().map(|model| &model.spec).and_then(chunks_of),
+            share: data.model.as_ref().map(|model| &model.spec).and_then(share_of),
             files: records(&partial, &model)?,
         };
         write_sealed(&partial.join(MANIFEST), &manifest)?;
@@ -324,7 +325,12 @@ pub(super) fn parse_folder_name(name: &str) -> Option<Round> {
 /// The blocks that are meant, where they are not all.
 fn chunks_of(spec: &ModelSpec) -> Option<Vec<(u32, u32)>> {
     let chunks = spec.chunks.iter().map(|chunk| (chunk.start, chunk.end)).collect();
-    (*spec != spec.whole()).then_some(chunks)
+    (spec.chunks != spec.whole().chunks).then_some(chunks)
+}
+
+/// The share of each layer that is meant, where it is not all of it.
+fn share_of(spec: &ModelSpec) -> Option<(u32, u32)> {
+    (!spec.shard.is_whole()).then(|| (spec.shard.ways(), spec.shard.index()))
 }
 
 /// The folder of a part of the model, as people count them.

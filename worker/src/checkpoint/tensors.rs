@@ -34,20 +34,20 @@ impl View for F32<'_> {
     }
 }
 
-/// Writes a model's flat parameters under their names.
+/// Writes what is synchronised of a model under its names.
 ///
 /// # Errors
 /// When they are not as long as the model has parameters, or the file cannot be written.
 pub(super) fn write_model(path: &Path, spec: &ModelSpec, flat: &[f32]) -> Result<(), CheckpointError> {
-    if flat.len() as u64 != spec.parameter_count() {
+    if flat.len() as u64 != spec.synchronised_count() {
         return Err(CheckpointError::OtherModel {
             path: path.to_owned(),
-            reason: format!("{} values for {} parameters", flat.len(), spec.parameter_count()),
+            reason: format!("{} values for {} parameters", flat.len(), spec.synchronised_count()),
         });
     }
     let mut rest = flat;
     let tensors: Vec<(String, F32<'_>)> = spec
-        .parameters()
+        .synchronised()
         .into_iter()
         .map(|parameter| {
             let (values, after) = rest.split_at(parameter.count() as usize);
@@ -82,7 +82,7 @@ fn write(path: &Path, tensors: Vec<(String, F32<'_>)>) -> Result<(), CheckpointE
     std::fs::set_permissions(path, permissions).map_err(failed)
 }
 
-/// Reads a model's parameters by name into one flat vector.
+/// Reads what is synchronised of a model by name into one flat vector.
 ///
 /// # Errors
 /// When the content is not of this model.
@@ -90,9 +90,9 @@ pub(super) fn read_model(path: &Path, bytes: &[u8], spec: &ModelSpec) -> Result<
     let other = |reason: String| CheckpointError::OtherModel { path: path.to_owned(), reason };
     let file = SafeTensors::deserialize(bytes).map_err(|error| CheckpointError::damaged(path, error))?;
     // No more than what is there: the specification may be of another model, however large.
-    let count = usize::try_from(spec.parameter_count()).unwrap_or(usize::MAX);
+    let count = usize::try_from(spec.synchronised_count()).unwrap_or(usize::MAX);
     let mut flat = Vec::with_capacity(count.min(bytes.len() / size_of::<f32>()));
-    let parameters = spec.parameters();
+    let parameters = spec.synchronised();
     for parameter in &parameters {
         let tensor =
             file.tensor(&parameter.name).map_err(|_| other(format!("{} is missing", parameter.name)))?;

@@ -82,3 +82,11 @@ pub enum EngineError {
     #[error("the prompt is empty")]
     EmptyPrompt,
 }
+
+impl EngineError {
+    /// Whether it is that those that it computes with cannot be heard any more, so that to join again may help.
+    #[must_use]
+    pub fn is_of_others(&self) -> bool {
+        matches!(self, Self::Interrupted(_) | Self::Group(_))
+    }
+}

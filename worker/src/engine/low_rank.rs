@@ -48,11 +48,11 @@ struct Matrix {
 }
 
 impl LowRank {
-    /// For a model, with first factors drawn from the run's seed.
+    /// For what is synchronised of a model, with first factors drawn from the run's seed.
     #[must_use]
     pub fn new(spec: &ModelSpec, rank: u32, seed: u64) -> Self {
         let (mut matrices, mut whole, mut start) = (Vec::new(), Vec::<Range<usize>>::new(), 0);
-        for parameter in spec.parameters() {
+        for parameter in spec.synchronised() {
             let end = start + parameter.count() as usize;
             match parameter.low_rank_shape(rank) {
                 Some([rows, columns]) => {

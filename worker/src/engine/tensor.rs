@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use longhaul_common::model::Cut;
+use longhaul_common::model::ParameterSpec;
 use tch::{Kind, Tensor};
 
 use super::chunk::Computing;
@@ -47,9 +47,48 @@ impl Engine {
         let (precision, recompute) = (self.precision, self.recompute);
         let computing = Computing { precision, recompute, in_two_parts: false, group: Some(&group) };
         self.chunks = chunks_of(&self.spec, &self.parameters, computing)?;
-        let replicated = self.spec.parameters().iter().map(|tensor| tensor.cut == Cut::Replicated).collect();
+        let replicated = self.spec.parameters().iter().map(ParameterSpec::is_replicated).collect();
         self.group = Some(Membership { group, replicated });
         Ok(())
+    }
+
+    /// Whether it is a member of a tensor group.
+    #[must_use]
+    pub fn is_member(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// All members say where they are, and go on when all are there. Alone, an engine is where it is.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`] where they are not at the same place; [`EngineError::Group`].
+    pub fn meet(&self, place: u64) -> Result<(), EngineError> {
+        if self.tell_members(place)?.iter().all(|other| *other == place) {
+            return Ok(());
+        }
+        Err(EngineError::Interrupted(
+            "members of a tensor group are at different places of the run".to_owned(),
+        ))
+    }
+
+    /// What all members of the tensor group say, by index, when each says a number.
+    ///
+    /// # Errors
+    /// [`EngineError::Group`]
+    pub fn tell_members(&self, number: u64) -> Result<Vec<u64>, EngineError> {
+        let Some(member) = &self.group else { return Ok(vec![number]) };
+        let mut word = Word::default();
+        word[..8].copy_from_slice(&number.to_le_bytes());
+        let words = member.group.exchange(word).map_err(EngineError::Group)?;
+        Ok(words.into_iter().map(|word| u64::from_le_bytes(std::array::from_fn(|at| word[at]))).collect())
+    }
+
+    /// Replaces these values of each member of the tensor group by those of the first, of which all have as many. Alone, an engine keeps its own.
+    ///
+    /// # Errors
+    /// [`EngineError::Group`]
+    pub fn hand_on(&self, values: &mut [f32]) -> Result<(), EngineError> {
+        self.group.as_ref().map_or(Ok(()), |member| member.group.hand_on(values).map_err(EngineError::Group))
     }
 
     /// What has come of a computation, with the group's own words where a sum has failed.

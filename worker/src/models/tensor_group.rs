@@ -18,6 +18,9 @@ use crate::shim::Reason;
 /// How long members wait for one that is slower: they compute the same, so only for what stops it altogether. One that is dead is noticed otherwise.
 const MEMBERS_MAX: Duration = Duration::from_secs(600);
 
+/// Values that are handed on at a time: 16 MiB, which bounds what a call takes of memory and time.
+const HANDED_ON_VALUES: usize = 1 << 22;
+
 /// A member's place in a tensor group, all of which compute with shares of the same model: they make the same calls in the same order.
 pub struct TensorGroup {
     handle: NonNull<Handle>,
@@ -65,6 +68,25 @@ impl TensorGroup {
     /// [`CollectiveError`].
     pub(crate) fn exchange(&self, word: Word) -> Result<Vec<Word>, CollectiveError> {
         self.members.collective().exchange(word, MEMBERS_MAX)
+    }
+
+    /// Replaces the values of all members by those of the first: as many on all of them.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; the values are undefined then.
+    pub(crate) fn hand_on(&self, values: &mut [f32]) -> Result<(), CollectiveError> {
+        let mut collective = self.members.collective();
+        let is_first = collective.rank() == 0;
+        for part in values.chunks_mut(HANDED_ON_VALUES) {
+            let mut bytes = Vec::new();
+            if is_first {
+                bytes.extend(part.iter().flat_map(|value| value.to_le_bytes()));
+            }
+            collective.broadcast(0, &mut bytes, size_of_val(part))?;
+            let words = bytes.as_chunks().0.iter();
+            part.iter_mut().zip(words).for_each(|(value, word)| *value = f32::from_le_bytes(*word));
+        }
+        Ok(())
     }
 
     /// Why a sum has failed since the last call, if one has.

@@ -1,6 +1,7 @@
 //! The data plane: frames to and from the other workers, results and state for those who ask.
 
 mod copies;
+mod group;
 mod heal;
 mod mask_secrets;
 mod outbox;
@@ -38,6 +39,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+pub use self::group::{GroupError, GroupSeat};
 pub use self::outbox::PipeError;
 use self::peer::Peer;
 pub use self::pipe::{BoundaryFormats, NetworkPipe};
@@ -46,6 +48,7 @@ pub use self::site::{SiteDoorError, bind};
 pub use self::stage_mail::Replica;
 use self::stage_mail::{Interrupted, StageMail};
 use crate::checkpoint::CheckpointStore;
+use crate::collective::Stop;
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
 
@@ -71,6 +74,8 @@ pub struct Network {
     /// Whether a copy of another worker's checkpoint is on its way.
     keeping: AtomicBool,
     stage_mail: StageMail,
+    /// Ends all waiting of a tensor group.
+    group_stop: Stop,
     stopped: watch::Sender<bool>,
 }
 
@@ -110,6 +115,7 @@ impl Network {
             masked_generation: AtomicU64::new(0),
             keeping: AtomicBool::new(false),
             stage_mail: StageMail::default(),
+            group_stop: Stop::default(),
             stopped: watch::channel(false).0,
         });
         network.runtime.spawn(serve::accept(Arc::clone(&network), limits));
@@ -218,6 +224,7 @@ impl Network {
     pub fn stop(&self) {
         self.stopped.send_replace(true);
         self.stage_mail.open(None);
+        self.group_stop.stop();
         let mut state = self.lock();
         state.peers.clear();
         state.door.close();

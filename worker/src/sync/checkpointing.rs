@@ -77,7 +77,7 @@ impl Synchroniser {
 
     /// This run's checkpoints on this machine.
     pub(super) fn store(&self) -> CheckpointStore {
-        let (rank, parts) = (self.rank.unwrap_or_default(), self.config.parallel.stages);
+        let (rank, parts) = (self.rank.unwrap_or_default(), self.config.parallel.seats());
         self.root_store().of_part(rank, parts)
     }
 

@@ -30,8 +30,8 @@ use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
 use super::tiling::Tiling;
 use crate::checkpoint::LoadedModel;
 use crate::engine::PipelineRank;
-use crate::network::{self, BoundaryFormats, NetworkPipe};
-use crate::train::message::{DeviceState, Load, Place, ToDevice};
+use crate::network::{self, BoundaryFormats, GroupSeat, NetworkPipe};
+use crate::train::message::{Company, DeviceState, Load, Place, ToDevice};
 
 impl Synchroniser {
     pub(super) fn want(&mut self, wanted: Wanted) -> Result<()> {
@@ -329,7 +329,7 @@ impl Synchroniser {
     /// Meets the other workers of its copy of the model, if there are any.
     fn take_place(&mut self, start: &GenerationStart) -> Result<()> {
         let Some(replica) = &start.replica else { return Ok(()) };
-        let (Stage::Running(running), Some(rank)) = (&mut self.stage, self.rank) else { return Ok(()) };
+        let (Stage::Running(running), Some(rank)) = (&self.stage, self.rank) else { return Ok(()) };
         let workers: Vec<WorkerId> = replica.ranks.iter().map(|member| member.worker).collect();
         anyhow::ensure!(
             workers.get(rank as usize) == Some(&self.worker),
@@ -340,14 +340,27 @@ impl Synchroniser {
         if running.entered {
             return Ok(());
         }
+        let first = workers.first().copied().unwrap_or(self.worker);
+        let company = match self.config.parallel.is_pipelined() {
+            true => Company::Pipeline(self.pipeline_rank(rank, session, workers)?),
+            false => {
+                let (network, way) = (Arc::clone(&self.links.network), self.config.sync.within_site);
+                let seat = GroupSeat::new(network, session, &replica.ranks, way);
+                Company::Group(seat.context("the coordinator began a generation without this worker")?)
+            }
+        };
+        if let Stage::Running(running) = &mut self.stage {
+            running.place = Some(Box::new(Place { company, first }));
+        }
+        Ok(())
+    }
+
+    fn pipeline_rank(&self, rank: u32, session: Generation, workers: Vec<WorkerId>) -> Result<PipelineRank> {
         let pipeline = self.config.parallel.pipeline(1);
         let formats = BoundaryFormats::configured(&self.config.parallel);
         let network = Arc::clone(&self.links.network);
-        let first = workers.first().copied().unwrap_or(self.worker);
         let pipe = NetworkPipe::new(network, pipeline.clone(), rank, session, workers, formats)?;
-        let rank = PipelineRank::new(pipeline, rank, Box::new(pipe));
-        running.place = Some(Box::new(Place { rank, first }));
-        Ok(())
+        Ok(PipelineRank::new(pipeline, rank, Box::new(pipe)))
     }
 
     /// The parameters drawn from the seed. They are kept: a fresh start may be asked for again after a failed one.

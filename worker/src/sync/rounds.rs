@@ -57,7 +57,7 @@ impl Synchroniser {
             return Ok(());
         }
         let begins_at = running.begun.map(Round::next).max(running.member.first_round());
-        if self.config.parallel.is_pipelined() && begins_at.is_some_and(|begins_at| begins_at < next) {
+        if self.config.parallel.is_divided() && begins_at.is_some_and(|begins_at| begins_at < next) {
             // The other workers of its copy are in that round.
             let reason =
                 "the other copies of the model were faster, and rounds were complete without this one";

@@ -203,7 +203,7 @@ impl Synchroniser {
             worker,
             run,
             site,
-            rank: (!config.parallel.is_pipelined()).then_some(0),
+            rank: (!config.parallel.is_divided()).then_some(0),
             building: false,
             config,
             checkpoint_dir,

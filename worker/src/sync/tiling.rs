@@ -7,7 +7,7 @@ const TILE: usize = 64;
 /// Values of a tile.
 pub const TILE_VALUES: usize = TILE * TILE;
 
-/// A permutation of the flat parameter vector: first every whole 64×64 tile of every matrix, each row by row, then the rest of the
+/// A permutation of the synchronised vector: first every whole 64×64 tile of every matrix, each row by row, then the rest of the
 /// matrices and the vectors, in their order. So a tile is 4096 values on end, which is what the codec transforms.
 #[derive(Clone, Debug)]
 pub struct Tiling {
@@ -21,7 +21,7 @@ impl Tiling {
     #[must_use]
     pub fn new(spec: &ModelSpec) -> Self {
         let (mut tiled, mut rest, mut start) = (Vec::new(), Vec::new(), 0);
-        for parameter in spec.parameters() {
+        for parameter in spec.synchronised() {
             let count = parameter.count() as usize;
             match parameter.shape[..] {
                 [rows, columns] => push_matrix(start, rows as usize, columns as usize, &mut tiled, &mut rest),

@@ -1,5 +1,6 @@
 //! The device thread: it computes steps, contributes at the end of each round, and applies results where the schedule says.
 
+mod group;
 mod state;
 
 use std::sync::Arc;
@@ -12,12 +13,14 @@ use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 
+use self::group::Moment;
 use super::fragments::FinishedFragments;
 use super::gate::{Entry, Gate};
 use super::message::{
-    Applied, Enter, FinishedPart, FromDevice, Load, LocalUpdate, Place, PutBack, RoundUpdate, ToDevice,
+    Applied, Enter, FinishedPart, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice,
 };
 use super::progress::Progress;
+use super::share::Share;
 use super::spare::SpareCores;
 use super::stretches::Stretches;
 use super::tally::Tally;
@@ -32,6 +35,8 @@ pub struct Device<'a> {
     pub config: RunConfig,
     /// The model and its optimiser.
     pub engine: Engine,
+    /// What of the engine's values it synchronises.
+    pub share: Share,
     /// What makes gradients small, if anything does.
     pub low_rank: Option<LowRank>,
     /// The text.
@@ -92,7 +97,7 @@ impl Device<'_> {
                 Ok(rebuild) => return rebuild,
                 Err(error) => error,
             };
-            let is_interrupted = matches!(error.downcast_ref(), Some(EngineError::Interrupted(_)));
+            let is_interrupted = error.downcast_ref().is_some_and(EngineError::is_of_others);
             let reason = format!("{error:#}");
             // The synchroniser may be gone already, and then nobody is left to tell.
             if !is_interrupted {
@@ -151,37 +156,40 @@ impl Device<'_> {
     /// Loads what the entry names.
     fn start(&mut self, enter: Enter) -> Result<Stretch> {
         let schedule = self.schedule();
+        let is_new = enter.place.is_some();
         if let Some(place) = enter.place {
-            let Place { rank, first } = *place;
-            self.engine.join(rank)?;
-            self.worker = first;
+            self.join(*place)?;
         }
         let first = schedule.steps_of(enter.round).start;
         let (mut from_step, mut resumed) = (first, Vec::new());
         match enter.load {
             Load::Nothing => {}
-            Load::Parameters(values) => self.engine.load_parameters(&values)?,
+            Load::Parameters(values) => self.load_parameters(&values)?,
             Load::All(state) => self.import(&state)?,
             Load::Private { state, synchronised, trained } => {
                 self.import(&state)?;
                 // Whoever computes with this worker may not have its own private state: in parts, the round is begun from its start.
-                let goes_on = !self.config.parallel.is_pipelined();
+                let goes_on = !self.config.parallel.is_divided();
                 if goes_on && self.has_trained(first, &trained) {
                     from_step = first + trained.len() as u64;
                     resumed = trained;
                 } else {
-                    self.engine.load_parameters(&synchronised)?;
+                    self.load_parameters(&synchronised)?;
                 }
             }
         }
         self.put_back(enter.put_back);
-        for (round, mean) in &enter.replay {
-            self.apply_mean(&schedule, *round, mean)?;
+        if is_new {
+            self.share_state(enter.round)?;
         }
         let Enter { life, round, replay, .. } = enter;
+        let last = replay.last().map(|(last, _)| *last);
+        for (round, mean) in replay {
+            self.apply_mean(&schedule, round, mean)?;
+        }
         self.next_round = round;
-        if let Some((last, _)) = replay.last() {
-            self.tell_applied(*last, None, Vec::new())?;
+        if let Some(last) = last {
+            self.tell_applied(last, None, Vec::new())?;
         }
         Ok(Stretch {
             life,
@@ -207,6 +215,8 @@ impl Device<'_> {
 
     /// Computes the steps of a round and contributes. `None`: on to the next round.
     fn compute_round(&mut self, stretch: &mut Stretch) -> Result<Option<Outcome>> {
+        // Who is held up at the gate, or by a result, is waited for here and not within a step.
+        self.meet(Moment::Begins, stretch.round)?;
         let span = stretch.schedule.steps_of(stretch.round);
         let is_opening = stretch.schedule.is_opening(stretch.round);
         self.gate.forget_before(span.start);
@@ -322,10 +332,12 @@ impl Device<'_> {
         let low_rank = self.low_rank.as_mut().filter(|_| !is_opening && weight > 0);
         let values = match low_rank {
             Some(low_rank) if stretch.schedule.exchange_of(stretch.round) == 0 => {
-                Stretches::whole(low_rank.first(&gradient))
+                Stretches::whole(low_rank.first(&self.share.synchronised(gradient)))
             }
             Some(low_rank) => Stretches::whole(low_rank.second()),
-            None if self.config.sync.source_in(is_opening).is_gradient() => Stretches::whole(gradient),
+            None if self.config.sync.source_in(is_opening).is_gradient() => {
+                Stretches::whole(self.share.synchronised(gradient))
+            }
             None => self.due_parameters(stretch)?,
         };
         let (steps, compute) = (tally.steps, tally.compute);
@@ -360,11 +372,10 @@ impl Device<'_> {
         self.next_round = round.next();
         match update {
             RoundUpdate::Parameters(parts) => {
-                for part in parts {
-                    self.engine.mix_into_parameters(part.start, part.kept, &part.values)?;
-                }
+                parts.iter().try_for_each(|part| self.mix(part))?;
+                self.share_parameters(round)?;
             }
-            RoundUpdate::Mean(mean) => self.apply_mean(&stretch.schedule, round, &mean)?,
+            RoundUpdate::Mean(mean) => self.apply_mean(&stretch.schedule, round, mean)?,
         }
         let validation_loss = self.evaluate_after(round)?;
         self.tell_applied(round, validation_loss, stretch.trained.clone())?;
@@ -372,17 +383,19 @@ impl Device<'_> {
     }
 
     /// The step that all members make alike.
-    fn apply_mean(&mut self, schedule: &RoundSchedule, round: Round, mean: &[f32]) -> Result<()> {
+    fn apply_mean(&mut self, schedule: &RoundSchedule, round: Round, mean: Vec<f32>) -> Result<()> {
         let (step, is_opening) = (schedule.step_of(round), schedule.is_opening(round));
         if let Some(low_rank) = self.low_rank.as_mut().filter(|_| !is_opening) {
             if schedule.exchange_of(round) == 0 {
-                low_rank.take_first(mean);
+                low_rank.take_first(&mean);
             } else {
-                let gradient = low_rank.take_second(mean);
+                let gradient = low_rank.take_second(&mean);
+                let gradient = self.shared_mean(round, gradient)?;
                 self.engine.apply_gradient(step, &gradient)?;
             }
             return Ok(());
         }
+        let mean = &self.shared_mean(round, mean)?;
         match self.config.sync.application_in(is_opening) {
             Application::Inner => self.engine.apply_gradient(step, mean)?,
             Application::Sgd => self.engine.apply_sgd(step, mean)?,
@@ -443,7 +456,7 @@ impl Device<'_> {
 
     fn layout(&self) -> FragmentLayout {
         let fragment_values = self.config.sync.fragment_values;
-        FragmentLayout { values: self.engine.parameter_count() as u64, fragment_values }
+        FragmentLayout { values: self.share.synchronised_len() as u64, fragment_values }
     }
 
     fn end(&mut self, stretch: &mut Stretch, next_round: Round) -> Result<Outcome> {

@@ -9,6 +9,7 @@ use longhaul_proto::control::message::Hash;
 
 use super::stretches::Stretches;
 use crate::engine::PipelineRank;
+use crate::network::GroupSeat;
 
 /// From the synchroniser to the device.
 #[derive(Debug)]
@@ -82,11 +83,20 @@ pub struct Enter {
     pub replay: Vec<(Round, Vec<f32>)>,
 }
 
+/// With whom a worker computes its copy of the model.
+#[derive(Debug)]
+pub enum Company {
+    /// With those that have the other parts.
+    Pipeline(PipelineRank),
+    /// With those that have the other shares of each layer.
+    Group(GroupSeat),
+}
+
 /// A worker's place in its copy of the model.
 #[derive(Debug)]
 pub struct Place {
     /// What its engine joins.
-    pub rank: PipelineRank,
+    pub company: Company,
     /// To whom the samples of the copy are assigned: the first of its workers.
     pub first: WorkerId,
 }

@@ -5,6 +5,7 @@ mod fragments;
 pub mod gate;
 pub mod message;
 pub mod progress;
+pub mod share;
 mod spare;
 pub mod stretches;
 mod tally;

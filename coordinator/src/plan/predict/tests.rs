@@ -157,3 +157,43 @@ fn what_does_not_fit_says_what_is_lacking() {
     let [plain, again] = [plain, again].map(|plan| predict(&topology(), &work, &plan).unwrap());
     assert!(again.memory_bytes[0] < plain.memory_bytes[0] && close(again.step_s, plain.step_s * 4.0 / 3.0));
 }
+
+/// Half of the arithmetic of layers for each of two members, and the sums over 10 Gbit/s with a millisecond there and back; what is exchanged is the whole model's.
+#[test]
+fn a_tensor_group_computes_its_shares_and_sums_over_its_site() {
+    let text = format!("{CONFIG}[sync]\npreset = \"dense\"\n[parallel]\ntensor = 2\n");
+    let config = RunConfig::parse(&text).unwrap();
+    let spec = ModelSpec::resolve(&config.model, 256).unwrap();
+    let work = Workload::of(&config, &spec);
+    let mut machines = topology();
+    machines.sites.iter_mut().for_each(|site| site.lan.round_trip_s = 1e-3);
+    let groups = machines.in_groups(2).unwrap();
+    assert_eq!(groups.devices().count(), 2);
+    let head = 2.0 * 384.0 * 256.0;
+    let flops = (FLOPS_PER_TOKEN - 3.0 * head) / 2.0 + 3.0 * head;
+    let computing_s = |tokens: f64| flops * tokens / 1e11;
+    // Four sums in each of six layers, of which a member of two sends one half there and one half back.
+    let sums_s =
+        |tokens: f64, micro_batches: f64| 24.0 * (tokens * 384.0 * 4.0 / 1.25e9 + micro_batches * 1e-3);
+    let alone = predict(&groups, &work, &plan(&[&[(0, 0)]], &[8], 4)).unwrap();
+    assert!(close(alone.compute_s, computing_s(2048.0) + sums_s(2048.0, 4.0)), "{alone:?}");
+    let again = Plan { recompute: true, ..plan(&[&[(0, 0)]], &[8], 4) };
+    let once_more = predict(&groups, &work, &again).unwrap().compute_s;
+    let forward_s = computing_s(2048.0) / 3.0;
+    assert!(close(once_more, computing_s(2048.0) + forward_s + 1.5 * sums_s(2048.0, 4.0)), "{once_more}");
+
+    let both = plan(&[&[(0, 0)], &[(1, 0)]], &[8], 2);
+    let bytes = predict(&groups, &work, &both).unwrap().links[0].sync_bytes;
+    let whole = predict(&topology(), &workload("preset = \"dense\""), &both).unwrap();
+    assert!(close(bytes, whole.links[0].sync_bytes), "{bytes}");
+    let fixed = |prediction: &Prediction| prediction.memory_bytes[0];
+    assert!(
+        fixed(&alone)
+            < 0.75
+                * fixed(
+                    &predict(&topology(), &workload("preset = \"dense\""), &plan(&[&[(0, 0)]], &[8], 4))
+                        .unwrap()
+                )
+    );
+    assert!(machines.in_groups(3).is_err());
+}

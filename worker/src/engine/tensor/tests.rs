@@ -44,6 +44,7 @@ struct Meeting {
     barrier: Barrier,
     values: Mutex<Vec<Vec<f32>>>,
     words: Mutex<Vec<Word>>,
+    bytes: Mutex<Vec<u8>>,
 }
 
 impl Threads {
@@ -52,6 +53,7 @@ impl Threads {
             barrier: Barrier::new(size),
             values: Mutex::new(vec![Vec::new(); size]),
             words: Mutex::new(vec![Word::default(); size]),
+            bytes: Mutex::default(),
         });
         let member = |rank| Self { rank, meeting: Arc::clone(&meeting), fault, calls: 0 };
         (0..size).map(|rank| Box::new(member(rank)) as Box<dyn Collective>).collect()
@@ -119,8 +121,20 @@ impl Collective for Threads {
         Err(CollectiveError::Stopped)
     }
 
-    fn broadcast(&mut self, _: usize, _: &mut Vec<u8>, _: usize) -> Result<(), CollectiveError> {
-        Err(CollectiveError::Stopped)
+    fn broadcast(
+        &mut self,
+        root: usize,
+        bytes: &mut Vec<u8>,
+        bytes_max: usize,
+    ) -> Result<(), CollectiveError> {
+        if self.rank == root {
+            self.meeting.bytes.lock().unwrap().clone_from(bytes);
+        }
+        self.meeting.barrier.wait();
+        bytes.clone_from(&self.meeting.bytes.lock().unwrap());
+        self.meeting.barrier.wait();
+        assert!(bytes.len() <= bytes_max);
+        Ok(())
     }
 
     fn barrier(&mut self) -> Result<(), CollectiveError> {
@@ -263,6 +277,33 @@ fn members_over_tcp_make_the_same_bits_as_those_of_one_process() {
         );
         assert_near(&found, &trained(whole(&spec, 0.5)), &about(&spec));
     }
+}
+
+/// More than are handed on at a time, over threads and over TCP.
+#[test]
+fn the_first_member_hands_its_values_on() {
+    let value = |index: usize, at: usize| (index * 7 + at) as f32;
+    for members in [Threads::group(2, Fault::Nothing), rings()] {
+        each(members, &tiny_gpt2(), &train_config(0.0), |index, engine| {
+            let mut values: Vec<f32> = (0..5_000_000).map(|at| value(index, at)).collect();
+            engine.hand_on(&mut values).unwrap();
+            assert!(values.iter().enumerate().all(|(at, found)| *found == value(0, at)));
+        });
+    }
+}
+
+#[test]
+fn members_that_are_at_different_places_are_interrupted_and_others_go_on() {
+    each(Threads::group(2, Fault::Nothing), &tiny_gpt2(), &train_config(0.0), |index, engine| {
+        assert!(engine.is_member() && engine.meet(1 << 40).is_ok());
+        assert_eq!(engine.tell_members(index as u64 + 5).unwrap(), [5, 6]);
+        let apart = engine.meet(index as u64).unwrap_err();
+        assert!(matches!(apart, EngineError::Interrupted(_)) && apart.is_of_others());
+    });
+    let alone = engine(&tiny_gpt2(), &train_config(0.0));
+    let mut values = vec![3.0];
+    assert!(!alone.is_member() && alone.meet(7).is_ok() && alone.hand_on(&mut values).is_ok());
+    assert_eq!((alone.tell_members(9).unwrap(), values), (vec![9], vec![3.0]));
 }
 
 #[test]

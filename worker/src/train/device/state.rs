@@ -14,10 +14,9 @@ impl Device<'_> {
         self.tell(FromDevice::State { next_round: self.next_round, state })
     }
 
+    /// Those that are synchronised.
     pub(super) fn parameters(&self) -> Result<Vec<f32>> {
-        let mut parameters = Vec::new();
-        self.engine.parameters_to_host(&mut parameters)?;
-        Ok(parameters)
+        Ok(self.share.synchronised(self.all_parameters()?))
     }
 
     /// The parameters of the fragments that are due.
@@ -25,13 +24,16 @@ impl Device<'_> {
         let due = stretch.schedule.due_stretches(&self.layout(), stretch.round);
         let mut parameters = Stretches::zeros(due);
         for (range, values) in parameters.iter_mut() {
-            self.engine.read_parameters(range.start, values)?;
+            for (piece, start) in self.share.places(range) {
+                self.engine.read_parameters(start, &mut values[piece])?;
+            }
         }
         Ok(parameters)
     }
 
     pub(super) fn state(&self) -> Result<DeviceState> {
         let Moments { first, second, updates } = self.engine.moments_to_host()?;
+        let (first, second) = (self.share.synchronised(first), self.share.synchronised(second));
         let parameters = self.parameters()?;
         let (factors, error) = match &self.low_rank {
             Some(low_rank) => (low_rank.shared(), low_rank.error().to_vec()),
@@ -41,7 +43,7 @@ impl Device<'_> {
     }
 
     pub(super) fn import(&mut self, state: &DeviceState) -> Result<()> {
-        self.engine.load_parameters(&state.parameters)?;
+        self.load_parameters(&state.parameters)?;
         let moments = Moments {
             first: state.first_moments.clone(),
             second: state.second_moments.clone(),
@@ -51,7 +53,7 @@ impl Device<'_> {
             low_rank.load_shared(&state.factors);
             low_rank.load_error(&state.error);
         }
-        Ok(self.engine.load_moments(&moments)?)
+        self.load_moments(&moments)
     }
 
     pub(super) fn is_checkpoint(&self, round: Round) -> bool {

@@ -1,0 +1,63 @@
+//! Tensor groups that are written (`parallel.tensor`): each is planned with as one device, whose members share all layers and sum what they make of them.
+
+use longhaul_common::model::ModelSpec;
+
+use super::{Device, Link, Topology, TopologyError};
+
+/// Sums of a layer in a forward and in a backward pass (`worker/docs/tensor.md`).
+const SUMS_EACH_WAY: f64 = 2.0;
+
+/// What the members of a group do besides computing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GroupSums {
+    members: f64,
+    layers: f64,
+    width: f64,
+    /// Of the whole model: what a group exchanges with others, each value by one member.
+    pub parameters: f64,
+}
+
+impl GroupSums {
+    /// Of groups of so many members; none: each worker has whole layers.
+    #[must_use]
+    pub fn of(whole: &ModelSpec, members: u32) -> Option<Self> {
+        let (members, layers, width) = (f64::from(members), f64::from(whole.layers), f64::from(whole.width));
+        let parameters = whole.parameter_count() as f64;
+        (members > 1.0).then_some(Self { members, layers, width, parameters })
+    }
+
+    /// What the sums of a micro-batch of so many tokens take over this link, in seconds: in f32, around a ring, each waited for. Where activations are computed again, the sums of forward passes are made
+    /// twice.
+    #[must_use]
+    pub fn micro_batch_s(&self, tokens: f64, lan: Link, again: bool) -> f64 {
+        let sums = self.layers * SUMS_EACH_WAY * if again { 3.0 } else { 2.0 };
+        let share = (self.members - 1.0) / self.members;
+        let bytes = 2.0 * share * 4.0 * tokens * self.width;
+        // There and on to all, hop by hop.
+        let hops_s = 2.0 * (self.members - 1.0) * lan.round_trip_s / 2.0;
+        sums * (bytes / lan.bytes_per_s + hops_s)
+    }
+}
+
+impl Topology {
+    /// The same machines with groups of so many in the place of devices, each within its site. A group is as fast, for each member's share, as its slowest, and has for it what its smallest has: so like ones
+    /// are together. Devices that are left over are left out.
+    ///
+    /// # Errors
+    /// [`TopologyError::Empty`]: no site has as many.
+    pub fn in_groups(&self, members: u32) -> Result<Self, TopologyError> {
+        let mut grouped = self.clone();
+        for site in &mut grouped.sites {
+            site.devices.sort_by(|a, b| b.flops_per_s.total_cmp(&a.flops_per_s));
+            let least =
+                |group: &[Device], of: fn(&Device) -> f64| group.iter().map(of).fold(f64::INFINITY, f64::min);
+            let device = |group: &[Device]| Device {
+                flops_per_s: least(group, |device| device.flops_per_s),
+                memory_bytes: least(group, |device| device.memory_bytes),
+            };
+            site.devices = site.devices.chunks_exact(members.max(1) as usize).map(device).collect();
+        }
+        let is_empty = grouped.sites.iter().all(|site| site.devices.is_empty());
+        if is_empty { Err(TopologyError::Empty) } else { Ok(grouped) }
+    }
+}

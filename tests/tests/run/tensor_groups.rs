@@ -1,0 +1,147 @@
+//! Copies of the model whose layers several workers of a site share.
+
+use std::path::{Path, PathBuf};
+
+use longhaul_common::config::{ModelConfig, ModelKind};
+use longhaul_common::model::ModelSpec;
+use serde_json::Value;
+
+use crate::faults::{assert_exactly_once, live_members};
+use crate::pipelines::{assert_close, dense, last_checkpoints, sampled, trained};
+use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
+
+/// The model of `Setup`.
+fn model() -> ModelSpec {
+    let config = ModelConfig {
+        kind: ModelKind::Gpt2,
+        layers: 2,
+        width: 32,
+        heads: 2,
+        kv_heads: None,
+        feed_forward_width: None,
+        context: 32,
+        vocabulary: None,
+        tied_embeddings: None,
+    };
+    ModelSpec::resolve(&config, 256).unwrap()
+}
+
+/// The values of a share's file, by name.
+fn tensor(folder: &Path, name: &str) -> Vec<f32> {
+    let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let tensor = file.tensor(name).unwrap();
+    tensor.data().as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+/// The whole model of the last checkpoint, tensors sorted by name.
+fn put_together(folders: &[PathBuf]) -> Vec<f32> {
+    let whole = model();
+    let shares = whole.shards(folders.len() as u32).unwrap();
+    let mut tensors: Vec<(String, Vec<f32>)> = whole
+        .parameters()
+        .into_iter()
+        .map(|of| (of.name.clone(), vec![f32::NAN; of.count() as usize]))
+        .collect();
+    for (folder, share) in folders.iter().zip(&shares) {
+        for own in share.synchronised() {
+            let (_, into) = tensors.iter_mut().find(|(name, _)| *name == own.name).unwrap();
+            let values = tensor(folder, &own.name);
+            let mut rest = values.as_slice();
+            for place in own.places(share.shard) {
+                let (here, after) = rest.split_at(place.len());
+                into[place].copy_from_slice(here);
+                rest = after;
+            }
+        }
+    }
+    tensors.sort_by(|one, other| one.0.cmp(&other.0));
+    let all: Vec<f32> = tensors.into_iter().flat_map(|(_, values)| values).collect();
+    assert!(all.iter().all(|value| value.is_finite()));
+    all
+}
+
+fn trained_in_groups(setup: Setup<'_>) -> (f64, Vec<f32>) {
+    let mut scenario = setup.start();
+    let status = scenario.finish();
+    assert_exactly_once(&status);
+    assert_eq!(status["tokens"], 50 * 16 * 32, "samples of a copy count once: {status:#}");
+    (status["validation_loss"].as_f64().unwrap(), put_together(&last_checkpoints(&scenario)))
+}
+
+/// Replicas × tensor ∈ {1×tp2, 2×tp2}. Partial sums of two members are added in another order than one process adds; what that makes of 50 steps is `assert_close`'s tolerance, as of pipelines.
+#[test]
+fn a_model_whose_layers_are_shared_learns_what_the_whole_model_learns() {
+    let alone = trained(dense(&[1], ""));
+    let across = [("1 x 1 x tp2", vec![2]), ("2 x 1 x tp2", vec![2, 2])];
+    // Each worker meets its group and those of its site with the same share at one door.
+    let beside = [("2 x 1 x tp2, on one site", vec![4])];
+    for (name, sites) in across.into_iter().chain(beside) {
+        assert_close(name, &alone, &trained_in_groups(dense(&sites, "tensor = 2")));
+    }
+}
+
+/// Two copies, each shared by the two workers of a site.
+fn groups() -> Setup<'static> {
+    Setup { steps: 1500, parallel: "tensor = 2", checkpoint: "every_rounds = 20", ..Setup::default() }
+}
+
+fn assert_learns(status: &Value) {
+    assert_exactly_once(status);
+    let loss = status["validation_loss"].as_f64().unwrap();
+    assert!(loss < 3.4, "the loss is {loss}");
+}
+
+fn assert_members_never_part(scenario: &Scenario) {
+    let logs = scenario.cluster.logs();
+    assert!(!logs.contains("has another gradient of what all members hold"), "{logs}");
+}
+
+/// What is cut and what all members hold is sparsified, quantised and late in different sync groups; with each norm, members compare what all hold.
+#[test]
+fn members_do_not_part_where_updates_are_compressed() {
+    let streaming = "preset = \"streaming-diloco\"\nevery = 8\nfragment_values = 4096";
+    let low_rank = "preset = \"powersgd\"\nrank = 2\nfragment_values = 8192";
+    for sync in [Setup::default().sync, streaming, low_rank] {
+        let mut scenario = Setup { steps: 400, sync, ..groups() }.start();
+        let status = scenario.finish();
+        assert_learns(&status);
+        assert_eq!(status["parity"]["equal"], true, "{status:#}");
+        assert_members_never_part(&scenario);
+    }
+}
+
+#[test]
+fn a_member_dies_and_its_copy_comes_back_with_it() {
+    let mut scenario = groups().start();
+    scenario.wait_for_round(3);
+    scenario.cluster.kill_worker(1);
+    let alone = |status: &Value| live_members(status) == 2 && applied_rounds(status) >= 8;
+    let without = scenario.cluster.wait_for("the other copy to go on", RUN_MAX, alone).unwrap();
+    let reached = applied_rounds(&without);
+    scenario.cluster.start_worker(1).unwrap();
+    let both = |status: &Value| live_members(status) == 4 && applied_rounds(status) > reached;
+    scenario.cluster.wait_for("both copies to go on", RUN_MAX, both).unwrap();
+    let status = scenario.finish();
+    assert_learns(&status);
+    assert_members_never_part(&scenario);
+}
+
+#[test]
+fn a_run_of_tensor_groups_goes_on_from_its_checkpoints_and_is_sampled_from_them() {
+    let mut scenario = Setup { steps: 400, ..groups() }.start();
+    scenario.wait_for_round(25);
+    scenario.cluster.kill_coordinator();
+    (0..4).for_each(|worker| scenario.cluster.kill_worker(worker));
+    scenario.cluster.start_coordinator().unwrap();
+    (0..4).for_each(|worker| scenario.cluster.start_worker(worker).unwrap());
+    let status = scenario.finish();
+    assert_learns(&status);
+    let text = serde_json::to_string(&status["events"]).unwrap();
+    assert!(text.contains("goes on from the checkpoint before"), "{text}");
+    assert_members_never_part(&scenario);
+
+    let output = sampled(&scenario.cluster.folder().join("checkpoints"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("In the"), "{output:?}");
+}

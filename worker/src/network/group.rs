@@ -1,0 +1,166 @@
+//! The tensor group of this worker's copy of the model, over the network of its site.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longhaul_common::config::WithinSite;
+use longhaul_common::id::Generation;
+use longhaul_common::plan::Member;
+use tch::Device;
+
+use super::{Network, SiteDoorError};
+use crate::collective::{
+    Collective, CollectiveError, NcclCollective, NcclReach, Reduction, RingCollective, RingMember, RingSetup,
+    Word,
+};
+use crate::train::progress::Progress;
+
+/// How long members wait for one another: they are told of their group within moments, and some load a state first.
+const JOIN_MAX: Duration = Duration::from_secs(60);
+/// How long a sum may take once a member has come to it. All have met at the beginning of the round (`Engine::meet`), so the others are at most as far behind as their device is slower
+/// within a round's steps, or their synchroniser too busy to take what it is told.
+const SUM_MAX: Duration = Duration::from_secs(180);
+
+/// A place in a group that has not met yet.
+pub struct GroupSeat {
+    network: Arc<Network>,
+    session: Generation,
+    members: Vec<RingMember>,
+    index: usize,
+    way: WithinSite,
+}
+
+/// The members cannot be met.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupError {
+    /// Where they would come in.
+    #[error(transparent)]
+    Door(#[from] SiteDoorError),
+    /// They did not come.
+    #[error("the tensor group is interrupted: {0}")]
+    Collective(#[from] CollectiveError),
+}
+
+impl GroupSeat {
+    /// The place of this worker among the workers of its copy, by index, all of one site, who have come together in this generation.
+    #[must_use]
+    pub fn new(
+        network: Arc<Network>,
+        session: Generation,
+        members: &[Member],
+        way: WithinSite,
+    ) -> Option<Self> {
+        let index = members.iter().position(|member| member.worker == network.worker)?;
+        let ring = |member: &Member| RingMember { worker: member.worker, address: member.lan_address };
+        Some(Self { session, members: members.iter().map(ring).collect(), index, way, network })
+    }
+
+    /// Meets the others; returns when all are here. Sums are over NCCL or a ring, as those within the site.
+    ///
+    /// # Errors
+    /// [`GroupError`]
+    pub fn join(self, device: Device) -> Result<Box<dyn Collective>, GroupError> {
+        let (listener, tls) = self.network.site_door()?;
+        let setup = RingSetup {
+            members: self.members,
+            rank: self.index,
+            session: self.session.0,
+            tls,
+            call_max: SUM_MAX,
+            join_max: JOIN_MAX,
+            stop: self.network.group_stop.clone(),
+        };
+        let ring = RingCollective::join(&setup, &listener)?;
+        let inner: Box<dyn Collective> = match self.way {
+            WithinSite::Nccl => Box::new(NcclCollective::join(ring, device, NcclReach::OneMachine)?),
+            WithinSite::Ring | WithinSite::Direct => Box::new(ring),
+        };
+        tracing::info!(
+            session = self.session.0,
+            members = inner.size(),
+            "the members of the tensor group have joined"
+        );
+        Ok(Box::new(Counted { inner, progress: Arc::clone(&self.network.progress) }))
+    }
+}
+
+impl fmt::Debug for GroupSeat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { session, members, index, way, .. } = self;
+        let mut said = f.debug_struct("GroupSeat");
+        said.field("session", session).field("members", members).field("index", index).field("way", way);
+        said.finish_non_exhaustive()
+    }
+}
+
+/// Counts what a group sends within the site, and the time in which the device only waits for it.
+struct Counted {
+    inner: Box<dyn Collective>,
+    progress: Arc<Progress>,
+}
+
+impl Counted {
+    #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
+    fn timed<T>(&mut self, bytes: usize, call: impl FnOnce(&mut dyn Collective) -> T) -> T {
+        let began = Instant::now();
+        let answer = call(&mut *self.inner);
+        self.progress.waited(began.elapsed());
+        self.progress.sent(bytes as u64, false);
+        answer
+    }
+
+    /// A member's share of what a ring carries for a sum of so many values and for telling it to all: each of the two takes (n − 1)/n of them.
+    fn share_of(&self, values: usize) -> usize {
+        let members = self.inner.size().max(1);
+        values * size_of::<f32>() * (members - 1) / members
+    }
+}
+
+impl Collective for Counted {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+
+    fn all_reduce(&mut self, values: &mut [f32], reduction: Reduction) -> Result<u64, CollectiveError> {
+        self.timed(2 * self.share_of(values.len()), |inner| inner.all_reduce(values, reduction))
+    }
+
+    fn reduce_scatter(
+        &mut self,
+        values: &mut [f32],
+        ranges: &[Range<usize>],
+        reduction: Reduction,
+    ) -> Result<u64, CollectiveError> {
+        self.timed(self.share_of(values.len()), |inner| inner.reduce_scatter(values, ranges, reduction))
+    }
+
+    fn all_gather(&mut self, values: &mut [f32], ranges: &[Range<usize>]) -> Result<(), CollectiveError> {
+        self.timed(self.share_of(values.len()), |inner| inner.all_gather(values, ranges))
+    }
+
+    fn broadcast(
+        &mut self,
+        root: usize,
+        bytes: &mut Vec<u8>,
+        bytes_max: usize,
+    ) -> Result<(), CollectiveError> {
+        // Around a ring, the one before the root hands nothing on.
+        let is_last = (self.rank() + 1) % self.size().max(1) == root;
+        let sent = if is_last { 0 } else { bytes_max };
+        self.timed(sent, |inner| inner.broadcast(root, bytes, bytes_max))
+    }
+
+    fn exchange(&mut self, word: Word, patience: Duration) -> Result<Vec<Word>, CollectiveError> {
+        self.timed(size_of::<Word>(), |inner| inner.exchange(word, patience))
+    }
+
+    fn barrier(&mut self) -> Result<(), CollectiveError> {
+        self.timed(0, |inner| inner.barrier())
+    }
+}

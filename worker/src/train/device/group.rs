@@ -1,0 +1,122 @@
+//! A device that is a member of a tensor group: what all members hold is the first one's to exchange, and comes from it.
+
+use anyhow::Result;
+use longhaul_common::id::Round;
+
+use super::Device;
+use crate::engine::{EngineError, Moments};
+use crate::models::TensorGroup;
+use crate::train::message::{Company, Part, Place};
+
+/// When members meet, so that nobody takes one meeting for another.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Moment {
+    /// They have loaded the state before a round.
+    Entered,
+    /// They begin a round.
+    Begins,
+    /// They apply its result.
+    Applies,
+}
+
+impl Device<'_> {
+    /// Computes with the others of its copy from now on.
+    pub(super) fn join(&mut self, place: Place) -> Result<()> {
+        match place.company {
+            Company::Pipeline(rank) => self.engine.join(rank)?,
+            Company::Group(seat) => {
+                let collective = seat.join(self.engine.device())?;
+                self.engine.join_group(TensorGroup::new(collective)?)?;
+            }
+        }
+        self.worker = place.first;
+        Ok(())
+    }
+
+    /// Waits for the other members of the tensor group, if there are any.
+    pub(super) fn meet(&self, moment: Moment, round: Round) -> Result<(), EngineError> {
+        self.engine.meet(3 * round.0 + moment as u64)
+    }
+
+    /// Takes over what all members hold, parameters and moments, from the first one: later ones neither save nor heal it.
+    pub(super) fn share_state(&mut self, round: Round) -> Result<()> {
+        if !self.engine.is_member() {
+            return Ok(());
+        }
+        self.meet(Moment::Entered, round)?;
+        let updates = self.engine.moments_to_host()?.updates;
+        if self.engine.tell_members(updates)?.iter().any(|other| *other != updates) {
+            tracing::warn!(
+                "a member of the tensor group has no moments of AdamW: those of all start from zero"
+            );
+            self.engine.reset_moments()?;
+        }
+        self.take_parameters_of_first()?;
+        let mut moments = self.engine.moments_to_host()?;
+        self.take_from_first(&mut moments.first)?;
+        self.take_from_first(&mut moments.second)?;
+        Ok(self.engine.load_moments(&moments)?)
+    }
+
+    /// After a round's result is in the parameters: those that all members hold are again the first one's.
+    pub(super) fn share_parameters(&mut self, round: Round) -> Result<()> {
+        if !self.engine.is_member() {
+            return Ok(());
+        }
+        self.meet(Moment::Applies, round)?;
+        self.take_parameters_of_first()
+    }
+
+    /// The mean of all values that are here, of that of those that are synchronised.
+    pub(super) fn shared_mean(&self, round: Round, mean: Vec<f32>) -> Result<Vec<f32>> {
+        let mut mean = self.share.spread(mean);
+        if self.engine.is_member() {
+            self.meet(Moment::Applies, round)?;
+            self.take_from_first(&mut mean)?;
+        }
+        Ok(mean)
+    }
+
+    /// θ ← kept·θ + values, for a stretch of what is synchronised.
+    pub(super) fn mix(&mut self, part: &Part) -> Result<()> {
+        for (piece, start) in self.share.places(part.start..part.start + part.values.len()) {
+            self.engine.mix_into_parameters(start, part.kept, &part.values[piece])?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the parameters that are synchronised.
+    pub(super) fn load_parameters(&mut self, synchronised: &[f32]) -> Result<()> {
+        let mut all = self.all_parameters()?;
+        self.share.put_synchronised(synchronised, &mut all);
+        Ok(self.engine.load_parameters(&all)?)
+    }
+
+    /// Replaces the moments of what is synchronised.
+    pub(super) fn load_moments(&mut self, synchronised: &Moments) -> Result<()> {
+        let mut all = self.engine.moments_to_host()?;
+        self.share.put_synchronised(&synchronised.first, &mut all.first);
+        self.share.put_synchronised(&synchronised.second, &mut all.second);
+        Ok(self.engine.load_moments(&Moments { updates: synchronised.updates, ..all })?)
+    }
+
+    pub(super) fn all_parameters(&self) -> Result<Vec<f32>> {
+        let mut parameters = Vec::new();
+        self.engine.parameters_to_host(&mut parameters)?;
+        Ok(parameters)
+    }
+
+    fn take_parameters_of_first(&mut self) -> Result<()> {
+        let mut parameters = self.all_parameters()?;
+        self.take_from_first(&mut parameters)?;
+        Ok(self.engine.load_parameters(&parameters)?)
+    }
+
+    /// Of a vector of all values that are here, those that all members hold.
+    fn take_from_first(&self, all: &mut [f32]) -> Result<()> {
+        let mut replicated = self.share.replicated(all);
+        self.engine.hand_on(&mut replicated)?;
+        self.share.put_replicated(&replicated, all);
+        Ok(())
+    }
+}
