@@ -11,6 +11,7 @@ mod problems;
 mod refusals;
 mod replanning;
 mod story;
+mod tensor_groups;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -6,6 +6,7 @@ use longhaul_common::id::Round;
 use super::Device;
 use crate::engine::{EngineError, Moments};
 use crate::models::TensorGroup;
+use crate::network::GroupError;
 use crate::train::message::{Company, Part, Place};
 
 /// When members meet, so that nobody takes one meeting for another.
@@ -25,7 +26,12 @@ impl Device<'_> {
         match place.company {
             Company::Pipeline(rank) => self.engine.join(rank)?,
             Company::Group(seat) => {
-                let collective = seat.join(self.engine.device())?;
+                let joined = seat.join(self.engine.device());
+                // Whoever does not come is waited for anew.
+                let collective = joined.map_err(|error| match error {
+                    GroupError::Collective(error) => EngineError::Group(error).into(),
+                    error => anyhow::Error::from(error),
+                })?;
                 self.engine.join_group(TensorGroup::new(collective)?)?;
             }
         }

@@ -24,6 +24,7 @@ use crate::train::device::{Device, Outbox};
 use crate::train::gate::Gate;
 use crate::train::message::{DeviceState, FromDevice, Prepared, ToDevice};
 use crate::train::progress::Progress;
+use crate::train::share::Share;
 use crate::train::stretches::Stretches;
 
 /// What was seen of a run.
@@ -205,8 +206,21 @@ impl DeviceThread {
         if outbox(FromDevice::Prepared(prepared)) {
             let next_round = Round(0);
             let (data, inbox, outbox) = (&data, &inbox, &outbox);
-            Device { worker, config, engine, low_rank, data, gate, progress, inbox, outbox, next_round }
-                .run();
+            let share = Share::new(engine.spec());
+            let device = Device {
+                worker,
+                config,
+                engine,
+                share,
+                low_rank,
+                data,
+                gate,
+                progress,
+                inbox,
+                outbox,
+                next_round,
+            };
+            device.run();
         }
     }
 }

@@ -1,0 +1,65 @@
+//! Copies of the model whose layers are shared by workers of a site.
+
+use super::pipelines::{lineup, ready_with, seat_in};
+use super::*;
+
+fn in_groups() -> RunConfig {
+    let whole = config().to_toml().unwrap();
+    let text = whole.replace("workers = 2", "workers = 4").replace("tensor = 1", "tensor = 2");
+    RunConfig::parse(&text.replace("heads = 1", "heads = 2")).unwrap()
+}
+
+/// Workers 1 and 3 of site a, 2 and 4 of site b.
+fn training() -> Story {
+    let mut story = Story::of(in_groups());
+    for (worker, site) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
+        story.join_from(worker, site);
+    }
+    for (worker, index) in [(1, 0), (3, 1), (2, 0), (4, 1)] {
+        assert_eq!(seat_in(&story.told(worker)), Some(index));
+        story.say(worker, ready_with(index, 0, 7 + index as u8));
+    }
+    assert_eq!(story.run.state().phase, Phase::Training);
+    story
+}
+
+#[test]
+fn groups_are_within_sites_and_those_with_the_same_share_are_members() {
+    let story = training();
+    assert_eq!(lineup(&story), [[1, 3], [2, 4]]);
+    let start = story.begun(3);
+    let members: Vec<u32> = start.membership.members().iter().map(|member| member.worker.0).collect();
+    assert_eq!(members, [3, 4]);
+    assert_eq!(start.assignments[0].workers, [WorkerId(1), WorkerId(2)]);
+    assert_eq!(story.run.status(0).parts, 2);
+}
+
+/// There would be enough for another copy, were they not at two sites.
+#[test]
+fn those_who_are_left_over_at_two_sites_wait_for_others_of_theirs() {
+    let mut story = training();
+    story.handle(Event::Closed { connection: ConnectionId(4) });
+    assert_eq!(story.told(2), [ToWorker::Seat { rank: None }], "its copy has come apart");
+    story.settled(1, 2, 0, 0);
+    story.settled(3, 2, 0, 1);
+    story.join_from(5, "a");
+    assert_eq!(seat_in(&story.told(5)), None);
+    let waits = |story: &Story| {
+        let problems = story.run.status(0).problems;
+        problems.iter().any(|problem| problem.ends_with("takes 2 of them, of one site"))
+    };
+    assert!(waits(&story), "{:?}", story.run.status(0).problems);
+    story.join_from(6, "b");
+    assert_eq!([2, 6].map(|worker| seat_in(&story.told(worker))), [Some(0), Some(1)]);
+}
+
+/// What each round says of the values that all members hold is the first one's to tell, so that steps which the group has missed cannot be made up for by each of them.
+#[test]
+fn while_steps_are_common_no_group_joins_even_where_nothing_is_clipped() {
+    let may_join = |parallel: &str| {
+        let text = "[run]\nname = \"story\"\nworkers = 4\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 2\ncontext = 8\n\
+                    [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\ngradient_clip = 0.0\n[sync]\npreset = \"dense\"\n";
+        Story::of(RunConfig::parse(&format!("{text}[parallel]\n{parallel}\n")).unwrap()).run.copies_may_join()
+    };
+    assert!(may_join("stages = 2") && !may_join("tensor = 2"));
+}
