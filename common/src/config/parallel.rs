@@ -363,7 +363,10 @@ mod tests {
                 "[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-5\n[parallel]\ntensor = 2",
                 "does not go with [privacy]",
             ),
-            ("[secure_aggregation]\n[parallel]\ntensor = 2", "does not go with [secure_aggregation]"),
+            (
+                "[secure_aggregation]\nrange = 1.0\n[parallel]\ntensor = 2",
+                "does not go with [secure_aggregation]",
+            ),
         ] {
             let message = refusal(lines);
             assert!(message.starts_with("parallel.tensor = ") && message.contains(words), "{message}");

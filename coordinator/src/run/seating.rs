@@ -275,7 +275,7 @@ mod tests {
             (7, 2, &[0]),
             (8, 0, &[]),
         ];
-        assert_eq!(seats_at(&workers, 2, &Rows::Within), [[3, 1], [5, 8], [4, 2]]);
+        assert_eq!(seats_at(&workers, 2, &Rows::Within), [[3, 8], [5, 1], [4, 2]]);
         assert!(seats_at(&[(1, 0, &[0]), (2, 1, &[1])], 2, &Rows::Within).is_empty());
     }
 

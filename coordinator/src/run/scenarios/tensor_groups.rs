@@ -15,8 +15,9 @@ fn training() -> Story {
     for (worker, site) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
         story.join_from(worker, site);
     }
-    for (worker, index) in [(1, 0), (3, 1), (2, 0), (4, 1)] {
-        assert_eq!(seat_in(&story.told(worker)), Some(index));
+    let seats = [(1, 0), (3, 1), (2, 0), (4, 1)];
+    assert!(seats.iter().all(|&(worker, index)| seat_in(&story.told(worker)) == Some(index)));
+    for (worker, index) in seats {
         story.say(worker, ready_with(index, 0, 7 + index as u8));
     }
     assert_eq!(story.run.state().phase, Phase::Training);
