@@ -97,7 +97,8 @@ fn assert_members_never_part(scenario: &Scenario) {
     assert!(!logs.contains("has another gradient of what all members hold"), "{logs}");
 }
 
-/// What is cut and what all members hold is sparsified, quantised and late in different sync groups; with each norm, members compare what all hold.
+/// What is cut and what all members hold is sparsified, quantised and late in different sync groups; with each norm, members compare what all hold. Where the first one's outcome is not handed on,
+/// the run ends with what this test looks for.
 #[test]
 fn members_do_not_part_where_updates_are_compressed() {
     let streaming = "preset = \"streaming-diloco\"\nevery = 8\nfragment_values = 4096";
