@@ -23,6 +23,8 @@ const RETRY_EVERY: Duration = Duration::from_millis(50);
 pub(super) fn dial(seat: &Seat<'_>, until: Instant) -> Result<Secured<ClientConnection>, CollectiveError> {
     let begun = now();
     let next = seat.next();
+    // What it has answered says more than that it is gone by now.
+    let mut answered = None;
     loop {
         let error = match attempt(seat, &next, until.min(now() + HANDSHAKE_MAX)) {
             Ok(connection) => return Ok(connection),
@@ -35,8 +37,11 @@ pub(super) fn dial(seat: &Seat<'_>, until: Instant) -> Result<Secured<ClientConn
             return Err(CollectiveError::NotJoined {
                 peer: next,
                 waited: now() - begun,
-                reason: error.to_string(),
+                reason: answered.unwrap_or_else(|| error.to_string()),
             });
+        }
+        if error.kind() == ErrorKind::Other {
+            answered = Some(error.to_string());
         }
         pause();
     }
