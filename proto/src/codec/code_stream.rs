@@ -294,7 +294,7 @@ mod tests {
 
     /// The formats with codes that can be entropy-coded.
     fn coded_formats() -> impl Iterator<Item = (ValueFormat, Codes)> {
-        ValueFormat::ALL.into_iter().filter_map(|format| Some((format, formats::of(format).codes()?)))
+        ValueFormat::ALL.into_iter().filter_map(|format| Some((format, formats::of(format).shape().codes?)))
     }
 
     /// A packed section of these values.

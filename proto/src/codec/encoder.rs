@@ -139,7 +139,7 @@ impl Encoder {
 
     /// The codes that are to be entropy-coded.
     fn coded(&self) -> Option<Codes> {
-        formats::of(self.spec.values).codes().filter(|_| self.spec.entropy)
+        formats::of(self.spec.values).shape().codes.filter(|_| self.spec.entropy)
     }
 
     fn check_length(&self, len: usize) -> Result<(), EncodeError> {

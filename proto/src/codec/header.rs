@@ -101,7 +101,7 @@ impl Header {
             true => reader.u32().ok_or_else(truncated)?,
             false => 0,
         };
-        let coding = match (coding, formats::of(values).codes()) {
+        let coding = match (coding, formats::of(values).shape().codes) {
             (CODING_PACKED, _) => Coding::Packed,
             (CODING_ENTROPY, Some(codes)) => {
                 Coding::Entropy { codes, bytes: reader.u32().ok_or_else(truncated)? }

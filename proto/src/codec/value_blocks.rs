@@ -1,6 +1,6 @@
 //! Kept values as bytes: blocks of values, each with its own scales.
 
-use super::formats::{self, NumberFormat};
+use super::formats::{self, BlockShape, NumberFormat};
 use super::random::Noise;
 use super::{Selection, ValueFormat};
 
@@ -8,6 +8,8 @@ use super::{Selection, ValueFormat};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValueBlocks {
     format: &'static dyn NumberFormat,
+    code_bits: usize,
+    scale_bytes: usize,
     /// Values in a block; the last may have fewer.
     pub block_values: usize,
 }
@@ -15,8 +17,9 @@ pub(super) struct ValueBlocks {
 impl ValueBlocks {
     pub fn new(selection: Selection, values: ValueFormat) -> Self {
         let format = formats::of(values);
-        let block_values = format.block_values().unwrap_or_else(|| selection.as_rule().group_values());
-        Self { format, block_values }
+        let BlockShape { code_bits, values, scale_bytes, .. } = format.shape();
+        let block_values = values.unwrap_or_else(|| selection.as_rule().group_values());
+        Self { format, code_bits, scale_bytes, block_values }
     }
 
     /// Bytes of `count` values.
@@ -32,17 +35,17 @@ impl ValueBlocks {
     }
 
     fn block_bytes(self, count: usize) -> usize {
-        self.scale_bytes() + (count * self.format.code_bits()).div_ceil(8)
+        self.scale_bytes + (count * self.code_bits).div_ceil(8)
     }
 
     /// Bytes of the codes of a block that is not the last.
     pub fn block_codes_bytes(self) -> usize {
-        self.block_bytes(self.block_values) - self.scale_bytes()
+        self.block_bytes(self.block_values) - self.scale_bytes
     }
 
     /// Bytes of a block's scales, which come before its codes.
     pub fn scale_bytes(self) -> usize {
-        self.format.scale_bytes()
+        self.scale_bytes
     }
 
     /// The blocks of a section, in order.
@@ -63,7 +66,7 @@ impl ValueBlocks {
 
     /// Writes what the block, as [`ValueBlocks::split`] gives it, stands for.
     pub fn reconstruct_block(self, block: &[u8], out: &mut [f32]) {
-        let (scales, codes) = block.split_at(self.scale_bytes());
+        let (scales, codes) = block.split_at(self.scale_bytes);
         self.format.reconstruct(scales, codes, out);
     }
 

@@ -2,19 +2,15 @@
 
 use super::packing::{all_below, append, read};
 use super::scales::bf16_saturating;
-use super::{NumberFormat, PLAIN_BLOCK_VALUES};
+use super::{BlockShape, NumberFormat};
 
 /// The nearest finite bf16, ties to even.
 #[derive(Debug)]
 pub(super) struct Bf16;
 
 impl NumberFormat for Bf16 {
-    fn code_bits(&self) -> usize {
-        16
-    }
-
-    fn block_values(&self) -> Option<usize> {
-        Some(PLAIN_BLOCK_VALUES)
+    fn shape(&self) -> BlockShape {
+        BlockShape::plain(16)
     }
 
     fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {

@@ -3,8 +3,8 @@
 //! A. Douillard et al., "Streaming DiLoCo with overlapping communication", 2025 (arXiv 2501.18512).
 
 use super::packing::{append_packed, read_packed};
-use super::scales::{SCALE_BYTES, append_absmax, scale};
-use super::{BUCKET_VALUES, Codes, NumberFormat};
+use super::scales::{append_absmax, scale};
+use super::{BlockShape, Codes, NumberFormat};
 use crate::codec::random::Noise;
 
 /// What is reconstructed for each code, at scale 1: c = 0..7, then with the sign bit.
@@ -32,20 +32,8 @@ const EXPONENT_OF_ZERO: u32 = 127 - 7;
 pub(super) struct E3M0;
 
 impl NumberFormat for E3M0 {
-    fn code_bits(&self) -> usize {
-        4
-    }
-
-    fn block_values(&self) -> Option<usize> {
-        Some(BUCKET_VALUES)
-    }
-
-    fn scale_bytes(&self) -> usize {
-        SCALE_BYTES
-    }
-
-    fn codes(&self) -> Option<Codes> {
-        Some(Codes::Nibbles)
+    fn shape(&self) -> BlockShape {
+        BlockShape::bucket(4, Codes::Nibbles)
     }
 
     fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {

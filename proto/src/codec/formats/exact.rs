@@ -1,19 +1,15 @@
 //! IEEE 754 single precision.
 
 use super::packing::{all_below, append, read};
-use super::{NumberFormat, PLAIN_BLOCK_VALUES};
+use super::{BlockShape, NumberFormat};
 
 /// Values as they are.
 #[derive(Debug)]
 pub(super) struct F32;
 
 impl NumberFormat for F32 {
-    fn code_bits(&self) -> usize {
-        32
-    }
-
-    fn block_values(&self) -> Option<usize> {
-        Some(PLAIN_BLOCK_VALUES)
+    fn shape(&self) -> BlockShape {
+        BlockShape::plain(32)
     }
 
     fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {

@@ -3,19 +3,15 @@
 use half::f16;
 
 use super::packing::{all_below, append, read};
-use super::{NumberFormat, PLAIN_BLOCK_VALUES};
+use super::{BlockShape, NumberFormat};
 
 /// The nearest finite f16, ties to even.
 #[derive(Debug)]
 pub(super) struct F16;
 
 impl NumberFormat for F16 {
-    fn code_bits(&self) -> usize {
-        16
-    }
-
-    fn block_values(&self) -> Option<usize> {
-        Some(PLAIN_BLOCK_VALUES)
+    fn shape(&self) -> BlockShape {
+        BlockShape::plain(16)
     }
 
     fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {

@@ -1,8 +1,8 @@
 //! ±7 steps of a bucket's absolute maximum.
 
 use super::packing::{append_packed, read_packed};
-use super::scales::{SCALE_BYTES, append_absmax, scale, step_of};
-use super::{BUCKET_VALUES, Codes, NumberFormat};
+use super::scales::{append_absmax, scale, step_of};
+use super::{BlockShape, Codes, NumberFormat};
 use crate::codec::random::Noise;
 
 const STEPS: i16 = 7;
@@ -14,20 +14,8 @@ const ZERO: u8 = 8;
 pub(super) struct Int4;
 
 impl NumberFormat for Int4 {
-    fn code_bits(&self) -> usize {
-        4
-    }
-
-    fn block_values(&self) -> Option<usize> {
-        Some(BUCKET_VALUES)
-    }
-
-    fn scale_bytes(&self) -> usize {
-        SCALE_BYTES
-    }
-
-    fn codes(&self) -> Option<Codes> {
-        Some(Codes::Nibbles)
+    fn shape(&self) -> BlockShape {
+        BlockShape::bucket(4, Codes::Nibbles)
     }
 
     fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {

@@ -1,8 +1,8 @@
 //! ±127 steps of a bucket's absolute maximum.
 
 use super::packing::{append, read};
-use super::scales::{SCALE_BYTES, append_absmax, scale, step_of};
-use super::{BUCKET_VALUES, Codes, NumberFormat};
+use super::scales::{append_absmax, scale, step_of};
+use super::{BlockShape, Codes, NumberFormat};
 use crate::codec::random::Noise;
 
 const STEPS: i16 = 127;
@@ -12,20 +12,8 @@ const STEPS: i16 = 127;
 pub(super) struct Int8;
 
 impl NumberFormat for Int8 {
-    fn code_bits(&self) -> usize {
-        8
-    }
-
-    fn block_values(&self) -> Option<usize> {
-        Some(BUCKET_VALUES)
-    }
-
-    fn scale_bytes(&self) -> usize {
-        SCALE_BYTES
-    }
-
-    fn codes(&self) -> Option<Codes> {
-        Some(Codes::Bytes)
+    fn shape(&self) -> BlockShape {
+        BlockShape::bucket(8, Codes::Bytes)
     }
 
     fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {

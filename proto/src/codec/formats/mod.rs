@@ -34,21 +34,8 @@ use super::random::Noise;
 /// Reconstruction multiplies and looks up, in f32 and unfused, so that its bits are the same everywhere. Callers ask for
 /// whole blocks or sections, so that loops over values are compiled for each format.
 pub(super) trait NumberFormat: Debug + Sync {
-    /// Bits of a value's code.
-    fn code_bits(&self) -> usize;
-
-    /// Values in a block; none if scales are for as many values as the selection brings together.
-    fn block_values(&self) -> Option<usize>;
-
-    /// Bytes of a block's scales, which come before its codes.
-    fn scale_bytes(&self) -> usize {
-        0
-    }
-
-    /// The codes, if they can be entropy-coded: few enough different ones that are not about equally likely.
-    fn codes(&self) -> Option<Codes> {
-        None
-    }
+    /// How its blocks are divided.
+    fn shape(&self) -> BlockShape;
 
     /// Appends a block of finite values, rounded to nearest. `magnitudes` is scratch memory.
     fn quantise(&self, block: &[f32], magnitudes: &mut Vec<u32>, out: &mut Vec<u8>);
@@ -85,10 +72,41 @@ pub(super) trait NumberFormat: Debug + Sync {
 
     /// The first block of so many bytes that stands for a number that is not finite.
     fn first_not_finite(&self, section: &[u8], block_bytes: usize) -> Option<usize> {
+        let BlockShape { scale_bytes, .. } = self.shape();
         section.chunks(block_bytes).position(|block| {
-            let (scales, codes) = block.split_at(self.scale_bytes());
+            let (scales, codes) = block.split_at(scale_bytes);
             !self.is_finite(scales, codes)
         })
+    }
+}
+
+/// How a format's blocks are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BlockShape {
+    /// Bits of a value's code.
+    pub code_bits: usize,
+    /// Values in a block; none if scales are for as many values as the selection brings together.
+    pub values: Option<usize>,
+    /// Bytes of a block's scales, which come before its codes.
+    pub scale_bytes: usize,
+    /// The codes, if they can be entropy-coded: few enough different ones that are not about equally likely.
+    pub codes: Option<Codes>,
+}
+
+impl BlockShape {
+    /// Values that need no scale.
+    const fn plain(code_bits: usize) -> Self {
+        Self { code_bits, values: Some(PLAIN_BLOCK_VALUES), scale_bytes: 0, codes: None }
+    }
+
+    /// Values beside the scale of their absolute maximum.
+    const fn bucket(code_bits: usize, codes: Codes) -> Self {
+        Self { code_bits, values: Some(BUCKET_VALUES), scale_bytes: scales::SCALE_BYTES, codes: Some(codes) }
+    }
+
+    /// Values that the selection brings together, beside their scales.
+    const fn group(code_bits: usize, scale_bytes: usize) -> Self {
+        Self { code_bits, values: None, scale_bytes, codes: None }
     }
 }
 

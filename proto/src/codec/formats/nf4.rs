@@ -3,8 +3,8 @@
 //! T. Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023 (arXiv 2305.14314), section 3 and appendix E.
 
 use super::packing::{append_packed, read_packed};
-use super::scales::{SCALE_BYTES, append_absmax, scale};
-use super::{BUCKET_VALUES, Codes, NumberFormat};
+use super::scales::{append_absmax, scale};
+use super::{BlockShape, Codes, NumberFormat};
 use crate::codec::random::Noise;
 
 /// What is reconstructed for each code, at scale 1: quantiles of the normal distribution, between them zero.
@@ -56,20 +56,8 @@ const WIDTHS: [f32; GAPS] = {
 pub(super) struct Nf4;
 
 impl NumberFormat for Nf4 {
-    fn code_bits(&self) -> usize {
-        4
-    }
-
-    fn block_values(&self) -> Option<usize> {
-        Some(BUCKET_VALUES)
-    }
-
-    fn scale_bytes(&self) -> usize {
-        SCALE_BYTES
-    }
-
-    fn codes(&self) -> Option<Codes> {
-        Some(Codes::Nibbles)
+    fn shape(&self) -> BlockShape {
+        BlockShape::bucket(4, Codes::Nibbles)
     }
 
     fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {

@@ -1,24 +1,16 @@
 //! The sign alone, with the mean magnitude of a block.
 
-use super::NumberFormat;
 use super::packing::{append_packed, few_levels, read_packed};
 use super::scales::{SCALE_BYTES, append_scale, mean_scale, scale};
+use super::{BlockShape, NumberFormat};
 
 /// One bit: whether the value is negative.
 #[derive(Debug)]
 pub(super) struct Sign;
 
 impl NumberFormat for Sign {
-    fn code_bits(&self) -> usize {
-        1
-    }
-
-    fn block_values(&self) -> Option<usize> {
-        None
-    }
-
-    fn scale_bytes(&self) -> usize {
-        SCALE_BYTES
+    fn shape(&self) -> BlockShape {
+        BlockShape::group(1, SCALE_BYTES)
     }
 
     fn quantise(&self, block: &[f32], _: &mut Vec<u32>, out: &mut Vec<u8>) {

@@ -2,25 +2,17 @@
 //!
 //! A. Sarfi et al., "Communication efficient LLM pre-training with SparseLoCo", 2025 (arXiv 2508.15706).
 
-use super::NumberFormat;
 use super::packing::{append_packed, few_levels, read_packed};
 use super::scales::{SCALE_BYTES, append_scale, mean_scale, scale};
+use super::{BlockShape, NumberFormat};
 
 /// Two bits: whether the level is the upper one, and whether the value is negative.
 #[derive(Debug)]
 pub(super) struct TwoBit;
 
 impl NumberFormat for TwoBit {
-    fn code_bits(&self) -> usize {
-        2
-    }
-
-    fn block_values(&self) -> Option<usize> {
-        None
-    }
-
-    fn scale_bytes(&self) -> usize {
-        2 * SCALE_BYTES
+    fn shape(&self) -> BlockShape {
+        BlockShape::group(2, 2 * SCALE_BYTES)
     }
 
     fn quantise(&self, block: &[f32], magnitudes: &mut Vec<u32>, out: &mut Vec<u8>) {
