@@ -6,9 +6,9 @@ use longhaul_common::config::{ModelConfig, ModelKind};
 use longhaul_common::model::ModelSpec;
 use serde_json::Value;
 
-use crate::faults::{assert_exactly_once, live_members};
-use crate::pipelines::{assert_close, dense, last_checkpoints, sampled, trained};
-use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
+use crate::faults::assert_exactly_once;
+use crate::pipelines::{assert_close, dense, last_checkpoints, lose_a_copy_for_a_while, sampled, trained};
+use crate::scenario::{Scenario, Setup};
 
 /// The model of `Setup`.
 fn model() -> ModelSpec {
@@ -115,14 +115,7 @@ fn members_do_not_part_where_updates_are_compressed() {
 #[test]
 fn a_member_dies_and_its_copy_comes_back_with_it() {
     let mut scenario = groups().start();
-    scenario.wait_for_round(3);
-    scenario.cluster.kill_worker(1);
-    let alone = |status: &Value| live_members(status) == 2 && applied_rounds(status) >= 8;
-    let without = scenario.cluster.wait_for("the other copy to go on", RUN_MAX, alone).unwrap();
-    let reached = applied_rounds(&without);
-    scenario.cluster.start_worker(1).unwrap();
-    let both = |status: &Value| live_members(status) == 4 && applied_rounds(status) > reached;
-    scenario.cluster.wait_for("both copies to go on", RUN_MAX, both).unwrap();
+    lose_a_copy_for_a_while(&mut scenario);
     let status = scenario.finish();
     assert_learns(&status);
     assert_members_never_part(&scenario);
