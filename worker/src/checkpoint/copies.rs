@@ -60,7 +60,7 @@ impl CheckpointFile {
 }
 
 /// A checkpoint of which files arrive from another machine, in a folder that is none yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Incoming {
     store: CheckpointStore,
     next_round: Round,

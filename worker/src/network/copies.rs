@@ -158,7 +158,7 @@ async fn fetch_file(
     wanted: &FileToCopy,
     incoming: &Incoming,
 ) -> Result<()> {
-    if incoming.check(wanted)? {
+    if is_whole(incoming, wanted).await? {
         return Ok(());
     }
     let path = incoming.path_of(wanted.file);
@@ -174,8 +174,14 @@ async fn fetch_file(
         file.write_all(frame.body()).await.context("write a file")?;
     }
     file.flush().await.context("write a file")?;
-    ensure!(incoming.check(wanted)?, "{} is not the file that was announced", wanted.name());
+    ensure!(is_whole(incoming, wanted).await?, "{} is not the file that was announced", wanted.name());
     Ok(())
+}
+
+/// Whether a file is here as it has to be: all of it is read, which takes a while.
+async fn is_whole(incoming: &Incoming, wanted: &FileToCopy) -> Result<bool> {
+    let (incoming, wanted) = (incoming.clone(), *wanted);
+    Ok(spawn_blocking(move || incoming.check(&wanted)).await.context("check a file")??)
 }
 
 /// Answers with the files of a checkpoint.
