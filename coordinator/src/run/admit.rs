@@ -97,7 +97,7 @@ impl Run {
             ));
         }
         let batch = self.config.train.batch;
-        let most = batch as usize * self.stages() as usize;
+        let most = batch as usize * self.ranks() as usize;
         // Counted only where it may matter: many workers join one after the other.
         if self.peers.len() < most {
             return None;

@@ -143,7 +143,7 @@ impl Run {
     fn begin(&mut self, lineup: Lineup) {
         let members: Vec<Member> = lineup.members().cloned().collect();
         let sites: BTreeSet<_> = members.iter().map(|member| member.site).collect();
-        let copies = match self.stages() {
+        let copies = match self.ranks() {
             1 => String::new(),
             stages => format!(", {} copies of the model in {stages} parts,", lineup.replicas.len()),
         };
@@ -182,6 +182,6 @@ impl Run {
 
     /// Fragments of the part of the model that has the fewest.
     pub(super) fn fragments_min(&self) -> u32 {
-        (0..self.stages()).map(|rank| self.layout_of(rank).count()).min().unwrap_or_default()
+        (0..self.ranks()).map(|rank| self.layout_of(rank).count()).min().unwrap_or_default()
     }
 }

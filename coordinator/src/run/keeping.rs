@@ -56,6 +56,6 @@ impl Run {
     /// Whether one worker alone has this part of the model.
     fn is_alone_with(&self, rank: u32) -> bool {
         let group = self.state.generation.as_ref().and_then(|lineup| lineup.groups.get(rank as usize));
-        self.stages() > 1 && group.is_some_and(|group| group.membership.members().len() == 1)
+        self.ranks() > 1 && group.is_some_and(|group| group.membership.members().len() == 1)
     }
 }

@@ -252,8 +252,9 @@ impl Run {
                 self.handle_kept(worker, offer);
                 return false;
             }
-            ToCoordinator::Ways(ways) => {
+            ToCoordinator::Ways(mut ways) => {
                 let from = peer.known.site;
+                ways.retain(|way| (way.to.0 as usize) < self.state.sites.len());
                 self.state.ways.seen(self.now, from, &ways);
                 return false;
             }
@@ -308,7 +309,7 @@ impl Run {
         match &report.outcome {
             Ok(state_hash) => {
                 let (next_round, rank) = (report.next_round, self.rank_of(worker).unwrap_or_default());
-                let parts = self.stages();
+                let parts = self.ranks();
                 let offer =
                     CheckpointOffer { next_round, state_hash: *state_hash, private: true, rank, parts };
                 if let Some(peer) = self.peers.get_mut(&worker) {

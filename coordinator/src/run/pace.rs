@@ -103,8 +103,7 @@ impl Run {
             return None;
         }
         let pace = rule::wanted(self.configured_pace(), &self.config.sync, &measured);
-        let why = self.inputs(&measured, None);
-        (pace != self.present_pace()).then_some(Wanted { pace, why })
+        (pace != self.present_pace()).then(|| Wanted { pace, why: self.inputs(&measured, None) })
     }
 
     /// Rounds were counted: judges a window of them, when it is full.
@@ -121,13 +120,12 @@ impl Run {
         let measured = self.watch.window.medians(&members);
         if !measured.is_empty() {
             let waited = members.iter().filter_map(|worker| self.waited(*worker, from)).reduce(f64::min);
-            let why = self.inputs(&measured, waited);
             let wanted = rule::wanted(self.configured_pace(), &self.config.sync, &measured);
             let paced_from = self.state.paced_from.map_or(schedule.opening_rounds, |round| round.0);
             let rounds = through.0.saturating_sub(paced_from);
             let verdict = Verdict { pace: self.present_pace(), wanted, waited, rounds };
             let decided = self.watch.hysteresis.judge(verdict);
-            self.watch.wanted = decided.map(|pace| Wanted { pace, why });
+            self.watch.wanted = decided.map(|pace| Wanted { pace, why: self.inputs(&measured, waited) });
         }
         self.begin_window(through);
     }

@@ -264,15 +264,20 @@ impl Run {
         }
     }
 
-    fn decide(&mut self, decided: Decided) {
+    /// The configuration has this plan from now on.
+    pub(super) fn follow_plan(&mut self, decided: Decided) {
         decided.apply_to(&mut self.config);
         // What could be written once can be written with other numbers.
         if let Ok(written) = self.config.to_toml() {
             self.config_toml = written;
         }
+        self.state.plan = Some(decided);
+    }
+
+    fn decide(&mut self, decided: Decided) {
         let why = decided.why.clone();
         self.state.vocabulary = self.vocabulary();
-        self.state.plan = Some(decided);
+        self.follow_plan(decided);
         for ((from, to), link) in self.surveys.known_ways() {
             self.state.ways.measured(from, to, link);
         }
@@ -356,7 +361,7 @@ impl Run {
 }
 
 /// As slow and as long as either.
-fn slower(one: Link, other: Link) -> Link {
+pub(super) fn slower(one: Link, other: Link) -> Link {
     Link {
         bytes_per_s: one.bytes_per_s.min(other.bytes_per_s),
         round_trip_s: one.round_trip_s.max(other.round_trip_s),

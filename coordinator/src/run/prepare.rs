@@ -198,7 +198,7 @@ impl Run {
         all.sort_by_key(|(rank, worker, _)| (*rank, *worker));
         let firsts = all.chunk_by(|one, next| one.0 == next.0).filter_map(|of_part| of_part.first());
         let reference: Vec<Ready> = firsts.map(|(_, _, ready)| ready.clone()).collect();
-        if reference.len() != self.stages() as usize {
+        if reference.len() != self.ranks() as usize {
             return None;
         }
         let facts = facts_of(&reference)?;
@@ -266,7 +266,7 @@ impl Run {
         let keeps = |worker: &WorkerId| {
             let of_peer = |peer: &Peer| {
                 let rank = peer.seat?.rank;
-                offer_of(peer, first_round, (rank, self.stages()), reference.get(rank as usize)?.state_hash)
+                offer_of(peer, first_round, (rank, self.ranks()), reference.get(rank as usize)?.state_hash)
             };
             let offer = self.peers.get(worker).and_then(of_peer);
             offer.is_some_and(|offer| offer.private) && preparing.sources.contains(worker)

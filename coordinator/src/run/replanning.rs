@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::command::{Command, Severity};
 use super::machine::Run;
 use super::state::{Decided, Phase};
-use crate::plan::{Answer, Device, DeviceId, Link, Plan, Question, Workload};
+use crate::plan::{Answer, Choice, Device, DeviceId, Link, Plan, Question, Workload};
 
 /// A way that carries so many times as much as when the plan was looked at last, or as little, has changed; and so has one that is so many times as long.
 const LINK_FACTOR: f64 = 2.0;
@@ -136,11 +136,7 @@ impl Run {
         match answer {
             Answer::Stay(why) => self.notice(Severity::Info, None, why),
             Answer::Move(choice, why) => {
-                let by_site = self.workers_by_site();
-                let Some(topology) = self.topology_of(&by_site, |worker| self.known_device(worker)) else {
-                    return;
-                };
-                let plan = self.decided_of(&choice, &topology, &by_site, why.clone());
+                let Some(plan) = self.decided_for_those_here(&choice, &why) else { return };
                 let workers = self.workers_of(&plan);
                 self.notice(Severity::Info, None, format!("the plan changes: {why}"));
                 self.state.moving = Some(Moving { plan, workers });
@@ -186,11 +182,7 @@ impl Run {
         let Some(question) = self.question() else { return };
         match question.answer() {
             Answer::Move(choice, why) => {
-                let by_site = self.workers_by_site();
-                let Some(topology) = self.topology_of(&by_site, |worker| self.known_device(worker)) else {
-                    return;
-                };
-                let plan = self.decided_of(&choice, &topology, &by_site, why.clone());
+                let Some(plan) = self.decided_for_those_here(&choice, &why) else { return };
                 self.notice(Severity::Warning, None, format!("the plan changes: {why}"));
                 self.begin_anew(Some(plan), round);
             }
@@ -206,12 +198,7 @@ impl Run {
     fn begin_anew(&mut self, plan: Option<Decided>, round: Round) {
         let workers = plan.as_ref().or(self.state.plan.as_ref()).map(|plan| self.workers_of(plan));
         if let Some(plan) = plan {
-            plan.apply_to(&mut self.config);
-            // What could be written once can be written with other numbers.
-            if let Ok(written) = self.config.to_toml() {
-                self.config_toml = written;
-            }
-            self.state.plan = Some(plan);
+            self.follow_plan(plan);
             self.state.cut_at = Some(round.max(self.state.ledger.through()));
             // What is known of the parts that there were says nothing of those that will be.
             self.state.milestones.clear();
@@ -298,6 +285,13 @@ impl Run {
         Conditions { workers: by_site.into_values().flatten().collect(), links }
     }
 
+    /// What a question about those who are here was answered with, as the run has it.
+    fn decided_for_those_here(&self, choice: &Choice, why: &str) -> Option<Decided> {
+        let by_site = self.workers_by_site();
+        let topology = self.topology_of(&by_site, |worker| self.known_device(worker))?;
+        Some(self.decided_of(choice, &topology, &by_site, why.to_owned()))
+    }
+
     fn workers_by_site(&self) -> BTreeMap<SiteId, Vec<WorkerId>> {
         let mut by_site: BTreeMap<SiteId, Vec<WorkerId>> = BTreeMap::new();
         for (&worker, peer) in self.peers.iter().filter(|(_, peer)| peer.connection.is_some()) {
@@ -361,7 +355,7 @@ impl Run {
             |ranks: &[Member]| ranks.iter().map(|member| place(&member.worker)).collect::<Option<Vec<_>>>();
         let replicas: Vec<Vec<DeviceId>> =
             lineup.replicas.iter().filter_map(|replica| of_replica(&replica.ranks)).collect();
-        let (parallel, ranks) = (&self.config.parallel, self.stages() as usize);
+        let (parallel, ranks) = (&self.config.parallel, self.ranks() as usize);
         let parts = spec.parts(parallel, self.config.data.sequence_length)?;
         // Stage s is chunk s / ranks of rank s % ranks.
         let stage = |stage: usize| parts.get(stage % ranks)?.chunks.get(stage / ranks).cloned();

@@ -159,7 +159,7 @@ impl Run {
 
     /// To whom the samples are assigned that a member trains on.
     pub(super) fn first_of(&self, worker: WorkerId) -> WorkerId {
-        if self.stages() == 1 {
+        if self.ranks() == 1 {
             return worker;
         }
         let replica = self.state.generation.as_ref().and_then(|lineup| lineup.replica_of(worker));

@@ -22,7 +22,7 @@ pub(super) struct Seat {
 
 impl Run {
     /// Workers that share a copy of the model.
-    pub(super) fn stages(&self) -> u32 {
+    pub(super) fn ranks(&self) -> u32 {
         self.config.parallel.seats()
     }
 
@@ -33,7 +33,7 @@ impl Run {
         self.peers.values_mut().for_each(|peer| peer.seat = None);
         self.seat_waiting(has);
         for worker in had {
-            if self.stages() > 1 && self.rank_of(worker).is_none() {
+            if self.ranks() > 1 && self.rank_of(worker).is_none() {
                 self.send_back_to_heal(worker);
                 self.send(worker, ToWorker::Seat { rank: None });
             }
@@ -46,13 +46,13 @@ impl Run {
         let (sync, through) = (&self.config.sync, self.state.ledger.through());
         let makes_common_steps = sync.source.is_gradient() || self.state.schedule.is_opening(through);
         let is_alone = self.config.train.gradient_clip == 0.0 && self.config.parallel.tensor == 1;
-        self.stages() == 1 || is_alone || !makes_common_steps
+        self.ranks() == 1 || is_alone || !makes_common_steps
     }
 
     /// Whether a member belongs to a copy, and all other copies have lost somebody.
     pub(super) fn is_of_the_last_copy(&self, worker: WorkerId) -> bool {
         let is_member = self.peers.get(&worker).is_some_and(|peer| peer.standing == Standing::Member);
-        if self.stages() == 1 || !is_member {
+        if self.ranks() == 1 || !is_member {
             return false;
         }
         let whole = self.replicas_where(Peer::is_present_member);
@@ -70,7 +70,7 @@ impl Run {
         let candidates: Vec<Candidate> =
             self.peers.iter().filter(|(_, peer)| unseated(peer)).map(candidate).collect();
         let (mut copies, rest) = self.planned_copies(candidates);
-        copies.extend(seated(rest, self.stages(), &self.rows_of_sites()));
+        copies.extend(seated(rest, self.ranks(), &self.rows_of_sites()));
         for workers in copies {
             self.replicas_formed += 1;
             let replica = self.replicas_formed;
@@ -78,7 +78,7 @@ impl Run {
                 if let Some(peer) = self.peers.get_mut(&worker) {
                     peer.seat = Some(Seat { replica, rank });
                 }
-                if self.stages() > 1 {
+                if self.ranks() > 1 {
                     // Whatever it was told before is void.
                     self.send_back_to_heal(worker);
                     self.send(worker, ToWorker::Seat { rank: Some(rank) });
@@ -95,7 +95,7 @@ impl Run {
         }
         for copy in self.state.plan.iter().flat_map(|plan| &plan.copies) {
             let is_here = |worker: &WorkerId| candidates.iter().any(|candidate| candidate.worker == *worker);
-            if copy.len() == self.stages() as usize && copy.iter().all(is_here) {
+            if copy.len() == self.ranks() as usize && copy.iter().all(is_here) {
                 candidates.retain(|candidate| !copy.contains(&candidate.worker));
                 copies.push(copy.clone());
             }
@@ -138,7 +138,7 @@ impl Run {
 
     /// A copy has lost a worker: the others have no part in the run until they are given another.
     pub(super) fn dissolve(&mut self, seat: Option<Seat>) {
-        let Some(replica) = seat.map(|seat| seat.replica).filter(|_| self.stages() > 1) else { return };
+        let Some(replica) = seat.map(|seat| seat.replica).filter(|_| self.ranks() > 1) else { return };
         let of_it = |peer: &Peer| peer.seat.is_some_and(|seat| seat.replica == replica);
         let others: Vec<WorkerId> =
             self.peers.iter().filter(|(_, peer)| of_it(peer)).map(|(&worker, _)| worker).collect();
@@ -178,7 +178,7 @@ impl Run {
                 replicas.entry(seat.replica).or_default().push((seat.rank, worker));
             }
         }
-        let complete = replicas.into_values().filter(|ranks| ranks.len() == self.stages() as usize);
+        let complete = replicas.into_values().filter(|ranks| ranks.len() == self.ranks() as usize);
         let mut sorted: Vec<Vec<WorkerId>> = complete
             .map(|mut ranks| {
                 ranks.sort_unstable();
@@ -196,7 +196,7 @@ impl Run {
 
     /// Who healed first, and waited for the others of its copy until members no longer have what it lacks, heals again.
     pub(super) fn refresh_ready(&mut self) {
-        if self.stages() == 1 {
+        if self.ranks() == 1 {
             return;
         }
         let through = self.state.ledger.through().0;

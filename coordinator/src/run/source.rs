@@ -68,7 +68,7 @@ impl Run {
                 .as_ref()
                 .filter(|ready| peer.standing == Standing::Ready && ready.next_round > Round(0));
             // In parts, what is in memory is of the seats that were.
-            let ready = ready.filter(|ready| self.stages() == 1 && self.is_usable(ready.next_round));
+            let ready = ready.filter(|ready| self.ranks() == 1 && self.is_usable(ready.next_round));
             if let Some(ready) = ready {
                 count((ready.next_round, true, 1), 0, ready.state_hash);
             }
@@ -111,7 +111,7 @@ impl Run {
 
     /// Whether a checkpoint is of the parts that the model is in now.
     pub(super) fn is_same_cut(&self, found: &Found) -> bool {
-        found.parts() == self.stages() && self.state.cut_at.is_none_or(|at| found.round > at)
+        found.parts() == self.ranks() && self.state.cut_at.is_none_or(|at| found.round > at)
     }
 
     /// Which parts of a state each worker may be given, as it has a checkpoint of them: one that it has written, if there is one, as it has its own state besides.

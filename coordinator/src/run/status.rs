@@ -255,7 +255,7 @@ impl Run {
             samples_counted: ledger.positions_applied,
             samples_pending: ledger.pending,
             ledger,
-            parts: self.stages(),
+            parts: self.ranks(),
             plan: self.plan_status(),
             members,
             parity,
@@ -356,12 +356,12 @@ impl Run {
         }
         let unseated = self.peers.values().filter(|peer| peer.seat.is_none()).count();
         if unseated > 0
-            && self.stages() > 1
+            && self.ranks() > 1
             && (self.state.phase != Phase::Gathering || here >= wanted as usize)
         {
             problems.push(format!(
                 "{unseated} workers wait for others: a copy of the model takes {} of them{}",
-                self.stages(),
+                self.ranks(),
                 match &self.config.parallel {
                     parallel if !parallel.sites.is_empty() => ", from each of parallel.sites",
                     parallel if parallel.tensor > 1 => ", of one site",

@@ -8,6 +8,7 @@ use longhaul_proto::control::message::{MeasuredLink, SeenWay, WAYS_MAX, WAYS_REP
 use serde::{Deserialize, Serialize};
 
 use super::machine::Run;
+use super::planning::slower;
 use super::status::LinkStatus;
 use crate::plan::Link;
 
@@ -68,13 +69,7 @@ impl Ways {
     pub fn between(&self, a: SiteId, b: SiteId) -> Option<Link> {
         let link = |way: &KnownWay| Link { bytes_per_s: way.bytes_per_s, round_trip_s: way.round_trip_s };
         let of = |from, to| self.known.get(&(from, to)).map(link);
-        match (of(a, b), of(b, a)) {
-            (Some(one), Some(other)) => Some(Link {
-                bytes_per_s: one.bytes_per_s.min(other.bytes_per_s),
-                round_trip_s: one.round_trip_s.max(other.round_trip_s),
-            }),
-            (one, other) => one.or(other),
-        }
+        [of(a, b), of(b, a)].into_iter().flatten().reduce(slower)
     }
 
     fn put(&mut self, pair: (SiteId, SiteId), way: KnownWay) {

@@ -21,7 +21,7 @@ fn whole() -> Story {
     for worker in [1, 2] {
         story.say(worker, ready(0, 7));
     }
-    assert_eq!((story.run.state().phase, story.run.stages()), (Phase::Training, 1));
+    assert_eq!((story.run.state().phase, story.run.ranks()), (Phase::Training, 1));
     story
 }
 
