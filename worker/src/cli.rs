@@ -46,7 +46,7 @@ pub enum Command {
 /// `worker join`
 #[derive(Debug, Args)]
 pub struct JoinArgs {
-    /// Where the coordinator listens (UDP): HOST:PORT.
+    /// Where the coordinator listens (UDP): HOST:PORT. Where several take over from each other: all of them, with commas between them.
     pub coordinator: String,
     /// The join token that the coordinator printed.
     #[arg(long, env = "LONGHAUL_TOKEN", hide_env_values = true)]

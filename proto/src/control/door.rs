@@ -76,6 +76,16 @@ pub enum DoorError {
     Stranger(#[from] PeerError),
 }
 
+impl Guest {
+    /// The connection, whatever the guest wants.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        match self {
+            Self::Worker { connection, .. } | Self::Applicant(Applicant { connection, .. }) => connection,
+        }
+    }
+}
+
 impl Door {
     /// The door of a run's coordinator.
     #[must_use]

@@ -20,7 +20,7 @@ pub use channel::{
     ControlError, ControlReceiver, ControlSender, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, SendError, accept,
     open,
 };
-pub use close::CloseCode;
+pub use close::{CloseCode, NotLeader};
 pub use desk::{EnrolDesk, EnrolState, TOKENS_MAX, TooManyTokens, Visitor, WORKERS_MAX, WorkerRecord};
 pub use door::{Applicant, Door, DoorError, Guest, STRANGER_WINDOW_BYTES, UNAUTHENTICATED_CONNECTIONS_MAX};
 pub use enrol::{ENROL_DEADLINE, EnrolRefusal, EnrolReply, EnrolRequest, Grounds, SITE_NAME_BYTES_MAX};

@@ -7,11 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use longhaul_common::explained::Explained;
 use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker, Welcome};
-use longhaul_proto::control::{self, ControlReceiver, ControlSender};
+use longhaul_proto::control::{self, ControlReceiver, ControlSender, NotLeader};
 use longhaul_proto::identity::{self, Identity, PeerName, Token, is_refused_as_expired};
 use quinn::{Connection, Endpoint};
 use tokio::time::Instant;
 
+use super::coordinators::Coordinators;
 use super::reminder::Reminder;
 
 /// The first wait after a failed attempt; it doubles up to [`BACK_OFF_MAX`].
@@ -20,6 +21,9 @@ const BACK_OFF_MIN: Duration = Duration::from_millis(250);
 const BACK_OFF_MAX: Duration = Duration::from_secs(4);
 /// An attempt that has not succeeded by then starts over, perhaps at another address.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
+/// Where there are several coordinators, the first attempts at each are shorter, as most of them may be gone: a handshake over a long link, with a packet lost. They
+/// double up to [`ATTEMPT_MAX`].
+const ATTEMPT_MIN: Duration = Duration::from_secs(3);
 
 /// A conversation with the coordinator that has been welcomed.
 pub struct Conversation {
@@ -60,8 +64,8 @@ impl From<Attempt> for anyhow::Error {
 pub struct Dialler {
     /// The worker's only endpoint: data from peers comes in here too.
     pub endpoint: Endpoint,
-    /// HOST:PORT as the user gave it; looked up anew for each attempt.
-    pub coordinator: String,
+    /// Where it may be; names are looked up anew for each attempt.
+    pub coordinators: Coordinators,
     /// The join token.
     pub token: Token,
     /// Where the identity is kept.
@@ -78,7 +82,7 @@ impl Dialler {
     pub async fn identity(&self) -> Result<Identity> {
         match Identity::load(&self.folder).context("read this worker's identity")? {
             Some(identity) if identity.expires_at_unix_s() > unix_s() => Ok(identity),
-            _ => self.insist(|| self.enrol()).await,
+            _ => self.insist(async |coordinator| self.enrol(coordinator).await).await,
         }
     }
 
@@ -87,7 +91,7 @@ impl Dialler {
     /// # Errors
     /// The coordinator is away, or refuses.
     pub async fn renew(&self, identity: &Identity) -> Result<Identity> {
-        let address = self.lookup().await?;
+        let address = self.lookup(&self.coordinators.current()).await?;
         let renewed = control::renew(&self.endpoint, address, identity, &self.site).await?;
         renewed.save(&self.folder).context("keep this worker's identity")?;
         Ok(renewed)
@@ -99,38 +103,44 @@ impl Dialler {
     /// # Errors
     /// The coordinator refuses, and says why.
     pub async fn connect(&self, identity: &Identity, join: impl Fn() -> Join) -> Result<Found> {
-        self.insist(|| self.attempt(identity, &join)).await
+        self.insist(async |coordinator| self.attempt(coordinator, identity, &join).await).await
     }
 
-    async fn insist<T>(&self, attempt: impl AsyncFn() -> Result<T, Attempt>) -> Result<T> {
-        let mut pause = BACK_OFF_MIN;
+    /// Tries one coordinator after the other, with a pause when all have been tried.
+    async fn insist<T>(&self, attempt: impl AsyncFn(&str) -> Result<T, Attempt>) -> Result<T> {
+        let (mut pause, mut tried) = (BACK_OFF_MIN, 0);
+        let mut limit = if self.coordinators.count() > 1 { ATTEMPT_MIN } else { ATTEMPT_MAX };
         let (begun, mut reminder) = (Instant::now(), Reminder::default());
         loop {
-            let outcome = tokio::time::timeout(ATTEMPT_MAX, attempt()).await;
+            let coordinator = self.coordinators.current();
+            let outcome = tokio::time::timeout(limit, attempt(&coordinator)).await;
             let error = match outcome {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(Attempt::Never(error))) => return Err(error),
                 Ok(Err(Attempt::Later(error))) => error,
                 Err(_) => anyhow::anyhow!(
                     "no answer over UDP; is the address right, and does a firewall let UDP through? \
-                     `worker doctor {}` looks closer",
-                    self.coordinator
+                     `worker doctor {coordinator}` looks closer"
                 ),
             };
             let words = Explained(&*error).to_string();
             if reminder.is_due(&words, Instant::now()) {
                 let waited_s = begun.elapsed().as_secs();
-                let coordinator = &self.coordinator;
                 tracing::warn!(coordinator, waited_s, reason = words, "waiting for the coordinator");
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(BACK_OFF_MAX);
+            self.coordinators.go_on(error.chain().find_map(says_not_leader));
+            tried += 1;
+            if tried >= self.coordinators.count() {
+                tried = 0;
+                tokio::time::sleep(pause).await;
+                (pause, limit) = ((pause * 2).min(BACK_OFF_MAX), (limit * 2).min(ATTEMPT_MAX));
+            }
         }
     }
 
     /// A new identity for the token, in the folder.
-    async fn enrol(&self) -> Result<Identity, Attempt> {
-        let address = self.lookup().await?;
+    async fn enrol(&self, coordinator: &str) -> Result<Identity, Attempt> {
+        let address = self.lookup(coordinator).await?;
         let enrolled = control::enrol(&self.endpoint, address, &self.token, &self.site).await;
         let identity = enrolled.map_err(|error| {
             let hopeless = error.is_final();
@@ -146,8 +156,8 @@ impl Dialler {
     }
 
     /// Enrols in place of an identity that has expired.
-    async fn enrol_anew(&self) -> Result<Found, Attempt> {
-        match self.enrol().await {
+    async fn enrol_anew(&self, coordinator: &str) -> Result<Found, Attempt> {
+        match self.enrol(coordinator).await {
             Ok(identity) => Ok(Found::Enrolled(identity)),
             Err(Attempt::Never(error)) => Err(Attempt::Never(
                 error.context("this worker's certificate has expired, so it enrols again"),
@@ -156,14 +166,19 @@ impl Dialler {
         }
     }
 
-    async fn attempt(&self, identity: &Identity, join: &impl Fn() -> Join) -> Result<Found, Attempt> {
+    async fn attempt(
+        &self,
+        coordinator: &str,
+        identity: &Identity,
+        join: &impl Fn() -> Join,
+    ) -> Result<Found, Attempt> {
         if identity.expires_at_unix_s() <= unix_s() {
-            return self.enrol_anew().await;
+            return self.enrol_anew(coordinator).await;
         }
-        match self.join(identity, join).await? {
+        match self.join(coordinator, identity, join).await? {
             Some(conversation) => Ok(Found::Welcomed(conversation)),
             // A clock that is off by less than that changes nothing.
-            None if unix_s() >= identity.renew_at_unix_s() => self.enrol_anew().await,
+            None if unix_s() >= identity.renew_at_unix_s() => self.enrol_anew(coordinator).await,
             None => Err(Attempt::Later(anyhow::anyhow!(
                 "the coordinator takes this worker's certificate for expired, or not valid yet, before half its life is over: \
                  are the clocks of both machines right?"
@@ -174,10 +189,11 @@ impl Dialler {
     /// Connects and joins. None: the coordinator takes the certificate for expired.
     async fn join(
         &self,
+        coordinator: &str,
         identity: &Identity,
         join: &impl Fn() -> Join,
     ) -> Result<Option<Conversation>, Attempt> {
-        let address = self.lookup().await?;
+        let address = self.lookup(coordinator).await?;
         let tls = identity::control_client(identity)
             .context("use this worker's identity")
             .map_err(Attempt::Never)?;
@@ -198,21 +214,20 @@ impl Dialler {
         }
     }
 
-    async fn lookup(&self) -> Result<SocketAddr, Attempt> {
-        let mut found = tokio::net::lookup_host(&self.coordinator).await.map_err(|error| {
+    async fn lookup(&self, coordinator: &str) -> Result<SocketAddr, Attempt> {
+        let mut found = tokio::net::lookup_host(coordinator).await.map_err(|error| {
             let malformed = error.kind() == std::io::ErrorKind::InvalidInput;
             let error = anyhow::Error::from(error);
             if malformed {
-                let words = format!("{:?} is not HOST:PORT, as `coordinator up` prints it", self.coordinator);
+                let words = format!("{coordinator:?} is not HOST:PORT, as `coordinator up` prints it");
                 Attempt::Never(error.context(words))
             } else {
-                Attempt::Later(error.context(format!("look up {:?}", self.coordinator)))
+                Attempt::Later(error.context(format!("look up {coordinator:?}")))
             }
         })?;
         found.find(|address| self.same_family(address)).ok_or_else(|| {
             Attempt::Later(anyhow::anyhow!(
-                "{:?} has no address of the kind that this worker listens on: `--listen '[::]:0'` is for IPv6",
-                self.coordinator
+                "{coordinator:?} has no address of the kind that this worker listens on: `--listen '[::]:0'` is for IPv6"
             ))
         })
     }
@@ -243,6 +258,11 @@ async fn greet(connection: &Connection, join: Join) -> Result<Conversation, Atte
             Err(Attempt::Later(anyhow::anyhow!("the coordinator closed the conversation at once")))
         }
     }
+}
+
+/// A coordinator that waits while another one leads.
+fn says_not_leader(error: &(dyn std::error::Error + 'static)) -> Option<NotLeader> {
+    error.downcast_ref().and_then(NotLeader::said_in)
 }
 
 fn says_expired(error: &(dyn std::error::Error + 'static)) -> bool {

@@ -47,13 +47,13 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     let endpoint = transport::endpoint(socket, None).context("start the QUIC endpoint")?;
     let dialler = Dialler {
         endpoint,
-        coordinator: args.coordinator.clone(),
+        coordinators: args.coordinator.parse()?,
         token,
         folder: slot.folder().to_owned(),
         site: args.site.clone(),
     };
 
-    tracing::info!(coordinator = dialler.coordinator, "looking for the coordinator");
+    tracing::info!(coordinator = args.coordinator, "looking for the coordinator");
     let identity = tokio::select! {
         identity = dialler.identity() => identity?,
         () = stop.asked() => return Ok(()),

@@ -1,6 +1,7 @@
 //! `worker join`: identity, the conversation with the coordinator, and sessions that come and go with it.
 
 mod connection;
+mod coordinators;
 mod device_thread;
 mod identity_slot;
 mod join;

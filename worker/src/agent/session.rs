@@ -225,6 +225,8 @@ impl Session {
     /// Finds the coordinator again; what there is to report meanwhile is kept.
     async fn reconnect(&mut self, stop: &mut StopSignal) -> Result<Reconnected> {
         self.join.held = self.held;
+        // If the one that was lost still leads, another one says so at once; if it is gone, nobody waits for its answer first.
+        self.membership.dialler.coordinators.go_on(None);
         let Self { membership, identity, join, from_sync, outcome, reports, offers, part, .. } = self;
         let message = || Join { checkpoints: offers.borrow().current(), ..join.clone() };
         let mut connecting = std::pin::pin!(membership.dialler.connect(identity, message));

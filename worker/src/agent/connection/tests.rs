@@ -43,7 +43,7 @@ impl Coordinator {
         desk.add_token(TokenRecord::new(&token, unix_s() + 3600, None), unix_s()).unwrap();
         Dialler {
             endpoint: endpoint(None),
-            coordinator: self.address.to_string(),
+            coordinators: self.address.to_string().parse().unwrap(),
             token,
             folder: folder.to_owned(),
             site: "north".into(),
@@ -153,8 +153,51 @@ async fn clocks_that_differ_cost_no_use_of_the_token() {
     let dialler = coordinator.dialler(folder.path());
     // TLS has one word for a certificate that has expired and for one that is not valid yet.
     let early = coordinator.issued(0, unix_s() + WORKER_CERTIFICATE_S / 2);
-    let attempt = dialler.attempt(&early, &|| join(Vec::new())).await;
+    let attempt = dialler.attempt(&coordinator.address.to_string(), &early, &|| join(Vec::new())).await;
     let Err(Attempt::Later(error)) = attempt else { panic!("it was let in, or gave up") };
     assert!(error.to_string().contains("clocks"), "{error:#}");
     assert_eq!(coordinator.desk.lock().unwrap().workers().count(), 0);
+}
+
+/// The front of a coordinator that waits while another one leads.
+fn waiting(coordinator: &Coordinator, leader: Option<String>) -> SocketAddr {
+    let authority = Authority::from_pem(&coordinator.desk.lock().unwrap().authority().to_pem()).unwrap();
+    let endpoint = endpoint(Some(coordinator_server(&authority, unix_s()).unwrap()));
+    let address = endpoint.local_addr().unwrap();
+    tokio::spawn(async move {
+        let door = Door::new(RUN);
+        while let Some(incoming) = endpoint.accept().await {
+            if let Ok(guest) = door.admit(incoming).await {
+                NotLeader { leader: leader.clone() }.close(guest.connection());
+            }
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_worker_goes_on_from_a_coordinator_that_waits_to_the_next_one_that_it_was_given() {
+    let mut coordinator = Coordinator::open();
+    let folder = tempfile::tempdir().unwrap();
+    let mut dialler = coordinator.dialler(folder.path());
+    let waits = waiting(&coordinator, None);
+    dialler.coordinators = format!("{waits},{}", coordinator.address).parse().unwrap();
+    let identity = dialler.identity().await.unwrap();
+    assert_eq!(dialler.coordinators.current(), coordinator.address.to_string());
+    // As when a connection was lost.
+    dialler.coordinators.go_on(None);
+    assert!(matches!(dialler.connect(&identity, || join(Vec::new())).await.unwrap(), Found::Welcomed(_)));
+    coordinator.joined.recv().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_finds_a_leader_that_it_was_not_given() {
+    let mut coordinator = Coordinator::open();
+    let folder = tempfile::tempdir().unwrap();
+    let mut dialler = coordinator.dialler(folder.path());
+    let waits = waiting(&coordinator, Some(coordinator.address.to_string()));
+    dialler.coordinators = waits.to_string().parse().unwrap();
+    let identity = dialler.identity().await.unwrap();
+    assert!(matches!(dialler.connect(&identity, || join(Vec::new())).await.unwrap(), Found::Welcomed(_)));
+    coordinator.joined.recv().await.unwrap();
 }
