@@ -114,6 +114,27 @@ fn a_changed_configuration_is_refused_with_what_changed() {
 }
 
 #[test]
+fn an_etcd_that_is_not_there_is_named_without_its_password() {
+    let site = Site::new();
+    for (url, expected, says) in [
+        ("etcd://root:secret@127.0.0.1:1/run", 1, "etcd://127.0.0.1:1/run cannot be reached"),
+        ("etcd://root:secret@127.0.0.1:1", 2, "end the address with /PREFIX"),
+        ("redis://root:secret@127.0.0.1:1/run", 2, "--state takes etcd://"),
+        ("etcds://root:secret@127.0.0.1:1/run", 2, "LONGHAUL_ETCD_CA"),
+    ] {
+        let (code, said) = failure(&mut site.up(&["--state", url]));
+        assert_eq!(code, expected, "{said}");
+        assert!(said.contains(says) && !said.contains("secret"), "{said}");
+    }
+    assert!(
+        !site
+            .up(&["--state", "etcd://secret", "--listen", "wrong"])
+            .output()
+            .is_ok_and(|output| { String::from_utf8_lossy(&output.stderr).contains("secret") })
+    );
+}
+
+#[test]
 fn what_is_in_use_is_named() {
     let site = Site::new();
     let _running = site.start(&[]);

@@ -1,7 +1,8 @@
-//! The WAN emulator, the harness of the end-to-end tests, and a reader of the manifests for Kubernetes.
+//! The WAN emulator, the harness of the end-to-end tests, a real etcd, and a reader of the manifests for Kubernetes.
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod etcd;
 pub mod interrupt;
 pub mod kubernetes;
 pub mod wan;

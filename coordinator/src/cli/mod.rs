@@ -111,11 +111,16 @@ pub struct Up {
     /// What the run must remember, its certificate authority included: keep it private, and keep it.
     #[arg(long, value_name = "DIR", default_value = STATE_DIR, env = "LONGHAUL_STATE_DIR")]
     pub state_dir: PathBuf,
+    /// Keep the run's records in etcd, so that another coordinator with the same --state can take over:
+    /// etcd://HOST:PORT[,HOST:PORT]/PREFIX, or etcds:// for TLS. User, password and certificates: LONGHAUL_ETCD_USER, _PASSWORD, _CA, _CERT, _KEY.
+    #[arg(long, value_name = "URL", env = "LONGHAUL_STATE", hide_env_values = true, value_parser = StateUrl::keep)]
+    pub state: Option<StateUrl>,
     /// Also write the join line to this file (mode 0600), for scripts.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// What workers are told to dial. Default: this machine's address and the port of --listen.
-    #[arg(long, value_name = "HOST:PORT", value_parser = parse_host_port)]
+    /// What workers are told to dial. Default: this machine's address and the port of --listen. Where coordinators take over from each other: the addresses of
+    /// all of them, with commas between them and this one's own first.
+    #[arg(long, value_name = "HOST:PORT[,HOST:PORT]", value_parser = parse_addresses)]
     pub advertise: Option<String>,
     /// Print the configuration with every default spelled out, and exit.
     #[arg(long)]
@@ -126,6 +131,23 @@ pub struct Up {
     /// How messages are written to standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+}
+
+/// `--state` as it was given. It may hold a password, so nothing shows it.
+#[derive(Clone)]
+pub struct StateUrl(pub String);
+
+impl StateUrl {
+    /// Takes any text: clap repeats what it refuses.
+    fn keep(text: &str) -> Result<Self, std::convert::Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl std::fmt::Debug for StateUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StateUrl(…)")
+    }
 }
 
 /// `coordinator plan`
@@ -302,6 +324,17 @@ fn hours(text: &str) -> Result<f64, String> {
     if hours > 0.0 && hours <= MOST { Ok(hours) } else { Err(format!("must be above 0, and at most {MOST}")) }
 }
 
+/// Addresses that a join line may name.
+const ADVERTISED_MAX: usize = 16;
+
+fn parse_addresses(text: &str) -> Result<String, String> {
+    if text.split(',').count() > ADVERTISED_MAX {
+        return Err(format!("at most {ADVERTISED_MAX} addresses"));
+    }
+    text.split(',').try_for_each(|address| parse_host_port(address).map(drop))?;
+    Ok(text.to_owned())
+}
+
 fn parse_host_port(text: &str) -> Result<String, String> {
     let hint = "give HOST:PORT, as in head.example.org:4800";
     let (host, port) = text.rsplit_once(':').ok_or(hint)?;
@@ -326,8 +359,10 @@ mod tests {
         let parse = |advertise: &str| {
             Cli::try_parse_from(["coordinator", "up", "--config", "run.toml", "--advertise", advertise])
         };
-        assert!(parse("head.example.org:4800").is_ok());
-        for wrong in ["head.example.org", ":4800", "head:0", "head:http"] {
+        for right in ["head.example.org:4800", "one:4800,two:4800"] {
+            assert!(parse(right).is_ok(), "{right}");
+        }
+        for wrong in ["head.example.org", ":4800", "head:0", "head:http", "one:4800,", "one:4800,two"] {
             assert!(parse(wrong).unwrap_err().to_string().contains("give HOST:PORT"), "{wrong}");
         }
     }

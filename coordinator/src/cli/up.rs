@@ -11,8 +11,12 @@ use tracing_subscriber::EnvFilter;
 use super::{CliError, LogFormat, Up, print, say};
 use crate::http::TOKEN_LIFE_S;
 use crate::run::{Phase, Run};
-use crate::runtime::{Clock, Ended, FoundError, Founded, NewToken, Owner, Served, found, owner, serve};
-use crate::store::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store, write_private, write_public};
+use crate::runtime::{
+    Clock, Ended, FoundError, Founded, NewToken, Owner, OwnerError, ServeError, Served, Standby,
+    StandbyError, found, owner, serve,
+};
+use crate::store::etcd::{Candidate, EtcdAddress};
+use crate::store::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store, StoreError, write_private, write_public};
 
 /// A token that is good for less is not printed again by a restarted coordinator, in seconds.
 const TOKEN_REUSED_S: u64 = 3600;
@@ -37,57 +41,174 @@ pub(super) fn read_config(path: &Path) -> Result<RunConfig, CliError> {
 }
 
 async fn coordinate(up: &Up, config: RunConfig) -> Result<(), CliError> {
-    let interrupted = interrupted().context("listen for signals")?;
+    let mut interrupted = std::pin::pin!(interrupted().context("listen for signals")?);
     let clock = Clock::start();
-    let store = Store::open(&up.state_dir).map_err(anyhow::Error::new)?;
-    let Founded { state, desk, api_token, resumed } = match found(&store, &config, clock.unix_s()) {
-        Err(error @ FoundError::OtherConfig { .. }) => return Err(CliError::Misuse(error.to_string())),
-        founded => founded.map_err(anyhow::Error::new)?,
+    let address = state_address(up)?;
+    let mut only = match &address {
+        None => Some(Store::open(&up.state_dir).map_err(anyhow::Error::new)?),
+        Some(_) => None,
     };
-    let finished = state.phase == Phase::Finished;
-    let (folder, name) = (store.folder().to_owned(), config.run.name.clone());
-    let served = Served::bind(up.listen, up.http, desk.authority(), clock.unix_s())
-        .await
-        .map_err(anyhow::Error::new)?;
-    write_public(&folder.join(HTTP_ADDRESS_FILE), &reachable(served.http_address).to_string())
+    std::fs::create_dir_all(&up.state_dir).context("make the state directory")?;
+    let served = Served::bind(up.listen, up.http).await.map_err(anyhow::Error::new)?;
+    write_public(&up.state_dir.join(HTTP_ADDRESS_FILE), &reachable(served.http_address).to_string())
         .context("write the HTTP address into the state directory")?;
-    let run = Run::new(config, state, clock.now()).context("take up the run")?;
     let advertised = up.advertise.clone().unwrap_or_else(|| advertised(served.listen));
-    let mut owner = owner(run, desk, store, clock, advertised, up.stay);
-
-    if finished {
-        say(&format!("run {name} is finished; to begin another, give it another --state-dir"));
-    } else {
-        let token = join_token(&mut owner)?;
-        if let Some(file) = &up.token_file {
-            write_private(file, &format!("{}\n", token.command))
-                .with_context(|| format!("write the join line to {}", file.display()))?;
+    let mut standby = match address {
+        None => None,
+        Some(address) => {
+            let candidate = Candidate::new(address, advertised.clone()).map_err(anyhow::Error::new)?;
+            Some(Standby::new(candidate, config.clone(), clock))
         }
-        greet(&name, resumed, &served, &token);
+    };
+    loop {
+        let store = match (only.take(), &mut standby) {
+            (Some(store), _) => store,
+            (None, Some(standby)) => tokio::select! {
+                store = standby.lead(&served) => store.map_err(not_leading)?,
+                () = &mut interrupted => {
+                    say("the coordinator stops; it did not lead");
+                    return Ok(());
+                }
+            },
+            // Without etcd nobody else can have taken over.
+            (None, None) => return Ok(()),
+        };
+        let turn = Turn { up, config: &config, clock, served: &served, advertised: &advertised };
+        match Box::pin(turn.lead(store, interrupted.as_mut())).await {
+            Ok(said) => {
+                say(&said);
+                return Ok(());
+            }
+            Err(Ending::Deposed(why)) => say(&format!("{why}; waiting for another turn")),
+            Err(Ending::Failed(error)) => return Err(error),
+        }
     }
-    if !served.http_address.ip().is_loopback() {
-        let file = folder.join(API_TOKEN_FILE);
-        say(&format!(
-            "the HTTP API is reachable from other machines: its bearer token is in {}",
-            file.display()
-        ));
-    }
-    match Box::pin(serve(served, owner, api_token, interrupted)).await.map_err(anyhow::Error::new)? {
-        Ended::Finished => say(&format!("run {name} is finished")),
-        Ended::Stopped => say(&format!(
-            "the coordinator stops, and run {name} does not: its workers train on and wait for it. Continue with the same \
-             command (--state-dir {}); `coordinator stop` ends the run",
-            folder.display()
-        )),
-    }
-    Ok(())
 }
 
-fn join_token(owner: &mut Owner) -> Result<NewToken, CliError> {
+/// Where `--state` says that the records are; none: in the state directory.
+fn state_address(up: &Up) -> Result<Option<EtcdAddress>, CliError> {
+    let Some(url) = &up.state else { return Ok(None) };
+    let address = EtcdAddress::read(&url.0, |name| std::env::var(name).ok())
+        .map_err(|error| CliError::Misuse(error.to_string()))?;
+    if address.is_in_the_clear() {
+        say(
+            "the run's keys travel to etcd in the clear: on a network that others use, write etcds:// in --state",
+        );
+    }
+    Ok(Some(address))
+}
+
+fn not_leading(error: StandbyError) -> CliError {
+    match error {
+        StandbyError::Found(error @ FoundError::OtherConfig { .. }) => CliError::Misuse(error.to_string()),
+        error => anyhow::Error::new(error).into(),
+    }
+}
+
+/// Why a coordinator leads no more, other than for the better.
+enum Ending {
+    /// Another one may lead now.
+    Deposed(String),
+    /// A person must act.
+    Failed(CliError),
+}
+
+impl From<anyhow::Error> for Ending {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<FoundError> for Ending {
+    fn from(error: FoundError) -> Self {
+        match error {
+            FoundError::Store(error @ StoreError::Deposed { .. }) => Self::Deposed(error.to_string()),
+            FoundError::OtherConfig { .. } => Self::Failed(CliError::Misuse(error.to_string())),
+            error => anyhow::Error::new(error).into(),
+        }
+    }
+}
+
+impl From<OwnerError> for Ending {
+    fn from(error: OwnerError) -> Self {
+        match error {
+            OwnerError::Deposed(error) => Self::Deposed(error.to_string()),
+            error => anyhow::Error::new(error).into(),
+        }
+    }
+}
+
+impl From<ServeError> for Ending {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Owner(error) => error.into(),
+            error => anyhow::Error::new(error).into(),
+        }
+    }
+}
+
+/// What a coordinator needs while it leads.
+struct Turn<'a> {
+    up: &'a Up,
+    config: &'a RunConfig,
+    clock: Clock,
+    served: &'a Served,
+    advertised: &'a str,
+}
+
+impl Turn<'_> {
+    /// Leads to the end of the run, or of the process; answers the last words for people.
+    async fn lead(&self, store: Store, interrupted: impl Future<Output = ()>) -> Result<String, Ending> {
+        let Self { up, config, clock, served, advertised } = *self;
+        let Founded { state, desk, api_token, resumed } =
+            found(&store, &up.state_dir, config, clock.unix_s())?;
+        let (name, another) = (&config.run.name, store.place().another);
+        let finished = state.phase == Phase::Finished;
+        let run = Run::new(config.clone(), state, clock.now()).context("take up the run")?;
+        let mut owner = owner(run, desk, store, clock, advertised.to_owned(), up.stay);
+        if finished {
+            say(&format!("run {name} is finished; to begin another, give it {another}"));
+        } else {
+            let token = join_token(&mut owner)?;
+            if let Some(file) = &up.token_file {
+                write_private(file, &format!("{}\n", token.command))
+                    .with_context(|| format!("write the join line to {}", file.display()))?;
+            }
+            greet(name, resumed, served, &token);
+        }
+        if !served.http_address.ip().is_loopback() {
+            let file = up.state_dir.join(API_TOKEN_FILE);
+            say(&format!(
+                "the HTTP API is reachable from other machines: its bearer token is in {}",
+                file.display()
+            ));
+        }
+        Ok(match serve(served, owner, api_token, interrupted).await? {
+            Ended::Finished => format!("run {name} is finished"),
+            Ended::Stopped => stopped(up, name),
+        })
+    }
+}
+
+fn stopped(up: &Up, name: &str) -> String {
+    if up.state.is_some() {
+        return format!(
+            "the coordinator stops, and run {name} does not: its workers train on, and another coordinator takes over. \
+             `coordinator stop` ends the run"
+        );
+    }
+    format!(
+        "the coordinator stops, and run {name} does not: its workers train on and wait for it. Continue with the same command \
+         (--state-dir {}); `coordinator stop` ends the run",
+        up.state_dir.display()
+    )
+}
+
+fn join_token(owner: &mut Owner) -> Result<NewToken, Ending> {
     if let Some(token) = owner.reusable_token(TOKEN_REUSED_S) {
         return Ok(token);
     }
-    let created = owner.create_token(TOKEN_LIFE_S, None).map_err(anyhow::Error::new)?;
+    let created = owner.create_token(TOKEN_LIFE_S, None)?;
     created.map_err(|reason| anyhow::anyhow!("make a join token: {reason}").into())
 }
 

@@ -12,11 +12,13 @@
 //! | `DELETE /api/v1/tokens/{id}` | `{}` | writers |
 //!
 //! Writers show `Authorization: Bearer` and the contents of `api-token` in the state directory. Readers need nothing when
-//! the API listens on loopback, and the same token elsewhere. Failures are `{"error": "…"}`.
+//! the API listens on loopback, and the same token elsewhere. Failures are `{"error": "…"}`. A coordinator that waits to take over answers
+//! `/healthz` alone; everything else is 503, with who leads ([`waiting`]).
 
 mod access;
 mod calls;
 pub mod metrics;
+pub mod waiting;
 
 use std::sync::Arc;
 

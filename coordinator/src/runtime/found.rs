@@ -1,4 +1,6 @@
-//! A new run, or the one that the state directory holds.
+//! A new run, or the one that the store holds.
+
+use std::path::Path;
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::RunId;
@@ -7,7 +9,7 @@ use longhaul_proto::identity::{Authority, AuthorityError};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use crate::run::State;
-use crate::store::{API_TOKEN_FILE, Founding, Store, StoreError, read_small, write_private};
+use crate::store::{API_TOKEN_FILE, Founding, Place, Store, StoreError, read_small, write_private};
 
 /// A run that can go on.
 #[derive(Debug)]
@@ -25,7 +27,7 @@ pub struct Founded {
 /// Why there is no run.
 #[derive(Debug, thiserror::Error)]
 pub enum FoundError {
-    /// The state directory.
+    /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The certificate authority.
@@ -37,14 +39,14 @@ pub enum FoundError {
     /// The configuration cannot be written down.
     #[error("a path in the configuration is not UTF-8: {0}")]
     Config(#[from] toml::ser::Error),
-    /// The state directory belongs to another run.
+    /// The state is that of another run.
     #[error(
-        "the state directory {folder} holds a run with another configuration: {differences}. To go on with that run, undo the \
-         change; to begin another, give it another --state-dir"
+        "{} holds a run with another configuration: {differences}. To go on with that run, undo the change; to begin another, \
+         give it {}", place.name, place.another
     )]
     OtherConfig {
-        /// The state directory.
-        folder: String,
+        /// Where the state is.
+        place: Place,
         /// Key by key: what it was, and what it is.
         differences: String,
     },
@@ -53,42 +55,77 @@ pub enum FoundError {
     ApiToken(std::io::Error),
 }
 
-/// Takes up the run in the store, or founds one.
+/// Takes up the run in the store, or founds one. A copy of the API's token goes into `folder`, for the command line.
 ///
 /// # Errors
 /// [`FoundError`]; a new run is written down completely or not at all.
-pub fn found(store: &Store, config: &RunConfig, now_unix_s: u64) -> Result<Founded, FoundError> {
-    let api_token = api_token(store)?;
-    let config_toml = config.to_toml()?;
-    if let Some(founding) = store.founding()? {
-        if founding.config != config_toml {
-            return Err(FoundError::OtherConfig {
-                folder: store.folder().display().to_string(),
-                differences: differences(&founding.config, &config_toml),
-            });
-        }
-        let authority = Authority::from_pem(&founding.authority)?;
-        let missing = || StoreError::Corrupt {
-            folder: store.folder().to_owned(),
-            what: "the run's state is missing".to_owned(),
-        };
-        let (state, enrolment) = store.load()?.ok_or_else(missing)?;
-        return Ok(Founded { state, desk: EnrolDesk::new(authority, enrolment), api_token, resumed: true });
+pub fn found(
+    store: &Store,
+    folder: &Path,
+    config: &RunConfig,
+    now_unix_s: u64,
+) -> Result<Founded, FoundError> {
+    let founded = match store.founding()? {
+        Some(founding) => take_up(store, &founding, config)?,
+        None => begin(store, config, now_unix_s)?,
+    };
+    let (state, desk, resumed) = founded;
+    Ok(Founded { state, desk, api_token: api_token(store, folder)?, resumed })
+}
+
+/// Whether a run that was founded is the one that is wanted.
+///
+/// # Errors
+/// [`FoundError::OtherConfig`]
+pub fn check_config(place: &Place, founding: &Founding, config: &RunConfig) -> Result<(), FoundError> {
+    let wanted = config.to_toml()?;
+    if founding.config == wanted {
+        return Ok(());
     }
+    let differences = differences(&founding.config, &wanted);
+    Err(FoundError::OtherConfig { place: place.clone(), differences })
+}
+
+type Parts = (State, EnrolDesk, bool);
+
+fn take_up(store: &Store, founding: &Founding, config: &RunConfig) -> Result<Parts, FoundError> {
+    check_config(store.place(), founding, config)?;
+    let authority = Authority::from_pem(&founding.authority)?;
+    let missing = || StoreError::Corrupt {
+        place: store.place().name.clone(),
+        what: "the run's state is missing".to_owned(),
+    };
+    let (state, enrolment) = store.load()?.ok_or_else(missing)?;
+    Ok((state, EnrolDesk::new(authority, enrolment), true))
+}
+
+fn begin(store: &Store, config: &RunConfig, now_unix_s: u64) -> Result<Parts, FoundError> {
     let run = RunId(random()?);
     let authority = Authority::create(run, now_unix_s)?;
     let (state, enrolment) = (State::new(run, config), EnrolState::default());
-    store.found(&Founding { run, config: config_toml, authority: authority.to_pem() }, &state, &enrolment)?;
-    Ok(Founded { state, desk: EnrolDesk::new(authority, enrolment), api_token, resumed: false })
+    let founding = Founding { run, config: config.to_toml()?, authority: authority.to_pem() };
+    store.found(&founding, &state, &enrolment)?;
+    Ok((state, EnrolDesk::new(authority, enrolment), false))
 }
 
-fn api_token(store: &Store) -> Result<String, FoundError> {
-    let path = store.folder().join(API_TOKEN_FILE);
-    if let Some(token) = read_small(&path).map_err(FoundError::ApiToken)?.filter(|token| !token.is_empty()) {
-        return Ok(token);
+/// The token in the store; a state directory of an earlier release has it in its file alone.
+fn api_token(store: &Store, folder: &Path) -> Result<String, FoundError> {
+    let path = folder.join(API_TOKEN_FILE);
+    let filed = read_small(&path).map_err(FoundError::ApiToken)?.filter(|token| !token.is_empty());
+    let token = match (store.api_token()?, &filed) {
+        (Some(stored), _) => stored,
+        (None, filed) => {
+            let token = match filed {
+                Some(filed) => filed.clone(),
+                None => random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect(),
+            };
+            store.put_api_token(&token)?;
+            token
+        }
+    };
+    if filed.as_ref() != Some(&token) {
+        write_private(&path, &token).map_err(FoundError::ApiToken)?;
     }
-    let token = random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    write_private(&path, &token).map_err(FoundError::ApiToken)?;
     Ok(token)
 }
 
@@ -138,8 +175,8 @@ mod tests {
     fn a_run_is_taken_up_with_its_authority_and_token() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
-        let first = found(&store, &config("batch = 32"), NOW).unwrap();
-        let second = found(&store, &config("batch = 32"), NOW + 9).unwrap();
+        let first = found(&store, folder.path(), &config("batch = 32"), NOW).unwrap();
+        let second = found(&store, folder.path(), &config("batch = 32"), NOW + 9).unwrap();
         assert!(!first.resumed && second.resumed);
         assert_eq!(first.state, second.state);
         assert_eq!(first.api_token, second.api_token);
@@ -147,11 +184,22 @@ mod tests {
     }
 
     #[test]
+    fn the_apis_token_is_the_stores_and_each_machine_has_a_copy() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        // As an earlier release left it.
+        write_private(&one.path().join(API_TOKEN_FILE), "old").unwrap();
+        let store = Store::open(one.path()).unwrap();
+        assert_eq!(found(&store, one.path(), &config("batch = 32"), NOW).unwrap().api_token, "old");
+        assert_eq!(found(&store, other.path(), &config("batch = 32"), NOW).unwrap().api_token, "old");
+        assert_eq!(read_small(&other.path().join(API_TOKEN_FILE)).unwrap().as_deref(), Some("old"));
+    }
+
+    #[test]
     fn a_changed_configuration_is_refused_with_the_key_and_both_values() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
-        found(&store, &config("batch = 32"), NOW).unwrap();
-        let message = found(&store, &config("batch = 64"), NOW).unwrap_err().to_string();
+        found(&store, folder.path(), &config("batch = 32"), NOW).unwrap();
+        let message = found(&store, folder.path(), &config("batch = 64"), NOW).unwrap_err().to_string();
         assert!(
             message.contains("train.batch was 32 and is 64") && message.contains("--state-dir"),
             "{message}"

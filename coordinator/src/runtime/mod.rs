@@ -1,6 +1,6 @@
 //! Effects: clock, sockets, tasks, disk. It feeds the run with events and executes its commands.
 //!
-//! One task owns the run and the store ([`owner`]). Each connection has a task that reads (`connection`) and a bounded
+//! While another coordinator leads, [`Standby`] waits for its turn. Who leads has one task that owns the run and the store ([`owner`]). Each connection has a task that reads (`connection`) and a bounded
 //! queue out; the queue in is bounded too, and fair: a connection has at most one message waiting in it.
 
 mod clock;
@@ -9,9 +9,11 @@ mod found;
 mod input;
 mod owner;
 mod serve;
+mod standby;
 
 pub use clock::Clock;
-pub use found::{FoundError, Founded, found};
+pub use found::{FoundError, Founded, check_config, found};
 pub use input::{ApiCall, INPUTS_MAX, Input, NewToken, TokenStatus};
 pub use owner::{Ended, Owner, OwnerError};
 pub use serve::{ServeError, Served, owner, serve};
+pub use standby::{Standby, StandbyError};

@@ -31,10 +31,20 @@ const CONNECTIONS_MAX: usize = 16_384;
 #[derive(Debug, thiserror::Error)]
 pub enum OwnerError {
     /// Nothing may be decided that cannot be written down.
-    #[error(
-        "{0}. Workers train on; start the coordinator again with the same --state-dir when that is mended"
-    )]
-    Store(#[from] StoreError),
+    #[error("{0}. Workers train on; start the coordinator again with the same command when that is mended")]
+    Store(StoreError),
+    /// Another coordinator may lead now.
+    #[error("{0}")]
+    Deposed(StoreError),
+}
+
+impl From<StoreError> for OwnerError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Deposed { .. } => Self::Deposed(error),
+            error => Self::Store(error),
+        }
+    }
 }
 
 /// Why the owner stopped.
@@ -106,7 +116,10 @@ impl Owner {
                 },
                 () = async { sleep_until(timeout.unwrap_or_else(|| self.clock.at(Duration::MAX / 4))).await },
                     if timeout.is_some() => self.step(Event::Timer)?,
-                _ = publish.tick() => self.publish(),
+                _ = publish.tick() => {
+                    self.store.check_lead()?;
+                    self.publish();
+                }
                 Some(answer) = self.plans.join_next() => {
                     let failed = |error| Answer::Stay(format!("the plan stays, as no other could be worked out: {error}"));
                     self.step(Event::Planned(Box::new(answer.unwrap_or_else(failed))))?;
@@ -160,6 +173,7 @@ impl Owner {
     }
 
     fn step(&mut self, event: Event) -> Result<(), OwnerError> {
+        self.store.check_lead()?;
         let before = self.run.state().phase;
         for command in self.run.handle(self.clock.now(), event) {
             match command {

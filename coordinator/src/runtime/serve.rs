@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use axum::Router;
 use longhaul_proto::control::{CloseCode, Door};
 use longhaul_proto::identity::{Authority, TlsError, coordinator_server};
 use longhaul_proto::transport::{BindError, bind_udp, endpoint, transport_config};
 use quinn::Endpoint;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::clock::Clock;
@@ -55,12 +56,11 @@ pub enum ServeError {
     Owner(#[from] OwnerError),
 }
 
-/// Bound sockets, before anything is served: so that a port in use is noticed before anything is printed.
+/// Bound sockets, before anything is served: so that a port in use is noticed before anything is printed. They stay bound while coordinators take turns.
 #[derive(Debug)]
 pub struct Served {
-    endpoint: Endpoint,
-    http: TcpListener,
-    door: Door,
+    pub(super) endpoint: Endpoint,
+    http: std::net::TcpListener,
     /// Where workers connect.
     pub listen: SocketAddr,
     /// Where the HTTP API listens.
@@ -72,21 +72,32 @@ impl Served {
     ///
     /// # Errors
     /// [`ServeError`] names the port and what to do.
-    pub async fn bind(
-        listen: SocketAddr,
-        http_address: SocketAddr,
-        authority: &Authority,
-        now_unix_s: u64,
-    ) -> Result<Self, ServeError> {
+    pub async fn bind(listen: SocketAddr, http_address: SocketAddr) -> Result<Self, ServeError> {
         let (socket, _) = bind_udp(listen)?;
         let endpoint = endpoint(socket, None).map_err(ServeError::Endpoint)?;
-        let door = Door::new(authority.run());
-        endpoint.set_server_config(Some(server_config(authority, &door, now_unix_s)?));
         let failed = |source| ServeError::Http { address: http_address, source };
         let http = TcpListener::bind(http_address).await.map_err(failed)?;
         let listen = endpoint.local_addr().unwrap_or(listen);
         let http_address = http.local_addr().map_err(failed)?;
-        Ok(Self { endpoint, http, door, listen, http_address })
+        Ok(Self { endpoint, http: http.into_std().map_err(failed)?, listen, http_address })
+    }
+
+    /// Serves these routes until `stopped` says so.
+    pub(super) fn answer_http(
+        &self,
+        routes: Router,
+        stopped: watch::Receiver<bool>,
+    ) -> Result<JoinHandle<()>, ServeError> {
+        let failed = |source| ServeError::Http { address: self.http_address, source };
+        let listener = self.http.try_clone().and_then(TcpListener::from_std).map_err(failed)?;
+        Ok(tokio::spawn(serve_http(listener, routes, stopped)))
+    }
+
+    /// Shows a certificate of this run to whoever comes from now on.
+    pub(super) fn open(&self, authority: &Authority, now_unix_s: u64) -> Result<Door, ServeError> {
+        let door = Door::new(authority.run());
+        self.endpoint.set_server_config(Some(server_config(authority, &door, now_unix_s)?));
+        Ok(door)
     }
 }
 
@@ -105,43 +116,50 @@ fn server_config(
 /// Serves until the run is finished or `stop` resolves.
 ///
 /// # Errors
-/// [`ServeError`]
+/// [`ServeError`]; after [`OwnerError::Deposed`] the sockets are still good.
 pub async fn serve(
-    served: Served,
+    served: &Served,
     owner: Owner,
     api_token: String,
     stop: impl Future<Output = ()>,
 ) -> Result<Ended, ServeError> {
-    let Served { endpoint, http, door, http_address, .. } = served;
+    let (endpoint, clock) = (&served.endpoint, owner.clock);
     let (inputs, queue) = mpsc::channel(INPUTS_MAX);
-    let api = Api::new(owner.status.subscribe(), inputs.clone(), api_token, http_address.ip().is_loopback());
+    let loopback = served.http_address.ip().is_loopback();
+    let api = Api::new(owner.status.subscribe(), inputs.clone(), api_token, loopback);
     let (http_stop, stopped) = watch::channel(false);
-    let serving = tokio::spawn(serve_http(http, api, stopped));
+    let serving = served.answer_http(router(api), stopped)?;
+    let door = served.open(owner.desk.authority(), clock.unix_s())?;
     let reception = Reception { door: door.clone(), inputs, numbers: Arc::new(AtomicU64::new(0)) };
     let accepting = AbortOnDrop(tokio::spawn(accept(endpoint.clone(), reception)).abort_handle());
     let authority = Authority::from_pem(&owner.desk.authority().to_pem()).ok();
-    let renewing =
-        AbortOnDrop(tokio::spawn(renew(endpoint.clone(), door, authority, owner.clock)).abort_handle());
+    let renewing = AbortOnDrop(tokio::spawn(renew(endpoint.clone(), door, authority, clock)).abort_handle());
 
     let ended = owner.own(queue, stop).await;
+    // With the tasks go their connections, as far as they are still open.
     drop((accepting, renewing));
-    endpoint.close(CloseCode::Done.into(), b"the coordinator stops");
+    let deposed = matches!(ended, Err(OwnerError::Deposed(_)));
+    if !deposed {
+        endpoint.close(CloseCode::Done.into(), b"the coordinator stops");
+    }
     if matches!(ended, Ok(Ended::Finished)) {
         tokio::time::sleep(Duration::from_millis(LINGER_MS)).await;
     }
     http_stop.send_replace(true);
     // Both are courtesies to peers that may be gone.
     let _ = timeout(Duration::from_secs(HTTP_SHUTDOWN_S), serving).await;
-    let _ = timeout(Duration::from_secs(HTTP_SHUTDOWN_S), endpoint.wait_idle()).await;
+    if !deposed {
+        let _ = timeout(Duration::from_secs(HTTP_SHUTDOWN_S), endpoint.wait_idle()).await;
+    }
     Ok(ended?)
 }
 
-async fn serve_http(listener: TcpListener, api: Api, mut stopped: watch::Receiver<bool>) {
+async fn serve_http(listener: TcpListener, routes: Router, mut stopped: watch::Receiver<bool>) {
     let stop = async move {
         // The sender lives as long as the coordinator does.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
-    if let Err(error) = axum::serve(listener, router(api)).with_graceful_shutdown(stop).await {
+    if let Err(error) = axum::serve(listener, routes).with_graceful_shutdown(stop).await {
         tracing::error!(%error, "the HTTP API stopped");
     }
 }
@@ -177,7 +195,7 @@ async fn renew(endpoint: Endpoint, door: Door, authority: Option<Authority>, clo
     }
 }
 
-struct AbortOnDrop(AbortHandle);
+pub(super) struct AbortOnDrop(pub AbortHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {

@@ -1,9 +1,9 @@
-//! What can be wrong with a state directory, and what to do then.
+//! What can be wrong with the place where the state is, and what to do then.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A state directory that cannot be used.
+/// A state that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has it open.
@@ -25,43 +25,74 @@ pub enum StoreError {
     },
     /// What is in it is not what was written.
     #[error(
-        "the state directory {} is damaged ({what}): restore it from a backup, or move it away and start the run anew from \
-         a checkpoint",
-        folder.display()
+        "{place} is damaged ({what}): restore it from a backup, or move it away and start the run anew from a checkpoint"
     )]
     Corrupt {
-        /// The state directory.
-        folder: PathBuf,
+        /// Where.
+        place: String,
         /// What was noticed.
         what: String,
     },
     /// Another release wrote it.
     #[error(
-        "the state directory {} has layout {found}, this release knows {known}: continue the run with the release that \
-         began it",
-        folder.display()
+        "{place} has layout {found}, this release knows {known}: continue the run with the release that began it"
     )]
     Version {
-        /// The state directory.
-        folder: PathBuf,
+        /// Where.
+        place: String,
         /// The layout that is there.
         found: u64,
         /// The layout that this release writes.
         known: u64,
     },
+    /// A record is longer than a place takes.
+    #[error("{place} takes no record of {bytes} bytes, as {record} has now: {bytes_max} are the most")]
+    TooLong {
+        /// Where.
+        place: String,
+        /// Which record.
+        record: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// etcd does not answer.
+    #[error("{place} cannot be reached ({why}): is etcd running, and are host and port right?")]
+    Unreachable {
+        /// Where.
+        place: String,
+        /// What the last attempt ended with.
+        why: String,
+    },
+    /// etcd answers, and does not do as it is asked.
+    #[error("{place} refuses ({why})")]
+    Refused {
+        /// Where.
+        place: String,
+        /// What it says, and what helps.
+        why: String,
+    },
+    /// Another process may write now.
+    #[error("this coordinator does not lead any more: {why}")]
+    Deposed {
+        /// How that shows.
+        why: String,
+    },
 }
 
 impl StoreError {
-    pub(super) fn opening(folder: &Path, error: redb::Error) -> Self {
-        let folder = folder.to_owned();
+    pub(super) fn of_redb(folder: &Path, error: redb::Error) -> Self {
+        let corrupt =
+            |what| Self::Corrupt { place: format!("the state directory {}", folder.display()), what };
         match error {
-            redb::Error::DatabaseAlreadyOpen => Self::Locked { folder },
+            redb::Error::DatabaseAlreadyOpen => Self::Locked { folder: folder.to_owned() },
             // The file is there and is no database of this kind.
             redb::Error::Io(source) if source.kind() == io::ErrorKind::InvalidData => {
-                Self::Corrupt { folder, what: source.to_string() }
+                corrupt(source.to_string())
             }
-            redb::Error::Io(source) => Self::Unwritable { folder, source },
-            other => Self::Corrupt { folder, what: other.to_string() },
+            redb::Error::Io(source) => Self::Unwritable { folder: folder.to_owned(), source },
+            other => corrupt(other.to_string()),
         }
     }
 }

@@ -1,49 +1,43 @@
-//! The state directory: what a coordinator that is killed needs to go on.
+//! What a coordinator that is killed needs to go on, in one of two places: a file in the state directory ([`Disk`]), or etcd, which another coordinator reads as
+//! well ([`etcd`]). `coordinator/docs/store.md` is the design.
+//!
+//! The state directory also has small files for the command line on that machine:
 //!
 //! | file | what | mode |
 //! | --- | --- | --- |
-//! | `coordinator.redb` | everything below, in typed tables | 0600 |
-//! | `api-token` | what write calls to the HTTP API must show: the command line reads it | 0600 |
-//! | `http-address` | where the HTTP API listens, for the command line | 0644 |
+//! | `coordinator.redb` | all records, unless they are in etcd | 0600 |
+//! | `api-token` | a copy of what write calls to the HTTP API must show | 0600 |
+//! | `http-address` | where this machine's coordinator answers HTTP | 0644 |
 
+mod backend;
+mod disk;
 mod error;
+pub mod etcd;
 mod files;
+mod place;
 
+pub use backend::{Backend, Key};
+pub use disk::Disk;
 pub use error::StoreError;
 pub use files::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, read_small, write_private, write_public};
+pub use place::Place;
 
-use std::fs::OpenOptions;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use longhaul_common::id::RunId;
 use longhaul_proto::control::EnrolState;
-use redb::{
-    Database, Durability, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _,
-    TableDefinition,
-};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::run::{RoundSummary, State};
 
-/// The layout of the tables and of the postcard values in them. A change that old code would misread raises it.
+/// The layout of the records and of the postcard values in them. A change that old code would misread raises it.
 const SCHEMA_VERSION: u64 = 8;
-const FILE: &str = "coordinator.redb";
 /// Rounds whose metrics are kept: a few hundred kilobytes.
 pub const ROUNDS_KEPT: u64 = 4096;
 
-const SCHEMA: TableDefinition<'_, (), u64> = TableDefinition::new("schema");
-/// How the run was founded: [`Founding`].
-const FOUNDING: TableDefinition<'_, (), &[u8]> = TableDefinition::new("founding");
-/// The run: [`State`].
-const STATE: TableDefinition<'_, (), &[u8]> = TableDefinition::new("state");
-/// Tokens and workers: [`EnrolState`].
-const ENROLMENT: TableDefinition<'_, (), &[u8]> = TableDefinition::new("enrolment");
-/// By round: [`RoundSummary`].
-const ROUNDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("rounds");
-
 /// What is written once, when a run begins.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Founding {
     /// Which run.
     pub run: RunId,
@@ -53,56 +47,62 @@ pub struct Founding {
     pub authority: String,
 }
 
-/// An open state directory. While it lives, no other coordinator can open it.
+/// The authority's key is in it.
+impl std::fmt::Debug for Founding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Founding").field("run", &self.run).finish_non_exhaustive()
+    }
+}
+
+/// The run's records, in their types.
 #[derive(Debug)]
 pub struct Store {
-    database: Database,
-    folder: PathBuf,
+    backend: Box<dyn Backend>,
 }
 
 impl Store {
-    /// Opens a state directory, and makes it if there is none.
+    /// Opens a state directory, and makes it if there is none. While it lives, no other coordinator can open it.
     ///
     /// # Errors
     /// [`StoreError`] says what to do.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
-        let unwritable = |source| StoreError::Unwritable { folder: folder.to_owned(), source };
-        std::fs::create_dir_all(folder).map_err(unwritable)?;
-        let path = folder.join(FILE);
-        // The file holds the authority's key, so it is private before anything is in it.
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(&path).map_err(unwritable)?;
-        let database = redb::Builder::new()
-            .create_file(file)
-            .map_err(|error| StoreError::opening(folder, error.into()))?;
-        let store = Self { database, folder: folder.to_owned() };
-        store.check_schema()?;
-        Ok(store)
+        Ok(Self::over(Disk::open(folder)?))
     }
 
-    /// Where it is.
+    /// The records that something keeps.
     #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    pub fn over(backend: impl Backend + 'static) -> Self {
+        Self { backend: Box::new(backend) }
     }
 
-    /// How the run was founded; none in a new directory.
+    /// Where it is, for messages.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        self.backend.place()
+    }
+
+    /// How the run was founded; none before that.
     ///
     /// # Errors
     /// [`StoreError`]
     pub fn founding(&self) -> Result<Option<Founding>, StoreError> {
-        self.get(FOUNDING)
+        self.get(Key::Founding)
     }
 
-    /// The run and its register, as of the last write; none in a new directory.
+    /// The run and its register, as of the last write; none before the run was founded.
     ///
     /// # Errors
     /// [`StoreError`]
     pub fn load(&self) -> Result<Option<(State, EnrolState)>, StoreError> {
-        Ok(self.get(STATE)?.zip(self.get(ENROLMENT)?))
+        Ok(self.get(Key::State)?.zip(self.get(Key::Enrolment)?))
+    }
+
+    /// What write calls to the HTTP API must show; none before it was put.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub fn api_token(&self) -> Result<Option<String>, StoreError> {
+        self.get(Key::ApiToken)
     }
 
     /// Writes down a new run, all of it or nothing.
@@ -115,11 +115,9 @@ impl Store {
         state: &State,
         enrolment: &EnrolState,
     ) -> Result<(), StoreError> {
-        self.write(Durability::Immediate, |transaction| {
-            put(transaction, FOUNDING, founding)?;
-            put(transaction, STATE, state)?;
-            put(transaction, ENROLMENT, enrolment)
-        })
+        let (founding, state, enrolment) =
+            (self.encode(founding)?, self.encode(state)?, self.encode(enrolment)?);
+        self.backend.put(&[(Key::Founding, &founding), (Key::State, &state), (Key::Enrolment, &enrolment)])
     }
 
     /// Replaces the run's state, durably.
@@ -127,7 +125,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`]
     pub fn put_state(&self, state: &State) -> Result<(), StoreError> {
-        self.write(Durability::Immediate, |transaction| put(transaction, STATE, state))
+        self.put(Key::State, state)
     }
 
     /// Replaces the register of tokens and workers, durably.
@@ -135,7 +133,15 @@ impl Store {
     /// # Errors
     /// [`StoreError`]
     pub fn put_enrolment(&self, enrolment: &EnrolState) -> Result<(), StoreError> {
-        self.write(Durability::Immediate, |transaction| put(transaction, ENROLMENT, enrolment))
+        self.put(Key::Enrolment, enrolment)
+    }
+
+    /// Replaces what write calls to the HTTP API must show, durably.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub fn put_api_token(&self, token: &str) -> Result<(), StoreError> {
+        self.put(Key::ApiToken, &token)
     }
 
     /// Keeps a round's metrics; they become durable with the next durable write. Old ones go.
@@ -143,15 +149,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`]
     pub fn push_round(&self, summary: &RoundSummary) -> Result<(), StoreError> {
-        let bytes = postcard::to_stdvec(summary).map_err(|error| self.corrupt(error))?;
-        self.write(Durability::None, |transaction| {
-            let mut table = transaction.open_table(ROUNDS)?;
-            table.insert(summary.round.0, bytes.as_slice())?;
-            while table.len()? > ROUNDS_KEPT {
-                table.pop_first()?;
-            }
-            Ok(())
-        })
+        self.backend.push_round(summary.round.0, &self.encode(summary)?)
     }
 
     /// The metrics of the newest rounds, in order.
@@ -159,83 +157,39 @@ impl Store {
     /// # Errors
     /// [`StoreError`]
     pub fn rounds(&self) -> Result<Vec<RoundSummary>, StoreError> {
-        let read = || -> Result<Vec<Vec<u8>>, redb::Error> {
-            let table = self.database.begin_read()?.open_table(ROUNDS)?;
-            let mut all = Vec::new();
-            for entry in table.iter()? {
-                all.push(entry?.1.value().to_vec());
-            }
-            Ok(all)
-        };
-        let all = read().map_err(|error| StoreError::opening(&self.folder, error))?;
-        all.iter().map(|bytes| postcard::from_bytes(bytes).map_err(|error| self.corrupt(error))).collect()
+        self.backend.rounds()?.iter().map(|bytes| self.decode(bytes)).collect()
     }
 
-    fn check_schema(&self) -> Result<(), StoreError> {
-        let mut found = SCHEMA_VERSION;
-        self.write(Durability::Immediate, |transaction| {
-            let mut table = transaction.open_table(SCHEMA)?;
-            let stored = table.get(())?.map(|version| version.value());
-            match stored {
-                Some(version) => found = version,
-                None => {
-                    table.insert((), SCHEMA_VERSION)?;
-                }
-            }
-            // Reading needs them to exist.
-            transaction.open_table(FOUNDING)?;
-            transaction.open_table(STATE)?;
-            transaction.open_table(ENROLMENT)?;
-            transaction.open_table(ROUNDS)?;
-            Ok(())
-        })?;
-        if found == SCHEMA_VERSION {
-            return Ok(());
-        }
-        Err(StoreError::Version { folder: self.folder.clone(), found, known: SCHEMA_VERSION })
+    /// Whether this coordinator may still decide and write. Cheap, so it is asked before each step.
+    ///
+    /// # Errors
+    /// [`StoreError::Deposed`]
+    pub fn check_lead(&self) -> Result<(), StoreError> {
+        self.backend.check_lead()
     }
 
-    fn get<T: DeserializeOwned>(
-        &self,
-        table: TableDefinition<'_, (), &'static [u8]>,
-    ) -> Result<Option<T>, StoreError> {
-        let read = || -> Result<Option<Vec<u8>>, redb::Error> {
-            let table = self.database.begin_read()?.open_table(table)?;
-            Ok(table.get(())?.map(|bytes| bytes.value().to_vec()))
-        };
-        let bytes = read().map_err(|error| StoreError::opening(&self.folder, error))?;
-        bytes.map(|bytes| postcard::from_bytes(&bytes).map_err(|error| self.corrupt(error))).transpose()
+    fn get<T: DeserializeOwned>(&self, key: Key) -> Result<Option<T>, StoreError> {
+        self.backend.get(key)?.map(|bytes| self.decode(&bytes)).transpose()
     }
 
-    fn write(
-        &self,
-        durability: Durability,
-        change: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
-    ) -> Result<(), StoreError> {
-        let write = || -> Result<(), redb::Error> {
-            let mut transaction = self.database.begin_write()?;
-            transaction.set_durability(durability)?;
-            change(&transaction)?;
-            transaction.commit()?;
-            Ok(())
-        };
-        write().map_err(|error| StoreError::opening(&self.folder, error))
+    fn put<T: Serialize>(&self, key: Key, value: &T) -> Result<(), StoreError> {
+        self.backend.put(&[(key, &self.encode(value)?)])
+    }
+
+    fn encode<T: Serialize>(&self, value: &T) -> Result<Vec<u8>, StoreError> {
+        postcard::to_stdvec(value).map_err(|error| self.corrupt(error))
+    }
+
+    fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, StoreError> {
+        postcard::from_bytes(bytes).map_err(|error| self.corrupt(error))
     }
 
     fn corrupt(&self, error: postcard::Error) -> StoreError {
-        StoreError::Corrupt { folder: self.folder.clone(), what: error.to_string() }
+        StoreError::Corrupt { place: self.place().name.clone(), what: error.to_string() }
     }
 }
 
-fn put<T: Serialize>(
-    transaction: &redb::WriteTransaction,
-    table: TableDefinition<'_, (), &'static [u8]>,
-    value: &T,
-) -> Result<(), redb::Error> {
-    let bytes = postcard::to_stdvec(value).map_err(|error| redb::Error::Corrupted(error.to_string()))?;
-    transaction.open_table(table)?.insert((), bytes.as_slice())?;
-    Ok(())
-}
-
+#[cfg(test)]
+mod crashes;
 #[cfg(test)]
 mod tests;

@@ -1,42 +1,71 @@
+use std::time::Duration;
+
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::Round;
+use redb::Durability;
 
+use super::disk::{FILE, NEW_FILE, SCHEMA};
 use super::*;
+use crate::run::Run;
 
-fn founding() -> (Founding, State) {
+pub(super) fn founding() -> (Founding, State) {
     let config = include_str!("../../../examples/demo.toml").to_owned();
     let run = RunId([5; 16]);
     let state = State::new(run, &RunConfig::parse(&config).unwrap());
     (Founding { run, config, authority: "pem".to_owned() }, state)
 }
 
-#[test]
-fn what_was_written_is_read_after_reopening() {
-    let folder = tempfile::tempdir().unwrap();
+fn metrics(round: u64) -> RoundSummary {
+    RoundSummary { round: Round(round), ..Default::default() }
+}
+
+/// What every place promises. `open` opens the same place anew each time, as a coordinator that is started again does.
+pub(super) fn keeps_its_promises(open: impl Fn() -> Store) {
     let (founding, mut state) = founding();
     {
-        let store = Store::open(folder.path()).unwrap();
+        let store = open();
         assert_eq!(store.founding().unwrap(), None);
+        assert!(store.load().unwrap().is_none());
+        assert_eq!(store.api_token().unwrap(), None);
         store.found(&founding, &state, &EnrolState::default()).unwrap();
+        store.put_api_token("secret").unwrap();
         state.sites.push("north".to_owned());
-        store.push_round(&RoundSummary { round: Round(3), ..Default::default() }).unwrap();
+        store.push_round(&metrics(3)).unwrap();
+        store.push_round(&metrics(3)).unwrap();
         store.put_state(&state).unwrap();
     }
-    let store = Store::open(folder.path()).unwrap();
-    assert_eq!(store.founding().unwrap(), Some(founding));
-    assert_eq!(store.load().unwrap().map(|(state, _)| state), Some(state));
-    assert_eq!(store.rounds().unwrap().len(), 1);
+    {
+        let store = open();
+        assert_eq!(store.founding().unwrap().as_ref(), Some(&founding));
+        assert_eq!(store.load().unwrap().map(|(state, _)| state).as_ref(), Some(&state));
+        assert_eq!(store.api_token().unwrap().as_deref(), Some("secret"));
+        assert_eq!(store.rounds().unwrap().len(), 1);
+        // A record that has grown, and one that has shrunk again.
+        for names in [200_000, 10] {
+            state.sites = (0..names).map(|name| format!("site {name}")).collect();
+            store.put_state(&state).unwrap();
+            assert_eq!(store.load().unwrap().map(|(state, _)| state).as_ref(), Some(&state));
+        }
+        store.put_enrolment(&EnrolState::default()).unwrap();
+    }
+    let store = open();
+    let (kept, _) = store.load().unwrap().unwrap();
+    assert_eq!(kept, state);
+    let config = RunConfig::parse(&founding.config).unwrap();
+    assert_eq!(Run::new(config, kept, Duration::ZERO).unwrap().state().sites.len(), 10);
+
+    for round in 0..ROUNDS_KEPT + 10 {
+        store.push_round(&metrics(round)).unwrap();
+    }
+    store.put_api_token("other").unwrap();
+    let rounds = store.rounds().unwrap();
+    assert_eq!((rounds.len() as u64, rounds[0].round), (ROUNDS_KEPT, Round(10)));
 }
 
 #[test]
-fn only_the_newest_rounds_are_kept() {
+fn a_state_directory_keeps_its_promises() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
-    for round in 0..ROUNDS_KEPT + 10 {
-        store.push_round(&RoundSummary { round: Round(round), ..Default::default() }).unwrap();
-    }
-    let rounds = store.rounds().unwrap();
-    assert_eq!((rounds.len() as u64, rounds[0].round), (ROUNDS_KEPT, Round(10)));
+    keeps_its_promises(|| Store::open(folder.path()).unwrap());
 }
 
 #[test]
@@ -55,15 +84,24 @@ fn a_damaged_file_is_named_as_such() {
 }
 
 #[test]
+fn a_file_whose_making_was_cut_short_is_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(NEW_FILE), vec![0; 8192]).unwrap();
+    Store::open(folder.path()).unwrap().put_api_token("secret").unwrap();
+    assert_eq!(Store::open(folder.path()).unwrap().api_token().unwrap().as_deref(), Some("secret"));
+    assert!(!folder.path().join(NEW_FILE).exists());
+}
+
+#[test]
 fn another_layout_is_refused_with_both_numbers() {
     let folder = tempfile::tempdir().unwrap();
     {
-        let store = Store::open(folder.path()).unwrap();
+        let disk = Disk::open(folder.path()).unwrap();
         let newer = |transaction: &redb::WriteTransaction| {
             transaction.open_table(SCHEMA)?.insert((), SCHEMA_VERSION + 1)?;
             Ok(())
         };
-        store.write(Durability::Immediate, newer).unwrap();
+        disk.write(Durability::Immediate, newer).unwrap();
     }
     let message = Store::open(folder.path()).unwrap_err().to_string();
     let both = format!("has layout {}, this release knows {SCHEMA_VERSION}", SCHEMA_VERSION + 1);
@@ -77,6 +115,11 @@ fn a_folder_that_cannot_be_made_is_named() {
     std::fs::write(&file, "").unwrap();
     let error = Store::open(&file.join("inside")).unwrap_err();
     assert!(matches!(error, StoreError::Unwritable { .. }), "{error}");
+}
+
+#[test]
+fn the_authoritys_key_is_not_in_a_log() {
+    assert!(!format!("{:?}", founding().0).contains("pem"));
 }
 
 #[cfg(unix)]

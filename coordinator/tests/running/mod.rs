@@ -101,6 +101,9 @@ impl Site {
 pub fn coordinator() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coordinator"));
     command.env_remove("LONGHAUL_API_TOKEN").env_remove("LONGHAUL_STATE_DIR").env_remove("LONGHAUL_CONFIG");
+    for variable in ["STATE", "ETCD_USER", "ETCD_PASSWORD", "ETCD_CA", "ETCD_CERT", "ETCD_KEY"] {
+        command.env_remove(format!("LONGHAUL_{variable}"));
+    }
     command
 }
 

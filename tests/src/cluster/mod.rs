@@ -1,5 +1,6 @@
 //! A whole run on one machine: the real binaries as processes, sites joined by the WAN emulator.
 
+mod pair;
 mod process;
 mod wan;
 
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 use crate::interrupt;
 use crate::wan::LinkConfig;
+pub use pair::Pair;
 pub use process::{Process, binary};
 pub use wan::Wan;
 
@@ -203,14 +205,7 @@ impl Cluster {
     /// `/api/v1/status`, or null while nobody answers.
     #[must_use]
     pub fn status(&self) -> Value {
-        let agent: ureq::Agent =
-            ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(2))).build().into();
-        agent
-            .get(format!("http://{}/api/v1/status", self.http))
-            .call()
-            .ok()
-            .and_then(|mut response| response.body_mut().read_json().ok())
-            .unwrap_or_default()
+        status_at(self.http)
     }
 
     /// Asks for the status until it satisfies a condition; answers the status that did.
@@ -275,8 +270,20 @@ impl Cluster {
     }
 }
 
+/// What a coordinator answers there; null while nobody does, or one that does not lead.
+fn status_at(http: SocketAddr) -> Value {
+    let agent: ureq::Agent =
+        ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(2))).build().into();
+    agent
+        .get(format!("http://{http}/api/v1/status"))
+        .call()
+        .ok()
+        .and_then(|mut response| response.body_mut().read_json().ok())
+        .unwrap_or_default()
+}
+
 #[allow(clippy::disallowed_methods, reason = "real processes live in real time")]
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
@@ -284,7 +291,7 @@ fn now() -> Instant {
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// An address that is free for UDP, and for TCP, where the members of a site meet. No two calls of this process give the same, and others look elsewhere.
-fn free_address() -> io::Result<SocketAddr> {
+pub(crate) fn free_address() -> io::Result<SocketAddr> {
     static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
     let count = u32::from(PORTS.end - PORTS.start);
     let begin = std::process::id().wrapping_mul(7919);

@@ -15,6 +15,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::Phase;
+use crate::store::etcd::PART_BYTES_MAX;
 use node::{Applied, state_hash};
 use world::{Fault, World};
 
@@ -178,6 +179,18 @@ fn an_undisturbed_run_counts_every_position_once() {
     check(&world);
     let counted = world.run.as_ref().unwrap().state().ledger.counted();
     assert!(counted.iter().eq(std::iter::once(0..STEPS * 12)));
+}
+
+/// Half of the workers die and come back, again and again. etcd takes a record of this length in one request.
+#[test]
+fn the_state_of_64_workers_that_come_and_go_is_one_record() {
+    let mut world = World::new(3, 64, true);
+    for (turn, worker) in (1..=64).step_by(2).map(WorkerId).enumerate() {
+        world.fault_at_ms(3_000 + 400 * turn as u64, Fault::Kill(worker));
+    }
+    world.run_until_ms(120_000);
+    let bytes = world.stored_bytes_most;
+    assert!(bytes > 1000 && bytes < PART_BYTES_MAX / 4, "{bytes} bytes");
 }
 
 /// The checker must be able to fail: books from which a share was struck do not agree with what was applied.

@@ -58,6 +58,8 @@ pub struct World {
     pub now: Duration,
     pub run: Option<Run>,
     pub stored: State,
+    /// The longest state that was written down.
+    pub stored_bytes_most: usize,
     pub nodes: BTreeMap<WorkerId, Node>,
     /// Nobody gets through to the coordinator before.
     pub reachable_at: Duration,
@@ -87,6 +89,7 @@ impl World {
             now: Duration::ZERO,
             run: Some(run),
             stored,
+            stored_bytes_most: 0,
             nodes,
             reachable_at: Duration::ZERO,
             lateness,
@@ -186,6 +189,7 @@ impl World {
                 // What a real store does: bytes, not memory.
                 Command::Persist(Record::State(state)) => {
                     let bytes = postcard::to_stdvec(&*state).unwrap();
+                    self.stored_bytes_most = self.stored_bytes_most.max(bytes.len());
                     self.stored = postcard::from_bytes(&bytes).unwrap();
                     assert_eq!(self.stored, *state);
                 }

@@ -1,0 +1,195 @@
+//! Power that fails at every single write of a run: the file then holds what was before a transaction or what is after it, and the run goes on from either.
+
+mod storage;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::id::{Generation, Round, WorkerId};
+use longhaul_proto::control::message::{Join, Ready, RoundReport, ToCoordinator, ToWorker};
+
+use super::*;
+use crate::run::{Command, ConnectionId, Event, Record, Run};
+use storage::Storage;
+
+const CONFIG: &str = "[run]\nname = \"crashes\"\nworkers = 2\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
+    context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\npreset = \"sparse-local\"\nopening_share = 0.0\nevery = 2\n\
+    overlap = 1\n[parallel]\nplan = \"fixed\"\n";
+const RUN: RunId = RunId([7; 16]);
+
+fn config() -> RunConfig {
+    RunConfig::parse(CONFIG).unwrap()
+}
+
+fn join(worker: WorkerId, held: Option<(Generation, Round)>) -> ToCoordinator {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
+    ToCoordinator::Join(Join {
+        incarnation: u64::from(worker.0) + 1,
+        site: format!("site-{worker}"),
+        lan_address: address,
+        wan_address: address,
+        device: "a test".to_owned(),
+        memory_bytes: 1 << 34,
+        held,
+        checkpoints: Vec::new(),
+    })
+}
+
+fn opened(worker: WorkerId) -> Event {
+    let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    Event::Opened { connection: ConnectionId(u64::from(worker.0)), worker, address }
+}
+
+fn said(worker: WorkerId, message: ToCoordinator) -> Event {
+    Event::Message { connection: ConnectionId(u64::from(worker.0)), message }
+}
+
+fn report(round: u64) -> ToCoordinator {
+    ToCoordinator::RoundApplied(RoundReport {
+        generation: Generation(1),
+        round: Round(round),
+        loss: Some(2.0),
+        samples: 4,
+        sites: Vec::new(),
+        residual_ratio: None,
+        state_hash: [round as u8; 32],
+        skipped: Vec::new(),
+        validation_loss: None,
+        refused: Vec::new(),
+        refused_beyond: 0,
+        measured: None,
+    })
+}
+
+/// What a run of two workers writes down, from their joining to its end.
+fn written() -> Vec<Record> {
+    let workers = [WorkerId(0), WorkerId(1)];
+    let ready = Ready {
+        next_round: Round(0),
+        rank: 0,
+        state_hash: [1; 32],
+        parameters: 10,
+        samples: 100,
+        data_hash: [3; 32],
+    };
+    let mut events: Vec<Event> = Vec::new();
+    events.extend(workers.map(opened));
+    events.extend(workers.map(|worker| said(worker, join(worker, None))));
+    events.extend(workers.map(|worker| said(worker, ToCoordinator::Ready(ready.clone()))));
+    for round in 0..10 {
+        events.extend(workers.map(|worker| said(worker, report(round))));
+    }
+    events.push(Event::Drain);
+    let mut run = Run::new(config(), State::new(RUN, &config()), Duration::ZERO).unwrap();
+    let mut records = Vec::new();
+    for (second, event) in events.into_iter().enumerate() {
+        for command in run.handle(Duration::from_secs(second as u64), event) {
+            if let Command::Persist(record) = command {
+                records.push(record);
+            }
+        }
+    }
+    records
+}
+
+fn is_state(record: &Record) -> bool {
+    matches!(record, Record::State(_))
+}
+
+/// Founds a run and writes its records until it cannot; answers how many writes succeeded, the founding among them.
+fn write_all(storage: &Storage, records: &[Record]) -> usize {
+    let Ok(disk) = Disk::over(storage.clone()) else { return 0 };
+    let store = Store::over(disk);
+    let founding = Founding { run: RUN, config: CONFIG.to_owned(), authority: "pem".to_owned() };
+    if store.found(&founding, &State::new(RUN, &config()), &EnrolState::default()).is_err() {
+        return 0;
+    }
+    let done = records.iter().take_while(|record| {
+        let written = match record {
+            Record::State(state) => store.put_state(state),
+            Record::Round(summary) => store.push_round(summary),
+        };
+        written.is_ok()
+    });
+    1 + done.count()
+}
+
+/// The states that may be found after so many writes have succeeded: as of the last of them, or of the one that was under way.
+fn allowed(records: &[Record], succeeded: usize) -> Vec<Option<State>> {
+    let after = |writes: usize| match writes {
+        0 => None,
+        _ => records[..writes - 1].iter().rev().find(|record| is_state(record)).map_or_else(
+            || Some(State::new(RUN, &config())),
+            |record| match record {
+                Record::State(state) => Some((**state).clone()),
+                Record::Round(_) => None,
+            },
+        ),
+    };
+    vec![after(succeeded), after((succeeded + 1).min(records.len() + 1))]
+}
+
+/// A coordinator that is started on this state welcomes its members back as what they were.
+fn goes_on(state: State) {
+    let generation = state.generation.as_ref().map(|lineup| lineup.generation);
+    let mut run = Run::new(config(), state, Duration::ZERO).unwrap();
+    let worker = WorkerId(0);
+    let held = generation.map(|generation| (generation, Round(0)));
+    let mut commands = run.handle(Duration::ZERO, opened(worker));
+    commands.extend(run.handle(Duration::ZERO, said(worker, join(worker, held))));
+    let welcome = commands.iter().find_map(|command| match command {
+        Command::Send { message: ToWorker::Welcome(welcome), .. } => Some(welcome),
+        _ => None,
+    });
+    assert_eq!(welcome.map(|welcome| welcome.resumed), Some(generation.is_some()), "{commands:?}");
+}
+
+#[test]
+fn power_that_fails_at_any_write_leaves_the_state_of_before_or_after_a_transaction() {
+    let records = written();
+    assert!(records.iter().filter(|record| is_state(record)).count() > 5 && !records.iter().all(is_state));
+    let whole = Storage::new(None);
+    assert_eq!(write_all(&whole, &records), records.len() + 1);
+    // A file is made under another name, so that a crash meanwhile leaves none.
+    let made = Storage::new(None);
+    let _empty = Disk::over(made.clone()).unwrap();
+    let (mut torn, mut befores, mut afters) = (0, 0, 0);
+    for operation in made.operations() + 1..=whole.operations() {
+        let storage = Storage::new(Some(operation));
+        let succeeded = write_all(&storage, &records);
+        let allowed = allowed(&records, succeeded);
+        for (image, left) in storage.images(operation).into_iter().enumerate() {
+            let place = format!("operation {operation}, image {image}");
+            torn += usize::from(image > 1);
+            let opened = Disk::over(Storage::holding(left));
+            let store = Store::over(opened.unwrap_or_else(|error| panic!("{place}: {error}")));
+            let found = store.load().unwrap().map(|(state, _)| state);
+            assert!(allowed.contains(&found), "{place}: after {succeeded} writes it holds {found:?}");
+            assert_eq!(store.founding().unwrap().is_some(), found.is_some(), "{place}");
+            if allowed[0] != allowed[1] {
+                befores += usize::from(found == allowed[0]);
+                afters += usize::from(found == allowed[1]);
+            }
+            if let Some(state) = found {
+                goes_on(state);
+            }
+        }
+    }
+    assert!(torn > 0 && befores > 0 && afters > 0, "{torn} torn, {befores} before, {afters} after");
+}
+
+/// The harness sees what it is for: storage that says that it has synced, and has not.
+#[test]
+fn storage_that_forgets_what_it_has_synced_is_found_out() {
+    let records = written();
+    let whole = Storage::new(None);
+    write_all(&whole, &records);
+    let storage = Storage::forgetful(whole.operations());
+    let succeeded = write_all(&storage, &records);
+    let left = storage.images(1).swap_remove(0);
+    let found = Disk::over(Storage::holding(left))
+        .ok()
+        .and_then(|disk| Store::over(disk).load().ok().flatten().map(|(state, _)| state));
+    assert!(succeeded > 3 && !allowed(&records, succeeded).contains(&found));
+}

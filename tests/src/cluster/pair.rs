@@ -1,0 +1,157 @@
+//! Two coordinators that take over from each other, and workers that know both.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use super::{POLL, Process, free_address, now, status_at};
+use crate::etcd::EtcdServer;
+use crate::interrupt;
+
+/// How long a coordinator may take to answer, or to hear who leads.
+const START_MAX: Duration = Duration::from_secs(30);
+
+/// Two coordinators with their state in one etcd. Dropping it ends every process.
+#[derive(Debug)]
+pub struct Pair {
+    folder: PathBuf,
+    state: String,
+    seats: [Seat; 2],
+    workers: Vec<Process>,
+    /// Lives as long as they do.
+    pub etcd: EtcdServer,
+}
+
+#[derive(Debug)]
+struct Seat {
+    listen: SocketAddr,
+    http: SocketAddr,
+    process: Option<Process>,
+}
+
+impl Pair {
+    /// Starts etcd and both coordinators in `folder`: the first leads when this returns, and the second waits. None, with a notice: there is no `etcd` on this machine.
+    ///
+    /// # Errors
+    /// What could not be started, and the end of its log.
+    pub fn start(folder: &Path, run_toml: &str) -> Result<Option<Self>> {
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(folder.join("run.toml"), run_toml)?;
+        let Some(etcd) = EtcdServer::start(folder)? else { return Ok(None) };
+        let seat =
+            || -> Result<Seat> { Ok(Seat { listen: free_address()?, http: free_address()?, process: None }) };
+        let (state, seats) = (etcd.state("test"), [seat()?, seat()?]);
+        let mut pair = Self { folder: folder.to_owned(), state, seats, workers: Vec::new(), etcd };
+        pair.start_coordinator(0)?;
+        pair.wait_for(0, "the first coordinator to lead", START_MAX, |status| !status.is_null())?;
+        pair.start_coordinator(1)?;
+        pair.wait_for_words(1, "another coordinator leads")?;
+        Ok(Some(pair))
+    }
+
+    /// Starts a coordinator (again).
+    ///
+    /// # Errors
+    /// The binary cannot be started.
+    pub fn start_coordinator(&mut self, index: usize) -> Result<()> {
+        let [own, other] = [index, 1 - index].map(|index| self.seats[index].listen.to_string());
+        let process = Process::start_as("coordinator", &name(index), &self.folder, |command| {
+            command.args(["up", "--stay", "--config", "run.toml", "--state", &self.state]);
+            command.arg("--state-dir").arg(format!("state-{index}"));
+            command.arg("--token-file").arg(format!("join-{index}.txt"));
+            command.arg("--listen").arg(&own).arg("--advertise").arg(format!("{own},{other}"));
+            command.arg("--http").arg(self.seats[index].http.to_string());
+        })?;
+        self.seats[index].process = Some(process);
+        Ok(())
+    }
+
+    /// Starts a worker at a site of its own, with the join line of the first coordinator.
+    ///
+    /// # Errors
+    /// The binary cannot be started.
+    pub fn start_worker(&mut self) -> Result<()> {
+        let (index, line) = (self.workers.len(), std::fs::read_to_string(self.folder.join("join-0.txt"))?);
+        let name = format!("worker-{index}");
+        let process = Process::start_as("worker", &name, &self.folder, |command| {
+            command.args(line.split_whitespace().skip(1));
+            command.arg("--site").arg(format!("site-{index}")).args(["--device", "cpu", "--threads", "1"]);
+            command.arg("--cache-dir").arg(format!("cache-{index}")).args(["--listen", "127.0.0.1:0"]);
+        })?;
+        self.workers.push(process);
+        Ok(())
+    }
+
+    /// Kills a coordinator as `kill -9` does.
+    pub fn kill_coordinator(&mut self, index: usize) {
+        self.seats[index].process = None;
+    }
+
+    /// Sends a coordinator a signal by its name, such as `STOP`.
+    ///
+    /// # Errors
+    /// `kill` says no, or it is dead.
+    pub fn signal(&self, index: usize, signal: &str) -> Result<()> {
+        match &self.seats[index].process {
+            Some(process) => process.signal(signal),
+            None => bail!("{} is dead", name(index)),
+        }
+    }
+
+    /// What a coordinator answers, if it leads; else null.
+    #[must_use]
+    pub fn status(&self, index: usize) -> Value {
+        status_at(self.seats[index].http)
+    }
+
+    /// Waits until a coordinator has printed these words.
+    ///
+    /// # Errors
+    /// It does not; the error ends with its log.
+    pub fn wait_for_words(&mut self, index: usize, words: &str) -> Result<()> {
+        match &mut self.seats[index].process {
+            Some(process) => process.wait_for_words(words, START_MAX),
+            None => bail!("{} is dead", name(index)),
+        }
+    }
+
+    /// Asks a coordinator for its status until that satisfies a condition; answers the status that did.
+    ///
+    /// # Errors
+    /// The time is up, or a process ended with a failure; the error ends with the logs.
+    pub fn wait_for(
+        &mut self,
+        index: usize,
+        what: &str,
+        limit: Duration,
+        mut condition: impl FnMut(&Value) -> bool,
+    ) -> Result<Value> {
+        let deadline = now() + limit;
+        loop {
+            interrupt::check()?;
+            let status = self.status(index);
+            if condition(&status) {
+                return Ok(status);
+            }
+            let failed = self.processes().find_map(Process::failure);
+            if failed.is_some() || now() > deadline {
+                let why = failed.unwrap_or_else(|| format!("waited {limit:?}"));
+                let logs: String = self.processes().map(|process| process.log_tail()).collect();
+                bail!("{why}, for {what}; the status is {status:#}\n{logs}");
+            }
+            // Another process is waited for: nothing wakes this one when it changes.
+            std::thread::park_timeout(POLL);
+        }
+    }
+
+    fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
+        self.seats.iter_mut().filter_map(|seat| seat.process.as_mut()).chain(&mut self.workers)
+    }
+}
+
+fn name(index: usize) -> String {
+    format!("coordinator-{index}")
+}
