@@ -46,6 +46,8 @@ enum Name {
     Plan,
     /// What it takes to simulate thousands of workers.
     Simulate,
+    /// Coordinators that take over from each other; needs `etcd` in PATH.
+    Elastic,
 }
 
 impl Name {
@@ -60,6 +62,7 @@ impl Name {
             Self::Plan | Self::Simulate => {
                 &[["--package", "longhaul-coordinator", "--example", "bench_plan"]]
             }
+            Self::Elastic => &[["--package", "longhaul-tests", "--bin", "bench-elastic"]],
             Self::Pipeline => &[
                 ["--package", "longhaul-worker", "--example", "bench_pipeline"],
                 ["--package", "longhaul-tests", "--bin", "bench-pipeline"],
@@ -69,7 +72,7 @@ impl Name {
 
     /// Whether the worker is part of it, and so libtorch.
     fn needs_libtorch(self) -> bool {
-        matches!(self, Self::Wan | Self::Sync | Self::Train | Self::Pipeline)
+        matches!(self, Self::Wan | Self::Sync | Self::Train | Self::Pipeline | Self::Elastic)
     }
 }
 
@@ -85,7 +88,9 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     if options.name.needs_libtorch() && !options.sync.is_plot() {
         setup::ensure(checkout)?;
     }
-    if matches!(options.name, Name::Wan | Name::Sync | Name::Pipeline) && !options.sync.is_plot() {
+    if matches!(options.name, Name::Wan | Name::Sync | Name::Pipeline | Name::Elastic)
+        && !options.sync.is_plot()
+    {
         build_binaries(checkout)?;
     }
     if matches!(options.name, Name::Simulate) {

@@ -14,4 +14,5 @@ mod promises;
 mod refusals;
 mod scenario;
 mod site;
+mod take_over;
 mod tensor_groups;

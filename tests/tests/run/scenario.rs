@@ -120,7 +120,8 @@ impl Setup<'_> {
         (config, folder)
     }
 
-    fn run_toml(&self) -> String {
+    /// The run's configuration.
+    pub fn run_toml(&self) -> String {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
         let workers = self.workers.unwrap_or_else(|| self.sites.iter().sum());
         let steps = self.steps;
