@@ -177,7 +177,7 @@ impl Run {
     pub(super) fn layout_of(&self, rank: u32) -> FragmentLayout {
         let facts = self.state.facts.as_ref();
         let values = facts.and_then(|facts| facts.parameters.get(rank as usize).copied()).unwrap_or_default();
-        FragmentLayout { values, fragment_values: self.config.sync.fragment_values }
+        self.config.sync.layout(values)
     }
 
     /// Fragments of the part of the model that has the fewest.

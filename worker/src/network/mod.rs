@@ -135,8 +135,8 @@ impl Network {
         }
     }
 
-    /// Queues a frame of the round protocol. A frame for somebody who is no member, or whose queue is full, is dropped: the round's
-    /// deadline or the next generation makes good for it.
+    /// Queues a frame of the round protocol. A frame for somebody who is no member, or whose queue is full, is dropped: the next generation makes good for it. A queue has room
+    /// for all that the protocol lets others be ahead of a peer.
     pub fn send(&self, to: WorkerId, header: FrameHeader, body: Bytes, hash: Option<Hash>) {
         let meta = FrameMeta {
             kind: header.kind.into(),

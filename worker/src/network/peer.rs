@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use longhaul_common::config::FRAGMENTS_MAX;
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_proto::control::message::{Hash, MeasuredLink};
 use longhaul_proto::frame::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameKind, FrameMeta};
 use longhaul_proto::identity::PeerName;
+use longhaul_proto::round::ROUNDS_AHEAD_MAX;
 use longhaul_proto::transport;
 use longhaul_proto::transport::bulk::{BULK_STREAMS_MAX, BulkSender, SendError};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -23,8 +25,9 @@ use super::Network;
 const PEER_QUEUE_MODELS: usize = 4;
 /// The same for small models, in bytes: four of the largest frames, so that headers and a codec's overhead do not matter.
 const PEER_QUEUE_BYTES_MIN: usize = 4 * FRAME_BODY_BYTES_MAX as usize;
-/// Frames that wait for one peer: bytes bound what they hold, this bounds what each costs besides. Two rounds of two thousand fragments.
-const PEER_QUEUE_FRAMES: usize = 8192;
+/// Frames that wait for one peer: bytes bound what they hold, this bounds what each costs besides, some 150 bytes. A round asks for two of each fragment at most, and others
+/// are so many rounds ahead of a peer that takes nothing.
+pub(super) const PEER_QUEUE_FRAMES: usize = 2 * FRAGMENTS_MAX as usize * (1 + ROUNDS_AHEAD_MAX as usize);
 /// How often a peer may refuse a frame between ranks before it is given up: one that comes before its receiver has been told of the replica is refused until it has, and one
 /// of a replica that is no more for ever. A frame of a round is never given up, as nobody sends it again.
 const STAGE_REFUSALS_MAX: u32 = 120;

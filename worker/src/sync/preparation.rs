@@ -193,7 +193,7 @@ impl Synchroniser {
     }
 
     fn layout(&self, parameters: usize) -> FragmentLayout {
-        FragmentLayout { values: parameters as u64, fragment_values: self.config.sync.fragment_values }
+        self.config.sync.layout(parameters as u64)
     }
 
     pub(super) fn start_from(&mut self, replica: Replica, load: Load, kept: Kept) -> Result<()> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use std::net::SocketAddr;
 
+use longhaul_common::config::FRAGMENTS_MAX;
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_common::sampler::{Positions, SampleFeed};
@@ -312,7 +313,7 @@ fn the_bytes_of_a_schedule_with_a_change_of_pace_are_pinned() {
 
 #[test]
 fn the_start_of_the_largest_run_fits_into_a_frame() {
-    let layout = FragmentLayout { values: 10_000, fragment_values: 1 };
+    let layout = FragmentLayout { values: FRAGMENTS_MAX.into(), fragment_values: 1 };
     let holders: Vec<_> = (0..256).map(WorkerId).collect();
     let results = layout
         .fragments()
