@@ -329,9 +329,20 @@ impl Reducer {
     }
 
     /// The residuals that this worker keeps as an owner, by fragment.
-    #[must_use]
+    #[cfg(test)]
     pub fn residuals(&self) -> &BTreeMap<FragmentId, Vec<f32>> {
         &self.residuals
+    }
+
+    /// The residuals that this worker keeps as an owner, by fragment, as they were before a round: it may have been reduced here while this worker's own device was at the one
+    /// before it.
+    #[must_use]
+    pub fn residuals_at(&self, next_round: Round) -> BTreeMap<FragmentId, Vec<f32>> {
+        let at = |(fragment, residual): (&FragmentId, &Vec<f32>)| {
+            let before = self.before.get(fragment).filter(|(of, _)| *of >= next_round);
+            (*fragment, before.map_or(residual, |(_, before)| before).clone())
+        };
+        self.residuals.iter().map(at).collect()
     }
 
     /// Takes residuals over from a checkpoint, in place of all there were; those of a wrong length are left out.
