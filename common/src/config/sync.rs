@@ -450,6 +450,12 @@ impl SyncConfig {
         self.opens_with_gradients() && !self.source.is_gradient()
     }
 
+    /// Whether what an opening leaves in error feedback is of another kind than what is contributed after it, so that it cannot be part of that.
+    #[must_use]
+    pub fn changes_kind_after_the_opening(&self) -> bool {
+        self.opens_with_gradients() && matches!(self.source, Source::Momentum | Source::Delta)
+    }
+
     /// What is done with the mean of a round.
     #[must_use]
     pub fn application_in(&self, is_opening: bool) -> Application {
