@@ -40,7 +40,7 @@ async fn coordinate(up: &Up, config: RunConfig) -> Result<(), CliError> {
     let interrupted = interrupted().context("listen for signals")?;
     let clock = Clock::start();
     let store = Store::open(&up.state_dir).map_err(anyhow::Error::new)?;
-    let Founded { state, desk, api_token, resumed } = match found(&store, &config, clock.unix_s()) {
+    let Founded { state, desk, api_tokens, resumed } = match found(&store, &config, clock.unix_s()) {
         Err(error @ FoundError::OtherConfig { .. }) => return Err(CliError::Misuse(error.to_string())),
         founded => founded.map_err(anyhow::Error::new)?,
     };
@@ -72,7 +72,7 @@ async fn coordinate(up: &Up, config: RunConfig) -> Result<(), CliError> {
             file.display()
         ));
     }
-    match Box::pin(serve(served, owner, api_token, interrupted)).await.map_err(anyhow::Error::new)? {
+    match Box::pin(serve(served, owner, api_tokens, interrupted)).await.map_err(anyhow::Error::new)? {
         Ended::Finished => say(&format!("run {name} is finished")),
         Ended::Stopped => say(&format!(
             "the coordinator stops, and run {name} does not: its workers train on and wait for it. Continue with the same \

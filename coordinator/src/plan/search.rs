@@ -6,6 +6,7 @@ use std::ops::Range;
 use longhaul_common::model::StageBytes;
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, split};
 use longhaul_common::units::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::predict::{boundary_bytes, held};
 use super::{DeviceId, Plan, Prediction, Topology, Unfit, Workload, predict};
@@ -27,7 +28,7 @@ const LONG_WAY: f64 = 0.05;
 pub type Candidate = (Plan, Prediction);
 
 /// The best plan, and how it came about.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     /// What is best,
     pub best: Candidate,

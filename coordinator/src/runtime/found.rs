@@ -6,8 +6,11 @@ use longhaul_proto::control::{EnrolDesk, EnrolState};
 use longhaul_proto::identity::{Authority, AuthorityError};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
+use crate::http::ApiTokens;
 use crate::run::State;
-use crate::store::{API_TOKEN_FILE, Founding, Store, StoreError, read_small, write_private};
+use crate::store::{
+    API_READ_TOKEN_FILE, API_TOKEN_FILE, Founding, Store, StoreError, read_small, write_private,
+};
 
 /// A run that can go on.
 #[derive(Debug)]
@@ -16,8 +19,8 @@ pub struct Founded {
     pub state: State,
     /// Its authority and register.
     pub desk: EnrolDesk,
-    /// What write calls to the HTTP API must show.
-    pub api_token: String,
+    /// What calls to the HTTP API must show.
+    pub api_tokens: ApiTokens,
     /// Whether it was there before.
     pub resumed: bool,
 }
@@ -49,7 +52,7 @@ pub enum FoundError {
         differences: String,
     },
     /// The API's token file.
-    #[error("write {API_TOKEN_FILE} into the state directory: {0}")]
+    #[error("write {API_TOKEN_FILE} and {API_READ_TOKEN_FILE} into the state directory: {0}")]
     ApiToken(std::io::Error),
 }
 
@@ -58,7 +61,7 @@ pub enum FoundError {
 /// # Errors
 /// [`FoundError`]; a new run is written down completely or not at all.
 pub fn found(store: &Store, config: &RunConfig, now_unix_s: u64) -> Result<Founded, FoundError> {
-    let api_token = api_token(store)?;
+    let api_tokens = api_tokens(store)?;
     let config_toml = config.to_toml()?;
     if let Some(founding) = store.founding()? {
         if founding.config != config_toml {
@@ -73,17 +76,24 @@ pub fn found(store: &Store, config: &RunConfig, now_unix_s: u64) -> Result<Found
             what: "the run's state is missing".to_owned(),
         };
         let (state, enrolment) = store.load()?.ok_or_else(missing)?;
-        return Ok(Founded { state, desk: EnrolDesk::new(authority, enrolment), api_token, resumed: true });
+        return Ok(Founded { state, desk: EnrolDesk::new(authority, enrolment), api_tokens, resumed: true });
     }
     let run = RunId(random()?);
     let authority = Authority::create(run, now_unix_s)?;
     let (state, enrolment) = (State::new(run, config), EnrolState::default());
     store.found(&Founding { run, config: config_toml, authority: authority.to_pem() }, &state, &enrolment)?;
-    Ok(Founded { state, desk: EnrolDesk::new(authority, enrolment), api_token, resumed: false })
+    Ok(Founded { state, desk: EnrolDesk::new(authority, enrolment), api_tokens, resumed: false })
 }
 
-fn api_token(store: &Store) -> Result<String, FoundError> {
-    let path = store.folder().join(API_TOKEN_FILE);
+fn api_tokens(store: &Store) -> Result<ApiTokens, FoundError> {
+    Ok(ApiTokens {
+        write: api_token(store, API_TOKEN_FILE)?.into(),
+        read: api_token(store, API_READ_TOKEN_FILE)?.into(),
+    })
+}
+
+fn api_token(store: &Store, file: &str) -> Result<String, FoundError> {
+    let path = store.folder().join(file);
     if let Some(token) = read_small(&path).map_err(FoundError::ApiToken)?.filter(|token| !token.is_empty()) {
         return Ok(token);
     }
@@ -142,7 +152,9 @@ mod tests {
         let second = found(&store, &config("batch = 32"), NOW + 9).unwrap();
         assert!(!first.resumed && second.resumed);
         assert_eq!(first.state, second.state);
-        assert_eq!(first.api_token, second.api_token);
+        assert_eq!(first.api_tokens.write, second.api_tokens.write);
+        assert_eq!(first.api_tokens.read, second.api_tokens.read);
+        assert_ne!(first.api_tokens.read, first.api_tokens.write);
         assert_eq!(first.desk.authority().fingerprint(), second.desk.authority().fingerprint());
     }
 

@@ -18,8 +18,10 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::clock::Clock;
 use super::connection::Reception;
 use super::input::INPUTS_MAX;
+use super::journal::Journal;
 use super::owner::{Ended, Owner, OwnerError};
-use crate::http::{Api, router};
+use crate::http::{Api, ApiTokens, router};
+use crate::record::Recorder;
 
 /// How often the coordinator's own certificate is renewed, in seconds: well within its life.
 const CERTIFICATE_INTERVAL_S: u64 = 3600;
@@ -109,12 +111,14 @@ fn server_config(
 pub async fn serve(
     served: Served,
     owner: Owner,
-    api_token: String,
+    api_tokens: ApiTokens,
     stop: impl Future<Output = ()>,
 ) -> Result<Ended, ServeError> {
     let Served { endpoint, http, door, http_address, .. } = served;
     let (inputs, queue) = mpsc::channel(INPUTS_MAX);
-    let api = Api::new(owner.status.subscribe(), inputs.clone(), api_token, http_address.ip().is_loopback());
+    let loopback = http_address.ip().is_loopback();
+    let journal = Arc::clone(&owner.journal);
+    let api = Api::new(owner.status.subscribe(), inputs.clone(), journal, api_tokens, loopback);
     let (http_stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(serve_http(http, api, stopped));
     let reception = Reception { door: door.clone(), inputs, numbers: Arc::new(AtomicU64::new(0)) };
@@ -195,13 +199,17 @@ pub fn owner(
     advertised: String,
     stay: bool,
 ) -> Owner {
+    let recorder = Recorder::start(store.folder(), &run, clock.started_unix_ms());
+    let journal = Arc::new(Journal::new(clock.started_unix_ms()));
     let (status, _) = watch::channel(Arc::new(run.status(clock.started_unix_ms())));
     Owner {
         run,
         desk,
         store,
         clock,
+        recorder,
         advertised,
+        journal,
         status,
         stay,
         open: BTreeMap::new(),

@@ -4,13 +4,16 @@
 //! | --- | --- | --- |
 //! | `coordinator.redb` | everything below, in typed tables | 0600 |
 //! | `api-token` | what write calls to the HTTP API must show: the command line reads it | 0600 |
+//! | `api-read-token` | what suffices to read: for a monitor on another machine | 0600 |
 //! | `http-address` | where the HTTP API listens, for the command line | 0644 |
 
 mod error;
 mod files;
 
 pub use error::StoreError;
-pub use files::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, read_small, write_private, write_public};
+pub use files::{
+    API_READ_TOKEN_FILE, API_TOKEN_FILE, HTTP_ADDRESS_FILE, read_small, write_private, write_public,
+};
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -27,7 +30,7 @@ use serde::de::DeserializeOwned;
 use crate::run::{RoundSummary, State};
 
 /// The layout of the tables and of the postcard values in them. A change that old code would misread raises it.
-const SCHEMA_VERSION: u64 = 8;
+const SCHEMA_VERSION: u64 = 9;
 const FILE: &str = "coordinator.redb";
 /// Rounds whose metrics are kept: a few hundred kilobytes.
 pub const ROUNDS_KEPT: u64 = 4096;

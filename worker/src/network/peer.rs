@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use longhaul_common::config::FRAGMENTS_MAX;
 use longhaul_common::id::{SiteId, WorkerId};
@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Network;
+use super::revoked::hang_up;
 
 /// Bytes that wait for one peer or are on their way to it, in models of f32. A round asks for two at most: an update to an uploader or owner,
 /// and the results, which a peer that lags may get of a round or two before it has taken the last ones.
@@ -131,7 +132,19 @@ impl Peer {
         let connection = timeout(CONNECT_MAX, connecting).await.context("no answer")?;
         let connection =
             connection.with_context(|| format!("connect to {} at {}", self.worker, self.address))?;
+        if network.is_revoked(self.worker) {
+            hang_up(&connection);
+            bail!("{} was taken out of the run", self.worker);
+        }
         Ok(sender.insert(BulkSender::new(connection)).clone())
+    }
+
+    /// Closes the connection, as this worker is out of the run.
+    pub(super) async fn hang_up(&self) {
+        // One that is being made finds out by itself.
+        if let Some(sender) = self.sender.lock().await.take() {
+            hang_up(sender.connection());
+        }
     }
 }
 

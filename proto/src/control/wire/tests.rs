@@ -161,6 +161,7 @@ fn to_worker() -> Vec<ToWorker> {
         ToWorker::Prepare(Start::Checkpoint(offer())),
         ToWorker::Prepare(Start::Held(vec![HeldPart { offer: offer(), holders: vec![member(300, 1)] }])),
         ToWorker::Keep(HeldPart { offer: offer(), holders: Vec::new() }),
+        ToWorker::Revoked { workers: vec![WorkerId(3), WorkerId(300)] },
         ToWorker::Heal { donors: vec![member(1, 0)] },
         ToWorker::Settle { generation: Generation(3) },
         ToWorker::Begin(Arc::new(start)),
