@@ -42,6 +42,3 @@ pub struct Image {
     /// All of it.
     pub run: Box<Run>,
 }
-
-#[cfg(test)]
-mod tests;

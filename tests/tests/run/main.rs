@@ -8,7 +8,6 @@ mod chaos;
 mod faults;
 mod interrupt;
 mod moves;
-mod operate;
 mod pipelines;
 mod presets;
 mod privacy;

@@ -491,31 +491,3 @@ async fn who_hears_of_a_replica_late_has_what_was_sent_before() {
     });
     timeout(Duration::from_secs(60), waiting).await.expect("the letter is lost").unwrap();
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_out_of_the_run_is_hung_up_on_both_ways_and_not_taken_again() {
-    let authority = authority();
-    let stays = Worker::start(&authority, 1, ReceiveLimits::default());
-    let goes = Worker::start(&authority, 2, ReceiveLimits::default());
-    stays.network.set_members(&[goes.member.clone()], 0);
-    goes.network.set_members(&[stays.member.clone()], 0);
-    let to = stays.peer(2).connection(&stays.network).await.unwrap();
-    let peer = goes.peer(1);
-    let from = peer.connection(&goes.network).await.unwrap();
-    stays.network.revoke(&[WorkerId(2)]);
-    let stranger = longhaul_proto::control::CloseCode::Stranger.into();
-    let by_peer = |error: quinn::ConnectionError| match error {
-        quinn::ConnectionError::ApplicationClosed(close) => close.error_code == stranger,
-        _ => false,
-    };
-    assert!(by_peer(from.connection().closed().await));
-    assert!(matches!(to.connection().closed().await, quinn::ConnectionError::LocallyClosed));
-    // A certificate is good for a day: the handshake succeeds, and not a byte more.
-    let again = peer.connection(&goes.network).await.unwrap();
-    assert!(by_peer(again.connection().closed().await));
-    // A generation that was announced before does not bring it back.
-    stays.network.set_members(&[goes.member.clone()], 0);
-    assert!(stays.network.lock().peers.is_empty());
-    let dialled = stays.network.probe(&[goes.member.clone()]).await;
-    assert_eq!(dialled, [None]);
-}
