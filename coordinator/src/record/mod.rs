@@ -42,3 +42,6 @@ pub struct Image {
     /// All of it.
     pub run: Box<Run>,
 }
+
+#[cfg(test)]
+mod tests;

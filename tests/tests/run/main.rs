@@ -8,6 +8,7 @@ mod chaos;
 mod faults;
 mod interrupt;
 mod moves;
+mod operate;
 mod pipelines;
 mod presets;
 mod privacy;
