@@ -5,6 +5,7 @@
 pub mod cli;
 pub mod http;
 pub mod plan;
+pub mod record;
 pub mod run;
 pub mod runtime;
 pub mod simulate;

@@ -12,7 +12,7 @@ use longhaul_common::id::{Generation, Round};
 use longhaul_proto::control::message::{
     GenerationStart, Heartbeat, Join, Ready, RoundReport, Settled, ToCoordinator, ToWorker,
 };
-use longhaul_proto::control::{ControlReceiver, ControlSender, EnrolError, enrol, open};
+use longhaul_proto::control::{ControlReceiver, ControlSender, EnrolError, enrol, open, renew};
 use longhaul_proto::identity::{Identity, PeerName, Token, control_client};
 use longhaul_proto::transport::endpoint;
 use quinn::{Connection, Endpoint};
@@ -255,4 +255,61 @@ async fn silent_connections_do_not_hold_the_others_up() {
     let (one, two) = tokio::join!(train(one), train(two));
     assert!(one.contains("the run is finished") && two.contains("the run is finished"));
     assert_eq!(silent.len(), 40);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kicked_worker_is_told_why_cut_off_and_certified_no_more() {
+    let site = Site::new();
+    let running = site.start(&[]);
+    let (one, two) = (Worker::enrol(&running, "north").await, Worker::enrol(&running, "south").await);
+    let mut first = one.join(None).await.unwrap();
+    let mut second = two.join(None).await.unwrap();
+    tokio::join!(first.begin(), second.begin());
+    let name = two.identity.worker().to_string();
+    let said = site.told(&["kick", &name, "--json"]);
+    let kicked: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let (_, token) = parts(&running.join_line);
+    assert_eq!(
+        kicked,
+        serde_json::json!({ "id": name, "token": token.id.to_string(), "token_is_valid": true })
+    );
+    let told = first.hear().await;
+    assert_eq!(told, ToWorker::Revoked { workers: vec![two.identity.worker()] });
+    match second.hear().await {
+        ToWorker::Refused { reason } => assert!(reason.contains("its certificate is revoked"), "{reason}"),
+        other => panic!("unexpected: {other:?}"),
+    }
+    second.connection.closed().await;
+    // Neither joined again nor renewed.
+    let mut again = two.join(None).await.unwrap();
+    let refused = again.receiver.receive().await.unwrap_err();
+    assert!(refused.is_stranger(), "{refused}");
+    let refused = renew(&two.endpoint, two.coordinator, &two.identity, "south").await.unwrap_err();
+    assert!(refused.to_string().contains("revoked"), "{refused}");
+    let page = site.told(&["members"]);
+    assert!(page.lines().any(|line| line.starts_with(&name) && line.contains("kicked")), "{page}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_worker_is_dismissed_and_an_unknown_one_is_named_with_those_who_are_here() {
+    let site = Site::new();
+    let running = site.start(&[]);
+    let (one, two) = (Worker::enrol(&running, "north").await, Worker::enrol(&running, "south").await);
+    let mut first = one.join(None).await.unwrap();
+    let mut second = two.join(None).await.unwrap();
+    tokio::join!(first.begin(), second.begin());
+    for what in ["drain", "kick"] {
+        let unknown = site.ask(&[what, "w77"]);
+        let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
+        assert_eq!(unknown.status.code(), Some(1));
+        assert!(said.contains("w77") && said.contains("here are w0, w1"), "{said}");
+        let odd = site.ask(&[what, "../stop"]);
+        assert!(String::from_utf8_lossy(&odd.stderr).contains("names no worker"));
+    }
+    site.told(&["drain", &two.identity.worker().to_string()]);
+    assert!(matches!(second.hear().await, ToWorker::Dismiss { reason } if reason.contains("operator")));
+    assert!(matches!(first.hear().await, ToWorker::Settle { .. }));
+    let members: serde_json::Value = serde_json::from_str(&site.told(&["members", "--json"])).unwrap();
+    assert_eq!((&members[0]["state"], &members[1]["state"]), (&"training".into(), &"gone".into()));
+    assert!(members[1]["why"].as_str().unwrap().contains("operator"), "{members:#}");
 }

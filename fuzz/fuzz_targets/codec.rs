@@ -4,8 +4,9 @@
 use libfuzzer_sys::fuzz_target;
 use longhaul_proto::codec::{Decoder, Update};
 
-/// Values of a fragment that is tried: several chunks of the smaller sizes, and few enough for thousands of tries a second.
-const VALUES_MAX: usize = 1 << 12;
+/// Values of a fragment that is tried: two tiles, several chunks of the smaller sizes, as many codes of four bits as are entropy-coded side by side, and few enough for thousands of
+/// tries a second.
+const VALUES_MAX: usize = 1 << 13;
 const LENGTH_AT: std::ops::Range<usize> = 4..8;
 
 fuzz_target!(|frame: &[u8]| {

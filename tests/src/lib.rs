@@ -1,6 +1,7 @@
 //! The WAN emulator, the harness of the end-to-end tests, a real etcd, and a reader of the manifests for Kubernetes.
 #![forbid(unsafe_code)]
 
+pub mod chaos;
 pub mod cluster;
 pub mod etcd;
 pub mod interrupt;

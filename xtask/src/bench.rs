@@ -118,8 +118,8 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The benchmark across a WAN starts the binaries of other packages, which `cargo run` does not build for it.
-fn build_binaries(checkout: &Checkout) -> Result<()> {
+/// What works across a WAN starts the binaries of other packages, which `cargo run` does not build for it.
+pub fn build_binaries(checkout: &Checkout) -> Result<()> {
     let status = checkout
         .cargo()
         .args(["build", "--release", "--workspace", "--locked", "--bins"])

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool talks to its user")]
 
 mod bench;
+mod chaos;
 mod checkout;
 mod clock;
 mod demo;
@@ -38,6 +39,8 @@ enum Command {
     Bench(bench::Options),
     /// Train across an emulated WAN, on this machine, with the real binaries.
     Demo(demo::Options),
+    /// Let faults of all kinds happen to a run, and see whether it keeps its promises.
+    Chaos(chaos::Options),
 }
 
 fn main() -> ExitCode {
@@ -59,5 +62,6 @@ fn run(command: &Command) -> Result<()> {
         Command::Test(options) => verify::run(&checkout, options),
         Command::Bench(options) => bench::run(&checkout, options),
         Command::Demo(options) => demo::run(&checkout, options),
+        Command::Chaos(options) => chaos::run(&checkout, options),
     }
 }

@@ -2,13 +2,11 @@
 
 use super::check::positive;
 use super::error::shown;
+use super::fragments::FRAGMENT_VALUES_MAX;
 use super::sync::{
     Application, InnerRule, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, Transform,
 };
 use super::{ConfigError, Rounding, ValueFormat};
-
-/// Dense f32, a fragment of this size is the largest frame body that the transport takes: 16 MiB.
-const FRAGMENT_VALUES_MAX: u32 = 4 << 20;
 
 /// Beyond this, products are hardly smaller than the matrices of the models in use.
 const RANK_MAX: u32 = 256;
@@ -216,6 +214,12 @@ impl SyncConfig {
             "factors are small and are sent whole: take selection = \"all\", or rank = 0"
         } else if self.has_residual() {
             "what factors leave out is kept in full where gradients are made: take error_decay = 0, or rank = 0"
+        } else if self.transform != Transform::None {
+            "factors have no tiles: take transform = \"none\", or rank = 0"
+        } else if self.reads_result_keep() && self.result_keep < self.chunk {
+            "what an owner leaves out of a mean of factors is kept by nobody: take result_keep = chunk, or rank = 0"
+        } else if self.result != ResultForm::Bundle && self.result_values.sends_means() {
+            "what few bits take away from a mean of factors is kept by nobody: take result_values with more bits, or rank = 0"
         } else {
             return Ok(());
         };
@@ -288,11 +292,12 @@ impl SyncConfig {
                           opening_keep = chunk";
             return Err(ConfigError::value("sync.error_decay", self.error_decay, reason));
         }
-        if self.values.sends_means() && !self.has_residual() {
+        let opens_with = self.has_opening().then_some(("opening_values", self.opening_values));
+        let mut lossy = [("values", self.values)].into_iter().chain(opens_with);
+        if let Some((key, format)) = lossy.find(|(_, format)| format.sends_means() && !self.has_residual()) {
             let reason = format!(
-                "at {} the rounding is as large as the update and would be lost in every round: take more than 0, or \
-                 values with more bits",
-                self.values
+                "at {format} the rounding is as large as the update and would be lost in every round: take more than 0, or \
+                 {key} with more bits"
             );
             return Err(ConfigError::value("sync.error_decay", self.error_decay, reason));
         }

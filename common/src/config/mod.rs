@@ -4,6 +4,7 @@ mod check;
 mod check_sync;
 mod check_unread;
 mod error;
+mod fragments;
 mod parallel;
 mod presets;
 mod privacy;
@@ -13,6 +14,7 @@ mod sync;
 mod values;
 
 pub use error::ConfigError;
+pub use fragments::FRAGMENTS_MAX;
 pub use parallel::{BOUNDARY_CHUNK, Differences, ParallelConfig, PlanChoice, SITE_CHARS_MAX, is_site_name};
 pub use privacy::PrivacyConfig;
 pub use sections::{

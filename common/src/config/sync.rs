@@ -315,7 +315,7 @@ sync_keys! {
     backlog_max: f64,
     /// How the members of a site bring their updates together: `ring`, `direct` or `nccl`.
     within_site: WithinSite,
-    /// Parameters in a fragment, a multiple of `chunk`.
+    /// Parameters in a fragment, a multiple of `chunk`. Where a worker has more than 10,000 times as many, fragments are so many times larger as leave 10,000.
     fragment_values: u32,
     /// The longest that an owner waits for a late site, in milliseconds, counted from the first contribution.
     deadline_ceiling_ms: u64,
@@ -448,6 +448,12 @@ impl SyncConfig {
     #[must_use]
     pub fn parts_after_the_opening(&self) -> bool {
         self.opens_with_gradients() && !self.source.is_gradient()
+    }
+
+    /// Whether what an opening leaves in error feedback is of another kind than what is contributed after it, so that it cannot be part of that.
+    #[must_use]
+    pub fn changes_kind_after_the_opening(&self) -> bool {
+        self.opens_with_gradients() && matches!(self.source, Source::Momentum | Source::Delta)
     }
 
     /// What is done with the mean of a round.

@@ -5,12 +5,14 @@
 //! model-FLOPs utilisation (Chowdhery et al. 2022, appendix B). Norms, activations and softmax are left out: below one per
 //! cent at any width that is worth training.
 
+use serde::{Deserialize, Serialize};
+
 use super::ModelSpec;
 use super::parameters;
 use crate::config::{ModelKind, Precision};
 
 /// A part of a model that is not divided between stages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Block {
     /// Token (and position) embeddings.
     Embedding,
@@ -21,7 +23,7 @@ pub enum Block {
 }
 
 /// What one block costs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockCost {
     /// Which block.
     pub block: Block,

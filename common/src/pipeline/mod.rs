@@ -34,7 +34,7 @@ pub enum PipelineSchedule {
 }
 
 /// What is to be scheduled: the pipeline of one replica.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pipeline {
     /// The order of tasks.
     pub schedule: PipelineSchedule,

@@ -5,10 +5,13 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::Where;
-use crate::store::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, read_small};
+use crate::http::EVENTS_WAIT_S_MAX;
+use crate::store::{API_READ_TOKEN_FILE, API_TOKEN_FILE, HTTP_ADDRESS_FILE, read_small};
 
 /// The coordinator answers at once; what takes longer is lost.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// But for events, which are waited for.
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(EVENTS_WAIT_S_MAX + 10);
 
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +61,7 @@ impl Client {
         let unknown = || ClientError::Unknown(at.state_dir.display().to_string());
         let address = at.http.clone().or_else(|| stored(HTTP_ADDRESS_FILE)).ok_or_else(unknown)?;
         let token = std::env::var("LONGHAUL_API_TOKEN").ok().or_else(|| stored(API_TOKEN_FILE));
+        let token = token.or_else(|| stored(API_READ_TOKEN_FILE));
         let config =
             ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false).build();
         Ok(Self { agent: config.into(), address, token })
@@ -69,6 +73,15 @@ impl Client {
     /// [`ClientError`]
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.read(self.with_token(self.agent.get(self.url(path))).call())
+    }
+
+    /// Reads something that the coordinator may wait for.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn wait_for<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        let request = self.agent.get(self.url(path)).config().timeout_global(Some(FOLLOW_TIMEOUT)).build();
+        self.read(self.with_token(request).call())
     }
 
     /// Changes something.

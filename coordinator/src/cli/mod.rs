@@ -1,7 +1,10 @@
 //! The commands that a person types. Parsing is here, so that tests can parse what documents and manifests say.
 
 mod client;
+mod members;
+mod operate;
 mod plan;
+mod replay;
 pub(crate) mod show;
 mod simulate;
 mod token;
@@ -69,6 +72,48 @@ is in a file like this:
     at_s = 600
     for_s = 120";
 
+const DRAIN_HELP: &str = "\
+Let a worker leave in an orderly way.
+
+As SIGTERM on its machine does: its process ends, the others settle the open round and go on without
+it, and its samples are given out again. Its certificate stays good, so it may join again with the
+same command.
+
+    coordinator drain w3";
+
+const KICK_HELP: &str = "\
+Take a worker out of the run for good.
+
+Its certificate is revoked. The coordinator and all other workers close their connections with it at
+once, and refuse new ones; it is not certified again. Whoever has a join token can still enrol as
+another worker: `coordinator token revoke` takes the token back that had let it in, which is named.
+For a worker that is only to leave, there is `coordinator drain`.
+
+    coordinator kick w3";
+
+const PAUSE_HELP: &str = "\
+Let nobody train until `coordinator resume`.
+
+Who computes a round finishes it, and begins no other. Workers stay connected and keep all they have
+in memory; who joins meanwhile waits. A coordinator that is started again remembers the pause. No
+checkpoint is written for it: who is to be switched off loses what came after its last one.";
+
+const EVENTS_HELP: &str = "\
+Show what has happened: who came and went, generations, checkpoints, changes of pace.
+
+The newest thousand or so are kept by the running coordinator. With --follow, goes on as more happens,
+also over a restart of the coordinator, until it is interrupted or the run is finished.";
+
+const REPLAY_HELP: &str = "\
+Decide again what a coordinator has decided, from its record, and compare.
+
+A coordinator records what reaches the run, in files `decisions/*.log` of its state directory: the
+newest 128 MiB, without secrets. Each file begins with the whole run as it was, so that each can be
+replayed by itself, by a coordinator of the same release. Prints what was decided, and when; fails
+where another decision comes out than was recorded.
+
+    coordinator replay longhaul-state/decisions/0000000000000000-000000.log";
+
 /// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
@@ -86,6 +131,28 @@ pub enum Command {
     Simulate(SimulateArgs),
     /// Show how the run goes.
     Status(StatusArgs),
+    /// Show all workers, those that are gone included.
+    ///
+    /// For each: its number, host and device, site, what it has of the model, what it does, when it was last heard, the step that
+    /// it computes, and its speed. Who is gone since this coordinator was started is shown with the reason.
+    Members(AskArgs),
+    /// Let a worker leave in an orderly way.
+    #[command(long_about = DRAIN_HELP)]
+    Drain(WorkerArgs),
+    /// Take a worker out of the run for good.
+    #[command(long_about = KICK_HELP)]
+    Kick(WorkerArgs),
+    /// Let nobody train until `coordinator resume`.
+    #[command(long_about = PAUSE_HELP)]
+    Pause(AskArgs),
+    /// Let training go on after `coordinator pause`.
+    Resume(AskArgs),
+    /// Show what has happened: who came and went, generations, checkpoints, changes of pace.
+    #[command(long_about = EVENTS_HELP)]
+    Events(EventsArgs),
+    /// Decide again what a coordinator has decided, from its record, and compare.
+    #[command(long_about = REPLAY_HELP)]
+    Replay(ReplayArgs),
     /// Make, list and revoke join tokens.
     Token {
         /// What to do with tokens.
@@ -219,6 +286,58 @@ pub struct StatusArgs {
     pub at: Where,
 }
 
+/// `coordinator members`, `pause` and `resume`
+#[derive(Clone, Debug, Args)]
+pub struct AskArgs {
+    /// Print JSON, for programs.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "clap would show it as help")]
+    pub at: Where,
+}
+
+/// `coordinator drain` and `kick`
+#[derive(Clone, Debug, Args)]
+pub struct WorkerArgs {
+    /// Its number, as `coordinator members` shows it: w3.
+    pub worker: String,
+    /// Print JSON, for programs.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "clap would show it as help")]
+    pub at: Where,
+}
+
+/// `coordinator events`
+#[derive(Clone, Debug, Args)]
+pub struct EventsArgs {
+    /// Go on as more happens.
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Print a JSON object a line, for programs.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "clap would show it as help")]
+    pub at: Where,
+}
+
+/// `coordinator replay`
+#[derive(Clone, Debug, Args)]
+pub struct ReplayArgs {
+    /// The record: a file `decisions/*.log` in a state directory.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Show also what led to nothing.
+    #[arg(long)]
+    pub all: bool,
+    /// Print a JSON object a line, for programs.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `coordinator token`
 #[derive(Clone, Debug, Subcommand)]
 pub enum TokenCommand {
@@ -293,6 +412,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Status(args) => show::run(&args),
+        Command::Members(args) => members::run(&args),
+        Command::Drain(args) => operate::drain(&args),
+        Command::Kick(args) => operate::kick(&args),
+        Command::Pause(args) => operate::pause(&args),
+        Command::Resume(args) => operate::resume(&args),
+        Command::Events(args) => operate::events(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Token { command } => token::run(command),
         Command::Stop(stop) => show::stop(&stop),
     };

@@ -53,12 +53,7 @@ pub(super) fn stop(args: &Stop) -> Result<(), CliError> {
 pub(crate) fn describe(status: &Status) -> Vec<String> {
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
     let mut lines = vec![
-        format!(
-            "run        {} ({}), {}",
-            status.name,
-            status.run,
-            format!("{:?}", status.phase).to_lowercase()
-        ),
+        format!("run        {} ({}), {}", status.name, status.run, phase(status)),
         format!("round      {} of {}, step {} of {}", status.round, status.rounds, status.step, status.steps),
         format!(
             "loss       {} (validation {})",
@@ -141,6 +136,11 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
         ));
     }
     lines
+}
+
+fn phase(status: &Status) -> String {
+    let phase = format!("{:?}", status.phase).to_lowercase();
+    if status.paused { format!("{phase}, paused") } else { phase }
 }
 
 /// What has crossed the WAN. A run of one copy of the model exchanges no updates, so there is nothing to compare with.

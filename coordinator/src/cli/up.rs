@@ -160,12 +160,12 @@ impl Turn<'_> {
     /// Leads to the end of the run, or of the process; answers the last words for people.
     async fn lead(&self, store: Store, interrupted: impl Future<Output = ()>) -> Result<String, Ending> {
         let Self { up, config, clock, served, advertised } = *self;
-        let Founded { state, desk, api_token, resumed } =
+        let Founded { state, desk, api_tokens, resumed } =
             found(&store, &up.state_dir, config, clock.unix_s())?;
         let (name, another) = (&config.run.name, store.place().another);
         let finished = state.phase == Phase::Finished;
         let run = Run::new(config.clone(), state, clock.now()).context("take up the run")?;
-        let mut owner = owner(run, desk, store, clock, advertised.to_owned(), up.stay);
+        let mut owner = owner(run, desk, store, &up.state_dir, clock, advertised.to_owned(), up.stay);
         if finished {
             say(&format!("run {name} is finished; to begin another, give it {another}"));
         } else {
@@ -183,7 +183,7 @@ impl Turn<'_> {
                 file.display()
             ));
         }
-        Ok(match serve(served, owner, api_token, interrupted).await? {
+        Ok(match serve(served, owner, api_tokens, interrupted).await? {
             Ended::Finished => format!("run {name} is finished"),
             Ended::Stopped => stopped(up, name),
         })

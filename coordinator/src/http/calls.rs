@@ -100,7 +100,10 @@ pub async fn not_found() -> Response {
     failure(StatusCode::NOT_FOUND, "there is nothing here; GET /api/v1/status tells how the run goes")
 }
 
-async fn ask<T>(api: &Api, call: impl FnOnce(oneshot::Sender<T>) -> ApiCall) -> Result<T, Response> {
+pub(super) async fn ask<T>(
+    api: &Api,
+    call: impl FnOnce(oneshot::Sender<T>) -> ApiCall,
+) -> Result<T, Response> {
     let (reply, answer) = oneshot::channel();
     let stopping = || failure(StatusCode::SERVICE_UNAVAILABLE, "the coordinator is stopping");
     api.inputs.send(Input::Call(call(reply))).await.map_err(|_| stopping())?;
@@ -112,7 +115,7 @@ fn parse_id(text: &str) -> Option<TokenId> {
     u64::from_str_radix(text, 16).ok().filter(|_| valid).map(|number| TokenId(number.to_be_bytes()))
 }
 
-fn empty() -> Response {
+pub(super) fn empty() -> Response {
     Json(serde_json::json!({})).into_response()
 }
 

@@ -7,17 +7,25 @@
 //! | `GET /metrics` | Prometheus text, see [`metrics`] | readers |
 //! | `GET /api/v1/status` | [`Status`] | readers |
 //! | `POST /api/v1/stop` | `{}`: the run drains | writers |
+//! | `GET /api/v1/members` | [`Member`]s, those that are gone included | readers |
+//! | `GET /api/v1/events?after=N&wait_s=S` | [`Events`] with higher numbers; waits for one for so long | readers |
+//! | `POST /api/v1/pause`, `POST /api/v1/resume` | `{}`: nobody trains, or all go on | writers |
+//! | `POST /api/v1/workers/{id}/drain` | `{}`: that worker leaves | writers |
+//! | `POST /api/v1/workers/{id}/kick` | [`Kicked`](crate::runtime::Kicked): that worker is out for good | writers |
 //! | `POST /api/v1/tokens` | [`NewToken`](crate::runtime::NewToken) for `{"life_s": 3600, "uses": 4}` | writers |
 //! | `GET /api/v1/tokens` | [`TokenStatus`](crate::runtime::TokenStatus)es | writers |
 //! | `DELETE /api/v1/tokens/{id}` | `{}` | writers |
 //!
 //! Writers show `Authorization: Bearer` and the contents of `api-token` in the state directory. Readers need nothing when
-//! the API listens on loopback, and the same token elsewhere. Failures are `{"error": "…"}`. A coordinator that waits to take over answers
-//! `/healthz` alone; everything else is 503, with who leads ([`waiting`]).
+//! the API listens on loopback, and that token or the one in `api-read-token` elsewhere. Answers to wrong tokens take their time. Failures
+//! are `{"error": "…"}`. A coordinator that waits to take over answers `/healthz` alone; everything else is 503, with who leads ([`waiting`]).
 
 mod access;
 mod calls;
+mod members;
 pub mod metrics;
+mod operate;
+mod slowdown;
 pub mod waiting;
 
 use std::sync::Arc;
@@ -26,35 +34,53 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::run::Status;
-use crate::runtime::Input;
+use crate::runtime::{Input, Journal};
+use slowdown::Slowdown;
 
+pub use access::ApiTokens;
 pub use calls::{TOKEN_LIFE_S, TOKEN_LIFE_S_MAX, TokenRequest};
+pub use members::Member;
+pub use operate::{EVENTS_WAIT_S_MAX, Events};
 
 /// Requests to this API are small, in bytes.
 const BODY_BYTES_MAX: usize = 4096;
+/// Calls that wait for an event at a time: each holds a connection.
+const FOLLOWERS_MAX: usize = 64;
 
 /// What the handlers share.
 #[derive(Clone, Debug)]
 pub struct Api {
     status: watch::Receiver<Arc<Status>>,
     inputs: mpsc::Sender<Input>,
-    token: Arc<str>,
+    journal: Arc<Journal>,
+    tokens: ApiTokens,
     loopback: bool,
+    slowdown: Slowdown,
+    followers: Arc<Semaphore>,
 }
 
 impl Api {
-    /// The API of a run whose status is published to `status` and whose owner takes `inputs`.
+    /// The API of a run whose status is published to `status`, whose notices are in `journal`, and whose owner takes `inputs`.
     #[must_use]
     pub fn new(
         status: watch::Receiver<Arc<Status>>,
         inputs: mpsc::Sender<Input>,
-        token: String,
+        journal: Arc<Journal>,
+        tokens: ApiTokens,
         loopback: bool,
     ) -> Self {
-        Self { status, inputs, token: token.into(), loopback }
+        Self {
+            status,
+            inputs,
+            journal,
+            tokens,
+            loopback,
+            slowdown: Slowdown::default(),
+            followers: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
+        }
     }
 }
 
@@ -62,11 +88,17 @@ impl Api {
 pub fn router(api: Api) -> Router {
     let writing = Router::new()
         .route("/api/v1/stop", post(calls::stop))
+        .route("/api/v1/pause", post(operate::pause))
+        .route("/api/v1/resume", post(operate::resume))
+        .route("/api/v1/workers/{id}/drain", post(operate::drain))
+        .route("/api/v1/workers/{id}/kick", post(operate::kick))
         .route("/api/v1/tokens", post(calls::create_token).get(calls::list_tokens))
         .route("/api/v1/tokens/{id}", delete(calls::revoke_token))
         .route_layer(from_fn_with_state(api.clone(), access::writers));
     let reading = Router::new()
         .route("/api/v1/status", get(calls::status))
+        .route("/api/v1/members", get(operate::members))
+        .route("/api/v1/events", get(operate::events))
         .route("/metrics", get(calls::metrics))
         .route_layer(from_fn_with_state(api.clone(), access::readers));
     Router::new()

@@ -21,9 +21,10 @@ pub use written::parallel_of;
 use std::ops::Range;
 
 use longhaul_common::pipeline::Pipeline;
+use serde::{Deserialize, Serialize};
 
 /// Who has what.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// By replica: its devices, by rank.
     pub replicas: Vec<Vec<DeviceId>>,

@@ -7,6 +7,7 @@ use longhaul_common::config::ParallelConfig;
 use longhaul_common::model::{BlockCost, StageBytes};
 use longhaul_common::pipeline::{Costs, Held, Pipeline, Place, Trace, Work, trace};
 use longhaul_common::units::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::{Exchange, Link, Plan, Topology, Workload};
 
@@ -14,7 +15,7 @@ use super::{Exchange, Link, Plan, Topology, Workload};
 const ROUND_TRIPS: f64 = 1.5;
 
 /// What a plan would do.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// A step, in seconds: what follows, as far as it is not hidden.
     pub step_s: f64,
@@ -33,7 +34,7 @@ pub struct Prediction {
 }
 
 /// What a pair of sites carries in a step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkLoad {
     /// The sites' places, the lower one first.
     pub between: (usize, usize),

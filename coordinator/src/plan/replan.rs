@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use longhaul_common::units::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::{Choice, DeviceId, Plan, Topology, Workload, choose_among, predict, shape, why};
 
@@ -15,7 +16,7 @@ const MARGIN: f64 = 2.0;
 const MOVED_BYTES: f64 = 16.0;
 
 /// What is asked: numbers alone, so that the answer can be worked out beside the run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Question {
     /// The machines that are here, and the ways between them.
     pub topology: Topology,
@@ -32,7 +33,7 @@ pub struct Question {
 }
 
 /// What is answered.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
     /// The plan stays, for the reason that is said.
     Stay(String),

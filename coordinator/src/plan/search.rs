@@ -6,6 +6,7 @@ use std::ops::Range;
 use longhaul_common::model::StageBytes;
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, split};
 use longhaul_common::units::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::predict::{boundary_bytes, held};
 use super::{DeviceId, Plan, Prediction, Topology, Unfit, Workload, predict};
@@ -20,12 +21,14 @@ const CLOSE: f64 = 1e-3;
 const RUNNERS_UP: usize = 4;
 /// Chunks of each rank that are tried.
 const CHUNKS: [u32; 2] = [1, 2];
+/// A way is long that takes this part of the time between two micro-batches, or more.
+const LONG_WAY: f64 = 0.05;
 
 /// A plan and what it would do.
 pub type Candidate = (Plan, Prediction);
 
 /// The best plan, and how it came about.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     /// What is best,
     pub best: Candidate,
@@ -386,8 +389,8 @@ impl Cut<'_> {
         StageBytes::of(held(self.work, range), self.recompute, tokens, self.work.parameter_bytes)
     }
 
-    /// As many micro-batches as go on while one is away: what comes after a rank, there and back, over the time of the slowest stage or link; fewer where memory
-    /// is short. Empty: the schedule has no such limits.
+    /// As many micro-batches as go on while one is away: what comes after a rank, there and back, over the time of the slowest stage or link; two more where there is
+    /// a long way among it, on which a packet may be lost in either direction and take as long again (`docs/benchmarks/pipeline.md`); fewer where memory is short. Empty: the schedule has no such limits.
     fn in_flight(&self, stages: &[Range<u32>]) -> Vec<u32> {
         if self.pipeline.schedule != PipelineSchedule::OneForwardOneBackward {
             return Vec::new();
@@ -405,7 +408,8 @@ impl Cut<'_> {
                     ways[rank..].iter().map(|(sending, latency)| 2.0 * (sending + latency)).sum();
                 // A hair less, so that rounding does not make one more of equal stages.
                 let away = ((computing + travelling) / period * (1.0 - 1e-9)).ceil();
-                (away as u32).saturating_add(1).min(self.pipeline.micro_batches)
+                let is_long = ways[rank..].iter().any(|(_, latency)| *latency > LONG_WAY * period);
+                (away as u32).saturating_add(if is_long { 3 } else { 1 }).min(self.pipeline.micro_batches)
             })
             .collect();
         for (rank, limit) in limits.iter_mut().enumerate() {

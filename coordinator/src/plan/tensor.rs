@@ -1,6 +1,7 @@
 //! Tensor groups that are written (`parallel.tensor`): each is planned with as one device, whose members share all layers and sum what they make of them.
 
 use longhaul_common::model::ModelSpec;
+use serde::{Deserialize, Serialize};
 
 use super::{Device, Link, Topology, TopologyError};
 
@@ -8,7 +9,7 @@ use super::{Device, Link, Topology, TopologyError};
 const SUMS_EACH_WAY: f64 = 2.0;
 
 /// What the members of a group do besides computing.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupSums {
     members: f64,
     layers: f64,

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A device: which site, by its place, and which of its devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DeviceId {
     /// The site's place among the sites.
     pub site: usize,
@@ -14,7 +14,7 @@ pub struct DeviceId {
 }
 
 /// What a worker computes on.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Device {
     /// What it sustains in training, in FLOPs a second.
     pub flops_per_s: f64,
@@ -23,7 +23,7 @@ pub struct Device {
 }
 
 /// A way between two devices.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
     /// What it carries in each direction, in bytes a second.
     pub bytes_per_s: f64,
@@ -32,7 +32,7 @@ pub struct Link {
 }
 
 /// Devices with fast links between them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Site {
     /// For people.
     pub name: String,
@@ -43,7 +43,7 @@ pub struct Site {
 }
 
 /// All sites.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Topology {
     /// In the order in which they were written.
     pub sites: Vec<Site>,

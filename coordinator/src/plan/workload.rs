@@ -4,11 +4,12 @@ use longhaul_common::config::{Differences, ResultForm, RunConfig, SyncConfig, Va
 use longhaul_common::model::{BlockCost, ModelSpec, parameter_bytes};
 use longhaul_proto::codec::chain::{downlink, uplink};
 use longhaul_proto::codec::{CodecSpec, Selection, Threshold};
+use serde::{Deserialize, Serialize};
 
 use super::GroupSums;
 
 /// A run, as far as a plan has to know it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     /// All blocks, in order.
     pub blocks: Vec<BlockCost>,
@@ -35,7 +36,7 @@ pub struct Workload {
 }
 
 /// What the sync group of a stage exchanges, after the opening.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Exchange {
     /// Bits of a parameter that a site contributes in a step,
     pub up_bits: f64,

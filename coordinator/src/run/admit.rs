@@ -65,6 +65,8 @@ impl Run {
         if self.state.workers.insert(worker, known).is_none() {
             let text = format!("joined from site {} ({})", join.site, shorten(&join.device));
             self.notice(Severity::Info, Some(worker), text);
+        } else {
+            self.notice(Severity::Info, Some(worker), format!("joined again from site {}", join.site));
         }
         // Who is not a member yet is told everything again by a coordinator that has forgotten it; but the numbers of sites go round.
         if self.state.sites.len() > sites_before {
@@ -72,6 +74,7 @@ impl Run {
         }
         let config = self.config_for(worker);
         self.send(worker, ToWorker::Welcome(Welcome { run: self.state.run, config, site, resumed: false }));
+        self.tell_revoked(worker);
         if self.state.phase == Phase::Finished {
             self.send(worker, ToWorker::Dismiss { reason: "the run is finished".to_owned() });
             self.remove(worker, Severity::Info, "came after the end");
@@ -79,6 +82,9 @@ impl Run {
     }
 
     fn reason_to_refuse(&self, worker: WorkerId, join: &Join) -> Option<String> {
+        if self.state.revoked.contains(&worker) {
+            return Some("this worker was taken out of the run, and its certificate is revoked".to_owned());
+        }
         let site = join.site.trim();
         if !is_site_name(site) {
             return Some(format!("the site's name must have 1 to {SITE_CHARS_MAX} printable characters"));
@@ -132,6 +138,7 @@ impl Run {
             resumed: true,
         };
         self.send(worker, ToWorker::Welcome(welcome));
+        self.tell_revoked(worker);
         self.notice(Severity::Info, Some(worker), "is back, and goes on".to_owned());
         // What was on its way when the connection broke is said again.
         let newer = self.state.generation.as_ref().filter(|lineup| held < lineup.generation);

@@ -95,6 +95,21 @@ impl Run {
         stale.into_iter().for_each(|worker| self.send_back_to_heal(worker));
     }
 
+    /// People are told what becomes of a round that was open when a generation ended.
+    pub(super) fn tell_open_rounds(&mut self, outcomes: &[Outcome], until: Round) {
+        for (rank, outcome) in (0..).zip(outcomes) {
+            let (all, adopted) = (self.layout_of(rank).count(), outcome.settlement.results.len());
+            let open_round = outcome.settlement.open_round;
+            if open_round < until && adopted < all as usize {
+                let part = if outcomes.len() > 1 { format!(", part {}", rank + 1) } else { String::new() };
+                let text = format!(
+                    "{open_round}{part}: the results of {adopted} of {all} fragments count; the others are void, and contributed again"
+                );
+                self.notice(Severity::Info, None, text);
+            }
+        }
+    }
+
     /// Whatever was given out for rounds up to the next generation's first, to workers that are no longer there, is
     /// lost, unless their contribution is in the open round's results already, of all parts of the model. So is what was late of theirs.
     pub(super) fn lose_shares(
@@ -177,7 +192,7 @@ impl Run {
     pub(super) fn layout_of(&self, rank: u32) -> FragmentLayout {
         let facts = self.state.facts.as_ref();
         let values = facts.and_then(|facts| facts.parameters.get(rank as usize).copied()).unwrap_or_default();
-        FragmentLayout { values, fragment_values: self.config.sync.fragment_values }
+        self.config.sync.layout(values)
     }
 
     /// Fragments of the part of the model that has the fewest.

@@ -11,7 +11,7 @@ use crate::plan::Question;
 
 /// The output of [`super::Run::handle`]. Commands are executed in order; a [`Command::Persist`] of a
 /// [`Record::State`] is durable before the next command starts, so that no worker acts on what a crash could undo.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Command {
     /// Send a message. When the connection is gone or its queue is full, it is closed, and that is an event.
     Send {
@@ -36,7 +36,7 @@ pub enum Command {
 }
 
 /// Something for the durable store.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Record {
     /// All that a restarted coordinator must know. Replaces the one before.
     State(Box<State>),

@@ -5,11 +5,12 @@ use std::net::IpAddr;
 
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::ToCoordinator;
+use serde::{Deserialize, Serialize};
 
 use crate::plan::Answer;
 
 /// One control connection. Numbered by the runtime, never reused while it lives: a worker that reconnects has another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConnectionId(pub u64);
 
 impl fmt::Display for ConnectionId {
@@ -22,7 +23,7 @@ impl fmt::Display for ConnectionId {
 ///
 /// For one connection the order is: one `Opened`, any number of `Message`s, one `Closed`. Events of connections that
 /// are not open are ignored.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// A worker proved who it is.
     Opened {
@@ -51,4 +52,18 @@ pub enum Event {
     Timer,
     /// Somebody asks for an orderly end.
     Drain,
+    /// Somebody asks that nobody trains until [`Event::Resume`].
+    Pause,
+    /// Somebody asks that training goes on.
+    Resume,
+    /// Somebody asks this worker to leave in an orderly way, as if it had asked to.
+    Dismiss {
+        /// Whom.
+        worker: WorkerId,
+    },
+    /// This worker's certificate was revoked: it is out of the run for good.
+    Kick {
+        /// Whom.
+        worker: WorkerId,
+    },
 }

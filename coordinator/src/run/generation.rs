@@ -6,6 +6,7 @@ use std::time::Duration;
 use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::plan::Member;
 use longhaul_proto::control::message::{Replica, Settled, ToWorker};
+use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
 use super::event::ConnectionId;
@@ -20,7 +21,7 @@ use super::state::Phase;
 const BACKLOG_WAIT_MS: u64 = 10_000;
 
 /// A generation that ends.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Settling {
     /// The one that will start.
     generation: Generation,
@@ -68,7 +69,9 @@ impl Run {
         self.look_at_plan();
         match &self.settling {
             Some(settling) if settling.participants != members => self.start_settle(members),
-            Some(settling) if settling.answers.len() == members.len() => self.finish_settle(),
+            Some(settling) if settling.answers.len() == members.len() && !self.is_held() => {
+                self.finish_settle();
+            }
             Some(_) => {}
             None if self.settle_is_due(&members) => self.start_settle(members),
             None => {}
@@ -96,6 +99,7 @@ impl Run {
             || self.drain_is_due()
             || self.move_is_due()
             || self.pace_is_due()
+            || self.pause_is_due()
     }
 
     fn drain_is_due(&self) -> bool {
@@ -145,6 +149,7 @@ impl Run {
         let first_round = first_round.min(old.until);
         let open_rounds: Vec<Round> = outcomes.iter().map(|outcome| outcome.settlement.open_round).collect();
         let open_round = open_rounds.iter().copied().min().unwrap_or(first_round);
+        self.tell_open_rounds(&outcomes, old.until);
         self.state.releases.settled();
         self.distrust_joiners(&open_rounds);
         self.fix_pace(&mut old, first_round);

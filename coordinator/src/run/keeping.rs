@@ -1,11 +1,12 @@
 //! Copies of what one worker alone has: where a part of the model is with nobody else, another worker keeps a copy of its checkpoints, so that the part is not lost with it.
 
-use longhaul_common::id::WorkerId;
+use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, CheckpointOffer, HeldPart, ToWorker};
 
 use super::command::Severity;
 use super::machine::Run;
 use super::peer::Peer;
+use super::state::Checkpoint;
 
 impl Peer {
     /// It has this checkpoint on its disk from now on.
@@ -50,6 +51,16 @@ impl Run {
                 let text = "could not copy a checkpoint that one other worker alone has: it was gone before all of it had come, or the disk is full. Checkpoints                             that are kept for longer (checkpoint.keep) or come further apart (checkpoint.every_rounds) leave more time";
                 self.notice(Severity::Warning, Some(worker), text.to_owned());
             }
+        }
+    }
+
+    /// People are told of the first that has written the checkpoint at a round: the others do so at about the same time.
+    pub(super) fn tell_checkpoint(&mut self, writer: WorkerId, next_round: Round) {
+        let is_known =
+            |known: &Checkpoint| known.report.next_round == next_round && known.report.outcome.is_ok();
+        if !self.state.checkpoints.iter().any(is_known) {
+            let text = format!("is the first to have written the checkpoint before {next_round}");
+            self.notice(Severity::Info, Some(writer), text);
         }
     }
 

@@ -9,8 +9,10 @@ use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::{
     CheckpointOffer, CheckpointReport, Heartbeat, ToCoordinator, ToWorker,
 };
+use serde::{Deserialize, Serialize};
 
 use super::command::{Command, Notice, Record, Severity};
+use super::departures::Departures;
 use super::event::{ConnectionId, Event};
 use super::generation::Settling;
 use super::lineup::Lineup;
@@ -35,8 +37,9 @@ const CHECKPOINTS_KEPT: usize = 32;
 ///
 /// Call [`Run::handle`] with every event and with the time of it, execute what it returns in order, and call it with
 /// [`Event::Timer`] when [`Run::next_timeout`] has come. Times are on any one clock that does not go back.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Run {
+    #[serde(with = "super::as_toml")]
     pub(super) config: RunConfig,
     pub(super) config_toml: String,
     pub(super) state: State,
@@ -49,6 +52,8 @@ pub struct Run {
     pub(super) grace_until: Option<Duration>,
     /// Members of the generation that cannot come back as such.
     pub(super) gone: BTreeSet<WorkerId>,
+    /// Those who were here since this coordinator was started, and are not any more.
+    pub(super) departures: Departures,
     pub(super) last_join: Duration,
     pub(super) begun_at: Duration,
     /// By rank.
@@ -75,11 +80,12 @@ pub struct Run {
     /// What reports of rounds are counted against, until somebody comes, goes or changes.
     pub(super) roll: Option<Roll>,
     pub(super) persisted_at: Duration,
+    #[serde(skip)]
     pub(super) commands: Vec<Command>,
 }
 
 /// A control connection: a worker that has proved who it is, and may have joined.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Connection {
     pub worker: WorkerId,
     pub address: IpAddr,
@@ -109,6 +115,7 @@ impl Run {
             settling: None,
             grace_until: None,
             gone: BTreeSet::new(),
+            departures: Departures::default(),
             last_join: now,
             begun_at: now,
             parity: BTreeMap::new(),
@@ -159,6 +166,22 @@ impl Run {
                 self.handle_drain();
                 true
             }
+            Event::Pause => {
+                self.handle_pause();
+                true
+            }
+            Event::Resume => {
+                self.handle_resume();
+                true
+            }
+            Event::Dismiss { worker } => {
+                self.handle_dismiss(worker);
+                true
+            }
+            Event::Kick { worker } => {
+                self.handle_kick(worker);
+                true
+            }
         };
         // Whatever changes something also says something.
         if matters || !self.commands.is_empty() || self.next_due.is_some_and(|at| at <= self.now) {
@@ -172,7 +195,7 @@ impl Run {
         let passed = now.saturating_sub(self.now);
         self.now += passed;
         let training = matches!(self.state.phase, Phase::Training | Phase::Draining);
-        if training && self.peers.values().any(Peer::is_present_member) {
+        if training && !self.is_held() && self.peers.values().any(Peer::is_present_member) {
             self.state.tally.watch(passed);
         }
     }
@@ -260,9 +283,7 @@ impl Run {
             }
             ToCoordinator::Links(links) => self.surveys.note_links(worker, &links),
             ToCoordinator::Leaving => {
-                self.send(worker, ToWorker::Dismiss { reason: "as it asked to leave".to_owned() });
-                self.gone.insert(worker);
-                self.remove(worker, Severity::Info, "leaves");
+                self.let_go(worker, "as it asked to leave", "leaves");
             }
             ToCoordinator::Failed { reason } => {
                 self.gone.insert(worker);
@@ -276,18 +297,6 @@ impl Run {
         let Some(Connection { worker, .. }) = self.connections.remove(&connection) else { return };
         if self.peers.get(&worker).is_some_and(|peer| peer.connection == Some(connection)) {
             self.lose_connection(worker, "is gone: its connection was closed");
-        }
-    }
-
-    fn handle_drain(&mut self) {
-        if !self.state.drain && self.state.phase != Phase::Finished {
-            self.state.drain = true;
-            self.persist();
-            self.notice(
-                Severity::Info,
-                None,
-                "asked to stop: the rounds that are begun are finished first".to_owned(),
-            );
         }
     }
 
@@ -308,6 +317,7 @@ impl Run {
     fn handle_checkpoint(&mut self, worker: WorkerId, report: CheckpointReport) {
         match &report.outcome {
             Ok(state_hash) => {
+                self.tell_checkpoint(worker, report.next_round);
                 let (next_round, rank) = (report.next_round, self.rank_of(worker).unwrap_or_default());
                 let parts = self.ranks();
                 let offer =
@@ -397,6 +407,7 @@ impl Run {
     /// Forgets a worker's process, and closes its connection. If it was a member, the generation settles without it.
     pub(super) fn remove(&mut self, worker: WorkerId, severity: Severity, what: &str) {
         let Some(peer) = self.peers.remove(&worker) else { return };
+        self.departures.note(self.now, worker, &peer, what);
         (self.roll, self.unfit) = (None, None);
         self.surveys.leave(worker);
         self.watch.forget(worker);

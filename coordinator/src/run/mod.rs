@@ -3,8 +3,10 @@
 //! `docs/protocol.md` tells what happens and why; `coordinator/docs/coordinator.md` how it is divided among these files.
 
 mod admit;
+mod as_toml;
 mod assembly;
 mod command;
+mod departures;
 mod event;
 mod generation;
 mod keeping;
@@ -12,6 +14,7 @@ mod late;
 mod ledger;
 mod lineup;
 mod machine;
+mod operate;
 mod pace;
 mod parity;
 mod peer;
@@ -49,8 +52,8 @@ pub use residuals::ResidualsLost;
 pub use snapshot::Snapshot;
 pub use state::{Checkpoint, Decided, Facts, Known, Phase, State};
 pub use status::{
-    CheckpointStatus, EventStatus, LedgerStatus, LinkStatus, MemberStatus, ParityStatus, RefusalStatus,
-    Status,
+    CheckpointStatus, EventStatus, GoneStatus, LedgerStatus, LinkStatus, MemberStatus, ParityStatus,
+    RefusalStatus, Status,
 };
 pub use tally::Tally;
 pub use ways::{KnownWay, Ways};

@@ -14,6 +14,7 @@ use super::command::Severity;
 use super::lineup::Lineup;
 use super::machine::Run;
 use super::progress::Totals;
+use serde::{Deserialize, Serialize};
 use watch::{Hysteresis, Verdict, WINDOW_ROUNDS, Window};
 
 /// The share of the opening after which everything that was measured is taken for what the links are like.
@@ -22,7 +23,7 @@ const MEASURED_AFTER: f64 = 0.5;
 const LAST_CALL: f64 = 0.75;
 
 /// What is known of the pace that links allow. A coordinator that is restarted begins to watch anew.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Watch {
     window: Window,
     /// Where the window began; none: it has not.
@@ -33,7 +34,7 @@ pub(super) struct Watch {
 }
 
 /// The start of a window.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Began {
     round: Round,
     /// What each member had done until then.
@@ -41,7 +42,7 @@ struct Began {
 }
 
 /// Another pace, and why.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Wanted {
     pace: Pace,
     why: String,

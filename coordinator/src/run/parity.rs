@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::Hash;
+use serde::{Deserialize, Serialize};
 
 /// Rounds whose hashes are kept, for members that lag and joiners that catch up. Far more than a member can lag
 /// without being skipped ahead.
 const ROUNDS_KEPT: usize = 64;
 
 /// The hashes that members reported, by round.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Parity {
     reports: BTreeMap<Round, BTreeMap<WorkerId, Hash>>,
     latest: Option<Verdict>,
 }
 
 /// The comparison of one round.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Which round.
     pub round: Round,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_common::plan::Member;
 use longhaul_proto::control::message::{CheckpointOffer, Hash, Ready};
+use serde::{Deserialize, Serialize};
 
 use super::event::ConnectionId;
 use super::progress::Meter;
@@ -16,7 +17,7 @@ use super::state::Known;
 const UPLOAD_WEIGHT: u32 = 1;
 
 /// What a worker does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Standing {
     /// Joined, not told anything yet.
     Waiting,
@@ -31,7 +32,7 @@ pub(super) enum Standing {
 }
 
 /// A process that has joined.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Peer {
     pub known: Known,
     pub connection: Option<ConnectionId>,

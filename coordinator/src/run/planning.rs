@@ -8,6 +8,7 @@ use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_common::model::{ModelSpec, StageBytes};
 use longhaul_common::units::Bytes;
 use longhaul_proto::control::message::{Profile, ToWorker, Welcome};
+use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
 use super::machine::Run;
@@ -26,7 +27,7 @@ const UNTOLD: &str = "it has not told how fast it computes in the time that ther
                       Where machines are as slow as that, `parallel.plan = \"fixed\"` measures nothing";
 
 /// What follows from the configuration alone, so that it is worked out once and not for each of many workers.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct WorkedOut {
     /// The configuration with the whole model for all, as it is told.
     undivided_toml: Option<String>,
@@ -34,6 +35,7 @@ pub(super) struct WorkedOut {
     whole_bytes: Option<(u32, f64)>,
     /// Models that were worked out, so that a test can say how many that takes.
     #[cfg(test)]
+    #[serde(skip)]
     pub models: u32,
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::{Hash, Ready, Start, ToWorker};
+use serde::{Deserialize, Serialize};
 
 use super::admit::difference;
 use super::command::Severity;
@@ -16,7 +17,7 @@ use super::state::{Facts, Phase};
 pub(super) const DONORS_MAX: usize = 16;
 
 /// The phase between gathering and training.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Preparing {
     participants: BTreeSet<WorkerId>,
     /// What is loaded: the round that follows, and the hash of each part of the model where it is known.
@@ -60,7 +61,7 @@ impl Run {
         if self.state.drain {
             return self.finish("stopped before training began");
         }
-        if !self.has_plan() {
+        if self.is_held() || !self.has_plan() {
             return;
         }
         if self.waits_for_a_move() {
@@ -181,7 +182,7 @@ impl Run {
         self.heal_waiting(agrees);
         let all_agree =
             preparing.participants.iter().all(|worker| self.peers.get(worker).is_some_and(agrees));
-        if all_agree {
+        if all_agree && !self.is_held() {
             // With those who came meanwhile and have healed already.
             let replicas = self.replicas_where(agrees);
             self.begin_first(&reference, replicas, &preparing);

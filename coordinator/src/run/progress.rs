@@ -83,7 +83,7 @@ impl Totals {
 }
 
 /// The recent heartbeats of one process.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meter {
     window: VecDeque<(Duration, Heartbeat)>,
 }
@@ -142,7 +142,7 @@ pub struct RoundSummary {
 }
 
 /// Round reports until all members' are in.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summaries {
     open: BTreeMap<Round, BTreeMap<WorkerId, (u32, RoundReport)>>,
     /// Rounds before this one are summed up.

@@ -53,7 +53,7 @@ impl From<RefusalReason> for Cause {
 }
 
 /// The refusals of one site for one cause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     /// How many contributions.
     pub count: u64,
@@ -68,7 +68,7 @@ pub struct Refused {
 }
 
 /// All refusals since the coordinator was started: as many entries as sites times causes.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Refusals {
     by_site: BTreeMap<(SiteId, Cause), Refused>,
     /// Refusals that no report had room to name.

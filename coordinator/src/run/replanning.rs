@@ -33,14 +33,14 @@ const PAUSES: f64 = 2.0;
 const COME_BACK: Duration = Duration::from_secs(60);
 
 /// What a plan is made for.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Conditions {
     workers: BTreeSet<WorkerId>,
     links: BTreeMap<(SiteId, SiteId), Link>,
 }
 
 /// What there is to know between two looks at the plan.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Replanning {
     /// When the plan was looked at last, it was for these.
     basis: Option<Conditions>,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use longhaul_common::id::WorkerId;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::RoundReport;
+use serde::{Deserialize, Serialize};
 
 use super::command::{Command, Record, Severity};
 use super::event::ConnectionId;
@@ -25,7 +26,7 @@ const PROGRESS_PERSIST_INTERVAL_MS: u64 = 5_000;
 const PROGRESS_NOTICES: u64 = 40;
 
 /// The members that are waited for, counted, so that a report of one of ten thousand costs as much as one of two.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Roll {
     /// By rank: those that are here.
     present: BTreeMap<u32, usize>,

@@ -3,6 +3,7 @@
 mod absence;
 mod backlog;
 mod moves;
+mod operate;
 mod pace;
 mod pipelines;
 mod planning;

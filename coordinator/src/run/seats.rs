@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_proto::control::message::ToWorker;
 use longhaul_proto::round::RESULTS_KEPT_ROUNDS;
+use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
 use super::machine::Run;
@@ -12,7 +13,7 @@ use super::peer::{Peer, Standing};
 use super::seating::{Candidate, Rows, seated};
 
 /// A place in a copy of the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Seat {
     /// Which copy; its number is never used twice.
     pub replica: u64,

@@ -1,6 +1,6 @@
 //! What a run must remember across a restart of the coordinator.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use longhaul_common::config::{ParallelConfig, RunConfig};
@@ -44,6 +44,10 @@ pub struct State {
     pub phase: Phase,
     /// Somebody asked for an orderly end.
     pub drain: bool,
+    /// Somebody asked that nobody trains for now.
+    pub paused: bool,
+    /// Workers that are out of the run for good.
+    pub revoked: BTreeSet<WorkerId>,
     /// The names of the sites; a site's number is its place.
     pub sites: Vec<String>,
     /// Every worker that ever joined.
@@ -146,6 +150,8 @@ impl State {
             run,
             phase: Phase::Gathering,
             drain: false,
+            paused: false,
+            revoked: BTreeSet::new(),
             sites: Vec::new(),
             workers: BTreeMap::new(),
             generation: None,

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_proto::control::message::Hash;
 use serde::{Deserialize, Serialize};
 
-use super::command::Severity;
+use super::command::{Notice, Severity};
 use super::machine::{Run, shorten};
 use super::parity::Parity;
 use super::peer::{Peer, Standing};
@@ -28,6 +28,9 @@ pub struct Status {
     pub phase: Phase,
     /// Whether it was asked to stop.
     pub stopping: bool,
+    /// Whether nobody trains until it is resumed.
+    #[serde(default)]
+    pub paused: bool,
     /// The generation that runs.
     pub generation: Option<u64>,
     /// Rounds that are applied everywhere.
@@ -78,6 +81,9 @@ pub struct Status {
     pub plan: Option<String>,
     /// Workers that have joined. When the run is finished: those that were there to the end.
     pub members: Vec<MemberStatus>,
+    /// Workers that have joined at some time and are not here.
+    #[serde(default)]
+    pub gone: Vec<GoneStatus>,
     /// The newest round that all members reported.
     pub parity: Option<ParityStatus>,
     /// The ways between sites, as they were measured or as the run's traffic has shown them.
@@ -123,6 +129,9 @@ pub struct MemberStatus {
     pub site: String,
     /// Which part of the model it has, from 1; none: it waits for one.
     pub part: Option<u32>,
+    /// Which copy of the model that is a part of, as they were put together.
+    #[serde(default)]
+    pub copy: Option<u64>,
     /// Host and device.
     pub device: String,
     /// `waiting`, `preparing`, `healing`, `ready`, `training`, `finished` or `awaited`; `left` who had not
@@ -136,6 +145,25 @@ pub struct MemberStatus {
     pub state_hash: Option<String>,
     /// Seconds since it said something; in a finished run, as of its end.
     pub last_seen_s: f64,
+}
+
+/// A worker that was here and is not. What this coordinator has not seen itself is null.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GoneStatus {
+    /// Its number.
+    pub id: String,
+    /// The name of its site.
+    pub site: String,
+    /// Host and device.
+    pub device: String,
+    /// Whether it is out for good.
+    pub revoked: bool,
+    /// The step that it computed last.
+    pub step: Option<u64>,
+    /// Seconds since it said something.
+    pub last_seen_s: Option<f64>,
+    /// Why it is not here.
+    pub why: Option<String>,
 }
 
 /// Whether all members hold the same bits.
@@ -207,6 +235,19 @@ pub struct EventStatus {
     pub text: String,
 }
 
+impl EventStatus {
+    /// A notice as others see it. `clock_started_unix_ms` is the Unix time at which the run's clock was zero.
+    #[must_use]
+    pub fn of(notice: &Notice, clock_started_unix_ms: u64) -> Self {
+        Self {
+            at_unix_ms: clock_started_unix_ms.saturating_add(notice.at_ms),
+            severity: notice.severity,
+            worker: notice.worker.map(|worker| worker.to_string()),
+            text: notice.text.clone(),
+        }
+    }
+}
+
 impl Run {
     /// The run as of its last event. `clock_started_unix_ms` is the Unix time at which the run's clock was zero.
     #[must_use]
@@ -234,6 +275,7 @@ impl Run {
             name: self.config.run.name.clone(),
             phase: self.state.phase,
             stopping: self.state.drain,
+            paused: self.is_held() && self.state.phase != Phase::Finished,
             generation: self.state.generation.as_ref().map(|lineup| lineup.generation.0),
             round: through.0,
             rounds: self.state.schedule.rounds(),
@@ -258,6 +300,7 @@ impl Run {
             parts: self.ranks(),
             plan: self.plan_status(),
             members,
+            gone: self.gone_statuses(),
             parity,
             links: self.link_statuses(),
             checkpoints: self.checkpoint_statuses(),
@@ -290,13 +333,7 @@ impl Run {
     }
 
     fn event_statuses(&self, clock_started_unix_ms: u64) -> Vec<EventStatus> {
-        let status = |notice: &super::command::Notice| EventStatus {
-            at_unix_ms: clock_started_unix_ms.saturating_add(notice.at_ms),
-            severity: notice.severity,
-            worker: notice.worker.map(|worker| worker.to_string()),
-            text: notice.text.clone(),
-        };
-        self.notices.iter().map(status).collect()
+        self.notices.iter().map(|notice| EventStatus::of(notice, clock_started_unix_ms)).collect()
     }
 
     pub(super) fn member_status(&self, worker: WorkerId, peer: &Peer) -> MemberStatus {
@@ -313,8 +350,9 @@ impl Run {
         let tokens_per_s = counted.map(|(seconds, done)| done.tokens as f64 / seconds);
         MemberStatus {
             id: worker.to_string(),
-            site: self.state.sites.get(peer.known.site.0 as usize).cloned().unwrap_or_default(),
+            site: self.site_name(peer.known.site),
             part: peer.seat.map(|seat| seat.rank + 1),
+            copy: peer.seat.map(|seat| seat.replica),
             device: peer.known.device.clone(),
             state: state.to_owned(),
             step: peer.meter.latest().map_or(0, |heartbeat| heartbeat.step),
@@ -322,6 +360,10 @@ impl Run {
             state_hash: peer.state_hash.as_ref().map(hex),
             last_seen_s: self.now.saturating_sub(peer.last_seen).as_secs_f64(),
         }
+    }
+
+    pub(super) fn site_name(&self, site: SiteId) -> String {
+        self.state.sites.get(site.0 as usize).cloned().unwrap_or_default()
     }
 
     /// What all workers have done over the last interval.
@@ -345,6 +387,9 @@ impl Run {
     /// What a person should look at now.
     fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
+        if self.is_held() && self.state.phase != Phase::Finished {
+            problems.push("the run is paused, and nobody trains; `coordinator resume` goes on".to_owned());
+        }
         let (here, wanted) = (self.peers.len(), self.config.run.workers);
         if self.state.phase == Phase::Gathering && here < wanted as usize {
             problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_proto::control::message::{MeasuredLink, PROBED_MAX, Profile};
+use serde::{Deserialize, Serialize};
 
 use super::ways::is_sound;
 use crate::plan::Link;
@@ -20,7 +21,7 @@ const WAY_WITHIN: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// The way from a worker at another site.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Way {
     /// As it was measured.
     Known(Link),
@@ -31,7 +32,7 @@ pub(super) enum Way {
 }
 
 /// What one worker has told.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Survey {
     site: SiteId,
     memory_bytes: u64,
@@ -58,7 +59,7 @@ pub(super) enum Overdue {
 }
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Surveys {
     by_worker: BTreeMap<WorkerId, Survey>,
     by_site: BTreeMap<SiteId, BTreeSet<WorkerId>>,
@@ -73,6 +74,7 @@ pub(super) struct Surveys {
     is_asked: bool,
     /// Workers and sites that were looked at, so that a test can say how many that takes.
     #[cfg(test)]
+    #[serde(skip)]
     pub looked: std::cell::Cell<u64>,
 }
 

@@ -8,8 +8,11 @@ use longhaul_proto::control::{EnrolDesk, EnrolState};
 use longhaul_proto::identity::{Authority, AuthorityError};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
+use crate::http::ApiTokens;
 use crate::run::State;
-use crate::store::{API_TOKEN_FILE, Founding, Place, Store, StoreError, read_small, write_private};
+use crate::store::{
+    API_READ_TOKEN_FILE, API_TOKEN_FILE, Founding, Key, Place, Store, StoreError, read_small, write_private,
+};
 
 /// A run that can go on.
 #[derive(Debug)]
@@ -18,8 +21,8 @@ pub struct Founded {
     pub state: State,
     /// Its authority and register.
     pub desk: EnrolDesk,
-    /// What write calls to the HTTP API must show.
-    pub api_token: String,
+    /// What calls to the HTTP API must show.
+    pub api_tokens: ApiTokens,
     /// Whether it was there before.
     pub resumed: bool,
 }
@@ -51,7 +54,7 @@ pub enum FoundError {
         differences: String,
     },
     /// The API's token file.
-    #[error("write {API_TOKEN_FILE} into the state directory: {0}")]
+    #[error("write {API_TOKEN_FILE} and {API_READ_TOKEN_FILE} into the state directory: {0}")]
     ApiToken(std::io::Error),
 }
 
@@ -70,7 +73,7 @@ pub fn found(
         None => begin(store, config, now_unix_s)?,
     };
     let (state, desk, resumed) = founded;
-    Ok(Founded { state, desk, api_token: api_token(store, folder)?, resumed })
+    Ok(Founded { state, desk, api_tokens: api_tokens(store, folder)?, resumed })
 }
 
 /// Whether a run that was founded is the one that is wanted.
@@ -108,23 +111,29 @@ fn begin(store: &Store, config: &RunConfig, now_unix_s: u64) -> Result<Parts, Fo
     Ok((state, EnrolDesk::new(authority, enrolment), false))
 }
 
-/// The token in the store; a state directory of an earlier release has it in its file alone.
-fn api_token(store: &Store, folder: &Path) -> Result<String, FoundError> {
-    let path = folder.join(API_TOKEN_FILE);
-    let filed = read_small(&path).map_err(FoundError::ApiToken)?.filter(|token| !token.is_empty());
-    let token = match (store.api_token()?, &filed) {
+fn api_tokens(store: &Store, folder: &Path) -> Result<ApiTokens, FoundError> {
+    Ok(ApiTokens {
+        write: api_token(store, Key::ApiToken, &folder.join(API_TOKEN_FILE))?.into(),
+        read: api_token(store, Key::ApiReadToken, &folder.join(API_READ_TOKEN_FILE))?.into(),
+    })
+}
+
+/// A token in the store; a state directory of an earlier release has it in its file alone.
+fn api_token(store: &Store, key: Key, path: &Path) -> Result<String, FoundError> {
+    let filed = read_small(path).map_err(FoundError::ApiToken)?.filter(|token| !token.is_empty());
+    let token = match (store.api_token(key)?, &filed) {
         (Some(stored), _) => stored,
         (None, filed) => {
             let token = match filed {
                 Some(filed) => filed.clone(),
                 None => random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect(),
             };
-            store.put_api_token(&token)?;
+            store.put_api_token(key, &token)?;
             token
         }
     };
     if filed.as_ref() != Some(&token) {
-        write_private(&path, &token).map_err(FoundError::ApiToken)?;
+        write_private(path, &token).map_err(FoundError::ApiToken)?;
     }
     Ok(token)
 }
@@ -179,7 +188,9 @@ mod tests {
         let second = found(&store, folder.path(), &config("batch = 32"), NOW + 9).unwrap();
         assert!(!first.resumed && second.resumed);
         assert_eq!(first.state, second.state);
-        assert_eq!(first.api_token, second.api_token);
+        assert_eq!(first.api_tokens.write, second.api_tokens.write);
+        assert_eq!(first.api_tokens.read, second.api_tokens.read);
+        assert_ne!(first.api_tokens.read, first.api_tokens.write);
         assert_eq!(first.desk.authority().fingerprint(), second.desk.authority().fingerprint());
     }
 

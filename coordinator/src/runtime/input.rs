@@ -61,6 +61,14 @@ pub enum Input {
 pub enum ApiCall {
     /// End the run in an orderly way.
     Stop(oneshot::Sender<()>),
+    /// Let nobody train until [`ApiCall::Resume`]; or why that is of no use.
+    Pause(Answered<()>),
+    /// Let training go on.
+    Resume(Answered<()>),
+    /// Ask a worker to leave in an orderly way.
+    Dismiss(WorkerId, Answered<()>),
+    /// Take a worker out of the run for good.
+    Kick(WorkerId, Answered<Kicked>),
     /// Make a join token.
     CreateToken {
         /// How long it is good for, in seconds.
@@ -74,6 +82,29 @@ pub enum ApiCall {
     ListTokens(oneshot::Sender<Vec<TokenStatus>>),
     /// Take a join token back; who has enrolled with it stays. Answers whether there was one.
     RevokeToken(TokenId, oneshot::Sender<bool>),
+}
+
+/// The answer, or for people why not.
+pub type Answered<T> = oneshot::Sender<Result<T, CallRefusal>>;
+
+/// Why a call is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallRefusal {
+    /// There is no such worker.
+    Unknown(String),
+    /// It makes no sense now.
+    Untimely(String),
+}
+
+/// A worker that was taken out of the run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kicked {
+    /// Its number.
+    pub id: String,
+    /// The join token that had let it in, and others perhaps: whoever has it can enrol as another worker.
+    pub token: String,
+    /// Whether that token is still good.
+    pub token_is_valid: bool,
 }
 
 /// A join token that was just made: the only time that its secret is shown.

@@ -6,14 +6,17 @@
 mod clock;
 mod connection;
 mod found;
+mod guests;
 mod input;
+mod journal;
 mod owner;
 mod serve;
 mod standby;
 
 pub use clock::Clock;
 pub use found::{FoundError, Founded, check_config, found};
-pub use input::{ApiCall, INPUTS_MAX, Input, NewToken, TokenStatus};
+pub use input::{Answered, ApiCall, CallRefusal, INPUTS_MAX, Input, Kicked, NewToken, TokenStatus};
+pub use journal::{Journal, NumberedEvent};
 pub use owner::{Ended, Owner, OwnerError};
 pub use serve::{ServeError, Served, owner, serve};
 pub use standby::{Standby, StandbyError};

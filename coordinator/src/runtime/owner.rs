@@ -9,14 +9,15 @@ use longhaul_proto::control::message::ToWorker;
 use longhaul_proto::control::{
     CloseCode, ControlSender, EnrolDesk, EnrolRefusal, EnrolReply, EnrolRequest, Visitor,
 };
-use longhaul_proto::identity::{Token, TokenRecord};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::clock::Clock;
-use super::input::{ApiCall, Input, NewToken, TokenStatus};
+use super::input::Input;
+use super::journal::Journal;
 use crate::plan::Answer;
+use crate::record::Recorder;
 use crate::run::{Command, ConnectionId, Event, Notice, Phase, Record, Run, Severity, Status};
 use crate::store::{Store, StoreError};
 
@@ -67,9 +68,13 @@ pub struct Owner {
     pub store: Store,
     /// The time.
     pub clock: Clock,
+    /// What is decided is written down there.
+    pub recorder: Recorder,
     /// What workers are told to dial, in `worker join` lines.
     pub advertised: String,
-    /// For the HTTP API.
+    /// For the HTTP API, like the next.
+    pub journal: Arc<Journal>,
+    /// How it goes.
     pub status: watch::Sender<Arc<Status>>,
     /// Whether to stay when the run is finished.
     pub stay: bool,
@@ -84,9 +89,9 @@ pub struct Owner {
 /// An open control connection.
 #[derive(Debug)]
 pub struct Open {
-    worker: WorkerId,
+    pub(super) worker: WorkerId,
     sender: ControlSender<ToWorker>,
-    quic: quinn::Connection,
+    pub(super) quic: quinn::Connection,
 }
 
 impl Owner {
@@ -102,6 +107,7 @@ impl Owner {
         let mut stop = std::pin::pin!(stop);
         let mut publish = interval(Duration::from_millis(STATUS_INTERVAL_MS));
         publish.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.take_up_revocations()?;
         self.step(Event::Timer)?;
         let ended = loop {
             if self.run.state().phase == Phase::Finished && !self.stay {
@@ -119,6 +125,7 @@ impl Owner {
                 _ = publish.tick() => {
                     self.store.check_lead()?;
                     self.publish();
+                    self.recorder.flush();
                 }
                 Some(answer) = self.plans.join_next() => {
                     let failed = |error| Answer::Stay(format!("the plan stays, as no other could be worked out: {error}"));
@@ -128,6 +135,7 @@ impl Owner {
             }
         };
         self.publish();
+        self.recorder.flush();
         self.part(ended).await;
         Ok(ended)
     }
@@ -172,10 +180,14 @@ impl Owner {
         }
     }
 
-    fn step(&mut self, event: Event) -> Result<(), OwnerError> {
+    pub(super) fn step(&mut self, event: Event) -> Result<(), OwnerError> {
         self.store.check_lead()?;
-        let before = self.run.state().phase;
-        for command in self.run.handle(self.clock.now(), event) {
+        let (now, before) = (self.clock.now(), self.run.state().phase);
+        let was_due = self.run.next_timeout().is_some_and(|at| at <= now);
+        self.recorder.before(now, &event);
+        let commands = self.run.handle(now, event);
+        self.recorder.after(&self.run, was_due, &commands);
+        for command in commands {
             match command {
                 Command::Send { connection, message } => self.send(connection, &message),
                 Command::Close { connection, reason } => self.close(connection, &reason),
@@ -186,7 +198,10 @@ impl Owner {
                 Command::Plan(question) => {
                     self.plans.spawn_blocking(move || question.answer());
                 }
-                Command::Report(notice) => log(&notice),
+                Command::Report(notice) => {
+                    log(&notice);
+                    self.journal.add(&notice);
+                }
             }
         }
         if self.run.state().phase != before {
@@ -213,7 +228,7 @@ impl Owner {
         });
     }
 
-    fn publish(&self) {
+    pub(super) fn publish(&self) {
         self.status.send_replace(Arc::new(self.run.status(self.clock.started_unix_ms())));
     }
 
@@ -234,86 +249,6 @@ impl Owner {
         // The applicant may have hung up.
         let _ = reply.send(decision);
         Ok(())
-    }
-
-    fn call(&mut self, call: ApiCall) -> Result<(), OwnerError> {
-        match call {
-            ApiCall::Stop(reply) => {
-                self.step(Event::Drain)?;
-                self.publish();
-                let _ = reply.send(());
-            }
-            ApiCall::CreateToken { life_s, uses, reply } => {
-                let created = self.create_token(life_s, uses)?;
-                let _ = reply.send(created);
-            }
-            ApiCall::ListTokens(reply) => {
-                let now = self.clock.unix_s();
-                let _ = reply.send(self.desk.tokens().map(|record| token_status(record, now)).collect());
-            }
-            ApiCall::RevokeToken(id, reply) => {
-                let known = self.desk.revoke_token(id);
-                if known {
-                    block_in_place(|| self.store.put_enrolment(self.desk.state()))?;
-                }
-                let _ = reply.send(known);
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes a join token and writes it down.
-    ///
-    /// # Errors
-    /// The store's; inside, why there is no token.
-    pub fn create_token(
-        &mut self,
-        life_s: u64,
-        uses: Option<u32>,
-    ) -> Result<Result<NewToken, String>, OwnerError> {
-        let now = self.clock.unix_s();
-        let token = match Token::create(self.desk.authority().fingerprint()) {
-            Ok(token) => token,
-            Err(error) => return Ok(Err(error.to_string())),
-        };
-        let expires_at_unix_s = now.saturating_add(life_s);
-        if let Err(error) = self.desk.add_token(TokenRecord::new(&token, expires_at_unix_s, uses), now) {
-            return Ok(Err(error.to_string()));
-        }
-        block_in_place(|| self.store.put_enrolment(self.desk.state()))?;
-        Ok(Ok(self.describe(&token, expires_at_unix_s, uses)))
-    }
-
-    /// A token that is still good for at least `life_s`, if there is one: a restarted coordinator prints it again.
-    #[must_use]
-    pub fn reusable_token(&self, life_s: u64) -> Option<NewToken> {
-        let good_until = self.clock.unix_s().saturating_add(life_s);
-        let good =
-            |record: &&TokenRecord| token_status(record, good_until).valid && record.uses_left.is_none();
-        let record = self.desk.tokens().filter(good).max_by_key(|record| record.expires_at_unix_s)?;
-        let authority = self.desk.authority().fingerprint();
-        let token = Token { id: record.id, secret: record.secret.clone(), authority };
-        Some(self.describe(&token, record.expires_at_unix_s, record.uses_left))
-    }
-
-    fn describe(&self, token: &Token, expires_at_unix_s: u64, uses_left: Option<u32>) -> NewToken {
-        NewToken {
-            id: token.id.to_string(),
-            command: format!("worker join {} --token {token}", self.advertised),
-            token: token.to_string(),
-            expires_at_unix_s,
-            uses_left,
-        }
-    }
-}
-
-fn token_status(record: &TokenRecord, now_unix_s: u64) -> TokenStatus {
-    TokenStatus {
-        id: record.id.to_string(),
-        expires_at_unix_s: record.expires_at_unix_s,
-        uses_left: record.uses_left,
-        revoked: record.revoked,
-        valid: !record.revoked && now_unix_s < record.expires_at_unix_s && record.uses_left != Some(0),
     }
 }
 

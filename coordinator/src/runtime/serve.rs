@@ -19,8 +19,10 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::clock::Clock;
 use super::connection::Reception;
 use super::input::INPUTS_MAX;
+use super::journal::Journal;
 use super::owner::{Ended, Owner, OwnerError};
-use crate::http::{Api, router};
+use crate::http::{Api, ApiTokens, router};
+use crate::record::Recorder;
 
 /// How often the coordinator's own certificate is renewed, in seconds: well within its life.
 const CERTIFICATE_INTERVAL_S: u64 = 3600;
@@ -120,13 +122,14 @@ fn server_config(
 pub async fn serve(
     served: &Served,
     owner: Owner,
-    api_token: String,
+    api_tokens: ApiTokens,
     stop: impl Future<Output = ()>,
 ) -> Result<Ended, ServeError> {
     let (endpoint, clock) = (&served.endpoint, owner.clock);
     let (inputs, queue) = mpsc::channel(INPUTS_MAX);
     let loopback = served.http_address.ip().is_loopback();
-    let api = Api::new(owner.status.subscribe(), inputs.clone(), api_token, loopback);
+    let journal = Arc::clone(&owner.journal);
+    let api = Api::new(owner.status.subscribe(), inputs.clone(), journal, api_tokens, loopback);
     let (http_stop, stopped) = watch::channel(false);
     let serving = served.answer_http(router(api), stopped)?;
     let door = served.open(owner.desk.authority(), clock.unix_s())?;
@@ -203,23 +206,28 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// An owner with nothing open yet.
+/// An owner with nothing open yet, which writes down in `folder` what it decides.
 #[must_use]
 pub fn owner(
     run: crate::run::Run,
     desk: longhaul_proto::control::EnrolDesk,
     store: crate::store::Store,
+    folder: &std::path::Path,
     clock: Clock,
     advertised: String,
     stay: bool,
 ) -> Owner {
+    let recorder = Recorder::start(folder, &run, clock.started_unix_ms());
+    let journal = Arc::new(Journal::new(clock.started_unix_ms()));
     let (status, _) = watch::channel(Arc::new(run.status(clock.started_unix_ms())));
     Owner {
         run,
         desk,
         store,
         clock,
+        recorder,
         advertised,
+        journal,
         status,
         stay,
         open: BTreeMap::new(),

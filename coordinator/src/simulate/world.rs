@@ -441,6 +441,7 @@ impl World {
                 let from = donor.map(|donor| donor.applied);
                 self.load(place, BUILD + Duration::from_secs_f64(took_s.min(1e9)), from);
             }
+            ToWorker::Revoked { .. } => {}
             ToWorker::Keep(part) => self.say(place, ToCoordinator::Kept(Some(part.offer))),
             ToWorker::Settle { generation } => self.settle(place, generation),
             ToWorker::Begin(start) => self.begin(place, &start),

@@ -15,11 +15,14 @@ pub enum Key {
     Enrolment,
     /// What write calls to the HTTP API must show.
     ApiToken,
+    /// What suffices to read.
+    ApiReadToken,
 }
 
 impl Key {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Founding, Self::State, Self::Enrolment, Self::ApiToken];
+    pub const ALL: [Self; 5] =
+        [Self::Founding, Self::State, Self::Enrolment, Self::ApiToken, Self::ApiReadToken];
 
     /// The name of its table or key.
     #[must_use]
@@ -29,6 +32,7 @@ impl Key {
             Self::State => "state",
             Self::Enrolment => "enrolment",
             Self::ApiToken => "api-token",
+            Self::ApiReadToken => "api-read-token",
         }
     }
 }

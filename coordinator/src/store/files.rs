@@ -6,6 +6,8 @@ use std::path::Path;
 
 /// Holds what write calls to the HTTP API must show.
 pub const API_TOKEN_FILE: &str = "api-token";
+/// Holds what suffices to read.
+pub const API_READ_TOKEN_FILE: &str = "api-read-token";
 /// Holds where the HTTP API listens.
 pub const HTTP_ADDRESS_FILE: &str = "http-address";
 /// No such file is longer, in bytes.

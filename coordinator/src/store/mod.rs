@@ -7,6 +7,7 @@
 //! | --- | --- | --- |
 //! | `coordinator.redb` | all records, unless they are in etcd | 0600 |
 //! | `api-token` | a copy of what write calls to the HTTP API must show | 0600 |
+//! | `api-read-token` | a copy of what suffices to read: for a monitor on another machine | 0600 |
 //! | `http-address` | where this machine's coordinator answers HTTP | 0644 |
 
 mod backend;
@@ -19,7 +20,9 @@ mod place;
 pub use backend::{Backend, Key};
 pub use disk::Disk;
 pub use error::StoreError;
-pub use files::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, read_small, write_private, write_public};
+pub use files::{
+    API_READ_TOKEN_FILE, API_TOKEN_FILE, HTTP_ADDRESS_FILE, read_small, write_private, write_public,
+};
 pub use place::Place;
 
 use std::path::Path;
@@ -32,7 +35,7 @@ use serde::de::DeserializeOwned;
 use crate::run::{RoundSummary, State};
 
 /// The layout of the records and of the postcard values in them. A change that old code would misread raises it.
-const SCHEMA_VERSION: u64 = 8;
+const SCHEMA_VERSION: u64 = 9;
 /// Rounds whose metrics are kept: a few hundred kilobytes.
 pub const ROUNDS_KEPT: u64 = 4096;
 
@@ -97,12 +100,12 @@ impl Store {
         Ok(self.get(Key::State)?.zip(self.get(Key::Enrolment)?))
     }
 
-    /// What write calls to the HTTP API must show; none before it was put.
+    /// A token of the HTTP API, [`Key::ApiToken`] or [`Key::ApiReadToken`]; none before it was put.
     ///
     /// # Errors
     /// [`StoreError`]
-    pub fn api_token(&self) -> Result<Option<String>, StoreError> {
-        self.get(Key::ApiToken)
+    pub fn api_token(&self, key: Key) -> Result<Option<String>, StoreError> {
+        self.get(key)
     }
 
     /// Writes down a new run, all of it or nothing.
@@ -136,12 +139,12 @@ impl Store {
         self.put(Key::Enrolment, enrolment)
     }
 
-    /// Replaces what write calls to the HTTP API must show, durably.
+    /// Replaces a token of the HTTP API, durably.
     ///
     /// # Errors
     /// [`StoreError`]
-    pub fn put_api_token(&self, token: &str) -> Result<(), StoreError> {
-        self.put(Key::ApiToken, &token)
+    pub fn put_api_token(&self, key: Key, token: &str) -> Result<(), StoreError> {
+        self.put(key, &token)
     }
 
     /// Keeps a round's metrics; they become durable with the next durable write. Old ones go.

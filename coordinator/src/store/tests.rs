@@ -26,9 +26,9 @@ pub(super) fn keeps_its_promises(open: impl Fn() -> Store) {
         let store = open();
         assert_eq!(store.founding().unwrap(), None);
         assert!(store.load().unwrap().is_none());
-        assert_eq!(store.api_token().unwrap(), None);
+        assert_eq!(store.api_token(Key::ApiToken).unwrap(), None);
         store.found(&founding, &state, &EnrolState::default()).unwrap();
-        store.put_api_token("secret").unwrap();
+        store.put_api_token(Key::ApiToken, "secret").unwrap();
         state.sites.push("north".to_owned());
         store.push_round(&metrics(3)).unwrap();
         store.push_round(&metrics(3)).unwrap();
@@ -38,7 +38,7 @@ pub(super) fn keeps_its_promises(open: impl Fn() -> Store) {
         let store = open();
         assert_eq!(store.founding().unwrap().as_ref(), Some(&founding));
         assert_eq!(store.load().unwrap().map(|(state, _)| state).as_ref(), Some(&state));
-        assert_eq!(store.api_token().unwrap().as_deref(), Some("secret"));
+        assert_eq!(store.api_token(Key::ApiToken).unwrap().as_deref(), Some("secret"));
         assert_eq!(store.rounds().unwrap().len(), 1);
         // A record that has grown, and one that has shrunk again.
         for names in [200_000, 10] {
@@ -57,7 +57,7 @@ pub(super) fn keeps_its_promises(open: impl Fn() -> Store) {
     for round in 0..ROUNDS_KEPT + 10 {
         store.push_round(&metrics(round)).unwrap();
     }
-    store.put_api_token("other").unwrap();
+    store.put_api_token(Key::ApiToken, "other").unwrap();
     let rounds = store.rounds().unwrap();
     assert_eq!((rounds.len() as u64, rounds[0].round), (ROUNDS_KEPT, Round(10)));
 }
@@ -87,8 +87,11 @@ fn a_damaged_file_is_named_as_such() {
 fn a_file_whose_making_was_cut_short_is_made_anew() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join(NEW_FILE), vec![0; 8192]).unwrap();
-    Store::open(folder.path()).unwrap().put_api_token("secret").unwrap();
-    assert_eq!(Store::open(folder.path()).unwrap().api_token().unwrap().as_deref(), Some("secret"));
+    Store::open(folder.path()).unwrap().put_api_token(Key::ApiToken, "secret").unwrap();
+    assert_eq!(
+        Store::open(folder.path()).unwrap().api_token(Key::ApiToken).unwrap().as_deref(),
+        Some("secret")
+    );
     assert!(!folder.path().join(NEW_FILE).exists());
 }
 

@@ -57,7 +57,10 @@ impl Site {
         if !more.contains(&"--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
         }
-        command.args(["--http", "127.0.0.1:0", "--state-dir"]).arg(self.state_dir());
+        if !more.contains(&"--http") {
+            command.args(["--http", "127.0.0.1:0"]);
+        }
+        command.arg("--state-dir").arg(self.state_dir());
         command.args(more);
         command
     }

@@ -52,6 +52,12 @@ impl ControlError {
             _ => false,
         }
     }
+
+    /// Whether the peer takes this side for a stranger, or for one who is out of the run: trying again is of no use.
+    #[must_use]
+    pub fn is_stranger(&self) -> bool {
+        matches!(self, Self::Connection(error) if CloseCode::Stranger.closed(error))
+    }
 }
 
 /// Why a message was not taken.

@@ -13,7 +13,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 10;
+pub const PROTOCOL_VERSION: u16 = 11;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -345,7 +345,16 @@ pub enum ToWorker {
     },
     /// Have a copy of this checkpoint on your disk, as one other worker alone has it; answered by [`ToCoordinator::Kept`].
     Keep(HeldPart),
+    /// These workers are out of the run for good: connections with them are closed at once, and new ones refused. Said to everybody when it
+    /// happens, and to each who joins, after [`ToWorker::Welcome`].
+    Revoked {
+        /// At most [`REVOKED_MAX`]; more come in further messages.
+        workers: Vec<WorkerId>,
+    },
 }
+
+/// Workers in one [`ToWorker::Revoked`].
+pub const REVOKED_MAX: usize = 4096;
 
 pub use longhaul_common::plan::Member;
 

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use super::message::{ToCoordinator, ToWorker};
 
 /// The longest message to a worker, in bytes: 16 MiB. The longest that is honest starts a generation in a run of 10,000
-/// fragments (2.6 billion parameters at the default size), 64 sites and 256 members: owners and uploaders
+/// fragments ([`FRAGMENTS_MAX`](longhaul_common::config::FRAGMENTS_MAX)), 64 sites and 256 members: owners and uploaders
 /// take 65 × 10,000 × 2 bytes, the adopted results 10,000 × (36 bytes + 256 holders × 2 bytes); together 7 MB.
 pub const CONTROL_FRAME_BYTES_MAX: usize = 16 << 20;
 

@@ -2,6 +2,7 @@
 //! when the membership changes. [`Member`] is a state machine without clock, socket, thread or arithmetic;
 //! `proto/docs/round.md` tells why it is as it is.
 
+mod arrivals;
 mod collection;
 mod command;
 mod deadline;

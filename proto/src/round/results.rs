@@ -29,6 +29,28 @@ pub(super) enum Inserted {
     Conflict,
 }
 
+/// The results of one round.
+#[derive(Debug)]
+struct Row {
+    /// By fragment.
+    results: Vec<Option<Held>>,
+    /// How many are due and not here: each result is asked whether it is the last.
+    missing: usize,
+}
+
+impl Row {
+    fn empty(fragments: usize) -> Self {
+        Self { results: vec![None; fragments], missing: 0 }
+    }
+
+    fn count_missing(&mut self, round: Round, schedule: &RoundSchedule) {
+        let is_missing = |(fragment, held): &(FragmentId, &Option<Held>)| {
+            held.is_none() && schedule.is_due(round, *fragment)
+        };
+        self.missing = (0..).map(FragmentId).zip(&self.results).filter(is_missing).count();
+    }
+}
+
 /// Results of the rounds from [`RESULTS_KEPT_ROUNDS`] before the open one to [`ROUNDS_AHEAD_MAX`] after it.
 #[derive(Debug)]
 pub(super) struct Results {
@@ -36,7 +58,7 @@ pub(super) struct Results {
     schedule: RoundSchedule,
     open: Round,
     /// Of the fragments that are due.
-    rounds: BTreeMap<Round, Vec<Option<Held>>>,
+    rounds: BTreeMap<Round, Row>,
     /// What stands for the result of a fragment that is not due: known without anybody making it.
     nothing: Held,
 }
@@ -52,6 +74,9 @@ impl Results {
     /// From now on, rounds are these. Those that are open or over are the same as before.
     pub fn follow(&mut self, schedule: RoundSchedule) {
         self.schedule = schedule;
+        for (round, row) in &mut self.rounds {
+            row.count_missing(*round, &schedule);
+        }
     }
 
     /// The first round whose results are not all here.
@@ -69,7 +94,7 @@ impl Results {
         if !self.schedule.is_due(round, fragment) {
             return Some(&self.nothing);
         }
-        self.rounds.get(&round)?.get(fragment.0 as usize)?.as_ref()
+        self.rounds.get(&round)?.results.get(fragment.0 as usize)?.as_ref()
     }
 
     /// The caller has checked that the round is not after [`Self::last_kept`] and that there is such a fragment.
@@ -80,18 +105,20 @@ impl Results {
         if round < self.open {
             return Inserted::Duplicate;
         }
-        let row = self.rounds.entry(round).or_insert_with(|| vec![None; self.fragments]);
-        if let Some(slot) = row.get_mut(fragment.0 as usize) {
+        let row = self.row(round);
+        if let Some(slot) = row.results.get_mut(fragment.0 as usize) {
             *slot = Some(held);
+            row.missing -= 1;
         }
         Inserted::New
     }
 
     /// When the open round is complete: opens the next one, and gives the round that it was with its results.
     pub fn advance(&mut self) -> Option<(Round, Vec<FragmentResult>)> {
-        let row = self.rounds.get(&self.open)?;
         let round = self.open;
-        let results = (0..row.len() as u32).map(|f| Some(self.get(round, FragmentId(f))?.result.clone()));
+        self.rounds.get(&round).filter(|row| row.missing == 0)?;
+        let results =
+            (0..self.fragments as u32).map(|f| Some(self.get(round, FragmentId(f))?.result.clone()));
         let results = results.collect::<Option<Vec<_>>>()?;
         self.open = round.next();
         self.rounds = self.rounds.split_off(&Round(self.open.0.saturating_sub(RESULTS_KEPT_ROUNDS)));
@@ -101,22 +128,31 @@ impl Results {
     /// Forgets results of `round` that are not the adopted ones, and all of later rounds.
     pub fn keep_adopted(&mut self, round: Round, adopted: &BTreeMap<FragmentId, Hash>) {
         self.rounds.split_off(&round.next());
-        for (fragment, slot) in
-            self.rounds.entry(round).or_insert_with(|| vec![None; self.fragments]).iter_mut().enumerate()
-        {
-            let counts = adopted.get(&FragmentId(fragment as u32));
+        let schedule = self.schedule;
+        let row = self.row(round);
+        for (fragment, slot) in (0..).map(FragmentId).zip(&mut row.results) {
+            let counts = adopted.get(&fragment);
             slot.take_if(|held| counts != Some(&held.hash));
         }
+        row.count_missing(round, &schedule);
+    }
+
+    fn row(&mut self, round: Round) -> &mut Row {
+        self.rounds.entry(round).or_insert_with(|| {
+            let mut row = Row::empty(self.fragments);
+            row.count_missing(round, &self.schedule);
+            row
+        })
     }
 
     /// How many results are in memory.
     pub fn held(&self) -> usize {
-        self.rounds.values().flatten().flatten().count()
+        self.rounds.values().flat_map(|row| &row.results).flatten().count()
     }
 
     /// Results of the open round that are here.
     pub fn of_open_round(&self) -> Vec<HeldResult> {
-        let row = self.rounds.get(&self.open).map_or(&[][..], Vec::as_slice);
+        let row = self.rounds.get(&self.open).map_or(&[][..], |row| row.results.as_slice());
         let held =
             (0..).map(FragmentId).zip(row).filter_map(|(fragment, slot)| Some((fragment, slot.as_ref()?)));
         held.map(|(fragment, held)| HeldResult {

@@ -123,8 +123,9 @@ impl Scenario {
     /// Anything at any time.
     pub fn random(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let &(sites, members) =
-            [(1, 1), (2, 1), (2, 2), (3, 2), (5, 1), (1, 3), (2, 3)].choose(&mut rng).expect("some shapes");
+        let &(sites, members) = [(1, 1), (2, 1), (2, 2), (3, 2), (5, 1), (8, 1), (1, 3), (2, 3)]
+            .choose(&mut rng)
+            .expect("some shapes");
         let first_joiner = sites * members;
         let joiners: Vec<_> = (0..rng.random_range(0..4))
             .map(|_| (rng.random_range(0..400), SiteId(rng.random_range(0..sites + 1))))

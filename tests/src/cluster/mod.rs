@@ -173,6 +173,12 @@ impl Cluster {
         self.workers[index].process.as_mut()
     }
 
+    /// Where a worker takes connections of its peers.
+    #[must_use]
+    pub fn worker_address(&self, index: usize) -> SocketAddr {
+        self.workers[index].listen
+    }
+
     /// The coordinator's process, while it has one.
     pub fn coordinator(&mut self) -> Option<&mut Process> {
         self.coordinator.as_mut()

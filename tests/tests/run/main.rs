@@ -4,9 +4,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, and says where")]
 
+mod chaos;
 mod faults;
 mod interrupt;
 mod moves;
+mod operate;
 mod pipelines;
 mod presets;
 mod privacy;

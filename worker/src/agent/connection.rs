@@ -35,6 +35,9 @@ pub struct Conversation {
     pub welcome: Welcome,
 }
 
+/// What a worker says whose certificate the coordinator does not take any more.
+const OUT_OF_THE_RUN: &str = "the coordinator does not take this worker any more; to begin anew as another one, give it another --cache-dir and a token";
+
 /// What came of looking for the coordinator.
 pub enum Found {
     /// It has welcomed this worker.
@@ -242,11 +245,22 @@ async fn greet(connection: &Connection, join: Join) -> Result<Conversation, Atte
     let (sender, mut receiver) = match control::open::<ToCoordinator, ToWorker>(connection).await {
         Ok(channel) => channel,
         Err(error) if error.is_other_version() => return Err(Attempt::Never(error.into())),
+        Err(error) if error.is_stranger() => {
+            return Err(Attempt::Never(anyhow::Error::from(error).context(OUT_OF_THE_RUN)));
+        }
         Err(error) => return Err(Attempt::Later(error.into())),
     };
     let later = |error: anyhow::Error| Attempt::Later(error);
-    sender.send(&ToCoordinator::Join(join)).context("join").map_err(later)?;
-    match receiver.receive().await.context("be welcomed").map_err(later)? {
+    // A worker that was taken out of the run is told so by how its connection is closed.
+    let heard = match sender.send(&ToCoordinator::Join(join)) {
+        Ok(()) => receiver.receive().await,
+        Err(error) => return Err(later(anyhow::Error::from(error).context("join"))),
+    };
+    let heard = heard.map_err(|error| match error.is_stranger() {
+        true => Attempt::Never(anyhow::Error::from(error).context(OUT_OF_THE_RUN)),
+        false => later(anyhow::Error::from(error).context("be welcomed")),
+    })?;
+    match heard {
         Some(ToWorker::Welcome(welcome)) => Ok(Conversation { sender, receiver, welcome }),
         Some(ToWorker::Refused { reason }) => {
             Err(Attempt::Never(anyhow::anyhow!("the coordinator refuses this worker: {reason}")))

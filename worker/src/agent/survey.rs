@@ -158,6 +158,10 @@ impl Survey {
                 self.probing = Some(tokio::spawn(async move { network.probe(&peers).await }));
                 Ok(None)
             }
+            ToWorker::Revoked { workers } => {
+                self.network.revoke(&workers);
+                Ok(None)
+            }
             ToWorker::Dismiss { reason } => Ok(Some(End::Over(reason))),
             ToWorker::Refused { reason } => bail!("the coordinator: {reason}"),
             // Of a state that this worker does not have yet.

@@ -122,19 +122,30 @@ async fn fetch_from(
     let connecting = network.endpoint.connect_with(network.client(), network.address_of(holder), &name);
     let connection = timeout(CONNECT_MAX, connecting.context("dial")?).await.context("no answer")?;
     let connection = connection.context("connect")?;
+    let fetched = fetch_over(&connection, store, offer, holder, wanted);
+    network.while_of_run(holder.worker, &connection, fetched).await
+}
+
+async fn fetch_over(
+    connection: &Connection,
+    store: &CheckpointStore,
+    offer: &CheckpointOffer,
+    holder: &Member,
+    wanted: Option<&ModelSpec>,
+) -> Result<()> {
     let CheckpointOffer { next_round, state_hash, rank, parts, .. } = *offer;
     let of = CheckpointName { next_round, rank, parts, state_hash };
-    let files = fetch_list(&connection, of).await?;
+    let files = fetch_list(connection, of).await?;
     let incoming = store.receive(next_round).context("make room for a checkpoint")?;
     // The list has the manifest last, and it says which blocks there are.
     if let (Some(wanted), Some(manifest)) = (wanted, files.last()) {
-        fetch_file(&connection, of, manifest, &incoming).await?;
+        fetch_file(connection, of, manifest, &incoming).await?;
         if !incoming.overlaps(wanted)? {
             return Ok(());
         }
     }
     for file in &files {
-        fetch_file(&connection, of, file, &incoming).await?;
+        fetch_file(connection, of, file, &incoming).await?;
     }
     spawn_blocking(move || incoming.publish(&files, state_hash)).await.context("publish a copy")??;
     tracing::info!(holder = %holder.worker, %next_round, part = rank + 1, of = parts, "a checkpoint's part is here");

@@ -7,6 +7,7 @@ use longhaul_common::plan::Member;
 use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::identity::PeerName;
 use longhaul_proto::transport::bulk::{PullResponse, ReceiveLimits, pull};
+use quinn::Connection;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -50,9 +51,20 @@ async fn fetch_from(
     let address = network.address_of(donor);
     let connecting = network.endpoint.connect_with(network.client(), address, &name).context("dial")?;
     let connection = timeout(CONNECT_MAX, connecting).await.context("no answer")?.context("connect")?;
+    let fetched = fetch_over(&connection, donor, buffers, values, partial);
+    network.while_of_run(donor.worker, &connection, fetched).await
+}
+
+async fn fetch_over(
+    connection: &Connection,
+    donor: &Member,
+    buffers: usize,
+    values: usize,
+    partial: &mut Option<Partial>,
+) -> Result<HealedState> {
     let request = Request::State { held: partial.as_ref().map(Partial::held) };
     let request = postcard::to_stdvec(&request).context("write a request")?;
-    let mut response = pull(&connection, &request, ReceiveLimits::default()).await?;
+    let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
     let manifest: Manifest =
         postcard::from_bytes(next_state_frame(&mut response).await?.body()).context("read the manifest")?;
     ensure!(

@@ -11,6 +11,7 @@ mod pipe;
 mod probe;
 mod recall;
 mod request;
+mod revoked;
 mod serve;
 mod site;
 mod stage_mail;
@@ -18,7 +19,7 @@ mod stage_mail;
 mod tests;
 mod ways;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,6 +77,8 @@ pub struct Network {
     stage_mail: StageMail,
     /// Ends all waiting of a tensor group.
     group_stop: Stop,
+    /// Workers that are out of the run for good.
+    revoked: watch::Sender<BTreeSet<WorkerId>>,
     stopped: watch::Sender<bool>,
 }
 
@@ -116,6 +119,7 @@ impl Network {
             keeping: AtomicBool::new(false),
             stage_mail: StageMail::default(),
             group_stop: Stop::default(),
+            revoked: watch::channel(BTreeSet::new()).0,
             stopped: watch::channel(false).0,
         });
         network.runtime.spawn(serve::accept(Arc::clone(&network), limits));
@@ -126,7 +130,9 @@ impl Network {
     pub fn set_members(self: &Arc<Self>, members: &[Member], model_bytes: usize) {
         let mut state = self.lock();
         state.peers.retain(|worker, _| members.iter().any(|member| member.worker == *worker));
-        for member in members.iter().filter(|member| member.worker != self.worker) {
+        // What the coordinator said before it took somebody out may come after.
+        let is_other = |member: &&Member| member.worker != self.worker && !self.is_revoked(member.worker);
+        for member in members.iter().filter(is_other) {
             let address = self.address_of(member);
             if state.peers.get(&member.worker).is_none_or(|peer| peer.address != address) {
                 let peer = Peer::start(self, member.worker, member.site, address, model_bytes);
@@ -135,8 +141,8 @@ impl Network {
         }
     }
 
-    /// Queues a frame of the round protocol. A frame for somebody who is no member, or whose queue is full, is dropped: the round's
-    /// deadline or the next generation makes good for it.
+    /// Queues a frame of the round protocol. A frame for somebody who is no member, or whose queue is full, is dropped: the next generation makes good for it. A queue has room
+    /// for all that the protocol lets others be ahead of a peer.
     pub fn send(&self, to: WorkerId, header: FrameHeader, body: Bytes, hash: Option<Hash>) {
         let meta = FrameMeta {
             kind: header.kind.into(),

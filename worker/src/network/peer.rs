@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use bytes::Bytes;
+use longhaul_common::config::FRAGMENTS_MAX;
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_proto::control::message::{Hash, MeasuredLink};
 use longhaul_proto::frame::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameKind, FrameMeta};
 use longhaul_proto::identity::PeerName;
+use longhaul_proto::round::ROUNDS_AHEAD_MAX;
 use longhaul_proto::transport;
 use longhaul_proto::transport::bulk::{BULK_STREAMS_MAX, BulkSender, SendError};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -17,14 +19,16 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Network;
+use super::revoked::hang_up;
 
 /// Bytes that wait for one peer or are on their way to it, in models of f32. A round asks for two at most: an update to an uploader or owner,
 /// and the results, which a peer that lags may get of a round or two before it has taken the last ones.
 const PEER_QUEUE_MODELS: usize = 4;
 /// The same for small models, in bytes: four of the largest frames, so that headers and a codec's overhead do not matter.
 const PEER_QUEUE_BYTES_MIN: usize = 4 * FRAME_BODY_BYTES_MAX as usize;
-/// Frames that wait for one peer: bytes bound what they hold, this bounds what each costs besides. Two rounds of two thousand fragments.
-const PEER_QUEUE_FRAMES: usize = 8192;
+/// Frames that wait for one peer: bytes bound what they hold, this bounds what each costs besides, some 150 bytes. A round asks for two of each fragment at most, and others
+/// are so many rounds ahead of a peer that takes nothing.
+pub(super) const PEER_QUEUE_FRAMES: usize = 2 * FRAGMENTS_MAX as usize * (1 + ROUNDS_AHEAD_MAX as usize);
 /// How often a peer may refuse a frame between ranks before it is given up: one that comes before its receiver has been told of the replica is refused until it has, and one
 /// of a replica that is no more for ever. A frame of a round is never given up, as nobody sends it again.
 const STAGE_REFUSALS_MAX: u32 = 120;
@@ -128,7 +132,19 @@ impl Peer {
         let connection = timeout(CONNECT_MAX, connecting).await.context("no answer")?;
         let connection =
             connection.with_context(|| format!("connect to {} at {}", self.worker, self.address))?;
+        if network.is_revoked(self.worker) {
+            hang_up(&connection);
+            bail!("{} was taken out of the run", self.worker);
+        }
         Ok(sender.insert(BulkSender::new(connection)).clone())
+    }
+
+    /// Closes the connection, as this worker is out of the run.
+    pub(super) async fn hang_up(&self) {
+        // One that is being made finds out by itself.
+        if let Some(sender) = self.sender.lock().await.take() {
+            hang_up(sender.connection());
+        }
     }
 }
 

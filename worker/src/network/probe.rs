@@ -39,7 +39,8 @@ impl Network {
         let name = PeerName::Worker(peer.worker).in_run(self.run);
         let address = self.address_of(peer);
         let connecting = self.endpoint.connect_with(self.client(), address, &name).context("dial")?;
-        measure(&connecting.await.context("connect")?).await
+        let connection = connecting.await.context("connect")?;
+        self.while_of_run(peer.worker, &connection, measure(&connection)).await
     }
 }
 

@@ -15,6 +15,7 @@ use super::Network;
 use super::copies;
 use super::pipe::about_of;
 use super::request::{Request, send_mask_secret, send_probe, send_result, send_state};
+use super::revoked::hang_up;
 use crate::sync::SyncEvent;
 
 /// Connections of peers at a time: a run of hundreds of workers, with room for those that come back.
@@ -54,6 +55,11 @@ async fn serve(network: &Arc<Network>, receiver: BulkReceiver, incoming: Incomin
     let connection = incoming.await.context("shake hands")?;
     let worker = peer_worker(&connection, network.run).context("read the peer's certificate")?;
     let admitting = Arc::clone(network);
+    // Before anything is read: a certificate is good for a day, and its worker may be out of the run.
+    if network.is_revoked(worker) {
+        hang_up(&connection);
+        anyhow::bail!("{worker} was taken out of the run");
+    }
     let receiver = receiver.admitting(move |header| {
         let meta = &header.meta;
         let mail = &admitting.stage_mail;
@@ -65,6 +71,10 @@ async fn serve(network: &Arc<Network>, receiver: BulkReceiver, incoming: Incomin
     tokio::select! {
         reason = receiver.serve(&connection) => tracing::debug!(peer = %worker, %reason, "a peer's connection ended"),
         () = answer_requests(network, &connection, worker) => {}
+        () = network.until_revoked(worker) => {
+            hang_up(&connection);
+            tracing::info!(peer = %worker, "a worker was taken out of the run: its connection is closed");
+        }
     }
     Ok(())
 }

@@ -1,16 +1,16 @@
 use std::net::UdpSocket;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use longhaul_common::config::{Differences, ValueFormat};
+use longhaul_common::config::{Differences, FRAGMENTS_MAX, ValueFormat};
 use longhaul_common::id::Generation;
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Task, Work};
 use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::identity::{Authority, WorkerKey, data_server};
-use longhaul_proto::round::FrameKind as RoundFrameKind;
+use longhaul_proto::round::{FrameKind as RoundFrameKind, ROUNDS_AHEAD_MAX};
 use longhaul_proto::transport::bulk::PullRequest;
 use tch::Tensor;
 
-use super::peer::queue_bytes;
+use super::peer::{PEER_QUEUE_FRAMES, queue_bytes};
 use super::request::{Held, Manifest, Request, STATE_FRAME_VALUES, manifest_of, send_state};
 use super::*;
 use crate::engine::{EngineError, Gift, Pipe, pipeline_tests};
@@ -73,6 +73,12 @@ fn frame(round: u64) -> Frame {
     Frame::new(meta, vec![round as u8; MIB].into()).unwrap()
 }
 
+/// Of a frame that worker 1 sends.
+fn header(kind: RoundFrameKind, round: u64, fragment: u32) -> FrameHeader {
+    let (round, fragment) = (Round(round), FragmentId(fragment));
+    FrameHeader { kind, generation: Generation(1), round, fragment, weight: 1, site: SiteId(1) }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frame_occupies_the_receivers_memory_until_the_synchroniser_has_dealt_with_it() {
     let authority = authority();
@@ -112,19 +118,30 @@ async fn what_waits_for_a_peer_that_takes_nothing_is_bounded_in_bytes() {
     let body = Bytes::from(vec![0; MIB]);
     let bound = queue_bytes(model_bytes);
     for round in 0..2 * bound / MIB {
-        let header = FrameHeader {
-            kind: RoundFrameKind::Contribution,
-            generation: Generation(1),
-            round: Round(round as u64),
-            fragment: FragmentId(0),
-            weight: 1,
-            site: SiteId(1),
-        };
+        let header = header(RoundFrameKind::Contribution, round as u64, 0);
         worker.network.send(WorkerId(2), header, body.clone(), None);
     }
     let queued = worker.network.progress.heartbeat().wan_sent_bytes;
     assert_eq!(bound, 80 * MIB);
     assert_eq!(queued, 79 * (MIB + FRAME_HEADER_BYTES) as u64);
+}
+
+/// Nobody sends a frame again that was dropped, so there is room for all that others can have for a peer that is as far behind as may be.
+#[tokio::test]
+async fn all_frames_of_the_rounds_that_a_peer_may_be_behind_wait_for_it() {
+    let worker = Worker::start(&authority(), 1, ReceiveLimits::default());
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    worker.network.set_members(&[member(2, silent.local_addr().unwrap())], 0);
+    for round in 0..=ROUNDS_AHEAD_MAX {
+        for fragment in 0..FRAGMENTS_MAX {
+            for kind in [RoundFrameKind::Contribution, RoundFrameKind::Result] {
+                let header = header(kind, round, fragment);
+                worker.network.send(WorkerId(2), header, Bytes::new(), None);
+            }
+        }
+    }
+    let queued = worker.network.progress.heartbeat().wan_sent_bytes;
+    assert_eq!(queued, (PEER_QUEUE_FRAMES * FRAME_HEADER_BYTES) as u64);
 }
 
 /// Values in each vector of the states below: three frames and a bit.
@@ -216,14 +233,7 @@ async fn after_a_lost_connection_contributions_go_on_from_the_fragment_that_is_m
     let mut receiver = Worker::start(&authority, 2, limits);
     sender.network.set_members(&[receiver.member.clone()], 16 * MIB);
     for fragment in 0..FRAGMENTS {
-        let header = FrameHeader {
-            kind: RoundFrameKind::Contribution,
-            generation: Generation(1),
-            round: Round(3),
-            fragment: FragmentId(fragment),
-            weight: 1,
-            site: SiteId(1),
-        };
+        let header = header(RoundFrameKind::Contribution, 3, fragment);
         sender.network.send(WorkerId(2), header, vec![fragment as u8; MIB].into(), None);
     }
     let mut arrived = BTreeMap::new();

@@ -218,7 +218,7 @@ fn early_steps(config: &SyncConfig, schedule: &RoundSchedule) -> u64 {
         return 0;
     }
     let share = (config.early_share * schedule.steps as f64).ceil() as u64;
-    share.max(OPENINGS * schedule.opening_rounds * schedule.opening_every)
+    share.max(OPENINGS.saturating_mul(schedule.opening_rounds).saturating_mul(schedule.opening_every))
 }
 
 /// Bits for each value, in a round's results that hold something: the mean over what owners have sent, who send as they contribute. A round takes as long as

@@ -35,7 +35,7 @@ impl Synchroniser {
         let Some(prepared) = &self.prepared else { return Ok(()) };
         let kept = Kept {
             memories: running.compressor.memories().clone(),
-            owner_residuals: running.reducer.residuals().clone(),
+            owner_residuals: running.reducer.residuals_at(next_round),
             carry: running.carry.clone(),
         };
         let momentum = Arc::clone(running.replica.momentum());

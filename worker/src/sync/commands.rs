@@ -60,9 +60,13 @@ impl Synchroniser {
                 self.feed(Event::Reduced { generation, round, fragment, result });
             }
             Command::Retract { round, fragment } => running.compressor.retract(round, fragment),
-            // The next momentum has what is left of this one in it; added to that, it would count twice.
-            Command::CarryOver { .. } if self.config.sync.source == Source::Momentum => {}
-            Command::CarryOver { round, fragment } => carry_over(running, round, fragment),
+            Command::CarryOver { round, fragment } => {
+                let is_opening = running.schedule.is_opening(round);
+                // Most of a momentum is in the next one too, and would count twice.
+                if self.config.sync.source_in(is_opening) != Source::Momentum {
+                    carry_over(running, round, fragment);
+                }
+            }
             Command::MoveResidual { fragment } => {
                 if let Some(residual) = running.compressor.take_residual(fragment) {
                     let members = running.membership.as_ref().map_or(1, |m| m.members_of(self.site).count());

@@ -25,12 +25,16 @@ pub struct Compressor {
     pool: CodecPool,
     lanes: Vec<Lane>,
     memories: BTreeMap<FragmentId, Memory>,
+    /// Whether those are of gradients, which cannot be part of what comes after the opening.
+    keeps_gradients: bool,
     /// Memories as they were before the compression of a round that is not decided yet.
     before: BTreeMap<FragmentId, (Round, Memory)>,
     /// In place of the configured chains.
     adapted: Option<CodecSpec>,
     /// In a private run.
     mechanism: Option<GaussianMechanism>,
+    /// For the mechanism: how many values are due in the round that it was asked for last.
+    due: Option<(Round, usize)>,
     scratch: Vec<f32>,
 }
 
@@ -38,11 +42,13 @@ pub struct Compressor {
 struct Lane {
     encoder: Encoder,
     scratch: Vec<f32>,
+    /// The frame in the making. What leaves is a copy of just its length.
+    frame: Vec<u8>,
 }
 
 impl Lane {
     fn new(config: &SyncConfig) -> Result<Self, SpecError> {
-        Ok(Self { encoder: Encoder::new(uplink(config, 0))?, scratch: Vec::new() })
+        Ok(Self { encoder: Encoder::new(uplink(config, 0))?, scratch: Vec::new(), frame: Vec::new() })
     }
 }
 
@@ -101,9 +107,11 @@ impl Compressor {
             lanes: (0..pool.threads()).map(|_| Lane::new(config)).collect::<Result<_, _>>()?,
             pool,
             memories: BTreeMap::new(),
+            keeps_gradients: config.changes_kind_after_the_opening(),
             before: BTreeMap::new(),
             adapted: None,
             mechanism: None,
+            due: None,
             scratch: Vec::new(),
         })
     }
@@ -145,7 +153,7 @@ impl Compressor {
         let len = self.layouts.of(round).range(fragment).len();
         let is_opening = self.layouts.schedule().is_opening(round);
         let chain = self.chain(is_opening, fragment);
-        let share = self.layouts.share_in(round, fragment);
+        let share = self.share(round, fragment);
         // Noise is drawn in the order of the fragments, whoever encodes them.
         let released = self.mechanism.as_mut().map(|mechanism| {
             weighted_mean(&job.locals, len, &mut lane.scratch).map(<[f32]>::to_vec).map(|mut mean| {
@@ -199,7 +207,7 @@ impl Compressor {
     ) -> Result<Cow<'a, [f32]>, CompressError> {
         let positions = self.public_positions(round, fragment);
         let len = self.layouts.of(round).range(fragment).len();
-        let share = self.layouts.share_in(round, fragment);
+        let share = self.share(round, fragment);
         let mean = outgoing_mean(locals, len, self.mechanism.as_mut(), share, &mut self.scratch)?;
         let Some(positions) = positions else { return Ok(Cow::Borrowed(mean)) };
         if let Some(index) = mean.iter().position(|value| !value.is_finite()) {
@@ -231,6 +239,17 @@ impl Compressor {
     /// From now on, rounds are these.
     pub fn follow(&mut self, layouts: Layouts) {
         self.layouts = layouts;
+        self.due = None;
+    }
+
+    /// Of all values that are due in a round, the share that is in this fragment; 1 where there is no mechanism, which alone goes by it.
+    fn share(&mut self, round: Round, fragment: FragmentId) -> f64 {
+        if self.mechanism.is_none() {
+            return 1.0;
+        }
+        let known = self.due.filter(|(of, _)| *of == round);
+        let (_, due) = *self.due.insert(known.unwrap_or_else(|| (round, self.layouts.values_in(round))));
+        self.layouts.of(round).range(fragment).len() as f64 / due.max(1) as f64
     }
 
     /// Compresses by this chain from now on, whatever is configured.
@@ -265,10 +284,14 @@ impl Compressor {
         Some(self.memories.remove(&fragment)?.into_update(self.config.momentum))
     }
 
-    /// Drops all that was not sent.
-    pub fn forget(&mut self) {
-        self.memories.clear();
-        self.before.clear();
+    /// Drops what the opening has not sent, where what comes after it is of another kind. Answers whether it is so, and for the first time.
+    pub fn leave_opening(&mut self) -> bool {
+        let keeps_gradients = std::mem::take(&mut self.keeps_gradients);
+        if keeps_gradients {
+            self.memories.clear();
+            self.before.clear();
+        }
+        keeps_gradients
     }
 
     /// What this worker has not sent, by fragment.
@@ -318,24 +341,24 @@ impl Task<'_> {
     }
 
     fn compress(&mut self) -> Result<Bytes, CompressError> {
-        let Lane { encoder, scratch } = &mut *self.lane;
+        let Lane { encoder, scratch, frame } = &mut *self.lane;
         encoder.set_spec(self.chain)?;
         let released = self.released.take().transpose()?;
         let mean = match &released {
             Some(mean) => mean,
             None => weighted_mean(&self.job.locals, self.len, scratch)?,
         };
-        let mut body = Vec::new();
+        frame.clear();
         let Some(Kept { memory, is_corrected, .. }) = &mut self.kept else {
-            encoder.encode(self.seed, mean, &mut body)?;
-            return Ok(body.into());
+            encoder.encode(self.seed, mean, frame)?;
+            return Ok(Bytes::copy_from_slice(frame));
         };
         let (update, residual) = memory.accelerate(self.momentum, mean);
-        encoder.encode_with_feedback(self.seed, update, residual, self.error_decay, &mut body)?;
+        encoder.encode_with_feedback(self.seed, update, residual, self.error_decay, frame)?;
         if *is_corrected {
             memory.mask(encoder.sent_positions());
         }
-        Ok(body.into())
+        Ok(Bytes::copy_from_slice(frame))
     }
 }
 
@@ -375,8 +398,9 @@ fn weighted_mean<'a>(
                 mean.iter_mut().zip(*values).for_each(|(m, v)| *m += share * v);
             }
             Local::Received(bytes) => {
-                same_length(bytes.len() / 4 + bytes.len() % 4, len)?;
-                let values = bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word));
+                let (words, rest) = bytes.as_chunks::<4>();
+                same_length(if rest.is_empty() { words.len() } else { 0 }, len)?;
+                let values = words.iter().map(|word| f32::from_le_bytes(*word));
                 mean.iter_mut().zip(values).for_each(|(m, v)| *m += share * v);
             }
         }

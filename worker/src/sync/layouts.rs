@@ -1,6 +1,6 @@
 //! How what is exchanged in a round is cut into fragments.
 
-use longhaul_common::id::{FragmentId, Round};
+use longhaul_common::id::Round;
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 
@@ -53,21 +53,17 @@ impl Layouts {
         }
     }
 
-    /// Of all values that are due in a round, how many are in this fragment.
+    /// How many values are due in a round.
     #[must_use]
-    pub fn share_in(&self, round: Round, fragment: FragmentId) -> f64 {
-        let layout = self.of(round);
-        let due = layout.fragments().filter(|&fragment| self.schedule.is_due(round, fragment));
-        let values: usize = due.map(|fragment| layout.range(fragment).len()).sum();
-        layout.range(fragment).len() as f64 / values.max(1) as f64
+    pub fn values_in(&self, round: Round) -> usize {
+        let due = self.schedule.due_stretches(&self.of(round), round);
+        due.iter().map(ExactSizeIterator::len).sum()
     }
 
     /// Of all values that are exchanged when everything is, how many are due in a round.
     #[must_use]
     pub fn share_of(&self, round: Round) -> f64 {
-        let layout = self.of(round);
-        let due = self.schedule.due_stretches(&layout, round);
-        due.iter().map(ExactSizeIterator::len).sum::<usize>() as f64 / (layout.values as f64).max(1.0)
+        self.values_in(round) as f64 / (self.of(round).values as f64).max(1.0)
     }
 
     /// Of the model.
@@ -85,6 +81,7 @@ impl Layouts {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_common::id::FragmentId;
     use longhaul_common::schedule::Changes;
 
     use super::*;
@@ -111,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shares_of_the_fragments_that_are_due_make_up_one() {
+    fn what_is_due_in_a_round_is_counted_by_values() {
         let model = FragmentLayout { values: 100, fragment_values: 30 };
         let schedule = RoundSchedule {
             opening_rounds: 1,
@@ -123,11 +120,7 @@ mod tests {
             changes: Changes::NONE,
         };
         let layouts = Layouts::new(model, None, schedule);
-        let shares = |round, due: &[u32]| -> Vec<f64> {
-            due.iter().map(|&f| layouts.share_in(Round(round), FragmentId(f))).collect()
-        };
-        assert_eq!(shares(0, &[0, 1, 2, 3]), [0.3, 0.3, 0.3, 0.1]);
-        assert_eq!(shares(1, &[0, 2]), [0.5, 0.5]);
-        assert_eq!(shares(2, &[1, 3]), [0.75, 0.25]);
+        assert_eq!([0, 1, 2].map(|round| layouts.values_in(Round(round))), [100, 60, 40]);
+        assert_eq!([0, 1, 2].map(|round| layouts.share_of(Round(round))), [1.0, 0.6, 0.4]);
     }
 }

@@ -157,7 +157,7 @@ impl Masking {
     }
 
     fn format(&self, steps: u64) -> FixedPoint {
-        FixedPoint::new(self.range, self.batch * steps)
+        FixedPoint::new(self.range, self.batch.saturating_mul(steps))
     }
 
     fn site(&self) -> Option<SiteId> {

@@ -193,7 +193,7 @@ impl Synchroniser {
     }
 
     fn layout(&self, parameters: usize) -> FragmentLayout {
-        FragmentLayout { values: parameters as u64, fragment_values: self.config.sync.fragment_values }
+        self.config.sync.layout(parameters as u64)
     }
 
     pub(super) fn start_from(&mut self, replica: Replica, load: Load, kept: Kept) -> Result<()> {
@@ -212,11 +212,12 @@ impl Synchroniser {
         let mut compressor = Compressor::new(self.run, sync, layouts, tiles, CodecPool::beside(cores))
             .context("set up the codec")?
             .with_mechanism(mechanism_of(&self.config, next_round)?);
-        compressor.restore(kept.memories);
         let mut reducer = Reducer::new(sync, layouts).context("set up the codec")?;
         if !schedule.is_opening(next_round) {
+            compressor.leave_opening();
             reducer.leave_opening();
         }
+        compressor.restore(kept.memories);
         reducer.restore_residuals(kept.owner_residuals);
         let state_hash = replica.hash();
         let config = Config {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use longhaul_common::config::{ResultForm, RobustRule, SyncConfig};
 use longhaul_common::id::{FragmentId, Round};
 use longhaul_proto::codec::chain::{downlink, opening_downlink};
@@ -47,6 +48,8 @@ pub struct Reducer {
     /// What each fragment's last mean added to its residual, and left there.
     waiting: BTreeMap<FragmentId, (Round, Waiting)>,
     scratch: Vec<f32>,
+    /// The mean in the making, as it is published.
+    frame: Vec<u8>,
 }
 
 /// What an owner makes of a round.
@@ -77,10 +80,11 @@ impl Reducer {
             opening: Encoder::new(opening_downlink(config))?,
             decoder: Decoder::default(),
             residuals: BTreeMap::new(),
-            keeps_gradients: config.parts_after_the_opening(),
+            keeps_gradients: config.changes_kind_after_the_opening(),
             before: BTreeMap::new(),
             waiting: BTreeMap::new(),
             scratch: Vec::new(),
+            frame: Vec::new(),
         })
     }
 
@@ -260,12 +264,13 @@ impl Reducer {
         let len = self.scratch.len();
         let is_opening = self.layouts.schedule().is_opening(round);
         let encoder = if is_opening { &mut self.opening } else { &mut self.steady };
-        let mut body = Vec::new();
+        let frame = &mut self.frame;
+        frame.clear();
         // The two exchanges of low-rank gradients have fragments of unlike lengths, and the device keeps what they leave out.
         let has_no_residual = self.layouts.exchange_in(round).is_some();
         if has_no_residual || encoder.spec().is_lossless() && !self.residuals.contains_key(&fragment) {
-            encoder.encode(NO_SEED, &self.scratch, &mut body)?;
-            return Ok(FragmentResult::mean(contributions, body.into()));
+            encoder.encode(NO_SEED, &self.scratch, frame)?;
+            return Ok(FragmentResult::mean(contributions, Bytes::copy_from_slice(frame)));
         }
         let residual = self.residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
         match self.before.get_mut(&fragment) {
@@ -281,13 +286,13 @@ impl Reducer {
         if is_union {
             self.union.hold_back(&mut self.scratch, residual);
         }
-        let encoded = encoder.encode_with_feedback(NO_SEED, &self.scratch, residual, 1.0, &mut body);
+        let encoded = encoder.encode_with_feedback(NO_SEED, &self.scratch, residual, 1.0, frame);
         if is_union {
             self.union.give_back(residual);
         }
         encoded?;
         self.waiting.insert(fragment, (round, added.with(residual, &[])));
-        Ok(FragmentResult::mean(contributions, body.into()))
+        Ok(FragmentResult::mean(contributions, Bytes::copy_from_slice(frame)))
     }
 
     /// Drops what the opening has left behind, where what comes after it is of another kind.
@@ -329,9 +334,20 @@ impl Reducer {
     }
 
     /// The residuals that this worker keeps as an owner, by fragment.
-    #[must_use]
+    #[cfg(test)]
     pub fn residuals(&self) -> &BTreeMap<FragmentId, Vec<f32>> {
         &self.residuals
+    }
+
+    /// The residuals that this worker keeps as an owner, by fragment, as they were before a round: it may have been reduced here while this worker's own device was at the one
+    /// before it.
+    #[must_use]
+    pub fn residuals_at(&self, next_round: Round) -> BTreeMap<FragmentId, Vec<f32>> {
+        let at = |(fragment, residual): (&FragmentId, &Vec<f32>)| {
+            let before = self.before.get(fragment).filter(|(of, _)| *of >= next_round);
+            (*fragment, before.map_or(residual, |(_, before)| before).clone())
+        };
+        self.residuals.iter().map(at).collect()
     }
 
     /// Takes residuals over from a checkpoint, in place of all there were; those of a wrong length are left out.

@@ -158,12 +158,8 @@ impl Synchroniser {
         if let Some(parameters) = parameters {
             running.replica.advance(round, parameters);
         }
-        if self.config.sync.parts_after_the_opening()
-            && is_common
-            && !running.schedule.is_opening(round.next())
-        {
-            // What is left of gradients cannot be part of a delta.
-            running.compressor.forget();
+        if is_common && !running.schedule.is_opening(round.next()) && running.compressor.leave_opening() {
+            // What is left of gradients cannot be part of a delta, or of a momentum.
             running.reducer.leave_opening();
             running.carry = None;
         }

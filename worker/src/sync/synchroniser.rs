@@ -352,6 +352,11 @@ impl Synchroniser {
                 self.links.network.keep(self.root_store(), part);
                 Ok(())
             }
+            ToWorker::Revoked { workers } => {
+                self.links.network.revoke(&workers);
+                self.leave_site_of(&workers);
+                Ok(())
+            }
             ToWorker::Refused { .. } | ToWorker::Probe { .. } => Ok(()),
         }
     }

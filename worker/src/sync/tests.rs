@@ -1,5 +1,7 @@
 pub(super) mod finished;
 mod masking;
+mod members;
+mod opening;
 mod owner;
 mod privacy;
 mod refused;
@@ -16,6 +18,7 @@ use longhaul_proto::control::message::{CheckpointOffer, Start, ToWorker};
 
 use self::rig::{Rig, VALUES, Worker};
 use super::compressor::{Compressor, Job, Local};
+use super::ladder::chain_for;
 use super::layouts::Layouts;
 use super::mean::add_weighted_mean;
 use super::memory::Memory;
@@ -332,6 +335,44 @@ fn a_retracted_compression_leaves_the_residual_as_it_was_bit_for_bit() {
     assert_eq!(compressor.memories(), &after);
     compressor.retract(Round(0), FragmentId(1));
     assert_eq!(compressor.memories(), &after, "a round that is decided is not taken back");
+}
+
+/// As bits follow a link: whatever chain a round has, what it leaves behind is sent by those after it.
+#[test]
+fn chains_that_change_from_round_to_round_lose_nothing() {
+    let rig =
+        Rig::new([1, 2], "preset = \"auto\"\nopening_rounds = 1\nopening_share = 0.0\nfragment_values = 96");
+    let layout = longhaul_common::plan::FragmentLayout { values: VALUES as u64, fragment_values: 96 };
+    let layouts = Layouts::new(layout, None, rig.schedule());
+    let sync = &rig.workers[0].sync.config.sync;
+    let mut compressor = Compressor::new(RunId([0; 16]), sync, layouts, 0, CodecPool::of(1)).unwrap();
+    let (mut came_in, mut sent) = (vec![0.0; VALUES], vec![0.0; VALUES]);
+    let mut formats = std::collections::BTreeSet::new();
+    for (round, bits) in (1..).zip([0.1, 2.5, 40.0, 0.6, 4.2, 0.0, 17.0, 8.3, 1.0, 33.0, 0.3]) {
+        let chain = chain_for(bits, sync.chunk);
+        formats.insert((chain.selection == Selection::All, chain.values.name()));
+        compressor.adapt(chain);
+        let values: Vec<f32> =
+            (0..VALUES as u64).map(|i| ((i * 5 + round * 3) % 23) as f32 / 7.0 - 1.5).collect();
+        let job = Job { fragment: FragmentId(0), locals: vec![(4, Local::Own(&values))] };
+        let body = compressor.compress(Round(round), &[job]).remove(0).unwrap();
+        let mut received = vec![0.0; VALUES];
+        Decoder::new().decode_add(&body, VALUES, 1.0, &mut received).unwrap();
+        came_in.iter_mut().zip(&values).for_each(|(sum, value)| *sum += f64::from(*value));
+        sent.iter_mut().zip(&received).for_each(|(sum, value)| *sum += f64::from(*value));
+        let memories = compressor.memories();
+        for at in 0..VALUES {
+            let left = memories.get(&FragmentId(0)).map_or(0.0, |memory| f64::from(memory.residual[at]));
+            let gap = (came_in[at] - sent[at] - left).abs();
+            assert!(
+                gap < 1e-4,
+                "round {round}: {} came in, {} was sent, {left} is left",
+                came_in[at],
+                sent[at]
+            );
+        }
+    }
+    assert_eq!(formats.len(), 6, "top-k, and all values in every format: {formats:?}");
 }
 
 #[test]

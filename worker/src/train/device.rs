@@ -455,8 +455,7 @@ impl Device<'_> {
     }
 
     fn layout(&self) -> FragmentLayout {
-        let fragment_values = self.config.sync.fragment_values;
-        FragmentLayout { values: self.share.synchronised_len() as u64, fragment_values }
+        self.config.sync.layout(self.share.synchronised_len() as u64)
     }
 
     fn end(&mut self, stretch: &mut Stretch, next_round: Round) -> Result<Outcome> {

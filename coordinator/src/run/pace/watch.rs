@@ -6,6 +6,7 @@ use longhaul_common::config::CheckpointConfig;
 use longhaul_common::id::WorkerId;
 use longhaul_common::schedule::{CHANGES_KEPT_MAX, Pace};
 use longhaul_proto::control::message::Measured;
+use serde::{Deserialize, Serialize};
 
 use super::rule;
 
@@ -25,7 +26,7 @@ const APART_ROUNDS: u64 = 32;
 const WAITED_MIN: f64 = 0.05;
 
 /// What members have reported of the latest rounds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Window {
     reports: BTreeMap<WorkerId, VecDeque<Measured>>,
 }
@@ -79,7 +80,7 @@ fn medians_of(reports: &VecDeque<Measured>) -> Measured {
 }
 
 /// What a window of rounds says.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Of the rounds now.
     pub pace: Pace,
@@ -92,21 +93,21 @@ pub struct Verdict {
 }
 
 /// Windows in a row that say the same.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Streak {
     side: Side,
     windows: u32,
     wanted: Pace,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Side {
     Slower,
     Faster,
 }
 
 /// Lets a pace change where enough windows in a row ask for it, and not soon after it has: a link that is now fast and now slow has the pace of its slow times.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hysteresis {
     apart: u64,
     streak: Option<Streak>,

@@ -328,7 +328,7 @@ impl World {
                 self.say(worker, ToCoordinator::Settled(settled));
             }
             // Its plan is written.
-            ToWorker::Probe { .. } | ToWorker::Keep(_) => {}
+            ToWorker::Probe { .. } | ToWorker::Keep(_) | ToWorker::Revoked { .. } => {}
             ToWorker::Begin(start) => {
                 // One that still heals takes part when it has.
                 if node.holds {

@@ -110,7 +110,8 @@ impl Memory {
         if quota.wanted == 0 {
             return;
         }
-        let bound = self.find_bound(quota, values);
+        // Where all are wanted, those that are not zero, without looking for how many that are.
+        let bound = if quota.wanted == values.len() { 1 } else { self.find_bound(quota, values) };
         let candidates = gather_at_least(values, f32::from_bits(bound), &mut self.candidates);
         let mut count = candidates.len();
         if count > quota.most {
@@ -222,6 +223,18 @@ mod tests {
         Memory::default().select_by_threshold(quota, &values, &mut positions);
         assert!((quota.least..=quota.most).contains(&positions.len()));
     }
+
+    /// As in a union of what sites have sent: small values are no reason to leave out a position.
+    #[test]
+    fn where_all_are_wanted_nothing_is_left_out_but_zeros() {
+        let value = |i: u32| if i % 10 == 3 { 0.0 } else { 0.5_f32.powi((i % 97) as i32) };
+        let values: Vec<f32> = (0..5000).map(value).collect();
+        let mut positions = Vec::new();
+        Memory::default().select_by_threshold(Quota::new(5000, 64, 64), &values, &mut positions);
+        let not_zero = (0..5000).filter(|i| i % 10 != 3);
+        assert_eq!(positions, not_zero.collect::<Vec<u32>>());
+    }
+
     #[test]
     fn a_quota_is_rounded_up_and_bounded_by_what_there_is() {
         assert_eq!(Quota::new(1000, 4096, 41), Quota { wanted: 11, least: 9, most: 14 });

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use std::net::SocketAddr;
 
+use longhaul_common::config::FRAGMENTS_MAX;
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_common::sampler::{Positions, SampleFeed};
@@ -160,6 +161,7 @@ fn to_worker() -> Vec<ToWorker> {
         ToWorker::Prepare(Start::Checkpoint(offer())),
         ToWorker::Prepare(Start::Held(vec![HeldPart { offer: offer(), holders: vec![member(300, 1)] }])),
         ToWorker::Keep(HeldPart { offer: offer(), holders: Vec::new() }),
+        ToWorker::Revoked { workers: vec![WorkerId(3), WorkerId(300)] },
         ToWorker::Heal { donors: vec![member(1, 0)] },
         ToWorker::Settle { generation: Generation(3) },
         ToWorker::Begin(Arc::new(start)),
@@ -312,7 +314,7 @@ fn the_bytes_of_a_schedule_with_a_change_of_pace_are_pinned() {
 
 #[test]
 fn the_start_of_the_largest_run_fits_into_a_frame() {
-    let layout = FragmentLayout { values: 10_000, fragment_values: 1 };
+    let layout = FragmentLayout { values: FRAGMENTS_MAX.into(), fragment_values: 1 };
     let holders: Vec<_> = (0..256).map(WorkerId).collect();
     let results = layout
         .fragments()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 
 use super::super::RESULTS_KEPT_ROUNDS;
+use super::super::arrivals::Arrivals;
 use super::super::collection::Collection;
 use super::super::command::Command;
 use super::super::duties::Duties;
@@ -82,6 +83,10 @@ impl Member {
         let owned = self.layout.fragments().filter(|&fragment| duties.owns(fragment));
         let first = |fragment| self.schedule.next_due(duties.first_made(fragment), fragment);
         self.collections = owned.map(|fragment| (fragment, Collection::new(first(fragment)))).collect();
+        self.arrivals = Arrivals::default();
+        for (fragment, collection) in &self.collections {
+            self.arrivals.open(collection.round, *fragment);
+        }
     }
 
     /// Empties the owner's residuals of fragments that others own now.

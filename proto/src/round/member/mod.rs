@@ -17,6 +17,7 @@ use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 
 use super::ACCUSATIONS_MAX;
+use super::arrivals::Arrivals;
 use super::collection::Collection;
 use super::command::{Command, Violation};
 use super::deadline::{Deadline, DeadlineConfig};
@@ -73,6 +74,8 @@ pub struct Member {
     uploads: Vec<Upload>,
     /// Of the fragments that this member owns.
     collections: BTreeMap<FragmentId, Collection>,
+    /// When those that are not closed first had something in them.
+    arrivals: Arrivals,
     /// Fragments of which the caller may keep an owner's residual.
     reduced: BTreeSet<FragmentId>,
     deadline: Deadline,
@@ -113,6 +116,7 @@ impl Member {
             results: Results::new(layout, config.schedule, open_round),
             uploads: layout.fragments().map(|_| Upload::new()).collect(),
             collections: BTreeMap::new(),
+            arrivals: Arrivals::default(),
             // Whether there is a residual from an earlier process, only the caller knows.
             reduced: layout.fragments().collect(),
             deadline: Deadline::new(config.deadline),

@@ -27,6 +27,9 @@ impl Member {
         if round != collection.round || collection.reducing {
             self.dropped.late += 1;
         } else if collection.take(now, contribution) {
+            if let Some(first) = collection.first_arrival() {
+                self.arrivals.came(round, fragment, first);
+            }
             self.close_if(duties, fragment, Collection::is_full);
         } else {
             self.dropped.duplicate += 1;
@@ -36,7 +39,8 @@ impl Member {
     /// Closes the rounds whose deadline has come.
     pub(super) fn close_at_deadline(&mut self) {
         let Some(duties) = self.running() else { return };
-        let (now, deadlines) = (self.now, self.deadlines());
+        let now = self.now;
+        let deadlines: BTreeMap<Round, Duration> = self.deadlines().collect();
         for fragment in self.layout.fragments() {
             self.close_if(&duties, fragment, |collection, sites| {
                 let is_due = deadlines.get(&collection.round).is_some_and(|due| *due <= now);
@@ -47,15 +51,8 @@ impl Member {
 
     /// By round: when it is closed without those who are late. A site may send what it has finished while it computes the rest, so a round's clock starts when all fragments
     /// that are owned here have come from somebody; until then it has no deadline.
-    fn deadlines(&self) -> BTreeMap<Round, Duration> {
-        let mut clocks = BTreeMap::new();
-        for collection in self.collections.values() {
-            let first = collection.first_arrival();
-            let latest = clocks.entry(collection.round).or_insert(first);
-            *latest = latest.zip(first).map(|(one, other)| one.max(other));
-        }
-        let started = clocks.into_iter().filter_map(|(round, began)| Some((round, began?)));
-        started.map(|(round, began)| (round, began + self.deadline.wait(round))).collect()
+    fn deadlines(&self) -> impl Iterator<Item = (Round, Duration)> + '_ {
+        self.arrivals.complete().map(|(round, began)| (round, began + self.deadline.wait(round)))
     }
 
     /// Closes the rounds that were complete but too far ahead of this member until now.
@@ -68,12 +65,8 @@ impl Member {
 
     /// When the next round is to be closed without those who are late.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let (last, deadlines) = (self.results.last_kept(), self.deadlines());
-        let waits = |collection: &&Collection| {
-            collection.round <= last && !collection.reducing && collection.first_arrival().is_some()
-        };
-        let waiting = self.collections.values().filter(waits);
-        waiting.filter_map(|collection| deadlines.get(&collection.round).copied()).min()
+        let last = self.results.last_kept();
+        self.deadlines().filter(|(round, _)| *round <= last).map(|(_, due)| due).min()
     }
 
     fn close_if(
@@ -97,6 +90,7 @@ impl Member {
             self.deadline.record(round, spread);
         }
         collection.reducing = true;
+        self.arrivals.close(round, fragment, collection.first_arrival());
         let contributions = collection.contributions();
         if contributions.is_empty() {
             return self.publish(duties, fragment, FragmentResult::nothing());
@@ -125,6 +119,7 @@ impl Member {
         let Some(collection) = self.collections.get_mut(&fragment) else { return };
         let round = collection.round;
         *collection = Collection::new(self.schedule.next_due(round.next(), fragment));
+        self.arrivals.open(collection.round, fragment);
         let bytes = result.encode();
         let hash = *blake3::hash(&bytes).as_bytes();
         if self.keep_result(round, fragment, Held { bytes, hash, result }) == Inserted::New {

@@ -81,7 +81,7 @@ fn main() -> Result<()> {
         boundaries(&args, quality_steps)?;
     }
     if args.part.contains(&Part::Plans) {
-        plans::compare(|case| args.wants(case), steps)?;
+        plans::compare(|case| args.wants(case), repeats, steps)?;
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! The plan that the planner chooses, beside what that plan and others take.
+//! What the planner chooses, beside others.
 
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
 use longhaul_tests::cluster::binary;
@@ -16,9 +16,10 @@ use super::training::{Copies, Training};
 use super::{SITES, WHOLE_BATCH, print};
 
 /// What the two workers may do, as `[parallel]` has it.
-const PLANS: [(&str, &str); 3] = [
+const PLANS: [(&str, &str); 4] = [
     ("2 copies", "plan = \"fixed\""),
     ("2 parts, 1f1b", "stages = 2"),
+    ("2 parts, 1f1b, 5 and 1 in flight", "stages = 2\nin_flight = [5, 1]"),
     ("2 parts, zero-bubble", "stages = 2\nschedule = \"zero-bubble\""),
 ];
 /// What they exchange, and over how many Mbit/s. Dense copies over 10 Mbit/s take a minute a step, and nobody doubts them.
@@ -29,8 +30,8 @@ const ROUND_TRIP_MS: u32 = 50;
 const BATCH: usize = 16;
 const MICRO_BATCH: usize = 4;
 
-/// Measures each plan on each topology, asks the planner, and says how much slower its choice is than the best.
-pub fn compare(wants: impl Fn(&str) -> bool, steps: u64) -> Result<()> {
+/// Asks the planner on each topology, measures its choice beside each plan, and says how much slower the choice is than the best.
+pub fn compare(wants: impl Fn(&str) -> bool, repeats: usize, steps: u64) -> Result<()> {
     for (preset, mbit) in TOPOLOGIES {
         let case = format!("{preset}, {mbit} Mbit/s");
         if !wants(&case) {
@@ -38,22 +39,47 @@ pub fn compare(wants: impl Fn(&str) -> bool, steps: u64) -> Result<()> {
         }
         let link = format!("rate_mbit={mbit},delay_ms={},loss_percent=0.1", ROUND_TRIP_MS / 2).parse()?;
         let sync = format!("preset = \"{preset}\"\nopening_share = 0.0");
-        let mut seconds = Vec::new();
-        for (plan, parallel) in PLANS {
-            interrupt::check()?;
-            eprintln!("pipeline/plans: {case}, {plan}");
-            let took = measured(parallel, &sync, &link, steps)?;
-            print("pipeline/plans", &format!("{case}, {plan}"), "step_s", took, "s");
-            seconds.push(took);
+        let chosen = asked(&sync, mbit, local(steps)?, steps)?;
+        let mut plans = vec![(format!("chosen: {}", chosen.name), chosen.parallel.as_str())];
+        let others = PLANS.iter().filter(|(_, parallel)| *parallel != chosen.parallel);
+        plans.extend(others.map(|&(name, parallel)| (name.to_owned(), parallel)));
+        let took = in_turns(&plans, repeats, |parallel| {
+            let (mut cluster, _folder) = training(parallel, &sync, &link, steps).start()?;
+            step_s(&mut cluster, steps)
+        })?;
+        for ((plan, _), took) in plans.iter().zip(&took) {
+            print("pipeline/plans", &format!("{case}, {plan}"), "step_s", *took, "s");
         }
-        let (chosen, predicted) = asked(&sync, mbit, local(steps)?, steps)?;
-        let best = seconds.iter().copied().fold(f64::INFINITY, f64::min);
-        print("pipeline/plans", &case, "chosen", chosen as f64, "");
-        print("pipeline/plans", &case, "chosen_over_best", seconds[chosen] / best, "ratio");
-        print("pipeline/plans", &case, "predicted_s", predicted, "s");
-        print("pipeline/plans", &case, "prediction_error", predicted / seconds[chosen] - 1.0, "ratio");
+        let best = took.iter().copied().fold(f64::INFINITY, f64::min);
+        let took = took[0];
+        print("pipeline/plans", &case, "chosen_over_best", took / best, "ratio");
+        print("pipeline/plans", &case, "predicted_s", chosen.predicted_s, "s");
+        print("pipeline/plans", &case, "prediction_error", chosen.predicted_s / took - 1.0, "ratio");
     }
     Ok(())
+}
+
+/// The median time of each plan. They take turns, as the machine's speed drifts.
+fn in_turns(
+    plans: &[(String, &str)],
+    repeats: usize,
+    measure: impl Fn(&str) -> Result<f64>,
+) -> Result<Vec<f64>> {
+    let mut seconds = vec![Vec::new(); plans.len()];
+    for turn in 1..=repeats {
+        for ((plan, parallel), seconds) in plans.iter().zip(&mut seconds) {
+            interrupt::check()?;
+            eprintln!("pipeline/plans: {plan}, {turn} of {repeats}");
+            let took = measure(parallel)?;
+            eprintln!("    {took:.3} s a step");
+            seconds.push(took);
+        }
+    }
+    let median = |mut seconds: Vec<f64>| {
+        seconds.sort_by(f64::total_cmp);
+        seconds[seconds.len() / 2]
+    };
+    Ok(seconds.into_iter().map(median).collect())
 }
 
 fn training<'a>(parallel: &'a str, sync: &'a str, link: &'a LinkConfig, steps: u64) -> Training<'a> {
@@ -61,13 +87,16 @@ fn training<'a>(parallel: &'a str, sync: &'a str, link: &'a LinkConfig, steps: u
     Training { shape: GPT, sites: SITES, sync, train: SPEED, copies, steps, link, seed: 1 }
 }
 
-fn measured(parallel: &str, sync: &str, link: &LinkConfig, steps: u64) -> Result<f64> {
-    let (mut cluster, _folder) = training(parallel, sync, link, steps).start()?;
-    step_s(&mut cluster, steps)
+/// What the planner wants two workers to do.
+struct Choice {
+    name: String,
+    /// As `[parallel]` has it.
+    parallel: String,
+    predicted_s: f64,
 }
 
-/// Which of [`PLANS`] `coordinator plan` chooses for workers that take `local_s` for a step by themselves, and the seconds a step that it predicts.
-fn asked(sync: &str, mbit: u32, local_s: f64, steps: u64) -> Result<(usize, f64)> {
+/// What `coordinator plan` chooses for workers that take `local_s` for a step by themselves.
+fn asked(sync: &str, mbit: u32, local_s: f64, steps: u64) -> Result<Choice> {
     let folder = tempfile::tempdir()?;
     let (run, machines) = (folder.path().join("run.toml"), folder.path().join("machines.toml"));
     let text = training("plan = \"auto\"", sync, &LinkConfig::default(), steps).run_toml();
@@ -83,13 +112,15 @@ fn asked(sync: &str, mbit: u32, local_s: f64, steps: u64) -> Result<(usize, f64)
     std::fs::write(&machines, format!("{}{}{wan}", site("a"), site("b")))?;
     let best = best_of(&run, &machines)?;
     let ranks = best["replicas"][0].as_array().context("a plan without replicas")?.len();
-    let chosen = match (ranks, best["schedule"].as_str()) {
-        (1, _) => 0,
-        (2, Some("1f1b")) => 1,
-        (2, Some("zero-bubble")) => 2,
-        _ => bail!("a plan that is not among those that were measured: {best}"),
+    let (name, parallel) = if ranks == 1 {
+        let (name, parallel) = PLANS[0];
+        (name.to_owned(), parallel.to_owned())
+    } else {
+        let (schedule, in_flight) = (&best["schedule"], &best["in_flight"]);
+        let name = format!("{ranks} parts, {schedule}, {in_flight} in flight");
+        (name, format!("stages = {ranks}\nschedule = {schedule}\nin_flight = {in_flight}"))
     };
-    Ok((chosen, best["step_s"].as_f64().context("a plan without a time")?))
+    Ok(Choice { name, parallel, predicted_s: best["step_s"].as_f64().context("a plan without a time")? })
 }
 
 fn best_of(run: &Path, machines: &Path) -> Result<Value> {

@@ -168,6 +168,19 @@ fn what_a_void_reduction_left_behind_does_not_count() {
     assert_eq!(once.take_residual(F0, Round(2)), None);
 }
 
+/// A device that is slow writes the checkpoint before a round whose results are made already: who goes on from there makes them again.
+#[test]
+fn a_checkpoint_has_the_residuals_from_before_its_round_though_that_was_reduced() {
+    let mut reducer = reducer();
+    reducer.reduce(Round(0), F0, contributions(0).0).unwrap();
+    let before = reducer.residuals().clone();
+    assert_eq!(reducer.residuals_at(Round(1)), before);
+    reducer.reduce(Round(1), F0, contributions(1).0).unwrap();
+    assert_ne!(reducer.residuals(), &before);
+    assert_eq!(reducer.residuals_at(Round(1)), before);
+    assert_eq!(&reducer.residuals_at(Round(2)), reducer.residuals());
+}
+
 /// Every sixteenth value is looked at.
 #[test]
 fn what_waits_is_the_residual_over_the_mean_of_the_round() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use longhaul_common::config::WithinSite;
-use longhaul_common::id::{FragmentId, Round};
+use longhaul_common::id::{FragmentId, Round, WorkerId};
 use longhaul_proto::control::message::GenerationStart;
 use longhaul_proto::round::{Event, Frame, FrameHeader, FrameKind};
 
@@ -43,6 +43,15 @@ impl Synchroniser {
         match SiteThread::start(setup, before) {
             Ok(thread) => running.site.joint = Some((plan, thread)),
             Err(error) => tracing::warn!(%error, "no thread for the reduction within the site; {DIRECTLY}"),
+        }
+    }
+
+    /// Ends the reduction with members of this site that are out of the run: the generation that follows has another one.
+    pub(in crate::sync) fn leave_site_of(&mut self, workers: &[WorkerId]) {
+        let Stage::Running(running) = &mut self.stage else { return };
+        let is_with = |plan: &SitePlan| plan.members().iter().any(|member| workers.contains(&member.worker));
+        if let Some((_, thread)) = running.site.joint.take_if(|(plan, _)| is_with(plan)) {
+            drop(thread);
         }
     }
 

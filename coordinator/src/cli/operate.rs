@@ -1,0 +1,174 @@
+//! `coordinator drain`, `kick`, `pause`, `resume` and `events`
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use super::{AskArgs, CliError, Client, ClientError, EventsArgs, WorkerArgs, print};
+use crate::http::{EVENTS_WAIT_S_MAX, Events};
+use crate::run::{Phase, Severity, Status};
+use crate::runtime::{Kicked, NumberedEvent};
+
+/// Between attempts to reach a coordinator that was there a moment ago.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a coordinator may be away before following its events ends: a restart takes less.
+const ATTEMPTS_MAX: u32 = 60;
+
+pub(super) fn drain(args: &WorkerArgs) -> Result<(), CliError> {
+    let what = || format!("let {} leave", args.worker);
+    let client = Client::find(&args.at).with_context(what)?;
+    let answer: Value = client.post(&path_of(&args.worker, "drain"), &json!({})).with_context(what)?;
+    match args.json {
+        true => print(&answer.to_string()),
+        false => print(&format!(
+            "{} leaves, and its process ends; with the same command it may join again",
+            args.worker
+        )),
+    }
+    Ok(())
+}
+
+pub(super) fn kick(args: &WorkerArgs) -> Result<(), CliError> {
+    let what = || format!("take {} out of the run", args.worker);
+    let client = Client::find(&args.at).with_context(what)?;
+    let kicked: Kicked = client.post(&path_of(&args.worker, "kick"), &json!({})).with_context(what)?;
+    if args.json {
+        print(&serde_json::to_string(&kicked).context("write JSON")?);
+        return Ok(());
+    }
+    let Kicked { id, token, token_is_valid } = kicked;
+    print(&format!("{id} is out of the run for good: its certificate is revoked, and all others hang up"));
+    if token_is_valid {
+        print(&format!(
+            "whoever has the join token that had let it in can enrol as another worker: `coordinator token revoke {token}` takes it back"
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn pause(args: &AskArgs) -> Result<(), CliError> {
+    ask(
+        args,
+        "/api/v1/pause",
+        "pause the run",
+        "the run pauses: rounds that are begun are finished, and then nobody trains; `coordinator resume` goes on",
+    )
+}
+
+pub(super) fn resume(args: &AskArgs) -> Result<(), CliError> {
+    ask(args, "/api/v1/resume", "resume the run", "the run goes on")
+}
+
+fn ask(args: &AskArgs, path: &str, what: &'static str, done: &str) -> Result<(), CliError> {
+    let client = Client::find(&args.at).context(what)?;
+    let answer: Value = client.post(path, &json!({})).context(what)?;
+    match args.json {
+        true => print(&answer.to_string()),
+        false => print(done),
+    }
+    Ok(())
+}
+
+pub(super) fn events(args: &EventsArgs) -> Result<(), CliError> {
+    const WHAT: &str = "ask for the events";
+    let client = Client::find(&args.at).context(WHAT)?;
+    let mut next = 0;
+    let mut attempts = 0;
+    loop {
+        let wait_s = if args.follow && next > 0 { EVENTS_WAIT_S_MAX } else { 0 };
+        let path = format!("/api/v1/events?after={next}&wait_s={wait_s}");
+        match client.wait_for::<Events>(&path) {
+            Ok(events) => {
+                attempts = 0;
+                events.events.iter().for_each(|event| print(&line_of(event, args.json)));
+                // Where nothing has happened yet, the next question waits all the same.
+                next = events.next.max(1);
+            }
+            Err(ClientError::Unreachable { .. }) if next > 0 && attempts < ATTEMPTS_MAX => {
+                attempts += 1;
+                // A person waits here, and nothing else runs in this process.
+                #[allow(clippy::disallowed_methods, reason = "another process may be started again")]
+                std::thread::sleep(RETRY);
+                continue;
+            }
+            Err(error) => return Err(anyhow::Error::new(error).context(WHAT).into()),
+        }
+        if !args.follow || is_finished(&client) {
+            return Ok(());
+        }
+    }
+}
+
+fn is_finished(client: &Client) -> bool {
+    client.get::<Status>("/api/v1/status").is_ok_and(|status| status.phase == Phase::Finished)
+}
+
+fn line_of(numbered: &NumberedEvent, as_json: bool) -> String {
+    if as_json {
+        // Of strings and numbers alone.
+        return serde_json::to_string(numbered).unwrap_or_default();
+    }
+    let event = &numbered.event;
+    let mark = match event.severity {
+        Severity::Info => "     ",
+        Severity::Warning => "WARN ",
+        Severity::Error => "ERROR",
+    };
+    let worker = event.worker.as_ref().map_or_else(String::new, |worker| format!("{worker} "));
+    format!("{} {mark} {worker}{}", utc(event.at_unix_ms), event.text)
+}
+
+/// The calendar's date and time of a Unix time, in UTC: `2026-03-01 12:00:00.250Z`.
+fn utc(unix_ms: u64) -> String {
+    let (days, rest_ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
+    let (year, month, day) = date_of(days);
+    let (h, m, s, ms) = (rest_ms / 3_600_000, rest_ms / 60_000 % 60, rest_ms / 1000 % 60, rest_ms % 1000);
+    format!("{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}.{ms:03}Z")
+}
+
+/// Days since 1970-01-01 as year, month and day of the Gregorian calendar, counted in eras of 400 years that begin in March.
+fn date_of(days: u64) -> (u64, u64, u64) {
+    /// From 0000-03-01 to 1970-01-01.
+    const TO_EPOCH: u64 = 719_468;
+    const ERA: u64 = 146_097;
+    let days = days.saturating_add(TO_EPOCH);
+    let (era, of_era) = (days / ERA, days % ERA);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    // Months from March: 153 days in five of them.
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (400 * era + year + u64::from(month <= 2), month, day)
+}
+
+/// The worker's name is a part of the path: only what is in names is passed on, and the coordinator says what is wrong with the rest.
+fn path_of(worker: &str, what: &str) -> String {
+    let named: String =
+        worker.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(64).collect();
+    format!("/api/v1/workers/{}/{what}", if named.is_empty() { "_" } else { &named })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        // As `date -u -d @SECONDS` says.
+        assert_eq!(utc(0), "1970-01-01 00:00:00.000Z");
+        assert_eq!(utc(951_782_399_999), "2000-02-28 23:59:59.999Z");
+        assert_eq!(utc(951_868_800_000), "2000-03-01 00:00:00.000Z");
+        assert_eq!(utc(1_709_164_800_250), "2024-02-29 00:00:00.250Z");
+        assert_eq!(utc(4_107_542_399_000), "2100-02-28 23:59:59.000Z");
+        assert_eq!(utc(4_107_542_400_000), "2100-03-01 00:00:00.000Z");
+    }
+
+    #[test]
+    fn a_name_cannot_lead_to_another_call() {
+        assert_eq!(path_of("w3", "kick"), "/api/v1/workers/w3/kick");
+        assert_eq!(path_of("../stop?", "kick"), "/api/v1/workers/___stop_/kick");
+        assert_eq!(path_of("", "kick"), "/api/v1/workers/_/kick");
+    }
+}

@@ -1,0 +1,107 @@
+//! `coordinator replay`
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use super::{CliError, ReplayArgs, print};
+use crate::record::{Difference, Step, replay};
+use crate::run::{Command, Event, Record};
+
+/// Characters of an event or a command that are shown.
+const SHOWN_CHARS: usize = 160;
+
+pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
+    let mut first = None;
+    let summary = replay(&args.file, |step| {
+        if first.is_none() && step.difference.is_some() {
+            first = Some(step.now);
+        }
+        if args.all || !step.commands.is_empty() || step.difference.is_some() {
+            lines_of(step, args.json).iter().for_each(|line| print(line));
+        }
+    })
+    .context("replay")?;
+    let (events, commands, differences) = (summary.events, summary.commands, summary.differences);
+    if let Some(at) = first {
+        let text = format!(
+            "of {events} events, {differences} were decided otherwise than was recorded, the first at {:.3} s: was the record written by \
+             another build of the coordinator?",
+            at.as_secs_f64()
+        );
+        return Err(anyhow::Error::msg(text).context("replay").into());
+    }
+    if !args.json {
+        print(&format!("all as it was recorded: {events} events, {commands} commands"));
+    }
+    Ok(())
+}
+
+fn lines_of(step: &Step<'_>, as_json: bool) -> Vec<String> {
+    let (seconds, event) = (step.now.as_secs_f64(), event_words(step.event));
+    let commands: Vec<String> = step.commands.iter().map(command_words).collect();
+    if as_json {
+        let recorded = step
+            .difference
+            .as_ref()
+            .map(|difference| json!({ "at": difference.at, "recorded": words_of(difference) }));
+        return vec![
+            json!({ "now_s": seconds, "event": event, "commands": commands, "differs": recorded })
+                .to_string(),
+        ];
+    }
+    let mut lines = vec![format!("{seconds:>10.3}  {event}")];
+    lines.extend(commands.iter().map(|command| format!("{:>12}→ {command}", "")));
+    if let Some(difference) = &step.difference {
+        lines.push(format!(
+            "{:>12}DIFFERS from command {} on; recorded: {}",
+            "",
+            difference.at + 1,
+            words_of(difference)
+        ));
+    }
+    lines
+}
+
+fn words_of(difference: &Difference) -> String {
+    let kinds: Vec<String> = difference.recorded.iter().map(ToString::to_string).collect();
+    if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(", ") }
+}
+
+fn event_words(event: &Event) -> String {
+    match event {
+        Event::Opened { connection, worker, address } => {
+            format!("{connection} is opened by {worker} from {address}")
+        }
+        Event::Message { connection, message } => format!("{connection} says {}", clip(message)),
+        Event::Closed { connection } => format!("{connection} is closed"),
+        Event::Planned(answer) => format!("planned: {}", clip(answer)),
+        Event::Timer => "the time has come".to_owned(),
+        Event::Drain => "asked to stop".to_owned(),
+        Event::Pause => "asked to pause".to_owned(),
+        Event::Resume => "asked to go on".to_owned(),
+        Event::Dismiss { worker } => format!("asked to let {worker} leave"),
+        Event::Kick { worker } => format!("{worker} is revoked"),
+    }
+}
+
+fn command_words(command: &Command) -> String {
+    match command {
+        Command::Send { connection, message } => format!("tell {connection} {}", clip(message)),
+        Command::Close { connection, reason } => format!("close {connection}: {reason}"),
+        Command::Persist(Record::State(_)) => "write down the state".to_owned(),
+        Command::Persist(Record::Round(summary)) => format!("write down {}", summary.round),
+        Command::Plan(_) => "work out a plan".to_owned(),
+        Command::Report(notice) => {
+            let worker = notice.worker.map_or_else(String::new, |worker| format!("{worker} "));
+            format!("notice: {worker}{}", notice.text)
+        }
+    }
+}
+
+fn clip(value: &impl std::fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    match text.char_indices().nth(SHOWN_CHARS) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
+}

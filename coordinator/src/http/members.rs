@@ -1,0 +1,67 @@
+//! The table of all workers, those that are gone included.
+
+use serde::{Deserialize, Serialize};
+
+use crate::run::{GoneStatus, MemberStatus, Status};
+
+/// A worker that is here, or was. What is not known is null.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its number: `w3`.
+    pub id: String,
+    /// Host and device.
+    pub name: String,
+    /// The name of its site.
+    pub site: String,
+    /// Which part of which copy of the model it has; null: none.
+    pub role: Option<String>,
+    /// As in the status; `gone`, or `kicked`, who is not here.
+    pub state: String,
+    /// Seconds since it said something.
+    pub last_heard_s: Option<f64>,
+    /// The step that it computes, or computed last.
+    pub step: Option<u64>,
+    /// Its speed over the last interval.
+    pub tokens_per_s: Option<f64>,
+    /// Why it is not here.
+    pub why: Option<String>,
+}
+
+/// All of them: first who is here, by number, then who is gone.
+pub fn members_of(status: &Status) -> Vec<Member> {
+    let here = status.members.iter().map(|member| here(member, status.parts));
+    here.chain(status.gone.iter().map(gone)).collect()
+}
+
+fn here(member: &MemberStatus, parts: u32) -> Member {
+    let role = member.part.map(|part| match (member.copy, parts) {
+        (_, 1) => "whole model".to_owned(),
+        (Some(copy), parts) => format!("copy {copy}, part {part}/{parts}"),
+        (None, parts) => format!("part {part}/{parts}"),
+    });
+    Member {
+        id: member.id.clone(),
+        name: member.device.clone(),
+        site: member.site.clone(),
+        role,
+        state: member.state.clone(),
+        last_heard_s: Some(member.last_seen_s),
+        step: Some(member.step),
+        tokens_per_s: member.tokens_per_s,
+        why: None,
+    }
+}
+
+fn gone(gone: &GoneStatus) -> Member {
+    Member {
+        id: gone.id.clone(),
+        name: gone.device.clone(),
+        site: gone.site.clone(),
+        role: None,
+        state: if gone.revoked { "kicked" } else { "gone" }.to_owned(),
+        last_heard_s: gone.last_seen_s,
+        step: gone.step,
+        tokens_per_s: None,
+        why: gone.why.clone(),
+    }
+}

@@ -1,0 +1,47 @@
+//! What reached the run, and a trace of what it decided, so that the same can be decided again.
+//!
+//! A record is a file: [`MAGIC`], then entries. An entry is its length in bytes (u32, little-endian), a byte that says which kind it is, and
+//! postcard. The first one is an [`Image`], the whole run as a value; the others are events, each with the time of it and a [`Trace`] of each
+//! command that came of it. So each file can be replayed by itself. The layout is that of this release's types: [`SCHEMA`] says which.
+//!
+//! Heartbeats that led to nothing are kept back, and the newest of each connection is written before the next event that is not one: the ones
+//! between change nothing but what speeds a page shows.
+
+mod reader;
+mod replay;
+mod trace;
+mod writer;
+
+use serde::{Deserialize, Serialize};
+
+use crate::run::Run;
+
+pub use reader::{Entry, ReadError, Reader};
+pub use replay::{Difference, Step, Summary, replay};
+pub use trace::{Kind, Trace};
+pub use writer::{FILE_BYTES_MAX, FILES_KEPT, FOLDER, Recorder};
+
+/// How a record begins.
+const MAGIC: &[u8; 8] = b"lngh-rec";
+/// The layout of what follows. A change to an event, a command or the run that old code would misread raises it.
+const SCHEMA: u16 = 1;
+/// The longest entry, in bytes: an image of a run of ten thousand workers is a few megabytes.
+const ENTRY_BYTES_MAX: u32 = 256 << 20;
+
+/// Which kind an entry is.
+const IMAGE: u8 = 0;
+const DECIDED: u8 = 1;
+
+/// The run as it was when a file was begun.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Image {
+    /// The release that wrote it.
+    pub release: String,
+    /// The Unix time in milliseconds at which the run's clock was zero.
+    pub clock_started_unix_ms: u64,
+    /// All of it.
+    pub run: Box<Run>,
+}
+
+#[cfg(test)]
+mod tests;

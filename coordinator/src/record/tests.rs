@@ -1,0 +1,202 @@
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::id::{Generation, Round, RunId, WorkerId};
+use longhaul_proto::control::message::{Heartbeat, Join, Ready, RoundReport, ToCoordinator};
+
+use super::*;
+use crate::run::{Command, ConnectionId, Event, Phase, State};
+
+fn config() -> RunConfig {
+    let text = "[run]\nname = \"recorded\"\nworkers = 2\nsteps = 200\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
+                context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\npreset = \"sparse-local\"\n\
+                opening_share = 0.0\nevery = 2\noverlap = 1\n[parallel]\nplan = \"fixed\"\n";
+    RunConfig::parse(text).unwrap()
+}
+
+/// A run that is recorded, event by event.
+struct Recorded {
+    run: Run,
+    recorder: Recorder,
+    now: Duration,
+}
+
+impl Recorded {
+    fn start(folder: &Path, file_bytes_max: u64) -> Self {
+        let state = State::new(RunId([7; 16]), &config());
+        let run = Run::new(config(), state, Duration::ZERO).unwrap();
+        let recorder = Recorder::with_file_bytes(folder, &run, 1000, file_bytes_max);
+        Self { run, recorder, now: Duration::ZERO }
+    }
+
+    fn handle(&mut self, event: Event) -> Vec<Command> {
+        self.now += Duration::from_millis(3);
+        let was_due = self.run.next_timeout().is_some_and(|at| at <= self.now);
+        self.recorder.before(self.now, &event);
+        let commands = self.run.handle(self.now, event);
+        self.recorder.after(&self.run, was_due, &commands);
+        commands
+    }
+
+    fn say(&mut self, worker: u32, message: ToCoordinator) -> Vec<Command> {
+        self.handle(Event::Message { connection: ConnectionId(u64::from(worker)), message })
+    }
+
+    fn join(&mut self, worker: u32) {
+        let connection = ConnectionId(u64::from(worker));
+        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        self.handle(Event::Opened { connection, worker: WorkerId(worker), address });
+        let at = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 70));
+        self.say(
+            worker,
+            ToCoordinator::Join(Join {
+                incarnation: u64::from(worker),
+                site: format!("site-{worker}"),
+                lan_address: at,
+                wan_address: at,
+                device: "a test".to_owned(),
+                memory_bytes: 1 << 36,
+                held: None,
+                checkpoints: Vec::new(),
+            }),
+        );
+    }
+
+    fn beat(&mut self, worker: u32, tokens: u64) {
+        let heartbeat = Heartbeat { tokens, compute_s: tokens as f64, ..Heartbeat::default() };
+        self.say(worker, ToCoordinator::Heartbeat(heartbeat));
+    }
+
+    fn apply(&mut self, worker: u32, round: u64) {
+        self.say(
+            worker,
+            ToCoordinator::RoundApplied(RoundReport {
+                generation: Generation(1),
+                round: Round(round),
+                loss: Some(2.5),
+                samples: 4,
+                sites: Vec::new(),
+                residual_ratio: None,
+                state_hash: [round as u8; 32],
+                skipped: Vec::new(),
+                validation_loss: None,
+                refused: Vec::new(),
+                refused_beyond: 0,
+                measured: None,
+            }),
+        );
+    }
+
+    /// Two workers train, one of them is lost, and an operator has a hand in it.
+    fn train(&mut self) {
+        for worker in [1, 2] {
+            self.join(worker);
+        }
+        for worker in [1, 2] {
+            let (parameters, samples) = (1000, 500);
+            self.say(
+                worker,
+                ToCoordinator::Ready(Ready {
+                    next_round: Round(0),
+                    rank: 0,
+                    state_hash: [7; 32],
+                    parameters,
+                    samples,
+                    data_hash: [3; 32],
+                }),
+            );
+        }
+        assert_eq!(self.run.state().phase, Phase::Training);
+        for round in 0..20 {
+            for worker in [1, 2] {
+                (0..9).for_each(|beat| self.beat(worker, 100 * round + beat));
+                self.apply(worker, round);
+            }
+        }
+        self.handle(Event::Kick { worker: WorkerId(2) });
+        self.handle(Event::Pause);
+        self.handle(Event::Timer);
+        self.recorder.flush();
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(folder.join(FOLDER)).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn what_was_decided_is_decided_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recorded = Recorded::start(folder.path(), FILE_BYTES_MAX);
+    recorded.train();
+    let mut seen = Vec::new();
+    let summary = replay(&files(folder.path())[0], |step| {
+        assert_eq!(step.difference, None, "{step:?}");
+        seen.push(step.commands.to_vec());
+    })
+    .unwrap();
+    assert_eq!((summary.events, summary.differences), (seen.len() as u64, 0));
+    let is_revoked =
+        |command: &Command| matches!(command, Command::Report(notice) if notice.text.contains("for good"));
+    assert!(seen.iter().flatten().any(is_revoked));
+    // Of nine heartbeats before each report one is kept, but for the first on each connection.
+    assert!(summary.events < 20 * 2 * 3 + 20, "{summary:?}");
+}
+
+#[test]
+fn each_file_is_replayed_by_itself_and_old_ones_go() {
+    let folder = tempfile::tempdir().unwrap();
+    Recorded::start(folder.path(), 200).train();
+    let files = files(folder.path());
+    assert_eq!(files.len(), FILES_KEPT);
+    assert!(!files[0].ends_with("0000000000001000-000000.log"), "{files:?}");
+    for file in files {
+        let summary = replay(&file, |_| {}).unwrap();
+        assert_eq!(summary.differences, 0, "{}", file.display());
+    }
+}
+
+#[test]
+fn a_record_that_was_cut_off_is_read_up_to_there_and_a_changed_one_is_found_out() {
+    let folder = tempfile::tempdir().unwrap();
+    Recorded::start(folder.path(), FILE_BYTES_MAX).train();
+    let file = &files(folder.path())[0];
+    let bytes = fs::read(file).unwrap();
+    let whole = replay(file, |_| {}).unwrap();
+    fs::write(file, &bytes[..bytes.len() - 3]).unwrap();
+    let cut = replay(file, |_| {}).unwrap();
+    assert_eq!((cut.events, cut.differences), (whole.events - 1, 0));
+    // A worker's name is in what it is told: one that was written otherwise is decided otherwise.
+    let at = bytes.windows(6).rposition(|part| part == b"a test").unwrap();
+    let mut changed = bytes.clone();
+    changed[at..at + 6].copy_from_slice(b"A TEST");
+    fs::write(file, &changed).unwrap();
+    let summary = replay(file, |_| {}).unwrap();
+    assert!(summary.differences > 0, "{summary:?}");
+}
+
+#[test]
+fn what_is_no_record_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("other.log");
+    for bytes in [&b"hello"[..], b"hello, this is some other log"] {
+        fs::write(&file, bytes).unwrap();
+        assert!(matches!(Reader::open(&file), Err(ReadError::Foreign(_))));
+    }
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend((SCHEMA + 1).to_le_bytes());
+    fs::write(&file, &bytes).unwrap();
+    let refused = Reader::open(&file).unwrap_err().to_string();
+    assert!(refused.contains("replay it with the release that wrote it"), "{refused}");
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(SCHEMA.to_le_bytes());
+    bytes.extend(u32::MAX.to_le_bytes());
+    fs::write(&file, &bytes).unwrap();
+    assert!(matches!(Reader::open(&file), Err(ReadError::Damaged { .. })));
+}

@@ -1,0 +1,72 @@
+//! What is kept of a decision: enough to tell whether another one is the same.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::run::{Command, Record};
+
+/// What kind of command it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// A message to a worker.
+    Send,
+    /// The end of a connection.
+    Close,
+    /// The state, to be written down.
+    State,
+    /// A round, likewise.
+    Round,
+    /// A plan, to be worked out.
+    Plan,
+    /// A notice for people.
+    Report,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Send => "tell a worker",
+            Self::Close => "close a connection",
+            Self::State => "write down the state",
+            Self::Round => "write down a round",
+            Self::Plan => "work out a plan",
+            Self::Report => "notice",
+        })
+    }
+}
+
+/// A command, by its kind and a part of the hash of its bytes: one in four thousand million others has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// Its kind.
+    pub kind: Kind,
+    /// The first bytes of SHA-256 over it in postcard.
+    hash: [u8; 4],
+}
+
+impl Trace {
+    /// Of a command.
+    #[must_use]
+    pub fn of(command: &Command) -> Self {
+        let (kind, bytes) = match command {
+            Command::Send { .. } => (Kind::Send, postcard::to_stdvec(command)),
+            Command::Close { .. } => (Kind::Close, postcard::to_stdvec(command)),
+            Command::Persist(Record::State(state)) if state.last_snapshot.is_some() => {
+                // What a page shows of speeds rests on heartbeats that are not recorded.
+                let mut state = state.clone();
+                state.last_snapshot = None;
+                (Kind::State, postcard::to_stdvec(&state))
+            }
+            Command::Persist(Record::State(state)) => (Kind::State, postcard::to_stdvec(state)),
+            Command::Persist(Record::Round(round)) => (Kind::Round, postcard::to_stdvec(round)),
+            Command::Plan(question) => (Kind::Plan, postcard::to_stdvec(question)),
+            Command::Report(notice) => (Kind::Report, postcard::to_stdvec(notice)),
+        };
+        // All of these types can be written: what cannot has no bytes, and is told apart by its kind alone.
+        let digest = ring::digest::digest(&ring::digest::SHA256, &bytes.unwrap_or_default());
+        let mut hash = [0; 4];
+        hash.iter_mut().zip(digest.as_ref()).for_each(|(to, from)| *to = *from);
+        Self { kind, hash }
+    }
+}

@@ -1,0 +1,185 @@
+//! Writes records, and sees to it that they do not fill the disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use longhaul_proto::control::message::ToCoordinator;
+
+use super::trace::Trace;
+use super::{DECIDED, IMAGE, MAGIC, SCHEMA};
+use crate::run::{Command, ConnectionId, Event, Run};
+
+/// The folder of the records in the state directory.
+pub const FOLDER: &str = "decisions";
+/// A file that is longer is followed by another, in bytes.
+pub const FILE_BYTES_MAX: u64 = 16 << 20;
+/// Files that are kept, the newest one included.
+pub const FILES_KEPT: usize = 8;
+
+/// Records what one coordinator decides. It never stops one: where the disk is full, the record ends.
+#[derive(Debug)]
+pub struct Recorder {
+    folder: PathBuf,
+    clock_started_unix_ms: u64,
+    file_bytes_max: u64,
+    /// Files that were begun.
+    begun: u64,
+    file: Option<BufWriter<File>>,
+    written: u64,
+    /// The event that is being decided about.
+    entry: Vec<u8>,
+    beats: Option<ConnectionId>,
+    now: Duration,
+    /// Heartbeats that led to nothing, by connection.
+    held_back: BTreeMap<ConnectionId, (Duration, Vec<u8>)>,
+    /// Connections that have sent one.
+    heard: BTreeSet<ConnectionId>,
+}
+
+impl Recorder {
+    /// Begins a record of this run in the folder. Where that cannot be, people are told, and nothing is recorded.
+    #[must_use]
+    pub fn start(state_dir: &Path, run: &Run, clock_started_unix_ms: u64) -> Self {
+        Self::with_file_bytes(state_dir, run, clock_started_unix_ms, FILE_BYTES_MAX)
+    }
+
+    pub(super) fn with_file_bytes(
+        state_dir: &Path,
+        run: &Run,
+        clock_started_unix_ms: u64,
+        file_bytes_max: u64,
+    ) -> Self {
+        let mut recorder = Self {
+            folder: state_dir.join(FOLDER),
+            clock_started_unix_ms,
+            file_bytes_max,
+            begun: 0,
+            file: None,
+            written: 0,
+            entry: Vec::new(),
+            beats: None,
+            now: Duration::ZERO,
+            held_back: BTreeMap::new(),
+            heard: BTreeSet::new(),
+        };
+        let begun = recorder.begin_file(run);
+        recorder.unless_failed(begun);
+        recorder
+    }
+
+    /// An event is about to be decided about.
+    pub fn before(&mut self, now: Duration, event: &Event) {
+        if self.file.is_none() {
+            return;
+        }
+        self.now = now;
+        self.beats = match event {
+            Event::Message { connection, message: ToCoordinator::Heartbeat(_) } => Some(*connection),
+            _ => None,
+        };
+        if let Event::Closed { connection } = event {
+            self.heard.remove(connection);
+        }
+        self.entry.clear();
+        self.entry.push(DECIDED);
+        let written = postcard::to_io(&(now, event), &mut self.entry).map(drop);
+        self.unless_failed(written.map_err(io::Error::other));
+    }
+
+    /// It was decided. `was_due`: the time had come for something else as well.
+    pub fn after(&mut self, run: &Run, was_due: bool, commands: &[Command]) {
+        if self.file.is_none() {
+            return;
+        }
+        let appended = self.append(run, was_due, commands);
+        self.unless_failed(appended);
+    }
+
+    /// What was recorded is in the files, though not yet on the disk.
+    pub fn flush(&mut self) {
+        if let Some(file) = &mut self.file {
+            let flushed = file.flush();
+            self.unless_failed(flushed);
+        }
+    }
+
+    fn append(&mut self, run: &Run, was_due: bool, commands: &[Command]) -> io::Result<()> {
+        let traces: Vec<Trace> = commands.iter().map(Trace::of).collect();
+        postcard::to_io(&traces, &mut self.entry).map_err(io::Error::other)?;
+        if let Some(connection) = self.beats {
+            // The first one of a connection counts otherwise than the next.
+            let is_first = self.heard.insert(connection);
+            if !is_first && !was_due && commands.is_empty() {
+                self.held_back.insert(connection, (self.now, std::mem::take(&mut self.entry)));
+                return Ok(());
+            }
+        }
+        let mut held_back: Vec<(Duration, Vec<u8>)> =
+            std::mem::take(&mut self.held_back).into_values().collect();
+        held_back.sort_by_key(|(at, _)| *at);
+        for (_, entry) in held_back {
+            self.write(&entry)?;
+        }
+        let entry = std::mem::take(&mut self.entry);
+        self.write(&entry)?;
+        self.entry = entry;
+        if self.written > self.file_bytes_max {
+            self.begin_file(run)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, entry: &[u8]) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let length = u32::try_from(entry.len()).map_err(io::Error::other)?;
+        file.write_all(&length.to_le_bytes())?;
+        file.write_all(entry)?;
+        self.written += 4 + entry.len() as u64;
+        Ok(())
+    }
+
+    fn begin_file(&mut self, run: &Run) -> io::Result<()> {
+        if let Some(mut before) = self.file.take() {
+            before.flush()?;
+        }
+        fs::create_dir_all(&self.folder)?;
+        let name = format!("{:016}-{:06}.log", self.clock_started_unix_ms, self.begun);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = BufWriter::new(options.open(self.folder.join(name))?);
+        file.write_all(MAGIC)?;
+        file.write_all(&SCHEMA.to_le_bytes())?;
+        (self.file, self.written, self.begun) = (Some(file), 0, self.begun + 1);
+        let mut entry = vec![IMAGE];
+        let image = (env!("CARGO_PKG_VERSION"), self.clock_started_unix_ms, run);
+        postcard::to_io(&image, &mut entry).map_err(io::Error::other)?;
+        self.write(&entry)?;
+        // What an image takes does not count, so that a large run's file is not followed by another at once.
+        self.written = 0;
+        self.forget_old()
+    }
+
+    /// Names sort by time.
+    fn forget_old(&self) -> io::Result<()> {
+        let files = fs::read_dir(&self.folder)?.map(|file| file.map(|file| file.path()));
+        let mut files: Vec<PathBuf> = files.collect::<io::Result<_>>()?;
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "log"));
+        files.sort_unstable();
+        let surplus = files.len().saturating_sub(FILES_KEPT);
+        files.iter().take(surplus).try_for_each(fs::remove_file)
+    }
+
+    fn unless_failed(&mut self, done: io::Result<()>) {
+        if let Err(error) = done {
+            self.file = None;
+            self.held_back.clear();
+            let folder = self.folder.display();
+            tracing::warn!(%error, %folder, "decisions are not recorded any more; the run goes on. Is the disk full?");
+        }
+    }
+}

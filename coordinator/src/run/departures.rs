@@ -1,0 +1,69 @@
+//! Who was here and is not any more, for people.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use longhaul_common::id::WorkerId;
+use serde::{Deserialize, Serialize};
+
+use super::machine::{Run, shorten};
+use super::peer::Peer;
+use super::status::GoneStatus;
+
+/// Departures that are remembered: more than a page shows.
+const DEPARTURES_KEPT: usize = 1024;
+
+/// The newest departure of each worker that is gone, since this coordinator was started.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Departures {
+    by_worker: BTreeMap<WorkerId, Departure>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Departure {
+    last_seen: Duration,
+    step: u64,
+    why: String,
+    left: Duration,
+}
+
+impl Departures {
+    /// A worker that was here is not any more.
+    pub fn note(&mut self, now: Duration, worker: WorkerId, peer: &Peer, why: &str) {
+        let step = peer.meter.latest().map_or(0, |heartbeat| heartbeat.step);
+        let departure = Departure { last_seen: peer.last_seen, step, why: shorten(why), left: now };
+        self.by_worker.insert(worker, departure);
+        if self.by_worker.len() > DEPARTURES_KEPT
+            && let Some(oldest) = self.by_worker.iter().min_by_key(|(_, of)| of.left).map(|(&of, _)| of)
+        {
+            self.by_worker.remove(&oldest);
+        }
+    }
+}
+
+impl Run {
+    /// Workers that have joined at some time, and are not here.
+    pub(super) fn gone_statuses(&self) -> Vec<GoneStatus> {
+        // At the end, the page shows those who were there to the end.
+        let shown = self.state.last_snapshot.as_ref();
+        let is_shown = |worker: &WorkerId| {
+            let id = worker.to_string();
+            shown.is_some_and(|snapshot| snapshot.members.iter().any(|member| member.id == id))
+        };
+        let gone = self.state.workers.iter();
+        let gone = gone.filter(|(worker, _)| !self.peers.contains_key(worker) && !is_shown(worker));
+        let status = |(worker, known): (&WorkerId, &super::state::Known)| {
+            let departure = self.departures.by_worker.get(worker);
+            GoneStatus {
+                id: worker.to_string(),
+                site: self.site_name(known.site),
+                device: known.device.clone(),
+                revoked: self.state.revoked.contains(worker),
+                step: departure.map(|departure| departure.step),
+                last_seen_s: departure.map(|of| self.now.saturating_sub(of.last_seen).as_secs_f64()),
+                why: departure.map(|departure| departure.why.clone()),
+            }
+        };
+        gone.map(status).collect()
+    }
+}

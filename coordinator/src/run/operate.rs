@@ -1,0 +1,104 @@
+//! What an operator asks of a run that goes on: to pause, to go on, to let a worker go, to take one out for good.
+
+use longhaul_common::id::WorkerId;
+use longhaul_proto::control::message::{REVOKED_MAX, ToWorker};
+
+use super::command::Severity;
+use super::event::ConnectionId;
+use super::machine::Run;
+use super::state::Phase;
+
+impl Run {
+    /// Whether nobody is to begin a round. A run that is to end does not wait for that.
+    pub(super) fn is_held(&self) -> bool {
+        self.state.paused && !self.state.drain
+    }
+
+    /// Whether the pause has still to be told to those who train: the generation then settles, and the next one waits.
+    pub(super) fn pause_is_due(&self) -> bool {
+        self.is_held() && self.settling.is_none()
+    }
+
+    pub(super) fn handle_drain(&mut self) {
+        if !self.state.drain && self.state.phase != Phase::Finished {
+            self.state.drain = true;
+            self.persist();
+            self.notice(
+                Severity::Info,
+                None,
+                "asked to stop: the rounds that are begun are finished first".to_owned(),
+            );
+        }
+    }
+
+    pub(super) fn handle_pause(&mut self) {
+        if self.state.paused || self.state.drain || self.state.phase == Phase::Finished {
+            return;
+        }
+        self.state.paused = true;
+        self.persist();
+        let text = "paused: the rounds that are begun are finished, and then nobody trains until `coordinator resume`";
+        self.notice(Severity::Info, None, text.to_owned());
+    }
+
+    pub(super) fn handle_resume(&mut self) {
+        if std::mem::take(&mut self.state.paused) {
+            self.persist();
+            self.notice(Severity::Info, None, "resumed: training goes on".to_owned());
+        }
+    }
+
+    /// A worker leaves in an orderly way, because an operator asks it to.
+    pub(super) fn handle_dismiss(&mut self, worker: WorkerId) {
+        let reason = "the operator asks this worker to leave; the run goes on without it";
+        self.let_go(worker, reason, "leaves, as the operator asks");
+    }
+
+    /// Takes leave of a worker that goes in an orderly way.
+    pub(super) fn let_go(&mut self, worker: WorkerId, reason: &str, what: &str) {
+        self.send(worker, ToWorker::Dismiss { reason: reason.to_owned() });
+        self.gone.insert(worker);
+        self.remove(worker, Severity::Info, what);
+    }
+
+    /// A worker's certificate is good for nothing any more. Everybody is told, so that its peers hang up as well; who comes later is told then.
+    pub(super) fn handle_kick(&mut self, worker: WorkerId) {
+        if !self.state.revoked.insert(worker) {
+            return;
+        }
+        // Nobody may hear of it before it is certain.
+        self.persist();
+        let reason = "the operator has taken this worker out of the run: its certificate is revoked";
+        self.send(worker, ToWorker::Refused { reason: reason.to_owned() });
+        let others = self.peers.iter().filter(|(other, _)| **other != worker);
+        let connections: Vec<ConnectionId> = others.filter_map(|(_, peer)| peer.connection).collect();
+        for connection in connections {
+            self.reply(connection, ToWorker::Revoked { workers: vec![worker] });
+        }
+        self.gone.insert(worker);
+        if self.peers.contains_key(&worker) {
+            self.remove(worker, Severity::Warning, "was taken out of the run by the operator, for good");
+        } else {
+            let text = "was taken out of the run by the operator, for good; it was not here".to_owned();
+            self.notice(Severity::Warning, Some(worker), text);
+        }
+        self.close_all_of(worker);
+    }
+
+    /// Connections on which it has not joined.
+    fn close_all_of(&mut self, worker: WorkerId) {
+        let of_worker = self.connections.iter().filter(|(_, connection)| connection.worker == worker);
+        let connections: Vec<ConnectionId> = of_worker.map(|(&connection, _)| connection).collect();
+        for connection in connections {
+            self.close(connection, "this worker was taken out of the run");
+        }
+    }
+
+    /// Who joins is told who is out of the run.
+    pub(super) fn tell_revoked(&mut self, worker: WorkerId) {
+        let all: Vec<WorkerId> = self.state.revoked.iter().copied().collect();
+        for workers in all.chunks(REVOKED_MAX) {
+            self.send(worker, ToWorker::Revoked { workers: workers.to_vec() });
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What the HTTP API asks of the owner: who may come, who is to go, and whether the run pauses.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use longhaul_common::id::WorkerId;
+use longhaul_proto::control::CloseCode;
+use longhaul_proto::identity::{Token, TokenRecord};
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+
+use super::input::{ApiCall, CallRefusal, Kicked, NewToken, TokenStatus};
+use super::owner::{Owner, OwnerError};
+use crate::run::{Event, Phase};
+
+/// How long a worker that is taken out may take to hear why, in milliseconds: everybody is to be rid of it within a second.
+const KICKED_HEARS_MS: u64 = 500;
+/// Workers named to somebody who has named one that is not there.
+const NAMED_MAX: usize = 32;
+
+impl Owner {
+    pub(super) fn call(&mut self, call: ApiCall) -> Result<(), OwnerError> {
+        match call {
+            ApiCall::Stop(reply) => {
+                self.step(Event::Drain)?;
+                self.publish();
+                let _ = reply.send(());
+            }
+            ApiCall::Pause(reply) => {
+                let answer = self.pause(Event::Pause)?;
+                let _ = reply.send(answer);
+            }
+            ApiCall::Resume(reply) => {
+                let answer = self.pause(Event::Resume)?;
+                let _ = reply.send(answer);
+            }
+            ApiCall::Dismiss(worker, reply) => {
+                let answer = self.dismiss(worker)?;
+                let _ = reply.send(answer);
+            }
+            ApiCall::Kick(worker, reply) => {
+                let answer = self.kick(worker)?;
+                let _ = reply.send(answer);
+            }
+            ApiCall::CreateToken { life_s, uses, reply } => {
+                let created = self.create_token(life_s, uses)?;
+                let _ = reply.send(created);
+            }
+            ApiCall::ListTokens(reply) => {
+                let now = self.clock.unix_s();
+                let _ = reply.send(self.desk.tokens().map(|record| token_status(record, now)).collect());
+            }
+            ApiCall::RevokeToken(id, reply) => {
+                let known = self.desk.revoke_token(id);
+                if known {
+                    block_in_place(|| self.store.put_enrolment(self.desk.state()))?;
+                }
+                let _ = reply.send(known);
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, event: Event) -> Result<Result<(), CallRefusal>, OwnerError> {
+        let state = self.run.state();
+        let why = match (&event, state.phase) {
+            (_, Phase::Finished) => Some("the run is finished"),
+            (Event::Pause, _) if state.drain => {
+                Some("the run was asked to stop: it ends by itself, and is not paused")
+            }
+            _ => None,
+        };
+        if let Some(why) = why {
+            return Ok(Err(CallRefusal::Untimely(why.to_owned())));
+        }
+        self.step(event)?;
+        self.publish();
+        Ok(Ok(()))
+    }
+
+    fn dismiss(&mut self, worker: WorkerId) -> Result<Result<(), CallRefusal>, OwnerError> {
+        let here = self.here();
+        if !here.contains(&worker) {
+            return Ok(Err(unknown(worker, &here, "is not here")));
+        }
+        self.step(Event::Dismiss { worker })?;
+        self.publish();
+        Ok(Ok(()))
+    }
+
+    fn kick(&mut self, worker: WorkerId) -> Result<Result<Kicked, CallRefusal>, OwnerError> {
+        let Some((_, record)) = self.desk.workers().find(|(known, _)| *known == worker) else {
+            return Ok(Err(unknown(worker, &self.here(), "has never enrolled")));
+        };
+        let token = record.token;
+        self.desk.revoke_worker(worker);
+        block_in_place(|| self.store.put_enrolment(self.desk.state()))?;
+        let open = self.open.values().filter(|open| open.worker == worker);
+        let connections: Vec<quinn::Connection> = open.map(|open| open.quic.clone()).collect();
+        self.step(Event::Kick { worker })?;
+        for quic in connections {
+            // It is told why, but it is not waited for.
+            self.farewells.spawn(async move {
+                sleep(Duration::from_millis(KICKED_HEARS_MS)).await;
+                CloseCode::Stranger.close(&quic, "this worker was taken out of the run");
+            });
+        }
+        self.publish();
+        let now = self.clock.unix_s();
+        let token_is_valid =
+            self.desk.tokens().any(|record| record.id == token && token_status(record, now).valid);
+        Ok(Ok(Kicked { id: worker.to_string(), token: token.to_string(), token_is_valid }))
+    }
+
+    /// A coordinator that was killed while it took a worker out goes on with that.
+    pub(super) fn take_up_revocations(&mut self) -> Result<(), OwnerError> {
+        let revoked = self.desk.workers().filter(|(_, record)| record.revoked);
+        let revoked: Vec<WorkerId> = revoked.map(|(worker, _)| worker).collect();
+        for worker in revoked {
+            if !self.run.state().revoked.contains(&worker) {
+                self.step(Event::Kick { worker })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Workers with a connection.
+    fn here(&self) -> BTreeSet<WorkerId> {
+        self.open.values().map(|open| open.worker).collect()
+    }
+
+    /// Makes a join token and writes it down.
+    ///
+    /// # Errors
+    /// The store's; inside, why there is no token.
+    pub fn create_token(
+        &mut self,
+        life_s: u64,
+        uses: Option<u32>,
+    ) -> Result<Result<NewToken, String>, OwnerError> {
+        let now = self.clock.unix_s();
+        let token = match Token::create(self.desk.authority().fingerprint()) {
+            Ok(token) => token,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let expires_at_unix_s = now.saturating_add(life_s);
+        if let Err(error) = self.desk.add_token(TokenRecord::new(&token, expires_at_unix_s, uses), now) {
+            return Ok(Err(error.to_string()));
+        }
+        block_in_place(|| self.store.put_enrolment(self.desk.state()))?;
+        Ok(Ok(self.describe(&token, expires_at_unix_s, uses)))
+    }
+
+    /// A token that is still good for at least `life_s`, if there is one: a restarted coordinator prints it again.
+    #[must_use]
+    pub fn reusable_token(&self, life_s: u64) -> Option<NewToken> {
+        let good_until = self.clock.unix_s().saturating_add(life_s);
+        let good =
+            |record: &&TokenRecord| token_status(record, good_until).valid && record.uses_left.is_none();
+        let record = self.desk.tokens().filter(good).max_by_key(|record| record.expires_at_unix_s)?;
+        let authority = self.desk.authority().fingerprint();
+        let token = Token { id: record.id, secret: record.secret.clone(), authority };
+        Some(self.describe(&token, record.expires_at_unix_s, record.uses_left))
+    }
+
+    fn describe(&self, token: &Token, expires_at_unix_s: u64, uses_left: Option<u32>) -> NewToken {
+        NewToken {
+            id: token.id.to_string(),
+            command: format!("worker join {} --token {token}", self.advertised),
+            token: token.to_string(),
+            expires_at_unix_s,
+            uses_left,
+        }
+    }
+}
+
+fn token_status(record: &TokenRecord, now_unix_s: u64) -> TokenStatus {
+    TokenStatus {
+        id: record.id.to_string(),
+        expires_at_unix_s: record.expires_at_unix_s,
+        uses_left: record.uses_left,
+        revoked: record.revoked,
+        valid: !record.revoked && now_unix_s < record.expires_at_unix_s && record.uses_left != Some(0),
+    }
+}
+
+/// Why a worker that is not there cannot be dealt with, and whom there is instead.
+fn unknown(worker: WorkerId, here: &BTreeSet<WorkerId>, what: &str) -> CallRefusal {
+    let mut names: Vec<String> = here.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    if here.len() > NAMED_MAX {
+        names.push(format!("and {} more", here.len() - NAMED_MAX));
+    }
+    let who =
+        if names.is_empty() { "nobody is here".to_owned() } else { format!("here are {}", names.join(", ")) };
+    CallRefusal::Unknown(format!("{worker} {what}; {who} (`coordinator members` shows all)"))
+}

@@ -1,0 +1,115 @@
+//! What people were told, for those who ask later or follow along.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::run::{EventStatus, Notice};
+
+/// Notices that are kept, about a quarter of a megabyte: a quiet run's week, or a stormy one's hour.
+const NOTICES_KEPT: usize = 1024;
+
+/// A notice and its number, which is higher than those before it, also those of a coordinator that ran before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumberedEvent {
+    /// To ask for what came after.
+    pub number: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: EventStatus,
+}
+
+/// The newest notices, in order. Written by the owner of the run, read by the HTTP API.
+#[derive(Debug)]
+pub struct Journal {
+    kept: Mutex<VecDeque<NumberedEvent>>,
+    clock_started_unix_ms: u64,
+    /// The number of the newest.
+    newest: watch::Sender<u64>,
+}
+
+impl Journal {
+    /// An empty one. Its numbers begin with the Unix time in milliseconds at which the clock started, so that those of a coordinator that
+    /// is started again go on above.
+    #[must_use]
+    pub fn new(clock_started_unix_ms: u64) -> Self {
+        Self {
+            kept: Mutex::new(VecDeque::new()),
+            clock_started_unix_ms,
+            newest: watch::channel(clock_started_unix_ms).0,
+        }
+    }
+
+    /// Adds a notice; the oldest goes where there are too many.
+    pub fn add(&self, notice: &Notice) {
+        let number = *self.newest.borrow() + 1;
+        let event = EventStatus::of(notice, self.clock_started_unix_ms);
+        let mut kept = self.lock();
+        if kept.len() == NOTICES_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(NumberedEvent { number, event });
+        drop(kept);
+        self.newest.send_replace(number);
+    }
+
+    /// What is kept of those after this number, in order.
+    #[must_use]
+    pub fn after(&self, number: u64) -> Vec<NumberedEvent> {
+        self.lock().iter().filter(|event| event.number > number).cloned().collect()
+    }
+
+    /// Returns as soon as there is one after this number.
+    pub async fn until_after(&self, number: u64) {
+        // The sender lives as long as this journal.
+        let _ = self.newest.subscribe().wait_for(|newest| *newest > number).await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<NumberedEvent>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Severity;
+
+    fn notice(text: &str) -> Notice {
+        Notice { at_ms: 5, severity: Severity::Info, worker: None, text: text.to_owned() }
+    }
+
+    #[test]
+    fn what_came_after_a_number_is_told_once_and_old_notices_go() {
+        let journal = Journal::new(1000);
+        for count in 0..NOTICES_KEPT + 3 {
+            journal.add(&notice(&count.to_string()));
+        }
+        let all = journal.after(0);
+        assert_eq!(
+            (all.len(), all[0].event.text.as_str(), all[0].event.at_unix_ms),
+            (NOTICES_KEPT, "3", 1005)
+        );
+        let last = all.last().unwrap().number;
+        assert!(journal.after(last).is_empty());
+        journal.add(&notice("new"));
+        assert_eq!(journal.after(last).len(), 1);
+        assert!(Journal::new(1001 + last).after(0).is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_woken_by_the_next_notice() {
+        let journal = std::sync::Arc::new(Journal::new(0));
+        let waiting = tokio::spawn({
+            let journal = journal.clone();
+            async move {
+                journal.until_after(0).await;
+                journal.after(0)
+            }
+        });
+        journal.add(&notice("here"));
+        assert_eq!(waiting.await.unwrap()[0].event.text, "here");
+    }
+}

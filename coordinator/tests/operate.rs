@@ -1,0 +1,123 @@
+//! An operator's commands and the calls behind them, without workers.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod running;
+
+use running::{Site, read};
+
+/// The status code and the body of a call with a token.
+fn call(site: &Site, method: &str, path: &str, token: Option<&str>) -> (u16, String) {
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let url = format!("http://{}{path}", site.http_address());
+    let shown = token.map(|token| format!("Bearer {token}"));
+    let answer = match method {
+        "GET" => match shown {
+            Some(shown) => agent.get(url).header("Authorization", shown).call(),
+            None => agent.get(url).call(),
+        },
+        _ => match shown {
+            Some(shown) => agent.post(url).header("Authorization", shown).send_empty(),
+            None => agent.post(url).send_empty(),
+        },
+    };
+    let mut answer = answer.unwrap();
+    (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+}
+
+#[test]
+fn a_pause_is_durable_and_what_is_asked_is_among_the_events() {
+    let site = Site::new();
+    let running = site.start(&[]);
+    assert_eq!(site.told(&["members", "--json"]).trim(), "[]");
+    site.told(&["pause"]);
+    assert_eq!(site.status()["paused"], true);
+    let events = site.told(&["events", "--json"]);
+    let last: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    assert!(last["text"].as_str().unwrap().starts_with("paused"), "{events}");
+    running.kill();
+    let running = site.start(&[]);
+    assert_eq!(site.status()["paused"], true);
+    assert!(site.status()["problems"][0].as_str().unwrap().contains("coordinator resume"));
+    site.told(&["resume", "--json"]);
+    assert_eq!(site.status()["paused"], false);
+    let events = site.told(&["events"]);
+    assert!(events.lines().last().unwrap().ends_with("resumed: training goes on"), "{events}");
+    // Numbers go on over a restart, so that who follows misses nothing and sees nothing twice.
+    let after = last["number"].as_u64().unwrap();
+    let (code, answer) = call(&site, "GET", &format!("/api/v1/events?after={after}&wait_s=20"), None);
+    assert!(code == 200 && answer.contains("resumed"), "{answer}");
+    site.told(&["stop", "--wait"]);
+    running.end();
+}
+
+#[test]
+fn events_that_are_waited_for_come_when_they_happen() {
+    let site = Site::new();
+    let _running = site.start(&[]);
+    site.told(&["pause"]);
+    let (_, before) = call(&site, "GET", "/api/v1/events", None);
+    let next = serde_json::from_str::<serde_json::Value>(&before).unwrap()["next"].as_u64().unwrap();
+    let path = format!("/api/v1/events?after={next}&wait_s=25");
+    let answer = std::thread::scope(|threads| {
+        let waiting = threads.spawn(|| call(&site, "GET", &path, None));
+        site.told(&["resume"]);
+        waiting.join().unwrap()
+    });
+    assert!(answer.0 == 200 && answer.1.contains("resumed"), "{answer:?}");
+    let (code, said) = call(&site, "GET", "/api/v1/events?before=3", None);
+    assert!(code == 400 && said.contains("after=NUMBER"), "{said}");
+}
+
+#[test]
+fn one_token_reads_and_another_writes() {
+    let site = Site::new();
+    let running = site.start(&["--http", "0.0.0.0:0"]);
+    let token = |file: &str| read(&site.state_dir().join(file)).trim().to_owned();
+    let (write, look) = (token("api-token"), token("api-read-token"));
+    assert!(write.len() == 64 && look.len() == 64 && write != look);
+    for path in ["/api/v1/status", "/api/v1/members", "/api/v1/events", "/metrics"] {
+        assert_eq!(call(&site, "GET", path, None).0, 401, "{path}");
+        assert_eq!(call(&site, "GET", path, Some("wrong")).0, 401, "{path}");
+        assert_eq!(call(&site, "GET", path, Some(&look)).0, 200, "{path}");
+        assert_eq!(call(&site, "GET", path, Some(&write)).0, 200, "{path}");
+    }
+    for path in ["/api/v1/pause", "/api/v1/resume", "/api/v1/workers/w0/drain", "/api/v1/workers/w0/kick"] {
+        assert_eq!(call(&site, "POST", path, None).0, 401, "{path}");
+        let (code, said) = call(&site, "POST", path, Some(&look));
+        assert!(code == 403 && said.contains("api-token"), "{path}: {said}");
+        assert!(matches!(call(&site, "POST", path, Some(&write)).0, 200 | 404), "{path}");
+    }
+    // Nothing of them is said or recorded.
+    site.told(&["stop", "--wait"]);
+    let (_, said) = running.end();
+    assert!(!said.contains(&write) && !said.contains(&look));
+    for record in std::fs::read_dir(site.state_dir().join("decisions")).unwrap() {
+        let bytes = std::fs::read(record.unwrap().path()).unwrap();
+        for secret in [&write, &look] {
+            assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()));
+        }
+    }
+}
+
+#[test]
+fn a_record_is_replayed_and_something_else_is_refused_by_name() {
+    let site = Site::new();
+    let running = site.start(&[]);
+    site.told(&["pause"]);
+    site.told(&["resume"]);
+    site.told(&["stop", "--wait"]);
+    running.end();
+    let record =
+        std::fs::read_dir(site.state_dir().join("decisions")).unwrap().next().unwrap().unwrap().path();
+    let replay = |args: &[&str]| running::coordinator().arg("replay").args(args).output().unwrap();
+    let output = replay(&[record.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && said.contains("asked to pause") && said.contains("all as it was recorded"),
+        "{said}"
+    );
+    let config = site.folder.path().join("run.toml");
+    let output = replay(&[config.to_str().unwrap()]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is no record of decisions"));
+}

@@ -1,0 +1,91 @@
+//! Lets faults happen to a run of real processes over emulated links, and says whether it kept its promises. One JSON line per figure goes to stdout, what happens to
+//! stderr; `tests/docs/chaos.md` says what they mean.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use longhaul_tests::chaos::{Kind, Soak, SoakConfig, run_toml};
+use longhaul_tests::cluster::ClusterConfig;
+use longhaul_tests::interrupt;
+use longhaul_tests::wan::LinkConfig;
+
+/// Faults of all kinds, in a seeded order, while a run trains: does it keep its promises?
+#[derive(Parser)]
+#[command(name = "chaos")]
+struct Args {
+    /// How long things happen.
+    #[arg(long, default_value_t = 2.0)]
+    minutes: f64,
+    /// The same seed gives the same faults at the same times.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Workers in each site.
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 2])]
+    sites: Vec<usize>,
+    /// Seconds from one fault to the next.
+    #[arg(long, default_value_t = 10.0)]
+    gap: f64,
+    /// Seconds before the first one, in which the run's speed without faults is measured.
+    #[arg(long, default_value_t = 15.0)]
+    calm: f64,
+    /// Seconds without a new round that are too many.
+    #[arg(long, default_value_t = 30.0)]
+    progress_max: f64,
+    /// Only these faults: kill, freeze, leave, cut, cut_in, cut_out, slow, loss, coordinator, no_disk.
+    #[arg(long, value_delimiter = ',', value_parser = parse_kind)]
+    only: Vec<Kind>,
+    /// Each direction of each link.
+    #[arg(long, default_value = "rate_mbit=50,delay_ms=10,loss_percent=0.1")]
+    link: LinkConfig,
+    /// Keep everything here, logs included.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+fn parse_kind(word: &str) -> Result<Kind, String> {
+    let words: Vec<_> = Kind::ALL.map(Kind::word).into();
+    let found = Kind::ALL.into_iter().find(|kind| kind.word() == word);
+    found.ok_or_else(|| format!("no fault is called `{word}`; there are {}", words.join(", ")))
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    interrupt::watch()?;
+    let folder = tempfile::tempdir().context("make a folder for the run")?;
+    let folder = args.dir.clone().unwrap_or_else(|| folder.path().to_owned());
+    let config = config(&args, folder)?;
+    let report = Soak::start(config)?.run(|what| eprintln!("{what}"))?;
+    report.lines().iter().for_each(|line| println!("{line}"));
+    eprintln!("{} faults, and every promise was kept", report.faults());
+    Ok(())
+}
+
+fn config(args: &Args, folder: PathBuf) -> Result<SoakConfig> {
+    let seconds = |what: &str, value: f64| {
+        Duration::try_from_secs_f64(value).with_context(|| format!("{what} of {value} is no time"))
+    };
+    ensure!(args.sites.iter().all(|&workers| workers > 0), "a site without workers is none");
+    let cluster = ClusterConfig {
+        run_toml: run_toml(args.sites.iter().sum()),
+        sites: args.sites.clone(),
+        link: args.link.clone(),
+        seed: args.seed,
+        folder,
+        threads: 1,
+        own_checkpoints: true,
+        worker_arguments: Vec::new(),
+    };
+    let kinds = if args.only.is_empty() { Kind::ALL.to_vec() } else { args.only.clone() };
+    Ok(SoakConfig {
+        cluster,
+        seed: args.seed,
+        kinds,
+        calm: seconds("--calm", args.calm)?,
+        duration: seconds("--minutes", args.minutes * 60.0)?,
+        gap: seconds("--gap", args.gap)?,
+        progress_max: seconds("--progress-max", args.progress_max)?,
+    })
+}

@@ -1,0 +1,249 @@
+//! What statuses of a run must not say.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// A promise that a run did not keep.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Violation {
+    /// Replicas differ after a round.
+    #[error("parity: replicas differ after round {0}")]
+    Parity(u64),
+    /// One round has two hashes.
+    #[error("parity: round {round} had the hash {before}, and has {now}")]
+    Rewritten {
+        /// Which.
+        round: u64,
+        /// As a status before told it.
+        before: String,
+        /// As the newest tells it.
+        now: String,
+    },
+    /// Positions of the sample stream count twice.
+    #[error("exactly once: {0} positions count twice")]
+    Duplicates(u64),
+    /// Something that may only grow.
+    #[error("nothing applied is lost: {what} went from {before} back to {now}")]
+    Backwards {
+        /// What.
+        what: &'static str,
+        /// As it was.
+        before: u64,
+        /// As it is.
+        now: u64,
+    },
+    /// No new round within a limit.
+    #[error("progress: no round after {round} for {:.1} s, {what}", stood.as_secs_f64())]
+    Stalled {
+        /// The newest that is applied.
+        round: u64,
+        /// For how long.
+        stood: Duration,
+        /// What had happened.
+        what: String,
+    },
+    /// A process that was to go on has ended, or the other way round.
+    #[error("ends: {0}")]
+    Ended(String),
+}
+
+/// Rounds whose hashes are remembered.
+const HASHES_KEPT: usize = 1024;
+
+/// Watches the statuses of a run, in order.
+#[derive(Debug, Default)]
+pub struct Checker {
+    round: u64,
+    generation: u64,
+    counted: u64,
+    /// Whether the coordinator may know less than it did.
+    is_reminded: bool,
+    hashes: BTreeMap<u64, String>,
+    /// When the newest round was first seen as applied.
+    since: Duration,
+}
+
+impl Checker {
+    /// Looks at a status that was read at `now`; one that nobody answered (null) says nothing.
+    ///
+    /// # Errors
+    /// The promise that it breaks.
+    pub fn look(&mut self, status: &Value, now: Duration) -> Result<(), Violation> {
+        if status.is_null() {
+            return Ok(());
+        }
+        match status["ledger"]["duplicates"].as_u64() {
+            None | Some(0) => {}
+            Some(duplicates) => return Err(Violation::Duplicates(duplicates)),
+        }
+        self.look_at_parity(&status["parity"])?;
+        let round = status["round"].as_u64().unwrap_or(0);
+        if round > self.round {
+            self.since = now;
+        }
+        let generation = status["generation"].as_u64().unwrap_or(0);
+        if self.is_reminded {
+            if round < self.round || generation < self.generation || samples(status) < self.counted {
+                return Ok(());
+            }
+            self.is_reminded = false;
+        }
+        grows("the number of rounds", &mut self.round, round)?;
+        grows("the generation", &mut self.generation, generation)?;
+        grows("the number of samples that count", &mut self.counted, samples(status))
+    }
+
+    /// The coordinator was started again: it knows what it has written down, and hears the rest from the workers. Until it says as much as before, it is behind and
+    /// not wrong; where it stays behind, no round is new.
+    pub fn coordinator_restarted(&mut self) {
+        self.is_reminded = true;
+    }
+
+    /// Rounds that are applied everywhere.
+    #[must_use]
+    pub fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// When the newest of those was first seen.
+    #[must_use]
+    pub fn since(&self) -> Duration {
+        self.since
+    }
+
+    /// Whether a run that has ended has kept its books: all that counts is in rounds, and nothing is left over.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn ended(&self, status: &Value) -> Result<(), Violation> {
+        let applied = status["ledger"]["positions_applied"].as_u64();
+        if applied != Some(samples(status)) {
+            let counted = samples(status);
+            return Err(Violation::Ended(format!("{counted} samples count, and {applied:?} positions do")));
+        }
+        match status["phase"].as_str() {
+            Some("finished") => Ok(()),
+            phase => Err(Violation::Ended(format!("the run is not finished, but {phase:?}"))),
+        }
+    }
+
+    fn look_at_parity(&mut self, parity: &Value) -> Result<(), Violation> {
+        let (Some(round), Some(hash)) = (parity["round"].as_u64(), parity["hash"].as_str()) else {
+            return Ok(());
+        };
+        if parity["equal"] != true {
+            return Err(Violation::Parity(round));
+        }
+        let known = self.hashes.entry(round).or_insert_with(|| hash.to_owned());
+        if known != hash {
+            let (before, now) = (known.clone(), hash.to_owned());
+            return Err(Violation::Rewritten { round, before, now });
+        }
+        while self.hashes.len() > HASHES_KEPT {
+            self.hashes.pop_first();
+        }
+        Ok(())
+    }
+}
+
+fn samples(status: &Value) -> u64 {
+    status["samples_counted"].as_u64().unwrap_or(0)
+}
+
+fn grows(what: &'static str, known: &mut u64, now: u64) -> Result<(), Violation> {
+    let before = std::mem::replace(known, now);
+    if now < before {
+        return Err(Violation::Backwards { what, before, now });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn status(round: u64) -> Value {
+        json!({
+            "phase": "training", "round": round, "generation": 2, "samples_counted": 16 * round,
+            "ledger": { "positions_applied": 16 * round, "duplicates": 0 },
+            "parity": { "round": round, "hash": format!("{round:x}"), "equal": true },
+        })
+    }
+
+    /// A run that has been at round 5, and then says this.
+    fn after(change: impl FnOnce(&mut Value)) -> Result<(), Violation> {
+        let mut checker = Checker::default();
+        let mut now = status(5);
+        checker.look(&now, Duration::ZERO).unwrap();
+        change(&mut now);
+        checker.look(&now, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn a_run_that_goes_on_is_in_order_and_so_is_one_that_does_not_answer() {
+        assert_eq!(after(|now| *now = status(6)), Ok(()));
+        assert_eq!(after(|now| *now = Value::Null), Ok(()));
+        assert_eq!(after(|_| {}), Ok(()));
+    }
+
+    #[test]
+    fn each_promise_that_is_broken_is_told() {
+        assert_eq!(after(|now| now["parity"]["equal"] = json!(false)), Err(Violation::Parity(5)));
+        assert_eq!(after(|now| now["ledger"]["duplicates"] = json!(3)), Err(Violation::Duplicates(3)));
+        let rewritten = Violation::Rewritten { round: 5, before: "5".to_owned(), now: "x".to_owned() };
+        assert_eq!(after(|now| now["parity"]["hash"] = json!("x")), Err(rewritten));
+        for (key, what) in [
+            ("round", "the number of rounds"),
+            ("generation", "the generation"),
+            ("samples_counted", "the number of samples that count"),
+        ] {
+            let Err(Violation::Backwards { what: told, .. }) = after(|now| now[key] = json!(1)) else {
+                panic!("{key} may go back")
+            };
+            assert_eq!(told, what);
+        }
+    }
+
+    /// It says less at first; but a round that it tells again has the same hash.
+    #[test]
+    fn a_coordinator_that_was_started_again_may_be_behind_until_it_has_heard_from_workers() {
+        let mut checker = Checker::default();
+        checker.look(&status(5), Duration::ZERO).unwrap();
+        checker.coordinator_restarted();
+        checker.look(&status(3), Duration::from_secs(1)).unwrap();
+        assert_eq!(checker.round(), 5);
+        checker.look(&status(6), Duration::from_secs(2)).unwrap();
+        assert!(checker.look(&status(4), Duration::from_secs(3)).is_err(), "it has caught up");
+
+        let mut checker = Checker::default();
+        checker.look(&status(5), Duration::ZERO).unwrap();
+        checker.coordinator_restarted();
+        let mut other = status(5);
+        other["parity"]["hash"] = json!("x");
+        assert!(checker.look(&other, Duration::from_secs(1)).is_err());
+    }
+
+    #[test]
+    fn the_books_of_an_ended_run_are_compared() {
+        let checker = Checker::default();
+        let mut end = status(9);
+        assert!(checker.ended(&end).is_err(), "it is not finished");
+        end["phase"] = json!("finished");
+        assert_eq!(checker.ended(&end), Ok(()));
+        end["samples_counted"] = json!(7);
+        assert!(checker.ended(&end).is_err());
+    }
+
+    #[test]
+    fn progress_is_when_a_round_is_first_seen() {
+        let mut checker = Checker::default();
+        for (second, round) in [(1, 4), (2, 4), (3, 5), (9, 5)] {
+            checker.look(&status(round), Duration::from_secs(second)).unwrap();
+        }
+        assert_eq!((checker.round(), checker.since()), (5, Duration::from_secs(3)));
+    }
+}

@@ -1,0 +1,151 @@
+//! What a soak has shown, in numbers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Kind;
+
+/// What a soak has shown.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    seed: u64,
+    faults: BTreeMap<Kind, Seen>,
+    /// Samples that counted a second, without faults and with them.
+    calm_per_s: Option<f64>,
+    stormy_per_s: Option<f64>,
+    loss: Option<f64>,
+    /// Since when somebody has been on the way back, after which fault.
+    healing: Option<(Kind, Duration)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    count: u32,
+    /// From its beginning to the next round that was applied, in seconds.
+    went_on_s: Vec<f64>,
+    /// From its end to when all trained, in seconds; only of those after which nothing else happened before that.
+    rejoined_s: Vec<f64>,
+}
+
+impl Report {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    pub(super) fn began(&mut self, kind: Kind) {
+        self.faults.entry(kind).or_default().count += 1;
+        self.healing = None;
+    }
+
+    pub(super) fn went_on(&mut self, kind: Kind, after: Duration) {
+        self.faults.entry(kind).or_default().went_on_s.push(after.as_secs_f64());
+    }
+
+    pub(super) fn healed(&mut self, kind: Kind, now: Duration) {
+        self.healing = Some((kind, now));
+    }
+
+    pub(super) fn all_train(&mut self, now: Duration) {
+        if let Some((kind, healed)) = self.healing.take() {
+            let took = now.saturating_sub(healed).as_secs_f64();
+            self.faults.entry(kind).or_default().rejoined_s.push(took);
+        }
+    }
+
+    pub(super) fn calm(&mut self, samples: u64, took: Duration) {
+        self.calm_per_s = rate(samples, took);
+    }
+
+    pub(super) fn stormy(&mut self, samples: u64, took: Duration) {
+        self.stormy_per_s = rate(samples, took);
+    }
+
+    pub(super) fn loss(&mut self, loss: Option<f64>) {
+        self.loss = loss;
+    }
+
+    /// Samples that counted in a second with faults, over those without.
+    #[must_use]
+    pub fn throughput_kept(&self) -> Option<f64> {
+        Some(self.stormy_per_s? / self.calm_per_s?)
+    }
+
+    /// How many faults there were.
+    #[must_use]
+    pub fn faults(&self) -> u32 {
+        self.faults.values().map(|seen| seen.count).sum()
+    }
+
+    /// A line for each figure.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Value> {
+        let line = |case: &str, metric: &str, value: f64, unit: &str| json!({"bench": "chaos", "case": case, "metric": metric, "value": value, "unit": unit});
+        let whole = format!("seed {}", self.seed);
+        let mut lines = vec![line(&whole, "faults", f64::from(self.faults()), "")];
+        let more = [
+            ("samples_per_s_calm", self.calm_per_s, "1/s"),
+            ("samples_per_s", self.stormy_per_s, "1/s"),
+            ("throughput_kept", self.throughput_kept(), "ratio"),
+            ("loss", self.loss, "nat/token"),
+        ];
+        let more = more.into_iter().filter_map(|(metric, value, unit)| Some((metric, value?, unit)));
+        lines.extend(more.map(|(metric, value, unit)| line(&whole, metric, value, unit)));
+        for (kind, seen) in &self.faults {
+            lines.push(line(kind.word(), "count", f64::from(seen.count), ""));
+            for (metric, times) in [("next_round", &seen.went_on_s), ("all_train", &seen.rejoined_s)] {
+                let Some((median, most)) = median_and_most(times) else { continue };
+                lines.push(line(kind.word(), &format!("{metric}_median_s"), median, "s"));
+                lines.push(line(kind.word(), &format!("{metric}_most_s"), most, "s"));
+            }
+        }
+        lines
+    }
+}
+
+fn rate(samples: u64, took: Duration) -> Option<f64> {
+    (samples > 0 && !took.is_zero()).then(|| samples as f64 / took.as_secs_f64())
+}
+
+fn median_and_most(times: &[f64]) -> Option<(f64, f64)> {
+    let mut times = times.to_vec();
+    times.sort_by(f64::total_cmp);
+    Some((times[times.len().checked_sub(1)? / 2], *times.last()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(report: &Report, case: &str, metric: &str) -> Option<f64> {
+        let lines = report.lines();
+        let line = lines.iter().find(|line| line["case"] == case && line["metric"] == metric)?;
+        line["value"].as_f64()
+    }
+
+    #[test]
+    fn what_was_kept_is_what_counted_in_a_second_over_what_did_before() {
+        let mut report = Report::new(7);
+        report.calm(1000, Duration::from_secs(10));
+        report.stormy(9000, Duration::from_secs(100));
+        assert_eq!(value(&report, "seed 7", "throughput_kept"), Some(0.9));
+        assert_eq!(value(&report, "seed 7", "loss"), None, "not known");
+    }
+
+    #[test]
+    fn who_is_hit_again_on_the_way_back_has_no_time_of_it() {
+        let mut report = Report::new(1);
+        let s = Duration::from_secs;
+        for (healed, next) in [(s(10), Some(s(13))), (s(20), None), (s(30), Some(s(31)))] {
+            report.began(Kind::Kill);
+            report.went_on(Kind::Kill, s(2));
+            report.healed(Kind::Kill, healed);
+            next.into_iter().for_each(|next| report.all_train(next));
+        }
+        assert_eq!(report.faults[&Kind::Kill].rejoined_s, [3.0, 1.0]);
+        assert_eq!(value(&report, "kill", "all_train_most_s"), Some(3.0));
+        assert_eq!(value(&report, "kill", "next_round_most_s"), Some(2.0));
+        assert_eq!(report.faults(), 3);
+    }
+}

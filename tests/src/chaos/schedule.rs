@@ -1,0 +1,248 @@
+//! Which faults happen when, as a pure function of a seed.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// What can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// `kill -9` of a worker, which is started again.
+    Kill,
+    /// A worker is stopped (SIGSTOP), and goes on.
+    Freeze,
+    /// A worker is asked to leave (SIGTERM), and started again.
+    Leave,
+    /// A site's link carries nothing.
+    Cut,
+    /// Nothing comes into a site.
+    CutIn,
+    /// Nothing leaves a site.
+    CutOut,
+    /// A site's link has a twentieth of its rate.
+    Slow,
+    /// Three packets in ten are lost, ten in a row.
+    Loss,
+    /// `kill -9` of the coordinator, which is started again.
+    Coordinator,
+    /// A worker's checkpoints have nowhere to go.
+    NoDisk,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Kill,
+        Self::Freeze,
+        Self::Leave,
+        Self::Cut,
+        Self::CutIn,
+        Self::CutOut,
+        Self::Slow,
+        Self::Loss,
+        Self::Coordinator,
+        Self::NoDisk,
+    ];
+
+    /// Its word in documents and records.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Freeze => "freeze",
+            Self::Leave => "leave",
+            Self::Cut => "cut",
+            Self::CutIn => "cut_in",
+            Self::CutOut => "cut_out",
+            Self::Slow => "slow",
+            Self::Loss => "loss",
+            Self::Coordinator => "coordinator",
+            Self::NoDisk => "no_disk",
+        }
+    }
+
+    fn hits(self) -> Hits {
+        match self {
+            Self::Kill | Self::Freeze | Self::Leave | Self::NoDisk => Hits::Worker,
+            Self::Cut | Self::CutIn | Self::CutOut | Self::Slow | Self::Loss => Hits::Site,
+            Self::Coordinator => Hits::Coordinator,
+        }
+    }
+
+    /// How long it lasts: shorter and longer than it takes to be noticed.
+    fn lasts(self) -> (Duration, Duration) {
+        let between = |from: u64, to: u64| (Duration::from_millis(from), Duration::from_millis(to));
+        match self {
+            Self::Kill | Self::Leave => between(500, 6000),
+            Self::Freeze | Self::Cut | Self::CutIn | Self::CutOut => between(300, 9000),
+            Self::Slow | Self::Loss => between(3000, 9000),
+            Self::Coordinator => between(100, 5000),
+            Self::NoDisk => between(3000, 9000),
+        }
+    }
+}
+
+enum Hits {
+    Worker,
+    Site,
+    Coordinator,
+}
+
+/// Whom it happens to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A worker, by its place.
+    Worker(Kind, usize),
+    /// A site, by its place.
+    Site(Kind, usize),
+    /// The coordinator.
+    Coordinator,
+}
+
+impl Fault {
+    /// What happens.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Worker(kind, _) | Self::Site(kind, _) => kind,
+            Self::Coordinator => Kind::Coordinator,
+        }
+    }
+
+    /// Workers that cannot take part meanwhile.
+    #[must_use]
+    pub fn takes_out(self, sites: &[usize]) -> Vec<usize> {
+        match self {
+            Self::Worker(Kind::NoDisk, _) | Self::Site(Kind::Slow | Kind::Loss, _) | Self::Coordinator => {
+                Vec::new()
+            }
+            Self::Worker(_, worker) => vec![worker],
+            Self::Site(_, site) => {
+                let first: usize = sites[..site].iter().sum();
+                (first..first + sites[site]).collect()
+            }
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Worker(kind, worker) => write!(f, "{} of worker {worker}", kind.word()),
+            Self::Site(kind, site) => write!(f, "{} of site {site}", kind.word()),
+            Self::Coordinator => f.write_str(Kind::Coordinator.word()),
+        }
+    }
+}
+
+/// A fault in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When it begins, after the start of the soak.
+    pub at: Duration,
+    /// For how long.
+    pub lasts: Duration,
+    /// What.
+    pub fault: Fault,
+}
+
+/// To what faults happen.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Workers in each site.
+    pub sites: Vec<usize>,
+    /// What may happen.
+    pub kinds: Vec<Kind>,
+}
+
+/// Faults that begin `gap` apart, of all kinds in turns; the last one is over by the end.
+///
+/// The same arguments give the same faults.
+#[must_use]
+pub fn schedule(seed: u64, shape: &Shape, duration: Duration, gap: Duration) -> Vec<Event> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let workers: usize = shape.sites.iter().sum();
+    let mut events = Vec::new();
+    if workers == 0 || shape.kinds.is_empty() || gap.is_zero() {
+        return events;
+    }
+    let mut turn = Vec::new();
+    let mut at = gap;
+    loop {
+        if turn.is_empty() {
+            turn.clone_from(&shape.kinds);
+            turn.shuffle(&mut rng);
+        }
+        let Some(kind) = turn.pop() else { return events };
+        let (least, most) = kind.lasts();
+        let lasts = rng.random_range(least..=most);
+        let fault = match kind.hits() {
+            Hits::Worker => Fault::Worker(kind, rng.random_range(0..workers)),
+            Hits::Site => Fault::Site(kind, rng.random_range(0..shape.sites.len())),
+            Hits::Coordinator => Fault::Coordinator,
+        };
+        if at + lasts > duration {
+            return events;
+        }
+        events.push(Event { at, lasts, fault });
+        at += gap;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn shape() -> Shape {
+        Shape { sites: vec![1, 3, 2], kinds: Kind::ALL.to_vec() }
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const GAP: Duration = Duration::from_secs(15);
+
+    #[test]
+    fn the_same_seed_gives_the_same_faults_and_another_one_others() {
+        assert_eq!(schedule(1, &shape(), HOUR, GAP), schedule(1, &shape(), HOUR, GAP));
+        assert_ne!(schedule(1, &shape(), HOUR, GAP), schedule(2, &shape(), HOUR, GAP));
+    }
+
+    #[test]
+    fn a_long_run_has_as_many_faults_of_one_kind_as_of_another_and_hits_everybody() {
+        let events = schedule(3, &shape(), HOUR, GAP);
+        assert_eq!(events.len(), 239, "one each quarter of a minute, none of which outlasts the hour");
+        let mut kinds = BTreeMap::new();
+        events.iter().for_each(|event| *kinds.entry(event.fault.kind()).or_insert(0) += 1);
+        assert!(kinds.values().all(|&count| (23..=24).contains(&count)), "{kinds:?}");
+        for worker in 0..6 {
+            let is_hit = |event: &Event| matches!(event.fault, Fault::Worker(_, of) if of == worker);
+            assert!(events.iter().any(is_hit), "worker {worker} is spared");
+        }
+        for site in 0..3 {
+            let is_hit = |event: &Event| matches!(event.fault, Fault::Site(_, of) if of == site);
+            assert!(events.iter().any(is_hit), "site {site} is spared");
+        }
+    }
+
+    #[test]
+    fn faults_are_in_order_and_over_by_the_end() {
+        let duration = Duration::from_secs(120);
+        for seed in 0..50 {
+            let events = schedule(seed, &shape(), duration, GAP);
+            assert!(events.windows(2).all(|pair| pair[0].at < pair[1].at));
+            assert!(events.iter().all(|event| event.at + event.lasts <= duration));
+        }
+    }
+
+    #[test]
+    fn a_site_that_is_cut_off_takes_its_workers_with_it() {
+        assert_eq!(Fault::Site(Kind::Cut, 1).takes_out(&[1, 3, 2]), [1, 2, 3]);
+        assert_eq!(Fault::Site(Kind::Slow, 1).takes_out(&[1, 3, 2]), [0; 0]);
+        assert_eq!(Fault::Worker(Kind::Kill, 4).takes_out(&[1, 3, 2]), [4]);
+        assert_eq!(Fault::Coordinator.takes_out(&[1, 3, 2]), [0; 0]);
+    }
+}

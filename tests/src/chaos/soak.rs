@@ -1,0 +1,378 @@
+//! Lets faults happen to a run of real processes, and watches it.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::cluster::{Cluster, ClusterConfig, Process};
+use crate::interrupt;
+use crate::wan::LinkConfig;
+
+use super::schedule::{Event, Fault, Kind, Shape, schedule};
+use super::{Checker, Report, Violation};
+
+/// Between looks at a run.
+const LOOK: Duration = Duration::from_millis(200);
+/// For what comes at a soak's end, and for a worker to leave.
+const END_MAX: Duration = Duration::from_secs(240);
+/// A slow link has this part of its rate.
+const SLOW: u64 = 20;
+/// The share of packets that a bad link loses, and how many in a row.
+const LOSS: (f64, f64) = (0.3, 10.0);
+
+/// What is to happen to a run.
+#[derive(Clone, Debug)]
+pub struct SoakConfig {
+    /// The run. Each of its workers is to have a folder of its own for checkpoints, and the run more steps than it can make.
+    pub cluster: ClusterConfig,
+    /// Draws the faults.
+    pub seed: u64,
+    /// What may happen.
+    pub kinds: Vec<Kind>,
+    /// How long the run is watched before anything happens.
+    pub calm: Duration,
+    /// How long things happen.
+    pub duration: Duration,
+    /// From one fault to the next.
+    pub gap: Duration,
+    /// A run that applies no new round for so long after a fault has begun or ended stands still.
+    pub progress_max: Duration,
+}
+
+/// A run, its faults, and what was seen.
+pub struct Soak {
+    config: SoakConfig,
+    cluster: Cluster,
+    began: Instant,
+    checker: Checker,
+    report: Report,
+    /// Those to come, the next one last.
+    to_come: Vec<Event>,
+    active: Vec<Active>,
+    /// The newest change, and what it was.
+    changed: (Duration, String),
+}
+
+/// A fault that goes on.
+struct Active {
+    fault: Fault,
+    began: Duration,
+    until: Duration,
+    /// The newest round when it began.
+    round: u64,
+    /// Whether the others have gone on since.
+    went_on: bool,
+}
+
+impl Soak {
+    /// Starts the run and waits until everybody trains.
+    ///
+    /// # Errors
+    /// What could not be started, and the end of its log.
+    pub fn start(config: SoakConfig) -> Result<Self> {
+        let workers: usize = config.cluster.sites.iter().sum();
+        ensure!(workers >= 2, "chaos needs two workers at least: one is always left alone");
+        ensure!(config.cluster.own_checkpoints, "chaos needs a checkpoint folder for each worker");
+        let mut cluster = Cluster::start(config.cluster.clone())?;
+        cluster.wait_for("everybody to train", END_MAX, |status| training(status) == workers)?;
+        let shape = Shape { sites: config.cluster.sites.clone(), kinds: config.kinds.clone() };
+        let mut to_come = schedule(config.seed, &shape, config.duration, config.gap);
+        to_come.reverse();
+        let report = Report::new(config.seed);
+        let changed = (Duration::ZERO, "and nothing had happened".to_owned());
+        let (checker, active) = (Checker::default(), Vec::new());
+        Ok(Self { config, cluster, began: now(), checker, report, to_come, active, changed })
+    }
+
+    /// Watches it in calm, lets everything happen, and ends it. `tell` is told of each fault.
+    ///
+    /// # Errors
+    /// A promise that was broken, with the seed, the newest status and the logs.
+    pub fn run(mut self, mut tell: impl FnMut(&str)) -> Result<Report> {
+        let seed = self.config.seed;
+        self.go_through(&mut tell).with_context(|| {
+            format!("seed {seed}; the newest status is {:#}\n{}", self.cluster.status(), self.cluster.logs())
+        })?;
+        Ok(self.report)
+    }
+
+    fn go_through(&mut self, tell: &mut impl FnMut(&str)) -> Result<()> {
+        let before = self.work_done()?;
+        self.watch_until(self.config.calm, tell)?;
+        let done = self.work_done()?.saturating_sub(before);
+        self.report.calm(done, self.config.calm);
+        let (began, before) = (self.now(), self.work_done()?);
+        self.to_come.iter_mut().for_each(|event| event.at += began);
+        self.watch_until(began + self.config.duration, tell)?;
+        while !self.active.is_empty() {
+            self.watch_until(self.now() + LOOK, tell)?;
+        }
+        let (took, done) = (self.now() - began, self.work_done()?.saturating_sub(before));
+        self.report.stormy(done, took);
+        self.rejoin(tell)?;
+        self.end()
+    }
+
+    /// Looks, begins and ends faults until then.
+    fn watch_until(&mut self, end: Duration, tell: &mut impl FnMut(&str)) -> Result<()> {
+        while self.now() < end {
+            interrupt::check()?;
+            let status = self.look()?;
+            self.note_recoveries(&status);
+            self.heal_due(tell)?;
+            self.begin_due(tell)?;
+            self.check_processes()?;
+            self.check_progress()?;
+            // Other processes are watched: nothing wakes this one when they change.
+            std::thread::park_timeout(LOOK);
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<Value> {
+        let status = self.cluster.status();
+        let now = self.now();
+        self.checker.look(&status, now)?;
+        Ok(status)
+    }
+
+    fn begin_due(&mut self, tell: &mut impl FnMut(&str)) -> Result<()> {
+        let now = self.now();
+        let Some(event) = self.to_come.last().copied().filter(|event| event.at <= now) else { return Ok(()) };
+        if !self.may_begin(event.fault) {
+            return Ok(());
+        }
+        self.to_come.pop();
+        tell(&format!(
+            "{:7.1} s  {}, for {:.1} s",
+            now.as_secs_f64(),
+            event.fault,
+            event.lasts.as_secs_f64()
+        ));
+        self.begin(event.fault).with_context(|| format!("begin {}", event.fault))?;
+        self.report.began(event.fault.kind());
+        self.changed = (now, format!("{} having begun", event.fault));
+        let until = now + event.lasts;
+        let round = self.checker.round();
+        self.active.push(Active { fault: event.fault, began: now, until, round, went_on: false });
+        Ok(())
+    }
+
+    /// Nobody is hit twice at a time, and half of the workers are left.
+    fn may_begin(&self, fault: Fault) -> bool {
+        let sites = &self.config.cluster.sites;
+        let out: Vec<_> = self.active.iter().flat_map(|active| active.fault.takes_out(sites)).collect();
+        let more = fault.takes_out(sites);
+        let same = |active: &Active| match (active.fault, fault) {
+            (Fault::Worker(_, a), Fault::Worker(_, b)) | (Fault::Site(_, a), Fault::Site(_, b)) => a == b,
+            (Fault::Coordinator, Fault::Coordinator) => true,
+            _ => false,
+        };
+        let is_hit = self.active.iter().any(same) || more.iter().any(|worker| out.contains(worker));
+        let workers: usize = sites.iter().sum();
+        // The first fault of all may take more out: a site of most workers would never be cut off otherwise.
+        !is_hit && (out.is_empty() || 2 * (out.len() + more.len()) <= workers)
+    }
+
+    fn begin(&mut self, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::Worker(Kind::Kill, worker) => self.cluster.kill_worker(worker),
+            Fault::Worker(Kind::Freeze, worker) => self.process(worker)?.signal("STOP")?,
+            Fault::Worker(Kind::Leave, worker) => self.process(worker)?.signal("TERM")?,
+            Fault::Worker(_, worker) => {
+                let (folder, away) = self.checkpoints(worker);
+                std::fs::rename(&folder, away)?;
+                std::fs::write(folder, "")?;
+            }
+            Fault::Site(kind, site) => self.bend(site, kind)?,
+            Fault::Coordinator => self.cluster.kill_coordinator(),
+        }
+        Ok(())
+    }
+
+    fn heal_due(&mut self, tell: &mut impl FnMut(&str)) -> Result<()> {
+        let now = self.now();
+        let due = self.active.iter().position(|active| active.until <= now);
+        let Some(at) = due else { return Ok(()) };
+        if !self.is_ready_to_heal(at)? {
+            return Ok(());
+        }
+        let Active { fault, .. } = self.active.swap_remove(at);
+        tell(&format!("{:7.1} s  {fault} is over", now.as_secs_f64()));
+        self.heal(fault).with_context(|| format!("heal {fault}"))?;
+        self.changed = (self.now(), format!("{fault} being over"));
+        self.report.healed(fault.kind(), self.now());
+        Ok(())
+    }
+
+    /// Who was asked to leave has left, with success.
+    fn is_ready_to_heal(&mut self, at: usize) -> Result<bool> {
+        let Active { fault, began, .. } = self.active[at];
+        let Fault::Worker(Kind::Leave, worker) = fault else { return Ok(true) };
+        match self.process(worker)?.ended() {
+            Some(status) if status.success() => Ok(true),
+            Some(status) => {
+                bail!(Violation::Ended(format!(
+                    "worker {worker} was asked to leave, and ended with {status}"
+                )))
+            }
+            None if self.now() > began + END_MAX => {
+                bail!(Violation::Ended(format!("worker {worker} was asked to leave, and did not")))
+            }
+            None => Ok(false),
+        }
+    }
+
+    fn heal(&mut self, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::Worker(Kind::Kill | Kind::Leave, worker) => self.cluster.start_worker(worker)?,
+            Fault::Worker(Kind::Freeze, worker) => self.process(worker)?.signal("CONT")?,
+            Fault::Worker(_, worker) => {
+                let (folder, away) = self.checkpoints(worker);
+                std::fs::remove_file(&folder)?;
+                std::fs::rename(away, folder)?;
+            }
+            Fault::Site(_, site) => self.mend(site)?,
+            Fault::Coordinator => {
+                self.checker.coordinator_restarted();
+                self.cluster.start_coordinator()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn bend(&self, site: usize, kind: Kind) -> Result<()> {
+        let (into, out) = (self.cluster.wan().into_site(site), self.cluster.wan().out_of_site(site));
+        if matches!(kind, Kind::Cut | Kind::CutIn) {
+            into.partition();
+        }
+        if matches!(kind, Kind::Cut | Kind::CutOut) {
+            out.partition();
+        }
+        let healthy = &self.config.cluster.link;
+        let worse = match kind {
+            Kind::Slow => LinkConfig {
+                rate_bytes_per_s: (healthy.rate_bytes_per_s / SLOW).max(1),
+                queue_limit_bytes: None,
+                ..healthy.clone()
+            },
+            Kind::Loss => LinkConfig { loss: LOSS.0, loss_burst_packets: Some(LOSS.1), ..healthy.clone() },
+            _ => return Ok(()),
+        };
+        into.reconfigure(worse.clone())?;
+        Ok(out.reconfigure(worse)?)
+    }
+
+    fn mend(&self, site: usize) -> Result<()> {
+        for link in [self.cluster.wan().into_site(site), self.cluster.wan().out_of_site(site)] {
+            link.heal();
+            link.reconfigure(self.config.cluster.link.clone())?;
+        }
+        Ok(())
+    }
+
+    /// When others had a round that is newer than a fault, and when all train after it.
+    fn note_recoveries(&mut self, status: &Value) {
+        let (round, since) = (self.checker.round(), self.checker.since());
+        for active in self.active.iter_mut().filter(|active| !active.went_on && round > active.round) {
+            active.went_on = true;
+            self.report.went_on(active.fault.kind(), since.saturating_sub(active.began));
+        }
+        let workers: usize = self.config.cluster.sites.iter().sum();
+        if self.active.is_empty() && training(status) == workers {
+            self.report.all_train(self.began.elapsed());
+        }
+    }
+
+    fn check_processes(&mut self) -> Result<()> {
+        let leaving =
+            |worker| self.active.iter().any(|active| active.fault == Fault::Worker(Kind::Leave, worker));
+        let workers: usize = self.config.cluster.sites.iter().sum();
+        let watched: Vec<_> = (0..workers).filter(|&worker| !leaving(worker)).collect();
+        for worker in watched {
+            if let Some(status) = self.cluster.worker(worker).and_then(Process::ended) {
+                bail!(Violation::Ended(format!("worker {worker} ended by itself with {status}")));
+            }
+        }
+        match self.cluster.coordinator().and_then(Process::ended) {
+            Some(status) => bail!(Violation::Ended(format!("the coordinator ended by itself with {status}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// While the coordinator is away nobody tells of rounds.
+    fn check_progress(&self) -> Result<()> {
+        let is_told = self.active.iter().all(|active| active.fault != Fault::Coordinator);
+        let (changed, what) = &self.changed;
+        let stood = self.now().saturating_sub((*changed).max(self.checker.since()));
+        if is_told && stood > self.config.progress_max {
+            bail!(Violation::Stalled { round: self.checker.round(), stood, what: what.clone() });
+        }
+        Ok(())
+    }
+
+    /// Everybody trains again, and some rounds are applied after that.
+    fn rejoin(&mut self, tell: &mut impl FnMut(&str)) -> Result<()> {
+        let workers: usize = self.config.cluster.sites.iter().sum();
+        let until = self.now() + END_MAX;
+        while training(&self.look()?) < workers {
+            ensure!(self.now() < until, "not everybody trains again");
+            self.watch_until(self.now() + LOOK, tell)?;
+        }
+        let round = self.checker.round();
+        while self.checker.round() < round + 3 {
+            self.watch_until(self.now() + LOOK, tell)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the run in an orderly way, and compares its books.
+    fn end(&mut self) -> Result<()> {
+        let folder = self.cluster.folder().to_owned();
+        let mut stop = Process::start_as("coordinator", "stop", &folder, |command| {
+            command.args(["stop", "--wait", "--state-dir", "state"]);
+        })?;
+        let stopped = stop.wait(END_MAX)?;
+        ensure!(stopped.success(), "`coordinator stop` ended with {stopped}\n{}", stop.log_tail());
+        let status = self.look()?;
+        self.checker.ended(&status)?;
+        for worker in 0..self.config.cluster.sites.iter().sum() {
+            let ended = self.process(worker)?.wait(END_MAX)?;
+            ensure!(ended.success(), "worker {worker} ended with {ended}");
+        }
+        self.report.loss(status["loss"].as_f64());
+        Ok(())
+    }
+
+    /// Samples that count.
+    fn work_done(&mut self) -> Result<u64> {
+        Ok(self.look()?["samples_counted"].as_u64().unwrap_or(0))
+    }
+
+    fn process(&mut self, worker: usize) -> Result<&mut Process> {
+        self.cluster.worker(worker).with_context(|| format!("worker {worker} has no process"))
+    }
+
+    /// Where a worker's checkpoints are, and where they are meanwhile.
+    fn checkpoints(&self, worker: usize) -> (PathBuf, PathBuf) {
+        let name = |suffix| self.cluster.folder().join(format!("checkpoints-{worker}{suffix}"));
+        (name(""), name(".away"))
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+}
+
+/// Workers that train.
+fn training(status: &Value) -> usize {
+    let members = status["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+    members.iter().filter(|member| member["state"] == "training").count()
+}
+
+#[allow(clippy::disallowed_methods, reason = "real processes live in real time")]
+fn now() -> Instant {
+    Instant::now()
+}

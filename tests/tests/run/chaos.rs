@@ -1,0 +1,38 @@
+//! Two minutes of all kinds of faults, one after the other.
+
+use std::time::Duration;
+
+use longhaul_tests::chaos::{Kind, Soak, SoakConfig, run_toml};
+use longhaul_tests::cluster::ClusterConfig;
+
+use crate::scenario::take_turn;
+
+/// On a machine that does other things as well.
+const PROGRESS_MAX: Duration = Duration::from_secs(60);
+
+#[test]
+fn every_promise_is_kept_while_all_kinds_of_faults_happen() {
+    let _turn = take_turn();
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = ClusterConfig {
+        run_toml: run_toml(4),
+        sites: vec![2, 2],
+        link: "rate_mbit=50,delay_ms=10,loss_percent=0.1".parse().unwrap(),
+        seed: 1,
+        folder: folder.path().to_owned(),
+        threads: 1,
+        own_checkpoints: true,
+        worker_arguments: Vec::new(),
+    };
+    let config = SoakConfig {
+        cluster,
+        seed: 1,
+        kinds: Kind::ALL.to_vec(),
+        calm: Duration::from_secs(5),
+        duration: Duration::from_secs(115),
+        gap: Duration::from_secs(10),
+        progress_max: PROGRESS_MAX,
+    };
+    let report = Soak::start(config).unwrap().run(|what| println!("{what}")).unwrap();
+    assert!(report.faults() >= Kind::ALL.len() as u32, "only {} faults", report.faults());
+}

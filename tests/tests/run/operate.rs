@@ -1,0 +1,154 @@
+//! What an operator does to a run that goes on.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use longhaul_common::id::WorkerId;
+use longhaul_proto::control::CloseCode;
+use longhaul_proto::identity::{Identity, PeerName, data_client};
+use longhaul_proto::transport;
+use longhaul_tests::cluster::binary;
+use quinn::{Connection, ConnectionError, Endpoint};
+use serde_json::Value;
+
+use crate::scenario::{RUN_MAX, Scenario, Setup};
+
+/// Who is to end a connection has done so long before.
+const CLOSED_WITHIN: Duration = Duration::from_secs(60);
+
+/// A run that nobody finishes by chance, and in which nobody is taken for lost: who is out was put out.
+fn long(sites: Vec<usize>) -> Scenario {
+    Setup { steps: 100_000, sites, checkpoint: "every_rounds = 1000", ..Setup::reproducible() }.start()
+}
+
+/// Who a worker's process is, as it keeps it in its cache folder.
+fn identity_of(scenario: &Scenario, index: usize) -> Identity {
+    let workers = scenario.cluster.folder().join(format!("cache-{index}/workers"));
+    let run = fs::read_dir(workers).unwrap().next().unwrap().unwrap().path();
+    Identity::load(&run.join("0")).unwrap().unwrap()
+}
+
+/// A connection to a worker's data port.
+async fn dial(endpoint: &Endpoint, as_whom: &Identity, to: WorkerId, at: SocketAddr) -> Connection {
+    let client = transport::client_config(data_client(as_whom).unwrap());
+    let name = PeerName::Worker(to).in_run(as_whom.run());
+    endpoint.connect_with(client, at, &name).unwrap().await.unwrap()
+}
+
+/// Whether a peer has hung up as on somebody who is not of the run.
+async fn is_put_out(connection: &Connection) -> bool {
+    let closed = tokio::time::timeout(CLOSED_WITHIN, connection.closed()).await;
+    let stranger = CloseCode::Stranger.into();
+    matches!(closed, Ok(ConnectionError::ApplicationClosed(close)) if close.error_code == stranger)
+}
+
+/// Every file of the record, decided again.
+fn replay_all(scenario: &Scenario) {
+    let folder = scenario.cluster.folder().join("state/decisions");
+    let files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(!files.is_empty());
+    for file in files {
+        let output = Command::new(binary("coordinator").unwrap()).arg("replay").arg(&file).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let failed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("all as it was recorded"), "{failed}\n{said}");
+    }
+}
+
+fn members(status: &Value, state: &str) -> usize {
+    let members = status["members"].as_array();
+    members.map_or(0, |members| members.iter().filter(|member| member["state"] == state).count())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kicked_worker_is_cut_off_by_the_coordinator_and_by_every_peer() {
+    let mut scenario = long(vec![2, 2]);
+    scenario.wait_for_round(2);
+    let identities: Vec<Identity> = (0..4).map(|index| identity_of(&scenario, index)).collect();
+    let kicked = &identities[1];
+    let endpoint = transport::endpoint(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), None).unwrap();
+    let mut connections = Vec::new();
+    for peer in [0, 2, 3] {
+        let at = scenario.cluster.worker_address(peer);
+        connections.push(dial(&endpoint, kicked, identities[peer].worker(), at).await);
+    }
+    assert!(connections.iter().all(|connection| connection.close_reason().is_none()));
+    let name = kicked.worker().to_string();
+    let said = scenario.told(&["kick", &name]);
+    assert!(said.contains("out of the run for good") && said.contains("token revoke"), "{said}");
+    // Its peers hang up on it, and do not take it again.
+    for connection in &connections {
+        assert!(is_put_out(connection).await, "{}", scenario.cluster.logs());
+    }
+    for peer in [0, 2, 3] {
+        let at = scenario.cluster.worker_address(peer);
+        let again = dial(&endpoint, kicked, identities[peer].worker(), at).await;
+        assert!(is_put_out(&again).await);
+    }
+    let process = scenario.cluster.worker(1).unwrap();
+    assert!(!process.wait(RUN_MAX).unwrap().success());
+    assert!(process.log().contains("its certificate is revoked"), "{}", process.log());
+    // Nor is it taken as the worker that it was, when it is started again.
+    scenario.cluster.start_worker(1).unwrap();
+    let process = scenario.cluster.worker(1).unwrap();
+    assert!(!process.wait(RUN_MAX).unwrap().success());
+    assert!(process.log().contains("does not take this worker any more"), "{}", process.log());
+    scenario.cluster.kill_worker(1);
+
+    let page = scenario.told(&["members"]);
+    assert!(page.lines().any(|line| line.starts_with(&name) && line.contains("kicked")), "{page}");
+    let round = scenario.cluster.status()["round"].as_u64().unwrap();
+    scenario.wait_for_round(round + 2);
+    scenario.told(&["stop", "--wait"]);
+    let events = scenario.told(&["events"]);
+    assert!(events.contains("taken out of the run by the operator"), "{events}");
+    replay_all(&scenario);
+}
+
+#[test]
+fn a_worker_drains_and_a_pause_outlives_the_coordinator() {
+    let mut scenario = long(vec![2, 2]);
+    scenario.wait_for_round(2);
+    let name = identity_of(&scenario, 3).worker().to_string();
+    scenario.told(&["drain", &name]);
+    let process = scenario.cluster.worker(3).unwrap();
+    assert!(process.wait(RUN_MAX).unwrap().success(), "{}", process.log());
+    assert!(process.log().contains("the operator asks this worker to leave"), "{}", process.log());
+    let three = |status: &Value| members(status, "training") == 3 && members(status, "awaited") == 0;
+    scenario.cluster.wait_for("the others to go on", RUN_MAX, three).unwrap();
+
+    scenario.told(&["pause"]);
+    let tokens = stand_still(&mut scenario);
+    assert!(scenario.told(&["status"]).contains("paused"));
+    scenario.cluster.kill_coordinator();
+    scenario.cluster.start_coordinator().unwrap();
+    scenario.cluster.wait_for("all to come back", RUN_MAX, three).unwrap();
+    assert_eq!(stand_still(&mut scenario), tokens, "nobody has trained meanwhile");
+
+    let round = scenario.cluster.status()["round"].as_u64().unwrap();
+    scenario.told(&["resume"]);
+    scenario.wait_for_round(round + 3);
+    scenario.told(&["stop", "--wait"]);
+    let status = scenario.cluster.wait_until_finished(RUN_MAX).unwrap();
+    assert_eq!((&status["parity"]["equal"], &status["ledger"]["duplicates"]), (&true.into(), &0.into()));
+    replay_all(&scenario);
+}
+
+/// Waits until a paused run's workers tell the same over many looks, while heartbeats come; answers what they have done. Those that train do more between two of them.
+fn stand_still(scenario: &mut Scenario) -> u64 {
+    let (mut before, mut same) = (u64::MAX, 0);
+    let still = |status: &Value| {
+        let tokens = status["tokens"].as_u64().unwrap_or(u64::MAX);
+        same = if tokens == before && tokens > 0 { same + 1 } else { 0 };
+        before = tokens;
+        status["paused"] == true && same >= 15
+    };
+    let status = scenario
+        .cluster
+        .look_every(Duration::from_millis(200), "all to stand still", RUN_MAX, still)
+        .unwrap();
+    status["tokens"].as_u64().unwrap()
+}

@@ -1,0 +1,69 @@
+//! What an opening of common steps leaves behind, where what comes after it is of another kind.
+
+use super::finished::mean;
+use super::*;
+
+const ONEBIT: &str =
+    "preset = \"onebit-adam\"\nopening_share = 0.0\nopening_rounds = 3\nfragment_values = 96";
+
+/// All take part in a round but worker 2, which is too late for it.
+fn round_without_the_second(rig: &mut Rig, round: u64) {
+    rig.workers[0].send(round, vec![1.0; VALUES]);
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(round)));
+    rig.workers[1].send(round, vec![4.0; VALUES]);
+    apply(rig, round, 1.0);
+}
+
+fn round_of_all(rig: &mut Rig, round: u64, expected: f32) {
+    rig.workers.iter_mut().for_each(|worker| worker.send(round, vec![1.0; VALUES]));
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(round)));
+    apply(rig, round, expected);
+}
+
+/// Both devices are told this mean, make their step, and begin the next round.
+fn apply(rig: &mut Rig, round: u64, expected: f32) {
+    for worker in &mut rig.workers {
+        assert_eq!(mean(worker, round), vec![expected; VALUES], "round {round}");
+        worker.applied(round, Some(vec![round as f32; VALUES]));
+        worker.begin(round + 1);
+    }
+}
+
+fn carried(rig: &Rig) -> Option<f32> {
+    rig.workers[1].running().carry.as_ref().map(|carry| carry[0])
+}
+
+/// The opening of 1-bit Adam is plain dense: a gradient that was late is part of the next one, and none is part of a momentum, which holds a tenth of each.
+#[test]
+fn a_late_gradient_of_an_opening_is_in_the_next_one_and_in_no_momentum() {
+    let mut rig = training(ONEBIT);
+    round_without_the_second(&mut rig, 0);
+    assert_eq!(carried(&rig), Some(4.0));
+    round_of_all(&mut rig, 1, 3.0);
+    assert_eq!(carried(&rig), None);
+    round_without_the_second(&mut rig, 2);
+    assert_eq!(carried(&rig), None, "the next one is a momentum");
+    round_without_the_second(&mut rig, 3);
+    assert_eq!(carried(&rig), None, "which has most of this one in it");
+}
+
+/// Two bits leave half of a gradient behind.
+#[test]
+fn what_rounding_left_of_gradients_is_in_no_momentum() {
+    let mut rig = training(&format!("{ONEBIT}\nopening_values = \"2bit\""));
+    let gradient: Vec<f32> = (0..VALUES).map(|index| index as f32).collect();
+    for round in 0..3 {
+        assert_eq!(rig.workers[0].running().compressor.memories().len(), usize::from(round > 0));
+        rig.workers.iter_mut().for_each(|worker| worker.send(round, gradient.clone()));
+        rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(round)));
+        for worker in &mut rig.workers {
+            mean(worker, round);
+            worker.applied(round, Some(vec![0.0; VALUES]));
+            worker.begin(round + 1);
+        }
+    }
+    for worker in &rig.workers {
+        let running = worker.running();
+        assert!(running.compressor.memories().is_empty() && running.reducer.residuals().is_empty());
+    }
+}

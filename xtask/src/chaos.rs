@@ -1,0 +1,71 @@
+//! `cargo xtask chaos`: faults of all kinds while a run trains, and whether it keeps its promises. The harness is a binary of the end-to-end tests.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::bench::build_binaries;
+use crate::checkout::Checkout;
+use crate::setup;
+
+/// What `cargo xtask chaos` accepts; what is not given is as the harness has it.
+#[derive(Args)]
+pub struct Options {
+    /// How long things happen [default: 2].
+    #[arg(long)]
+    minutes: Option<f64>,
+    /// The same seed gives the same faults at the same times [default: 1].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Workers in each site [default: 2,2].
+    #[arg(long)]
+    sites: Option<String>,
+    /// Seconds from one fault to the next [default: 10].
+    #[arg(long)]
+    gap: Option<f64>,
+    /// Only these faults, such as `kill,freeze,cut`; a word that there is not lists all.
+    #[arg(long)]
+    only: Option<String>,
+    /// Each direction of each link, such as `rate_mbit=50,delay_ms=10,loss_percent=0.1`.
+    #[arg(long)]
+    link: Option<String>,
+    /// Keep everything here, logs included.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+impl Options {
+    fn arguments(&self) -> Vec<String> {
+        let path = self.dir.as_ref().map(|dir| dir.display().to_string());
+        let given = [
+            ("--minutes", self.minutes.map(|minutes| minutes.to_string())),
+            ("--seed", self.seed.map(|seed| seed.to_string())),
+            ("--sites", self.sites.clone()),
+            ("--gap", self.gap.map(|gap| gap.to_string())),
+            ("--only", self.only.clone()),
+            ("--link", self.link.clone()),
+            ("--dir", path),
+        ];
+        let given = given.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
+        given.flatten().collect()
+    }
+}
+
+/// Builds all binaries, and runs the harness.
+///
+/// # Errors
+/// They do not build, or a promise was broken.
+pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
+    setup::ensure(checkout)?;
+    build_binaries(checkout)?;
+    let mut command = checkout.cargo();
+    command.args(["run", "--release", "--locked", "--package", "longhaul-tests", "--bin", "chaos", "--"]);
+    let status =
+        command.args(options.arguments()).stdin(Stdio::null()).status().context("start the harness")?;
+    if !status.success() {
+        bail!("a promise was not kept, or the harness could not do its work (see above): {status}");
+    }
+    Ok(())
+}
