@@ -200,8 +200,14 @@ mod tests {
         // As an earlier release left it.
         write_private(&one.path().join(API_TOKEN_FILE), "old").unwrap();
         let store = Store::open(one.path()).unwrap();
-        assert_eq!(found(&store, one.path(), &config("batch = 32"), NOW).unwrap().api_token, "old");
-        assert_eq!(found(&store, other.path(), &config("batch = 32"), NOW).unwrap().api_token, "old");
+        assert_eq!(
+            found(&store, one.path(), &config("batch = 32"), NOW).unwrap().api_tokens.write.as_ref(),
+            "old"
+        );
+        assert_eq!(
+            found(&store, other.path(), &config("batch = 32"), NOW).unwrap().api_tokens.write.as_ref(),
+            "old"
+        );
         assert_eq!(read_small(&other.path().join(API_TOKEN_FILE)).unwrap().as_deref(), Some("old"));
     }
 
