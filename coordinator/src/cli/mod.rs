@@ -179,7 +179,7 @@ pub struct Up {
     #[arg(long, value_name = "DIR", default_value = STATE_DIR, env = "LONGHAUL_STATE_DIR")]
     pub state_dir: PathBuf,
     /// Keep the run's records in etcd, so that another coordinator with the same --state can take over:
-    /// etcd://HOST:PORT[,HOST:PORT]/PREFIX, or etcds:// for TLS. User, password and certificates: LONGHAUL_ETCD_USER, _PASSWORD, _CA, _CERT, _KEY.
+    /// `etcd://HOST:PORT[,HOST:PORT]/PREFIX`, or etcds:// for TLS. User, password and certificates: LONGHAUL_ETCD_USER, _PASSWORD, _CA, _CERT, _KEY.
     #[arg(long, value_name = "URL", env = "LONGHAUL_STATE", hide_env_values = true, value_parser = StateUrl::keep)]
     pub state: Option<StateUrl>,
     /// Also write the join line to this file (mode 0600), for scripts.

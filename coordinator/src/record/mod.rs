@@ -1,8 +1,8 @@
 //! What reached the run, and a trace of what it decided, so that the same can be decided again.
 //!
-//! A record is a file: [`MAGIC`], then entries. An entry is its length in bytes (u32, little-endian), a byte that says which kind it is, and
+//! A record is a file: `MAGIC`, then entries. An entry is its length in bytes (u32, little-endian), a byte that says which kind it is, and
 //! postcard. The first one is an [`Image`], the whole run as a value; the others are events, each with the time of it and a [`Trace`] of each
-//! command that came of it. So each file can be replayed by itself. The layout is that of this release's types: [`SCHEMA`] says which.
+//! command that came of it. So each file can be replayed by itself. The layout is that of this release's types: `SCHEMA` says which.
 //!
 //! Heartbeats that led to nothing are kept back, and the newest of each connection is written before the next event that is not one: the ones
 //! between change nothing but what speeds a page shows.

@@ -91,8 +91,8 @@ mod tests {
         let authority = authority();
         let stays = Worker::start(&authority, 1, ReceiveLimits::default());
         let goes = Worker::start(&authority, 2, ReceiveLimits::default());
-        stays.network.set_members(&[goes.member.clone()], 0);
-        goes.network.set_members(&[stays.member.clone()], 0);
+        stays.network.set_members(std::slice::from_ref(&goes.member), 0);
+        goes.network.set_members(std::slice::from_ref(&stays.member), 0);
         let to = peer_of(&stays, 2).connection(&stays.network).await.unwrap();
         let peer = peer_of(&goes, 1);
         let from = peer.connection(&goes.network).await.unwrap();
@@ -108,9 +108,9 @@ mod tests {
         let again = peer.connection(&goes.network).await.unwrap();
         assert!(by_peer(again.connection().closed().await));
         // A generation that was announced before does not bring it back.
-        stays.network.set_members(&[goes.member.clone()], 0);
+        stays.network.set_members(std::slice::from_ref(&goes.member), 0);
         assert!(stays.network.lock().peers.is_empty());
-        let dialled = stays.network.probe(&[goes.member.clone()]).await;
+        let dialled = stays.network.probe(std::slice::from_ref(&goes.member)).await;
         assert_eq!(dialled, [None]);
     }
 }
