@@ -12,16 +12,15 @@ use serde_json::json;
 use super::up::read_config;
 use super::{CliError, PlanArgs, print};
 use crate::plan::{
-    Candidate, Choice, DeviceId, Plan, Prediction, Topology, Workload, choose, choose_among, parallel_of,
-    shape, why,
+    Candidate, Choice, DeviceId, Plan, Prediction, Topology, Workload, choose_among, choose_with_groups,
+    parallel_of, shape, why,
 };
 
 pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let config = read_config(&args.config)?;
     let topology = read_topology(&args.topology)?;
     let spec = spec_of(&config)?;
-    let work = Workload::of(&config, &spec);
-    let (topology, choice) = chosen(&config, topology, &work)?;
+    let (topology, choice) = chosen(&config, topology, &spec)?;
     if args.json {
         print(&format!("{:#}", as_json(&topology, &choice)));
     } else {
@@ -30,19 +29,18 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The best plan, and the machines that it is for: where `parallel.tensor` is written, groups of them, each of which has a copy.
-fn chosen(config: &RunConfig, topology: Topology, work: &Workload) -> Result<(Topology, Choice), CliError> {
+/// The best plan, and the machines that it is for: where it has tensor groups, or they are written (`parallel.tensor`), groups of them, each of which has a copy.
+fn chosen(config: &RunConfig, topology: Topology, spec: &ModelSpec) -> Result<(Topology, Choice), CliError> {
     let members = config.parallel.tensor;
     if members == 1 {
-        let choice = choose(&topology, work).context("plan the run")?;
-        return Ok((topology, choice));
+        return Ok(choose_with_groups(topology, config, spec, |_, _| true).context("plan the run")?);
     }
     let groups = topology.in_groups(members).map_err(|_| {
         let reason = format!("parallel.tensor = {members}: no site of the topology has as many workers, and a tensor group is within one");
         CliError::Misuse(reason)
     })?;
     let has_whole = |rows: &[Vec<DeviceId>]| rows.iter().all(|row| row.len() == 1);
-    let choice = choose_among(&groups, work, has_whole).context("plan the run")?;
+    let choice = choose_among(&groups, &Workload::of(config, spec), has_whole).context("plan the run")?;
     Ok((groups, choice))
 }
 
@@ -82,13 +80,18 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
     lines.push(row("→", &choice.best));
     lines.extend(choice.runners_up.iter().map(|candidate| row(" ", candidate)));
     lines.push(String::new());
-    if config.parallel.tensor > 1 {
+    if choice.tensor > 1 {
         lines.push(format!(
             "A device is a tensor group of {} workers here, as parallel.tensor has it; memory is that of its first member, which has the most to keep.",
-            config.parallel.tensor
+            choice.tensor
         ));
     }
     lines.push(why(choice));
+    if let Some((members, step_s)) = choice.rival.filter(|_| choice.tensor == 1) {
+        lines.push(format!(
+            "With layers shared by tensor groups of {members} a step would take {step_s:.3} s."
+        ));
+    }
     let (plan, _) = &choice.best;
     let (used, all) = (plan.replicas.iter().map(Vec::len).sum::<usize>(), topology.devices().count());
     if used < all {
@@ -111,7 +114,10 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
         lines.extend(places(topology, plan));
         lines.push(String::new());
         lines.push("To run it so, write in run.toml:".to_owned());
-        lines.extend(table(topology, plan));
+        lines.extend(table(topology, choice));
+    } else if choice.tensor > 1 && config.parallel.tensor == 1 {
+        lines.push("To run it so, write in run.toml:".to_owned());
+        lines.extend(["[parallel]".to_owned(), format!("tensor = {}", choice.tensor)]);
     }
     lines
 }
@@ -148,9 +154,9 @@ fn places(topology: &Topology, plan: &Plan) -> Vec<String> {
 }
 
 /// The plan as `[parallel]` has it.
-fn table(topology: &Topology, plan: &Plan) -> Vec<String> {
+fn table(topology: &Topology, choice: &Choice) -> Vec<String> {
     let ParallelConfig { stages, schedule, chunks, in_flight, blocks, sites, .. } =
-        parallel_of(topology, plan, &ParallelConfig::undivided());
+        parallel_of(topology, choice, &ParallelConfig::undivided());
     let mut lines = vec!["[parallel]".to_owned(), format!("stages = {stages}")];
     lines.push(format!("schedule = {}", json!(schedule)));
     if chunks > 1 {
@@ -201,6 +207,7 @@ fn as_json(topology: &Topology, choice: &Choice) -> serde_json::Value {
         "runners_up": choice.runners_up.iter().map(candidate).collect::<Vec<_>>(),
         "considered": choice.considered,
         "unfit": choice.unfit,
+        "tensor": choice.tensor,
         "why": why(choice),
     })
 }
@@ -211,7 +218,7 @@ mod tests {
 
     fn choice(topology: &str, config: &str) -> (RunConfig, Topology, Choice) {
         let (config, topology) = (RunConfig::parse(config).unwrap(), Topology::parse(topology).unwrap());
-        let choice = choose(&topology, &Workload::of(&config, &spec_of(&config).unwrap())).unwrap();
+        let (topology, choice) = chosen(&config, topology, &spec_of(&config).unwrap()).unwrap();
         (config, topology, choice)
     }
 
@@ -263,14 +270,13 @@ mod tests {
         let text = format!("{CONFIG}[parallel]\ntensor = 2\n");
         let (config, machines) = (RunConfig::parse(&text).unwrap(), Topology::parse(&sites(1.0)).unwrap());
         let spec = spec_of(&config).unwrap();
-        let work = Workload::of(&config, &spec);
-        let (groups, choice) = chosen(&config, machines, &work).unwrap();
+        let (groups, choice) = chosen(&config, machines, &spec).unwrap();
         assert_eq!((choice.best.0.replicas.len(), choice.best.0.pipeline.ranks), (2, 1));
         let told = describe(&config, &spec, &groups, &choice).join("\n");
         assert!(told.contains("→ 2 × 1 ") && told.contains("tensor group of 2"), "{told}");
         let lonely =
             Topology::parse("[[site]]\nname = \"a\"\nworkers = 1\ntflops = 1.0\nmemory_gib = 1.0\n").unwrap();
-        let refused = chosen(&config, lonely, &work).unwrap_err().to_string();
+        let refused = chosen(&config, lonely, &spec).unwrap_err().to_string();
         assert!(refused.contains("parallel.tensor = 2: no site"), "{refused}");
     }
 

@@ -1,5 +1,6 @@
 //! Which worker has which part of the model, and what that would do: from numbers alone. `docs/planner.md` is the design.
 
+mod groups;
 mod predict;
 mod replan;
 mod search;
@@ -9,12 +10,13 @@ mod words;
 mod workload;
 mod written;
 
+pub use groups::choose_with_groups;
 pub use predict::{LinkLoad, Prediction, Unfit, paces, predict};
 pub use replan::{Answer, Prospect, Question};
 pub use search::{Candidate, Choice, NoPlan, choose, choose_among};
 pub use tensor::GroupSums;
 pub use topology::{Device, DeviceId, Link, Site, Topology, TopologyError};
-pub use words::{shape, why};
+pub use words::{outline, shape, why};
 pub use workload::{Exchange, Workload};
 pub use written::parallel_of;
 

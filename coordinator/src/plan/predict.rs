@@ -21,6 +21,8 @@ pub struct Prediction {
     pub step_s: f64,
     /// The slowest replica's forward and backward passes, with what it waits for in its pipeline.
     pub compute_s: f64,
+    /// Of that, what members of a tensor group sum.
+    pub sums_s: f64,
     /// The exchange of the slowest sync group.
     pub sync_s: f64,
     /// Of the ranks' time in the slowest replica, what is idle in its pipeline.
@@ -67,16 +69,19 @@ pub enum Unfit {
 /// # Errors
 /// The plan does not fit.
 pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Prediction, Unfit> {
-    let mut slowest: Option<(f64, Trace)> = None;
-    trace_replicas(topology, work, plan, |_, took, traced| {
+    let mut slowest: Option<(f64, usize, Trace)> = None;
+    trace_replicas(topology, work, plan, |replica, took, traced| {
         if let Some(traced) = traced
-            && slowest.as_ref().is_none_or(|(slowest, _)| took > *slowest)
+            && slowest.as_ref().is_none_or(|(slowest, ..)| took > *slowest)
         {
-            slowest = Some((took, traced));
+            slowest = Some((took, replica, traced));
         }
     })?;
     let nobody = || Unfit::Schedule("there is no replica".to_owned());
-    let (compute_s, slowest) = slowest.ok_or_else(nobody)?;
+    let (compute_s, replica, slowest) = slowest.ok_or_else(nobody)?;
+    let (crossings, flops) = (BTreeMap::new(), Vec::new());
+    let costs = ReplicaCosts { topology, work, plan, replica, crossings: &crossings, flops: &flops };
+    let sums_s = costs.sums_s();
     let memory_bytes = memory(topology, work, plan, &slowest.held_most)?;
     let ways = Ways { topology, groups: Groups::of(work, plan), handed_on: handed_on(work, plan) };
     let exchange = ways.following(work.exchange, compute_s);
@@ -86,6 +91,7 @@ pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Pred
     Ok(Prediction {
         step_s,
         compute_s,
+        sums_s,
         sync_s,
         bubble: slowest.bubble(),
         tokens_per_s: tokens / step_s,

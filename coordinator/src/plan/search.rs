@@ -16,7 +16,7 @@ const EXACT_DEVICES_MAX: usize = 4;
 /// With more blocks than these, not all cuts of them are.
 const EXACT_BLOCKS_MAX: u32 = 8;
 /// Plans whose steps are closer than this are as fast.
-const CLOSE: f64 = 1e-3;
+pub(super) const CLOSE: f64 = 1e-3;
 /// Plans that are told of besides the best one.
 const RUNNERS_UP: usize = 4;
 /// Chunks of each rank that are tried.
@@ -40,6 +40,10 @@ pub struct Choice {
     pub considered: usize,
     /// Plans that did not fit.
     pub unfit: usize,
+    /// Members of the tensor group that has the place of a device; 1: devices are workers.
+    pub tensor: u32,
+    /// The best plan with groups where this one has none, or without them where it has: how many members they have, and seconds of a step. None: none was looked at, or none fits.
+    pub rival: Option<(u32, f64)>,
 }
 
 /// No plan fits.
@@ -114,7 +118,8 @@ pub fn choose_among(
             runners_up.push(candidate);
         }
     }
-    Ok(Choice { best, runners_up, undivided, considered, unfit })
+    let tensor = work.sums.map_or(1, |sums| sums.members());
+    Ok(Choice { best, runners_up, undivided, considered, unfit, tensor, rival: None })
 }
 
 /// What came of the plans that were looked at so far.
@@ -447,4 +452,4 @@ fn cuts(start: u32, blocks: u32, stages: u32) -> Vec<Vec<Range<u32>>> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,4 +1,4 @@
-//! Tensor groups that are written (`parallel.tensor`): each is planned with as one device, whose members share all layers and sum what they make of them.
+//! Tensor groups: each is planned with as one device, whose members share all layers and sum what they make of them.
 
 use longhaul_common::model::ModelSpec;
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,12 @@ impl GroupSums {
         (members > 1.0).then_some(Self { members, layers, width, parameters })
     }
 
+    /// How many they are.
+    #[must_use]
+    pub fn members(&self) -> u32 {
+        self.members as u32
+    }
+
     /// What the sums of a micro-batch of so many tokens take over this link, in seconds: in f32, around a ring, each waited for. Where activations are computed again, the sums of forward passes are made
     /// twice.
     #[must_use]
@@ -41,22 +47,20 @@ impl GroupSums {
 }
 
 impl Topology {
-    /// The same machines with groups of so many in the place of devices, each within its site. A group is as fast, for each member's share, as its slowest, and has for it what its smallest has: so like ones
-    /// are together. Devices that are left over are left out.
+    /// The same machines with groups of so many in the place of devices, each within its site. Any workers of a site may come together, and a group is as fast, for each member's share, as its
+    /// slowest, and has for it what its smallest has: so each group is taken for as fast and as large as the slowest and the smallest of its site. Devices that are left over are left out.
     ///
     /// # Errors
     /// [`TopologyError::Empty`]: no site has as many.
     pub fn in_groups(&self, members: u32) -> Result<Self, TopologyError> {
         let mut grouped = self.clone();
         for site in &mut grouped.sites {
-            site.devices.sort_by(|a, b| b.flops_per_s.total_cmp(&a.flops_per_s));
-            let least =
-                |group: &[Device], of: fn(&Device) -> f64| group.iter().map(of).fold(f64::INFINITY, f64::min);
-            let device = |group: &[Device]| Device {
-                flops_per_s: least(group, |device| device.flops_per_s),
-                memory_bytes: least(group, |device| device.memory_bytes),
+            let least = |of: fn(&Device) -> f64| site.devices.iter().map(of).fold(f64::INFINITY, f64::min);
+            let group = Device {
+                flops_per_s: least(|device| device.flops_per_s),
+                memory_bytes: least(|device| device.memory_bytes),
             };
-            site.devices = site.devices.chunks_exact(members.max(1) as usize).map(device).collect();
+            site.devices = vec![group; site.devices.len() / members.max(1) as usize];
         }
         let is_empty = grouped.sites.iter().all(|site| site.devices.is_empty());
         if is_empty { Err(TopologyError::Empty) } else { Ok(grouped) }

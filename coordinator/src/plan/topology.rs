@@ -38,8 +38,10 @@ pub struct Site {
     pub name: String,
     /// Its devices.
     pub devices: Vec<Device>,
-    /// Between any two of them.
+    /// Between any two of them,
     pub lan: Link,
+    /// and whether that was written or measured: what is only taken for likely bears no tensor group.
+    pub knows_lan: bool,
 }
 
 /// All sites.
@@ -108,8 +110,7 @@ struct WrittenSite {
     workers: usize,
     tflops: f64,
     memory_gib: f64,
-    #[serde(default = "lan_mbit")]
-    lan_mbit: f64,
+    lan_mbit: Option<f64>,
     #[serde(default = "lan_rtt_ms")]
     lan_rtt_ms: f64,
 }
@@ -130,9 +131,7 @@ struct WrittenLink {
 }
 
 /// Ten gigabits, which most machines of one cluster have between them.
-fn lan_mbit() -> f64 {
-    10_000.0
-}
+const LAN_MBIT: f64 = 10_000.0;
 
 fn lan_rtt_ms() -> f64 {
     0.1
@@ -219,6 +218,12 @@ impl Topology {
         self.sites.iter().map(|site| site.devices.len()).enumerate().flat_map(of)
     }
 
+    /// Whether all sites' own links are known, as far as anything goes over them.
+    #[must_use]
+    pub fn knows_lans(&self) -> bool {
+        self.sites.iter().all(|site| site.knows_lan || site.devices.len() < 2)
+    }
+
     /// The way between two sites, or within one.
     ///
     /// # Panics
@@ -241,8 +246,9 @@ impl WrittenSite {
             flops_per_s: above_zero("site.tflops", self.tflops)? * 1e12,
             memory_bytes: above_zero("site.memory_gib", self.memory_gib)? * 1_073_741_824.0,
         };
-        let lan = WrittenPath { mbit: self.lan_mbit, rtt_ms: self.lan_rtt_ms };
-        Ok(Site { name: self.name.clone(), devices: vec![device; self.workers], lan: link("site.lan", lan)? })
+        let lan = WrittenPath { mbit: self.lan_mbit.unwrap_or(LAN_MBIT), rtt_ms: self.lan_rtt_ms };
+        let (lan, knows_lan) = (link("site.lan", lan)?, self.lan_mbit.is_some());
+        Ok(Site { name: self.name.clone(), devices: vec![device; self.workers], lan, knows_lan })
     }
 }
 

@@ -2,13 +2,14 @@
 
 use longhaul_common::pipeline::PipelineSchedule;
 
-use super::{Choice, Plan};
+use super::{Choice, Plan, Prediction};
 
 /// A sentence on what decides.
 #[must_use]
 pub fn why(choice: &Choice) -> String {
     let (plan, prediction) = &choice.best;
     let cut = match plan.pipeline.ranks {
+        1 if choice.tensor > 1 => together(choice),
         1 => "Each device holds the whole model, so none waits for another within a step".to_owned(),
         ranks => format!(
             "The model is cut in {ranks}, whose pipeline is idle for {:.0} % of its time{}",
@@ -37,6 +38,35 @@ pub fn why(choice: &Choice) -> String {
         )
     });
     format!("{cut}; {exchange}{next}.")
+}
+
+/// Why layers are shared.
+fn together(choice: &Choice) -> String {
+    let Prediction { step_s, sums_s, .. } = choice.best.1;
+    let otherwise = match choice.rival {
+        Some((_, rival_s)) => {
+            format!(
+                "with whole layers a step would take {:.0} % longer",
+                100.0 * (rival_s / step_s - 1.0).max(0.0)
+            )
+        }
+        None => "as written, or as no plan fits with whole layers".to_owned(),
+    };
+    format!(
+        "Each layer is shared by a tensor group of {} workers of one site, whose sums take {sums_s:.3} s of a step; {otherwise}",
+        choice.tensor
+    )
+}
+
+/// A choice in a few signs: replicas × workers of each.
+#[must_use]
+pub fn outline(choice: &Choice) -> String {
+    let plan = &choice.best.0;
+    if choice.tensor == 1 {
+        return shape(plan);
+    }
+    let again = if plan.recompute { ", again" } else { "" };
+    format!("{} × {}, layer by layer{again}", plan.replicas.len(), choice.tensor)
 }
 
 /// Why backward passes are in two parts, where they are.

@@ -2,14 +2,16 @@
 
 use longhaul_common::config::ParallelConfig;
 
-use super::{Plan, Topology};
+use super::{Choice, Plan, Topology};
 
-/// `[parallel]` for this plan, with ranks that talk as is configured.
+/// `[parallel]` for the best plan of a choice, with ranks that talk as is configured.
 #[must_use]
-pub fn parallel_of(topology: &Topology, plan: &Plan, configured: &ParallelConfig) -> ParallelConfig {
+pub fn parallel_of(topology: &Topology, choice: &Choice, configured: &ParallelConfig) -> ParallelConfig {
+    let (plan, tensor) = (&choice.best.0, choice.tensor);
     let pipeline = &plan.pipeline;
     if pipeline.ranks < 2 {
-        return ParallelConfig { replan_after_s: configured.replan_after_s, ..ParallelConfig::undivided() };
+        let replan_after_s = configured.replan_after_s;
+        return ParallelConfig { tensor, replan_after_s, ..ParallelConfig::undivided() };
     }
     ParallelConfig {
         stages: pipeline.ranks,

@@ -10,6 +10,7 @@ use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, Join, Ready, ToWor
 
 use super::command::Severity;
 use super::event::ConnectionId;
+use super::keeping::names_a_part;
 use super::machine::{Run, shorten};
 use super::peer::{Peer, Standing, resolve, site_number};
 use super::state::{Facts, Known, Phase};
@@ -54,7 +55,7 @@ impl Run {
         }
         let site = known.site;
         let mut peer = Peer::new(known.clone(), Some(connection), self.now);
-        peer.offers = join.checkpoints.into_iter().take(CHECKPOINT_OFFERS_MAX).collect();
+        peer.offers = join.checkpoints.into_iter().filter(names_a_part).take(CHECKPOINT_OFFERS_MAX).collect();
         self.peers.insert(worker, peer);
         if self.config.is_plan_open() {
             self.surveys.join(worker, site, join.memory_bytes);

@@ -8,6 +8,11 @@ use super::machine::Run;
 use super::peer::Peer;
 use super::state::Checkpoint;
 
+/// Whether there is such a part. Of no parts at all, a checkpoint would be complete without anybody's.
+pub(super) fn names_a_part(offer: &CheckpointOffer) -> bool {
+    offer.rank < offer.parts
+}
+
 impl Peer {
     /// It has this checkpoint on its disk from now on.
     pub fn add_offer(&mut self, offer: CheckpointOffer) {
@@ -45,6 +50,7 @@ impl Run {
             return;
         }
         match offer {
+            Some(offer) if !names_a_part(&offer) => {}
             Some(offer) => peer.add_offer(CheckpointOffer { private: false, ..offer }),
             None if std::mem::replace(&mut self.copy_failed, true) => {}
             None => {

@@ -15,7 +15,7 @@ use super::machine::Run;
 use super::state::{Decided, Phase};
 use super::survey::{Overdue, Way};
 use crate::plan::{
-    Choice, Device, DeviceId, Link, Site, Topology, Workload, choose_among, parallel_of, shape, why,
+    Choice, Device, DeviceId, Link, Site, Topology, Workload, choose_with_groups, outline, parallel_of, why,
 };
 
 /// A way that could not be measured: slow and long, so that no plan rests on it.
@@ -214,17 +214,16 @@ impl Run {
             let (flops_per_s, memory_bytes) = self.surveys.device(worker)?;
             Some(Device { flops_per_s, memory_bytes: memory_bytes as f64 })
         };
-        let (Some(topology), Some(work)) = (self.topology_of(&by_site, device), self.workload()) else {
+        let (Some(topology), Some(spec)) = (self.topology_of(&by_site, device), self.spec()) else {
             return;
         };
-        let devices = topology.devices().count();
-        let permitted = self.permitted_ranks(devices, work.blocks.len());
-        let admits = |rows: &[Vec<DeviceId>]| {
+        let permitted = self.permitted_ranks(topology.devices().count(), spec.head() as usize + 1);
+        let admits = |devices: usize, rows: &[Vec<DeviceId>]| {
             let ranks = rows.first().map_or(0, Vec::len);
             permitted.contains(&ranks) && rows.len() == devices / ranks
         };
-        match choose_among(&topology, &work, admits) {
-            Ok(choice) => self.take(&choice, &topology, &by_site),
+        match choose_with_groups(topology, &self.config, &spec, admits) {
+            Ok((topology, choice)) => self.take(&choice, &topology, &by_site),
             Err(error) => {
                 let text = format!("{error}. The run waits for other workers");
                 self.notice(Severity::Error, None, text.clone());
@@ -255,11 +254,11 @@ impl Run {
         };
         let why = format!(
             "the plan: {} (copies × workers of each), {:.3} s a step expected. {why}",
-            shape(plan),
+            outline(choice),
             prediction.step_s
         );
         Decided {
-            parallel: parallel_of(topology, plan, &self.config.parallel),
+            parallel: parallel_of(topology, choice, &self.config.parallel),
             recompute: plan.recompute || self.config.train.recompute,
             copies,
             why,
@@ -312,15 +311,16 @@ impl Run {
         device: impl Fn(WorkerId) -> Option<Device>,
     ) -> Option<Topology> {
         let lan = |site: SiteId| match self.surveys.way(site, site) {
-            Some(Way::Known(link)) => link,
-            _ => self.state.ways.between(site, site).unwrap_or(UNKNOWN_LAN),
+            Some(Way::Known(link)) => Some(link),
+            _ => self.state.ways.between(site, site),
         };
         let sites: Option<Vec<Site>> = by_site
             .iter()
             .map(|(&site, workers)| {
                 let name = self.state.sites.get(site.0 as usize)?.clone();
                 let devices = workers.iter().map(|worker| device(*worker)).collect::<Option<_>>()?;
-                Some(Site { name, devices, lan: lan(site) })
+                let (knows_lan, lan) = (lan(site).is_some(), lan(site).unwrap_or(UNKNOWN_LAN));
+                Some(Site { name, devices, lan, knows_lan })
             })
             .collect();
         let places: Vec<SiteId> = by_site.keys().copied().collect();

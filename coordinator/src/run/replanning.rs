@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::{Command, Severity};
 use super::machine::Run;
+use super::source::Source;
 use super::state::{Decided, Phase};
 use crate::plan::{Answer, Choice, Device, DeviceId, Link, Plan, Question, Workload};
 
@@ -39,6 +40,15 @@ pub(super) struct Conditions {
     links: BTreeMap<(SiteId, SiteId), Link>,
 }
 
+/// What is to become of a question's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Purpose {
+    /// A run that trains may move.
+    Move,
+    /// A run that no copy can be made for goes on from the checkpoint before this round, if another plan suits those who are here.
+    GoOn(Round),
+}
+
 /// What there is to know between two looks at the plan.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Replanning {
@@ -46,8 +56,8 @@ pub(super) struct Replanning {
     basis: Option<Conditions>,
     /// What has changed since, and since when it is like that.
     changed: Option<(Duration, Conditions)>,
-    /// What is being looked at.
-    asked: Option<Conditions>,
+    /// What is being looked at, and what for.
+    asked: Option<(Conditions, Purpose)>,
     /// Not before this, it is looked again.
     next_look: Duration,
     /// When workers were told to prepare,
@@ -117,22 +127,44 @@ impl Run {
                 return;
             }
         }
-        match self.question() {
-            Some(question) => {
-                self.replanning.asked = Some(conditions);
-                self.commands.push(Command::Plan(Box::new(question)));
-            }
-            None => self.settle_for(conditions),
+        if !self.ask_for_plan(Purpose::Move) {
+            self.settle_for(conditions);
         }
+    }
+
+    /// Has the planner look at those who are here, beside the run. Returns whether there was something to ask.
+    fn ask_for_plan(&mut self, purpose: Purpose) -> bool {
+        let Some(question) = self.question() else { return false };
+        self.replanning.asked = Some((self.conditions(), purpose));
+        self.commands.push(Command::Plan(Box::new(question)));
+        true
     }
 
     /// What came of it. It may be of conditions that are no more.
     pub(super) fn handle_planned(&mut self, answer: Answer) {
-        let Some(asked) = self.replanning.asked.take() else { return };
-        if !self.may_be_planned_anew() || self.conditions().differ_from(&asked) {
+        let Some((asked, purpose)) = self.replanning.asked.take() else { return };
+        if self.conditions().differ_from(&asked) {
             return;
         }
-        self.settle_for(asked);
+        match purpose {
+            Purpose::Move if self.may_be_planned_anew() => {
+                self.settle_for(asked);
+                self.move_as_answered(answer);
+            }
+            Purpose::GoOn(round) if self.still_waits_before(round) => {
+                self.go_on_as_answered(answer, round);
+            }
+            Purpose::Move | Purpose::GoOn(_) => {}
+        }
+    }
+
+    /// Whether the run is still gathering, and has nothing newer to go on from.
+    fn still_waits_before(&self, round: Round) -> bool {
+        let is_newest = matches!(self.choose_source(), Source::Checkpoint(found) if found.round == round);
+        self.state.phase == Phase::Gathering && self.unfit.is_none() && is_newest
+    }
+
+    fn move_as_answered(&mut self, answer: Answer) {
         match answer {
             Answer::Stay(why) => self.notice(Severity::Info, None, why),
             Answer::Move(choice, why) => {
@@ -176,11 +208,14 @@ impl Run {
     /// No copy can be made of those who are here, and nobody has joined for a while: another plan may suit them.
     pub(super) fn replan_for_those_here(&mut self, round: Round) {
         let begun = self.state.facts.is_some() && self.state.plan.is_some() && self.replan_after().is_some();
-        if !begun || self.unfit.is_some() || self.gathering_ends().is_none_or(|at| at > self.now) {
-            return;
+        let is_early = self.gathering_ends().is_none_or(|at| at > self.now);
+        if begun && !is_early && self.unfit.is_none() && self.replanning.asked.is_none() {
+            self.ask_for_plan(Purpose::GoOn(round));
         }
-        let Some(question) = self.question() else { return };
-        match question.answer() {
+    }
+
+    fn go_on_as_answered(&mut self, answer: Answer, round: Round) {
+        match answer {
             Answer::Move(choice, why) => {
                 let Some(plan) = self.decided_for_those_here(&choice, &why) else { return };
                 self.notice(Severity::Warning, None, format!("the plan changes: {why}"));
@@ -259,8 +294,9 @@ impl Run {
     /// How long something has to have changed; none: the plan stays as it is.
     pub(super) fn replan_after(&self) -> Option<Duration> {
         let seconds = self.config.parallel.replan_after_s;
-        // Whoever has written a plan wants that one. And factors of low-rank gradients are not cut anew.
-        let is_open = self.state.plan.is_some() && self.config.sync.rank == 0;
+        // Whoever has written a plan wants that one. And neither factors of low-rank gradients nor the shares of tensor groups are cut anew.
+        let may_be_cut = self.config.sync.rank == 0 && self.config.parallel.tensor == 1;
+        let is_open = self.state.plan.is_some() && may_be_cut;
         (seconds > 0 && is_open).then(|| Duration::from_secs(seconds.into()))
     }
 

@@ -85,6 +85,22 @@ fn a_cold_start_takes_the_newest_checkpoint_and_the_others_heal_from_its_holder(
     assert_eq!(story.begun(1).first_round, Round(6));
 }
 
+/// A checkpoint of no parts is complete whoever has it, and nobody could go on from it.
+#[test]
+fn a_checkpoint_of_no_parts_or_of_a_part_that_there_is_not_is_none() {
+    let mut story = Story::new();
+    let offer = |rank, parts| CheckpointOffer {
+        next_round: Round(6),
+        state_hash: [6; 32],
+        private: false,
+        rank,
+        parts,
+    };
+    story.join(1, &[offer(0, 0), offer(2, 2)]);
+    story.join(2, &[]);
+    assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Fresh)));
+}
+
 #[test]
 fn a_silent_member_is_taken_out_and_its_share_is_given_out_again() {
     let mut story = Story::training();

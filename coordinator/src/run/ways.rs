@@ -46,9 +46,11 @@ impl Ways {
         );
     }
 
-    /// A worker at `from` tells what its frames have shown.
+    /// A worker at `from` tells what its frames have shown. Of its own site they show nothing.
     pub fn seen(&mut self, now: Duration, from: SiteId, ways: &[SeenWay]) {
-        for SeenWay { to, link } in ways.iter().take(WAYS_MAX).filter(|way| is_sound(&way.link)) {
+        for SeenWay { to, link } in
+            ways.iter().take(WAYS_MAX).filter(|way| way.to != from && is_sound(&way.link))
+        {
             let mut way =
                 KnownWay { bytes_per_s: link.bytes_per_s, round_trip_s: link.round_trip_s, at: Some(now) };
             let before = self.known.get(&(from, *to));
@@ -156,7 +158,8 @@ mod tests {
         let mut ways = Ways::default();
         seen(&mut ways, 0, A, B, f64::NAN);
         seen(&mut ways, 0, A, B, -1.0);
-        assert_eq!(ways.between(A, B), None);
+        seen(&mut ways, 0, A, A, 1.0);
+        assert_eq!((ways.between(A, B), ways.between(A, A)), (None, None));
         for to in 0..2 * WAYS_KEPT as u32 {
             seen(&mut ways, 0, A, SiteId(to), 1.0);
         }

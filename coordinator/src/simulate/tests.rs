@@ -93,6 +93,18 @@ fn the_coordinator_makes_the_plan_that_the_planner_makes() {
     assert!(plan.contains("2 × 2") || plan.contains("1 × 4"), "{plan}");
 }
 
+/// What the planner says of two groups, of which each is a copy.
+#[test]
+fn tensor_groups_take_the_time_that_the_planner_says() {
+    let setup = setup(SITES, "tensor = 2", "preset = \"dense\"", "");
+    let groups = setup.topology.in_groups(2).unwrap();
+    let work = crate::plan::Workload::of(&setup.config, &setup.spec);
+    let (_, expected) = crate::plan::choose_among(&groups, &work, |rows| rows.len() == 2).unwrap().best;
+    let report = report(setup);
+    let ratio = report.step_s.unwrap() / (expected.compute_s + expected.sync_s);
+    assert!(report.finished && (0.95..1.1).contains(&ratio), "{ratio}: {report:?}");
+}
+
 #[test]
 fn too_few_machines_are_refused() {
     let few = SITES.replace("workers = 2", "workers = 1");

@@ -19,7 +19,7 @@ use super::queue::{Happening, Queue};
 use super::rounds::Group;
 use super::worker::{Stage, Worker};
 use super::{Report, Setup, SimulateError};
-use crate::plan::{Unfit, Workload};
+use crate::plan::Unfit;
 use crate::run::{Command, ConnectionId, Event, Phase, Record, Run, Severity, State};
 
 /// Workers are told apart by so many phases of their heartbeats, which are one after the other.
@@ -43,7 +43,6 @@ const WARNINGS_KEPT: usize = 10;
 
 pub(super) struct World {
     setup: Setup,
-    work: Workload,
     run: Run,
     now: Duration,
     queue: Queue,
@@ -119,7 +118,6 @@ impl World {
             queue.push(Duration::from_secs_f64(outage.at_s), gone);
         }
         Ok(Self {
-            work: Workload::of(&setup.config, &setup.spec),
             rng: ChaCha8Rng::seed_from_u64(setup.seed),
             config: setup.config.clone(),
             welcome: String::new(),

@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use longhaul_common::config::RunConfig;
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Generation, Round};
+use longhaul_common::model::ModelSpec;
 use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
 use longhaul_proto::identity::Identity;
@@ -82,6 +83,14 @@ pub(super) struct Session {
     dismissed: bool,
 }
 
+/// More entries than any tokenizer has.
+const VOCABULARY_MAX: u32 = 1 << 21;
+
+/// The run's model, as far as it is known without the tokenizer: with as large a vocabulary as there could be.
+fn largest_model(config: &RunConfig) -> Result<ModelSpec> {
+    Ok(ModelSpec::resolve(&config.model, config.vocabulary().unwrap_or(VOCABULARY_MAX))?)
+}
+
 /// What the conversation's loop woke for.
 enum Wake {
     Message(Option<ToWorker>),
@@ -126,7 +135,7 @@ impl Session {
             ReceiveLimits::default(),
         )?;
         if may_be_shared {
-            network.share_checkpoints(shared);
+            network.share_checkpoints(shared, largest_model(&config)?);
         }
         let links = Links {
             inbox,

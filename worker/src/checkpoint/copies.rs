@@ -15,6 +15,21 @@ use super::{
     private_record_of, private_vectors_name,
 };
 
+/// The header of a safetensors file, which the format has no longer. A private state has vectors for each fragment.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// A tensor's line in the header of the model's file, with its name and shape.
+const TENSOR_LINE_BYTES_MAX: u64 = 1 << 10;
+/// Values of each parameter that are the same on all workers: momentum and second moments.
+const SHARED_VALUES_MAX: u64 = 2;
+/// Values of each parameter in a private state: it, two moments, the factors and the error of low rank, what is carried on, residual and velocity of who sends, the residual of who owns.
+const PRIVATE_VALUES_MAX: u64 = 10;
+/// The largest vocabularies take tens of MB.
+const TOKENIZER_BYTES_MAX: u64 = 1 << 28;
+/// It counts each sequence that was trained on since the last round.
+const RECORD_BYTES_MAX: u64 = 1 << 26;
+/// The lists of files, and what the model is.
+const LIST_BYTES_MAX: u64 = 1 << 20;
+
 /// A file of a checkpoint. A peer names it like this, and so none besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum CheckpointFile {
@@ -55,6 +70,26 @@ impl CheckpointFile {
             Self::PrivateVectors(worker) => private_vectors_name(worker),
             Self::PrivateRecord(worker) => private_record_name(worker),
             Self::Manifest => MANIFEST.to_owned(),
+        }
+    }
+
+    /// How long it is at most in a checkpoint of this model, or of any part of it, in bytes.
+    #[must_use]
+    pub fn bytes_max(self, model: &ModelSpec) -> u64 {
+        let whole = model.whole();
+        let vectors = |count: u64| whole.parameter_count().saturating_mul(count * size_of::<f32>() as u64);
+        let with_header = |bytes: u64| bytes.saturating_add(HEADER_BYTES_MAX);
+        match self {
+            // A line for each tensor, and what the format says of itself.
+            Self::Model => {
+                let lines = whole.parameters().len() as u64 + 1;
+                vectors(1).saturating_add(lines.saturating_mul(TENSOR_LINE_BYTES_MAX))
+            }
+            Self::Shared => with_header(vectors(SHARED_VALUES_MAX)),
+            Self::PrivateVectors(_) => with_header(vectors(PRIVATE_VALUES_MAX)),
+            Self::Tokenizer => TOKENIZER_BYTES_MAX,
+            Self::PrivateRecord(_) => RECORD_BYTES_MAX,
+            Self::ModelConfig | Self::Manifest => LIST_BYTES_MAX,
         }
     }
 }

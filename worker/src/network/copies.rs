@@ -11,6 +11,7 @@ use bytes::Bytes;
 use longhaul_common::id::FragmentId;
 use longhaul_common::model::ModelSpec;
 use longhaul_common::plan::Member;
+use longhaul_common::units::Bytes as Size;
 use longhaul_proto::control::message::{CheckpointOffer, HeldPart};
 use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::identity::PeerName;
@@ -28,13 +29,30 @@ use crate::sync::SyncEvent;
 
 /// A holder that has not answered at all by then is passed over.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Files of a checkpoint, at most.
-const FILES_MAX: usize = 16;
+/// Files of a checkpoint as it is copied, at most: one of each kind, as there is one private state.
+const FILES_MAX: usize = 7;
+
+/// What of a model is fetched. How large a checkpoint may be follows from the whole of it.
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    /// Any part of it,
+    Any(&'a ModelSpec),
+    /// or what has a block of this part.
+    BlocksOf(&'a ModelSpec),
+}
+
+impl Wanted<'_> {
+    fn model(&self) -> &ModelSpec {
+        match self {
+            Self::Any(model) | Self::BlocksOf(model) => model,
+        }
+    }
+}
 
 impl Network {
-    /// From now on, peers may have copies of these checkpoints, of whatever part.
-    pub fn share_checkpoints(&self, store: CheckpointStore) {
-        self.lock().checkpoints = Some(store);
+    /// From now on, peers may have copies of these checkpoints, of whatever part, and this worker may keep some of theirs: of no more than this model.
+    pub fn share_checkpoints(&self, store: CheckpointStore, largest: ModelSpec) {
+        self.lock().checkpoints = Some((store, largest));
     }
 
     /// Fetches those of these parts, of one checkpoint, that have a block of the `wanted` part of the model; the answer comes as [`SyncEvent::CopiesHere`], with the number of the attempt.
@@ -60,7 +78,7 @@ impl Network {
             let kept = if network.keeping.swap(true, Ordering::AcqRel) {
                 None
             } else {
-                let fetched = fetch_part(&network, &store, &part, None).await;
+                let fetched = fetch_any(&network, &store, &part).await;
                 network.keeping.store(false, Ordering::Release);
                 if let Err(error) = &fetched {
                     tracing::debug!(reason = format!("{error:#}"), "a checkpoint could not be copied");
@@ -72,6 +90,11 @@ impl Network {
     }
 }
 
+async fn fetch_any(network: &Network, store: &CheckpointStore, part: &HeldPart) -> Result<()> {
+    let (_, largest) = network.lock().checkpoints.clone().context("no checkpoints are shared in this run")?;
+    fetch_part(network, store, part, Wanted::Any(&largest)).await
+}
+
 async fn fetch_overlapping(
     network: &Network,
     store: &CheckpointStore,
@@ -79,7 +102,7 @@ async fn fetch_overlapping(
     wanted: &ModelSpec,
 ) -> Result<()> {
     for part in parts {
-        fetch_part(network, store, part, Some(wanted)).await?;
+        fetch_part(network, store, part, Wanted::BlocksOf(wanted)).await?;
     }
     Ok(())
 }
@@ -89,7 +112,7 @@ async fn fetch_part(
     network: &Network,
     store: &CheckpointStore,
     part: &HeldPart,
-    wanted: Option<&ModelSpec>,
+    wanted: Wanted<'_>,
 ) -> Result<()> {
     let HeldPart { offer, holders } = part;
     let store = store.clone().of_part(offer.rank, offer.parts);
@@ -116,7 +139,7 @@ async fn fetch_from(
     store: &CheckpointStore,
     offer: &CheckpointOffer,
     holder: &Member,
-    wanted: Option<&ModelSpec>,
+    wanted: Wanted<'_>,
 ) -> Result<()> {
     let name = PeerName::Worker(holder.worker).in_run(network.run);
     let connecting = network.endpoint.connect_with(network.client(), network.address_of(holder), &name);
@@ -131,14 +154,15 @@ async fn fetch_over(
     store: &CheckpointStore,
     offer: &CheckpointOffer,
     holder: &Member,
-    wanted: Option<&ModelSpec>,
+    wanted: Wanted<'_>,
 ) -> Result<()> {
     let CheckpointOffer { next_round, state_hash, rank, parts, .. } = *offer;
     let of = CheckpointName { next_round, rank, parts, state_hash };
     let files = fetch_list(connection, of).await?;
+    check_lengths(&files, wanted.model())?;
     let incoming = store.receive(next_round).context("make room for a checkpoint")?;
     // The list has the manifest last, and it says which blocks there are.
-    if let (Some(wanted), Some(manifest)) = (wanted, files.last()) {
+    if let (Wanted::BlocksOf(wanted), Some(manifest)) = (wanted, files.last()) {
         fetch_file(connection, of, manifest, &incoming).await?;
         if !incoming.overlaps(wanted)? {
             return Ok(());
@@ -160,6 +184,21 @@ async fn fetch_list(connection: &Connection, of: CheckpointName) -> Result<Vec<F
     let is_complete = files.last().is_some_and(|last| last.file == CheckpointFile::Manifest);
     ensure!(files.len() <= FILES_MAX && is_complete, "the list of files is none of a checkpoint");
     Ok(files)
+}
+
+/// Before anything is read or written: no file may be longer than that of a checkpoint of this model can be.
+fn check_lengths(files: &[FileToCopy], model: &ModelSpec) -> Result<()> {
+    for file in files {
+        let most = file.file.bytes_max(model);
+        ensure!(
+            file.bytes <= most,
+            "it says that {} has {}, and that of a checkpoint of this model has {} at most: its holder has another model, or is not to be trusted",
+            file.name(),
+            Size(file.bytes),
+            Size(most)
+        );
+    }
+    Ok(())
 }
 
 /// The rest of a file, after what is here of it.
@@ -246,7 +285,7 @@ pub(super) async fn send_file(
 }
 
 fn store_of(network: &Network, of: CheckpointName) -> Option<CheckpointStore> {
-    let store = network.lock().checkpoints.clone()?;
+    let (store, _) = network.lock().checkpoints.clone()?;
     (of.rank < of.parts).then(|| store.of_part(of.rank, of.parts))
 }
 

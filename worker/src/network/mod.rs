@@ -28,6 +28,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Round, RunId, SiteId, WorkerId};
+use longhaul_common::model::ModelSpec;
 use longhaul_common::plan::Member;
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::frame::{FRAME_HEADER_BYTES, FrameMeta};
@@ -87,7 +88,7 @@ struct State {
     peers: BTreeMap<WorkerId, Arc<Peer>>,
     door: SiteDoor,
     /// Checkpoints of whatever part that peers may have copies of; none: they may not.
-    checkpoints: Option<CheckpointStore>,
+    checkpoints: Option<(CheckpointStore, ModelSpec)>,
 }
 
 impl Network {

@@ -14,7 +14,7 @@ use super::*;
 fn topology() -> Topology {
     let device = Device { flops_per_s: 1e11, memory_bytes: 4e9 };
     let lan = Link { bytes_per_s: 1.25e9, round_trip_s: 0.0 };
-    let site = |name: &str| Site { name: name.into(), devices: vec![device; 2], lan };
+    let site = |name: &str| Site { name: name.into(), devices: vec![device; 2], lan, knows_lan: true };
     let wan = Link { bytes_per_s: 12.5e6, round_trip_s: 0.05 };
     Topology::new(vec![site("a"), site("b")], BTreeMap::from([((0, 1), wan)])).unwrap()
 }

@@ -18,6 +18,7 @@ fn topology(each: usize, mbit: f64) -> Topology {
         name: name.to_owned(),
         devices: vec![Device { flops_per_s: 1e11, memory_bytes: GIB }; each],
         lan: Link { bytes_per_s: 1.25e9, round_trip_s: 1e-4 },
+        knows_lan: true,
     };
     let link = Link { bytes_per_s: mbit * 125e3, round_trip_s: 0.05 };
     Topology::new(vec![site("a"), site("b")], BTreeMap::from([((0, 1), link)])).unwrap()

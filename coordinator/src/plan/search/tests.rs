@@ -17,7 +17,7 @@ fn workload(sync: &str) -> Workload {
 }
 
 /// Sites with these devices (FLOPs a second, bytes), and one link between all of them.
-fn topology(sites: &[&[(f64, f64)]], mbit: f64, rtt_ms: f64) -> Topology {
+pub fn topology(sites: &[&[(f64, f64)]], mbit: f64, rtt_ms: f64) -> Topology {
     let link = |mbit: f64, rtt_ms: f64| Link { bytes_per_s: mbit * 1e6 / 8.0, round_trip_s: rtt_ms / 1e3 };
     let site = |(at, devices): (usize, &&[(f64, f64)])| Site {
         name: format!("s{at}"),
@@ -26,13 +26,14 @@ fn topology(sites: &[&[(f64, f64)]], mbit: f64, rtt_ms: f64) -> Topology {
             .map(|&(flops_per_s, memory_bytes)| Device { flops_per_s, memory_bytes })
             .collect(),
         lan: link(10_000.0, 0.1),
+        knows_lan: true,
     };
     let pairs = (0..sites.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
     let links: BTreeMap<_, _> = pairs.map(|pair| (pair, link(mbit, rtt_ms))).collect();
     Topology::new(sites.iter().enumerate().map(site).collect(), links).unwrap()
 }
 
-const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+pub const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
 #[test]
 fn equal_machines_with_room_for_the_model_train_it_whole() {
@@ -80,7 +81,7 @@ fn sixty_four_workers_on_eight_sites_are_planned() {
 const PLAIN: [PipelineSchedule; 2] = [PipelineSchedule::OneForwardOneBackward, PipelineSchedule::ZeroBubble];
 
 /// Everything that four devices and six blocks can be: each device in any place or in none, and every cut.
-fn exhaustive(topology: &Topology, work: &Workload) -> Option<f64> {
+pub fn exhaustive(topology: &Topology, work: &Workload) -> Option<f64> {
     let devices: Vec<DeviceId> = topology.devices().collect();
     let mut best: Option<f64> = None;
     for ranks in 1..=devices.len().min(work.blocks.len()) {

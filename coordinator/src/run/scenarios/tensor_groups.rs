@@ -1,6 +1,9 @@
 //! Copies of the model whose layers are shared by workers of a site.
 
+use longhaul_proto::control::message::MeasuredLink;
+
 use super::pipelines::{lineup, ready_with, seat_in};
+use super::planning::profile;
 use super::*;
 
 fn in_groups() -> RunConfig {
@@ -63,4 +66,36 @@ fn while_steps_are_common_no_group_joins_even_where_nothing_is_clipped() {
         Story::of(RunConfig::parse(&format!("{text}[parallel]\n{parallel}\n")).unwrap()).run.copies_may_join()
     };
     assert!(may_join("stages = 2") && !may_join("tensor = 2"));
+}
+
+/// Four workers at two sites, of which none has room for the model, and a fast link within each site. Parts of it in a row wait for each other, members of a group hardly.
+#[test]
+fn the_plan_has_groups_where_sites_have_fast_links_of_their_own() {
+    let plan_with = |lan_mbit: f64| {
+        let text = "[run]\nname = \"open\"\nworkers = 4\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 6\nwidth = 128\nheads = 2\ncontext = 8\n\
+                    [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 16\nmicro_batch = 2\n[sync]\npreset = \"dense\"\n";
+        let mut story = Story::of(RunConfig::parse(text).unwrap());
+        for (worker, site) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
+            story.enter(worker, site, |join| join.memory_bytes = 70 << 20);
+            story.say(worker, profile(1e9));
+        }
+        let link =
+            |mbit: f64, round_trip_s: f64| Some(MeasuredLink { bytes_per_s: mbit * 125e3, round_trip_s });
+        let (lan, wan) = (link(lan_mbit, 1e-6), link(10_000.0, 0.001));
+        story.say(1, ToCoordinator::Links(vec![lan, wan]));
+        story.say(2, ToCoordinator::Links(vec![wan, lan]));
+        story
+    };
+    let story = plan_with(1_000_000.0);
+    let plan = story.run.state().plan.clone().unwrap();
+    assert_eq!((plan.parallel.tensor, plan.parallel.stages), (2, 1), "{}", plan.why);
+    assert!(
+        plan.why.contains("2 × 2, layer by layer") && plan.why.contains("tensor group of 2"),
+        "{}",
+        plan.why
+    );
+    assert_eq!([1, 2, 3, 4].map(|worker| seat_in(&story.told(worker))), [Some(0), Some(0), Some(1), Some(1)]);
+    assert!(story.run.replan_after().is_none(), "a run keeps its groups");
+    let apart = plan_with(1.0);
+    assert_eq!(apart.run.state().plan.as_ref().unwrap().parallel.tensor, 1);
 }

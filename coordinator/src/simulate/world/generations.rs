@@ -6,7 +6,7 @@ use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_proto::control::message::{GenerationStart, Member, Settled, ToCoordinator};
 
 use super::World;
-use crate::plan::{DeviceId, Plan, Unfit, paces, predict};
+use crate::plan::{DeviceId, Plan, Unfit, Workload, paces, predict};
 use crate::simulate::rounds::Group;
 use crate::simulate::worker::Stage;
 
@@ -85,24 +85,35 @@ impl World {
     /// What steps and exchanges take with these copies.
     pub(super) fn set_paces(&mut self) -> Result<(), Unfit> {
         let Some(lineup) = self.run.state().generation.as_ref() else { return Ok(()) };
-        let parallel = &self.config.parallel;
+        let (parallel, work) = (&self.config.parallel, Workload::of(&self.config, &self.setup.spec));
         let nowhere = || Unfit::Schedule("the model cannot be cut so".to_owned());
         let parts = self.setup.spec.parts(parallel, self.config.data.sequence_length).ok_or_else(nowhere)?;
         let chunks = 0..parallel.chunks as usize;
+        // All members of a tensor group have the same stage.
+        let ranks = &parts[..parts.len().min(parallel.stages as usize)];
         let stages =
-            chunks.flat_map(|chunk| parts.iter().filter_map(move |part| part.chunks.get(chunk).cloned()));
+            chunks.flat_map(|chunk| ranks.iter().filter_map(move |part| part.chunks.get(chunk).cloned()));
         let device =
             |worker: WorkerId| -> Option<DeviceId> { Some(self.workers[self.place_of(worker)?].device) };
         let row =
             |ranks: &[Member]| ranks.iter().filter_map(|member| device(member.worker)).collect::<Vec<_>>();
+        let rows: Vec<Vec<DeviceId>> = lineup.replicas.iter().map(|replica| row(&replica.ranks)).collect();
+        let groups;
+        let (topology, replicas) = match parallel.tensor {
+            1 => (&self.setup.topology, rows),
+            members => {
+                groups = self.setup.topology.in_groups(members).map_err(|_| nowhere())?;
+                (&groups, groups_of(&rows))
+            }
+        };
         let plan = Plan {
-            replicas: lineup.replicas.iter().map(|replica| row(&replica.ranks)).collect(),
+            replicas,
             stages: stages.collect(),
-            pipeline: parallel.pipeline(self.work.micro_batches(lineup.replicas.len())),
+            pipeline: parallel.pipeline(work.micro_batches(lineup.replicas.len())),
             recompute: self.config.train.recompute,
         };
-        let paces = paces(&self.setup.topology, &self.work, &plan)?;
-        let sync_s = predict(&self.setup.topology, &self.work, &plan)?.sync_s;
+        let paces = paces(topology, &work, &plan)?;
+        let sync_s = predict(topology, &work, &plan)?.sync_s;
         let mut step_s = BTreeMap::new();
         for (replica, pace) in lineup.replicas.iter().zip(paces) {
             step_s.extend(replica.ranks.iter().map(|member| (member.worker, pace)));
@@ -110,4 +121,17 @@ impl World {
         (self.step_s, self.sync_s) = (step_s, sync_s);
         Ok(())
     }
+}
+
+/// Each row of members as the tensor group in whose place it is: all groups of a site are alike.
+fn groups_of(rows: &[Vec<DeviceId>]) -> Vec<Vec<DeviceId>> {
+    let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
+    let of = |row: &Vec<DeviceId>| {
+        row.first().map(|&DeviceId { site, .. }| {
+            let next = taken.entry(site).or_insert(0);
+            *next += 1;
+            DeviceId { site, device: *next - 1 }
+        })
+    };
+    rows.iter().map(of).map(|group| group.into_iter().collect()).collect()
 }

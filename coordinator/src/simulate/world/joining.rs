@@ -32,7 +32,7 @@ impl World {
             let profile =
                 Profile { flops_per_s: machine.flops_per_s, vocabulary: self.setup.spec.vocabulary };
             self.say(place, ToCoordinator::Profile(profile));
-        } else if !self.config.parallel.is_pipelined() {
+        } else if !self.config.parallel.is_divided() {
             self.workers[place].rank = Some(0);
         }
     }

@@ -65,7 +65,7 @@ async fn fetched(
     let mut worker = Worker::start(&authority, 1, ReceiveLimits::default());
     let holder = Worker::start(&authority, 2, ReceiveLimits::default());
     if let Some(machine) = shared {
-        holder.network.share_checkpoints(machine.root.clone());
+        holder.network.share_checkpoints(machine.root.clone(), tiny_gpt2());
     }
     let part = HeldPart { holders: vec![holder.member.clone()], ..part.clone() };
     worker.network.fetch_parts(7, taker.root.clone(), vec![part], wanted);
@@ -124,4 +124,43 @@ async fn who_has_nothing_to_share_gives_nothing_and_what_was_wanted_is_named() {
     other.offer.state_hash = [9; 32];
     fetched(&taker, &other, Some(&holder), second_part()).await.unwrap_err();
     assert!(taker.part().list().unwrap().is_empty());
+}
+
+/// What a holder says of a file is refused before anything of it is asked for.
+#[test]
+fn a_file_that_is_longer_than_a_checkpoint_of_the_model_can_have_is_refused() {
+    let holder = Machine::new(2);
+    let part = write(&holder);
+    let files = holder.part().files_to_copy(NEXT, part.offer.state_hash).unwrap();
+    check_lengths(&files, &second_part()).unwrap();
+    let whole = 4 * tiny_gpt2().parameter_count();
+    for (at, file) in files.iter().enumerate() {
+        let most = file.file.bytes_max(&second_part());
+        let mut longer = files.clone();
+        longer[at].bytes = most;
+        check_lengths(&longer, &second_part()).unwrap();
+        longer[at].bytes = most + 1;
+        let reason = check_lengths(&longer, &second_part()).unwrap_err().to_string();
+        assert!(reason.contains(&file.name()) && reason.contains("is not to be trusted"), "{reason}");
+    }
+    let model = CheckpointFile::Model.bytes_max(&second_part());
+    assert!((whole..2 * whole + (1 << 16)).contains(&model), "{model} of {whole}");
+}
+
+/// A worker that has not been given a part knows the run's model all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_fetched_from_who_announces_more_than_the_model_has() {
+    let (holder, taker) = (Machine::new(2), Machine::new(1));
+    let part = write(&holder);
+    let smaller =
+        ModelSpec { layers: 1, width: 4, feed_forward_width: 2, vocabulary: 2, context: 1, ..tiny_gpt2() };
+    let model = holder.part().path_of(NEXT, CheckpointFile::Model);
+    assert!(std::fs::metadata(model).unwrap().len() > CheckpointFile::Model.bytes_max(&smaller));
+    let reason = fetched(&taker, &part, Some(&holder), smaller).await.unwrap_err();
+    assert!(reason.contains("model.safetensors has"), "{reason}");
+    let incoming = taker.part().receive(NEXT).unwrap();
+    assert!(
+        !incoming.path_of(CheckpointFile::Manifest).exists()
+            && !incoming.path_of(CheckpointFile::Model).exists()
+    );
 }
