@@ -1,5 +1,6 @@
 //! The commands that a person types. Parsing is here, so that tests can parse what documents and manifests say.
 
+mod checkpoints;
 mod client;
 mod plan;
 pub(crate) mod show;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use longhaul_common::explained::Explained;
 
+pub use checkpoints::{CheckpointsCommand, Place};
 pub use client::{Client, ClientError};
 
 /// Where the state directory is unless told otherwise.
@@ -91,6 +93,12 @@ pub enum Command {
         /// What to do with tokens.
         #[command(subcommand)]
         command: TokenCommand,
+    },
+    /// List checkpoints, and verify them.
+    Checkpoints {
+        /// What to do with checkpoints.
+        #[command(subcommand)]
+        command: CheckpointsCommand,
     },
     /// End the run in an orderly way: the rounds that are begun are finished, and a checkpoint is written.
     Stop(Stop),
@@ -272,6 +280,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Status(args) => show::run(&args),
         Command::Token { command } => token::run(command),
+        Command::Checkpoints { command } => checkpoints::run(command),
         Command::Stop(stop) => show::stop(&stop),
     };
     let (code, error) = match done {

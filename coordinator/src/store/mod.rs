@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 use crate::run::{RoundSummary, State};
 
 /// The layout of the tables and of the postcard values in them. A change that old code would misread raises it.
-const SCHEMA_VERSION: u64 = 8;
+const SCHEMA_VERSION: u64 = 9;
 const FILE: &str = "coordinator.redb";
 /// Rounds whose metrics are kept: a few hundred kilobytes.
 pub const ROUNDS_KEPT: u64 = 4096;
