@@ -1,20 +1,21 @@
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use longhaul_common::config::RunConfig;
-use longhaul_common::id::{Generation, Round, RunId, WorkerId};
-use longhaul_proto::control::message::{Heartbeat, Join, Ready, RoundReport, ToCoordinator};
+use longhaul_common::id::{RunId, WorkerId};
+use longhaul_proto::control::message::{Heartbeat, Join, RoundReport, ToCoordinator};
 
 use super::*;
+use crate::run::scenarios::story::{self, joining, ready, report};
 use crate::run::{Command, ConnectionId, Event, Phase, State};
 
+/// A hundred rounds of the story's run.
 fn config() -> RunConfig {
-    let text = "[run]\nname = \"recorded\"\nworkers = 2\nsteps = 200\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
-                context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\npreset = \"sparse-local\"\n\
-                opening_share = 0.0\nevery = 2\noverlap = 1\n[parallel]\nplan = \"fixed\"\n";
-    RunConfig::parse(text).unwrap()
+    let mut config = story::config();
+    config.run.steps = 200;
+    config
 }
 
 /// A run that is recorded, event by event.
@@ -49,20 +50,9 @@ impl Recorded {
         let connection = ConnectionId(u64::from(worker));
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         self.handle(Event::Opened { connection, worker: WorkerId(worker), address });
-        let at = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 70));
-        self.say(
-            worker,
-            ToCoordinator::Join(Join {
-                incarnation: u64::from(worker),
-                site: format!("site-{worker}"),
-                lan_address: at,
-                wan_address: at,
-                device: "a test".to_owned(),
-                memory_bytes: 1 << 36,
-                held: None,
-                checkpoints: Vec::new(),
-            }),
-        );
+        let join =
+            Join { device: "a test".to_owned(), ..joining(WorkerId(worker), &format!("site-{worker}")) };
+        self.say(worker, ToCoordinator::Join(join));
     }
 
     fn beat(&mut self, worker: u32, tokens: u64) {
@@ -71,23 +61,8 @@ impl Recorded {
     }
 
     fn apply(&mut self, worker: u32, round: u64) {
-        self.say(
-            worker,
-            ToCoordinator::RoundApplied(RoundReport {
-                generation: Generation(1),
-                round: Round(round),
-                loss: Some(2.5),
-                samples: 4,
-                sites: Vec::new(),
-                residual_ratio: None,
-                state_hash: [round as u8; 32],
-                skipped: Vec::new(),
-                validation_loss: None,
-                refused: Vec::new(),
-                refused_beyond: 0,
-                measured: None,
-            }),
-        );
+        let report = RoundReport { loss: Some(2.5), ..report(round, round as u8) };
+        self.say(worker, ToCoordinator::RoundApplied(report));
     }
 
     /// Two workers train, one of them is lost, and an operator has a hand in it.
@@ -96,18 +71,7 @@ impl Recorded {
             self.join(worker);
         }
         for worker in [1, 2] {
-            let (parameters, samples) = (1000, 500);
-            self.say(
-                worker,
-                ToCoordinator::Ready(Ready {
-                    next_round: Round(0),
-                    rank: 0,
-                    state_hash: [7; 32],
-                    parameters,
-                    samples,
-                    data_hash: [3; 32],
-                }),
-            );
+            self.say(worker, ready(0, 7));
         }
         assert_eq!(self.run.state().phase, Phase::Training);
         for round in 0..20 {

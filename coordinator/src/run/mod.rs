@@ -59,6 +59,6 @@ pub use tally::Tally;
 pub use ways::{KnownWay, Ways};
 
 #[cfg(test)]
-mod scenarios;
+pub(crate) mod scenarios;
 #[cfg(test)]
 mod simulation;

@@ -11,7 +11,7 @@ mod privacy;
 mod problems;
 mod refusals;
 mod replanning;
-mod story;
+pub(crate) mod story;
 mod tensor_groups;
 
 use std::net::{Ipv4Addr, SocketAddr};

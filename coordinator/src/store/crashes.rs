@@ -2,39 +2,18 @@
 
 mod storage;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use longhaul_common::config::RunConfig;
-use longhaul_common::id::{Generation, Round, WorkerId};
-use longhaul_proto::control::message::{Join, Ready, RoundReport, ToCoordinator, ToWorker};
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker};
 
 use super::*;
+use crate::run::scenarios::story::{config, joining, ready, report};
 use crate::run::{Command, ConnectionId, Event, Record, Run};
 use storage::Storage;
 
-const CONFIG: &str = "[run]\nname = \"crashes\"\nworkers = 2\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
-    context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\npreset = \"sparse-local\"\nopening_share = 0.0\nevery = 2\n\
-    overlap = 1\n[parallel]\nplan = \"fixed\"\n";
 const RUN: RunId = RunId([7; 16]);
-
-fn config() -> RunConfig {
-    RunConfig::parse(CONFIG).unwrap()
-}
-
-fn join(worker: WorkerId, held: Option<(Generation, Round)>) -> ToCoordinator {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
-    ToCoordinator::Join(Join {
-        incarnation: u64::from(worker.0) + 1,
-        site: format!("site-{worker}"),
-        lan_address: address,
-        wan_address: address,
-        device: "a test".to_owned(),
-        memory_bytes: 1 << 34,
-        held,
-        checkpoints: Vec::new(),
-    })
-}
 
 fn opened(worker: WorkerId) -> Event {
     let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -45,40 +24,19 @@ fn said(worker: WorkerId, message: ToCoordinator) -> Event {
     Event::Message { connection: ConnectionId(u64::from(worker.0)), message }
 }
 
-fn report(round: u64) -> ToCoordinator {
-    ToCoordinator::RoundApplied(RoundReport {
-        generation: Generation(1),
-        round: Round(round),
-        loss: Some(2.0),
-        samples: 4,
-        sites: Vec::new(),
-        residual_ratio: None,
-        state_hash: [round as u8; 32],
-        skipped: Vec::new(),
-        validation_loss: None,
-        refused: Vec::new(),
-        refused_beyond: 0,
-        measured: None,
-    })
-}
-
 /// What a run of two workers writes down, from their joining to its end.
 fn written() -> Vec<Record> {
     let workers = [WorkerId(0), WorkerId(1)];
-    let ready = Ready {
-        next_round: Round(0),
-        rank: 0,
-        state_hash: [1; 32],
-        parameters: 10,
-        samples: 100,
-        data_hash: [3; 32],
-    };
     let mut events: Vec<Event> = Vec::new();
     events.extend(workers.map(opened));
-    events.extend(workers.map(|worker| said(worker, join(worker, None))));
-    events.extend(workers.map(|worker| said(worker, ToCoordinator::Ready(ready.clone()))));
+    events.extend(
+        workers.map(|worker| said(worker, ToCoordinator::Join(joining(worker, &format!("site-{worker}"))))),
+    );
+    events.extend(workers.map(|worker| said(worker, ready(0, 1))));
     for round in 0..10 {
-        events.extend(workers.map(|worker| said(worker, report(round))));
+        events.extend(
+            workers.map(|worker| said(worker, ToCoordinator::RoundApplied(report(round, round as u8)))),
+        );
     }
     events.push(Event::Drain);
     let mut run = Run::new(config(), State::new(RUN, &config()), Duration::ZERO).unwrap();
@@ -101,7 +59,7 @@ fn is_state(record: &Record) -> bool {
 fn write_all(storage: &Storage, records: &[Record]) -> usize {
     let Ok(disk) = Disk::over(storage.clone()) else { return 0 };
     let store = Store::over(disk);
-    let founding = Founding { run: RUN, config: CONFIG.to_owned(), authority: "pem".to_owned() };
+    let founding = Founding { run: RUN, config: config().to_toml().unwrap(), authority: "pem".to_owned() };
     if store.found(&founding, &State::new(RUN, &config()), &EnrolState::default()).is_err() {
         return 0;
     }
@@ -137,7 +95,8 @@ fn goes_on(state: State) {
     let worker = WorkerId(0);
     let held = generation.map(|generation| (generation, Round(0)));
     let mut commands = run.handle(Duration::ZERO, opened(worker));
-    commands.extend(run.handle(Duration::ZERO, said(worker, join(worker, held))));
+    let join = Join { held, ..joining(worker, "site-w0") };
+    commands.extend(run.handle(Duration::ZERO, said(worker, ToCoordinator::Join(join))));
     let welcome = commands.iter().find_map(|command| match command {
         Command::Send { message: ToWorker::Welcome(welcome), .. } => Some(welcome),
         _ => None,

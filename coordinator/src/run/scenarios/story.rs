@@ -19,14 +19,14 @@ pub(super) struct Story {
     pub commands: Vec<Command>,
 }
 
-pub(super) fn config() -> RunConfig {
+pub(crate) fn config() -> RunConfig {
     let text = "[run]\nname = \"story\"\nworkers = 2\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
                 context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\npreset = \"sparse-local\"\nopening_share = 0.0\nevery = 2\noverlap = 1\n\
                 [parallel]\nplan = \"fixed\"\n";
     RunConfig::parse(text).unwrap()
 }
 
-pub(super) fn ready(next_round: u64, hash: u8) -> ToCoordinator {
+pub(crate) fn ready(next_round: u64, hash: u8) -> ToCoordinator {
     ToCoordinator::Ready(Ready {
         next_round: Round(next_round),
         rank: 0,
@@ -38,7 +38,7 @@ pub(super) fn ready(next_round: u64, hash: u8) -> ToCoordinator {
 }
 
 /// A round that a member has applied, as it tells it in the first generation.
-pub(super) fn report(round: u64, hash: u8) -> RoundReport {
+pub(crate) fn report(round: u64, hash: u8) -> RoundReport {
     RoundReport {
         generation: Generation(1),
         round: Round(round),
@@ -52,6 +52,21 @@ pub(super) fn report(round: u64, hash: u8) -> RoundReport {
         refused: Vec::new(),
         refused_beyond: 0,
         measured: None,
+    }
+}
+
+/// A worker of which nothing is known but its number, at a site.
+pub(crate) fn joining(worker: WorkerId, site: &str) -> Join {
+    let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 70));
+    Join {
+        incarnation: u64::from(worker.0),
+        site: site.to_owned(),
+        lan_address: unspecified,
+        wan_address: unspecified,
+        device: String::new(),
+        memory_bytes: 1 << 34,
+        held: None,
+        checkpoints: Vec::new(),
     }
 }
 
@@ -151,17 +166,7 @@ impl Story {
         let connection = ConnectionId(u64::from(worker));
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         self.handle(Event::Opened { connection, worker: WorkerId(worker), address });
-        let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 70));
-        let mut join = Join {
-            incarnation: u64::from(worker),
-            site: site.to_owned(),
-            lan_address: unspecified,
-            wan_address: unspecified,
-            device: String::new(),
-            memory_bytes: 1 << 34,
-            held: None,
-            checkpoints: Vec::new(),
-        };
+        let mut join = joining(WorkerId(worker), site);
         change(&mut join);
         self.say(worker, ToCoordinator::Join(join));
     }
