@@ -79,9 +79,7 @@ pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Pred
     })?;
     let nobody = || Unfit::Schedule("there is no replica".to_owned());
     let (compute_s, replica, slowest) = slowest.ok_or_else(nobody)?;
-    let (crossings, flops) = (BTreeMap::new(), Vec::new());
-    let costs = ReplicaCosts { topology, work, plan, replica, crossings: &crossings, flops: &flops };
-    let sums_s = costs.sums_s();
+    let sums_s = sums_s(topology, work, plan, replica);
     let memory_bytes = memory(topology, work, plan, &slowest.held_most)?;
     let ways = Ways { topology, groups: Groups::of(work, plan), handed_on: handed_on(work, plan) };
     let exchange = ways.following(work.exchange, compute_s);
@@ -129,11 +127,19 @@ fn trace_replicas(
         }
         let traced =
             trace(&plan.pipeline, &lists, &costs).map_err(|stuck| Unfit::Schedule(stuck.to_string()))?;
-        let took = traced.step_s + costs.ends_s() + costs.sums_s();
+        let took = traced.step_s + costs.ends_s() + sums_s(topology, work, plan, replica);
         alike.insert(signature, took);
         tell(replica, took, Some(traced));
     }
     Ok(())
+}
+
+/// What the members of a replica's tensor group sum in a step.
+fn sums_s(topology: &Topology, work: &Workload, plan: &Plan, replica: usize) -> f64 {
+    let (Some(sums), Some(group)) = (&work.sums, plan.replicas[replica].first()) else { return 0.0 };
+    let lan = topology.link(group.site, group.site);
+    let tokens = work.micro_tokens(plan.replicas.len());
+    f64::from(plan.pipeline.micro_batches) * sums.micro_batch_s(tokens, lan, plan.recompute)
 }
 
 /// A step with its exchange.
@@ -212,14 +218,6 @@ impl ReplicaCosts<'_> {
 
     fn tokens(&self) -> f64 {
         self.work.micro_tokens(self.plan.replicas.len())
-    }
-
-    /// What the members of a tensor group sum in a step.
-    fn sums_s(&self) -> f64 {
-        let Some(sums) = &self.work.sums else { return 0.0 };
-        let lan = self.way(0, 0).0;
-        let micro_batches = f64::from(self.plan.pipeline.micro_batches);
-        micro_batches * sums.micro_batch_s(self.tokens(), lan, self.plan.recompute)
     }
 
     /// What a step takes besides its tasks: the norm of the gradient goes from each rank to all others, and a tied embedding there and its gradient back.
