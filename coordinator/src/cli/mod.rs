@@ -130,7 +130,7 @@ pub enum Command {
     #[command(long_about = SIMULATE_HELP)]
     Simulate(SimulateArgs),
     /// Show how the run goes.
-    Status(StatusArgs),
+    Status(AskArgs),
     /// Show all workers, those that are gone included.
     ///
     /// For each: its number, host and device, site, what it has of the model, what it does, when it was last heard, the step that
@@ -275,21 +275,10 @@ pub struct Where {
     pub http: Option<String>,
 }
 
-/// `coordinator status`
-#[derive(Clone, Debug, Args)]
-pub struct StatusArgs {
-    /// Print the whole status as JSON, for programs.
-    #[arg(long)]
-    pub json: bool,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "clap would show it as help")]
-    pub at: Where,
-}
-
-/// `coordinator members`, `pause` and `resume`
+/// `coordinator status`, `members`, `pause` and `resume`; others take this and more.
 #[derive(Clone, Debug, Args)]
 pub struct AskArgs {
-    /// Print JSON, for programs.
+    /// Print JSON, with all that is known, for programs.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -302,12 +291,9 @@ pub struct AskArgs {
 pub struct WorkerArgs {
     /// Its number, as `coordinator members` shows it: w3.
     pub worker: String,
-    /// Print JSON, for programs.
-    #[arg(long)]
-    pub json: bool,
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would show it as help")]
-    pub at: Where,
+    pub ask: AskArgs,
 }
 
 /// `coordinator events`
@@ -316,12 +302,9 @@ pub struct EventsArgs {
     /// Go on as more happens.
     #[arg(long, short)]
     pub follow: bool,
-    /// Print a JSON object a line, for programs.
-    #[arg(long)]
-    pub json: bool,
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would show it as help")]
-    pub at: Where,
+    pub ask: AskArgs,
 }
 
 /// `coordinator replay`

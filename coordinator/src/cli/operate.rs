@@ -17,9 +17,9 @@ const ATTEMPTS_MAX: u32 = 60;
 
 pub(super) fn drain(args: &WorkerArgs) -> Result<(), CliError> {
     let what = || format!("let {} leave", args.worker);
-    let client = Client::find(&args.at).with_context(what)?;
+    let client = Client::find(&args.ask.at).with_context(what)?;
     let answer: Value = client.post(&path_of(&args.worker, "drain"), &json!({})).with_context(what)?;
-    match args.json {
+    match args.ask.json {
         true => print(&answer.to_string()),
         false => print(&format!(
             "{} leaves, and its process ends; with the same command it may join again",
@@ -31,9 +31,9 @@ pub(super) fn drain(args: &WorkerArgs) -> Result<(), CliError> {
 
 pub(super) fn kick(args: &WorkerArgs) -> Result<(), CliError> {
     let what = || format!("take {} out of the run", args.worker);
-    let client = Client::find(&args.at).with_context(what)?;
+    let client = Client::find(&args.ask.at).with_context(what)?;
     let kicked: Kicked = client.post(&path_of(&args.worker, "kick"), &json!({})).with_context(what)?;
-    if args.json {
+    if args.ask.json {
         print(&serde_json::to_string(&kicked).context("write JSON")?);
         return Ok(());
     }
@@ -72,7 +72,7 @@ fn ask(args: &AskArgs, path: &str, what: &'static str, done: &str) -> Result<(),
 
 pub(super) fn events(args: &EventsArgs) -> Result<(), CliError> {
     const WHAT: &str = "ask for the events";
-    let client = Client::find(&args.at).context(WHAT)?;
+    let client = Client::find(&args.ask.at).context(WHAT)?;
     let mut next = 0;
     let mut attempts = 0;
     loop {
@@ -81,7 +81,7 @@ pub(super) fn events(args: &EventsArgs) -> Result<(), CliError> {
         match client.wait_for::<Events>(&path) {
             Ok(events) => {
                 attempts = 0;
-                events.events.iter().for_each(|event| print(&line_of(event, args.json)));
+                events.events.iter().for_each(|event| print(&line_of(event, args.ask.json)));
                 // Where nothing has happened yet, the next question waits all the same.
                 next = events.next.max(1);
             }

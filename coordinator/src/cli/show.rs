@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 use longhaul_common::units::Bytes;
 
-use super::{CliError, Client, ClientError, StatusArgs, Stop, print, say};
+use super::{AskArgs, CliError, Client, ClientError, Stop, print, say};
 use crate::run::{Phase, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
 
 /// How often `stop --wait` looks.
 const POLL: Duration = Duration::from_millis(300);
 
-pub(super) fn run(args: &StatusArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &AskArgs) -> Result<(), CliError> {
     let client = Client::find(&args.at).context("ask for the status")?;
     if args.json {
         let status: serde_json::Value = client.get("/api/v1/status").context("ask for the status")?;

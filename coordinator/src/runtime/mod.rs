@@ -3,10 +3,10 @@
 //! While another coordinator leads, [`Standby`] waits for its turn. Who leads has one task that owns the run and the store ([`owner`]). Each connection has a task that reads (`connection`) and a bounded
 //! queue out; the queue in is bounded too, and fair: a connection has at most one message waiting in it.
 
+mod calls;
 mod clock;
 mod connection;
 mod found;
-mod guests;
 mod input;
 mod journal;
 mod owner;
