@@ -25,6 +25,12 @@ pub struct Options {
     /// Seconds from one fault to the next [default: 10].
     #[arg(long)]
     gap: Option<f64>,
+    /// Seconds before the first one, in which the run's speed without faults is measured [default: 15].
+    #[arg(long)]
+    calm: Option<f64>,
+    /// Seconds without a new round that are too many [default: 30].
+    #[arg(long)]
+    progress_max: Option<f64>,
     /// Only these faults, such as `kill,freeze,cut`; a word that there is not lists all.
     #[arg(long)]
     only: Option<String>,
@@ -44,6 +50,8 @@ impl Options {
             ("--seed", self.seed.map(|seed| seed.to_string())),
             ("--sites", self.sites.clone()),
             ("--gap", self.gap.map(|gap| gap.to_string())),
+            ("--calm", self.calm.map(|calm| calm.to_string())),
+            ("--progress-max", self.progress_max.map(|most| most.to_string())),
             ("--only", self.only.clone()),
             ("--link", self.link.clone()),
             ("--dir", path),

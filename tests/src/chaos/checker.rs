@@ -80,15 +80,15 @@ impl Checker {
         }
         self.look_at_parity(&status["parity"])?;
         let round = status["round"].as_u64().unwrap_or(0);
-        if round > self.round {
-            self.since = now;
-        }
         let generation = status["generation"].as_u64().unwrap_or(0);
         if self.is_reminded {
             if round < self.round || generation < self.generation || samples(status) < self.counted {
                 return Ok(());
             }
             self.is_reminded = false;
+        }
+        if round > self.round {
+            self.since = now;
         }
         grows("the number of rounds", &mut self.round, round)?;
         grows("the generation", &mut self.generation, generation)?;
@@ -113,20 +113,30 @@ impl Checker {
         self.since
     }
 
-    /// Whether a run that has ended has kept its books: all that counts is in rounds, and nothing is left over.
+    /// Samples that count, the most that a status has told.
+    #[must_use]
+    pub fn counted(&self) -> u64 {
+        self.counted
+    }
+
+    /// Whether a run that has ended, whose steps have so many samples, is finished with all replicas equal after its last round, and with no more samples than its steps had.
     ///
     /// # Errors
-    /// What is wrong with them.
-    pub fn ended(&self, status: &Value) -> Result<(), Violation> {
-        let applied = status["ledger"]["positions_applied"].as_u64();
-        if applied != Some(samples(status)) {
-            let counted = samples(status);
-            return Err(Violation::Ended(format!("{counted} samples count, and {applied:?} positions do")));
+    /// What is wrong.
+    pub fn ended(&self, status: &Value, batch: u64) -> Result<(), Violation> {
+        let wrong = |what: String| Err(Violation::Ended(what));
+        if status["phase"] != "finished" {
+            return wrong(format!("the run is not finished, but {}", status["phase"]));
         }
-        match status["phase"].as_str() {
-            Some("finished") => Ok(()),
-            phase => Err(Violation::Ended(format!("the run is not finished, but {phase:?}"))),
+        let (rounds, parity) = (status["round"].as_u64().unwrap_or(0), &status["parity"]);
+        if parity["equal"] != true || parity["round"].as_u64().map(|last| last + 1) != Some(rounds) {
+            return wrong(format!("after {rounds} rounds, replicas were compared like this: {parity}"));
         }
+        let steps = status["step"].as_u64().unwrap_or(0);
+        if samples(status) > steps * batch {
+            return wrong(format!("{} samples count in {steps} steps of {batch}", samples(status)));
+        }
+        Ok(())
     }
 
     fn look_at_parity(&mut self, parity: &Value) -> Result<(), Violation> {
@@ -168,8 +178,8 @@ mod tests {
 
     fn status(round: u64) -> Value {
         json!({
-            "phase": "training", "round": round, "generation": 2, "samples_counted": 16 * round,
-            "ledger": { "positions_applied": 16 * round, "duplicates": 0 },
+            "phase": "training", "round": round, "step": 4 * round, "generation": 2, "samples_counted": 16 * round,
+            "ledger": { "duplicates": 0 },
             "parity": { "round": round, "hash": format!("{round:x}"), "equal": true },
         })
     }
@@ -228,14 +238,29 @@ mod tests {
     }
 
     #[test]
-    fn the_books_of_an_ended_run_are_compared() {
+    fn an_end_is_looked_at_more_closely() {
         let checker = Checker::default();
         let mut end = status(9);
-        assert!(checker.ended(&end).is_err(), "it is not finished");
-        end["phase"] = json!("finished");
-        assert_eq!(checker.ended(&end), Ok(()));
-        end["samples_counted"] = json!(7);
-        assert!(checker.ended(&end).is_err());
+        (end["phase"], end["parity"]["round"]) = (json!("finished"), json!(8));
+        assert_eq!(checker.ended(&end, 4), Ok(()));
+        assert!(checker.ended(&end, 3).is_err(), "more samples than there were in its steps");
+        for (key, value) in [("phase", json!("draining")), ("parity", json!(null)), ("round", json!(10))] {
+            let mut wrong = end.clone();
+            wrong[key] = value;
+            assert!(checker.ended(&wrong, 4).is_err(), "{key}");
+        }
+    }
+
+    /// Until it has caught up in all, no round is new.
+    #[test]
+    fn a_coordinator_that_stays_behind_makes_no_progress() {
+        let mut checker = Checker::default();
+        checker.look(&status(5), Duration::from_secs(1)).unwrap();
+        checker.coordinator_restarted();
+        let mut behind = status(6);
+        behind["samples_counted"] = json!(1);
+        checker.look(&behind, Duration::from_secs(9)).unwrap();
+        assert_eq!((checker.round(), checker.since(), checker.counted()), (5, Duration::from_secs(1), 80));
     }
 
     #[test]

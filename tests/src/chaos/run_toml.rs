@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+/// Samples of a step for each worker.
+pub const BATCH: usize = 4;
+
 /// A small model, so that a round takes a tenth of a second, and more steps than there is time for.
 #[must_use]
 pub fn run_toml(workers: usize) -> String {
@@ -49,6 +52,6 @@ every_rounds = 25
 silent_after_ms = 3000
 reconnect_grace_ms = 8000
 "#,
-        batch = 4 * workers,
+        batch = BATCH * workers,
     )
 }

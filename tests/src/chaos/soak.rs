@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, ClusterConfig, Process};
+use crate::cluster::{Cluster, ClusterConfig, Process, now, training};
 use crate::interrupt;
 use crate::wan::LinkConfig;
 
@@ -27,6 +27,8 @@ const LOSS: (f64, f64) = (0.3, 10.0);
 pub struct SoakConfig {
     /// The run. Each of its workers is to have a folder of its own for checkpoints, and the run more steps than it can make.
     pub cluster: ClusterConfig,
+    /// Samples of each of its steps.
+    pub batch: u64,
     /// Draws the faults.
     pub seed: u64,
     /// What may happen.
@@ -99,18 +101,19 @@ impl Soak {
     }
 
     fn go_through(&mut self, tell: &mut impl FnMut(&str)) -> Result<()> {
-        let before = self.work_done()?;
+        self.look()?;
+        let before = self.checker.counted();
         self.watch_until(self.config.calm, tell)?;
-        let done = self.work_done()?.saturating_sub(before);
-        self.report.calm(done, self.config.calm);
-        let (began, before) = (self.now(), self.work_done()?);
+        self.report.calm(self.checker.counted() - before, self.config.calm);
+        let (began, before) = (self.now(), self.checker.counted());
         self.to_come.iter_mut().for_each(|event| event.at += began);
         self.watch_until(began + self.config.duration, tell)?;
+        // What could not begin in time does not happen.
+        self.to_come.clear();
         while !self.active.is_empty() {
             self.watch_until(self.now() + LOOK, tell)?;
         }
-        let (took, done) = (self.now() - began, self.work_done()?.saturating_sub(before));
-        self.report.stormy(done, took);
+        self.report.stormy(self.checker.counted() - before, self.now() - began);
         self.rejoin(tell)?;
         self.end()
     }
@@ -337,18 +340,13 @@ impl Soak {
         let stopped = stop.wait(END_MAX)?;
         ensure!(stopped.success(), "`coordinator stop` ended with {stopped}\n{}", stop.log_tail());
         let status = self.look()?;
-        self.checker.ended(&status)?;
+        self.checker.ended(&status, self.config.batch)?;
         for worker in 0..self.config.cluster.sites.iter().sum() {
             let ended = self.process(worker)?.wait(END_MAX)?;
             ensure!(ended.success(), "worker {worker} ended with {ended}");
         }
         self.report.loss(status["loss"].as_f64());
         Ok(())
-    }
-
-    /// Samples that count.
-    fn work_done(&mut self) -> Result<u64> {
-        Ok(self.look()?["samples_counted"].as_u64().unwrap_or(0))
     }
 
     fn process(&mut self, worker: usize) -> Result<&mut Process> {
@@ -364,15 +362,4 @@ impl Soak {
     fn now(&self) -> Duration {
         self.began.elapsed()
     }
-}
-
-/// Workers that train.
-fn training(status: &Value) -> usize {
-    let members = status["members"].as_array().map(Vec::as_slice).unwrap_or_default();
-    members.iter().filter(|member| member["state"] == "training").count()
-}
-
-#[allow(clippy::disallowed_methods, reason = "real processes live in real time")]
-fn now() -> Instant {
-    Instant::now()
 }

@@ -276,6 +276,13 @@ impl Cluster {
     }
 }
 
+/// Workers that train, as a status tells.
+#[must_use]
+pub fn training(status: &Value) -> usize {
+    let members = status["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+    members.iter().filter(|member| member["state"] == "training").count()
+}
+
 /// What a coordinator answers there; null while nobody does, or one that does not lead.
 fn status_at(http: SocketAddr) -> Value {
     let agent: ureq::Agent =

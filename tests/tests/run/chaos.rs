@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longhaul_tests::chaos::{Kind, Soak, SoakConfig, run_toml};
+use longhaul_tests::chaos::{BATCH, Kind, Soak, SoakConfig, run_toml};
 use longhaul_tests::cluster::ClusterConfig;
 
 use crate::scenario::take_turn;
@@ -26,6 +26,7 @@ fn every_promise_is_kept_while_all_kinds_of_faults_happen() {
     };
     let config = SoakConfig {
         cluster,
+        batch: 4 * BATCH as u64,
         seed: 1,
         kinds: Kind::ALL.to_vec(),
         calm: Duration::from_secs(5),

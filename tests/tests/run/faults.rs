@@ -1,5 +1,7 @@
 //! Processes that die, freeze, and come back.
 
+use longhaul_tests::cluster::training;
+
 use crate::scenario::RUN_MAX;
 use crate::scenario::{Setup, applied_rounds};
 
@@ -77,7 +79,7 @@ fn survives_a_death_in(setup: Setup<'_>, round: u64) {
     let without = scenario
         .cluster
         .wait_for("the run to go on with three", RUN_MAX, |status| {
-            live_members(status) == 3 && applied_rounds(status) >= round + 3
+            training(status) == 3 && applied_rounds(status) >= round + 3
         })
         .unwrap();
     let reached = applied_rounds(&without);
@@ -85,7 +87,7 @@ fn survives_a_death_in(setup: Setup<'_>, round: u64) {
     scenario
         .cluster
         .wait_for("the run to go on with four", RUN_MAX, |status| {
-            live_members(status) == 4 && applied_rounds(status) > reached
+            training(status) == 4 && applied_rounds(status) > reached
         })
         .unwrap();
     let status = scenario.finish();
@@ -98,8 +100,7 @@ fn survival_of_a_coordinator_restart_stops_nobody_and_loses_no_round() {
     scenario.wait_for_round(3);
     scenario.cluster.kill_coordinator();
     scenario.cluster.start_coordinator().unwrap();
-    let back =
-        scenario.cluster.wait_for("all workers to be back", RUN_MAX, |s| live_members(s) == 4).unwrap();
+    let back = scenario.cluster.wait_for("all workers to be back", RUN_MAX, |s| training(s) == 4).unwrap();
     let generation = back["generation"].as_u64().unwrap();
     let status = scenario.finish();
     assert_eq!(status["generation"].as_u64().unwrap(), generation, "nobody had left: {status:#}");
@@ -111,12 +112,9 @@ fn survival_a_frozen_worker_is_taken_out_and_heals_when_it_thaws() {
     let mut scenario = long().start();
     scenario.wait_for_round(3);
     scenario.cluster.worker(2).unwrap().signal("STOP").unwrap();
-    scenario
-        .cluster
-        .wait_for("the frozen worker to be taken out", RUN_MAX, |s| live_members(s) == 3)
-        .unwrap();
+    scenario.cluster.wait_for("the frozen worker to be taken out", RUN_MAX, |s| training(s) == 3).unwrap();
     scenario.cluster.worker(2).unwrap().signal("CONT").unwrap();
-    scenario.cluster.wait_for("the thawed worker to be back", RUN_MAX, |s| live_members(s) == 4).unwrap();
+    scenario.cluster.wait_for("the thawed worker to be back", RUN_MAX, |s| training(s) == 4).unwrap();
     scenario.finish();
 }
 
@@ -127,7 +125,7 @@ fn a_worker_that_is_asked_to_stop_leaves_and_the_others_go_on() {
     scenario.cluster.worker(3).unwrap().signal("INT").unwrap();
     let ended = scenario.cluster.worker(3).unwrap().wait(RUN_MAX).unwrap();
     assert!(ended.success(), "{ended}: {}", scenario.cluster.logs());
-    scenario.cluster.wait_for("the run to go on with three", RUN_MAX, |s| live_members(s) == 3).unwrap();
+    scenario.cluster.wait_for("the run to go on with three", RUN_MAX, |s| training(s) == 3).unwrap();
     scenario.finish();
 }
 
@@ -161,9 +159,4 @@ fn a_checkpoint_that_cannot_be_written_is_reported_and_training_goes_on() {
 /// The books of the run: no position of the data counted twice, none left over but what a departed member took along at the very end.
 pub fn assert_exactly_once(status: &serde_json::Value) {
     assert_eq!(status["ledger"]["duplicates"], 0, "{status:#}");
-}
-
-pub fn live_members(status: &serde_json::Value) -> usize {
-    let members = status["members"].as_array().map(Vec::as_slice).unwrap_or_default();
-    members.iter().filter(|member| member["state"] == "training").count()
 }

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::faults::{assert_exactly_once, live_members};
+use longhaul_tests::cluster::training;
+
+use crate::faults::assert_exactly_once;
 use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
 
 /// One copy of the model on two workers, each with a disk of its own, and a third machine that may take the place of one of them.
@@ -45,8 +47,7 @@ fn a_part_whose_only_worker_is_lost_goes_on_with_another_one_from_the_copy_of_it
         scenario.wait_for_round(45);
         lose_for_good(&mut scenario, lost);
         scenario.cluster.start_worker(2).unwrap();
-        let goes_on =
-            |status: &Value| live_members(status) == 2 && events_of(status).contains("fetches them");
+        let goes_on = |status: &Value| training(status) == 2 && events_of(status).contains("fetches them");
         let status = scenario.cluster.wait_for("the newcomer to take the part", RUN_MAX, goes_on).unwrap();
         assert!(applied_rounds(&status) >= 20, "{status:#}");
         let status = scenario.finish();
@@ -74,9 +75,9 @@ fn machines_that_join_make_the_coordinator_plan_anew_and_the_state_moves_to_them
         ..one_copy()
     });
     let before = scenario.wait_for_round(20);
-    assert_eq!((before["parts"].as_u64(), live_members(&before)), (Some(2), 2));
+    assert_eq!((before["parts"].as_u64(), training(&before)), (Some(2), 2));
     (2..4).for_each(|worker| scenario.cluster.start_worker(worker).unwrap());
-    let moved = |status: &Value| live_members(status) == 4 && events_of(status).contains("the plan changes");
+    let moved = |status: &Value| training(status) == 4 && events_of(status).contains("the plan changes");
     let status = scenario.cluster.wait_for("the run to move", RUN_MAX, moved).unwrap();
     let (events, round) = (events_of(&status), applied_rounds(&status));
     assert!(events.contains("the plan changes: 2 × 2") && events.contains("a step where 1 × 2"), "{events}");

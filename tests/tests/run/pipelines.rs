@@ -6,7 +6,9 @@ use std::process::{Command, Output};
 use longhaul_tests::cluster::binary;
 use serde_json::Value;
 
-use crate::faults::{assert_exactly_once, live_members};
+use longhaul_tests::cluster::training;
+
+use crate::faults::assert_exactly_once;
 use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
 
 /// Every step is exchanged, and nothing is rounded: what comes out is what one worker with the whole model would have made of the same samples.
@@ -147,11 +149,11 @@ fn hybrid() -> Setup<'static> {
 pub(super) fn lose_a_copy_for_a_while(scenario: &mut Scenario) {
     scenario.wait_for_round(3);
     scenario.cluster.kill_worker(1);
-    let alone = |status: &Value| live_members(status) == 2 && applied_rounds(status) >= 8;
+    let alone = |status: &Value| training(status) == 2 && applied_rounds(status) >= 8;
     let without = scenario.cluster.wait_for("the other copy to go on", RUN_MAX, alone).unwrap();
     let reached = applied_rounds(&without);
     scenario.cluster.start_worker(1).unwrap();
-    let both = |status: &Value| live_members(status) == 4 && applied_rounds(status) > reached;
+    let both = |status: &Value| training(status) == 4 && applied_rounds(status) > reached;
     scenario.cluster.wait_for("both copies to go on", RUN_MAX, both).unwrap();
 }
 
@@ -170,7 +172,7 @@ fn a_copy_that_cannot_join_waits_and_the_others_go_on() {
     let mut scenario = Setup { steps: 300, sync, checkpoint: "every_rounds = 0", ..hybrid() }.start();
     scenario.wait_for_round(5);
     scenario.cluster.kill_worker(1);
-    let alone = |status: &Value| live_members(status) == 2 && applied_rounds(status) >= 10;
+    let alone = |status: &Value| training(status) == 2 && applied_rounds(status) >= 10;
     scenario.cluster.wait_for("the other copy to go on", RUN_MAX, alone).unwrap();
     scenario.cluster.start_worker(1).unwrap();
     let waits = |status: &Value| {

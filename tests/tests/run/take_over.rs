@@ -1,10 +1,10 @@
 //! Coordinators that take over from each other, with a real etcd.
 
-use longhaul_tests::cluster::Pair;
+use longhaul_tests::cluster::{Pair, training};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::faults::{assert_exactly_once, live_members};
+use crate::faults::assert_exactly_once;
 use crate::scenario::{RUN_MAX, Setup, applied_rounds, take_turn};
 
 /// Two coordinators of a run that two workers train. None: there is no etcd on this machine.
@@ -17,14 +17,14 @@ fn pair() -> Option<(Pair, TempDir)> {
     let mut pair = Pair::start(folder.path(), &run_toml).unwrap()?;
     pair.start_worker().unwrap();
     pair.start_worker().unwrap();
-    let trains = |status: &Value| live_members(status) == 2 && applied_rounds(status) >= 5;
+    let trains = |status: &Value| training(status) == 2 && applied_rounds(status) >= 5;
     pair.wait_for(0, "the run to begin", RUN_MAX, trains).unwrap();
     Some((pair, folder))
 }
 
 /// The run goes on under the second coordinator as if nothing had been: the same generation, so that no worker was given up, and no round is lost.
 fn goes_on_to_its_end(pair: &mut Pair, before: &Value) {
-    let back = pair.wait_for(1, "the workers to be back", RUN_MAX, |s| live_members(s) == 2).unwrap();
+    let back = pair.wait_for(1, "the workers to be back", RUN_MAX, |s| training(s) == 2).unwrap();
     assert_eq!((&back["generation"], &back["run"]), (&before["generation"], &before["run"]), "{back:#}");
     let reached = applied_rounds(before);
     pair.wait_for(1, "the run to go on", RUN_MAX, |status| applied_rounds(status) > reached).unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use longhaul_tests::cluster::Pair;
+use longhaul_tests::cluster::{Pair, training};
 use longhaul_tests::interrupt;
 use serde_json::{Value, json};
 
@@ -98,11 +98,6 @@ every_rounds = 1000
 reconnect_grace_ms = 60000
 "#
     )
-}
-
-fn training(status: &Value) -> usize {
-    let members = status["members"].as_array().map(Vec::as_slice).unwrap_or_default();
-    members.iter().filter(|member| member["state"] == "training").count()
 }
 
 fn round(status: &Value) -> u64 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use longhaul_tests::chaos::{Kind, Soak, SoakConfig, run_toml};
+use longhaul_tests::chaos::{BATCH, Kind, Soak, SoakConfig, run_toml};
 use longhaul_tests::cluster::ClusterConfig;
 use longhaul_tests::interrupt;
 use longhaul_tests::wan::LinkConfig;
@@ -68,8 +68,9 @@ fn config(args: &Args, folder: PathBuf) -> Result<SoakConfig> {
         Duration::try_from_secs_f64(value).with_context(|| format!("{what} of {value} is no time"))
     };
     ensure!(args.sites.iter().all(|&workers| workers > 0), "a site without workers is none");
+    let workers: usize = args.sites.iter().sum();
     let cluster = ClusterConfig {
-        run_toml: run_toml(args.sites.iter().sum()),
+        run_toml: run_toml(workers),
         sites: args.sites.clone(),
         link: args.link.clone(),
         seed: args.seed,
@@ -81,6 +82,7 @@ fn config(args: &Args, folder: PathBuf) -> Result<SoakConfig> {
     let kinds = if args.only.is_empty() { Kind::ALL.to_vec() } else { args.only.clone() };
     Ok(SoakConfig {
         cluster,
+        batch: (BATCH * workers) as u64,
         seed: args.seed,
         kinds,
         calm: seconds("--calm", args.calm)?,
