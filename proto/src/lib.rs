@@ -1,6 +1,7 @@
 //! Everything that crosses a network, and the pure protocol logic behind it.
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod codec;
 pub mod control;
 pub mod frame;

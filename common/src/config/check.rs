@@ -32,7 +32,7 @@ impl RunConfig {
             return Err(ConfigError::value("data.validation_share", share, "must lie between 0 and 0.5"));
         }
         positive("faults.silent_after_ms", self.faults.silent_after_ms)?;
-        positive("checkpoint.keep", self.checkpoint.keep)
+        self.checkpoint.check()
     }
 
     fn check_model(&self) -> Result<(), ConfigError> {

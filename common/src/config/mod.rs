@@ -1,5 +1,6 @@
 //! `run.toml`: one file that describes a run, parsed once into types that need no further checks.
 
+mod archive;
 mod check;
 mod check_sync;
 mod check_unread;
@@ -13,6 +14,7 @@ mod secure_aggregation;
 mod sync;
 mod values;
 
+pub use archive::{ArchiveLocation, Bucket, ParseArchiveLocationError, Retention};
 pub use error::ConfigError;
 pub use fragments::FRAGMENTS_MAX;
 pub use parallel::{BOUNDARY_CHUNK, Differences, ParallelConfig, PlanChoice, SITE_CHARS_MAX, is_site_name};

@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, ParallelConfig, Precision, PrivacyConfig, SecureAggregationConfig, SyncConfig};
+use super::check::positive;
+use super::{
+    ArchiveLocation, ConfigError, ParallelConfig, Precision, PrivacyConfig, Retention,
+    SecureAggregationConfig, SyncConfig,
+};
 use crate::schedule::{Changes, RoundSchedule};
 
 /// A whole `run.toml`, checked.
@@ -196,13 +200,57 @@ pub struct CheckpointConfig {
     pub every_rounds: u64,
     /// Checkpoints kept; older ones are removed when a newer one is complete.
     pub keep: u32,
+    /// Besides, each so-many-th checkpoint is kept for good: those before rounds that are multiples of `every_rounds` × `keep_every`; 0: none.
+    pub keep_every: u64,
+    /// Where they go as well, so that they outlive the workers' disks: a folder that all share, `s3://BUCKET/PREFIX` or `gs://BUCKET/PREFIX`. Credentials are
+    /// taken from the workers' environment.
+    pub to: Option<ArchiveLocation>,
+    /// Where `s3://` is, if not at AWS: `http://HOST:PORT` or `https://HOST:PORT`.
+    pub endpoint: Option<String>,
     /// Whether another worker has a copy of the checkpoints of one that is alone with its part of the model (`parallel.stages`), so that the part is not lost with its machine.
     pub copies: bool,
 }
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        Self { dir: "checkpoints".into(), every_rounds: 20, keep: 2, copies: true }
+        Self {
+            dir: "checkpoints".into(),
+            every_rounds: 20,
+            keep: 2,
+            keep_every: 0,
+            to: None,
+            endpoint: None,
+            copies: true,
+        }
+    }
+}
+
+impl CheckpointConfig {
+    /// Which checkpoints stay when a newer one is complete.
+    #[must_use]
+    pub fn retention(&self) -> Retention {
+        Retention { last: self.keep, for_good_every: self.every_rounds.saturating_mul(self.keep_every) }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        positive("checkpoint.keep", self.keep)?;
+        if self.keep_every > 0 && self.every_rounds == 0 {
+            let reason = "of checkpoints there is only the last one, as checkpoint.every_rounds = 0; take away one of the two";
+            return Err(ConfigError::value("checkpoint.keep_every", self.keep_every, reason));
+        }
+        let Some(endpoint) = &self.endpoint else { return Ok(()) };
+        let has_scheme = ["http://", "https://"].iter().any(|scheme| {
+            endpoint.strip_prefix(scheme).is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
+        });
+        if !has_scheme {
+            let reason = "must begin with http:// or https://, and name a host";
+            return Err(ConfigError::value("checkpoint.endpoint", endpoint, reason));
+        }
+        if !matches!(self.to, Some(ArchiveLocation::S3(_))) {
+            let reason = "is where s3:// is, and checkpoint.to is not there";
+            return Err(ConfigError::value("checkpoint.endpoint", endpoint, reason));
+        }
+        Ok(())
     }
 }
 

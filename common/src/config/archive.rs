@@ -1,0 +1,165 @@
+//! Where checkpoints go besides the workers' own disks, and how many of them stay.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::Round;
+
+/// A place that all workers of a run reach: a folder that they share, or object storage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ArchiveLocation {
+    /// A folder.
+    Folder(PathBuf),
+    /// S3, or what speaks as it does.
+    S3(Bucket),
+    /// Google Cloud Storage.
+    Gcs(Bucket),
+}
+
+/// A place in object storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Its name.
+    pub name: String,
+    /// What all names in it begin with, without slashes at either end; empty: nothing.
+    pub prefix: String,
+}
+
+/// A text that is no place for checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0} is no place for checkpoints: give a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, with a bucket's name of letters, digits, dots and hyphens"
+)]
+pub struct ParseArchiveLocationError(String);
+
+impl FromStr for ArchiveLocation {
+    type Err = ParseArchiveLocationError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refused =
+            || ParseArchiveLocationError(if text.is_empty() { "nothing".into() } else { text.into() });
+        match text.split_once("://") {
+            Some(("s3", rest)) => Bucket::parse(rest).map(Self::S3),
+            Some(("gs", rest)) => Bucket::parse(rest).map(Self::Gcs),
+            Some(("file", folder)) if folder.starts_with('/') => Some(Self::Folder(folder.into())),
+            Some(_) => None,
+            None => (!text.is_empty()).then(|| Self::Folder(text.into())),
+        }
+        .ok_or_else(refused)
+    }
+}
+
+impl Bucket {
+    fn parse(text: &str) -> Option<Self> {
+        let (name, prefix) = text.split_once('/').unwrap_or((text, ""));
+        let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        let prefix = prefix.trim_end_matches('/');
+        let parts_are_fit = prefix.is_empty()
+            || prefix.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
+        (!name.is_empty() && name.bytes().all(is_fit) && parts_are_fit)
+            .then(|| Self { name: name.to_owned(), prefix: prefix.to_owned() })
+    }
+}
+
+impl fmt::Display for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slash = if self.prefix.is_empty() { "" } else { "/" };
+        write!(f, "{}{slash}{}", self.name, self.prefix)
+    }
+}
+
+impl fmt::Display for ArchiveLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(folder) => write!(f, "{}", folder.display()),
+            Self::S3(bucket) => write!(f, "s3://{bucket}"),
+            Self::Gcs(bucket) => write!(f, "gs://{bucket}"),
+        }
+    }
+}
+
+impl TryFrom<String> for ArchiveLocation {
+    type Error = ParseArchiveLocationError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<ArchiveLocation> for String {
+    fn from(location: ArchiveLocation) -> Self {
+        location.to_string()
+    }
+}
+
+/// Which checkpoints stay when a newer one is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// So many of the newest, one at least.
+    pub last: u32,
+    /// And those before rounds that are multiples of this, for good; 0: none.
+    pub for_good_every: u64,
+}
+
+impl From<u32> for Retention {
+    fn from(last: u32) -> Self {
+        Self { last, for_good_every: 0 }
+    }
+}
+
+impl Retention {
+    /// Whether a checkpoint stays for good.
+    #[must_use]
+    pub fn is_for_good(self, next_round: Round) -> bool {
+        self.for_good_every != 0 && next_round.0.is_multiple_of(self.for_good_every)
+    }
+
+    /// Of what there is, newest first, what goes now that the one before `written` is complete. Those of later rounds are damaged, or of a past that was
+    /// cut off: of them, as many of the newest stay besides.
+    pub fn surplus(self, newest_first: &[Round], written: Round) -> impl Iterator<Item = Round> {
+        let last = self.last.max(1) as usize;
+        let (later, from_here) =
+            newest_first.split_at(newest_first.iter().take_while(|round| **round > written).count());
+        let surplus = later.iter().skip(last).chain(from_here.iter().skip(last));
+        surplus.copied().filter(move |round| !self.is_for_good(*round))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_and_written_alike() {
+        for text in ["s3://bucket", "s3://my.bucket-1/a/b", "gs://b/runs", "/mnt/shared", "relative/folder"] {
+            assert_eq!(text.parse::<ArchiveLocation>().unwrap().to_string(), text);
+        }
+        let bucket = Bucket { name: "b".into(), prefix: "runs".into() };
+        assert_eq!("s3://b/runs/".parse(), Ok(ArchiveLocation::S3(bucket)));
+        assert_eq!("file:///a".parse(), Ok(ArchiveLocation::Folder("/a".into())));
+        for wrong in
+            ["", "s3://", "s3:///a", "s3://b/../a", "s3://b//c", "http://host/b", "file://host", "s3://b c"]
+        {
+            let error = wrong.parse::<ArchiveLocation>().unwrap_err().to_string();
+            assert!(error.contains("give a folder, s3://"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_last_and_each_so_many_th_stay() {
+        let rounds: Vec<Round> = (1..=10).rev().map(|n| Round(20 * n)).collect();
+        let gone = |last, for_good_every, written| -> Vec<u64> {
+            let retention = Retention { last, for_good_every };
+            retention.surplus(&rounds, Round(written)).map(|round| round.0).collect()
+        };
+        assert_eq!(gone(2, 0, 200), [160, 140, 120, 100, 80, 60, 40, 20]);
+        assert_eq!(gone(2, 60, 200), [160, 140, 100, 80, 40, 20]);
+        assert_eq!(gone(0, 0, 200).len(), 9, "one stays");
+        // Back at round 100: of the five later ones two stay, and of those up to here two.
+        assert_eq!(gone(2, 0, 100), [160, 140, 120, 60, 40, 20]);
+    }
+}

@@ -1,0 +1,85 @@
+//! Which checkpoints stay, and which pieces with them.
+
+use std::collections::BTreeSet;
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use longhaul_common::config::Retention;
+use longhaul_common::id::Round;
+use object_store::path::Path;
+use object_store::{Error, ObjectMeta};
+
+use super::{Archive, ArchiveError, Archived, PIECES, Part, part_path};
+
+impl Archive {
+    /// Removes checkpoints of a part that are too many, now that the one before `written` is complete, and pieces that no checkpoint names. Says how many
+    /// checkpoints went.
+    ///
+    /// A piece that nobody names may be of an upload that goes on: only those go that were there before the checkpoint before the newest.
+    ///
+    /// # Errors
+    /// The storage cannot be asked; what could not be removed goes the next time.
+    pub async fn prune(
+        &self,
+        part: Part,
+        retention: Retention,
+        written: Round,
+    ) -> Result<usize, ArchiveError> {
+        let manifests = self.manifests(part).await?;
+        let rounds: Vec<Round> = manifests.iter().map(|(round, _)| *round).collect();
+        let surplus: BTreeSet<Round> = retention.surplus(&rounds, written).collect();
+        let mut times: Vec<_> = manifests.iter().map(|(_, object)| object.last_modified).collect();
+        times.sort_unstable();
+        let before_the_newest = times.len().checked_sub(2).and_then(|place| times.get(place).copied());
+
+        let (old, kept): (Vec<_>, Vec<_>) =
+            manifests.into_iter().partition(|(round, _)| surplus.contains(round));
+        self.remove(old.into_iter().map(|(_, object)| object.location).collect()).await?;
+        let Some(before_the_newest) = before_the_newest.filter(|_| !surplus.is_empty()) else { return Ok(0) };
+        let named = self.named(part, kept.iter().map(|(round, _)| *round)).await?;
+        let pieces = self.path(&format!("{}/{PIECES}", part_path(part)));
+        let all: Vec<ObjectMeta> = self
+            .storage
+            .list(Some(&pieces))
+            .try_collect()
+            .await
+            .map_err(|error| ArchiveError::storage("list", self.shown(&pieces))(error))?;
+        let is_waste = |object: &ObjectMeta| {
+            let name = object.location.filename().unwrap_or_default();
+            !named.contains(name) && object.last_modified < before_the_newest
+        };
+        let waste = all.into_iter().filter(is_waste).map(|object| object.location);
+        self.remove(waste.collect()).await?;
+        Ok(surplus.len())
+    }
+
+    /// The pieces of these checkpoints. One that is damaged names none: it is of no use.
+    async fn named(
+        &self,
+        part: Part,
+        rounds: impl Iterator<Item = Round>,
+    ) -> Result<BTreeSet<String>, ArchiveError> {
+        let mut named = BTreeSet::new();
+        for next_round in rounds {
+            match self.manifest(Archived { part, next_round }).await {
+                Ok(manifest) => named.extend(manifest.pieces().into_iter().map(|piece| piece.blake3.clone())),
+                Err(error) if error.is_damage() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(named)
+    }
+
+    async fn remove(&self, paths: Vec<Path>) -> Result<(), ArchiveError> {
+        if paths.is_empty() {
+            return Ok(());
+        }
+        let mut removed = self.storage.delete_stream(stream::iter(paths.into_iter().map(Ok)).boxed());
+        while let Some(result) = removed.next().await {
+            match result {
+                Ok(_) | Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(ArchiveError::storage("remove from", self.place())(error)),
+            }
+        }
+        Ok(())
+    }
+}

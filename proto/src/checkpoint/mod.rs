@@ -1,0 +1,23 @@
+//! Checkpoints as they lie in folders and in object storage: what their documents say, and the archive that all workers of a run share.
+
+pub mod archive;
+pub mod folder;
+mod names;
+pub mod sealed;
+
+pub use names::{folder_name, parse_folder_name, parse_part_name, part_name};
+
+use longhaul_common::model::ModelSpec;
+
+/// What of the whole model a checkpoint is of that says so by blocks and shares; none: of nothing that there could be.
+fn part_of(model: &ModelSpec, chunks: Option<&[(u32, u32)]>, share: Option<(u32, u32)>) -> Option<ModelSpec> {
+    let whole = model.whole();
+    let part = match chunks {
+        Some(chunks) => whole.part(chunks.iter().map(|&(start, end)| start..end).collect()),
+        None => whole,
+    };
+    match share {
+        Some((ways, index)) => part.shard_of(ways, index),
+        None => Some(part),
+    }
+}
