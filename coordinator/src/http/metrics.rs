@@ -11,6 +11,7 @@
 //! | `longhaul_tokens_total` | counter | tokens trained on |
 //! | `longhaul_tokens_per_second` | gauge | over all workers |
 //! | `longhaul_share_of_local_speed` | gauge | compute over compute and waiting |
+//! | `longhaul_checkpoint_stall_share` | gauge | what training stood still for checkpoints, over the time of the devices |
 //! | `longhaul_wan_bytes_total`, `longhaul_dense_bytes_total` | counter | sent between sites, and what dense f32 would have sent |
 //! | `longhaul_samples_counted`, `longhaul_samples_pending` | gauge | samples in applied rounds, and to be given out again |
 //! | `longhaul_refused_contributions_total{site,reason}` | counter | contributions that owners left out of results |
@@ -63,7 +64,7 @@ fn add_run(registry: &mut Registry, status: &Status) {
     }
     registry.register("phase", "1 for the phase that the run is in", phases);
     let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
-    let gauges: [(&str, &str, Option<f64>); 13] = [
+    let gauges: [(&str, &str, Option<f64>); 14] = [
         ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
         ("round", "Rounds that are applied everywhere", Some(status.round as f64)),
         ("rounds", "Rounds of the run", Some(status.rounds as f64)),
@@ -82,6 +83,11 @@ fn add_run(registry: &mut Registry, status: &Status) {
         ),
         ("tokens_per_second", "Tokens per second over all workers", status.tokens_per_s),
         ("share_of_local_speed", "Compute over compute and waiting", status.share_of_local_speed),
+        (
+            "checkpoint_stall_share",
+            "What training stood still for checkpoints, over the time of the devices",
+            status.checkpoint_stall_share,
+        ),
         (
             "samples_counted",
             "Samples in rounds that are applied everywhere",

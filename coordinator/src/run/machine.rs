@@ -275,6 +275,7 @@ impl Run {
                 self.handle_kept(worker, offer);
                 return false;
             }
+            ToCoordinator::Archived(archived) => peer.note_archived(archived),
             ToCoordinator::Ways(mut ways) => {
                 let from = peer.known.site;
                 ways.retain(|way| (way.to.0 as usize) < self.state.sites.len());
@@ -301,7 +302,7 @@ impl Run {
     }
 
     fn handle_heartbeat(&mut self, worker: WorkerId, mut heartbeat: Heartbeat) {
-        for value in [&mut heartbeat.compute_s, &mut heartbeat.wait_s] {
+        for value in [&mut heartbeat.compute_s, &mut heartbeat.wait_s, &mut heartbeat.checkpoint_s] {
             *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
         }
         let Some(peer) = self.peers.get_mut(&worker) else { return };

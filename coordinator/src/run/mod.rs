@@ -3,6 +3,7 @@
 //! `docs/protocol.md` tells what happens and why; `coordinator/docs/coordinator.md` how it is divided among these files.
 
 mod admit;
+mod archived;
 mod as_toml;
 mod assembly;
 mod command;

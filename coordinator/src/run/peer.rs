@@ -41,6 +41,8 @@ pub(super) struct Peer {
     /// Which part of the model it has, and with whom; none: it waits until there are enough workers for another copy.
     pub seat: Option<Seat>,
     pub offers: Vec<CheckpointOffer>,
+    /// Whether it has said which checkpoints the archive has.
+    pub has_told_archive: bool,
     /// It was asked to keep a copy of a checkpoint, and has not answered.
     pub is_keeping: bool,
     /// Its last answer to `Prepare` or `Heal`.
@@ -72,6 +74,7 @@ impl Peer {
             standing: Standing::Waiting,
             seat: None,
             offers: Vec::new(),
+            has_told_archive: false,
             is_keeping: false,
             ready: None,
             donors: Vec::new(),

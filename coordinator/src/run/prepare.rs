@@ -70,6 +70,9 @@ impl Run {
         let enough = self.peers.len() >= self.config.run.workers as usize || self.move_is_complete();
         if enough || self.gathering_ends().is_some_and(|at| at <= self.now) {
             let source = self.choose_source();
+            if !matches!(source, Source::Memory(..)) && self.waits_for_archive() {
+                return;
+            }
             self.seat_all(&self.holders_of(&source));
             // Where no copy has all its workers, more must come.
             if !self.replicas_where(|_| true).is_empty() {

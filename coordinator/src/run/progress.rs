@@ -25,6 +25,8 @@ pub struct Totals {
     pub compute_s: f64,
     /// Device seconds spent waiting for the network.
     pub wait_s: f64,
+    /// Device seconds in which training stood still for checkpoints.
+    pub checkpoint_s: f64,
 }
 
 impl Totals {
@@ -37,6 +39,7 @@ impl Totals {
             dense_bytes: heartbeat.dense_bytes,
             compute_s: heartbeat.compute_s,
             wait_s: heartbeat.wait_s,
+            checkpoint_s: heartbeat.checkpoint_s,
         }
     }
 
@@ -49,6 +52,7 @@ impl Totals {
             dense_bytes: self.dense_bytes.saturating_add(other.dense_bytes),
             compute_s: self.compute_s + other.compute_s,
             wait_s: self.wait_s + other.wait_s,
+            checkpoint_s: self.checkpoint_s + other.checkpoint_s,
         }
     }
 
@@ -61,6 +65,7 @@ impl Totals {
             dense_bytes: self.dense_bytes.saturating_sub(before.dense_bytes),
             compute_s: (self.compute_s - before.compute_s).max(0.0),
             wait_s: (self.wait_s - before.wait_s).max(0.0),
+            checkpoint_s: (self.checkpoint_s - before.checkpoint_s).max(0.0),
         }
     }
 
@@ -72,6 +77,7 @@ impl Totals {
             && self.dense_bytes >= before.dense_bytes
             && self.compute_s >= before.compute_s
             && self.wait_s >= before.wait_s
+            && self.checkpoint_s >= before.checkpoint_s
     }
 
     /// Σ compute / (Σ compute + Σ wait); none before there was any.
@@ -79,6 +85,13 @@ impl Totals {
     pub fn share_of_local_speed(&self) -> Option<f64> {
         let busy = self.compute_s + self.wait_s;
         (busy > 0.0).then(|| self.compute_s / busy)
+    }
+
+    /// What checkpoints took of the time in which devices computed, waited or stood still for them; none before there was any.
+    #[must_use]
+    pub fn checkpoint_stall_share(&self) -> Option<f64> {
+        let all = self.compute_s + self.wait_s + self.checkpoint_s;
+        (all > 0.0).then(|| self.checkpoint_s / all)
     }
 }
 

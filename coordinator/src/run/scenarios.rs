@@ -1,6 +1,7 @@
 //! Single situations of a run, told event by event.
 
 mod absence;
+mod archived;
 mod backlog;
 mod moves;
 mod operate;

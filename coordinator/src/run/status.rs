@@ -60,6 +60,9 @@ pub struct Status {
     pub share_of_local_speed: Option<f64>,
     /// The same over the whole run.
     pub share_of_local_speed_mean: Option<f64>,
+    /// What training stood still for checkpoints, over the whole time of the devices.
+    #[serde(default)]
+    pub checkpoint_stall_share: Option<f64>,
     /// Bytes sent between sites, over the whole run.
     pub wan_bytes: u64,
     /// What the same rounds would have sent as dense f32.
@@ -289,6 +292,7 @@ impl Run {
             tokens_per_s_mean: self.state.tally.tokens_per_s(),
             share_of_local_speed,
             share_of_local_speed_mean: totals.share_of_local_speed(),
+            checkpoint_stall_share: totals.checkpoint_stall_share(),
             wan_bytes: totals.wan_bytes,
             dense_bytes: totals.dense_bytes,
             bytes_ratio: (totals.wan_bytes > 0 && totals.dense_bytes > 0)

@@ -97,11 +97,13 @@ pub enum SimulateError {
 ///
 /// # Errors
 /// [`SimulateError`]
-pub fn simulate(setup: Setup) -> Result<Report, SimulateError> {
+pub fn simulate(mut setup: Setup) -> Result<Report, SimulateError> {
     let (there, wanted) = (setup.topology.devices().count(), setup.config.run.workers);
     if there < wanted as usize {
         return Err(SimulateError::Workers { there, wanted });
     }
+    // There is no storage in it.
+    (setup.config.checkpoint.to, setup.config.checkpoint.endpoint) = (None, None);
     world::World::new(setup)?.run()
 }
 

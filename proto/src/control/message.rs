@@ -56,6 +56,9 @@ pub enum ToCoordinator {
     Ways(Vec<SeenWay>),
     /// A copy of another worker's checkpoint, as [`ToWorker::Keep`] asks for, is on this worker's disk; none: it could not be had.
     Kept(Option<CheckpointOffer>),
+    /// What this worker can have from the run's archive of checkpoints (`checkpoint.to`), newest first. Said once in each session without being asked, also where there
+    /// is nothing or the archive cannot be read.
+    Archived(Vec<CheckpointOffer>),
 }
 
 /// How often a worker says that it is alive, in milliseconds: several times within the shortest sensible
@@ -175,6 +178,8 @@ pub struct Heartbeat {
     pub compute_s: f64,
     /// Seconds in which the device waited for the network.
     pub wait_s: f64,
+    /// Seconds in which training stood still while the device's state was copied for checkpoints.
+    pub checkpoint_s: f64,
     /// Bytes sent to other sites.
     pub wan_sent_bytes: u64,
     /// Bytes received from other sites.

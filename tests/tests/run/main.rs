@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, and says where")]
 
+mod archive;
 mod chaos;
 mod faults;
 mod interrupt;

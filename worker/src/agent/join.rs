@@ -18,7 +18,7 @@ use super::offers::Offers;
 use super::session::{Ending, Session};
 use super::stop::StopSignal;
 use super::survey::{Surveyed, attend};
-use crate::checkpoint::CheckpointStore;
+use crate::checkpoint::{CheckpointStore, Unusable};
 use crate::cli::JoinArgs;
 use crate::engine::{choose_device, device_name};
 use crate::network;
@@ -60,7 +60,8 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     };
     tracing::info!(worker = %identity.worker(), run = %identity.run(), "this machine is part of the run");
     let memory_bytes = memory::allowed(&args);
-    let member = Arc::new(Membership { args, cache_dir, slot, dialler, memory_bytes });
+    let member =
+        Arc::new(Membership { args, cache_dir, slot, dialler, memory_bytes, unusable: Unusable::default() });
     let result = member.take_part(identity, &mut stop).await;
     // Whatever was said last should arrive: the reason of a failure, a farewell. A peer that does not hang up is not waited for.
     tokio::select! {
@@ -78,6 +79,8 @@ pub(super) struct Membership {
     pub dialler: Dialler,
     /// What the model may take, as it was before there was one.
     pub memory_bytes: u64,
+    /// Checkpoints in the run's archive that were found damaged.
+    pub unusable: Unusable,
 }
 
 impl Membership {

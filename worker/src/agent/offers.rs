@@ -1,8 +1,11 @@
 //! The checkpoints that this worker can offer.
 
-use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, CheckpointOffer, CheckpointReport};
+use longhaul_proto::control::message::{
+    CHECKPOINT_OFFERS_MAX, CheckpointOffer, CheckpointReport, ToCoordinator,
+};
+use tokio::sync::mpsc;
 
-use crate::checkpoint::{CheckpointError, CheckpointStore, Listed};
+use crate::checkpoint::{CheckpointError, CheckpointStore, Listed, RunArchive};
 
 /// The run's checkpoints on this machine: verified when a session is prepared, and followed from there, as a worker that looks for
 /// the coordinator in the middle of its training has no time to read them all again.
@@ -12,6 +15,8 @@ pub(super) struct Offers {
     store: CheckpointStore,
     /// Newest first.
     known: Vec<CheckpointOffer>,
+    /// Those in the archive of the run, which whoever is to go on from one fetches first.
+    archived: Vec<CheckpointOffer>,
 }
 
 impl Offers {
@@ -21,12 +26,17 @@ impl Offers {
             store.all_parts().flat_map(|(name, part)| sound_in(&part, name)).collect();
         known.sort_by_key(|offer| (std::cmp::Reverse(offer.next_round), offer.rank));
         known.truncate(CHECKPOINT_OFFERS_MAX);
-        Self { store, known }
+        Self { store, known, archived: Vec::new() }
     }
 
     /// Goes on from what was verified before.
     pub fn resume(store: CheckpointStore, known: Vec<CheckpointOffer>) -> Self {
-        Self { store, known }
+        Self { store, known, archived: Vec::new() }
+    }
+
+    /// These are in the archive.
+    pub fn note_archived(&mut self, archived: &[CheckpointOffer]) {
+        self.archived = archived.to_vec();
     }
 
     /// This worker, which has the part of `rank`, has written a checkpoint, or failed to.
@@ -52,8 +62,33 @@ impl Offers {
             let mut of_part = stores.iter().filter(|(name, _)| *name == (offer.rank, offer.parts));
             of_part.any(|(_, store)| store.holds(offer.next_round, offer.state_hash))
         };
-        self.known.iter().filter(is_here).cloned().collect()
+        let mut current: Vec<CheckpointOffer> = self.known.iter().filter(is_here).cloned().collect();
+        let here = current.len();
+        let name = |of: &CheckpointOffer| (of.next_round, of.rank, of.parts);
+        for archived in &self.archived {
+            if !current[..here].iter().any(|offer| name(offer) == name(archived)) {
+                current.push(archived.clone());
+            }
+        }
+        current.truncate(CHECKPOINT_OFFERS_MAX);
+        current
     }
+}
+
+/// Tells the coordinator, in its own time, which checkpoints the archive has: none, if it cannot be asked.
+pub(super) fn tell_archived(archive: RunArchive, reports: mpsc::Sender<ToCoordinator>) {
+    tokio::spawn(async move {
+        let offers = archive.offers().await.unwrap_or_else(|error| {
+            tracing::warn!(
+                reason = format!("{error:#}"),
+                archive = archive.place(),
+                "the archive of checkpoints cannot be read"
+            );
+            Vec::new()
+        });
+        // The session may be over.
+        let _ = reports.send(ToCoordinator::Archived(offers)).await;
+    });
 }
 
 fn sound_in(store: &CheckpointStore, (rank, parts): (u32, u32)) -> Vec<CheckpointOffer> {

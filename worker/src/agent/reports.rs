@@ -40,7 +40,12 @@ impl Reports {
     /// The oldest was said. What the run's books are made of is remembered, for [`Self::repeat`].
     pub fn said(&mut self) {
         let report = self.waiting.pop_front();
-        if let Some(report @ (ToCoordinator::RoundApplied(_) | ToCoordinator::Finished { .. })) = report {
+        if let Some(
+            report @ (ToCoordinator::RoundApplied(_)
+            | ToCoordinator::Finished { .. }
+            | ToCoordinator::Archived(_)),
+        ) = report
+        {
             if self.said.len() == REPORTS_REPEATED {
                 self.said.pop_front();
             }

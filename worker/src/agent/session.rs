@@ -23,11 +23,11 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, 
 use super::connection::{Conversation, Found, unix_s};
 use super::device_thread::DeviceThread;
 use super::join::Membership;
-use super::offers::Offers;
+use super::offers::{Offers, tell_archived};
 use super::reports::Reports;
 use super::stop::StopSignal;
 use super::ways::{LOOK, ToldWays};
-use crate::checkpoint::CheckpointStore;
+use crate::checkpoint::{CheckpointStore, RunArchive};
 use crate::network::Network;
 use crate::sync::{Links, Outcome, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
 use crate::train::gate::Gate;
@@ -116,8 +116,8 @@ impl Session {
         let config = Arc::new(config);
         // Before the network starts, which only an end of the session stops.
         let checkpoint_dir = membership.checkpoint_dir(&config)?;
-        let (run, worker, keep) = (identity.run(), identity.worker(), config.checkpoint.keep);
-        let store = CheckpointStore::new(&checkpoint_dir, run, worker, keep);
+        let (run, worker) = (identity.run(), identity.worker());
+        let store = CheckpointStore::new(&checkpoint_dir, run, worker, config.checkpoint.retention());
         let may_be_shared = config.privacy.is_none() && config.secure_aggregation.is_none();
         let shared = store.clone();
         let offers = RefCell::new(Offers::resume(store, join.checkpoints.clone()));
@@ -137,6 +137,11 @@ impl Session {
         if may_be_shared {
             network.share_checkpoints(shared, largest_model(&config)?);
         }
+        let unusable = Arc::clone(&membership.unusable);
+        let archive = RunArchive::of(Arc::clone(&config), run, unusable, tokio::runtime::Handle::current());
+        if let Some(archive) = &archive {
+            tell_archived(archive.clone(), reports.clone());
+        }
         let links = Links {
             inbox,
             own_queue: to_sync.clone(),
@@ -148,7 +153,8 @@ impl Session {
             runtime: tokio::runtime::Handle::current(),
         };
         let synchroniser =
-            Synchroniser::new(worker, run, welcome.site, Arc::clone(&config), checkpoint_dir, links);
+            Synchroniser::new(worker, run, welcome.site, Arc::clone(&config), checkpoint_dir, links)
+                .with_archive(archive);
         let (sync_thread, outcome) = start_synchroniser(synchroniser)?;
         let device = DeviceThread {
             membership: Arc::clone(&membership),
@@ -426,6 +432,7 @@ fn note_offer(offers: &mut Offers, part: (u32, u32), report: &ToCoordinator) {
     match report {
         ToCoordinator::Checkpoint(report) => offers.note(part, report),
         ToCoordinator::Kept(Some(offer)) => offers.add(offer.clone()),
+        ToCoordinator::Archived(archived) => offers.note_archived(archived),
         _ => {}
     }
 }

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
+use longhaul_proto::checkpoint::folder::FileRecord;
+use longhaul_proto::checkpoint::folder_name;
 use serde::{Deserialize, Serialize};
 
-use super::listing::{self, FileRecord};
+use super::listing;
 use super::recut::overlaps;
-use super::store::{CheckpointStore, folder_name, remove, sync};
+use super::store::{CheckpointStore, remove, sync};
 use super::{
     CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, SHARED, TOKENIZER, private_record_name,
     private_record_of, private_vectors_name,
@@ -126,11 +128,11 @@ impl CheckpointStore {
             let Ok(Some(record)) = listing::private_record(&folder, worker, &manifest) else { continue };
             let Some(vectors) = record.files.get(&private_vectors_name(worker)) else { continue };
             files.push(to_copy(CheckpointFile::PrivateVectors(worker), vectors)?);
-            let of_record = FileRecord::of(&folder.join(private_record_name(worker)))?;
+            let of_record = listing::record_of(&folder.join(private_record_name(worker)))?;
             files.push(to_copy(CheckpointFile::PrivateRecord(worker), &of_record)?);
             break;
         }
-        files.push(to_copy(CheckpointFile::Manifest, &FileRecord::of(&folder.join(MANIFEST))?)?);
+        files.push(to_copy(CheckpointFile::Manifest, &listing::record_of(&folder.join(MANIFEST))?)?);
         Ok(files)
     }
 
@@ -185,7 +187,8 @@ impl Incoming {
         if length < wanted.bytes {
             return Ok(false);
         }
-        let is_it = FileRecord::of(&path)?.blake3 == blake3::Hash::from_bytes(wanted.hash).to_hex().as_str();
+        let is_it =
+            listing::record_of(&path)?.blake3 == blake3::Hash::from_bytes(wanted.hash).to_hex().as_str();
         if !is_it {
             std::fs::remove_file(&path).map_err(CheckpointError::io("remove", &path))?;
         }

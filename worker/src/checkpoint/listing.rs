@@ -6,52 +6,10 @@ use std::sync::Arc;
 
 use longhaul_common::id::{Round, RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
-use serde::{Deserialize, Serialize};
+use longhaul_proto::checkpoint::folder::{FileRecord, Manifest, PrivateRecord};
+use longhaul_proto::checkpoint::folder_name;
 
 use super::{CheckpointError, MANIFEST, MODEL, PrivateState, SHARED, private_record_name, sealed, tensors};
-
-/// `manifest.json`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Manifest {
-    /// In hexadecimal.
-    pub run: String,
-    pub next_round: Round,
-    pub next_step: u64,
-    /// In hexadecimal.
-    pub state_hash: String,
-    /// The version of the worker that wrote it.
-    pub software: String,
-    /// The blocks of the model that it is of, as starts and ends of chunks; none: all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chunks: Option<Vec<(u32, u32)>>,
-    /// Where it is of a member of a tensor group: how many there are, and which it is, from 0. None: all of each layer is here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub share: Option<(u32, u32)>,
-    /// The model's files; none where only private states are.
-    pub files: BTreeMap<String, FileRecord>,
-}
-
-/// `private-w7.json`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PrivateRecord {
-    pub worker: WorkerId,
-    pub next_round: Round,
-    /// In hexadecimal.
-    pub state_hash: String,
-    pub counters: BTreeMap<String, u64>,
-    pub files: BTreeMap<String, FileRecord>,
-}
-
-/// What a file must be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FileRecord {
-    pub bytes: u64,
-    /// In hexadecimal.
-    pub blake3: String,
-}
 
 /// A checkpoint whose files are as they were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,39 +50,13 @@ pub struct LoadedPrivate {
     pub state: PrivateState,
 }
 
-impl Manifest {
-    /// What of the whole model it is of; none: of nothing that there could be.
-    pub(super) fn part_of(&self, model: &ModelSpec) -> Option<ModelSpec> {
-        let whole = model.whole();
-        let part = match &self.chunks {
-            Some(chunks) => whole.part(chunks.iter().map(|&(start, end)| start..end).collect()),
-            None => whole,
-        };
-        match self.share {
-            Some((ways, index)) => part.shard_of(ways, index),
-            None => Some(part),
-        }
-    }
+/// What a file is.
+pub(super) fn record_of(path: &Path) -> Result<FileRecord, CheckpointError> {
+    FileRecord::of(path).map_err(CheckpointError::io("read", path))
 }
 
-impl FileRecord {
-    pub(super) fn of(path: &Path) -> Result<Self, CheckpointError> {
-        let failed = |error| CheckpointError::io("read", path)(error);
-        let mut file = std::fs::File::open(path).map_err(failed)?;
-        let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(&mut file).map_err(failed)?;
-        Ok(Self { bytes: hasher.count(), blake3: hasher.finalize().to_hex().to_string() })
-    }
-
-    fn check(&self, found: &Self, path: &Path) -> Result<(), CheckpointError> {
-        if self.bytes != found.bytes {
-            return Err(CheckpointError::damaged(path, format!("{} of {} bytes", found.bytes, self.bytes)));
-        }
-        if self.blake3 != found.blake3 {
-            return Err(CheckpointError::damaged(path, "its hash is not the recorded one"));
-        }
-        Ok(())
-    }
+fn check(record: &FileRecord, found: &FileRecord, path: &Path) -> Result<(), CheckpointError> {
+    record.difference(found).map_or(Ok(()), |reason| Err(CheckpointError::damaged(path, reason)))
 }
 
 /// Reads the manifest and verifies every file that it names, and `worker`'s private state if there is one.
@@ -149,7 +81,7 @@ pub(super) fn inspect(folder: &Path, run: RunId, worker: WorkerId) -> Result<Lis
 pub(super) fn verify(folder: &Path, files: &BTreeMap<String, FileRecord>) -> Result<(), CheckpointError> {
     files.iter().try_for_each(|(name, record)| {
         let path = folder.join(name);
-        record.check(&FileRecord::of(&path).map_err(recorded)?, &path)
+        check(record, &record_of(&path).map_err(recorded)?, &path)
     })
 }
 
@@ -225,7 +157,7 @@ pub(super) fn manifest(folder: &Path, run: RunId) -> Result<Manifest, Checkpoint
     if manifest.run != run.to_string() {
         return Err(CheckpointError::damaged(&path, format!("it is of run {}", manifest.run)));
     }
-    if folder.file_name() != Some(super::store::folder_name(manifest.next_round).as_ref()) {
+    if folder.file_name() != Some(folder_name(manifest.next_round).as_ref()) {
         return Err(CheckpointError::damaged(&path, format!("it is of {}", manifest.next_round)));
     }
     Ok(manifest)
@@ -259,7 +191,7 @@ fn read_verified(path: &Path, record: Option<&FileRecord>) -> Result<Vec<u8>, Ch
     }
     let content = std::fs::read(path).map_err(failed)?;
     let blake3 = blake3::hash(&content).to_hex().to_string();
-    record.check(&FileRecord { bytes: content.len() as u64, blake3 }, path)?;
+    check(record, &FileRecord { bytes: content.len() as u64, blake3 }, path)?;
     Ok(content)
 }
 

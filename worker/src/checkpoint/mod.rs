@@ -1,5 +1,6 @@
 //! Checkpoints on disk: complete and verified, or not there.
 
+mod archive;
 mod copies;
 mod error;
 mod listing;
@@ -11,6 +12,7 @@ mod sealed;
 mod store;
 mod tensors;
 
+pub use archive::{RunArchive, Unusable};
 pub use copies::{CheckpointFile, FileToCopy, Incoming};
 pub use error::{CheckpointError, Instead};
 pub use listing::{Listed, LoadedModel, LoadedPrivate};
@@ -23,6 +25,7 @@ use std::sync::Arc;
 
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
+use longhaul_proto::checkpoint::folder::{MANIFEST, MODEL, private_record_name, private_record_of};
 
 /// What a worker writes at a round boundary.
 #[derive(Clone, Debug)]
@@ -61,23 +64,10 @@ pub struct PrivateState {
     pub counters: BTreeMap<String, u64>,
 }
 
-fn private_record_name(worker: WorkerId) -> String {
-    format!("private-{worker}.json")
-}
-
-/// Whose record has this name.
-fn private_record_of(name: &str) -> Option<WorkerId> {
-    let number = name.strip_prefix("private-w")?.strip_suffix(".json")?;
-    let worker = WorkerId(number.parse().ok()?);
-    (private_record_name(worker) == name).then_some(worker)
-}
-
 fn private_vectors_name(worker: WorkerId) -> String {
     format!("private-{worker}.safetensors")
 }
 
-const MANIFEST: &str = "manifest.json";
-const MODEL: &str = "model.safetensors";
 const MODEL_CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const SHARED: &str = "shared.safetensors";

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::DataConfig;
 use longhaul_common::model::ModelSpec;
+use longhaul_proto::checkpoint::folder::Manifest;
+use longhaul_proto::checkpoint::{parse_folder_name, parse_part_name, part_name};
 
-use super::listing::{Manifest, read_weights, verify_alone};
+use super::listing::{read_weights, verify_alone};
 use super::pieces::Pieces;
-use super::store::{parse_folder_name, parse_part_name, part_name};
 use super::{CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, TOKENIZER, model_config};
 use crate::data::Tokenizer;
 
@@ -157,10 +158,11 @@ mod tests {
     use std::sync::Arc;
 
     use longhaul_common::id::{Round, RunId, WorkerId};
+    use longhaul_proto::checkpoint::folder::FileRecord;
+    use longhaul_proto::checkpoint::sealed::to_text;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::checkpoint::listing::FileRecord;
     use crate::checkpoint::sealed;
     use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
     use crate::models::draw_parameters;
@@ -252,7 +254,7 @@ mod tests {
         std::fs::write(&file, description.to_string()).unwrap();
         let mut manifest: Manifest = sealed::read(&record).unwrap();
         manifest.files.insert(MODEL_CONFIG.to_owned(), FileRecord::of(&file).unwrap());
-        std::fs::write(record, sealed::to_text(&manifest).unwrap()).unwrap();
+        std::fs::write(record, to_text(&manifest).unwrap()).unwrap();
     }
 
     #[test]

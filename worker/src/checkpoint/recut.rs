@@ -7,8 +7,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use longhaul_common::id::Round;
 use longhaul_common::model::ModelSpec;
+use longhaul_proto::checkpoint::folder::Manifest;
 
-use super::listing::{self, LoadedPrivate, Manifest};
+use super::listing::{self, LoadedPrivate};
 use super::pieces::Pieces;
 use super::{CheckpointStore, PrivateState, sealed};
 
@@ -97,7 +98,7 @@ fn read(
 }
 
 /// Whether both have something of the same blocks. Members of groups of one size have nothing in common but what both synchronise, which is nothing.
-fn overlap(part: &ModelSpec, wanted: &ModelSpec) -> bool {
+pub(super) fn overlap(part: &ModelSpec, wanted: &ModelSpec) -> bool {
     let mut chunks = part.chunks.iter();
     let has_block =
         chunks.any(|chunk| wanted.chunks.iter().any(|own| chunk.start < own.end && own.start < chunk.end));

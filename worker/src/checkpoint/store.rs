@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use longhaul_common::config::Retention;
 use longhaul_common::id::{Round, RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
+use longhaul_proto::checkpoint::folder::{FileRecord, Manifest, PrivateRecord};
+use longhaul_proto::checkpoint::sealed::to_text;
+use longhaul_proto::checkpoint::{folder_name, parse_folder_name, parse_part_name, part_name};
 use serde::Serialize;
 
-use super::listing::{self, FileRecord, Manifest, PrivateRecord};
+use super::listing;
 use super::{
     CheckpointData, CheckpointError, FileToCopy, Listed, LoadedModel, LoadedPrivate, MANIFEST, MODEL,
     MODEL_CONFIG, ModelState, SHARED, TOKENIZER, model_config, private_record_name, private_record_of,
@@ -21,7 +25,7 @@ pub struct CheckpointStore {
     folder: PathBuf,
     run: RunId,
     worker: WorkerId,
-    keep: usize,
+    retention: Retention,
 }
 
 /// A checkpoint that is complete and on the disk, in a folder of its own, and not yet visible.
@@ -36,8 +40,14 @@ pub(super) struct Staged {
 impl CheckpointStore {
     /// The store of a run under `checkpoint.dir`, as `worker` sees it. Nothing is created yet.
     #[must_use]
-    pub fn new(dir: &Path, run: RunId, worker: WorkerId, keep: u32) -> Self {
-        Self { folder: dir.join(run.to_string()), run, worker, keep: keep.max(1) as usize }
+    pub fn new(dir: &Path, run: RunId, worker: WorkerId, retention: impl Into<Retention>) -> Self {
+        Self { folder: dir.join(run.to_string()), run, worker, retention: retention.into() }
+    }
+
+    /// The same, as another worker sees it.
+    #[must_use]
+    pub fn of_worker(self, worker: WorkerId) -> Self {
+        Self { worker, ..self }
     }
 
     /// The same, for a part of a model that is on several workers: each part has a folder of its own.
@@ -71,7 +81,7 @@ impl CheckpointStore {
                 return Err(error);
             }
         };
-        self.prune(&path)?;
+        self.prune(data.next_round)?;
         Ok(path)
     }
 
@@ -88,8 +98,9 @@ impl CheckpointStore {
     /// # Errors
     /// When the folder is there and cannot be read.
     pub fn examine(&self) -> Result<Vec<Result<Listed, CheckpointError>>, CheckpointError> {
-        let folders = self.folders()?;
-        Ok(folders.iter().map(|folder| listing::inspect(folder, self.run, self.worker)).collect())
+        let rounds = self.rounds()?.into_iter();
+        let inspect = |round| listing::inspect(&self.folder_of(round), self.run, self.worker);
+        Ok(rounds.map(inspect).collect())
     }
 
     /// Whether there is a checkpoint of this state with a model, by its manifest alone: no file is read through.
@@ -154,8 +165,8 @@ impl CheckpointStore {
         listing::verify(partial, &manifest.files)?;
         sync(partial)?;
         let names = files.iter().map(FileToCopy::name).collect();
-        let path = self.publish(Staged { partial: partial.to_owned(), names, manifest })?;
-        Ok(self.prune(&path)?)
+        self.publish(Staged { partial: partial.to_owned(), names, manifest })?;
+        Ok(self.prune(next_round)?)
     }
 
     /// Where the checkpoint before a round is, if there is one.
@@ -171,7 +182,9 @@ impl CheckpointStore {
         self.run
     }
 
-    pub(super) fn worker(&self) -> WorkerId {
+    /// Who writes into it.
+    #[must_use]
+    pub fn worker(&self) -> WorkerId {
         self.worker
     }
 
@@ -260,19 +273,17 @@ impl CheckpointStore {
         std::fs::rename(&staged.partial, path).map_err(CheckpointError::io("rename to", path))
     }
 
-    /// Removes all but the one just `written` and the `keep` − 1 before it, and never the newest that has a model. Those of later rounds are
-    /// damaged, or of a past that was cut off: of them, the newest `keep` stay besides.
-    fn prune(&self, written: &Path) -> Result<(), CheckpointError> {
-        let folders = self.folders()?;
-        let has_model = |folder: &&PathBuf| {
-            listing::manifest(folder, self.run).is_ok_and(|m| m.files.contains_key(MODEL))
+    /// Removes those that are too many now that `written` is complete, and never the newest that has a model.
+    fn prune(&self, written: Round) -> Result<(), CheckpointError> {
+        let rounds = self.rounds()?;
+        let has_model = |round: &&Round| {
+            let manifest = listing::manifest(&self.folder_of(**round), self.run);
+            manifest.is_ok_and(|manifest| manifest.files.contains_key(MODEL))
         };
-        let newest_with_model = folders.iter().find(has_model);
-        let here = folders.iter().position(|folder| folder == written).unwrap_or(0);
-        let (later, from_here) = folders.split_at(here);
-        let surplus = later.iter().skip(self.keep).chain(from_here.iter().skip(self.keep));
-        let mut old = surplus.filter(|folder| Some(*folder) != newest_with_model);
-        old.try_for_each(|folder| self.discard(folder))
+        let newest_with_model = rounds.iter().find(has_model);
+        let surplus = self.retention.surplus(&rounds, written);
+        let mut old = surplus.filter(|round| Some(round) != newest_with_model);
+        old.try_for_each(|round| self.discard(&self.folder_of(round)))
     }
 
     /// Renames a folder away before its files go one by one: what has a checkpoint's name is never half removed.
@@ -288,23 +299,21 @@ impl CheckpointStore {
         }
     }
 
-    /// Folders with a checkpoint's name, newest first.
-    fn folders(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+    /// Rounds whose folders have a checkpoint's name, newest first.
+    fn rounds(&self) -> Result<Vec<Round>, CheckpointError> {
         let failed = |error| CheckpointError::io("read folder", &self.folder)(error);
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(failed(error)),
         };
-        let mut folders = Vec::new();
+        let mut rounds = Vec::new();
         for entry in entries {
             let name = entry.map_err(failed)?.file_name();
-            if let Some(round) = name.to_str().and_then(parse_folder_name) {
-                folders.push((round, self.folder.join(name)));
-            }
+            rounds.extend(name.to_str().and_then(parse_folder_name));
         }
-        folders.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(folders.into_iter().map(|(_, path)| path).collect())
+        rounds.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(rounds)
     }
 
     fn partial(&self, next_round: Round) -> PathBuf {
@@ -312,38 +321,15 @@ impl CheckpointStore {
     }
 }
 
-/// `round-000120`
-pub(super) fn folder_name(next_round: Round) -> String {
-    format!("round-{:06}", next_round.0)
-}
-
-pub(super) fn parse_folder_name(name: &str) -> Option<Round> {
-    let round = Round(name.strip_prefix("round-")?.parse().ok()?);
-    (folder_name(round) == name).then_some(round)
-}
-
 /// The blocks that are meant, where they are not all.
-fn chunks_of(spec: &ModelSpec) -> Option<Vec<(u32, u32)>> {
+pub(super) fn chunks_of(spec: &ModelSpec) -> Option<Vec<(u32, u32)>> {
     let chunks = spec.chunks.iter().map(|chunk| (chunk.start, chunk.end)).collect();
     (spec.chunks != spec.whole().chunks).then_some(chunks)
 }
 
 /// The share of each layer that is meant, where it is not all of it.
-fn share_of(spec: &ModelSpec) -> Option<(u32, u32)> {
+pub(super) fn share_of(spec: &ModelSpec) -> Option<(u32, u32)> {
     (!spec.shard.is_whole()).then(|| (spec.shard.ways(), spec.shard.index()))
-}
-
-/// The folder of a part of the model, as people count them.
-pub(super) fn part_name(rank: u32, parts: u32) -> String {
-    format!("part-{}-of-{parts}", rank + 1)
-}
-
-/// Which part it is, from 0, and of how many.
-pub(super) fn parse_part_name(name: &str) -> Option<(u32, u32)> {
-    let (number, parts) = name.strip_prefix("part-")?.split_once("-of-")?;
-    let (number, parts) = (number.parse::<u32>().ok()?, parts.parse().ok()?);
-    let rank = number.checked_sub(1).filter(|rank| *rank < parts)?;
-    (part_name(rank, parts) == name).then_some((rank, parts))
 }
 
 /// Writes the model's files and returns their names.
@@ -364,7 +350,7 @@ fn write_model(folder: &Path, model: &ModelState) -> Result<Vec<String>, Checkpo
 }
 
 fn write_sealed<T: Serialize>(path: &Path, content: &T) -> Result<(), CheckpointError> {
-    let text = sealed::to_text(content).map_err(|error| CheckpointError::io("write", path)(error.into()))?;
+    let text = to_text(content).map_err(|error| CheckpointError::io("write", path)(error.into()))?;
     write(path, text.as_bytes())
 }
 
@@ -373,7 +359,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
 }
 
 fn records(folder: &Path, names: &[String]) -> Result<BTreeMap<String, FileRecord>, CheckpointError> {
-    names.iter().map(|name| Ok((name.clone(), FileRecord::of(&folder.join(name))?))).collect()
+    names.iter().map(|name| Ok((name.clone(), listing::record_of(&folder.join(name))?))).collect()
 }
 
 /// Waits until a file's content, or a folder's entries, are on the disk.

@@ -45,6 +45,7 @@ impl Synchroniser {
         let parameters = Arc::clone(running.replica.parameters());
         let next_step = running.schedule.steps_of(next_round).start;
         let store = self.store();
+        let is_archivist = self.is_archivist(running);
         let (folder, queue) = (self.checkpoint_dir.clone(), self.links.own_queue.clone());
         let write = move || {
             let state_hash = hash_of(&parameters);
@@ -65,8 +66,9 @@ impl Synchroniser {
                 Err(error) => (folder, Err(error.to_string())),
             };
             let report = CheckpointReport { next_round, path: path.display().to_string(), outcome };
+            let to_archive = is_archivist.then(|| Arc::new(data));
             // The session may be over.
-            let _ = queue.blocking_send(SyncEvent::CheckpointWritten(report));
+            let _ = queue.blocking_send(SyncEvent::CheckpointWritten(report, to_archive));
         };
         std::thread::Builder::new()
             .name("checkpoint".into())
@@ -81,22 +83,37 @@ impl Synchroniser {
         self.root_store().of_part(rank, parts)
     }
 
-    pub(super) fn checkpoint_written(&mut self, report: CheckpointReport) -> Result<()> {
+    pub(super) fn checkpoint_written(
+        &mut self,
+        report: CheckpointReport,
+        to_archive: Option<Arc<CheckpointData>>,
+    ) -> Result<()> {
         self.writing_checkpoint = false;
         match &report.outcome {
             Ok(_) => tracing::info!(path = report.path, "checkpoint written"),
             Err(reason) => tracing::error!(reason, "no checkpoint; training goes on"),
         }
         self.report(ToCoordinator::Checkpoint(report));
+        if let Some(data) = to_archive {
+            self.archive_checkpoint(data)?;
+        }
         if let Some((next_round, state)) = self.last_checkpoint.take() {
             return self.write_checkpoint(next_round, state, Vec::new());
+        }
+        self.finish_if_all_is_written();
+        Ok(())
+    }
+
+    /// Tells the coordinator of the end that the device has come to, once nothing is on its way to a disk or the archive.
+    pub(super) fn finish_if_all_is_written(&mut self) {
+        if self.writing_checkpoint || self.archiving {
+            return;
         }
         if let Some((next_round, validation_loss)) = self.finishing.take() {
             // The coordinator's sums are of heartbeats: the last one comes before the end.
             self.report(ToCoordinator::Heartbeat(self.links.progress.heartbeat()));
             self.report(ToCoordinator::Finished { next_round, validation_loss });
         }
-        Ok(())
     }
 
     /// The device has come to the end, of the run or before a drain.

@@ -1,14 +1,17 @@
 //! What reaches the synchroniser's queue.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
-use longhaul_proto::control::message::{CheckpointOffer, CheckpointReport, Hash, HeldPart, ToWorker};
+use longhaul_proto::control::message::{CheckpointOffer, CheckpointReport, Hash, HeldPart, Start, ToWorker};
 use longhaul_proto::masking::MASK_SECRET_BYTES;
 use longhaul_proto::round::Frame;
 use longhaul_proto::transport::bulk::FrameMemory;
 use tokio::sync::oneshot;
 
 use super::site::SiteEvent;
+use crate::checkpoint::CheckpointData;
 use crate::train::message::FromDevice;
 
 /// Events that wait for the synchroniser. Whoever has one more waits until there is room: the device, and the streams of peers, whose
@@ -55,6 +58,13 @@ pub enum SyncEvent {
         /// Which parts there are of it; what this worker needs of them is on the disk.
         answer: Result<Vec<HeldPart>, String>,
     },
+    /// What could be had from the archive of what this worker is to start from is on the disk.
+    Unarchived {
+        /// Which attempt at it, as the synchroniser counts them.
+        attempt: u64,
+        /// What it starts from now.
+        start: Start,
+    },
     /// A copy of another worker's checkpoint is on the disk; none: it could not be had.
     Kept(Option<CheckpointOffer>),
     /// A peer asks for a result.
@@ -93,8 +103,10 @@ pub enum SyncEvent {
     Site(SiteEvent),
     /// The session ends.
     Stop,
-    /// The background writer is done.
-    CheckpointWritten(CheckpointReport),
+    /// The background writer is done. With what is to go into the archive, where this member is who puts it there.
+    CheckpointWritten(CheckpointReport, Option<Arc<CheckpointData>>),
+    /// The archive has a checkpoint, or could not be given it.
+    CheckpointArchived(CheckpointReport),
 }
 
 /// A consistent copy of the synchronised state.
@@ -103,7 +115,7 @@ pub struct HealedState {
     /// The first round that is not in it.
     pub next_round: Round,
     /// sparse-local: θ_g. dense: θ, first and second moments.
-    pub buffers: Vec<std::sync::Arc<Vec<f32>>>,
+    pub buffers: Vec<Arc<Vec<f32>>>,
     /// Optimiser steps behind the moments.
     pub updates: u64,
 }

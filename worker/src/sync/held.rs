@@ -68,6 +68,6 @@ impl Synchroniser {
 
     /// This run's checkpoints on this machine, of whatever part.
     pub(super) fn root_store(&self) -> CheckpointStore {
-        CheckpointStore::new(&self.checkpoint_dir, self.run, self.worker, self.config.checkpoint.keep)
+        CheckpointStore::new(&self.checkpoint_dir, self.run, self.worker, self.config.checkpoint.retention())
     }
 }

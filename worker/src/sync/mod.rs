@@ -2,6 +2,7 @@
 //! `docs/agent.md` says how it stands between device and network.
 
 mod adaptation;
+mod archiving;
 mod arriving;
 mod backlog;
 mod checkpointing;
@@ -34,6 +35,7 @@ mod synchroniser;
 #[cfg(test)]
 mod tests;
 mod tiling;
+mod unarchiving;
 mod union;
 
 pub use compressor::{CompressError, Compressor, Job, Local};

@@ -85,10 +85,8 @@ impl Synchroniser {
                 let parameters = self.prepared_parameters();
                 self.start_from(Replica::new(parameters, Round(0)), Load::Nothing, Kept::default())
             }
-            Some(Wanted::Start(Start::Checkpoint(offer))) => self.start_from_checkpoint(&offer),
-            Some(Wanted::Start(Start::Held(parts))) => {
-                self.fetch_held(parts);
-                Ok(())
+            Some(Wanted::Start(start)) => {
+                self.unarchive(start)?.map_or(Ok(()), |start| self.start_from_disk(start))
             }
             Some(Wanted::Heal(donors)) => {
                 tracing::info!(donors = donors.len(), "fetching the state of the run from a peer");
@@ -122,7 +120,7 @@ impl Synchroniser {
         self.start_from(replica, load, Kept::default())
     }
 
-    fn start_from_checkpoint(&mut self, offer: &CheckpointOffer) -> Result<()> {
+    pub(super) fn start_from_checkpoint(&mut self, offer: &CheckpointOffer) -> Result<()> {
         let (model, saved) = match self.load_checkpoint(offer) {
             Ok(loaded) => loaded,
             Err(error) => {

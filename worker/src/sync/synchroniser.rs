@@ -29,6 +29,7 @@ use super::refusals::Refusals;
 use super::replica::Replica;
 use super::site::SiteReduction;
 use super::tiling::Tiling;
+use crate::checkpoint::{CheckpointData, RunArchive};
 use crate::network::Network;
 use crate::train::gate::Gate;
 use crate::train::message::{DeviceState, FromDevice, Load, Place, Prepared, PutBack, ToDevice};
@@ -84,6 +85,12 @@ pub struct Synchroniser {
     pub(super) wants: u64,
     pub(super) prepared: Option<Prepared>,
     pub(super) writing_checkpoint: bool,
+    /// Where checkpoints go besides its disk, where the run has such a place.
+    pub(super) archive: Option<RunArchive>,
+    /// Whether a checkpoint is on its way there.
+    pub(super) archiving: bool,
+    /// The last checkpoint, while the one before it is on its way there.
+    pub(super) last_to_archive: Option<Arc<CheckpointData>>,
     /// The end that the device has come to, and its loss on the held-out text, until its checkpoint is written.
     pub(super) finishing: Option<(Round, Option<f32>)>,
     /// The last checkpoint, while the one before it is being written.
@@ -214,11 +221,20 @@ impl Synchroniser {
             wants: 0,
             prepared: None,
             writing_checkpoint: false,
+            archive: None,
+            archiving: false,
+            last_to_archive: None,
             finishing: None,
             last_checkpoint: None,
             state_requests: Vec::new(),
             began: Instant::now(),
         }
+    }
+
+    /// The same, with an archive that checkpoints go to as well.
+    #[must_use]
+    pub fn with_archive(self, archive: Option<RunArchive>) -> Self {
+        Self { archive, ..self }
     }
 
     /// Works until the session ends.
@@ -288,6 +304,8 @@ impl Synchroniser {
                 self.outcome = Some(Outcome::Rejoin(reason));
                 Ok(())
             }
+            SyncEvent::Unarchived { attempt, .. } if attempt != self.wants => Ok(()),
+            SyncEvent::Unarchived { start, .. } => self.start_from_disk(start),
             SyncEvent::Kept(offer) => {
                 self.report(ToCoordinator::Kept(offer));
                 Ok(())
@@ -317,7 +335,8 @@ impl Synchroniser {
                 self.outcome = Some(Outcome::Dismissed("the session ended".into()));
                 Ok(())
             }
-            SyncEvent::CheckpointWritten(report) => self.checkpoint_written(report),
+            SyncEvent::CheckpointWritten(report, to_archive) => self.checkpoint_written(report, to_archive),
+            SyncEvent::CheckpointArchived(report) => self.checkpoint_archived(report),
         }
     }
 

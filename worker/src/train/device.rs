@@ -410,7 +410,7 @@ impl Device<'_> {
         let is_opening = self.config.round_schedule().is_opening(round);
         let is_common = self.config.sync.source_in(is_opening).is_gradient();
         let parameters = if is_common { Some(self.parameters()?) } else { None };
-        let state = if self.is_checkpoint(round) { Some(self.state()?) } else { None };
+        let state = if self.is_checkpoint(round) { Some(self.state_for_checkpoint()?) } else { None };
         // A gradient leaves nothing in the parameters: a step that has begun is made again.
         let trained = if is_common { Vec::new() } else { trained };
         self.tell(FromDevice::Applied(Applied { round, validation_loss, parameters, state, trained }))

@@ -24,6 +24,11 @@ impl Progress {
         self.lock().wait_s += wait.as_secs_f64();
     }
 
+    /// Training stood still for a checkpoint.
+    pub fn stood_still_for_checkpoint(&self, time: Duration) {
+        self.lock().checkpoint_s += time.as_secs_f64();
+    }
+
     /// How long the device has waited for the network since the session began.
     #[must_use]
     pub fn waited_so_far(&self) -> Duration {

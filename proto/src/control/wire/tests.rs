@@ -126,6 +126,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
             to: SiteId(300),
             link: MeasuredLink { bytes_per_s: 6.25e6, round_trip_s: 0.08 },
         }]),
+        ToCoordinator::Archived(vec![offer()]),
     ]
 }
 
@@ -290,6 +291,7 @@ fn messages_are_the_golden_bytes() {
         CheckpointOffer { next_round: Round(300), state_hash: [3; 32], private: false, rank: 1, parts: 2 };
     let expected = "0c01ac02".to_owned() + &"03".repeat(32) + "000102";
     assert_eq!(hex(encode(&ToCoordinator::Kept(Some(kept))).unwrap()), expected);
+    assert_eq!(hex(encode(&ToCoordinator::Archived(Vec::new())).unwrap()), "0d00");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Held(Vec::new()))).unwrap()), "010200");
     assert_eq!(hex(encode(&ToWorker::Dismiss { reason: "done".to_owned() }).unwrap()), "0504646f6e65");
     assert_eq!(

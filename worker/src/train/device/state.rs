@@ -1,5 +1,7 @@
 //! What a device holds, in and out.
 
+use std::time::Instant;
+
 use anyhow::Result;
 use longhaul_common::id::Round;
 
@@ -40,6 +42,15 @@ impl Device<'_> {
             None => (Vec::new(), Vec::new()),
         };
         Ok(DeviceState { parameters, first_moments: first, second_moments: second, updates, factors, error })
+    }
+
+    /// Training stands still for so long, which is counted; all else that a checkpoint takes is done beside it.
+    #[allow(clippy::disallowed_methods, reason = "measures what training stands still for")]
+    pub(super) fn state_for_checkpoint(&self) -> Result<DeviceState> {
+        let began = Instant::now();
+        let state = self.state()?;
+        self.progress.stood_still_for_checkpoint(began.elapsed());
+        Ok(state)
     }
 
     pub(super) fn import(&mut self, state: &DeviceState) -> Result<()> {

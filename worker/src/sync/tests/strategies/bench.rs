@@ -57,7 +57,7 @@ impl Events {
             }
             SyncEvent::Device(FromDevice::Ended { state, .. }) => self.ended[at] = Some(state.clone()),
             SyncEvent::Device(FromDevice::Failed(reason)) => panic!("member {at}: {reason}"),
-            SyncEvent::CheckpointWritten(report) => {
+            SyncEvent::CheckpointWritten(report, _) => {
                 report.outcome.as_ref().unwrap();
                 self.written += 1;
             }

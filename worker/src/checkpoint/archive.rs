@@ -1,0 +1,266 @@
+//! The run's checkpoints in the archive that all its workers reach: what this worker writes there, and what it goes on from when its disk has nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use longhaul_common::config::RunConfig;
+use longhaul_common::id::{RunId, WorkerId};
+use longhaul_common::model::ModelSpec;
+use longhaul_proto::checkpoint::archive::{
+    Archive, ArchiveError, Archived, Content, Manifest, Part, Private,
+};
+use longhaul_proto::control::message::CheckpointOffer;
+use tokio::runtime::Handle;
+
+use super::recut::overlap;
+use super::store::{chunks_of, share_of};
+use super::{CheckpointData, CheckpointStore, ModelState, PrivateState, model_config};
+
+/// Rounds whose checkpoints are offered: more than are damaged at once.
+const ROUNDS_OFFERED: usize = 4;
+/// Values of a vector, at most, over those of the parameters: what error feedback keeps of a part is some such vectors.
+const VECTOR_MODELS_MAX: u64 = 4;
+/// Values of a piece, about, at least: a megabyte.
+const PIECE_VALUES_MIN: u32 = 1 << 18;
+/// Bytes of a `tokenizer.json`, at most: the largest in use have a fifth of it.
+const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
+
+/// Checkpoints in the archive that were found damaged, and are not offered again by this process.
+pub type Unusable = Arc<Mutex<BTreeSet<Archived>>>;
+
+/// The archive that a run's configuration names, as one worker sees it.
+#[derive(Clone, Debug)]
+pub struct RunArchive {
+    config: Arc<RunConfig>,
+    run: RunId,
+    unusable: Unusable,
+    runtime: Handle,
+}
+
+impl RunArchive {
+    /// None: the configuration names no archive. It is not looked for yet.
+    #[must_use]
+    pub fn of(config: Arc<RunConfig>, run: RunId, unusable: Unusable, runtime: Handle) -> Option<Self> {
+        config.checkpoint.to.is_some().then_some(Self { config, run, unusable, runtime })
+    }
+
+    /// Its name for people.
+    #[must_use]
+    pub fn place(&self) -> String {
+        self.config.checkpoint.to.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// The newest checkpoints in it, whose manifests alone were read.
+    ///
+    /// # Errors
+    /// It cannot be asked. A damaged manifest is told in the log, and left out.
+    pub async fn offers(&self) -> Result<Vec<CheckpointOffer>> {
+        let archive = self.open()?;
+        let archived = archive.list(Some(self.run)).await?;
+        let rounds: BTreeSet<_> = archived.iter().map(|of| of.next_round).collect();
+        let oldest = rounds.into_iter().rev().take(ROUNDS_OFFERED).next_back();
+        let mut offers = Vec::new();
+        for of in archived.into_iter().filter(|of| oldest.is_some_and(|oldest| of.next_round >= oldest)) {
+            if self.unusable.lock().unwrap_or_else(PoisonError::into_inner).contains(&of) {
+                continue;
+            }
+            match archive.manifest(of).await {
+                Ok(manifest) => offers.push(offer_of(of, &manifest)?),
+                Err(error) if error.is_damage() => {
+                    tracing::warn!(%error, "a checkpoint in the archive is of no use; older ones are offered");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(offers)
+    }
+
+    /// Writes a checkpoint of a part, and removes those that are too many. Returns its name. Blocks for as long as the upload takes.
+    ///
+    /// # Errors
+    /// The storage refuses it; what is in the archive is as it was.
+    pub fn write(
+        &self,
+        (rank, parts): (u32, u32),
+        writer: WorkerId,
+        data: &CheckpointData,
+    ) -> Result<String> {
+        let archive = self.open()?;
+        let part = Part { run: self.run, parts, rank };
+        self.runtime.block_on(async {
+            let of = self.upload(&archive, part, writer, data).await?;
+            if let Err(error) = archive.prune(part, self.config.checkpoint.retention(), of.next_round).await {
+                tracing::warn!(%error, "old checkpoints stay in the archive for now");
+            }
+            Ok(archive.name_of(of))
+        })
+    }
+
+    async fn upload(
+        &self,
+        archive: &Archive,
+        part: Part,
+        writer: WorkerId,
+        data: &CheckpointData,
+    ) -> Result<Archived> {
+        let model = data.model.as_ref().context("a checkpoint without a model")?;
+        let mut upload = archive.upload(part, piece_values(self.config.sync.fragment_values));
+        let tokenizer = match &model.tokenizer {
+            Some(content) => Some(upload.bytes(content).await?),
+            None => None,
+        };
+        let parameters = upload.values(&model.parameters).await?;
+        let mut shared = BTreeMap::new();
+        for (name, values) in &model.shared {
+            shared.insert(name.clone(), upload.values(values).await?);
+        }
+        let mut vectors = BTreeMap::new();
+        for (name, values) in data.private.vectors.iter().filter(|_| self.may_tell_private()) {
+            vectors.insert(name.clone(), upload.values(values).await?);
+        }
+        let private = self.may_tell_private().then(|| Private {
+            worker: writer,
+            counters: data.private.counters.clone(),
+            vectors,
+        });
+        let manifest = Manifest {
+            run: self.run.to_string(),
+            next_round: data.next_round,
+            next_step: data.next_step,
+            state_hash: blake3::Hash::from_bytes(data.state_hash).to_hex().to_string(),
+            software: env!("CARGO_PKG_VERSION").to_owned(),
+            rank: part.rank,
+            parts: part.parts,
+            chunks: chunks_of(&model.spec),
+            share: share_of(&model.spec),
+            model: model_config::to_json(&model.spec).to_string(),
+            tokenizer,
+            parameters,
+            shared,
+            private,
+        };
+        tracing::debug!(bytes = upload.sent_bytes(), "the archive has all pieces of a checkpoint");
+        Ok(upload.finish(&manifest).await?)
+    }
+
+    /// Brings a part of a checkpoint onto this machine's disk, as one that was written here, unless it has nothing of what is `wanted`. Returns whose private state
+    /// it has. Blocks for as long as the download takes.
+    ///
+    /// # Errors
+    /// It is damaged, and then not offered again; or of another model or state, or the storage or the disk refuses.
+    pub fn fetch(
+        &self,
+        offer: &CheckpointOffer,
+        wanted: &ModelSpec,
+        root: &CheckpointStore,
+    ) -> Result<Option<WorkerId>> {
+        let archive = self.open()?;
+        let part = Part { run: self.run, parts: offer.parts, rank: offer.rank };
+        let of = Archived { part, next_round: offer.next_round };
+        let fetched = self.runtime.block_on(download(&archive, of, offer, wanted));
+        if let Err(error) = &fetched
+            && error.downcast_ref().is_some_and(ArchiveError::is_damage)
+        {
+            self.unusable.lock().unwrap_or_else(PoisonError::into_inner).insert(of);
+        }
+        let Some((writer, data)) = fetched.with_context(|| format!("fetch {}", archive.name_of(of)))? else {
+            return Ok(None);
+        };
+        let store = root.clone().of_worker(writer.unwrap_or(root.worker()));
+        store.of_part(part.rank, part.parts).write(&data)?;
+        tracing::info!(checkpoint = archive.name_of(of), "a checkpoint's part is here from the archive");
+        Ok(writer)
+    }
+
+    /// Whether others may see what a worker alone has.
+    fn may_tell_private(&self) -> bool {
+        self.config.privacy.is_none() && self.config.secure_aggregation.is_none()
+    }
+
+    fn open(&self) -> Result<Archive> {
+        let checkpoint = &self.config.checkpoint;
+        let location = checkpoint.to.as_ref().context("the run has no archive")?;
+        Ok(Archive::create(location, checkpoint.endpoint.as_deref())?)
+    }
+}
+
+/// Values of a piece: those of a fragment, or of as many as make up pieces that are worth a request.
+fn piece_values(fragment_values: u32) -> u32 {
+    let fragment = fragment_values.max(1);
+    fragment.saturating_mul((PIECE_VALUES_MIN / fragment).max(1))
+}
+
+fn offer_of(of: Archived, manifest: &Manifest) -> Result<CheckpointOffer> {
+    let hash = blake3::Hash::from_hex(&manifest.state_hash).context("read a hash of a checkpoint")?;
+    let Archived { part, next_round } = of;
+    let (rank, parts) = (part.rank, part.parts);
+    Ok(CheckpointOffer { next_round, state_hash: *hash.as_bytes(), private: false, rank, parts })
+}
+
+/// None: it has nothing of what is wanted.
+async fn download(
+    archive: &Archive,
+    of: Archived,
+    offer: &CheckpointOffer,
+    wanted: &ModelSpec,
+) -> Result<Option<(Option<WorkerId>, CheckpointData)>> {
+    let manifest = archive.manifest(of).await?;
+    ensure!(
+        offer_of(of, &manifest)?.state_hash == offer.state_hash,
+        "it is of another state than was offered"
+    );
+    let spec = manifest.part_of(wanted).context("it is of no part of this model")?;
+    if !overlap(&spec, wanted) {
+        return Ok(None);
+    }
+    let bytes = spec.synchronised_count() * size_of::<f32>() as u64;
+    let parameters = values_of(&archive.read(of.part, &manifest.parameters, bytes).await?);
+    let tokenizer = match &manifest.tokenizer {
+        Some(content) => {
+            ensure!(content.bytes <= TOKENIZER_BYTES_MAX, "its tokenizer has {} bytes", content.bytes);
+            Some(archive.read(of.part, content, content.bytes).await?.into())
+        }
+        None => None,
+    };
+    let shared = read_vectors(archive, of.part, &manifest.shared, bytes).await?;
+    let (writer, private) = match &manifest.private {
+        Some(Private { worker, counters, vectors }) => {
+            let vectors = read_vectors(archive, of.part, vectors, bytes).await?;
+            (Some(*worker), PrivateState { vectors, counters: counters.clone() })
+        }
+        None => (None, PrivateState::default()),
+    };
+    let model = ModelState { spec, parameters, tokenizer, shared };
+    let data = CheckpointData {
+        next_round: of.next_round,
+        next_step: manifest.next_step,
+        state_hash: offer.state_hash,
+        model: Some(model),
+        private,
+    };
+    Ok(Some((writer, data)))
+}
+
+async fn read_vectors(
+    archive: &Archive,
+    part: Part,
+    vectors: &BTreeMap<String, Content>,
+    model_bytes: u64,
+) -> Result<BTreeMap<String, Arc<[f32]>>> {
+    let mut read = BTreeMap::new();
+    for (name, content) in vectors {
+        let most = model_bytes.saturating_mul(VECTOR_MODELS_MAX);
+        ensure!(content.bytes <= most, "{name} has {} bytes, where {most} are the most", content.bytes);
+        let bytes = archive.read(part, content, content.bytes).await?;
+        read.insert(name.clone(), values_of(&bytes));
+    }
+    Ok(read)
+}
+
+fn values_of(bytes: &[u8]) -> Arc<[f32]> {
+    bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+#[cfg(test)]
+mod tests;
