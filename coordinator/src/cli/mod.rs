@@ -1,5 +1,6 @@
 //! The commands that a person types. Parsing is here, so that tests can parse what documents and manifests say.
 
+mod checkpoints;
 mod client;
 mod members;
 mod operate;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use longhaul_common::explained::Explained;
 
+pub use checkpoints::{CheckpointsCommand, Place};
 pub use client::{Client, ClientError};
 
 /// Where the state directory is unless told otherwise.
@@ -159,6 +161,9 @@ pub enum Command {
         #[command(subcommand)]
         command: TokenCommand,
     },
+    /// List checkpoints, and verify them.
+    #[command(subcommand)]
+    Checkpoints(CheckpointsCommand),
     /// End the run in an orderly way: the rounds that are begun are finished, and a checkpoint is written.
     Stop(Stop),
 }
@@ -247,7 +252,7 @@ pub struct SimulateArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Hours of virtual time after which it ends, if the run has not.
-    #[arg(long, value_name = "HOURS", default_value_t = 24.0, value_parser = hours)]
+    #[arg(long, value_name = "HOURS", default_value_t = 24.0, value_parser = simulate::parse_hours)]
     pub hours: f64,
     /// Print all of it as JSON, for programs.
     #[arg(long)]
@@ -403,6 +408,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Events(args) => operate::events(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Token { command } => token::run(command),
+        Command::Checkpoints(command) => checkpoints::run(command),
         Command::Stop(stop) => show::stop(&stop),
     };
     let (code, error) = match done {
@@ -424,13 +430,6 @@ fn say(line: &str) {
 fn print(line: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stdout(), "{line}");
-}
-
-fn hours(text: &str) -> Result<f64, String> {
-    /// A year.
-    const MOST: f64 = 366.0 * 24.0;
-    let hours = text.parse().map_err(|_| "a number is wanted".to_owned())?;
-    if hours > 0.0 && hours <= MOST { Ok(hours) } else { Err(format!("must be above 0, and at most {MOST}")) }
 }
 
 /// Addresses that a join line may name.

@@ -36,6 +36,14 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Hours of virtual time.
+pub(super) fn parse_hours(text: &str) -> Result<f64, String> {
+    /// A year.
+    const MOST: f64 = 366.0 * 24.0;
+    let hours = text.parse().map_err(|_| "a number is wanted".to_owned())?;
+    if hours > 0.0 && hours <= MOST { Ok(hours) } else { Err(format!("must be above 0, and at most {MOST}")) }
+}
+
 fn read_faults(path: &std::path::Path, topology: &Topology) -> Result<Faults, CliError> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)

@@ -1,0 +1,245 @@
+//! `coordinator checkpoints …`: what is kept where, and whether it is as it was written. Needs no running coordinator where a place is named.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, anyhow};
+use clap::{Args, Subcommand};
+use longhaul_common::config::{ArchiveLocation, RunConfig};
+use longhaul_common::id::{Round, RunId};
+use longhaul_common::units::Bytes;
+use longhaul_proto::checkpoint::archive::{Archive, Archived};
+use longhaul_proto::checkpoint::folder::{self, Found};
+use serde::Serialize;
+
+use super::{CliError, Client, Where, print};
+use crate::run::{CheckpointStatus, Status};
+
+/// `coordinator checkpoints`
+#[derive(Clone, Debug, Subcommand)]
+pub enum CheckpointsCommand {
+    /// List checkpoints: those in a place, or, where none is named, the newest ones that the workers of a running run have told of.
+    List {
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "clap would show it as help")]
+        place: Place,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "clap would show it as help")]
+        at: Where,
+    },
+    /// Read checkpoints through and compare each byte with the recorded hashes. Exits with 1 if something is damaged or missing.
+    Verify {
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "clap would show it as help")]
+        place: Place,
+        /// Only those before this round.
+        #[arg(long)]
+        round: Option<u64>,
+    },
+}
+
+/// Which checkpoints.
+#[derive(Clone, Debug, Args)]
+pub struct Place {
+    /// A folder of checkpoints (`checkpoint.dir` of a worker) or an archive (`checkpoint.to`): a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. Credentials are
+    /// taken from the environment.
+    #[arg(long, value_name = "DIR|URL", conflicts_with = "config")]
+    pub dir: Option<ArchiveLocation>,
+    /// Where s3:// is, if not at AWS.
+    #[arg(long, value_name = "URL", requires = "dir")]
+    pub endpoint: Option<String>,
+    /// Take the place from a run's configuration: its `checkpoint.to`, or else its `checkpoint.dir`.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Only this run's.
+    #[arg(long)]
+    pub run: Option<RunId>,
+    /// Print all of it as JSON, for programs.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A checkpoint of a part of the model, for people and programs.
+#[derive(Debug, Serialize)]
+struct Listed {
+    run: String,
+    /// The round that follows the ones it contains.
+    next_round: u64,
+    next_step: Option<u64>,
+    /// From 1.
+    part: u32,
+    parts: u32,
+    state_hash: Option<String>,
+    /// Of all that it names.
+    bytes: Option<u64>,
+    path: String,
+    /// Where it was read through: whether all of it is as it was written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    whole: Option<bool>,
+    /// What is wrong.
+    damaged: Vec<String>,
+}
+
+pub(super) fn run(command: CheckpointsCommand) -> Result<(), CliError> {
+    match command {
+        CheckpointsCommand::List { place, at } => match place.location()? {
+            Some((location, endpoint)) => {
+                let listed = in_runtime(collect(&place, &location, endpoint.as_deref(), |_| true, false))?;
+                show(&listed, place.json);
+                Ok(())
+            }
+            None => list_reported(&at, place.json),
+        },
+        CheckpointsCommand::Verify { place, round } => {
+            let Some((location, endpoint)) = place.location()? else {
+                let reason =
+                    "say which checkpoints: --dir with a folder, s3:// or gs://, or --config with a run.toml";
+                return Err(CliError::Misuse(reason.to_owned()));
+            };
+            let is_wanted = |next_round: Round| round.is_none_or(|round| round == next_round.0);
+            let listed = in_runtime(collect(&place, &location, endpoint.as_deref(), is_wanted, true))?;
+            show(&listed, place.json);
+            let damaged = listed.iter().filter(|of| of.whole == Some(false)).count();
+            match (listed.len(), damaged) {
+                (0, _) => Err(anyhow!("{location} has no such checkpoint").into()),
+                (_, 0) => Ok(()),
+                (all, damaged) => Err(anyhow!(
+                    "{damaged} of {all} are damaged; the run goes on from the newest one that is whole"
+                )
+                .into()),
+            }
+        }
+    }
+}
+
+impl Place {
+    /// None: nothing was said of it.
+    fn location(&self) -> Result<Option<(ArchiveLocation, Option<String>)>, CliError> {
+        if let Some(dir) = &self.dir {
+            return Ok(Some((dir.clone(), self.endpoint.clone())));
+        }
+        let Some(file) = &self.config else { return Ok(None) };
+        let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+        let config = RunConfig::parse(&text)
+            .map_err(|error| CliError::Misuse(format!("{}: {error}", file.display())))?;
+        let checkpoint = config.checkpoint;
+        let location = checkpoint.to.unwrap_or(ArchiveLocation::Folder(checkpoint.dir));
+        Ok(Some((location, checkpoint.endpoint)))
+    }
+}
+
+fn in_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("start the runtime")?.block_on(work)
+}
+
+/// Those in a place, by run, newest first. A folder may hold checkpoints of both kinds.
+async fn collect(
+    place: &Place,
+    location: &ArchiveLocation,
+    endpoint: Option<&str>,
+    is_wanted: impl Fn(Round) -> bool,
+    verify: bool,
+) -> anyhow::Result<Vec<Listed>> {
+    let mut listed = Vec::new();
+    if let ArchiveLocation::Folder(dir) = location {
+        let found = folder::find(dir).with_context(|| format!("look through {}", dir.display()))?;
+        let of_run = |found: &Found| place.run.is_none_or(|run| run == found.run);
+        let found = found.into_iter().filter(|found| of_run(found) && is_wanted(found.next_round));
+        listed.extend(found.map(|found| in_folder(&found, verify)));
+    }
+    let archive = Archive::open(location, endpoint)?;
+    let archived = archive.list(place.run).await?;
+    for of in archived.into_iter().filter(|of| is_wanted(of.next_round)) {
+        listed.push(in_archive(&archive, of, verify).await?);
+    }
+    Ok(listed)
+}
+
+fn in_folder(found: &Found, verify: bool) -> Listed {
+    let manifest = found.manifest();
+    let damaged = match (&manifest, verify) {
+        (Err(reason), _) => vec![reason.clone()],
+        (Ok(_), true) => found.damaged(),
+        (Ok(_), false) => Vec::new(),
+    };
+    let manifest = manifest.ok();
+    Listed {
+        run: found.run.to_string(),
+        next_round: found.next_round.0,
+        next_step: manifest.as_ref().map(|of| of.next_step),
+        part: found.rank + 1,
+        parts: found.parts,
+        state_hash: manifest.as_ref().map(|of| of.state_hash.clone()),
+        bytes: manifest.as_ref().map(|of| of.files.values().map(|file| file.bytes).sum()),
+        path: found.path.display().to_string(),
+        whole: verify.then_some(damaged.is_empty()),
+        damaged,
+    }
+}
+
+async fn in_archive(archive: &Archive, of: Archived, verify: bool) -> anyhow::Result<Listed> {
+    let (manifest, mut damaged) = match archive.manifest(of).await {
+        Ok(manifest) => (Some(manifest), Vec::new()),
+        Err(error) if error.is_damage() => (None, vec![error.to_string()]),
+        Err(error) => return Err(error.into()),
+    };
+    if verify && manifest.is_some() {
+        damaged = archive.verify(of).await?.damaged;
+    }
+    Ok(Listed {
+        run: of.part.run.to_string(),
+        next_round: of.next_round.0,
+        next_step: manifest.as_ref().map(|of| of.next_step),
+        part: of.part.rank + 1,
+        parts: of.part.parts,
+        state_hash: manifest.as_ref().map(|of| of.state_hash.clone()),
+        bytes: manifest.as_ref().map(|of| of.pieces().into_iter().map(|piece| piece.bytes).sum()),
+        path: archive.name_of(of),
+        whole: verify.then_some(damaged.is_empty()),
+        damaged,
+    })
+}
+
+fn list_reported(at: &Where, json: bool) -> Result<(), CliError> {
+    let client = Client::find(at).context("ask for the checkpoints")?;
+    let status: Status = client.get("/api/v1/status").context("ask for the checkpoints")?;
+    if json {
+        let text = serde_json::to_string_pretty(&status.checkpoints).context("write the list")?;
+        print(&text);
+        return Ok(());
+    }
+    print("ROUND    WORKER  STATE HASH    WHERE");
+    for CheckpointStatus { worker, next_round, path, state_hash, error } in &status.checkpoints {
+        let hash = state_hash.as_deref().map_or("–", prefix);
+        let error = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+        print(&format!("{next_round:<8} {worker:<7} {hash:<12}  {path}{error}"));
+    }
+    Ok(())
+}
+
+fn show(listed: &[Listed], json: bool) {
+    if json {
+        // What is a list of numbers and texts can be written.
+        print(&serde_json::to_string_pretty(listed).unwrap_or_default());
+        return;
+    }
+    print("RUN           ROUND    PART   STATE HASH    SIZE       WHOLE  WHERE");
+    for of in listed {
+        let hash = of.state_hash.as_deref().map_or("–", prefix);
+        let size = of.bytes.map_or_else(|| "–".to_owned(), |bytes| Bytes(bytes).to_string());
+        let whole = match (of.whole, of.damaged.is_empty()) {
+            (_, false) => "no",
+            (Some(true), _) => "yes",
+            _ => "–",
+        };
+        let part = format!("{}/{}", of.part, of.parts);
+        let (run, round, path) = (prefix(&of.run), of.next_round, &of.path);
+        print(&format!("{run:<12}  {round:<8} {part:<6} {hash:<12}  {size:<10} {whole:<5}  {path}"));
+        of.damaged.iter().for_each(|reason| print(&format!("              {reason}")));
+    }
+}
+
+/// Enough of a hash to compare by eye.
+fn prefix(hash: &str) -> &str {
+    hash.get(..12).unwrap_or(hash)
+}
