@@ -7,6 +7,8 @@ use std::process::Command;
 /// The root folder of the working tree.
 pub struct Checkout {
     root: PathBuf,
+    /// Where cargo builds it, if that is not for the user to say.
+    target: Option<PathBuf>,
 }
 
 impl Checkout {
@@ -19,7 +21,13 @@ impl Checkout {
             env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let manifest_dir = PathBuf::from(manifest_dir);
         let root = manifest_dir.parent().map_or_else(|| manifest_dir.clone(), Path::to_path_buf);
-        Self { root }
+        Self { root, target: None }
+    }
+
+    /// A copy with this root folder, which is built within it: its binaries never take the place of the user's.
+    pub fn copy(root: PathBuf) -> Self {
+        let target = Some(root.join("target"));
+        Self { root, target }
     }
 
     /// The root folder, absolute.
@@ -50,6 +58,9 @@ impl Checkout {
         command.current_dir(&self.root);
         if self.own_libtorch().is_none() {
             command.env_remove("LIBTORCH");
+        }
+        if let Some(target) = &self.target {
+            command.env("CARGO_TARGET_DIR", target);
         }
         for (name, _) in env::vars_os() {
             if name

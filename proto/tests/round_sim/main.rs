@@ -10,6 +10,7 @@ mod scenario;
 mod world;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use longhaul_common::id::{FragmentId, Round, SiteId, WorkerId};
 
@@ -159,14 +160,20 @@ fn a_frame_that_is_stuck_for_many_rounds_holds_nobody_up() {
     assert!(ahead > 0 && pulls > 0, "{ahead} results too early, {pulls} pulls");
 }
 
+/// Those that somebody asked for.
+fn seeds() -> Option<Range<u64>> {
+    let text = std::env::var("LONGHAUL_SEEDS").ok()?;
+    let (from, to) = text.split_once("..").expect("LONGHAUL_SEEDS is FROM..TO");
+    Some(from.parse().unwrap()..to.parse().unwrap())
+}
+
 #[test]
 fn any_mixture_of_faults_is_survived() {
-    let replay = std::env::var("ROUND_SIM_SEED").ok().and_then(|seed| seed.parse().ok());
-    for seed in replay.map_or(0..2_500, |seed: u64| seed..seed + 1) {
+    for seed in seeds().unwrap_or(0..2_500) {
         let scenario = Scenario::random(seed);
         if let Err(broken) = verdict(&scenario) {
             let replay = "cargo test -p longhaul-proto --test round_sim any_mixture";
-            panic!("{broken}\nin {scenario:#?}\nreplay: ROUND_SIM_SEED={seed} {replay}");
+            panic!("{broken}\nin {scenario:#?}\nreplay: LONGHAUL_SEEDS={seed}..{} {replay}", seed + 1);
         }
     }
 }

@@ -60,6 +60,10 @@ pub struct Checker {
     counted: u64,
     /// Whether the coordinator may know less than it did.
     is_reminded: bool,
+    /// The newest round before which somebody has a checkpoint.
+    checkpoint: u64,
+    /// While the run makes anew what was lost with all processes: the round that it may not fall behind.
+    restored: Option<u64>,
     hashes: BTreeMap<u64, String>,
     /// When the newest round was first seen as applied.
     since: Duration,
@@ -80,13 +84,25 @@ impl Checker {
         }
         self.look_at_parity(&status["parity"])?;
         let round = status["round"].as_u64().unwrap_or(0);
+        if let Some(before) = self.restored
+            && round < before
+        {
+            return Err(Violation::Backwards {
+                what: "the run, which had a checkpoint,",
+                before,
+                now: round,
+            });
+        }
         let generation = status["generation"].as_u64().unwrap_or(0);
         if self.is_reminded {
-            if round < self.round || generation < self.generation || samples(status) < self.counted {
+            // What it has written down may be newer than the checkpoint that it goes back to.
+            let is_back = if self.restored.is_some() { round > self.round } else { round >= self.round };
+            if !is_back || generation < self.generation || samples(status) < self.counted {
                 return Ok(());
             }
-            self.is_reminded = false;
+            (self.is_reminded, self.restored) = (false, None);
         }
+        self.checkpoint = self.checkpoint.max(newest_checkpoint(status));
         if round > self.round {
             self.since = now;
         }
@@ -99,6 +115,13 @@ impl Checker {
     /// not wrong; where it stays behind, no round is new.
     pub fn coordinator_restarted(&mut self) {
         self.is_reminded = true;
+    }
+
+    /// Every process was started again: the run goes on from its newest checkpoint, or a later one that nobody had told of, and makes the rounds after that anew. No hash of those is as
+    /// it was.
+    pub fn everybody_restarted(&mut self) {
+        self.is_reminded = true;
+        self.restored = Some(self.checkpoint);
     }
 
     /// Rounds that are applied everywhere.
@@ -146,6 +169,10 @@ impl Checker {
         if parity["equal"] != true {
             return Err(Violation::Parity(round));
         }
+        if self.restored.is_some() {
+            self.hashes.clear();
+            return Ok(());
+        }
         let known = self.hashes.entry(round).or_insert_with(|| hash.to_owned());
         if known != hash {
             let (before, now) = (known.clone(), hash.to_owned());
@@ -156,6 +183,13 @@ impl Checker {
         }
         Ok(())
     }
+}
+
+/// The newest round before which a checkpoint was written, and said to be.
+fn newest_checkpoint(status: &Value) -> u64 {
+    let checkpoints = status["checkpoints"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let written = checkpoints.iter().filter(|checkpoint| checkpoint["error"].is_null());
+    written.filter_map(|checkpoint| checkpoint["next_round"].as_u64()).max().unwrap_or(0)
 }
 
 fn samples(status: &Value) -> u64 {
@@ -191,6 +225,30 @@ mod tests {
         checker.look(&now, Duration::ZERO).unwrap();
         change(&mut now);
         checker.look(&now, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn a_run_whose_processes_were_all_killed_goes_on_from_its_newest_checkpoint_and_from_none_before() {
+        let with_a_checkpoint = || {
+            let mut checker = Checker::default();
+            let mut now = status(5);
+            now["checkpoints"] =
+                json!([{ "next_round": 3, "error": null }, { "next_round": 5, "error": "no space" }]);
+            checker.look(&now, Duration::ZERO).unwrap();
+            checker.everybody_restarted();
+            checker
+        };
+        let look = |checker: &mut Checker, round, hash: &str| {
+            let mut now = status(round);
+            now["parity"]["hash"] = json!(hash);
+            checker.look(&now, Duration::from_secs(1))
+        };
+        let mut checker = with_a_checkpoint();
+        for (round, hash) in [(5, "5"), (3, "3"), (4, "other"), (5, "another"), (6, "6")] {
+            assert_eq!(look(&mut checker, round, hash), Ok(()), "round {round}");
+        }
+        assert!(look(&mut checker, 5, "5").is_err(), "what was lost has been made anew");
+        assert!(look(&mut with_a_checkpoint(), 2, "2").is_err(), "there was a checkpoint before round 3");
     }
 
     #[test]

@@ -30,11 +30,13 @@ pub enum Kind {
     Coordinator,
     /// A worker's checkpoints have nowhere to go.
     NoDisk,
+    /// `kill -9` of every process, as when the power fails everywhere; all are started again.
+    Outage,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Kill,
         Self::Freeze,
         Self::Leave,
@@ -45,6 +47,7 @@ impl Kind {
         Self::Loss,
         Self::Coordinator,
         Self::NoDisk,
+        Self::Outage,
     ];
 
     /// Its word in documents and records.
@@ -61,6 +64,7 @@ impl Kind {
             Self::Loss => "loss",
             Self::Coordinator => "coordinator",
             Self::NoDisk => "no_disk",
+            Self::Outage => "outage",
         }
     }
 
@@ -69,6 +73,7 @@ impl Kind {
             Self::Kill | Self::Freeze | Self::Leave | Self::NoDisk => Hits::Worker,
             Self::Cut | Self::CutIn | Self::CutOut | Self::Slow | Self::Loss => Hits::Site,
             Self::Coordinator => Hits::Coordinator,
+            Self::Outage => Hits::Everybody,
         }
     }
 
@@ -79,7 +84,7 @@ impl Kind {
             Self::Kill | Self::Leave => between(500, 6000),
             Self::Freeze | Self::Cut | Self::CutIn | Self::CutOut => between(300, 9000),
             Self::Slow | Self::Loss => between(3000, 9000),
-            Self::Coordinator => between(100, 5000),
+            Self::Coordinator | Self::Outage => between(100, 5000),
             Self::NoDisk => between(3000, 9000),
         }
     }
@@ -89,6 +94,7 @@ enum Hits {
     Worker,
     Site,
     Coordinator,
+    Everybody,
 }
 
 /// Whom it happens to.
@@ -100,6 +106,8 @@ pub enum Fault {
     Site(Kind, usize),
     /// The coordinator.
     Coordinator,
+    /// Every process.
+    Everybody,
 }
 
 impl Fault {
@@ -109,6 +117,7 @@ impl Fault {
         match self {
             Self::Worker(kind, _) | Self::Site(kind, _) => kind,
             Self::Coordinator => Kind::Coordinator,
+            Self::Everybody => Kind::Outage,
         }
     }
 
@@ -124,6 +133,7 @@ impl Fault {
                 let first: usize = sites[..site].iter().sum();
                 (first..first + sites[site]).collect()
             }
+            Self::Everybody => (0..sites.iter().sum()).collect(),
         }
     }
 }
@@ -134,6 +144,7 @@ impl fmt::Display for Fault {
             Self::Worker(kind, worker) => write!(f, "{} of worker {worker}", kind.word()),
             Self::Site(kind, site) => write!(f, "{} of site {site}", kind.word()),
             Self::Coordinator => f.write_str(Kind::Coordinator.word()),
+            Self::Everybody => f.write_str(Kind::Outage.word()),
         }
     }
 }
@@ -183,6 +194,7 @@ pub fn schedule(seed: u64, shape: &Shape, duration: Duration, gap: Duration) -> 
             Hits::Worker => Fault::Worker(kind, rng.random_range(0..workers)),
             Hits::Site => Fault::Site(kind, rng.random_range(0..shape.sites.len())),
             Hits::Coordinator => Fault::Coordinator,
+            Hits::Everybody => Fault::Everybody,
         };
         if at + lasts > duration {
             return events;
@@ -217,7 +229,7 @@ mod tests {
         assert_eq!(events.len(), 239, "one each quarter of a minute, none of which outlasts the hour");
         let mut kinds = BTreeMap::new();
         events.iter().for_each(|event| *kinds.entry(event.fault.kind()).or_insert(0) += 1);
-        assert!(kinds.values().all(|&count| (23..=24).contains(&count)), "{kinds:?}");
+        assert!(kinds.values().all(|&count| (21..=22).contains(&count)), "{kinds:?}");
         for worker in 0..6 {
             let is_hit = |event: &Event| matches!(event.fault, Fault::Worker(_, of) if of == worker);
             assert!(events.iter().any(is_hit), "worker {worker} is spared");
@@ -244,5 +256,6 @@ mod tests {
         assert_eq!(Fault::Site(Kind::Slow, 1).takes_out(&[1, 3, 2]), [0; 0]);
         assert_eq!(Fault::Worker(Kind::Kill, 4).takes_out(&[1, 3, 2]), [4]);
         assert_eq!(Fault::Coordinator.takes_out(&[1, 3, 2]), [0; 0]);
+        assert_eq!(Fault::Everybody.takes_out(&[1, 2]), [0, 1, 2]);
     }
 }

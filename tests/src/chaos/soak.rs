@@ -163,8 +163,11 @@ impl Soak {
         Ok(())
     }
 
-    /// Nobody is hit twice at a time, and half of the workers are left.
+    /// Nobody is hit twice at a time, and half of the workers are left, unless all are hit at once.
     fn may_begin(&self, fault: Fault) -> bool {
+        if fault == Fault::Everybody {
+            return self.active.is_empty();
+        }
         let sites = &self.config.cluster.sites;
         let out: Vec<_> = self.active.iter().flat_map(|active| active.fault.takes_out(sites)).collect();
         let more = fault.takes_out(sites);
@@ -174,7 +177,7 @@ impl Soak {
             _ => false,
         };
         let is_hit = self.active.iter().any(same) || more.iter().any(|worker| out.contains(worker));
-        let workers: usize = sites.iter().sum();
+        let workers = self.workers();
         // The first fault of all may take more out: a site of most workers would never be cut off otherwise.
         !is_hit && (out.is_empty() || 2 * (out.len() + more.len()) <= workers)
     }
@@ -191,6 +194,10 @@ impl Soak {
             }
             Fault::Site(kind, site) => self.bend(site, kind)?,
             Fault::Coordinator => self.cluster.kill_coordinator(),
+            Fault::Everybody => {
+                self.cluster.kill_coordinator();
+                (0..self.workers()).for_each(|worker| self.cluster.kill_worker(worker));
+            }
         }
         Ok(())
     }
@@ -242,6 +249,11 @@ impl Soak {
                 self.checker.coordinator_restarted();
                 self.cluster.start_coordinator()?;
             }
+            Fault::Everybody => {
+                self.checker.everybody_restarted();
+                self.cluster.start_coordinator()?;
+                (0..self.workers()).try_for_each(|worker| self.cluster.start_worker(worker))?;
+            }
         }
         Ok(())
     }
@@ -283,7 +295,7 @@ impl Soak {
             active.went_on = true;
             self.report.went_on(active.fault.kind(), since.saturating_sub(active.began));
         }
-        let workers: usize = self.config.cluster.sites.iter().sum();
+        let workers = self.workers();
         if self.active.is_empty() && training(status) == workers {
             self.report.all_train(self.began.elapsed());
         }
@@ -292,7 +304,7 @@ impl Soak {
     fn check_processes(&mut self) -> Result<()> {
         let leaving =
             |worker| self.active.iter().any(|active| active.fault == Fault::Worker(Kind::Leave, worker));
-        let workers: usize = self.config.cluster.sites.iter().sum();
+        let workers = self.workers();
         let watched: Vec<_> = (0..workers).filter(|&worker| !leaving(worker)).collect();
         for worker in watched {
             if let Some(status) = self.cluster.worker(worker).and_then(Process::ended) {
@@ -307,7 +319,8 @@ impl Soak {
 
     /// While the coordinator is away nobody tells of rounds.
     fn check_progress(&self) -> Result<()> {
-        let is_told = self.active.iter().all(|active| active.fault != Fault::Coordinator);
+        let is_told =
+            !self.active.iter().any(|active| matches!(active.fault, Fault::Coordinator | Fault::Everybody));
         let (changed, what) = &self.changed;
         let stood = self.now().saturating_sub((*changed).max(self.checker.since()));
         if is_told && stood > self.config.progress_max {
@@ -318,7 +331,7 @@ impl Soak {
 
     /// Everybody trains again, and some rounds are applied after that.
     fn rejoin(&mut self, tell: &mut impl FnMut(&str)) -> Result<()> {
-        let workers: usize = self.config.cluster.sites.iter().sum();
+        let workers = self.workers();
         let until = self.now() + END_MAX;
         while training(&self.look()?) < workers {
             ensure!(self.now() < until, "not everybody trains again");
@@ -341,7 +354,7 @@ impl Soak {
         ensure!(stopped.success(), "`coordinator stop` ended with {stopped}\n{}", stop.log_tail());
         let status = self.look()?;
         self.checker.ended(&status, self.config.batch)?;
-        for worker in 0..self.config.cluster.sites.iter().sum() {
+        for worker in 0..self.workers() {
             let ended = self.process(worker)?.wait(END_MAX)?;
             ensure!(ended.success(), "worker {worker} ended with {ended}");
         }
@@ -357,6 +370,10 @@ impl Soak {
     fn checkpoints(&self, worker: usize) -> (PathBuf, PathBuf) {
         let name = |suffix| self.cluster.folder().join(format!("checkpoints-{worker}{suffix}"));
         (name(""), name(".away"))
+    }
+
+    fn workers(&self) -> usize {
+        self.config.cluster.sites.iter().sum()
     }
 
     fn now(&self) -> Duration {

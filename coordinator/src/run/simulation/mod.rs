@@ -1,12 +1,13 @@
 //! The run against model workers, in virtual time, under seeded faults: it must always finish, and its ledger must say
 //! exactly what the results contain.
 //!
-//! `LONGHAUL_SEED=17 cargo test -p longhaul-coordinator simulation` replays one seed.
+//! `LONGHAUL_SEEDS=17..18 cargo test -p longhaul-coordinator simulation` replays one seed; `cargo xtask chaos --simulated` tries many.
 
 mod node;
 mod world;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::WorkerId;
@@ -90,7 +91,7 @@ fn random_world(seed: u64) -> World {
     for _ in 0..rng.random_range(0..9) {
         let at = rng.random_range(50..12_000);
         let worker = WorkerId(rng.random_range(1..=workers));
-        match rng.random_range(0..13) {
+        match rng.random_range(0..18) {
             0..4 => world.fault_at_ms(at, Fault::Kill(worker)),
             4..6 => world.fault_at_ms(at, Fault::StopRun),
             6 => {
@@ -101,7 +102,15 @@ fn random_world(seed: u64) -> World {
             9 => world.fault_at_ms(at, Fault::Corrupt(worker)),
             10 => (1..=workers).for_each(|w| world.fault_at_ms(at, Fault::Kill(WorkerId(w)))),
             11 if seed.is_multiple_of(5) => world.fault_at_ms(at, Fault::Leave(worker)),
-            _ if seed.is_multiple_of(3) => world.fault_at_ms(at + 2000, Fault::Drain),
+            12 if seed.is_multiple_of(3) => world.fault_at_ms(at + 2000, Fault::Drain),
+            13 => world.fault_at_ms(at, Fault::CutOff(rng.random_range(100..8000))),
+            14 => {
+                world.fault_at_ms(at, Fault::Pause);
+                world.fault_at_ms(at + rng.random_range(100..5000), Fault::Resume);
+            }
+            15 if seed.is_multiple_of(7) => world.fault_at_ms(at, Fault::Kick(worker)),
+            16 if seed.is_multiple_of(11) => world.fault_at_ms(at, Fault::Dismiss(worker)),
+            17 => world.fault_at_ms(at, Fault::NoDisk(worker, rng.random_range(500..6000))),
             _ => {}
         }
     }
@@ -136,17 +145,23 @@ fn simulate(seed: u64) {
                 node.settling
             );
         }
-        panic!("seed {seed}; replay: LONGHAUL_SEED={seed} cargo test -p longhaul-coordinator simulation");
+        panic!(
+            "seed {seed}; replay: LONGHAUL_SEEDS={seed}..{} cargo test -p longhaul-coordinator simulation",
+            seed + 1
+        );
     }
+}
+
+/// Those that somebody asked for.
+fn seeds() -> Option<Range<u64>> {
+    let text = std::env::var("LONGHAUL_SEEDS").ok()?;
+    let (from, to) = text.split_once("..").expect("LONGHAUL_SEEDS is FROM..TO");
+    Some(from.parse().unwrap()..to.parse().unwrap())
 }
 
 #[test]
 fn whatever_happens_the_run_finishes_and_the_ledger_tells_what_was_applied() {
-    let seed = std::env::var("LONGHAUL_SEED").ok().and_then(|text| text.parse::<u64>().ok());
-    match seed {
-        Some(seed) => simulate(seed),
-        None => (0..400).for_each(simulate),
-    }
+    seeds().unwrap_or(0..400).for_each(simulate);
 }
 
 /// Before the first checkpoint, the members' memory is all there is of a run. They train on while they cannot reach the coordinator, which

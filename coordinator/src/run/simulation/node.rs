@@ -70,6 +70,8 @@ pub struct Node {
     /// Until then it says nothing but `Join`: reports are repeated in order afterwards.
     pub welcomed: bool,
     pub disk: Vec<SavedState>,
+    /// Whether it takes anything.
+    pub has_disk: bool,
     pub generation: Option<GenerationStart>,
     pub begin_later: Option<GenerationStart>,
     pub timeline: Timeline,
@@ -110,6 +112,7 @@ impl Node {
             connection: None,
             welcomed: false,
             disk: Vec::new(),
+            has_disk: true,
             generation: None,
             begin_later: None,
             timeline: Timeline::new(batch),
@@ -145,6 +148,7 @@ impl Node {
             connection: self.connection,
             welcomed: self.welcomed,
             disk: std::mem::take(&mut self.disk),
+            has_disk: self.has_disk,
             dropped: std::mem::take(&mut self.dropped),
             ..blank
         };
@@ -244,6 +248,9 @@ impl Node {
     }
 
     pub fn write_checkpoint(&mut self) {
+        if !self.has_disk {
+            return;
+        }
         let state_hash = state_hash(&self.applied, self.corruption);
         let offer =
             CheckpointOffer { next_round: self.next_round(), state_hash, private: true, rank: 0, parts: 1 };

@@ -52,6 +52,15 @@ pub enum Fault {
     /// Nobody reaches the coordinator for so many milliseconds; workers reach each other.
     CutOff(u64),
     Drain,
+    Pause,
+    Resume,
+    /// An operator asks it to leave.
+    Dismiss(WorkerId),
+    /// Its certificate is revoked.
+    Kick(WorkerId),
+    /// Its checkpoints have nowhere to go, for so many milliseconds.
+    NoDisk(WorkerId, u64),
+    Disk(WorkerId),
 }
 
 pub struct World {
@@ -345,6 +354,13 @@ impl World {
                 let carried = std::mem::take(&mut node.carried);
                 node.dropped.extend(carried);
             }
+            // As a process does that may not come back.
+            ToWorker::Refused { reason } if reason.contains("revoked") => {
+                node.dismissed = true;
+                node.running = false;
+                let carried = std::mem::take(&mut node.carried);
+                node.dropped.extend(carried);
+            }
             ToWorker::Refused { reason } => panic!("{worker} was refused: {reason}"),
             ToWorker::Seat { rank } => panic!("{worker} was given part {rank:?} of a model in one part"),
         }
@@ -422,6 +438,17 @@ impl World {
                 }
             }
             Fault::Drain => self.handle(Event::Drain),
+            Fault::Pause => self.handle(Event::Pause),
+            // Nobody takes the word of an operator who asks a dead coordinator; who wants a run to go on asks again.
+            Fault::Resume if self.run.is_none() => self.at_ms(500, Happening::Fault(Fault::Resume)),
+            Fault::Resume => self.handle(Event::Resume),
+            Fault::Dismiss(worker) => self.handle(Event::Dismiss { worker }),
+            Fault::Kick(worker) => self.handle(Event::Kick { worker }),
+            Fault::NoDisk(worker, for_ms) => {
+                self.nodes.get_mut(&worker).unwrap().has_disk = false;
+                self.at_ms(for_ms, Happening::Fault(Fault::Disk(worker)));
+            }
+            Fault::Disk(worker) => self.nodes.get_mut(&worker).unwrap().has_disk = true,
             Fault::Kill(worker) => self.stop_node(worker),
             Fault::Start(worker) => {
                 let node = self.nodes.get_mut(&worker).unwrap();

@@ -1,5 +1,8 @@
 //! `cargo xtask chaos`: faults of all kinds while a run trains, and whether it keeps its promises. The harness is a binary of the end-to-end tests.
 
+mod known_bugs;
+mod mirror;
+
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -40,6 +43,9 @@ pub struct Options {
     /// Keep everything here, logs included.
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Put bugs back one at a time, all of `tests/known_bugs` or those named, and see whether chaos finds them. The first takes as long as a first build.
+    #[arg(long, value_name = "NAMES", num_args = 0..=1, value_delimiter = ',', require_equals = true, exclusive = true)]
+    known_bugs: Option<Vec<String>>,
 }
 
 impl Options {
@@ -64,9 +70,12 @@ impl Options {
 /// Builds all binaries, and runs the harness.
 ///
 /// # Errors
-/// They do not build, or a promise was broken.
+/// They do not build, or a promise was broken; or a known bug was not found.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     setup::ensure(checkout)?;
+    if let Some(names) = &options.known_bugs {
+        return known_bugs::run(checkout, names);
+    }
     build_binaries(checkout)?;
     let mut command = checkout.cargo();
     command.args(["run", "--release", "--locked", "--package", "longhaul-tests", "--bin", "chaos", "--"]);

@@ -1,0 +1,158 @@
+//! The power of the chaos harness: bugs that a run must not have, put back one at a time, each of which it has to find.
+//!
+//! Each is a patch in `tests/known_bugs`. It is applied to a copy of the working tree, never to the tree itself; the copy has a target folder of its own, so the first bug takes
+//! as long as a first build.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::mirror::mirror;
+use crate::bench::build_binaries;
+use crate::checkout::Checkout;
+use crate::clock;
+
+/// Where they are, from the root of a checkout.
+const FOLDER: &str = "tests/known_bugs";
+
+/// A bug, and what is to find it.
+#[derive(Debug, PartialEq, Eq)]
+struct KnownBug {
+    name: String,
+    patch: PathBuf,
+    /// What is wrong with it.
+    what: String,
+    /// Checks of the harness, one of which is to find it.
+    found_by: Vec<String>,
+    /// Arguments of the harness.
+    chaos: Vec<String>,
+}
+
+impl KnownBug {
+    /// Reads a patch, which begins with lines that say what it is.
+    fn read(patch: &Path) -> Result<Self> {
+        let text = fs::read_to_string(patch).with_context(|| format!("read {}", patch.display()))?;
+        let line = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.map(str::trim).with_context(|| format!("{} has no line `{name} …`", patch.display()))
+        };
+        let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self {
+            name,
+            patch: patch.to_owned(),
+            what: line("What:")?.to_owned(),
+            found_by: line("Found by:")?.split(',').map(|check| check.trim().to_owned()).collect(),
+            chaos: line("Chaos:")?.split_whitespace().map(str::to_owned).collect(),
+        })
+    }
+
+    /// All of a checkout, by name.
+    fn all(root: &Path) -> Result<Vec<Self>> {
+        let folder = root.join(FOLDER);
+        let entries = fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;
+        let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        let mut patches: Vec<_> =
+            paths.into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "patch")).collect();
+        patches.sort();
+        patches.iter().map(|patch| Self::read(patch)).collect()
+    }
+
+    /// Puts it into the sources under `root`.
+    fn apply(&self, root: &Path, only_look: bool) -> Result<()> {
+        let mut git = Command::new("git");
+        // Within a repository git would leave out what is not below the current folder of its working tree.
+        git.current_dir(root).env("GIT_CEILING_DIRECTORIES", root.parent().unwrap_or(root));
+        git.args(["apply", "--whitespace=nowarn"]).args(only_look.then_some("--check")).arg(&self.patch);
+        let output = git.output().context("start git")?;
+        ensure!(
+            output.status.success(),
+            "the known bug {} does not fit the sources any more; put it back by hand and write its patch anew:\n{}",
+            self.name,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
+    /// What the harness makes of it: the check that found it, if it is one of those that should.
+    fn verdict(&self, has_passed: bool, log: &str) -> Result<String, String> {
+        if has_passed {
+            return Err("every promise was kept".to_owned());
+        }
+        let found = self.found_by.iter().find(|check| log.contains(&format!("{check}: ")));
+        found.cloned().ok_or_else(|| "the harness ended with another error".to_owned())
+    }
+}
+
+/// Puts each bug back, or those named, and lets chaos find it.
+///
+/// # Errors
+/// One is not found, or does not fit the sources any more.
+pub fn run(checkout: &Checkout, names: &[String]) -> Result<()> {
+    let bugs = KnownBug::all(checkout.root())?;
+    if let Some(unknown) = names.iter().find(|name| bugs.iter().all(|bug| bug.name != **name)) {
+        let known: Vec<_> = bugs.iter().map(|bug| bug.name.as_str()).collect();
+        bail!("no known bug is called `{unknown}`; there are {}", known.join(", "));
+    }
+    let work = checkout.root().join("target/known-bugs");
+    let copy = Checkout::copy(work.join("checkout"));
+    let mut missed = Vec::new();
+    for bug in bugs.iter().filter(|bug| names.is_empty() || names.contains(&bug.name)) {
+        eprintln!("{}: {}", bug.name, bug.what);
+        mirror(checkout, copy.root())?;
+        bug.apply(copy.root(), false)?;
+        build_binaries(&copy)?;
+        let log = work.join(format!("{}.log", bug.name));
+        let began = clock::now();
+        let has_passed = soak(&copy, bug, &log)?;
+        let text = fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
+        match bug.verdict(has_passed, &text) {
+            Ok(check) => println!("{}: found by `{check}` after {} s", bug.name, began.elapsed().as_secs()),
+            Err(why) => {
+                println!("{}: NOT FOUND: {why}; see {}", bug.name, log.display());
+                missed.push(bug.name.as_str());
+            }
+        }
+    }
+    ensure!(missed.is_empty(), "chaos does not find {}", missed.join(", "));
+    Ok(())
+}
+
+/// Runs the harness of the copy; answers whether it found nothing.
+fn soak(copy: &Checkout, bug: &KnownBug, log: &Path) -> Result<bool> {
+    let file = fs::File::create(log).with_context(|| format!("create {}", log.display()))?;
+    let mut command = Command::new(copy.root().join("target/release/chaos"));
+    command.args(&bug.chaos).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    Ok(command.status().context("start the harness")?.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_bug_fits_the_sources_and_says_what_finds_it() {
+        let checkout = Checkout::of_this_run();
+        let bugs = KnownBug::all(checkout.root()).unwrap();
+        assert!(bugs.len() >= 5, "{bugs:?}");
+        for bug in bugs {
+            bug.apply(checkout.root(), true).unwrap();
+            assert!(!bug.what.is_empty() && !bug.chaos.is_empty(), "{bug:?}");
+        }
+    }
+
+    #[test]
+    fn a_bug_is_found_by_one_of_its_checks_and_not_by_any_error() {
+        let bug = KnownBug {
+            name: "gives_up".to_owned(),
+            patch: PathBuf::new(),
+            what: String::new(),
+            found_by: vec!["parity".to_owned(), "ends".to_owned()],
+            chaos: Vec::new(),
+        };
+        assert_eq!(bug.verdict(false, "Caused by:\n    ends: worker 1 ended"), Ok("ends".to_owned()));
+        assert!(bug.verdict(true, "ends: nothing").is_err());
+        assert!(bug.verdict(false, "error: no such file").is_err());
+    }
+}
