@@ -178,6 +178,15 @@ fn any_mixture_of_faults_is_survived() {
     }
 }
 
+/// A worker that joins a site whose dead member is named in an adopted result of the open round contributes to that round as well: what it learnt is not in that result, and is
+/// carried over. (In the second, the contribution of the site is by others.)
+#[test]
+fn what_was_adopted_before_a_member_contributed_is_without_it() {
+    for seed in [10_321, 90] {
+        hold(&Scenario::random(seed));
+    }
+}
+
 /// The random scenarios are worth something only if they get everywhere.
 #[test]
 fn the_mixtures_reach_every_command_and_every_reason_to_drop_a_frame() {

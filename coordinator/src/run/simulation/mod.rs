@@ -121,8 +121,10 @@ fn simulate(seed: u64) {
     let mut world = random_world(seed);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         world.run_until_ms(120_000);
-        let drained_early =
-            world.phase() == Phase::Finished && !world.nodes.values().any(|node| node.finished);
+        // Who does not come back in time from a drain has written what there is.
+        let drained_early = world.phase() == Phase::Finished
+            && (!world.nodes.values().any(|node| node.finished)
+                || world.was_drained() && !world.has_generation());
         // Without somebody who left for good, a run that has no state yet waits for one more worker.
         let wants_more = world.phase() == Phase::Gathering && world.nodes.values().any(|node| node.dismissed);
         if !drained_early && !wants_more {

@@ -72,6 +72,8 @@ pub struct World {
     pub nodes: BTreeMap<WorkerId, Node>,
     /// Nobody gets through to the coordinator before.
     pub reachable_at: Duration,
+    /// Whether a worker's memory has gone bad.
+    was_corrupted: bool,
     /// Whether owners close a round without those who are late.
     pub lateness: bool,
     /// Of rounds that everyone finished: the final states.
@@ -101,6 +103,7 @@ impl World {
             stored_bytes_most: 0,
             nodes,
             reachable_at: Duration::ZERO,
+            was_corrupted: false,
             lateness,
             log: Vec::new(),
             queue: BTreeMap::new(),
@@ -136,6 +139,16 @@ impl World {
 
     pub fn phase(&self) -> Phase {
         self.run.as_ref().map_or(Phase::Gathering, |run| run.state().phase)
+    }
+
+    /// Whether somebody asked for the end.
+    pub fn was_drained(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.state().drain)
+    }
+
+    /// Whether the run has, or had at its end, members.
+    pub fn has_generation(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.state().generation.is_some())
     }
 
     fn at_ms(&mut self, delay_ms: u64, happening: Happening) {
@@ -354,8 +367,10 @@ impl World {
                 let carried = std::mem::take(&mut node.carried);
                 node.dropped.extend(carried);
             }
-            // As a process does that may not come back.
-            ToWorker::Refused { reason } if reason.contains("revoked") => {
+            // As a process does that may not come back: it was kicked, or the memory of the worker that all compare with went bad after it had said what it holds.
+            ToWorker::Refused { reason }
+                if reason.contains("revoked") || self.was_corrupted && reason.contains("faulty memory") =>
+            {
                 node.dismissed = true;
                 node.running = false;
                 let carried = std::mem::take(&mut node.carried);
@@ -477,7 +492,10 @@ impl World {
                     self.at_ms(later, Happening::ClosedAtRun(connection));
                 }
             }
-            Fault::Corrupt(worker) => self.nodes.get_mut(&worker).unwrap().corruption = 99,
+            Fault::Corrupt(worker) => {
+                self.was_corrupted = true;
+                self.nodes.get_mut(&worker).unwrap().corruption = 99;
+            }
             Fault::Leave(worker) => self.say(worker, ToCoordinator::Leaving),
         }
     }

@@ -178,6 +178,7 @@ impl Member {
         let schedule = self.schedule;
         for fragment in self.layout.fragments().filter(|&fragment| schedule.is_due(round, fragment)) {
             let named = self.results.get(round, fragment).is_some_and(|held| held.result.names(self.site));
+            let has_me = named && !(self.without_me.0 == round && self.without_me.1.contains(&fragment));
             let own_weight = whole.or_else(|| self.ready.weight(round, fragment));
             let Some(upload) = self.upload_mut(fragment) else { continue };
             upload.forget_before(round.next());
@@ -185,7 +186,7 @@ impl Member {
             if retract {
                 self.commands.push_back(Command::Retract { round, fragment });
             }
-            if own_weight.is_some_and(|weight| weight > 0) && !named {
+            if own_weight.is_some_and(|weight| weight > 0) && !has_me {
                 self.commands.push_back(Command::CarryOver { round, fragment });
             }
         }

@@ -103,6 +103,7 @@ impl Member {
         let adopted: BTreeMap<FragmentId, Hash> =
             settlement.results.iter().map(|adopted| (adopted.fragment, adopted.hash)).collect();
         self.results.keep_adopted(last, &adopted);
+        self.note_without_me(last, &adopted);
         for (fragment, upload) in self.layout.fragments().zip(&mut self.uploads) {
             let void = duties.first_made(fragment);
             if let Some(compression) = upload.compression.take_if(|compression| compression.round >= void) {
@@ -122,6 +123,19 @@ impl Member {
             let holders = duties.own_site_first(result.holders.clone());
             self.want(last, result.fragment, Some(result.hash), holders);
         }
+    }
+
+    /// What was adopted before this member contributes to it has nothing of it. Its site may be named all the same: by others who were there, or are still.
+    fn note_without_me(&mut self, round: Round, adopted: &BTreeMap<FragmentId, Hash>) {
+        let (of, before) = std::mem::take(&mut self.without_me);
+        let is_to_come = |fragment: FragmentId| {
+            !self.contributed.contains_key(&round) && self.ready.weight(round, fragment).is_none()
+        };
+        // What is void by now is made again, with it.
+        let is_without =
+            |fragment: &FragmentId| of == round && before.contains(fragment) || is_to_come(*fragment);
+        let without = adopted.keys().copied().filter(is_without).collect();
+        self.without_me = (round, without);
     }
 
     fn want(&mut self, round: Round, fragment: FragmentId, hash: Option<Hash>, holders: Vec<WorkerId>) {

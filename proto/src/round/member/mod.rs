@@ -70,6 +70,8 @@ pub struct Member {
     /// What is ready of the round that the device computes, or computed when it was complete without it.
     ready: Ready,
     results: Results,
+    /// Fragments of a round whose results were adopted before this member contributed to them: they are without it, also where they name its site.
+    without_me: (Round, BTreeSet<FragmentId>),
     /// By fragment.
     uploads: Vec<Upload>,
     /// Of the fragments that this member owns.
@@ -114,6 +116,7 @@ impl Member {
             last_contributed: None,
             ready: Ready::default(),
             results: Results::new(layout, config.schedule, open_round),
+            without_me: (open_round, BTreeSet::new()),
             uploads: layout.fragments().map(|_| Upload::new()).collect(),
             collections: BTreeMap::new(),
             arrivals: Arrivals::default(),
