@@ -78,7 +78,7 @@ pub enum Command {
     },
     /// Make the result of these contributions, side by side or as their weighted mean in this order, and answer with
     /// `Event::Reduced`. Contributions that are refused are not named in the result. The same round may be asked for again, with
-    /// other contributions, when the first time is void.
+    /// other contributions, when the first time is void, and with it all later rounds of the fragment.
     Reduce {
         /// To be echoed.
         generation: Generation,

@@ -187,6 +187,12 @@ fn what_was_adopted_before_a_member_contributed_is_without_it() {
     }
 }
 
+/// An owner whose fragment is two rounds ahead of the open one, both of which turn out to be void, goes back over both.
+#[test]
+fn an_owner_goes_back_over_all_rounds_that_are_void() {
+    hold(&Scenario::random(75_841));
+}
+
 /// The random scenarios are worth something only if they get everywhere.
 #[test]
 fn the_mixtures_reach_every_command_and_every_reason_to_drop_a_frame() {

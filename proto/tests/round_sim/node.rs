@@ -80,8 +80,8 @@ pub struct Node {
     pub residuals: Vec<Vec<Atom>>,
     /// By fragment: what the means that this node published as its owner left behind.
     pub owner_residuals: Vec<Vec<Atom>>,
-    /// By fragment: the round of the last reduction, and the owner's residual before it.
-    owner_backups: Vec<Option<(Round, Vec<Atom>)>>,
+    /// By fragment: the owner's residual before each reduction.
+    owner_backups: Vec<BTreeMap<Round, Vec<Atom>>>,
     form: Form,
     schedule: RoundSchedule,
     /// By fragment: the round of the last compression, and the residual before it.
@@ -118,7 +118,7 @@ impl Node {
             carried: vec![Vec::new(); fragments],
             residuals: vec![Vec::new(); fragments],
             owner_residuals: vec![Vec::new(); fragments],
-            owner_backups: vec![None; fragments],
+            owner_backups: vec![BTreeMap::new(); fragments],
             form,
             schedule,
             backups: vec![None; fragments],
@@ -234,10 +234,8 @@ impl Node {
             Command::MoveOwnerResidual { fragment, void_from } => {
                 let at = fragment.0 as usize;
                 let present = std::mem::take(&mut self.owner_residuals[at]);
-                let residual = match self.owner_backups[at].take() {
-                    Some((of, before)) if of >= void_from => before,
-                    _ => present,
-                };
+                let void = std::mem::take(&mut self.owner_backups[at]).split_off(&void_from);
+                let residual = void.into_values().next().unwrap_or(present);
                 if self.sabotage != Some(Sabotage::ForgetsOwnerResiduals) {
                     self.carried[at].extend(residual);
                 }
@@ -274,20 +272,18 @@ impl Node {
         }
     }
 
-    /// The mean, compressed again. What the same round left behind the first time is void.
+    /// The mean, compressed again. What the same round and later ones left behind the first time is void.
     fn mean(&mut self, round: Round, fragment: FragmentId, contributions: &[Contribution]) -> FragmentResult {
         let at = fragment.0 as usize;
         let present = std::mem::take(&mut self.owner_residuals[at]);
-        let before = match self.owner_backups[at].take() {
-            Some((of, before)) if of == round => before,
-            _ => present,
-        };
+        let void = self.owner_backups[at].split_off(&round);
+        let before = void.into_values().next().unwrap_or(present);
         let arrived = contributions.iter().flat_map(|contribution| payload::decode(&contribution.body));
         let all: Vec<Atom> = before.iter().copied().chain(arrived).collect();
         self.compressed[at].extend(&all);
         let (sent, rest) = payload::compress_mean(round, all);
         self.owner_residuals[at] = rest;
-        self.owner_backups[at] = Some((round, before));
+        self.owner_backups[at].insert(round, before);
         FragmentResult::mean(contributions, payload::encode(&sent))
     }
 

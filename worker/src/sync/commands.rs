@@ -95,6 +95,7 @@ impl Synchroniser {
                 {
                     apply_chain(running, chain)?;
                 }
+                running.reducer.completed(round);
                 running.completed.push_back((round, results));
             }
             Command::Release { round } => {

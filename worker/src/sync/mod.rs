@@ -5,6 +5,7 @@ mod adaptation;
 mod archiving;
 mod arriving;
 mod backlog;
+mod backups;
 mod checkpointing;
 mod commands;
 mod compression;

@@ -11,6 +11,7 @@ use longhaul_proto::control::message::{Refusal, RefusalReason};
 use longhaul_proto::round::{Contribution, FragmentResult};
 
 use super::backlog::Waiting;
+use super::backups::Backups;
 use super::guard::{Excess, Guard};
 use super::layouts::Layouts;
 use super::masking::Masking;
@@ -43,8 +44,10 @@ pub struct Reducer {
     residuals: BTreeMap<FragmentId, Vec<f32>>,
     /// Whether residuals are of gradients, which cannot be part of the deltas that follow.
     keeps_gradients: bool,
-    /// Residuals as they were before the last reduction, which may turn out to be void.
-    before: BTreeMap<FragmentId, (Round, Vec<f32>)>,
+    /// Residuals as they were before reductions that may turn out to be void.
+    before: BTreeMap<FragmentId, Backups>,
+    /// Rounds before this one are complete, and never void.
+    settled: Round,
     /// What each fragment's last mean added to its residual, and left there.
     waiting: BTreeMap<FragmentId, (Round, Waiting)>,
     scratch: Vec<f32>,
@@ -80,6 +83,7 @@ impl Reducer {
             opening: Encoder::new(opening_downlink(config))?,
             decoder: Decoder::default(),
             residuals: BTreeMap::new(),
+            settled: Round(0),
             keeps_gradients: config.changes_kind_after_the_opening(),
             before: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -273,14 +277,7 @@ impl Reducer {
             return Ok(FragmentResult::mean(contributions, Bytes::copy_from_slice(frame)));
         }
         let residual = self.residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
-        match self.before.get_mut(&fragment) {
-            Some((of, before)) if *of == round => residual.clone_from(before),
-            Some((of, before)) => {
-                *of = round;
-                before.clone_from(residual);
-            }
-            None => drop(self.before.insert(fragment, (round, residual.clone()))),
-        }
+        self.before.entry(fragment).or_default().reduce(round, self.settled, residual);
         let is_union = self.form == ResultForm::Union && (!is_opening || self.opens_with_unions);
         let added = Waiting::default().with(&[], &self.scratch);
         if is_union {
@@ -304,6 +301,11 @@ impl Reducer {
         }
     }
 
+    /// All results of a round are here.
+    pub fn completed(&mut self, round: Round) {
+        self.settled = self.settled.max(round.next());
+    }
+
     /// What waits in residuals of the fragments that this worker has reduced in a round, and has not reduced again.
     #[must_use]
     pub fn waiting_in(&self, round: Round) -> Waiting {
@@ -311,13 +313,11 @@ impl Reducer {
         of_round.fold(Waiting::default(), |sum, (_, waiting)| sum.plus(*waiting))
     }
 
-    /// Puts a residual back to what it was before this round was reduced, if it was.
+    /// Puts a residual back to what it was before this round was reduced, or a later one, if any was.
     fn undo(&mut self, round: Round, fragment: FragmentId) {
-        if let Some((of, before)) = self.before.get(&fragment)
-            && *of == round
-        {
+        if let Some(before) = self.before.get_mut(&fragment).and_then(|backups| backups.take_from(round)) {
             self.waiting.remove(&fragment);
-            self.residuals.insert(fragment, before.clone());
+            self.residuals.insert(fragment, before);
         }
     }
 
@@ -327,10 +327,8 @@ impl Reducer {
         self.guard.forget(fragment);
         self.waiting.remove(&fragment);
         let present = self.residuals.remove(&fragment);
-        match self.before.remove(&fragment) {
-            Some((of, before)) if of >= void_from => Some(before),
-            _ => present,
-        }
+        let before = self.before.remove(&fragment).and_then(|mut backups| backups.take_from(void_from));
+        before.or(present)
     }
 
     /// The residuals that this worker keeps as an owner, by fragment.
@@ -344,8 +342,8 @@ impl Reducer {
     #[must_use]
     pub fn residuals_at(&self, next_round: Round) -> BTreeMap<FragmentId, Vec<f32>> {
         let at = |(fragment, residual): (&FragmentId, &Vec<f32>)| {
-            let before = self.before.get(fragment).filter(|(of, _)| *of >= next_round);
-            (*fragment, before.map_or(residual, |(_, before)| before).clone())
+            let before = self.before.get(fragment).and_then(|backups| backups.before(next_round));
+            (*fragment, before.unwrap_or(residual).clone())
         };
         self.residuals.iter().map(at).collect()
     }
