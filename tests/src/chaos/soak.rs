@@ -55,6 +55,8 @@ pub struct Soak {
     active: Vec<Active>,
     /// The newest change, and what it was.
     changed: (Duration, String),
+    /// Workers that train, as the newest status tells.
+    training: usize,
 }
 
 /// A fault that goes on.
@@ -85,7 +87,17 @@ impl Soak {
         let report = Report::new(config.seed);
         let changed = (Duration::ZERO, "and nothing had happened".to_owned());
         let (checker, active) = (Checker::default(), Vec::new());
-        Ok(Self { config, cluster, began: now(), checker, report, to_come, active, changed })
+        Ok(Self {
+            config,
+            cluster,
+            began: now(),
+            checker,
+            report,
+            to_come,
+            active,
+            changed,
+            training: workers,
+        })
     }
 
     /// Watches it in calm, lets everything happen, and ends it. `tell` is told of each fault.
@@ -138,6 +150,7 @@ impl Soak {
         let status = self.cluster.status();
         let now = self.now();
         self.checker.look(&status, now)?;
+        self.training = training(&status);
         Ok(status)
     }
 
@@ -178,8 +191,10 @@ impl Soak {
         };
         let is_hit = self.active.iter().any(same) || more.iter().any(|worker| out.contains(worker));
         let workers = self.workers();
+        // A process that has hardly started ends at SIGTERM like any other.
+        let is_up = fault.kind() != Kind::Leave || self.training + out.len() >= workers;
         // The first fault of all may take more out: a site of most workers would never be cut off otherwise.
-        !is_hit && (out.is_empty() || 2 * (out.len() + more.len()) <= workers)
+        is_up && !is_hit && (out.is_empty() || 2 * (out.len() + more.len()) <= workers)
     }
 
     fn begin(&mut self, fault: Fault) -> Result<()> {

@@ -187,7 +187,10 @@ impl World {
             donor.applied.get(round.0 as usize).or_else(|| donor.results.get(&round)).cloned()
         });
         match served {
-            Some(result) if !self.nodes[&worker].frozen => self.receive(worker, result),
+            // What it has answered to a settle holds until the next generation begins.
+            Some(result) if !self.nodes[&worker].frozen && !self.nodes[&worker].settling => {
+                self.receive(worker, result);
+            }
             _ => self.at_ms(200, Happening::Pull(worker, incarnation, round)),
         }
     }
