@@ -164,7 +164,8 @@ fn a_frame_that_is_stuck_for_many_rounds_holds_nobody_up() {
 fn seeds() -> Option<Range<u64>> {
     let text = std::env::var("LONGHAUL_SEEDS").ok()?;
     let (from, to) = text.split_once("..").expect("LONGHAUL_SEEDS is FROM..TO");
-    Some(from.parse().unwrap()..to.parse().unwrap())
+    let number = |text: &str| text.parse().expect("LONGHAUL_SEEDS has numbers");
+    Some(number(from)..number(to))
 }
 
 #[test]

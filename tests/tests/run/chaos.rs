@@ -30,8 +30,8 @@ fn every_promise_is_kept_while_all_kinds_of_faults_happen() {
         seed: 1,
         kinds: Kind::ALL.to_vec(),
         calm: Duration::from_secs(5),
-        duration: Duration::from_secs(115),
-        gap: Duration::from_secs(10),
+        duration: Duration::from_secs(120),
+        gap: Duration::from_secs(9),
         progress_max: PROGRESS_MAX,
     };
     let report = Soak::start(config).unwrap().run(|what| println!("{what}")).unwrap();
