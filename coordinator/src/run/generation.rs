@@ -152,6 +152,7 @@ impl Run {
         self.tell_open_rounds(&outcomes, old.until);
         self.state.releases.settled();
         self.distrust_joiners(&open_rounds);
+        self.undo_from(open_round, first_round, &settling.participants);
         self.fix_pace(&mut old, first_round);
         let ends = self.drain_is_due() || self.move_is_due();
         let until = if ends { first_round } else { old.until };
@@ -300,6 +301,22 @@ impl Run {
             let lost = self.state.late.departed(worker, until, through);
             self.lose(lost);
         }
+    }
+
+    /// Rounds from the open one on may be applied everywhere, and known to be: where all who were there then are gone, and those who survive joined lately and had not
+    /// caught up. They make these rounds anew, and what the books say of them is void.
+    fn undo_from(&mut self, open_round: Round, first_round: Round, survivors: &BTreeSet<WorkerId>) {
+        if open_round >= self.state.ledger.through() {
+            return;
+        }
+        self.state.ledger.undo(open_round, first_round);
+        for (round, worker) in self.state.late.cut_back(open_round, survivors) {
+            self.state.ledger.lose(round, worker);
+        }
+        self.parity.values_mut().for_each(|parity| parity.cut_back(open_round));
+        self.state.milestones.retain(|round, _| *round <= open_round);
+        self.summaries.cut_back(open_round);
+        self.refusals.cut_back(open_round);
     }
 
     /// A run has so many steps. A share that a member skipped, or took along, is given out again in the place of other samples, so it

@@ -118,18 +118,24 @@ impl Ledger {
         if !self.reaches(round) {
             return false;
         }
-        let step = self.first_step(round);
-        for q in (round.0..self.through.0).map(Round) {
+        self.undo(round, round);
+        true
+    }
+
+    /// Rounds from `open` on are made anew: as they were assigned before `first`, and as they will be from there on. Nothing of them counts any more.
+    pub fn undo(&mut self, open: Round, first: Round) {
+        let step = self.first_step(first);
+        for q in (open.0..self.through.0).map(Round) {
             for range in self.counted_in(q) {
                 self.counted.remove(range);
             }
         }
-        self.through = self.through.min(round);
-        self.losses.retain(|loss| loss.round < round);
+        self.through = self.through.min(open);
+        // What was lost of them is decided anew, unless it is handed out before `first` already.
+        self.losses.retain(|loss| loss.round < open || loss.reissued_at.is_some_and(|at| at < step));
         for loss in &mut self.losses {
             loss.reissued_at = loss.reissued_at.filter(|&at| at < step);
         }
-        true
     }
 
     /// Whether the run can be cut back to `round`.

@@ -166,6 +166,12 @@ fn whatever_happens_the_run_finishes_and_the_ledger_tells_what_was_applied() {
     seeds().unwrap_or(0..400).for_each(simulate);
 }
 
+/// The only one who has some rounds is killed, and a member that had joined lately lags behind them: it makes them anew, and the books follow.
+#[test]
+fn rounds_that_died_with_those_who_had_them_are_struck_from_the_books() {
+    simulate(50_084);
+}
+
 /// Before the first checkpoint, the members' memory is all there is of a run. They train on while they cannot reach the coordinator, which
 /// may itself be restarted meanwhile, and none of it is lost.
 #[test]
