@@ -7,6 +7,7 @@ mod config;
 pub mod congestion;
 mod endpoint;
 mod socket;
+mod strangers;
 
 pub use config::{
     ACK_ELICITING_THRESHOLD, IDLE_TIMEOUT_MS, INITIAL_WINDOW_BYTES, KEEP_ALIVE, RECEIVE_WINDOW_BYTES,
@@ -15,3 +16,4 @@ pub use config::{
 };
 pub use endpoint::{client_config, delivery_rate, endpoint, round_trip, server_config, within_site};
 pub use socket::{BindError, SOCKET_BUFFER_BYTES, SocketBuffers, bind_udp};
+pub use strangers::{HandshakeError, Place, Strangers};

@@ -22,6 +22,7 @@
 
 mod access;
 mod calls;
+pub(crate) mod listen;
 mod members;
 pub mod metrics;
 mod operate;

@@ -21,7 +21,7 @@ use super::connection::Reception;
 use super::input::INPUTS_MAX;
 use super::journal::Journal;
 use super::owner::{Ended, Owner, OwnerError};
-use crate::http::{Api, ApiTokens, router};
+use crate::http::{Api, ApiTokens, listen, router};
 use crate::record::Recorder;
 
 /// How often the coordinator's own certificate is renewed, in seconds: well within its life.
@@ -92,7 +92,7 @@ impl Served {
     ) -> Result<JoinHandle<()>, ServeError> {
         let failed = |source| ServeError::Http { address: self.http_address, source };
         let listener = self.http.try_clone().and_then(TcpListener::from_std).map_err(failed)?;
-        Ok(tokio::spawn(serve_http(listener, routes, stopped)))
+        Ok(tokio::spawn(listen::serve(listener, routes, stopped)))
     }
 
     /// Shows a certificate of this run to whoever comes from now on.
@@ -155,16 +155,6 @@ pub async fn serve(
         let _ = timeout(Duration::from_secs(HTTP_SHUTDOWN_S), endpoint.wait_idle()).await;
     }
     Ok(ended?)
-}
-
-async fn serve_http(listener: TcpListener, routes: Router, mut stopped: watch::Receiver<bool>) {
-    let stop = async move {
-        // The sender lives as long as the coordinator does.
-        let _ = stopped.wait_for(|stopped| *stopped).await;
-    };
-    if let Err(error) = axum::serve(listener, routes).with_graceful_shutdown(stop).await {
-        tracing::error!(%error, "the HTTP API stopped");
-    }
 }
 
 async fn accept(endpoint: Endpoint, reception: Reception) {

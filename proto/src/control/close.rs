@@ -18,6 +18,8 @@ pub enum CloseCode {
     Stranger = 4,
     /// Another coordinator of this run leads; [`NotLeader`] is the reason.
     NotLeader = 5,
+    /// There is no room for the peer.
+    Full = 6,
 }
 
 impl CloseCode {

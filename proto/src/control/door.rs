@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use longhaul_common::id::{RunId, WorkerId};
 use quinn::crypto::rustls::HandshakeData;
-use quinn::{Connection, ConnectionError, Incoming, TransportConfig, VarInt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout_at};
+use quinn::{Connection, Incoming, TransportConfig, VarInt};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use super::{CloseCode, ENROL_DEADLINE, PROBE_UPLOADS_MAX};
 use crate::identity::{ALPN_ENROL, PeerError, peer_worker};
+use crate::transport::{HandshakeError, Place, Strangers};
 
-/// Connections of peers that have not shown who they are, handshakes included. With [`STRANGER_WINDOW_BYTES`] they hold
+/// Connections of peers that have not shown who they are, handshakes included; of one address a quarter. With [`STRANGER_WINDOW_BYTES`] they hold
 /// 32 MiB at most; a whole cluster that starts at once gets in by trying again.
 pub const UNAUTHENTICATED_CONNECTIONS_MAX: usize = 128;
 
@@ -24,7 +25,7 @@ pub const STRANGER_WINDOW_BYTES: u32 = 256 << 10;
 #[derive(Clone, Debug)]
 pub struct Door {
     run: RunId,
-    strangers: Arc<Semaphore>,
+    strangers: Strangers,
     uploads: Arc<Semaphore>,
 }
 
@@ -53,24 +54,15 @@ pub struct Applicant {
     /// Where a probe's upload takes its place.
     pub(super) uploads: Arc<Semaphore>,
     /// Its place among the strangers.
-    pub(super) _place: OwnedSemaphorePermit,
+    pub(super) _place: Place,
 }
 
 /// Why somebody was turned away.
 #[derive(Debug, thiserror::Error)]
 pub enum DoorError {
-    /// There are [`UNAUTHENTICATED_CONNECTIONS_MAX`] strangers inside.
-    #[error("too many strangers at a time")]
-    Busy,
-    /// The handshake came to nothing.
-    #[error("the handshake failed: {0}")]
-    Handshake(#[from] ConnectionError),
-    /// The handshake took too long.
-    #[error("the handshake took too long")]
-    Slow,
-    /// It asked to prove its address first; nothing is wrong.
-    #[error("the peer was asked to prove its address")]
-    Retried,
+    /// It never came to a connection.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
     /// It wants the control channel, and is no worker of this run.
     #[error(transparent)]
     Stranger(#[from] PeerError),
@@ -92,7 +84,7 @@ impl Door {
     pub fn new(run: RunId) -> Self {
         Self {
             run,
-            strangers: Arc::new(Semaphore::new(UNAUTHENTICATED_CONNECTIONS_MAX)),
+            strangers: Strangers::new(UNAUTHENTICATED_CONNECTIONS_MAX),
             uploads: Arc::new(Semaphore::new(PROBE_UPLOADS_MAX)),
         }
     }
@@ -114,22 +106,7 @@ impl Door {
     /// [`DoorError`]; the connection is closed then.
     pub async fn admit(&self, incoming: Incoming) -> Result<Guest, DoorError> {
         let deadline = Instant::now() + ENROL_DEADLINE;
-        let Ok(place) = self.strangers.clone().try_acquire_owned() else {
-            incoming.refuse();
-            return Err(DoorError::Busy);
-        };
-        // Under pressure an address must be proved before it costs a handshake, so forged ones cost nothing.
-        let crowded = self.strangers.available_permits() < UNAUTHENTICATED_CONNECTIONS_MAX / 2;
-        if crowded && incoming.may_retry() && !incoming.remote_address_validated() {
-            return match incoming.retry() {
-                Ok(()) => Err(DoorError::Retried),
-                Err(error) => {
-                    error.into_incoming().refuse();
-                    Err(DoorError::Busy)
-                }
-            };
-        }
-        let connection = timeout_at(deadline, incoming.accept()?).await.map_err(|_| DoorError::Slow)??;
+        let (connection, place) = self.strangers.shake_hands(incoming, deadline).await?;
         let worker = peer_worker(&connection, self.run);
         if alpn(&connection).as_deref() == Some(ALPN_ENROL) {
             return Ok(Guest::Applicant(Applicant {

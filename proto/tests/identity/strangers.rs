@@ -11,7 +11,8 @@ use longhaul_proto::identity::{
     ALPN_CONTROL, ALPN_DATA, ALPN_ENROL, Authority, COORDINATOR_OF_ANY_RUN, Exporter, PeerError, PeerName,
     data_client,
 };
-use quinn::{ClientConfig, ConnectionError, VarInt};
+use longhaul_proto::transport::HandshakeError;
+use quinn::{ClientConfig, ConnectionError, Endpoint, VarInt};
 
 use crate::net::{
     DAY_S, Front, Member, RUN, client_endpoint, data_endpoint, intrude, member, now_unix_s, rogue_client,
@@ -63,7 +64,7 @@ async fn a_certificate_of_another_run_opens_nothing() {
         let stranger = member(&elsewhere, 0, now_unix_s());
         intrude_on_data(&front, Some(&stranger)).await;
         let (turned_away, _) = intrude_on_control(&mut front, Some(&stranger)).await;
-        assert!(matches!(turned_away, DoorError::Handshake(_)), "{turned_away}");
+        assert!(matches!(turned_away, DoorError::Handshake(HandshakeError::Failed(_))), "{turned_away}");
     }
 }
 
@@ -73,7 +74,7 @@ async fn an_expired_certificate_opens_nothing() {
     let expired = front.member(0, now_unix_s() - DAY_S - 60);
     intrude_on_data(&front, Some(&expired)).await;
     let (turned_away, _) = intrude_on_control(&mut front, Some(&expired)).await;
-    assert!(matches!(turned_away, DoorError::Handshake(_)), "{turned_away}");
+    assert!(matches!(turned_away, DoorError::Handshake(HandshakeError::Failed(_))), "{turned_away}");
 }
 
 #[tokio::test]
@@ -122,19 +123,26 @@ async fn an_applicant_that_says_hello_and_then_nothing_is_cut_off() {
 async fn strangers_beyond_the_limit_wait_outside_and_members_do_not_count() {
     let mut front = Front::open(now_unix_s());
     let config = rogue_client(&front.authority, ALPN_ENROL, None);
-    let endpoint = client_endpoint();
+    let addresses = [2, 3, 4, 5].map(|last| Endpoint::client(([127, 0, 0, last], 0).into()).unwrap());
+    let address = front.address;
+    let dial =
+        |endpoint: &Endpoint| endpoint.connect_with(config.clone(), address, COORDINATOR_OF_ANY_RUN).unwrap();
     let mut crowd = Vec::new();
-    while crowd.len() < UNAUTHENTICATED_CONNECTIONS_MAX {
+    for endpoint in &addresses {
+        for _ in 0..UNAUTHENTICATED_CONNECTIONS_MAX / addresses.len() {
+            crowd.push(dial(endpoint).await.unwrap());
+        }
+        // That was all of its share.
+        let refused = dial(endpoint).await;
+        assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "{refused:?}");
         // A member that comes in between takes no place for longer than its handshake.
-        if crowd.len() == 1 {
+        if crowd.len() < UNAUTHENTICATED_CONNECTIONS_MAX {
             let member = front.member(0, now_unix_s());
             front.connect(&member.identity).await;
         }
-        let connecting =
-            endpoint.connect_with(config.clone(), front.address, COORDINATOR_OF_ANY_RUN).unwrap();
-        crowd.push(connecting.await.unwrap());
     }
-    let refused = endpoint.connect_with(config, front.address, COORDINATOR_OF_ANY_RUN).unwrap().await;
+    let endpoint = client_endpoint();
+    let refused = dial(&endpoint).await;
     assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "{refused:?}");
     // When one gives up, the next gets in.
     let first = crowd.swap_remove(0);
