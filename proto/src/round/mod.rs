@@ -38,9 +38,12 @@ pub const ROUNDS_AHEAD_MAX: u64 = 4;
 /// waited for on the way.
 pub const LATENCY_ROUND_TRIPS: f64 = 1.5;
 
-/// Rounds before the open one whose results are kept for peers that lag, or that join with an older state. Each
-/// costs a compressed model of memory.
+/// Rounds before the open one whose results are kept for peers that lag, however large they are. Each costs a compressed model of memory.
 pub const RESULTS_KEPT_ROUNDS: u64 = 16;
+
+/// The same while all of them take no more memory than the model in f32: where rounds are short and small, many pass while somebody that joins
+/// fetches a state over a slow link. Whoever keeps a link full with results has kept what passed in the time that the model takes.
+pub const SMALL_RESULTS_KEPT_ROUNDS: u64 = 1024;
 
 /// Accusations that are reported in a generation: a broken peer must not fill the log.
 pub const ACCUSATIONS_MAX: u32 = 64;

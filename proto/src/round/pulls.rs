@@ -1,15 +1,18 @@
 //! Results that a member fetches from those who hold them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use longhaul_common::id::{FragmentId, Round, WorkerId};
 
 use crate::control::message::Hash;
 
-/// Pulls that wait for an answer at once: enough to fill a link with fragments of a megabyte, and few enough
-/// that a peer is not swamped when everybody catches up.
-pub const PULLS_IN_FLIGHT_MAX: usize = 16;
+/// Pulls that wait for an answer at once: enough to fill a link with fragments of a megabyte, or to catch up with a thousand small ones
+/// in a second on a long link, and few enough that a peer is not swamped when everybody catches up.
+pub const PULLS_IN_FLIGHT_MAX: usize = 64;
+
+/// Holders that are asked for a result, of a run of thousands.
+const HOLDERS_MAX: usize = 16;
 
 /// How often all holders are asked before a result counts as lost. A holder that does not answer is as a rule
 /// about to be taken out, and the next generation names others.
@@ -37,85 +40,110 @@ struct Want {
     state: State,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
-    Waiting { until: Duration },
+    Due,
+    Paused { until: Duration },
     InFlight { from: WorkerId },
 }
 
-/// At most one per (round, fragment) in the window of rounds that a member keeps.
+type Key = (Round, FragmentId);
+
+/// At most one per (round, fragment) in the window of rounds that a member keeps: tens of thousands when it catches up, so that none is looked at twice without a cause.
 #[derive(Debug, Default)]
 pub(super) struct Pulls {
-    wants: BTreeMap<(Round, FragmentId), Want>,
+    wants: BTreeMap<Key, Want>,
+    /// Those in each state.
+    due: BTreeSet<Key>,
+    paused: BTreeSet<(Duration, Key)>,
+    in_flight: usize,
 }
 
 impl Pulls {
     pub fn clear(&mut self) {
-        self.wants.clear();
+        *self = Self::default();
     }
 
     /// Adds a result to fetch. False: there is nobody to ask.
-    pub fn want(&mut self, key: (Round, FragmentId), hash: Option<Hash>, holders: Vec<WorkerId>) -> bool {
+    pub fn want(&mut self, key: Key, hash: Option<Hash>, mut holders: Vec<WorkerId>) -> bool {
         if holders.is_empty() {
             return false;
         }
-        let state = State::Waiting { until: Duration::ZERO };
-        self.wants.entry(key).or_insert(Want { hash, holders, asked: 0, state });
+        holders.truncate(HOLDERS_MAX);
+        self.wants.entry(key).or_insert_with(|| {
+            self.due.insert(key);
+            Want { hash, holders, asked: 0, state: State::Due }
+        });
         true
     }
 
     /// It is here, by this way or another.
-    pub fn forget(&mut self, key: (Round, FragmentId)) {
-        self.wants.remove(&key);
+    pub fn forget(&mut self, key: Key) {
+        match self.wants.remove(&key).map(|want| want.state) {
+            Some(State::Due) => _ = self.due.remove(&key),
+            Some(State::Paused { until }) => _ = self.paused.remove(&(until, key)),
+            Some(State::InFlight { .. }) => self.in_flight -= 1,
+            None => {}
+        }
     }
 
     /// None: it was not asked for. Otherwise the name that it must have, if that is known, and who was asked.
-    pub fn in_flight(&self, key: (Round, FragmentId)) -> Option<(Option<Hash>, WorkerId)> {
+    pub fn in_flight(&self, key: Key) -> Option<(Option<Hash>, WorkerId)> {
         let want = self.wants.get(&key)?;
         match want.state {
             State::InFlight { from } => Some((want.hash, from)),
-            State::Waiting { .. } => None,
+            State::Due | State::Paused { .. } => None,
         }
     }
 
     /// The requests to make now; earlier rounds first.
     pub fn start(&mut self, now: Duration) -> Vec<Request> {
-        let in_flight =
-            self.wants.values().filter(|want| matches!(want.state, State::InFlight { .. })).count();
-        let free = PULLS_IN_FLIGHT_MAX.saturating_sub(in_flight);
-        let due = |want: &Want| matches!(want.state, State::Waiting { until } if until <= now);
-        let start = |(&(round, fragment), want): (&(Round, FragmentId), &mut Want)| {
+        while let Some((_, key)) = self.paused.first().copied().filter(|(until, _)| *until <= now) {
+            self.paused.pop_first();
+            if let Some(want) = self.wants.get_mut(&key) {
+                want.state = State::Due;
+                self.due.insert(key);
+            }
+        }
+        let mut requests = Vec::new();
+        while self.in_flight < PULLS_IN_FLIGHT_MAX {
+            let Some(key) = self.due.pop_first() else { break };
+            let Some(want) = self.wants.get_mut(&key) else { continue };
             let from = want.holders[want.asked % want.holders.len()];
             want.asked += 1;
             want.state = State::InFlight { from };
-            Request { round, fragment, hash: want.hash, from }
-        };
-        self.wants.iter_mut().filter(|(_, want)| due(want)).take(free).map(start).collect()
+            self.in_flight += 1;
+            requests.push(Request { round: key.0, fragment: key.1, hash: want.hash, from });
+        }
+        requests
     }
 
     /// A request failed; the next holder's turn, after a pause if all were asked. False: asked often enough.
-    pub fn failed(&mut self, key: (Round, FragmentId), from: WorkerId, now: Duration) -> bool {
+    pub fn failed(&mut self, key: Key, from: WorkerId, now: Duration) -> bool {
         let Some(want) = self.wants.get_mut(&key) else { return true };
         if want.state != (State::InFlight { from }) {
             return true;
         }
         if want.asked >= want.holders.len() * PULL_PASSES_MAX as usize {
-            self.wants.remove(&key);
+            self.forget(key);
             return false;
         }
-        let pause = if want.asked.is_multiple_of(want.holders.len()) { PULL_PAUSE } else { Duration::ZERO };
-        want.state = State::Waiting { until: now + pause };
+        self.in_flight -= 1;
+        if want.asked.is_multiple_of(want.holders.len()) {
+            let until = now + PULL_PAUSE;
+            want.state = State::Paused { until };
+            self.paused.insert((until, key));
+        } else {
+            want.state = State::Due;
+            self.due.insert(key);
+        }
         true
     }
 
     /// When the next request is due. (Those that wait for a free slot go out when an answer comes.)
     pub fn next_start(&self) -> Option<Duration> {
-        let waits = self.wants.values().filter_map(|want| match want.state {
-            State::Waiting { until } => Some(until),
-            State::InFlight { .. } => None,
-        });
-        let in_flight = self.wants.len() - waits.clone().count();
-        waits.min().filter(|_| in_flight < PULLS_IN_FLIGHT_MAX)
+        let at = if self.due.is_empty() { self.paused.first()?.0 } else { Duration::ZERO };
+        (self.in_flight < PULLS_IN_FLIGHT_MAX).then_some(at)
     }
 }
 
@@ -140,6 +168,34 @@ mod tests {
         pulls.forget((Round(3), F0));
         let next: Vec<u64> = pulls.start(Duration::ZERO).iter().map(|request| request.round.0).collect();
         assert_eq!(next, [PULLS_IN_FLIGHT_MAX as u64]);
+    }
+
+    #[test]
+    fn what_came_another_way_is_not_asked_for_whatever_its_state() {
+        let mut pulls = Pulls::default();
+        let keys: Vec<Key> = (0..3).map(|round| (Round(round), F0)).collect();
+        for &key in &keys[..2] {
+            pulls.want(key, None, HOLDERS[..1].to_vec());
+        }
+        assert_eq!(pulls.start(Duration::ZERO).len(), 2);
+        assert!(pulls.failed(keys[0], HOLDERS[0], Duration::ZERO));
+        pulls.want(keys[2], None, HOLDERS.to_vec());
+        // One pauses, one is in flight, one is due.
+        keys.iter().for_each(|&key| pulls.forget(key));
+        assert!(pulls.start(PULL_PAUSE).is_empty() && pulls.next_start().is_none());
+        assert_eq!(pulls.in_flight, 0);
+        // Paused, then due again, then gone.
+        pulls.want(keys[0], None, HOLDERS[..1].to_vec());
+        for round in 0..PULLS_IN_FLIGHT_MAX as u64 {
+            pulls.want((Round(10 + round), F0), None, HOLDERS.to_vec());
+        }
+        pulls.start(Duration::ZERO);
+        pulls.failed(keys[0], HOLDERS[0], Duration::ZERO);
+        assert_eq!(pulls.start(Duration::ZERO).len(), 1);
+        assert!(pulls.start(PULL_PAUSE).is_empty());
+        pulls.forget(keys[0]);
+        pulls.forget((Round(10), F0));
+        assert!(pulls.start(PULL_PAUSE).is_empty(), "nothing is left");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 
 use super::result::FragmentResult;
-use super::{RESULTS_KEPT_ROUNDS, ROUNDS_AHEAD_MAX};
+use super::{RESULTS_KEPT_ROUNDS, ROUNDS_AHEAD_MAX, SMALL_RESULTS_KEPT_ROUNDS};
 use crate::control::message::{Hash, HeldResult};
 
 /// A published result, read.
@@ -49,9 +49,14 @@ impl Row {
         };
         self.missing = (0..).map(FragmentId).zip(&self.results).filter(is_missing).count();
     }
+
+    fn bytes(&self) -> u64 {
+        self.results.iter().flatten().map(|held| held.bytes.len() as u64).sum()
+    }
 }
 
-/// Results of the rounds from [`RESULTS_KEPT_ROUNDS`] before the open one to [`ROUNDS_AHEAD_MAX`] after it.
+/// Results of the rounds from [`RESULTS_KEPT_ROUNDS`] before the open one to [`ROUNDS_AHEAD_MAX`] after it, and of up to [`SMALL_RESULTS_KEPT_ROUNDS`] before it as long
+/// as all before it take no more than the model.
 #[derive(Debug)]
 pub(super) struct Results {
     fragments: usize,
@@ -59,6 +64,10 @@ pub(super) struct Results {
     open: Round,
     /// Of the fragments that are due.
     rounds: BTreeMap<Round, Row>,
+    /// In the rounds before the open one.
+    over_bytes: u64,
+    /// The model in f32.
+    model_bytes: u64,
     /// What stands for the result of a fragment that is not due: known without anybody making it.
     nothing: Held,
 }
@@ -68,7 +77,17 @@ impl Results {
         let result = FragmentResult::nothing();
         let bytes = result.encode();
         let nothing = Held { hash: *blake3::hash(&bytes).as_bytes(), bytes, result };
-        Self { fragments: layout.count() as usize, schedule, open, rounds: BTreeMap::new(), nothing }
+        let model_bytes = 4 * layout.values;
+        let rounds = BTreeMap::new();
+        Self {
+            fragments: layout.count() as usize,
+            schedule,
+            open,
+            rounds,
+            over_bytes: 0,
+            model_bytes,
+            nothing,
+        }
     }
 
     /// From now on, rounds are these. Those that are open or over are the same as before.
@@ -116,13 +135,25 @@ impl Results {
     /// When the open round is complete: opens the next one, and gives the round that it was with its results.
     pub fn advance(&mut self) -> Option<(Round, Vec<FragmentResult>)> {
         let round = self.open;
-        self.rounds.get(&round).filter(|row| row.missing == 0)?;
+        let row_bytes = self.rounds.get(&round).filter(|row| row.missing == 0)?.bytes();
         let results =
             (0..self.fragments as u32).map(|f| Some(self.get(round, FragmentId(f))?.result.clone()));
         let results = results.collect::<Option<Vec<_>>>()?;
         self.open = round.next();
-        self.rounds = self.rounds.split_off(&Round(self.open.0.saturating_sub(RESULTS_KEPT_ROUNDS)));
+        self.over_bytes += row_bytes;
+        self.forget_old();
         Some((round, results))
+    }
+
+    fn forget_old(&mut self) {
+        while let Some(oldest) = self.rounds.first_entry() {
+            let age = self.open.0.saturating_sub(oldest.key().0);
+            let is_small = self.over_bytes <= self.model_bytes;
+            if age <= RESULTS_KEPT_ROUNDS || is_small && age <= SMALL_RESULTS_KEPT_ROUNDS {
+                return;
+            }
+            self.over_bytes -= oldest.remove().bytes();
+        }
     }
 
     /// Forgets results of `round` that are not the adopted ones, and all of later rounds.
@@ -161,5 +192,45 @@ impl Results {
             sites: held.result.sites().collect(),
         })
         .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The oldest round that is still here, after 3000 with so many bytes in each of two fragments of 4 KiB in f32.
+    fn oldest_of(bytes: usize) -> u64 {
+        let layout = FragmentLayout { values: 2048, fragment_values: 1024 };
+        let schedule = RoundSchedule {
+            opening_rounds: 0,
+            opening_every: 1,
+            every: 1,
+            groups: 1,
+            exchanges: 1,
+            steps: 5000,
+            changes: longhaul_common::schedule::Changes::NONE,
+        };
+        let mut results = Results::new(layout, schedule, Round(0));
+        for round in (0..3000).map(Round) {
+            for fragment in layout.fragments() {
+                let held = Held { bytes: vec![7; bytes].into(), ..results.nothing.clone() };
+                assert_eq!(results.insert(round, fragment, held), Inserted::New);
+            }
+            assert_eq!(results.advance().map(|(over, _)| over), Some(round));
+            let held: u64 = results.rounds.values().map(Row::bytes).sum();
+            assert_eq!(results.over_bytes, held);
+            assert!(held <= results.model_bytes.max((RESULTS_KEPT_ROUNDS + 1) * 2 * bytes as u64));
+        }
+        let oldest = results.rounds.keys().next().map_or(0, |round| 3000 - round.0);
+        assert_eq!(results.get(Round(2999 - oldest), FragmentId(1)).map(|held| &held.hash), None);
+        oldest
+    }
+
+    #[test]
+    fn small_results_are_kept_for_longer_and_never_more_than_the_model() {
+        assert_eq!(oldest_of(4096), RESULTS_KEPT_ROUNDS);
+        assert_eq!(oldest_of(40), 8192 / 80);
+        assert_eq!(oldest_of(1), SMALL_RESULTS_KEPT_ROUNDS);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 
-use super::super::RESULTS_KEPT_ROUNDS;
+use super::super::SMALL_RESULTS_KEPT_ROUNDS;
 use super::super::arrivals::Arrivals;
 use super::super::collection::Collection;
 use super::super::command::Command;
@@ -110,7 +110,7 @@ impl Member {
                 self.commands.push_back(Command::Retract { round: compression.round, fragment });
             }
         }
-        if last.0.saturating_sub(self.open_round().0) > RESULTS_KEPT_ROUNDS {
+        if last.0.saturating_sub(self.open_round().0) > SMALL_RESULTS_KEPT_ROUNDS {
             return self.lose(self.open_round(), FragmentId(0));
         }
         for round in (self.open_round().0..last.0).map(Round) {

@@ -45,7 +45,7 @@ pub struct Config {
 /// Calls: [`Self::handle`] an event, then [`Self::poll_command`] until there is none; [`Self::poll_timeout`]
 /// says when [`Event::Timeout`] is due. The rest may be read at any time between.
 ///
-/// Memory: results of [`super::RESULTS_KEPT_ROUNDS`] + 1 + [`super::ROUNDS_AHEAD_MAX`] rounds, one local update
+/// Memory: results of [`super::RESULTS_KEPT_ROUNDS`] + 1 + [`super::ROUNDS_AHEAD_MAX`] rounds, or of [`super::SMALL_RESULTS_KEPT_ROUNDS`] that are no larger than the model, one local update
 /// per member of the site for each fragment that it uploads, one contribution per site for each that it owns,
 /// and a bounded number of frames and bytes of a generation to come. An event causes at most one command per kept round,
 /// fragment and peer.

@@ -9,7 +9,7 @@ use super::super::frame::{Frame, FrameKind};
 use super::super::result::FragmentResult;
 use super::super::results::{Held, Inserted};
 use super::super::upload::NotTaken;
-use super::super::{RESULTS_KEPT_ROUNDS, ROUNDS_AHEAD_MAX};
+use super::super::{ROUNDS_AHEAD_MAX, SMALL_RESULTS_KEPT_ROUNDS};
 use super::Member;
 use crate::control::message::Hash;
 
@@ -133,7 +133,7 @@ impl Member {
     fn miss(&mut self, from: WorkerId, round: Round, fragment: FragmentId) {
         self.dropped.ahead += 1;
         let lag = round.0 - self.open_round().0;
-        if lag <= ROUNDS_AHEAD_MAX + RESULTS_KEPT_ROUNDS {
+        if lag <= ROUNDS_AHEAD_MAX + SMALL_RESULTS_KEPT_ROUNDS {
             self.missed.insert((round, fragment), from);
         } else {
             // By the time that its turn comes, nobody will hold it.

@@ -7,7 +7,10 @@ use longhaul_common::schedule::Changes;
 
 use super::super::frame::{Frame, FrameHeader, FrameKind};
 use super::super::result::{Content, FragmentResult};
-use super::super::{EARLY_FRAMES_PER_FRAGMENT_MAX, PULL_PASSES_MAX, PULL_PAUSE, RESULTS_KEPT_ROUNDS};
+use super::super::{
+    EARLY_FRAMES_PER_FRAGMENT_MAX, PULL_PASSES_MAX, PULL_PAUSE, RESULTS_KEPT_ROUNDS,
+    SMALL_RESULTS_KEPT_ROUNDS,
+};
 use super::*;
 use crate::control::message::{Adopted, GenerationStart, Settlement};
 
@@ -391,7 +394,7 @@ fn an_answer_of_the_caller_from_an_earlier_generation_is_not_sent() {
 #[test]
 fn a_member_that_is_too_far_behind_says_so_once() {
     let mut member = begun(other());
-    let far = RESULTS_KEPT_ROUNDS + super::super::ROUNDS_AHEAD_MAX + 1;
+    let far = SMALL_RESULTS_KEPT_ROUNDS + super::super::ROUNDS_AHEAD_MAX + 1;
     let first = commands(&mut member, result_frame(1, far, result_of(&[owner()])));
     assert!(matches!(first[..], [Command::Lost { .. }]));
     assert_eq!(commands(&mut member, result_frame(1, far + 1, result_of(&[owner()]))), []);
