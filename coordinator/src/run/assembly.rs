@@ -133,16 +133,23 @@ impl Run {
                 (None, _) => open,
             }
         };
+        // Who has come back as another process since is a survivor, and has nothing of the rounds before.
+        let has = |worker: &WorkerId, round: Round| {
+            let was_there = round >= old.first_round || old.active_before.contains(worker);
+            survivors.contains(worker) && was_there
+        };
         let mut lost = Vec::new();
         for round in (open.0..first_round.0).map(Round) {
-            let departed =
-                self.state.ledger.workers_in(round).iter().filter(|worker| !survivors.contains(worker));
+            let departed = self.state.ledger.workers_in(round).iter().filter(|worker| !has(worker, round));
             lost.extend(
                 departed.filter(|worker| round >= first_undone(worker)).map(|&worker| (round, worker)),
             );
         }
         let firsts = old.replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
-        for worker in firsts.filter(|worker| !survivors.contains(worker)) {
+        // Who departed in a round that nobody has after all departed before that.
+        let mut departed = self.state.late.departed_after(open);
+        departed.extend(firsts);
+        for worker in departed.into_iter().filter(|worker| !has(worker, open)) {
             if open < first_undone(&worker) && self.state.ledger.workers_in(open).contains(&worker) {
                 self.state.late.counted(worker, open);
             } else {

@@ -51,11 +51,17 @@ impl Late {
     /// A worker departed; from round `from` on its shares are decided otherwise. Rounds before `through` are applied
     /// everywhere. Returns shares that are lost; others may follow from [`Self::applied`].
     pub fn departed(&mut self, worker: WorkerId, from: Round, through: Round) -> Vec<Share> {
+        self.departures.retain(|&(departed, later)| departed != worker || later < from);
         if from <= through {
             return self.give_up(worker, from);
         }
         self.departures.push((worker, from));
         Vec::new()
+    }
+
+    /// Who departed in a round after this one.
+    pub fn departed_after(&self, round: Round) -> BTreeSet<WorkerId> {
+        self.departures.iter().filter(|(_, from)| *from > round).map(|(worker, _)| *worker).collect()
     }
 
     /// The worker's contribution to `round` is in its result, and with it whatever was late.
@@ -131,6 +137,18 @@ mod tests {
         assert_eq!(round(&mut late, 1, &[0, 1]), []);
         assert_eq!(round(&mut late, 2, &[0]), [(Round(2), W2)]);
         assert_eq!(round(&mut late, 3, &[0]), []);
+    }
+
+    /// Its site may be named in a round that is made anew, for another worker's contribution.
+    #[test]
+    fn who_departed_in_a_round_after_one_that_is_made_anew_departed_before_it() {
+        let mut late = Late::default();
+        round(&mut late, 0, &[0]);
+        assert_eq!(late.departed(W2, Round(2), Round(1)), []);
+        assert_eq!((late.departed_after(Round(1)), late.departed_after(Round(2))), ([W2].into(), [].into()));
+        assert_eq!(late.departed(W2, Round(1), Round(1)), [(Round(0), W2)]);
+        assert_eq!(round(&mut late, 1, &[0, 1]), []);
+        assert!(late.departed_after(Round(0)).is_empty());
     }
 
     #[test]

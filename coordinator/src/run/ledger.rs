@@ -69,6 +69,8 @@ impl Ledger {
     /// and later.
     pub fn assign(&mut self, round: Round, workers: Vec<WorkerId>) {
         let step = self.first_step(round);
+        // What was lost of rounds that are shared out anew is among their samples again, unless it was handed out before.
+        self.losses.retain(|loss| loss.round < round || loss.reissued_at.is_some_and(|at| at < step));
         let mut redo = Ranges::default();
         for loss in &mut self.losses {
             // A feed that is replaced before it began has handed nothing out.
@@ -271,6 +273,21 @@ mod tests {
         ledger.assign(Round(2), vec![W1]);
         ledger.count_through(Round(3));
         assert!(ledger.counted().iter().eq(std::iter::once(0..20)));
+    }
+
+    /// A generation that was to begin at round 3 goes with the only member that had the rounds before; another one makes them all.
+    #[test]
+    fn what_was_lost_of_rounds_that_are_assigned_anew_is_given_out_once() {
+        let mut ledger = books();
+        ledger.count_through(Round(1));
+        ledger.lose(Round(0), W2);
+        ledger.lose(Round(1), W2);
+        ledger.lose(Round(2), W2);
+        ledger.assign(Round(3), vec![W1]);
+        ledger.assign(Round(1), vec![W2]);
+        ledger.count_through(Round(4));
+        assert_eq!((ledger.duplicates(), ledger.pending()), (0, 0));
+        assert!(ledger.counted().iter().eq(std::iter::once(0..28)));
     }
 
     #[test]
