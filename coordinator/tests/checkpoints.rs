@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use longhaul_common::config::ArchiveLocation;
-use longhaul_common::id::{Round, RunId};
+use longhaul_common::id::{Generation, Round, RunId};
 use longhaul_proto::checkpoint::archive::{self, Archive, Part};
 use longhaul_proto::checkpoint::folder::{self, FileRecord};
 use longhaul_proto::checkpoint::{folder_name, sealed};
@@ -35,6 +35,7 @@ async fn put_into_archive(dir: &Path, round: u64) {
             run: RUN.to_string(),
             next_round: Round(round),
             next_step: 5 * round,
+            generation: Generation(1),
             state_hash: "ab".repeat(32),
             software: "0".to_owned(),
             rank,
@@ -61,6 +62,7 @@ fn put_into_folder(dir: &Path, round: u64) {
         run: RUN.to_string(),
         next_round: Round(round),
         next_step: 5 * round,
+        generation: Generation(1),
         state_hash: "cd".repeat(32),
         software: "0".to_owned(),
         chunks: None,

@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 use longhaul_common::config::{ArchiveLocation, Retention};
-use longhaul_common::id::{Round, RunId};
+use longhaul_common::id::{Generation, Round, RunId};
 use longhaul_proto::checkpoint::archive::{Archive, Archived, Manifest, Part};
 
 const ENDPOINT: &str = "LONGHAUL_TEST_S3";
@@ -153,6 +153,7 @@ async fn write(archive: &Archive, round: u64) {
         run: PART.run.to_string(),
         next_round: Round(round),
         next_step: round,
+        generation: Generation(1),
         state_hash: "00".repeat(32),
         software: "0".to_owned(),
         rank: 0,

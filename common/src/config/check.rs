@@ -32,6 +32,7 @@ impl RunConfig {
             return Err(ConfigError::value("data.validation_share", share, "must lie between 0 and 0.5"));
         }
         positive("faults.silent_after_ms", self.faults.silent_after_ms)?;
+        positive("faults.suspect_after_ms", self.faults.suspect_after_ms)?;
         self.checkpoint.check()
     }
 

@@ -258,15 +258,17 @@ impl CheckpointConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FaultConfig {
-    /// A worker that has said nothing for so long is taken out, in milliseconds.
+    /// A worker that has said nothing for so long is taken out, in milliseconds, whatever its link: the most.
     pub silent_after_ms: u64,
+    /// The least, for a worker that is heard regularly. In between, it is twice the longest that it has said nothing lately, and a second.
+    pub suspect_after_ms: u64,
     /// How long a restarted coordinator waits for the workers it knew, in milliseconds.
     pub reconnect_grace_ms: u64,
 }
 
 impl Default for FaultConfig {
     fn default() -> Self {
-        Self { silent_after_ms: 6_000, reconnect_grace_ms: 20_000 }
+        Self { silent_after_ms: 6_000, suspect_after_ms: 2_000, reconnect_grace_ms: 20_000 }
     }
 }
 

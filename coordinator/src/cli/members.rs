@@ -2,6 +2,7 @@
 
 use anyhow::Context as _;
 
+use super::show::word_for;
 use super::{AskArgs, CliError, Client, print};
 use crate::http::Member;
 
@@ -29,7 +30,7 @@ fn table(members: &[Member]) -> Vec<String> {
         lines.push(format!(
             "{:<6} {:<10} {:>8} {:>8} {:>10} {:<18} {:<16} {}{why}",
             member.id,
-            member.state,
+            word_for(&member.state, member.health.unwrap_or_default()),
             or_dash(member.last_heard_s.map(|seconds| format!("{seconds:.1}s"))),
             or_dash(member.step.map(|step| step.to_string())),
             or_dash(member.tokens_per_s.map(|speed| format!("{speed:.0}"))),
@@ -44,6 +45,7 @@ fn table(members: &[Member]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Health;
 
     #[test]
     fn what_is_not_known_is_a_dash_and_who_is_gone_has_a_reason() {
@@ -53,13 +55,17 @@ mod tests {
             site: "lab".to_owned(),
             role: None,
             state: "gone".to_owned(),
+            health: None,
             last_heard_s: None,
             step: Some(7),
             tokens_per_s: None,
             why: Some("leaves".to_owned()),
         };
-        let lines = table(&[member]);
+        let state = "training".to_owned();
+        let slow = Member { state, health: Some(Health::Slow), why: None, ..member.clone() };
+        let lines = table(&[member, slow]);
         let words: Vec<&str> = lines[1].split_whitespace().collect();
         assert_eq!(words, ["w3", "gone", "–", "7", "–", "–", "lab", "box", "cpu", "(leaves)"]);
+        assert_eq!(lines[2].split_whitespace().take(2).collect::<Vec<_>>(), ["w3", "slow"]);
     }
 }

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use longhaul_common::units::Bytes;
 
 use super::{AskArgs, CliError, Client, ClientError, Stop, print, say};
-use crate::run::{Phase, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
+use crate::run::{Health, Phase, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
 
 /// How often `stop --wait` looks.
 const POLL: Duration = Duration::from_millis(300);
@@ -127,7 +127,7 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
             "{:<6} {part}{:<16} {:<10} {:>8} {:>10} {:<13} {:>5.1}s  {}",
             member.id,
             member.site,
-            member.state,
+            word_for(&member.state, member.health),
             member.step,
             or_dash(member.tokens_per_s.map(|speed| format!("{speed:.0}"))),
             or_dash(member.state_hash.as_deref().map(|hash| prefix(hash).to_owned())),
@@ -136,6 +136,14 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// What a worker does, or how where that is remarkable.
+pub(super) fn word_for(state: &str, health: Health) -> &str {
+    match health.word() {
+        "" => state,
+        word => word,
+    }
 }
 
 fn phase(status: &Status) -> String {

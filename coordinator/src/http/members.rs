@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::{GoneStatus, MemberStatus, Status};
+use crate::run::{GoneStatus, Health, MemberStatus, Status};
 
 /// A worker that is here, or was. What is not known is null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,6 +17,8 @@ pub struct Member {
     pub role: Option<String>,
     /// As in the status; `gone`, or `kicked`, who is not here.
     pub state: String,
+    /// How well it keeps up; none of one that is not here.
+    pub health: Option<Health>,
     /// Seconds since it said something.
     pub last_heard_s: Option<f64>,
     /// The step that it computes, or computed last.
@@ -45,6 +47,7 @@ fn here(member: &MemberStatus, parts: u32) -> Member {
         site: member.site.clone(),
         role,
         state: member.state.clone(),
+        health: Some(member.health),
         last_heard_s: Some(member.last_seen_s),
         step: Some(member.step),
         tokens_per_s: member.tokens_per_s,
@@ -59,6 +62,7 @@ fn gone(gone: &GoneStatus) -> Member {
         site: gone.site.clone(),
         role: None,
         state: if gone.revoked { "kicked" } else { "gone" }.to_owned(),
+        health: None,
         last_heard_s: gone.last_seen_s,
         step: gone.step,
         tokens_per_s: None,

@@ -22,6 +22,7 @@
 //! | `longhaul_parity_broken` | gauge | 1 when members differed after the newest complete round |
 //! | `longhaul_workers{state}` | gauge | workers that have joined, by state |
 //! | `longhaul_worker_tokens_per_second{worker,site}` | gauge | a worker's speed |
+//! | `longhaul_worker_health{worker,site,health}` | gauge | 1 for `slow` or `silent`, of a worker that is |
 //! | `longhaul_worker_last_seen_seconds{worker,site}` | gauge | since it said something |
 
 use std::fmt;
@@ -32,7 +33,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
-use crate::run::{Phase, ResidualsLost, Status};
+use crate::run::{Health, Phase, ResidualsLost, Status};
 
 /// What the text is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -144,7 +145,8 @@ fn add_links(registry: &mut Registry, status: &Status) {
 }
 
 fn add_workers(registry: &mut Registry, status: &Status) {
-    let (states, speeds, seen) = (Gauges::default(), Gauges::default(), Gauges::default());
+    let (states, speeds) = (Gauges::default(), Gauges::default());
+    let (seen, healths) = (Gauges::default(), Gauges::default());
     for member in &status.members {
         states.get_or_create(&vec![("state", member.state.clone())]).inc();
         let labels = vec![("worker", member.id.clone()), ("site", member.site.clone())];
@@ -152,8 +154,13 @@ fn add_workers(registry: &mut Registry, status: &Status) {
             speeds.get_or_create(&labels).set(speed);
         }
         seen.get_or_create(&labels).set(member.last_seen_s);
+        if member.health != Health::Steady {
+            let labels = labels.into_iter().chain([("health", member.health.word().to_owned())]).collect();
+            healths.get_or_create(&labels).set(1.0);
+        }
     }
     registry.register("workers", "Workers that have joined, by state", states);
     registry.register("worker_tokens_per_second", "Tokens per second of a worker", speeds);
+    registry.register("worker_health", "1 of a worker that is slow or silent", healths);
     registry.register("worker_last_seen_seconds", "Seconds since a worker said something", seen);
 }

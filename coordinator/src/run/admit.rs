@@ -127,7 +127,7 @@ impl Run {
         };
         let Some(peer) = self.peers.get_mut(&worker).filter(same) else { return false };
         let replaced = peer.connection.replace(connection);
-        peer.last_seen = self.now;
+        peer.silence.heard(self.now);
         self.listen_for_silence();
         if let Some(replaced) = replaced {
             self.close(replaced, "the worker opened another connection");

@@ -31,7 +31,7 @@ impl Departures {
     /// A worker that was here is not any more.
     pub fn note(&mut self, now: Duration, worker: WorkerId, peer: &Peer, why: &str) {
         let step = peer.meter.latest().map_or(0, |heartbeat| heartbeat.step);
-        let departure = Departure { last_seen: peer.last_seen, step, why: shorten(why), left: now };
+        let departure = Departure { last_seen: peer.silence.last(), step, why: shorten(why), left: now };
         self.by_worker.insert(worker, departure);
         if self.by_worker.len() > DEPARTURES_KEPT
             && let Some(oldest) = self.by_worker.iter().min_by_key(|(_, of)| of.left).map(|(&of, _)| of)

@@ -153,6 +153,10 @@ impl Run {
         self.state.releases.settled();
         self.distrust_joiners(&open_rounds);
         self.undo_from(open_round, first_round, &settling.participants);
+        for (rank, open) in (0..).zip(&open_rounds) {
+            self.state.rewinds.note((rank, self.ranks()), settling.generation, *open);
+            self.summaries.reopen(*open, rank);
+        }
         self.fix_pace(&mut old, first_round);
         let ends = self.drain_is_due() || self.move_is_due();
         let until = if ends { first_round } else { old.until };
@@ -179,6 +183,7 @@ impl Run {
             );
             self.notice(Severity::Error, Some(worker), text);
             self.parity.values_mut().for_each(|parity| parity.forget(worker));
+            self.summaries.forget(worker);
             self.gone.insert(worker);
             let seat = self.peers.get(&worker).and_then(|peer| peer.seat);
             self.heal_again(worker);

@@ -25,6 +25,7 @@ use super::progress::Summaries;
 use super::refusals::Refusals;
 use super::replanning::Replanning;
 use super::reports::Roll;
+use super::silence::Silence;
 use super::state::{Checkpoint, Phase, State};
 use super::survey::Surveys;
 
@@ -245,7 +246,7 @@ impl Run {
         else {
             return false;
         };
-        peer.last_seen = self.now;
+        peer.silence.heard(self.now);
         match message {
             ToCoordinator::Join(_) => {}
             ToCoordinator::Ready(ready) => {
@@ -320,9 +321,11 @@ impl Run {
             Ok(state_hash) => {
                 self.tell_checkpoint(worker, report.next_round);
                 let (next_round, rank) = (report.next_round, self.rank_of(worker).unwrap_or_default());
-                let parts = self.ranks();
+                // No later one than there is: what is undone is of earlier ones.
+                let (parts, generation) = (self.ranks(), report.generation.min(self.state.announced));
+                let state_hash = *state_hash;
                 let offer =
-                    CheckpointOffer { next_round, state_hash: *state_hash, private: true, rank, parts };
+                    CheckpointOffer { next_round, state_hash, private: true, rank, parts, generation };
                 if let Some(peer) = self.peers.get_mut(&worker) {
                     peer.add_offer(offer.clone());
                 }
@@ -363,24 +366,26 @@ impl Run {
     }
 
     fn remove_silent(&mut self) {
-        if self.silence_at.is_none_or(|at| at > self.now) {
-            return;
-        }
+        let Some(due) = self.silence_at.filter(|at| *at <= self.now) else { return };
+        self.peers.values_mut().for_each(|peer| peer.silence.forgive(due, self.now));
         let silent =
-            |peer: &Peer| peer.connection.is_some() && peer.last_seen + self.silent_after() <= self.now;
-        let silent: Vec<WorkerId> =
-            self.peers.iter().filter(|(_, peer)| silent(peer)).map(|(&w, _)| w).collect();
-        for worker in silent {
-            let text = format!("is gone: silent for {} ms", self.config.faults.silent_after_ms);
+            self.peers.iter().filter(|(_, peer)| self.silence_over(peer).is_some_and(|at| at <= self.now));
+        let silent: Vec<_> = silent.map(|(&worker, peer)| (worker, peer.silence.last())).collect();
+        for (worker, last) in silent {
+            let text = format!("is gone: silent for {} ms", self.now.saturating_sub(last).as_millis());
             self.lose_connection(worker, &text);
         }
-        let connected = self.peers.values().filter(|peer| peer.connection.is_some());
-        self.silence_at = connected.map(|peer| peer.last_seen + self.silent_after()).min();
+        self.silence_at = self.peers.values().filter_map(|peer| self.silence_over(peer)).min();
+    }
+
+    /// When a worker that is here is taken for lost, if it says nothing.
+    fn silence_over(&self, peer: &Peer) -> Option<Duration> {
+        peer.connection.map(|_| peer.silence.over_at(&self.config.faults))
     }
 
     /// From now on, a worker is expected to say something now and then.
     pub(super) fn listen_for_silence(&mut self) {
-        let at = self.now + self.silent_after();
+        let at = Silence::new(self.now).over_at(&self.config.faults);
         self.silence_at = Some(self.silence_at.map_or(at, |earlier| earlier.min(at)));
         self.roll = None;
     }
@@ -473,10 +478,6 @@ impl Run {
         }
         self.notices.push_back(notice.clone());
         self.commands.push(Command::Report(notice));
-    }
-
-    fn silent_after(&self) -> Duration {
-        Duration::from_millis(self.config.faults.silent_after_ms)
     }
 
     /// The phase and what it implies for the last round: whether a joiner could still take part.

@@ -22,12 +22,14 @@ mod peer;
 mod planning;
 mod prepare;
 mod progress;
+mod punctuality;
 mod ranges;
 mod refusals;
 mod releases;
 mod replanning;
 mod reports;
 mod residuals;
+mod rewinds;
 mod seating;
 mod seats;
 mod snapshot;
@@ -53,7 +55,7 @@ pub use residuals::ResidualsLost;
 pub use snapshot::Snapshot;
 pub use state::{Checkpoint, Decided, Facts, Known, Phase, State};
 pub use status::{
-    CheckpointStatus, EventStatus, GoneStatus, LedgerStatus, LinkStatus, MemberStatus, ParityStatus,
+    CheckpointStatus, EventStatus, GoneStatus, Health, LedgerStatus, LinkStatus, MemberStatus, ParityStatus,
     RefusalStatus, Status,
 };
 pub use tally::Tally;
@@ -61,5 +63,6 @@ pub use ways::{KnownWay, Ways};
 
 #[cfg(test)]
 pub(crate) mod scenarios;
+mod silence;
 #[cfg(test)]
 mod simulation;

@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::event::ConnectionId;
 use super::progress::Meter;
+use super::punctuality::Punctuality;
 use super::seats::Seat;
+use super::silence::Silence;
 use super::state::Known;
 
 /// Every member takes the same share of the ownership, as nobody has measured its upload yet.
@@ -36,7 +38,7 @@ pub(super) enum Standing {
 pub(super) struct Peer {
     pub known: Known,
     pub connection: Option<ConnectionId>,
-    pub last_seen: Duration,
+    pub silence: Silence,
     pub standing: Standing,
     /// Which part of the model it has, and with whom; none: it waits until there are enough workers for another copy.
     pub seat: Option<Seat>,
@@ -63,6 +65,7 @@ pub(super) struct Peer {
     /// What it said then: its loss on the held-out text.
     pub validation_loss: Option<f32>,
     pub meter: Meter,
+    pub punctuality: Punctuality,
 }
 
 impl Peer {
@@ -70,7 +73,7 @@ impl Peer {
         Self {
             known,
             connection,
-            last_seen: now,
+            silence: Silence::new(now),
             standing: Standing::Waiting,
             seat: None,
             offers: Vec::new(),
@@ -85,6 +88,7 @@ impl Peer {
             finished: None,
             validation_loss: None,
             meter: Meter::default(),
+            punctuality: Punctuality::default(),
         }
     }
 

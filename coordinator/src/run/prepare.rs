@@ -287,6 +287,7 @@ impl Run {
         self.state.facts = facts_of(reference);
         self.count_left_behind(&preparing.moved);
         self.state.announced = self.state.announced.next();
+        self.state.rewinds.note_all(self.ranks(), self.state.announced, first_round);
         self.preparing = None;
         self.replanning.beginning = self.replanning.began.map(|at| self.now.saturating_sub(at));
         self.state.phase = Phase::Training;

@@ -173,6 +173,23 @@ impl Summaries {
         }
     }
 
+    /// What `worker` reported no longer counts: its state is another than the others'.
+    pub fn forget(&mut self, worker: WorkerId) {
+        self.retain(|_, of, _| of != worker);
+    }
+
+    /// All holders of the part of `rank` make the rounds from `open` on: whoever had applied one of them is gone.
+    pub fn reopen(&mut self, open: Round, rank: u32) {
+        self.retain(|round, _, of| round < open || of != rank);
+    }
+
+    fn retain(&mut self, keeps: impl Fn(Round, WorkerId, u32) -> bool) {
+        for (&round, reports) in &mut self.open {
+            reports.retain(|&worker, (rank, _)| keeps(round, worker, *rank));
+        }
+        self.open.retain(|_, reports| !reports.is_empty());
+    }
+
     /// Whether more rounds are open than are waited for.
     #[must_use]
     pub fn are_too_many(&self) -> bool {
@@ -296,6 +313,30 @@ mod tests {
         assert_eq!(summaries.residual_ratio(), Some(5.0));
         let done = summaries.take_through(Round(2));
         assert_eq!(done[0].loss, None, "what is not a number is not a loss");
+    }
+
+    #[test]
+    fn what_was_reported_of_a_past_that_was_given_up_does_not_count() {
+        let named = |summaries: &mut Summaries| {
+            let done = summaries.take_through(Round(1));
+            done.into_iter().map(|summary| (summary.round, summary.sites)).collect::<Vec<_>>()
+        };
+        let mut summaries = Summaries::default();
+        summaries.push(
+            WorkerId(1),
+            0,
+            &RoundReport { sites: vec![SiteId(0), SiteId(1)], ..report(0, 1, 1.0) },
+        );
+        summaries.push(WorkerId(2), 0, &RoundReport { sites: vec![SiteId(1)], ..report(0, 1, 1.0) });
+        let mut reopened = summaries.clone();
+        summaries.forget(WorkerId(1));
+        assert_eq!(named(&mut summaries), [(Round(0), vec![SiteId(1)])]);
+        let kept = reopened.clone();
+        reopened.reopen(Round(1), 0);
+        reopened.reopen(Round(0), 1);
+        assert_eq!(reopened, kept);
+        reopened.reopen(Round(0), 0);
+        assert_eq!(named(&mut reopened), []);
     }
 
     #[test]

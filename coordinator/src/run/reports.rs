@@ -132,6 +132,7 @@ impl Run {
             let share_of = |&first: &WorkerId| Some((first, self.is_in(&summary, first)?));
             let workers: Vec<_> =
                 self.state.ledger.workers_in(summary.round).iter().filter_map(share_of).collect();
+            workers.iter().for_each(|&(worker, is_in_it)| self.note_punctuality(worker, is_in_it));
             lost.extend(self.state.late.applied(summary.round, &workers));
             let rounds = self.state.schedule.rounds();
             let (done, every) = (summary.round.0 + 1, rounds.div_ceil(PROGRESS_NOTICES));
@@ -145,6 +146,21 @@ impl Run {
         self.roll = None;
         self.lose(lost);
         self.watch_pace();
+    }
+
+    /// People are told who does not keep up, and who does again.
+    fn note_punctuality(&mut self, worker: WorkerId, is_in_time: bool) {
+        let Some(peer) = self.peers.get_mut(&worker) else { return };
+        let Some(is_slow) = peer.punctuality.note(is_in_time) else { return };
+        let late = peer.punctuality.describe();
+        let (severity, text) = match is_slow {
+            true => (
+                Severity::Warning,
+                format!("is slow: {late} came after the deadline, and count with a later one"),
+            ),
+            false => (Severity::Info, "keeps up again".to_owned()),
+        };
+        self.notice(severity, Some(worker), text);
     }
 
     /// Whether the samples that are assigned to this worker are in a round's results, of all parts of the model. None: it is not known.

@@ -27,6 +27,9 @@ use longhaul_proto::control::message::{
 use super::{Command, ConnectionId, Event, LedgerStatus, Phase, ResidualsLost, Run, Severity, State};
 use story::{Story, config, heartbeat, ready, report};
 
+/// Later than any generation of these runs began: nothing that these checkpoints have was undone since.
+const WRITTEN_IN: Generation = Generation(1000);
+
 #[test]
 fn an_unspecified_address_becomes_the_one_that_the_coordinator_sees() {
     let story = Story::training();
@@ -71,6 +74,7 @@ fn a_cold_start_takes_the_newest_checkpoint_and_the_others_heal_from_its_holder(
         private: false,
         rank: 0,
         parts: 1,
+        generation: WRITTEN_IN,
     };
     let mut story = Story::new();
     story.join(1, &[offer(4, 4)]);
@@ -96,6 +100,7 @@ fn a_checkpoint_of_no_parts_or_of_a_part_that_there_is_not_is_none() {
         private: false,
         rank,
         parts,
+        generation: WRITTEN_IN,
     };
     story.join(1, &[offer(0, 0), offer(2, 2)]);
     story.join(2, &[]);

@@ -34,6 +34,9 @@ pub(super) struct Found {
 /// How many workers have a state, by its hash.
 type Holders = BTreeMap<Hash, usize>;
 
+/// By round, whether it is in memory, and number of parts: who has each of them, by rank.
+type States = BTreeMap<(Round, bool, u32), BTreeMap<u32, Holders>>;
+
 impl Found {
     /// Parts that the model was in.
     fn parts(&self) -> u32 {
@@ -55,9 +58,19 @@ impl Run {
         self.choose_source() == Source::Fresh
     }
 
-    /// The newest state all of whose parts somebody has: of those that differ the one that the run was in, or, where that is not known, the one that more workers have.
+    /// The newest state all of whose parts somebody has, and none of whose rounds was made anew since: of those that differ the one that the run was in, or, where that is
+    /// not known, the one that more workers have.
     pub(super) fn choose_source(&self) -> Source {
-        let mut states: BTreeMap<(Round, bool, u32), BTreeMap<u32, Holders>> = BTreeMap::new();
+        let not_undone = self.states_held(|offer| !self.state.rewinds.have_undone(offer));
+        let newest = |is_strict| self.newest_of(&not_undone, is_strict);
+        // What is of another past is better than nothing.
+        let any_past = || self.newest_of(&self.states_held(|_| true), false);
+        newest(true).or_else(|| newest(false)).or_else(any_past).unwrap_or(Source::Fresh)
+    }
+
+    /// What is in memory, and those checkpoints that are to be counted.
+    fn states_held(&self, counts: impl Fn(&CheckpointOffer) -> bool) -> States {
+        let mut states = States::new();
         let mut count = |state, rank, hash| {
             let parts = states.entry(state).or_default();
             *parts.entry(rank).or_default().entry(hash).or_default() += 1;
@@ -74,39 +87,33 @@ impl Run {
             }
             let name =
                 |offer: &CheckpointOffer| (offer.next_round, offer.parts, offer.rank, offer.state_hash);
-            let offers: BTreeSet<_> = peer.offers.iter().map(name).collect();
+            let offers: BTreeSet<_> = peer.offers.iter().filter(|offer| counts(offer)).map(name).collect();
             for (round, parts, rank, hash) in offers.into_iter().filter(|(round, ..)| self.is_usable(*round))
             {
                 count((round, false, parts), rank, hash);
             }
         }
-        let whole = |(round, _, parts): (Round, bool, u32),
-                     held: &BTreeMap<u32, Holders>,
-                     is_strict: bool|
-         -> Option<Vec<Hash>> {
-            let known = |rank| self.state.milestones.get(&round)?.get(&rank).copied();
-            let of_part = |rank: u32| {
-                let held = held.get(&rank)?;
-                match known(rank) {
-                    Some(hash) if is_strict => held.contains_key(&hash).then_some(hash),
-                    _ => held.iter().map(|(hash, workers)| (*workers, *hash)).max().map(|most| most.1),
-                }
+        states
+    }
+
+    /// The newest of them that is whole; `is_strict`: of those that differ only the one that the run was in.
+    fn newest_of(&self, states: &States, is_strict: bool) -> Option<Source> {
+        let whole =
+            |(round, _, parts): (Round, bool, u32), held: &BTreeMap<u32, Holders>| -> Option<Vec<Hash>> {
+                let known = |rank| self.state.milestones.get(&round)?.get(&rank).copied();
+                let of_part = |rank: u32| {
+                    let held = held.get(&rank)?;
+                    match known(rank) {
+                        Some(hash) if is_strict => held.contains_key(&hash).then_some(hash),
+                        _ => held.iter().map(|(hash, workers)| (*workers, *hash)).max().map(|most| most.1),
+                    }
+                };
+                (0..parts).map(of_part).collect()
             };
-            (0..parts).map(of_part).collect()
-        };
-        let newest = |is_strict| {
-            let mut newest_first = states.iter().rev();
-            newest_first
-                .find_map(|(&state, held)| whole(state, held, is_strict).map(|hashes| (state, hashes)))
-        };
-        // What is of another past is better than nothing.
-        match newest(true).or_else(|| newest(false)) {
-            Some(((round, true, _), hashes)) => {
-                hashes.first().map_or(Source::Fresh, |h| Source::Memory(round, *h))
-            }
-            Some(((round, false, _), hashes)) => Source::Checkpoint(Found { round, hashes }),
-            None => Source::Fresh,
-        }
+        states.iter().rev().find_map(|(&state, held)| match (state, whole(state, held)?) {
+            ((round, true, _), hashes) => Some(Source::Memory(round, *hashes.first()?)),
+            ((round, false, _), hashes) => Some(Source::Checkpoint(Found { round, hashes })),
+        })
     }
 
     /// Whether a checkpoint is of the parts that the model is in now.
@@ -175,7 +182,13 @@ impl Run {
         let mut holders: Vec<Member> = others.map(|(&other, peer)| peer.member(other)).collect();
         holders.sort_by_key(|holder| (Some(holder.site) != site, holder.worker));
         holders.truncate(DONORS_MAX);
-        HeldPart { offer: CheckpointOffer { next_round, state_hash, private: false, rank, parts }, holders }
+        let offers = self.peers.values();
+        let mut offers = offers.filter_map(|peer| offer_of(peer, next_round, (rank, parts), state_hash));
+        let generation = offers.next().map(|offer| offer.generation).unwrap_or_default();
+        HeldPart {
+            offer: CheckpointOffer { next_round, state_hash, private: false, rank, parts, generation },
+            holders,
+        }
     }
 
     fn is_usable(&self, round: Round) -> bool {

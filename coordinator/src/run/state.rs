@@ -15,6 +15,7 @@ use super::lineup::Lineup;
 use super::releases::Releases;
 use super::replanning::Moving;
 use super::residuals::ResidualsLost;
+use super::rewinds::Rewinds;
 use super::snapshot::Snapshot;
 use super::tally::Tally;
 use super::ways::Ways;
@@ -74,6 +75,8 @@ pub struct State {
     pub facts: Option<Facts>,
     /// At rounds after which checkpoints are written: what each part of the model is before the next one, by rank. So parts of different pasts are told apart.
     pub milestones: BTreeMap<Round, BTreeMap<u32, Hash>>,
+    /// Where the run went back to.
+    pub rewinds: Rewinds,
     /// How fast the ways between sites are.
     pub ways: Ways,
     /// Checkpoints up to the one before this round are of other parts than the model is in now; none: it was never cut anew.
@@ -165,6 +168,7 @@ impl State {
             late: Late::default(),
             facts: None,
             milestones: BTreeMap::new(),
+            rewinds: Rewinds::default(),
             ways: Ways::default(),
             cut_at: None,
             tally: Tally::default(),

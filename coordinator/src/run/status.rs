@@ -123,6 +123,31 @@ pub struct LedgerStatus {
     pub pending: u64,
 }
 
+/// How a worker that is here does. One that is lost is [gone](GoneStatus).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// As it should.
+    #[default]
+    Steady,
+    /// Half of its last contributions, or more, came after the deadline of their round. They are not lost: they count with a later one.
+    Slow,
+    /// It has said nothing for longer than it ever has lately. Where that goes on, it is given up.
+    Silent,
+}
+
+impl Health {
+    /// A word for a table; empty for who does as it should.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Steady => "",
+            Self::Slow => "slow",
+            Self::Silent => "silent",
+        }
+    }
+}
+
 /// A worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberStatus {
@@ -140,6 +165,9 @@ pub struct MemberStatus {
     /// `waiting`, `preparing`, `healing`, `ready`, `training`, `finished` or `awaited`; `left` who had not
     /// done all when the run was finished.
     pub state: String,
+    /// How well it keeps up.
+    #[serde(default)]
+    pub health: Health,
     /// The step that it computes.
     pub step: u64,
     /// Its speed over the last interval; none where it has not the first part of a copy, whose worker counts for all.
@@ -350,6 +378,11 @@ impl Run {
             Standing::Member if peer.finished.is_some() => "finished",
             Standing::Member => "training",
         };
+        let health = match peer.punctuality.is_slow() {
+            _ if peer.connection.is_some() && peer.silence.is_unusual(self.now) => Health::Silent,
+            true => Health::Slow,
+            false => Health::Steady,
+        };
         let counted = peer.meter.recent().filter(|_| peer.seat.is_none_or(|seat| seat.rank == 0));
         let tokens_per_s = counted.map(|(seconds, done)| done.tokens as f64 / seconds);
         MemberStatus {
@@ -359,10 +392,11 @@ impl Run {
             copy: peer.seat.map(|seat| seat.replica),
             device: peer.known.device.clone(),
             state: state.to_owned(),
+            health,
             step: peer.meter.latest().map_or(0, |heartbeat| heartbeat.step),
             tokens_per_s,
             state_hash: peer.state_hash.as_ref().map(hex),
-            last_seen_s: self.now.saturating_sub(peer.last_seen).as_secs_f64(),
+            last_seen_s: self.now.saturating_sub(peer.silence.last()).as_secs_f64(),
         }
     }
 

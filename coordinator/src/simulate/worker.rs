@@ -31,8 +31,8 @@ pub(super) struct Worker {
     pub is_settling: bool,
     /// Counts what it was set to compute: what was planned before does not happen.
     pub task: u64,
-    /// Checkpoints on its disk, newest first: of which part each is, and of how many.
-    pub disk: Vec<(Round, u32, u32)>,
+    /// Checkpoints on its disk, newest first: of which part each is, and of how many, and in which generation it was written.
+    pub disk: Vec<(Round, u32, u32, Generation)>,
     /// With what it is set to compute now,
     pub compute: Duration,
     /// until then.
@@ -111,20 +111,21 @@ impl Worker {
     }
 
     pub fn offers(&self) -> Vec<CheckpointOffer> {
-        let offer = |&(next_round, rank, parts): &(Round, u32, u32)| CheckpointOffer {
+        let offer = |&(next_round, rank, parts, generation)| CheckpointOffer {
             next_round,
             state_hash: hash_after(next_round, rank),
             private: true,
             rank,
             parts,
+            generation,
         };
         self.disk.iter().map(offer).collect()
     }
 
     /// Writes a checkpoint, and removes those that are too many.
     pub fn save(&mut self, next_round: Round, (rank, parts): (u32, u32), keep: u32) {
-        self.disk.retain(|saved| *saved != (next_round, rank, parts));
-        self.disk.insert(0, (next_round, rank, parts));
+        self.disk.retain(|&(round, of, count, _)| (round, of, count) != (next_round, rank, parts));
+        self.disk.insert(0, (next_round, rank, parts, self.generation));
         self.disk.truncate(keep as usize);
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use longhaul_common::id::{Round, RunId, WorkerId};
+use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,9 @@ pub struct Manifest {
     pub next_round: Round,
     /// The step that follows.
     pub next_step: u64,
+    /// The generation in which it was written; 0 in those of releases that did not say.
+    #[serde(default)]
+    pub generation: Generation,
     /// Hash of the synchronised state, in hexadecimal.
     pub state_hash: String,
     /// The version of the worker that wrote it.

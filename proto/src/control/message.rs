@@ -13,7 +13,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 11;
+pub const PROTOCOL_VERSION: u16 = 12;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -139,6 +139,8 @@ pub struct CheckpointOffer {
     pub rank: u32,
     /// Of how many: 1, where everybody has all of it.
     pub parts: u32,
+    /// The generation in which it was written.
+    pub generation: Generation,
 }
 
 /// A part of a checkpoint, and who has it.
@@ -301,6 +303,8 @@ pub struct HeldResult {
 pub struct CheckpointReport {
     /// The round that follows the ones it contains.
     pub next_round: Round,
+    /// The generation in which it was written.
+    pub generation: Generation,
     /// Where it is, on the worker's machine.
     pub path: String,
     /// Hash of the synchronised state, or why it could not be written.

@@ -167,6 +167,7 @@ evaluate_batches = 2
 
 [faults]
 silent_after_ms = {silent_after_ms}
+suspect_after_ms = {silent_after_ms}
 reconnect_grace_ms = 8000
 "#
         )

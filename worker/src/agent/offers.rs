@@ -42,7 +42,8 @@ impl Offers {
     /// This worker, which has the part of `rank`, has written a checkpoint, or failed to.
     pub fn note(&mut self, (rank, parts): (u32, u32), report: &CheckpointReport) {
         let Ok(state_hash) = report.outcome else { return };
-        self.add(CheckpointOffer { next_round: report.next_round, state_hash, private: true, rank, parts });
+        let CheckpointReport { next_round, generation, .. } = *report;
+        self.add(CheckpointOffer { next_round, state_hash, private: true, rank, parts, generation });
     }
 
     /// This worker has written a checkpoint, or has a copy of another one's.
@@ -102,6 +103,7 @@ fn sound_in(store: &CheckpointStore, (rank, parts): (u32, u32)) -> Vec<Checkpoin
         private: listed.private,
         rank,
         parts,
+        generation: listed.generation,
     };
     let sound = examined.into_iter().filter_map(|examined| {
         let warn = |error: &CheckpointError| {
@@ -114,7 +116,7 @@ fn sound_in(store: &CheckpointStore, (rank, parts): (u32, u32)) -> Vec<Checkpoin
 
 #[cfg(test)]
 mod tests {
-    use longhaul_common::id::{Round, RunId, WorkerId};
+    use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 
     use super::*;
     use crate::checkpoint::{CheckpointData, ModelState, PrivateState};
@@ -129,6 +131,7 @@ mod tests {
             let data = CheckpointData {
                 next_round: Round(round),
                 next_step: round,
+                generation: Generation(1),
                 state_hash: [state; 32],
                 model: Some(ModelState {
                     shared: Default::default(),
@@ -139,7 +142,8 @@ mod tests {
                 private: PrivateState::default(),
             };
             let path = store().write(&data).unwrap().display().to_string();
-            CheckpointReport { next_round: Round(round), path, outcome: Ok([state; 32]) }
+            let outcome = Ok([state; 32]);
+            CheckpointReport { next_round: Round(round), generation: Generation(1), path, outcome }
         };
         let rounds = |offers: &Offers| {
             let current = offers.current();
@@ -158,6 +162,7 @@ mod tests {
             (0, 1),
             &CheckpointReport {
                 next_round: Round(40),
+                generation: Generation(1),
                 path: String::new(),
                 outcome: Err("the disk is full".into()),
             },

@@ -128,6 +128,7 @@ impl RunArchive {
             run: self.run.to_string(),
             next_round: data.next_round,
             next_step: data.next_step,
+            generation: data.generation,
             state_hash: blake3::Hash::from_bytes(data.state_hash).to_hex().to_string(),
             software: env!("CARGO_PKG_VERSION").to_owned(),
             rank: part.rank,
@@ -195,7 +196,8 @@ fn offer_of(of: Archived, manifest: &Manifest) -> Result<CheckpointOffer> {
     let hash = blake3::Hash::from_hex(&manifest.state_hash).context("read a hash of a checkpoint")?;
     let Archived { part, next_round } = of;
     let (rank, parts) = (part.rank, part.parts);
-    Ok(CheckpointOffer { next_round, state_hash: *hash.as_bytes(), private: false, rank, parts })
+    let (state_hash, generation) = (*hash.as_bytes(), manifest.generation);
+    Ok(CheckpointOffer { next_round, state_hash, private: false, rank, parts, generation })
 }
 
 /// None: it has nothing of what is wanted.
@@ -235,6 +237,7 @@ async fn download(
     let data = CheckpointData {
         next_round: of.next_round,
         next_step: manifest.next_step,
+        generation: manifest.generation,
         state_hash: offer.state_hash,
         model: Some(model),
         private,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use longhaul_common::id::{Round, RunId, WorkerId};
+use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_proto::checkpoint::folder::{FileRecord, Manifest, PrivateRecord};
 use longhaul_proto::checkpoint::folder_name;
@@ -20,6 +20,8 @@ pub struct Listed {
     pub next_round: Round,
     /// The step that follows.
     pub next_step: u64,
+    /// The generation in which it was written.
+    pub generation: Generation,
     /// Hash of the synchronised state.
     pub state_hash: [u8; 32],
     /// Whether the model is there.
@@ -71,6 +73,7 @@ pub(super) fn inspect(folder: &Path, run: RunId, worker: WorkerId) -> Result<Lis
         path: folder.to_owned(),
         next_round: manifest.next_round,
         next_step: manifest.next_step,
+        generation: manifest.generation,
         state_hash: parse_hash(&folder.join(MANIFEST), &manifest.state_hash)?,
         model: manifest.files.contains_key(MODEL),
         private: record.is_some(),

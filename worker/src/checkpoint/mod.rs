@@ -23,7 +23,7 @@ pub use store::CheckpointStore;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_proto::checkpoint::folder::{MANIFEST, MODEL, private_record_name, private_record_of};
 
@@ -34,6 +34,8 @@ pub struct CheckpointData {
     pub next_round: Round,
     /// The step of the run that follows.
     pub next_step: u64,
+    /// The generation in which the run is.
+    pub generation: Generation,
     /// Hash of the synchronised state.
     pub state_hash: [u8; 32],
     /// The model, where this worker writes it.

@@ -157,7 +157,7 @@ fn collect(
 mod tests {
     use std::sync::Arc;
 
-    use longhaul_common::id::{Round, RunId, WorkerId};
+    use longhaul_common::id::{Generation, Round, RunId, WorkerId};
     use longhaul_proto::checkpoint::folder::FileRecord;
     use longhaul_proto::checkpoint::sealed::to_text;
     use serde_json::{Value, json};
@@ -178,6 +178,7 @@ mod tests {
         let data = CheckpointData {
             next_round: Round(round),
             next_step: round,
+            generation: Generation(1),
             state_hash: [1; 32],
             model: Some(ModelState { spec: spec(), parameters, tokenizer: None, shared: Default::default() }),
             private: PrivateState::default(),
@@ -215,6 +216,7 @@ mod tests {
             let data = CheckpointData {
                 next_round: Round(4),
                 next_step: 4,
+                generation: Generation(1),
                 state_hash: [1; 32],
                 model: Some(model),
                 private: PrivateState::default(),

@@ -138,7 +138,7 @@ fn joined<'a>(
 
 #[cfg(test)]
 mod tests {
-    use longhaul_common::id::{RunId, WorkerId};
+    use longhaul_common::id::{Generation, RunId, WorkerId};
 
     use super::*;
     use crate::checkpoint::{CheckpointData, CheckpointFile, ModelState};
@@ -165,6 +165,7 @@ mod tests {
             let data = CheckpointData {
                 next_round: Round(4),
                 next_step: 8,
+                generation: Generation(1),
                 state_hash: hash_of(&of(spec)),
                 model: Some(ModelState {
                     spec: spec.clone(),

@@ -223,6 +223,7 @@ impl CheckpointStore {
             run: self.run.to_string(),
             next_round: data.next_round,
             next_step: data.next_step,
+            generation: data.generation,
             state_hash,
             software: env!("CARGO_PKG_VERSION").to_owned(),
             chunks: data.model.as_ref().map(|model| &model.spec).and_then(chunks_of),

@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use longhaul_common::id::RunId;
+use longhaul_common::id::{Generation, RunId};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -27,6 +27,7 @@ fn data(round: u64, seed: u64) -> CheckpointData {
     CheckpointData {
         next_round: Round(round),
         next_step: round * 5,
+        generation: Generation(1),
         state_hash: [seed as u8; 32],
         private: PrivateState {
             vectors: [("local".to_owned(), Arc::clone(&parameters)), ("first_moment".to_owned(), moments)]
@@ -74,6 +75,7 @@ fn what_was_written_is_listed_and_read() {
             path,
             next_round: Round(120),
             next_step: 600,
+            generation: Generation(1),
             state_hash: [1; 32],
             model: true,
             private: true

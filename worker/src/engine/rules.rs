@@ -40,6 +40,16 @@ impl Engine {
         Ok(outcome)
     }
 
+    /// β₁·m: what of a [momentum](Self::momentum) is not the gradient's, and is part of the next one in any case.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn decayed_momentum(&self) -> Result<Vec<f32>, EngineError> {
+        let mut decayed = Vec::new();
+        super::to_host(&self.optimiser.first().f_mul_scalar(self.optimiser.beta1())?, &mut decayed)?;
+        Ok(decayed)
+    }
+
     /// θ ← (1 − γλ)·θ − γ·mean, with the learning rate γ of the run's `step` and weight decay λ on matrices: SGD, whose momentum is in the
     /// mean already (DGC: Lin et al. 2018).
     ///

@@ -5,7 +5,6 @@ mod group;
 mod heal;
 mod mask_secrets;
 mod outbox;
-mod partial;
 mod peer;
 mod pipe;
 mod probe;
@@ -14,6 +13,7 @@ mod request;
 mod revoked;
 mod serve;
 mod site;
+mod snapshots;
 mod stage_mail;
 #[cfg(test)]
 mod tests;
@@ -47,6 +47,7 @@ use self::peer::Peer;
 pub use self::pipe::{BoundaryFormats, NetworkPipe};
 use self::site::SiteDoor;
 pub use self::site::{SiteDoorError, bind};
+use self::snapshots::Snapshots;
 pub use self::stage_mail::Replica;
 use self::stage_mail::{Interrupted, StageMail};
 use crate::checkpoint::CheckpointStore;
@@ -76,6 +77,8 @@ pub struct Network {
     /// Whether a copy of another worker's checkpoint is on its way.
     keeping: AtomicBool,
     stage_mail: StageMail,
+    /// What peers fetch of the state.
+    snapshots: Snapshots,
     /// Ends all waiting of a tensor group.
     group_stop: Stop,
     /// Workers that are out of the run for good.
@@ -119,6 +122,7 @@ impl Network {
             masked_generation: AtomicU64::new(0),
             keeping: AtomicBool::new(false),
             stage_mail: StageMail::default(),
+            snapshots: Snapshots::default(),
             group_stop: Stop::default(),
             revoked: watch::channel(BTreeSet::new()).0,
             stopped: watch::channel(false).0,
@@ -197,7 +201,7 @@ impl Network {
         });
     }
 
-    /// Fetches the state of the run from the first donor that gives it, as `buffers` vectors of `values`; the answer comes as
+    /// Fetches the state of the run from these donors, as `buffers` vectors of `values`; the answer comes as
     /// [`SyncEvent::Healed`], with the number of the attempt.
     pub fn heal(self: &Arc<Self>, attempt: u64, donors: Vec<Member>, buffers: usize, values: usize) {
         let network = Arc::clone(self);

@@ -1,18 +1,20 @@
 //! What workers ask of each other, and how it is answered.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::frame::{Frame, FrameKind, FrameMeta};
 use longhaul_proto::masking::MASK_SECRET_BYTES;
-use longhaul_proto::transport::bulk::{PullReply, ReceiveLimits, pull};
+use longhaul_proto::transport::bulk::{PullReply, PullResponse, ReceiveLimits, pull};
 use quinn::Connection;
 use serde::{Deserialize, Serialize};
-use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::checkpoint::CheckpointFile;
-use crate::sync::{HealedState, hash_of_buffers};
+use crate::sync::{HealedState, hash_of};
 
 /// A request, in postcard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,11 +26,19 @@ pub(super) enum Request {
         /// Which fragment.
         fragment: FragmentId,
     },
-    /// The synchronised state: a frame with a [`Manifest`], then each buffer in frames of [`STATE_FRAME_VALUES`], without those that are
-    /// held if they are of the same state.
+    /// A consistent copy of the synchronised state, which the peer keeps while it is fetched: one frame with a [`Manifest`].
     State {
-        /// What another donor sent before it failed.
-        held: Option<Held>,
+        /// Not from before this round: the peer waits until it is there.
+        from: Round,
+    },
+    /// A part of a vector of such a copy: so many frames of [`STATE_FRAME_VALUES`], at most [`STATE_PIECE_FRAMES`].
+    StatePiece {
+        /// Which vector, by its hash.
+        buffer: Hash,
+        /// The first frame.
+        first: u32,
+        /// How many.
+        frames: u32,
     },
     /// So many bytes of nothing, at most [`PROBE_BYTES_MAX`], in frames, so that the peer can time them.
     Probe {
@@ -69,32 +79,26 @@ pub(super) struct CheckpointName {
 /// Bytes in a frame of a file, as in one of a state.
 pub(super) const FILE_FRAME_BYTES: usize = 1 << 20;
 
-/// The first frames of a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Held {
-    /// Which state.
-    pub manifest: Manifest,
-    /// How many, over all buffers.
-    pub frames: u64,
-}
-
 /// What a state consists of, in postcard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     /// The first round that is not in it.
     pub next_round: Round,
-    /// Vectors.
-    pub buffers: u32,
-    /// Values in each.
+    /// Values in each vector.
     pub values: u64,
     /// Optimiser steps behind the moments.
     pub updates: u64,
-    /// [`hash_of_buffers`]: the same round may have been done twice, with different results.
-    pub hash: Hash,
+    /// [`hash_of`] of each vector. The same round may have been done twice, with different results; and moments may be each member's own.
+    pub buffers: Vec<Hash>,
 }
 
 /// Values in a frame of state: 1 MiB, so that a lost connection costs little, and many are in flight on a long link.
 pub(super) const STATE_FRAME_VALUES: usize = 256 * 1024;
+/// Frames that are asked for at a time.
+pub(super) const STATE_PIECE_FRAMES: u32 = 2;
+
+/// A donor that sends no frame for so long is given up. It answers when its step is over, which may be long; a frame takes 8 s at 1 Mbit/s.
+const STATE_FRAME_MAX: Duration = Duration::from_secs(120);
 
 /// What a probe may ask for: four seconds at 32 Mbit/s.
 pub(super) const PROBE_BYTES_MAX: u32 = 16 << 20;
@@ -178,42 +182,51 @@ pub(super) async fn send_mask_secret(
 pub(super) fn manifest_of(state: &HealedState) -> Manifest {
     Manifest {
         next_round: state.next_round,
-        buffers: state.buffers.len() as u32,
         values: state.buffers.first().map_or(0, |buffer| buffer.len() as u64),
         updates: state.updates,
-        hash: hash_of_buffers(&state.buffers),
+        buffers: state.buffers.iter().map(|buffer| hash_of(buffer)).collect(),
     }
 }
 
-/// Answers with the state, from after what the peer holds of it.
-pub(super) async fn send_state(
+/// Asks for a copy of the state, which the peer keeps from then on.
+pub(super) async fn ask_for_state(connection: &Connection, from: Round) -> Result<Manifest> {
+    let request = postcard::to_stdvec(&Request::State { from }).context("write a request")?;
+    let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
+    let frame = next_state_frame(&mut response).await?.context("the answer is empty")?;
+    postcard::from_bytes(frame.body()).context("read the manifest")
+}
+
+/// Answers with what a copy of the state consists of.
+pub(super) async fn send_manifest(mut reply: PullReply, own: WorkerId, manifest: &Manifest) -> Result<()> {
+    let body = postcard::to_stdvec(manifest).context("write a manifest")?;
+    let meta = meta(FrameKind::State, own, manifest.next_round, FragmentId(0), 0);
+    reply.send(&Frame::new(meta, body.into())?).await?;
+    Ok(reply.finish().await?)
+}
+
+/// Answers with frames of a vector: those from `first` on, as far as there are any.
+pub(super) async fn send_piece(
     mut reply: PullReply,
     own: WorkerId,
-    state: HealedState,
-    held: Option<Held>,
+    buffer: &[f32],
+    first: u32,
+    frames: u32,
 ) -> Result<()> {
-    let (state, manifest) = spawn_blocking(move || {
-        let manifest = manifest_of(&state);
-        (state, manifest)
-    })
-    .await
-    .context("read the state")?;
-    let mut held = held.filter(|held| held.manifest == manifest).map_or(0, |held| held.frames);
-    let body = postcard::to_stdvec(&manifest).context("write a manifest")?;
-    let first = meta(FrameKind::State, own, state.next_round, FragmentId(0), 0);
-    reply.send(&Frame::new(first, body.into())?).await?;
-    for (part, buffer) in (0..).zip(&state.buffers) {
-        for (index, values) in (0..).zip(buffer.chunks(STATE_FRAME_VALUES)) {
-            if held > 0 {
-                held -= 1;
-                continue;
-            }
-            let body: Bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            let meta = meta(FrameKind::State, own, state.next_round, FragmentId(index), part);
-            reply.send(&Frame::new(meta, body)?).await?;
-        }
+    let frames = buffer.chunks(STATE_FRAME_VALUES).zip(0..).skip(first as usize).take(frames as usize);
+    for (values, index) in frames {
+        let body: Bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let meta = meta(FrameKind::State, own, Round(0), FragmentId(index), 0);
+        reply.send(&Frame::new(meta, body)?).await?;
     }
     Ok(reply.finish().await?)
+}
+
+/// The next frame of an answer about a state; none after the last.
+pub(super) async fn next_state_frame(response: &mut PullResponse) -> Result<Option<Frame>> {
+    let next = timeout(STATE_FRAME_MAX, response.next()).await.context("the donor has stopped sending")?;
+    let Some(frame) = next? else { return Ok(None) };
+    ensure!(frame.meta().kind == FrameKind::State, "the answer is not a state");
+    Ok(Some(frame))
 }
 
 pub(super) fn meta(

@@ -1,33 +1,46 @@
 //! What peers send to this worker, and ask of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use longhaul_common::id::{SiteId, WorkerId};
+use longhaul_common::id::{Round, SiteId, WorkerId};
+use longhaul_proto::control::CloseCode;
 use longhaul_proto::frame::{FRAME_HEADER_BYTES, FrameKind};
 use longhaul_proto::identity::peer_worker;
 use longhaul_proto::round::{Frame, FrameHeader};
-use longhaul_proto::transport::bulk::{BulkReceiver, PullRequest, ReceiveLimits, ReceivedFrame};
+use longhaul_proto::transport::Strangers;
+use longhaul_proto::transport::bulk::{BulkReceiver, PullReply, PullRequest, ReceiveLimits, ReceivedFrame};
 use quinn::{Connection, Incoming};
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until};
 
 use super::Network;
 use super::copies;
 use super::pipe::about_of;
-use super::request::{Request, send_mask_secret, send_probe, send_result, send_state};
+use super::request::{
+    Manifest, Request, STATE_PIECE_FRAMES, manifest_of, send_manifest, send_mask_secret, send_piece,
+    send_probe, send_result,
+};
 use super::revoked::hang_up;
 use crate::sync::SyncEvent;
 
 /// Connections of peers at a time: a run of hundreds of workers, with room for those that come back.
 const CONNECTIONS_MAX: usize = 1024;
+/// Handshakes at a time, of one address a quarter.
+const HANDSHAKES_MAX: usize = 256;
+/// How long one may take: some round trips of the longest links.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Requests that are answered at a time on one connection.
-const REQUESTS_MAX: usize = 32;
+const REQUESTS_MAX: usize = 64;
 
 /// Accepts peers until the network is stopped.
 pub(super) async fn accept(network: Arc<Network>, limits: ReceiveLimits) {
     let (receiver, frames) = BulkReceiver::new(limits, |_| false);
     network.spawn(pass_on(Arc::clone(&network), frames));
-    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let (connections, strangers) =
+        (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Strangers::new(HANDSHAKES_MAX));
     let mut stopped = network.stopped.subscribe();
     loop {
         let incoming = tokio::select! {
@@ -35,25 +48,33 @@ pub(super) async fn accept(network: Arc<Network>, limits: ReceiveLimits) {
             _ = stopped.wait_for(|stopped| *stopped) => return,
         };
         let Some(incoming) = incoming else { return };
-        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
-            incoming.refuse();
-            continue;
-        };
         let (served_by, receiver) = (Arc::clone(&network), receiver.clone());
+        let (connections, strangers) = (Arc::clone(&connections), strangers.clone());
         network.spawn(async move {
-            if let Err(error) = serve(&served_by, receiver, incoming).await {
+            if let Err(error) = serve(&served_by, receiver, incoming, &strangers, &connections).await {
                 tracing::debug!(reason = format!("{error:#}"), "a peer was turned away");
             }
-            drop(permit);
         });
     }
 }
 
 /// Serves one connection to its end. The handshake has checked that the peer has a certificate of this run; a frame must
 /// name its own sender, and whether that is a member of the generation is the round protocol's to check.
-async fn serve(network: &Arc<Network>, receiver: BulkReceiver, incoming: Incoming) -> Result<()> {
-    let connection = incoming.await.context("shake hands")?;
+async fn serve(
+    network: &Arc<Network>,
+    receiver: BulkReceiver,
+    incoming: Incoming,
+    strangers: &Strangers,
+    connections: &Semaphore,
+) -> Result<()> {
+    let handshake = strangers.shake_hands(incoming, Instant::now() + HANDSHAKE_MAX);
+    let (connection, place) = handshake.await.context("shake hands")?;
     let worker = peer_worker(&connection, network.run).context("read the peer's certificate")?;
+    drop(place);
+    let Ok(_connected) = connections.try_acquire() else {
+        CloseCode::Full.close(&connection, "there are too many connections of workers");
+        anyhow::bail!("there are {CONNECTIONS_MAX} connections of workers");
+    };
     let admitting = Arc::clone(network);
     // Before anything is read: a certificate is good for a day, and its worker may be out of the run.
     if network.is_revoked(worker) {
@@ -130,7 +151,7 @@ async fn answer_requests(network: &Arc<Network>, connection: &Connection, worker
     }
 }
 
-async fn answer(network: &Network, peer: WorkerId, pull: PullRequest) -> Result<()> {
+async fn answer(network: &Arc<Network>, peer: WorkerId, pull: PullRequest) -> Result<()> {
     let PullRequest { request, reply } = pull;
     let Ok(request) = postcard::from_bytes::<Request>(&request) else {
         reply.refuse();
@@ -149,16 +170,14 @@ async fn answer(network: &Network, peer: WorkerId, pull: PullRequest) -> Result<
                 }
             }
         }
-        Request::State { held } => {
-            let (answer, found) = oneshot::channel();
-            network
-                .queue
-                .send(SyncEvent::ServeState { reply: answer })
-                .await
-                .context("the synchroniser is gone")?;
-            match found.await {
-                Ok(state) => send_state(reply, network.worker, state, held).await,
-                Err(_) => {
+        Request::State { from } => offer_state(network, reply, from).await,
+        Request::StatePiece { buffer, first, frames } => {
+            match network.snapshots.buffer(&buffer, Instant::now()) {
+                Some(values) => {
+                    let frames = frames.min(STATE_PIECE_FRAMES);
+                    send_piece(reply, network.worker, &values, first, frames).await
+                }
+                None => {
                     reply.refuse();
                     Ok(())
                 }
@@ -182,4 +201,37 @@ async fn answer(network: &Network, peer: WorkerId, pull: PullRequest) -> Result<
             }
         }
     }
+}
+
+/// Keeps a copy of the state for a peer, and says what it consists of.
+async fn offer_state(network: &Arc<Network>, reply: PullReply, from: Round) -> Result<()> {
+    let Some(manifest) = keep_state(network, from).await? else {
+        reply.refuse();
+        return Ok(());
+    };
+    send_manifest(reply, network.worker, &manifest).await
+}
+
+/// None: there is no state, or no room for it.
+async fn keep_state(network: &Arc<Network>, from: Round) -> Result<Option<Manifest>> {
+    if !network.snapshots.has_room(Instant::now()) {
+        return Ok(None);
+    }
+    let (answer, found) = oneshot::channel();
+    let ask = SyncEvent::ServeState { from, reply: answer };
+    network.queue.send(ask).await.context("the synchroniser is gone")?;
+    let Ok(state) = found.await else { return Ok(None) };
+    let described = spawn_blocking(move || (manifest_of(&state), state)).await;
+    let (manifest, state) = described.context("read the state")?;
+    let is_first = network.snapshots.forget_unused(Instant::now()).is_none();
+    let is_kept = network.snapshots.keep(&manifest, state, Instant::now());
+    if is_first {
+        let forgetting = Arc::clone(network);
+        network.spawn(async move {
+            while let Some(then) = forgetting.snapshots.forget_unused(Instant::now()) {
+                sleep_until(then).await;
+            }
+        });
+    }
+    Ok(is_kept.then_some(manifest))
 }

@@ -33,13 +33,12 @@ impl Synchroniser {
         let part = (self.rank.unwrap_or_default(), self.config.parallel.seats());
         let (worker, queue) = (self.worker, self.links.own_queue.clone());
         let upload = move || {
-            let next_round = data.next_round;
-            let report = match archive.write(part, worker, &data) {
-                Ok(path) => CheckpointReport { next_round, path, outcome: Ok(data.state_hash) },
-                Err(error) => {
-                    CheckpointReport { next_round, path: archive.place(), outcome: Err(format!("{error:#}")) }
-                }
+            let CheckpointData { next_round, generation, .. } = *data;
+            let (path, outcome) = match archive.write(part, worker, &data) {
+                Ok(path) => (path, Ok(data.state_hash)),
+                Err(error) => (archive.place(), Err(format!("{error:#}"))),
             };
+            let report = CheckpointReport { next_round, generation, path, outcome };
             // The session may be over.
             let _ = queue.blocking_send(SyncEvent::CheckpointArchived(report));
         };
@@ -68,7 +67,8 @@ impl Synchroniser {
 
     fn not_archived(&self, data: &CheckpointData, path: String, reason: String) {
         tracing::warn!(reason, "a checkpoint is on this machine and not in the archive");
-        let next_round = data.next_round;
-        self.report(ToCoordinator::Checkpoint(CheckpointReport { next_round, path, outcome: Err(reason) }));
+        let CheckpointData { next_round, generation, .. } = *data;
+        let outcome = Err(reason);
+        self.report(ToCoordinator::Checkpoint(CheckpointReport { next_round, generation, path, outcome }));
     }
 }

@@ -1,19 +1,17 @@
-//! Checkpoints, the end of the run, and the state for those who heal.
+//! Checkpoints, and the end of the run.
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use longhaul_common::id::Round;
 use longhaul_proto::control::message::{CheckpointReport, ToCoordinator};
-use tokio::sync::oneshot;
 
-use super::event::{HealedState, SyncEvent};
-use super::outer::outer_step;
+use super::event::SyncEvent;
 use super::replica::{Replica, hash_of};
 use super::saved::{Kept, Saved, shared_of};
-use super::synchroniser::{Running, Stage, Synchroniser};
+use super::synchroniser::{Stage, Synchroniser};
 use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState};
-use crate::train::message::{DeviceState, Load, ToDevice};
+use crate::train::message::DeviceState;
 
 impl Synchroniser {
     /// Writes a checkpoint in the background. A disk that cannot keep up skips one and says so; training goes on.
@@ -24,9 +22,11 @@ impl Synchroniser {
         trained: Vec<Vec<u64>>,
     ) -> Result<()> {
         let Stage::Running(running) = &self.stage else { return Ok(()) };
+        let generation = running.generation;
         if std::mem::replace(&mut self.writing_checkpoint, true) {
             self.report(ToCoordinator::Checkpoint(CheckpointReport {
                 next_round,
+                generation,
                 path: self.checkpoint_dir.display().to_string(),
                 outcome: Err("the checkpoint before it is still being written: the disk is too slow".into()),
             }));
@@ -52,6 +52,7 @@ impl Synchroniser {
             let data = CheckpointData {
                 next_round,
                 next_step,
+                generation,
                 state_hash,
                 model: Some(ModelState {
                     spec,
@@ -65,7 +66,8 @@ impl Synchroniser {
                 Ok(path) => (path, Ok(state_hash)),
                 Err(error) => (folder, Err(error.to_string())),
             };
-            let report = CheckpointReport { next_round, path: path.display().to_string(), outcome };
+            let path = path.display().to_string();
+            let report = CheckpointReport { next_round, generation, path, outcome };
             let to_archive = is_archivist.then(|| Arc::new(data));
             // The session may be over.
             let _ = queue.blocking_send(SyncEvent::CheckpointWritten(report, to_archive));
@@ -140,80 +142,4 @@ impl Synchroniser {
         }
         self.write_checkpoint(next_round, state, Vec::new())
     }
-
-    /// Serves a consistent copy of the state: at once where the synchroniser has it, from the device at its next round otherwise.
-    pub(super) fn serve_state(&mut self, reply: oneshot::Sender<HealedState>) -> Result<()> {
-        let is_here = !self.config.sync.opens_with_gradients();
-        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-        if is_here {
-            let mut buffers = vec![Arc::clone(running.replica.parameters())];
-            if outer_step(&self.config.sync).has_memory() {
-                let momentum = running.replica.momentum();
-                let none_yet = || Arc::new(vec![0.0; running.layout.values as usize]);
-                buffers.push(if momentum.is_empty() { none_yet() } else { Arc::clone(momentum) });
-            }
-            let next_round = running.replica.next_round();
-            // Who asked may have gone.
-            let _ = reply.send(HealedState { next_round, buffers, updates: 0 });
-            return Ok(());
-        }
-        if let Some(state) = running.load.as_ref().and_then(|load| not_loaded(running, load)) {
-            // Who asked may have gone.
-            let _ = reply.send(state);
-            return Ok(());
-        }
-        if self.state_requests.len() >= STATE_REQUESTS_MAX {
-            return Ok(());
-        }
-        self.state_requests.push(reply);
-        if self.state_requests.len() == 1 { self.tell_device(ToDevice::Export) } else { Ok(()) }
-    }
-
-    pub(super) fn state_exported(&mut self, next_round: Round, state: DeviceState) {
-        let Stage::Running(running) = &self.stage else { return };
-        let HealedState { next_round, buffers, updates } = if self.shares_everything_in(next_round) {
-            HealedState { next_round, updates: state.updates, buffers: shared_buffers(state) }
-        } else {
-            synchronised(running, state)
-        };
-        for reply in self.state_requests.drain(..) {
-            let _ = reply.send(HealedState { next_round, buffers: buffers.clone(), updates });
-        }
-    }
 }
-
-/// dense: the state that a member holds and its device has not loaded yet. None: the device has it already.
-fn not_loaded(running: &Running, load: &Load) -> Option<HealedState> {
-    let zeros = || vec![0.0; running.layout.values as usize];
-    let state = match load {
-        Load::Nothing => return None,
-        // The device has factors that it has drawn; only it can give them.
-        Load::Parameters(_) if running.layouts.has_exchanges() => return None,
-        Load::Parameters(parameters) => DeviceState {
-            parameters: parameters.clone(),
-            first_moments: zeros(),
-            second_moments: zeros(),
-            ..DeviceState::default()
-        },
-        Load::All(state) | Load::Private { state, .. } => state.clone(),
-    };
-    Some(synchronised(running, state))
-}
-
-/// The synchronised parameters, with the moments of a device, of which the second ones do not change any more or are as synchronised.
-fn synchronised(running: &Running, state: DeviceState) -> HealedState {
-    let updates = state.updates;
-    let mut buffers = shared_buffers(state);
-    buffers[0] = Arc::clone(running.replica.parameters());
-    HealedState { next_round: running.replica.next_round(), buffers, updates }
-}
-
-/// What is equal on all members, as it is served.
-fn shared_buffers(state: DeviceState) -> Vec<Arc<Vec<f32>>> {
-    let DeviceState { parameters, first_moments, second_moments, factors, .. } = state;
-    let factors = Some(factors).filter(|factors| !factors.is_empty());
-    [parameters, first_moments, second_moments].into_iter().chain(factors).map(Arc::new).collect()
-}
-
-/// Joiners that heal from this member at once; more ask another donor, or again.
-const STATE_REQUESTS_MAX: usize = 8;

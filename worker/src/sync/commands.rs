@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use longhaul_common::config::Source;
 use longhaul_common::id::{FragmentId, Round, WorkerId};
 use longhaul_proto::control::message::ToCoordinator;
 use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
@@ -60,13 +59,7 @@ impl Synchroniser {
                 self.feed(Event::Reduced { generation, round, fragment, result });
             }
             Command::Retract { round, fragment } => running.compressor.retract(round, fragment),
-            Command::CarryOver { round, fragment } => {
-                let is_opening = running.schedule.is_opening(round);
-                // Most of a momentum is in the next one too, and would count twice.
-                if self.config.sync.source_in(is_opening) != Source::Momentum {
-                    carry_over(running, round, fragment);
-                }
-            }
+            Command::CarryOver { round, fragment } => carry_over(running, round, fragment),
             Command::MoveResidual { fragment } => {
                 if let Some(residual) = running.compressor.take_residual(fragment) {
                     let members = running.membership.as_ref().map_or(1, |m| m.members_of(self.site).count());
@@ -100,6 +93,7 @@ impl Synchroniser {
             }
             Command::Release { round } => {
                 running.contributed = running.contributed.split_off(&round.next());
+                running.repeated = running.repeated.split_off(&round.next());
                 running.finished.take_if(|finished| finished.round <= round);
             }
             Command::ReportSettled(settled) => self.report(ToCoordinator::Settled(settled)),
@@ -154,9 +148,14 @@ pub(super) fn slice_of<'a>(
 }
 
 fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {
-    let values = slice_of(&running.contributed, &running.layouts, round, fragment).to_vec();
+    let mut values = slice_of(&running.contributed, &running.layouts, round, fragment).to_vec();
     if values.is_empty() {
         return;
+    }
+    // Most of a momentum is in the next one too, and would count twice.
+    let range = running.layouts.of(round).range(fragment);
+    if let Some(repeated) = running.repeated.get(&round).and_then(|repeated| repeated.get(range)) {
+        values.iter_mut().zip(repeated).for_each(|(value, repeated)| *value -= repeated);
     }
     if running.layouts.has_exchanges() {
         let exchange = running.layouts.exchange_in(round);

@@ -16,7 +16,7 @@ use crate::train::stretches::Stretches;
 impl Synchroniser {
     /// The end of a round on the device.
     pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
-        let LocalUpdate { round, values, weight, loss, steps, compute, spare_cores } = update;
+        let LocalUpdate { round, values, repeated, weight, loss, steps, compute, spare_cores } = update;
         tracing::debug!(%round, "the device contributes");
         let dense = self.shares_everything_in(round);
         let loss = self.disclosed(loss);
@@ -44,6 +44,7 @@ impl Synchroniser {
         }
         running.snapshot = snapshot;
         running.contributed.insert(round, delta);
+        running.repeated.insert(round, repeated);
         let mut measured = None;
         if let Some(adaptation) = &mut running.adaptation
             && steps > 0

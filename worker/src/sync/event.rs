@@ -78,6 +78,8 @@ pub enum SyncEvent {
     },
     /// A peer asks for the state.
     ServeState {
+        /// Not from before this round: it waits until the state is there.
+        from: Round,
         /// Where the answer goes; dropped when there is none.
         reply: oneshot::Sender<HealedState>,
     },

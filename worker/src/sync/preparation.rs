@@ -252,6 +252,7 @@ impl Synchroniser {
             idle: true,
             named: None,
             contributed: BTreeMap::new(),
+            repeated: BTreeMap::new(),
             finished: None,
             arriving: Arriving::default(),
             snapshot: None,

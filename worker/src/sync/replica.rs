@@ -103,13 +103,6 @@ impl Replica {
     }
 }
 
-/// BLAKE3 over the hashes ([`hash_of`]) of several vectors: names a state of more than parameters.
-#[must_use]
-pub fn hash_of_buffers(buffers: &[Arc<Vec<f32>>]) -> Hash {
-    let hashes: Vec<u8> = buffers.iter().flat_map(|buffer| hash_of(buffer)).collect();
-    *blake3::hash(&hashes).as_bytes()
-}
-
 /// Values hashed at a time: 64 KiB keeps BLAKE3's wide code path busy.
 const BLOCK_VALUES: usize = 16 * 1024;
 

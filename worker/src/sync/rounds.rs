@@ -171,6 +171,7 @@ impl Synchroniser {
             running.refusals.hand_over(&mut report);
             self.report(ToCoordinator::RoundApplied(report));
         }
+        self.serve_waiting()?;
         // When the device was told to jump meanwhile, θ_g has gone on without it, and this is no state of any round.
         let Stage::Running(running) = &self.stage else { return Ok(()) };
         match state.filter(|_| running.replica.next_round() == round.next()) {

@@ -15,13 +15,14 @@ use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::{RoundReport, Start, ToCoordinator, ToWorker};
 use longhaul_proto::round::{Command, Event, FragmentResult, FrameHeader, Member};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::adaptation::Adaptation;
 use super::arriving::Arriving;
 use super::compressor::Compressor;
 use super::contributions::Finished;
-use super::event::{HealedState, SyncEvent};
+use super::donating::Donations;
+use super::event::SyncEvent;
 use super::layouts::Layouts;
 use super::masking::Masking;
 use super::reducer::Reducer;
@@ -95,8 +96,7 @@ pub struct Synchroniser {
     pub(super) finishing: Option<(Round, Option<f32>)>,
     /// The last checkpoint, while the one before it is being written.
     pub(super) last_checkpoint: Option<(Round, DeviceState)>,
-    /// Who waits for the device to export its state.
-    pub(super) state_requests: Vec<oneshot::Sender<HealedState>>,
+    pub(super) donations: Donations,
     pub(super) began: Instant,
 }
 
@@ -156,6 +156,8 @@ pub(super) struct Running {
     pub named: Option<Round>,
     /// What was contributed, by round, until the protocol releases it.
     pub contributed: BTreeMap<Round, Stretches>,
+    /// What of that is in the next contribution as well, as long.
+    pub repeated: BTreeMap<Round, Vec<f32>>,
     /// Of a round that the device still computes.
     pub finished: Option<Finished>,
     /// With deltas: the local parameters that were due at the end of the last round, until its result is applied.
@@ -226,7 +228,7 @@ impl Synchroniser {
             last_to_archive: None,
             finishing: None,
             last_checkpoint: None,
-            state_requests: Vec::new(),
+            donations: Donations::default(),
             began: Instant::now(),
         }
     }
@@ -319,7 +321,7 @@ impl Synchroniser {
                 let _ = reply.send(found);
                 Ok(())
             }
-            SyncEvent::ServeState { reply } => self.serve_state(reply),
+            SyncEvent::ServeState { from, reply } => self.serve_state(from, reply),
             SyncEvent::MaskSecret { generation, from, secret } => {
                 self.take_mask_secret(generation, from, secret)
             }

@@ -27,7 +27,7 @@ use super::saved::{Kept, Saved};
 use super::synchroniser::Stage;
 use super::{HealedState, SyncEvent, hash_of};
 use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
-use crate::train::message::{DeviceState, Load, RoundUpdate, ToDevice};
+use crate::train::message::{DeviceState, FromDevice, Load, RoundUpdate, ToDevice};
 
 const SPARSE: &str = "fragment_values = 32";
 const DENSE: &str = "preset = \"dense\"\nfragment_values = 96";
@@ -199,9 +199,11 @@ fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Ve
         tokenizer: None,
         shared: Default::default(),
     };
-    let data = CheckpointData { next_round: Round(5), next_step: 5, state_hash, model: Some(model), private };
+    let (next_round, generation) = (Round(5), Generation(1));
+    let data =
+        CheckpointData { next_round, next_step: 5, generation, state_hash, model: Some(model), private };
     CheckpointStore::new(folder.path(), worker.sync.run, WorkerId(7), 1).write(&data).unwrap();
-    let offer = CheckpointOffer { next_round: Round(5), state_hash, private: false, rank: 0, parts: 1 };
+    let offer = CheckpointOffer { next_round, state_hash, private: false, rank: 0, parts: 1, generation };
     worker.hear(ToWorker::Prepare(Start::Checkpoint(offer)));
     let Stage::Running(running) = &mut worker.sync.stage else { panic!("it is not prepared") };
     assert!(running.compressor.memories().is_empty() && running.carry.is_none());
@@ -250,10 +252,59 @@ fn moments_that_are_another_workers_alone_or_nowhere_start_from_zero() {
 fn a_dense_donor_that_has_not_begun_serves_what_it_holds() {
     let (mut rig, _) = dense_with_joiner();
     let (reply, answer) = tokio::sync::oneshot::channel();
-    rig.workers[1].handle(SyncEvent::ServeState { reply });
+    rig.workers[1].handle(SyncEvent::ServeState { from: Round(0), reply });
     let state = answer.blocking_recv().unwrap();
     assert_eq!((state.next_round, state.updates), (Round(2), 2));
     assert_eq!(state.buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), [1.0, 2.0, 3.0]);
+}
+
+#[test]
+fn a_donor_that_is_behind_serves_when_it_is_there() {
+    let mut rig = training(SPARSE);
+    let ask = |rig: &mut Rig, from| {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        rig.workers[0].handle(SyncEvent::ServeState { from: Round(from), reply });
+        answer
+    };
+    let (mut now, mut next) = (ask(&mut rig, 0), ask(&mut rig, 1));
+    assert_eq!(now.try_recv().unwrap().next_round, Round(0));
+    assert!(next.try_recv().is_err());
+    rig.workers.iter_mut().for_each(|worker| worker.contribute(0));
+    (0..2).for_each(|at| rig.apply(at, 0));
+    let state = next.try_recv().unwrap();
+    assert_eq!(
+        (state.next_round, &state.buffers[0]),
+        (Round(1), rig.workers[1].running().replica.parameters())
+    );
+}
+
+/// The device has the state, and is asked for it once at a time.
+#[test]
+fn a_dense_donor_that_is_behind_asks_its_device_again_when_it_is_there() {
+    let mut rig = training_of([1, 2], DENSE);
+    let exports = |rig: &mut Rig| {
+        let told = std::iter::from_fn(|| rig.workers[0].device.try_recv().ok());
+        told.filter(|message| matches!(message, ToDevice::Export)).count()
+    };
+    let export = |rig: &mut Rig, round| {
+        let state = DeviceState { parameters: vec![round as f32; VALUES], ..DeviceState::default() };
+        rig.workers[0].handle(SyncEvent::Device(FromDevice::State { next_round: Round(round), state }));
+    };
+    let (reply, mut now) = tokio::sync::oneshot::channel();
+    rig.workers[0].handle(SyncEvent::ServeState { from: Round(0), reply });
+    let (reply, mut next) = tokio::sync::oneshot::channel();
+    rig.workers[0].handle(SyncEvent::ServeState { from: Round(1), reply });
+    assert_eq!(exports(&mut rig), 1);
+    export(&mut rig, 0);
+    assert_eq!(now.try_recv().unwrap().next_round, Round(0));
+    assert!(next.try_recv().is_err());
+    rig.workers.iter_mut().for_each(|worker| worker.send(0, vec![1.0; VALUES]));
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(0)));
+    assert_eq!(exports(&mut rig), 0);
+    rig.workers[0].applied(0, Some(vec![1.0; VALUES]));
+    assert_eq!(exports(&mut rig), 1);
+    export(&mut rig, 1);
+    assert_eq!(next.try_recv().unwrap().buffers[0], Arc::new(vec![1.0; VALUES]));
 }
 
 #[test]

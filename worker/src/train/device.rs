@@ -340,10 +340,14 @@ impl Device<'_> {
             }
             None => self.due_parameters(stretch)?,
         };
+        let repeated = match self.config.sync.source_in(is_opening) {
+            Source::Momentum => self.share.synchronised(self.engine.decayed_momentum()?),
+            Source::Gradient | Source::CorrectedGradient | Source::Delta => Vec::new(),
+        };
         let (steps, compute) = (tally.steps, tally.compute);
         let (round, loss) = (stretch.round, tally.loss());
         let spare_cores = stretch.spare.count();
-        let update = LocalUpdate { round, values, weight, steps, compute, loss, spare_cores };
+        let update = LocalUpdate { round, values, repeated, weight, steps, compute, loss, spare_cores };
         self.tell(FromDevice::Contribute(update))
     }
 

@@ -217,6 +217,8 @@ pub struct LocalUpdate {
     pub round: Round,
     /// With deltas: the local parameters at the end of the round, as far as they are due; with gradients: the gradient or momentum of its step.
     pub values: Stretches,
+    /// With momenta: what of them is part of the next one as well, and so is not lost where this one comes too late. Empty with others.
+    pub repeated: Vec<f32>,
     /// Samples trained on.
     pub weight: u32,
     /// Steps made in the round by this process.

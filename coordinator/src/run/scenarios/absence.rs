@@ -29,8 +29,14 @@ fn members_that_alone_hold_the_state_are_awaited_for_as_long_as_they_are_away() 
 
 #[test]
 fn members_that_are_away_are_given_up_for_a_checkpoint_or_for_enough_others() {
-    let offer =
-        CheckpointOffer { next_round: Round(0), state_hash: [7; 32], private: false, rank: 0, parts: 1 };
+    let offer = CheckpointOffer {
+        next_round: Round(0),
+        state_hash: [7; 32],
+        private: false,
+        rank: 0,
+        parts: 1,
+        generation: WRITTEN_IN,
+    };
     let mut story = cut_off();
     story.join(1, &[offer]);
     assert_eq!(story.run.state().phase, Phase::Gathering, "a state to go on from is here");

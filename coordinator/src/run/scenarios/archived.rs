@@ -9,6 +9,7 @@ fn offer(next_round: u64, hash: u8) -> CheckpointOffer {
         private: false,
         rank: 0,
         parts: 1,
+        generation: WRITTEN_IN,
     }
 }
 

@@ -12,6 +12,7 @@ pub(super) fn offer(next_round: u64, rank: u32, private: bool) -> CheckpointOffe
         private,
         rank,
         parts: 2,
+        generation: WRITTEN_IN,
     }
 }
 
@@ -27,6 +28,7 @@ pub(super) fn held(story: &Story, worker: u32) -> Vec<HeldPart> {
 fn written(next_round: u64, rank: u8) -> ToCoordinator {
     ToCoordinator::Checkpoint(CheckpointReport {
         next_round: Round(next_round),
+        generation: WRITTEN_IN,
         path: String::new(),
         outcome: Ok([40 + rank; 32]),
     })

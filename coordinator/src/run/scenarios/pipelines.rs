@@ -160,6 +160,7 @@ fn a_run_in_parts_goes_on_from_checkpoints_of_all_of_them() {
         private: false,
         rank,
         parts: 2,
+        generation: WRITTEN_IN,
     };
     let mut story = Story::of(config_in_parts());
     // Nobody has the second part of the newest state.
@@ -186,6 +187,7 @@ fn offer_at(rank: u32) -> CheckpointOffer {
         private: false,
         rank,
         parts: 2,
+        generation: WRITTEN_IN,
     }
 }
 
@@ -243,6 +245,7 @@ fn parts_of_different_pasts_are_not_put_together() {
         private: true,
         rank,
         parts: 2,
+        generation: WRITTEN_IN,
     };
     let gathered = |offers: [CheckpointOffer; 4]| {
         let state = State { phase: Phase::Gathering, generation: None, ..state.clone() };

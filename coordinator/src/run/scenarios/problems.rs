@@ -30,6 +30,7 @@ fn a_worker_that_cannot_write_checkpoints_stays_a_problem_however_many_the_other
     let report = |next_round: u64, outcome| {
         ToCoordinator::Checkpoint(CheckpointReport {
             next_round: Round(next_round),
+            generation: WRITTEN_IN,
             path: "c".into(),
             outcome,
         })

@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Phase;
 use crate::store::etcd::PART_BYTES_MAX;
-use node::{Applied, state_hash};
+use node::{Applied, Node, state_hash};
 use world::{Fault, World};
 
 const STEPS: u64 = 120;
@@ -43,7 +43,7 @@ fn check(world: &World) {
     let run = world.run.as_ref().unwrap();
     assert_eq!(run.state().phase, Phase::Finished, "the run did not finish");
     let last = run.state().generation.as_ref().unwrap();
-    let in_last = |node: &&node::Node| node.finished && last.rank_of(node.worker).is_some();
+    let in_last = |node: &&Node| node.finished && last.rank_of(node.worker).is_some();
     let finished: Vec<&Applied> = world.nodes.values().filter(in_last).map(|node| &node.applied).collect();
     let state = finished.first().expect("somebody finished");
     for other in &finished {
@@ -126,7 +126,11 @@ fn simulate(seed: u64) {
             && (!world.nodes.values().any(|node| node.finished)
                 || world.was_drained() && !world.has_generation());
         // Without somebody who left for good, a run that has no state yet waits for one more worker.
-        let wants_more = world.phase() == Phase::Gathering && world.nodes.values().any(|node| node.dismissed);
+        let holds = |node: &Node| node.running && node.generation.is_some() || !node.disk.is_empty();
+        let has_state = |node: &Node| !node.dismissed && holds(node);
+        let wants_more = world.phase() != Phase::Finished
+            && world.nodes.values().any(|node| node.dismissed)
+            && !world.nodes.values().any(has_state);
         if !drained_early && !wants_more {
             check(&world);
         }
@@ -170,6 +174,18 @@ fn whatever_happens_the_run_finishes_and_the_ledger_tells_what_was_applied() {
 #[test]
 fn rounds_that_died_with_those_who_had_them_are_struck_from_the_books() {
     simulate(50_084);
+}
+
+/// A worker that has come back as another process has nothing of what it was given before.
+#[test]
+fn who_comes_back_as_another_process_has_lost_the_rounds_before() {
+    simulate(74_053);
+}
+
+/// The only one who has a round, in which all were named, is killed; the others make it anew without those who are late.
+#[test]
+fn what_was_reported_of_a_round_that_is_made_anew_does_not_count() {
+    simulate(80_380);
 }
 
 /// Before the first checkpoint, the members' memory is all there is of a run. They train on while they cannot reach the coordinator, which

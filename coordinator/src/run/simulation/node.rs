@@ -16,7 +16,7 @@ use super::super::event::ConnectionId;
 /// Rounds between checkpoints.
 pub const CHECKPOINT_EVERY: u64 = 8;
 /// Reports that a worker repeats when it resumes, as some may have been lost with the connection.
-const REPORTS_REPEATED: usize = 32;
+const REPORTS_REPEATED: usize = 128;
 
 /// What one worker trained on in one round.
 #[derive(Clone, Debug)]
@@ -252,8 +252,10 @@ impl Node {
             return;
         }
         let state_hash = state_hash(&self.applied, self.corruption);
-        let offer =
-            CheckpointOffer { next_round: self.next_round(), state_hash, private: true, rank: 0, parts: 1 };
+        let generation =
+            self.generation.as_ref().map(|start| start.membership.generation).unwrap_or_default();
+        let (next_round, rank, parts) = (self.next_round(), 0, 1);
+        let offer = CheckpointOffer { next_round, state_hash, private: true, rank, parts, generation };
         let (applied, carried) = (self.applied.clone(), self.carried.clone());
         self.disk.insert(0, SavedState { offer, applied, corruption: self.corruption, carried });
         self.disk.truncate(2);

@@ -195,6 +195,13 @@ impl World {
 
     // ---- the coordinator's side
 
+    /// Whether somebody has a checkpoint who is neither this worker nor was kicked.
+    fn others_go_on_without(&self, worker: WorkerId) -> bool {
+        let Some(run) = &self.run else { return false };
+        let may_stay = |node: &&Node| node.worker != worker && !run.state().revoked.contains(&node.worker);
+        self.nodes.values().filter(may_stay).any(|node| !node.disk.is_empty())
+    }
+
     fn handle(&mut self, event: Event) {
         let Some(run) = &mut self.run else { return };
         let commands = run.handle(self.now, event);
@@ -338,7 +345,12 @@ impl World {
                 self.say_ready(worker);
             }
             ToWorker::Heal { donors } => {
-                node.reset();
+                // Who has loaded a state, and said so, keeps it until another one has come.
+                if node.holds && node.generation.is_none() {
+                    node.loads += 1;
+                } else {
+                    node.reset();
+                }
                 let loads = node.loads;
                 let donors = donors.into_iter().map(|donor| donor.worker).collect();
                 let delay = self.draw(100..1500);
@@ -354,6 +366,8 @@ impl World {
             ToWorker::Begin(start) => {
                 // One that still heals takes part when it has.
                 if node.holds {
+                    // A state that is on its way is not needed.
+                    node.loads += 1;
                     node.begin(Arc::unwrap_or_clone(start));
                     self.pull_missing(worker);
                     self.go_on(worker);
@@ -458,6 +472,8 @@ impl World {
             Fault::Resume if self.run.is_none() => self.at_ms(500, Happening::Fault(Fault::Resume)),
             Fault::Resume => self.handle(Event::Resume),
             Fault::Dismiss(worker) => self.handle(Event::Dismiss { worker }),
+            // Where nothing is to go on from, a run waits for as many as it wants, and nobody takes the place of who is gone for good here.
+            Fault::Kick(worker) | Fault::Leave(worker) if !self.others_go_on_without(worker) => {}
             Fault::Kick(worker) => self.handle(Event::Kick { worker }),
             Fault::NoDisk(worker, for_ms) => {
                 self.nodes.get_mut(&worker).unwrap().has_disk = false;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::model::ModelSpec;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,9 @@ pub struct Manifest {
     pub next_round: Round,
     /// The step that follows.
     pub next_step: u64,
+    /// The generation in which it was written; 0 in those of releases that did not say.
+    #[serde(default)]
+    pub generation: Generation,
     /// Hash of the synchronised state, in hexadecimal.
     pub state_hash: String,
     /// The version of the worker that wrote it.

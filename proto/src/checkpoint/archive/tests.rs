@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use longhaul_common::config::{ArchiveLocation, Retention};
-use longhaul_common::id::WorkerId;
+use longhaul_common::id::{Generation, WorkerId};
 use object_store::memory::InMemory;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectStoreExt as _,
@@ -108,6 +108,7 @@ async fn write(archive: &Archive, round: u64, retention: Retention) -> Result<u6
         run: PART.run.to_string(),
         next_round: Round(round),
         next_step: 5 * round,
+        generation: Generation(1),
         state_hash: "00".repeat(32),
         software: "0".to_owned(),
         rank: PART.rank,

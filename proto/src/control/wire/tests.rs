@@ -50,7 +50,14 @@ fn member(worker: u32, site: u32) -> Member {
 }
 
 fn offer() -> CheckpointOffer {
-    CheckpointOffer { next_round: Round(40), state_hash: [3; 32], private: true, rank: 2, parts: 3 }
+    CheckpointOffer {
+        next_round: Round(40),
+        state_hash: [3; 32],
+        private: true,
+        rank: 2,
+        parts: 3,
+        generation: Generation(9),
+    }
 }
 
 fn assignment() -> Assignment {
@@ -86,7 +93,12 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         measured: Some(Measured { step_s: 0.5, round_trip_s: 0.05, bit_s: 1e-3, spare_cores: 6.5 }),
     };
     let result = HeldResult { fragment: FragmentId(1), hash: [5; 32], sites: vec![SiteId(1)] };
-    let checkpoint = |outcome| CheckpointReport { next_round: Round(40), path: "/tmp/c".to_owned(), outcome };
+    let checkpoint = |outcome| CheckpointReport {
+        next_round: Round(40),
+        generation: Generation(9),
+        path: "/tmp/c".to_owned(),
+        outcome,
+    };
     vec![
         ToCoordinator::Join(Join {
             incarnation: u64::MAX,
@@ -287,9 +299,15 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&links).unwrap()), "0a020001".to_owned() + &"000000000000e03f".repeat(2));
     let ways = ToCoordinator::Ways(vec![SeenWay { to: SiteId(300), link: half }]);
     assert_eq!(hex(encode(&ways).unwrap()), "0b01ac02".to_owned() + &"000000000000e03f".repeat(2));
-    let kept =
-        CheckpointOffer { next_round: Round(300), state_hash: [3; 32], private: false, rank: 1, parts: 2 };
-    let expected = "0c01ac02".to_owned() + &"03".repeat(32) + "000102";
+    let kept = CheckpointOffer {
+        next_round: Round(300),
+        state_hash: [3; 32],
+        private: false,
+        rank: 1,
+        parts: 2,
+        generation: Generation(300),
+    };
+    let expected = "0c01ac02".to_owned() + &"03".repeat(32) + "000102ac02";
     assert_eq!(hex(encode(&ToCoordinator::Kept(Some(kept))).unwrap()), expected);
     assert_eq!(hex(encode(&ToCoordinator::Archived(Vec::new())).unwrap()), "0d00");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Held(Vec::new()))).unwrap()), "010200");

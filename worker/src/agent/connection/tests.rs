@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 use std::sync::{Mutex, PoisonError};
 
-use longhaul_common::id::{Round, RunId, SiteId, WorkerId};
+use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_proto::control::message::CheckpointOffer;
 use longhaul_proto::control::{Door, EnrolDesk, EnrolState, Guest, accept, serve_enrol};
 use longhaul_proto::identity::{Authority, TokenRecord, WORKER_CERTIFICATE_S, WorkerKey, coordinator_server};
@@ -124,8 +124,14 @@ async fn a_worker_whose_certificate_has_expired_enrols_with_its_token_again() {
     assert_eq!(Identity::load(folder.path()).unwrap().unwrap().worker(), WorkerId(1));
     assert_eq!(dialler.identity().await.unwrap().worker(), WorkerId(1), "it is kept");
 
-    let offer =
-        CheckpointOffer { next_round: Round(7), state_hash: [7; 32], private: true, rank: 0, parts: 1 };
+    let offer = CheckpointOffer {
+        next_round: Round(7),
+        state_hash: [7; 32],
+        private: true,
+        rank: 0,
+        parts: 1,
+        generation: Generation(1),
+    };
     let found = dialler.connect(&new, || join(vec![offer.clone()])).await.unwrap();
     assert!(matches!(found, Found::Welcomed(_)));
     let (worker, said) = coordinator.joined.recv().await.unwrap();

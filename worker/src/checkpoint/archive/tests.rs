@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use longhaul_common::id::Round;
+use longhaul_common::id::{Generation, Round};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
@@ -50,6 +50,7 @@ fn data(spec: &ModelSpec, round: u64) -> CheckpointData {
     CheckpointData {
         next_round: Round(round),
         next_step: round,
+        generation: Generation(1),
         state_hash: hash_of(&parameters),
         model: Some(ModelState {
             spec: spec.clone(),
@@ -86,6 +87,7 @@ fn a_checkpoint_comes_back_from_the_archive_as_it_was_written() {
         private: false,
         rank: 0,
         parts: 1,
+        generation: Generation(1),
     };
     assert_eq!(offers, std::slice::from_ref(&offer));
 

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use longhaul_common::id::{Round, RunId, WorkerId};
+use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_proto::control::message::HeldPart;
 
 use super::super::tests::{Worker, authority};
@@ -45,12 +45,20 @@ fn write(machine: &Machine) -> HeldPart {
     let data = CheckpointData {
         next_round: NEXT,
         next_step: 8,
+        generation: Generation(1),
         state_hash,
         model: Some(ModelState { spec, parameters, tokenizer: None, shared: Default::default() }),
         private: PrivateState { vectors, counters: Default::default() },
     };
     machine.part().write(&data).unwrap();
-    let offer = CheckpointOffer { next_round: NEXT, state_hash, private: false, rank: 1, parts: 2 };
+    let offer = CheckpointOffer {
+        next_round: NEXT,
+        state_hash,
+        private: false,
+        rank: 1,
+        parts: 2,
+        generation: Generation(1),
+    };
     HeldPart { offer, holders: Vec::new() }
 }
 

@@ -43,8 +43,24 @@ fn a_late_gradient_of_an_opening_is_in_the_next_one_and_in_no_momentum() {
     assert_eq!(carried(&rig), None);
     round_without_the_second(&mut rig, 2);
     assert_eq!(carried(&rig), None, "the next one is a momentum");
-    round_without_the_second(&mut rig, 3);
-    assert_eq!(carried(&rig), None, "which has most of this one in it");
+}
+
+/// Of a momentum that was late, the next one has all but the share of its gradient.
+#[test]
+fn of_a_late_momentum_the_gradients_share_is_in_the_next_one() {
+    let mut rig = training(ONEBIT);
+    (0..3).for_each(|round| round_of_all(&mut rig, round, 1.0));
+    rig.workers[0].send_repeated(3, vec![1.0; VALUES], vec![0.75; VALUES], 4);
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(3)));
+    rig.workers[1].send_repeated(3, vec![2.0; VALUES], vec![0.75; VALUES], 4);
+    assert_eq!(carried(&rig), Some(1.25));
+    apply(&mut rig, 3, 1.0);
+    // 1 of one, 1.5 and what was late of the other.
+    rig.workers[0].send_repeated(4, vec![1.0; VALUES], vec![0.75; VALUES], 4);
+    rig.workers[1].send_repeated(4, vec![1.5; VALUES], vec![0.75; VALUES], 4);
+    assert_eq!(carried(&rig), None);
+    rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(4)));
+    apply(&mut rig, 4, 1.875);
 }
 
 /// Two bits leave half of a gradient behind.

@@ -331,7 +331,13 @@ impl Worker {
     }
 
     pub fn send_weighted(&mut self, round: u64, values: Vec<f32>, weight: u32) {
+        self.send_repeated(round, values, Vec::new(), weight);
+    }
+
+    /// Of `values`, the next contribution has `repeated` as well.
+    pub fn send_repeated(&mut self, round: u64, values: Vec<f32>, repeated: Vec<f32>, weight: u32) {
         let update = LocalUpdate {
+            repeated,
             steps: 0,
             compute: Duration::ZERO,
             round: Round(round),

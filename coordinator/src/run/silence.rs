@@ -1,0 +1,131 @@
+//! How long a worker may say nothing before it is taken for lost.
+
+use std::time::Duration;
+
+use longhaul_common::config::FaultConfig;
+use longhaul_proto::control::message::HEARTBEAT_INTERVAL_MS;
+use serde::{Deserialize, Serialize};
+
+/// In so long a silence that was the longest is forgotten, in milliseconds: a third of it goes in ten seconds.
+const MEMORY_MS: u64 = 30_000;
+/// What a worker that has just come is taken to have been silent for: it loads a model, and nothing is known of its link.
+const AT_FIRST: Duration = Duration::from_millis(5 * HEARTBEAT_INTERVAL_MS);
+/// Two heartbeats, lost one after the other.
+const MARGIN: Duration = Duration::from_millis(2 * HEARTBEAT_INTERVAL_MS);
+/// Later than this after it was due, a look at the silent ones is late because this process stood still.
+const PUNCTUAL: Duration = Duration::from_millis(250);
+
+/// When a worker was heard, and for how long it has been silent lately. Who is on a link that stalls is given more time than who is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Silence {
+    last: Duration,
+    longest: Duration,
+}
+
+impl Silence {
+    /// Of a worker that is here from now on.
+    pub fn new(now: Duration) -> Self {
+        Self { last: now, longest: AT_FIRST }
+    }
+
+    /// It has said something.
+    pub fn heard(&mut self, now: Duration) {
+        let gap = now.saturating_sub(self.last);
+        let passed = u64::try_from(gap.as_millis()).unwrap_or(u64::MAX).min(MEMORY_MS);
+        // In whole milliseconds, so that a replay elsewhere decides alike.
+        let longest = u64::try_from(self.longest.as_millis()).unwrap_or(u64::MAX);
+        let faded = longest - longest.saturating_mul(passed).div_ceil(MEMORY_MS).min(longest);
+        (self.last, self.longest) = (self.last.max(now), gap.max(Duration::from_millis(faded)));
+    }
+
+    /// When it said something last.
+    pub fn last(&self) -> Duration {
+        self.last
+    }
+
+    /// When it is taken for lost, if nothing comes: after twice its longest silence of late, within the user's bounds.
+    pub fn over_at(&self, faults: &FaultConfig) -> Duration {
+        let most = Duration::from_millis(faults.silent_after_ms);
+        let least = Duration::from_millis(faults.suspect_after_ms).min(most);
+        self.last + (2 * self.longest + MARGIN).clamp(least, most)
+    }
+
+    /// Whether that is longer ago than it ever was lately, though not long enough to give it up.
+    pub fn is_unusual(&self, now: Duration) -> bool {
+        now > self.last + self.longest + MARGIN
+    }
+
+    /// This process was to look at `due`, and stood still: what was said meanwhile may not have been read.
+    pub fn forgive(&mut self, due: Duration, now: Duration) {
+        let late = now.saturating_sub(due);
+        if late > PUNCTUAL {
+            self.last = (self.last + late).min(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEAT: u64 = HEARTBEAT_INTERVAL_MS;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// What it may be silent for, after messages so far apart.
+    fn patience(gaps: impl IntoIterator<Item = u64>) -> Duration {
+        let (mut silence, mut now) = (Silence::new(ms(0)), 0);
+        for gap in gaps {
+            now += gap;
+            silence.heard(ms(now));
+        }
+        silence.over_at(&FaultConfig::default()) - ms(now)
+    }
+
+    #[test]
+    fn who_is_regular_is_missed_after_three_more_heartbeats_and_who_just_came_is_not() {
+        assert_eq!(patience([]), ms(6000));
+        assert_eq!(patience([BEAT; 400]), ms(2000));
+        // Reports between heartbeats make nobody's silence shorter than the least.
+        assert_eq!(patience([10; 20_000]), ms(2000));
+    }
+
+    #[test]
+    fn who_was_silent_for_long_lately_is_given_twice_that() {
+        let after = |rest: usize| patience([BEAT; 400].into_iter().chain([2200]).chain(vec![BEAT; rest]));
+        assert_eq!(after(0), ms(5400));
+        assert!(after(20) < after(2) && after(20) > ms(3000), "{:?} {:?}", after(2), after(20));
+        assert_eq!(after(400), ms(2000));
+        assert_eq!(patience([BEAT, 30_000]), ms(6000), "no longer than the user says");
+    }
+
+    #[test]
+    fn silence_is_unusual_before_it_is_over() {
+        let mut silence = Silence::new(ms(0));
+        (1..400).for_each(|beat| silence.heard(ms(beat * BEAT)));
+        let last = silence.last();
+        assert!(!silence.is_unusual(last + ms(3 * BEAT)) && silence.is_unusual(last + ms(3 * BEAT + 1)));
+        assert!(silence.over_at(&FaultConfig::default()) > last + ms(3 * BEAT + 1));
+    }
+
+    #[test]
+    fn bounds_are_the_users() {
+        let faults = FaultConfig { suspect_after_ms: 9000, silent_after_ms: 1500, ..FaultConfig::default() };
+        assert_eq!(Silence::new(ms(7)).over_at(&faults), ms(1507));
+        let faults = FaultConfig { suspect_after_ms: 9000, silent_after_ms: 20_000, ..faults };
+        assert_eq!(Silence::new(ms(7)).over_at(&faults), ms(9007));
+    }
+
+    #[test]
+    fn the_time_in_which_nobody_listened_does_not_count() {
+        let mut silence = Silence::new(ms(0));
+        silence.forgive(ms(1000), ms(1100));
+        assert_eq!(silence.last(), ms(0), "as punctual as a loaded machine is");
+        silence.forgive(ms(6000), ms(16_000));
+        assert_eq!(silence.last(), ms(10_000));
+        silence.forgive(ms(0), ms(10_500));
+        assert_eq!(silence.last(), ms(10_500), "not in the future");
+    }
+}

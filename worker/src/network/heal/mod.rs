@@ -1,0 +1,271 @@
+//! Fetching the state of the run from members that hold it: from several at a time, piece by piece.
+
+mod transfer;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::plan::Member;
+use longhaul_proto::control::message::Hash;
+use longhaul_proto::identity::PeerName;
+use longhaul_proto::transport::bulk::{ReceiveLimits, pull};
+use quinn::Connection;
+use tokio::sync::Notify;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::timeout;
+
+use self::transfer::{Piece, Transfer};
+use super::Network;
+use super::request::{
+    Manifest, Request, STATE_FRAME_VALUES, STATE_PIECE_FRAMES, ask_for_state, next_state_frame,
+};
+use crate::sync::HealedState;
+
+/// A donor that has not answered at all by then is passed over.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// Donors that are asked at a time: each makes a copy of its state.
+const DONORS_AT_ONCE: usize = 4;
+/// How long others are waited for when the first one has said what it has. They are asked at the same time, and members end their rounds together.
+const GATHER_MAX: Duration = Duration::from_millis(500);
+
+/// What comes of a donor, or why nothing does.
+type Answer<T> = Result<T, String>;
+
+/// What the state of this run has.
+#[derive(Clone, Copy)]
+struct Shape {
+    buffers: usize,
+    values: usize,
+}
+
+/// A state that is being fetched.
+struct Fetching {
+    transfer: Mutex<Transfer>,
+    /// All of it is here.
+    whole: Notify,
+}
+
+impl Fetching {
+    fn lock(&self) -> MutexGuard<'_, Transfer> {
+        self.transfer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A donor, and the state that it keeps for this worker.
+struct Source {
+    donor: Member,
+    connection: Connection,
+    manifest: Manifest,
+}
+
+/// The state, as `buffers` vectors of `values`, from those of the first donors that have the same one; those of the own site alone where there are such. Then from
+/// each by itself, in their order, as one of them may have given what it had not announced. What has come is not fetched again.
+pub(super) async fn fetch_state(
+    network: &Arc<Network>,
+    donors: Vec<Member>,
+    buffers: usize,
+    values: usize,
+) -> Result<HealedState> {
+    let shape = Shape { buffers, values };
+    let (mut failures, mut before) = (Vec::new(), None);
+    let alone = donors.iter().map(std::slice::from_ref);
+    // One is tried again as well: its round may have been the trouble.
+    let together = &donors[..donors.len().min(DONORS_AT_ONCE)];
+    for donors in std::iter::once(together).chain(alone) {
+        match attempt(network, donors, shape, &mut before, &mut failures).await {
+            Ok(state) => return Ok(state),
+            Err(error) => failures.push(format!("{error:#}")),
+        }
+    }
+    bail!("{}", failures.join("; "))
+}
+
+async fn attempt(
+    network: &Arc<Network>,
+    donors: &[Member],
+    shape: Shape,
+    before: &mut Option<Transfer>,
+    failures: &mut Vec<String>,
+) -> Result<HealedState> {
+    let mut asking = ask_all(network, donors, shape);
+    let sources = gather(&mut asking, failures).await;
+    let is_near = |source: &Source| source.donor.site == network.site;
+    let near_alone = sources.iter().any(is_near);
+    let is_of_use = |source: &Source| !near_alone || is_near(source);
+    let chosen = chosen(sources.iter().filter(|source| is_of_use(source))).context("there is no donor")?;
+    let transfer = Mutex::new(Transfer::new(chosen, before.take()));
+    let fetching = Arc::new(Fetching { transfer, whole: Notify::new() });
+    let mut tasks = JoinSet::new();
+    let start = |tasks: &mut JoinSet<Answer<()>>, source| {
+        tasks.spawn(fetch_while_of_run(Arc::clone(network), source, shape, Arc::clone(&fetching)));
+    };
+    sources.into_iter().filter(is_of_use).for_each(|source| start(&mut tasks, source));
+    loop {
+        tokio::select! {
+            () = fetching.whole.notified() => break,
+            Some(ended) = tasks.join_next() => failures.extend(ended.context("fetch the state")?.err()),
+            Some(late) = asking.join_next() => match late.context("ask for the state")?.1 {
+                Ok(source) if is_of_use(&source) => start(&mut tasks, source),
+                Ok(_) => {}
+                Err(failure) => failures.push(failure),
+            },
+            else => break,
+        }
+    }
+    // Who is still asked for what has come from another one need not send it.
+    tasks.shutdown().await;
+    let fetching = Arc::into_inner(fetching).context("the state is still being fetched")?;
+    let transfer = fetching.transfer.into_inner().unwrap_or_else(PoisonError::into_inner);
+    finish(transfer, before).await
+}
+
+async fn finish(transfer: Transfer, before: &mut Option<Transfer>) -> Result<HealedState> {
+    if !transfer.is_whole() {
+        *before = Some(transfer);
+        bail!("not all of the state could be had");
+    }
+    match spawn_blocking(move || transfer.finish()).await.context("read the state")? {
+        Ok((state, given)) => {
+            let next_round = state.next_round.0;
+            let mebibytes = given.values().sum::<u64>() >> 20;
+            tracing::info!(next_round, mebibytes, donors = given.len(), "the state is here");
+            Ok(state)
+        }
+        Err(sound) => {
+            *before = Some(sound);
+            bail!("what came is not the state that was announced")
+        }
+    }
+}
+
+/// The newest state, of the nearest that has it: who is a round behind is about to be there.
+fn chosen<'a>(sources: impl Iterator<Item = &'a Source> + Clone) -> Option<Manifest> {
+    let newest = sources.clone().map(|source| source.manifest.next_round).max();
+    let mut of_newest = sources.filter(|source| Some(source.manifest.next_round) == newest);
+    of_newest.next().map(|source| source.manifest.clone())
+}
+
+/// Asks all donors at a time what they have. Their answers come with their places.
+fn ask_all(network: &Arc<Network>, donors: &[Member], shape: Shape) -> JoinSet<(usize, Answer<Source>)> {
+    let mut asking = JoinSet::new();
+    for (place, donor) in donors.iter().cloned().enumerate() {
+        let network = Arc::clone(network);
+        asking.spawn(async move {
+            let answer = ask(&network, &donor, shape).await;
+            (place, answer.map_err(|error| format!("{}: {error:#}", donor.worker)))
+        });
+    }
+    asking
+}
+
+/// What those have that answer first, in the donors' order.
+async fn gather(asking: &mut JoinSet<(usize, Answer<Source>)>, failures: &mut Vec<String>) -> Vec<Source> {
+    let mut sources = Vec::new();
+    loop {
+        let next = match sources.is_empty() {
+            true => asking.join_next().await,
+            false => timeout(GATHER_MAX, asking.join_next()).await.ok().flatten(),
+        };
+        match next {
+            Some(Ok((place, Ok(source)))) => sources.push((place, source)),
+            Some(Ok((_, Err(failure)))) => failures.push(failure),
+            Some(Err(_)) => {}
+            None => break,
+        }
+    }
+    sources.sort_by_key(|(place, _)| *place);
+    sources.into_iter().map(|(_, source)| source).collect()
+}
+
+/// As long as neither this worker nor the donor is taken out of the run.
+async fn fetch_while_of_run(
+    network: Arc<Network>,
+    source: Source,
+    shape: Shape,
+    fetching: Arc<Fetching>,
+) -> Answer<()> {
+    let Source { donor, connection, manifest } = source;
+    let fetched = fetch_from(donor.worker, &connection, manifest, shape, &fetching);
+    let fetched = network.while_of_run(donor.worker, &connection, fetched).await;
+    fetched.map_err(|error| format!("{}: {error:#}", donor.worker))
+}
+
+async fn ask(network: &Arc<Network>, donor: &Member, shape: Shape) -> Result<Source> {
+    let name = PeerName::Worker(donor.worker).in_run(network.run);
+    let address = network.address_of(donor);
+    let connecting = network.endpoint.connect_with(network.client(), address, &name).context("dial")?;
+    let connection = timeout(CONNECT_MAX, connecting).await.context("no answer")?.context("connect")?;
+    let asked = offer(&connection, Round(0), shape);
+    let manifest = network.while_of_run(donor.worker, &connection, asked).await?;
+    Ok(Source { donor: donor.clone(), connection, manifest })
+}
+
+async fn offer(connection: &Connection, from: Round, shape: Shape) -> Result<Manifest> {
+    let manifest = ask_for_state(connection, from).await?;
+    ensure!(
+        manifest.buffers.len() == shape.buffers && manifest.values == shape.values as u64,
+        "its state has {} vectors of {} values, not {} of {}",
+        manifest.buffers.len(),
+        manifest.values,
+        shape.buffers,
+        shape.values
+    );
+    Ok(manifest)
+}
+
+/// Fetches pieces from one donor until there is nothing to ask it for.
+async fn fetch_from(
+    donor: WorkerId,
+    connection: &Connection,
+    mut manifest: Manifest,
+    shape: Shape,
+    fetching: &Fetching,
+) -> Result<()> {
+    let wanted = fetching.lock().manifest().next_round;
+    if manifest.next_round < wanted {
+        manifest = offer(connection, wanted, shape).await?;
+    }
+    if manifest.next_round != wanted {
+        return Ok(());
+    }
+    let fetch = || fetch_pieces(donor, connection, &manifest.buffers, fetching);
+    tokio::try_join!(fetch(), fetch()).map(|_| ())
+}
+
+/// One piece after the other. Two of these at a time keep a way full.
+async fn fetch_pieces(
+    donor: WorkerId,
+    connection: &Connection,
+    offered: &[Hash],
+    fetching: &Fetching,
+) -> Result<()> {
+    loop {
+        let Some(piece) = fetching.lock().take(donor, offered) else { return Ok(()) };
+        let fetched = fetch_piece(connection, piece).await;
+        let mut transfer = fetching.lock();
+        if let Err(error) = fetched.and_then(|values| transfer.put(piece, donor, &values)) {
+            transfer.give_back(piece, donor);
+            return Err(error);
+        }
+        if transfer.is_whole() {
+            fetching.whole.notify_one();
+        }
+    }
+}
+
+async fn fetch_piece(connection: &Connection, piece: Piece) -> Result<Vec<f32>> {
+    let frames = STATE_PIECE_FRAMES;
+    let request = Request::StatePiece { buffer: piece.buffer, first: piece.first_frame(), frames };
+    let request = postcard::to_stdvec(&request).context("write a request")?;
+    let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
+    let mut values = Vec::new();
+    for _ in 0..frames {
+        let Some(frame) = next_state_frame(&mut response).await? else { break };
+        let words = frame.body().as_chunks::<4>().0;
+        ensure!(words.len() <= STATE_FRAME_VALUES, "a frame of the state is too long");
+        values.extend(words.iter().map(|word| f32::from_le_bytes(*word)));
+    }
+    Ok(values)
+}
