@@ -4,6 +4,7 @@
 pub mod chaos;
 pub mod cluster;
 pub mod etcd;
+pub mod hostile;
 pub mod interrupt;
 pub mod kubernetes;
 pub mod wan;

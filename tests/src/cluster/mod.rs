@@ -268,6 +268,20 @@ impl Cluster {
         self.coordinator.iter_mut().chain(workers).find_map(Process::failure)
     }
 
+    /// All that every process has said.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn whole_logs(&self) -> Result<String> {
+        let files = std::fs::read_dir(self.folder())?.collect::<io::Result<Vec<_>>>()?;
+        let logs = files.iter().map(std::fs::DirEntry::path);
+        let logs = logs.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+        Ok(logs
+            .map(|path| std::fs::read(path).unwrap_or_default())
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .collect())
+    }
+
     /// The last lines of every log.
     #[must_use]
     pub fn logs(&self) -> String {

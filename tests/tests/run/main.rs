@@ -7,6 +7,7 @@
 mod archive;
 mod chaos;
 mod faults;
+mod hostile;
 mod interrupt;
 mod moves;
 mod operate;
