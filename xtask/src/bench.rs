@@ -24,6 +24,9 @@ pub struct Options {
     /// Take seconds, for a look; figures to keep need the whole run.
     #[arg(long)]
     quick: bool,
+    /// Only these parts: of `sync` speed, sites, quality, traffic, reach; of `elastic` leader, death, join, restart, cut, hostile.
+    #[arg(long, value_name = "PARTS")]
+    part: Option<String>,
     #[command(flatten)]
     sync: sync::SyncOptions,
 }
@@ -46,7 +49,8 @@ enum Name {
     Plan,
     /// What it takes to simulate thousands of workers.
     Simulate,
-    /// Coordinators that take over from each other; needs `etcd` in PATH.
+    /// Workers and coordinators that die, join and come back, and attacks at every door. Coordinators that take over from each other need
+    /// `etcd` in PATH.
     Elastic,
 }
 
@@ -84,6 +88,12 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     let mut arguments = options.sync.arguments()?;
     if !arguments.is_empty() && !matches!(options.name, Name::Sync) {
         bail!("{} is for `bench sync`", arguments[0]);
+    }
+    if let Some(part) = &options.part {
+        if !matches!(options.name, Name::Sync | Name::Elastic) {
+            bail!("--part is for `bench sync` and `bench elastic`");
+        }
+        arguments.extend(["--part".to_owned(), part.clone()]);
     }
     if options.name.needs_libtorch() && !options.sync.is_plot() {
         setup::ensure(checkout)?;
@@ -168,7 +178,7 @@ mod tests {
     fn the_options_of_all_benchmarks_go_together() {
         Line::command().debug_assert();
         let line = Line::parse_from(["x", "sync", "--quick", "--part", "speed", "--only", "auto"]);
-        assert!(line.options.quick);
-        assert_eq!(line.options.sync.arguments().unwrap(), ["--part", "speed", "--only", "auto"]);
+        assert!(line.options.quick && line.options.part.is_some_and(|part| part == "speed"));
+        assert_eq!(line.options.sync.arguments().unwrap(), ["--only", "auto"]);
     }
 }

@@ -9,9 +9,6 @@ use clap::Args;
 #[derive(Args)]
 #[command(next_help_heading = "Options of `sync`")]
 pub struct SyncOptions {
-    /// Only these parts: speed, quality, traffic, reach.
-    #[arg(long, value_name = "PARTS")]
-    part: Option<String>,
     /// Only methods whose name contains this.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
@@ -45,7 +42,6 @@ impl SyncOptions {
     pub fn arguments(&self) -> Result<Vec<String>> {
         let path = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let values = [
-            ("--part", self.part.clone()),
             ("--only", self.only.clone()),
             ("--rates", self.rates.clone()),
             ("--results", path(&self.results)?),

@@ -1,78 +1,136 @@
-//! Measures how long a run is without a coordinator when the one that leads is killed, with the real binaries and a real etcd. One JSON line per figure goes to
-//! stdout, progress to stderr; `docs/benchmarks/elastic.md` says what they mean.
+//! What membership that changes, and doors that are attacked, cost a run, with the real binaries. One JSON line per figure goes to stdout, progress to stderr;
+//! `docs/benchmarks/elastic.md` says what they mean.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints")]
+
+mod cut;
+mod death;
+#[path = "../bench_wan/gpt.rs"]
+#[expect(dead_code, reason = "shared with other benchmarks")]
+mod gpt;
+mod hostile;
+mod joining;
+mod leader;
+mod restart;
+#[path = "../bench_wan/training.rs"]
+mod training;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use clap::Parser;
-use longhaul_tests::cluster::{Pair, training};
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+use longhaul_tests::cluster::{Cluster, ClusterConfig};
 use longhaul_tests::interrupt;
+use longhaul_tests::wan::LinkConfig;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// The longest that anything waited for may take.
 const WAIT_MAX: Duration = Duration::from_secs(180);
+/// Of the emulator, where nothing else is said.
+const LINK: &str = "rate_mbit=50,delay_ms=10,loss_percent=0.1";
 
-/// Coordinators that take over, with the real binaries
+/// Workers and coordinators that come and go, and strangers at the doors, with the real binaries
 #[derive(Parser)]
 struct Args {
-    /// Once.
+    /// Each once, and shorter.
     #[arg(long)]
     quick: bool,
+    /// Only these parts.
+    #[arg(long, value_delimiter = ',', default_values = ["leader", "death", "join", "restart", "cut", "hostile"])]
+    part: Vec<Part>,
 }
 
-/// Of one death.
-struct Measured {
-    /// From the kill to the first answer of the other coordinator as the leader.
-    failover_s: f64,
-    /// From the kill until both workers are with it.
-    workers_back_s: f64,
-    /// Rounds that the workers had applied by then and not before the kill.
-    rounds: u64,
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// A coordinator that leads is killed, and another one takes over; needs `etcd` in PATH.
+    Leader,
+    /// A worker is killed: until the others have applied a round without it.
+    Death,
+    /// A worker joins a run that goes on: until it contributes.
+    Join,
+    /// The coordinator is killed and started again.
+    Restart,
+    /// A worker is kicked: until nobody talks to it.
+    Cut,
+    /// Ten thousand attacks at every door.
+    Hostile,
+}
+
+/// What all parts need.
+struct Session {
+    quick: bool,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
     interrupt::watch()?;
-    let repeats = if args.quick { 1 } else { 5 };
-    let mut all = Vec::new();
-    for repeat in 0..repeats {
-        eprintln!("elastic/leader killed: {} of {repeats}", repeat + 1);
-        all.push(measure()?);
+    let session = Session { quick: args.quick };
+    for part in args.part {
+        match part {
+            Part::Leader => leader::measure(&session)?,
+            Part::Death => death::measure(&session)?,
+            Part::Join => joining::measure(&session)?,
+            Part::Restart => restart::measure(&session)?,
+            Part::Cut => cut::measure(&session)?,
+            Part::Hostile => hostile::measure(&session)?,
+        }
     }
-    print("failover_s", "s", all.iter().map(|one| one.failover_s).collect());
-    print("workers_back_s", "s", all.iter().map(|one| one.workers_back_s).collect());
-    print("rounds_meanwhile", "rounds", all.iter().map(|one| one.rounds as f64).collect());
     Ok(())
 }
 
-/// Two coordinators, one of them killed as `kill -9` does while two workers train.
-fn measure() -> Result<Measured> {
+impl Session {
+    /// So many times, or once where that is enough for a look.
+    fn repeats(&self, case: &str, times: u32) -> impl Iterator<Item = u32> {
+        let (case, times) = (case.to_owned(), if self.quick { 1 } else { times });
+        (0..times).inspect(move |repeat| eprintln!("elastic/{case}: {} of {times}", repeat + 1))
+    }
+
+    /// The least, the median and the most.
+    fn print(&self, case: &str, metric: &str, unit: &str, mut values: Vec<f64>) {
+        values.sort_by(f64::total_cmp);
+        let (Some(least), Some(most)) = (values.first(), values.last()) else { return };
+        for (which, value) in [("least", *least), ("median", values[values.len() / 2]), ("most", *most)] {
+            let case = format!("{case}, {which} of {}", values.len());
+            println!(
+                "{}",
+                json!({ "bench": "elastic", "case": case, "metric": metric, "value": value, "unit": unit })
+            );
+        }
+    }
+}
+
+/// A run over emulated links, in a folder that goes with it, with the same small model as all of these.
+fn cluster(sites: Vec<usize>) -> Result<(Cluster, TempDir)> {
+    cluster_of(run_toml_for(sites.iter().sum()), sites, LINK.parse()?)
+}
+
+fn cluster_of(run_toml: String, sites: Vec<usize>, link: LinkConfig) -> Result<(Cluster, TempDir)> {
     let folder = tempfile::tempdir()?;
-    let mut pair = Pair::start(folder.path(), &run_toml())?.context("this needs etcd in PATH")?;
-    pair.start_worker()?;
-    pair.start_worker()?;
-    let before =
-        pair.wait_for(0, "the run to begin", WAIT_MAX, |status| training(status) == 2 && round(status) >= 5)?;
-    let killed = now();
-    pair.kill_coordinator(0);
-    pair.wait_for(1, "the other coordinator to lead", WAIT_MAX, |status| !status.is_null())?;
-    let failover_s = killed.elapsed().as_secs_f64();
-    let back = pair.wait_for(1, "the workers to be back", WAIT_MAX, |status| training(status) == 2)?;
-    let workers_back_s = killed.elapsed().as_secs_f64();
-    let caught_up = pair.wait_for(1, "their reports", WAIT_MAX, |status| round(status) > round(&back))?;
-    anyhow::ensure!(caught_up["generation"] == before["generation"], "a worker was given up: {caught_up:#}");
-    Ok(Measured { failover_s, workers_back_s, rounds: round(&caught_up).saturating_sub(round(&before)) })
+    let config = ClusterConfig {
+        run_toml,
+        sites,
+        link,
+        seed: 1,
+        folder: folder.path().to_owned(),
+        threads: 1,
+        own_checkpoints: true,
+        worker_arguments: Vec::new(),
+    };
+    Ok((Cluster::start(config)?, folder))
 }
 
 fn run_toml() -> String {
+    run_toml_for(2)
+}
+
+fn run_toml_for(workers: usize) -> String {
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
     format!(
         r#"
 [run]
 name = "elastic"
-workers = 2
+workers = {workers}
 steps = 1000000
 [model]
 kind = "gpt2"
@@ -84,7 +142,7 @@ context = 64
 path = {text:?}
 sequence_length = 64
 [train]
-batch = 16
+batch = {}
 [parallel]
 plan = "fixed"
 [sync]
@@ -96,7 +154,8 @@ overlap = 1
 every_rounds = 1000
 [faults]
 reconnect_grace_ms = 60000
-"#
+"#,
+        8 * workers
     )
 }
 
@@ -107,17 +166,4 @@ fn round(status: &Value) -> u64 {
 #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 fn now() -> Instant {
     Instant::now()
-}
-
-fn print(metric: &str, unit: &str, mut values: Vec<f64>) {
-    values.sort_by(f64::total_cmp);
-    let figures =
-        [("least", values[0]), ("median", values[values.len() / 2]), ("most", values[values.len() - 1])];
-    for (which, value) in figures {
-        let case = format!("leader killed, {which} of {}", values.len());
-        println!(
-            "{}",
-            json!({ "bench": "elastic", "case": case, "metric": metric, "value": value, "unit": unit })
-        );
-    }
 }

@@ -23,6 +23,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
+use longhaul_common::config::SyncPreset;
 use longhaul_tests::interrupt;
 
 use session::Session;
@@ -37,7 +38,7 @@ struct Args {
     #[arg(long)]
     only: Option<String>,
     /// Only these parts.
-    #[arg(long, value_delimiter = ',', default_values = ["speed", "quality", "traffic", "reach"])]
+    #[arg(long, value_delimiter = ',', default_values = ["speed", "sites", "quality", "traffic", "reach"])]
     part: Vec<Part>,
     /// Rates of the links of `speed`, in Mbit/s.
     #[arg(long, value_delimiter = ',', default_values_t = speed::RATES_MBIT)]
@@ -56,10 +57,15 @@ struct Args {
     out: Option<PathBuf>,
 }
 
+/// Links of `sites`: one that what streams fits into, and one where it takes most of the time.
+const SITES_RATES_MBIT: [f64; 2] = [1000.0, 100.0];
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Share of local speed, by link.
     Speed,
+    /// The same with two workers in each site, where steps wait for their exchange.
+    Sites,
     /// Validation loss, and bits per parameter and step.
     Quality,
     /// Bytes by number of sites.
@@ -78,6 +84,9 @@ fn main() -> Result<()> {
     for part in args.part {
         match part {
             Part::Speed => speed::measure(&mut session, &args.rates)?,
+            Part::Sites => {
+                speed::sites_of(&mut session, 2, &[SyncPreset::Dense], &SITES_RATES_MBIT)?;
+            }
             Part::Quality => quality::measure(&mut session)?,
             Part::Traffic => traffic::measure(&mut session)?,
             Part::Reach => reach::measure(&mut session)?,

@@ -34,7 +34,8 @@ pub fn presets() -> Vec<Method> {
     SyncPreset::ALL.map(preset).to_vec()
 }
 
-fn preset(preset: SyncPreset) -> Method {
+/// One of them.
+pub fn preset(preset: SyncPreset) -> Method {
     let name = name(preset);
     let round = SyncConfig::of(preset).every;
     // A second moment has to come from somewhere: in few bits, as dense f32 takes six minutes a step at 1 Mbit/s.

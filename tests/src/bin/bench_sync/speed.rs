@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use longhaul_common::config::SyncPreset;
 use longhaul_tests::wan::LinkConfig;
 
 use super::book::Figure;
@@ -15,7 +16,9 @@ use super::{pytorch, small, watch};
 
 /// What its lines are called.
 pub const BENCH: &str = "sync/speed";
-/// One worker each.
+/// And those with more workers in a site.
+pub const SITES_BENCH: &str = "sync/sites";
+/// One worker each, or so many alike.
 const SITES: f64 = 2.0;
 /// More than a case makes.
 const STEPS_MAX: u64 = 100_000;
@@ -55,12 +58,40 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64]) -> Result<()> {
             let repeats = if session.quick { 1 } else { method.repeats };
             session.case(BENCH, &case, lengths.limit * repeats, |_| {
                 let local_run = || gpt::local(lengths.local_steps);
-                local.beside(repeats, local_run, || ours(method, &link, &lengths))
+                local.beside(repeats, local_run, || ours(method, &[1, 1], &link, &lengths))
             })?;
         }
         let wanted: Vec<_> =
             method::PYTORCH.iter().map(|(name, ..)| *name).filter(|name| session.wants(name)).collect();
         pytorch(session, &link, rate, |name| wanted.contains(&name))?;
+    }
+    Ok(())
+}
+
+/// What two sites of so many workers make of methods whose steps wait for their exchange, over a link.
+pub fn sites_of(
+    session: &mut Session,
+    workers: usize,
+    methods: &[SyncPreset],
+    rates_mbit: &[f64],
+) -> Result<()> {
+    let wanted: Vec<_> = methods
+        .iter()
+        .map(|preset| method::preset(*preset))
+        .filter(|method| session.wants(method.name))
+        .collect();
+    let mut local = Local::default();
+    for &rate in rates_mbit {
+        let link = link(rate)?;
+        for method in &wanted {
+            let case = case_name(&format!("{}, sites of {workers}", method.name), rate);
+            let lengths = Lengths::of(session, method.round, method.opening_rounds);
+            let repeats = if session.quick { 1 } else { 3 };
+            session.case(SITES_BENCH, &case, lengths.limit * repeats, |_| {
+                let local_run = || gpt::local_of(2 * workers, lengths.local_steps);
+                local.beside(repeats, local_run, || ours(method, &[workers; 2], &link, &lengths))
+            })?;
+        }
     }
     Ok(())
 }
@@ -179,11 +210,11 @@ enum Outcome {
     Over(Duration),
 }
 
-fn ours(method: &Method, link: &LinkConfig, lengths: &Lengths) -> Result<Outcome> {
+fn ours(method: &Method, sites: &[usize; 2], link: &LinkConfig, lengths: &Lengths) -> Result<Outcome> {
     let sync = format!("{}\n{}", method.sync, method.steady);
     let training = Training {
         shape: GPT,
-        sites: &[1, 1],
+        sites,
         sync: &sync,
         train: SPEED,
         copies: Copies::WHOLE,

@@ -25,6 +25,11 @@ pub const RUN_MAX: Duration = Duration::from_secs(900);
 
 /// Seconds a step of two workers that train side by side and do not talk.
 pub fn local(steps: u64) -> Result<f64> {
+    local_of(2, steps)
+}
+
+/// The same of so many workers.
+pub fn local_of(workers: usize, steps: u64) -> Result<f64> {
     let link = LinkConfig::default();
     let start = |seed| {
         Training {
@@ -39,13 +44,16 @@ pub fn local(steps: u64) -> Result<f64> {
         }
         .start()
     };
-    let (mut first, mut second) = (start(1)?, start(2)?);
-    let (a, b) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| step_s(&mut second.0, steps));
-        (step_s(&mut first.0, steps), other.join())
+    let mut runs = (1..=workers as u64).map(start).collect::<Result<Vec<_>>>()?;
+    let measured = std::thread::scope(|scope| {
+        let threads: Vec<_> = runs.iter_mut().map(|run| scope.spawn(|| step_s(&mut run.0, steps))).collect();
+        threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
     });
-    let b = b.map_err(|_| anyhow::anyhow!("a measuring thread panicked"))?;
-    Ok(f64::midpoint(a?, b?))
+    let times = measured
+        .into_iter()
+        .map(|time| time.map_err(|_| anyhow::anyhow!("a measuring thread panicked"))?)
+        .collect::<Result<Vec<_>>>()?;
+    Ok(times.iter().sum::<f64>() / times.len() as f64)
 }
 
 /// Seconds a step between the warm-up and the last step, over all workers.

@@ -1,0 +1,54 @@
+//! Seconds from the start of a worker's process, in a site of its own, to the first round that has its contribution.
+
+use anyhow::Result;
+use longhaul_tests::cluster::{Cluster, ClusterConfig, training};
+
+use super::gpt::{GPT, SPEED};
+use super::training::{Copies, Training};
+use super::{Session, WAIT_MAX, now, round};
+
+/// The model of 10.9 million parameters, whose rounds are a step long: how long a round is is not the question.
+const SYNC: &str = "preset = \"dgc\"";
+const LINK: &str = "rate_mbit=100,delay_ms=25,loss_percent=0.1";
+
+/// Five joins, each to a run of its own that a worker of another site has begun.
+pub fn measure(session: &Session) -> Result<()> {
+    let (mut trains, mut contributed) = (Vec::new(), Vec::new());
+    for _ in session.repeats("join", 5) {
+        let folder = tempfile::tempdir()?;
+        let link = LINK.parse()?;
+        let training_of = |sites| Training {
+            shape: GPT,
+            sites,
+            sync: SYNC,
+            train: SPEED,
+            copies: Copies::WHOLE,
+            steps: 100_000,
+            link: &link,
+            seed: 1,
+        };
+        let mut cluster = Cluster::start_coordinator_only(ClusterConfig {
+            run_toml: training_of(&[1]).run_toml(),
+            sites: vec![1, 1],
+            link: link.clone(),
+            seed: 1,
+            folder: folder.path().to_owned(),
+            threads: 1,
+            own_checkpoints: true,
+            worker_arguments: Vec::new(),
+        })?;
+        cluster.start_worker(0)?;
+        cluster
+            .wait_for("the run to begin", WAIT_MAX, |status| training(status) == 1 && round(status) >= 2)?;
+        let started = now();
+        cluster.start_worker(1)?;
+        let joined = cluster.wait_for("it to train", WAIT_MAX, |status| training(status) == 2)?;
+        trains.push(started.elapsed().as_secs_f64());
+        // Rounds that were open when it joined may be without it.
+        cluster.wait_for("a round of all", WAIT_MAX, |status| round(status) >= round(&joined) + 2)?;
+        contributed.push(started.elapsed().as_secs_f64());
+    }
+    session.print("join", "trains_s", "s", trains);
+    session.print("join", "join_s", "s", contributed);
+    Ok(())
+}
