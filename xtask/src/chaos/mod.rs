@@ -2,6 +2,7 @@
 
 mod known_bugs;
 mod mirror;
+mod simulated;
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -46,6 +47,12 @@ pub struct Options {
     /// Put bugs back one at a time, all of `tests/known_bugs` or those named, and see whether chaos finds them. The first takes as long as a first build.
     #[arg(long, value_name = "NAMES", num_args = 0..=1, value_delimiter = ',', require_equals = true, exclusive = true)]
     known_bugs: Option<Vec<String>>,
+    /// Virtual time instead of real processes: the simulations of the round protocol and of the run, one seed after the other.
+    #[arg(long)]
+    simulated: bool,
+    /// Which seeds [default: 0..100000].
+    #[arg(long, value_name = "FROM..TO", requires = "simulated")]
+    seeds: Option<simulated::Seeds>,
 }
 
 impl Options {
@@ -70,8 +77,14 @@ impl Options {
 /// Builds all binaries, and runs the harness.
 ///
 /// # Errors
-/// They do not build, or a promise was broken; or a known bug was not found.
+/// They do not build, or a promise was broken, there or by a seed; or a known bug was not found.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
+    if options.simulated {
+        if let Some(other) = options.arguments().first() {
+            bail!("{other} is for real processes, and not for --simulated");
+        }
+        return simulated::run(checkout, options.seeds.unwrap_or_default());
+    }
     setup::ensure(checkout)?;
     if let Some(names) = &options.known_bugs {
         return known_bugs::run(checkout, names);

@@ -1,0 +1,173 @@
+//! Chaos in virtual time: seeds of the round protocol's simulation and of the run's, many more than the tests have.
+
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+
+use crate::checkout::Checkout;
+use crate::clock;
+
+/// Seeds that one process tries: some seconds.
+const CHUNK: u64 = 1000;
+
+/// A test that takes its seeds from `LONGHAUL_SEEDS`.
+struct Simulation {
+    what: &'static str,
+    /// The package's folder.
+    folder: &'static str,
+    /// What cargo builds.
+    target: &'static [&'static str],
+    test: &'static str,
+}
+
+const SIMULATIONS: [Simulation; 2] = [
+    Simulation {
+        what: "the round protocol",
+        folder: "proto",
+        target: &["--package", "longhaul-proto", "--test", "round_sim"],
+        test: "any_mixture_of_faults_is_survived",
+    },
+    Simulation {
+        what: "the run",
+        folder: "coordinator",
+        target: &["--package", "longhaul-coordinator", "--lib"],
+        test: "run::simulation::whatever_happens_the_run_finishes_and_the_ledger_tells_what_was_applied",
+    },
+];
+
+/// From one to another, without the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seeds {
+    from: u64,
+    to: u64,
+}
+
+impl FromStr for Seeds {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (from, to) = text.split_once("..").context("seeds are FROM..TO, such as 0..100000")?;
+        let number = |text: &str| text.parse().with_context(|| format!("{text:?} is no seed"));
+        let (from, to) = (number(from)?, number(to)?);
+        ensure!(from < to, "there is no seed in {from}..{to}");
+        Ok(Self { from, to })
+    }
+}
+
+impl Default for Seeds {
+    fn default() -> Self {
+        Self { from: 0, to: 100_000 }
+    }
+}
+
+/// Runs both simulations over these seeds.
+///
+/// # Errors
+/// They do not build, or some seed breaks a promise: which, and how to replay it.
+pub fn run(checkout: &Checkout, seeds: Seeds) -> Result<()> {
+    for simulation in &SIMULATIONS {
+        let binary = build(checkout, simulation)?;
+        let began = clock::now();
+        let failures = simulation.run(&binary, &checkout.root().join(simulation.folder), seeds)?;
+        if let Some(first) = failures.first() {
+            eprintln!("{first}");
+            bail!(
+                "{}: a promise was broken in {} of the parts of the seeds",
+                simulation.what,
+                failures.len()
+            );
+        }
+        let Seeds { from, to } = seeds;
+        println!("{}: seeds {from}..{to} hold, {} s", simulation.what, began.elapsed().as_secs());
+    }
+    Ok(())
+}
+
+impl Simulation {
+    /// In parts, as many at once as there are cores; what those said that failed. After a failure no new part begins.
+    fn run(&self, binary: &Path, folder: &Path, seeds: Seeds) -> Result<Vec<String>> {
+        let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} seeds, {eta} left")
+            .context("lay out the progress")?;
+        let progress = ProgressBar::new(seeds.to - seeds.from).with_style(style).with_prefix(self.what);
+        let (next, failed) = (AtomicU64::new(seeds.from), AtomicBool::new(false));
+        let work = || {
+            let mut failures = Vec::new();
+            while !failed.load(Ordering::Relaxed) {
+                let from = next.fetch_add(CHUNK, Ordering::Relaxed);
+                if from >= seeds.to {
+                    break;
+                }
+                let to = seeds.to.min(from + CHUNK);
+                let output = self.try_seeds(binary, folder, from, to)?;
+                if !output.status.success() {
+                    failed.store(true, Ordering::Relaxed);
+                    failures.push(String::from_utf8_lossy(&output.stdout).into_owned());
+                }
+                progress.inc(to - from);
+            }
+            Ok(failures)
+        };
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let outcomes: Vec<Result<Vec<String>>> = thread::scope(|scope| {
+            let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+            let ended = workers.into_iter().map(|worker| worker.join());
+            ended.map(|outcome| outcome.unwrap_or_else(|_| bail!("a thread panicked"))).collect()
+        });
+        progress.finish_and_clear();
+        Ok(outcomes.into_iter().collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    fn try_seeds(&self, binary: &Path, folder: &Path, from: u64, to: u64) -> Result<Output> {
+        let mut command = Command::new(binary);
+        command.current_dir(folder).args([self.test, "--exact"]).stdin(Stdio::null());
+        let output = command.env("LONGHAUL_SEEDS", format!("{from}..{to}")).output();
+        let output = output.with_context(|| format!("start {}", binary.display()))?;
+        // A test of another name would be none that fails.
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(said.contains("running 1 test"), "{} has no test {}", binary.display(), self.test);
+        Ok(output)
+    }
+}
+
+/// Builds the tests; their binary.
+fn build(checkout: &Checkout, simulation: &Simulation) -> Result<PathBuf> {
+    let mut command = checkout.cargo();
+    command.args(["test", "--locked", "--no-run", "--message-format", "json-render-diagnostics"]);
+    let output = command.args(simulation.target).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.context("start cargo test")?;
+    ensure!(output.status.success(), "the simulation of {} does not build", simulation.what);
+    executable_in(&String::from_utf8_lossy(&output.stdout)).context("cargo names no binary of the tests")
+}
+
+/// The last binary that cargo's messages name.
+fn executable_in(messages: &str) -> Option<PathBuf> {
+    let read = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    read.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).last()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_a_range_with_something_in_it() {
+        assert_eq!("7..9".parse::<Seeds>().unwrap(), Seeds { from: 7, to: 9 });
+        for wrong in ["7", "7..x", "9..9", "9..7", "..", "-1..4"] {
+            assert!(wrong.parse::<Seeds>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_binary_is_the_one_that_cargo_built_last() {
+        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n{\"executable\":\"/a/b\"}\n{\"executable\":\"/a/c\"}\nnot json\n";
+        assert_eq!(executable_in(messages), Some(PathBuf::from("/a/c")));
+        assert_eq!(executable_in("{}"), None);
+    }
+}
