@@ -79,6 +79,19 @@ impl suite::Site for Nccl {
 
 suite!(over_nccl, Nccl);
 
+/// A group computes over its ring then, as all of its members know that they have to.
+#[test]
+fn members_of_which_one_has_no_gpu_learn_that_nccl_cannot_serve_them() {
+    let absent = Device::Cuda(usize::try_from(Cuda::device_count()).unwrap());
+    let can = rig::each(ring(2), |mut ring| {
+        let device = if ring.rank() == 0 { absent } else { Device::Cuda(0) };
+        let can = NcclCollective::can_serve(&mut ring, device).unwrap();
+        ring.barrier().unwrap();
+        can
+    });
+    assert_eq!(can, [false, false]);
+}
+
 #[test]
 fn a_gpu_that_is_not_there_is_an_error_for_all_and_no_panic() {
     let absent = Device::Cuda(usize::try_from(Cuda::device_count()).unwrap());

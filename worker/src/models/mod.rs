@@ -26,6 +26,7 @@ pub(crate) use llama::{NORM_EPSILON as LLAMA_NORM_EPSILON, ROTARY_BASE as LLAMA_
 pub use parameters::Parameters;
 pub(crate) use parameters::views_of;
 use precision::Products;
+pub(crate) use tensor_group::MEMBERS_MAX;
 pub use tensor_group::TensorGroup;
 
 /// Neighbouring blocks of a causal language model, or all of them.

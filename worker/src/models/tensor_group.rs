@@ -15,8 +15,9 @@ use torch_sys::C_tensor;
 use crate::collective::{Collective, CollectiveError, Reduction, Word};
 use crate::shim::Reason;
 
-/// How long members wait for one that is slower: they compute the same, so only for what stops it altogether. One that is dead is noticed otherwise.
-const MEMBERS_MAX: Duration = Duration::from_secs(600);
+/// How long members wait for one another where one may have to wait for what it is told, as in a run that is paused: a month. Nobody waits for the dead: connections tell of a process that has
+/// ended or a machine that is gone, and the coordinator of the rest.
+pub(crate) const MEMBERS_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Values that are handed on at a time: 16 MiB, which bounds what a call takes of memory and time.
 const HANDED_ON_VALUES: usize = 1 << 22;

@@ -15,10 +15,9 @@ use crate::collective::{
     Collective, CollectiveError, NcclCollective, NcclReach, Reduction, RingCollective, RingMember, RingSetup,
     Word,
 };
+use crate::models::MEMBERS_MAX;
 use crate::train::progress::Progress;
 
-/// How long members wait for one another: they are told of their group within moments, and some load a state first.
-const JOIN_MAX: Duration = Duration::from_secs(60);
 /// How long a sum may take once a member has come to it. All have met at the beginning of the round (`Engine::meet`), so the others are at most as far behind as their device is slower
 /// within a round's steps, or their synchroniser too busy to take what it is told.
 const SUM_MAX: Duration = Duration::from_secs(180);
@@ -57,7 +56,7 @@ impl GroupSeat {
         Some(Self { session, members: members.iter().map(ring).collect(), index, way, network })
     }
 
-    /// Meets the others; returns when all are here. Sums are over NCCL or a ring, as those within the site.
+    /// Meets the others; returns when all are here. Sums are over NCCL where those within the site are, all members can and are on one machine; else over a ring.
     ///
     /// # Errors
     /// [`GroupError`]
@@ -69,17 +68,21 @@ impl GroupSeat {
             session: self.session.0,
             tls,
             call_max: SUM_MAX,
-            join_max: JOIN_MAX,
+            // One may have to catch up with rounds that another one healed past.
+            join_max: MEMBERS_MAX,
             stop: self.network.group_stop.clone(),
         };
-        let ring = RingCollective::join(&setup, &listener)?;
-        let inner: Box<dyn Collective> = match self.way {
-            WithinSite::Nccl => Box::new(NcclCollective::join(ring, device, NcclReach::OneMachine)?),
-            WithinSite::Ring | WithinSite::Direct => Box::new(ring),
+        let mut ring = RingCollective::join(&setup, &listener)?;
+        let is_by_nccl = self.way == WithinSite::Nccl && NcclCollective::can_serve(&mut ring, device)?;
+        let inner: Box<dyn Collective> = if is_by_nccl {
+            Box::new(NcclCollective::join(ring, device, NcclReach::OneMachine)?)
+        } else {
+            Box::new(ring)
         };
         tracing::info!(
             session = self.session.0,
             members = inner.size(),
+            over = if is_by_nccl { "NCCL" } else { "a ring" },
             "the members of the tensor group have joined"
         );
         Ok(Box::new(Counted { inner, progress: Arc::clone(&self.network.progress) }))

@@ -29,11 +29,10 @@ const PEER_QUEUE_BYTES_MIN: usize = 4 * FRAME_BODY_BYTES_MAX as usize;
 /// Frames that wait for one peer: bytes bound what they hold, this bounds what each costs besides, some 150 bytes. A round asks for two of each fragment at most, and others
 /// are so many rounds ahead of a peer that takes nothing.
 pub(super) const PEER_QUEUE_FRAMES: usize = 2 * FRAGMENTS_MAX as usize * (1 + ROUNDS_AHEAD_MAX as usize);
-/// How often a peer may refuse a frame between ranks before it is given up: one that comes before its receiver has been told of the replica is refused until it has, and one
-/// of a replica that is no more for ever. A frame of a round is never given up, as nobody sends it again.
-const STAGE_REFUSALS_MAX: u32 = 120;
 /// Refusals of one frame after which the user is told: slow paths and full memory pass sooner.
 const REFUSALS_UNTIL_WARNED: u32 = 5;
+/// The same of a frame between ranks, which may be refused for as long as a coordinator takes to tell the other rank of its replica: about a minute.
+const STAGE_REFUSALS_UNTIL_WARNED: u32 = 120;
 /// Failed attempts at a connection after which the user is told.
 const ATTEMPTS_UNTIL_WARNED: u32 = 5;
 /// A connection that takes longer is tried anew.
@@ -178,8 +177,9 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
         Err(error) => return tracing::error!(%error, "a frame cannot be sent"),
     };
     let (mut refusals, mut failures) = (0, 0);
-    // Nobody sends a frame again: without it, the round would wait for ever. So it is tried for as long as the peer is a member.
-    while meta.kind != FrameKind::Stage || refusals < STAGE_REFUSALS_MAX {
+    // Nobody sends a frame again: without it, the round would wait for ever. So it is tried for as long as the peer is a member; one between ranks,
+    // which its receiver refuses until it has been told of the replica or has room, for as long as their session lasts here.
+    while meta.kind != FrameKind::Stage || network.stage_mail.is_open(meta.generation) {
         let Some(peer) = peer.upgrade() else { return };
         match peer.connection(&network).await {
             Ok(sender) => match sender.send(&frame).await {
@@ -187,7 +187,11 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
                 Err(SendError::Refused(code)) => {
                     refusals += 1;
                     tracing::debug!(peer = %peer.worker, %code, "a frame was refused");
-                    if refusals == REFUSALS_UNTIL_WARNED && meta.kind != FrameKind::Stage {
+                    let until_warned = match meta.kind {
+                        FrameKind::Stage => STAGE_REFUSALS_UNTIL_WARNED,
+                        _ => REFUSALS_UNTIL_WARNED,
+                    };
+                    if refusals == until_warned {
                         tracing::warn!(
                             peer = %peer.worker, fragment = %meta.fragment, round = %meta.round, %code,
                             "another worker refuses what it needs, and the run waits; has it memory left, and the same release?"
@@ -212,5 +216,5 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
         drop(peer);
         sleep(RECONNECT_PAUSE).await;
     }
-    tracing::warn!(exchange = %meta.round, "a frame for another rank was given up");
+    tracing::debug!(exchange = %meta.round, "a frame for another rank of a replica that is no more");
 }

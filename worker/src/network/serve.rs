@@ -85,8 +85,9 @@ async fn serve(
         let meta = &header.meta;
         let mail = &admitting.stage_mail;
         // Whatever else it is, the round protocol looks at it.
-        let is_awaited =
-            meta.kind != FrameKind::Stage || mail.admits(meta.generation, worker, header.body_len as usize);
+        let is_awaited = meta.kind != FrameKind::Stage
+            || about_of(meta)
+                .is_some_and(|about| mail.admits(meta.generation, worker, about, header.body_len as usize));
         meta.sender == worker && is_awaited
     });
     tokio::select! {

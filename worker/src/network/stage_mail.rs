@@ -8,7 +8,7 @@ use bytes::Bytes;
 use longhaul_common::id::{Generation, WorkerId};
 
 /// Bytes that may wait for the device. What is unread is what is in flight: a residual stream for each micro-batch and chunk, in each direction, and a borrowed
-/// embedding. Beyond this, frames are turned away, and their senders try again.
+/// embedding. Beyond this, frames are turned away, and their senders try again; those of the letter that the device waits for are not, or it would wait for ever.
 const UNREAD_BYTES_MAX: usize = 4 << 30;
 /// Parts of letters that may wait: they cost something besides their bytes.
 const UNREAD_PARTS_MAX: usize = 1 << 16;
@@ -61,6 +61,8 @@ struct State {
     replica: Option<Replica>,
     /// The last exchange that the device has asked about: what is older is read, or never will be.
     exchange: u64,
+    /// The letter that the device waits for, whose length it knows.
+    awaited: Option<(WorkerId, About)>,
     letters: HashMap<(WorkerId, About), BTreeMap<u32, Bytes>>,
     unread_parts: usize,
     unread_bytes: usize,
@@ -107,8 +109,8 @@ impl StageMail {
 
     /// Whether a part of a letter would be kept: of this session, or of one to come. A sender that has handed a part to its transport does not learn that it was turned away, so
     /// only what nobody may send is.
-    pub fn admits(&self, session: Generation, from: WorkerId, bytes: usize) -> bool {
-        self.lock().admits(session, from, bytes)
+    pub fn admits(&self, session: Generation, from: WorkerId, about: About, bytes: usize) -> bool {
+        self.lock().admits(session, from, about, bytes)
     }
 
     /// Keeps a part of a letter of this session, unless it is one that was read: a part may come twice.
@@ -134,10 +136,12 @@ impl StageMail {
             state.begin(about.exchange);
         }
         let key = (from, about);
+        state.awaited = Some(key);
         let is_missing = |state: &mut State| {
             state.is_of(session) && state.letters.get(&key).is_none_or(|letter| letter.len() < parts)
         };
         let mut state = self.came.wait_while(state, is_missing).unwrap_or_else(PoisonError::into_inner);
+        state.awaited = None;
         if !state.is_of(session) {
             return Err(Interrupted);
         }
@@ -184,15 +188,13 @@ impl State {
         }
     }
 
-    fn admits(&self, session: Generation, from: WorkerId, bytes: usize) -> bool {
+    fn admits(&self, session: Generation, from: WorkerId, about: About, bytes: usize) -> bool {
         if self.is_to_come(session) {
             let has_room = self.early.len() < UNREAD_PARTS_MAX && self.early_bytes + bytes <= EARLY_BYTES_MAX;
             return bytes > 0 && has_room;
         }
-        self.knows(session, from)
-            && bytes > 0
-            && self.unread_parts < UNREAD_PARTS_MAX
-            && self.unread_bytes + bytes <= UNREAD_BYTES_MAX
+        let has_room = self.unread_parts < UNREAD_PARTS_MAX && self.unread_bytes + bytes <= UNREAD_BYTES_MAX;
+        self.knows(session, from) && bytes > 0 && (has_room || self.awaited == Some((from, about)))
     }
 
     fn is_of(&self, session: Generation) -> bool {
@@ -278,21 +280,40 @@ mod tests {
     #[test]
     fn strangers_other_sessions_empty_parts_and_too_much_are_turned_away() {
         let mail = mail();
-        assert!(mail.admits(SEVENTH, ONE, UNREAD_BYTES_MAX));
-        assert!(!mail.admits(SEVENTH, ONE, UNREAD_BYTES_MAX + 1));
-        assert!(!mail.admits(SEVENTH, WorkerId(3), 1));
-        assert!(!mail.admits(Generation(6), ONE, 1) && !mail.admits(SEVENTH, ONE, 0));
+        assert!(mail.admits(SEVENTH, ONE, about(3), UNREAD_BYTES_MAX));
+        assert!(!mail.admits(SEVENTH, ONE, about(3), UNREAD_BYTES_MAX + 1));
+        assert!(!mail.admits(SEVENTH, WorkerId(3), about(3), 1));
+        assert!(!mail.admits(Generation(6), ONE, about(3), 1) && !mail.admits(SEVENTH, ONE, about(3), 0));
         for part in 0..UNREAD_PARTS_MAX as u32 {
-            assert!(mail.admits(SEVENTH, ONE, 1));
+            assert!(mail.admits(SEVENTH, ONE, about(3), 1));
             deliver(&mail, 3, part, b"x");
         }
-        assert!(!mail.admits(SEVENTH, ONE, 1));
+        assert!(!mail.admits(SEVENTH, ONE, about(3), 1));
         // Another body in the place of one that is here counts for nothing.
         deliver(&mail, 3, 0, b"longer");
         assert_eq!(unread(&mail), (1, UNREAD_PARTS_MAX, UNREAD_PARTS_MAX));
         mail.wait(SEVENTH, ONE, about(3), 1).unwrap();
         assert_eq!(unread(&mail), (0, 0, 0));
-        assert!(!StageMail::default().admits(SEVENTH, ONE, 0));
+        assert!(!StageMail::default().admits(SEVENTH, ONE, about(3), 0));
+    }
+
+    /// One letter may be larger than all that may wait, as a tied embedding is, and others may have come first.
+    #[test]
+    fn the_letter_that_the_device_waits_for_always_has_room() {
+        let mail = mail();
+        (0..UNREAD_PARTS_MAX as u32).for_each(|part| deliver(&mail, 3, part, b"x"));
+        assert!(!mail.admits(SEVENTH, WorkerId(2), about(3), 1));
+        let reader = std::thread::spawn({
+            let mail = Arc::clone(&mail);
+            move || mail.wait(SEVENTH, WorkerId(2), about(3), 1)
+        });
+        while !mail.admits(SEVENTH, WorkerId(2), about(3), UNREAD_BYTES_MAX) {
+            std::thread::yield_now();
+        }
+        assert!(!mail.admits(SEVENTH, WorkerId(2), about(4), 1), "no other one of its sender");
+        mail.deliver(SEVENTH, WorkerId(2), about(3), 0, Bytes::from_static(b"awaited"));
+        assert_eq!(reader.join().unwrap(), Ok(vec![Bytes::from_static(b"awaited")]));
+        assert!(!mail.admits(SEVENTH, WorkerId(2), about(3), 1));
     }
 
     /// Ranks are told of their session one after the other, and who hears of it first begins.
@@ -300,7 +321,8 @@ mod tests {
     fn letters_of_a_session_to_come_wait_for_it_and_are_bounded() {
         let mail = StageMail::default();
         assert!(
-            mail.admits(SEVENTH, ONE, EARLY_BYTES_MAX) && !mail.admits(SEVENTH, ONE, EARLY_BYTES_MAX + 1)
+            mail.admits(SEVENTH, ONE, about(3), EARLY_BYTES_MAX)
+                && !mail.admits(SEVENTH, ONE, about(3), EARLY_BYTES_MAX + 1)
         );
         deliver(&mail, 3, 0, b"early");
         mail.deliver(SEVENTH, WorkerId(9), about(3), 0, Bytes::from_static(b"stranger"));

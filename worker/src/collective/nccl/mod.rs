@@ -41,6 +41,9 @@ pub fn gpu_memory_bytes(device: usize) -> Result<u64, NcclError> {
     Ok(free as u64)
 }
 
+/// What a member says that cannot use NCCL, in place of the hash of its machine.
+const NOT_HERE: Word = [0; 16];
+
 /// A member that drives one GPU.
 pub struct NcclCollective {
     ring: RingCollective,
@@ -56,6 +59,27 @@ impl NcclCollective {
     /// What is missing, and how to get it.
     pub fn available(device: Device) -> Result<(), NcclError> {
         requirements(device).map(|_| ())
+    }
+
+    /// Whether NCCL can serve all members of a ring on one machine: they tell each other which machine they are on, and whether it can there. All get the same answer; why one cannot
+    /// is in its log.
+    ///
+    /// # Errors
+    /// [`CollectiveError`], of the ring.
+    pub fn can_serve(ring: &mut RingCollective, device: Device) -> Result<bool, CollectiveError> {
+        let here = Self::available(device).and_then(|()| machine::this());
+        let word = here.as_ref().copied().unwrap_or(NOT_HERE);
+        if let Err(reason) = here {
+            tracing::warn!(%reason, "the members of a tensor group take a ring");
+        }
+        let words = ring.exchange(word, ring.call_max())?;
+        let together = words.iter().all(|other| *other == words[0] && *other != NOT_HERE);
+        if !together && word != NOT_HERE {
+            tracing::warn!(
+                "not all members of a tensor group have NCCL on one machine: they take a ring; sum over fewer workers of a site (parallel.tensor), or sites of one machine each"
+            );
+        }
+        Ok(together)
     }
 
     /// Joins NCCL's communicator with the members of a ring, each with a device of its own. Returns when all have.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
-use longhaul_common::config::WithinSite;
+use longhaul_common::config::{RunConfig, WithinSite};
 use longhaul_common::id::{FragmentId, Round, WorkerId};
 use longhaul_proto::control::message::GenerationStart;
 use longhaul_proto::round::{Event, Frame, FrameHeader, FrameKind};
@@ -24,7 +24,7 @@ impl Synchroniser {
         let Stage::Running(running) = &mut self.stage else { return };
         let before = std::mem::take(&mut running.site).joint.map(|(_, thread)| thread);
         running.site.generation = start.membership.generation;
-        let way = self.config.sync.within_site;
+        let way = way_within_site(&self.config);
         let plan = if way == WithinSite::Direct { None } else { SitePlan::new(start, self.worker) };
         let (Some(plan), Some(prepared)) = (plan, &self.prepared) else {
             return;
@@ -144,6 +144,15 @@ impl Synchroniser {
             needed.for_each(|(to, header)| self.send_local(to, header));
         }
         early.into_values().for_each(|frame| self.feed(Event::Frame(frame)));
+    }
+}
+
+/// What members of this site reduce with. Beside tensor groups it is never NCCL, whose communicators each of their GPUs has one of already: with two, each waits for all that the GPU does, and
+/// GPUs that wait for each other crosswise would stand still until a limit is over.
+fn way_within_site(config: &RunConfig) -> WithinSite {
+    match config.sync.within_site {
+        WithinSite::Nccl if config.parallel.tensor > 1 => WithinSite::Ring,
+        way => way,
     }
 }
 
