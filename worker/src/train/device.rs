@@ -242,6 +242,11 @@ impl Device<'_> {
             self.engine.step_back()?;
             stretch.trained.push(positions);
         }
+        // Of the momentum that goes out, before a result that is due now replaces it.
+        let repeated = match self.config.sync.source_in(is_opening) {
+            Source::Momentum => self.share.synchronised(self.engine.decayed_momentum()?),
+            Source::Gradient | Source::CorrectedGradient | Source::Delta => Vec::new(),
+        };
         // A round shorter than the overlap, as the last one may be: its result cannot wait for steps that do not come.
         if let Some(outcome) = self.apply_if_due(stretch, u64::MAX)? {
             return Ok(Some(outcome));
@@ -252,7 +257,7 @@ impl Device<'_> {
         if self.config.sync.look_ahead && tally.samples > 0 {
             stretch.own_gradient.clone_from(&gradient);
         }
-        self.contribute(stretch, gradient, &tally)?;
+        self.contribute(stretch, gradient, repeated, &tally)?;
         stretch.trained.clear();
         // With gradients, the opening is plain `dense`: a young model does not bear a mean that is late.
         let is_plain = is_opening && self.config.sync.opens_with_gradients();
@@ -326,7 +331,13 @@ impl Device<'_> {
         Ok(self.engine.gradient_by_tensor(batch, gradient, &mut arrived)?)
     }
 
-    fn contribute(&mut self, stretch: &Stretch, gradient: Vec<f32>, tally: &Tally) -> Result<()> {
+    fn contribute(
+        &mut self,
+        stretch: &Stretch,
+        gradient: Vec<f32>,
+        repeated: Vec<f32>,
+        tally: &Tally,
+    ) -> Result<()> {
         let weight = stretch.exchanged;
         let is_opening = stretch.schedule.is_opening(stretch.round);
         let low_rank = self.low_rank.as_mut().filter(|_| !is_opening && weight > 0);
@@ -339,10 +350,6 @@ impl Device<'_> {
                 Stretches::whole(self.share.synchronised(gradient))
             }
             None => self.due_parameters(stretch)?,
-        };
-        let repeated = match self.config.sync.source_in(is_opening) {
-            Source::Momentum => self.share.synchronised(self.engine.decayed_momentum()?),
-            Source::Gradient | Source::CorrectedGradient | Source::Delta => Vec::new(),
         };
         let (steps, compute) = (tally.steps, tally.compute);
         let (round, loss) = (stretch.round, tally.loss());
