@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::id::WorkerId;
-use crate::sampler::{Positions, SampleFeed, share};
+use crate::sampler::{Positions, SampleFeed, share, weighted_share};
 
 /// From one step on: this feed, shared in this order by these workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +15,26 @@ pub struct Assignment {
     pub feed: SampleFeed,
     /// Who shares it, in order.
     pub workers: Vec<WorkerId>,
+    /// In proportion to these, one for each of them; empty: evenly.
+    pub weights: Vec<u32>,
+}
+
+impl Assignment {
+    /// All of them have as much to do.
+    #[must_use]
+    pub fn evenly(feed: SampleFeed, workers: Vec<WorkerId>) -> Self {
+        Self { feed, workers, weights: Vec::new() }
+    }
+
+    /// Which samples of a step of `batch` are the part of the worker at this place in [`Self::workers`].
+    #[must_use]
+    pub fn share(&self, batch: u64, rank: usize) -> Range<u64> {
+        // One that came over a network may have any number of them.
+        if self.weights.len() == self.workers.len() && self.weights.iter().any(|&weight| weight > 0) {
+            return weighted_share(batch, &self.weights, rank);
+        }
+        share(batch, self.workers.len(), rank)
+    }
 }
 
 /// All assignments of a run so far. The coordinator appends, workers follow; both compute the same positions.
@@ -56,8 +76,7 @@ impl Timeline {
     pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {
         let Some(assignment) = self.index_at(step).map(|at| &self.assignments[at]) else { return Vec::new() };
         let Some(rank) = assignment.workers.iter().position(|&w| w == worker) else { return Vec::new() };
-        let share = share(self.batch, assignment.workers.len(), rank);
-        assignment.feed.positions(step, self.batch, &share)
+        assignment.feed.positions(step, self.batch, &assignment.share(self.batch, rank))
     }
 
     /// The positions that all but these train on at `step`, in order.
@@ -71,8 +90,8 @@ impl Timeline {
         let left_out = workers.iter().enumerate().filter(|(_, worker)| without.contains(worker));
         for next in left_out.map(|(rank, _)| rank).chain([workers.len()]) {
             if begun < next {
-                let first = share(self.batch, workers.len(), begun);
-                let last = share(self.batch, workers.len(), next - 1);
+                let first = assignment.share(self.batch, begun);
+                let last = assignment.share(self.batch, next - 1);
                 positions.extend(assignment.feed.positions(step, self.batch, &(first.start..last.end)));
             }
             begun = next + 1;
@@ -111,10 +130,10 @@ mod tests {
     fn a_departed_workers_share_is_done_again_and_nothing_else_is() {
         let workers: Vec<_> = (1..=4).map(WorkerId).collect();
         let mut timeline = Timeline::new(8);
-        timeline.push(Assignment { feed: timeline.feed_from(0, &[]), workers: workers.clone() });
+        timeline.push(Assignment::evenly(timeline.feed_from(0, &[]), workers.clone()));
         // w2 leaves; its steps 5 and 6 did not count; the others go on alone from step 7.
         let feed = timeline.feed_from(7, &[(WorkerId(2), 5..7)]);
-        timeline.push(Assignment { feed, workers: vec![WorkerId(1), WorkerId(3), WorkerId(4)] });
+        timeline.push(Assignment::evenly(feed, vec![WorkerId(1), WorkerId(3), WorkerId(4)]));
 
         let mut trained = Vec::new();
         for step in 0..20 {
@@ -130,20 +149,34 @@ mod tests {
     }
 
     #[test]
+    fn who_is_slower_has_less_to_do_and_weights_of_another_number_count_for_nothing() {
+        let workers: Vec<WorkerId> = (1..=3).map(WorkerId).collect();
+        let share_of = |weights: Vec<u32>| {
+            let mut timeline = Timeline::new(16);
+            timeline.push(Assignment { feed: SampleFeed::default(), workers: workers.clone(), weights });
+            [1, 2, 3].map(|worker| timeline.positions(0, WorkerId(worker)).into_iter().flatten().count())
+        };
+        assert_eq!(share_of(vec![64, 16, 48]), [8, 2, 6]);
+        assert_eq!([share_of(vec![]), share_of(vec![1, 2]), share_of(vec![0, 0, 0])], [[5, 5, 6]; 3]);
+    }
+
+    #[test]
     fn all_but_some_are_all_the_others() {
         let mut timeline = Timeline::new(10);
         let feed = SampleFeed { first_step: 0, backlog: vec![100..103, 103..104], cursor: 50 };
         let workers: Vec<WorkerId> = (1..=4).map(WorkerId).collect();
-        timeline.push(Assignment { feed, workers: workers.clone() });
-        for without in [vec![], vec![2], vec![1, 4], vec![2, 3], vec![1, 2, 3, 4], vec![9]] {
-            let without: BTreeSet<WorkerId> = without.into_iter().map(WorkerId).collect();
-            for step in 0..3 {
-                let others = workers.iter().filter(|worker| !without.contains(worker));
-                let expected: Vec<u64> =
-                    others.flat_map(|&worker| timeline.positions(step, worker)).flatten().collect();
-                let found: Vec<u64> =
-                    timeline.positions_without(step, &without).into_iter().flatten().collect();
-                assert_eq!(found, expected, "{without:?} at {step}");
+        for weights in [vec![], vec![1, 4, 0, 2]] {
+            timeline.push(Assignment { feed: feed.clone(), workers: workers.clone(), weights });
+            for without in [vec![], vec![2], vec![1, 4], vec![2, 3], vec![1, 2, 3, 4], vec![9]] {
+                let without: BTreeSet<WorkerId> = without.into_iter().map(WorkerId).collect();
+                for step in 0..3 {
+                    let others = workers.iter().filter(|worker| !without.contains(worker));
+                    let expected: Vec<u64> =
+                        others.flat_map(|&worker| timeline.positions(step, worker)).flatten().collect();
+                    let found: Vec<u64> =
+                        timeline.positions_without(step, &without).into_iter().flatten().collect();
+                    assert_eq!(found, expected, "{without:?} at {step}");
+                }
             }
         }
     }
@@ -151,11 +184,10 @@ mod tests {
     #[test]
     fn a_later_assignment_for_the_same_step_replaces_the_first() {
         let mut timeline = Timeline::new(4);
-        timeline
-            .push(Assignment { feed: timeline.feed_from(0, &[]), workers: vec![WorkerId(1), WorkerId(2)] });
+        timeline.push(Assignment::evenly(timeline.feed_from(0, &[]), vec![WorkerId(1), WorkerId(2)]));
         for members in [vec![WorkerId(1)], vec![WorkerId(2)]] {
             let feed = timeline.feed_from(3, &[]);
-            timeline.push(Assignment { feed, workers: members });
+            timeline.push(Assignment::evenly(feed, members));
         }
         assert!(timeline.positions(3, WorkerId(1)).is_empty());
         let given = timeline.positions(3, WorkerId(2));

@@ -167,6 +167,19 @@ pub struct TrainConfig {
     pub evaluate_every_rounds: u64,
     /// Batches of a validation, each of `micro_batch` sequences.
     pub evaluate_batches: u32,
+    /// How much of each step each worker computes: `by_speed`, so that nobody waits for a slow one, or `even`. Copies of the model in parts, and runs with `[privacy]`, have even ones.
+    pub shares: ShareRule,
+}
+
+/// How the sequences of a step are divided among workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShareRule {
+    /// In proportion to how fast each has computed lately.
+    #[default]
+    BySpeed,
+    /// As many for each.
+    Even,
 }
 
 impl Default for TrainConfig {
@@ -186,6 +199,7 @@ impl Default for TrainConfig {
             precision: Precision::F32,
             evaluate_every_rounds: 0,
             evaluate_batches: 8,
+            shares: ShareRule::BySpeed,
         }
     }
 }

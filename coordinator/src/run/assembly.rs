@@ -65,7 +65,7 @@ impl Run {
         };
         let replicas: Vec<Replica> = replicas.iter().map(replica).collect();
         let firsts = replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
-        self.state.ledger.assign(first_round, firsts.collect());
+        self.share_out(first_round, firsts.collect());
         self.begin(Lineup {
             generation,
             groups,

@@ -67,6 +67,7 @@ impl Run {
             };
         }
         self.look_at_plan();
+        self.look_at_shares();
         match &self.settling {
             Some(settling) if settling.participants != members => self.start_settle(members),
             Some(settling) if settling.answers.len() == members.len() && !self.is_held() => {
@@ -99,6 +100,7 @@ impl Run {
             || self.drain_is_due()
             || self.move_is_due()
             || self.pace_is_due()
+            || self.shares.are_due()
             || self.pause_is_due()
     }
 

@@ -65,9 +65,9 @@ impl Ledger {
         self.schedule = schedule;
     }
 
-    /// From `round` on, `workers` share the steps; pending losses come first. Replaces what was assigned for `round`
-    /// and later.
-    pub fn assign(&mut self, round: Round, workers: Vec<WorkerId>) {
+    /// From `round` on, `workers` share the steps, in proportion to these weights, or evenly where there are none; pending losses come first. Replaces what
+    /// was assigned for `round` and later.
+    pub fn assign(&mut self, round: Round, workers: Vec<WorkerId>, weights: Vec<u32>) {
         let step = self.first_step(round);
         // What was lost of rounds that are shared out anew is among their samples again, unless it was handed out before.
         self.losses.retain(|loss| loss.round < round || loss.reissued_at.is_some_and(|at| at < step));
@@ -83,7 +83,7 @@ impl Ledger {
         }
         let mut feed = self.timeline.feed_from(step, &[]);
         feed.backlog.splice(0..0, redo.iter());
-        self.timeline.push(Assignment { feed, workers });
+        self.timeline.push(Assignment { feed, workers, weights });
         self.forget_old();
     }
 
@@ -188,6 +188,11 @@ impl Ledger {
         assignments.iter().rfind(|a| a.feed.first_step <= step).map_or(&[], |a| &a.workers)
     }
 
+    /// The assignment of the newest steps.
+    pub fn newest(&self) -> Option<&Assignment> {
+        self.timeline.assignments().last()
+    }
+
     /// The assignments that cover `round` and what follows.
     #[must_use]
     pub fn assignments_from(&self, round: Round) -> Vec<Assignment> {
@@ -241,7 +246,7 @@ mod tests {
             changes: Changes::NONE,
         };
         let mut ledger = Ledger::new(schedule, 4);
-        ledger.assign(Round(0), vec![W1, W2]);
+        ledger.assign(Round(0), vec![W1, W2], Vec::new());
         ledger
     }
 
@@ -258,7 +263,7 @@ mod tests {
         assert!(!ledger.lose(Round(1), W2), "the same share is lost only once");
         assert_eq!(ledger.pending(), 4);
         assert_eq!(flat(ledger.counted_in(Round(1))), [8, 9, 12, 13]);
-        ledger.assign(Round(2), vec![W1]);
+        ledger.assign(Round(2), vec![W1], Vec::new());
         assert_eq!(ledger.pending(), 0);
         assert_eq!(flat(ledger.counted_in(Round(2))), [10, 11, 14, 15, 16, 17, 18, 19]);
         ledger.count_through(Round(3));
@@ -269,8 +274,8 @@ mod tests {
     fn a_feed_that_is_replaced_before_it_began_loses_nothing() {
         let mut ledger = books();
         ledger.lose(Round(1), W2);
-        ledger.assign(Round(3), vec![W1]);
-        ledger.assign(Round(2), vec![W1]);
+        ledger.assign(Round(3), vec![W1], Vec::new());
+        ledger.assign(Round(2), vec![W1], Vec::new());
         ledger.count_through(Round(3));
         assert!(ledger.counted().iter().eq(std::iter::once(0..20)));
     }
@@ -283,8 +288,8 @@ mod tests {
         ledger.lose(Round(0), W2);
         ledger.lose(Round(1), W2);
         ledger.lose(Round(2), W2);
-        ledger.assign(Round(3), vec![W1]);
-        ledger.assign(Round(1), vec![W2]);
+        ledger.assign(Round(3), vec![W1], Vec::new());
+        ledger.assign(Round(1), vec![W2], Vec::new());
         ledger.count_through(Round(4));
         assert_eq!((ledger.duplicates(), ledger.pending()), (0, 0));
         assert!(ledger.counted().iter().eq(std::iter::once(0..28)));
@@ -296,7 +301,7 @@ mod tests {
         ledger.count_through(Round(2));
         ledger.lose(Round(0), W1);
         assert_eq!(flat(ledger.counted().iter().collect()), [2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
-        ledger.assign(Round(2), vec![W1, W2]);
+        ledger.assign(Round(2), vec![W1, W2], Vec::new());
         ledger.count_through(Round(3));
         assert!(ledger.counted().iter().eq(std::iter::once(0..20)));
     }
@@ -306,7 +311,7 @@ mod tests {
         let mut ledger = books();
         let feed =
             longhaul_common::sampler::SampleFeed { first_step: 4, backlog: vec![0..2, 2..3], cursor: 16 };
-        ledger.timeline.push(Assignment { feed, workers: vec![W1] });
+        ledger.timeline.push(Assignment::evenly(feed, vec![W1]));
         ledger.count_through(Round(2));
         assert_eq!((ledger.duplicates(), ledger.counted().len()), (0, 16));
         ledger.count_through(Round(3));
@@ -317,16 +322,16 @@ mod tests {
     fn cutting_back_restores_the_books_of_that_round() {
         let mut ledger = books();
         ledger.lose(Round(0), W1);
-        ledger.assign(Round(4), vec![W1]);
+        ledger.assign(Round(4), vec![W1], Vec::new());
         ledger.count_through(Round(4));
         let reference = ledger.counted().clone();
         ledger.lose(Round(5), W1);
-        ledger.assign(Round(6), vec![W2]);
+        ledger.assign(Round(6), vec![W2], Vec::new());
         ledger.count_through(Round(8));
         assert!(ledger.cut_back(Round(4)));
         assert_eq!(*ledger.counted(), reference);
         assert_eq!(ledger.pending(), 4, "the feed that began at round 4 handed nothing out after all");
-        ledger.assign(Round(4), vec![W2]);
+        ledger.assign(Round(4), vec![W2], Vec::new());
         ledger.count_through(Round(5));
         assert!(ledger.counted().iter().eq(std::iter::once(0..36)));
     }
@@ -345,7 +350,7 @@ mod tests {
         let mut ledger = Ledger::new(schedule, 2);
         for round in (0..3000).map(Round) {
             ledger.count_through(round);
-            ledger.assign(round, vec![W1, W2]);
+            ledger.assign(round, vec![W1, W2], Vec::new());
             ledger.lose(round, W2);
         }
         assert!(ledger.timeline.assignments().len() <= ASSIGNMENTS_KEPT_MAX);

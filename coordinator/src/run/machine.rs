@@ -25,6 +25,7 @@ use super::progress::Summaries;
 use super::refusals::Refusals;
 use super::replanning::Replanning;
 use super::reports::Roll;
+use super::shares::Shares;
 use super::silence::Silence;
 use super::state::{Checkpoint, Phase, State};
 use super::survey::Surveys;
@@ -73,6 +74,7 @@ pub struct Run {
     pub(super) refusals: Refusals,
     /// Of what members measure, for the pace of rounds.
     pub(super) watch: Watch,
+    pub(super) shares: Shares,
     pub(super) notices: VecDeque<Notice>,
     /// Nobody who is connected has been silent for too long before this; none: nobody is connected.
     pub(super) silence_at: Option<Duration>,
@@ -129,6 +131,7 @@ impl Run {
             summaries: Summaries::default(),
             refusals: Refusals::default(),
             watch: Watch::new(&config),
+            shares: Shares::default(),
             notices: VecDeque::new(),
             silence_at: None,
             next_due: Some(now),
@@ -216,6 +219,7 @@ impl Run {
             self.backlog_settle_at(),
             self.plan_is_looked_at(),
             self.move_waits_until(),
+            self.shares_are_looked_at(),
         ];
         times.into_iter().flatten().filter(|&at| at > self.now).min()
     }

@@ -32,6 +32,7 @@ mod residuals;
 mod rewinds;
 mod seating;
 mod seats;
+mod shares;
 mod snapshot;
 mod source;
 mod state;

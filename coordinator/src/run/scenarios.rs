@@ -12,6 +12,7 @@ mod privacy;
 mod problems;
 mod refusals;
 mod replanning;
+mod shares;
 pub(crate) mod story;
 mod tensor_groups;
 

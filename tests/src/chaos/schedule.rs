@@ -30,13 +30,15 @@ pub enum Kind {
     Coordinator,
     /// A worker's checkpoints have nowhere to go.
     NoDisk,
+    /// A worker's calendar jumps, ahead or back, by less than what certificates allow clocks to differ by, and back again.
+    Calendar,
     /// `kill -9` of every process, as when the power fails everywhere; all are started again.
     Outage,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Kill,
         Self::Freeze,
         Self::Leave,
@@ -47,6 +49,7 @@ impl Kind {
         Self::Loss,
         Self::Coordinator,
         Self::NoDisk,
+        Self::Calendar,
         Self::Outage,
     ];
 
@@ -64,13 +67,14 @@ impl Kind {
             Self::Loss => "loss",
             Self::Coordinator => "coordinator",
             Self::NoDisk => "no_disk",
+            Self::Calendar => "calendar",
             Self::Outage => "outage",
         }
     }
 
     fn hits(self) -> Hits {
         match self {
-            Self::Kill | Self::Freeze | Self::Leave | Self::NoDisk => Hits::Worker,
+            Self::Kill | Self::Freeze | Self::Leave | Self::NoDisk | Self::Calendar => Hits::Worker,
             Self::Cut | Self::CutIn | Self::CutOut | Self::Slow | Self::Loss => Hits::Site,
             Self::Coordinator => Hits::Coordinator,
             Self::Outage => Hits::Everybody,
@@ -85,7 +89,7 @@ impl Kind {
             Self::Freeze | Self::Cut | Self::CutIn | Self::CutOut => between(300, 9000),
             Self::Slow | Self::Loss => between(3000, 9000),
             Self::Coordinator | Self::Outage => between(100, 5000),
-            Self::NoDisk => between(3000, 9000),
+            Self::NoDisk | Self::Calendar => between(3000, 9000),
         }
     }
 }
@@ -125,9 +129,9 @@ impl Fault {
     #[must_use]
     pub fn takes_out(self, sites: &[usize]) -> Vec<usize> {
         match self {
-            Self::Worker(Kind::NoDisk, _) | Self::Site(Kind::Slow | Kind::Loss, _) | Self::Coordinator => {
-                Vec::new()
-            }
+            Self::Worker(Kind::NoDisk | Kind::Calendar, _)
+            | Self::Site(Kind::Slow | Kind::Loss, _)
+            | Self::Coordinator => Vec::new(),
             Self::Worker(_, worker) => vec![worker],
             Self::Site(_, site) => {
                 let first: usize = sites[..site].iter().sum();
@@ -229,7 +233,7 @@ mod tests {
         assert_eq!(events.len(), 239, "one each quarter of a minute, none of which outlasts the hour");
         let mut kinds = BTreeMap::new();
         events.iter().for_each(|event| *kinds.entry(event.fault.kind()).or_insert(0) += 1);
-        assert!(kinds.values().all(|&count| (21..=22).contains(&count)), "{kinds:?}");
+        assert!(kinds.values().all(|&count| (19..=20).contains(&count)), "{kinds:?}");
         for worker in 0..6 {
             let is_hit = |event: &Event| matches!(event.fault, Fault::Worker(_, of) if of == worker);
             assert!(events.iter().any(is_hit), "worker {worker} is spared");

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use longhaul_proto::identity::CLOCK_SKEW_S;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, ClusterConfig, Process, now, training};
@@ -21,11 +22,13 @@ const END_MAX: Duration = Duration::from_secs(240);
 const SLOW: u64 = 20;
 /// The share of packets that a bad link loses, and how many in a row.
 const LOSS: (f64, f64) = (0.3, 10.0);
+/// By how much a calendar jumps: a certificate that was made meanwhile is good everywhere, as certificates begin an hour before they are made.
+const JUMP_S: i64 = CLOCK_SKEW_S as i64 - 600;
 
 /// What is to happen to a run.
 #[derive(Clone, Debug)]
 pub struct SoakConfig {
-    /// The run. Each of its workers is to have a folder of its own for checkpoints, and the run more steps than it can make.
+    /// The run. Each of its workers is to have a folder of its own for checkpoints and its own calendar, and the run more steps than it can make.
     pub cluster: ClusterConfig,
     /// Samples of each of its steps.
     pub batch: u64,
@@ -79,6 +82,7 @@ impl Soak {
         let workers: usize = config.cluster.sites.iter().sum();
         ensure!(workers >= 2, "chaos needs two workers at least: one is always left alone");
         ensure!(config.cluster.own_checkpoints, "chaos needs a checkpoint folder for each worker");
+        ensure!(config.cluster.own_calendars, "chaos needs a calendar for each worker");
         let mut cluster = Cluster::start(config.cluster.clone())?;
         cluster.wait_for("everybody to train", END_MAX, |status| training(status) == workers)?;
         let shape = Shape { sites: config.cluster.sites.clone(), kinds: config.kinds.clone() };
@@ -202,6 +206,9 @@ impl Soak {
             Fault::Worker(Kind::Kill, worker) => self.cluster.kill_worker(worker),
             Fault::Worker(Kind::Freeze, worker) => self.process(worker)?.signal("STOP")?,
             Fault::Worker(Kind::Leave, worker) => self.process(worker)?.signal("TERM")?,
+            Fault::Worker(Kind::Calendar, worker) => {
+                self.cluster.set_calendar(worker, if worker.is_multiple_of(2) { JUMP_S } else { -JUMP_S })?;
+            }
             Fault::Worker(_, worker) => {
                 let (folder, away) = self.checkpoints(worker);
                 std::fs::rename(&folder, away)?;
@@ -254,6 +261,7 @@ impl Soak {
         match fault {
             Fault::Worker(Kind::Kill | Kind::Leave, worker) => self.cluster.start_worker(worker)?,
             Fault::Worker(Kind::Freeze, worker) => self.process(worker)?.signal("CONT")?,
+            Fault::Worker(Kind::Calendar, worker) => self.cluster.set_calendar(worker, 0)?,
             Fault::Worker(_, worker) => {
                 let (folder, away) = self.checkpoints(worker);
                 std::fs::remove_file(&folder)?;

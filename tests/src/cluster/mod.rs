@@ -1,5 +1,6 @@
 //! A whole run on one machine: the real binaries as processes, sites joined by the WAN emulator.
 
+mod calendar;
 mod pair;
 mod process;
 mod wan;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use self::calendar::Calendars;
 use crate::interrupt;
 use crate::wan::LinkConfig;
 pub use pair::Pair;
@@ -41,6 +43,8 @@ pub struct ClusterConfig {
     pub own_checkpoints: bool,
     /// More of each worker's command line.
     pub worker_arguments: Vec<String>,
+    /// Whether each worker has a calendar of its own, which can be made to jump.
+    pub own_calendars: bool,
 }
 
 /// A running run. Dropping it ends every process.
@@ -50,6 +54,7 @@ pub struct Cluster {
     wan: Wan,
     coordinator: Option<Process>,
     workers: Vec<Worker>,
+    calendars: Option<Calendars>,
     listen: SocketAddr,
     http: SocketAddr,
 }
@@ -92,7 +97,8 @@ impl Cluster {
         let addresses: Vec<_> = workers.iter().map(|worker| (worker.site, worker.listen)).collect();
         let wan = Wan::start(config.sites.len(), &config.link, config.seed, listen, &addresses)?;
         let http = free_address()?;
-        let mut cluster = Self { config, wan, coordinator: None, workers, listen, http };
+        let calendars = config.own_calendars.then(|| Calendars::build(&config.folder)).transpose()?;
+        let mut cluster = Self { config, wan, coordinator: None, workers, calendars, listen, http };
         cluster.start_coordinator()?;
         Ok(cluster)
     }
@@ -131,7 +137,9 @@ impl Cluster {
         let worker = &mut self.workers[index];
         let (coordinator, advertise) = self.wan.addresses_for(worker.site, index);
         let name = format!("worker-{index}");
+        let mut given = Ok(());
         let process = Process::start_as("worker", &name, &self.config.folder, |command| {
+            given = self.calendars.iter().try_for_each(|calendars| calendars.give(&name, command));
             command.arg("join").arg(coordinator.to_string()).args(["--token", &token]);
             command.arg("--site").arg(format!("site-{}", worker.site)).args(["--device", "cpu"]);
             command.arg("--threads").arg(self.config.threads.to_string());
@@ -144,7 +152,16 @@ impl Cluster {
             command.args(&self.config.worker_arguments);
         })?;
         worker.process = Some(process);
-        Ok(())
+        given
+    }
+
+    /// Sets a worker's calendar so many seconds ahead of the machine's.
+    ///
+    /// # Errors
+    /// It was not started with a calendar of its own.
+    pub fn set_calendar(&self, index: usize, ahead_s: i64) -> Result<()> {
+        let calendars = self.calendars.as_ref().context("workers have no calendars of their own")?;
+        calendars.set(&format!("worker-{index}"), ahead_s)
     }
 
     /// The token that the coordinator wrote.

@@ -53,6 +53,8 @@ pub struct Setup<'a> {
     pub silent_after_ms: u64,
     /// More of each worker's command line.
     pub worker_arguments: &'a [&'a str],
+    /// `train.shares`: with `even` a run does not depend on how busy the machine is.
+    pub shares: &'a str,
 }
 
 impl Default for Setup<'_> {
@@ -73,6 +75,7 @@ impl Default for Setup<'_> {
             own_checkpoints: false,
             silent_after_ms: 3000,
             worker_arguments: &[],
+            shares: "even",
         }
     }
 }
@@ -116,6 +119,7 @@ impl Setup<'_> {
             folder: folder.path().to_owned(),
             threads: 1,
             worker_arguments: self.worker_arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            own_calendars: false,
         };
         (config, folder)
     }
@@ -127,7 +131,7 @@ impl Setup<'_> {
         let steps = self.steps;
         let privacy = self.privacy.map_or_else(String::new, |lines| format!("[privacy]\n{lines}"));
         let Self { data, width, micro_batch, learning_rate, parallel, sync, checkpoint, .. } = self;
-        let silent_after_ms = self.silent_after_ms;
+        let (silent_after_ms, shares) = (self.silent_after_ms, self.shares);
         format!(
             r#"
 [run]
@@ -153,6 +157,7 @@ micro_batch = {micro_batch}
 learning_rate = {learning_rate}
 warmup_steps = 5
 evaluate_batches = 2
+shares = "{shares}"
 
 [parallel]
 {parallel}

@@ -181,7 +181,7 @@ mod tests {
     };
 
     fn everything_to(worker: u32) -> Vec<Assignment> {
-        vec![Assignment { feed: SampleFeed::default(), workers: vec![WorkerId(worker)] }]
+        vec![Assignment::evenly(SampleFeed::default(), vec![WorkerId(worker)])]
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub fn measure(session: &Session) -> Result<()> {
             threads: 1,
             own_checkpoints: true,
             worker_arguments: Vec::new(),
+            own_calendars: false,
         })?;
         cluster.start_worker(0)?;
         cluster

@@ -116,6 +116,7 @@ fn cluster_of(run_toml: String, sites: Vec<usize>, link: LinkConfig) -> Result<(
         threads: 1,
         own_checkpoints: true,
         worker_arguments: Vec::new(),
+        own_calendars: false,
     };
     Ok((Cluster::start(config)?, folder))
 }

@@ -63,6 +63,7 @@ impl Training<'_> {
             threads: 1,
             own_checkpoints: false,
             worker_arguments: Vec::new(),
+            own_calendars: false,
         };
         Ok((Cluster::start(config)?, folder))
     }

@@ -34,7 +34,7 @@ struct Args {
     /// Seconds without a new round that are too many.
     #[arg(long, default_value_t = 30.0)]
     progress_max: f64,
-    /// Only these faults: kill, freeze, leave, cut, cut_in, cut_out, slow, loss, coordinator, no_disk, outage.
+    /// Only these faults: kill, freeze, leave, cut, cut_in, cut_out, slow, loss, coordinator, no_disk, calendar, outage.
     #[arg(long, value_delimiter = ',', value_parser = parse_kind)]
     only: Vec<Kind>,
     /// Each direction of each link.
@@ -78,6 +78,7 @@ fn config(args: &Args, folder: PathBuf) -> Result<SoakConfig> {
         threads: 1,
         own_checkpoints: true,
         worker_arguments: Vec::new(),
+        own_calendars: true,
     };
     let kinds = if args.only.is_empty() { Kind::ALL.to_vec() } else { args.only.clone() };
     Ok(SoakConfig {
