@@ -24,7 +24,8 @@ pub struct Options {
     /// Take seconds, for a look; figures to keep need the whole run.
     #[arg(long)]
     quick: bool,
-    /// Only these parts: of `sync` speed, sites, quality, traffic, reach; of `elastic` leader, death, join, restart, cut, hostile.
+    /// Only these parts: of `sync` speed, sites, quality, traffic, reach; of `elastic` leader, death, join, restart, cut, hostile; of
+    /// `pipeline` bubble, schedule, link, boundary, plans.
     #[arg(long, value_name = "PARTS")]
     part: Option<String>,
     #[command(flatten)]
@@ -90,10 +91,9 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
         bail!("{} is for `bench sync`", arguments[0]);
     }
     if let Some(part) = &options.part {
-        if !matches!(options.name, Name::Sync | Name::Elastic) {
-            bail!("--part is for `bench sync` and `bench elastic`");
+        if !matches!(options.name, Name::Sync | Name::Elastic | Name::Pipeline) {
+            bail!("--part is for `bench sync`, `bench elastic` and `bench pipeline`");
         }
-        arguments.extend(["--part".to_owned(), part.clone()]);
     }
     if options.name.needs_libtorch() && !options.sync.is_plot() {
         setup::ensure(checkout)?;
@@ -111,8 +111,9 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     }
     let mut figures = Vec::new();
     for target in options.name.targets() {
+        let Some(parts) = parts_for(target, options.part.as_deref()) else { continue };
         let mut command = checkout.cargo();
-        command.args(["run", "--release", "--locked"]).args(target).arg("--").args(&arguments);
+        command.args(["run", "--release", "--locked"]).args(target).arg("--").args(&arguments).args(parts);
         if options.json || options.sync.is_plot() {
             let status = command.stdin(Stdio::null()).status().context("start the benchmark")?;
             if !status.success() {
@@ -126,6 +127,19 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
         print!("{}", render(&figures));
     }
     Ok(())
+}
+
+/// The part of `bench pipeline` that is an example of the worker's, which has no parts.
+const BUBBLE: &str = "bubble";
+
+/// The arguments that tell a target which parts are wanted; none: nothing of it is.
+fn parts_for(target: &[&str; 4], parts: Option<&str>) -> Option<Vec<String>> {
+    let Some(parts) = parts else { return Some(Vec::new()) };
+    let (bubble, others): (Vec<_>, Vec<_>) = parts.split(',').partition(|part| *part == BUBBLE);
+    match target.contains(&"--example") {
+        true => (!bubble.is_empty()).then(Vec::new),
+        false => (!others.is_empty()).then(|| vec!["--part".to_owned(), others.join(",")]),
+    }
 }
 
 /// What works across a WAN starts the binaries of other packages, which `cargo run` does not build for it.
@@ -172,6 +186,17 @@ mod tests {
     struct Line {
         #[command(flatten)]
         options: Options,
+    }
+
+    #[test]
+    fn parts_go_to_the_target_that_has_them() {
+        let [bubbles, link] = [0, 1].map(|at| &Name::Pipeline.targets()[at]);
+        assert_eq!((parts_for(bubbles, None), parts_for(link, None)), (Some(vec![]), Some(vec![])));
+        let some = |parts: &str| Some(vec!["--part".to_owned(), parts.to_owned()]);
+        assert_eq!((parts_for(bubbles, Some("link")), parts_for(link, Some("link"))), (None, some("link")));
+        let mixed = Some("bubble,link,plans");
+        assert_eq!((parts_for(bubbles, mixed), parts_for(link, mixed)), (Some(vec![]), some("link,plans")));
+        assert_eq!(parts_for(link, Some("bubble")), None);
     }
 
     #[test]

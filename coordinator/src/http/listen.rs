@@ -106,10 +106,13 @@ mod tests {
         slow.write_all(b"GET / HTTP/1.1\r\nhost:").await.unwrap();
         assert!(ask(address).await.unwrap().ends_with("here\n"), "others are served meanwhile");
         tokio::time::pause();
+        let began = tokio::time::Instant::now();
         let mut rest = Vec::new();
         // The end of the connection, whether with a word or with a reset.
         let _ = slow.read_to_end(&mut rest).await;
         assert!(!String::from_utf8_lossy(&rest).contains("200 OK"));
+        let took = began.elapsed();
+        assert!(took <= HEADERS_MAX + Duration::from_secs(1), "{took:?}");
     }
 
     #[tokio::test]

@@ -149,7 +149,7 @@ fn build(checkout: &Checkout, simulation: &Simulation) -> Result<PathBuf> {
 /// The last binary that cargo's messages name.
 fn executable_in(messages: &str) -> Option<PathBuf> {
     let read = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    read.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).last()
+    read.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
 }
 
 #[cfg(test)]
