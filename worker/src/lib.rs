@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod agent;
+mod back_off;
 pub mod checkpoint;
 pub mod cli;
 pub mod collective;

@@ -14,11 +14,8 @@ use tokio::time::Instant;
 
 use super::coordinators::Coordinators;
 use super::reminder::Reminder;
+use crate::back_off::BackOff;
 
-/// The first wait after a failed attempt; it doubles up to [`BACK_OFF_MAX`].
-const BACK_OFF_MIN: Duration = Duration::from_millis(250);
-/// A coordinator that was restarted should see its workers again well within its grace period.
-const BACK_OFF_MAX: Duration = Duration::from_secs(4);
 /// An attempt that has not succeeded by then starts over, perhaps at another address.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 /// Where there are several coordinators, the first attempts at each are shorter, as most of them may be gone: a handshake over a long link, with a packet lost. They
@@ -111,7 +108,7 @@ impl Dialler {
 
     /// Tries one coordinator after the other, with a pause when all have been tried.
     async fn insist<T>(&self, attempt: impl AsyncFn(&str) -> Result<T, Attempt>) -> Result<T> {
-        let (mut pause, mut tried) = (BACK_OFF_MIN, 0);
+        let (mut back_off, mut tried) = (BackOff::default(), 0);
         let mut limit = if self.coordinators.count() > 1 { ATTEMPT_MIN } else { ATTEMPT_MAX };
         let (begun, mut reminder) = (Instant::now(), Reminder::default());
         loop {
@@ -135,8 +132,8 @@ impl Dialler {
             tried += 1;
             if tried >= self.coordinators.count() {
                 tried = 0;
-                tokio::time::sleep(pause).await;
-                (pause, limit) = ((pause * 2).min(BACK_OFF_MAX), (limit * 2).min(ATTEMPT_MAX));
+                tokio::time::sleep(back_off.next_pause()).await;
+                limit = (limit * 2).min(ATTEMPT_MAX);
             }
         }
     }

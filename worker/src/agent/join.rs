@@ -10,11 +10,13 @@ use longhaul_common::config::RunConfig;
 use longhaul_proto::control::message::{CheckpointOffer, Join};
 use longhaul_proto::identity::{self, Identity, Token};
 use longhaul_proto::transport;
+use tokio::time::{Instant, sleep};
 
 use super::connection::{Dialler, Found};
 use super::identity_slot::IdentitySlot;
 use super::memory;
 use super::offers::Offers;
+use super::rejoins::Rejoins;
 use super::session::{Ending, Session};
 use super::stop::StopSignal;
 use super::survey::{Surveyed, attend};
@@ -85,7 +87,7 @@ pub(super) struct Membership {
 
 impl Membership {
     async fn take_part(self: &Arc<Self>, mut identity: Identity, stop: &mut StopSignal) -> Result<()> {
-        let mut conversation = None;
+        let (mut conversation, mut rejoins) = (None, Rejoins::default());
         loop {
             self.listen_as(&identity)?;
             let (join, welcomed) = match conversation.take() {
@@ -127,7 +129,14 @@ impl Membership {
                     tracing::info!(reason, "this worker's part is over");
                     return Ok(());
                 }
-                Ending::Again(reason) => tracing::warn!(reason, "joining again"),
+                Ending::Again(reason) => {
+                    let pause = rejoins.pause(Instant::now());
+                    tracing::warn!(reason, pause_ms = pause.as_millis() as u64, "joining again");
+                    tokio::select! {
+                        () = sleep(pause) => {}
+                        () = stop.asked() => return Ok(()),
+                    }
+                }
                 Ending::Replaced(join, next) => conversation = Some((join, *next)),
                 Ending::Renamed(new) => {
                     tracing::warn!(worker = %new.worker(), "the certificate has expired: joining anew, as another worker");

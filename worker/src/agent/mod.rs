@@ -7,6 +7,7 @@ mod identity_slot;
 mod join;
 mod memory;
 mod offers;
+mod rejoins;
 mod reminder;
 mod reports;
 mod session;

@@ -1,0 +1,44 @@
+//! When a worker that has lost the thread joins again.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::back_off::BackOff;
+
+/// Who has not joined again for so long does so at once: what the coordinator decides for all members, as another plan, is rarer than this. Each time costs a
+/// session, with a model that is built and a state that is fetched, and all members a settlement.
+const APART: Duration = Duration::from_secs(60);
+
+/// How often this worker has joined again lately.
+#[derive(Debug, Default)]
+pub(super) struct Rejoins {
+    last: Option<Instant>,
+    back_off: BackOff,
+}
+
+impl Rejoins {
+    /// How long to wait when a session has ended now, after which the worker joins again.
+    pub fn pause(&mut self, now: Instant) -> Duration {
+        let before = self.last.replace(now);
+        if before.is_none_or(|before| now >= before + APART) {
+            self.back_off = BackOff::default();
+            return Duration::ZERO;
+        }
+        self.back_off.next_pause()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_joins_again_at_once_and_after_growing_pauses_when_that_was_of_no_use() {
+        let (mut rejoins, start) = (Rejoins::default(), Instant::now());
+        let mut pause_ms = |at_s| rejoins.pause(start + Duration::from_secs(at_s)).as_millis();
+        assert_eq!([0, 1, 2, 3].map(&mut pause_ms), [0, 250, 500, 1000]);
+        assert_eq!(pause_ms(62), 2000, "not a minute after the last time");
+        assert_eq!([122, 123].map(pause_ms), [0, 250]);
+    }
+}
