@@ -39,6 +39,7 @@ use longhaul_proto::transport::bulk::ReceiveLimits;
 use quinn::{ClientConfig, Endpoint};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 pub use self::group::{GroupError, GroupSeat};
@@ -90,6 +91,8 @@ struct State {
     client: ClientConfig,
     peers: BTreeMap<WorkerId, Arc<Peer>>,
     door: SiteDoor,
+    /// What fetches the state of the run.
+    healing: Option<AbortHandle>,
     /// Checkpoints of whatever part that peers may have copies of; none: they may not.
     checkpoints: Option<(CheckpointStore, ModelSpec)>,
 }
@@ -109,7 +112,8 @@ impl Network {
         limits: ReceiveLimits,
     ) -> Result<Arc<Self>> {
         let door = SiteDoor::new(identity)?;
-        let state = State { client: client_of(identity)?, peers: BTreeMap::new(), door, checkpoints: None };
+        let (client, peers) = (client_of(identity)?, BTreeMap::new());
+        let state = State { client, peers, door, healing: None, checkpoints: None };
         let network = Arc::new(Self {
             endpoint,
             run: identity.run(),
@@ -202,14 +206,23 @@ impl Network {
     }
 
     /// Fetches the state of the run from these donors, as `buffers` vectors of `values`; the answer comes as
-    /// [`SyncEvent::Healed`], with the number of the attempt.
+    /// [`SyncEvent::Healed`], with the number of the attempt. An earlier attempt ends.
     pub fn heal(self: &Arc<Self>, attempt: u64, donors: Vec<Member>, buffers: usize, values: usize) {
+        self.stop_healing();
         let network = Arc::clone(self);
-        self.spawn(async move {
+        let healing = self.spawn(async move {
             let answer = heal::fetch_state(&network, donors, buffers, values).await;
             let answer = answer.map_err(|error| format!("{error:#}"));
             let _ = network.queue.send(SyncEvent::Healed { attempt, answer }).await;
         });
+        self.lock().healing = Some(healing);
+    }
+
+    /// The state of the run is not wanted any more: donors keep nothing for this worker.
+    pub fn stop_healing(&self) {
+        if let Some(healing) = self.lock().healing.take() {
+            healing.abort();
+        }
     }
 
     /// The longest round trip to a worker of another site, of those that there is a connection to: without the queues of this worker's own frames.
@@ -266,14 +279,15 @@ impl Network {
     }
 
     /// Runs a task that ends with this network.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let mut stopped = self.stopped.subscribe();
-        self.runtime.spawn(async move {
+        let task = self.runtime.spawn(async move {
             tokio::select! {
                 () = task => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });
+        task.abort_handle()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -11,7 +11,6 @@ use longhaul_proto::masking::MASK_SECRET_BYTES;
 use longhaul_proto::transport::bulk::{PullReply, PullResponse, ReceiveLimits, pull};
 use quinn::Connection;
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
 
 use crate::checkpoint::CheckpointFile;
 use crate::sync::{HealedState, hash_of};
@@ -97,7 +96,9 @@ pub(super) const STATE_FRAME_VALUES: usize = 256 * 1024;
 /// Frames that are asked for at a time.
 pub(super) const STATE_PIECE_FRAMES: u32 = 2;
 
-/// A donor that sends no frame for so long is given up. It answers when its step is over, which may be long; a frame takes 8 s at 1 Mbit/s.
+/// How long a donor may take to say what it has: it answers when its round is over, which may be a hundred steps of three seconds.
+const STATE_ANSWER_MAX: Duration = Duration::from_secs(300);
+/// How long a frame of a state may take: one takes 8 s at 1 Mbit/s.
 const STATE_FRAME_MAX: Duration = Duration::from_secs(120);
 
 /// What a probe may ask for: four seconds at 32 Mbit/s.
@@ -191,9 +192,27 @@ pub(super) fn manifest_of(state: &HealedState) -> Manifest {
 /// Asks for a copy of the state, which the peer keeps from then on.
 pub(super) async fn ask_for_state(connection: &Connection, from: Round) -> Result<Manifest> {
     let request = postcard::to_stdvec(&Request::State { from }).context("write a request")?;
-    let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
+    let limits = ReceiveLimits { stall_deadline: STATE_ANSWER_MAX, ..ReceiveLimits::default() };
+    let mut response = pull(connection, &request, limits).await?;
     let frame = next_state_frame(&mut response).await?.context("the answer is empty")?;
     postcard::from_bytes(frame.body()).context("read the manifest")
+}
+
+/// Asks for a part of such a copy. A frame that is too long is an error; that the values are too few is for the caller to see.
+pub(super) async fn fetch_piece(connection: &Connection, buffer: Hash, first: u32) -> Result<Vec<f32>> {
+    let frames = STATE_PIECE_FRAMES;
+    let request = Request::StatePiece { buffer, first, frames };
+    let request = postcard::to_stdvec(&request).context("write a request")?;
+    let limits = ReceiveLimits { frame_deadline: STATE_FRAME_MAX, ..ReceiveLimits::default() };
+    let mut response = pull(connection, &request, limits).await?;
+    let mut values = Vec::new();
+    for _ in 0..frames {
+        let Some(frame) = next_state_frame(&mut response).await? else { break };
+        let words = frame.body().as_chunks::<4>().0;
+        ensure!(words.len() <= STATE_FRAME_VALUES, "a frame of the state is too long");
+        values.extend(words.iter().map(|word| f32::from_le_bytes(*word)));
+    }
+    Ok(values)
 }
 
 /// Answers with what a copy of the state consists of.
@@ -222,9 +241,8 @@ pub(super) async fn send_piece(
 }
 
 /// The next frame of an answer about a state; none after the last.
-pub(super) async fn next_state_frame(response: &mut PullResponse) -> Result<Option<Frame>> {
-    let next = timeout(STATE_FRAME_MAX, response.next()).await.context("the donor has stopped sending")?;
-    let Some(frame) = next? else { return Ok(None) };
+async fn next_state_frame(response: &mut PullResponse) -> Result<Option<Frame>> {
+    let Some(frame) = response.next().await? else { return Ok(None) };
     ensure!(frame.meta().kind == FrameKind::State, "the answer is not a state");
     Ok(Some(frame))
 }

@@ -7,15 +7,11 @@ use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Task, Work};
 use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::identity::{Authority, WorkerKey, data_server};
 use longhaul_proto::round::{FrameKind as RoundFrameKind, ROUNDS_AHEAD_MAX};
-use longhaul_proto::transport::bulk::PullRequest;
 use tch::Tensor;
-use tokio::time::Instant;
 
 use super::peer::{PEER_QUEUE_FRAMES, queue_bytes};
-use super::request::{Request, STATE_FRAME_VALUES, manifest_of, send_manifest, send_piece};
 use super::*;
 use crate::engine::{EngineError, Gift, Pipe, pipeline_tests};
-use crate::sync::HealedState;
 
 const MIB: usize = 1 << 20;
 
@@ -25,7 +21,7 @@ pub(super) fn authority() -> (Authority, u64) {
     (Authority::create(RunId([3; 16]), now).unwrap(), now)
 }
 
-fn endpoint((authority, now): &(Authority, u64), number: u32) -> (Identity, Endpoint) {
+pub(super) fn endpoint((authority, now): &(Authority, u64), number: u32) -> (Identity, Endpoint) {
     let key = WorkerKey::generate().unwrap();
     let certificate = authority.issue_worker(&key.request().unwrap(), WorkerId(number), *now).unwrap();
     let identity = Identity::new(certificate, authority.certificate().clone(), key.to_pkcs8()).unwrap();
@@ -56,7 +52,7 @@ impl Worker {
     }
 }
 
-fn member(number: u32, address: SocketAddr) -> Member {
+pub(super) fn member(number: u32, address: SocketAddr) -> Member {
     let (worker, site) = (WorkerId(number), SiteId(number));
     Member { worker, site, lan_address: address, wan_address: address, upload_weight: 1 }
 }
@@ -143,138 +139,6 @@ async fn all_frames_of_the_rounds_that_a_peer_may_be_behind_wait_for_it() {
     }
     let queued = worker.network.progress.heartbeat().wan_sent_bytes;
     assert_eq!(queued, (PEER_QUEUE_FRAMES * FRAME_HEADER_BYTES) as u64);
-}
-
-/// Values in each vector of the states below: two pieces and a bit.
-const VALUES: usize = 5 * STATE_FRAME_VALUES + 1000;
-
-/// With moments that are of another round and not of another seed.
-fn state(next_round: u64, seed: u32) -> HealedState {
-    let buffer = |part: u32| (0..VALUES as u32).map(|index| (index * 7 + part) as f32).collect();
-    let buffers = [seed, 1000 + next_round as u32].map(|part| Arc::new(buffer(part))).into();
-    HealedState { next_round: Round(next_round), buffers, updates: 9 }
-}
-
-/// A worker that has these states, by round.
-fn donor(authority: &(Authority, u64), number: u32, states: Vec<HealedState>) -> (Member, Arc<Network>) {
-    let Worker { network, mut queue, member } = Worker::start(authority, number, ReceiveLimits::default());
-    tokio::spawn(async move {
-        while let Some(event) = queue.recv().await {
-            let SyncEvent::ServeState { from, reply } = event else { continue };
-            if let Some(state) = states.iter().find(|state| state.next_round >= from) {
-                reply.send(state.clone()).unwrap();
-            }
-        }
-    });
-    (member, network)
-}
-
-/// What a donor does that is not as it should be.
-#[derive(Clone, Copy)]
-enum Bad {
-    /// It is there, and sends nothing of the state.
-    Stuck,
-    /// It dies after its first piece.
-    Dies,
-    /// It sends something else than it has announced.
-    Lies,
-}
-
-fn bad_donor(authority: &(Authority, u64), number: u32, state: HealedState, bad: Bad) -> Member {
-    let (_, endpoint) = endpoint(authority, number);
-    let member = member(number, endpoint.local_addr().unwrap());
-    tokio::spawn(async move {
-        while let Some(incoming) = endpoint.accept().await {
-            let Ok(connection) = incoming.await else { continue };
-            let (mut given, mut unanswered) = (0, Vec::new());
-            while let Ok((send, receive)) = connection.accept_bi().await {
-                let PullRequest { request, reply } =
-                    PullRequest::read(send, receive, &ReceiveLimits::default()).await.unwrap();
-                match (postcard::from_bytes(&request).unwrap(), bad) {
-                    (Request::State { .. }, _) => {
-                        send_manifest(reply, WorkerId(number), &manifest_of(&state)).await.unwrap();
-                    }
-                    (Request::StatePiece { .. }, Bad::Stuck) => unanswered.push(reply),
-                    (Request::StatePiece { .. }, Bad::Dies) if given > 0 => {
-                        connection.close(0u32.into(), b"dead");
-                    }
-                    (Request::StatePiece { buffer, first, frames }, _) => {
-                        let hashes = manifest_of(&state).buffers;
-                        let values = &state.buffers[hashes.iter().position(|hash| *hash == buffer).unwrap()];
-                        let off = if matches!(bad, Bad::Lies) { 1.0 } else { 0.0 };
-                        let values: Vec<f32> = values.iter().map(|value| value + off).collect();
-                        // Who asked may have had it from another one.
-                        let _ = send_piece(reply, WorkerId(number), &values, first, frames).await;
-                        given += 1;
-                    }
-                    (other, _) => panic!("{other:?}"),
-                }
-            }
-        }
-    });
-    member
-}
-
-/// What another worker has after it has healed from these.
-async fn heal_from(authority: &(Authority, u64), donors: Vec<Member>) -> HealedState {
-    let worker = Worker::start(authority, 1, ReceiveLimits::default());
-    heal::fetch_state(&worker.network, donors, 2, VALUES).await.unwrap()
-}
-
-#[track_caller]
-fn assert_same(healed: &HealedState, state: &HealedState) {
-    assert_eq!((healed.next_round, healed.updates), (state.next_round, state.updates));
-    assert!(healed.buffers == state.buffers);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_state_is_fetched_from_several_donors_whatever_becomes_of_some_of_them() {
-    let authority = authority();
-    let (honest, _) = donor(&authority, 9, vec![state(5, 0)]);
-    let dying = bad_donor(&authority, 2, state(5, 0), Bad::Dies);
-    let stuck = bad_donor(&authority, 3, state(5, 0), Bad::Stuck);
-    let unreachable = member(4, UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    assert_same(&heal_from(&authority, vec![honest.clone()]).await, &state(5, 0));
-    assert_same(&heal_from(&authority, vec![stuck, honest.clone()]).await, &state(5, 0));
-    let healed = heal_from(&authority, vec![honest, dying, unreachable]).await;
-    assert_same(&healed, &state(5, 0));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_donor_that_is_a_round_behind_waits_until_it_has_the_same_state() {
-    let authority = authority();
-    // It alone sends anything.
-    let stuck = bad_donor(&authority, 2, state(6, 0), Bad::Stuck);
-    let (behind, network) = donor(&authority, 3, vec![state(5, 0), state(6, 0)]);
-    let healed = heal_from(&authority, vec![stuck, behind]).await;
-    assert_same(&healed, &state(6, 0));
-    let kept = |round| network.snapshots.buffer(&manifest_of(&state(round, 0)).buffers[1], Instant::now());
-    assert!(kept(5).is_some() && kept(6).is_some());
-}
-
-/// A later round; and the same round with other values, as after rounds that were done again.
-#[tokio::test(flavor = "multi_thread")]
-async fn donors_of_different_states_do_not_mix_them() {
-    let authority = authority();
-    let (first, _) = donor(&authority, 2, vec![state(5, 0)]);
-    let (later, _) = donor(&authority, 3, vec![state(6, 0)]);
-    let (other, _) = donor(&authority, 4, vec![state(5, 1)]);
-    // Which one depends on who answers first.
-    let healed = heal_from(&authority, vec![first.clone(), later]).await;
-    assert_same(&healed, &state(healed.next_round.0, 0));
-    let healed = heal_from(&authority, vec![first, other]).await;
-    assert_same(&healed, &state(5, u32::from(healed.buffers[0] != state(5, 0).buffers[0])));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_donor_that_gives_another_state_than_it_announced_is_passed_over() {
-    let authority = authority();
-    let liar = bad_donor(&authority, 2, state(5, 0), Bad::Lies);
-    let (honest, _) = donor(&authority, 3, vec![state(5, 0)]);
-    assert_same(&heal_from(&authority, vec![liar.clone(), honest]).await, &state(5, 0));
-    let worker = Worker::start(&authority, 1, ReceiveLimits::default());
-    let error = heal::fetch_state(&worker.network, vec![liar], 2, VALUES).await.unwrap_err();
-    assert!(error.to_string().contains("not the state that was announced"), "{error:#}");
 }
 
 /// A lost connection costs the fragments that were on their way, and none that had arrived.

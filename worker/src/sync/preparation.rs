@@ -43,7 +43,7 @@ impl Synchroniser {
             self.outcome = Some(Outcome::Rejoin(reason.into()));
             return Ok(());
         }
-        self.wants += 1;
+        self.forget_wanted();
         self.wanted = Some(wanted);
         self.prepare_if_possible()
     }
@@ -57,7 +57,7 @@ impl Synchroniser {
             self.outcome = Some(Outcome::Rejoin(reason.into()));
             return Ok(());
         }
-        self.wants += 1;
+        self.forget_wanted();
         self.wanted = None;
         self.stage = Stage::Preparing;
         if rank.is_none() || rank == self.rank {
@@ -65,6 +65,12 @@ impl Synchroniser {
         }
         (self.rank, self.prepared) = (rank, None);
         self.build()
+    }
+
+    /// Whatever is on its way is not wanted any more.
+    fn forget_wanted(&mut self) {
+        self.wants += 1;
+        self.links.network.stop_healing();
     }
 
     /// Has the device build this worker's part, unless it builds one already: then when it has.
@@ -296,6 +302,7 @@ impl Synchroniser {
         );
         // The coordinator has heard that this worker is ready: a state that is still on its way is not needed.
         self.wants += 1;
+        self.links.network.stop_healing();
         running.generation = generation;
         running.arriving.forget();
         running.until = start.until;

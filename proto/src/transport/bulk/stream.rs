@@ -8,7 +8,7 @@ use quinn::{ReadError, RecvStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::limits::ReceiveLimits;
+use super::limits::{REFUSED, ReceiveLimits};
 use crate::frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameHeader};
 
 /// What one read takes from a stream at most: a few packets' worth, so that a read's deadline covers little.
@@ -38,6 +38,14 @@ pub enum ReceiveError {
     /// The receiver has ended.
     #[error("the receiver has ended")]
     Ended,
+}
+
+impl ReceiveError {
+    /// Whether a peer has answered a request by [`refuse`](super::PullReply::refuse).
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Read(ReadError::Reset(code)) if *code == REFUSED)
+    }
 }
 
 /// Reads a header, all of it within one deadline; `None` when the stream ended before it began.

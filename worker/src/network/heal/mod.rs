@@ -1,26 +1,27 @@
 //! Fetching the state of the run from members that hold it: from several at a time, piece by piece.
 
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::plan::Member;
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::identity::PeerName;
-use longhaul_proto::transport::bulk::{ReceiveLimits, pull};
+use longhaul_proto::transport::bulk::ReceiveError;
 use quinn::Connection;
 use tokio::sync::Notify;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
-use self::transfer::{Piece, Transfer};
+use self::transfer::Transfer;
 use super::Network;
-use super::request::{
-    Manifest, Request, STATE_FRAME_VALUES, STATE_PIECE_FRAMES, ask_for_state, next_state_frame,
-};
+use super::request::{Manifest, ask_for_state, fetch_piece};
+use crate::back_off::BackOff;
 use crate::sync::HealedState;
 
 /// A donor that has not answered at all by then is passed over.
@@ -29,9 +30,25 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 const DONORS_AT_ONCE: usize = 4;
 /// How long others are waited for when the first one has said what it has. They are asked at the same time, and members end their rounds together.
 const GATHER_MAX: Duration = Duration::from_millis(500);
+/// How long donors are asked again that have no room for another joiner, or no state yet: a transfer of a gigabyte at 30 Mbit/s. They may be other ones after that.
+const REFUSED_MAX: Duration = Duration::from_secs(300);
 
 /// What comes of a donor, or why nothing does.
-type Answer<T> = Result<T, String>;
+type Answer<T> = Result<T, Failure>;
+
+/// Why nothing comes of a donor.
+struct Failure {
+    words: String,
+    /// It has said so itself, and may say otherwise when it is asked again.
+    is_refusal: bool,
+}
+
+impl Failure {
+    fn of(donor: WorkerId, error: &Error) -> Self {
+        let mut said = error.chain().filter_map(|cause| cause.downcast_ref::<ReceiveError>());
+        Self { words: format!("{donor}: {error:#}"), is_refusal: said.any(ReceiveError::is_refusal) }
+    }
+}
 
 /// What the state of this run has.
 #[derive(Clone, Copy)]
@@ -60,8 +77,7 @@ struct Source {
     manifest: Manifest,
 }
 
-/// The state, as `buffers` vectors of `values`, from those of the first donors that have the same one; those of the own site alone where there are such. Then from
-/// each by itself, in their order, as one of them may have given what it had not announced. What has come is not fetched again.
+/// The state, as `buffers` vectors of `values`. Who refuses has no room for another joiner: all are asked again then, with growing pauses. What has come is not fetched again.
 pub(super) async fn fetch_state(
     network: &Arc<Network>,
     donors: Vec<Member>,
@@ -69,17 +85,42 @@ pub(super) async fn fetch_state(
     values: usize,
 ) -> Result<HealedState> {
     let shape = Shape { buffers, values };
-    let (mut failures, mut before) = (Vec::new(), None);
+    let (mut before, mut back_off) = (None, BackOff::default());
+    let give_up = Instant::now() + REFUSED_MAX;
+    loop {
+        let failures = match ask_in_turn(network, &donors, shape, &mut before).await {
+            Ok(state) => return Ok(state),
+            Err(failures) => failures,
+        };
+        let is_worth_it = failures.iter().any(|failure| failure.is_refusal) && Instant::now() < give_up;
+        let words = failures.into_iter().map(|failure| failure.words).collect::<Vec<_>>().join("; ");
+        if !is_worth_it {
+            bail!("{words}");
+        }
+        tracing::debug!(reason = words, "donors are asked again");
+        sleep(back_off.next_pause()).await;
+    }
+}
+
+/// From those of the first donors that have the same state; those of the own site alone where there are such. Then from each by itself, in their order, as one of them
+/// may have given what it had not announced.
+async fn ask_in_turn(
+    network: &Arc<Network>,
+    donors: &[Member],
+    shape: Shape,
+    before: &mut Option<Transfer>,
+) -> Result<HealedState, Vec<Failure>> {
+    let mut failures = Vec::new();
     let alone = donors.iter().map(std::slice::from_ref);
     // One is tried again as well: its round may have been the trouble.
     let together = &donors[..donors.len().min(DONORS_AT_ONCE)];
     for donors in std::iter::once(together).chain(alone) {
-        match attempt(network, donors, shape, &mut before, &mut failures).await {
+        match attempt(network, donors, shape, before, &mut failures).await {
             Ok(state) => return Ok(state),
-            Err(error) => failures.push(format!("{error:#}")),
+            Err(error) => failures.push(Failure { words: format!("{error:#}"), is_refusal: false }),
         }
     }
-    bail!("{}", failures.join("; "))
+    Err(failures)
 }
 
 async fn attempt(
@@ -87,7 +128,7 @@ async fn attempt(
     donors: &[Member],
     shape: Shape,
     before: &mut Option<Transfer>,
-    failures: &mut Vec<String>,
+    failures: &mut Vec<Failure>,
 ) -> Result<HealedState> {
     let mut asking = ask_all(network, donors, shape);
     let sources = gather(&mut asking, failures).await;
@@ -102,7 +143,8 @@ async fn attempt(
         tasks.spawn(fetch_while_of_run(Arc::clone(network), source, shape, Arc::clone(&fetching)));
     };
     sources.into_iter().filter(is_of_use).for_each(|source| start(&mut tasks, source));
-    loop {
+    // `whole` is not said where nothing was left to fetch, or where those have ended that could give it.
+    while !(fetching.lock().is_whole() || tasks.is_empty() && asking.is_empty()) {
         tokio::select! {
             () = fetching.whole.notified() => break,
             Some(ended) = tasks.join_next() => failures.extend(ended.context("fetch the state")?.err()),
@@ -111,7 +153,6 @@ async fn attempt(
                 Ok(_) => {}
                 Err(failure) => failures.push(failure),
             },
-            else => break,
         }
     }
     // Who is still asked for what has come from another one need not send it.
@@ -154,14 +195,14 @@ fn ask_all(network: &Arc<Network>, donors: &[Member], shape: Shape) -> JoinSet<(
         let network = Arc::clone(network);
         asking.spawn(async move {
             let answer = ask(&network, &donor, shape).await;
-            (place, answer.map_err(|error| format!("{}: {error:#}", donor.worker)))
+            (place, answer.map_err(|error| Failure::of(donor.worker, &error)))
         });
     }
     asking
 }
 
 /// What those have that answer first, in the donors' order.
-async fn gather(asking: &mut JoinSet<(usize, Answer<Source>)>, failures: &mut Vec<String>) -> Vec<Source> {
+async fn gather(asking: &mut JoinSet<(usize, Answer<Source>)>, failures: &mut Vec<Failure>) -> Vec<Source> {
     let mut sources = Vec::new();
     loop {
         let next = match sources.is_empty() {
@@ -189,7 +230,11 @@ async fn fetch_while_of_run(
     let Source { donor, connection, manifest } = source;
     let fetched = fetch_from(donor.worker, &connection, manifest, shape, &fetching);
     let fetched = network.while_of_run(donor.worker, &connection, fetched).await;
-    fetched.map_err(|error| format!("{}: {error:#}", donor.worker))
+    fetched.map_err(|error| {
+        // With one stream, the other one has ended within a piece.
+        fetching.lock().forget(donor.worker);
+        Failure::of(donor.worker, &error)
+    })
 }
 
 async fn ask(network: &Arc<Network>, donor: &Member, shape: Shape) -> Result<Source> {
@@ -243,29 +288,11 @@ async fn fetch_pieces(
 ) -> Result<()> {
     loop {
         let Some(piece) = fetching.lock().take(donor, offered) else { return Ok(()) };
-        let fetched = fetch_piece(connection, piece).await;
+        let values = fetch_piece(connection, piece.buffer, piece.first_frame()).await?;
         let mut transfer = fetching.lock();
-        if let Err(error) = fetched.and_then(|values| transfer.put(piece, donor, &values)) {
-            transfer.give_back(piece, donor);
-            return Err(error);
-        }
+        transfer.put(piece, donor, &values)?;
         if transfer.is_whole() {
             fetching.whole.notify_one();
         }
     }
-}
-
-async fn fetch_piece(connection: &Connection, piece: Piece) -> Result<Vec<f32>> {
-    let frames = STATE_PIECE_FRAMES;
-    let request = Request::StatePiece { buffer: piece.buffer, first: piece.first_frame(), frames };
-    let request = postcard::to_stdvec(&request).context("write a request")?;
-    let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
-    let mut values = Vec::new();
-    for _ in 0..frames {
-        let Some(frame) = next_state_frame(&mut response).await? else { break };
-        let words = frame.body().as_chunks::<4>().0;
-        ensure!(words.len() <= STATE_FRAME_VALUES, "a frame of the state is too long");
-        values.extend(words.iter().map(|word| f32::from_le_bytes(*word)));
-    }
-    Ok(values)
 }

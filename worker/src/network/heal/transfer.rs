@@ -111,10 +111,12 @@ impl Transfer {
         Some(piece)
     }
 
-    /// A donor did not give a piece.
-    pub fn give_back(&mut self, piece: Piece, donor: WorkerId) {
-        if let Some((_, Standing::Wanted(fetchers))) = self.place_of(piece) {
-            fetchers.retain(|fetcher| *fetcher != donor);
+    /// A donor has failed: what it was asked for is for others.
+    pub fn forget(&mut self, donor: WorkerId) {
+        for piece in self.buffers.values_mut().flat_map(|buffer| &mut buffer.pieces) {
+            if let Standing::Wanted(fetchers) = piece {
+                fetchers.retain(|fetcher| *fetcher != donor);
+            }
         }
     }
 
@@ -197,8 +199,9 @@ mod tests {
         let second: Vec<Piece> = std::iter::from_fn(|| transfer.take(B, offered)).collect();
         assert_eq!(second.len(), 3, "B has one of the vectors");
         assert_eq!(transfer.take(C, offered), None, "two are asked for each of those");
-        transfer.give_back(second[0], A);
-        assert_eq!(transfer.take(C, offered), Some(second[0]));
+        transfer.forget(B);
+        let third: Vec<Piece> = std::iter::from_fn(|| transfer.take(C, offered)).collect();
+        assert_eq!(third, second, "all that B was asked for");
         for piece in first {
             assert!(transfer.put(piece, A, &values(&state, piece)[1..]).is_err(), "too short");
             transfer.put(piece, A, &values(&state, piece)).unwrap();

@@ -1,0 +1,203 @@
+use std::iter::from_fn;
+use std::net::UdpSocket;
+
+use longhaul_proto::identity::Authority;
+use longhaul_proto::transport::bulk::{PullRequest, ReceiveLimits};
+use tokio::sync::oneshot;
+
+use super::super::request::{Request, STATE_FRAME_VALUES, manifest_of, send_manifest, send_piece};
+use super::super::tests::{Worker, authority, endpoint, member};
+use super::*;
+use crate::sync::SyncEvent;
+
+/// Nothing that is awaited here takes as long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Values in each vector of the states below: two pieces and a bit.
+const VALUES: usize = 5 * STATE_FRAME_VALUES + 1000;
+const SHAPE: Shape = Shape { buffers: 2, values: VALUES };
+
+/// With moments that are of another round and not of another seed.
+fn state(next_round: u64, seed: u32) -> HealedState {
+    let buffer = |part: u32| (0..VALUES as u32).map(|index| (index * 7 + part) as f32).collect();
+    let buffers = [seed, 1000 + next_round as u32].map(|part| Arc::new(buffer(part))).into();
+    HealedState { next_round: Round(next_round), buffers, updates: 9 }
+}
+
+/// A worker that has these states, by round.
+fn donor(authority: &(Authority, u64), number: u32, states: Vec<HealedState>) -> (Member, Arc<Network>) {
+    let Worker { network, mut queue, member } = Worker::start(authority, number, ReceiveLimits::default());
+    tokio::spawn(async move {
+        while let Some(event) = queue.recv().await {
+            let SyncEvent::ServeState { from, reply } = event else { continue };
+            if let Some(state) = states.iter().find(|state| state.next_round >= from) {
+                reply.send(state.clone()).unwrap();
+            }
+        }
+    });
+    (member, network)
+}
+
+/// What a donor does that is not as it should be.
+#[derive(Clone, Copy)]
+enum Bad {
+    /// It is there, and sends nothing of the state.
+    Stuck,
+    /// It dies after its first piece.
+    Dies,
+    /// It sends something else than it has announced.
+    Lies,
+    /// It is stuck in its first piece, and refuses all others.
+    Refuses,
+}
+
+fn bad_donor(authority: &(Authority, u64), number: u32, state: HealedState, bad: Bad) -> Member {
+    let (_, endpoint) = endpoint(authority, number);
+    let member = member(number, endpoint.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Some(incoming) = endpoint.accept().await {
+            let Ok(connection) = incoming.await else { continue };
+            let (mut given, mut unanswered) = (0, Vec::new());
+            while let Ok((send, receive)) = connection.accept_bi().await {
+                let PullRequest { request, reply } =
+                    PullRequest::read(send, receive, &ReceiveLimits::default()).await.unwrap();
+                match (postcard::from_bytes(&request).unwrap(), bad) {
+                    (Request::State { .. }, _) => {
+                        send_manifest(reply, WorkerId(number), &manifest_of(&state)).await.unwrap();
+                    }
+                    (Request::StatePiece { .. }, Bad::Stuck) => unanswered.push(reply),
+                    (Request::StatePiece { .. }, Bad::Refuses) if unanswered.is_empty() => {
+                        unanswered.push(reply);
+                    }
+                    (Request::StatePiece { .. }, Bad::Refuses) => reply.refuse(),
+                    (Request::StatePiece { .. }, Bad::Dies) if given > 0 => {
+                        connection.close(0u32.into(), b"dead");
+                    }
+                    (Request::StatePiece { buffer, first, frames }, _) => {
+                        let hashes = manifest_of(&state).buffers;
+                        let values = &state.buffers[hashes.iter().position(|hash| *hash == buffer).unwrap()];
+                        let off = if matches!(bad, Bad::Lies) { 1.0 } else { 0.0 };
+                        let values: Vec<f32> = values.iter().map(|value| value + off).collect();
+                        // Who asked may have had it from another one.
+                        let _ = send_piece(reply, WorkerId(number), &values, first, frames).await;
+                        given += 1;
+                    }
+                    (other, _) => panic!("{other:?}"),
+                }
+            }
+        }
+    });
+    member
+}
+
+/// What another worker has after it has healed from these.
+async fn heal_from(authority: &(Authority, u64), donors: Vec<Member>) -> HealedState {
+    let worker = Worker::start(authority, 1, ReceiveLimits::default());
+    fetch_state(&worker.network, donors, 2, VALUES).await.unwrap()
+}
+
+#[track_caller]
+fn assert_same(healed: &HealedState, state: &HealedState) {
+    assert_eq!((healed.next_round, healed.updates), (state.next_round, state.updates));
+    assert!(healed.buffers == state.buffers);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_is_fetched_from_several_donors_whatever_becomes_of_some_of_them() {
+    let authority = authority();
+    let (honest, _) = donor(&authority, 9, vec![state(5, 0)]);
+    let dying = bad_donor(&authority, 2, state(5, 0), Bad::Dies);
+    let stuck = bad_donor(&authority, 3, state(5, 0), Bad::Stuck);
+    let unreachable = member(4, UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    assert_same(&heal_from(&authority, vec![honest.clone()]).await, &state(5, 0));
+    assert_same(&heal_from(&authority, vec![stuck, honest.clone()]).await, &state(5, 0));
+    let healed = heal_from(&authority, vec![honest, dying, unreachable]).await;
+    assert_same(&healed, &state(5, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_donor_that_is_a_round_behind_waits_until_it_has_the_same_state() {
+    let authority = authority();
+    // It alone sends anything.
+    let stuck = bad_donor(&authority, 2, state(6, 0), Bad::Stuck);
+    let (behind, _) = donor(&authority, 3, vec![state(5, 0), state(6, 0)]);
+    let healed = heal_from(&authority, vec![stuck, behind]).await;
+    assert_same(&healed, &state(6, 0));
+}
+
+/// A later round; and the same round with other values, as after rounds that were done again.
+#[tokio::test(flavor = "multi_thread")]
+async fn donors_of_different_states_do_not_mix_them() {
+    let authority = authority();
+    let (first, _) = donor(&authority, 2, vec![state(5, 0)]);
+    let (later, _) = donor(&authority, 3, vec![state(6, 0)]);
+    let (other, _) = donor(&authority, 4, vec![state(5, 1)]);
+    // Which one depends on who answers first.
+    let healed = heal_from(&authority, vec![first.clone(), later]).await;
+    assert_same(&healed, &state(healed.next_round.0, 0));
+    let healed = heal_from(&authority, vec![first, other]).await;
+    assert_same(&healed, &state(5, u32::from(healed.buffers[0] != state(5, 0).buffers[0])));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_donor_that_gives_another_state_than_it_announced_is_passed_over() {
+    let authority = authority();
+    let liar = bad_donor(&authority, 2, state(5, 0), Bad::Lies);
+    let (honest, _) = donor(&authority, 3, vec![state(5, 0)]);
+    assert_same(&heal_from(&authority, vec![liar.clone(), honest]).await, &state(5, 0));
+    let worker = Worker::start(&authority, 1, ReceiveLimits::default());
+    let error = fetch_state(&worker.network, vec![liar], 2, VALUES).await.unwrap_err();
+    assert!(error.to_string().contains("not the state that was announced"), "{error:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn healing_fails_when_all_donors_have_failed() {
+    let authority = authority();
+    let dying = bad_donor(&authority, 2, state(5, 0), Bad::Dies);
+    let worker = Worker::start(&authority, 1, ReceiveLimits::default());
+    let healing = fetch_state(&worker.network, vec![dying], 2, VALUES);
+    let error = timeout(PATIENCE, healing).await.expect("there is nobody to wait for").unwrap_err();
+    assert!(error.to_string().contains("not all of the state could be had"), "{error:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_donor_that_has_failed_was_asked_for_is_asked_of_others() {
+    let authority = authority();
+    let refusing = bad_donor(&authority, 2, state(5, 0), Bad::Refuses);
+    let worker = Worker::start(&authority, 1, ReceiveLimits::default());
+    let source = ask(&worker.network, &refusing, SHAPE).await.unwrap();
+    let manifest = source.manifest.clone();
+    let transfer = Mutex::new(Transfer::new(manifest.clone(), None));
+    let fetching = Arc::new(Fetching { transfer, whole: Notify::new() });
+    let network = Arc::clone(&worker.network);
+    let fetched = fetch_while_of_run(network, source, SHAPE, Arc::clone(&fetching)).await;
+    assert!(fetched.is_err_and(|failure| failure.is_refusal));
+    let left = |donor| from_fn(|| fetching.lock().take(WorkerId(donor), &manifest.buffers)).count();
+    assert_eq!([3, 4].map(left), [6, 6], "two others may be asked for each piece");
+}
+
+/// The next time that a worker is asked for its state.
+async fn asked(donor: &mut Worker) -> oneshot::Sender<HealedState> {
+    loop {
+        if let SyncEvent::ServeState { reply, .. } = donor.queue.recv().await.unwrap() {
+            return reply;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_donor_may_answer_when_a_round_of_minutes_is_over() {
+    let authority = authority();
+    let mut donor = Worker::start(&authority, 2, ReceiveLimits::default());
+    let joiner = Worker::start(&authority, 1, ReceiveLimits::default());
+    let member = donor.member.clone();
+    let training = async {
+        let reply = asked(&mut donor).await;
+        tokio::time::pause();
+        sleep(Duration::from_secs(200)).await;
+        tokio::time::resume();
+        reply.send(state(5, 0)).unwrap();
+    };
+    let (source, ()) = tokio::join!(ask(&joiner.network, &member, SHAPE), training);
+    assert_eq!(source.unwrap().manifest, manifest_of(&state(5, 0)));
+}
