@@ -98,6 +98,7 @@ async fn serve(
             tracing::info!(peer = %worker, "a worker was taken out of the run: its connection is closed");
         }
     }
+    network.snapshots.release(connection.stable_id());
     Ok(())
 }
 
@@ -137,11 +138,11 @@ async fn answer_requests(network: &Arc<Network>, connection: &Connection, worker
     let turns = Arc::new(Semaphore::new(REQUESTS_MAX));
     while let Ok(turn) = Arc::clone(&turns).acquire_owned().await {
         let Ok((send, receive)) = connection.accept_bi().await else { return };
-        let answering = Arc::clone(network);
+        let (answering, connection) = (Arc::clone(network), connection.clone());
         network.spawn(async move {
             let request = PullRequest::read(send, receive, &ReceiveLimits::default()).await;
             let answered = match request {
-                Ok(request) => answer(&answering, worker, request).await,
+                Ok(request) => answer(&answering, &connection, worker, request).await,
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = answered {
@@ -152,7 +153,12 @@ async fn answer_requests(network: &Arc<Network>, connection: &Connection, worker
     }
 }
 
-async fn answer(network: &Arc<Network>, peer: WorkerId, pull: PullRequest) -> Result<()> {
+async fn answer(
+    network: &Arc<Network>,
+    connection: &Connection,
+    peer: WorkerId,
+    pull: PullRequest,
+) -> Result<()> {
     let PullRequest { request, reply } = pull;
     let Ok(request) = postcard::from_bytes::<Request>(&request) else {
         reply.refuse();
@@ -171,9 +177,9 @@ async fn answer(network: &Arc<Network>, peer: WorkerId, pull: PullRequest) -> Re
                 }
             }
         }
-        Request::State { from } => offer_state(network, reply, from).await,
+        Request::State { from } => offer_state(network, (connection, peer), reply, from).await,
         Request::StatePiece { buffer, first, frames } => {
-            match network.snapshots.buffer(&buffer, Instant::now()) {
+            match network.snapshots.buffer(peer, &buffer, Instant::now()) {
                 Some(values) => {
                     let frames = frames.min(STATE_PIECE_FRAMES);
                     send_piece(reply, network.worker, &values, first, frames).await
@@ -205,8 +211,18 @@ async fn answer(network: &Arc<Network>, peer: WorkerId, pull: PullRequest) -> Re
 }
 
 /// Keeps a copy of the state for a peer, and says what it consists of.
-async fn offer_state(network: &Arc<Network>, reply: PullReply, from: Round) -> Result<()> {
-    let Some(manifest) = keep_state(network, from).await? else {
+async fn offer_state(
+    network: &Arc<Network>,
+    peer: (&Connection, WorkerId),
+    reply: PullReply,
+    from: Round,
+) -> Result<()> {
+    let kept = tokio::select! {
+        kept = keep_state(network, peer, from) => kept?,
+        // A round may take minutes: the place of who does not wait for its end is for others.
+        () = reply.unwanted() => return Ok(()),
+    };
+    let Some(manifest) = kept else {
         reply.refuse();
         return Ok(());
     };
@@ -214,10 +230,12 @@ async fn offer_state(network: &Arc<Network>, reply: PullReply, from: Round) -> R
 }
 
 /// None: there is no state, or no room for it.
-async fn keep_state(network: &Arc<Network>, from: Round) -> Result<Option<Manifest>> {
-    if !network.snapshots.has_room(Instant::now()) {
-        return Ok(None);
-    }
+async fn keep_state(
+    network: &Arc<Network>,
+    (connection, worker): (&Connection, WorkerId),
+    from: Round,
+) -> Result<Option<Manifest>> {
+    let Some(asking) = network.snapshots.ask(worker, Instant::now()) else { return Ok(None) };
     let (answer, found) = oneshot::channel();
     let ask = SyncEvent::ServeState { from, reply: answer };
     network.queue.send(ask).await.context("the synchroniser is gone")?;
@@ -225,7 +243,11 @@ async fn keep_state(network: &Arc<Network>, from: Round) -> Result<Option<Manife
     let described = spawn_blocking(move || (manifest_of(&state), state)).await;
     let (manifest, state) = described.context("read the state")?;
     let is_first = network.snapshots.forget_unused(Instant::now()).is_none();
-    let is_kept = network.snapshots.keep(&manifest, state, Instant::now());
+    let is_kept = asking.keep(connection.stable_id(), &manifest, state, Instant::now());
+    if connection.close_reason().is_some() {
+        // What was kept for it may have been dropped already.
+        network.snapshots.release(connection.stable_id());
+    }
     if is_first {
         let forgetting = Arc::clone(network);
         network.spawn(async move {

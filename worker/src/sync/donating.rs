@@ -36,10 +36,15 @@ impl Donations {
 
 impl Synchroniser {
     /// Serves a consistent copy of the state, of round `from` or a later one: at once where the synchroniser has it, from the device at its next round otherwise.
+    /// Who asks for more than the next round is refused, as nobody else is further: it would have a place for as long as it likes.
     pub(super) fn serve_state(&mut self, from: Round, reply: oneshot::Sender<HealedState>) -> Result<()> {
         let waiting = &mut self.donations.waiting;
         waiting.retain(|(_, reply)| !reply.is_closed());
-        if waiting.len() < REQUESTS_MAX {
+        let comes_soon = match &self.stage {
+            Stage::Running(running) => from <= running.replica.next_round().next(),
+            Stage::Preparing => false,
+        };
+        if comes_soon && waiting.len() < REQUESTS_MAX {
             waiting.push((from, reply));
         }
         self.serve_waiting()

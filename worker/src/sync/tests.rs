@@ -278,6 +278,22 @@ fn a_donor_that_is_behind_serves_when_it_is_there() {
     );
 }
 
+/// Whoever says that it has such a state has joiners ask all members for it.
+#[test]
+fn a_donor_refuses_to_wait_for_a_round_that_is_far_off() {
+    let mut rig = training(SPARSE);
+    let asked: Vec<_> = [2, u64::MAX]
+        .into_iter()
+        .map(|from| {
+            let (reply, answer) = tokio::sync::oneshot::channel();
+            rig.workers[0].handle(SyncEvent::ServeState { from: Round(from), reply });
+            answer
+        })
+        .collect();
+    let refused = Err(tokio::sync::oneshot::error::TryRecvError::Closed);
+    assert!(asked.into_iter().all(|mut answer| answer.try_recv().map(|_| ()) == refused));
+}
+
 /// The device has the state, and is asked for it once at a time.
 #[test]
 fn a_dense_donor_that_is_behind_asks_its_device_again_when_it_is_there() {

@@ -113,6 +113,12 @@ impl PullReply {
         }
     }
 
+    /// Returns when nobody waits for the answer any more: the peer wants none, or is gone.
+    pub async fn unwanted(&self) {
+        // However that came to be.
+        let _ = self.stream.stopped().await;
+    }
+
     /// Answers that there is nothing to be had here.
     pub fn refuse(mut self) {
         // If the stream is closed already, the peer knows.

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::iter::from_fn;
 use std::net::UdpSocket;
 
@@ -200,4 +201,69 @@ async fn a_donor_may_answer_when_a_round_of_minutes_is_over() {
     };
     let (source, ()) = tokio::join!(ask(&joiner.network, &member, SHAPE), training);
     assert_eq!(source.unwrap().manifest, manifest_of(&state(5, 0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_told_to_heal_anew_does_not_wait_for_a_donor_any_more_and_takes_no_place() {
+    let authority = authority();
+    let mut donor = Worker::start(&authority, 2, ReceiveLimits::default());
+    let mut joiner = Worker::start(&authority, 1, ReceiveLimits::default());
+    joiner.network.heal(1, vec![donor.member.clone()], 2, VALUES);
+    let mut first = asked(&mut donor).await;
+    joiner.network.heal(2, vec![donor.member.clone()], 2, VALUES);
+    timeout(PATIENCE, first.closed()).await.expect("the donor still waits for the end of its round");
+    asked(&mut donor).await.send(state(5, 0)).unwrap();
+    let Some(SyncEvent::Healed { attempt: 2, answer }) = joiner.queue.recv().await else {
+        panic!("the first attempt goes on");
+    };
+    assert_same(&answer.unwrap(), &state(5, 0));
+}
+
+/// Values of a state that is fetched in no time.
+const FEW: usize = 1000;
+
+/// A worker that is in another round whenever it is asked.
+fn donor_of_short_rounds(authority: &(Authority, u64), number: u32) -> Member {
+    let mut donor = Worker::start(authority, number, ReceiveLimits::default());
+    let member = donor.member.clone();
+    tokio::spawn(async move {
+        for round in 1.. {
+            let buffers = [0.0, round as f32].map(|value| Arc::new(vec![value; FEW])).into();
+            let state = HealedState { next_round: Round(round), buffers, updates: round };
+            // Who asked may have gone.
+            let _ = asked(&mut donor).await.send(state);
+        }
+    });
+    member
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn joiners_that_a_donor_has_no_room_for_are_served_when_others_have_their_state() {
+    let authority = authority();
+    let donor = donor_of_short_rounds(&authority, 99);
+    let mut joiners = JoinSet::new();
+    for number in 1..=12 {
+        let (worker, donors) =
+            (Worker::start(&authority, number, ReceiveLimits::default()), vec![donor.clone()]);
+        joiners.spawn(async move { fetch_state(&worker.network, donors, 2, FEW).await.unwrap().next_round });
+    }
+    let rounds = timeout(PATIENCE, joiners.join_all()).await.expect("copies outlive their transfers");
+    let rounds: BTreeSet<Round> = rounds.into_iter().collect();
+    assert_eq!(rounds.len(), 12, "each has a state of its own: {rounds:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_asks_for_each_rounds_state_takes_one_place_of_those_for_joiners() {
+    let authority = authority();
+    let donor = donor_of_short_rounds(&authority, 9);
+    let greedy = Worker::start(&authority, 1, ReceiveLimits::default());
+    let mut connected = Vec::new();
+    for _ in 0..10 {
+        let shape = Shape { buffers: 2, values: FEW };
+        connected.push(ask(&greedy.network, &donor, shape).await.unwrap());
+    }
+    let joiner = Worker::start(&authority, 2, ReceiveLimits::default());
+    let healed = fetch_state(&joiner.network, vec![donor], 2, FEW).await.unwrap();
+    assert_eq!(healed.next_round, Round(11));
+    drop(connected);
 }
