@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use longhaul_common::id::{FragmentId, Round};
+use longhaul_common::id::{FragmentId, Round, SiteId};
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 
-use super::result::FragmentResult;
+use super::result::{Content, FragmentResult};
 use super::{RESULTS_KEPT_ROUNDS, ROUNDS_AHEAD_MAX, SMALL_RESULTS_KEPT_ROUNDS};
 use crate::control::message::{Hash, HeldResult};
 
@@ -50,8 +50,22 @@ impl Row {
         self.missing = (0..).map(FragmentId).zip(&self.results).filter(is_missing).count();
     }
 
+    /// What it takes in memory, with the places of fragments that are not due.
     fn bytes(&self) -> u64 {
-        self.results.iter().flatten().map(|held| held.bytes.len() as u64).sum()
+        let places = (self.results.len() * size_of::<Option<Held>>()) as u64;
+        self.results.iter().flatten().map(Held::bytes).fold(places, |sum, bytes| sum + bytes)
+    }
+}
+
+impl Held {
+    /// What it takes in memory beyond its place. The contributions are parts of the bytes.
+    fn bytes(&self) -> u64 {
+        let named = self.result.contributors.len() * size_of::<(SiteId, u32)>();
+        let parts = match &self.result.content {
+            Content::Bundle(parts) => parts.len() * size_of::<Bytes>(),
+            Content::Mean(_) => 0,
+        };
+        (self.bytes.len() + named + parts) as u64
     }
 }
 
@@ -199,9 +213,23 @@ impl Results {
 mod tests {
     use super::*;
 
-    /// The oldest round that is still here, after 3000 with so many bytes in each of two fragments of 4 KiB in f32.
-    fn oldest_of(bytes: usize) -> u64 {
-        let layout = FragmentLayout { values: 2048, fragment_values: 1024 };
+    const CONTRIBUTORS: usize = 3;
+
+    /// A result of so many bytes.
+    fn held(bytes: usize) -> Held {
+        let contributors = vec![(SiteId(0), 1); CONTRIBUTORS];
+        let bytes: Bytes = vec![7; bytes].into();
+        let content = Content::Bundle(vec![bytes.clone(); CONTRIBUTORS]);
+        Held {
+            hash: *blake3::hash(&bytes).as_bytes(),
+            bytes,
+            result: FragmentResult { contributors, content },
+        }
+    }
+
+    /// How many rounds are still here, after 3000 with so many bytes in each of two fragments of so many values.
+    fn kept(fragment_values: u32, bytes: usize) -> u64 {
+        let layout = FragmentLayout { values: 2 * u64::from(fragment_values), fragment_values };
         let schedule = RoundSchedule {
             opening_rounds: 0,
             opening_every: 1,
@@ -214,23 +242,29 @@ mod tests {
         let mut results = Results::new(layout, schedule, Round(0));
         for round in (0..3000).map(Round) {
             for fragment in layout.fragments() {
-                let held = Held { bytes: vec![7; bytes].into(), ..results.nothing.clone() };
-                assert_eq!(results.insert(round, fragment, held), Inserted::New);
+                assert_eq!(results.insert(round, fragment, held(bytes)), Inserted::New);
             }
             assert_eq!(results.advance().map(|(over, _)| over), Some(round));
             let held: u64 = results.rounds.values().map(Row::bytes).sum();
             assert_eq!(results.over_bytes, held);
-            assert!(held <= results.model_bytes.max((RESULTS_KEPT_ROUNDS + 1) * 2 * bytes as u64));
+            assert!(held <= results.model_bytes.max((RESULTS_KEPT_ROUNDS + 1) * row_bytes(bytes)));
         }
-        let oldest = results.rounds.keys().next().map_or(0, |round| 3000 - round.0);
-        assert_eq!(results.get(Round(2999 - oldest), FragmentId(1)).map(|held| &held.hash), None);
-        oldest
+        let kept = results.rounds.keys().next().map_or(0, |round| 3000 - round.0);
+        assert_eq!(results.get(Round(2999 - kept), FragmentId(1)).map(|held| &held.hash), None);
+        kept
+    }
+
+    /// What a round of two such fragments takes: each has a place, what was published, and who is in it with what.
+    fn row_bytes(bytes: usize) -> u64 {
+        let in_it = CONTRIBUTORS * (size_of::<(SiteId, u32)>() + size_of::<Bytes>());
+        2 * (size_of::<Option<Held>>() + bytes + in_it) as u64
     }
 
     #[test]
-    fn small_results_are_kept_for_longer_and_never_more_than_the_model() {
-        assert_eq!(oldest_of(4096), RESULTS_KEPT_ROUNDS);
-        assert_eq!(oldest_of(40), 8192 / 80);
-        assert_eq!(oldest_of(1), SMALL_RESULTS_KEPT_ROUNDS);
+    fn small_results_are_kept_for_longer_and_never_take_more_memory_than_the_model() {
+        assert_eq!(kept(1024, 4096), RESULTS_KEPT_ROUNDS);
+        assert_eq!(kept(8192, 40), 8 * 8192 / row_bytes(40));
+        assert_eq!(kept(8192, 1), 8 * 8192 / row_bytes(1), "what is published is the least of it");
+        assert_eq!(kept(1 << 18, 1), SMALL_RESULTS_KEPT_ROUNDS);
     }
 }

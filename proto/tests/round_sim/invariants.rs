@@ -81,6 +81,7 @@ pub fn honesty(world: &World) -> Result<(), String> {
 
 /// No member kept more frames than its limits add up to.
 pub fn bounds(world: &World) -> Result<(), String> {
+    // A fragment has one value here, so results are never smaller than the model, and are not kept for longer.
     let rounds = (RESULTS_KEPT_ROUNDS + 1 + ROUNDS_AHEAD_MAX) as usize;
     let each = rounds + world.nodes.len() * 2 + EARLY_FRAMES_PER_FRAGMENT_MAX;
     let limit = each * world.scenario.fragments as usize;
