@@ -51,6 +51,9 @@ impl Run {
         if self.copies_may_join() {
             self.seat_waiting(&BTreeMap::new());
             self.refresh_ready();
+        } else {
+            // They may have been seated before the first generation began, or before it went back into the opening.
+            self.unseat_joiners();
         }
         let members: BTreeSet<WorkerId> = self.present_members().into_iter().collect();
         if members.is_empty() {

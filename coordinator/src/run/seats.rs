@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_proto::control::message::ToWorker;
-use longhaul_proto::round::RESULTS_KEPT_ROUNDS;
+use longhaul_proto::round::SMALL_RESULTS_KEPT_ROUNDS;
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
@@ -190,19 +190,37 @@ impl Run {
         sorted
     }
 
-    /// Copies all of whose workers hold the state and wait for a generation.
+    /// Copies all of whose workers hold the state and wait for a generation, while copies may join.
     pub(super) fn ready_replicas(&self) -> Vec<Vec<WorkerId>> {
+        if !self.copies_may_join() {
+            return Vec::new();
+        }
         self.replicas_where(|peer| peer.standing == Standing::Ready)
     }
 
-    /// Who healed first, and waited for the others of its copy until members no longer have what it lacks, heals again.
+    /// Takes the seats from those that do not train yet: what they fetch now has to be made up for by each of a copy, from another round on.
+    pub(super) fn unseat_joiners(&mut self) {
+        let joins = |peer: &Peer| peer.seat.is_some() && peer.standing != Standing::Member;
+        let joiners: Vec<WorkerId> =
+            self.peers.iter().filter(|(_, peer)| joins(peer)).map(|(&worker, _)| worker).collect();
+        for worker in joiners {
+            if let Some(peer) = self.peers.get_mut(&worker) {
+                peer.seat = None;
+            }
+            self.send_back_to_heal(worker);
+            self.send(worker, ToWorker::Seat { rank: None });
+        }
+    }
+
+    /// Who healed first, and waited for the others of its copy for so long that no member has what it lacks, heals again. Who may find it is not sent back: while it heals, the
+    /// others of its copy grow as old.
     pub(super) fn refresh_ready(&mut self) {
         if self.ranks() == 1 {
             return;
         }
         let through = self.state.ledger.through().0;
         let is_stale =
-            |peer: &Peer| peer.next_round.is_some_and(|next| next.0 + RESULTS_KEPT_ROUNDS / 2 < through);
+            |peer: &Peer| peer.next_round.is_some_and(|next| next.0 + SMALL_RESULTS_KEPT_ROUNDS < through);
         let ready = self.ready_replicas();
         let stale: Vec<WorkerId> = ready
             .into_iter()

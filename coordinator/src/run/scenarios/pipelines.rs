@@ -1,6 +1,7 @@
 //! Copies of the model on several workers each.
 
 use longhaul_common::id::RunId;
+use longhaul_proto::round::SMALL_RESULTS_KEPT_ROUNDS;
 
 use super::super::Decided;
 use super::*;
@@ -395,4 +396,61 @@ fn a_restarted_coordinator_waits_for_copies_as_a_whole() {
         2,
         "of what three have trained on, the two that are first in a copy tell"
     );
+}
+
+/// Who fetches a state while others begin would make up for the rounds since by itself, and the others of its copy from other rounds on.
+#[test]
+fn those_who_came_while_others_prepared_wait_like_those_who_come_later() {
+    let text = config_in_parts().to_toml().unwrap().replace("workers = 4", "workers = 2");
+    let began = |opening: &str| {
+        let mut story = Story::of(RunConfig::parse(&text.replace("opening_rounds = 0", opening)).unwrap());
+        (1..=4).for_each(|worker| story.join(worker, &[]));
+        (1..=2).for_each(|worker| story.say(worker, ready_with(worker - 1, 0, 6 + worker as u8)));
+        assert_eq!(lineup(&story), [[1, 2]]);
+        story
+    };
+    let story = began("opening_rounds = 0");
+    assert_eq!(seat_in(&story.told(3)), Some(0), "what it misses is of use to it alone");
+
+    let mut story = began("opening_rounds = 3");
+    for worker in [3, 4] {
+        assert_eq!(story.told(worker).iter().rev().find_map(seat_told), Some(None));
+    }
+    story.say(3, ready_with(0, 0, 7));
+    story.applied(1, 0, 7);
+    story.applied(2, 0, 8);
+    story.say(4, ready_with(1, 1, 8));
+    assert!(story.told(1).is_empty(), "{:?}", story.told(1));
+    for (round, worker) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+        story.applied(worker, round, 6 + worker as u8);
+    }
+    for worker in [3, 4] {
+        let told = story.told(worker);
+        assert!(
+            matches!(told.as_slice(), [ToWorker::Seat { rank: Some(_) }, ToWorker::Heal { .. }]),
+            "{told:?}"
+        );
+    }
+}
+
+/// Where rounds are short, some pass while a state is fetched, and each that was sent back would find the others as old when it has fetched another.
+#[test]
+fn who_has_waited_for_others_of_its_copy_heals_again_only_if_nobody_can_have_what_it_lacks() {
+    let text = config_in_parts().to_toml().unwrap().replace("\nsteps = 20\n", "\nsteps = 5000\n");
+    for (rounds, is_taken) in [(20, true), (SMALL_RESULTS_KEPT_ROUNDS + 1, false)] {
+        let mut story = training_of(RunConfig::parse(&text).unwrap());
+        story.handle(Event::Closed { connection: ConnectionId(2) });
+        story.settled(3, 2, 0, 0);
+        story.settled(4, 2, 0, 0);
+        story.join(5, &[]);
+        story.say(1, ready_with(0, 0, 7));
+        for (round, (worker, hash)) in (0..rounds).flat_map(|round| [(round, (3, 7)), (round, (4, 8))]) {
+            let report = RoundReport { generation: Generation(2), ..report(round, hash) };
+            story.say(worker, ToCoordinator::RoundApplied(report));
+        }
+        story.say(5, ready_with(1, rounds, 8));
+        let settles = matches!(story.told(3).as_slice(), [ToWorker::Settle { .. }]);
+        let heals = matches!(story.told(1).as_slice(), [ToWorker::Heal { .. }]);
+        assert_eq!((settles, heals), (is_taken, !is_taken), "{rounds}: {:?}", story.commands);
+    }
 }
