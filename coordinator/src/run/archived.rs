@@ -11,9 +11,10 @@ impl Peer {
         self.has_told_archive = true;
         let name = |of: &CheckpointOffer| (of.next_round, of.rank, of.parts, of.state_hash);
         for offer in archived {
-            if self.offers.len() < CHECKPOINT_OFFERS_MAX
-                && !self.offers.iter().any(|own| name(own) == name(&offer))
-            {
+            if let Some(own) = self.offers.iter_mut().find(|own| name(own) == name(&offer)) {
+                // The same state, that was written again later: nothing in it was undone until then.
+                own.generation = own.generation.max(offer.generation);
+            } else if self.offers.len() < CHECKPOINT_OFFERS_MAX {
                 self.offers.push(CheckpointOffer { private: false, ..offer });
             }
         }

@@ -158,9 +158,12 @@ impl Run {
         self.state.releases.settled();
         self.distrust_joiners(&open_rounds);
         self.undo_from(open_round, first_round, &settling.participants);
-        for (rank, open) in (0..).zip(&open_rounds) {
-            self.state.rewinds.note((rank, self.ranks()), settling.generation, *open);
-            self.summaries.reopen(*open, rank);
+        for (rank, outcome) in (0..).zip(&outcomes) {
+            let open = outcome.settlement.open_round;
+            // A round whose results all count is made by nobody anew: who has applied it has what the others will.
+            let remade = if outcome.is_whole { open.next() } else { open };
+            self.state.rewinds.note((rank, self.ranks()), settling.generation, remade);
+            self.summaries.reopen(open, rank);
         }
         self.fix_pace(&mut old, first_round);
         let ends = self.drain_is_due() || self.move_is_due();

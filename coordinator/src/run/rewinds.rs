@@ -13,12 +13,12 @@ const STEPS_MAX: usize = 256;
 /// that was given up: members that had come further were cut off, or gone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rewinds {
-    /// Of each part of the model, by its rank and how many there are: generations, and the first round that was open when they began, both ascending.
+    /// Of each part of the model, by its rank and how many there are: generations, and the first round that was made anew from when they began, both ascending.
     of_parts: BTreeMap<(u32, u32), Vec<(Generation, Round)>>,
 }
 
 impl Rewinds {
-    /// A generation begins in which the part of this rank, of so many, makes all rounds from `open` on.
+    /// A generation begins in which the part of this rank, of so many, makes all rounds from `open` on, whatever was made of them before.
     pub fn note(&mut self, part: (u32, u32), generation: Generation, open: Round) {
         note(self.of_parts.entry(part).or_default(), generation, open);
     }

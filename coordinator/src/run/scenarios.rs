@@ -20,9 +20,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use longhaul_common::config::RunConfig;
-use longhaul_common::id::{Generation, Round, WorkerId};
+use longhaul_common::id::{FragmentId, Generation, Round, SiteId, WorkerId};
 use longhaul_proto::control::message::{
-    CheckpointOffer, GenerationStart, Member, Ready, RoundReport, Start, ToCoordinator, ToWorker,
+    CheckpointOffer, GenerationStart, HeldResult, Member, Ready, RoundReport, Settled, Start, ToCoordinator,
+    ToWorker,
 };
 
 use super::{Command, ConnectionId, Event, LedgerStatus, Phase, ResidualsLost, Run, Severity, State};
@@ -355,4 +356,30 @@ fn who_breaks_the_protocol_is_taken_out() {
     assert!(
         matches!(&story.commands[0], Command::Close { reason, .. } if reason.contains("before it joined"))
     );
+}
+
+/// Who was cut off with it, and comes back, has what the others have.
+#[test]
+fn a_round_whose_results_all_count_is_not_of_a_past_that_was_given_up() {
+    let result = HeldResult { fragment: FragmentId(0), hash: [1; 32], sites: vec![SiteId(0), SiteId(1)] };
+    for (results, last_that_counts) in [(vec![result], 4), (Vec::new(), 3)] {
+        let mut story = Story::training();
+        story.handle(Event::Closed { connection: ConnectionId(2) });
+        let (generation, open_round, computing) = (Generation(2), Round(3), Round(3));
+        story.say(1, ToCoordinator::Settled(Settled { generation, open_round, computing, results }));
+        assert_eq!(story.begun(1).settlement.unwrap().open_round, open_round);
+        let is_undone = |next_round: u64| {
+            let written = CheckpointOffer {
+                next_round: Round(next_round),
+                state_hash: [7; 32],
+                private: true,
+                rank: 0,
+                parts: 1,
+                generation: Generation(1),
+            };
+            story.run.state().rewinds.have_undone(&written)
+        };
+        let first_undone = (0..10).find(|next| is_undone(*next));
+        assert_eq!(first_undone, Some(last_that_counts + 1));
+    }
 }

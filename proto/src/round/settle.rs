@@ -17,6 +17,8 @@ pub struct Outcome {
     /// part in. Until then all surviving old members are active; who of them has not begun a round yet sits out
     /// by itself.
     pub first_round: Round,
+    /// Whether the results of all fragments that are due in the open round are adopted: it will be what it was to whoever has applied it before.
+    pub is_whole: bool,
     /// Sites that are named in the adopted results of all fragments that are due in the open round, in order.
     pub counted_sites: Vec<SiteId>,
 }
@@ -59,7 +61,9 @@ pub fn settle(
             }
         }
     }
-    let due = layout.fragments().filter(|&fragment| schedule.is_due(open_round, fragment)).count();
+    let is_due = |fragment: &FragmentId| schedule.is_due(open_round, *fragment);
+    let due = layout.fragments().filter(is_due).count();
+    let is_whole = adopted.keys().copied().filter(is_due).count() == due;
     let counted_sites = sites_in_all(due, adopted.values().map(|(held, _)| *held));
     let results = adopted
         .into_iter()
@@ -73,6 +77,7 @@ pub fn settle(
         },
         // Slow members may all be behind the open round; nobody contributes to rounds before it.
         first_round: computing.next().max(open_round),
+        is_whole,
         counted_sites,
     })
 }
@@ -152,7 +157,10 @@ mod tests {
             complete_at: vec![WorkerId(1), WorkerId(3)],
             results: vec![adopted],
         };
-        assert_eq!(outcome, Some(Outcome { settlement, first_round: Round(7), counted_sites: vec![] }));
+        assert_eq!(
+            outcome,
+            Some(Outcome { settlement, first_round: Round(7), is_whole: false, counted_sites: vec![] })
+        );
     }
 
     #[test]
@@ -160,6 +168,7 @@ mod tests {
         let outcome =
             outcome(&[(1, 5, 5, &[(0, 1, &[0, 1])]), (2, 5, 5, &[(1, 2, &[0])])]).expect("two answered");
         assert_eq!(outcome.counted_sites, [SiteId(0)]);
+        assert!(outcome.is_whole);
         assert_eq!(outcome.first_undone(SiteId(0)), Round(6));
         assert_eq!(outcome.first_undone(SiteId(1)), Round(5));
     }
@@ -180,6 +189,7 @@ mod tests {
         let outcome = outcome(&[(1, 5, 5, &[(2, 1, &[0])]), (9, 8, 8, &[])]).expect("w1 answered");
         assert_eq!(outcome.settlement.open_round, Round(5));
         assert_eq!(outcome.settlement.results, []);
+        assert!(!outcome.is_whole);
     }
 
     #[test]

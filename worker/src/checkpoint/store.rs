@@ -252,26 +252,38 @@ impl CheckpointStore {
     }
 
     /// Adds the staged files to the folder of the same state that another worker made, or puts them in the place of a folder of
-    /// another state, from a past that was cut off. A model that is there and damaged, from before a resume, is replaced.
+    /// another state, from a past that was cut off.
     fn join_or_replace(&self, staged: &Staged, path: &Path) -> Result<(), CheckpointError> {
-        let there = listing::manifest(path, self.run).ok();
-        if there.as_ref().is_some_and(|there| there.state_hash == staged.manifest.state_hash) {
-            let has_model = there.is_some_and(|there| {
-                there.files.contains_key(MODEL) && listing::verify(path, &there.files).is_ok()
-            });
-            let mine = staged.names.iter().filter(|name| !has_model || name.starts_with("private-"));
-            // Without a model of its own, this worker's manifest would say less than the one that is there.
-            let mine = mine.filter(|name| *name != MANIFEST || staged.manifest.files.contains_key(MODEL));
-            for name in mine {
-                let to = path.join(name);
-                std::fs::rename(staged.partial.join(name), &to)
-                    .map_err(CheckpointError::io("rename to", &to))?;
-            }
-            sync(path)?;
-            return remove(&staged.partial);
+        let is_same = |there: &Manifest| there.state_hash == staged.manifest.state_hash;
+        if let Some(there) = listing::manifest(path, self.run).ok().filter(is_same) {
+            return self.join(staged, path, &there);
         }
         self.discard(path)?;
         std::fs::rename(&staged.partial, path).map_err(CheckpointError::io("rename to", path))
+    }
+
+    /// Adds the staged files to a folder of the same state, of which the manifest `there` tells. A model that is there and damaged, from before a resume, is replaced.
+    fn join(&self, staged: &Staged, path: &Path, there: &Manifest) -> Result<(), CheckpointError> {
+        let has_model = there.files.contains_key(MODEL) && listing::verify(path, &there.files).is_ok();
+        let mine = staged.names.iter().filter(|name| !has_model || name.starts_with("private-"));
+        for name in mine.filter(|name| *name != MANIFEST) {
+            rename(&staged.partial, path, name)?;
+        }
+        // Without a model of its own, this worker's manifest would say less than the one that is there.
+        let brings_model = !has_model && staged.manifest.files.contains_key(MODEL);
+        let names = if brings_model { &staged.manifest } else { there };
+        // Whoever comes by a state in a later generation vouches that nothing in it was undone until then.
+        let generation = there.generation.max(staged.manifest.generation);
+        let manifest = Manifest { generation, ..names.clone() };
+        // One that names no model is left to who brings it, and may be about to.
+        if manifest != *there && manifest.files.contains_key(MODEL) {
+            let staged_manifest = staged.partial.join(MANIFEST);
+            write_sealed(&staged_manifest, &manifest)?;
+            sync(&staged_manifest)?;
+            rename(&staged.partial, path, MANIFEST)?;
+        }
+        sync(path)?;
+        remove(&staged.partial)
     }
 
     /// Removes those that are too many now that `written` is complete, and never the newest that has a model.
@@ -348,6 +360,12 @@ fn write_model(folder: &Path, model: &ModelState) -> Result<Vec<String>, Checkpo
         names.push(SHARED.to_owned());
     }
     Ok(names)
+}
+
+/// Moves a file from one folder to another.
+fn rename(from: &Path, to: &Path, name: &str) -> Result<(), CheckpointError> {
+    let to = to.join(name);
+    std::fs::rename(from.join(name), &to).map_err(CheckpointError::io("rename to", &to))
 }
 
 fn write_sealed<T: Serialize>(path: &Path, content: &T) -> Result<(), CheckpointError> {

@@ -246,6 +246,36 @@ fn workers_that_share_a_folder_complete_one_checkpoint_in_any_order() {
     }
 }
 
+/// The first to write it died, and the run went on without it; or comes back to it from a copy that is older than what is there.
+#[test]
+fn a_state_that_is_written_again_is_of_the_latest_generation_that_had_it() {
+    for (with_model, generations) in [(true, [3, 4]), (false, [3, 4]), (true, [4, 3]), (false, [4, 3])] {
+        let dir = tempfile::tempdir().unwrap();
+        let [first, second] = generations
+            .map(|generation| CheckpointData { generation: Generation(generation), ..data(20, 1) });
+        let second = if with_model { second } else { without_model(second) };
+        store(dir.path(), 1).write(&first).unwrap();
+        store(dir.path(), 2).write(&second).unwrap();
+        for worker in [1, 2] {
+            let listed = store(dir.path(), worker).list().unwrap();
+            let expected = (Generation(4), true, true);
+            assert_eq!((listed[0].generation, listed[0].model, listed[0].private), expected);
+            assert_eq!(entries(&listed[0].path), ["round-000020"]);
+        }
+    }
+}
+
+/// Who has the model writes it after those who have private states alone, and in an earlier generation than one of them.
+#[test]
+fn a_model_that_comes_after_private_states_is_of_their_generation_if_that_is_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |generation| CheckpointData { generation: Generation(generation), ..data(20, 1) };
+    store(dir.path(), 1).write(&without_model(of(4))).unwrap();
+    store(dir.path(), 2).write(&of(3)).unwrap();
+    let listed = store(dir.path(), 1).list().unwrap();
+    assert_eq!((listed[0].generation, listed[0].model), (Generation(4), true));
+}
+
 #[test]
 fn workers_that_write_at_once_complete_one_checkpoint() {
     let dir = tempfile::tempdir().unwrap();

@@ -76,3 +76,17 @@ fn what_a_worker_has_on_its_own_disk_is_not_less_for_being_in_the_archive() {
     }
     assert_eq!(story.told(3).last(), Some(&ToWorker::Prepare(Start::Checkpoint(own))));
 }
+
+/// Its own disk has it from a generation before the run went back behind it, and came by it again.
+#[test]
+fn a_state_that_is_in_the_archive_from_a_later_generation_was_not_given_up() {
+    let mut story = begun_anew();
+    story.run.state.rewinds.note((0, 1), Generation(4), Round(0));
+    let own = CheckpointOffer { generation: Generation(3), private: true, ..offer(1, 9) };
+    story.join(3, std::slice::from_ref(&own));
+    story.join(4, &[offer(0, 7)]);
+    story.say(3, ToCoordinator::Archived(vec![CheckpointOffer { generation: Generation(4), ..offer(1, 9) }]));
+    story.say(4, ToCoordinator::Archived(Vec::new()));
+    let own = CheckpointOffer { generation: Generation(4), ..own };
+    assert_eq!(story.told(3).last(), Some(&ToWorker::Prepare(Start::Checkpoint(own))));
+}
