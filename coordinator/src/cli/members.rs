@@ -63,9 +63,11 @@ mod tests {
         };
         let state = "training".to_owned();
         let slow = Member { state, health: Some(Health::Slow), why: None, ..member.clone() };
-        let lines = table(&[member, slow]);
+        let healing = Member { state: "healing".to_owned(), ..slow.clone() };
+        let lines = table(&[member, slow, healing]);
         let words: Vec<&str> = lines[1].split_whitespace().collect();
         assert_eq!(words, ["w3", "gone", "–", "7", "–", "–", "lab", "box", "cpu", "(leaves)"]);
         assert_eq!(lines[2].split_whitespace().take(2).collect::<Vec<_>>(), ["w3", "slow"]);
+        assert_eq!(lines[3].split_whitespace().take(2).collect::<Vec<_>>(), ["w3", "healing"]);
     }
 }

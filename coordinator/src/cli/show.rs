@@ -138,11 +138,11 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
     lines
 }
 
-/// What a worker does, or how where that is remarkable.
+/// What a worker does, or how where it trains and that is remarkable.
 pub(super) fn word_for(state: &str, health: Health) -> &str {
     match health.word() {
-        "" => state,
-        word => word,
+        word if !word.is_empty() && state == "training" => word,
+        _ => state,
     }
 }
 

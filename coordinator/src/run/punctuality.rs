@@ -1,4 +1,4 @@
-//! Whose contributions come too late, round after round.
+//! Whose contributions miss the result of their round, again and again: they come too late, or are refused.
 
 use serde::{Deserialize, Serialize};
 

@@ -132,7 +132,10 @@ impl Run {
             let share_of = |&first: &WorkerId| Some((first, self.is_in(&summary, first)?));
             let workers: Vec<_> =
                 self.state.ledger.workers_in(summary.round).iter().filter_map(share_of).collect();
-            workers.iter().for_each(|&(worker, is_in_it)| self.note_punctuality(worker, is_in_it));
+            // A round that names nobody says nothing of anybody: where contributions are masked, all wait for a later one if one is missing.
+            if workers.iter().any(|&(_, is_in_it)| is_in_it) {
+                workers.iter().for_each(|&(worker, is_in_it)| self.note_punctuality(worker, is_in_it));
+            }
             lost.extend(self.state.late.applied(summary.round, &workers));
             let rounds = self.state.schedule.rounds();
             let (done, every) = (summary.round.0 + 1, rounds.div_ceil(PROGRESS_NOTICES));
@@ -154,10 +157,7 @@ impl Run {
         let Some(is_slow) = peer.punctuality.note(is_in_time) else { return };
         let late = peer.punctuality.describe();
         let (severity, text) = match is_slow {
-            true => (
-                Severity::Warning,
-                format!("is slow: {late} came after the deadline, and count with a later one"),
-            ),
+            true => (Severity::Warning, format!("is slow: {late} were not in their round's result")),
             false => (Severity::Info, "keeps up again".to_owned()),
         };
         self.notice(severity, Some(worker), text);

@@ -10,6 +10,7 @@ mod pipelines;
 mod planning;
 mod privacy;
 mod problems;
+mod punctuality;
 mod refusals;
 mod replanning;
 mod shares;

@@ -130,7 +130,7 @@ pub enum Health {
     /// As it should.
     #[default]
     Steady,
-    /// Half of its last contributions, or more, came after the deadline of their round. They are not lost: they count with a later one.
+    /// Half of its last contributions, or more, were not in the result of their round: they came after its deadline, or were refused.
     Slow,
     /// It has said nothing for longer than it ever has lately. Where that goes on, it is given up.
     Silent,
