@@ -274,7 +274,8 @@ impl CheckpointConfig {
 pub struct FaultConfig {
     /// A worker that has said nothing for so long is taken out, in milliseconds, whatever its link: the most.
     pub silent_after_ms: u64,
-    /// The least, for a worker that is heard regularly. In between, it is twice the longest that it has said nothing lately, and a second.
+    /// The least, for a worker that is heard regularly. In between, it is twice the longest that it has said nothing lately, and a second. What was longest fades: of it, about
+    /// a third counts after half a minute, and a seventh after a minute.
     pub suspect_after_ms: u64,
     /// How long a restarted coordinator waits for the workers it knew, in milliseconds.
     pub reconnect_grace_ms: u64,

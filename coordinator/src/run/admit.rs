@@ -13,6 +13,7 @@ use super::event::ConnectionId;
 use super::keeping::names_a_part;
 use super::machine::{Run, shorten};
 use super::peer::{Peer, Standing, resolve, site_number};
+use super::silence::Silence;
 use super::state::{Facts, Known, Phase};
 
 /// Sites of a run: each is a contributor to every fragment, and the protocol's cost grows with their number.
@@ -127,7 +128,8 @@ impl Run {
         };
         let Some(peer) = self.peers.get_mut(&worker).filter(same) else { return false };
         let replaced = peer.connection.replace(connection);
-        peer.silence.heard(self.now);
+        // That it was away says nothing of its link.
+        peer.silence = Silence::new(self.now);
         self.listen_for_silence();
         if let Some(replaced) = replaced {
             self.close(replaced, "the worker opened another connection");

@@ -26,7 +26,7 @@ use super::refusals::Refusals;
 use super::replanning::Replanning;
 use super::reports::Roll;
 use super::shares::Shares;
-use super::silence::Silence;
+use super::silence::{LOOK_INTERVAL, Silence};
 use super::state::{Checkpoint, Phase, State};
 use super::survey::Surveys;
 
@@ -76,7 +76,7 @@ pub struct Run {
     pub(super) watch: Watch,
     pub(super) shares: Shares,
     pub(super) notices: VecDeque<Notice>,
-    /// Nobody who is connected has been silent for too long before this; none: nobody is connected.
+    /// When to look for those that have been silent for too long, at the latest; none: nobody is connected.
     pub(super) silence_at: Option<Duration>,
     /// When to look again, if nothing happens before.
     next_due: Option<Duration>,
@@ -151,6 +151,7 @@ impl Run {
     #[must_use = "commands must be executed"]
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Command> {
         self.pass_time(now);
+        self.forgive_if_late();
         let matters = match event {
             Event::Opened { connection, worker, address } => {
                 self.connections.insert(connection, Connection { worker, address, joined: false });
@@ -369,9 +370,17 @@ impl Run {
         }
     }
 
+    /// Where this process stood still, nobody was silent. To be asked before anybody is heard, as the silence that ends then was none.
+    fn forgive_if_late(&mut self) {
+        if let Some(due) = self.silence_at.filter(|at| *at <= self.now) {
+            self.peers.values_mut().for_each(|peer| peer.silence.forgive(due, self.now));
+        }
+    }
+
     fn remove_silent(&mut self) {
-        let Some(due) = self.silence_at.filter(|at| *at <= self.now) else { return };
-        self.peers.values_mut().for_each(|peer| peer.silence.forgive(due, self.now));
+        if self.silence_at.is_none_or(|at| at > self.now) {
+            return;
+        }
         let silent =
             self.peers.iter().filter(|(_, peer)| self.silence_over(peer).is_some_and(|at| at <= self.now));
         let silent: Vec<_> = silent.map(|(&worker, peer)| (worker, peer.silence.last())).collect();
@@ -379,7 +388,8 @@ impl Run {
             let text = format!("is gone: silent for {} ms", self.now.saturating_sub(last).as_millis());
             self.lose_connection(worker, &text);
         }
-        self.silence_at = self.peers.values().filter_map(|peer| self.silence_over(peer)).min();
+        let first = self.peers.values().filter_map(|peer| self.silence_over(peer)).min();
+        self.silence_at = first.map(|at| at.min(self.now + LOOK_INTERVAL));
     }
 
     /// When a worker that is here is taken for lost, if it says nothing.
@@ -389,7 +399,7 @@ impl Run {
 
     /// From now on, a worker is expected to say something now and then.
     pub(super) fn listen_for_silence(&mut self) {
-        let at = Silence::new(self.now).over_at(&self.config.faults);
+        let at = Silence::new(self.now).over_at(&self.config.faults).min(self.now + LOOK_INTERVAL);
         self.silence_at = Some(self.silence_at.map_or(at, |earlier| earlier.min(at)));
         self.roll = None;
     }

@@ -113,10 +113,11 @@ fn a_checkpoint_of_no_parts_or_of_a_part_that_there_is_not_is_none() {
 #[test]
 fn a_silent_member_is_taken_out_and_its_share_is_given_out_again() {
     let mut story = Story::training();
-    story.now = Duration::from_secs(3);
+    story.pass_to(Duration::from_secs(3));
     story.applied(1, 0, 9);
+    story.pass_to(Duration::from_secs(6));
     assert_eq!(story.run.next_timeout(), Some(Duration::from_secs(6)));
-    story.now = Duration::from_secs(6);
+    assert_eq!(story.run.status(0).members.len(), 2);
     story.handle(Event::Timer);
     assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
     story.settled(1, 2, 1, 2);

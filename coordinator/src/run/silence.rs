@@ -6,12 +6,14 @@ use longhaul_common::config::FaultConfig;
 use longhaul_proto::control::message::HEARTBEAT_INTERVAL_MS;
 use serde::{Deserialize, Serialize};
 
-/// In so long a silence that was the longest is forgotten, in milliseconds: a third of it goes in ten seconds.
+/// Time constant with which the longest silence fades, in milliseconds: of that before, about a third is left after so long.
 const MEMORY_MS: u64 = 30_000;
 /// What a worker that has just come is taken to have been silent for: it loads a model, and nothing is known of its link.
 const AT_FIRST: Duration = Duration::from_millis(5 * HEARTBEAT_INTERVAL_MS);
 /// Two heartbeats, lost one after the other.
 const MARGIN: Duration = Duration::from_millis(2 * HEARTBEAT_INTERVAL_MS);
+/// Time between looks at the silent ones, at most: where this process stands still for longer, a look is late, so that it is noticed.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(HEARTBEAT_INTERVAL_MS);
 /// Later than this after it was due, a look at the silent ones is late because this process stood still.
 const PUNCTUAL: Duration = Duration::from_millis(250);
 
@@ -55,11 +57,13 @@ impl Silence {
         now > self.last + self.longest + MARGIN
     }
 
-    /// This process was to look at `due`, and stood still: what was said meanwhile may not have been read.
+    /// This process was to look at `due`, and stood still: what was said meanwhile has not been read, and some of it will be sent again only after as long as it has waited
+    /// (RFC 9002, section 6.2: each probe waits for twice as long as the one before). So twice that time does not count, and who was due has as much again. It is not all
+    /// forgotten: where many looks are late, as the machine is loaded, those that are dead are still found.
     pub fn forgive(&mut self, due: Duration, now: Duration) {
         let late = now.saturating_sub(due);
         if late > PUNCTUAL {
-            self.last = (self.last + late).min(now);
+            self.last = (self.last + 2 * late).min(now);
         }
     }
 }
@@ -123,9 +127,35 @@ mod tests {
         let mut silence = Silence::new(ms(0));
         silence.forgive(ms(1000), ms(1100));
         assert_eq!(silence.last(), ms(0), "as punctual as a loaded machine is");
-        silence.forgive(ms(6000), ms(16_000));
-        assert_eq!(silence.last(), ms(10_000));
-        silence.forgive(ms(0), ms(10_500));
-        assert_eq!(silence.last(), ms(10_500), "not in the future");
+        silence.forgive(ms(1000), ms(1300));
+        assert_eq!(silence.last(), ms(600));
+        silence.forgive(ms(6600), ms(16_000));
+        assert_eq!(silence.last(), ms(16_000), "not in the future");
+    }
+
+    /// Who was to be missed at that very time is heard out first, for as long as nobody listened.
+    #[test]
+    fn who_was_due_when_nobody_listened_is_not_missed_at_once() {
+        let faults = FaultConfig::default();
+        for late in [251, 400, 749, 2000, 60_000] {
+            let mut silence = Silence::new(ms(0));
+            (1..400).for_each(|beat| silence.heard(ms(beat * BEAT)));
+            let due = silence.over_at(&faults);
+            silence.forgive(due, due + ms(late));
+            let more = silence.over_at(&faults) - (due + ms(late));
+            assert_eq!(more, ms(late.min(2000)), "late by {late} ms");
+        }
+    }
+
+    #[test]
+    fn who_says_nothing_is_missed_by_a_coordinator_whose_looks_are_often_late() {
+        let faults = FaultConfig::default();
+        let (mut silence, mut now) = (Silence::new(ms(0)), ms(0));
+        while silence.over_at(&faults) > now {
+            let due = now + LOOK_INTERVAL;
+            now = due + ms(300);
+            silence.forgive(due, now);
+            assert!(now < ms(60_000));
+        }
     }
 }

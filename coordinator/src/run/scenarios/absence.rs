@@ -69,3 +69,53 @@ fn what_a_worker_that_leaves_had_yet_to_send_is_told_and_counted() {
     let line = "longhaul_residuals_lost_total{of=\"contributions\"} 1";
     assert!(metrics.lines().any(|found| found == line), "{metrics}");
 }
+
+/// The coordinator's machine was suspended when both were about to be missed.
+#[test]
+fn who_was_due_while_nobody_listened_is_heard_out() {
+    let mut story = Story::training();
+    story.pass_to(Duration::from_secs(6));
+    assert_eq!(story.run.next_timeout(), Some(story.now), "they have said nothing since they came");
+    story.now = Duration::from_secs(9);
+    story.handle(Event::Timer);
+    assert_eq!(story.run.status(0).members.len(), 2, "{:?}", story.commands);
+    story.say(1, heartbeat(1));
+    story.pass_to(Duration::from_secs(12));
+    story.handle(Event::Timer);
+    assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }], "the other one is gone");
+}
+
+/// What ends then is not a silence, whoever is read first.
+#[test]
+fn the_first_to_be_heard_after_nobody_listened_was_not_silent() {
+    let mut story = Story::training();
+    let beat = |story: &mut Story, half_seconds: u64| {
+        story.pass_to(Duration::from_millis(500 * half_seconds));
+        [1, 2].into_iter().for_each(|worker| story.say(worker, heartbeat(1)));
+    };
+    (1..=200).for_each(|at| beat(&mut story, at));
+    story.now = Duration::from_secs(160);
+    story.say(2, heartbeat(1));
+    (321..=322).for_each(|at| beat(&mut story, at));
+    let of_second = &story.run.peers[&WorkerId(2)].silence;
+    assert_eq!(of_second.over_at(&story.run.config.faults), Duration::from_secs(163), "two seconds later");
+}
+
+/// It may be dead the next time, and nothing is known of its link.
+#[test]
+fn who_was_away_for_long_is_not_waited_for_as_long_when_it_is_back() {
+    let mut story = Story::training();
+    for worker in [1, 2] {
+        story.handle(Event::Closed { connection: ConnectionId(worker) });
+    }
+    story.pass_to(Duration::from_secs(3600));
+    story.resume(2, Generation(1));
+    let back = story.now;
+    for half_seconds in 1..=60u64 {
+        story.pass_to(back + Duration::from_millis(500 * half_seconds));
+        story.say(2, heartbeat(1));
+    }
+    story.pass_to(back + Duration::from_secs(33));
+    let events = story.run.status(0).events;
+    assert!(events.iter().any(|event| event.text.contains("is gone: silent for")), "{events:#?}");
+}

@@ -241,8 +241,8 @@ fn who_never_tells_how_fast_it_is_is_taken_out_and_the_plan_is_made_without_it()
     }
     pass(&mut story, 298, &[1, 2, 3]);
     assert_eq!(story.run.status(0).problems.len(), 1, "{:?}", story.run.status(0).problems);
+    story.pass_to(Duration::from_secs(300));
     assert_eq!(story.run.next_timeout(), Some(Duration::from_secs(300)));
-    story.now = Duration::from_secs(300);
     story.handle(Event::Timer);
     let told = story.told(3);
     let [ToWorker::Refused { reason }] = told.as_slice() else { panic!("{told:?}") };
@@ -288,9 +288,9 @@ fn ways_that_nobody_tells_of_in_time_are_as_slow_as_the_slowest_that_was_measure
     // While another one measures itself, no plan is made.
     story.join_with(5, ROOMY);
     pass(&mut story, 58, &[1, 2, 3, 4, 5]);
+    story.pass_to(Duration::from_secs(60));
     assert_eq!(story.run.next_timeout(), Some(Duration::from_secs(60)), "thirty, and ten for each of three");
     assert_eq!(story.run.status(0).problems.len(), 1);
-    story.now = Duration::from_secs(60);
     story.handle(Event::Timer);
     for worker in [3, 4] {
         assert!(story.told(worker).is_empty(), "it may train");

@@ -123,6 +123,15 @@ impl Story {
         self.commands = self.run.handle(self.now, event);
     }
 
+    /// Time goes by, and the run is woken whenever it asks to be; at `to` it has yet to be.
+    pub fn pass_to(&mut self, to: Duration) {
+        while let Some(due) = self.run.next_timeout().filter(|due| *due < to) {
+            self.now = due;
+            self.handle(Event::Timer);
+        }
+        self.now = to;
+    }
+
     /// Worker w has connection w.
     pub fn join(&mut self, worker: u32, checkpoints: &[CheckpointOffer]) {
         self.join_holding(worker, None, checkpoints);

@@ -1,6 +1,6 @@
 //! A coordinator, its disk, and model workers, in virtual time: one queue of events, and faults among them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,6 +79,8 @@ pub struct World {
     /// Of rounds that everyone finished: the final states.
     pub log: Vec<String>,
     queue: BTreeMap<(Duration, u64), Happening>,
+    /// Times at which the run is woken.
+    timers: BTreeSet<Duration>,
     sequence: u64,
     connections: BTreeMap<ConnectionId, (WorkerId, Duration, Duration)>,
     next_connection: u64,
@@ -107,6 +109,7 @@ impl World {
             lateness,
             log: Vec::new(),
             queue: BTreeMap::new(),
+            timers: BTreeSet::new(),
             sequence: 0,
             connections: BTreeMap::new(),
             next_connection: 0,
@@ -168,7 +171,10 @@ impl World {
         match happening {
             Happening::ToRun(connection, message) => self.handle(Event::Message { connection, message }),
             Happening::ClosedAtRun(connection) => self.handle(Event::Closed { connection }),
-            Happening::Timer => self.handle(Event::Timer),
+            Happening::Timer => {
+                self.timers.remove(&self.now);
+                self.handle(Event::Timer);
+            }
             Happening::ToNode(connection, message) => self.node_hears(connection, message),
             Happening::ClosedAtNode(connection) => self.node_loses(connection),
             Happening::Connect(worker, incarnation) => self.connect(worker, incarnation),
@@ -229,7 +235,8 @@ impl World {
                 }
             }
         }
-        if let Some(at) = self.run.as_ref().and_then(Run::next_timeout) {
+        let timeout = self.run.as_ref().and_then(Run::next_timeout);
+        if let Some(at) = timeout.filter(|at| self.timers.insert(*at)) {
             self.push(at, Happening::Timer);
         }
     }
