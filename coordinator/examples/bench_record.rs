@@ -49,6 +49,7 @@ impl Bench {
                 wan_address: at,
                 device: "a machine, cuda:0".to_owned(),
                 memory_bytes: 1 << 36,
+                host_memory_bytes: None,
                 held: None,
                 checkpoints: Vec::new(),
             };

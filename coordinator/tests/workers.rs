@@ -74,6 +74,7 @@ impl Worker {
             wan_address: address,
             device: "a test".to_owned(),
             memory_bytes: 1 << 34,
+            host_memory_bytes: None,
             held,
             checkpoints: Vec::new(),
         };

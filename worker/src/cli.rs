@@ -60,7 +60,7 @@ pub struct JoinArgs {
     /// CPU threads for the device. Default: one for each core.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Memory that the model, its optimiser and activations may take, in GiB (0.5 is half of one): a larger part of a model is refused, with what would help. Default: whatever
+    /// Memory that the model, its optimiser and activations may take, in GiB (0.5 is half of one), of the GPU's where the device is one: a larger part of a model is refused, with what would help. Default: whatever
     /// there is.
     #[arg(long, value_name = "GIB", value_parser = gib)]
     pub memory_gib: Option<f64>,

@@ -37,6 +37,8 @@ pub struct BlockCost {
     pub weight_flops_per_token: u64,
     /// Memory that the forward pass leaves for the backward pass, for one token.
     pub activation_bytes_per_token: u64,
+    /// Memory that it leaves besides, however many tokens there are: copies of weights in the format of products, where that is not theirs.
+    pub cast_bytes: u64,
     /// Memory that a backward pass leaves, for one token, where the gradients of weights are put off: what went into all matrix products, and the gradients of what came out.
     pub left_bytes_per_token: u64,
     /// What one token hands on to the next block: the residual stream; nothing after the head.
@@ -69,6 +71,7 @@ impl ModelSpec {
             weight_flops_per_token: 0,
             // The token itself, as a 64-bit index.
             activation_bytes_per_token: 8,
+            cast_bytes: 0,
             left_bytes_per_token: 0,
             boundary_bytes_per_token: self.boundary_bytes(),
         }
@@ -103,6 +106,7 @@ impl ModelSpec {
             backward_flops_per_token: 2 * forward,
             weight_flops_per_token: 2 * products / ways,
             activation_bytes_per_token: narrow * bytes_of(precision) + wide * 4,
+            cast_bytes: products / ways * cast_of(precision),
             left_bytes_per_token: left * bytes_of(precision),
             boundary_bytes_per_token: self.boundary_bytes(),
         }
@@ -120,6 +124,7 @@ impl ModelSpec {
             weight_flops_per_token: forward,
             // The norm's input, statistics and output, the logarithms of the probabilities, the target's index.
             activation_bytes_per_token: 4 * (d + statistics + v) + d * bytes_of(precision) + 8,
+            cast_bytes: d * v * cast_of(precision),
             // The norm's output, and the gradient of the logits.
             left_bytes_per_token: (d + v) * bytes_of(precision),
             boundary_bytes_per_token: 0,
@@ -134,6 +139,14 @@ impl ModelSpec {
     fn parameters_in(&self, block: u32) -> u64 {
         let all = parameters::in_model_order(self);
         all.iter().filter(|(of, _)| *of == block).map(|(_, tensor)| tensor.count()).sum()
+    }
+}
+
+/// Bytes of a copy of a weight, which is f32.
+fn cast_of(precision: Precision) -> u64 {
+    match precision {
+        Precision::F32 => 0,
+        Precision::Bf16 => bytes_of(precision),
     }
 }
 

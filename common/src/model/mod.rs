@@ -7,7 +7,7 @@ mod shard;
 mod spec;
 
 pub use cost::{Block, BlockCost};
-pub use memory::{StageBytes, parameter_bytes};
+pub use memory::{Memory, PerMemory, StageBytes, parameter_bytes};
 pub use parameters::{Initial, ParameterSpec};
 pub use shard::{Cut, Shard};
 pub use spec::ModelSpec;

@@ -48,6 +48,8 @@ tokens a second, memory, bytes between sites. Machines and links are in a file l
     workers = 4           # alike; more [[site]] tables for others
     tflops = 40           # what one of them sustains in training
     memory_gib = 24
+    gpu = true            # memory_gib is a GPU's own: only what is computed with has to fit it
+    host_memory_gib = 64  # what the machine around it has besides, for each of its GPUs; no limit if it is not said
     [wan]                 # between all pairs of sites
     mbit = 200            # each way, for each pair at the same time
     rtt_ms = 40

@@ -92,8 +92,15 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
             "With layers shared by tensor groups of {members} a step would take {step_s:.3} s."
         ));
     }
-    let (plan, _) = &choice.best;
+    let (plan, prediction) = &choice.best;
     let (used, all) = (plan.replicas.iter().map(Vec::len).sum::<usize>(), topology.devices().count());
+    let around = prediction.host_memory_bytes.iter().copied().fold(0.0, f64::max);
+    if around > 0.0 {
+        lines.push(format!(
+            "Memory is that of the devices. What is exchanged and written takes up to {} besides, for each GPU, in the machine around it.",
+            Bytes(around as u64)
+        ));
+    }
     if used < all {
         lines.push(format!(
             "{} of {all} devices are left over: of the plans that were looked at, none with them is faster.",
@@ -199,6 +206,7 @@ fn as_json(topology: &Topology, choice: &Choice) -> serde_json::Value {
             "tokens_per_s": prediction.tokens_per_s,
             "bubble": prediction.bubble,
             "memory_bytes": prediction.memory_bytes,
+            "host_memory_bytes": prediction.host_memory_bytes,
             "links": links.collect::<Vec<_>>(),
         })
     };
@@ -241,6 +249,16 @@ mod tests {
         let json = as_json(&topology, &choice);
         assert_eq!(json["best"]["replicas"][3][0]["site"], "away");
         assert_eq!(json["best"]["step_s"], choice.best.1.step_s);
+    }
+
+    #[test]
+    fn a_plan_for_gpus_says_what_it_takes_of_the_machines_around_them() {
+        let gpus = sites(1.0).replace("memory_gib = 1", "gpu = true\nhost_memory_gib = 0.5\nmemory_gib = 1");
+        let (config, topology, choice) = choice(&gpus, CONFIG);
+        let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");
+        let bytes = choice.best.1.host_memory_bytes[0];
+        assert!(told.contains(&format!("takes up to {} besides", Bytes(bytes as u64))), "{told}");
+        assert_eq!(as_json(&topology, &choice)["best"]["host_memory_bytes"][0], bytes);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use longhaul_common::config::{ParallelConfig, RunConfig};
 use longhaul_common::model::ModelSpec;
 
-use super::search::{CLOSE, Choice, NoPlan, choose_among};
-use super::{DeviceId, Topology, Workload};
+use super::search::{CLOSE, Choice, choose_among};
+use super::{DeviceId, NoPlan, Topology, Workload};
 
 /// Members of a group that are tried. More share links that few machines have.
 const MEMBERS: [u32; 3] = [2, 4, 8];

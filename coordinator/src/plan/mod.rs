@@ -1,21 +1,24 @@
 //! Which worker has which part of the model, and what that would do: from numbers alone. `docs/planner.md` is the design.
 
 mod groups;
+mod memory;
 mod predict;
 mod replan;
 mod search;
 mod tensor;
 mod topology;
+mod unfit;
 mod words;
 mod workload;
 mod written;
 
 pub use groups::choose_with_groups;
-pub use predict::{LinkLoad, Prediction, Unfit, paces, predict};
+pub use predict::{LinkLoad, Prediction, paces, predict};
 pub use replan::{Answer, Prospect, Question};
-pub use search::{Candidate, Choice, NoPlan, choose, choose_among};
+pub use search::{Candidate, Choice, choose, choose_among};
 pub use tensor::GroupSums;
 pub use topology::{Device, DeviceId, Link, Site, Topology, TopologyError};
+pub use unfit::{NoPlan, Unfit};
 pub use words::{outline, shape, why};
 pub use workload::{Exchange, Workload};
 pub use written::parallel_of;

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use longhaul_common::config::ParallelConfig;
-use longhaul_common::model::{BlockCost, StageBytes};
-use longhaul_common::pipeline::{Costs, Held, Pipeline, Place, Trace, Work, trace};
-use longhaul_common::units::Bytes;
+use longhaul_common::model::BlockCost;
+use longhaul_common::pipeline::{Costs, Pipeline, Place, Trace, Work, trace};
 use serde::{Deserialize, Serialize};
 
-use super::{Exchange, Link, Plan, Topology, Workload};
+use super::memory::Needs;
+use super::{Exchange, Link, Plan, Topology, Unfit, Workload};
 
 /// Round trips of an exchange: contributions there, results back, and half of one for what waits at the owner.
 const ROUND_TRIPS: f64 = 1.5;
@@ -29,8 +28,10 @@ pub struct Prediction {
     pub bubble: f64,
     /// Tokens trained on in a second.
     pub tokens_per_s: f64,
-    /// By rank: the most that a device of it needs.
+    /// By rank: the most that a device of it needs,
     pub memory_bytes: Vec<f64>,
+    /// and what the machine around it needs besides, where it is a GPU; zero where none is.
+    pub host_memory_bytes: Vec<f64>,
     /// What each pair of sites carries in a step, in each direction.
     pub links: Vec<LinkLoad>,
 }
@@ -44,24 +45,6 @@ pub struct LinkLoad {
     pub pipeline_bytes: f64,
     /// Updates and results, in bytes, there.
     pub sync_bytes: f64,
-}
-
-/// Why a plan is none.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Unfit {
-    /// Something does not fit.
-    #[error("rank {rank} needs {}, and has {}", Bytes(*needed_bytes as u64), Bytes(*bytes as u64))]
-    Memory {
-        /// Of which rank.
-        rank: usize,
-        /// What it would need.
-        needed_bytes: f64,
-        /// What its smallest device has.
-        bytes: f64,
-    },
-    /// No schedule goes with the numbers.
-    #[error("{0}")]
-    Schedule(String),
 }
 
 /// What `plan` would do on these machines.
@@ -80,7 +63,7 @@ pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Pred
     let nobody = || Unfit::Schedule("there is no replica".to_owned());
     let (compute_s, replica, slowest) = slowest.ok_or_else(nobody)?;
     let sums_s = sums_s(topology, work, plan, replica);
-    let memory_bytes = memory(topology, work, plan, &slowest.held_most)?;
+    let needs = Needs::of(topology, work, plan, &slowest.held_most)?;
     let ways = Ways { topology, groups: Groups::of(work, plan), handed_on: handed_on(work, plan) };
     let exchange = ways.following(work.exchange, compute_s);
     let sync_s = ways.exchange_s(exchange);
@@ -93,7 +76,8 @@ pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Pred
         sync_s,
         bubble: slowest.bubble(),
         tokens_per_s: tokens / step_s,
-        memory_bytes,
+        memory_bytes: needs.device,
+        host_memory_bytes: needs.host,
         links: ways.loads(exchange),
     })
 }
@@ -276,44 +260,8 @@ pub(super) fn boundary_bytes(work: &Workload, tokens: f64) -> f64 {
     work.boundary_bytes_per_token * tokens
 }
 
-fn tied_bytes(work: &Workload) -> f64 {
+pub(super) fn tied_bytes(work: &Workload) -> f64 {
     4.0 * work.tied_values as f64
-}
-
-fn remembered_bytes(work: &Workload, pipeline: &Pipeline, rank: u32) -> f64 {
-    let (stages, chunks, differences) = (pipeline.ranks, pipeline.chunks, work.differences);
-    ParallelConfig { stages, chunks, differences, ..ParallelConfig::default() }.remembered_bytes(rank) as f64
-}
-
-/// By rank, with the most that it holds of micro-batches at a time.
-fn memory(
-    topology: &Topology,
-    work: &Workload,
-    plan: &Plan,
-    held_most: &[Vec<Held>],
-) -> Result<Vec<f64>, Unfit> {
-    let ranks = plan.pipeline.ranks as usize;
-    let tokens = work.micro_tokens_most(plan.replicas.len());
-    let mut needed = Vec::with_capacity(ranks);
-    for rank in 0..ranks {
-        let stages = plan.stages.iter().skip(rank).step_by(ranks);
-        let stages: Vec<_> = stages
-            .map(|stage| StageBytes::of(held(work, stage), plan.recompute, tokens, work.parameter_bytes))
-            .collect();
-        let most = held_most.get(rank).map_or(&[][..], Vec::as_slice);
-        let held = StageBytes::holding(&stages, most);
-        // A borrowed embedding and its gradient.
-        let borrows = ranks > 1 && rank + 1 == ranks;
-        let borrowed = if borrows { 2.0 * tied_bytes(work) } else { 0.0 };
-        let total = held + borrowed + remembered_bytes(work, &plan.pipeline, rank as u32);
-        let devices = plan.replicas.iter().filter_map(|replica| replica.get(rank));
-        let bytes = devices.map(|&id| topology.device(id).memory_bytes).fold(f64::INFINITY, f64::min);
-        if total > bytes {
-            return Err(Unfit::Memory { rank, needed_bytes: total, bytes });
-        }
-        needed.push(total);
-    }
-    Ok(needed)
 }
 
 /// The holders of each stage.

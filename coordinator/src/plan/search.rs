@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use longhaul_common::model::StageBytes;
+use longhaul_common::model::{Memory, PerMemory, StageBytes};
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, split};
-use longhaul_common::units::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::memory::{lacking, least_of};
 use super::predict::{boundary_bytes, held};
-use super::{DeviceId, Plan, Prediction, Topology, Unfit, Workload, predict};
+use super::unfit::closer;
+use super::{Device, DeviceId, NoPlan, Plan, Prediction, Topology, Unfit, Workload, predict};
 
 /// With more devices than these, not all rows of them are looked at.
 const EXACT_DEVICES_MAX: usize = 4;
@@ -44,23 +45,6 @@ pub struct Choice {
     pub tensor: u32,
     /// The best plan with groups where this one has none, or without them where it has: how many members they have, and seconds of a step. None: none was looked at, or none fits.
     pub rival: Option<(u32, f64)>,
-}
-
-/// No plan fits.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error(
-    "no plan fits: {closest}. The model's parameters, with all that is kept of them, take {}, and all devices together have {}. \
-     More or larger devices, a smaller train.micro_batch or a smaller model may help",
-    Bytes(*fixed_bytes as u64),
-    Bytes(*memory_bytes as u64)
-)]
-pub struct NoPlan {
-    /// What the plan lacks that comes closest.
-    pub closest: Unfit,
-    /// What the parameters alone take.
-    pub fixed_bytes: f64,
-    /// What all devices have.
-    pub memory_bytes: f64,
 }
 
 /// The best plan for a run on these machines.
@@ -106,8 +90,10 @@ pub fn choose_among(
         let nothing = || Unfit::Schedule("the model has no blocks".to_owned());
         return Err(NoPlan {
             closest: closest.unwrap_or_else(nothing),
-            fixed_bytes: StageBytes::of(&work.blocks, false, 0.0, work.parameter_bytes).fixed,
-            memory_bytes: topology.devices().map(|id| topology.device(id).memory_bytes).sum(),
+            fixed_bytes: PerMemory::of(|memory| fixed_bytes(work, memory)),
+            memory_bytes: PerMemory::of(|memory| {
+                topology.devices().filter_map(|id| topology.device(id).bytes_of(memory)).sum()
+            }),
         });
     };
     let mut shapes = vec![shape_of(&best.0)];
@@ -120,6 +106,11 @@ pub fn choose_among(
     }
     let tensor = work.sums.map_or(1, |sums| sums.members());
     Ok(Choice { best, runners_up, undivided, considered, unfit, tensor, rival: None })
+}
+
+/// What all parameters take of a memory.
+fn fixed_bytes(work: &Workload, memory: Memory) -> f64 {
+    StageBytes::of(memory, &work.blocks, false, 0.0, work.parameter_bytes).fixed
 }
 
 /// What came of the plans that were looked at so far.
@@ -149,18 +140,6 @@ impl Looked {
 /// Whether backward passes are in two parts.
 fn is_divided(plan: &Plan) -> bool {
     plan.pipeline.schedule == PipelineSchedule::ZeroBubble
-}
-
-/// Which of two plans lacks less: of those that say how much, the one that needs fewer times what it has.
-fn closer(closest: Option<Unfit>, next: Unfit) -> Option<Unfit> {
-    let times = |unfit: &Unfit| match unfit {
-        Unfit::Memory { needed_bytes, bytes, .. } => needed_bytes / bytes,
-        Unfit::Schedule(_) => f64::INFINITY,
-    };
-    Some(match closest {
-        Some(closest) if times(&closest) <= times(&next) => closest,
-        _ => next,
-    })
 }
 
 /// What tells plans apart for people.
@@ -268,10 +247,15 @@ fn best_of(
     };
     let is_divisible = ranks > 1 && chunks == 1;
     let (mut plain, mut divided) = (Best::default(), Best::default());
+    let mut lacks = None;
     for recompute in [false, true] {
         let pipeline = Pipeline { schedule, ranks, chunks, micro_batches, in_flight: Vec::new() };
         let cut = Cut { topology, work, replicas, pipeline: &pipeline, recompute };
-        for stages in cut.all() {
+        let cuts = cut.all();
+        if cuts.is_empty() {
+            lacks = closer(lacks, cut.lacks());
+        }
+        for stages in cuts {
             let pipeline = Pipeline { in_flight: cut.in_flight(&stages), ..pipeline.clone() };
             let plan = Plan { replicas: replicas.to_vec(), stages, pipeline, recompute };
             plain.look_at(topology, work, &plan);
@@ -281,10 +265,8 @@ fn best_of(
             }
         }
     }
-    let nothing = || {
-        Unfit::Schedule("a rank's part of the model does not fit its memory, however it is cut".to_owned())
-    };
-    let plain = plain.found().unwrap_or_else(|| Err(nothing()));
+    let nothing = || Unfit::Schedule("there is no such cut".to_owned());
+    let plain = plain.found().unwrap_or_else(|| Err(lacks.unwrap_or_else(nothing)));
     std::iter::once(plain).chain(divided.found()).collect()
 }
 
@@ -351,23 +333,58 @@ impl Cut<'_> {
     fn fastest(&self, kept: impl Fn(u32) -> u32) -> Option<Vec<Range<u32>>> {
         let Pipeline { ranks, chunks, .. } = *self.pipeline;
         let blocks = u32::try_from(self.work.blocks.len()).ok()?;
-        let (speeds, rooms): (Vec<f64>, Vec<f64>) = (0..ranks).map(|rank| self.least(rank)).unzip();
+        let least: Vec<(f64, PerMemory)> =
+            (0..ranks).map(|rank| (self.slowest(rank), self.room(rank))).collect();
         split(blocks, ranks * chunks, |stage, range| {
             let rank = stage % ranks;
-            let bytes = self.bytes(&range).with(kept(rank));
-            // Each chunk has its share of the device.
-            let fits = bytes * f64::from(chunks) <= rooms[rank as usize];
-            fits.then(|| self.flops(&range) / speeds[rank as usize])
+            let (speed, room) = least[rank as usize];
+            // Thousands of stages are looked at, and most devices have one memory.
+            let fits = |memory: Memory| {
+                room[memory].is_infinite() || self.needed(memory, &range, kept(rank)) <= room[memory]
+            };
+            Memory::ALL.into_iter().all(fits).then(|| self.flops(&range) / speed)
         })
     }
 
-    /// FLOPs a second and bytes of a rank's slowest and smallest device.
-    fn least(&self, rank: u32) -> (f64, f64) {
-        let devices = self.replicas.iter().filter_map(|ranks| ranks.get(rank as usize));
-        let devices = devices.map(|&id| self.topology.device(id));
-        devices.fold((f64::INFINITY, f64::INFINITY), |(speed, room), device| {
-            (device.flops_per_s.min(speed), device.memory_bytes.min(room))
+    /// What a stage needs of a memory if it is one of as many alike as its device has chunks.
+    fn needed(&self, memory: Memory, range: &Range<u32>, kept: u32) -> f64 {
+        self.bytes(memory, range).with(kept) * f64::from(self.pipeline.chunks)
+    }
+
+    /// Where no cut fits: what the rank lacks that lacks most of the cut that would be the fastest if there were room.
+    fn lacks(&self) -> Unfit {
+        let Pipeline { ranks, chunks, .. } = *self.pipeline;
+        let slowest: Vec<f64> = (0..ranks).map(|rank| self.slowest(rank)).collect();
+        let took =
+            |stage: u32, range: Range<u32>| Some(self.flops(&range) / slowest[(stage % ranks) as usize]);
+        let cut = split(self.work.blocks.len() as u32, ranks * chunks, took).unwrap_or_default();
+        let of = |(stage, range): (u32, &Range<u32>)| {
+            let rank = stage % ranks;
+            let needed = PerMemory::of(|memory| self.needed(memory, range, 1));
+            lacking(rank as usize, needed, self.room(rank))
+        };
+        let lacks = (0..).zip(&cut).filter_map(of).max_by(|a, b| a.times().total_cmp(&b.times()));
+        lacks.unwrap_or_else(|| {
+            Unfit::Schedule(
+                "a rank's part of the model does not fit its memory, however it is cut".to_owned(),
+            )
         })
+    }
+
+    /// A rank's devices.
+    fn devices(&self, rank: u32) -> impl Iterator<Item = Device> + Clone {
+        let ids = self.replicas.iter().filter_map(move |ranks| ranks.get(rank as usize));
+        ids.map(|&id| self.topology.device(id))
+    }
+
+    /// FLOPs a second of a rank's slowest device.
+    fn slowest(&self, rank: u32) -> f64 {
+        self.devices(rank).map(|device| device.flops_per_s).fold(f64::INFINITY, f64::min)
+    }
+
+    /// What the smallest device of a rank has of each memory.
+    fn room(&self, rank: u32) -> PerMemory {
+        least_of(self.devices(rank))
     }
 
     fn flops(&self, range: &Range<u32>) -> f64 {
@@ -381,7 +398,7 @@ impl Cut<'_> {
     fn busy_s(&self, stages: &[Range<u32>]) -> f64 {
         let each = (0..)
             .zip(stages)
-            .map(|(stage, range)| self.flops(range) / self.least(stage % self.pipeline.ranks).0);
+            .map(|(stage, range)| self.flops(range) / self.slowest(stage % self.pipeline.ranks));
         each.fold(0.0, f64::max) * f64::from(self.pipeline.micro_batches)
     }
 
@@ -389,9 +406,9 @@ impl Cut<'_> {
         self.work.micro_tokens(self.replicas.len())
     }
 
-    fn bytes(&self, range: &Range<u32>) -> StageBytes {
+    fn bytes(&self, memory: Memory, range: &Range<u32>) -> StageBytes {
         let tokens = self.work.micro_tokens_most(self.replicas.len());
-        StageBytes::of(held(self.work, range), self.recompute, tokens, self.work.parameter_bytes)
+        StageBytes::of(memory, held(self.work, range), self.recompute, tokens, self.work.parameter_bytes)
     }
 
     /// As many micro-batches as go on while one is away: what comes after a rank, there and back, over the time of the slowest stage or link; two more where there is
@@ -402,7 +419,7 @@ impl Cut<'_> {
         }
         let ranks = self.pipeline.ranks as usize;
         let times: Vec<f64> =
-            (0..).zip(stages).map(|(rank, range)| self.flops(range) / self.least(rank).0).collect();
+            (0..).zip(stages).map(|(rank, range)| self.flops(range) / self.slowest(rank)).collect();
         let ways: Vec<(f64, f64)> = (1..ranks).map(|rank| self.slowest_way(rank - 1, rank)).collect();
         let period =
             times.iter().copied().chain(ways.iter().map(|(sending, _)| *sending)).fold(0.0, f64::max);
@@ -418,9 +435,12 @@ impl Cut<'_> {
             })
             .collect();
         for (rank, limit) in limits.iter_mut().enumerate() {
-            let bytes = self.bytes(&stages[rank]);
-            let room = self.least(rank as u32).1 - bytes.with(0);
-            *limit = (*limit).min((room / bytes.each).max(1.0) as u32).max(1);
+            let room = self.room(rank as u32);
+            for memory in [Memory::Machine, Memory::Gpu] {
+                let bytes = self.bytes(memory, &stages[rank]);
+                let fitting = (room[memory] - bytes.with(0)) / bytes.each;
+                *limit = (*limit).min(fitting.max(1.0) as u32).max(1);
+            }
         }
         // A rank may not have more than the one before it.
         for rank in 1..ranks {

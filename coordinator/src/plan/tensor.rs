@@ -1,8 +1,9 @@
 //! Tensor groups: each is planned with as one device, whose members share all layers and sum what they make of them.
 
-use longhaul_common::model::ModelSpec;
+use longhaul_common::model::{Memory, ModelSpec};
 use serde::{Deserialize, Serialize};
 
+use super::memory::least_of;
 use super::{Device, Link, Topology, TopologyError};
 
 /// Sums of a layer in a forward and in a backward pass (`worker/docs/tensor.md`).
@@ -55,14 +56,23 @@ impl Topology {
     pub fn in_groups(&self, members: u32) -> Result<Self, TopologyError> {
         let mut grouped = self.clone();
         for site in &mut grouped.sites {
-            let least = |of: fn(&Device) -> f64| site.devices.iter().map(of).fold(f64::INFINITY, f64::min);
-            let group = Device {
-                flops_per_s: least(|device| device.flops_per_s),
-                memory_bytes: least(|device| device.memory_bytes),
-            };
+            let group = group_of(&site.devices);
             site.devices = vec![group; site.devices.len() / members.max(1) as usize];
         }
         let is_empty = grouped.sites.iter().all(|site| site.devices.is_empty());
         if is_empty { Err(TopologyError::Empty) } else { Ok(grouped) }
     }
+}
+
+/// A device that is no faster than any of these and has no more of any memory. Where only some are GPUs it is taken for none, with the least that there is of any memory: a machine needs more
+/// than a GPU or what is around one.
+fn group_of(devices: &[Device]) -> Device {
+    let flops_per_s = devices.iter().map(|device| device.flops_per_s).fold(f64::INFINITY, f64::min);
+    let least = least_of(devices.iter().copied());
+    let is_finite = |memory: Memory| least[memory].is_finite();
+    if is_finite(Memory::Gpu) && !is_finite(Memory::Machine) {
+        return Device { flops_per_s, memory_bytes: least.gpu, host_memory_bytes: Some(least.host) };
+    }
+    let memory_bytes = least.machine.min(least.gpu).min(least.host);
+    Device { flops_per_s, memory_bytes, host_memory_bytes: None }
 }

@@ -18,8 +18,19 @@ pub struct DeviceId {
 pub struct Device {
     /// What it sustains in training, in FLOPs a second.
     pub flops_per_s: f64,
-    /// Its memory, in bytes.
+    /// Its memory, in bytes: a GPU's own, or else the machine's.
     pub memory_bytes: f64,
+    /// Of a GPU: what the machine around it has besides, for this one of its GPUs, in bytes. None: it is no GPU, and computes in the machine's memory.
+    pub host_memory_bytes: Option<f64>,
+}
+
+impl Device {
+    /// As a worker tells of itself: bytes of its device's memory, and, where that is a GPU, of its machine's.
+    #[must_use]
+    pub fn told(flops_per_s: f64, (memory, host_memory): (u64, Option<u64>)) -> Self {
+        let host_memory_bytes = host_memory.map(|bytes| bytes as f64);
+        Self { flops_per_s, memory_bytes: memory as f64, host_memory_bytes }
+    }
 }
 
 /// A way between two devices.
@@ -72,6 +83,11 @@ pub enum TopologyError {
     /// Nobody is there.
     #[error("there is no [[site]] with workers; each has a name, workers, tflops and memory_gib")]
     Empty,
+    /// Memory beside a GPU's where there is no GPU.
+    #[error(
+        "site `{0}` has host_memory_gib, which is what a machine has for each of its GPUs besides the GPU's own memory_gib: write gpu = true, or leave it out"
+    )]
+    NoGpu(String),
     /// Two sites of one name.
     #[error("two sites are called `{0}`: names tell them apart in [[link]]")]
     Twice(String),
@@ -110,6 +126,9 @@ struct WrittenSite {
     workers: usize,
     tflops: f64,
     memory_gib: f64,
+    #[serde(default)]
+    gpu: bool,
+    host_memory_gib: Option<f64>,
     lan_mbit: Option<f64>,
     #[serde(default = "lan_rtt_ms")]
     lan_rtt_ms: f64,
@@ -129,6 +148,8 @@ struct WrittenLink {
     mbit: f64,
     rtt_ms: f64,
 }
+
+const GIB: f64 = 1_073_741_824.0;
 
 /// Ten gigabits, which most machines of one cluster have between them.
 const LAN_MBIT: f64 = 10_000.0;
@@ -244,11 +265,21 @@ impl WrittenSite {
         }
         let device = Device {
             flops_per_s: above_zero("site.tflops", self.tflops)? * 1e12,
-            memory_bytes: above_zero("site.memory_gib", self.memory_gib)? * 1_073_741_824.0,
+            memory_bytes: above_zero("site.memory_gib", self.memory_gib)? * GIB,
+            host_memory_bytes: self.host_memory_bytes()?,
         };
         let lan = WrittenPath { mbit: self.lan_mbit.unwrap_or(LAN_MBIT), rtt_ms: self.lan_rtt_ms };
         let (lan, knows_lan) = (link("site.lan", lan)?, self.lan_mbit.is_some());
         Ok(Site { name: self.name.clone(), devices: vec![device; self.workers], lan, knows_lan })
+    }
+
+    /// Of a GPU; one whose machine is not described has as much there as anybody asks for.
+    fn host_memory_bytes(&self) -> Result<Option<f64>, TopologyError> {
+        match self.host_memory_gib {
+            Some(_) if !self.gpu => Err(TopologyError::NoGpu(self.name.clone())),
+            Some(gib) => Ok(Some(above_zero("site.host_memory_gib", gib)? * GIB)),
+            None => Ok(self.gpu.then_some(u64::MAX as f64)),
+        }
     }
 }
 
@@ -278,6 +309,8 @@ fn above_zero(key: &str, value: f64) -> Result<f64, TopologyError> {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_common::model::Memory;
+
     use super::*;
 
     const TWO: &str = "[[site]]\nname = \"a\"\nworkers = 2\ntflops = 0.5\nmemory_gib = 4\n\
@@ -290,11 +323,36 @@ mod tests {
         assert_eq!(topology.devices().count(), 3);
         let last = topology.device(DeviceId { site: 1, device: 0 });
         assert_eq!((last.flops_per_s, last.memory_bytes), (2e12, 8.0 * 1024.0 * 1024.0 * 1024.0));
+        assert_eq!(last.host_memory_bytes, None);
         assert_eq!(topology.link(1, 0), Link { bytes_per_s: CARRIED * 12.5e6, round_trip_s: 0.05 });
         assert_eq!(topology.link(1, 1), Link { bytes_per_s: 125e6, round_trip_s: 0.0 });
         let own = format!("{text}[[link]]\nbetween = [\"b\", \"a\"]\nmbit = 1\nrtt_ms = 7\n");
         let own = Topology::parse(&own).unwrap();
         assert_eq!(own.link(0, 1), Link { bytes_per_s: CARRIED * 125e3, round_trip_s: 0.007 });
+    }
+
+    /// Where nothing is said of the machine around a GPU, it is no limit.
+    #[test]
+    fn a_gpu_has_memory_of_its_own_and_its_machine_some_besides() {
+        let machine = |keys: &str| {
+            let text = TWO.replace("memory_gib = 8", &format!("memory_gib = 8\n{keys}"));
+            let wan = "[wan]\nmbit = 100\nrtt_ms = 50\n";
+            Ok::<_, TopologyError>(
+                Topology::parse(&format!("{text}{wan}"))?.device(DeviceId { site: 1, device: 0 }),
+            )
+        };
+        let memories = |device: Device| Memory::ALL.map(|memory| device.bytes_of(memory));
+        let gpu = machine("gpu = true\nhost_memory_gib = 32").unwrap();
+        assert_eq!(memories(gpu), [None, Some(8.0 * GIB), Some(32.0 * GIB)]);
+        assert_eq!(memories(machine("gpu = true").unwrap()), [None, Some(8.0 * GIB), Some(u64::MAX as f64)]);
+        assert_eq!(memories(machine("gpu = false").unwrap()), [Some(8.0 * GIB), None, None]);
+        let error = |keys: &str| machine(keys).unwrap_err().to_string();
+        assert!(
+            error("host_memory_gib = 32").contains("write gpu = true"),
+            "{}",
+            error("host_memory_gib = 32")
+        );
+        assert!(error("gpu = true\nhost_memory_gib = 0").contains("site.host_memory_gib = 0"));
     }
 
     #[test]

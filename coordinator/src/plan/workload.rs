@@ -1,7 +1,7 @@
 //! What a step of a run asks for.
 
 use longhaul_common::config::{Differences, ResultForm, RunConfig, SyncConfig, ValueFormat};
-use longhaul_common::model::{BlockCost, ModelSpec, parameter_bytes};
+use longhaul_common::model::{BlockCost, ModelSpec, PerMemory, parameter_bytes};
 use longhaul_proto::codec::chain::{downlink, uplink};
 use longhaul_proto::codec::{CodecSpec, Selection, Threshold};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub struct Workload {
     /// What ranks remember of activations, if they do.
     pub differences: Option<Differences>,
     /// Bytes that a worker keeps of a parameter.
-    pub parameter_bytes: f64,
+    pub parameter_bytes: PerMemory,
     /// Tokens in a sequence.
     pub sequence: u32,
     /// Sequences in a step, over all replicas.

@@ -45,6 +45,7 @@ impl Run {
             wan_address: resolve(join.wan_address, address),
             device: shorten(&join.device),
             memory_bytes: join.memory_bytes,
+            host_memory_bytes: join.host_memory_bytes,
             flops_per_s: self.state.workers.get(&worker).and_then(|known| known.flops_per_s),
         };
         if self.resume(connection, worker, &join, &known) {
@@ -59,7 +60,7 @@ impl Run {
         peer.offers = join.checkpoints.into_iter().filter(names_a_part).take(CHECKPOINT_OFFERS_MAX).collect();
         self.peers.insert(worker, peer);
         if self.config.is_plan_open() {
-            self.surveys.join(worker, site, join.memory_bytes);
+            self.surveys.join(worker, site, (join.memory_bytes, join.host_memory_bytes));
         }
         self.listen_for_silence();
         self.unfit = None;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use longhaul_common::config::{ParallelConfig, RunConfig};
 use longhaul_common::id::{SiteId, WorkerId};
-use longhaul_common::model::{ModelSpec, StageBytes};
+use longhaul_common::model::{Memory, ModelSpec, PerMemory, StageBytes};
 use longhaul_common::units::Bytes;
 use longhaul_proto::control::message::{Profile, ToWorker, Welcome};
 use serde::{Deserialize, Serialize};
@@ -31,8 +31,8 @@ const UNTOLD: &str = "it has not told how fast it computes in the time that ther
 pub(super) struct WorkedOut {
     /// The configuration with the whole model for all, as it is told.
     undivided_toml: Option<String>,
-    /// By vocabulary: what the whole model takes of a worker. The last one.
-    whole_bytes: Option<(u32, f64)>,
+    /// By vocabulary: what the whole model takes of each memory of a worker. The last one.
+    whole_bytes: Option<(u32, PerMemory)>,
     /// Models that were worked out, so that a test can say how many that takes.
     #[cfg(test)]
     #[serde(skip)]
@@ -58,7 +58,7 @@ impl Run {
             if is_complete {
                 let text = format!(
                     "every worker holds the whole model ({}), and what they exchange follows their links",
-                    Bytes(bytes as u64)
+                    self.told_bytes(bytes)
                 );
                 self.decide(Decided { why: text, ..self.undivided() });
             }
@@ -112,24 +112,41 @@ impl Run {
         }
     }
 
+    /// What the whole model takes, of the memories that there are.
+    fn told_bytes(&self, bytes: PerMemory) -> String {
+        let told = |memory: Memory| {
+            self.surveys.least_bytes(memory)?;
+            let bytes = Bytes(bytes[memory] as u64);
+            Some(match memory {
+                Memory::Machine => bytes.to_string(),
+                Memory::Gpu => format!("{bytes} on a GPU"),
+                Memory::Host => format!("{bytes} in the machine around it"),
+            })
+        };
+        Memory::ALL.into_iter().filter_map(told).collect::<Vec<_>>().join(", ")
+    }
+
     /// What the whole model takes of a worker, where everybody who is here has that much and no cut would be faster, as what is exchanged follows the links. None: that is
     /// not so, or not known yet.
-    fn suits_all_undivided(&mut self) -> Option<f64> {
+    fn suits_all_undivided(&mut self) -> Option<PerMemory> {
         if !self.config.sync.adapt {
             return None;
         }
-        let (vocabulary, least) = (self.vocabulary()?, self.surveys.least_memory_bytes());
+        let vocabulary = self.vocabulary()?;
         let bytes = match self.worked_out.whole_bytes {
             Some((of, bytes)) if of == vocabulary => bytes,
             _ => {
                 let work = self.workload()?;
                 let tokens = work.micro_tokens_most(self.config.run.workers as usize);
-                StageBytes::of(&work.blocks, self.config.train.recompute, tokens, work.parameter_bytes)
-                    .with(1)
+                let (recompute, each) = (self.config.train.recompute, work.parameter_bytes);
+                PerMemory::of(|memory| StageBytes::of(memory, &work.blocks, recompute, tokens, each).with(1))
             }
         };
         self.worked_out.whole_bytes = Some((vocabulary, bytes));
-        least.is_none_or(|least| bytes <= least as f64).then_some(bytes)
+        let suits = |memory: &Memory| {
+            self.surveys.least_bytes(*memory).is_none_or(|least| bytes[*memory] <= least as f64)
+        };
+        Memory::ALL.iter().all(suits).then_some(bytes)
     }
 
     /// Those that differ are refused when they have built the model; until then, the largest one fits all.
@@ -155,7 +172,7 @@ impl Run {
     /// What a machine can do is remembered beyond the plan that it is asked for.
     pub(super) fn note_profile(&mut self, worker: WorkerId, profile: Profile) {
         self.surveys.note_profile(worker, profile);
-        let flops_per_s = self.surveys.device(worker).map(|(flops_per_s, _)| flops_per_s as u64);
+        let flops_per_s = self.surveys.device(worker).map(|device| device.flops_per_s as u64);
         if let Some(peer) = self.peers.get_mut(&worker).filter(|_| flops_per_s.is_some()) {
             peer.known.flops_per_s = flops_per_s;
             self.state.workers.insert(worker, peer.known.clone());
@@ -210,10 +227,7 @@ impl Run {
             return;
         }
         let by_site = self.surveys.by_site();
-        let device = |worker| {
-            let (flops_per_s, memory_bytes) = self.surveys.device(worker)?;
-            Some(Device { flops_per_s, memory_bytes: memory_bytes as f64 })
-        };
+        let device = |worker| self.surveys.device(worker);
         let (Some(topology), Some(spec)) = (self.topology_of(&by_site, device), self.spec()) else {
             return;
         };

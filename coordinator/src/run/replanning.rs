@@ -349,7 +349,7 @@ impl Run {
         let slowest = self.state.workers.values().filter_map(|known| known.flops_per_s).min()?;
         let known = &self.peers.get(&worker)?.known;
         let flops_per_s = known.flops_per_s.unwrap_or(slowest) as f64;
-        Some(Device { flops_per_s, memory_bytes: known.memory_bytes as f64 })
+        Some(Device::told(flops_per_s, (known.memory_bytes, known.host_memory_bytes)))
     }
 
     /// None: nobody has ever measured anything, or the model is not known.

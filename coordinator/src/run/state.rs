@@ -119,8 +119,10 @@ pub struct Known {
     pub wan_address: SocketAddr,
     /// For people.
     pub device: String,
-    /// What the model may take there.
+    /// What the model may take there: of the GPU's memory, where there is one,
     pub memory_bytes: u64,
+    /// and then of the machine's besides. None: there is one memory for all.
+    pub host_memory_bytes: Option<u64>,
     /// What it computes of the model in a second; none: it was never asked.
     pub flops_per_s: Option<u64>,
 }

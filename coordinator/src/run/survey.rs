@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use longhaul_common::id::{SiteId, WorkerId};
+use longhaul_common::model::Memory;
 use longhaul_proto::control::message::{MeasuredLink, PROBED_MAX, Profile};
 use serde::{Deserialize, Serialize};
 
 use super::ways::is_sound;
-use crate::plan::Link;
+use crate::plan::{Device, Link};
 
 /// Nobody computes slower or faster than this, in FLOPs a second: whoever says so is not believed.
 const FLOPS_PER_S: std::ops::RangeInclusive<f64> = 1e6..=1e18;
@@ -31,11 +32,20 @@ pub(super) enum Way {
     Untold,
 }
 
+/// Bytes of memory that a worker has, and, where they are a GPU's, what the machine around it has besides.
+pub(super) type Room = (u64, Option<u64>);
+
+/// What a worker has of each of its memories.
+fn shares((bytes, host_bytes): Room) -> impl Iterator<Item = (Memory, u64)> {
+    let own = if host_bytes.is_some() { Memory::Gpu } else { Memory::Machine };
+    std::iter::once((own, bytes)).chain(host_bytes.map(|bytes| (Memory::Host, bytes)))
+}
+
 /// What one worker has told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Survey {
     site: SiteId,
-    memory_bytes: u64,
+    room: Room,
     /// Whether it knows that there is no plan yet, and so tells.
     attends: bool,
     profile: Option<Profile>,
@@ -63,7 +73,7 @@ pub(super) enum Overdue {
 pub(super) struct Surveys {
     by_worker: BTreeMap<WorkerId, Survey>,
     by_site: BTreeMap<SiteId, BTreeSet<WorkerId>>,
-    by_memory: BTreeSet<(u64, WorkerId)>,
+    by_memory: BTreeSet<(Memory, u64, WorkerId)>,
     /// Of those who have told their speed.
     by_vocabulary: BTreeSet<(u32, WorkerId)>,
     /// Those who do not know that there is no plan.
@@ -80,11 +90,11 @@ pub(super) struct Surveys {
 
 impl Surveys {
     /// A worker is here that was not.
-    pub fn join(&mut self, worker: WorkerId, site: SiteId, memory_bytes: u64) {
-        let survey = Survey::of(site, memory_bytes);
+    pub fn join(&mut self, worker: WorkerId, site: SiteId, room: Room) {
+        let survey = Survey::of(site, room);
         self.by_worker.insert(worker, survey);
         self.by_site.entry(site).or_default().insert(worker);
-        self.by_memory.insert((memory_bytes, worker));
+        self.by_memory.extend(shares(room).map(|(memory, bytes)| (memory, bytes, worker)));
         self.absent.insert(worker);
         self.is_asked = false;
     }
@@ -92,8 +102,10 @@ impl Surveys {
     pub fn leave(&mut self, worker: WorkerId) {
         self.forget_words(worker);
         self.is_asked = false;
-        let Some(Survey { site, memory_bytes, .. }) = self.by_worker.remove(&worker) else { return };
-        self.by_memory.remove(&(memory_bytes, worker));
+        let Some(Survey { site, room, .. }) = self.by_worker.remove(&worker) else { return };
+        for (memory, bytes) in shares(room) {
+            self.by_memory.remove(&(memory, bytes, worker));
+        }
         self.absent.remove(&worker);
         if let Some(workers) = self.by_site.get_mut(&site) {
             workers.remove(&worker);
@@ -107,7 +119,7 @@ impl Surveys {
     pub fn attend(&mut self, worker: WorkerId, now: Duration) {
         self.forget_words(worker);
         let Some(survey) = self.by_worker.get_mut(&worker) else { return };
-        *survey = Survey { attends: true, ..Survey::of(survey.site, survey.memory_bytes) };
+        *survey = Survey { attends: true, ..Survey::of(survey.site, survey.room) };
         self.is_asked = false;
         self.absent.remove(&worker);
         self.expect(worker, Some(now + PROFILE_WITHIN));
@@ -143,9 +155,11 @@ impl Surveys {
         self.expect(worker, None);
     }
 
-    /// The least memory that anybody has.
-    pub fn least_memory_bytes(&self) -> Option<u64> {
-        self.by_memory.first().map(|(bytes, _)| *bytes)
+    /// The least that anybody has of a memory, in bytes; none: nobody has such a memory.
+    pub fn least_bytes(&self, memory: Memory) -> Option<u64> {
+        let first = (memory, 0, WorkerId(0));
+        let least = self.by_memory.range(first..).next();
+        least.filter(|(of, ..)| *of == memory).map(|(_, bytes, _)| *bytes)
     }
 
     /// The largest that anybody has told.
@@ -246,10 +260,10 @@ impl Surveys {
         self.by_site.iter().map(|(&site, of_site)| (site, workers(of_site))).collect()
     }
 
-    /// FLOPs a second, and bytes of memory.
-    pub fn device(&self, worker: WorkerId) -> Option<(f64, u64)> {
+    /// What it computes on.
+    pub fn device(&self, worker: WorkerId) -> Option<Device> {
         let survey = self.by_worker.get(&worker)?;
-        Some((survey.profile?.flops_per_s, survey.memory_bytes))
+        Some(Device::told(survey.profile?.flops_per_s, survey.room))
     }
 
     /// The way from one site to another, as the first worker there has told; none: nobody was asked.
@@ -299,10 +313,10 @@ impl Surveys {
 }
 
 impl Survey {
-    fn of(site: SiteId, memory_bytes: u64) -> Self {
+    fn of(site: SiteId, room: Room) -> Self {
         Self {
             site,
-            memory_bytes,
+            room,
             attends: false,
             profile: None,
             asked: Vec::new(),

@@ -317,6 +317,7 @@ impl World {
                 wan_address: nowhere,
                 device: "simulated".to_owned(),
                 memory_bytes: machine.memory_bytes as u64,
+                host_memory_bytes: machine.host_memory_bytes.map(|bytes| bytes as u64),
                 held: None,
                 checkpoints,
             }),

@@ -79,8 +79,10 @@ pub struct Join {
     pub wan_address: SocketAddr,
     /// For people: host name and device.
     pub device: String,
-    /// Bytes that the model, its optimiser and activations may take.
+    /// Bytes that the model, its optimiser and activations may take: of the GPU's memory, where there is one.
     pub memory_bytes: u64,
+    /// Where it computes on a GPU: bytes of the machine's memory that what is exchanged and written may take ([`u64::MAX`]: nobody knows). None: there is one memory for all.
+    pub host_memory_bytes: Option<u64>,
     /// What is still in memory from before the connection was lost.
     pub held: Option<(Generation, Round)>,
     /// Checkpoints of this run on its disk, newest first, at most [`CHECKPOINT_OFFERS_MAX`].

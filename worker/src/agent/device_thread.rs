@@ -113,7 +113,7 @@ impl DeviceThread {
         let Text { tokenizer, data, device } = text;
         let whole = ModelSpec::resolve(&config.model, tokenizer.vocabulary())?;
         let spec = part_of(&whole, config, rank)?;
-        memory::check(args.memory_bytes(), &spec, config, rank)?;
+        memory::check(args.memory_bytes(), *device, &spec, config, rank)?;
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
         let run = &config.run;
         let engine = Engine::new(&spec, &config.train, run.steps, run.seed, *device, threads)?;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::connection::{Dialler, Found};
 use super::identity_slot::IdentitySlot;
-use super::memory;
+use super::memory::{self, Room};
 use super::offers::Offers;
 use super::rejoins::Rejoins;
 use super::session::{Ending, Session};
@@ -61,9 +61,8 @@ pub async fn join(args: JoinArgs) -> Result<()> {
         () = stop.asked() => return Ok(()),
     };
     tracing::info!(worker = %identity.worker(), run = %identity.run(), "this machine is part of the run");
-    let memory_bytes = memory::allowed(&args);
-    let member =
-        Arc::new(Membership { args, cache_dir, slot, dialler, memory_bytes, unusable: Unusable::default() });
+    let room = memory::room(&args);
+    let member = Arc::new(Membership { args, cache_dir, slot, dialler, room, unusable: Unusable::default() });
     let result = member.take_part(identity, &mut stop).await;
     // Whatever was said last should arrive: the reason of a failure, a farewell. A peer that does not hang up is not waited for.
     tokio::select! {
@@ -80,7 +79,7 @@ pub(super) struct Membership {
     pub slot: IdentitySlot,
     pub dialler: Dialler,
     /// What the model may take, as it was before there was one.
-    pub memory_bytes: u64,
+    pub room: Room,
     /// Checkpoints in the run's archive that were found damaged.
     pub unusable: Unusable,
 }
@@ -163,7 +162,8 @@ impl Membership {
             lan_address,
             wan_address: self.args.advertise.unwrap_or(lan_address),
             device: self.describe(),
-            memory_bytes: self.memory_bytes,
+            memory_bytes: self.room.bytes,
+            host_memory_bytes: self.room.host_bytes,
             held: None,
             checkpoints: self.offers(identity),
         })

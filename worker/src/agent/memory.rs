@@ -4,10 +4,10 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 use longhaul_common::config::RunConfig;
-use longhaul_common::model::{BlockCost, ModelSpec, StageBytes, parameter_bytes};
+use longhaul_common::model::{BlockCost, Memory, ModelSpec, StageBytes, parameter_bytes};
 use longhaul_common::pipeline::{Held, PipelineSchedule, held_most};
 use longhaul_common::units::Bytes;
-use tch::Device;
+use tch::{Cuda, Device};
 
 use crate::cli::JoinArgs;
 use crate::collective::gpu_memory_bytes;
@@ -16,33 +16,68 @@ use crate::engine::choose_device;
 /// Micro-batches that are followed to see how many are kept at a time: with more, no schedule but one keeps more.
 const FOLLOWED_MAX: u32 = 1 << 12;
 
-/// Bytes that a part of a model may take: as the user says, or else what the device has that nobody uses now. Where that cannot be found out, whatever is asked for.
-pub(super) fn allowed(args: &JoinArgs) -> u64 {
-    let found = || match choose_device(&args.device).ok()? {
-        Device::Cuda(index) => gpu_memory_bytes(index).ok(),
-        _ => available(&fs::read_to_string("/proc/meminfo").ok()?),
-    };
-    args.memory_bytes().or_else(found).unwrap_or(u64::MAX)
+/// Bytes that a part of a model may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Of the memory that is computed in: as the user says, or else what nobody uses now. Where that cannot be found out, whatever is asked for.
+    pub bytes: u64,
+    /// Where that is a GPU's: of the machine's memory besides. None: there is one memory.
+    pub host_bytes: Option<u64>,
 }
 
-/// What Linux takes for available, in `/proc/meminfo`.
-fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+/// What there is on this machine.
+pub(super) fn room(args: &JoinArgs) -> Room {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let (found, host_bytes) = match choose_device(&args.device) {
+        Ok(Device::Cuda(index)) => {
+            (gpu_memory_bytes(index).ok(), Some(host_share(&meminfo, gpus()).unwrap_or(u64::MAX)))
+        }
+        Ok(_) => (bytes_of(&meminfo, "MemAvailable:"), None),
+        Err(_) => (None, None),
+    };
+    Room { bytes: args.memory_bytes().or(found).unwrap_or(u64::MAX), host_bytes }
+}
+
+/// What one of so many GPUs of a machine may count on of its memory: as much as each, as a worker for any other may begin at any time, and no more than is there now.
+fn host_share(meminfo: &str, gpus: u64) -> Option<u64> {
+    let each = bytes_of(meminfo, "MemTotal:")? / gpus.max(1);
+    Some(each.min(bytes_of(meminfo, "MemAvailable:")?))
+}
+
+/// GPUs of this machine, whether this process may use them or not, as far as the driver tells.
+fn gpus() -> u64 {
+    let listed = fs::read_dir("/proc/driver/nvidia/gpus").map_or(0, Iterator::count);
+    (listed as u64).max(u64::try_from(Cuda::device_count()).unwrap_or(0))
+}
+
+/// A line of `/proc/meminfo`.
+fn bytes_of(meminfo: &str, key: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kilobytes.checked_mul(1024)
 }
 
-/// Refuses a part of the model that needs more than is allowed.
+/// Refuses a part of the model that needs more of its device's memory than is allowed.
 ///
 /// # Errors
 /// Says what it needs, and what would help.
-pub(super) fn check(allowed: Option<u64>, part: &ModelSpec, config: &RunConfig, rank: u32) -> Result<()> {
+pub(super) fn check(
+    allowed: Option<u64>,
+    device: Device,
+    part: &ModelSpec,
+    config: &RunConfig,
+    rank: u32,
+) -> Result<()> {
     let Some(allowed) = allowed else { return Ok(()) };
-    let needed = needed(part, config, rank);
+    let (memory, whose) = match device {
+        Device::Cuda(_) => (Memory::Gpu, " of its GPU's memory"),
+        _ => (Memory::Machine, ""),
+    };
+    let needed = needed(memory, part, config, rank);
     let seats = config.parallel.seats();
     ensure!(
         needed <= allowed,
-        "part {} of {seats} of the model needs {}, and --memory-gib allows {}: let more workers share a copy (parallel.stages in run.toml, or parallel.tensor within a site; \
+        "part {} of {seats} of the model needs {}{whose}, and --memory-gib allows {}: let more workers share a copy (parallel.stages in run.toml, or parallel.tensor within a site; \
          `coordinator plan` says how), compute activations again (train.recompute), or take a smaller train.micro_batch",
         rank + 1,
         Bytes(needed),
@@ -51,21 +86,23 @@ pub(super) fn check(allowed: Option<u64>, part: &ModelSpec, config: &RunConfig, 
     Ok(())
 }
 
-/// Bytes for parameters, moments, updates and the activations that wait for their backward pass. Buffers of the network and of libtorch come on top.
-fn needed(part: &ModelSpec, config: &RunConfig, rank: u32) -> u64 {
+/// Bytes for parameters, moments, updates and the activations that wait for their backward pass, in the memory that is computed in. Buffers of the network and of libtorch come on top.
+fn needed(memory: Memory, part: &ModelSpec, config: &RunConfig, rank: u32) -> u64 {
     let sequence = config.data.sequence_length;
     let blocks = part.blocks(sequence, config.train.precision);
     let sequences = config.train.micro_batch.min(config.train.batch.div_ceil(config.replicas()));
     let tokens = f64::from(sequences) * f64::from(sequence);
     let of_chunk = |chunk: &std::ops::Range<u32>| {
         let held: &[BlockCost] = blocks.get(chunk.start as usize..chunk.end as usize).unwrap_or_default();
-        StageBytes::of(held, config.train.recompute, tokens, parameter_bytes(&config.sync))
+        StageBytes::of(memory, held, config.train.recompute, tokens, parameter_bytes(&config.sync))
     };
     let stages: Vec<StageBytes> = part.chunks.iter().map(of_chunk).collect();
     let borrowed = part.borrowed().map_or(0, |tensor| tensor.count()) as f64;
     // The value that is borrowed, and its gradient, in f32.
     let held = StageBytes::holding(&stages, &held(config, rank)) + 8.0 * borrowed;
-    held as u64 + config.parallel.remembered_bytes(rank)
+    // What is remembered of boundaries is where they come and go.
+    let remembered = if memory == Memory::Gpu { 0 } else { config.parallel.remembered_bytes(rank) };
+    held as u64 + remembered
 }
 
 /// Micro-batches, times chunks, whose activations are held at a time, or what is left of them.
@@ -104,6 +141,7 @@ mod tests {
     #[test]
     fn what_is_available_is_read_from_the_kernel() {
         let meminfo = "MemTotal:       24607544 kB\nMemFree:         1000 kB\nMemAvailable:   20185920 kB\n";
+        let available = |meminfo: &str| bytes_of(meminfo, "MemAvailable:");
         assert_eq!(available(meminfo), Some(20_185_920 * 1024));
         assert_eq!(available("MemTotal: 5 kB\n"), None);
         assert!(
@@ -112,8 +150,31 @@ mod tests {
     }
 
     #[test]
+    fn gpus_of_a_machine_share_its_memory_and_none_counts_on_what_others_have_taken() {
+        let meminfo = "MemTotal:       800 kB\nMemFree:         1 kB\nMemAvailable:   300 kB\n";
+        let share = |gpus| host_share(meminfo, gpus).map(|bytes| bytes / 1024);
+        assert_eq!([0, 1, 2, 4, 8].map(share), [Some(300), Some(300), Some(300), Some(200), Some(100)]);
+        assert_eq!(host_share("", 1), None);
+    }
+
+    /// Half a hundred bytes of a parameter are the exchange's, which is in the machine's memory.
+    #[test]
+    fn a_part_needs_less_of_a_gpu_than_of_a_machine_without_one() {
+        let config = config("stages = 2\n[parallel.differences]\nmemory_mib = 64");
+        let part = part(&config, 0);
+        let [gpu, machine] = [Memory::Gpu, Memory::Machine].map(|memory| needed(memory, &part, &config, 0));
+        assert_eq!(machine - gpu, (78 - 24) * part.parameter_count() + (64 << 20));
+        let allowed = Some((gpu + machine) / 2);
+        assert!(check(allowed, Device::Cuda(0), &part, &config, 0).is_ok());
+        assert!(check(allowed, Device::Cpu, &part, &config, 0).is_err());
+        let error = check(Some(1 << 20), Device::Cuda(0), &part, &config, 0).unwrap_err().to_string();
+        assert!(error.contains("of its GPU's memory, and --memory-gib allows 1.05 MB"), "{error}");
+    }
+
+    #[test]
     fn a_part_needs_less_than_the_whole_and_more_in_flight_need_more() {
         let whole = config("");
+        let needed = |part: &ModelSpec, config, rank| needed(Memory::Machine, part, config, rank);
         let all = needed(&part(&whole, 0), &whole, 0);
         let parameters = part(&whole, 0).parameter_count();
         assert!(all > 78 * parameters && all < 78 * parameters + 10_000_000, "{all} for {parameters}");
@@ -128,8 +189,9 @@ mod tests {
     fn what_does_not_fit_is_refused_with_what_would_help() {
         let config = config("");
         let part = part(&config, 0);
-        assert!(check(None, &part, &config, 0).is_ok() && check(Some(1 << 30), &part, &config, 0).is_ok());
-        let error = check(Some(1 << 20), &part, &config, 0).unwrap_err().to_string();
+        let check = |allowed| check(allowed, Device::Cpu, &part, &config, 0);
+        assert!(check(None).is_ok() && check(Some(1 << 30)).is_ok());
+        let error = check(Some(1 << 20)).unwrap_err().to_string();
         assert!(error.contains("1.05 MB") && error.contains("parallel.stages"), "{error}");
     }
 }

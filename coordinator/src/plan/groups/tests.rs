@@ -1,6 +1,6 @@
 //! Whether layers are shared, against what follows from the numbers, and against everything that there is.
 
-use longhaul_common::model::StageBytes;
+use longhaul_common::model::{Memory, StageBytes};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -38,7 +38,8 @@ fn tight() -> f64 {
     let (config, spec) = run();
     let bytes = |config: &RunConfig| {
         let work = Workload::of(config, &spec);
-        StageBytes::of(&work.blocks, true, work.micro_tokens_most(2), work.parameter_bytes).with(1)
+        StageBytes::of(Memory::Machine, &work.blocks, true, work.micro_tokens_most(2), work.parameter_bytes)
+            .with(1)
     };
     let (whole, share) = (bytes(&config), bytes(&with_groups(&config, 2).unwrap()));
     assert!(share < 0.8 * whole);
@@ -103,7 +104,7 @@ fn on_small_topologies_no_plan_with_groups_or_without_is_faster_than_the_one_tha
     config.model.layers = 3;
     let spec = ModelSpec::resolve(&config.model, 256).unwrap();
     let whole = Workload::of(&config, &spec);
-    let fixed = StageBytes::of(&whole.blocks, false, 0.0, whole.parameter_bytes).fixed;
+    let fixed = StageBytes::of(Memory::Machine, &whole.blocks, false, 0.0, whole.parameter_bytes).fixed;
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let (mut shared, mut apart) = (0, 0);
     for _ in 0..40 {

@@ -12,7 +12,7 @@ use super::*;
 
 /// Two sites of two devices of 10^11 FLOPs a second, and a link of 100 Mbit/s and 50 ms between them.
 fn topology() -> Topology {
-    let device = Device { flops_per_s: 1e11, memory_bytes: 4e9 };
+    let device = Device { flops_per_s: 1e11, memory_bytes: 4e9, host_memory_bytes: None };
     let lan = Link { bytes_per_s: 1.25e9, round_trip_s: 0.0 };
     let site = |name: &str| Site { name: name.into(), devices: vec![device; 2], lan, knows_lan: true };
     let wan = Link { bytes_per_s: 12.5e6, round_trip_s: 0.05 };

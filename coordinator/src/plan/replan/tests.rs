@@ -16,7 +16,7 @@ fn workload() -> Workload {
 fn topology(each: usize, mbit: f64) -> Topology {
     let site = |name: &str| Site {
         name: name.to_owned(),
-        devices: vec![Device { flops_per_s: 1e11, memory_bytes: GIB }; each],
+        devices: vec![Device { flops_per_s: 1e11, memory_bytes: GIB, host_memory_bytes: None }; each],
         lan: Link { bytes_per_s: 1.25e9, round_trip_s: 1e-4 },
         knows_lan: true,
     };

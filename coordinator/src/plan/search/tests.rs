@@ -23,7 +23,7 @@ pub fn topology(sites: &[&[(f64, f64)]], mbit: f64, rtt_ms: f64) -> Topology {
         name: format!("s{at}"),
         devices: devices
             .iter()
-            .map(|&(flops_per_s, memory_bytes)| Device { flops_per_s, memory_bytes })
+            .map(|&(flops_per_s, memory_bytes)| Device { flops_per_s, memory_bytes, host_memory_bytes: None })
             .collect(),
         lan: link(10_000.0, 0.1),
         knows_lan: true,
@@ -48,7 +48,7 @@ fn equal_machines_with_room_for_the_model_train_it_whole() {
 #[test]
 fn a_model_that_fits_nobody_is_cut_and_one_that_fits_nothing_is_refused_with_what_is_lacking() {
     let work = workload("");
-    let small = 0.75 * StageBytes::of(&work.blocks, false, 0.0, work.parameter_bytes).fixed;
+    let small = 0.75 * fixed_bytes(&work, Memory::Machine);
     let cut = choose(&topology(&[&[(1e11, small); 2], &[(1e11, small); 2]], 100.0, 50.0), &work).unwrap();
     assert!(cut.best.0.pipeline.ranks > 1 && cut.unfit > 0);
     assert!(cut.best.1.memory_bytes.iter().all(|&bytes| bytes <= small));
@@ -153,7 +153,7 @@ fn on_small_topologies_no_plan_is_faster_than_the_one_that_is_chosen() {
                 [rng.random_range(0..2)],
         );
         let work = Workload::of(&config, &spec);
-        let whole = StageBytes::of(&work.blocks, false, 0.0, work.parameter_bytes).fixed;
+        let whole = fixed_bytes(&work, Memory::Machine);
         let mut devices = |count: usize| -> Vec<(f64, f64)> {
             let device = |rng: &mut ChaCha8Rng| {
                 (1e10 * f64::from(rng.random_range(1..5)), whole * rng.random_range(0.3..2.0))

@@ -138,6 +138,24 @@ fn where_no_plan_fits_that_is_said_once_and_the_run_waits() {
     assert_eq!(probed(&story.told(1)), [[3]]);
 }
 
+/// What is exchanged is in the machine's memory: 66 bytes of 0.4 million parameters, and 24 on the GPU.
+#[test]
+fn gpus_hold_the_whole_model_where_both_memories_have_room_for_what_lies_in_them() {
+    for (gpu_bytes, host_bytes, is_whole) in
+        [(12 << 20, ROOMY, true), (12 << 20, u64::MAX, true), (ROOMY, 16 << 20, false), (SMALL, ROOMY, false)]
+    {
+        let mut story = open("preset = \"auto\"");
+        story.enter(1, "site-1", |join| {
+            (join.memory_bytes, join.host_memory_bytes) = (gpu_bytes, Some(host_bytes));
+        });
+        story.join_with(2, ROOMY);
+        // The vocabulary is known, as tokens are bytes.
+        assert_eq!(story.run.state().plan.is_some(), is_whole, "{gpu_bytes} and {host_bytes}");
+        let why = story.run.state().plan.as_ref().map_or("", |plan| &plan.why);
+        assert_eq!(why.contains("on a GPU, "), is_whole, "{why}");
+    }
+}
+
 /// As when somebody gives it more memory.
 #[test]
 fn a_worker_that_comes_back_with_more_memory_is_planned_with() {

@@ -65,6 +65,7 @@ pub(crate) fn joining(worker: WorkerId, site: &str) -> Join {
         wan_address: unspecified,
         device: String::new(),
         memory_bytes: 1 << 34,
+        host_memory_bytes: None,
         held: None,
         checkpoints: Vec::new(),
     }

@@ -274,6 +274,7 @@ impl World {
             wan_address: address,
             device: "model".to_owned(),
             memory_bytes: 1 << 34,
+            host_memory_bytes: None,
             held: node.generation.as_ref().map(|start| (start.membership.generation, node.open_round())),
             checkpoints: node.disk.iter().map(|saved| saved.offer.clone()).collect(),
         };

@@ -107,6 +107,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
             wan_address: address(2),
             device: "host, cpu".to_owned(),
             memory_bytes: 24 << 30,
+            host_memory_bytes: Some(64 << 30),
             held: Some((Generation(2), Round(9))),
             checkpoints: vec![offer()],
         }),

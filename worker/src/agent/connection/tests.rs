@@ -104,6 +104,7 @@ fn join(checkpoints: Vec<CheckpointOffer>) -> Join {
         wan_address: address,
         device: "a test".into(),
         memory_bytes: 1 << 34,
+        host_memory_bytes: None,
         held: None,
         checkpoints,
     }

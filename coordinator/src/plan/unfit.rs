@@ -1,0 +1,90 @@
+//! Why plans are none, and what would help.
+
+use longhaul_common::model::{Memory, PerMemory};
+use longhaul_common::units::Bytes;
+
+/// Why a plan is none.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Unfit {
+    /// Something does not fit.
+    #[error("rank {rank} needs {}{}, and has {}", Bytes(*needed_bytes as u64), whose(*memory), Bytes(*bytes as u64))]
+    Memory {
+        /// Of which rank.
+        rank: usize,
+        /// Which memory is too small.
+        memory: Memory,
+        /// What it would need.
+        needed_bytes: f64,
+        /// What its smallest device has.
+        bytes: f64,
+    },
+    /// No schedule goes with the numbers.
+    #[error("{0}")]
+    Schedule(String),
+}
+
+/// No plan fits.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "no plan fits: {closest}. The model's parameters, with all that is kept of them, take {}. {} may help",
+    totals(*fixed_bytes, *memory_bytes),
+    remedy(closest)
+)]
+pub struct NoPlan {
+    /// What the plan lacks that comes closest.
+    pub closest: Unfit,
+    /// What the parameters alone take.
+    pub fixed_bytes: PerMemory,
+    /// What all devices have; zero where none has such a memory.
+    pub memory_bytes: PerMemory,
+}
+
+impl Unfit {
+    /// How many times what it has a plan needs.
+    pub(super) fn times(&self) -> f64 {
+        match self {
+            Self::Memory { needed_bytes, bytes, .. } => needed_bytes / bytes,
+            Self::Schedule(_) => f64::INFINITY,
+        }
+    }
+}
+
+/// Which of two plans lacks less: of those that say how much, the one that needs fewer times what it has.
+pub(super) fn closer(closest: Option<Unfit>, next: Unfit) -> Option<Unfit> {
+    Some(match closest {
+        Some(closest) if closest.times() <= next.times() => closest,
+        _ => next,
+    })
+}
+
+/// Which memory it is that a rank needs some of.
+fn whose(memory: Memory) -> &'static str {
+    match memory {
+        Memory::Machine => "",
+        Memory::Gpu => " of its GPU's memory",
+        Memory::Host => " of its machine's memory, besides the GPU's",
+    }
+}
+
+/// What the parameters take of each memory that there is, beside what there is of it.
+fn totals(fixed: PerMemory, has: PerMemory) -> String {
+    let total = |memory: Memory| {
+        let (fixed, has) = (Bytes(fixed[memory] as u64), Bytes(has[memory] as u64));
+        match memory {
+            Memory::Machine => format!("{fixed}, and all devices together have {has}"),
+            Memory::Gpu => format!("{fixed} on GPUs, which have {has} together"),
+            Memory::Host => format!("{fixed} in the machines around them, which have {has}"),
+        }
+    };
+    let is_there = |memory: &Memory| has[*memory] > 0.0;
+    Memory::ALL.into_iter().filter(is_there).map(total).collect::<Vec<_>>().join("; ")
+}
+
+fn remedy(closest: &Unfit) -> &'static str {
+    match closest {
+        Unfit::Memory { memory: Memory::Host, .. } => {
+            "More memory in the machines with GPUs, more machines with fewer GPUs each, a strategy that keeps less (sync.preset) or a smaller model"
+        }
+        _ => "More or larger devices, a smaller train.micro_batch or a smaller model",
+    }
+}
