@@ -53,6 +53,7 @@ tokens a second, memory, bytes between sites. Machines and links are in a file l
     [wan]                 # between all pairs of sites
     mbit = 200            # each way, for each pair at the same time
     rtt_ms = 40
+    loss_percent = 0.1    # packets that have to be sent again; none if it is not said
     [[link]]              # between two of them, if it differs
     between = [\"home\", \"lab\"]
     mbit = 1000

@@ -62,6 +62,8 @@ pub struct Topology {
     pub sites: Vec<Site>,
     /// By both places, the lower one first: between sites. Every pair has one.
     links: BTreeMap<(usize, usize), Link>,
+    /// Of the packets that such a link is given, the part that it loses, where it is known to lose some.
+    losses: BTreeMap<(usize, usize), f64>,
 }
 
 /// A topology that cannot be used.
@@ -79,6 +81,16 @@ pub enum TopologyError {
         value: String,
         /// Whether zero would do.
         zero: bool,
+    },
+    /// A link that loses more than there is, or less than nothing.
+    #[error(
+        "{table}.loss_percent = {value}: of a hundred packets, fewer than a hundred are lost; zero if it is not known"
+    )]
+    Loss {
+        /// The link's table.
+        table: String,
+        /// As written.
+        value: String,
     },
     /// Nobody is there.
     #[error("there is no [[site]] with workers; each has a name, workers, tflops and memory_gib")]
@@ -139,6 +151,8 @@ struct WrittenSite {
 struct WrittenPath {
     mbit: f64,
     rtt_ms: f64,
+    #[serde(default)]
+    loss_percent: f64,
 }
 
 #[derive(Deserialize)]
@@ -147,6 +161,8 @@ struct WrittenLink {
     between: Vec<String>,
     mbit: f64,
     rtt_ms: f64,
+    #[serde(default)]
+    loss_percent: f64,
 }
 
 const GIB: f64 = 1_073_741_824.0;
@@ -175,7 +191,7 @@ impl Topology {
         if sites.iter().all(|site| site.devices.is_empty()) {
             return Err(TopologyError::Empty);
         }
-        let topology = Self { sites, links };
+        let topology = Self { sites, links, losses: BTreeMap::new() };
         for a in 0..topology.sites.len() {
             for b in a + 1..topology.sites.len() {
                 if !topology.links.contains_key(&(a, b)) {
@@ -205,12 +221,14 @@ impl Topology {
             sites.push(site.read()?);
         }
         let place = |name: &str| sites.iter().position(|site| site.name == name);
-        let (mut links, mut named) = (BTreeMap::new(), BTreeSet::new());
+        let (mut links, mut losses, mut named) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         if let Some(wan) = written.wan {
-            let link = wide("wan", wan)?;
-            links.extend((0..sites.len()).flat_map(|b| (0..b).map(move |a| ((a, b), link))));
+            let (link, loss) = (wide("wan", wan)?, lost("wan", wan)?);
+            let pairs = || (0..sites.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
+            links.extend(pairs().map(|pair| (pair, link)));
+            losses.extend(pairs().map(|pair| (pair, loss)));
         }
-        for WrittenLink { between, mbit, rtt_ms } in written.link {
+        for WrittenLink { between, mbit, rtt_ms, loss_percent } in written.link {
             let places: Option<Vec<usize>> = between.iter().map(|name| place(name)).collect();
             let Some(&[a, b]) = places.as_deref().filter(|places| places.first() != places.last()) else {
                 let names: Vec<&str> = sites.iter().map(|site| site.name.as_str()).collect();
@@ -219,9 +237,18 @@ impl Topology {
             if !named.insert((a.min(b), a.max(b))) {
                 return Err(TopologyError::Linked(between.join("\", \"")));
             }
-            links.insert((a.min(b), a.max(b)), wide("link", WrittenPath { mbit, rtt_ms })?);
+            let path = WrittenPath { mbit, rtt_ms, loss_percent };
+            links.insert((a.min(b), a.max(b)), wide("link", path)?);
+            losses.insert((a.min(b), a.max(b)), lost("link", path)?);
         }
-        Self::new(sites, links)
+        losses.retain(|_, loss| *loss > 0.0);
+        Ok(Self { losses, ..Self::new(sites, links)? })
+    }
+
+    /// Of the packets that the way between two sites is given, the part that is lost there and sent again, as far as is known.
+    #[must_use]
+    pub fn loss(&self, a: usize, b: usize) -> f64 {
+        self.losses.get(&(a.min(b), a.max(b))).copied().unwrap_or(0.0)
     }
 
     /// The device with this name.
@@ -268,7 +295,11 @@ impl WrittenSite {
             memory_bytes: above_zero("site.memory_gib", self.memory_gib)? * GIB,
             host_memory_bytes: self.host_memory_bytes()?,
         };
-        let lan = WrittenPath { mbit: self.lan_mbit.unwrap_or(LAN_MBIT), rtt_ms: self.lan_rtt_ms };
+        let lan = WrittenPath {
+            mbit: self.lan_mbit.unwrap_or(LAN_MBIT),
+            rtt_ms: self.lan_rtt_ms,
+            loss_percent: 0.0,
+        };
         let (lan, knows_lan) = (link("site.lan", lan)?, self.lan_mbit.is_some());
         Ok(Site { name: self.name.clone(), devices: vec![device; self.workers], lan, knows_lan })
     }
@@ -287,6 +318,15 @@ impl WrittenSite {
 fn wide(table: &str, written: WrittenPath) -> Result<Link, TopologyError> {
     let sold = link(table, written)?;
     Ok(Link { bytes_per_s: sold.bytes_per_s * CARRIED, ..sold })
+}
+
+/// The part of the packets that a link loses.
+fn lost(table: &str, written: WrittenPath) -> Result<f64, TopologyError> {
+    let percent = written.loss_percent;
+    if (0.0..100.0).contains(&percent) {
+        return Ok(percent / 100.0);
+    }
+    Err(TopologyError::Loss { table: table.to_owned(), value: percent.to_string() })
 }
 
 fn link(table: &str, written: WrittenPath) -> Result<Link, TopologyError> {
@@ -328,6 +368,9 @@ mod tests {
         assert_eq!(topology.link(1, 1), Link { bytes_per_s: 125e6, round_trip_s: 0.0 });
         let own = format!("{text}[[link]]\nbetween = [\"b\", \"a\"]\nmbit = 1\nrtt_ms = 7\n");
         let own = Topology::parse(&own).unwrap();
+        assert_eq!((topology.loss(0, 1), own.loss(0, 1), own.loss(0, 0)), (0.0, 0.0, 0.0));
+        let lossy = Topology::parse(&text.replace("rtt_ms = 50", "rtt_ms = 50\nloss_percent = 0.5")).unwrap();
+        assert_eq!((lossy.loss(1, 0), lossy.loss(1, 1)), (0.005, 0.0));
         assert_eq!(own.link(0, 1), Link { bytes_per_s: CARRIED * 125e3, round_trip_s: 0.007 });
     }
 
@@ -364,6 +407,10 @@ mod tests {
         assert!(error(&TWO.replace("tflops = 2", "tflops = -2")).contains("site.tflops = -2"));
         assert!(error(&TWO.replace("tflops", "teraflops")).contains("teraflops"));
         assert!(error(&TWO.replace("lan_rtt_ms = 0", "lan_rtt_ms = -1")).contains("site.lan_rtt_ms = -1"));
+        assert!(
+            error(&format!("{TWO}[wan]\nmbit = 1\nrtt_ms = 7\nloss_percent = 100\n"))
+                .contains("wan.loss_percent = 100")
+        );
         let link = "[[link]]\nbetween = [\"a\", \"b\"]\nmbit = 1\nrtt_ms = 7\n";
         assert!(error(&format!("{TWO}{link}{link}")).contains("leave one"));
         let odd = format!("{TWO}[[link]]\nbetween = [\"a\", \"c\"]\nmbit = 1\nrtt_ms = 7\n");

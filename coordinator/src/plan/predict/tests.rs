@@ -144,6 +144,24 @@ fn a_pipeline_hands_on_what_its_micro_batches_leave() {
     assert!(within.sync_s == 0.0 && within.memory_bytes.len() == 2);
 }
 
+/// One micro-batch goes there and its gradient comes back: 143.6 packets of 1391 bytes each way, of which one in a thousand is lost and takes a round trip more.
+#[test]
+fn a_packet_that_is_lost_takes_a_round_trip_more() {
+    let text = |loss: &str| {
+        let site =
+            |name: &str| format!("[[site]]\nname = \"{name}\"\nworkers = 1\ntflops = 0.1\nmemory_gib = 4\n");
+        format!("{}{}[wan]\nmbit = 100\nrtt_ms = 50\n{loss}", site("a"), site("b"))
+    };
+    let across = plan(&[&[(0, 0), (1, 0)]], &[4, 8], 1);
+    let step_s = |loss: &str| {
+        predict(&Topology::parse(&text(loss)).unwrap(), &workload("preset = \"dense\""), &across)
+            .unwrap()
+            .step_s
+    };
+    let more_s = step_s("loss_percent = 0.1\n") - step_s("");
+    assert!(close(more_s, 2.0 * 0.05 * (1.0 - 0.999f64.powi(144))), "{more_s}");
+}
+
 #[test]
 fn what_does_not_fit_says_what_is_lacking() {
     let mut small = topology();

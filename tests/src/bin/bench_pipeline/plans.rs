@@ -18,7 +18,7 @@ use super::{SITES, WHOLE_BATCH, print};
 /// What the two workers may do, as `[parallel]` has it.
 const PLANS: [(&str, &str); 4] = [
     ("2 copies", "plan = \"fixed\""),
-    ("2 parts, 1f1b", "stages = 2"),
+    ("2 parts, 1f1b, 2 and 1 in flight", "stages = 2"),
     ("2 parts, 1f1b, 5 and 1 in flight", "stages = 2\nin_flight = [5, 1]"),
     ("2 parts, zero-bubble", "stages = 2\nschedule = \"zero-bubble\""),
 ];
@@ -39,7 +39,9 @@ pub fn compare(wants: impl Fn(&str) -> bool, repeats: usize, steps: u64) -> Resu
         }
         let link = format!("rate_mbit={mbit},delay_ms={},loss_percent=0.1", ROUND_TRIP_MS / 2).parse()?;
         let sync = format!("preset = \"{preset}\"\nopening_share = 0.0");
-        let chosen = asked(&sync, mbit, local(steps)?, steps)?;
+        let local_s = local(steps)?;
+        print("pipeline/plans", &case, "local_step_s", local_s, "s");
+        let chosen = asked(&sync, mbit, local_s, steps)?;
         let mut plans = vec![(format!("chosen: {}", chosen.name), chosen.parallel.as_str())];
         let others = PLANS.iter().filter(|(_, parallel)| *parallel != chosen.parallel);
         plans.extend(others.map(|&(name, parallel)| (name.to_owned(), parallel)));
