@@ -54,9 +54,9 @@ pub enum EngineError {
         /// Of how many.
         ways: u32,
     },
-    /// A stage of a pipeline that a tensor group shares.
-    #[error("a part of a pipeline cannot be divided among a tensor group: it is one or the other")]
-    BothWays,
+    /// A share of a part of the model without those that have the others.
+    #[error("this is a share of a part of the model, which joins its tensor group before the pipeline")]
+    NoGroup,
     /// The members of a tensor group cannot sum any more.
     #[error("the tensor group is interrupted: {0}")]
     Group(#[source] CollectiveError),

@@ -69,7 +69,7 @@ impl Engine {
     /// none where there are no samples.
     pub(super) fn accumulate(&self, batch: &Batch) -> Result<(StepOutcome, Vec<Tensor>), EngineError> {
         if self.rank.is_some() {
-            return self.accumulate_in_pipeline(batch);
+            return self.explained(self.accumulate_in_pipeline(batch));
         }
         let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
         let (losses, sums) = self.explained(self.sum(batch.sequences(), &micros))?;

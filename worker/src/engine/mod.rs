@@ -68,7 +68,7 @@ pub struct Engine {
     hooks: Option<GradientHooks>,
     /// Where only a part of the model is here: how to work with those that have the others.
     rank: Option<PipelineRank>,
-    /// Where only a share of the model is here: how to work with those that have the others.
+    /// Where only a share of these layers is here: how to work with those that have the others.
     group: Option<Membership>,
 }
 
@@ -110,19 +110,8 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         set_threads(threads);
         let parameters = Parameters::new(spec, &draw_parameters(spec, seed), device)?;
-        let computing = Computing {
-            precision: train.precision,
-            recompute: train.recompute,
-            in_two_parts: false,
-            group: None,
-        };
-        // A share computes nothing until it has joined the others.
-        let chunks = match spec.shard.is_whole() {
-            true => chunks_of(spec, &parameters, computing)?,
-            false => Vec::new(),
-        };
         let optimiser = AdamW::new(train, spec, device)?;
-        Ok(Self {
+        let mut engine = Self {
             spec: spec.clone(),
             device,
             micro_batch: train.micro_batch as usize,
@@ -131,30 +120,44 @@ impl Engine {
             gradient_clip: train.gradient_clip,
             learning_rate: LearningRate::new(train, steps),
             parameters,
-            chunks,
+            chunks: Vec::new(),
             optimiser,
             parked: None,
             hooks: None,
             rank: None,
             group: None,
-        })
+        };
+        engine.build_chunks()?;
+        Ok(engine)
     }
 
     /// From now on, computes with the other ranks of this pipeline, which have the other parts of the model: each of them makes the same calls in the
-    /// same order, with the same batches.
+    /// same order, with the same batches. Where a tensor group shares this part, its member joins that first, and `rank` talks to the members of the same
+    /// index alone.
     ///
     /// # Errors
-    /// When this engine's part is not that of the rank; where libtorch fails.
+    /// When this engine's part is not that of the rank, or a share whose group it has not joined; where libtorch fails.
     pub fn join(&mut self, rank: PipelineRank) -> Result<(), EngineError> {
         rank.check(&self.spec)?;
-        if self.group.is_some() {
-            return Err(EngineError::BothWays);
+        if !self.spec.shard.is_whole() && self.group.is_none() {
+            return Err(EngineError::NoGroup);
         }
-        let in_two_parts = rank.schedule() == PipelineSchedule::ZeroBubble;
-        let (precision, recompute) = (self.precision, self.recompute);
-        let computing = Computing { precision, recompute, in_two_parts, group: None };
-        self.chunks = chunks_of(&self.spec, &self.parameters, computing)?;
         self.rank = Some(rank);
+        self.build_chunks()
+    }
+
+    /// The blocks that are here, as whom this engine has joined computes them. A share computes nothing until it has joined the others.
+    fn build_chunks(&mut self) -> Result<(), EngineError> {
+        let group = self.group.as_ref().map(Membership::group);
+        self.chunks = Vec::new();
+        if self.spec.shard.is_whole() || group.is_some() {
+            let (precision, recompute) = (self.precision, self.recompute);
+            let schedule = self.rank.as_ref().map(PipelineRank::schedule);
+            let in_two_parts = schedule == Some(PipelineSchedule::ZeroBubble);
+            let computing = Computing { precision, recompute, in_two_parts, group };
+            let chunk = |blocks| Chunk::new(&self.spec, blocks, &self.parameters, computing);
+            self.chunks = self.spec.chunks.iter().map(chunk).collect::<Result<_, TchError>>()?;
+        }
         Ok(())
     }
 
@@ -319,7 +322,7 @@ impl Engine {
         batches: impl IntoIterator<Item = &'a Batch>,
     ) -> Result<Option<f32>, EngineError> {
         if self.rank.is_some() {
-            return self.evaluate_in_pipeline(batches);
+            return self.explained(self.evaluate_in_pipeline(batches));
         }
         let model = self.whole()?;
         let (mut sum, mut sequences) = (0.0, 0);
@@ -385,17 +388,25 @@ impl Engine {
         }
         let norms = gradients.iter().map(Tensor::f_norm).collect::<Result<Vec<_>, _>>()?;
         let norms = Tensor::f_stack(&norms, 0)?; // [tensors]
-        let norm = match (&self.group, &self.rank) {
-            (Some(group), _) => self.scalar(group.squared_norm(gradients, &norms)?.sqrt())?,
-            (None, Some(rank)) => {
-                self.scalar(rank.total(norms.f_norm()?.f_double_value(&[])?.powi(2))?.sqrt())?
-            }
-            (None, None) => norms.f_norm()?,
+        let norm = match self.squared_norm_of_all(gradients, &norms)? {
+            Some(squared) => self.scalar(squared.sqrt())?,
+            None => norms.f_norm()?,
         }; // []
         let divisor = norm.f_add_scalar(NORM_FLOOR)?.f_div_scalar(clip)?.f_clamp_min(1.0)?;
         // A division by one costs a pass over the gradients; to know of it, the host would have to wait for a GPU.
         let idle = self.device == Device::Cpu && divisor.f_double_value(&[])? == 1.0;
         Ok((!idle).then_some(divisor))
+    }
+
+    /// Of these gradients, with their norms [tensors], and those of all with whom this engine computes: what the members of a tensor group have together, added
+    /// up over the stages of a pipeline in their order, so that all have the same bits. None: it computes alone.
+    fn squared_norm_of_all(&self, gradients: &[Tensor], norms: &Tensor) -> Result<Option<f64>, EngineError> {
+        let of_stage = match (&self.group, &self.rank) {
+            (Some(group), _) => group.squared_norm(gradients, norms)?,
+            (None, Some(_)) => norms.f_norm()?.f_double_value(&[])?.powi(2),
+            (None, None) => return Ok(None),
+        };
+        self.rank.as_ref().map_or(Ok(of_stage), |rank| rank.total(of_stage)).map(Some)
     }
 
     /// A number, on the device: [].
@@ -410,14 +421,6 @@ impl Engine {
         }
         Ok(Tensor::f_from_slice(values)?.f_to_device(self.device)?)
     }
-}
-
-fn chunks_of(
-    spec: &ModelSpec,
-    parameters: &Parameters,
-    computing: Computing<'_>,
-) -> Result<Vec<Chunk>, TchError> {
-    spec.chunks.iter().map(|blocks| Chunk::new(spec, blocks, parameters, computing)).collect()
 }
 
 fn set_threads(threads: Option<NonZeroU32>) {

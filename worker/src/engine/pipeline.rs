@@ -17,7 +17,7 @@ use super::{Engine, EngineError, StepOutcome};
 use crate::data::{Batch, MicroBatch};
 use crate::models::Left;
 
-/// How a rank talks to the others of its replica. All ranks begin the same exchanges in the same order; what they say belongs to the last one that
+/// How a rank talks to the others of its replica; where tensor groups have the parts, a member to those of the same index. All ranks begin the same exchanges in the same order; what they say belongs to the last one that
 /// they have begun, so that one may run ahead of another.
 pub trait Pipe: Send {
     /// Begins an exchange: a step, an evaluation.
@@ -105,9 +105,6 @@ impl PipelineRank {
     }
 
     pub(super) fn check(&self, spec: &ModelSpec) -> Result<(), EngineError> {
-        if !spec.shard.is_whole() {
-            return Err(EngineError::BothWays);
-        }
         let Pipeline { ranks, chunks, .. } = self.pipeline;
         let begins = spec.chunks.first().is_some_and(|chunk| chunk.contains(&0));
         let ends = spec.chunks.last().is_some_and(|chunk| chunk.contains(&spec.head()));

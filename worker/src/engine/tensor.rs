@@ -7,8 +7,7 @@ use std::sync::Arc;
 use longhaul_common::model::ParameterSpec;
 use tch::{Kind, Tensor};
 
-use super::chunk::Computing;
-use super::{Engine, EngineError, chunks_of, to_host};
+use super::{Engine, EngineError, to_host};
 use crate::collective::Word;
 use crate::models::TensorGroup;
 
@@ -30,26 +29,19 @@ struct Told {
 }
 
 impl Engine {
-    /// From now on, computes with the other members of this tensor group, which have the other shares of the model: each of them makes the same calls in
-    /// the same order, with the same batches.
+    /// From now on, computes with the other members of this tensor group, which have the other shares of the model, or of a part of it: each of them makes the
+    /// same calls in the same order, with the same batches.
     ///
     /// # Errors
-    /// When this engine's share is not that of its place in the group, or is of a part of a pipeline; where libtorch fails.
+    /// When this engine's share is not that of its place in the group; where libtorch fails.
     pub fn join_group(&mut self, group: TensorGroup) -> Result<(), EngineError> {
         let shard = self.spec.shard;
-        if self.rank.is_some() || !self.has_all_blocks() {
-            return Err(EngineError::BothWays);
-        }
         if !group.is_of(shard) {
             return Err(EngineError::Share { index: shard.index(), ways: shard.ways() });
         }
-        let group = Arc::new(group);
-        let (precision, recompute) = (self.precision, self.recompute);
-        let computing = Computing { precision, recompute, in_two_parts: false, group: Some(&group) };
-        self.chunks = chunks_of(&self.spec, &self.parameters, computing)?;
         let replicated = self.spec.parameters().iter().map(ParameterSpec::is_replicated).collect();
-        self.group = Some(Membership { group, replicated });
-        Ok(())
+        self.group = Some(Membership { group: Arc::new(group), replicated });
+        self.build_chunks()
     }
 
     /// Whether it is a member of a tensor group.
@@ -101,8 +93,12 @@ impl Engine {
 }
 
 impl Membership {
-    /// The squared norm of the whole model's gradient, given this member's gradients and their norms [tensors]: the same bits for all members. What is
-    /// cut is added up in the order of members, and what is replicated counts once.
+    pub fn group(&self) -> &Arc<TensorGroup> {
+        &self.group
+    }
+
+    /// The squared norm of the gradient of all that the members hold together, given this member's gradients and their norms [tensors]: the same bits for all
+    /// members. What is cut is added up in the order of members, and what is replicated counts once.
     ///
     /// # Errors
     /// [`EngineError::Apart`]; [`EngineError::Group`].

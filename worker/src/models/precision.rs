@@ -71,7 +71,11 @@ impl Products {
     /// x·W + b for x [B, T, in], W [in, out], of whose inputs each member of a tensor group has some, and b [out], which all have.
     pub(super) fn row_conv1d(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor, TchError> {
         let Some(group) = &self.group else { return self.conv1d(x, weight, bias) };
-        let product = self.cast(x)?.f_matmul(&self.cast(weight)?)?; // [B, T, out]
+        let x = self.cast(x)?;
+        let product = match &self.deferred {
+            Some(deferred) => deferred.product(&x, weight, None, Layout::InFirst)?, // [B, T, out]
+            None => x.f_matmul(&self.cast(weight)?)?,                               // [B, T, out]
+        };
         group.leave(&product.f_to_kind(Kind::Float)?)?.f_add(bias)
     }
 

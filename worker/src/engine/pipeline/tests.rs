@@ -156,9 +156,20 @@ fn stages(spec: &ModelSpec, stages: u32) -> Vec<Range<u32>> {
     (0..stages).map(|stage| stage * blocks / stages..(stage + 1) * blocks / stages).collect()
 }
 
+/// By rank, ways to talk to each other within one process.
+pub fn channels(pipeline: &Pipeline) -> Vec<Box<dyn Pipe>> {
+    Channels::between(pipeline).into_iter().map(|end| Box::new(end) as Box<dyn Pipe>).collect()
+}
+
 fn trained_in_pipeline(spec: &ModelSpec, train: &TrainConfig, pipeline: &Pipeline) -> Trained {
-    let ends = Channels::between(pipeline).into_iter().map(|end| Box::new(end) as Box<dyn Pipe>);
-    trained_through(ends.collect(), spec, train, pipeline)
+    trained_through(channels(pipeline), spec, train, pipeline)
+}
+
+/// What a rank has of the model.
+pub fn part(spec: &ModelSpec, pipeline: &Pipeline, rank: u32) -> ModelSpec {
+    let stages = stages(spec, pipeline.stages());
+    let chunks = (0..pipeline.chunks).map(|chunk| stages[pipeline.stage(rank, chunk) as usize].clone());
+    spec.part(chunks.collect())
 }
 
 /// The ranks of a pipeline, on threads, which talk to each other in these ways.
@@ -168,13 +179,10 @@ pub fn trained_through(
     train: &TrainConfig,
     pipeline: &Pipeline,
 ) -> Trained {
-    let stages = stages(spec, pipeline.stages());
     let ranks: Vec<_> = (0..)
         .zip(pipes)
         .map(|(rank, pipe)| {
-            let chunks =
-                (0..pipeline.chunks).map(|chunk| stages[pipeline.stage(rank, chunk) as usize].clone());
-            let mut engine = engine(&spec.part(chunks.collect()), train);
+            let mut engine = engine(&part(spec, pipeline, rank), train);
             engine.join(PipelineRank::new(pipeline.clone(), rank, pipe)).unwrap();
             std::thread::spawn(move || trained(engine))
         })
