@@ -53,8 +53,9 @@ impl RunConfig {
         positive("train.micro_batch", train.micro_batch)?;
         let replicas = self.replicas();
         if !train.batch.is_multiple_of(replicas) {
-            let divided = match (self.parallel.is_pipelined(), self.parallel.is_divided()) {
-                (true, _) => "run.workers / parallel.stages",
+            let divided = match (self.parallel.is_pipelined(), self.parallel.is_shared()) {
+                (true, true) => "run.workers / (parallel.stages × parallel.tensor)",
+                (true, false) => "run.workers / parallel.stages",
                 (false, true) => "run.workers / parallel.tensor",
                 (false, false) => "run.workers",
             };

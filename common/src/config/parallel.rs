@@ -61,9 +61,9 @@ const fn difference_values() -> ValueFormat {
 pub struct ParallelConfig {
     /// Who decides about all that follows but `boundary`. With `stages` or `tensor` above 1 it is as it is written.
     pub plan: PlanChoice,
-    /// Workers that share one copy of the model, each with a part of it. With 1, every worker has all of it.
+    /// Parts of one copy of the model, each on a worker, or on `tensor` of them. With 1, every worker has some of all blocks.
     pub stages: u32,
-    /// Workers of one site that share each layer of the model, each with some of its heads and inner channels: a tensor group. With 1, every worker has all of its layers.
+    /// Workers of one site that share each layer of the model, or of a part of it, each with some of its heads and inner channels: a tensor group. With 1, every worker has its layers whole.
     pub tensor: u32,
     /// The order in which they compute.
     pub schedule: PipelineSchedule,
@@ -116,6 +116,19 @@ impl ParallelConfig {
         self.stages > 1
     }
 
+    /// Whether workers of a site share layers of the model.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.tensor > 1
+    }
+
+    /// Of a rank of a copy: its stage, and its index among the workers that share that stage's layers. Ranks are stage by stage.
+    #[must_use]
+    pub fn place_of(&self, rank: u32) -> (u32, u32) {
+        let members = self.tensor.max(1);
+        (rank / members, rank % members)
+    }
+
     /// Whether a copy of the model is on several workers, in whatever way.
     #[must_use]
     pub fn is_divided(&self) -> bool {
@@ -141,13 +154,13 @@ impl ParallelConfig {
         Self { boundary, boundary_keep, differences, replan_after_s, ..Self::undivided() }
     }
 
-    /// What a rank remembers of activations: on each side of each boundary that it has, as much as is asked for.
+    /// What a worker of a stage remembers of activations: on each side of each boundary that it has, as much as is asked for.
     #[must_use]
-    pub fn remembered_bytes(&self, rank: u32) -> u64 {
+    pub fn remembered_bytes(&self, stage: u32) -> u64 {
         let Some(Differences { memory_mib, .. }) = self.differences.filter(|_| self.is_pipelined()) else {
             return 0;
         };
-        let is_end = self.chunks == 1 && (rank == 0 || rank + 1 == self.stages);
+        let is_end = self.chunks == 1 && (stage == 0 || stage + 1 == self.stages);
         memory_mib.saturating_mul(1 << 20).saturating_mul(if is_end { 1 } else { 2 })
     }
 
@@ -229,14 +242,45 @@ impl ParallelConfig {
                 "each layer is shared by so many workers, so it must divide run.workers = {workers}, and be {TENSOR_MAX} at most"
             ));
         }
-        if tensor > 1 && self.is_pipelined() {
-            return refused(format!(
-                "does not go with stages = {}: a copy of the model is either in parts or shared layer by layer; leave one of them out",
-                self.stages
-            ));
+        if self.is_shared() && self.is_pipelined() {
+            self.check_both(config)?;
         }
         // Which shares there are does not depend on the vocabulary.
         ModelSpec::resolve(&config.model, 0)?.shards(tensor).map(drop)
+    }
+
+    /// What stages of tensor groups ask for.
+    fn check_both(&self, config: &RunConfig) -> Result<(), ConfigError> {
+        let (seats, workers, layers) = (self.seats(), config.run.workers, config.model.layers);
+        let refused = |key, value: &dyn ToString, reason: String| {
+            Err(ConfigError::value(key, value.to_string(), reason))
+        };
+        if !workers.is_multiple_of(seats) {
+            let reason = format!(
+                "each copy of the model is on parallel.stages × parallel.tensor = {seats} workers, so that must divide run.workers = {workers}"
+            );
+            return refused("parallel.stages", &self.stages, reason);
+        }
+        // Where there is no layer, later members would have nothing.
+        let cut = u64::from(self.stages) * u64::from(self.chunks);
+        if cut > u64::from(layers) {
+            let reason = format!(
+                "with parallel.tensor above 1 each of parallel.stages × parallel.chunks = {cut} stages has a layer at least, and model.layers is {layers}: take fewer stages, or \
+                 leave parallel.tensor out"
+            );
+            return refused("parallel.stages", &self.stages, reason);
+        }
+        let ends = self.blocks.iter().scan(0_u64, |end, &count| {
+            let start = *end;
+            *end += u64::from(count);
+            Some((start, *end))
+        });
+        let has_layer = |(start, end): (u64, u64)| end > 1 && start <= u64::from(layers);
+        if !ends.into_iter().all(has_layer) {
+            let reason = "with parallel.tensor above 1 each stage has a layer at least, besides the embedding and the head, which all members have whole";
+            return refused("parallel.blocks", &format!("{:?}", self.blocks), reason.to_owned());
+        }
+        Ok(())
     }
 
     /// Whether the coordinator is still to decide, in a run of several workers that may be divided.
@@ -358,7 +402,6 @@ mod tests {
         for (lines, words) in [
             ("[parallel]\ntensor = 0", "must divide run.workers = 4"),
             ("[parallel]\ntensor = 3", "must divide run.workers = 4"),
-            ("[parallel]\ntensor = 2\nstages = 2", "does not go with stages = 2"),
             (
                 "[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-5\n[parallel]\ntensor = 2",
                 "does not go with [privacy]",
@@ -373,6 +416,29 @@ mod tests {
         }
         let message = parse("tensor = 2").unwrap_err().to_string();
         assert!(message.contains("must divide 1"), "one head cannot be divided: {message}");
+    }
+
+    /// Later members of a group hold nothing of an embedding or a head.
+    #[test]
+    fn stages_of_tensor_groups_have_so_many_times_as_many_seats_and_a_layer_each() {
+        let of = |parallel: &str| {
+            let text = "[run]\nname = \"r\"\nworkers = 8\nsteps = 9\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 8\nheads = 4\n\
+                        context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 8\n[parallel]\n";
+            RunConfig::parse(&format!("{text}{parallel}"))
+        };
+        let config = of("stages = 2\ntensor = 2\nblocks = [2, 2]\nsites = [\"a\", \"b\"]").unwrap();
+        assert_eq!((config.parallel.seats(), config.replicas()), (4, 2));
+        assert_eq!([0, 1, 2, 3].map(|rank| config.parallel.place_of(rank)), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+        for (parallel, words) in [
+            ("stages = 4\ntensor = 4", "parallel.stages × parallel.tensor = 16"),
+            ("stages = 4\ntensor = 2", "has a layer at least, and model.layers is 2"),
+            ("stages = 2\nchunks = 2\nschedule = \"interleaved\"\ntensor = 2", "has a layer at least"),
+            ("stages = 2\ntensor = 2\nblocks = [1, 3]", "has a layer at least"),
+            ("stages = 2\ntensor = 2\nblocks = [3, 1]", "has a layer at least"),
+        ] {
+            let message = of(parallel).unwrap_err().to_string();
+            assert!(message.starts_with("parallel.") && message.contains(words), "{message}");
+        }
     }
 
     #[test]

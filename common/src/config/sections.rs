@@ -221,7 +221,7 @@ pub struct CheckpointConfig {
     pub to: Option<ArchiveLocation>,
     /// Where `s3://` is, if not at AWS: `http://HOST:PORT` or `https://HOST:PORT`.
     pub endpoint: Option<String>,
-    /// Whether another worker has a copy of the checkpoints of one that is alone with its part of the model (`parallel.stages`), so that the part is not lost with its machine.
+    /// Whether another worker has a copy of the checkpoints of one that is alone with its part of the model (`parallel.stages`, `parallel.tensor`), so that the part is not lost with its machine.
     pub copies: bool,
 }
 

@@ -10,13 +10,13 @@ impl ModelSpec {
     /// By rank, what the workers that share a copy of this model have of it, for sequences of `sequence` tokens: parts as they are written, or cut so that the stage with the most
     /// arithmetic has as little as it can, and of each part the shares of its tensor group one after the other. The same on all workers, as it follows from model and configuration alone.
     ///
-    /// None: there are not as many blocks, or the shares cannot be equal.
+    /// None: there are not as many blocks, or, where tensor groups share the parts, not as many layers; or the shares cannot be equal.
     #[must_use]
     pub fn parts(&self, parallel: &ParallelConfig, sequence: u32) -> Option<Vec<Self>> {
         let (ranks, chunks) = (parallel.stages, parallel.chunks);
         let stages = ranks.checked_mul(chunks)?;
         let ranges = match parallel.blocks.as_slice() {
-            [] => self.even_cut(stages, sequence)?,
+            [] => self.even_cut(stages, sequence, parallel.is_shared())?,
             blocks => cut_by(blocks),
         };
         let of_rank = |rank: u32| {
@@ -28,7 +28,8 @@ impl ModelSpec {
         Some(shares.into_iter().flatten().collect())
     }
 
-    fn even_cut(&self, stages: u32, sequence: u32) -> Option<Vec<Range<u32>>> {
+    /// `with_layers`: each stage has a layer at least, as all members of a group hold what else there is.
+    fn even_cut(&self, stages: u32, sequence: u32, with_layers: bool) -> Option<Vec<Range<u32>>> {
         // Of the blocks before each, so that a range is a difference.
         let mut before = vec![0_u64];
         for cost in self.blocks(sequence, Precision::F32) {
@@ -36,7 +37,10 @@ impl ModelSpec {
             before.push(before.last().copied().unwrap_or_default().saturating_add(own));
         }
         let work = |range: Range<u32>| before[range.end as usize] - before[range.start as usize];
-        split(before.len() as u32 - 1, stages, |_, range| Some(work(range) as f64))
+        split(before.len() as u32 - 1, stages, |_, range| {
+            let is_fit = !with_layers || !self.layers_in(&range).is_empty();
+            is_fit.then(|| work(range) as f64)
+        })
     }
 }
 
@@ -102,6 +106,20 @@ mod tests {
         let shared = ParallelConfig { tensor: 2, ..parallel(1, 1) };
         assert_eq!(model(3).parts(&shared, 32), model(3).shards(2).ok());
         assert_eq!(model(3).parts(&ParallelConfig { tensor: 3, ..shared }, 32), None, "four heads");
+    }
+
+    /// Stage by stage; a head that outweighs the layers is no part by itself.
+    #[test]
+    fn stages_of_tensor_groups_have_shares_of_their_layers_of_which_each_has_one() {
+        let large = ModelSpec { vocabulary: 100_000, ..model(2) };
+        let both = ParallelConfig { tensor: 2, ..parallel(2, 1) };
+        let parts = large.parts(&both, 32).unwrap();
+        let expected: Vec<ModelSpec> =
+            [0..2, 2..4].into_iter().flat_map(|blocks| large.part(vec![blocks]).shards(2).unwrap()).collect();
+        assert_eq!(parts, expected);
+        let apart = large.parts(&parallel(2, 1), 32).unwrap();
+        assert_eq!(apart[1].chunks[0], 3..4);
+        assert_eq!(large.parts(&ParallelConfig { tensor: 2, ..parallel(3, 1) }, 32), None);
     }
 
     #[test]

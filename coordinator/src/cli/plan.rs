@@ -29,7 +29,8 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The best plan, and the machines that it is for: where it has tensor groups, or they are written (`parallel.tensor`), groups of them, each of which has a copy.
+/// The best plan, and the machines that it is for: where it has tensor groups, or they are written (`parallel.tensor`), groups of them. Each of those that are written has a copy, or, where
+/// `parallel.stages` is written too, so many of them have one.
 fn chosen(config: &RunConfig, topology: Topology, spec: &ModelSpec) -> Result<(Topology, Choice), CliError> {
     let members = config.parallel.tensor;
     if members == 1 {
@@ -39,8 +40,15 @@ fn chosen(config: &RunConfig, topology: Topology, spec: &ModelSpec) -> Result<(T
         let reason = format!("parallel.tensor = {members}: no site of the topology has as many workers, and a tensor group is within one");
         CliError::Misuse(reason)
     })?;
-    let has_whole = |rows: &[Vec<DeviceId>]| rows.iter().all(|row| row.len() == 1);
-    let choice = choose_among(&groups, &Workload::of(config, spec), has_whole).context("plan the run")?;
+    let (stages, count) = (config.parallel.stages as usize, groups.devices().count());
+    if count < stages {
+        let reason = format!(
+            "parallel.stages = {stages}, with parallel.tensor = {members}: the topology has {count} groups of {members} workers of one site, and a copy takes {stages}"
+        );
+        return Err(CliError::Misuse(reason));
+    }
+    let is_written = |rows: &[Vec<DeviceId>]| rows.iter().all(|row| row.len() == stages);
+    let choice = choose_among(&groups, &Workload::of(config, spec), is_written).context("plan the run")?;
     Ok((groups, choice))
 }
 
@@ -162,9 +170,12 @@ fn places(topology: &Topology, plan: &Plan) -> Vec<String> {
 
 /// The plan as `[parallel]` has it.
 fn table(topology: &Topology, choice: &Choice) -> Vec<String> {
-    let ParallelConfig { stages, schedule, chunks, in_flight, blocks, sites, .. } =
+    let ParallelConfig { stages, tensor, schedule, chunks, in_flight, blocks, sites, .. } =
         parallel_of(topology, choice, &ParallelConfig::undivided());
     let mut lines = vec!["[parallel]".to_owned(), format!("stages = {stages}")];
+    if tensor > 1 {
+        lines.push(format!("tensor = {tensor}"));
+    }
     lines.push(format!("schedule = {}", json!(schedule)));
     if chunks > 1 {
         lines.push(format!("chunks = {chunks}"));
@@ -292,10 +303,32 @@ mod tests {
         assert_eq!((choice.best.0.replicas.len(), choice.best.0.pipeline.ranks), (2, 1));
         let told = describe(&config, &spec, &groups, &choice).join("\n");
         assert!(told.contains("→ 2 × 1 ") && told.contains("tensor group of 2"), "{told}");
+        let alone =
+            Topology::parse("[[site]]\nname = \"a\"\nworkers = 2\ntflops = 1.0\nmemory_gib = 1.0\n").unwrap();
+        let text = format!("{CONFIG}[parallel]\ntensor = 2\nstages = 2\n");
+        let refused = chosen(&RunConfig::parse(&text).unwrap(), alone, &spec).unwrap_err().to_string();
+        assert!(refused.contains("parallel.stages = 2") && refused.contains("has 1 groups"), "{refused}");
         let lonely =
             Topology::parse("[[site]]\nname = \"a\"\nworkers = 1\ntflops = 1.0\nmemory_gib = 1.0\n").unwrap();
         let refused = chosen(&config, lonely, &spec).unwrap_err().to_string();
         assert!(refused.contains("parallel.tensor = 2: no site"), "{refused}");
+    }
+
+    /// One part on each site, between which goes a residual stream of each of two members.
+    #[test]
+    fn stages_of_groups_that_are_written_are_planned_with_and_can_be_run() {
+        let text = format!("{CONFIG}[parallel]\nstages = 2\ntensor = 2\n");
+        let (config, topology, choice) = choice(&sites(1.0), &text);
+        let (plan, prediction) = &choice.best;
+        assert_eq!((plan.replicas.len(), plan.pipeline.ranks, choice.tensor), (1, 2, 2));
+        let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");
+        assert!(told.contains("cut in 2, of which each part is shared by a tensor group of 2"), "{told}");
+        let (_, table) = told.split_once("write in run.toml:\n").unwrap();
+        let run = RunConfig::parse(&format!("{CONFIG}{table}\n")).unwrap();
+        assert_eq!((run.parallel.stages, run.parallel.tensor, run.replicas()), (2, 2, 1));
+        let parts = spec_of(&run).unwrap().parts(&run.parallel, 128).unwrap();
+        assert_eq!((&parts[1].chunks[0], &parts[2].chunks[0]), (&plan.stages[0], &plan.stages[1]));
+        assert!(prediction.sums_s > 0.0 && prediction.sums_s < prediction.compute_s);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use longhaul_common::pipeline::{Costs, Pipeline, Place, Trace, Work, trace};
 use serde::{Deserialize, Serialize};
 
 use super::memory::Needs;
-use super::{Exchange, Link, Plan, Topology, Unfit, Workload};
+use super::{DeviceId, Exchange, Link, Plan, Topology, Unfit, Workload};
 
 /// Round trips of an exchange: contributions there, results back, and half of one for what waits at the owner.
 const ROUND_TRIPS: f64 = 1.5;
@@ -114,19 +114,28 @@ fn trace_replicas(
         }
         let traced =
             trace(&plan.pipeline, &lists, &costs).map_err(|stuck| Unfit::Schedule(stuck.to_string()))?;
-        let took = traced.step_s + costs.ends_s() + sums_s(topology, work, plan, replica);
+        let took = traced.step_s + costs.ends_s();
         alike.insert(signature, took);
         tell(replica, took, Some(traced));
     }
     Ok(())
 }
 
-/// What the members of a replica's tensor group sum in a step.
+/// What the members of a tensor group of a replica sum in a step: of the one that sums for longest.
 fn sums_s(topology: &Topology, work: &Workload, plan: &Plan, replica: usize) -> f64 {
-    let (Some(sums), Some(group)) = (&work.sums, plan.replicas[replica].first()) else { return 0.0 };
-    let lan = topology.link(group.site, group.site);
+    let ranks = plan.pipeline.ranks as usize;
+    let ways = f64::from(plan.pipeline.micro_batches) * if plan.recompute { 3.0 } else { 2.0 };
+    let of_rank = |(rank, group): (usize, &DeviceId)| {
+        let stages = plan.stages.iter().skip(rank).step_by(ranks);
+        ways * stages.map(|stage| way_s(topology, work, plan, stage, group.site)).sum::<f64>()
+    };
+    plan.replicas[replica].iter().enumerate().map(of_rank).fold(0.0, f64::max)
+}
+
+/// What a tensor group of this site sums of a micro-batch on its way through a stage, in one direction.
+fn way_s(topology: &Topology, work: &Workload, plan: &Plan, stage: &Range<u32>, site: usize) -> f64 {
     let tokens = work.micro_tokens(plan.replicas.len());
-    f64::from(plan.pipeline.micro_batches) * sums.micro_batch_s(tokens, lan, plan.recompute)
+    work.sums.as_ref().map_or(0.0, |sums| sums.way_s(stage, tokens, topology.link(site, site)))
 }
 
 /// A step with its exchange.
@@ -216,7 +225,7 @@ impl ReplicaCosts<'_> {
             return 0.0;
         }
         let (link, sharing) = self.way(0, ranks - 1);
-        let tied = tied_bytes(self.work) + self.work.tied_gradient_bytes;
+        let tied = (tied_bytes(self.work) + self.work.tied_gradient_bytes) * copies_sent(self.work);
         let tied_s = tied / link.bytes_per_s * f64::from(sharing) + link.round_trip_s;
         norm_s + if self.work.tied_values > 0 { tied_s } else { 0.0 }
     }
@@ -240,8 +249,16 @@ impl Costs for ReplicaCosts<'_> {
             Work::BackwardInput => backward - weight + again,
             Work::BackwardWeight => weight,
         };
-        let device = self.topology.device(self.plan.replicas[self.replica][place.rank as usize]);
-        flops * self.tokens() / device.flops_per_s
+        let sums = match place.task.work {
+            Work::Forward => 1.0,
+            Work::Backward | Work::BackwardInput if self.plan.recompute => 2.0,
+            Work::Backward | Work::BackwardInput => 1.0,
+            Work::BackwardWeight => 0.0,
+        };
+        let id = self.plan.replicas[self.replica][place.rank as usize];
+        let blocks = &self.plan.stages[stage as usize];
+        let sums_s = sums * way_s(self.topology, self.work, self.plan, blocks, id.site);
+        flops * self.tokens() / self.topology.device(id).flops_per_s + sums_s
     }
 
     fn sending_s(&self, from: u32, to: u32) -> f64 {
@@ -276,7 +293,12 @@ pub(super) fn held<'a>(work: &'a Workload, stage: &Range<u32>) -> &'a [BlockCost
 
 /// What a micro-batch of so many tokens hands from one stage to the next.
 pub(super) fn boundary_bytes(work: &Workload, tokens: f64) -> f64 {
-    work.boundary_bytes_per_token * tokens
+    work.boundary_bytes_per_token * tokens * copies_sent(work)
+}
+
+/// Each member of a tensor group sends what it hands on to its like in the next one.
+fn copies_sent(work: &Workload) -> f64 {
+    work.sums.as_ref().map_or(1.0, |sums| f64::from(sums.members()))
 }
 
 pub(super) fn tied_bytes(work: &Workload) -> f64 {
@@ -300,8 +322,8 @@ impl Groups {
             let holders = plan.replicas.iter().filter_map(|replica| replica.get(stage % ranks));
             holders.for_each(|id| *sites.entry(id.site).or_insert(0) += 1);
             let held: u64 = held(work, range).iter().map(|block| block.parameters).sum();
-            // The members of a tensor group exchange all of the model between them.
-            let parameters = work.sums.map_or(held as f64, |sums| sums.parameters);
+            // The members of a tensor group exchange all of the stage between them.
+            let parameters = work.sums.as_ref().map_or(held as f64, |sums| sums.parameters(range));
             Group { parameters, sites }
         };
         Self(plan.stages.iter().enumerate().map(group).collect())
@@ -316,8 +338,8 @@ fn handed_on(work: &Workload, plan: &Plan) -> BTreeMap<(usize, usize), f64> {
     for replica in &plan.replicas {
         let site = |stage: u32| replica[(stage % ranks) as usize].site;
         let between = (1..chunks * ranks).map(|stage| (pair(site(stage - 1), site(stage)), step_bytes));
-        let ends =
-            (ranks > 1 && work.tied_values > 0).then(|| (pair(site(0), site(ranks - 1)), tied_bytes(work)));
+        let ends = (ranks > 1 && work.tied_values > 0)
+            .then(|| (pair(site(0), site(ranks - 1)), tied_bytes(work) * copies_sent(work)));
         for ((a, b), more) in between.chain(ends).filter(|((a, b), _)| a != b) {
             *bytes.entry((a, b)).or_insert(0.0) += more;
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::memory::{lacking, least_of};
 use super::predict::{boundary_bytes, held};
 use super::unfit::closer;
-use super::{Device, DeviceId, NoPlan, Plan, Prediction, Topology, Unfit, Workload, predict};
+use super::{Device, DeviceId, GroupSums, NoPlan, Plan, Prediction, Topology, Unfit, Workload, predict};
 
 /// With more devices than these, not all rows of them are looked at.
 const EXACT_DEVICES_MAX: usize = 4;
@@ -104,7 +104,7 @@ pub fn choose_among(
             runners_up.push(candidate);
         }
     }
-    let tensor = work.sums.map_or(1, |sums| sums.members());
+    let tensor = work.sums.as_ref().map_or(1, GroupSums::members);
     Ok(Choice { best, runners_up, undivided, considered, unfit, tensor, rival: None })
 }
 
@@ -320,7 +320,9 @@ impl Cut<'_> {
         let (blocks, stages) = (self.work.blocks.len() as u32, self.pipeline.stages());
         let is_small = self.topology.devices().count() <= EXACT_DEVICES_MAX && blocks <= EXACT_BLOCKS_MAX;
         if is_small && stages <= blocks {
-            return cuts(0, blocks, stages);
+            let mut cuts = cuts(0, blocks, stages);
+            cuts.retain(|cut| cut.iter().all(|stage| self.work.may_be_stage(stage)));
+            return cuts;
         }
         // With as many micro-batches in flight as keep all ranks busy, or, where that does not fit, with one.
         let in_flight = |rank: u32| (self.pipeline.ranks - rank).min(self.pipeline.micro_batches);
@@ -342,7 +344,8 @@ impl Cut<'_> {
             let fits = |memory: Memory| {
                 room[memory].is_infinite() || self.needed(memory, &range, kept(rank)) <= room[memory]
             };
-            Memory::ALL.into_iter().all(fits).then(|| self.flops(&range) / speed)
+            let may_be = self.work.may_be_stage(&range) && Memory::ALL.into_iter().all(fits);
+            may_be.then(|| self.flops(&range) / speed)
         })
     }
 

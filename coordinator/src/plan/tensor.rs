@@ -1,5 +1,8 @@
 //! Tensor groups: each is planned with as one device, whose members share all layers and sum what they make of them.
 
+use std::ops::Range;
+
+use longhaul_common::config::Precision;
 use longhaul_common::model::{Memory, ModelSpec};
 use serde::{Deserialize, Serialize};
 
@@ -10,22 +13,40 @@ use super::{Device, Link, Topology, TopologyError};
 const SUMS_EACH_WAY: f64 = 2.0;
 
 /// What the members of a group do besides computing.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupSums {
     members: f64,
-    layers: f64,
     width: f64,
-    /// Of the whole model: what a group exchanges with others, each value by one member.
-    pub parameters: f64,
+    /// By block, of the whole model: what groups exchange with others, each value by one member.
+    parameters: Vec<u64>,
 }
 
 impl GroupSums {
     /// Of groups of so many members; none: each worker has whole layers.
     #[must_use]
     pub fn of(whole: &ModelSpec, members: u32) -> Option<Self> {
-        let (members, layers, width) = (f64::from(members), f64::from(whole.layers), f64::from(whole.width));
-        let parameters = whole.parameter_count() as f64;
-        (members > 1.0).then_some(Self { members, layers, width, parameters })
+        // Neither sequence nor precision change how many parameters there are.
+        let parameters =
+            || whole.blocks(1, Precision::F32).iter().map(|block| block.parameters).collect::<Vec<_>>();
+        (members > 1).then(|| Self {
+            members: f64::from(members),
+            width: f64::from(whole.width),
+            parameters: parameters(),
+        })
+    }
+
+    /// What a group with these blocks exchanges.
+    #[must_use]
+    pub fn parameters(&self, blocks: &Range<u32>) -> f64 {
+        let held = self.parameters.get(blocks.start as usize..blocks.end as usize);
+        held.unwrap_or_default().iter().sum::<u64>() as f64
+    }
+
+    /// Of these blocks, the layers: neither the embedding nor the head.
+    #[must_use]
+    pub fn layers(&self, blocks: &Range<u32>) -> u32 {
+        let head = (self.parameters.len() as u32).saturating_sub(1);
+        blocks.end.min(head).saturating_sub(blocks.start.max(1))
     }
 
     /// How many they are.
@@ -34,11 +55,11 @@ impl GroupSums {
         self.members as u32
     }
 
-    /// What the sums of a micro-batch of so many tokens take over this link, in seconds: in f32, around a ring, each waited for. Where activations are computed again, the sums of forward passes are made
-    /// twice.
+    /// What the sums of a micro-batch of so many tokens take over this link, in seconds, on its way through these blocks in one direction: in f32, around a ring, each waited for. Where activations are
+    /// computed again, the sums of forward passes are made twice.
     #[must_use]
-    pub fn micro_batch_s(&self, tokens: f64, lan: Link, again: bool) -> f64 {
-        let sums = self.layers * SUMS_EACH_WAY * if again { 3.0 } else { 2.0 };
+    pub fn way_s(&self, blocks: &Range<u32>, tokens: f64, lan: Link) -> f64 {
+        let sums = f64::from(self.layers(blocks)) * SUMS_EACH_WAY;
         let share = (self.members - 1.0) / self.members;
         let bytes = 2.0 * share * 4.0 * tokens * self.width;
         // There and on to all, hop by hop.

@@ -12,7 +12,8 @@ pub fn why(choice: &Choice) -> String {
         1 if choice.tensor > 1 => together(choice),
         1 => "Each device holds the whole model, so none waits for another within a step".to_owned(),
         ranks => format!(
-            "The model is cut in {ranks}, whose pipeline is idle for {:.0} % of its time{}",
+            "The model is cut in {ranks}{}, whose pipeline is idle for {:.0} % of its time{}",
+            shared(choice),
             100.0 * prediction.bubble,
             divided(choice)
         ),
@@ -38,6 +39,17 @@ pub fn why(choice: &Choice) -> String {
         )
     });
     format!("{cut}; {exchange}{next}.")
+}
+
+/// By whom each part is shared, if by more than one.
+fn shared(choice: &Choice) -> String {
+    if choice.tensor == 1 {
+        return String::new();
+    }
+    format!(
+        ", of which each part is shared by a tensor group of {} workers of one site (their sums take {:.3} s of a step)",
+        choice.tensor, choice.best.1.sums_s
+    )
 }
 
 /// Why layers are shared.

@@ -1,5 +1,7 @@
 //! What a step of a run asks for.
 
+use std::ops::Range;
+
 use longhaul_common::config::{Differences, ResultForm, RunConfig, SyncConfig, ValueFormat};
 use longhaul_common::model::{BlockCost, ModelSpec, PerMemory, parameter_bytes};
 use longhaul_proto::codec::chain::{downlink, uplink};
@@ -98,6 +100,12 @@ impl Workload {
     pub fn micro_tokens_most(&self, replicas: usize) -> f64 {
         let sequences = self.batch.div_ceil(u32::try_from(replicas.max(1)).unwrap_or(u32::MAX));
         f64::from(self.micro_batch.min(sequences)) * f64::from(self.sequence)
+    }
+
+    /// Whether a stage may have these blocks: where tensor groups have the stages, each has a layer at least, as all members hold what else there is.
+    #[must_use]
+    pub fn may_be_stage(&self, blocks: &Range<u32>) -> bool {
+        self.sums.as_ref().is_none_or(|sums| sums.layers(blocks) > 0)
     }
 
     /// Micro-batches of each of so many replicas.

@@ -15,6 +15,7 @@ pub fn parallel_of(topology: &Topology, choice: &Choice, configured: &ParallelCo
     }
     ParallelConfig {
         stages: pipeline.ranks,
+        tensor,
         schedule: pipeline.schedule,
         chunks: pipeline.chunks,
         in_flight: pipeline.in_flight.clone(),

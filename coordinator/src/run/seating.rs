@@ -1,8 +1,12 @@
 //! Which workers make a copy of the model together.
 
+mod groups;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_common::id::{SiteId, WorkerId};
+
+pub(super) use groups::seated_in_groups;
 
 /// A worker that may be given a seat.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,8 +24,6 @@ pub(super) enum Rows {
     Only(Vec<SiteId>),
     /// At a site that nobody has joined from.
     Nowhere,
-    /// Each at one site, whichever.
-    Within,
     /// Wherever there are workers: if it can be, as often at these sites as is said; then within one site.
     Near(BTreeMap<Vec<SiteId>, usize>),
 }
@@ -31,7 +33,7 @@ impl Rows {
         match self {
             Self::Only(sites) => sites.get(rank as usize) == Some(&site),
             Self::Nowhere => false,
-            Self::Within | Self::Near(_) => true,
+            Self::Near(_) => true,
         }
     }
 
@@ -46,19 +48,13 @@ impl Rows {
                 by_site.min().unwrap_or(0)
             }
             Self::Nowhere => 0,
-            Self::Within | Self::Near(_) => candidates.len() / stages.max(1) as usize,
+            Self::Near(_) => candidates.len() / stages.max(1) as usize,
         }
     }
 }
 
 /// The workers of each copy, by rank. Where workers have states of parts, each gets a part that it has; besides, copies are where they are wanted.
 pub(super) fn seated(mut candidates: Vec<Candidate>, stages: u32, rows: &Rows) -> Vec<Vec<WorkerId>> {
-    if *rows == Rows::Within {
-        let mut by_site: BTreeMap<SiteId, Vec<Candidate>> = BTreeMap::new();
-        candidates.into_iter().for_each(|one| by_site.entry(one.site).or_default().push(one));
-        let near = Rows::Near(BTreeMap::new());
-        return by_site.into_values().flat_map(|here| seated(here, stages, &near)).collect();
-    }
     candidates.sort_by_key(|candidate| (candidate.site, candidate.worker));
     let sites: BTreeSet<SiteId> = candidates.iter().map(|candidate| candidate.site).collect();
     let mut pool = Pool::of(candidates, stages, rows);
@@ -66,7 +62,7 @@ pub(super) fn seated(mut candidates: Vec<Candidate>, stages: u32, rows: &Rows) -
     let within = |site: &SiteId| vec![*site; stages as usize];
     match rows {
         Rows::Only(sites) => copies.extend(std::iter::from_fn(|| pool.take_whole(sites))),
-        Rows::Nowhere | Rows::Within => {}
+        Rows::Nowhere => {}
         Rows::Near(planned) => {
             for (row, &count) in planned {
                 copies.extend((0..count).map_while(|_| pool.take_whole(row)));
@@ -260,23 +256,6 @@ mod tests {
         assert_eq!(seats(&workers[..3], 2, &[1, 0]), [[2, 1]]);
         assert_eq!(seats(&workers, 4, &[0, 0, 1, 1]), [[1, 3, 2, 4]]);
         assert!(seats(&[(1, 0, &[]), (3, 0, &[])], 2, &[1, 0]).is_empty());
-    }
-
-    /// Somebody is left at each site, and the two are no copy.
-    #[test]
-    fn a_tensor_group_is_never_across_sites() {
-        let workers: Vec<(u32, u32, &[u32])> = vec![
-            (1, 0, &[1]),
-            (2, 1, &[]),
-            (3, 0, &[]),
-            (4, 1, &[0]),
-            (5, 0, &[0]),
-            (6, 1, &[]),
-            (7, 2, &[0]),
-            (8, 0, &[]),
-        ];
-        assert_eq!(seats_at(&workers, 2, &Rows::Within), [[3, 8], [5, 1], [4, 2]]);
-        assert!(seats_at(&[(1, 0, &[0]), (2, 1, &[1])], 2, &Rows::Within).is_empty());
     }
 
     /// In the order of sites, each part's first holders would be put together: 1 with 2 and 3 with 4.

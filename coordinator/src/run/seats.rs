@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::command::Severity;
 use super::machine::Run;
 use super::peer::{Peer, Standing};
-use super::seating::{Candidate, Rows, seated};
+use super::seating::{Candidate, Rows, seated, seated_in_groups};
 
 /// A place in a copy of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ impl Run {
         let candidates: Vec<Candidate> =
             self.peers.iter().filter(|(_, peer)| unseated(peer)).map(candidate).collect();
         let (mut copies, rest) = self.planned_copies(candidates);
-        copies.extend(seated(rest, self.ranks(), &self.rows_of_sites()));
+        copies.extend(self.seated(rest));
         for workers in copies {
             self.replicas_formed += 1;
             let replica = self.replicas_formed;
@@ -85,6 +85,15 @@ impl Run {
                     self.send(worker, ToWorker::Seat { rank: Some(rank) });
                 }
             }
+        }
+    }
+
+    /// The workers of each copy, by rank.
+    fn seated(&self, candidates: Vec<Candidate>) -> Vec<Vec<WorkerId>> {
+        let (rows, parallel) = (self.rows_of_sites(), &self.config.parallel);
+        match parallel.is_shared() {
+            true => seated_in_groups(candidates, parallel.stages, parallel.tensor, &rows),
+            false => seated(candidates, parallel.stages, &rows),
         }
     }
 
@@ -104,7 +113,7 @@ impl Run {
         (copies, candidates)
     }
 
-    /// At which sites the parts of a copy are to be.
+    /// At which sites the stages of a copy are to be.
     fn rows_of_sites(&self) -> Rows {
         let number = |name: &String| {
             let at = self.state.sites.iter().position(|known| known == name)?;
@@ -112,12 +121,11 @@ impl Run {
         };
         let sites = &self.config.parallel.sites;
         if !sites.is_empty() {
-            // The members of a tensor group are where their part of the model is.
-            let members = sites.iter().flat_map(|site| vec![site; self.config.parallel.tensor as usize]);
-            return members.map(number).collect::<Option<_>>().map_or(Rows::Nowhere, Rows::Only);
+            return sites.iter().map(number).collect::<Option<_>>().map_or(Rows::Nowhere, Rows::Only);
         }
-        if self.config.parallel.tensor > 1 {
-            return Rows::Within;
+        if self.config.parallel.is_shared() {
+            // A plan says of groups only how large they are.
+            return Rows::Near(BTreeMap::new());
         }
         let site = |worker: &WorkerId| Some(self.state.workers.get(worker)?.site);
         let row = |copy: &Vec<WorkerId>| copy.iter().map(site).collect::<Option<Vec<SiteId>>>();

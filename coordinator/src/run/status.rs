@@ -447,7 +447,10 @@ impl Run {
                 self.ranks(),
                 match &self.config.parallel {
                     parallel if !parallel.sites.is_empty() => ", from each of parallel.sites",
-                    parallel if parallel.tensor > 1 => ", of one site",
+                    parallel if parallel.is_shared() && parallel.is_pipelined() => {
+                        ", and each part's parallel.tensor of them are of one site"
+                    }
+                    parallel if parallel.is_shared() => ", of one site",
                     _ => "",
                 }
             ));

@@ -105,6 +105,24 @@ fn tensor_groups_take_the_time_that_the_planner_says() {
     assert!(report.finished && (0.95..1.1).contains(&ratio), "{ratio}: {report:?}");
 }
 
+/// No site has workers for both stages, so there is one on each.
+#[test]
+fn stages_of_tensor_groups_take_the_time_that_the_planner_says() {
+    let setup = setup(SITES, "tensor = 2\nstages = 2\nblocks = [3, 3]", "preset = \"dense\"", "");
+    let groups = setup.topology.in_groups(2).unwrap();
+    let work = crate::plan::Workload::of(&setup.config, &setup.spec);
+    let plan = crate::plan::Plan {
+        replicas: vec![groups.devices().collect()],
+        stages: vec![0..3, 3..6],
+        pipeline: setup.config.parallel.pipeline(work.micro_batches(1)),
+        recompute: false,
+    };
+    let expected = crate::plan::predict(&groups, &work, &plan).unwrap();
+    let report = report(setup);
+    let ratio = report.step_s.unwrap() / expected.step_s;
+    assert!(report.finished && (0.95..1.1).contains(&ratio), "{ratio}: {report:?}");
+}
+
 #[test]
 fn too_few_machines_are_refused() {
     let few = SITES.replace("workers = 2", "workers = 1");

@@ -431,7 +431,7 @@ impl World {
             }
             ToWorker::Heal { donors } => {
                 let bytes = STATE_BYTES * self.setup.spec.parameter_count() as f64
-                    / f64::from(self.config.parallel.stages);
+                    / f64::from(self.config.parallel.seats());
                 let from = donors.first().and_then(|donor| self.link_from(place, donor.worker));
                 let took_s = from.map_or(0.0, |link| bytes / link.bytes_per_s + 2.0 * link.round_trip_s);
                 // Before a generation, a donor has what it has loaded.

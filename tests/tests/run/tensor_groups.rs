@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use longhaul_common::config::{ModelConfig, ModelKind};
+use longhaul_common::config::{ModelConfig, ModelKind, ParallelConfig};
 use longhaul_common::model::ModelSpec;
 use serde_json::Value;
 
@@ -34,10 +34,12 @@ fn tensor(folder: &Path, name: &str) -> Vec<f32> {
     tensor.data().as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 
-/// The whole model of the last checkpoint, tensors sorted by name.
-fn put_together(folders: &[PathBuf]) -> Vec<f32> {
+/// The whole model of the last checkpoint, of so many parts that are shared by two each, tensors sorted by name.
+fn put_together(folders: &[PathBuf], stages: u32) -> Vec<f32> {
     let whole = model();
-    let shares = whole.shards(folders.len() as u32).unwrap();
+    let parallel = ParallelConfig { stages, tensor: 2, ..ParallelConfig::default() };
+    let shares = whole.parts(&parallel, 32).unwrap();
+    assert_eq!(folders.len(), shares.len());
     let mut tensors: Vec<(String, Vec<f32>)> = whole
         .parameters()
         .into_iter()
@@ -61,12 +63,12 @@ fn put_together(folders: &[PathBuf]) -> Vec<f32> {
     all
 }
 
-fn trained_in_groups(setup: Setup<'_>) -> (f64, Vec<f32>) {
+fn trained_in_groups(setup: Setup<'_>, stages: u32) -> (f64, Vec<f32>) {
     let mut scenario = setup.start();
     let status = scenario.finish();
     assert_exactly_once(&status);
     assert_eq!(status["tokens"], 50 * 16 * 32, "samples of a copy count once: {status:#}");
-    (status["validation_loss"].as_f64().unwrap(), put_together(&last_checkpoints(&scenario)))
+    (status["validation_loss"].as_f64().unwrap(), put_together(&last_checkpoints(&scenario), stages))
 }
 
 /// Replicas × tensor ∈ {1×tp2, 2×tp2}. Partial sums of two members are added in another order than one process adds; what that makes of 50 steps is `assert_close`'s tolerance, as of pipelines.
@@ -77,7 +79,27 @@ fn a_model_whose_layers_are_shared_learns_what_the_whole_model_learns() {
     // Each worker meets its group and those of its site with the same share at one door.
     let beside = [("2 x 1 x tp2, on one site", vec![4])];
     for (name, sites) in across.into_iter().chain(beside) {
-        assert_close(name, &alone, &trained_in_groups(dense(&sites, "tensor = 2")));
+        assert_close(name, &alone, &trained_in_groups(dense(&sites, "tensor = 2"), 1));
+    }
+}
+
+/// Replicas × stages × tensor: a stage on each of two sites, both stages on one, and two copies of that.
+#[test]
+fn a_model_in_parts_whose_layers_are_shared_learns_what_the_whole_model_learns() {
+    let alone = trained(dense(&[1], ""));
+    let both = [
+        (
+            "1 x 2 x tp2, across sites",
+            dense(&[2, 2], "stages = 2\ntensor = 2\nboundary = \"f32\"\nsites = [\"site-1\", \"site-0\"]"),
+        ),
+        (
+            "1 x 2 x tp2, zero-bubble, on one site",
+            dense(&[4], "stages = 2\ntensor = 2\nboundary = \"f32\"\nschedule = \"zero-bubble\""),
+        ),
+        ("2 x 2 x tp2", dense(&[4, 4], "stages = 2\ntensor = 2\nboundary = \"f32\"")),
+    ];
+    for (name, setup) in both {
+        assert_close(name, &alone, &trained_in_groups(setup, 2));
     }
 }
 
@@ -123,7 +145,33 @@ fn a_member_dies_and_its_copy_comes_back_with_it() {
 
 #[test]
 fn a_run_of_tensor_groups_goes_on_from_its_checkpoints_and_is_sampled_from_them() {
-    let mut scenario = Setup { steps: 400, ..groups() }.start();
+    goes_on_and_is_sampled(groups());
+}
+
+/// One copy, a stage on each site. What goes there in eight bits is rounded at random, in the same way by both members.
+#[test]
+fn a_run_of_stages_of_tensor_groups_goes_on_from_its_checkpoints_and_is_sampled_from_them() {
+    goes_on_and_is_sampled(stages());
+}
+
+fn stages() -> Setup<'static> {
+    Setup { parallel: "stages = 2\ntensor = 2", ..groups() }
+}
+
+/// Two copies in two parts that are shared by two each, and gradients in factors of low rank.
+#[test]
+fn stages_of_tensor_groups_do_not_part_where_gradients_are_of_low_rank() {
+    let sync = "preset = \"powersgd\"\nrank = 2\nfragment_values = 8192";
+    let mut scenario = Setup { steps: 100, sites: vec![4, 4], sync, ..stages() }.start();
+    let status = scenario.finish();
+    assert_exactly_once(&status);
+    assert_eq!(status["parts"], 4, "{status:#}");
+    assert_eq!(status["parity"]["equal"], true, "{status:#}");
+    assert_members_never_part(&scenario);
+}
+
+fn goes_on_and_is_sampled(setup: Setup<'_>) {
+    let mut scenario = Setup { steps: 400, ..setup }.start();
     scenario.wait_for_round(25);
     scenario.cluster.kill_coordinator();
     (0..4).for_each(|worker| scenario.cluster.kill_worker(worker));

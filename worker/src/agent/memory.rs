@@ -99,14 +99,15 @@ fn needed(memory: Memory, part: &ModelSpec, config: &RunConfig, rank: u32) -> u6
     let stages: Vec<StageBytes> = part.chunks.iter().map(of_chunk).collect();
     let borrowed = part.borrowed().map_or(0, |tensor| tensor.count()) as f64;
     // The value that is borrowed, and its gradient, in f32.
-    let held = StageBytes::holding(&stages, &held(config, rank)) + 8.0 * borrowed;
+    let (stage, _) = config.parallel.place_of(rank);
+    let held = StageBytes::holding(&stages, &held(config, stage)) + 8.0 * borrowed;
     // What is remembered of boundaries is where they come and go.
-    let remembered = if memory == Memory::Gpu { 0 } else { config.parallel.remembered_bytes(rank) };
+    let remembered = if memory == Memory::Gpu { 0 } else { config.parallel.remembered_bytes(stage) };
     held as u64 + remembered
 }
 
-/// Micro-batches, times chunks, whose activations are held at a time, or what is left of them.
-fn held(config: &RunConfig, rank: u32) -> Vec<Held> {
+/// Micro-batches, times chunks, whose activations a stage's workers hold at a time, or what is left of them.
+fn held(config: &RunConfig, stage: u32) -> Vec<Held> {
     let parallel = &config.parallel;
     let all_open = |open| vec![Held { open, left: 0 }];
     if !parallel.is_pipelined() {
@@ -117,7 +118,7 @@ fn held(config: &RunConfig, rank: u32) -> Vec<Held> {
         return all_open(micro_batches);
     }
     let tasks = parallel.pipeline(micro_batches.clamp(1, FOLLOWED_MAX)).tasks();
-    let own = tasks.ok().and_then(|lists| lists.get(rank as usize).map(|list| held_most(list)));
+    let own = tasks.ok().and_then(|lists| lists.get(stage as usize).map(|list| held_most(list)));
     own.unwrap_or_else(|| all_open(micro_batches))
 }
 
@@ -183,6 +184,17 @@ mod tests {
         let gpipe = config("stages = 2\nschedule = \"gpipe\"");
         let open = |config: &RunConfig, rank| held(config, rank).iter().map(|held| held.open).max();
         assert_eq!((open(&halves, 0), open(&halves, 1), open(&gpipe, 1)), (Some(2), Some(1), Some(8)));
+    }
+
+    /// Rank r has share r % 2 of stage r / 2, which has more micro-batches under way the earlier it is.
+    #[test]
+    fn a_share_of_a_part_needs_less_than_the_part() {
+        let (halves, quarters) = (config("stages = 2"), config("stages = 2\ntensor = 2"));
+        let needed = |config: &RunConfig, rank: usize| needed(&part(config, rank), config, rank as u32);
+        for rank in 0..4 {
+            assert!(needed(&quarters, rank) < needed(&halves, rank / 2), "{rank}");
+        }
+        assert_eq!(needed(&quarters, 0), needed(&quarters, 1));
     }
 
     #[test]

@@ -157,6 +157,7 @@ fn collect(
 mod tests {
     use std::sync::Arc;
 
+    use longhaul_common::config::ParallelConfig;
     use longhaul_common::id::{Generation, Round, RunId, WorkerId};
     use longhaul_proto::checkpoint::folder::FileRecord;
     use longhaul_proto::checkpoint::sealed::to_text;
@@ -197,16 +198,13 @@ mod tests {
         }
     }
 
-    /// As the members of a tensor group write it, each into a folder of its own.
-    #[test]
-    fn a_model_whose_layers_are_shared_is_put_together_and_each_share_must_be_there() {
-        let dir = tempfile::tempdir().unwrap();
-        let whole = draw_parameters(&spec(), 4);
-        let run = RunId([7; 16]);
+    /// Writes each of these parts as its worker does, into a folder of its own.
+    fn write_parts(dir: &Path, parts: Vec<ModelSpec>) -> Vec<PathBuf> {
+        let count = parts.len() as u32;
         let mut folders = Vec::new();
-        for (index, share) in spec().shards(2).unwrap().into_iter().enumerate() {
+        for (rank, share) in (0..).zip(parts) {
             let parameters = Share::new(&share).synchronised(draw_parameters(&share, 4));
-            let store = CheckpointStore::new(dir.path(), run, WorkerId(1), 3).of_part(index as u32, 2);
+            let store = CheckpointStore::new(dir, RunId([7; 16]), WorkerId(1), 3).of_part(rank, count);
             let model = ModelState {
                 spec: share.clone(),
                 parameters: parameters.as_slice().into(),
@@ -224,8 +222,25 @@ mod tests {
             folders.push(store.write(&data).unwrap());
             assert_eq!(store.load_model(Round(4), &share).unwrap().parameters, parameters);
         }
+        folders
+    }
+
+    #[test]
+    fn a_model_whose_parts_are_shared_is_put_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let parallel = ParallelConfig { stages: 2, tensor: 2, ..ParallelConfig::default() };
+        write_parts(dir.path(), spec().parts(&parallel, 16).unwrap());
         let opened = open_model(dir.path()).unwrap();
-        assert_eq!((opened.spec, opened.parameters), (spec(), whole));
+        assert_eq!((opened.spec, opened.parameters), (spec(), draw_parameters(&spec(), 4)));
+    }
+
+    /// As the members of a tensor group write it, each into a folder of its own.
+    #[test]
+    fn a_model_whose_layers_are_shared_is_put_together_and_each_share_must_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let folders = write_parts(dir.path(), spec().shards(2).unwrap());
+        let opened = open_model(dir.path()).unwrap();
+        assert_eq!((opened.spec, opened.parameters), (spec(), draw_parameters(&spec(), 4)));
 
         // Twice the same share is not all of the model.
         std::fs::remove_dir_all(&folders[1]).unwrap();

@@ -43,7 +43,7 @@ pub enum GroupError {
 }
 
 impl GroupSeat {
-    /// The place of this worker among the workers of its copy, by index, all of one site, who have come together in this generation.
+    /// The place of this worker among those that share its layers, by index, all of one site, who have come together in this generation.
     #[must_use]
     pub fn new(
         network: Arc<Network>,

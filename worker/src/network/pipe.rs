@@ -48,7 +48,8 @@ impl BoundaryFormats {
     }
 }
 
-/// The frames of a replica's session, seen from one of its ranks.
+/// The frames of a replica's session, seen from one of its ranks; where tensor groups have the parts, those between members of the same index. What is rounded at random is so by
+/// the letter alone, so that all indices send the same bytes.
 pub struct NetworkPipe {
     network: Arc<Network>,
     pipeline: Pipeline,

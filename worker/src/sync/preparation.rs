@@ -31,7 +31,7 @@ use super::tiling::Tiling;
 use crate::checkpoint::LoadedModel;
 use crate::engine::PipelineRank;
 use crate::network::{self, BoundaryFormats, GroupSeat, NetworkPipe};
-use crate::train::message::{Company, DeviceState, Load, Place, ToDevice};
+use crate::train::message::{DeviceState, Load, Place, ToDevice};
 
 impl Synchroniser {
     pub(super) fn want(&mut self, wanted: Wanted) -> Result<()> {
@@ -348,26 +348,36 @@ impl Synchroniser {
             return Ok(());
         }
         let first = workers.first().copied().unwrap_or(self.worker);
-        let company = match self.config.parallel.is_pipelined() {
-            true => Company::Pipeline(self.pipeline_rank(rank, session, workers)?),
-            false => {
-                let (network, way) = (Arc::clone(&self.links.network), self.config.sync.within_site);
-                let seat = GroupSeat::new(network, session, &replica.ranks, way);
-                Company::Group(seat.context("the coordinator began a generation without this worker")?)
-            }
-        };
+        let parallel = &self.config.parallel;
+        let group = parallel.is_shared().then(|| self.group_seat(rank, session, &replica.ranks));
+        let pipeline = parallel.is_pipelined().then(|| self.pipeline_rank(rank, session, &workers));
+        let place = Place { group: group.transpose()?, pipeline: pipeline.transpose()?, first };
         if let Stage::Running(running) = &mut self.stage {
-            running.place = Some(Box::new(Place { company, first }));
+            running.place = Some(Box::new(place));
         }
         Ok(())
     }
 
-    fn pipeline_rank(&self, rank: u32, session: Generation, workers: Vec<WorkerId>) -> Result<PipelineRank> {
-        let pipeline = self.config.parallel.pipeline(1);
-        let formats = BoundaryFormats::configured(&self.config.parallel);
+    /// Among those of its copy that have the same stage.
+    fn group_seat(&self, rank: u32, session: Generation, ranks: &[Member]) -> Result<GroupSeat> {
+        let parallel = &self.config.parallel;
+        let (stage, _) = parallel.place_of(rank);
+        let members = ranks.chunks(parallel.tensor as usize).nth(stage as usize).unwrap_or_default();
+        let (network, way) = (Arc::clone(&self.links.network), self.config.sync.within_site);
+        GroupSeat::new(network, session, members, way)
+            .context("the coordinator began a generation without this worker")
+    }
+
+    /// Among those of its copy that have the same share, one of each stage.
+    fn pipeline_rank(&self, rank: u32, session: Generation, workers: &[WorkerId]) -> Result<PipelineRank> {
+        let parallel = &self.config.parallel;
+        let (stage, index) = parallel.place_of(rank);
+        let alike = workers.iter().skip(index as usize).step_by(parallel.tensor as usize);
+        let (pipeline, formats) = (parallel.pipeline(1), BoundaryFormats::configured(parallel));
         let network = Arc::clone(&self.links.network);
-        let pipe = NetworkPipe::new(network, pipeline.clone(), rank, session, workers, formats)?;
-        Ok(PipelineRank::new(pipeline, rank, Box::new(pipe)))
+        let alike = alike.copied().collect();
+        let pipe = NetworkPipe::new(network, pipeline.clone(), stage, session, alike, formats)?;
+        Ok(PipelineRank::new(pipeline, stage, Box::new(pipe)))
     }
 
     /// The parameters drawn from the seed. They are kept: a fresh start may be asked for again after a failed one.

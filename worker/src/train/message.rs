@@ -83,20 +83,13 @@ pub struct Enter {
     pub replay: Vec<(Round, Vec<f32>)>,
 }
 
-/// With whom a worker computes its copy of the model.
-#[derive(Debug)]
-pub enum Company {
-    /// With those that have the other parts.
-    Pipeline(PipelineRank),
-    /// With those that have the other shares of each layer.
-    Group(GroupSeat),
-}
-
-/// A worker's place in its copy of the model.
+/// A worker's place in its copy of the model: what its engine joins, the group first.
 #[derive(Debug)]
 pub struct Place {
-    /// What its engine joins.
-    pub company: Company,
+    /// Those that have the other shares of its layers.
+    pub group: Option<GroupSeat>,
+    /// Those that have the other parts: where there are groups, the same index of each.
+    pub pipeline: Option<PipelineRank>,
     /// To whom the samples of the copy are assigned: the first of its workers.
     pub first: WorkerId,
 }

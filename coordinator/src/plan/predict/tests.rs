@@ -215,3 +215,31 @@ fn a_tensor_group_computes_its_shares_and_sums_over_its_site() {
     );
     assert!(machines.in_groups(3).is_err());
 }
+
+/// Three layers and an end on each of two sites: each group computes and sums half, and both members hand their stream on.
+#[test]
+fn stages_of_tensor_groups_sum_within_their_sites_and_each_member_hands_its_stream_on() {
+    let of = |parallel: &str| {
+        let text = format!("{CONFIG}[sync]\npreset = \"dense\"\n[parallel]\n{parallel}");
+        let config = RunConfig::parse(&text.replace("workers = 2", "workers = 4")).unwrap();
+        Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap())
+    };
+    let (shared, whole) = (of("stages = 2\ntensor = 2\n"), of("stages = 2\n"));
+    let groups = topology().in_groups(2).unwrap();
+    let across = plan(&[&[(0, 0), (1, 0)]], &[4, 8], 4);
+    let [found, apart] = [(&groups, &shared), (&topology(), &whole)]
+        .map(|(machines, work)| predict(machines, work, &across).unwrap());
+    assert!(close(found.links[0].pipeline_bytes, 2.0 * apart.links[0].pipeline_bytes));
+    // Of four micro-batches, three layers with two sums in each direction, of which each member sends one half there and one half back.
+    let sums_s = 2.0 * 3.0 * 2.0 * 2048.0 * 384.0 * 4.0 / 1.25e9;
+    assert!(close(found.sums_s, sums_s), "{} for {sums_s}", found.sums_s);
+    assert!(found.memory_bytes.iter().zip(&apart.memory_bytes).all(|(share, part)| share < part));
+    // A generation of two such copies exchanges what two copies in two whole parts do.
+    let both = plan(&[&[(0, 0), (0, 1)], &[(1, 0), (1, 1)]], &[4, 8], 2);
+    let mut four = topology();
+    four.sites.iter_mut().for_each(|site| site.devices = site.devices.repeat(2));
+    let sync_bytes = |machines: &Topology, work| predict(machines, work, &both).unwrap().links[0].sync_bytes;
+    assert!(close(sync_bytes(&four.in_groups(2).unwrap(), &shared), sync_bytes(&topology(), &whole)));
+    let head = 7..8;
+    assert!(shared.may_be_stage(&(6..8)) && !shared.may_be_stage(&head) && whole.may_be_stage(&head));
+}

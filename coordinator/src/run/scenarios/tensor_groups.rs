@@ -38,6 +38,28 @@ fn groups_are_within_sites_and_those_with_the_same_share_are_members() {
     assert_eq!(story.run.status(0).parts, 2);
 }
 
+/// The first part at site b and the second at site a, each shared by two.
+#[test]
+fn stages_of_a_copy_are_groups_of_a_site_each_and_may_be_at_different_ones() {
+    let text = in_groups().to_toml().unwrap().replace("stages = 1", "stages = 2");
+    let text = text.replace("layers = 1", "layers = 2").replace("sites = []", "sites = [\"b\", \"a\"]");
+    let mut story = Story::of(RunConfig::parse(&text).unwrap());
+    for (worker, site) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
+        story.join_from(worker, site);
+    }
+    let seats = [(2, 0), (4, 1), (1, 2), (3, 3)];
+    assert!(seats.iter().all(|&(worker, rank)| seat_in(&story.told(worker)) == Some(rank)));
+    for (worker, rank) in seats {
+        story.say(worker, ready_with(rank, 0, 7 + rank as u8));
+    }
+    assert_eq!(story.run.state().phase, Phase::Training);
+    assert_eq!(lineup(&story), [[2, 4, 1, 3]]);
+    let start = story.begun(3);
+    let members: Vec<u32> = start.membership.members().iter().map(|member| member.worker.0).collect();
+    assert_eq!((members, story.run.status(0).parts), (vec![3], 4));
+    assert_eq!(start.assignments[0].workers, [WorkerId(2)]);
+}
+
 /// There would be enough for another copy, were they not at two sites.
 #[test]
 fn those_who_are_left_over_at_two_sites_wait_for_others_of_theirs() {

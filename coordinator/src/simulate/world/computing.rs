@@ -124,7 +124,7 @@ impl World {
     }
 
     fn save(&mut self, place: usize, next: Round, rank: u32) {
-        let (parts, keep) = (self.config.parallel.stages, self.config.checkpoint.keep);
+        let (parts, keep) = (self.config.parallel.seats(), self.config.checkpoint.keep);
         self.workers[place].save(next, (rank, parts), keep);
     }
 

@@ -90,9 +90,8 @@ impl World {
         let parts = self.setup.spec.parts(parallel, self.config.data.sequence_length).ok_or_else(nowhere)?;
         let chunks = 0..parallel.chunks as usize;
         // All members of a tensor group have the same stage.
-        let ranks = &parts[..parts.len().min(parallel.stages as usize)];
-        let stages =
-            chunks.flat_map(|chunk| ranks.iter().filter_map(move |part| part.chunks.get(chunk).cloned()));
+        let ranks = || parts.iter().step_by(parallel.tensor as usize);
+        let stages = chunks.flat_map(|chunk| ranks().filter_map(move |part| part.chunks.get(chunk).cloned()));
         let device =
             |worker: WorkerId| -> Option<DeviceId> { Some(self.workers[self.place_of(worker)?].device) };
         let row =
@@ -103,7 +102,7 @@ impl World {
             1 => (&self.setup.topology, rows),
             members => {
                 groups = self.setup.topology.in_groups(members).map_err(|_| nowhere())?;
-                (&groups, groups_of(&rows))
+                (&groups, groups_of(&rows, members))
             }
         };
         let plan = Plan {
@@ -123,15 +122,16 @@ impl World {
     }
 }
 
-/// Each row of members as the tensor group in whose place it is: all groups of a site are alike.
-fn groups_of(rows: &[Vec<DeviceId>]) -> Vec<Vec<DeviceId>> {
+/// Each so many of a row as the tensor group in whose place they are: all groups of a site are alike.
+fn groups_of(rows: &[Vec<DeviceId>], members: u32) -> Vec<Vec<DeviceId>> {
     let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
-    let of = |row: &Vec<DeviceId>| {
-        row.first().map(|&DeviceId { site, .. }| {
-            let next = taken.entry(site).or_insert(0);
-            *next += 1;
-            DeviceId { site, device: *next - 1 }
-        })
+    let mut group_at = |site: usize| {
+        let next = taken.entry(site).or_insert(0);
+        *next += 1;
+        DeviceId { site, device: *next - 1 }
     };
-    rows.iter().map(of).map(|group| group.into_iter().collect()).collect()
+    let groups = |row: &Vec<DeviceId>| -> Vec<DeviceId> {
+        row.chunks(members as usize).map(|group| group_at(group[0].site)).collect()
+    };
+    rows.iter().map(groups).collect()
 }

@@ -7,7 +7,7 @@ use super::Device;
 use crate::engine::{EngineError, Moments};
 use crate::models::TensorGroup;
 use crate::network::GroupError;
-use crate::train::message::{Company, Part, Place};
+use crate::train::message::{Part, Place};
 
 /// When members meet, so that nobody takes one meeting for another.
 #[derive(Clone, Copy, Debug)]
@@ -23,17 +23,17 @@ pub(super) enum Moment {
 impl Device<'_> {
     /// Computes with the others of its copy from now on.
     pub(super) fn join(&mut self, place: Place) -> Result<()> {
-        match place.company {
-            Company::Pipeline(rank) => self.engine.join(rank)?,
-            Company::Group(seat) => {
-                let joined = seat.join(self.engine.device());
-                // Whoever does not come is waited for anew.
-                let collective = joined.map_err(|error| match error {
-                    GroupError::Collective(error) => EngineError::Group(error).into(),
-                    error => anyhow::Error::from(error),
-                })?;
-                self.engine.join_group(TensorGroup::new(collective)?)?;
-            }
+        if let Some(seat) = place.group {
+            let joined = seat.join(self.engine.device());
+            // Whoever does not come is waited for anew.
+            let collective = joined.map_err(|error| match error {
+                GroupError::Collective(error) => EngineError::Group(error).into(),
+                error => anyhow::Error::from(error),
+            })?;
+            self.engine.join_group(TensorGroup::new(collective)?)?;
+        }
+        if let Some(rank) = place.pipeline {
+            self.engine.join(rank)?;
         }
         self.worker = place.first;
         Ok(())
