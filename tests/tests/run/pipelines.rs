@@ -145,22 +145,22 @@ fn hybrid() -> Setup<'static> {
     Setup { steps: 1500, parallel: "stages = 2", checkpoint: "every_rounds = 20", ..Setup::default() }
 }
 
-/// Of two copies on four workers, one dies with a worker and comes back with it; the other goes on.
-pub(super) fn lose_a_copy_for_a_while(scenario: &mut Scenario) {
+/// Of two copies on so many workers each, one dies with a worker and comes back with it; the other goes on.
+pub(super) fn lose_a_copy_for_a_while(scenario: &mut Scenario, workers: usize) {
     scenario.wait_for_round(3);
     scenario.cluster.kill_worker(1);
-    let alone = |status: &Value| training(status) == 2 && applied_rounds(status) >= 8;
+    let alone = |status: &Value| training(status) == workers && applied_rounds(status) >= 8;
     let without = scenario.cluster.wait_for("the other copy to go on", RUN_MAX, alone).unwrap();
     let reached = applied_rounds(&without);
     scenario.cluster.start_worker(1).unwrap();
-    let both = |status: &Value| training(status) == 4 && applied_rounds(status) > reached;
+    let both = |status: &Value| training(status) == 2 * workers && applied_rounds(status) > reached;
     scenario.cluster.wait_for("both copies to go on", RUN_MAX, both).unwrap();
 }
 
 #[test]
 fn a_worker_of_a_copy_dies_and_its_copy_comes_back_with_it() {
     let mut scenario = hybrid().start();
-    lose_a_copy_for_a_while(&mut scenario);
+    lose_a_copy_for_a_while(&mut scenario, 2);
     let status = scenario.finish();
     assert_exactly_once(&status);
 }

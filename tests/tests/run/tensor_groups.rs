@@ -136,8 +136,18 @@ fn members_do_not_part_where_updates_are_compressed() {
 
 #[test]
 fn a_member_dies_and_its_copy_comes_back_with_it() {
-    let mut scenario = groups().start();
-    lose_a_copy_for_a_while(&mut scenario);
+    dies_and_comes_back(groups(), 2);
+}
+
+/// With both members of each of two stages.
+#[test]
+fn a_member_of_a_stage_dies_and_its_copy_comes_back_with_it() {
+    dies_and_comes_back(Setup { sites: vec![4, 4], ..stages() }, 4);
+}
+
+fn dies_and_comes_back(setup: Setup<'_>, workers: usize) {
+    let mut scenario = setup.start();
+    lose_a_copy_for_a_while(&mut scenario, workers);
     let status = scenario.finish();
     assert_learns(&status);
     assert_members_never_part(&scenario);
