@@ -553,6 +553,19 @@ fn stages_of_tensor_groups_train_as_one_engine_with_the_whole_model_does() {
     }
 }
 
+/// Where nothing is summed in another order: neither a norm nor the gradient of a tied embedding.
+#[test]
+fn stages_of_tensor_groups_make_the_same_bits_as_one_group_with_all_layers() {
+    for spec in models().into_iter().filter(|spec| !spec.tied_embeddings) {
+        let train = train_config(0.0);
+        let expected = trained_in_group(Threads::group(2, Fault::Nothing), &spec, &train);
+        for pipeline in pipelines_of_two() {
+            let found = trained_in_stages(&spec, &train, &pipeline);
+            assert!(found == expected, "{}, {:?}", about(&spec), pipeline.schedule);
+        }
+    }
+}
+
 #[test]
 fn a_norm_that_is_clipped_is_that_of_all_stages_and_their_members() {
     for spec in models() {
