@@ -90,10 +90,8 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     if !arguments.is_empty() && !matches!(options.name, Name::Sync) {
         bail!("{} is for `bench sync`", arguments[0]);
     }
-    if let Some(part) = &options.part {
-        if !matches!(options.name, Name::Sync | Name::Elastic | Name::Pipeline) {
-            bail!("--part is for `bench sync`, `bench elastic` and `bench pipeline`");
-        }
+    if options.part.is_some() && !matches!(options.name, Name::Sync | Name::Elastic | Name::Pipeline) {
+        bail!("--part is for `bench sync`, `bench elastic` and `bench pipeline`");
     }
     if options.name.needs_libtorch() && !options.sync.is_plot() {
         setup::ensure(checkout)?;

@@ -190,7 +190,9 @@ mod tests {
     #[test]
     fn a_share_of_a_part_needs_less_than_the_part() {
         let (halves, quarters) = (config("stages = 2"), config("stages = 2\ntensor = 2"));
-        let needed = |config: &RunConfig, rank: usize| needed(&part(config, rank), config, rank as u32);
+        let needed = |config: &RunConfig, rank: usize| {
+            needed(Memory::Machine, &part(config, rank), config, rank as u32)
+        };
         for rank in 0..4 {
             assert!(needed(&quarters, rank) < needed(&halves, rank / 2), "{rank}");
         }
