@@ -1,9 +1,5 @@
 //! Processes that die, freeze, and come back.
 
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
 use longhaul_tests::cluster::training;
 
 use crate::scenario::RUN_MAX;
@@ -109,40 +105,6 @@ fn survival_of_a_coordinator_restart_stops_nobody_and_loses_no_round() {
     let status = scenario.finish();
     assert_eq!(status["generation"].as_u64().unwrap(), generation, "nobody had left: {status:#}");
     assert_exactly_once(&status);
-}
-
-/// Stopped for two thirds of the time, a worker is a third as fast.
-#[test]
-fn a_worker_that_is_slow_computes_less_of_each_step() {
-    let setup =
-        Setup { steps: 200_000, checkpoint: "every_rounds = 1000", shares: "by_speed", ..Setup::default() };
-    let mut scenario = setup.start();
-    scenario.wait_for_round(3);
-    let slow = scenario.cluster.worker(2).unwrap().id();
-    let stopped = AtomicBool::new(false);
-    let told = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stopped.load(Ordering::Relaxed) {
-                for (signal, ms) in [("STOP", 100), ("CONT", 50)] {
-                    let _ = Command::new("kill").arg(format!("-{signal}")).arg(slow.to_string()).status();
-                    // The pace of the machine that is made slow, and nothing that is waited for.
-                    std::thread::park_timeout(Duration::from_millis(ms));
-                }
-            }
-        });
-        let told = scenario.cluster.wait_for("shares by speed", RUN_MAX, |status| {
-            status["events"].to_string().contains("workers compute as much of a step as they are fast")
-        });
-        stopped.store(true, Ordering::Relaxed);
-        told
-    });
-    let events = told.unwrap()["events"].to_string();
-    let (_, shares) = events.split_once("of 16 sequences ").unwrap();
-    let (shares, _) = shares.split_once('"').unwrap();
-    let mut counts: Vec<u32> = shares.split(", ").map(|share| share[3..].parse().unwrap()).collect();
-    counts.sort_unstable();
-    assert!(counts.len() == 4 && counts[0] < counts[1], "one of four is slow: {shares}");
-    scenario.wait_for_round(applied_rounds(&scenario.cluster.status()) + 3);
 }
 
 #[test]

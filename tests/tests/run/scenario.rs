@@ -53,8 +53,6 @@ pub struct Setup<'a> {
     pub silent_after_ms: u64,
     /// More of each worker's command line.
     pub worker_arguments: &'a [&'a str],
-    /// `train.shares`: with `even` a run does not depend on how busy the machine is.
-    pub shares: &'a str,
 }
 
 impl Default for Setup<'_> {
@@ -75,7 +73,6 @@ impl Default for Setup<'_> {
             own_checkpoints: false,
             silent_after_ms: 3000,
             worker_arguments: &[],
-            shares: "even",
         }
     }
 }
@@ -131,7 +128,7 @@ impl Setup<'_> {
         let steps = self.steps;
         let privacy = self.privacy.map_or_else(String::new, |lines| format!("[privacy]\n{lines}"));
         let Self { data, width, micro_batch, learning_rate, parallel, sync, checkpoint, .. } = self;
-        let (silent_after_ms, shares) = (self.silent_after_ms, self.shares);
+        let silent_after_ms = self.silent_after_ms;
         format!(
             r#"
 [run]
@@ -157,7 +154,7 @@ micro_batch = {micro_batch}
 learning_rate = {learning_rate}
 warmup_steps = 5
 evaluate_batches = 2
-shares = "{shares}"
+shares = "even"
 
 [parallel]
 {parallel}
