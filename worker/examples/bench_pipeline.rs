@@ -184,6 +184,7 @@ fn ranks(pipeline: &Pipeline) -> Result<Vec<(Arc<Network>, NetworkPipe)>> {
             rank,
             SESSION,
             workers.clone(),
+            WorkerId(1),
             formats,
         )?;
         Ok((network, pipe))

@@ -54,6 +54,7 @@ impl Outbox {
     pub fn start(
         network: Arc<Network>,
         session: Generation,
+        copy: WorkerId,
         formats: BoundaryFormats,
         chunks: u32,
     ) -> Result<Self, PipeError> {
@@ -64,6 +65,7 @@ impl Outbox {
         let mut post = Post {
             network,
             session,
+            copy,
             activations: Encoder::new(to_nearest(formats.activations))?,
             gradients: Encoder::new(of_gradients(formats))?,
             returned: Encoder::new(at_random(formats.gradients))?,
@@ -122,6 +124,8 @@ fn at_random(values: ValueFormat) -> CodecSpec {
 struct Post {
     network: Arc<Network>,
     session: Generation,
+    /// The first worker of this copy of the model.
+    copy: WorkerId,
     activations: Encoder,
     gradients: Encoder,
     /// The same of a parameter, of which all is sent: nothing is left for a next one.
@@ -185,7 +189,7 @@ impl Post {
         values: &[f32],
         is_difference: bool,
     ) -> Result<Vec<u8>, EncodeError> {
-        let (seed, mut body) = (noise_of(about, part), Vec::new());
+        let (seed, mut body) = (noise_of(self.copy, about, part), Vec::new());
         match (about.kind, &mut self.residuals) {
             (LetterKind::Forward, _) if is_difference => self.differences.encode(seed, values, &mut body)?,
             (LetterKind::Forward, _) => self.activations.encode(seed, values, &mut body)?,
@@ -202,9 +206,10 @@ impl Post {
     }
 }
 
-/// A seed of its own for each part of each letter.
-fn noise_of(about: About, part: u32) -> u64 {
+/// A seed of its own for each part of each letter, and for each copy of the model, so that what copies round does not err alike.
+fn noise_of(copy: WorkerId, about: About, part: u32) -> u64 {
     let mut hasher = blake3::Hasher::new();
+    hasher.update(&copy.0.to_le_bytes());
     hasher.update(&about.exchange.to_le_bytes());
     for number in [about.chunk, about.micro_batch, part] {
         hasher.update(&number.to_le_bytes());
@@ -212,4 +217,18 @@ fn noise_of(about: About, part: u32) -> u64 {
     let mut seed = [0; 8];
     hasher.finalize_xof().fill(&mut seed);
     u64::from_le_bytes(seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_and_parts_round_each_in_their_own_way_and_members_of_one_copy_alike() {
+        let about = About { exchange: 3, kind: LetterKind::Backward, chunk: 0, micro_batch: 1 };
+        let noise = |copy, part| noise_of(WorkerId(copy), about, part);
+        assert_eq!(noise(1, 0), noise(1, 0));
+        assert_ne!(noise(1, 0), noise(2, 0));
+        assert_ne!(noise(1, 0), noise(1, 1));
+    }
 }

@@ -49,7 +49,7 @@ impl BoundaryFormats {
 }
 
 /// The frames of a replica's session, seen from one of its ranks; where tensor groups have the parts, those between members of the same index. What is rounded at random is so by
-/// the letter alone, so that all indices send the same bytes.
+/// the copy and the letter alone, so that all indices send the same bytes.
 pub struct NetworkPipe {
     network: Arc<Network>,
     pipeline: Pipeline,
@@ -67,7 +67,7 @@ pub struct NetworkPipe {
 }
 
 impl NetworkPipe {
-    /// For `rank` of a pipeline whose ranks these workers are, since `session` began.
+    /// For `rank` of a pipeline whose ranks these workers are, since `session` began, in the copy of the model whose first worker is `copy`.
     ///
     /// # Errors
     /// A format that the codec does not have; where the system gives no thread.
@@ -77,10 +77,11 @@ impl NetworkPipe {
         rank: u32,
         session: Generation,
         workers: Vec<WorkerId>,
+        copy: WorkerId,
         formats: BoundaryFormats,
     ) -> Result<Self, PipeError> {
         let chunks = pipeline.chunks;
-        let outbox = Outbox::start(Arc::clone(&network), session, formats, chunks)?;
+        let outbox = Outbox::start(Arc::clone(&network), session, copy, formats, chunks)?;
         Ok(Self {
             network,
             pipeline,

@@ -191,7 +191,8 @@ pub(super) fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Wor
         worker.network.set_members(&members, 0);
         worker.network.join_replica(Some(Replica { session, workers: workers.clone() }));
         let network = Arc::clone(&worker.network);
-        NetworkPipe::new(network, pipeline.clone(), rank, session, workers.clone(), formats).unwrap()
+        NetworkPipe::new(network, pipeline.clone(), rank, session, workers.clone(), WorkerId(1), formats)
+            .unwrap()
     };
     let pipes = (0..).zip(&ranks).map(pipe).collect();
     (ranks, pipes)

@@ -375,8 +375,9 @@ impl Synchroniser {
         let alike = workers.iter().skip(index as usize).step_by(parallel.tensor as usize);
         let (pipeline, formats) = (parallel.pipeline(1), BoundaryFormats::configured(parallel));
         let network = Arc::clone(&self.links.network);
+        let copy = workers.first().copied().unwrap_or(self.worker);
         let alike = alike.copied().collect();
-        let pipe = NetworkPipe::new(network, pipeline.clone(), stage, session, alike, formats)?;
+        let pipe = NetworkPipe::new(network, pipeline.clone(), stage, session, alike, copy, formats)?;
         Ok(PipelineRank::new(pipeline, stage, Box::new(pipe)))
     }
 

@@ -115,10 +115,12 @@ fn schedules(repeats: usize, steps: u64) -> Result<()> {
 
 /// Runs with and without the link take turns, as the machine's speed drifts.
 fn speed(args: &Args, repeats: usize, steps: u64) -> Result<()> {
-    for (case, parallel) in [
-        ("2 stages, int8, 5 and 1 in flight", "stages = 2\nin_flight = [5, 1]"),
-        ("2 stages, int8, 2 and 1 in flight", "stages = 2"),
-        ("2 stages, f32, 5 and 1 in flight", "stages = 2\nin_flight = [5, 1]\nboundary = \"f32\""),
+    for (case, parallel, batch) in [
+        ("2 stages, int8, 5 and 1 in flight", "stages = 2\nin_flight = [5, 1]", BATCH),
+        ("2 stages, int8, 9 and 1 in flight", "stages = 2\nin_flight = [9, 1]", BATCH),
+        ("2 stages, int8, 64 micro-batches, 9 and 1 in flight", "stages = 2\nin_flight = [9, 1]", 2 * BATCH),
+        ("2 stages, int8, 2 and 1 in flight", "stages = 2", BATCH),
+        ("2 stages, f32, 5 and 1 in flight", "stages = 2\nin_flight = [5, 1]\nboundary = \"f32\"", BATCH),
     ] {
         if !args.wants(case) {
             continue;
@@ -128,12 +130,12 @@ fn speed(args: &Args, repeats: usize, steps: u64) -> Result<()> {
         for repeat in 0..repeats {
             interrupt::check()?;
             eprintln!("pipeline/link: {case}, {} of {repeats}", repeat + 1);
-            let copies = Copies { parallel, batch: BATCH, micro_batch: 1 };
+            let copies = Copies { parallel, batch, micro_batch: 1 };
             near = paced(copies, SPEED, &LinkConfig::default(), steps)?;
             far = paced(copies, SPEED, &LINK.parse()?, steps)?;
             shares.push(near / far);
         }
-        let whole = local(steps)? * BATCH as f64 / WHOLE_BATCH as f64;
+        let whole = local(steps)? * batch as f64 / WHOLE_BATCH as f64;
         shares.sort_by(f64::total_cmp);
         let share = shares[shares.len() / 2];
         for (metric, value, unit) in [

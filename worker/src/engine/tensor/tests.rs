@@ -1,23 +1,23 @@
 //! Members on threads against one engine that has the whole model.
 
+mod stages;
+
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
-use std::vec::IntoIter;
 
 use longhaul_common::config::{Precision, TrainConfig};
 use longhaul_common::model::{Cut, ModelSpec};
-use longhaul_common::pipeline::{Pipeline, PipelineSchedule};
 use tch::Device;
 
 use super::*;
 use crate::collective::{Collective, CollectiveError, Reduction, RingCollective, ring_pair};
 use crate::data::Batch;
-use crate::engine::pipeline_tests::{Trained, channels, part, pipeline, train_config, trained, whole};
-use crate::engine::{Generator, Pipe, PipelineRank};
+use crate::engine::Generator;
+use crate::engine::pipeline_tests::{Trained, train_config, trained, whole};
 use crate::models::tests::{tiny_gpt2, tiny_llama};
 
 /// What a collective does wrong.
@@ -485,110 +485,4 @@ fn a_share_computes_with_its_group_only_and_at_its_own_place() {
     assert!(matches!(share.train_step(0, &batch(0)), Err(EngineError::Part)));
     assert!(matches!(share.evaluate([&batch(0)]), Err(EngineError::Part)));
     assert!(Generator::new(&shards[1], &parameters(&share), Device::Cpu, None).is_err());
-}
-
-/// What each rank makes of its engine in a pipeline of groups of two, stage by stage: each talks to the same index of the others.
-fn each_in_stages<T: Send>(
-    spec: &ModelSpec,
-    train: &TrainConfig,
-    pipeline: &Pipeline,
-    work: impl Fn(Engine) -> T + Sync,
-) -> Vec<Vec<T>> {
-    let mut alike = [channels(pipeline).into_iter(), channels(pipeline).into_iter()];
-    let stage = |rank: u32| -> Vec<Engine> {
-        let shards = part(spec, pipeline, rank).shards(2).unwrap();
-        let members = shards.iter().zip(Threads::group(2, Fault::Nothing)).zip(&mut alike);
-        let member = |((shard, collective), pipes): ((&ModelSpec, Box<dyn Collective>), &mut IntoIter<_>)| {
-            let mut engine = engine(shard, train);
-            engine.join_group(TensorGroup::new(collective).unwrap()).unwrap();
-            engine.join(PipelineRank::new(pipeline.clone(), rank, pipes.next().unwrap())).unwrap();
-            engine
-        };
-        members.map(member).collect()
-    };
-    let stages: Vec<Vec<Engine>> = (0..pipeline.ranks).map(stage).collect();
-    thread::scope(|scope| {
-        let work = &work;
-        let start = |engines: Vec<Engine>| -> Vec<_> {
-            engines.into_iter().map(|engine| scope.spawn(move || work(engine))).collect()
-        };
-        let threads: Vec<Vec<_>> = stages.into_iter().map(start).collect();
-        let end = |of_stage: Vec<thread::ScopedJoinHandle<'_, T>>| {
-            of_stage.into_iter().map(|thread| thread.join().unwrap()).collect()
-        };
-        threads.into_iter().map(end).collect()
-    })
-}
-
-fn trained_in_stages(spec: &ModelSpec, train: &TrainConfig, pipeline: &Pipeline) -> Trained {
-    let all = each_in_stages(spec, train, pipeline, trained);
-    let (losses, evaluated) = (all[0][0].0.clone(), all[0][0].1);
-    assert!(all.iter().flatten().all(|of| (&of.0, of.1) == (&losses, evaluated)), "all learn the same loss");
-    let parameters = (0..).zip(all).flat_map(|(rank, members)| {
-        let own: Vec<_> = members.into_iter().map(|(.., parameters)| parameters).collect();
-        put_together(&part(spec, pipeline, rank), &own)
-    });
-    (losses, evaluated, parameters.collect())
-}
-
-fn pipelines_of_two() -> [Pipeline; 4] {
-    use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
-    [(OneForwardOneBackward, 1), (ZeroBubble, 1), (Gpipe, 1), (Interleaved, 2)]
-        .map(|(schedule, chunks)| pipeline(schedule, 2, chunks))
-}
-
-#[test]
-fn stages_of_tensor_groups_train_as_one_engine_with_the_whole_model_does() {
-    for spec in models() {
-        let expected = trained(whole(&spec, 0.5));
-        for pipeline in pipelines_of_two() {
-            let run = |recompute| {
-                let train = TrainConfig { recompute, ..train_config(0.5) };
-                trained_in_stages(&spec, &train, &pipeline)
-            };
-            let found = run(false);
-            assert_near(&found, &expected, &format!("{}, {:?}", about(&spec), pipeline.schedule));
-            assert!(run(true) == found, "{}, {:?}", about(&spec), pipeline.schedule);
-        }
-    }
-}
-
-/// Where nothing is summed in another order: neither a norm nor the gradient of a tied embedding.
-#[test]
-fn stages_of_tensor_groups_make_the_same_bits_as_one_group_with_all_layers() {
-    for spec in models().into_iter().filter(|spec| !spec.tied_embeddings) {
-        let train = train_config(0.0);
-        let expected = trained_in_group(Threads::group(2, Fault::Nothing), &spec, &train);
-        for pipeline in pipelines_of_two() {
-            let found = trained_in_stages(&spec, &train, &pipeline);
-            assert!(found == expected, "{}, {:?}", about(&spec), pipeline.schedule);
-        }
-    }
-}
-
-#[test]
-fn a_norm_that_is_clipped_is_that_of_all_stages_and_their_members() {
-    for spec in models() {
-        let pipeline = &pipelines_of_two()[0];
-        let work = |mut engine: Engine| clipped_gradient(&mut engine, 0.01);
-        let all = each_in_stages(&spec, &train_config(0.0), pipeline, work);
-        let stages =
-            (0..).zip(&all).map(|(rank, members)| put_together(&part(&spec, pipeline, rank), members));
-        let squares = stages.flat_map(HashMap::into_values).flatten().map(|value| f64::from(value).powi(2));
-        let norm = squares.sum::<f64>().sqrt();
-        assert!((norm - 0.01).abs() < 1e-6, "{}: {norm}", about(&spec));
-    }
-}
-
-#[test]
-fn a_share_of_a_part_joins_its_group_before_the_pipeline() {
-    let pipeline = &pipelines_of_two()[0];
-    let mut share = engine(&part(&tiny_gpt2(), pipeline, 0).shards(2).unwrap()[0], &train_config(0.0));
-    let rank =
-        |pipes: Vec<Box<dyn Pipe>>| PipelineRank::new(pipeline.clone(), 0, pipes.into_iter().next().unwrap());
-    assert!(matches!(share.join(rank(channels(pipeline))), Err(EngineError::NoGroup)));
-    let collective = Threads::group(2, Fault::Nothing).swap_remove(0);
-    share.join_group(TensorGroup::new(collective).unwrap()).unwrap();
-    assert!(matches!(share.train_step(0, &batch(0)), Err(EngineError::Part)), "alone it is no model");
-    assert!(share.join(rank(channels(pipeline))).is_ok());
 }
