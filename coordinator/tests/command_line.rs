@@ -97,7 +97,9 @@ fn a_wrong_configuration_is_refused_with_key_and_remedy() {
     let site = Site::with_config(&CONFIG.replace("batch = 4", "batch = \"four\""));
     let (code, said) = failure(&mut site.up(&[]));
     assert_eq!(code, 2);
-    assert!(said.contains("`batch = \"four\"`: invalid type: string \"four\", expected u32"), "{said}");
+    let words =
+        "`batch = \"four\"`: invalid type: string \"four\": a whole number from 0 to 4294967295 is wanted";
+    assert!(said.contains(words), "{said}");
     let (code, said) = failure(coordinator().args(["up", "--config", "nowhere.toml"]));
     assert_eq!(code, 2);
     assert!(said.contains("nowhere.toml"), "{said}");

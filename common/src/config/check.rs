@@ -31,8 +31,7 @@ impl RunConfig {
         if !(0.0..=0.5).contains(&share) {
             return Err(ConfigError::value("data.validation_share", share, "must lie between 0 and 0.5"));
         }
-        positive("faults.silent_after_ms", self.faults.silent_after_ms)?;
-        positive("faults.suspect_after_ms", self.faults.suspect_after_ms)?;
+        self.faults.check()?;
         self.checkpoint.check()
     }
 
@@ -227,7 +226,8 @@ mod tests {
     fn an_ill_typed_value_is_refused_with_its_line() {
         let message = refusal("[train]\nbatch = \"many\"");
         assert!(
-            message.starts_with("line 17, `batch = \"many\"`: ") && message.contains("expected u32"),
+            message.starts_with("line 17, `batch = \"many\"`: ")
+                && message.contains("a whole number from 0 to"),
             "{message}"
         );
     }

@@ -1,6 +1,9 @@
 //! What can be wrong with a `run.toml`, said so that it can be mended.
 
+use std::ops::Range;
+
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use toml::ser::ValueSerializer;
 
 /// A `run.toml` that cannot be used.
@@ -31,6 +34,14 @@ pub enum ConfigError {
     },
 }
 
+/// Reads a file for people, in TOML.
+///
+/// # Errors
+/// [`ConfigError`] names the line, or the key, and what would be right.
+pub fn read_toml<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error| ConfigError::from_toml::<T>(&error, text))
+}
+
 fn suggestion(nearest: Option<&str>) -> String {
     nearest.map_or_else(|| ";".to_owned(), |key| format!(", did you mean `{key}`? Otherwise,"))
 }
@@ -40,8 +51,8 @@ impl ConfigError {
         Self::Value { key, value: value.to_string(), reason: reason.into() }
     }
 
-    /// Reads serde's words for an unknown field, "unknown field `x`, expected one of `a`, `b`", to name the nearest.
-    pub(super) fn from_toml(error: &toml::de::Error, text: &str) -> Self {
+    /// What a reader of a `T` says of this text, for people: of an unknown field, "unknown field `x`, expected one of `a`, `b`", the nearest is named.
+    fn from_toml<T: DeserializeOwned>(error: &toml::de::Error, text: &str) -> Self {
         let message = error.message();
         if let Some(rest) = message.strip_prefix("unknown field `")
             && let Some((key, known)) = rest.split_once('`')
@@ -59,8 +70,38 @@ impl ConfigError {
         let Some(span) = error.span() else { return Self::Syntax(message.to_owned()) };
         let index = text.get(..span.start).unwrap_or(text).matches('\n').count();
         let written = text.lines().nth(index).unwrap_or_default().trim();
-        Self::Syntax(format!("line {}, `{written}`: {message}", index + 1))
+        let reason = names_at::<T>(message, span, text).unwrap_or_else(|| plainly(message));
+        Self::Syntax(format!("line {}, `{written}`: {reason}", index + 1))
     }
+}
+
+/// Of something else in place of a name, the reader does not say which names there are; of a name that is none, it does.
+fn names_at<T: DeserializeOwned>(message: &str, span: Range<usize>, text: &str) -> Option<String> {
+    if message != "wanted string or table" {
+        return None;
+    }
+    let asked = format!("{}\"\"{}", text.get(..span.start)?, text.get(span.end..)?);
+    let error = toml::from_str::<T>(&asked).err()?;
+    let names = error.message().strip_prefix("unknown variant ``, expected ")?;
+    Some(format!("a name in quotes is wanted: {names}"))
+}
+
+/// The types of this program in words.
+fn plainly(message: &str) -> String {
+    let types = [
+        ("u32", "a whole number from 0 to 4294967295 is wanted"),
+        ("u64", "a whole number from 0 on is wanted"),
+        ("usize", "a whole number from 0 on is wanted"),
+        ("f64", "a number is wanted"),
+        ("a boolean", "true or false is wanted"),
+        ("a string", "text in quotes is wanted"),
+    ];
+    let found = message.rsplit_once(", expected ");
+    let plain = found.and_then(|(what, wanted)| {
+        let (_, words) = types.into_iter().find(|(name, _)| *name == wanted)?;
+        Some(format!("{what}: {words}"))
+    });
+    plain.unwrap_or_else(|| message.to_owned())
 }
 
 /// A value as a file has it, without quotes.

@@ -15,7 +15,7 @@ mod sync;
 mod values;
 
 pub use archive::{ArchiveLocation, Bucket, ParseArchiveLocationError, Retention};
-pub use error::ConfigError;
+pub use error::{ConfigError, read_toml};
 pub use fragments::FRAGMENTS_MAX;
 pub use parallel::{BOUNDARY_CHUNK, Differences, ParallelConfig, PlanChoice, SITE_CHARS_MAX, is_site_name};
 pub use privacy::PrivacyConfig;

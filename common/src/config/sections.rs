@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::check::positive;
 use super::{
     ArchiveLocation, ConfigError, ParallelConfig, Precision, PrivacyConfig, Retention,
-    SecureAggregationConfig, SyncConfig,
+    SecureAggregationConfig, SyncConfig, read_toml,
 };
 use crate::schedule::{Changes, RoundSchedule};
 
@@ -252,17 +252,45 @@ impl CheckpointConfig {
             let reason = "of checkpoints there is only the last one, as checkpoint.every_rounds = 0; take away one of the two";
             return Err(ConfigError::value("checkpoint.keep_every", self.keep_every, reason));
         }
+        self.check_folders()?;
         let Some(endpoint) = &self.endpoint else { return Ok(()) };
         let has_scheme = ["http://", "https://"].iter().any(|scheme| {
-            endpoint.strip_prefix(scheme).is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
+            let host = endpoint.strip_prefix(scheme);
+            host.is_some_and(|host| {
+                !host.is_empty() && !host.starts_with('/') && !host.contains(char::is_whitespace)
+            })
         });
         if !has_scheme {
             let reason = "must begin with http:// or https://, and name a host";
             return Err(ConfigError::value("checkpoint.endpoint", endpoint, reason));
         }
         if !matches!(self.to, Some(ArchiveLocation::S3(_))) {
-            let reason = "is where s3:// is, and checkpoint.to is not there";
+            let reason = "is where s3:// is, and checkpoint.to is not there: take to = \"s3://BUCKET/PREFIX\", or leave it out";
             return Err(ConfigError::value("checkpoint.endpoint", endpoint, reason));
+        }
+        Ok(())
+    }
+
+    fn check_folders(&self) -> Result<(), ConfigError> {
+        let dir = self.dir.display();
+        if self.dir.as_os_str().is_empty() {
+            let reason = "must name a folder on each worker's machine; leave it out for \"checkpoints\"";
+            return Err(ConfigError::value("checkpoint.dir", dir, reason));
+        }
+        let archive = match &self.to {
+            Some(ArchiveLocation::Folder(folder)) => Some(folder),
+            _ => None,
+        };
+        let folders = [("checkpoint.dir", Some(&self.dir)), ("checkpoint.to", archive)];
+        for (key, folder) in folders {
+            if let Some(folder) = folder.filter(|folder| folder.starts_with("~")) {
+                let reason = "no shell reads this, so ~ is nobody's home: write the whole path";
+                return Err(ConfigError::value(key, folder.display(), reason));
+            }
+        }
+        if archive == Some(&self.dir) {
+            let reason = "is where each worker's own checkpoints are (checkpoint.dir): give the archive a folder of its own, or leave it out";
+            return Err(ConfigError::value("checkpoint.to", dir, reason));
         }
         Ok(())
     }
@@ -287,13 +315,29 @@ impl Default for FaultConfig {
     }
 }
 
+impl FaultConfig {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let Self { silent_after_ms, suspect_after_ms, .. } = *self;
+        positive("faults.silent_after_ms", silent_after_ms)?;
+        positive("faults.suspect_after_ms", suspect_after_ms)?;
+        // Who wants less than the default for the most has not asked for a least.
+        if suspect_after_ms > silent_after_ms && suspect_after_ms != Self::default().suspect_after_ms {
+            let reason = format!(
+                "is the least, and faults.silent_after_ms = {silent_after_ms} the most that a worker may say nothing for: lower this one, or raise that one"
+            );
+            return Err(ConfigError::value("faults.suspect_after_ms", suspect_after_ms, reason));
+        }
+        Ok(())
+    }
+}
+
 impl RunConfig {
     /// Parses and checks a `run.toml`.
     ///
     /// # Errors
     /// [`ConfigError`] names the key and says what would be right.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text).map_err(|error| ConfigError::from_toml(&error, text))?;
+        let config: Self = read_toml(text)?;
         config.check()?;
         Ok(config)
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use longhaul_common::config::read_toml;
 use serde::{Deserialize, Serialize};
 
 /// A device: which site, by its place, and which of its devices.
@@ -208,8 +209,7 @@ impl Topology {
     /// # Errors
     /// What is wrong with it, and what would be right.
     pub fn parse(text: &str) -> Result<Self, TopologyError> {
-        let written: Written =
-            toml::from_str(text).map_err(|error| TopologyError::Syntax(error.to_string()))?;
+        let written: Written = read_toml(text).map_err(|error| TopologyError::Syntax(error.to_string()))?;
         if written.site.len() > SITES_MAX {
             return Err(TopologyError::Syntax(format!("more than {SITES_MAX} sites")));
         }

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use longhaul_common::config::read_toml;
 use rand::Rng as _;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
@@ -74,7 +75,7 @@ impl Faults {
     /// # Errors
     /// What is wrong with them, and what would be right.
     pub fn parse(text: &str, topology: &Topology) -> Result<Self, FaultsError> {
-        let faults: Self = toml::from_str(text).map_err(|error| FaultsError::Syntax(error.to_string()))?;
+        let faults: Self = read_toml(text).map_err(|error| FaultsError::Syntax(error.to_string()))?;
         if let Some(Churn { life_s, absence_s }) = faults.churn {
             seconds("churn.life_s", life_s, false)?;
             seconds("churn.absence_s", absence_s, false)?;

@@ -35,7 +35,8 @@ pub struct Setup<'a> {
     pub data: &'static str,
     /// Of the model.
     pub width: u32,
-    /// Of `[train]`, like the next.
+    /// Of `[train]`, like the next two.
+    pub batch: u32,
     pub micro_batch: u32,
     /// Its peak.
     pub learning_rate: f64,
@@ -64,6 +65,7 @@ impl Default for Setup<'_> {
             link: "rate_mbit=50,delay_ms=10,loss_percent=0.1",
             data: "",
             width: 32,
+            batch: 16,
             micro_batch: 4,
             learning_rate: 5e-3,
             parallel: "plan = \"fixed\"",
@@ -127,7 +129,7 @@ impl Setup<'_> {
         let workers = self.workers.unwrap_or_else(|| self.sites.iter().sum());
         let steps = self.steps;
         let privacy = self.privacy.map_or_else(String::new, |lines| format!("[privacy]\n{lines}"));
-        let Self { data, width, micro_batch, learning_rate, parallel, sync, checkpoint, .. } = self;
+        let Self { data, width, batch, micro_batch, learning_rate, parallel, sync, checkpoint, .. } = self;
         let silent_after_ms = self.silent_after_ms;
         format!(
             r#"
@@ -149,7 +151,7 @@ sequence_length = 32
 {data}
 
 [train]
-batch = 16
+batch = {batch}
 micro_batch = {micro_batch}
 learning_rate = {learning_rate}
 warmup_steps = 5

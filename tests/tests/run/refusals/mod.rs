@@ -2,6 +2,7 @@
 //! nothing lost.
 
 mod checkpoints;
+mod config;
 mod data;
 mod device;
 mod disk;
