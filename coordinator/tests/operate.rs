@@ -3,6 +3,9 @@
 
 mod running;
 
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
 use running::{Site, read};
 
 /// The status code and the body of a call with a token.
@@ -66,6 +69,25 @@ fn events_that_are_waited_for_come_when_they_happen() {
     assert!(answer.0 == 200 && answer.1.contains("resumed"), "{answer:?}");
     let (code, said) = call(&site, "GET", "/api/v1/events?before=3", None);
     assert!(code == 400 && said.contains("after=NUMBER"), "{said}");
+}
+
+/// The coordinator ends a moment after the run: who follows must have heard of both by then.
+#[test]
+fn who_follows_the_events_sees_the_last_of_them_and_ends_with_the_run() {
+    let site = Site::new();
+    let running = site.start(&[]);
+    site.told(&["pause"]);
+    let mut follower = running::coordinator();
+    follower.args(["events", "--follow", "--state-dir"]).arg(site.state_dir());
+    let mut follower = follower.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().contains("paused"));
+    site.told(&["stop", "--wait"]);
+    let rest: Vec<String> = lines.collect();
+    assert!(rest.iter().any(|line| line.contains("asked to stop")), "{rest:?}");
+    let ended = follower.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    running.end();
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{AskArgs, CliError, Client, ClientError, EventsArgs, WorkerArgs, print};
 use crate::http::{EVENTS_WAIT_S_MAX, Events};
-use crate::run::{Phase, Severity, Status};
+use crate::run::Severity;
 use crate::runtime::{Kicked, NumberedEvent};
 
 /// Between attempts to reach a coordinator that was there a moment ago.
@@ -79,29 +79,24 @@ pub(super) fn events(args: &EventsArgs) -> Result<(), CliError> {
         let wait_s = if args.follow && next > 0 { EVENTS_WAIT_S_MAX } else { 0 };
         let path = format!("/api/v1/events?after={next}&wait_s={wait_s}");
         match client.wait_for::<Events>(&path) {
-            Ok(events) => {
+            Ok(told) => {
                 attempts = 0;
-                events.events.iter().for_each(|event| print(&line_of(event, args.ask.json)));
+                told.events.iter().for_each(|event| print(&line_of(event, args.ask.json)));
+                if told.finished || !args.follow {
+                    return Ok(());
+                }
                 // Where nothing has happened yet, the next question waits all the same.
-                next = events.next.max(1);
+                next = told.next.max(1);
             }
             Err(ClientError::Unreachable { .. }) if next > 0 && attempts < ATTEMPTS_MAX => {
                 attempts += 1;
                 // A person waits here, and nothing else runs in this process.
                 #[allow(clippy::disallowed_methods, reason = "another process may be started again")]
                 std::thread::sleep(RETRY);
-                continue;
             }
             Err(error) => return Err(anyhow::Error::new(error).context(WHAT).into()),
         }
-        if !args.follow || is_finished(&client) {
-            return Ok(());
-        }
     }
-}
-
-fn is_finished(client: &Client) -> bool {
-    client.get::<Status>("/api/v1/status").is_ok_and(|status| status.phase == Phase::Finished)
 }
 
 fn line_of(numbered: &NumberedEvent, as_json: bool) -> String {

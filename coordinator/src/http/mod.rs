@@ -8,7 +8,7 @@
 //! | `GET /api/v1/status` | [`Status`] | readers |
 //! | `POST /api/v1/stop` | `{}`: the run drains | writers |
 //! | `GET /api/v1/members` | [`Member`]s, those that are gone included | readers |
-//! | `GET /api/v1/events?after=N&wait_s=S` | [`Events`] with higher numbers; waits for one for so long | readers |
+//! | `GET /api/v1/events?after=N&wait_s=S` | [`Events`] with higher numbers; waits for one, or for the run's end, for so long | readers |
 //! | `POST /api/v1/pause`, `POST /api/v1/resume` | `{}`: nobody trains, or all go on | writers |
 //! | `POST /api/v1/workers/{id}/drain` | `{}`: that worker leaves | writers |
 //! | `POST /api/v1/workers/{id}/kick` | [`Kicked`](crate::runtime::Kicked): that worker is out for good | writers |

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::Api;
 use super::calls::{ask, empty, failure};
 use super::members::members_of;
+use crate::run::Phase;
 use crate::runtime::{Answered, ApiCall, CallRefusal, NumberedEvent};
 
 /// The longest that a call for events waits for one, in seconds: shorter than what proxies cut off.
@@ -35,6 +36,9 @@ pub struct Events {
     pub events: Vec<NumberedEvent>,
     /// What to ask for next, as `after`.
     pub next: u64,
+    /// Whether the run was finished by then: its last event is among these, or was told before.
+    #[serde(default)]
+    pub finished: bool,
 }
 
 pub async fn members(State(api): State<Api>) -> Response {
@@ -54,8 +58,10 @@ pub async fn events(
             return failure(StatusCode::BAD_REQUEST, &text);
         }
     };
+    // Looked at first: what a run says at its end is in the journal when its status says that it is finished.
+    let mut finished = is_finished(&api);
     let mut events = api.journal.after(after);
-    if events.is_empty() && wait_s > 0 {
+    if events.is_empty() && wait_s > 0 && !finished {
         let Ok(_place) = api.followers.try_acquire() else {
             return failure(
                 StatusCode::TOO_MANY_REQUESTS,
@@ -63,12 +69,25 @@ pub async fn events(
             );
         };
         let at_most = Duration::from_secs(wait_s.min(EVENTS_WAIT_S_MAX));
+        let mut status = api.status.clone();
+        let end = status.wait_for(|status| status.phase == Phase::Finished);
         // Nothing happened: that is an answer, too.
-        let _ = timeout(at_most, api.journal.until_after(after)).await;
+        let _ = timeout(at_most, async {
+            tokio::select! {
+                () = api.journal.until_after(after) => {}
+                _ = end => {}
+            }
+        })
+        .await;
+        finished = is_finished(&api);
         events = api.journal.after(after);
     }
     let next = events.last().map_or(after, |event| event.number);
-    Json(Events { events, next }).into_response()
+    Json(Events { events, next, finished }).into_response()
+}
+
+fn is_finished(api: &Api) -> bool {
+    api.status.borrow().phase == Phase::Finished
 }
 
 pub async fn pause(State(api): State<Api>) -> Response {

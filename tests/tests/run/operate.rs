@@ -10,7 +10,7 @@ use longhaul_common::id::WorkerId;
 use longhaul_proto::control::CloseCode;
 use longhaul_proto::identity::{Identity, PeerName, data_client};
 use longhaul_proto::transport;
-use longhaul_tests::cluster::binary;
+use longhaul_tests::cluster::{Process, binary};
 use quinn::{Connection, ConnectionError, Endpoint};
 use serde_json::Value;
 
@@ -106,6 +106,33 @@ async fn a_kicked_worker_is_cut_off_by_the_coordinator_and_by_every_peer() {
     let events = scenario.told(&["events"]);
     assert!(events.contains("taken out of the run by the operator"), "{events}");
     replay_all(&scenario);
+}
+
+#[test]
+fn what_happens_appears_to_who_follows_the_events_until_interrupted() {
+    let mut scenario = Setup::default().gather();
+    let folder = scenario.cluster.folder().to_owned();
+    let mut follower = Process::start_as("coordinator", "follower", &folder, |command| {
+        command.args(["events", "--follow", "--state-dir", "state"]);
+    })
+    .unwrap();
+    scenario.cluster.start_worker(0).unwrap();
+    follower.wait_for_words("joined from site site-0", RUN_MAX).unwrap();
+    assert!(!follower.log().contains("was taken out of the run"), "{}", follower.log());
+    // What comes now comes to one that follows already.
+    scenario.told(&["kick", &identity_of(&scenario, 0).worker().to_string()]);
+    follower.wait_for_words("was taken out of the run by the operator", RUN_MAX).unwrap();
+    scenario.cluster.kill_worker(0);
+    scenario.cluster.start_worker(1).unwrap();
+    let is_here = |status: &Value| status["members"].as_array().is_some_and(|members| members.len() == 1);
+    scenario.cluster.wait_for("the second worker", RUN_MAX, is_here).unwrap();
+    let second = identity_of(&scenario, 1).worker();
+    follower.wait_for_words(&format!("{second} joined from site site-0"), RUN_MAX).unwrap();
+    assert!(follower.ended().is_none(), "{}", follower.log());
+    follower.signal("INT").unwrap();
+    follower.wait(CLOSED_WITHIN).unwrap();
+    let joined = follower.log().lines().filter(|line| line.contains("joined from site")).count();
+    assert_eq!(joined, 2, "each is told once: {}", follower.log());
 }
 
 #[test]
