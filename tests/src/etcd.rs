@@ -1,10 +1,14 @@
 //! A real etcd, where the machine has one.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
 use serde_json::{Value, json};
 
 use crate::cluster::{Process, free_address};
@@ -18,6 +22,53 @@ pub struct EtcdServer {
     process: Process,
     /// HOST:PORT for its clients.
     pub endpoint: String,
+    /// Where it says how it is, whoever asks.
+    metrics: String,
+    tls: Option<Certificates>,
+}
+
+/// What etcd and its clients show each other, as files in PEM.
+#[derive(Clone, Debug)]
+pub struct Certificates {
+    /// Of the authority that has signed the others.
+    pub authority: PathBuf,
+    /// For clients, with its key.
+    pub client: (PathBuf, PathBuf),
+    server: (PathBuf, PathBuf),
+}
+
+impl Certificates {
+    /// An authority of this name, with a certificate for etcd on this machine and one for a client, in `folder`.
+    ///
+    /// # Errors
+    /// They cannot be made, or written.
+    pub fn create(folder: &Path, name: &str) -> Result<Self> {
+        let named = |name: &str, hosts: &[&str]| -> Result<CertificateParams> {
+            let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+            let mut params = CertificateParams::new(hosts)?;
+            params.distinguished_name.push(DnType::CommonName, name);
+            Ok(params)
+        };
+        let mut params = named(name, &[])?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        let authority = folder.join(format!("{name}.pem"));
+        fs::write(&authority, issuer.pem())?;
+        let signed = |of: &str, purposes: &[ExtendedKeyUsagePurpose]| -> Result<(PathBuf, PathBuf)> {
+            let mut params = named(of, &["127.0.0.1"])?;
+            params.extended_key_usages = purposes.to_vec();
+            let key = KeyPair::generate()?;
+            let [certificate, secret] =
+                ["pem", "key"].map(|ending| folder.join(format!("{name}-{of}.{ending}")));
+            fs::write(&certificate, params.signed_by(&key, &issuer)?.pem())?;
+            fs::write(&secret, key.serialize_pem())?;
+            Ok((certificate, secret))
+        };
+        // etcd's JSON gateway is a client of etcd, with the server's certificate.
+        let both = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let (server, client) = (signed("server", &both)?, signed("client", &both[1..])?);
+        Ok(Self { authority, client, server })
+    }
 }
 
 impl EtcdServer {
@@ -25,22 +76,40 @@ impl EtcdServer {
     ///
     /// # Errors
     /// It does not start; the error ends with its log.
-    #[allow(clippy::print_stderr, reason = "whoever reads a test's output should know what it did not do")]
     pub fn start(folder: &Path) -> Result<Option<Self>> {
+        Self::start_as(folder, None)
+    }
+
+    /// The same with TLS, for clients that show a certificate of this authority.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with_tls(folder: &Path, certificates: &Certificates) -> Result<Option<Self>> {
+        Self::start_as(folder, Some(certificates.clone()))
+    }
+
+    #[allow(clippy::print_stderr, reason = "whoever reads a test's output should know what it did not do")]
+    fn start_as(folder: &Path, tls: Option<Certificates>) -> Result<Option<Self>> {
         if Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err()
         {
             eprintln!("skipped: there is no `etcd` in PATH (Debian and Ubuntu: apt-get install etcd-server)");
             return Ok(None);
         }
         let endpoint = free_address()?.to_string();
-        let (clients, peers) = (format!("http://{endpoint}"), format!("http://{}", free_address()?));
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let clients = format!("{scheme}://{endpoint}");
+        let [peers, metrics] = [free_address()?, free_address()?].map(|address| format!("http://{address}"));
         let process = Process::start_program(Path::new("etcd"), "etcd", folder, |command| {
             command.args(["--name", "test", "--data-dir", "etcd-data"]);
             command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
             command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
-            command.args(["--initial-cluster", &format!("test={peers}")]);
+            command.args(["--initial-cluster", &format!("test={peers}"), "--listen-metrics-urls", &metrics]);
+            if let Some(Certificates { authority, server: (certificate, key), .. }) = &tls {
+                command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(authority);
+                command.arg("--cert-file").arg(certificate).arg("--key-file").arg(key);
+            }
         })?;
-        let server = Self { process, endpoint };
+        let server = Self { process, endpoint, metrics, tls };
         let deadline = crate::cluster::now() + START_MAX;
         while !server.is_healthy() {
             anyhow::ensure!(
@@ -57,7 +126,16 @@ impl EtcdServer {
     /// What `coordinator up --state` takes for a run with this prefix.
     #[must_use]
     pub fn state(&self, prefix: &str) -> String {
-        format!("etcd://{}/{prefix}", self.endpoint)
+        let endpoint = &self.endpoint;
+        match &self.tls {
+            None => format!("etcd://{endpoint}/{prefix}"),
+            Some(Certificates { authority, client: (certificate, key), .. }) => format!(
+                "etcds://{endpoint}/{prefix}?ca={}&cert={}&key={}",
+                authority.display(),
+                certificate.display(),
+                key.display()
+            ),
+        }
     }
 
     /// Sends a signal by its name, such as `STOP`.
@@ -68,7 +146,7 @@ impl EtcdServer {
         self.process.signal(signal)
     }
 
-    /// Ends every lease now, as if its time were over.
+    /// Ends every lease now, as if its time were over. Not with TLS.
     ///
     /// # Errors
     /// etcd does not answer.
@@ -86,7 +164,7 @@ impl EtcdServer {
     }
 
     fn is_healthy(&self) -> bool {
-        let answer = ureq::get(format!("http://{}/health", self.endpoint)).call();
+        let answer = ureq::get(format!("{}/health", self.metrics)).call();
         answer.is_ok_and(|answer| answer.status().is_success())
     }
 }

@@ -58,11 +58,11 @@ pub enum StoreError {
         bytes_max: usize,
     },
     /// etcd does not answer.
-    #[error("{place} cannot be reached ({why}): is etcd running, and are host and port right?")]
+    #[error("{place} cannot be reached: {why}")]
     Unreachable {
         /// Where.
         place: String,
-        /// What the last attempt ended with.
+        /// What the last attempt ended with, and what helps.
         why: String,
     },
     /// etcd answers, and does not do as it is asked.

@@ -39,8 +39,15 @@ impl Pair {
     /// What could not be started, and the end of its log.
     pub fn start(folder: &Path, run_toml: &str) -> Result<Option<Self>> {
         std::fs::create_dir_all(folder)?;
+        EtcdServer::start(folder)?.map(|etcd| Self::start_on(etcd, folder, run_toml)).transpose()
+    }
+
+    /// The same with an etcd that is there already.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_on(etcd: EtcdServer, folder: &Path, run_toml: &str) -> Result<Self> {
         std::fs::write(folder.join("run.toml"), run_toml)?;
-        let Some(etcd) = EtcdServer::start(folder)? else { return Ok(None) };
         let seat =
             || -> Result<Seat> { Ok(Seat { listen: free_address()?, http: free_address()?, process: None }) };
         let (state, seats) = (etcd.state("test"), [seat()?, seat()?]);
@@ -49,7 +56,7 @@ impl Pair {
         pair.wait_for(0, "the first coordinator to lead", START_MAX, |status| !status.is_null())?;
         pair.start_coordinator(1)?;
         pair.wait_for_words(1, "another coordinator leads")?;
-        Ok(Some(pair))
+        Ok(pair)
     }
 
     /// Starts a coordinator (again).

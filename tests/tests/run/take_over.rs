@@ -1,25 +1,36 @@
 //! Coordinators that take over from each other, with a real etcd.
 
-use longhaul_tests::cluster::{Pair, training};
+use std::path::Path;
+
+use longhaul_tests::cluster::{Pair, Process, training};
+use longhaul_tests::etcd::{Certificates, EtcdServer};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::faults::assert_exactly_once;
+use crate::refusals::{assert_says, refusal};
 use crate::scenario::{RUN_MAX, Setup, applied_rounds, take_turn};
+
+/// Of a run that two workers train. Workers hear nothing of a coordinator for fifteen seconds before they look for another one.
+fn run_toml() -> String {
+    let setup =
+        Setup { steps: 6000, sites: vec![1, 1], checkpoint: "every_rounds = 200", ..Setup::default() };
+    setup.run_toml().replace("reconnect_grace_ms = 8000", "reconnect_grace_ms = 60000")
+}
 
 /// Two coordinators of a run that two workers train. None: there is no etcd on this machine.
 fn pair() -> Option<(Pair, TempDir)> {
     let folder = tempfile::tempdir().unwrap();
-    let setup =
-        Setup { steps: 6000, sites: vec![1, 1], checkpoint: "every_rounds = 200", ..Setup::default() };
-    // Workers hear nothing of a coordinator for fifteen seconds before they look for another one.
-    let run_toml = setup.run_toml().replace("reconnect_grace_ms = 8000", "reconnect_grace_ms = 60000");
-    let mut pair = Pair::start(folder.path(), &run_toml).unwrap()?;
+    let mut pair = Pair::start(folder.path(), &run_toml()).unwrap()?;
+    begin(&mut pair);
+    Some((pair, folder))
+}
+
+fn begin(pair: &mut Pair) {
     pair.start_worker().unwrap();
     pair.start_worker().unwrap();
     let trains = |status: &Value| training(status) == 2 && applied_rounds(status) >= 5;
     pair.wait_for(0, "the run to begin", RUN_MAX, trains).unwrap();
-    Some((pair, folder))
 }
 
 /// The run goes on under the second coordinator as if nothing had been: the same generation, so that no worker was given up, and no round is lost.
@@ -65,4 +76,62 @@ fn survival_of_a_frozen_leader_it_leads_no_more_when_it_thaws() {
     pair.kill_coordinator(1);
     let again = pair.wait_for(0, "the first coordinator to lead again", RUN_MAX, |s| !s.is_null()).unwrap();
     assert_eq!(again["phase"], "finished", "{again:#}");
+}
+
+/// `coordinator up` with its records there; `name` is that of its log and of its state directory.
+fn stand(folder: &Path, name: &str, state: &str) -> Process {
+    let process = Process::start_as("coordinator", name, folder, |command| {
+        command.args(["up", "--config", "run.toml", "--state", state, "--state-dir", name]);
+        command.args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+    });
+    process.unwrap()
+}
+
+/// etcd asks for certificates of clients, and shows one itself.
+#[test]
+fn over_tls_another_coordinator_takes_over_and_who_has_not_the_right_certificates_hears_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let right = Certificates::create(folder, "right").unwrap();
+    let wrong = Certificates::create(folder, "wrong").unwrap();
+    let Some(etcd) = EtcdServer::start_with_tls(folder, &right).unwrap() else { return };
+    let state = |of: &Certificates, certificate: &Path, key: &Path| {
+        let [ca, certificate, key] = [of.authority.as_path(), certificate, key].map(Path::display);
+        format!("etcds://{}/test?ca={ca}&cert={certificate}&key={key}", etcd.endpoint)
+    };
+    let ((good, good_key), (bad, bad_key)) = (&right.client, &wrong.client);
+    std::fs::write(folder.join("run.toml"), run_toml()).unwrap();
+    let anonymous = format!("etcds://{}/test?ca={}", etcd.endpoint, right.authority.display());
+    let cases: [(&str, String, &[&str]); 6] = [
+        (
+            "another-authority",
+            state(&wrong, good, good_key),
+            &["was not signed by an authority in", "wrong.pem", "LONGHAUL_ETCD_CA"],
+        ),
+        ("no-certificate", anonymous, &["LONGHAUL_ETCD_CERT and LONGHAUL_ETCD_KEY"]),
+        (
+            "certificate-of-another",
+            state(&right, bad, bad_key),
+            &["wrong-client.pem", "an authority in its --trusted-ca-file"],
+        ),
+        (
+            "key-of-another",
+            state(&right, good, bad_key),
+            &["wrong-client.key is not that of the certificate in", "right-client.pem"],
+        ),
+        ("swapped", state(&right, good_key, good), &["right-client.key holds no certificate in PEM"]),
+        ("without-tls", format!("etcd://{}/test", etcd.endpoint), &["write etcds://"]),
+    ];
+    let started = cases.map(|(name, state, words)| (stand(folder, name, &state), words));
+    for (process, words) in started {
+        assert_says(&refusal(process), words);
+    }
+
+    let _turn = take_turn();
+    let mut pair = Pair::start_on(etcd, folder, &run_toml()).unwrap();
+    begin(&mut pair);
+    let before = pair.status(0);
+    pair.kill_coordinator(0);
+    pair.wait_for(1, "the second coordinator to lead", RUN_MAX, |status| !status.is_null()).unwrap();
+    goes_on_to_its_end(&mut pair, &before);
 }

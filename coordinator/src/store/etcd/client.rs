@@ -1,17 +1,16 @@
 //! One request, to whichever member of the cluster answers.
 
 use std::fmt;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
-use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::TlsConfig;
 
-use super::address::{EtcdAddress, Login, TlsFiles};
+use super::address::{EtcdAddress, Login};
+use super::tls;
 use super::wire::{Authenticate, Authenticated};
 use crate::store::StoreError;
 
@@ -71,7 +70,7 @@ impl Client {
     pub fn new(address: EtcdAddress) -> Result<Self, StoreError> {
         let tls = match &address.tls {
             None => TlsConfig::builder().build(),
-            Some(files) => tls_config(files).map_err(|why| StoreError::Refused {
+            Some(files) => tls::config(files).map_err(|why| StoreError::Refused {
                 place: format!("the state in etcd at {address}"),
                 why,
             })?,
@@ -167,10 +166,11 @@ impl Client {
             request = request.header("Authorization", token);
         }
         let request = request.config().timeout_global(Some(limit)).build();
-        let mut answer = request.send_json(body).map_err(|error| unreachable(error.to_string()))?;
+        let failed = |error: ureq::Error| unreachable(self.explain(&error));
+        let mut answer = request.send_json(body).map_err(failed)?;
         let status = answer.status();
         let read = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-        let bytes = read.map_err(|error| unreachable(error.to_string()))?;
+        let bytes = read.map_err(failed)?;
         if status.is_success() {
             let odd = |error: serde_json::Error| {
                 CallError::Refused(format!("{member} does not speak as etcd does: {error}"))
@@ -178,6 +178,17 @@ impl Client {
             return serde_json::from_slice(&bytes).map_err(odd);
         }
         Err(failure(member, status.as_u16(), &bytes))
+    }
+
+    /// Why there was no answer, and what helps.
+    fn explain(&self, error: &ureq::Error) -> String {
+        match &self.address.tls {
+            Some(files) => tls::explain(error, files)
+                .unwrap_or_else(|| format!("{error}; is etcd running, and are host and port right?")),
+            None => format!(
+                "{error}; is etcd running, are host and port right, and is it without TLS (else write etcds://)?"
+            ),
+        }
     }
 
     fn go_on(&self) {
@@ -209,6 +220,9 @@ fn failure(member: &str, status: u16, bytes: &[u8]) -> CallError {
     };
     let said = if failure.message.is_empty() { failure.error } else { failure.message };
     match failure.code {
+        UNAVAILABLE if said.contains("connection closed") => {
+            CallError::Unreachable(format!("{member}: {said}; {}", tls::GATEWAY_IS_CUT_OFF))
+        }
         UNAVAILABLE | DEADLINE_EXCEEDED => CallError::Unreachable(format!("{member}: {said}")),
         // Elections and overload have this code as well.
         UNKNOWN if said.contains("leader") || said.contains("timed out") => {
@@ -227,42 +241,6 @@ fn failure(member: &str, status: u16, bytes: &[u8]) -> CallError {
     }
 }
 
-fn tls_config(files: &TlsFiles) -> Result<TlsConfig, String> {
-    let missing = Path::new("");
-    let authority = read_pem(files.authority.as_deref().unwrap_or(missing))?;
-    let roots = certificates(&authority, files.authority.as_ref())?;
-    let own = match (&files.certificate, &files.key) {
-        (Some(certificate), Some(key)) => {
-            let chain = certificates(&read_pem(certificate)?, Some(certificate))?;
-            let pem = read_pem(key)?;
-            let key = PrivateKey::from_pem(&pem)
-                .map_err(|error| format!("{} holds no key in PEM: {error}", key.display()))?;
-            Some(ClientCert::new_with_certs(&chain, key))
-        }
-        _ => None,
-    };
-    Ok(TlsConfig::builder()
-        .root_certs(RootCerts::new_with_certs(&roots))
-        .client_cert(own)
-        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .build())
-}
-
-fn read_pem(path: &Path) -> Result<Vec<u8>, String> {
-    fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))
-}
-
-fn certificates(pem: &[u8], path: Option<&PathBuf>) -> Result<Vec<Certificate<'static>>, String> {
-    let found: Vec<_> = parse_pem(pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect();
-    let shown = path.map_or_else(String::new, |path| path.display().to_string());
-    if found.is_empty() { Err(format!("{shown} holds no certificate in PEM")) } else { Ok(found) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,6 +254,7 @@ mod tests {
         assert!(said(full).contains("--auto-compaction-retention"));
         assert!(said(r#"{"error":"etcdserver: permission denied","code":7}"#).contains("LONGHAUL_ETCD_USER"));
         assert!(said("404 page not found").contains("enable-grpc-gateway"));
+        assert!(said(r#"{"error":"connection closed","code":14}"#).contains("extendedKeyUsage"));
         let moved = failure("a:1", 503, br#"{"error":"etcdserver: leader changed","code":14}"#);
         assert!(matches!(moved, CallError::Unreachable(_)), "{moved:?}");
     }

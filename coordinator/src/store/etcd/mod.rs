@@ -7,6 +7,7 @@
 //! | `client` | one request, to whichever member of the cluster answers |
 //! | `candidate` | who leads, and taking the lead when nobody does |
 //! | `lead` | the lease that is the right to write, and its renewal |
+//! | `tls` | certificates on the way, and what it means when one is not taken |
 //! | `records` | the records, each write under the condition that this process leads |
 
 mod address;
@@ -14,6 +15,7 @@ mod candidate;
 mod client;
 mod lead;
 mod records;
+mod tls;
 mod wire;
 
 pub use address::{AddressError, EtcdAddress, Login, TlsFiles};

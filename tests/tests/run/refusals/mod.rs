@@ -31,13 +31,13 @@ fn join_scenario(scenario: &Scenario, name: &str, token: &str, more: &[&str]) ->
 }
 
 /// What a process has said that must fail.
-fn refusal(mut process: Process) -> String {
+pub fn refusal(mut process: Process) -> String {
     let status = process.wait(RUN_MAX).unwrap();
     assert!(!status.success(), "{}", process.log_tail());
     process.log()
 }
 
-fn assert_says(log: &str, words: &[&str]) {
+pub fn assert_says(log: &str, words: &[&str]) {
     for word in words {
         assert!(log.contains(word), "{word:?} is not in:\n{log}");
     }
