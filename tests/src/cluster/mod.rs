@@ -18,7 +18,7 @@ use self::calendar::Calendars;
 use crate::interrupt;
 use crate::wan::LinkConfig;
 pub use pair::Pair;
-pub use process::{Process, binary};
+pub use process::{Process, Slowed, binary};
 pub use wan::Wan;
 
 /// Between looks at a run.

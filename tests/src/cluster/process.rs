@@ -1,8 +1,11 @@
 //! One of our binaries as a child process, with its output in a file.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -70,9 +73,15 @@ impl Process {
     /// # Errors
     /// `kill` says no.
     pub fn signal(&self, signal: &str) -> Result<()> {
-        let status = Command::new("kill").arg(format!("-{signal}")).arg(self.id().to_string()).status()?;
+        let status = kill(self.id(), signal)?;
         anyhow::ensure!(status.success(), "kill -{signal} {}: {status}", self.name);
         Ok(())
+    }
+
+    /// Lets it run for a third of the time only, as if its machine were that slow, until what this returns is dropped; that must be before this process is.
+    #[must_use]
+    pub fn slow_down(&self) -> Slowed {
+        Slowed::begin(self.id())
     }
 
     /// How it ended, when it has.
@@ -97,7 +106,7 @@ impl Process {
                 self.log_tail()
             );
             // A child's end wakes nobody here.
-            std::thread::park_timeout(Duration::from_millis(20));
+            thread::park_timeout(Duration::from_millis(20));
         }
     }
 
@@ -116,7 +125,7 @@ impl Process {
             let waits = !ended && super::now() < deadline;
             anyhow::ensure!(waits, "{} did not say {words:?}\n{}", self.name, self.log_tail());
             // A line in a file wakes nobody here.
-            std::thread::park_timeout(Duration::from_millis(50));
+            thread::park_timeout(Duration::from_millis(50));
         }
     }
 
@@ -149,6 +158,52 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Of a tenth of a second and two, a slowed process runs in the first and stands still in the rest: short beside a step of what trains, so that each step is slow.
+const RUNS: Duration = Duration::from_millis(100);
+const STANDS: Duration = Duration::from_millis(200);
+
+/// A process that runs for a part of the time. Dropped, it lets it run on.
+#[derive(Debug)]
+pub struct Slowed {
+    /// Dropped first, which ends the thread.
+    end: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Slowed {
+    fn begin(id: u32) -> Self {
+        let (end, ended) = mpsc::channel::<()>();
+        let goes_on = move |pause| ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
+        let signal = move |signal: &str| kill(id, signal).is_ok_and(|status| status.success());
+        let thread = thread::spawn(move || {
+            // Where the process is gone there is nothing to do any more.
+            while signal("STOP") {
+                let goes_on = goes_on(STANDS) && signal("CONT") && goes_on(RUNS);
+                if !goes_on {
+                    signal("CONT");
+                    return;
+                }
+            }
+        });
+        Self { end: Some(end), thread: Some(thread) }
+    }
+}
+
+impl Drop for Slowed {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn kill(id: u32, signal: &str) -> io::Result<ExitStatus> {
+    // A process that is gone is nothing to complain of here.
+    Command::new("kill").arg(format!("-{signal}")).arg(id.to_string()).stderr(Stdio::null()).status()
 }
 
 /// The path of a binary of this workspace, beside the one that runs now.

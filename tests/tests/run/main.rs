@@ -17,6 +17,7 @@ mod privacy;
 mod promises;
 mod refusals;
 mod scenario;
+mod shares;
 mod site;
 mod take_over;
 mod tensor_groups;

@@ -25,7 +25,7 @@ fn long(sites: Vec<usize>) -> Scenario {
 }
 
 /// Who a worker's process is, as it keeps it in its cache folder.
-fn identity_of(scenario: &Scenario, index: usize) -> Identity {
+pub fn identity_of(scenario: &Scenario, index: usize) -> Identity {
     let workers = scenario.cluster.folder().join(format!("cache-{index}/workers"));
     let run = fs::read_dir(workers).unwrap().next().unwrap().unwrap().path();
     Identity::load(&run.join("0")).unwrap().unwrap()

@@ -33,13 +33,16 @@ pub struct Setup<'a> {
     pub link: &'a str,
     /// More lines for `[data]`.
     pub data: &'static str,
-    /// Of the model.
+    /// Of the model, like the next.
+    pub layers: u32,
     pub width: u32,
     /// Of `[train]`, like the next two.
     pub batch: u32,
     pub micro_batch: u32,
     /// Its peak.
     pub learning_rate: f64,
+    /// How steps are divided among workers.
+    pub shares: &'a str,
     /// Lines for `[parallel]`.
     pub parallel: &'a str,
     /// Lines for `[sync]`.
@@ -64,10 +67,12 @@ impl Default for Setup<'_> {
             workers: None,
             link: "rate_mbit=50,delay_ms=10,loss_percent=0.1",
             data: "",
+            layers: 2,
             width: 32,
             batch: 16,
             micro_batch: 4,
             learning_rate: 5e-3,
+            shares: "even",
             parallel: "plan = \"fixed\"",
             sync: "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             privacy: None,
@@ -129,7 +134,8 @@ impl Setup<'_> {
         let workers = self.workers.unwrap_or_else(|| self.sites.iter().sum());
         let steps = self.steps;
         let privacy = self.privacy.map_or_else(String::new, |lines| format!("[privacy]\n{lines}"));
-        let Self { data, width, batch, micro_batch, learning_rate, parallel, sync, checkpoint, .. } = self;
+        let Self { data, layers, width, batch, micro_batch, learning_rate, shares, .. } = self;
+        let Self { parallel, sync, checkpoint, .. } = self;
         let silent_after_ms = self.silent_after_ms;
         format!(
             r#"
@@ -140,7 +146,7 @@ steps = {steps}
 
 [model]
 kind = "gpt2"
-layers = 2
+layers = {layers}
 width = {width}
 heads = 2
 context = 32
@@ -156,7 +162,7 @@ micro_batch = {micro_batch}
 learning_rate = {learning_rate}
 warmup_steps = 5
 evaluate_batches = 2
-shares = "even"
+shares = "{shares}"
 
 [parallel]
 {parallel}
