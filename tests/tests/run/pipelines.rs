@@ -165,6 +165,46 @@ fn a_worker_of_a_copy_dies_and_its_copy_comes_back_with_it() {
     assert_exactly_once(&status);
 }
 
+/// Who is left of a copy has no part in the run until there are enough for another one: here, until a second copy has lost a worker as well. Nobody stands by for it, nobody comes, and the plan
+/// stays; the copy that is whole does not stop.
+#[test]
+fn those_who_are_left_of_two_copies_make_one_and_the_whole_one_does_not_wait_for_them() {
+    let setup = Setup { steps: 20_000, sites: vec![2, 2, 2], checkpoint: "every_rounds = 200", ..hybrid() };
+    let mut scenario = Setup { batch: 12, micro_batch: 2, ..setup }.start();
+    scenario.wait_for_round(3);
+    let waiting = |status: &Value| in_state(status, "waiting");
+    let come_apart = |status: &Value| status["events"].to_string().matches("has come apart").count();
+    scenario.cluster.kill_worker(1);
+    let four = |status: &Value| training(status) == 4 && waiting(status) == 1;
+    let status = scenario.cluster.wait_for("two copies to go on", RUN_MAX, four).unwrap();
+    assert!(status["problems"].to_string().contains("1 workers wait for others"), "{status:#}");
+    let round = applied_rounds(&status);
+    // Who waits ends what it did with the other one, and joins again.
+    let go_on = |status: &Value| four(status) && applied_rounds(status) >= round + 5;
+    scenario.cluster.wait_for("two copies to train while one waits", RUN_MAX, go_on).unwrap();
+
+    scenario.cluster.kill_worker(3);
+    let again = |status: &Value| come_apart(status) == 2 && training(status) == 4 && waiting(status) == 0;
+    let status = scenario.cluster.wait_for("the two that are left to train", RUN_MAX, again).unwrap();
+    assert!(applied_rounds(&status) >= round + 5, "{status:#}");
+    let round = applied_rounds(&status);
+    scenario.wait_for_round(round + 5);
+    scenario.told(&["stop", "--wait"]);
+    let status = scenario.cluster.wait_until_finished(RUN_MAX).unwrap();
+    assert_eq!((&status["parity"]["equal"], &status["parts"]), (&true.into(), &2.into()), "{status:#}");
+    assert_exactly_once(&status);
+    let events = status["events"].to_string();
+    assert!(
+        !events.contains("the plan changes") && !events.contains("starts from the beginning"),
+        "{events}"
+    );
+}
+
+fn in_state(status: &Value, state: &str) -> usize {
+    let members = status["members"].as_array();
+    members.map_or(0, |members| members.iter().filter(|member| member["state"] == state).count())
+}
+
 /// Clipped gradients of rounds that it has missed cannot be applied by one rank of a copy alone, so the copy waits, and nobody is held up.
 #[test]
 fn a_copy_that_cannot_join_waits_and_the_others_go_on() {
