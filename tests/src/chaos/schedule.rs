@@ -30,6 +30,8 @@ pub enum Kind {
     Coordinator,
     /// A worker's checkpoints have nowhere to go.
     NoDisk,
+    /// The disk that a worker's checkpoints are on is full.
+    FullDisk,
     /// A worker's calendar jumps, ahead or back, by less than what certificates allow clocks to differ by, and back again.
     Calendar,
     /// `kill -9` of every process, as when the power fails everywhere; all are started again.
@@ -38,7 +40,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Kill,
         Self::Freeze,
         Self::Leave,
@@ -49,6 +51,7 @@ impl Kind {
         Self::Loss,
         Self::Coordinator,
         Self::NoDisk,
+        Self::FullDisk,
         Self::Calendar,
         Self::Outage,
     ];
@@ -67,6 +70,7 @@ impl Kind {
             Self::Loss => "loss",
             Self::Coordinator => "coordinator",
             Self::NoDisk => "no_disk",
+            Self::FullDisk => "full_disk",
             Self::Calendar => "calendar",
             Self::Outage => "outage",
         }
@@ -74,7 +78,9 @@ impl Kind {
 
     fn hits(self) -> Hits {
         match self {
-            Self::Kill | Self::Freeze | Self::Leave | Self::NoDisk | Self::Calendar => Hits::Worker,
+            Self::Kill | Self::Freeze | Self::Leave | Self::NoDisk | Self::FullDisk | Self::Calendar => {
+                Hits::Worker
+            }
             Self::Cut | Self::CutIn | Self::CutOut | Self::Slow | Self::Loss => Hits::Site,
             Self::Coordinator => Hits::Coordinator,
             Self::Outage => Hits::Everybody,
@@ -89,7 +95,7 @@ impl Kind {
             Self::Freeze | Self::Cut | Self::CutIn | Self::CutOut => between(300, 9000),
             Self::Slow | Self::Loss => between(3000, 9000),
             Self::Coordinator | Self::Outage => between(100, 5000),
-            Self::NoDisk | Self::Calendar => between(3000, 9000),
+            Self::NoDisk | Self::FullDisk | Self::Calendar => between(3000, 9000),
         }
     }
 }
@@ -129,7 +135,7 @@ impl Fault {
     #[must_use]
     pub fn takes_out(self, sites: &[usize]) -> Vec<usize> {
         match self {
-            Self::Worker(Kind::NoDisk | Kind::Calendar, _)
+            Self::Worker(Kind::NoDisk | Kind::FullDisk | Kind::Calendar, _)
             | Self::Site(Kind::Slow | Kind::Loss, _)
             | Self::Coordinator => Vec::new(),
             Self::Worker(_, worker) => vec![worker],
@@ -233,7 +239,7 @@ mod tests {
         assert_eq!(events.len(), 239, "one each quarter of a minute, none of which outlasts the hour");
         let mut kinds = BTreeMap::new();
         events.iter().for_each(|event| *kinds.entry(event.fault.kind()).or_insert(0) += 1);
-        assert!(kinds.values().all(|&count| (19..=20).contains(&count)), "{kinds:?}");
+        assert!(kinds.values().all(|&count| (18..=19).contains(&count)), "{kinds:?}");
         for worker in 0..6 {
             let is_hit = |event: &Event| matches!(event.fault, Fault::Worker(_, of) if of == worker);
             assert!(events.iter().any(is_hit), "worker {worker} is spared");

@@ -1,5 +1,6 @@
 //! Lets faults happen to a run of real processes, and watches it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use longhaul_proto::identity::CLOCK_SKEW_S;
 use serde_json::Value;
 
-use crate::cluster::{Cluster, ClusterConfig, Process, now, training};
+use crate::cluster::{Cluster, ClusterConfig, FullDisk, Process, now, training};
 use crate::interrupt;
 use crate::wan::LinkConfig;
 
@@ -56,10 +57,26 @@ pub struct Soak {
     /// Those to come, the next one last.
     to_come: Vec<Event>,
     active: Vec<Active>,
+    /// By worker: the disk that its checkpoints go to, where that is full.
+    full_disks: BTreeMap<usize, FullDisk>,
     /// The newest change, and what it was.
     changed: (Duration, String),
     /// Workers that train, as the newest status tells.
     training: usize,
+}
+
+/// Those of these faults that this user may cause.
+///
+/// # Errors
+/// None is left.
+#[allow(clippy::print_stderr, reason = "whoever reads a record should know what did not happen")]
+fn possible(mut kinds: Vec<Kind>) -> Result<Vec<Kind>> {
+    if kinds.contains(&Kind::FullDisk) && !FullDisk::is_possible()? {
+        eprintln!("left out: {}, as this user may not mount; run it as root", Kind::FullDisk.word());
+        kinds.retain(|kind| *kind != Kind::FullDisk);
+    }
+    ensure!(!kinds.is_empty(), "nothing is left that could happen");
+    Ok(kinds)
 }
 
 /// A fault that goes on.
@@ -78,7 +95,8 @@ impl Soak {
     ///
     /// # Errors
     /// What could not be started, and the end of its log.
-    pub fn start(config: SoakConfig) -> Result<Self> {
+    pub fn start(mut config: SoakConfig) -> Result<Self> {
+        config.kinds = possible(config.kinds)?;
         let workers: usize = config.cluster.sites.iter().sum();
         ensure!(workers >= 2, "chaos needs two workers at least: one is always left alone");
         ensure!(config.cluster.own_checkpoints, "chaos needs a checkpoint folder for each worker");
@@ -99,6 +117,7 @@ impl Soak {
             report,
             to_come,
             active,
+            full_disks: BTreeMap::new(),
             changed,
             training: workers,
         })
@@ -209,6 +228,10 @@ impl Soak {
             Fault::Worker(Kind::Calendar, worker) => {
                 self.cluster.set_calendar(worker, if worker.is_multiple_of(2) { JUMP_S } else { -JUMP_S })?;
             }
+            Fault::Worker(Kind::FullDisk, worker) => {
+                let disk = FullDisk::mount(&self.checkpoints(worker).0)?;
+                self.full_disks.insert(worker, disk);
+            }
             Fault::Worker(_, worker) => {
                 let (folder, away) = self.checkpoints(worker);
                 std::fs::rename(&folder, away)?;
@@ -262,6 +285,9 @@ impl Soak {
             Fault::Worker(Kind::Kill | Kind::Leave, worker) => self.cluster.start_worker(worker)?,
             Fault::Worker(Kind::Freeze, worker) => self.process(worker)?.signal("CONT")?,
             Fault::Worker(Kind::Calendar, worker) => self.cluster.set_calendar(worker, 0)?,
+            Fault::Worker(Kind::FullDisk, worker) => {
+                self.full_disks.remove(&worker).map_or(Ok(()), FullDisk::unmount)?;
+            }
             Fault::Worker(_, worker) => {
                 let (folder, away) = self.checkpoints(worker);
                 std::fs::remove_file(&folder)?;

@@ -1,6 +1,7 @@
 //! A whole run on one machine: the real binaries as processes, sites joined by the WAN emulator.
 
 mod calendar;
+mod disk;
 mod pair;
 mod process;
 mod wan;
@@ -17,6 +18,7 @@ use serde_json::Value;
 use self::calendar::Calendars;
 use crate::interrupt;
 use crate::wan::LinkConfig;
+pub use disk::FullDisk;
 pub use pair::Pair;
 pub use process::{Process, Slowed, binary};
 pub use wan::Wan;

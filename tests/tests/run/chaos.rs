@@ -32,7 +32,7 @@ fn every_promise_is_kept_while_all_kinds_of_faults_happen() {
         kinds: Kind::ALL.to_vec(),
         calm: Duration::from_secs(5),
         duration: Duration::from_secs(120),
-        gap: Duration::from_millis(8500),
+        gap: Duration::from_millis(7800),
         progress_max: PROGRESS_MAX,
     };
     let report = Soak::start(config).unwrap().run(|what| println!("{what}")).unwrap();

@@ -1,0 +1,99 @@
+//! A disk that is nearly full, in the place of a folder.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+
+/// Room for a file or two of a few lines, and for no checkpoint of any model.
+const ROOM: &str = "size=64k";
+
+/// A small file system that is mounted over a folder, so that what was in there is out of sight. Dropping it gives the folder back. It takes root; a harness that is killed leaves it behind, for `umount`.
+#[derive(Debug)]
+pub struct FullDisk {
+    /// None: it is unmounted.
+    over: Option<PathBuf>,
+}
+
+impl FullDisk {
+    /// Mounts one over this folder.
+    ///
+    /// # Errors
+    /// What `mount` says.
+    pub fn mount(folder: &Path) -> Result<Self> {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", ROOM, "tmpfs"]).arg(folder);
+        expect(&mount.output().context("start mount")?)
+            .with_context(|| format!("mount a small disk at {}", folder.display()))?;
+        Ok(Self { over: Some(folder.to_owned()) })
+    }
+
+    /// Whether this user may, which is tried in a folder of its own.
+    ///
+    /// # Errors
+    /// That folder cannot be made.
+    pub fn is_possible() -> Result<bool> {
+        let folder = tempfile::tempdir()?;
+        Ok(Self::mount(folder.path()).is_ok())
+    }
+
+    /// Gives the folder back.
+    ///
+    /// # Errors
+    /// What `umount` says.
+    pub fn unmount(mut self) -> Result<()> {
+        self.give_back()
+    }
+
+    /// A worker may have a file open there: the folder is back at once, and the disk goes with the file.
+    fn give_back(&mut self) -> Result<()> {
+        let Some(folder) = self.over.take() else { return Ok(()) };
+        expect(&Command::new("umount").arg("--lazy").arg(&folder).output().context("start umount")?)
+            .with_context(|| format!("unmount the small disk at {}", folder.display()))
+    }
+}
+
+impl Drop for FullDisk {
+    fn drop(&mut self) {
+        // Whoever looks into the folder finds out.
+        let _ = self.give_back();
+    }
+}
+
+fn expect(output: &Output) -> Result<()> {
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_takes_no_file_of_any_size_and_the_folder_is_back_when_it_goes() {
+        if !FullDisk::is_possible().unwrap() {
+            println!("skipped: this user may not mount; run it as root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (before, large) = (folder.path().join("before"), folder.path().join("large"));
+        fs::write(&before, "here").unwrap();
+        for is_dropped in [false, true] {
+            let disk = FullDisk::mount(folder.path()).unwrap();
+            assert!(!before.exists());
+            let error = fs::write(&large, vec![0; 1 << 20]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+            let _open = fs::File::open(&large).unwrap();
+            if is_dropped {
+                drop(disk)
+            } else {
+                disk.unmount().unwrap()
+            }
+            assert_eq!(fs::read_to_string(&before).unwrap(), "here");
+            assert!(!large.exists());
+        }
+    }
+}
