@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
-use longhaul_coordinator::plan::{Topology, Workload, choose};
+use longhaul_coordinator::plan::{Divisions, Topology, choose_with_groups};
 use longhaul_coordinator::simulate::{Churn, Faults, Setup, simulate};
 use serde_json::json;
 
@@ -18,7 +18,9 @@ fn main() -> Result<()> {
         return simulations(is_given("--quick"));
     }
     for (preset, memory_gib) in [("auto", 80.0), ("dense", 80.0), ("auto", 12.0)] {
-        plan(preset, memory_gib)?;
+        plan(preset, memory_gib, "")?;
+        // Where sites' own links are known, tensor groups are looked at, in one part and in several.
+        plan(preset, memory_gib, "lan_mbit = 2400000\nlan_rtt_ms = 0.01\n")?;
     }
     predictions::compare()
 }
@@ -36,11 +38,11 @@ fn figure(bench: &str, case: &str, metric: &str, value: f64, unit: &str) {
     println!("{}", json!({ "bench": bench, "case": case, "metric": metric, "value": value, "unit": unit }));
 }
 
-/// Sites of so many workers each, of one kind, and links of 200 Mbit/s and 60 ms.
-fn topology(sites: usize, workers: usize, tflops: f64, memory_gib: f64) -> Result<Topology> {
+/// Sites of so many workers each, of one kind, with what is said of their own links, and links of 200 Mbit/s and 60 ms.
+fn topology(sites: usize, workers: usize, tflops: f64, memory_gib: f64, lan: &str) -> Result<Topology> {
     let site = |number| {
         format!(
-            "[[site]]\nname = \"site {number}\"\nworkers = {workers}\ntflops = {tflops}\nmemory_gib = {memory_gib}\n"
+            "[[site]]\nname = \"site {number}\"\nworkers = {workers}\ntflops = {tflops}\nmemory_gib = {memory_gib}\n{lan}"
         )
     };
     let sites: String = (0..sites).map(site).collect();
@@ -58,17 +60,20 @@ fn config(workers: usize, layers: u32, width: u32, steps: u32, rest: &str) -> Re
 }
 
 /// 64 workers on 8 sites, a model of 1.5 billion parameters in 48 layers: 50 blocks.
-fn plan(preset: &str, memory_gib: f64) -> Result<()> {
+fn plan(preset: &str, memory_gib: f64, lan: &str) -> Result<()> {
     let config = config(64, 48, 1600, 1000, &format!("[sync]\npreset = \"{preset}\"\n"))?;
     let spec = ModelSpec::resolve(&config.model, 50_257)?;
-    let (topology, work) = (topology(8, 8, 40.0, memory_gib)?, Workload::of(&config, &spec));
+    let topology = topology(8, 8, 40.0, memory_gib, lan)?;
     let began = Instant::now();
-    let choice = choose(&topology, &work).context("plan")?;
+    let divisions = Divisions::of(&config, &spec).in_any_parts();
+    let (_, choice) = choose_with_groups(topology, &divisions, false).context("plan")?;
     let took = began.elapsed();
-    let case = format!("64 workers, 8 sites, 50 blocks, {memory_gib} GiB, {preset}");
+    let groups = if lan.is_empty() { "" } else { ", groups" };
+    let case = format!("64 workers, 8 sites, 50 blocks, {memory_gib} GiB, {preset}{groups}");
     figure("plan", &case, "plan_s", took.as_secs_f64(), "s");
     figure("plan", &case, "considered", choice.considered as f64, "");
     figure("plan", &case, "ranks", f64::from(choice.best.0.pipeline.ranks), "");
+    figure("plan", &case, "tensor", f64::from(choice.tensor), "");
     Ok(())
 }
 
@@ -82,7 +87,7 @@ fn simulated(sites: usize, workers: usize) -> Result<()> {
     let setup = Setup {
         config,
         spec,
-        topology: topology(sites, workers, 40.0, 80.0)?,
+        topology: topology(sites, workers, 40.0, 80.0, "")?,
         faults: Faults { churn: Some(Churn { life_s: 36_000.0, absence_s: 300.0 }), outage: Vec::new() },
         seed: 1,
         until: Duration::from_secs(600),

@@ -12,8 +12,8 @@ use serde_json::json;
 use super::up::read_config;
 use super::{CliError, PlanArgs, print};
 use crate::plan::{
-    Candidate, Choice, DeviceId, Plan, Prediction, Topology, Workload, choose_among, choose_with_groups,
-    parallel_of, shape, why,
+    Candidate, Choice, DeviceId, Divisions, Plan, Prediction, Rival, Topology, Workload, choose_among,
+    choose_with_groups, parallel_of, shape, why,
 };
 
 pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
@@ -34,7 +34,8 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
 fn chosen(config: &RunConfig, topology: Topology, spec: &ModelSpec) -> Result<(Topology, Choice), CliError> {
     let members = config.parallel.tensor;
     if members == 1 {
-        return Ok(choose_with_groups(topology, config, spec, |_, _| true).context("plan the run")?);
+        let divisions = Divisions::of(config, spec).in_any_parts();
+        return Ok(choose_with_groups(topology, &divisions, false).context("plan the run")?);
     }
     let groups = topology.in_groups(members).map_err(|_| {
         let reason = format!("parallel.tensor = {members}: no site of the topology has as many workers, and a tensor group is within one");
@@ -78,7 +79,10 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
             topology.devices().count(),
             topology.sites.len()
         ),
-        format!("{} ways to divide it fit, {} do not", choice.considered, choice.unfit),
+        format!(
+            "of the ways to divide it that were looked at, {} fit and {} do not",
+            choice.considered, choice.unfit
+        ),
         String::new(),
         format!(
             "  {:<22}{:>9}{:>12}{:>9}{:>12}{:>16}",
@@ -95,9 +99,10 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
         ));
     }
     lines.push(why(choice));
-    if let Some((members, step_s)) = choice.rival.filter(|_| choice.tensor == 1) {
+    if let Some(Rival { members, stages, step_s }) = choice.rival.filter(|_| choice.tensor == 1) {
+        let parts = if stages > 1 { format!(", in {stages} parts,") } else { String::new() };
         lines.push(format!(
-            "With layers shared by tensor groups of {members} a step would take {step_s:.3} s."
+            "With layers shared by tensor groups of {members}{parts} a step would take {step_s:.3} s."
         ));
     }
     let (plan, prediction) = &choice.best;

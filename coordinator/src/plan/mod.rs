@@ -1,5 +1,6 @@
 //! Which worker has which part of the model, and what that would do: from numbers alone. `docs/planner.md` is the design.
 
+mod division;
 mod groups;
 mod memory;
 mod predict;
@@ -12,10 +13,11 @@ mod words;
 mod workload;
 mod written;
 
+pub use division::{Division, Divisions};
 pub use groups::choose_with_groups;
 pub use predict::{LinkLoad, Prediction, paces, predict};
 pub use replan::{Answer, Prospect, Question};
-pub use search::{Candidate, Choice, choose, choose_among};
+pub use search::{Candidate, Choice, Rival, choose, choose_among};
 pub use tensor::GroupSums;
 pub use topology::{Device, DeviceId, Link, Site, Topology, TopologyError};
 pub use unfit::{NoPlan, Unfit};

@@ -85,6 +85,12 @@ pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Pred
     })
 }
 
+/// A bound from below of a plan's step, in seconds, where its slowest rank computes for so long: as if nobody waited in the pipeline, and with the least bits.
+pub(super) fn shortest_step_s(topology: &Topology, work: &Workload, plan: &Plan, busy_s: f64) -> f64 {
+    let ways = Ways { topology, groups: Groups::of(work, plan), handed_on: handed_on(work, plan) };
+    together(work.exchange, busy_s, ways.exchange_s(work.exchange), plan.pipeline.micro_batches)
+}
+
 /// What each replica computes for in a step, in seconds, with what it waits for in its own pipeline.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use longhaul_common::pipeline::{Pipeline, PipelineSchedule, split};
 use serde::{Deserialize, Serialize};
 
 use super::memory::{lacking, least_of};
-use super::predict::{boundary_bytes, held};
+use super::predict::{boundary_bytes, held, shortest_step_s};
 use super::unfit::closer;
 use super::{Device, DeviceId, GroupSums, NoPlan, Plan, Prediction, Topology, Unfit, Workload, predict};
 
@@ -22,6 +22,8 @@ pub(super) const CLOSE: f64 = 1e-3;
 const RUNNERS_UP: usize = 4;
 /// Chunks of each rank that are tried.
 const CHUNKS: [u32; 2] = [1, 2];
+/// A plan is not looked at further whose step is at least so many times as long as the fastest that was found: nobody would choose it, nor be told of it.
+const FAR_SLOWER: f64 = 2.0;
 /// A way is long that takes this part of the time between two micro-batches, or more.
 const LONG_WAY: f64 = 0.05;
 
@@ -43,8 +45,19 @@ pub struct Choice {
     pub unfit: usize,
     /// Members of the tensor group that has the place of a device; 1: devices are workers.
     pub tensor: u32,
-    /// The best plan with groups where this one has none, or without them where it has: how many members they have, and seconds of a step. None: none was looked at, or none fits.
-    pub rival: Option<(u32, f64)>,
+    /// The best plan with groups where this one has none, or without them where it has. None: none was looked at, or none fits.
+    pub rival: Option<Rival>,
+}
+
+/// What there would be in the place of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rival {
+    /// Members of its tensor groups; 1: it has none.
+    pub members: u32,
+    /// Parts of a copy.
+    pub stages: u32,
+    /// What a step would take, in seconds.
+    pub step_s: f64,
 }
 
 /// The best plan for a run on these machines.
@@ -227,7 +240,7 @@ fn signature(topology: &Topology, replicas: &[Vec<DeviceId>]) -> Vec<Vec<DeviceI
     signature
 }
 
-/// The cut and the limits that suit these replicas, for each schedule that goes with them and could make a step shorter than `fastest_s`. Nothing: there is no such cut.
+/// The cut and the limits that suit these replicas, for each schedule that goes with them and could make a step shorter than `fastest_s`. Nothing: they are too few for the chunks, or all would be far slower.
 fn best_of(
     topology: &Topology,
     work: &Workload,
@@ -247,7 +260,7 @@ fn best_of(
     };
     let is_divisible = ranks > 1 && chunks == 1;
     let (mut plain, mut divided) = (Best::default(), Best::default());
-    let mut lacks = None;
+    let (mut lacks, mut is_far_slower) = (None, false);
     for recompute in [false, true] {
         let pipeline = Pipeline { schedule, ranks, chunks, micro_batches, in_flight: Vec::new() };
         let cut = Cut { topology, work, replicas, pipeline: &pipeline, recompute };
@@ -256,18 +269,27 @@ fn best_of(
             lacks = closer(lacks, cut.lacks());
         }
         for stages in cuts {
+            // A pipeline without bubbles takes as long. Where a plan is as fast as that already, dividing backward passes gains nothing.
+            let busy_s = cut.busy_s(&stages);
             let pipeline = Pipeline { in_flight: cut.in_flight(&stages), ..pipeline.clone() };
             let plan = Plan { replicas: replicas.to_vec(), stages, pipeline, recompute };
+            if shortest_step_s(topology, work, &plan, busy_s) > FAR_SLOWER * fastest_s {
+                is_far_slower = true;
+                continue;
+            }
             plain.look_at(topology, work, &plan);
-            // A pipeline without bubbles takes as long as its slowest rank computes. Where a plan is as fast as that already, dividing backward passes gains nothing.
-            if is_divisible && cut.busy_s(&plan.stages) < fastest_s.min(plain.step_s()) {
+            if is_divisible && busy_s < fastest_s.min(plain.step_s()) {
                 divided.look_at(topology, work, &in_two_parts(&plan));
             }
         }
     }
     let nothing = || Unfit::Schedule("there is no such cut".to_owned());
-    let plain = plain.found().unwrap_or_else(|| Err(lacks.unwrap_or_else(nothing)));
-    std::iter::once(plain).chain(divided.found()).collect()
+    let plain = match plain.found() {
+        None if is_far_slower => None,
+        None => Some(Err(lacks.unwrap_or_else(nothing))),
+        found => found,
+    };
+    plain.into_iter().chain(divided.found()).collect()
 }
 
 /// The same plan with backward passes in two parts: who waits computes gradients of weights meanwhile. It has no limits of micro-batches in flight.

@@ -2,7 +2,7 @@
 
 use longhaul_common::pipeline::PipelineSchedule;
 
-use super::{Choice, Plan, Prediction};
+use super::{Choice, Plan, Rival};
 
 /// A sentence on what decides.
 #[must_use]
@@ -12,10 +12,11 @@ pub fn why(choice: &Choice) -> String {
         1 if choice.tensor > 1 => together(choice),
         1 => "Each device holds the whole model, so none waits for another within a step".to_owned(),
         ranks => format!(
-            "The model is cut in {ranks}{}, whose pipeline is idle for {:.0} % of its time{}",
+            "The model is cut in {ranks}{}, whose pipeline is idle for {:.0} % of its time{}{}",
             shared(choice),
             100.0 * prediction.bubble,
-            divided(choice)
+            divided(choice),
+            if choice.tensor > 1 { format!("; {}", with_whole_layers(choice)) } else { String::new() }
         ),
     };
     let exchange = match prediction.sync_s {
@@ -54,31 +55,43 @@ fn shared(choice: &Choice) -> String {
 
 /// Why layers are shared.
 fn together(choice: &Choice) -> String {
-    let Prediction { step_s, sums_s, .. } = choice.best.1;
-    let otherwise = match choice.rival {
-        Some((_, rival_s)) => {
-            format!(
-                "with whole layers a step would take {:.0} % longer",
-                100.0 * (rival_s / step_s - 1.0).max(0.0)
-            )
-        }
-        None => "as written, or as no plan fits with whole layers".to_owned(),
-    };
     format!(
-        "Each layer is shared by a tensor group of {} workers of one site, whose sums take {sums_s:.3} s of a step; {otherwise}",
-        choice.tensor
+        "Each layer is shared by a tensor group of {} workers of one site, whose sums take {:.3} s of a step; {}",
+        choice.tensor,
+        choice.best.1.sums_s,
+        with_whole_layers(choice)
     )
+}
+
+/// What a plan with groups is better than.
+fn with_whole_layers(choice: &Choice) -> String {
+    let Some(Rival { stages, step_s, .. }) = choice.rival else {
+        return "as written, or as no plan fits with whole layers".to_owned();
+    };
+    let cut = if stages > 1 { format!(", cut in {stages},") } else { String::new() };
+    let longer = 100.0 * (step_s / choice.best.1.step_s - 1.0).max(0.0);
+    format!("with whole layers{cut} a step would take {longer:.0} % longer")
 }
 
 /// A choice in a few signs: replicas × workers of each.
 #[must_use]
 pub fn outline(choice: &Choice) -> String {
-    let plan = &choice.best.0;
-    if choice.tensor == 1 {
-        return shape(plan);
+    outline_of(&choice.best.0, choice.tensor)
+}
+
+/// A plan in a few signs, whose devices are groups of so many workers where there are more than one: replicas × workers of each.
+pub(super) fn outline_of(plan: &Plan, members: u32) -> String {
+    let ranks = plan.pipeline.ranks;
+    match (members, ranks) {
+        (1, _) => shape(plan),
+        (_, 1) => format!("{} × {members}, layer by layer{}", plan.replicas.len(), ways(plan)),
+        _ => format!(
+            "{} × {} in {ranks} parts of {members}{}, layer by layer",
+            plan.replicas.len(),
+            ranks * members,
+            ways(plan)
+        ),
     }
-    let again = if plan.recompute { ", again" } else { "" };
-    format!("{} × {}, layer by layer{again}", plan.replicas.len(), choice.tensor)
 }
 
 /// Why backward passes are in two parts, where they are.
@@ -100,9 +113,14 @@ fn divided(choice: &Choice) -> String {
 /// A plan in a few signs: replicas × ranks.
 #[must_use]
 pub fn shape(plan: &Plan) -> String {
+    format!("{} × {}{}", plan.replicas.len(), plan.pipeline.ranks, ways(plan))
+}
+
+/// How a plan's ranks compute, as far as that is not what most do.
+fn ways(plan: &Plan) -> String {
     let chunks =
         if plan.pipeline.chunks > 1 { format!(" × {} chunks", plan.pipeline.chunks) } else { String::new() };
     let in_two = if plan.pipeline.schedule == PipelineSchedule::ZeroBubble { ", in two" } else { "" };
     let again = if plan.recompute { ", again" } else { "" };
-    format!("{} × {}{chunks}{in_two}{again}", plan.replicas.len(), plan.pipeline.ranks)
+    format!("{chunks}{in_two}{again}")
 }

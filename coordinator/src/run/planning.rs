@@ -15,7 +15,8 @@ use super::machine::Run;
 use super::state::{Decided, Phase};
 use super::survey::{Overdue, Way};
 use crate::plan::{
-    Choice, Device, DeviceId, Link, Site, Topology, Workload, choose_with_groups, outline, parallel_of, why,
+    Choice, Device, DeviceId, Divisions, Link, Site, Topology, Workload, choose_with_groups, outline,
+    parallel_of, why,
 };
 
 /// A way that could not be measured: slow and long, so that no plan rests on it.
@@ -231,12 +232,7 @@ impl Run {
         let (Some(topology), Some(spec)) = (self.topology_of(&by_site, device), self.spec()) else {
             return;
         };
-        let permitted = self.permitted_ranks(topology.devices().count(), spec.head() as usize + 1);
-        let admits = |devices: usize, rows: &[Vec<DeviceId>]| {
-            let ranks = rows.first().map_or(0, Vec::len);
-            permitted.contains(&ranks) && rows.len() == devices / ranks
-        };
-        match choose_with_groups(topology, &self.config, &spec, admits) {
+        match choose_with_groups(topology, &Divisions::of(&self.config, &spec), true) {
             Ok((topology, choice)) => self.take(&choice, &topology, &by_site),
             Err(error) => {
                 let text = format!("{error}. The run waits for other workers");
@@ -261,10 +257,13 @@ impl Run {
     ) -> Decided {
         let (plan, prediction) = &choice.best;
         let workers: Vec<&Vec<WorkerId>> = by_site.values().collect();
-        let worker = |id: &DeviceId| workers[id.site][id.device];
+        let members = choice.tensor as usize;
+        // A site's groups are all alike, so it does not matter which of its workers are one.
+        let of_rank =
+            |id: &DeviceId| workers[id.site].iter().skip(id.device * members).take(members).copied();
         let copies = match plan.pipeline.ranks {
             1 => Vec::new(),
-            _ => plan.replicas.iter().map(|ranks| ranks.iter().map(worker).collect()).collect(),
+            _ => plan.replicas.iter().map(|ranks| ranks.iter().flat_map(of_rank).collect()).collect(),
         };
         let why = format!(
             "the plan: {} (copies × workers of each), {:.3} s a step expected. {why}",

@@ -123,12 +123,11 @@ impl Run {
         if !sites.is_empty() {
             return sites.iter().map(number).collect::<Option<_>>().map_or(Rows::Nowhere, Rows::Only);
         }
-        if self.config.parallel.is_shared() {
-            // A plan says of groups only how large they are.
-            return Rows::Near(BTreeMap::new());
-        }
         let site = |worker: &WorkerId| Some(self.state.workers.get(worker)?.site);
-        let row = |copy: &Vec<WorkerId>| copy.iter().map(site).collect::<Option<Vec<SiteId>>>();
+        // A tensor group is of one site, that of its first member.
+        let members = self.config.parallel.tensor.max(1) as usize;
+        let row =
+            |copy: &Vec<WorkerId>| copy.iter().step_by(members).map(site).collect::<Option<Vec<SiteId>>>();
         let mut planned: BTreeMap<Vec<SiteId>, usize> = BTreeMap::new();
         for row in self.state.plan.iter().flat_map(|plan| &plan.copies).filter_map(row) {
             *planned.entry(row).or_default() += 1;

@@ -93,6 +93,21 @@ fn the_coordinator_makes_the_plan_that_the_planner_makes() {
     assert!(plan.contains("2 × 2") || plan.contains("1 × 4"), "{plan}");
 }
 
+/// Links within the sites as between GPUs of one machine, and memory in which neither half of the model fits nor a share of one of two. Each part is at a site of its own.
+#[test]
+fn the_coordinator_makes_a_plan_of_parts_of_groups_and_it_takes_the_time_that_the_planner_says() {
+    let sites = SITES.replace("memory_gib = 8", "memory_gib = 0.026\nlan_mbit = 2400000\nlan_rtt_ms = 0.001");
+    let setup = setup(&sites, "plan = \"auto\"", "preset = \"dense\"", "");
+    let divisions = crate::plan::Divisions::of(&setup.config, &setup.spec);
+    let (_, choice) = crate::plan::choose_with_groups(setup.topology.clone(), &divisions, true).unwrap();
+    assert_eq!((choice.tensor, choice.best.0.pipeline.ranks), (2, 2), "{}", crate::plan::why(&choice));
+    let report = report(setup);
+    let plan = report.plan.clone().unwrap();
+    assert!(report.finished && plan.starts_with("the plan: 1 × 4 in 2 parts of 2"), "{report:#?}");
+    let ratio = report.step_s.unwrap() / choice.best.1.step_s;
+    assert!((0.95..1.1).contains(&ratio), "{ratio}: {report:#?}");
+}
+
 /// What the planner says of two groups, of which each is a copy.
 #[test]
 fn tensor_groups_take_the_time_that_the_planner_says() {

@@ -90,25 +90,29 @@ fn while_steps_are_common_no_group_joins_even_where_nothing_is_clipped() {
     assert!(may_join("stages = 2") && !may_join("tensor = 2"));
 }
 
-/// Four workers at two sites, of which none has room for the model, and a fast link within each site. Parts of it in a row wait for each other, members of a group hardly.
+/// Four workers at two sites, of which none has room for the model, with links like these within each site.
+fn planned_with(memory_bytes: u64, lan_mbit: f64) -> Story {
+    let text = "[run]\nname = \"open\"\nworkers = 4\nsteps = 20000\n[model]\nkind = \"gpt2\"\nlayers = 6\nwidth = 128\nheads = 2\ncontext = 8\n\
+                [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 16\nmicro_batch = 2\n[sync]\npreset = \"dense\"\n";
+    let mut story = Story::of(RunConfig::parse(text).unwrap());
+    for (worker, site) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
+        story.enter(worker, site, |join| join.memory_bytes = memory_bytes);
+        story.say(worker, profile(1e9));
+    }
+    let link = |mbit: f64, round_trip_s: f64| Some(MeasuredLink { bytes_per_s: mbit * 125e3, round_trip_s });
+    let (lan, wan) = (link(lan_mbit, 1e-6), link(10_000.0, 0.001));
+    story.say(1, ToCoordinator::Links(vec![lan, wan]));
+    story.say(2, ToCoordinator::Links(vec![wan, lan]));
+    story
+}
+
+const ROOM: u64 = 70 << 20;
+const FAST: f64 = 1_000_000.0;
+
+/// Parts of the model in a row wait for each other, members of a group hardly.
 #[test]
 fn the_plan_has_groups_where_sites_have_fast_links_of_their_own() {
-    let plan_with = |lan_mbit: f64| {
-        let text = "[run]\nname = \"open\"\nworkers = 4\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 6\nwidth = 128\nheads = 2\ncontext = 8\n\
-                    [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 16\nmicro_batch = 2\n[sync]\npreset = \"dense\"\n";
-        let mut story = Story::of(RunConfig::parse(text).unwrap());
-        for (worker, site) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
-            story.enter(worker, site, |join| join.memory_bytes = 70 << 20);
-            story.say(worker, profile(1e9));
-        }
-        let link =
-            |mbit: f64, round_trip_s: f64| Some(MeasuredLink { bytes_per_s: mbit * 125e3, round_trip_s });
-        let (lan, wan) = (link(lan_mbit, 1e-6), link(10_000.0, 0.001));
-        story.say(1, ToCoordinator::Links(vec![lan, wan]));
-        story.say(2, ToCoordinator::Links(vec![wan, lan]));
-        story
-    };
-    let story = plan_with(1_000_000.0);
+    let story = planned_with(ROOM, FAST);
     let plan = story.run.state().plan.clone().unwrap();
     assert_eq!((plan.parallel.tensor, plan.parallel.stages), (2, 1), "{}", plan.why);
     assert!(
@@ -118,6 +122,23 @@ fn the_plan_has_groups_where_sites_have_fast_links_of_their_own() {
     );
     assert_eq!([1, 2, 3, 4].map(|worker| seat_in(&story.told(worker))), [Some(0), Some(0), Some(1), Some(1)]);
     assert!(story.run.replan_after().is_none(), "a run keeps its groups");
-    let apart = plan_with(1.0);
+    let apart = planned_with(ROOM, 1.0);
     assert_eq!(apart.run.state().plan.as_ref().unwrap().parallel.tensor, 1);
+}
+
+/// Neither half of the model fits, nor a share of a member of two; half of such a share does. Each stage is at a site of its own, as a group is.
+#[test]
+fn the_plan_has_parts_of_groups_where_nothing_else_fits_that_is_as_fast() {
+    let mut story = planned_with(ROOM / 2, FAST);
+    let plan = story.run.state().plan.clone().unwrap();
+    assert_eq!((plan.parallel.tensor, plan.parallel.stages), (2, 2), "{}", plan.why);
+    assert!(plan.why.contains("1 × 4 in 2 parts of 2"), "{}", plan.why);
+    let [copy] = plan.copies.as_slice() else { panic!("{plan:?}") };
+    let seats: Vec<Option<u32>> = copy.iter().map(|worker| seat_in(&story.told(worker.0))).collect();
+    assert_eq!(seats, [0, 1, 2, 3].map(Some));
+    let copy: Vec<u32> = copy.iter().map(|worker| worker.0).collect();
+    for (rank, &worker) in (0..).zip(&copy) {
+        story.say(worker, ready_with(rank, 0, 7 + rank as u8));
+    }
+    assert_eq!((story.run.state().phase, lineup(&story)), (Phase::Training, vec![copy]));
 }

@@ -1,0 +1,129 @@
+//! In how many ways a run may be divided: how many workers share each layer, and in how many parts a copy is then.
+
+use std::collections::BTreeSet;
+
+use longhaul_common::config::{ParallelConfig, RunConfig};
+use longhaul_common::model::ModelSpec;
+use serde::{Deserialize, Serialize};
+
+use super::Workload;
+
+/// Members of a group that are tried. More share links that few machines have.
+const MEMBERS: [u32; 3] = [2, 4, 8];
+
+/// What a run asks for where so many workers of a site share each layer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Division {
+    /// Members of a tensor group; 1: each worker has its layers whole.
+    pub members: u32,
+    /// What a step asks of a worker, or of a group.
+    pub work: Workload,
+    /// Parts that a copy may be in, each on a worker or a group. None: any number.
+    pub stages: Option<BTreeSet<u32>>,
+}
+
+/// All that a run's configuration permits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Divisions {
+    /// With whole layers.
+    pub whole: Division,
+    /// With tensor groups, the smallest first.
+    pub shared: Vec<Division>,
+}
+
+impl Divisions {
+    /// What goes with the model, the number of workers, and what else is asked for.
+    #[must_use]
+    pub fn of(config: &RunConfig, spec: &ModelSpec) -> Self {
+        let whole = Division::of(config, spec, 1);
+        let shared = MEMBERS.map(|members| Division::of(config, spec, members));
+        let is_permitted = |division: &Division| division.stages.iter().any(|stages| !stages.is_empty());
+        Self { whole, shared: shared.into_iter().filter(is_permitted).collect() }
+    }
+
+    /// The same where copies with whole layers may be in any number of parts: for machines that are not those of the run.
+    #[must_use]
+    pub fn in_any_parts(self) -> Self {
+        Self { whole: Division { stages: None, ..self.whole }, ..self }
+    }
+
+    /// The one with groups of so many.
+    #[must_use]
+    pub fn with(&self, members: u32) -> Option<&Division> {
+        std::iter::once(&self.whole).chain(&self.shared).find(|division| division.members == members)
+    }
+}
+
+impl Division {
+    fn of(config: &RunConfig, spec: &ModelSpec, members: u32) -> Self {
+        let workers = config.run.workers;
+        let most = workers.checked_div(members).unwrap_or(0).min(spec.head() + 1);
+        // Each copy has as many workers as every other one.
+        let may_be = |stages: &u32| {
+            workers.is_multiple_of(stages * members) && divided(config, *stages, members).is_some()
+        };
+        // How it is cut does not change what a step asks for; what the model does not permit is looked at nowhere.
+        let parallel = ParallelConfig { tensor: members, ..config.parallel.joined() };
+        let work = Workload::of(&RunConfig { parallel, ..config.clone() }, spec);
+        Self { members, work, stages: Some((1..=most).filter(may_be).collect()) }
+    }
+
+    /// Whether a copy may be in so many parts.
+    #[must_use]
+    pub fn permits(&self, stages: usize) -> bool {
+        self.stages
+            .as_ref()
+            .is_none_or(|permitted| u32::try_from(stages).is_ok_and(|stages| permitted.contains(&stages)))
+    }
+}
+
+/// The run with copies in so many parts of such groups. None: they do not go with its model, its number of workers, or what else it asks for.
+pub(super) fn divided(config: &RunConfig, stages: u32, members: u32) -> Option<RunConfig> {
+    let parallel = ParallelConfig { stages, tensor: members, ..ParallelConfig::undivided() };
+    let config = RunConfig { parallel, ..config.clone() };
+    // What can be written and read again is permitted.
+    config.to_toml().ok().filter(|text| RunConfig::parse(text).is_ok()).map(|_| config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::workload::tests::CONFIG;
+    use super::*;
+
+    fn stages(change: impl FnOnce(&mut RunConfig)) -> Vec<(u32, Vec<u32>)> {
+        let mut config = RunConfig::parse(CONFIG).unwrap();
+        (config.run.workers, config.model.heads) = (8, 8);
+        change(&mut config);
+        let spec = ModelSpec::resolve(&config.model, 256).unwrap();
+        let Divisions { whole, shared } = Divisions::of(&config, &spec);
+        let of = |division: Division| (division.members, division.stages.into_iter().flatten().collect());
+        std::iter::once(whole).chain(shared).map(of).collect()
+    }
+
+    /// Eight workers, six layers and eight heads, and steps of sixteen sequences.
+    #[test]
+    fn copies_are_of_so_many_stages_and_members_that_all_workers_have_a_place_and_all_members_a_share() {
+        let all = [(1, vec![1, 2, 4, 8]), (2, vec![1, 2, 4]), (4, vec![1, 2]), (8, vec![1])];
+        assert_eq!(stages(|_| ()), all);
+        // Of three layers, four parts would leave a group without one.
+        let few = stages(|config| config.model.layers = 3);
+        assert_eq!(few, [(1, vec![1, 2, 4]), (2, vec![1, 2]), (4, vec![1, 2]), (8, vec![1])]);
+        let odd = stages(|config| config.model.heads = 6);
+        assert_eq!(odd, [(1, vec![1, 2, 4, 8]), (2, vec![1, 2, 4])]);
+        // Neither four nor eight copies have equally many of ten sequences.
+        let uneven = stages(|config| config.train.batch = 10);
+        assert_eq!(uneven, [(1, vec![4, 8]), (2, vec![2, 4]), (4, vec![1, 2]), (8, vec![1])]);
+    }
+
+    #[test]
+    fn what_a_group_hands_on_is_in_the_format_that_is_configured() {
+        let mut config = RunConfig::parse(CONFIG).unwrap();
+        (config.run.workers, config.model.heads) = (4, 8);
+        config.parallel.boundary = longhaul_common::config::ValueFormat::Bf16;
+        let spec = ModelSpec::resolve(&config.model, 256).unwrap();
+        let Divisions { whole, shared } = Divisions::of(&config, &spec);
+        let bytes = |division: &Division| division.work.boundary_bytes_per_token;
+        assert!(!shared.is_empty() && shared.iter().all(|other| bytes(other) == bytes(&whole)));
+        assert_eq!(bytes(&whole), 2.0 * f64::from(spec.width));
+    }
+}
