@@ -6,7 +6,10 @@ use std::ops::Range;
 use longhaul_common::units::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{Choice, DeviceId, Plan, Topology, Workload, choose_among, predict, shape, why};
+use super::words::outline_of;
+use super::{
+    Choice, DeviceId, Divisions, Plan, Topology, Workload, choose_with_groups, outline, predict, why,
+};
 
 /// A step that is less than a tenth shorter is within what predictions err by.
 const GAIN_MIN: f64 = 0.1;
@@ -20,16 +23,23 @@ const MOVED_BYTES: f64 = 16.0;
 pub struct Question {
     /// The machines that are here, and the ways between them.
     pub topology: Topology,
-    /// What a step asks for.
-    pub work: Workload,
+    /// In which ways the run may be divided.
+    pub divisions: Divisions,
     /// The plan that the run has, on these machines; none: it has no whole copy there.
-    pub present: Option<Plan>,
-    /// Numbers of ranks that the configuration permits.
-    pub permitted: BTreeSet<usize>,
+    pub present: Option<Present>,
     /// Steps until the run ends.
     pub steps_left: u64,
     /// For how long nobody trains in a move, in seconds, besides what the state takes on its way.
     pub pause_s: f64,
+}
+
+/// The plan that a run has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Present {
+    /// Members of the tensor groups that have the place of its devices; 1: workers have it.
+    pub members: u32,
+    /// What it is.
+    pub plan: Plan,
 }
 
 /// What is answered.
@@ -72,31 +82,24 @@ impl Question {
     /// The best plan for these machines and the work that is left, if the move to it pays.
     #[must_use]
     pub fn answer(&self) -> Answer {
-        let devices = self.topology.devices().count();
-        let admits = |rows: &[Vec<DeviceId>]| {
-            let ranks = rows.first().map_or(0, Vec::len);
-            self.permitted.contains(&ranks) && rows.len() == devices / ranks
-        };
-        let choice = match choose_among(&self.topology, &self.work, admits) {
-            Ok(choice) => choice,
+        let choice = match choose_with_groups(self.topology.clone(), &self.divisions, true) {
+            Ok((_, choice)) => choice,
             Err(error) => return Answer::Stay(format!("the plan stays: {error}")),
         };
-        let present = self.present.as_ref().and_then(|plan| {
-            predict(&self.topology, &self.work, plan).ok().map(|prediction| (plan, prediction.step_s))
-        });
-        let Some((plan, present_s)) = present else {
+        let present = self.present.as_ref().and_then(|present| Some((present, self.step_s(present)?)));
+        let Some((present, present_s)) = present else {
             let text =
                 format!("the plan that the run has is none on the machines that are here. {}", why(&choice));
             return Answer::Move(Box::new(choice), text);
         };
-        let (best, best_s) = (&choice.best.0, choice.best.1.step_s);
-        let bytes = moved_bytes(&self.work, plan, best);
-        let price_s = self.pause_s + way_s(&self.topology, plan, &bytes);
+        let best_s = choice.best.1.step_s;
+        let bytes = self.moved_bytes(present, &choice);
+        let price_s = self.pause_s + way_s(&self.topology, &present.plan, &bytes);
         let prospect = Prospect { steps_left: self.steps_left, present_s, best_s, price_s };
         let figures = format!(
             "{} takes {best_s:.3} s a step where {} takes {present_s:.3} s: over {} steps {:.0} s less, for a move of {} that takes {price_s:.1} s",
-            shape(best),
-            shape(plan),
+            outline(&choice),
+            outline_of(&present.plan, present.members),
             self.steps_left,
             prospect.gain_s().max(0.0),
             Bytes(bytes.values().sum::<f64>() as u64)
@@ -107,16 +110,40 @@ impl Question {
             Answer::Stay(format!("the plan stays: {figures}"))
         }
     }
+
+    /// A step under the present plan, in seconds; none: it does not fit.
+    fn step_s(&self, present: &Present) -> Option<f64> {
+        let work = &self.divisions.with(present.members)?.work;
+        let predicted = match present.members {
+            1 => predict(&self.topology, work, &present.plan),
+            members => predict(&self.topology.in_groups(members).ok()?, work, &present.plan),
+        };
+        predicted.ok().map(|prediction| prediction.step_s)
+    }
+
+    /// By site: what its workers need of the state and do not have, in bytes. Where layers are shared by other numbers of workers, nobody goes on with the share that it has, and each takes
+    /// its own out of all shares of its blocks.
+    fn moved_bytes(&self, present: &Present, choice: &Choice) -> BTreeMap<usize, f64> {
+        let to = &choice.best.0;
+        let Some(division) = self.divisions.with(choice.tensor) else { return BTreeMap::new() };
+        let is_cut_alike = present.members == choice.tensor;
+        let lacking = lacking_bytes(&division.work, is_cut_alike.then_some(&present.plan), to);
+        let fetched_by = if is_cut_alike { 1.0 } else { f64::from(choice.tensor) };
+        let mut by_site = BTreeMap::new();
+        for (device, bytes) in lacking {
+            *by_site.entry(device.site).or_insert(0.0) += bytes * fetched_by;
+        }
+        by_site
+    }
 }
 
-/// By device: what it needs of the state and does not have, in bytes.
-fn moved_bytes(work: &Workload, from: &Plan, to: &Plan) -> BTreeMap<DeviceId, f64> {
-    let had = blocks_of(from);
-    let values = |block: &u32| work.blocks.get(*block as usize).map_or(0, |block| block.parameters) as f64;
+/// By device, or by group in the place of one: what of the state is not there that it has in a plan before, in bytes.
+fn lacking_bytes(work: &Workload, from: Option<&Plan>, to: &Plan) -> BTreeMap<DeviceId, f64> {
+    let had = from.map(blocks_of).unwrap_or_default();
     let missing = |(device, blocks): (DeviceId, BTreeSet<u32>)| {
         let here = had.get(&device);
         let lacking = blocks.iter().filter(|block| here.is_none_or(|here| !here.contains(block)));
-        (device, lacking.map(values).sum::<f64>() * MOVED_BYTES)
+        (device, lacking.map(|&block| work.parameters_of(block)).sum::<f64>() * MOVED_BYTES)
     };
     blocks_of(to).into_iter().map(missing).collect()
 }
@@ -132,17 +159,13 @@ fn blocks_of(plan: &Plan) -> BTreeMap<DeviceId, BTreeSet<u32>> {
 }
 
 /// How long all that is on its way, in seconds: each site takes what it lacks over the fastest way from a site that has a part in the plan before.
-fn way_s(topology: &Topology, from: &Plan, bytes: &BTreeMap<DeviceId, f64>) -> f64 {
+fn way_s(topology: &Topology, from: &Plan, bytes: &BTreeMap<usize, f64>) -> f64 {
     let sources: BTreeSet<usize> = from.replicas.iter().flatten().map(|device| device.site).collect();
-    let mut into: BTreeMap<usize, f64> = BTreeMap::new();
-    for (device, bytes) in bytes {
-        *into.entry(device.site).or_default() += bytes;
-    }
     let took = |(&site, bytes): (&usize, &f64)| {
         let rates = sources.iter().map(|&source| topology.link(source, site).bytes_per_s);
         bytes / rates.fold(1.0, f64::max)
     };
-    into.iter().map(took).fold(0.0, f64::max)
+    bytes.iter().map(took).fold(0.0, f64::max)
 }
 
 #[cfg(test)]

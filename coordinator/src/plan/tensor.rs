@@ -1,5 +1,6 @@
 //! Tensor groups: each is planned with as one device, whose members share all layers and sum what they make of them.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use longhaul_common::config::Precision;
@@ -7,7 +8,7 @@ use longhaul_common::model::{Memory, ModelSpec};
 use serde::{Deserialize, Serialize};
 
 use super::memory::least_of;
-use super::{Device, Link, Topology, TopologyError};
+use super::{Device, DeviceId, Link, Topology, TopologyError};
 
 /// Sums of a layer in a forward and in a backward pass (`worker/docs/tensor.md`).
 const SUMS_EACH_WAY: f64 = 2.0;
@@ -83,6 +84,21 @@ impl Topology {
         let is_empty = grouped.sites.iter().all(|site| site.devices.is_empty());
         if is_empty { Err(TopologyError::Empty) } else { Ok(grouped) }
     }
+}
+
+/// Rows of devices by rank as rows of the tensor groups that they make, of so many each, in [`Topology::in_groups`]. All groups of a site are alike, so it does not matter which of them is meant.
+#[must_use]
+pub fn in_place_of_groups(rows: &[Vec<DeviceId>], members: u32) -> Vec<Vec<DeviceId>> {
+    let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut group_at = |site: usize| {
+        let next = taken.entry(site).or_insert(0);
+        *next += 1;
+        DeviceId { site, device: *next - 1 }
+    };
+    let groups = |row: &Vec<DeviceId>| -> Vec<DeviceId> {
+        row.chunks(members.max(1) as usize).map(|group| group_at(group[0].site)).collect()
+    };
+    rows.iter().map(groups).collect()
 }
 
 /// A device that is no faster than any of these and has no more of any memory. Where only some are GPUs it is taken for none, with the least that there is of any memory: a machine needs more

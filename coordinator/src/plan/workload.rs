@@ -102,6 +102,13 @@ impl Workload {
         f64::from(self.micro_batch.min(sequences)) * f64::from(self.sequence)
     }
 
+    /// Parameters of a block, of all members of a group together.
+    #[must_use]
+    pub fn parameters_of(&self, block: u32) -> f64 {
+        let own = || self.blocks.get(block as usize).map_or(0, |block| block.parameters) as f64;
+        self.sums.as_ref().map_or_else(own, |sums| sums.parameters(&(block..block + 1)))
+    }
+
     /// Whether a stage may have these blocks: where tensor groups have the stages, each has a layer at least, as all members hold what else there is.
     #[must_use]
     pub fn may_be_stage(&self, blocks: &Range<u32>) -> bool {

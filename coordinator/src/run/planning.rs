@@ -1,6 +1,6 @@
 //! How copies of the model are cut, where that is the coordinator's to decide: by what the workers tell of themselves and of the ways between them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use longhaul_common::config::{ParallelConfig, RunConfig};
@@ -301,20 +301,6 @@ impl Run {
         for worker in std::mem::take(&mut self.surveys).attending() {
             self.welcome_again(worker);
         }
-    }
-
-    /// In how many parts copies may be.
-    pub(super) fn permitted_ranks(&self, devices: usize, blocks: usize) -> BTreeSet<usize> {
-        // A rank has a block at least.
-        (1..=devices.min(blocks)).filter(|&ranks| self.permits(ranks)).collect()
-    }
-
-    /// Whether the run may have copies on so many workers each.
-    fn permits(&self, ranks: usize) -> bool {
-        let Ok(stages) = u32::try_from(ranks) else { return false };
-        let parallel = ParallelConfig { stages, ..self.undivided().parallel };
-        let config = RunConfig { parallel, ..self.config.clone() };
-        config.to_toml().is_ok_and(|text| RunConfig::parse(&text).is_ok())
     }
 
     /// These machines, of which `device` tells what they can do, and the ways between them. None: it does not tell of all.

@@ -17,7 +17,9 @@ use super::command::{Command, Severity};
 use super::machine::Run;
 use super::source::Source;
 use super::state::{Decided, Phase};
-use crate::plan::{Answer, Choice, Device, DeviceId, Link, Plan, Question, Workload};
+use crate::plan::{
+    Answer, Choice, Device, DeviceId, Divisions, Link, Plan, Present, Question, in_place_of_groups,
+};
 
 /// A way that carries so many times as much as when the plan was looked at last, or as little, has changed; and so has one that is so many times as long.
 const LINK_FACTOR: f64 = 2.0;
@@ -294,9 +296,8 @@ impl Run {
     /// How long something has to have changed; none: the plan stays as it is.
     pub(super) fn replan_after(&self) -> Option<Duration> {
         let seconds = self.config.parallel.replan_after_s;
-        // Whoever has written a plan wants that one. And neither factors of low-rank gradients nor the shares of tensor groups are cut anew.
-        let may_be_cut = self.config.sync.rank == 0 && self.config.parallel.tensor == 1;
-        let is_open = self.state.plan.is_some() && may_be_cut;
+        // Whoever has written a plan wants that one. And nobody cuts factors of low-rank gradients anew.
+        let is_open = self.state.plan.is_some() && self.config.sync.rank == 0;
         (seconds > 0 && is_open).then(|| Duration::from_secs(seconds.into()))
     }
 
@@ -353,20 +354,18 @@ impl Run {
     }
 
     /// None: nobody has ever measured anything, or the model is not known.
-    fn question(&mut self) -> Option<Question> {
+    pub(super) fn question(&self) -> Option<Question> {
         let by_site = self.workers_by_site();
         let topology = self.topology_of(&by_site, |worker| self.known_device(worker))?;
         let spec = self.spec()?;
-        let work = self.workload()?;
+        let divisions = Divisions::of(&self.config, &spec);
         let through = self.state.ledger.through();
         let done = through.0.checked_sub(1).map_or(0, |last| self.state.schedule.steps_of(Round(last)).end);
         let beginning_s = self.replanning.beginning.map_or(PAUSE_S, |took| took.as_secs_f64());
-        let permitted = self.permitted_ranks(topology.devices().count(), work.blocks.len());
         Some(Question {
-            present: self.present_plan(&by_site, &spec, &work),
+            present: self.present_plan(&by_site, &spec, &divisions),
             topology,
-            work,
-            permitted,
+            divisions,
             steps_left: self.state.schedule.steps.saturating_sub(done),
             pause_s: PAUSES * beginning_s,
         })
@@ -377,8 +376,8 @@ impl Run {
         &self,
         by_site: &BTreeMap<SiteId, Vec<WorkerId>>,
         spec: &ModelSpec,
-        work: &Workload,
-    ) -> Option<Plan> {
+        divisions: &Divisions,
+    ) -> Option<Present> {
         let place = |worker: &WorkerId| {
             let places = by_site.values().enumerate();
             places.into_iter().find_map(|(site, workers)| {
@@ -389,16 +388,20 @@ impl Run {
         let lineup = self.state.generation.as_ref()?;
         let of_replica =
             |ranks: &[Member]| ranks.iter().map(|member| place(&member.worker)).collect::<Option<Vec<_>>>();
-        let replicas: Vec<Vec<DeviceId>> =
+        let rows: Vec<Vec<DeviceId>> =
             lineup.replicas.iter().filter_map(|replica| of_replica(&replica.ranks)).collect();
-        let (parallel, ranks) = (&self.config.parallel, self.ranks() as usize);
+        let parallel = &self.config.parallel;
+        let (members, ranks) = (parallel.tensor, parallel.stages as usize);
         let parts = spec.parts(parallel, self.config.data.sequence_length)?;
-        // Stage s is chunk s / ranks of rank s % ranks.
-        let stage = |stage: usize| parts.get(stage % ranks)?.chunks.get(stage / ranks).cloned();
+        // Stage s is chunk s / ranks of rank s % ranks, which all members of a group have.
+        let stage =
+            |stage: usize| parts.get(stage % ranks * members as usize)?.chunks.get(stage / ranks).cloned();
         let count = ranks * parallel.chunks as usize;
         let stages: Vec<Range<u32>> = (0..count).map(stage).collect::<Option<_>>()?;
-        let recompute = self.config.train.recompute;
-        let pipeline = parallel.pipeline(work.micro_batches(replicas.len()));
-        (!replicas.is_empty()).then_some(Plan { replicas, stages, pipeline, recompute })
+        let replicas = if members > 1 { in_place_of_groups(&rows, members) } else { rows };
+        let micro_batches = divisions.with(members)?.work.micro_batches(replicas.len());
+        let (pipeline, recompute) = (parallel.pipeline(micro_batches), self.config.train.recompute);
+        let plan = Plan { replicas, stages, pipeline, recompute };
+        (!plan.replicas.is_empty()).then_some(Present { members, plan })
     }
 }

@@ -138,6 +138,7 @@ fn joined<'a>(
 
 #[cfg(test)]
 mod tests {
+    use longhaul_common::config::ParallelConfig;
     use longhaul_common::id::{Generation, RunId, WorkerId};
 
     use super::*;
@@ -185,14 +186,15 @@ mod tests {
         (0..).zip(parts).map(write).collect()
     }
 
-    /// Of each tensor, numbers that follow from its name: those of a part are those of the whole.
+    /// Of each tensor, numbers that follow from its name and from where in it they are: those of a part or a share are those of the whole.
     fn of(spec: &ModelSpec) -> Vec<f32> {
         let seed =
             |name: &str| name.bytes().fold(1_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         let values = |tensor: longhaul_common::model::ParameterSpec| {
-            (0..tensor.count()).map(move |index| (seed(&tensor.name) % 1000) as f32 + index as f32)
+            let first = (seed(&tensor.name) % 1000) as f32;
+            tensor.places(spec.shard).flatten().map(move |place| first + place as f32)
         };
-        spec.parameters().into_iter().flat_map(values).collect()
+        spec.synchronised().into_iter().flat_map(values).collect()
     }
 
     fn cut(bounds: &[u32]) -> Vec<ModelSpec> {
@@ -203,10 +205,28 @@ mod tests {
 
     #[test]
     fn a_model_in_parts_goes_on_in_other_parts_with_its_moments() {
-        let (dir, spec) = (tempfile::tempdir().unwrap(), tiny_gpt2());
+        let spec = tiny_gpt2();
         let end = spec.head() + 1;
-        let stores = write(dir.path(), &cut(&[0, 1, end - 1, end]), true);
-        for wanted in cut(&[0, 2, end]).into_iter().chain([spec]) {
+        goes_on(&cut(&[0, 1, end - 1, end]), cut(&[0, 2, end]).into_iter().chain([spec]));
+    }
+
+    /// As a run moves from tensor groups to others, to parts of groups, and to whole layers, and back.
+    #[test]
+    fn a_model_whose_layers_are_shared_goes_on_with_other_shares_and_in_other_parts() {
+        let cut = |(stages, tensor): (u32, u32)| {
+            let parallel = ParallelConfig { stages, tensor, ..ParallelConfig::default() };
+            tiny_gpt2().parts(&parallel, 16).unwrap()
+        };
+        let all = [(1, 1), (2, 1), (1, 2), (2, 2)];
+        for (from, to) in all.into_iter().flat_map(|from| all.map(|to| (from, to))) {
+            goes_on(&cut(from), cut(to).into_iter());
+        }
+    }
+
+    fn goes_on(from: &[ModelSpec], to: impl Iterator<Item = ModelSpec>) {
+        let dir = tempfile::tempdir().unwrap();
+        let stores = write(dir.path(), from, true);
+        for wanted in to {
             let recut = recut(&stores, Round(4), &wanted, hash_of).unwrap();
             let values = of(&wanted);
             let times = |factor: f32| values.iter().map(|value| factor * value).collect::<Arc<[f32]>>();

@@ -7,9 +7,10 @@ use super::*;
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
-fn workload() -> Workload {
+/// In any number of parts, and with groups of two where sites have such.
+fn divisions() -> Divisions {
     let config = RunConfig::parse(&format!("{CONFIG}[sync]\npreset = \"dense\"\n")).unwrap();
-    Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap())
+    Divisions::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap()).in_any_parts()
 }
 
 /// Two sites of so many equal devices each, and a link between them.
@@ -26,16 +27,21 @@ fn topology(each: usize, mbit: f64) -> Topology {
 
 /// A run that has the plan that was best for `before`, on the machines of `now`.
 fn question(before: &Topology, now: &Topology, steps_left: u64) -> Question {
-    let work = workload();
-    let present = super::super::choose(before, &work).unwrap().best.0;
-    let permitted = (1..=work.blocks.len()).collect();
-    Question { topology: now.clone(), work, present: Some(present), permitted, steps_left, pause_s: 5.0 }
+    let (topology, divisions) = (now.clone(), divisions());
+    let plan = super::super::choose(before, &divisions.whole.work).unwrap().best.0;
+    let present = Some(Present { members: 1, plan });
+    Question { topology, divisions, present, steps_left, pause_s: 5.0 }
+}
+
+/// What a run has that has made a choice.
+fn present(choice: &Choice) -> Option<Present> {
+    Some(Present { members: choice.tensor, plan: choice.best.0.clone() })
 }
 
 fn moves_to(answer: &Answer) -> Option<String> {
     match answer {
         Answer::Stay(_) => None,
-        Answer::Move(choice, _) => Some(shape(&choice.best.0)),
+        Answer::Move(choice, _) => Some(outline(choice)),
     }
 }
 
@@ -74,7 +80,7 @@ fn the_plan_that_was_moved_to_stays_under_the_same_conditions() {
     let (fast, slow) = (topology(1, 10_000.0), topology(1, 1.0));
     let mut asked = question(&fast, &slow, 100_000);
     let Answer::Move(choice, _) = asked.answer() else { panic!("it moves") };
-    asked.present = Some(choice.best.0.clone());
+    asked.present = present(&choice);
     assert_eq!(moves_to(&asked.answer()), None);
     // A little more or less of the link makes no other plan.
     for mbit in [0.8, 1.2] {
@@ -100,22 +106,84 @@ fn a_run_whose_plan_is_none_any_more_takes_another_one_at_any_price() {
     let asked = Question { present: None, ..question(&topology(1, 1.0), &topology(1, 1.0), 1) };
     assert!(moves_to(&asked.answer()).is_some());
     // And where nothing fits, it stays and says why.
-    let asked = Question { permitted: BTreeSet::new(), ..asked };
+    let mut asked = asked;
+    asked.divisions.whole.stages = Some(BTreeSet::new());
     let Answer::Stay(text) = asked.answer() else { panic!("nothing is permitted") };
     assert!(text.starts_with("the plan stays: no plan fits"), "{text}");
 }
 
+/// Four workers at two sites with fast links of their own, in whose memory the model does not fit: groups of two have it. The link between the sites becomes too slow for gradients of all parameters, and is
+/// fast again.
+#[test]
+fn a_run_with_groups_moves_to_parts_of_groups_and_back() {
+    let text = CONFIG.replace("workers = 2", "workers = 4").replace("heads = 6", "heads = 12");
+    let config = RunConfig::parse(&format!("{text}[sync]\npreset = \"dense\"\n")).unwrap();
+    let spec = ModelSpec::resolve(&config.model, 256).unwrap();
+    let divisions = Divisions::of(&config, &spec);
+    let machines = |mbit: f64| {
+        let mut machines = topology(2, mbit);
+        for site in &mut machines.sites {
+            site.lan = Link { bytes_per_s: 300e9, round_trip_s: 1e-6 };
+            site.devices.iter_mut().for_each(|device| device.memory_bytes = 0.7 * GIB);
+        }
+        machines
+    };
+    let (_, first) = choose_with_groups(machines(10_000.0), &divisions, true).unwrap();
+    assert!(outline(&first).starts_with("2 × 2, layer by layer"), "{}", outline(&first));
+    let mut asked = Question {
+        topology: machines(50.0),
+        divisions,
+        present: present(&first),
+        steps_left: 100_000,
+        pause_s: 5.0,
+    };
+    let answer = asked.answer();
+    let Answer::Move(second, why) = &answer else { panic!("{answer:?}") };
+    assert_eq!((second.tensor, second.best.0.pipeline.ranks, second.best.0.replicas.len()), (2, 2, 1));
+    let [to, from] = [second, &Box::new(first)].map(|choice| outline(choice));
+    assert!(
+        why.starts_with(&format!("{to} takes ")) && why.contains(&format!("where {from} takes")),
+        "{why}"
+    );
+    asked.present = present(second);
+    assert_eq!(moves_to(&asked.answer()), None);
+    asked.topology = machines(10_000.0);
+    assert_eq!(moves_to(&asked.answer()), Some(from));
+}
+
+/// One site of two workers: together, each with a share; or each by itself.
+#[test]
+fn where_shares_are_cut_otherwise_each_worker_takes_all_that_its_blocks_have() {
+    let machines = {
+        let mut machines = topology(2, 10_000.0);
+        machines.sites[1].devices.clear();
+        machines
+    };
+    let asked = question(&machines, &machines, 1);
+    let choice = |members: u32| {
+        let division = asked.divisions.with(members).unwrap();
+        let of = if members > 1 { machines.in_groups(members).unwrap() } else { machines.clone() };
+        super::super::choose_among(&of, &division.work, |rows| rows[0].len() == 1).unwrap()
+    };
+    let parameters: u64 = asked.divisions.whole.work.blocks.iter().map(|block| block.parameters).sum();
+    let moved = |from: u32, to: u32| {
+        let bytes = asked.moved_bytes(&present(&choice(from)).unwrap(), &choice(to));
+        bytes[&0] / (MOVED_BYTES * parameters as f64)
+    };
+    assert_eq!([moved(1, 1), moved(2, 2), moved(2, 1), moved(1, 2)], [0.0, 0.0, 2.0, 2.0]);
+}
+
 #[test]
 fn only_what_a_device_lacks_moves() {
-    let (work, id) = (workload(), |site, device| DeviceId { site, device });
+    let (work, id) = (divisions().whole.work, |site, device| DeviceId { site, device });
     let blocks = work.blocks.len() as u32;
-    let whole = question(&topology(1, 10_000.0), &topology(1, 10_000.0), 1).present.unwrap();
+    let whole = question(&topology(1, 10_000.0), &topology(1, 10_000.0), 1).present.unwrap().plan;
     let one: Vec<_> = std::iter::once(0..blocks).collect();
     let alone = Plan { replicas: vec![vec![id(0, 0)]], stages: one.clone(), ..whole.clone() };
     let both = Plan { replicas: vec![vec![id(0, 0)], vec![id(1, 0)]], stages: one, ..whole };
-    let bytes = moved_bytes(&work, &alone, &both);
+    let bytes = lacking_bytes(&work, Some(&alone), &both);
     let parameters: u64 = work.blocks.iter().map(|block| block.parameters).sum();
     assert_eq!((bytes[&id(0, 0)], bytes[&id(1, 0)]), (0.0, MOVED_BYTES * parameters as f64));
-    let took = way_s(&topology(1, 8.0), &alone, &bytes);
+    let took = way_s(&topology(1, 8.0), &alone, &BTreeMap::from([(1, bytes[&id(1, 0)])]));
     assert!((took - MOVED_BYTES * parameters as f64 / 1e6).abs() < 1e-9);
 }

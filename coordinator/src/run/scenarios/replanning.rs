@@ -26,14 +26,14 @@ fn whole() -> Story {
 }
 
 /// What traffic shows of the link between the two.
-fn shows(story: &mut Story, mbit: f64) {
+pub(super) fn shows(story: &mut Story, mbit: f64) {
     let link = MeasuredLink { bytes_per_s: mbit * 125e3, round_trip_s: 0.02 };
     story.say(1, ToCoordinator::Ways(vec![SeenWay { to: SiteId(1), link }]));
     story.say(2, ToCoordinator::Ways(vec![SeenWay { to: SiteId(0), link }]));
 }
 
 /// Time goes by, in which these workers say that they live. Whatever is asked is answered; what was answered, and what the workers were told.
-fn pass(story: &mut Story, seconds: u64, workers: &[u32]) -> (Vec<Answer>, Vec<ToWorker>) {
+pub(super) fn pass(story: &mut Story, seconds: u64, workers: &[u32]) -> (Vec<Answer>, Vec<ToWorker>) {
     let end = story.now + Duration::from_secs(seconds);
     let (mut answers, mut told) = (Vec::new(), Vec::new());
     while story.now < end {

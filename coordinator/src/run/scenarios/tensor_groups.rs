@@ -2,9 +2,12 @@
 
 use longhaul_proto::control::message::MeasuredLink;
 
+use super::moves::{held, offer};
 use super::pipelines::{lineup, ready_with, seat_in};
-use super::planning::profile;
+use super::planning::{profile, welcomed};
+use super::replanning::{pass, shows};
 use super::*;
+use crate::plan::Answer;
 
 fn in_groups() -> RunConfig {
     let whole = config().to_toml().unwrap();
@@ -121,7 +124,6 @@ fn the_plan_has_groups_where_sites_have_fast_links_of_their_own() {
         plan.why
     );
     assert_eq!([1, 2, 3, 4].map(|worker| seat_in(&story.told(worker))), [Some(0), Some(0), Some(1), Some(1)]);
-    assert!(story.run.replan_after().is_none(), "a run keeps its groups");
     let apart = planned_with(ROOM, 1.0);
     assert_eq!(apart.run.state().plan.as_ref().unwrap().parallel.tensor, 1);
 }
@@ -141,4 +143,57 @@ fn the_plan_has_parts_of_groups_where_nothing_else_fits_that_is_as_fast() {
         story.say(worker, ready_with(rank, 0, 7 + rank as u8));
     }
     assert_eq!((story.run.state().phase, lineup(&story)), (Phase::Training, vec![copy]));
+    let question = story.run.question().unwrap();
+    let present = question.present.clone().unwrap();
+    assert_eq!((present.members, present.plan.pipeline.ranks, present.plan.replicas.len()), (2, 2, 1));
+    assert!(matches!(question.answer(), Answer::Stay(_)));
+}
+
+/// The link between the sites becomes slow: the groups, which exchanged all gradients over it, become the two parts of one copy. Their shares are cut of other layers, so each takes what it
+/// needs out of all shares that there are.
+#[test]
+fn a_run_with_groups_moves_to_another_plan_and_its_shares_are_cut_anew() {
+    let mut story = planned_with(ROOM, FAST);
+    let seats = [(1, 0), (3, 1), (2, 0), (4, 1)];
+    for (worker, index) in seats {
+        story.say(worker, ready_with(index, 0, 7 + index as u8));
+    }
+    assert_eq!(story.run.state().phase, Phase::Training);
+    let all = [1, 2, 3, 4];
+    pass(&mut story, 20, &all);
+    shows(&mut story, 20.0);
+    let (answers, _) = pass(&mut story, 100, &all);
+    let [Answer::Move(choice, why)] = answers.as_slice() else { panic!("{answers:?}") };
+    assert_ne!((choice.tensor, choice.best.0.pipeline.ranks), (2, 1), "{why}");
+    assert!(why.contains("where 2 × 2, layer by layer takes"), "{why}");
+    for worker in all {
+        story.settled(worker, 2, 0, 0);
+    }
+    for worker in all {
+        story.say(worker, ToCoordinator::Finished { next_round: Round(1), validation_loss: None });
+    }
+    let parallel = |story: &Story, worker| welcomed(&story.told(worker))[0].parallel.clone();
+    let to = parallel(&story, 1);
+    assert_eq!((to.tensor, to.stages), (choice.tensor, choice.best.0.pipeline.ranks));
+    assert_eq!(to.seats(), 4);
+    assert!(all.iter().all(|&worker| parallel(&story, worker) == to));
+    for (worker, rank) in seats {
+        story.enter(worker, ["a", "b"][(worker as usize + 1) % 2], |join| {
+            (join.memory_bytes, join.checkpoints) = (ROOM, vec![offer(1, rank, true)]);
+        });
+    }
+    for worker in all {
+        let parts = held(&story, worker);
+        let ranks: Vec<(u32, u32)> = parts.iter().map(|part| (part.offer.rank, part.offer.parts)).collect();
+        assert_eq!(ranks, [(0, 2), (1, 2)], "worker {worker}");
+        assert!(parts.iter().all(|part| !part.holders.is_empty()));
+    }
+    let seats = all.map(|worker| (worker, seat_in(&story.told(worker)).unwrap()));
+    for (worker, rank) in seats {
+        story.say(worker, ready_with(rank, 1, 50 + rank as u8));
+    }
+    assert_eq!((story.run.state().phase, story.begun(1).first_round), (Phase::Training, Round(1)));
+    assert_eq!(lineup(&story).len(), 1);
+    let (answers, _) = pass(&mut story, 300, &all);
+    assert!(answers.is_empty(), "{answers:?}");
 }

@@ -6,7 +6,7 @@ use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_proto::control::message::{GenerationStart, Member, Settled, ToCoordinator};
 
 use super::World;
-use crate::plan::{DeviceId, Plan, Unfit, Workload, paces, predict};
+use crate::plan::{DeviceId, Plan, Unfit, Workload, in_place_of_groups, paces, predict};
 use crate::simulate::rounds::Group;
 use crate::simulate::worker::Stage;
 
@@ -102,7 +102,7 @@ impl World {
             1 => (&self.setup.topology, rows),
             members => {
                 groups = self.setup.topology.in_groups(members).map_err(|_| nowhere())?;
-                (&groups, groups_of(&rows, members))
+                (&groups, in_place_of_groups(&rows, members))
             }
         };
         let plan = Plan {
@@ -120,18 +120,4 @@ impl World {
         (self.step_s, self.sync_s) = (step_s, sync_s);
         Ok(())
     }
-}
-
-/// Each so many of a row as the tensor group in whose place they are: all groups of a site are alike.
-fn groups_of(rows: &[Vec<DeviceId>], members: u32) -> Vec<Vec<DeviceId>> {
-    let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
-    let mut group_at = |site: usize| {
-        let next = taken.entry(site).or_insert(0);
-        *next += 1;
-        DeviceId { site, device: *next - 1 }
-    };
-    let groups = |row: &Vec<DeviceId>| -> Vec<DeviceId> {
-        row.chunks(members as usize).map(|group| group_at(group[0].site)).collect()
-    };
-    rows.iter().map(groups).collect()
 }
