@@ -12,3 +12,4 @@ pub mod sampler;
 pub mod schedule;
 pub mod timeline;
 pub mod units;
+pub mod weights;

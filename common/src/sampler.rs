@@ -149,16 +149,6 @@ pub fn share(batch: u64, members: usize, member: usize) -> Range<u64> {
     batch * member / members..batch * (member + 1) / members
 }
 
-/// The part of one of them where they have parts in proportion to weights: each differs from that by less than one sample. Where all weights are zero, nobody has one.
-#[must_use]
-pub fn weighted_share(batch: u64, weights: &[u32], member: usize) -> Range<u64> {
-    let upto = |count: usize| weights.iter().take(count).map(|&weight| u128::from(weight)).sum::<u128>();
-    let all = upto(weights.len()).max(1);
-    // No more than the batch, so it fits.
-    let at = |count: usize| (u128::from(batch) * upto(count) / all) as u64;
-    at(member)..at(member + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,25 +188,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn members_of_any_weights_share_each_step_in_proportion_and_without_gap(
-            batch in 0_u64..5000, weights in proptest::collection::vec(0_u32..100, 1..50)
-        ) {
-            let parts: Vec<_> = (0..weights.len()).map(|member| weighted_share(batch, &weights, member)).collect();
-            let all: u32 = weights.iter().sum();
-            prop_assert_eq!(parts[0].start, 0);
-            prop_assert_eq!(parts[parts.len() - 1].end, if all > 0 { batch } else { 0 });
-            for (pair, weight) in parts.windows(2).zip(&weights) {
-                prop_assert_eq!(pair[0].end, pair[1].start);
-                let exact = batch as f64 * f64::from(*weight) / f64::from(all.max(1));
-                prop_assert!(((pair[0].end - pair[0].start) as f64 - exact).abs() < 1.0);
-            }
-            let even = vec![7; weights.len()];
-            for member in 0..weights.len() {
-                prop_assert_eq!(weighted_share(batch, &even, member), share(batch, weights.len(), member));
-            }
-        }
-
         #[test]
         fn members_of_any_number_share_each_step_without_gap_or_overlap(
             batch in 1u64..500, members in 1usize..40,

@@ -6,7 +6,8 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::id::WorkerId;
-use crate::sampler::{Positions, SampleFeed, share, weighted_share};
+use crate::sampler::{Positions, SampleFeed, share};
+use crate::weights::Weights;
 
 /// From one step on: this feed, shared in this order by these workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,22 +17,22 @@ pub struct Assignment {
     /// Who shares it, in order.
     pub workers: Vec<WorkerId>,
     /// In proportion to these, one for each of them; empty: evenly.
-    pub weights: Vec<u32>,
+    pub weights: Weights,
 }
 
 impl Assignment {
     /// All of them have as much to do.
     #[must_use]
     pub fn evenly(feed: SampleFeed, workers: Vec<WorkerId>) -> Self {
-        Self { feed, workers, weights: Vec::new() }
+        Self { feed, workers, weights: Weights::default() }
     }
 
     /// Which samples of a step of `batch` are the part of the worker at this place in [`Self::workers`].
     #[must_use]
     pub fn share(&self, batch: u64, rank: usize) -> Range<u64> {
         // One that came over a network may have any number of them.
-        if self.weights.len() == self.workers.len() && self.weights.iter().any(|&weight| weight > 0) {
-            return weighted_share(batch, &self.weights, rank);
+        if self.weights.are_for(self.workers.len()) {
+            return self.weights.share(batch, rank);
         }
         share(batch, self.workers.len(), rank)
     }
@@ -153,6 +154,7 @@ mod tests {
         let workers: Vec<WorkerId> = (1..=3).map(WorkerId).collect();
         let share_of = |weights: Vec<u32>| {
             let mut timeline = Timeline::new(16);
+            let weights = weights.into();
             timeline.push(Assignment { feed: SampleFeed::default(), workers: workers.clone(), weights });
             [1, 2, 3].map(|worker| timeline.positions(0, WorkerId(worker)).into_iter().flatten().count())
         };
@@ -165,7 +167,8 @@ mod tests {
         let mut timeline = Timeline::new(10);
         let feed = SampleFeed { first_step: 0, backlog: vec![100..103, 103..104], cursor: 50 };
         let workers: Vec<WorkerId> = (1..=4).map(WorkerId).collect();
-        for weights in [vec![], vec![1, 4, 0, 2]] {
+        for weights in [vec![], vec![1_u32, 4, 0, 2]] {
+            let weights = weights.into();
             timeline.push(Assignment { feed: feed.clone(), workers: workers.clone(), weights });
             for without in [vec![], vec![2], vec![1, 4], vec![2, 3], vec![1, 2, 3, 4], vec![9]] {
                 let without: BTreeSet<WorkerId> = without.into_iter().map(WorkerId).collect();

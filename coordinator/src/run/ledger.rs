@@ -83,7 +83,7 @@ impl Ledger {
         }
         let mut feed = self.timeline.feed_from(step, &[]);
         feed.backlog.splice(0..0, redo.iter());
-        self.timeline.push(Assignment { feed, workers, weights });
+        self.timeline.push(Assignment { feed, workers, weights: weights.into() });
         self.forget_old();
     }
 

@@ -45,7 +45,7 @@ impl Run {
     /// Assigns the steps from a round on to these workers, by how fast they are.
     pub(super) fn share_out(&mut self, first_round: Round, workers: Vec<WorkerId>) {
         let weights = if self.shares_follow() { weights_of(&self.speeds(&workers)) } else { Vec::new() };
-        let before = self.state.ledger.newest().map_or(&[][..], |newest| &newest.weights);
+        let before = self.state.ledger.newest().map_or(&[][..], |newest| newest.weights.each());
         if before != weights {
             self.notice(Severity::Info, None, describe(&workers, &weights, self.config.train.batch));
         }
@@ -81,7 +81,7 @@ impl Run {
     fn other_shares_pay(&self) -> bool {
         let Some(Assignment { workers, weights, .. }) = self.state.ledger.newest() else { return false };
         let speeds = self.speeds(workers);
-        let now = step_s(weights, &speeds);
+        let now = step_s(weights.each(), &speeds);
         let then = step_s(&weights_of(&speeds), &speeds);
         now.zip(then).is_some_and(|(now, then)| now > GAIN_MIN * then)
     }
@@ -128,8 +128,10 @@ fn describe(workers: &[WorkerId], weights: &[u32], batch: u32) -> String {
     if weights.is_empty() {
         return "all workers are about as fast: each computes as much of a step as the others".to_owned();
     }
-    let assignment =
-        Assignment { weights: weights.to_vec(), ..Assignment::evenly(Default::default(), workers.to_vec()) };
+    let assignment = Assignment {
+        weights: weights.to_vec().into(),
+        ..Assignment::evenly(Default::default(), workers.to_vec())
+    };
     let part = |(at, worker): (usize, &WorkerId)| {
         let share = assignment.share(batch.into(), at);
         format!("{worker} {}", share.end - share.start)

@@ -34,7 +34,7 @@ fn compute(story: &mut Story, seconds: u32, speeds: [u64; 2]) -> bool {
 fn settled(story: &mut Story, generation: u64) -> Vec<u32> {
     story.settled(1, generation, 0, 1);
     story.settled(2, generation, 0, 1);
-    story.begun(1).assignments.last().unwrap().weights.clone()
+    story.begun(1).assignments.last().unwrap().weights.each().to_vec()
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn offer() -> CheckpointOffer {
 fn assignment() -> Assignment {
     let backlog: Vec<Positions> = vec![0..4, 100..1 << 40];
     let feed = SampleFeed { first_step: 30, backlog, cursor: 1 << 41 };
-    Assignment { feed, workers: vec![WorkerId(1), WorkerId(300)], weights: vec![64, 300] }
+    Assignment { feed, workers: vec![WorkerId(1), WorkerId(300)], weights: vec![64_u32, 300].into() }
 }
 
 fn refusals() -> Vec<Refusal> {
