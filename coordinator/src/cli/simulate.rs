@@ -15,10 +15,6 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), CliError> {
     let config = read_config(&args.config)?;
     let topology = read_topology(&args.topology)?;
     let faults = args.faults.as_deref().map(|path| read_faults(path, &topology)).transpose()?;
-    if config.parallel.tensor > 1 {
-        let reason = "the simulator knows no tensor groups: leave parallel.tensor out, and count each group as one worker in the topology";
-        return Err(CliError::Misuse(reason.to_owned()));
-    }
     let spec = spec_of(&config)?;
     let until = Duration::from_secs_f64(args.hours * 3600.0);
     let setup = Setup { config, spec, topology, faults: faults.unwrap_or_default(), seed: args.seed, until };
@@ -26,7 +22,9 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), CliError> {
         say("simulating; this takes a second for some million messages");
     }
     let report = match simulate(setup) {
-        Err(error @ SimulateError::Workers { .. }) => return Err(CliError::Misuse(error.to_string())),
+        Err(error @ (SimulateError::Workers { .. } | SimulateError::Groups { .. })) => {
+            return Err(CliError::Misuse(error.to_string()));
+        }
         report => report.context("simulate the run")?,
     };
     match args.json {
@@ -92,5 +90,41 @@ fn time(seconds: f64) -> String {
         s if s < 120.0 => format!("{s:.2} s"),
         s if s < 7200.0 => format!("{:.1} min", s / 60.0),
         s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    const CONFIG: &str = "[run]\nname = \"small\"\nworkers = 4\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 64\nheads = 4\n\
+                          context = 64\n[data]\npath = \"t\"\nsequence_length = 64\n[train]\nbatch = 16\n[parallel]\ntensor = 2\n";
+    const MACHINES: &str = "[[site]]\nname = \"a\"\nworkers = 4\ntflops = 1\nmemory_gib = 4\n";
+
+    fn simulated(machines: &str) -> Result<(), CliError> {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| -> PathBuf {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (config, topology) = (write("run.toml", CONFIG), write("machines.toml", machines));
+        run(&SimulateArgs { config, topology, faults: None, seed: 1, hours: 1.0, json: true })
+    }
+
+    #[test]
+    fn a_run_whose_layers_are_shared_is_simulated_where_a_site_has_a_group() {
+        simulated(MACHINES).unwrap();
+        let names = ["a", "b", "c", "d"];
+        let alone = names.map(|name| MACHINES.replace("\"a\"", &format!("\"{name}\"")));
+        let apart =
+            format!("{}[wan]\nmbit = 10\nrtt_ms = 1\n", alone.concat().replace("workers = 4", "workers = 1"));
+        let refused = simulated(&apart).unwrap_err();
+        assert!(
+            matches!(&refused, CliError::Misuse(reason) if reason.contains("parallel.tensor = 2")),
+            "{refused}"
+        );
     }
 }

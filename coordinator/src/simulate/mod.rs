@@ -3,6 +3,7 @@
 mod faults;
 mod queue;
 mod rounds;
+mod shares;
 mod worker;
 mod world;
 
@@ -85,6 +86,18 @@ pub enum SimulateError {
         /// How many there should be.
         wanted: u32,
     },
+    /// No copy of the model can be put together.
+    #[error(
+        "parallel.tensor = {members}: the topology has {there} groups of so many workers of one site, and a copy of the model takes {wanted}"
+    )]
+    Groups {
+        /// Workers that share each layer.
+        members: u32,
+        /// How many such groups there are.
+        there: usize,
+        /// How many there should be: one for each part of a copy.
+        wanted: u32,
+    },
     /// What the coordinator has made of it cannot be computed.
     #[error(transparent)]
     Unfit(#[from] Unfit),
@@ -101,6 +114,12 @@ pub fn simulate(mut setup: Setup) -> Result<Report, SimulateError> {
     let (there, wanted) = (setup.topology.devices().count(), setup.config.run.workers);
     if there < wanted as usize {
         return Err(SimulateError::Workers { there, wanted });
+    }
+    let (members, wanted) = (setup.config.parallel.tensor, setup.config.parallel.stages);
+    let groups = setup.topology.sites.iter().map(|site| site.devices.len() / members.max(1) as usize);
+    let there = groups.sum::<usize>();
+    if setup.config.parallel.is_shared() && there < wanted as usize {
+        return Err(SimulateError::Groups { members, there, wanted });
     }
     // There is no storage in it.
     (setup.config.checkpoint.to, setup.config.checkpoint.endpoint) = (None, None);

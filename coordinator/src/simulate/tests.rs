@@ -1,5 +1,7 @@
 //! Simulated runs against what is known of them.
 
+use longhaul_common::config::ShareRule;
+
 use super::*;
 
 const SITES: &str = "[[site]]\nname = \"a\"\nworkers = 2\ntflops = 0.1\nmemory_gib = 8\n\
@@ -75,7 +77,9 @@ fn the_same_seed_gives_the_same_run_and_another_one_another() {
 
 #[test]
 fn workers_come_and_go_and_the_run_ends_all_the_same() {
-    for (parallel, seed) in [(WHOLE, 1), (WHOLE, 2), ("stages = 2", 1), ("stages = 2", 2)] {
+    let in_parts =
+        ["stages = 2", "tensor = 2"].into_iter().flat_map(|parallel| [(parallel, 1), (parallel, 2)]);
+    for (parallel, seed) in [(WHOLE, 1), (WHOLE, 2)].into_iter().chain(in_parts) {
         let churn = "[churn]\nlife_s = 15\nabsence_s = 4\n[[outage]]\nsite = \"b\"\nat_s = 10\nfor_s = 6\n";
         let report = report(Setup { seed, ..setup(SITES, parallel, SPARSE, churn) });
         assert!(report.finished && report.killed > 1, "{parallel}, {seed}: {report:#?}");
@@ -106,6 +110,26 @@ fn the_coordinator_makes_a_plan_of_parts_of_groups_and_it_takes_the_time_that_th
     assert!(report.finished && plan.starts_with("the plan: 1 × 4 in 2 parts of 2"), "{report:#?}");
     let ratio = report.step_s.unwrap() / choice.best.1.step_s;
     assert!((0.95..1.1).contains(&ratio), "{ratio}: {report:#?}");
+}
+
+/// A fast machine at the second site, and at a third one a machine of a quarter of its speed: it computes three or two sequences of 32 where the others have ten, in place of eight.
+#[test]
+fn with_shares_by_speed_nobody_waits_for_a_slow_machine() {
+    let slow = "[[site]]\nname = \"c\"\nworkers = 1\ntflops = 0.025\nmemory_gib = 8\n";
+    let fast = "name = \"b\"\nworkers = ";
+    let sites = format!("{slow}{}", SITES.replace(&format!("{fast}2"), &format!("{fast}1")));
+    let with = |shares| {
+        let mut setup = setup(&sites, WHOLE, SPARSE, "");
+        (setup.config.run.steps, setup.config.train.shares) = (3000, shares);
+        report(setup)
+    };
+    let (even, by_speed) = (with(ShareRule::Even), with(ShareRule::BySpeed));
+    assert!(even.finished && by_speed.finished, "{even:#?} {by_speed:#?}");
+    assert!(even.generations == 1 && by_speed.generations > 1, "{by_speed:#?}");
+    // The coordinator looks for half a minute before it shares otherwise.
+    let ratio = by_speed.tokens_per_s / even.tokens_per_s;
+    assert!((2.0..3.2).contains(&ratio), "{ratio}: {by_speed:#?}");
+    assert!(even.stalled > 0.5 && by_speed.stalled < 0.3, "{even:#?} {by_speed:#?}");
 }
 
 /// What the planner says of two groups, of which each is a copy.
@@ -143,4 +167,9 @@ fn too_few_machines_are_refused() {
     let few = SITES.replace("workers = 2", "workers = 1");
     let error = simulate(setup(&few, WHOLE, SPARSE, "")).unwrap_err().to_string();
     assert!(error.contains("2 workers, and the run wants 4"), "{error}");
+    let alone = SITES
+        .replace("workers = 2", "workers = 1")
+        .replace("[wan]", "[[site]]\nname = \"c\"\nworkers = 3\ntflops = 0.1\nmemory_gib = 8\n[wan]");
+    let error = simulate(setup(&alone, "tensor = 2\nstages = 2", SPARSE, "")).unwrap_err().to_string();
+    assert!(error.contains("parallel.tensor = 2: the topology has 1 groups"), "{error}");
 }

@@ -38,6 +38,16 @@ pub(super) struct Worker {
     /// until then.
     pub busy_until: Duration,
     pub wait: Duration,
+    /// What it has trained on,
+    pub tokens: u64,
+    /// and what it will have besides when it has computed what it is set to.
+    pub stretch: Stretch,
+}
+
+/// What a worker is set to compute at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub takes: Duration,
     pub tokens: u64,
 }
 
@@ -79,7 +89,21 @@ impl Worker {
             busy_until: Duration::ZERO,
             wait: Duration::ZERO,
             tokens: 0,
+            stretch: Stretch::default(),
         }
+    }
+
+    /// It is set to compute something.
+    pub fn set_to(&mut self, stretch: Stretch, now: Duration) {
+        self.task += 1;
+        self.compute += stretch.takes;
+        self.busy_until = now + stretch.takes;
+        self.stretch = stretch;
+    }
+
+    /// What it was set to compute is done, if it was set to anything.
+    pub fn has_computed(&mut self) {
+        self.tokens += std::mem::take(&mut self.stretch).tokens;
     }
 
     /// Another process on the same machine: only the disk is left of what there was.
@@ -129,11 +153,15 @@ impl Worker {
         self.disk.truncate(keep as usize);
     }
 
-    pub fn heartbeat(&self, step: u64) -> Heartbeat {
+    /// What it has done by now, of what it is set to as well.
+    pub fn heartbeat(&self, step: u64, now: Duration) -> Heartbeat {
+        let undone = self.busy_until.saturating_sub(now);
+        let Stretch { takes, tokens } = self.stretch;
+        let share = if takes.is_zero() { 0.0 } else { 1.0 - undone.as_secs_f64() / takes.as_secs_f64() };
         Heartbeat {
             step,
-            tokens: self.tokens,
-            compute_s: self.compute.as_secs_f64(),
+            tokens: self.tokens + (tokens as f64 * share.clamp(0.0, 1.0)).round() as u64,
+            compute_s: self.compute.saturating_sub(undone).as_secs_f64(),
             wait_s: self.wait.as_secs_f64(),
             ..Heartbeat::default()
         }
@@ -146,4 +174,25 @@ pub(super) fn hash_after(next_round: Round, rank: u32) -> Hash {
     hash[..8].copy_from_slice(&next_round.0.to_le_bytes());
     hash[8..12].copy_from_slice(&rank.to_le_bytes());
     hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three seconds and three hundred tokens, of which two seconds have passed.
+    #[test]
+    fn a_heartbeat_tells_of_what_is_done_and_not_of_what_is_to_come() {
+        let seconds = Duration::from_secs;
+        let mut worker = Worker::new(WorkerId(1), DeviceId { site: 0, device: 0 });
+        let told = |worker: &Worker, now| {
+            let Heartbeat { tokens, compute_s, .. } = worker.heartbeat(0, now);
+            (tokens, compute_s)
+        };
+        assert_eq!(told(&worker, seconds(9)), (0, 0.0));
+        worker.set_to(Stretch { takes: seconds(3), tokens: 300 }, seconds(10));
+        assert_eq!((told(&worker, seconds(10)), told(&worker, seconds(12))), ((0, 0.0), (200, 2.0)));
+        worker.has_computed();
+        assert_eq!(told(&worker, seconds(20)), (300, 3.0));
+    }
 }

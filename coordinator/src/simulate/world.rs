@@ -17,7 +17,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::queue::{Happening, Queue};
 use super::rounds::Group;
-use super::worker::{Stage, Worker};
+use super::shares::Shares;
+use super::worker::{Stage, Stretch, Worker};
 use super::{Report, Setup, SimulateError};
 use crate::plan::Unfit;
 use crate::run::{Command, ConnectionId, Event, Phase, Record, Run, Severity, State};
@@ -59,8 +60,10 @@ pub(super) struct World {
     alive: u32,
     /// By rank.
     groups: BTreeMap<u32, Group>,
-    /// By worker: seconds of a step.
-    step_s: BTreeMap<WorkerId, f64>,
+    /// By worker: seconds of each sequence of a step.
+    sequence_s: BTreeMap<WorkerId, f64>,
+    /// How much of a step each has.
+    shares: Shares,
     /// Seconds of an exchange of a round, for each of its steps.
     sync_s: f64,
     timer_at: Option<Duration>,
@@ -131,7 +134,8 @@ impl World {
             connections: BTreeMap::new(),
             last_connection: 0,
             groups: BTreeMap::new(),
-            step_s: BTreeMap::new(),
+            sequence_s: BTreeMap::new(),
+            shares: Shares::default(),
             sync_s: 0.0,
             timer_at: None,
             last_generation: Generation(0),
@@ -288,6 +292,7 @@ impl World {
         self.tally.compute += worker.compute.saturating_sub(undone);
         self.tally.wait += worker.wait + waits;
         (worker.compute, worker.wait, worker.busy_until) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        worker.stretch = Stretch::default();
         self.tally.tokens += std::mem::take(&mut worker.tokens);
         worker.life += 1;
         worker.task += 1;
@@ -331,7 +336,7 @@ impl World {
             let worker = &self.workers[place];
             let Some(connection) = worker.connection.filter(|_| worker.is_welcome) else { continue };
             let step = schedule.steps_of(worker.computing()).start;
-            let message = ToCoordinator::Heartbeat(worker.heartbeat(step));
+            let message = ToCoordinator::Heartbeat(worker.heartbeat(step, self.now));
             self.tell_run(Event::Message { connection, message });
         }
         self.queue.push(self.now + Duration::from_millis(HEARTBEAT_INTERVAL_MS), Happening::Heartbeats(slot));

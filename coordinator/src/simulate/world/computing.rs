@@ -9,7 +9,7 @@ use rand::Rng as _;
 
 use super::{JITTER, World};
 use crate::simulate::queue::Happening;
-use crate::simulate::worker::{Stage, hash_after};
+use crate::simulate::worker::{Stage, Stretch, hash_after};
 
 impl World {
     pub(super) fn schedule(&self) -> RoundSchedule {
@@ -57,13 +57,15 @@ impl World {
 
     pub(super) fn compute(&mut self, place: usize, stage: Stage, steps: u64) {
         let slower = 1.0 + JITTER * self.rng.random::<f64>();
+        let sequences = steps as f64 * self.sequences_of(place, self.workers[place].computed);
+        let length = f64::from(self.config.data.sequence_length);
         let worker = &mut self.workers[place];
-        let step_s = self.step_s.get(&worker.id).copied().unwrap_or_default();
-        let takes = Duration::from_secs_f64((steps as f64 * step_s * slower).min(1e9));
+        let sequence_s = self.sequence_s.get(&worker.id).copied().unwrap_or_default();
+        let takes = Duration::from_secs_f64((sequences * sequence_s * slower).min(1e9));
+        // Those of a copy are counted once, by its first worker.
+        let tokens = if worker.rank == Some(0) { (sequences * length) as u64 } else { 0 };
         worker.stage = stage;
-        worker.task += 1;
-        worker.compute += takes;
-        worker.busy_until = self.now + takes;
+        worker.set_to(Stretch { takes, tokens }, self.now);
         let done = match stage {
             Stage::Head => Happening::HeadDone(place, worker.task),
             _ => Happening::RoundDone(place, worker.task),
@@ -71,8 +73,17 @@ impl World {
         self.queue.push(self.now + takes, done);
     }
 
+    /// Sequences that a worker has of each step of a round: as many as were assigned to its copy.
+    fn sequences_of(&self, place: usize, round: Round) -> f64 {
+        let step = self.schedule().steps_of(round).start;
+        let copies = || self.run.state().generation.as_ref().map_or(1, |lineup| lineup.replicas.len().max(1));
+        let even = || f64::from(self.config.train.batch) / copies() as f64;
+        self.shares.in_step(step, self.workers[place].id).map_or_else(even, |own| own as f64)
+    }
+
     /// The result of the round before must be there now.
     pub(super) fn head_done(&mut self, place: usize) {
+        self.workers[place].has_computed();
         self.workers[place].stage = Stage::Stalled(self.now);
         self.resume_if_possible(place, self.now);
     }
@@ -109,7 +120,7 @@ impl World {
                 generation,
                 round: applied,
                 loss: None,
-                samples: self.samples_in(applied),
+                samples: self.samples_in(place, applied),
                 sites: self.groups.get(&rank).map(|group| group.sites.clone()).unwrap_or_default(),
                 residual_ratio: None,
                 state_hash: hash_after(next, rank),
@@ -128,19 +139,15 @@ impl World {
         self.workers[place].save(next, (rank, parts), keep);
     }
 
-    pub(super) fn samples_in(&self, round: Round) -> u32 {
-        let copies = self.run.state().generation.as_ref().map_or(1, |lineup| lineup.replicas.len().max(1));
-        let all = u64::from(self.config.train.batch) * self.steps_in(round);
-        u32::try_from(all / copies as u64).unwrap_or(u32::MAX)
+    fn samples_in(&self, place: usize, round: Round) -> u32 {
+        (self.sequences_of(place, round) * self.steps_in(round) as f64) as u32
     }
 
     pub(super) fn round_done(&mut self, place: usize) {
         let Some(rank) = self.workers[place].rank else { return };
         let round = self.workers[place].computed;
-        let tokens = u64::from(self.samples_in(round)) * u64::from(self.config.data.sequence_length);
+        self.workers[place].has_computed();
         self.workers[place].computed = round.next();
-        // Those of a copy are counted once, by its first worker.
-        self.workers[place].tokens += if rank == 0 { tokens } else { 0 };
         // While a generation ends, nobody takes it; with the next one it is said again.
         let is_current =
             self.groups.get(&rank).is_some_and(|group| group.generation == self.workers[place].generation);

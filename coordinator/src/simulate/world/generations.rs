@@ -8,6 +8,7 @@ use longhaul_proto::control::message::{GenerationStart, Member, Settled, ToCoord
 use super::World;
 use crate::plan::{DeviceId, Plan, Unfit, Workload, in_place_of_groups, paces, predict};
 use crate::simulate::rounds::Group;
+use crate::simulate::shares::Shares;
 use crate::simulate::worker::Stage;
 
 impl World {
@@ -113,11 +114,15 @@ impl World {
         };
         let paces = paces(topology, &work, &plan)?;
         let sync_s = predict(topology, &work, &plan)?.sync_s;
-        let mut step_s = BTreeMap::new();
+        // A pace is that of an even share.
+        let batch = self.config.train.batch;
+        let even = f64::from(batch) / lineup.replicas.len().max(1) as f64;
+        let mut sequence_s = BTreeMap::new();
         for (replica, pace) in lineup.replicas.iter().zip(paces) {
-            step_s.extend(replica.ranks.iter().map(|member| (member.worker, pace)));
+            sequence_s.extend(replica.ranks.iter().map(|member| (member.worker, pace / even)));
         }
-        (self.step_s, self.sync_s) = (step_s, sync_s);
+        let shares = Shares::of(&lineup.assignments, &lineup.replicas, batch.into());
+        (self.sequence_s, self.sync_s, self.shares) = (sequence_s, sync_s, shares);
         Ok(())
     }
 }
