@@ -26,10 +26,18 @@ struct Bench {
 
 impl Bench {
     fn handle(&mut self, event: Event) {
-        let was_due = self.run.next_timeout().is_some_and(|at| at <= self.now);
         self.recorder.before(self.now, &event);
         let commands = self.run.handle(self.now, event);
-        self.recorder.after(&self.run, was_due, &commands);
+        self.recorder.after(&self.run, &commands);
+    }
+
+    /// Time goes by, and the run is woken whenever it asks to be.
+    fn pass_to(&mut self, to: Duration) {
+        while let Some(due) = self.run.next_timeout().filter(|due| *due <= to) {
+            self.now = due;
+            self.handle(Event::Timer);
+        }
+        self.now = to;
     }
 
     fn say(&mut self, worker: u32, message: ToCoordinator) {
@@ -72,7 +80,7 @@ impl Bench {
     fn tick(&mut self, tick: u64, ticks_a_round: u64) {
         let step = tick;
         for worker in 0..WORKERS {
-            self.now += TICK / WORKERS;
+            self.pass_to(self.now + TICK / WORKERS);
             let seconds = self.now.as_secs_f64();
             let heartbeat = Heartbeat {
                 step,

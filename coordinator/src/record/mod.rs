@@ -4,8 +4,7 @@
 //! postcard. The first one is an [`Image`], the whole run as a value; the others are events, each with the time of it and a [`Trace`] of each
 //! command that came of it. So each file can be replayed by itself. The layout is that of this release's types: `SCHEMA` says which.
 //!
-//! Heartbeats that led to nothing are kept back, and the newest of each connection is written before the next event that is not one: the ones
-//! between change nothing but what speeds a page shows.
+//! All events are in it, also heartbeats that led to nothing: how long a worker may be silent, and what part of a step it is given, follow from when they came and what they said.
 
 mod reader;
 mod replay;
@@ -24,7 +23,7 @@ pub use writer::{FILE_BYTES_MAX, FILES_KEPT, FOLDER, Recorder};
 /// How a record begins.
 const MAGIC: &[u8; 8] = b"lngh-rec";
 /// The layout of what follows. A change to an event, a command or the run that old code would misread raises it.
-const SCHEMA: u16 = 2;
+const SCHEMA: u16 = 3;
 /// The longest entry, in bytes: an image of a run of ten thousand workers is a few megabytes.
 const ENTRY_BYTES_MAX: u32 = 256 << 20;
 

@@ -35,15 +35,24 @@ impl Recorded {
 
     fn handle(&mut self, event: Event) -> Vec<Command> {
         self.now += Duration::from_millis(3);
-        let was_due = self.run.next_timeout().is_some_and(|at| at <= self.now);
         self.recorder.before(self.now, &event);
         let commands = self.run.handle(self.now, event);
-        self.recorder.after(&self.run, was_due, &commands);
+        self.recorder.after(&self.run, &commands);
         commands
     }
 
     fn say(&mut self, worker: u32, message: ToCoordinator) -> Vec<Command> {
         self.handle(Event::Message { connection: ConnectionId(u64::from(worker)), message })
+    }
+
+    /// Time goes by, and the run is woken whenever it asks to be.
+    fn pass(&mut self, ms: u64) {
+        let to = self.now + Duration::from_millis(ms);
+        while let Some(due) = self.run.next_timeout().filter(|due| *due <= to) {
+            self.now = self.now.max(due);
+            self.handle(Event::Timer);
+        }
+        self.now = self.now.max(to);
     }
 
     fn join(&mut self, worker: u32) {
@@ -109,8 +118,59 @@ fn what_was_decided_is_decided_again() {
     let is_revoked =
         |command: &Command| matches!(command, Command::Report(notice) if notice.text.contains("for good"));
     assert!(seen.iter().flatten().any(is_revoked));
-    // Of nine heartbeats before each report one is kept, but for the first on each connection.
-    assert!(summary.events < 20 * 2 * 3 + 20, "{summary:?}");
+}
+
+/// How long a worker may be silent follows from the gaps between its heartbeats. Here the gap counts that ends with the first of two between which nothing else happens.
+#[test]
+fn decisions_that_follow_from_heartbeats_that_led_to_nothing_are_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recorded = Recorded::start(folder.path(), FILE_BYTES_MAX);
+    for worker in [1, 2] {
+        recorded.join(worker);
+    }
+    for worker in [1, 2] {
+        recorded.say(worker, ready(0, 7));
+    }
+    for _ in 0..120 {
+        recorded.pass(450);
+        [1, 2].into_iter().for_each(|worker| recorded.beat(worker, 1));
+    }
+    for _ in 0..4 {
+        recorded.pass(430);
+        recorded.beat(1, 1);
+    }
+    (0..2).for_each(|_| recorded.beat(2, 1));
+    for _ in 0..20 {
+        recorded.pass(450);
+        recorded.beat(1, 1);
+    }
+    recorded.recorder.flush();
+    let members = recorded.run.status(0).members.len();
+    assert_eq!(members, 1, "the second one is missed");
+    let file = &files(folder.path())[0];
+    replay(file, |step| assert_eq!(step.difference, None, "{step:?}")).unwrap();
+    assert!(is_decided_otherwise_without_the_last_but_one_heartbeat(file), "or this shows nothing");
+}
+
+/// Of the second worker.
+fn is_decided_otherwise_without_the_last_but_one_heartbeat(file: &Path) -> bool {
+    let (mut reader, image) = Reader::open(file).unwrap();
+    let mut entries = Vec::new();
+    while let Some(entry) = reader.next_entry().unwrap() {
+        entries.push(entry);
+    }
+    let is_heartbeat = |entry: &Entry| {
+        let Event::Message { connection, message } = &entry.event else { return false };
+        *connection == ConnectionId(2) && matches!(message, ToCoordinator::Heartbeat(_))
+    };
+    let last = entries.iter().rposition(is_heartbeat).unwrap();
+    assert!(is_heartbeat(&entries[last - 1]) && entries[last - 1].decided.is_empty());
+    entries.remove(last - 1);
+    let mut run = *image.run;
+    entries.into_iter().any(|Entry { now, event, decided }| {
+        let commands = run.handle(now, event);
+        commands.iter().map(Trace::of).collect::<Vec<_>>() != decided
+    })
 }
 
 #[test]

@@ -52,12 +52,6 @@ impl Trace {
         let (kind, bytes) = match command {
             Command::Send { .. } => (Kind::Send, postcard::to_stdvec(command)),
             Command::Close { .. } => (Kind::Close, postcard::to_stdvec(command)),
-            Command::Persist(Record::State(state)) if state.last_snapshot.is_some() => {
-                // What a page shows of speeds rests on heartbeats that are not recorded.
-                let mut state = state.clone();
-                state.last_snapshot = None;
-                (Kind::State, postcard::to_stdvec(&state))
-            }
             Command::Persist(Record::State(state)) => (Kind::State, postcard::to_stdvec(state)),
             Command::Persist(Record::Round(round)) => (Kind::Round, postcard::to_stdvec(round)),
             Command::Plan(question) => (Kind::Plan, postcard::to_stdvec(question)),

@@ -1,16 +1,13 @@
 //! Writes records, and sees to it that they do not fill the disk.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use longhaul_proto::control::message::ToCoordinator;
-
 use super::trace::Trace;
 use super::{DECIDED, IMAGE, MAGIC, SCHEMA};
-use crate::run::{Command, ConnectionId, Event, Run};
+use crate::run::{Command, Event, Run};
 
 /// The folder of the records in the state directory.
 pub const FOLDER: &str = "decisions";
@@ -31,12 +28,6 @@ pub struct Recorder {
     written: u64,
     /// The event that is being decided about.
     entry: Vec<u8>,
-    beats: Option<ConnectionId>,
-    now: Duration,
-    /// Heartbeats that led to nothing, by connection.
-    held_back: BTreeMap<ConnectionId, (Duration, Vec<u8>)>,
-    /// Connections that have sent one.
-    heard: BTreeSet<ConnectionId>,
 }
 
 impl Recorder {
@@ -60,10 +51,6 @@ impl Recorder {
             file: None,
             written: 0,
             entry: Vec::new(),
-            beats: None,
-            now: Duration::ZERO,
-            held_back: BTreeMap::new(),
-            heard: BTreeSet::new(),
         };
         let begun = recorder.begin_file(run);
         recorder.unless_failed(begun);
@@ -75,26 +62,18 @@ impl Recorder {
         if self.file.is_none() {
             return;
         }
-        self.now = now;
-        self.beats = match event {
-            Event::Message { connection, message: ToCoordinator::Heartbeat(_) } => Some(*connection),
-            _ => None,
-        };
-        if let Event::Closed { connection } = event {
-            self.heard.remove(connection);
-        }
         self.entry.clear();
         self.entry.push(DECIDED);
         let written = postcard::to_io(&(now, event), &mut self.entry).map(drop);
         self.unless_failed(written.map_err(io::Error::other));
     }
 
-    /// It was decided. `was_due`: the time had come for something else as well.
-    pub fn after(&mut self, run: &Run, was_due: bool, commands: &[Command]) {
+    /// It was decided.
+    pub fn after(&mut self, run: &Run, commands: &[Command]) {
         if self.file.is_none() {
             return;
         }
-        let appended = self.append(run, was_due, commands);
+        let appended = self.append(run, commands);
         self.unless_failed(appended);
     }
 
@@ -106,23 +85,9 @@ impl Recorder {
         }
     }
 
-    fn append(&mut self, run: &Run, was_due: bool, commands: &[Command]) -> io::Result<()> {
+    fn append(&mut self, run: &Run, commands: &[Command]) -> io::Result<()> {
         let traces: Vec<Trace> = commands.iter().map(Trace::of).collect();
         postcard::to_io(&traces, &mut self.entry).map_err(io::Error::other)?;
-        if let Some(connection) = self.beats {
-            // The first one of a connection counts otherwise than the next.
-            let is_first = self.heard.insert(connection);
-            if !is_first && !was_due && commands.is_empty() {
-                self.held_back.insert(connection, (self.now, std::mem::take(&mut self.entry)));
-                return Ok(());
-            }
-        }
-        let mut held_back: Vec<(Duration, Vec<u8>)> =
-            std::mem::take(&mut self.held_back).into_values().collect();
-        held_back.sort_by_key(|(at, _)| *at);
-        for (_, entry) in held_back {
-            self.write(&entry)?;
-        }
         let entry = std::mem::take(&mut self.entry);
         self.write(&entry)?;
         self.entry = entry;
@@ -177,7 +142,6 @@ impl Recorder {
     fn unless_failed(&mut self, done: io::Result<()>) {
         if let Err(error) = done {
             self.file = None;
-            self.held_back.clear();
             let folder = self.folder.display();
             tracing::warn!(%error, %folder, "decisions are not recorded any more; the run goes on. Is the disk full?");
         }

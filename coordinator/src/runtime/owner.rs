@@ -183,10 +183,9 @@ impl Owner {
     pub(super) fn step(&mut self, event: Event) -> Result<(), OwnerError> {
         self.store.check_lead()?;
         let (now, before) = (self.clock.now(), self.run.state().phase);
-        let was_due = self.run.next_timeout().is_some_and(|at| at <= now);
         self.recorder.before(now, &event);
         let commands = self.run.handle(now, event);
-        self.recorder.after(&self.run, was_due, &commands);
+        self.recorder.after(&self.run, &commands);
         for command in commands {
             match command {
                 Command::Send { connection, message } => self.send(connection, &message),
