@@ -96,7 +96,10 @@ impl Control {
     async fn hear(&mut self) -> ToWorker {
         loop {
             tokio::select! {
-                heard = self.receiver.receive() => return heard.unwrap().expect("the coordinator has more to say"),
+                heard = self.receiver.receive() => match heard.unwrap().expect("the coordinator has more to say") {
+                    ToWorker::Speak => self.say(ToCoordinator::Heartbeat(Heartbeat::default())),
+                    heard => return heard,
+                },
                 () = tokio::time::sleep(Duration::from_millis(500)) => self.say(ToCoordinator::Heartbeat(Heartbeat::default())),
             }
         }

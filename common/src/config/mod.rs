@@ -20,8 +20,8 @@ pub use fragments::FRAGMENTS_MAX;
 pub use parallel::{BOUNDARY_CHUNK, Differences, ParallelConfig, PlanChoice, SITE_CHARS_MAX, is_site_name};
 pub use privacy::PrivacyConfig;
 pub use sections::{
-    CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, ShareRule,
-    TrainConfig,
+    CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection,
+    SPOKEN_FOR_SILENCE_MIN_MS, ShareRule, TrainConfig,
 };
 pub use secure_aggregation::SecureAggregationConfig;
 pub use sync::{

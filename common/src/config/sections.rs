@@ -303,7 +303,7 @@ pub struct FaultConfig {
     /// A worker that has said nothing for so long is taken out, in milliseconds, whatever its link: the most.
     pub silent_after_ms: u64,
     /// The least, for a worker that is heard regularly. In between, it is twice the longest that it has said nothing lately, and a second. What was longest fades: of it, about
-    /// a third counts after half a minute, and a seventh after a minute.
+    /// a third counts after half a minute, and a seventh after a minute. Where either of the two is below 2000, each worker says itself that it is alive, and none for others of its site.
     pub suspect_after_ms: u64,
     /// How long a restarted coordinator waits for the workers it knew, in milliseconds.
     pub reconnect_grace_ms: u64,
@@ -314,6 +314,10 @@ impl Default for FaultConfig {
         Self { silent_after_ms: 6_000, suspect_after_ms: 2_000, reconnect_grace_ms: 20_000 }
     }
 }
+
+/// The least silence after which a worker is taken for lost, in milliseconds, with which another one of its site may speak for it: whoever speaks may fail, and who relies on it must be
+/// heard again before.
+pub const SPOKEN_FOR_SILENCE_MIN_MS: u64 = 2000;
 
 impl FaultConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
@@ -328,6 +332,12 @@ impl FaultConfig {
             return Err(ConfigError::value("faults.suspect_after_ms", suspect_after_ms, reason));
         }
         Ok(())
+    }
+
+    /// Whether workers may have one of their site say that they are alive.
+    #[must_use]
+    pub fn one_may_speak_for_a_site(&self) -> bool {
+        self.silent_after_ms.min(self.suspect_after_ms) >= SPOKEN_FOR_SILENCE_MIN_MS
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::{
-    CheckpointOffer, CheckpointReport, Heartbeat, ToCoordinator, ToWorker,
+    CheckpointOffer, CheckpointReport, Heartbeat, SIGNS_MAX, SignOfLife, ToCoordinator, ToWorker,
 };
 use serde::{Deserialize, Serialize};
 
@@ -262,6 +262,14 @@ impl Run {
                 self.handle_heartbeat(worker, heartbeat);
                 return false;
             }
+            ToCoordinator::SiteHeartbeat { others, .. } if others.len() > SIGNS_MAX => {
+                self.violation(connection, "spoke for more workers than a site has");
+            }
+            ToCoordinator::SiteHeartbeat { own, others } => {
+                self.handle_heartbeat(worker, own);
+                self.hear_of(worker, &others);
+                return false;
+            }
             ToCoordinator::RoundApplied(report) => {
                 return self.handle_round_applied(connection, worker, report);
             }
@@ -319,6 +327,23 @@ impl Run {
         let first = peer.meter.latest().is_none();
         self.state.tally.note(worker, peer.known.incarnation, &heartbeat, first);
         peer.meter.push(self.now, heartbeat);
+    }
+
+    /// A member of the generation speaks for others of its site. That they are alive is all that it can say of them, and not for long (`silence`).
+    fn hear_of(&mut self, speaker: WorkerId, others: &[SignOfLife]) {
+        let Some(speaking) = self.peers.get(&speaker).filter(|peer| peer.is_present_member()) else { return };
+        let site = speaking.known.site;
+        for sign in others.iter().filter(|sign| sign.worker != speaker) {
+            let is_meant = |peer: &&mut Peer| {
+                peer.connection.is_some()
+                    && peer.known.site == site
+                    && peer.known.incarnation == sign.incarnation
+            };
+            if let Some(peer) = self.peers.get_mut(&sign.worker).filter(is_meant) {
+                let age = Duration::from_millis(sign.age_ms.into());
+                peer.silence.heard_of(self.now.saturating_sub(age));
+            }
+        }
     }
 
     fn handle_checkpoint(&mut self, worker: WorkerId, report: CheckpointReport) {
@@ -388,8 +413,19 @@ impl Run {
             let text = format!("is gone: silent for {} ms", self.now.saturating_sub(last).as_millis());
             self.lose_connection(worker, &text);
         }
+        self.ask_silent();
         let first = self.peers.values().filter_map(|peer| self.silence_over(peer)).min();
         self.silence_at = first.map(|at| at.min(self.now + LOOK_INTERVAL));
+    }
+
+    /// Whoever spoke for them may not do so any more, or never have.
+    fn ask_silent(&mut self) {
+        let now = self.now;
+        let is_due = |peer: &mut Peer| peer.connection.is_some() && peer.silence.is_to_be_asked(now);
+        let due = self.peers.iter_mut().filter_map(|(&worker, peer)| is_due(peer).then_some(worker));
+        for worker in due.collect::<Vec<_>>() {
+            self.send(worker, ToWorker::Speak);
+        }
     }
 
     /// When a worker that is here is taken for lost, if it says nothing.

@@ -7,8 +7,10 @@ use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_proto::control::message::{Heartbeat, RoundReport};
 use serde::{Deserialize, Serialize};
 
-/// Heartbeats over which speeds are measured: ten seconds' worth.
-const METER_HEARTBEATS: usize = 21;
+/// What speeds are measured over.
+const METER_WINDOW: Duration = Duration::from_secs(10);
+/// Heartbeats that are kept for that: three times as many as an honest worker says meanwhile.
+const METER_HEARTBEATS_MAX: usize = 64;
 /// Rounds that are collected at once; a member that lags further is not waited for in the summaries.
 const OPEN_SUMMARIES_MAX: usize = 64;
 
@@ -104,10 +106,14 @@ pub struct Meter {
 impl Meter {
     /// Takes a heartbeat.
     pub fn push(&mut self, now: Duration, heartbeat: Heartbeat) {
-        if self.window.len() == METER_HEARTBEATS {
+        self.window.push_back((now, heartbeat));
+        // The first of those that are left is as old as the window, or a little older.
+        let is_long = |window: &VecDeque<(Duration, Heartbeat)>| {
+            window.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= METER_WINDOW)
+        };
+        while is_long(&self.window) || self.window.len() > METER_HEARTBEATS_MAX {
             self.window.pop_front();
         }
-        self.window.push_back((now, heartbeat));
     }
 
     /// The newest heartbeat.
@@ -364,8 +370,20 @@ mod tests {
             meter.push(Duration::from_secs(second), heartbeat);
         }
         let (seconds, done) = meter.recent().unwrap();
-        assert_eq!((seconds, done.tokens), (20.0, 10_000));
+        assert_eq!((seconds, done.tokens), (10.0, 5000));
         assert!((done.compute_s / (done.compute_s + done.wait_s) - 0.9).abs() < 1e-9);
         assert_eq!(meter.steps_per_s(), Some(3.0));
+    }
+
+    #[test]
+    fn speeds_are_measured_over_as_long_however_often_a_worker_says_what_it_has_done() {
+        for (apart_ms, kept, seconds) in [(500, 21, 10.0), (2500, 5, 10.0), (3000, 5, 12.0), (1, 64, 0.063)] {
+            let mut meter = Meter::default();
+            for at in 0..200 {
+                meter.push(Duration::from_millis(at * apart_ms), Heartbeat::default());
+            }
+            let (over, _) = meter.recent().unwrap();
+            assert_eq!((meter.window.len(), over), (kept, seconds), "a heartbeat each {apart_ms} ms");
+        }
     }
 }

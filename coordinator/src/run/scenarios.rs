@@ -14,6 +14,7 @@ mod punctuality;
 mod refusals;
 mod replanning;
 mod shares;
+mod spoken_for;
 pub(crate) mod story;
 mod tensor_groups;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use longhaul_common::config::FaultConfig;
-use longhaul_proto::control::message::HEARTBEAT_INTERVAL_MS;
+use longhaul_proto::control::message::{ASKED_AFTER_MS, HEARTBEAT_INTERVAL_MS, OWN_WORD_EVERY};
 use serde::{Deserialize, Serialize};
 
 /// Time constant with which the longest silence fades, in milliseconds: of that before, about a third is left after so long.
@@ -12,6 +12,12 @@ const MEMORY_MS: u64 = 30_000;
 const AT_FIRST: Duration = Duration::from_millis(5 * HEARTBEAT_INTERVAL_MS);
 /// Two heartbeats, lost one after the other.
 const MARGIN: Duration = Duration::from_millis(2 * HEARTBEAT_INTERVAL_MS);
+/// For so long after a worker's own last word others can speak for it: until it says something itself again, and two heartbeats more. Whose connection does not work, or who is dead
+/// and has somebody say otherwise, is missed so much later at most.
+const SPOKEN_FOR_MAX: Duration =
+    Duration::from_millis(OWN_WORD_EVERY * HEARTBEAT_INTERVAL_MS).saturating_add(MARGIN);
+/// Who has been silent for so long is asked to speak.
+const ASKED_AFTER: Duration = Duration::from_millis(ASKED_AFTER_MS);
 /// Time between looks at the silent ones, at most: where this process stands still for longer, a look is late, so that it is noticed.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(HEARTBEAT_INTERVAL_MS);
 /// Later than this after it was due, a look at the silent ones is late because this process stood still.
@@ -20,27 +26,51 @@ const PUNCTUAL: Duration = Duration::from_millis(250);
 /// When a worker was heard, and for how long it has been silent lately. Who is on a link that stalls is given more time than who is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Silence {
+    /// When it was heard, or heard of.
     last: Duration,
     longest: Duration,
+    /// When it said something itself.
+    own: Duration,
+    /// It was asked to, and has not been heard or heard of since.
+    asked: bool,
 }
 
 impl Silence {
     /// Of a worker that is here from now on.
     pub fn new(now: Duration) -> Self {
-        Self { last: now, longest: AT_FIRST }
+        Self { last: now, longest: AT_FIRST, own: now, asked: false }
     }
 
     /// It has said something.
     pub fn heard(&mut self, now: Duration) {
-        let gap = now.saturating_sub(self.last);
+        self.own = self.own.max(now);
+        self.note(now);
+    }
+
+    /// Somebody else was shown at this time, which has passed, that it is alive.
+    pub fn heard_of(&mut self, at: Duration) {
+        self.note(at.min(self.own + SPOKEN_FOR_MAX));
+    }
+
+    fn note(&mut self, at: Duration) {
+        // Words overtake each other on two connections: what is older says nothing.
+        let Some(gap) = at.checked_sub(self.last).filter(|gap| !gap.is_zero()) else { return };
         let passed = u64::try_from(gap.as_millis()).unwrap_or(u64::MAX).min(MEMORY_MS);
         // In whole milliseconds, so that a replay elsewhere decides alike.
         let longest = u64::try_from(self.longest.as_millis()).unwrap_or(u64::MAX);
         let faded = longest - longest.saturating_mul(passed).div_ceil(MEMORY_MS).min(longest);
-        (self.last, self.longest) = (self.last.max(now), gap.max(Duration::from_millis(faded)));
+        (self.last, self.longest) = (at, gap.max(Duration::from_millis(faded)));
+        self.asked = false;
     }
 
-    /// When it said something last.
+    /// Whether it is to be asked to speak for itself: once in each silence.
+    pub fn is_to_be_asked(&mut self, now: Duration) -> bool {
+        let is_due = !self.asked && now >= self.last + ASKED_AFTER;
+        self.asked |= is_due;
+        is_due
+    }
+
+    /// When it was heard, or heard of, last.
     pub fn last(&self) -> Duration {
         self.last
     }
@@ -64,6 +94,7 @@ impl Silence {
         let late = now.saturating_sub(due);
         if late > PUNCTUAL {
             self.last = (self.last + 2 * late).min(now);
+            self.own = (self.own + 2 * late).min(now);
         }
     }
 }
@@ -112,6 +143,36 @@ mod tests {
         let last = silence.last();
         assert!(!silence.is_unusual(last + ms(3 * BEAT)) && silence.is_unusual(last + ms(3 * BEAT + 1)));
         assert!(silence.over_at(&FaultConfig::default()) > last + ms(3 * BEAT + 1));
+    }
+
+    #[test]
+    fn what_others_say_counts_as_its_own_words_do_until_two_heartbeats_after_the_next_one_of_those_is_due() {
+        let (mut by_itself, mut through_others) = (Silence::new(ms(0)), Silence::new(ms(0)));
+        for beat in 1..=401 {
+            by_itself.heard(ms(beat * BEAT));
+            match beat % OWN_WORD_EVERY {
+                1 => through_others.heard(ms(beat * BEAT)),
+                _ => through_others.heard_of(ms(beat * BEAT)),
+            }
+        }
+        assert_eq!(by_itself, through_others);
+        let own = by_itself.last();
+        for later in (1..20).map(|beat| own + ms(beat * BEAT)) {
+            through_others.heard_of(later);
+        }
+        assert_eq!(through_others.last(), own + ms(3500));
+        assert_eq!(through_others.over_at(&FaultConfig::default()), own + ms(5500));
+        through_others.heard_of(own);
+        assert_eq!(through_others.last(), own + ms(3500), "what is older says nothing");
+    }
+
+    #[test]
+    fn who_is_silent_is_asked_once_to_speak() {
+        let mut silence = Silence::new(ms(0));
+        let asked = |silence: &mut Silence, at: u64| silence.is_to_be_asked(ms(at));
+        assert!(!asked(&mut silence, 999) && asked(&mut silence, 1000) && !asked(&mut silence, 1500));
+        silence.heard(ms(1600));
+        assert!(!asked(&mut silence, 2599) && asked(&mut silence, 2600));
     }
 
     #[test]

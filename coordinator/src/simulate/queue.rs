@@ -34,7 +34,7 @@ pub(super) enum Happening {
     RoundDone(usize, u64),
     /// The result of a round is with all who hold a part.
     Result(Generation, u32, Round),
-    /// A fiftieth of all workers say that they are alive.
+    /// A fiftieth of all workers say that they are alive, or show it to who speaks for them.
     Heartbeats(usize),
     /// What came of a question whether another plan pays.
     Planned(Box<Answer>),

@@ -19,6 +19,10 @@ pub(super) struct Worker {
     pub connection: Option<ConnectionId>,
     /// Whether the coordinator has welcomed it.
     pub is_welcome: bool,
+    /// How often it has said that it is alive, or shown it.
+    pub beats: u64,
+    /// It says so itself until then.
+    pub speaks_until: Duration,
     pub stage: Stage,
     /// Which part of the model it has.
     pub rank: Option<u32>,
@@ -77,6 +81,8 @@ impl Worker {
             life: 0,
             connection: None,
             is_welcome: false,
+            beats: 0,
+            speaks_until: Duration::ZERO,
             stage: Stage::Off,
             rank: None,
             generation: Generation(0),

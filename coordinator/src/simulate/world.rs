@@ -2,6 +2,7 @@
 
 mod computing;
 mod generations;
+mod heartbeats;
 mod joining;
 mod reporting;
 
@@ -15,6 +16,7 @@ use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Join, Start, ToCoo
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
+use self::heartbeats::Speaker;
 use super::queue::{Happening, Queue};
 use super::rounds::Group;
 use super::shares::Shares;
@@ -51,6 +53,8 @@ pub(super) struct World {
     workers: Vec<Worker>,
     connections: BTreeMap<ConnectionId, usize>,
     last_connection: u64,
+    /// By site: the place of who speaks for it, and what it was shown.
+    speakers: Vec<Speaker>,
     /// As the workers were last welcomed with it, and the text of that.
     config: RunConfig,
     welcome: String,
@@ -106,7 +110,8 @@ impl World {
         let devices = setup.topology.devices();
         let workers: Vec<Worker> =
             (1..).zip(devices).map(|(number, device)| Worker::new(WorkerId(number), device)).collect();
-        let out_until = vec![Duration::ZERO; setup.topology.sites.len()];
+        let sites = setup.topology.sites.len();
+        let (out_until, speakers) = (vec![Duration::ZERO; sites], vec![Speaker::default(); sites]);
         let mut queue = Queue::default();
         for place in 0..workers.len() {
             queue.push(START_EVERY * u32::try_from(place).unwrap_or(u32::MAX), Happening::Start(place));
@@ -133,6 +138,7 @@ impl World {
             workers,
             connections: BTreeMap::new(),
             last_connection: 0,
+            speakers,
             groups: BTreeMap::new(),
             sequence_s: BTreeMap::new(),
             shares: Shares::default(),
@@ -329,19 +335,6 @@ impl World {
         );
     }
 
-    fn heartbeats(&mut self, slot: usize) {
-        let places: Vec<usize> = (slot..self.workers.len()).step_by(HEARTBEAT_SLOTS).collect();
-        let schedule = self.schedule();
-        for place in places {
-            let worker = &self.workers[place];
-            let Some(connection) = worker.connection.filter(|_| worker.is_welcome) else { continue };
-            let step = schedule.steps_of(worker.computing()).start;
-            let message = ToCoordinator::Heartbeat(worker.heartbeat(step, self.now));
-            self.tell_run(Event::Message { connection, message });
-        }
-        self.queue.push(self.now + Duration::from_millis(HEARTBEAT_INTERVAL_MS), Happening::Heartbeats(slot));
-    }
-
     // ---- words
 
     /// From the coordinator's site to a worker's, or back.
@@ -446,6 +439,7 @@ impl World {
                 self.load(place, BUILD + Duration::from_secs_f64(took_s.min(1e9)), from);
             }
             ToWorker::Revoked { .. } => {}
+            ToWorker::Speak => self.speak_up(place),
             ToWorker::Keep(part) => self.say(place, ToCoordinator::Kept(Some(part.offer))),
             ToWorker::Settle { generation } => self.settle(place, generation),
             ToWorker::Begin(start) => self.begin(place, &start),

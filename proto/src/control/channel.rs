@@ -187,6 +187,12 @@ impl<T: ControlMessage> ControlSender<T> {
         })
     }
 
+    /// Counts what has come over this channel's connection, in datagrams: answers and acknowledgements. So who says something now and then sees whether it is heard.
+    #[must_use]
+    pub fn ear(&self) -> Ear {
+        Ear(self.connection.clone())
+    }
+
     /// Sends what is queued, waits until the peer has it (but a few seconds at most), and ends the stream.
     pub async fn finish(self) {
         drop(self.queue);
@@ -199,6 +205,18 @@ impl<T: ControlMessage> ControlSender<T> {
     fn give_up(&self) -> SendError {
         CloseCode::TooSlow.close(&self.connection, &SendError::TooSlow.to_string());
         SendError::TooSlow
+    }
+}
+
+/// Whether anything comes back over a connection.
+#[derive(Clone, Debug)]
+pub struct Ear(Connection);
+
+impl Ear {
+    /// Datagrams that have come so far.
+    #[must_use]
+    pub fn heard(&self) -> u64 {
+        self.0.stats().udp_rx.datagrams
     }
 }
 

@@ -13,7 +13,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 12;
+pub const PROTOCOL_VERSION: u16 = 13;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -25,7 +25,7 @@ pub enum ToCoordinator {
     Join(Join),
     /// The model is built and the state that [`ToWorker::Prepare`] or [`ToWorker::Heal`] named is in memory.
     Ready(Ready),
-    /// Sent every [`HEARTBEAT_INTERVAL_MS`].
+    /// Sent every [`HEARTBEAT_INTERVAL_MS`]; by a worker for which another one speaks, every [`OWN_WORD_EVERY`] of those.
     Heartbeat(Heartbeat),
     /// A round's result is applied here.
     RoundApplied(RoundReport),
@@ -59,11 +59,35 @@ pub enum ToCoordinator {
     /// What this worker can have from the run's archive of checkpoints (`checkpoint.to`), newest first. Said once in each session without being asked, also where there
     /// is nothing or the archive cannot be read.
     Archived(Vec<CheckpointOffer>),
+    /// In place of [`ToCoordinator::Heartbeat`], from a member that was shown signs of life by other workers of its site.
+    SiteHeartbeat {
+        /// Its own.
+        own: Heartbeat,
+        /// What it was shown since the last one: at most [`SIGNS_MAX`], of each worker the newest.
+        others: Vec<SignOfLife>,
+    },
 }
 
 /// How often a worker says that it is alive, in milliseconds: several times within the shortest sensible
 /// `faults.silent_after_ms`, so that one lost packet is not a death.
 pub const HEARTBEAT_INTERVAL_MS: u64 = 500;
+
+/// Of so many heartbeats, a worker for which another one speaks says one itself, with its counts: that shows that its own connection works, for which nobody else can speak.
+pub const OWN_WORD_EVERY: u64 = 5;
+
+/// Workers in one [`ToCoordinator::SiteHeartbeat`]: more than a site has, and in 16 KiB.
+pub const SIGNS_MAX: usize = 1024;
+
+/// That a worker was alive, as another one of its site was shown by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignOfLife {
+    /// Which worker.
+    pub worker: WorkerId,
+    /// Of which process: [`Join::incarnation`].
+    pub incarnation: u64,
+    /// How long ago that was when the message was written, in milliseconds.
+    pub age_ms: u16,
+}
 
 /// The first message on a control connection. The worker's identity is in its certificate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -362,7 +386,12 @@ pub enum ToWorker {
         /// At most [`REVOKED_MAX`]; more come in further messages.
         workers: Vec<WorkerId>,
     },
+    /// Nothing has been heard of this worker for [`ASKED_AFTER_MS`], from itself or another one: it says a heartbeat at once, and speaks for itself for a while.
+    Speak,
 }
+
+/// After how much silence a worker is asked to speak for itself, in milliseconds: two heartbeats are missing, and an answer is in time yet.
+pub const ASKED_AFTER_MS: u64 = 2 * HEARTBEAT_INTERVAL_MS;
 
 /// Workers in one [`ToWorker::Revoked`].
 pub const REVOKED_MAX: usize = 4096;

@@ -17,8 +17,8 @@ mod visit;
 mod wire;
 
 pub use channel::{
-    ControlError, ControlReceiver, ControlSender, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, SendError, accept,
-    open,
+    ControlError, ControlReceiver, ControlSender, Ear, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, SendError,
+    accept, open,
 };
 pub use close::{CloseCode, NotLeader};
 pub use desk::{EnrolDesk, EnrolState, TOKENS_MAX, TooManyTokens, Visitor, WORKERS_MAX, WorkerRecord};

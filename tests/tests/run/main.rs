@@ -19,5 +19,6 @@ mod refusals;
 mod scenario;
 mod shares;
 mod site;
+mod speaking;
 mod take_over;
 mod tensor_groups;

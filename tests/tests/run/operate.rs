@@ -46,7 +46,7 @@ async fn is_put_out(connection: &Connection) -> bool {
 }
 
 /// Every file of the record, decided again.
-fn replay_all(scenario: &Scenario) {
+pub fn replay_all(scenario: &Scenario) {
     let folder = scenario.cluster.folder().join("state/decisions");
     let files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     assert!(!files.is_empty());

@@ -11,9 +11,11 @@ mod rejoins;
 mod reminder;
 mod reports;
 mod session;
+mod speaking;
 mod speed;
 mod stop;
 mod survey;
+mod voice;
 mod ways;
 
 pub use join::{cache_dir, join};

@@ -12,7 +12,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Generation, Round};
 use longhaul_common::model::ModelSpec;
-use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Join, ToCoordinator, ToWorker, Welcome};
+use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
 use longhaul_proto::identity::Identity;
 use longhaul_proto::transport::bulk::ReceiveLimits;
@@ -26,9 +26,10 @@ use super::join::Membership;
 use super::offers::{Offers, tell_archived};
 use super::reports::Reports;
 use super::stop::StopSignal;
+use super::voice::Voice;
 use super::ways::{LOOK, ToldWays};
 use crate::checkpoint::{CheckpointStore, RunArchive};
-use crate::network::Network;
+use crate::network::{Network, Shown};
 use crate::sync::{Links, Outcome, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
 use crate::train::gate::Gate;
 use crate::train::progress::Progress;
@@ -74,6 +75,7 @@ pub(super) struct Session {
     reports: Reports,
     offers: RefCell<Offers>,
     told_ways: ToldWays,
+    voice: Voice,
     began: Instant,
     /// The part of the model that it was last given, and of how many.
     part: (u32, u32),
@@ -96,7 +98,7 @@ enum Wake {
     Message(Option<ToWorker>),
     Report(Option<ToCoordinator>),
     Backlog,
-    Heartbeat,
+    Alive(Option<Shown>),
     Ways,
     Renewal,
     Outcome(Result<Outcome>),
@@ -156,6 +158,7 @@ impl Session {
             Synchroniser::new(worker, run, welcome.site, Arc::clone(&config), checkpoint_dir, links)
                 .with_archive(archive);
         let (sync_thread, outcome) = start_synchroniser(synchroniser)?;
+        let voice = Voice::new(Arc::clone(&network), Arc::clone(&progress), join.incarnation, &config.faults);
         let device = DeviceThread {
             membership: Arc::clone(&membership),
             worker,
@@ -180,6 +183,7 @@ impl Session {
             reports: Reports::default(),
             offers,
             told_ways: ToldWays::default(),
+            voice,
             began: Instant::now(),
             part: (0, parts),
             held: None,
@@ -202,7 +206,9 @@ impl Session {
     async fn follow(&mut self, first: Conversation, stop: &mut StopSignal) -> Result<Ending> {
         let Conversation { mut sender, mut receiver, .. } = first;
         loop {
+            self.voice.begin(&sender);
             let talked = self.talk(&sender, &mut receiver, stop).await;
+            self.voice.end();
             if !matches!(talked, Ok(None)) {
                 // The last words: a farewell, or why this worker fails.
                 tokio::select! {
@@ -278,7 +284,6 @@ impl Session {
         receiver: &mut ControlReceiver<ToWorker>,
         stop: &mut StopSignal,
     ) -> Result<Option<Ending>> {
-        let mut heartbeats = ticks(Duration::from_millis(HEARTBEAT_INTERVAL_MS));
         let mut renewals = ticks(RENEWAL_CHECK);
         let mut looks = ticks(LOOK);
         let mut backlog = ticks(REPORTS_PAUSE);
@@ -291,7 +296,7 @@ impl Session {
                 })),
                 report = self.from_sync.recv() => Wake::Report(report),
                 _ = backlog.tick(), if self.reports.next().is_some() => Wake::Backlog,
-                _ = heartbeats.tick() => Wake::Heartbeat,
+                shown = self.voice.wait() => Wake::Alive(shown),
                 _ = looks.tick() => Wake::Ways,
                 _ = renewals.tick() => Wake::Renewal,
                 outcome = &mut self.outcome => Wake::Outcome(outcome.context("the synchroniser is gone")?),
@@ -303,6 +308,7 @@ impl Session {
                 Wake::Message(Some(ToWorker::Refused { reason })) => {
                     anyhow::bail!("the coordinator: {reason}")
                 }
+                Wake::Message(Some(ToWorker::Speak)) => self.voice.answer(sender),
                 Wake::Message(Some(message)) => {
                     self.note(&message);
                     self.to_sync.send(SyncEvent::Coordinator(message)).await.is_ok()
@@ -311,7 +317,7 @@ impl Session {
                 Wake::Report(None) => true,
                 Wake::Report(Some(report)) => self.pass_on(sender, report),
                 Wake::Backlog => self.say_backlog(sender, REPORTS_AT_ONCE),
-                Wake::Heartbeat => sender.send(&ToCoordinator::Heartbeat(self.progress.heartbeat())).is_ok(),
+                Wake::Alive(shown) => self.voice.act(sender, shown),
                 Wake::Ways => self.tell_ways(sender),
                 Wake::Renewal => {
                     self.renew_if_due().await;

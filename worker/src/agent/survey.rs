@@ -171,6 +171,8 @@ impl Survey {
             | ToWorker::Begin(_)
             | ToWorker::Seat { .. }
             | ToWorker::Keep(_) => Ok(None),
+            // It does so in any case.
+            ToWorker::Speak => Ok(None),
         }
     }
 }

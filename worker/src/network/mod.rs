@@ -12,6 +12,7 @@ mod recall;
 mod request;
 mod revoked;
 mod serve;
+mod signs;
 mod site;
 mod snapshots;
 mod stage_mail;
@@ -46,6 +47,8 @@ pub use self::group::{GroupError, GroupSeat};
 pub use self::outbox::PipeError;
 use self::peer::Peer;
 pub use self::pipe::{BoundaryFormats, NetworkPipe};
+use self::signs::Signs;
+pub use self::signs::{ANSWER_MAX, Shown};
 use self::site::SiteDoor;
 pub use self::site::{SiteDoorError, bind};
 use self::snapshots::Snapshots;
@@ -80,6 +83,8 @@ pub struct Network {
     stage_mail: StageMail,
     /// What peers fetch of the state.
     snapshots: Snapshots,
+    /// Workers of this site that have shown that they are alive.
+    signs: Signs,
     /// Ends all waiting of a tensor group.
     group_stop: Stop,
     /// Workers that are out of the run for good.
@@ -127,6 +132,7 @@ impl Network {
             keeping: AtomicBool::new(false),
             stage_mail: StageMail::default(),
             snapshots: Snapshots::default(),
+            signs: Signs::default(),
             group_stop: Stop::default(),
             revoked: watch::channel(BTreeSet::new()).0,
             stopped: watch::channel(false).0,

@@ -112,6 +112,13 @@ impl Peer {
         timeout(at_most, queued).await.ok().flatten().is_some()
     }
 
+    /// The connection to this peer, if there is one now.
+    pub(super) fn connected(&self) -> Option<BulkSender> {
+        // Locked while a connection is being made: then there is none.
+        let sender = self.sender.try_lock().ok()?;
+        sender.as_ref().filter(|sender| sender.connection().close_reason().is_none()).cloned()
+    }
+
     /// The connection to this peer, made if there is none.
     ///
     /// # Errors

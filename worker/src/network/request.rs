@@ -60,6 +60,11 @@ pub(super) enum Request {
         /// What is here already.
         offset: u64,
     },
+    /// Who asks is alive, and wants the coordinator told so: one frame with the time until that will be, in milliseconds (u16, little-endian).
+    Alive {
+        /// Of its process.
+        incarnation: u64,
+    },
 }
 
 /// A checkpoint of a part of the model.
@@ -176,6 +181,23 @@ pub(super) async fn send_mask_secret(
 ) -> Result<()> {
     let meta = meta(FrameKind::MaskSecret, own, Round(0), FragmentId(0), 0);
     reply.send(&Frame::new(meta, Bytes::copy_from_slice(&secret))?).await?;
+    Ok(reply.finish().await?)
+}
+
+/// Shows a peer that this process is alive; in how long it will tell the coordinator.
+pub(super) async fn show_sign(connection: &Connection, incarnation: u64) -> Result<Duration> {
+    let request = postcard::to_stdvec(&Request::Alive { incarnation }).context("write a request")?;
+    let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
+    let frame = response.next().await?.context("the answer is empty")?;
+    let next_in_ms = frame.body().as_ref().try_into().context("the time has another length")?;
+    Ok(Duration::from_millis(u16::from_le_bytes(next_in_ms).into()))
+}
+
+/// Answers in how long that will be told.
+pub(super) async fn answer_sign(mut reply: PullReply, own: WorkerId, next_in: Duration) -> Result<()> {
+    let next_in_ms = u16::try_from(next_in.as_millis()).unwrap_or(u16::MAX);
+    let meta = meta(FrameKind::State, own, Round(0), FragmentId(0), 0);
+    reply.send(&Frame::new(meta, Bytes::copy_from_slice(&next_in_ms.to_le_bytes()))?).await?;
     Ok(reply.finish().await?)
 }
 

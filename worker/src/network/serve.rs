@@ -20,8 +20,8 @@ use super::Network;
 use super::copies;
 use super::pipe::about_of;
 use super::request::{
-    Manifest, Request, STATE_PIECE_FRAMES, manifest_of, send_manifest, send_mask_secret, send_piece,
-    send_probe, send_result,
+    Manifest, Request, STATE_PIECE_FRAMES, answer_sign, manifest_of, send_manifest, send_mask_secret,
+    send_piece, send_probe, send_result,
 };
 use super::revoked::hang_up;
 use crate::sync::SyncEvent;
@@ -195,6 +195,17 @@ async fn answer(
             copies::send_file(network, reply, (of, file), offset).await
         }
         Request::Probe { bytes } => send_probe(reply, network.worker, bytes).await,
+        Request::Alive { incarnation } => {
+            let is_neighbour = network.site_of(peer) == Some(network.site);
+            let shown = is_neighbour.then(|| network.signs.show(peer, incarnation, Instant::now()));
+            match shown.flatten() {
+                Some(next_in) => answer_sign(reply, network.worker, next_in).await,
+                None => {
+                    reply.refuse();
+                    Ok(())
+                }
+            }
+        }
         Request::MaskSecret { generation } => {
             let (answer, found) = oneshot::channel();
             let ask = SyncEvent::ServeMaskSecret { generation, peer, reply: answer };

@@ -1,4 +1,5 @@
 use std::net::UdpSocket;
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use longhaul_common::config::{Differences, FRAGMENTS_MAX, ValueFormat};
@@ -8,6 +9,7 @@ use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::identity::{Authority, WorkerKey, data_server};
 use longhaul_proto::round::{FrameKind as RoundFrameKind, ROUNDS_AHEAD_MAX};
 use tch::Tensor;
+use tokio::time::Instant;
 
 use super::peer::{PEER_QUEUE_FRAMES, queue_bytes};
 use super::*;
@@ -39,8 +41,12 @@ pub(super) struct Worker {
 
 impl Worker {
     pub fn start(authority: &(Authority, u64), number: u32, limits: ReceiveLimits) -> Self {
+        Self::start_at(authority, number, SiteId(number), limits)
+    }
+
+    fn start_at(authority: &(Authority, u64), number: u32, site: SiteId, limits: ReceiveLimits) -> Self {
         let (identity, endpoint) = endpoint(authority, number);
-        let member = member(number, endpoint.local_addr().unwrap());
+        let member = Member { site, ..member(number, endpoint.local_addr().unwrap()) };
         let (sender, queue) = mpsc::channel(256);
         let progress = Arc::new(Progress::default());
         let network = Network::start(endpoint, &identity, member.site, sender, progress, limits).unwrap();
@@ -104,6 +110,53 @@ async fn a_frame_occupies_the_receivers_memory_until_the_synchroniser_has_dealt_
     drop(first);
     let second = receiver.queue.recv().await.unwrap();
     assert!(matches!(&second, SyncEvent::Frame { frame, .. } if frame.header.round == Round(1)));
+}
+
+/// What comes of showing a sign, however busy this machine is.
+async fn shown(from: &Worker, to: u32, incarnation: u64) -> Shown {
+    loop {
+        match from.network.show_sign(WorkerId(to), incarnation).await {
+            Shown::Unconnected | Shown::Unanswered => tokio::task::yield_now().await,
+            shown => return shown,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_speaks_for_a_site_is_shown_signs_of_life_by_its_workers_alone() {
+    let (authority, limits) = (authority(), ReceiveLimits::default());
+    let start = |number, site| Worker::start_at(&authority, number, SiteId(site), limits);
+    let workers = [start(1, 7), start(2, 7), start(3, 7), start(4, 8)];
+    let members = workers.each_ref().map(|worker| worker.member.clone());
+    workers.iter().for_each(|worker| worker.network.set_members(&members, 0));
+    let speakers = workers.each_ref().map(|worker| worker.network.speaker());
+    assert_eq!(speakers, [None, Some(WorkerId(1)), Some(WorkerId(1)), None]);
+
+    let [speaker, second, third, elsewhere] = &workers;
+    assert_eq!(second.network.show_sign(WorkerId(1), 20).await, Shown::Unconnected);
+    assert_eq!(shown(second, 1, 20).await, Shown::Refused, "it does not speak with the coordinator");
+    // Something comes from there between any two looks.
+    let heard = AtomicU64::new(0);
+    let ear = move || heard.fetch_add(1, Ordering::Relaxed);
+    let later = Instant::now() + Duration::from_secs(3600);
+    speaker.network.open_signs(ear, later);
+    assert_eq!(shown(second, 1, 20).await, Shown::Refused, "nobody knows whether it is heard");
+    for _ in 0..2 {
+        assert!(speaker.network.take_signs(Instant::now(), later).is_empty());
+    }
+    for _ in 0..2 {
+        assert!(matches!(shown(second, 1, 20).await, Shown::Taken { .. }));
+    }
+    assert!(matches!(shown(third, 1, 30).await, Shown::Taken { .. }));
+    assert_eq!(shown(elsewhere, 1, 40).await, Shown::Refused);
+    assert_eq!(shown(second, 3, 20).await, Shown::Refused);
+    assert!(speaker.network.has_signs());
+    // However long that took: how old signs may be is told elsewhere.
+    let told = speaker.network.take_signs(later - Duration::from_secs(3600), later);
+    let told: Vec<_> = told.iter().map(|sign| (sign.worker, sign.incarnation)).collect();
+    assert_eq!(told, [(WorkerId(2), 20), (WorkerId(3), 30)]);
+    speaker.network.close_signs();
+    assert_eq!(shown(second, 1, 20).await, Shown::Refused);
 }
 
 #[tokio::test]

@@ -378,7 +378,7 @@ impl Synchroniser {
                 self.leave_site_of(&workers);
                 Ok(())
             }
-            ToWorker::Refused { .. } | ToWorker::Probe { .. } => Ok(()),
+            ToWorker::Refused { .. } | ToWorker::Probe { .. } | ToWorker::Speak => Ok(()),
         }
     }
 

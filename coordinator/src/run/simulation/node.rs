@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_common::sampler::Positions;
@@ -69,6 +70,11 @@ pub struct Node {
     pub connection: Option<ConnectionId>,
     /// Until then it says nothing but `Join`: reports are repeated in order afterwards.
     pub welcomed: bool,
+    pub beats: u64,
+    /// What others of its site have shown it, by worker: of which process, and when.
+    pub signs: BTreeMap<WorkerId, (u64, Duration)>,
+    /// It speaks for itself until then.
+    pub speaks_until: Duration,
     pub disk: Vec<SavedState>,
     /// Whether it takes anything.
     pub has_disk: bool,
@@ -111,6 +117,9 @@ impl Node {
             frozen: false,
             connection: None,
             welcomed: false,
+            beats: 0,
+            signs: BTreeMap::new(),
+            speaks_until: Duration::ZERO,
             disk: Vec::new(),
             has_disk: true,
             generation: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_proto::control::message::{
-    HEARTBEAT_INTERVAL_MS, Heartbeat, Join, Ready, Start, ToCoordinator, ToWorker,
+    HEARTBEAT_INTERVAL_MS, Heartbeat, Join, OWN_WORD_EVERY, Ready, SignOfLife, Start, ToCoordinator, ToWorker,
 };
 use rand::Rng as _;
 use rand::SeedableRng as _;
@@ -17,6 +17,11 @@ use super::super::{Command, ConnectionId, Event, Phase, Record, Run, State};
 use super::node::{Node, RoundResult, Share, state_hash};
 
 mod rounds;
+
+/// Who was shown a sign of life and does not answer is given up after so long,
+const ANSWER_MAX_MS: u64 = 300;
+/// and not used for so long.
+const REST: Duration = Duration::from_secs(5);
 
 /// What happens at some time.
 #[derive(Clone, Debug)]
@@ -28,11 +33,23 @@ enum Happening {
     Timer,
     Connect(WorkerId, u64),
     Heartbeat(WorkerId, u64),
+    /// Who was to speak for it has not answered.
+    Unanswered(WorkerId, u64),
     Computed(WorkerId, u64, Round),
     Healed(WorkerId, u64, Vec<WorkerId>),
-    Contribution { to: WorkerId, from: WorkerId, generation: Generation, round: Round, shares: Vec<Share> },
+    Contribution {
+        to: WorkerId,
+        from: WorkerId,
+        generation: Generation,
+        round: Round,
+        shares: Vec<Share>,
+    },
     Deadline(WorkerId, Generation, Round),
-    Result { to: WorkerId, generation: Generation, result: Arc<RoundResult> },
+    Result {
+        to: WorkerId,
+        generation: Generation,
+        result: Arc<RoundResult>,
+    },
     Pull(WorkerId, u64, Round),
     Fault(Fault),
 }
@@ -179,6 +196,13 @@ impl World {
             Happening::ClosedAtNode(connection) => self.node_loses(connection),
             Happening::Connect(worker, incarnation) => self.connect(worker, incarnation),
             Happening::Heartbeat(worker, incarnation) => self.heartbeat(worker, incarnation),
+            Happening::Unanswered(worker, incarnation) => {
+                let node = self.nodes.get_mut(&worker).unwrap();
+                if node.incarnation == incarnation && node.running && !node.frozen {
+                    node.speaks_until = self.now + REST;
+                    self.say_heartbeat(worker);
+                }
+            }
             Happening::Computed(worker, incarnation, round) => self.computed(worker, incarnation, round),
             Happening::Healed(worker, loads, donors) => self.healed(worker, loads, &donors),
             Happening::Contribution { to, from, generation, round, shares } => {
@@ -284,8 +308,11 @@ impl World {
 
     fn say(&mut self, worker: WorkerId, message: ToCoordinator) {
         let node = &self.nodes[&worker];
-        let allowed =
-            node.welcomed || matches!(message, ToCoordinator::Join(_) | ToCoordinator::Heartbeat(_));
+        let allowed = node.welcomed
+            || matches!(
+                message,
+                ToCoordinator::Join(_) | ToCoordinator::Heartbeat(_) | ToCoordinator::SiteHeartbeat { .. }
+            );
         if let Some(connection) = node.connection.filter(|_| allowed) {
             let at = self.delivery(connection, true);
             self.push(at, Happening::ToRun(connection, message));
@@ -298,10 +325,57 @@ impl World {
             return;
         }
         if !node.frozen {
-            let step = super::schedule().steps_of(node.last_begun.unwrap_or_default()).start;
-            self.say(worker, ToCoordinator::Heartbeat(Heartbeat { step, ..Default::default() }));
+            let speaker = self.speaker_for(worker);
+            self.nodes.get_mut(&worker).unwrap().beats += 1;
+            match speaker {
+                Some(speaker) if self.nodes[&speaker].frozen || !self.nodes[&speaker].running => {
+                    self.at_ms(ANSWER_MAX_MS, Happening::Unanswered(worker, incarnation));
+                }
+                // It has lost the coordinator itself, and says so.
+                Some(speaker) if self.nodes[&speaker].connection.is_none() => {
+                    self.at_ms(1, Happening::Unanswered(worker, incarnation));
+                }
+                Some(speaker) => {
+                    let now = self.now;
+                    self.nodes.get_mut(&speaker).unwrap().signs.insert(worker, (incarnation, now));
+                }
+                None => self.say_heartbeat(worker),
+            }
         }
         self.at_ms(HEARTBEAT_INTERVAL_MS, Happening::Heartbeat(worker, incarnation));
+    }
+
+    /// Who is to say that this worker is alive; none: itself.
+    fn speaker_for(&self, worker: WorkerId) -> Option<WorkerId> {
+        let node = &self.nodes[&worker];
+        let is_own_word = node.beats.is_multiple_of(OWN_WORD_EVERY) || !node.signs.is_empty();
+        if is_own_word || node.connection.is_none() || self.now < node.speaks_until {
+            return None;
+        }
+        let members = node.generation.as_ref()?.membership.members();
+        let of_site = members.iter().filter(|member| member.site == node.site).map(|member| member.worker);
+        of_site.min().filter(|speaker| *speaker < worker)
+    }
+
+    fn say_heartbeat(&mut self, worker: WorkerId) {
+        let node = self.nodes.get_mut(&worker).unwrap();
+        let step = super::schedule().steps_of(node.last_begun.unwrap_or_default()).start;
+        let own = Heartbeat { step, ..Default::default() };
+        let taken = std::mem::take(&mut node.signs);
+        let signs = taken.into_iter().filter_map(|(worker, (incarnation, at))| {
+            let age_ms = (self.now - at).as_millis() as u64;
+            (age_ms <= 2 * HEARTBEAT_INTERVAL_MS).then_some(SignOfLife {
+                worker,
+                incarnation,
+                age_ms: age_ms as u16,
+            })
+        });
+        let others: Vec<_> = signs.collect();
+        let message = match others.is_empty() {
+            true => ToCoordinator::Heartbeat(own),
+            false => ToCoordinator::SiteHeartbeat { own, others },
+        };
+        self.say(worker, message);
     }
 
     fn node_loses(&mut self, connection: ConnectionId) {
@@ -371,6 +445,10 @@ impl World {
             }
             // Its plan is written.
             ToWorker::Probe { .. } | ToWorker::Keep(_) | ToWorker::Revoked { .. } => {}
+            ToWorker::Speak => {
+                node.speaks_until = self.now + REST;
+                self.say_heartbeat(worker);
+            }
             ToWorker::Begin(start) => {
                 // One that still heals takes part when it has.
                 if node.holds {
@@ -496,6 +574,7 @@ impl World {
                     node.running = true;
                     node.frozen = false;
                     node.connection = None;
+                    node.signs.clear();
                     node.reset();
                     let incarnation = node.incarnation;
                     self.at_ms(10, Happening::Connect(worker, incarnation));

@@ -14,8 +14,8 @@ use proptest::prelude::*;
 
 use super::super::message::{
     Adopted, CheckpointOffer, CheckpointReport, GenerationStart, Heartbeat, HeldPart, HeldResult, Join,
-    Measured, MeasuredLink, Member, Profile, Ready, Refusal, RefusalReason, Replica, RoundReport, SeenWay,
-    Settled, Settlement, Start, Welcome,
+    Measured, MeasuredLink, Member, Profile, Ready, Refusal, RefusalReason, Replica, RoundReport, SIGNS_MAX,
+    SeenWay, Settled, Settlement, SignOfLife, Start, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -140,6 +140,10 @@ fn to_coordinator() -> Vec<ToCoordinator> {
             link: MeasuredLink { bytes_per_s: 6.25e6, round_trip_s: 0.08 },
         }]),
         ToCoordinator::Archived(vec![offer()]),
+        ToCoordinator::SiteHeartbeat {
+            own: Heartbeat { step: 7, wait_s: 0.5, ..Heartbeat::default() },
+            others: vec![SignOfLife { worker: WorkerId(300), incarnation: u64::MAX, age_ms: 51 }],
+        },
     ]
 }
 
@@ -184,6 +188,7 @@ fn to_worker() -> Vec<ToWorker> {
         ToWorker::Seat { rank: Some(1) },
         ToWorker::Seat { rank: None },
         ToWorker::Probe { peers: vec![member(300, 1)] },
+        ToWorker::Speak,
     ]
 }
 
@@ -355,6 +360,14 @@ fn the_start_of_the_largest_run_fits_into_a_frame() {
     let bytes = encode(&start).unwrap().len();
     assert!(bytes < CONTROL_FRAME_BYTES_MAX / 2, "{bytes} bytes leave no room for growth");
     assert!(bytes > CONTROL_FRAME_BYTES_MAX / 8, "{bytes} bytes: the limit is needlessly loose");
+}
+
+#[test]
+fn the_heartbeat_of_the_largest_site_is_a_short_message() {
+    let sign = SignOfLife { worker: WorkerId(10_000), incarnation: u64::MAX, age_ms: 1000 };
+    let own = Heartbeat::default();
+    let bytes = encode(&ToCoordinator::SiteHeartbeat { own, others: vec![sign; SIGNS_MAX] }).unwrap().len();
+    assert!(bytes < 16 << 10, "{bytes}");
 }
 
 proptest! {

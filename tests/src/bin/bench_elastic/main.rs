@@ -7,6 +7,7 @@ mod death;
 #[path = "../bench_wan/gpt.rs"]
 #[expect(dead_code, reason = "shared with other benchmarks")]
 mod gpt;
+mod heartbeats;
 mod hostile;
 mod joining;
 mod leader;
@@ -37,7 +38,7 @@ struct Args {
     #[arg(long)]
     quick: bool,
     /// Only these parts.
-    #[arg(long, value_delimiter = ',', default_values = ["leader", "death", "join", "restart", "cut", "hostile"])]
+    #[arg(long, value_delimiter = ',', default_values = ["leader", "death", "join", "restart", "cut", "hostile", "heartbeats"])]
     part: Vec<Part>,
 }
 
@@ -55,6 +56,8 @@ enum Part {
     Cut,
     /// Ten thousand attacks at every door.
     Hostile,
+    /// What it costs a link that the coordinator knows who is alive.
+    Heartbeats,
 }
 
 /// What all parts need.
@@ -74,6 +77,7 @@ fn main() -> Result<()> {
             Part::Restart => restart::measure(&session)?,
             Part::Cut => cut::measure(&session)?,
             Part::Hostile => hostile::measure(&session)?,
+            Part::Heartbeats => heartbeats::measure(&session)?,
         }
     }
     Ok(())

@@ -1,0 +1,262 @@
+//! Signs of life: other workers of this site show them to the one that speaks for the site, which tells the coordinator of all at once. `docs/agent.md` has the design.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use longhaul_common::id::WorkerId;
+use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, SIGNS_MAX, SignOfLife};
+use longhaul_proto::transport::bulk::ReceiveError;
+use tokio::time::{Instant, timeout};
+
+use super::Network;
+use super::request;
+
+/// Who was shown a sign and has not answered within this time is taken not to speak: within a site an answer takes a millisecond, and the worker is heard in time when it speaks for itself.
+pub const ANSWER_MAX: Duration = Duration::from_millis(300);
+/// A sign that has waited for longer is not told.
+const AGE_MAX: Duration = Duration::from_millis(2 * HEARTBEAT_INTERVAL_MS);
+/// A message to the coordinator that is overdue by more shows that this process stood still: nobody knows when that was sent what is read then.
+const OVERDUE_MAX: Duration = Duration::from_millis(250);
+
+/// What came of showing a sign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// It will be told, in so long.
+    Taken {
+        /// Until the next message to the coordinator.
+        next_in: Duration,
+    },
+    /// The other worker does not speak for anybody now.
+    Refused,
+    /// There is no connection yet; one is being made.
+    Unconnected,
+    /// Nobody has answered in time.
+    Unanswered,
+}
+
+/// What this worker has been shown, and whether it is in a state to tell it.
+#[derive(Default)]
+pub(super) struct Signs {
+    open: Mutex<Option<Open>>,
+}
+
+/// While there is a conversation with the coordinator.
+struct Open {
+    /// How much has come from the coordinator so far.
+    ear: Box<dyn Fn() -> u64 + Send>,
+    /// What that was when the last message went there, and when the one before did.
+    before: [Option<u64>; 2],
+    /// When the next one goes.
+    next_at: Instant,
+    /// By worker, of its newest sign: of which process it is, and when it came.
+    shown: BTreeMap<WorkerId, (u64, Instant)>,
+}
+
+impl Open {
+    /// Whether anything has come since the message before the last one: an acknowledgement at least, where the coordinator hears this worker.
+    fn is_heard(&self) -> bool {
+        self.before[1].is_some_and(|before| (self.ear)() > before)
+    }
+}
+
+impl Signs {
+    /// A conversation with the coordinator begins. `ear` counts what comes from there.
+    pub fn open(&self, ear: impl Fn() -> u64 + Send + 'static, next_at: Instant) {
+        let (before, shown) = ([None, None], BTreeMap::new());
+        *self.lock() = Some(Open { ear: Box::new(ear), before, next_at, shown });
+    }
+
+    /// It is over.
+    pub fn close(&self) {
+        *self.lock() = None;
+    }
+
+    /// Another worker shows that it is alive: in how long it will be told. None: this worker cannot tell it, or nobody knows whether it can.
+    pub fn show(&self, worker: WorkerId, incarnation: u64, now: Instant) -> Option<Duration> {
+        let mut open = self.lock();
+        let open = open.as_mut().filter(|open| now <= open.next_at + OVERDUE_MAX && open.is_heard())?;
+        if open.shown.len() >= SIGNS_MAX && !open.shown.contains_key(&worker) {
+            return None;
+        }
+        open.shown.insert(worker, (incarnation, now));
+        Some(open.next_at.saturating_duration_since(now))
+    }
+
+    /// Whether there is anything to tell.
+    pub fn are_there(&self) -> bool {
+        self.lock().as_ref().is_some_and(|open| !open.shown.is_empty())
+    }
+
+    /// What is to be told, each sign once. A message goes now, and the next one at `next_at`.
+    pub fn take(&self, now: Instant, next_at: Instant) -> Vec<SignOfLife> {
+        let mut open = self.lock();
+        let Some(open) = open.as_mut() else { return Vec::new() };
+        (open.before, open.next_at) = ([Some((open.ear)()), open.before[0]], next_at);
+        let sign = |(worker, (incarnation, at)): (WorkerId, (u64, Instant))| {
+            let age = now.saturating_duration_since(at);
+            let age_ms = u16::try_from(age.as_millis()).ok().filter(|_| age <= AGE_MAX)?;
+            Some(SignOfLife { worker, incarnation, age_ms })
+        };
+        std::mem::take(&mut open.shown).into_iter().filter_map(sign).collect()
+    }
+
+    /// No message goes now, as another worker speaks for this one; perhaps at `next_at`.
+    pub fn put_off(&self, next_at: Instant) {
+        if let Some(open) = self.lock().as_mut() {
+            open.next_at = next_at;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Network {
+    /// Who speaks for this worker: the lowest-numbered one of its site among those that it trains with, unless that is itself. All of a site that hold the same part of the model find the same.
+    #[must_use]
+    pub fn speaker(&self) -> Option<WorkerId> {
+        let state = self.lock();
+        let first = state.peers.iter().find(|(_, peer)| peer.site == self.site);
+        first.map(|(&worker, _)| worker).filter(|worker| *worker < self.worker)
+    }
+
+    /// Shows another worker of this site that this one, of this incarnation, is alive.
+    pub async fn show_sign(self: &Arc<Self>, to: WorkerId, incarnation: u64) -> Shown {
+        let Some(peer) = self.lock().peers.get(&to).cloned() else { return Shown::Refused };
+        let Some(connection) = peer.connected() else {
+            let network = Arc::clone(self);
+            self.spawn(async move {
+                if let Err(error) = peer.connection(&network).await {
+                    tracing::debug!(peer = %to, reason = format!("{error:#}"), "who speaks for the site is out of reach");
+                }
+            });
+            return Shown::Unconnected;
+        };
+        match timeout(ANSWER_MAX, request::show_sign(connection.connection(), incarnation)).await {
+            Ok(Ok(next_in)) => Shown::Taken { next_in },
+            Ok(Err(error)) if error.downcast_ref().is_some_and(ReceiveError::is_refusal) => Shown::Refused,
+            Ok(Err(_)) | Err(_) => Shown::Unanswered,
+        }
+    }
+
+    /// A conversation with the coordinator begins, of which `ear` counts what comes from there: this worker can speak for others.
+    pub fn open_signs(&self, ear: impl Fn() -> u64 + Send + 'static, next_at: Instant) {
+        self.signs.open(ear, next_at);
+    }
+
+    /// It is over.
+    pub fn close_signs(&self) {
+        self.signs.close();
+    }
+
+    /// Whether others have shown this worker that they are alive since it spoke last.
+    #[must_use]
+    pub fn has_signs(&self) -> bool {
+        self.signs.are_there()
+    }
+
+    /// What the message to the coordinator that goes now says of others; the next one goes at `next_at`.
+    pub fn take_signs(&self, now: Instant, next_at: Instant) -> Vec<SignOfLife> {
+        self.signs.take(now, next_at)
+    }
+
+    /// None goes now.
+    pub fn put_off_signs(&self, next_at: Instant) {
+        self.signs.put_off(next_at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    const BEAT: Duration = Duration::from_millis(HEARTBEAT_INTERVAL_MS);
+    const W2: WorkerId = WorkerId(2);
+    const W3: WorkerId = WorkerId(3);
+
+    /// One that speaks each half second, and the time of its next message.
+    struct Speaker {
+        signs: Signs,
+        heard: Arc<AtomicU64>,
+        next_at: Instant,
+    }
+
+    impl Speaker {
+        /// It has spoken twice, and was acknowledged.
+        fn speaking() -> Self {
+            let heard = Arc::new(AtomicU64::new(7));
+            let (signs, ear, next_at) = (Signs::default(), Arc::clone(&heard), Instant::now());
+            signs.open(move || ear.load(Ordering::Relaxed), next_at);
+            let mut speaker = Self { signs, heard, next_at };
+            (0..2).for_each(|_| assert!(speaker.speak(true).is_empty()));
+            speaker
+        }
+
+        fn speak(&mut self, is_heard: bool) -> Vec<SignOfLife> {
+            let now = self.next_at;
+            self.next_at += BEAT;
+            let taken = self.signs.take(now, self.next_at);
+            self.heard.fetch_add(u64::from(is_heard), Ordering::Relaxed);
+            taken
+        }
+
+        fn show(&self, worker: WorkerId, before: Duration) -> Option<Duration> {
+            self.signs.show(worker, 70, self.next_at - before)
+        }
+    }
+
+    fn sign(worker: WorkerId, age_ms: u16) -> SignOfLife {
+        SignOfLife { worker, incarnation: 70, age_ms }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_sign_is_told_once_with_its_age() {
+        let mut speaker = Speaker::speaking();
+        for before in [300, 100] {
+            let before = Duration::from_millis(before);
+            assert_eq!(speaker.show(W2, before), Some(before), "when it will be told");
+        }
+        speaker.show(W3, Duration::from_millis(50));
+        assert!(speaker.signs.are_there());
+        assert_eq!(speaker.speak(true), [sign(W2, 100), sign(W3, 50)]);
+        assert!(!speaker.signs.are_there() && speaker.speak(true).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_not_heard_by_the_coordinator_takes_no_signs() {
+        let mut speaker = Speaker::speaking();
+        let soon = Duration::from_millis(50);
+        speaker.speak(false);
+        assert!(speaker.show(W2, soon).is_some(), "one message may be on its way for longer");
+        speaker.speak(false);
+        assert_eq!(speaker.show(W2, soon), None);
+        // A packet comes.
+        speaker.heard.fetch_add(1, Ordering::Relaxed);
+        assert!(speaker.show(W2, soon).is_some());
+        speaker.signs.close();
+        assert_eq!(speaker.show(W2, soon), None);
+        assert!(speaker.speak(true).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_stood_still_takes_no_signs_and_tells_no_old_ones() {
+        let speaker = Speaker::speaking();
+        speaker.show(W2, Duration::from_millis(50));
+        let late = speaker.next_at + Duration::from_millis(1500);
+        assert_eq!(speaker.signs.show(W3, 70, late), None);
+        assert!(speaker.signs.take(late, late + BEAT).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_speaker_has_room_for_as_many_as_a_message_has() {
+        let speaker = Speaker::speaking();
+        let soon = Duration::from_millis(50);
+        let taken = (0..=SIGNS_MAX as u32).filter(|worker| speaker.show(WorkerId(*worker), soon).is_some());
+        assert_eq!(taken.count(), SIGNS_MAX);
+        assert!(speaker.show(W2, soon).is_some(), "one of them again");
+    }
+}
