@@ -30,8 +30,8 @@ pub fn measure(session: &Session) -> Result<()> {
             let (before, began) = (counts(&cluster), now());
             std::thread::park_timeout(if session.quick { MEASURED / 4 } else { MEASURED });
             let (after, seconds) = (counts(&cluster), began.elapsed().as_secs_f64());
-            for (way, before, after) in [("out", before[0], after[0]), ("in", before[1], after[1])] {
-                let case = format!("heartbeats of {WORKERS} workers, {case}, {way} of their site");
+            for (way, before, after) in [("out of", before[0], after[0]), ("into", before[1], after[1])] {
+                let case = format!("heartbeats of {WORKERS} workers, {case}, {way} their site");
                 print(&case, "bytes_per_s", "B/s", (after.bytes - before.bytes) as f64 / seconds);
                 print(&case, "packets_per_s", "1/s", (after.packets - before.packets) as f64 / seconds);
             }
