@@ -169,6 +169,7 @@ fn boundaries(args: &Args, steps: u64) -> Result<()> {
         ("int8", "boundary = \"int8\""),
         ("int4", "boundary = \"int4\""),
         ("int8, of gradients the larger half", "boundary = \"int8\"\nboundary_keep = 2048"),
+        ("f32, of gradients the larger half", "boundary = \"f32\"\nboundary_keep = 2048"),
     ] {
         if exact.is_some() && !args.wants(case) {
             continue;
