@@ -9,7 +9,7 @@ use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_common::sampler::Positions;
 use longhaul_common::timeline::Timeline;
 use longhaul_proto::control::message::{
-    CheckpointOffer, GenerationStart, Hash, RoundReport, Settled, ToCoordinator,
+    CheckpointOffer, CheckpointReport, GenerationStart, Hash, RoundReport, Settled, ToCoordinator,
 };
 
 use super::super::event::ConnectionId;
@@ -229,9 +229,22 @@ impl Node {
             messages.push(ToCoordinator::RoundApplied(self.report(&result)));
             if round.next().0.is_multiple_of(CHECKPOINT_EVERY) {
                 self.write_checkpoint();
+                messages.extend(self.written().next_back());
             }
         }
         messages
+    }
+
+    /// That it has these checkpoints, the oldest first.
+    pub fn written(&self) -> impl DoubleEndedIterator<Item = ToCoordinator> {
+        self.disk.iter().rev().map(|SavedState { offer, .. }| {
+            ToCoordinator::Checkpoint(CheckpointReport {
+                next_round: offer.next_round,
+                generation: offer.generation,
+                path: "disk".to_owned(),
+                outcome: Ok(offer.state_hash),
+            })
+        })
     }
 
     fn report(&mut self, result: &RoundResult) -> RoundReport {

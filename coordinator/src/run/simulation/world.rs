@@ -406,10 +406,9 @@ impl World {
                 node.site = welcome.site;
                 node.welcomed = true;
                 if welcome.resumed {
-                    let reports = node.reports.clone();
-                    reports
-                        .into_iter()
-                        .for_each(|report| self.say(worker, ToCoordinator::RoundApplied(report)));
+                    let reports = node.reports.iter().cloned().map(ToCoordinator::RoundApplied);
+                    let all: Vec<ToCoordinator> = reports.chain(node.written()).collect();
+                    all.into_iter().for_each(|message| self.say(worker, message));
                     if self.nodes[&worker].finished {
                         self.say_finished(worker);
                     }
