@@ -199,7 +199,8 @@ fn what_happens_appears_to_who_follows_the_events_until_interrupted() {
     let second = identity_of(&scenario, 1).worker();
     follower.wait_for_words(&format!("{second} joined from site site-0"), RUN_MAX).unwrap();
     assert!(follower.ended().is_none(), "{}", follower.log());
-    follower.signal("INT").unwrap();
+    // Not SIGINT, which a process in the background of a shell is told to ignore.
+    follower.signal("TERM").unwrap();
     follower.wait(CLOSED_WITHIN).unwrap();
     let joined = follower.log().lines().filter(|line| line.contains("joined from site")).count();
     assert_eq!(joined, 2, "each is told once: {}", follower.log());
