@@ -119,6 +119,11 @@ impl Peer {
         sender.as_ref().filter(|sender| sender.connection().close_reason().is_none()).cloned()
     }
 
+    /// Whether somebody makes a connection to this peer now, or hands one on.
+    pub(super) fn is_connecting(&self) -> bool {
+        self.sender.try_lock().is_err()
+    }
+
     /// The connection to this peer, made if there is none.
     ///
     /// # Errors

@@ -126,6 +126,9 @@ impl Network {
     pub async fn show_sign(self: &Arc<Self>, to: WorkerId, incarnation: u64) -> Shown {
         let Some(peer) = self.lock().peers.get(&to).cloned() else { return Shown::Refused };
         let Some(connection) = peer.connected() else {
+            if peer.is_connecting() {
+                return Shown::Unconnected;
+            }
             let network = Arc::clone(self);
             self.spawn(async move {
                 if let Err(error) = peer.connection(&network).await {

@@ -112,11 +112,14 @@ async fn a_frame_occupies_the_receivers_memory_until_the_synchroniser_has_dealt_
     assert!(matches!(&second, SyncEvent::Frame { frame, .. } if frame.header.round == Round(1)));
 }
 
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
 /// What comes of showing a sign, however busy this machine is.
 async fn shown(from: &Worker, to: u32, incarnation: u64) -> Shown {
     loop {
         match from.network.show_sign(WorkerId(to), incarnation).await {
-            Shown::Unconnected | Shown::Unanswered => tokio::task::yield_now().await,
+            // Whoever makes the connection is to have a turn.
+            Shown::Unconnected | Shown::Unanswered => tokio::time::sleep(LOOK_AGAIN).await,
             shown => return shown,
         }
     }
