@@ -10,6 +10,7 @@ mod command;
 mod departures;
 mod event;
 mod generation;
+mod hearing;
 mod keeping;
 mod late;
 mod ledger;

@@ -34,20 +34,30 @@ impl Offers {
         Self { store, known, archived: Vec::new() }
     }
 
+    /// What a report says of the checkpoints of this worker, which has this part of the model.
+    pub fn note_report(&mut self, part: (u32, u32), report: &ToCoordinator) {
+        match report {
+            ToCoordinator::Checkpoint(report) => self.note(part, report),
+            ToCoordinator::Kept(Some(offer)) => self.add(offer.clone()),
+            ToCoordinator::Archived(archived) => self.note_archived(archived),
+            _ => {}
+        }
+    }
+
     /// These are in the archive.
-    pub fn note_archived(&mut self, archived: &[CheckpointOffer]) {
+    fn note_archived(&mut self, archived: &[CheckpointOffer]) {
         self.archived = archived.to_vec();
     }
 
     /// This worker, which has the part of `rank`, has written a checkpoint, or failed to.
-    pub fn note(&mut self, (rank, parts): (u32, u32), report: &CheckpointReport) {
+    fn note(&mut self, (rank, parts): (u32, u32), report: &CheckpointReport) {
         let Ok(state_hash) = report.outcome else { return };
         let CheckpointReport { next_round, generation, .. } = *report;
         self.add(CheckpointOffer { next_round, state_hash, private: true, rank, parts, generation });
     }
 
     /// This worker has written a checkpoint, or has a copy of another one's.
-    pub fn add(&mut self, offer: CheckpointOffer) {
+    fn add(&mut self, offer: CheckpointOffer) {
         // One of the same round is of a past that was cut off, and was replaced.
         let name = |of: &CheckpointOffer| (of.next_round, of.rank, of.parts);
         self.known.retain(|old| name(old) != name(&offer));

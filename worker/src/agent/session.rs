@@ -255,7 +255,7 @@ impl Session {
             tokio::select! {
                 found = &mut connecting => break found?,
                 Some(report) = from_sync.recv() => {
-                    note_offer(&mut offers.borrow_mut(), *part, &report);
+                    offers.borrow_mut().note_report(*part, &report);
                     reports.push(report);
                 }
                 outcome = &mut *outcome => {
@@ -353,7 +353,7 @@ impl Session {
             ToCoordinator::RoundApplied(applied) => {
                 self.held = self.held.max(Some((applied.generation, applied.round.next())));
             }
-            report => note_offer(self.offers.get_mut(), self.part, report),
+            report => self.offers.get_mut().note_report(self.part, report),
         }
         let behind_others = self.reports.next().is_some();
         self.reports.push(report);
@@ -430,16 +430,6 @@ impl Session {
             () = stop.asked() => {}
         }
         identity
-    }
-}
-
-/// What a report says of the checkpoints on this worker's disk.
-fn note_offer(offers: &mut Offers, part: (u32, u32), report: &ToCoordinator) {
-    match report {
-        ToCoordinator::Checkpoint(report) => offers.note(part, report),
-        ToCoordinator::Kept(Some(offer)) => offers.add(offer.clone()),
-        ToCoordinator::Archived(archived) => offers.note_archived(archived),
-        _ => {}
     }
 }
 

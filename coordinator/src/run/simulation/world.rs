@@ -16,6 +16,8 @@ use rand_chacha::ChaCha8Rng;
 use super::super::{Command, ConnectionId, Event, Phase, Record, Run, State};
 use super::node::{Node, RoundResult, Share, state_hash};
 
+mod faults;
+mod heartbeats;
 mod rounds;
 
 /// Who was shown a sign of life and does not answer is given up after so long,
@@ -319,65 +321,6 @@ impl World {
         }
     }
 
-    fn heartbeat(&mut self, worker: WorkerId, incarnation: u64) {
-        let node = &self.nodes[&worker];
-        if node.incarnation != incarnation || !node.running {
-            return;
-        }
-        if !node.frozen {
-            let speaker = self.speaker_for(worker);
-            self.nodes.get_mut(&worker).unwrap().beats += 1;
-            match speaker {
-                Some(speaker) if self.nodes[&speaker].frozen || !self.nodes[&speaker].running => {
-                    self.at_ms(ANSWER_MAX_MS, Happening::Unanswered(worker, incarnation));
-                }
-                // It has lost the coordinator itself, and says so.
-                Some(speaker) if self.nodes[&speaker].connection.is_none() => {
-                    self.at_ms(1, Happening::Unanswered(worker, incarnation));
-                }
-                Some(speaker) => {
-                    let now = self.now;
-                    self.nodes.get_mut(&speaker).unwrap().signs.insert(worker, (incarnation, now));
-                }
-                None => self.say_heartbeat(worker),
-            }
-        }
-        self.at_ms(HEARTBEAT_INTERVAL_MS, Happening::Heartbeat(worker, incarnation));
-    }
-
-    /// Who is to say that this worker is alive; none: itself.
-    fn speaker_for(&self, worker: WorkerId) -> Option<WorkerId> {
-        let node = &self.nodes[&worker];
-        let is_own_word = node.beats.is_multiple_of(OWN_WORD_EVERY) || !node.signs.is_empty();
-        if is_own_word || node.connection.is_none() || self.now < node.speaks_until {
-            return None;
-        }
-        let members = node.generation.as_ref()?.membership.members();
-        let of_site = members.iter().filter(|member| member.site == node.site).map(|member| member.worker);
-        of_site.min().filter(|speaker| *speaker < worker)
-    }
-
-    fn say_heartbeat(&mut self, worker: WorkerId) {
-        let node = self.nodes.get_mut(&worker).unwrap();
-        let step = super::schedule().steps_of(node.last_begun.unwrap_or_default()).start;
-        let own = Heartbeat { step, ..Default::default() };
-        let taken = std::mem::take(&mut node.signs);
-        let signs = taken.into_iter().filter_map(|(worker, (incarnation, at))| {
-            let age_ms = (self.now - at).as_millis() as u64;
-            (age_ms <= 2 * HEARTBEAT_INTERVAL_MS).then_some(SignOfLife {
-                worker,
-                incarnation,
-                age_ms: age_ms as u16,
-            })
-        });
-        let others: Vec<_> = signs.collect();
-        let message = match others.is_empty() {
-            true => ToCoordinator::Heartbeat(own),
-            false => ToCoordinator::SiteHeartbeat { own, others },
-        };
-        self.say(worker, message);
-    }
-
     fn node_loses(&mut self, connection: ConnectionId) {
         let Some((worker, ..)) = self.connections.get(&connection).copied() else { return };
         let node = self.nodes.get_mut(&worker).unwrap();
@@ -523,99 +466,5 @@ impl World {
         } else {
             self.at_ms(500, Happening::Healed(worker, loads, donors.to_vec()));
         }
-    }
-
-    // ---- faults
-
-    fn fault(&mut self, fault: Fault) {
-        self.log.push(format!("{:>8?} fault: {fault:?}", self.now));
-        match fault {
-            Fault::StopRun => {
-                self.run = None;
-                for connection in self.connections.keys().copied().collect::<Vec<_>>() {
-                    self.at_ms(100, Happening::ClosedAtNode(connection));
-                }
-                self.at_ms(1500, Happening::Fault(Fault::StartRun));
-            }
-            Fault::StartRun if self.run.is_none() => {
-                let config = super::config(self.nodes.len() as u32);
-                self.run = Some(Run::new(config, self.stored.clone(), self.now).unwrap());
-                self.handle(Event::Timer);
-            }
-            Fault::StartRun => {}
-            Fault::CutOff(for_ms) => {
-                self.reachable_at = self.now + Duration::from_millis(for_ms);
-                for connection in self.connections.keys().copied().collect::<Vec<_>>() {
-                    self.at_ms(5, Happening::ClosedAtNode(connection));
-                    let later = self.draw(10..2000);
-                    self.at_ms(later, Happening::ClosedAtRun(connection));
-                }
-            }
-            Fault::Drain => self.handle(Event::Drain),
-            Fault::Pause => self.handle(Event::Pause),
-            // Nobody takes the word of an operator who asks a dead coordinator; who wants a run to go on asks again.
-            Fault::Resume if self.run.is_none() => self.at_ms(500, Happening::Fault(Fault::Resume)),
-            Fault::Resume => self.handle(Event::Resume),
-            Fault::Dismiss(worker) => self.handle(Event::Dismiss { worker }),
-            // Where nothing is to go on from, a run waits for as many as it wants, and nobody takes the place of who is gone for good here.
-            Fault::Kick(worker) | Fault::Leave(worker) if !self.others_go_on_without(worker) => {}
-            Fault::Kick(worker) => self.handle(Event::Kick { worker }),
-            Fault::NoDisk(worker, for_ms) => {
-                self.nodes.get_mut(&worker).unwrap().has_disk = false;
-                self.at_ms(for_ms, Happening::Fault(Fault::Disk(worker)));
-            }
-            Fault::Disk(worker) => self.nodes.get_mut(&worker).unwrap().has_disk = true,
-            Fault::Kill(worker) => self.stop_node(worker),
-            Fault::Start(worker) => {
-                let node = self.nodes.get_mut(&worker).unwrap();
-                if !node.running && !node.dismissed {
-                    node.incarnation += 1;
-                    node.running = true;
-                    node.frozen = false;
-                    node.connection = None;
-                    node.signs.clear();
-                    node.reset();
-                    let incarnation = node.incarnation;
-                    self.at_ms(10, Happening::Connect(worker, incarnation));
-                    self.at_ms(10, Happening::Heartbeat(worker, incarnation));
-                }
-            }
-            Fault::Freeze(worker) => self.nodes.get_mut(&worker).unwrap().frozen = true,
-            Fault::Thaw(worker) => {
-                self.nodes.get_mut(&worker).unwrap().frozen = false;
-                let waiting = self.stopped.remove(&worker).unwrap_or_default();
-                waiting.into_iter().for_each(|happening| self.push(self.now, happening));
-                self.go_on(worker);
-            }
-            Fault::Disconnect(worker) => {
-                if let Some(connection) = self.nodes[&worker].connection {
-                    self.at_ms(5, Happening::ClosedAtNode(connection));
-                    let later = self.draw(10..3000);
-                    self.at_ms(later, Happening::ClosedAtRun(connection));
-                }
-            }
-            Fault::Corrupt(worker) => {
-                self.was_corrupted = true;
-                self.nodes.get_mut(&worker).unwrap().corruption = 99;
-            }
-            Fault::Leave(worker) => self.say(worker, ToCoordinator::Leaving),
-        }
-    }
-
-    fn stop_node(&mut self, worker: WorkerId) {
-        let node = self.nodes.get_mut(&worker).unwrap();
-        if !node.running {
-            return;
-        }
-        node.running = false;
-        self.stopped.remove(&worker);
-        let connection = node.connection.take();
-        node.reset();
-        if let Some(connection) = connection {
-            let later = self.draw(10..2000);
-            self.at_ms(later, Happening::ClosedAtRun(connection));
-        }
-        let later = self.draw(500..4000);
-        self.at_ms(later, Happening::Fault(Fault::Start(worker)));
     }
 }

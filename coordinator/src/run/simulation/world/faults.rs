@@ -1,0 +1,97 @@
+//! What goes wrong.
+
+use super::*;
+
+impl World {
+    pub(super) fn fault(&mut self, fault: Fault) {
+        self.log.push(format!("{:>8?} fault: {fault:?}", self.now));
+        match fault {
+            Fault::StopRun => {
+                self.run = None;
+                for connection in self.connections.keys().copied().collect::<Vec<_>>() {
+                    self.at_ms(100, Happening::ClosedAtNode(connection));
+                }
+                self.at_ms(1500, Happening::Fault(Fault::StartRun));
+            }
+            Fault::StartRun if self.run.is_none() => {
+                let config = super::super::config(self.nodes.len() as u32);
+                self.run = Some(Run::new(config, self.stored.clone(), self.now).unwrap());
+                self.handle(Event::Timer);
+            }
+            Fault::StartRun => {}
+            Fault::CutOff(for_ms) => {
+                self.reachable_at = self.now + Duration::from_millis(for_ms);
+                for connection in self.connections.keys().copied().collect::<Vec<_>>() {
+                    self.at_ms(5, Happening::ClosedAtNode(connection));
+                    let later = self.draw(10..2000);
+                    self.at_ms(later, Happening::ClosedAtRun(connection));
+                }
+            }
+            Fault::Drain => self.handle(Event::Drain),
+            Fault::Pause => self.handle(Event::Pause),
+            // Nobody takes the word of an operator who asks a dead coordinator; who wants a run to go on asks again.
+            Fault::Resume if self.run.is_none() => self.at_ms(500, Happening::Fault(Fault::Resume)),
+            Fault::Resume => self.handle(Event::Resume),
+            Fault::Dismiss(worker) => self.handle(Event::Dismiss { worker }),
+            // Where nothing is to go on from, a run waits for as many as it wants, and nobody takes the place of who is gone for good here.
+            Fault::Kick(worker) | Fault::Leave(worker) if !self.others_go_on_without(worker) => {}
+            Fault::Kick(worker) => self.handle(Event::Kick { worker }),
+            Fault::NoDisk(worker, for_ms) => {
+                self.nodes.get_mut(&worker).unwrap().has_disk = false;
+                self.at_ms(for_ms, Happening::Fault(Fault::Disk(worker)));
+            }
+            Fault::Disk(worker) => self.nodes.get_mut(&worker).unwrap().has_disk = true,
+            Fault::Kill(worker) => self.stop_node(worker),
+            Fault::Start(worker) => {
+                let node = self.nodes.get_mut(&worker).unwrap();
+                if !node.running && !node.dismissed {
+                    node.incarnation += 1;
+                    node.running = true;
+                    node.frozen = false;
+                    node.connection = None;
+                    node.signs.clear();
+                    node.reset();
+                    let incarnation = node.incarnation;
+                    self.at_ms(10, Happening::Connect(worker, incarnation));
+                    self.at_ms(10, Happening::Heartbeat(worker, incarnation));
+                }
+            }
+            Fault::Freeze(worker) => self.nodes.get_mut(&worker).unwrap().frozen = true,
+            Fault::Thaw(worker) => {
+                self.nodes.get_mut(&worker).unwrap().frozen = false;
+                let waiting = self.stopped.remove(&worker).unwrap_or_default();
+                waiting.into_iter().for_each(|happening| self.push(self.now, happening));
+                self.go_on(worker);
+            }
+            Fault::Disconnect(worker) => {
+                if let Some(connection) = self.nodes[&worker].connection {
+                    self.at_ms(5, Happening::ClosedAtNode(connection));
+                    let later = self.draw(10..3000);
+                    self.at_ms(later, Happening::ClosedAtRun(connection));
+                }
+            }
+            Fault::Corrupt(worker) => {
+                self.was_corrupted = true;
+                self.nodes.get_mut(&worker).unwrap().corruption = 99;
+            }
+            Fault::Leave(worker) => self.say(worker, ToCoordinator::Leaving),
+        }
+    }
+
+    pub(super) fn stop_node(&mut self, worker: WorkerId) {
+        let node = self.nodes.get_mut(&worker).unwrap();
+        if !node.running {
+            return;
+        }
+        node.running = false;
+        self.stopped.remove(&worker);
+        let connection = node.connection.take();
+        node.reset();
+        if let Some(connection) = connection {
+            let later = self.draw(10..2000);
+            self.at_ms(later, Happening::ClosedAtRun(connection));
+        }
+        let later = self.draw(500..4000);
+        self.at_ms(later, Happening::Fault(Fault::Start(worker)));
+    }
+}
