@@ -1,6 +1,6 @@
 //! What the values of a `run.toml` must satisfy, alone and together.
 
-use super::{ConfigError, ModelConfig, ModelKind, RunConfig};
+use super::{ConfigError, ModelConfig, ModelKind, RunConfig, ShareRule};
 
 /// Blocks, at most: each is a dozen tensors in every list of a model's parameters. The deepest models in use have 130.
 const LAYERS_MAX: u32 = 1 << 12;
@@ -65,6 +65,15 @@ impl RunConfig {
                 nearest.unwrap_or(train.batch - train.batch % replicas)
             );
             return Err(ConfigError::value("train.batch", train.batch, reason));
+        }
+        if train.shares == Some(ShareRule::BySpeed) && !self.may_share_by_speed() {
+            let why = if self.privacy.is_some() {
+                "what [privacy] costs is reckoned with even shares"
+            } else {
+                "a copy of the model on several workers is as fast as its slowest part, which no heartbeat tells"
+            };
+            let reason = format!("{why}: take \"even\", or leave it out");
+            return Err(ConfigError::value("train.shares", "by_speed", reason));
         }
         let numbers = [
             ("train.learning_rate", train.learning_rate, f64::MIN_POSITIVE, f64::MAX),
@@ -323,6 +332,7 @@ mod tests {
                 "sync.robust",
             ),
             ("[train]\nbeta1 = 1.0", "train.beta1"),
+            ("[parallel]\nstages = 2\n[train]\nshares = \"by_speed\"", "train.shares"),
             ("[train]\nlearning_rate = nan", "train.learning_rate"),
         ] {
             let message = refusal(extra);

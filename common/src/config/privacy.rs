@@ -149,6 +149,10 @@ mod tests {
                 "[sync]\npreset = \"sparse-local\"\nadapt = true\nbacklog_max = 4\n[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-6",
                 "sync.backlog_max = 4.0: how much waits in error feedback tells of the data",
             ),
+            (
+                "[train]\nshares = \"by_speed\"\n[sync]\npreset = \"diloco\"\n[privacy]\nclip = 1.0\nnoise = 1.0\ndelta = 1e-6",
+                "train.shares = by_speed: what [privacy] costs is reckoned with even shares",
+            ),
         ] {
             let message = with(text).unwrap_err();
             assert!(message.contains(words), "{text}: {message}");

@@ -167,16 +167,16 @@ pub struct TrainConfig {
     pub evaluate_every_rounds: u64,
     /// Batches of a validation, each of `micro_batch` sequences.
     pub evaluate_batches: u32,
-    /// How much of each step each worker computes: `by_speed`, so that nobody waits for a slow one, or `even`. Copies of the model in parts, and runs with `[privacy]`, have even ones.
-    pub shares: ShareRule,
+    /// How much of each step each worker computes: `by_speed`, so that nobody waits for a slow one, or `even`. None: by speed where it can be (see [`RunConfig::shares_follow_speed`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares: Option<ShareRule>,
 }
 
 /// How the sequences of a step are divided among workers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShareRule {
     /// In proportion to how fast each has computed lately.
-    #[default]
     BySpeed,
     /// As many for each.
     Even,
@@ -199,7 +199,7 @@ impl Default for TrainConfig {
             precision: Precision::F32,
             evaluate_every_rounds: 0,
             evaluate_batches: 8,
-            shares: ShareRule::BySpeed,
+            shares: None,
         }
     }
 }
@@ -364,6 +364,26 @@ impl RunConfig {
     #[must_use]
     pub fn replicas(&self) -> u32 {
         (self.run.workers / self.parallel.seats().max(1)).max(1)
+    }
+
+    /// Whether each worker's part of a step may follow its speed: a copy in parts is as fast as its slowest part, which no heartbeat tells, and what privacy
+    /// costs is reckoned with even shares.
+    #[must_use]
+    pub fn may_share_by_speed(&self) -> bool {
+        !self.parallel.is_divided() && self.privacy.is_none()
+    }
+
+    /// A plan comes first: under one where they may not follow speed, it is no longer asked for.
+    pub fn drop_speed_shares(&mut self) {
+        if !self.may_share_by_speed() && self.train.shares == Some(ShareRule::BySpeed) {
+            self.train.shares = None;
+        }
+    }
+
+    /// Whether it does.
+    #[must_use]
+    pub fn shares_follow_speed(&self) -> bool {
+        self.may_share_by_speed() && self.train.shares != Some(ShareRule::Even)
     }
 
     /// Entries of the model's vocabulary. None: those of the tokenizer, which is a file on the workers' machines.

@@ -80,7 +80,8 @@ impl Division {
 /// The run with copies in so many parts of such groups. None: they do not go with its model, its number of workers, or what else it asks for.
 pub(super) fn divided(config: &RunConfig, stages: u32, members: u32) -> Option<RunConfig> {
     let parallel = ParallelConfig { stages, tensor: members, ..ParallelConfig::undivided() };
-    let config = RunConfig { parallel, ..config.clone() };
+    let mut config = RunConfig { parallel, ..config.clone() };
+    config.drop_speed_shares();
     // What can be written and read again is permitted.
     config.to_toml().ok().filter(|text| RunConfig::parse(text).is_ok()).map(|_| config)
 }

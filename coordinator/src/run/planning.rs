@@ -45,6 +45,7 @@ impl Decided {
     pub(super) fn apply_to(&self, config: &mut RunConfig) {
         config.parallel = self.parallel.clone();
         config.train.recompute = self.recompute;
+        config.drop_speed_shares();
     }
 }
 
@@ -280,7 +281,13 @@ impl Run {
 
     /// The configuration has this plan from now on.
     pub(super) fn follow_plan(&mut self, decided: Decided) {
+        let asked = self.config.train.shares;
         decided.apply_to(&mut self.config);
+        if self.config.train.shares != asked {
+            let text = "under this plan shares are even, and not by_speed as train.shares says: a copy of the model on several workers is as fast as \
+                        its slowest part";
+            self.notice(Severity::Warning, None, text.to_owned());
+        }
         // What could be written once can be written with other numbers.
         if let Ok(written) = self.config.to_toml() {
             self.config_toml = written;

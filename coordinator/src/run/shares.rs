@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use longhaul_common::config::ShareRule;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
@@ -44,7 +43,8 @@ impl Shares {
 impl Run {
     /// Assigns the steps from a round on to these workers, by how fast they are.
     pub(super) fn share_out(&mut self, first_round: Round, workers: Vec<WorkerId>) {
-        let weights = if self.shares_follow() { weights_of(&self.speeds(&workers)) } else { Vec::new() };
+        let weights =
+            if self.config.shares_follow_speed() { weights_of(&self.speeds(&workers)) } else { Vec::new() };
         let before = self.state.ledger.newest().map_or(&[][..], |newest| newest.weights.each());
         if before != weights {
             self.notice(Severity::Info, None, describe(&workers, &weights, self.config.train.batch));
@@ -66,16 +66,10 @@ impl Run {
         self.shares_are_watched().then_some(self.shares.next_look)
     }
 
-    /// Copies in parts are as fast as their slowest part, which no heartbeat tells; what privacy costs is reckoned with even shares.
-    fn shares_follow(&self) -> bool {
-        let Self { config, .. } = self;
-        config.train.shares == ShareRule::BySpeed && !config.parallel.is_divided() && config.privacy.is_none()
-    }
-
     fn shares_are_watched(&self) -> bool {
         let are_several = || self.state.generation.as_ref().is_some_and(|lineup| lineup.replicas.len() > 1);
         let is_free = self.state.phase == Phase::Training && self.settling.is_none();
-        is_free && self.shares_follow() && !self.is_closing() && !self.is_held() && are_several()
+        is_free && self.config.shares_follow_speed() && !self.is_closing() && !self.is_held() && are_several()
     }
 
     fn other_shares_pay(&self) -> bool {

@@ -120,7 +120,7 @@ fn with_shares_by_speed_nobody_waits_for_a_slow_machine() {
     let sites = format!("{slow}{}", SITES.replace(&format!("{fast}2"), &format!("{fast}1")));
     let with = |shares| {
         let mut setup = setup(&sites, WHOLE, SPARSE, "");
-        (setup.config.run.steps, setup.config.train.shares) = (3000, shares);
+        (setup.config.run.steps, setup.config.train.shares) = (3000, Some(shares));
         report(setup)
     };
     let (even, by_speed) = (with(ShareRule::Even), with(ShareRule::BySpeed));

@@ -1,5 +1,6 @@
 //! What leads to a plan, where it is the coordinator's to make one.
 
+use longhaul_common::config::ShareRule;
 use longhaul_common::id::SiteId;
 use longhaul_proto::control::message::{MeasuredLink, Profile, SeenWay};
 
@@ -58,6 +59,27 @@ fn where_everybody_holds_the_model_and_bits_follow_links_nobody_measures_anythin
     assert_eq!(story.run.state().phase, Phase::Preparing);
     assert!(matches!(story.told(1).as_slice(), [ToWorker::Prepare(Start::Fresh)]));
     assert!(story.run.state().plan.is_some());
+}
+
+/// What each is told can be parsed, as [`welcomed`] does.
+#[test]
+fn a_plan_of_parts_says_that_shares_do_not_follow_speed_though_that_was_asked_for() {
+    let mut config = open("preset = \"auto\"").run.config;
+    config.train.shares = Some(ShareRule::BySpeed);
+    let mut story = Story::of(config);
+    story.join_with(1, ROOMY);
+    story.join_with(2, SMALL);
+    for message in [profile(1e10), links(100.0)] {
+        story.say(1, message.clone());
+        story.say(2, message);
+    }
+    let told = welcomed(&story.told(2));
+    assert!(
+        told.iter().any(|config| config.parallel.stages == 2 && config.train.shares.is_none()),
+        "{told:#?}"
+    );
+    let is_word = |command: &Command| matches!(command, Command::Report(notice) if notice.text.contains("shares are even"));
+    assert!(story.commands.iter().any(is_word), "{:?}", story.commands);
 }
 
 /// The model does not fit the second worker, so the first one is told that there is no plan yet.

@@ -53,7 +53,7 @@ fn a_worker_that_stays_slow_computes_less_of_each_step_from_another_generation_o
 #[test]
 fn shares_stay_even_where_speeds_are_nearly_so_or_the_user_wants_it() {
     assert!(!compute(&mut story(|_| ()), 120, [400, 370]));
-    assert!(!compute(&mut story(|config| config.train.shares = ShareRule::Even), 120, [400, 100]));
+    assert!(!compute(&mut story(|config| config.train.shares = Some(ShareRule::Even)), 120, [400, 100]));
 }
 
 /// Who comes is taken to be as fast as the others, until it has computed.
