@@ -74,7 +74,7 @@ pub struct ParallelConfig {
     pub in_flight: Vec<u32>,
     /// The number format in which activations and their gradients go from one to the next.
     pub boundary: ValueFormat,
-    /// Of each 4096 values of a gradient that goes back, so many of the largest magnitude are sent; the rest is added to the next one. 4096: all are sent.
+    /// Of each 4096 values of a gradient that goes back, so many are sent: large ones as they are, and of small ones those that are drawn, for the others as well. 4096: all are sent.
     pub boundary_keep: u32,
     /// Where a sequence comes again: that what its activations have changed is sent, not what they are. Left out: never.
     pub differences: Option<Differences>,

@@ -1,6 +1,7 @@
 //! The data plane: frames to and from the other workers, results and state for those who ask.
 
 mod copies;
+mod drawn;
 mod group;
 mod heal;
 mod mask_secrets;

@@ -1,6 +1,5 @@
 //! Encodes what a rank hands on to others, and posts it, beside the device.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -9,6 +8,7 @@ use longhaul_common::id::{Generation, WorkerId};
 use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, Selection, SpecError, TopK, Update};
 
 use super::Network;
+use super::drawn::draw;
 use super::pipe::{BoundaryFormats, meta_of};
 use super::recall::Recall;
 use super::stage_mail::{About, Interrupted, LetterKind};
@@ -71,7 +71,8 @@ impl Outbox {
             returned: Encoder::new(at_random(formats.gradients))?,
             differences: Encoder::new(to_nearest(differences))?,
             exact: Encoder::new(to_nearest(ValueFormat::F32))?,
-            residuals: (formats.gradient_keep < BOUNDARY_CHUNK).then(HashMap::new),
+            drawn: (formats.gradient_keep < BOUNDARY_CHUNK)
+                .then_some((formats.gradient_keep as usize, Vec::new())),
             recall,
             decoder: Decoder::default(),
         };
@@ -105,13 +106,16 @@ fn to_nearest(values: ValueFormat) -> CodecSpec {
     CodecSpec::new(Selection::All, values)
 }
 
-/// All of them at random where the format can, so that their sum over micro-batches is right on average; or the largest, to nearest, where what is left waits for the next.
+/// At random where the format can, so that their sum over micro-batches is right on average. Where only some are sent, those that [`draw`] leaves are the largest.
 fn of_gradients(formats: BoundaryFormats) -> CodecSpec {
-    if formats.gradient_keep < BOUNDARY_CHUNK {
-        let selection = Selection::TopK(TopK { chunk: BOUNDARY_CHUNK, keep: formats.gradient_keep });
-        return CodecSpec::new(selection, formats.gradients);
+    let all = at_random(formats.gradients);
+    if formats.gradient_keep == BOUNDARY_CHUNK {
+        return all;
     }
-    at_random(formats.gradients)
+    CodecSpec {
+        selection: Selection::TopK(TopK { chunk: BOUNDARY_CHUNK, keep: formats.gradient_keep }),
+        ..all
+    }
 }
 
 /// To nearest, where the format has nothing else.
@@ -132,8 +136,8 @@ struct Post {
     returned: Encoder,
     differences: Encoder,
     exact: Encoder,
-    /// Where only the largest values of gradients are sent: what is left, by chunk, part and length. Micro-batches have one or two lengths.
-    residuals: Option<HashMap<(u32, u32, usize), Vec<f32>>>,
+    /// Where only some values of gradients are sent: of each chunk how many, and memory for those that are drawn.
+    drawn: Option<(usize, Vec<f32>)>,
     recall: Option<Recall>,
     decoder: Decoder,
 }
@@ -190,13 +194,14 @@ impl Post {
         is_difference: bool,
     ) -> Result<Vec<u8>, EncodeError> {
         let (seed, mut body) = (noise_of(self.copy, about, part), Vec::new());
-        match (about.kind, &mut self.residuals) {
+        match (about.kind, &mut self.drawn) {
             (LetterKind::Forward, _) if is_difference => self.differences.encode(seed, values, &mut body)?,
             (LetterKind::Forward, _) => self.activations.encode(seed, values, &mut body)?,
-            (LetterKind::Backward, Some(residuals)) => {
-                let residual = residuals.entry((about.chunk, part, values.len()));
-                let residual = residual.or_insert_with(|| vec![0.0; values.len()]);
-                self.gradients.encode_with_feedback(seed, values, residual, 1.0, &mut body)?;
+            (LetterKind::Backward, Some((keep, drawn))) => {
+                drawn.clear();
+                drawn.extend_from_slice(values);
+                draw(drawn, BOUNDARY_CHUNK as usize, *keep, seed);
+                self.gradients.encode(seed, drawn, &mut body)?;
             }
             (LetterKind::Backward, None) => self.gradients.encode(seed, values, &mut body)?,
             (LetterKind::Returned, _) => self.returned.encode(seed, values, &mut body)?,

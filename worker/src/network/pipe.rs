@@ -24,7 +24,7 @@ pub struct BoundaryFormats {
     pub activations: ValueFormat,
     /// Their gradients, whose mean over many micro-batches counts: at random where the format can, so that it is right.
     pub gradients: ValueFormat,
-    /// Of each [`BOUNDARY_CHUNK`] values of a gradient, so many are sent; where that is not all, what is left is added to the next.
+    /// Of each [`BOUNDARY_CHUNK`] values of a gradient, so many are sent, drawn so that their mean is right.
     pub gradient_keep: u32,
     /// Where activations of a sequence that was seen before are sent as differences.
     pub differences: Option<Differences>,

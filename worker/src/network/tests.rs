@@ -284,15 +284,16 @@ async fn ranks_that_talk_in_eight_bits_train_as_well() {
 
 /// Three quarters of what goes back: the tiny model's boundary has 512 values.
 #[tokio::test(flavor = "multi_thread")]
-async fn ranks_that_hand_the_largest_gradients_back_train_nearly_as_well() {
-    let formats = BoundaryFormats { gradient_keep: 384, ..BoundaryFormats::EXACT };
+async fn ranks_that_hand_some_values_of_gradients_back_train_nearly_as_well() {
+    let formats = BoundaryFormats { gradient_keep: 384, ..BoundaryFormats::of(ValueFormat::Int8) };
     let (_ranks, [(_, whole, _), (_, in_parts, _)]) = trained_whole_and_in_parts(formats).await;
     assert!(whole != in_parts && (in_parts / whole - 1.0).abs() < 0.1, "{in_parts} for {whole}");
 }
 
-/// What is left of a gradient comes with the next ones: after some of zeros, all of it is there.
+/// A quarter of the values of one gradient, sixty-four times. The largest quarter alone would point elsewhere (a cosine of 0.7), however often it comes.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_gradient_was_not_sent_of_comes_later() {
+async fn of_a_gradient_other_values_are_drawn_each_time_and_their_mean_is_right() {
+    const TIMES: i64 = 64;
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
     let formats = BoundaryFormats { gradient_keep: 1024, ..BoundaryFormats::EXACT };
     let (_ranks, mut pipes) = replica(&pipeline, formats);
@@ -300,18 +301,23 @@ async fn what_a_gradient_was_not_sent_of_comes_later() {
         let values = Tensor::arange(5 * 4096, (tch::Kind::Float, tch::Device::Cpu)).sin().view([5, 64, 64]);
         let [first, second] = pipes.as_mut_slice() else { panic!("two ranks") };
         let mut sum = values.zeros_like();
-        for step in 0..4 {
+        for time in 0..TIMES {
             let task = Task { work: Work::Backward, chunk: 0, micro_batch: 0 };
             [&mut *first, second].into_iter().for_each(|pipe| pipe.begin());
-            second.send(task, &if step == 0 { values.copy() } else { values.zeros_like() }).unwrap();
+            second.send(task, &values).unwrap();
             let got = first.receive(task, &[5, 64, 64]).unwrap();
             let sent = got.count_nonzero(0).sum(tch::Kind::Int64).int64_value(&[]);
-            assert!(sent <= 5 * 1024, "{sent} values in step {step}");
+            assert!((5 * 1023..=5 * 1024).contains(&sent), "{sent} values at time {time}");
             sum += got;
         }
-        f64::try_from((sum - values).abs().max()).unwrap()
+        let cosine = sum.view([-1]).dot(&values.view([-1])) / (sum.norm() * values.norm());
+        let length =
+            f64::try_from(sum.view([-1]).dot(&values.view([-1])) / values.square().sum(tch::Kind::Float))
+                .unwrap();
+        (f64::try_from(cosine).unwrap(), length / TIMES as f64)
     });
-    assert_eq!(sending.await.unwrap(), 0.0);
+    let (cosine, length) = sending.await.unwrap();
+    assert!(cosine > 0.95 && (length - 1.0).abs() < 0.02, "{cosine}, {length}");
 }
 
 /// Activations of sequences that come again, hardly changed: four bits of what has changed are finer than eight of what they are.

@@ -168,8 +168,9 @@ fn boundaries(args: &Args, steps: u64) -> Result<()> {
         ("f32", "boundary = \"f32\""),
         ("int8", "boundary = \"int8\""),
         ("int4", "boundary = \"int4\""),
-        ("int8, of gradients the larger half", "boundary = \"int8\"\nboundary_keep = 2048"),
-        ("f32, of gradients the larger half", "boundary = \"f32\"\nboundary_keep = 2048"),
+        ("int8, of gradients one value in two", "boundary = \"int8\"\nboundary_keep = 2048"),
+        ("int8, of gradients one value in eight", "boundary = \"int8\"\nboundary_keep = 512"),
+        ("int4, of gradients one value in eight", "boundary = \"int4\"\nboundary_keep = 512"),
     ] {
         if exact.is_some() && !args.wants(case) {
             continue;
