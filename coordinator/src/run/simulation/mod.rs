@@ -188,6 +188,12 @@ fn what_was_reported_of_a_round_that_is_made_anew_does_not_count() {
     simulate(80_380);
 }
 
+/// The only one who has a round is killed before the others have pulled it. Nobody makes another result in its place, whatever arrives for it, until a generation says that the round is open.
+#[test]
+fn a_round_that_is_to_be_pulled_is_made_anew_in_a_later_generation_only() {
+    simulate(77_938);
+}
+
 /// Before the first checkpoint, the members' memory is all there is of a run. They train on while they cannot reach the coordinator, which
 /// may itself be restarted meanwhile, and none of it is lost.
 #[test]

@@ -176,6 +176,20 @@ impl Node {
         open
     }
 
+    /// The first round that is made in this generation: what somebody has of those before is pulled, and made by nobody else, as a real member has it (`round::duties`).
+    pub fn first_made(&self) -> Round {
+        let settlement = self.generation.as_ref().and_then(|start| start.settlement.as_ref());
+        settlement
+            .map_or(Round(0), |settlement| {
+                if settlement.results.is_empty() {
+                    settlement.open_round
+                } else {
+                    settlement.open_round.next()
+                }
+            })
+            .max(self.open_round())
+    }
+
     pub fn is_active(&self, worker: WorkerId, round: Round) -> bool {
         let Some(start) = &self.generation else { return false };
         let member = start.membership.member(worker).is_some();

@@ -97,7 +97,7 @@ impl World {
         if self.must_wait(to, generation) {
             return self.at_ms(100, Happening::Contribution { to, from, generation, round, shares });
         }
-        if !self.accepts(to, generation) || self.nodes[&to].open_round() > round {
+        if !self.accepts(to, generation) || self.nodes[&to].first_made() > round {
             return;
         }
         let node = self.nodes.get_mut(&to).unwrap();
@@ -117,7 +117,7 @@ impl World {
         round: Round,
         deadline: bool,
     ) {
-        if !self.accepts(owner, generation) || self.nodes[&owner].open_round() > round {
+        if !self.accepts(owner, generation) || self.nodes[&owner].first_made() > round {
             return;
         }
         let node = &self.nodes[&owner];
