@@ -5,21 +5,8 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::panic::catch_unwind;
 
-/// The targets name the crate by which libFuzzer calls them. Here it is this one,
+/// The targets name the crate by which libFuzzer calls them. Here it is this one, in which [`fuzz_target`] makes each a function.
 extern crate self as libfuzzer_sys;
-
-/// in which each target is a function.
-#[macro_export]
-macro_rules! fuzz_target {
-    (|$bytes:ident: &[u8]| $body:block) => {
-        pub fn try_with($bytes: &[u8]) $body
-    };
-    (|$text:ident: &str| $body:block) => {
-        pub fn try_with(bytes: &[u8]) {
-            if let Ok($text) = str::from_utf8(bytes) $body
-        }
-    };
-}
 
 /// What `fuzz/corpus` grew to, minimised: a folder for each target, a file for each input.
 const CORPORA: &[u8] = include_bytes!("../../fuzz/corpora.tar.zst");
@@ -65,4 +52,17 @@ fn what_fuzzing_kept_makes_no_decoder_panic() {
         *tried.entry(*name).or_insert(0) += 1;
     }
     assert_eq!(tried.len(), TARGETS.len(), "{tried:?}");
+}
+
+/// After the modules that use it, which name it by its path.
+#[macro_export]
+macro_rules! fuzz_target {
+    (|$bytes:ident: &[u8]| $body:block) => {
+        pub fn try_with($bytes: &[u8]) $body
+    };
+    (|$text:ident: &str| $body:block) => {
+        pub fn try_with(bytes: &[u8]) {
+            if let Ok($text) = str::from_utf8(bytes) $body
+        }
+    };
 }

@@ -391,6 +391,19 @@ fn an_answer_of_the_caller_from_an_earlier_generation_is_not_sent() {
     assert_eq!(commands(&mut member, answer(2)), [], "once");
 }
 
+/// Also where all who have its result have died since: that nobody has it is for the next settlement to find.
+#[test]
+fn a_round_before_the_open_one_is_fetched_and_not_made_anew() {
+    let mut member = begun(owner());
+    commands(&mut member, Event::Contribute { round: Round(0), weight: 1 });
+    commands(&mut member, Event::Settle { generation: Generation(2) });
+    let settlement = Settlement { open_round: Round(1), complete_at: vec![other()], results: vec![] };
+    let again = commands(&mut member, start(2, Some(settlement)));
+    assert!(matches!(again[..], [Command::Pull { .. }]), "{again:?}");
+    let body = Bytes::from_static(b"update");
+    assert_eq!(commands(&mut member, frame(other(), FrameKind::Contribution, 2, 0, 1, body)), []);
+}
+
 #[test]
 fn a_member_that_is_too_far_behind_says_so_once() {
     let mut member = begun(other());
