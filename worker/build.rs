@@ -2,12 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-const SHIM: [&str; 6] = [
+const SHIM: [&str; 9] = [
     "native/allocator.cpp",
     "native/deferred_weights.cpp",
     "native/fused_adamw.cpp",
     "native/gradient_hooks.cpp",
     "native/mkl.cpp",
+    "native/multiplications.cpp",
+    "native/selection.cpp",
+    "native/sparse_backward.cpp",
     "native/tensor_group.cpp",
 ];
 
@@ -51,6 +54,8 @@ fn build_shim(lib: &Path) {
         .flag("-isystem")
         .flag(&include)
         .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
+        // As libtorch was built: some of its classes have another layout without it.
+        .define("NDEBUG", None)
         .files(SHIM)
         .compile("longhaul_native");
 }

@@ -24,6 +24,12 @@ pub fn sample_at(seed: u64, samples: u64, position: u64) -> u64 {
     Permutation::new(seed, position / samples, samples).apply(position % samples)
 }
 
+/// The seed of one source's permutations. The first source has the run's: so a run of one source is as it was before there were several.
+#[must_use]
+pub fn source_seed(seed: u64, source: usize) -> u64 {
+    if source == 0 { seed } else { mix(seed ^ mix(source as u64)) }
+}
+
 /// A keyed permutation of `0..size` without an index list in memory: a balanced Feistel network over the next even
 /// number of bits, walked until it lands inside the range (Black & Rogaway 2002, "Ciphers with arbitrary finite
 /// domains"). The domain is less than four times `size`, so a walk takes under four steps on average.
@@ -187,7 +193,28 @@ mod tests {
         assert!(ascents < 10, "{ascents} neighbours stayed neighbours, about one is expected");
     }
 
+    #[test]
+    fn sources_of_one_size_are_shuffled_each_in_its_own_way() {
+        assert_eq!(source_seed(7, 0), 7);
+        let order = |source| (0..100).map(|p| sample_at(source_seed(7, source), 100, p)).collect::<Vec<_>>();
+        let orders: std::collections::HashSet<Vec<u64>> = (0..50).map(order).collect();
+        assert_eq!(orders.len(), 50);
+    }
+
     proptest! {
+        #[test]
+        fn a_permutation_of_any_size_stays_in_range_and_hits_nothing_twice(
+            size in 1u64..1_000_000_000, seed: u64, epoch in 0u64..1000, from: u64,
+        ) {
+            let permutation = Permutation::new(seed, epoch, size);
+            let looked_at = size.min(2000);
+            let first = from % (size - looked_at + 1);
+            let images: std::collections::HashSet<u64> =
+                (first..first + looked_at).map(|index| permutation.apply(index)).collect();
+            prop_assert_eq!(images.len() as u64, looked_at);
+            prop_assert!(images.iter().all(|image| *image < size));
+        }
+
         #[test]
         fn members_of_any_number_share_each_step_without_gap_or_overlap(
             batch in 1u64..500, members in 1usize..40,

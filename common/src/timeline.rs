@@ -54,6 +54,18 @@ impl Timeline {
         Self { batch, assignments: Vec::new() }
     }
 
+    /// The assignment that a step is handed out by; none: it is before all that are known.
+    #[must_use]
+    pub fn at(&self, step: u64) -> Option<&Assignment> {
+        self.index_at(step).map(|at| &self.assignments[at])
+    }
+
+    /// From the one that a step is handed out by on; all, where none that is known hands it out.
+    #[must_use]
+    pub fn assignments_from(&self, step: u64) -> &[Assignment] {
+        &self.assignments[self.index_at(step).unwrap_or(0)..]
+    }
+
     /// The assignments, by first step.
     #[must_use]
     pub fn assignments(&self) -> &[Assignment] {
@@ -75,7 +87,7 @@ impl Timeline {
     /// The positions that `worker` trains on at `step`, in order; none when it has no part in that step.
     #[must_use]
     pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {
-        let Some(assignment) = self.index_at(step).map(|at| &self.assignments[at]) else { return Vec::new() };
+        let Some(assignment) = self.at(step) else { return Vec::new() };
         let Some(rank) = assignment.workers.iter().position(|&w| w == worker) else { return Vec::new() };
         assignment.feed.positions(step, self.batch, &assignment.share(self.batch, rank))
     }
@@ -83,7 +95,7 @@ impl Timeline {
     /// The positions that all but these train on at `step`, in order.
     #[must_use]
     pub fn positions_without(&self, step: u64, without: &BTreeSet<WorkerId>) -> Vec<Positions> {
-        let Some(assignment) = self.index_at(step).map(|at| &self.assignments[at]) else { return Vec::new() };
+        let Some(assignment) = self.at(step) else { return Vec::new() };
         let workers = &assignment.workers;
         let mut positions = Vec::new();
         let mut begun = 0;
@@ -109,21 +121,22 @@ impl Timeline {
             .flat_map(|(worker, steps)| steps.clone().map(|s| (*worker, s)))
             .flat_map(|(worker, s)| self.positions(s, worker))
             .collect();
-        match self.index_at(step.saturating_sub(1)) {
-            Some(at) if self.assignments[at].feed.first_step < step => {
-                self.assignments[at].feed.advance(step, self.batch, redo)
-            }
+        match self.at(step.saturating_sub(1)) {
+            Some(before) if before.feed.first_step < step => before.feed.advance(step, self.batch, redo),
             _ => SampleFeed { first_step: step, backlog: redo, cursor: 0 },
         }
     }
 
     fn index_at(&self, step: u64) -> Option<usize> {
-        self.assignments.iter().rposition(|assignment| assignment.feed.first_step <= step)
+        // `push` keeps them ascending.
+        self.assignments.partition_point(|assignment| assignment.feed.first_step <= step).checked_sub(1)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// Four workers, one leaves: what it left undone comes first, and every position is trained on exactly once.
@@ -180,6 +193,33 @@ mod tests {
                         timeline.positions_without(step, &without).into_iter().flatten().collect();
                     assert_eq!(found, expected, "{without:?} at {step}");
                 }
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever was replaced and forgotten before.
+        #[test]
+        fn a_step_is_handed_out_by_the_last_assignment_that_has_begun(
+            first_steps in prop::collection::vec(0..40_u64, 0..12),
+            forgotten in prop::option::of(0..40_u64),
+        ) {
+            let mut timeline = Timeline::new(4);
+            for (worker, first_step) in (0..).zip(first_steps) {
+                let feed = SampleFeed { first_step, cursor: 100 * first_step, ..SampleFeed::default() };
+                timeline.push(Assignment::evenly(feed, vec![WorkerId(worker)]));
+            }
+            if let Some(step) = forgotten {
+                timeline.forget_before(step);
+            }
+            for step in 0..45 {
+                let known = timeline.assignments();
+                let begun = known.iter().rposition(|assignment| assignment.feed.first_step <= step);
+                prop_assert_eq!(timeline.at(step), begun.map(|at| &known[at]));
+                prop_assert_eq!(timeline.assignments_from(step), &known[begun.unwrap_or(0)..]);
+                let Some(assignment) = timeline.at(step) else { continue };
+                let positions = assignment.feed.positions(step, 4, &(0..4));
+                prop_assert_eq!(timeline.positions(step, assignment.workers[0]), positions);
             }
         }
     }

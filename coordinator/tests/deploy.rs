@@ -79,7 +79,7 @@ fn the_run_is_one_that_the_workers_of_the_base_can_begin() {
     let workers = manifests.get("StatefulSet", "workers").unwrap();
     assert_eq!(workers["spec"]["replicas"], run.run.workers);
     let worker = manifests.container("workers").unwrap();
-    let (_, file) = worker.config_map_key(&run.data.path).unwrap();
+    let (_, file) = worker.config_map_key(run.data.path.as_deref().unwrap()).unwrap();
     assert_eq!(file, "text.zst");
     assert!(worker.keeps(&run.checkpoint.dir), "{}", run.checkpoint.dir.display());
 }

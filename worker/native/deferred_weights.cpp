@@ -2,6 +2,7 @@
 // leaves this file. See ../src/models/deferred.rs.
 
 #include "guarded.h"
+#include "selection.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -28,9 +29,11 @@ longhaul_deferred *longhaul_new_deferred(char *error, size_t error_size);
 void longhaul_free_deferred(longhaul_deferred *deferred);
 
 // x [.., in] times the weight, which is [in, out] where `in_first` and [out, in] otherwise, plus the bias [out] unless that is null, in the format
-// of x. Weight and bias are leaves of autograd's graph. Null when it failed.
+// of x. Weight and bias are leaves of autograd's graph. The gradients of x and of the weight are made of `kept` values of each row of that of the product
+// where `by_row`, and of `kept` of its columns otherwise; of all where `kept` is 0. Null when it failed.
 at::Tensor *longhaul_deferred_product(longhaul_deferred *deferred, const at::Tensor *x, const at::Tensor *weight,
-                                      const at::Tensor *bias, bool in_first, char *error, size_t error_size);
+                                      const at::Tensor *bias, bool in_first, int64_t kept, bool by_row, char *error,
+                                      size_t error_size);
 
 // What was left since the last call. Null when it failed.
 longhaul_left *longhaul_take_left(longhaul_deferred *deferred, char *error, size_t error_size);
@@ -45,10 +48,11 @@ namespace {
 
 struct Left {
   at::Tensor weight;
-  std::optional<at::Tensor> bias;
-  at::Tensor x;        // [N, in]
-  at::Tensor gradient; // [N, out]
+  at::Tensor x; // [N, in]
+  longhaul::Kept kept;
   bool in_first;
+  std::optional<at::Tensor> bias;
+  at::Tensor of_bias; // [out], where there is one: made at once, as it takes all of the gradient and next to no time
 };
 
 struct Queue : torch::CustomClassHolder {
@@ -61,11 +65,14 @@ using torch::autograd::variable_list;
 
 struct Product : torch::autograd::Function<Product> {
   static at::Tensor forward(AutogradContext *context, const at::Tensor &x, const at::Tensor &weight,
-                            const std::optional<at::Tensor> &bias, bool in_first, const c10::intrusive_ptr<Queue> &queue) {
+                            const std::optional<at::Tensor> &bias, bool in_first, int64_t kept, bool by_row,
+                            const c10::intrusive_ptr<Queue> &queue) {
     context->save_for_backward({x});
     context->saved_data["weight"] = weight;
     context->saved_data["bias"] = bias;
     context->saved_data["in_first"] = in_first;
+    context->saved_data["kept"] = kept;
+    context->saved_data["by_row"] = by_row;
     context->saved_data["queue"] = c10::IValue::make_capsule(queue);
     const at::Tensor matrix = in_first ? weight.to(x.scalar_type()) : weight.to(x.scalar_type()).t(); // [in, out]
     const at::Tensor rows = x.reshape({-1, matrix.size(0)});
@@ -82,12 +89,15 @@ struct Product : torch::autograd::Function<Product> {
     const at::Tensor matrix = weight.detach().to(x.scalar_type()); // [in, out] or [out, in]
     const int64_t width = matrix.size(in_first ? 1 : 0);
     const at::Tensor gradient = gradients[0].detach().reshape({-1, width}); // [N, out]
-    const at::Tensor of_x = at::mm(gradient, in_first ? matrix.t() : matrix).view(x.sizes());
+    const longhaul::Selection selection{context->saved_data["kept"].toInt(), context->saved_data["by_row"].toBool()};
+    const longhaul::Kept kept = longhaul::keep(gradient, selection);
+    const at::Tensor of_x = longhaul::gradient_of_input(kept, matrix, in_first).view(x.sizes());
+    const auto bias = context->saved_data["bias"].toOptional<at::Tensor>();
     const auto queue = c10::static_intrusive_pointer_cast<Queue>(context->saved_data["queue"].toCapsule());
     const std::lock_guard<std::mutex> lock(queue->mutex);
-    queue->left.push_back(Left{weight, context->saved_data["bias"].toOptional<at::Tensor>(),
-                               x.reshape({-1, x.size(-1)}), gradient, in_first});
-    return {of_x, {}, {}, {}, {}};
+    queue->left.push_back(Left{weight, x.reshape({-1, x.size(-1)}), kept, in_first, bias,
+                               bias.has_value() ? gradient.sum(0) : at::Tensor()});
+    return {of_x, {}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -106,11 +116,10 @@ std::vector<at::Tensor> gradients_of(const std::vector<Left> &all, const at::Ten
     TORCH_CHECK(false, "a weight of sizes ", leaf.sizes(), " is none of the leaves");
   };
   for (const Left &left : all) {
-    const at::Tensor &before = left.in_first ? left.x : left.gradient;
-    const at::Tensor &behind = left.in_first ? left.gradient : left.x;
-    add_to(left.weight, at::mm(before.t(), behind));
+    const int64_t out = left.weight.size(left.in_first ? 1 : 0);
+    add_to(left.weight, longhaul::gradient_of_weight(left.kept, left.x, out, left.in_first));
     if (left.bias.has_value()) {
-      add_to(*left.bias, left.gradient.sum(0));
+      add_to(*left.bias, left.of_bias);
     }
   }
   return sums;
@@ -135,11 +144,12 @@ longhaul_deferred *longhaul_new_deferred(char *error, size_t error_size) {
 void longhaul_free_deferred(longhaul_deferred *deferred) { delete deferred; }
 
 at::Tensor *longhaul_deferred_product(longhaul_deferred *deferred, const at::Tensor *x, const at::Tensor *weight,
-                                      const at::Tensor *bias, bool in_first, char *error, size_t error_size) {
+                                      const at::Tensor *bias, bool in_first, int64_t kept, bool by_row, char *error,
+                                      size_t error_size) {
   at::Tensor *product = nullptr;
   const auto compute = [&] {
     const auto added = bias != nullptr ? std::optional<at::Tensor>(*bias) : std::nullopt;
-    product = new at::Tensor(Product::apply(*x, *weight, added, in_first, deferred->queue));
+    product = new at::Tensor(Product::apply(*x, *weight, added, in_first, kept, by_row, deferred->queue));
   };
   longhaul::guarded(compute, error, error_size);
   return product;

@@ -41,6 +41,8 @@ pub enum Command {
     /// The text appears on standard output as it is drawn, the prompt first. The model sees up to as many tokens as its context is long;
     /// when they are more, it goes on with the newest half of them.
     Sample(SampleArgs),
+    /// Prepare the data of a run before it starts, look at it, and tidy up.
+    Data(DataArgs),
 }
 
 /// `worker join`
@@ -73,8 +75,8 @@ pub struct JoinArgs {
     /// The address by which workers of other sites reach this one, when a router forwards a port. Default: as the coordinator sees it.
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<SocketAddr>,
-    /// The training text on this machine, instead of the run's `data.path`.
-    #[arg(long, value_name = "FILE")]
+    /// The training text on this machine, instead of the run's `data.path`; where the run has `data.sources`, the folder from which their relative paths count.
+    #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
     /// Where this machine's checkpoints go, instead of the run's `checkpoint.dir`.
     #[arg(long, value_name = "DIR")]
@@ -109,6 +111,70 @@ pub struct DoctorArgs {
     /// The cache folder that `worker join` would be given.
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
+}
+
+/// `worker data`
+#[derive(Debug, Args)]
+pub struct DataArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: DataCommand,
+}
+
+/// The sub-commands of `worker data`.
+#[derive(Debug, Subcommand)]
+pub enum DataCommand {
+    /// Make tokens of a run's sources. `worker join` does so too, but then the others wait for this machine.
+    ///
+    /// Ctrl-C stops it; what was made stays, and the same command goes on from there.
+    Prepare(DataRunArgs),
+    /// Say what a run's sources hold, what of it is prepared, and show samples as the model will see them. Prepares nothing.
+    Inspect(DataInspectArgs),
+    /// Check every byte that is prepared for a run, and make again what is damaged.
+    Verify(DataRunArgs),
+    /// Throw away prepared data, what has not been used for longest first. What a run is using stays.
+    Prune(DataPruneArgs),
+}
+
+/// Whose data, and where.
+#[derive(Debug, Args)]
+pub struct DataRunArgs {
+    /// The run's configuration.
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// As `worker join` is given it: the training text, or the folder from which relative paths of `data.sources` count.
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// The cache folder that `worker join` is given.
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+}
+
+/// `worker data inspect`
+#[derive(Debug, Args)]
+pub struct DataInspectArgs {
+    /// Whose data.
+    #[command(flatten)]
+    pub run: DataRunArgs,
+    /// Samples to show: 0 to 1000.
+    #[arg(long, value_name = "COUNT", default_value_t = 2, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..=1000))]
+    pub samples: u64,
+}
+
+/// `worker data prune`
+#[derive(Debug, Args)]
+pub struct DataPruneArgs {
+    /// What may be left, in GiB (0.5 is half of one); 0 throws all away that is not in use.
+    #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = some_gib)]
+    pub max_gib: f64,
+    /// The cache folder that `worker join` is given.
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+}
+
+fn some_gib(text: &str) -> Result<f64, String> {
+    let gib: f64 = text.parse().map_err(|_| "a number is wanted".to_owned())?;
+    if gib >= 0.0 { Ok(gib) } else { Err("must be zero or more".to_owned()) }
 }
 
 /// `worker sample`

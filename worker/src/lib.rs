@@ -7,6 +7,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod collective;
 pub mod data;
+pub mod data_command;
 pub mod doctor;
 pub mod engine;
 pub mod models;

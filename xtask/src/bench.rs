@@ -44,6 +44,8 @@ enum Name {
     Sync,
     /// The training engine alone.
     Train,
+    /// Doing less work: back-propagation that goes on with some of its gradients.
+    Selection,
     /// Pipelines: bubbles of the schedules, and speed, bytes and loss across a link.
     Pipeline,
     /// What it takes to make a plan.
@@ -64,6 +66,7 @@ impl Name {
             Self::Wan => &[["--package", "longhaul-tests", "--bin", "bench-wan"]],
             Self::Sync => &[["--package", "longhaul-tests", "--bin", "bench-sync"]],
             Self::Train => &[["--package", "longhaul-worker", "--example", "bench_train"]],
+            Self::Selection => &[["--package", "longhaul-worker", "--example", "bench_selection"]],
             Self::Plan | Self::Simulate => {
                 &[["--package", "longhaul-coordinator", "--example", "bench_plan"]]
             }
@@ -77,7 +80,10 @@ impl Name {
 
     /// Whether the worker is part of it, and so libtorch.
     fn needs_libtorch(self) -> bool {
-        matches!(self, Self::Wan | Self::Sync | Self::Train | Self::Pipeline | Self::Elastic)
+        matches!(
+            self,
+            Self::Wan | Self::Sync | Self::Train | Self::Selection | Self::Pipeline | Self::Elastic
+        )
     }
 }
 

@@ -27,10 +27,7 @@ impl RunConfig {
     fn check_run(&self) -> Result<(), ConfigError> {
         positive("run.workers", self.run.workers)?;
         positive("run.steps", self.run.steps)?;
-        let share = self.data.validation_share;
-        if !(0.0..=0.5).contains(&share) {
-            return Err(ConfigError::value("data.validation_share", share, "must lie between 0 and 0.5"));
-        }
+        self.data.check()?;
         self.faults.check()?;
         self.checkpoint.check()
     }
@@ -90,7 +87,7 @@ impl RunConfig {
                 return Err(ConfigError::value(key, value, reason));
             }
         }
-        Ok(())
+        train.sparse_backward.as_ref().map_or(Ok(()), |sparse| sparse.check_for(self))
     }
 }
 

@@ -4,6 +4,7 @@ mod archive;
 mod check;
 mod check_sync;
 mod check_unread;
+mod data;
 mod error;
 mod fragments;
 mod parallel;
@@ -11,19 +12,22 @@ mod presets;
 mod privacy;
 mod sections;
 mod secure_aggregation;
+mod sparse_backward;
 mod sync;
 mod values;
 
 pub use archive::{ArchiveLocation, Bucket, ParseArchiveLocationError, Retention};
+pub use data::{Column, DataConfig, DataFormat, DataPlace, DataSource, SOURCES_MAX};
 pub use error::{ConfigError, read_toml};
 pub use fragments::FRAGMENTS_MAX;
 pub use parallel::{BOUNDARY_CHUNK, Differences, ParallelConfig, PlanChoice, SITE_CHARS_MAX, is_site_name};
 pub use privacy::PrivacyConfig;
 pub use sections::{
-    CheckpointConfig, DataConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection,
-    SPOKEN_FOR_SILENCE_MIN_MS, ShareRule, TrainConfig,
+    CheckpointConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, SPOKEN_FOR_SILENCE_MIN_MS,
+    ShareRule, TrainConfig,
 };
 pub use secure_aggregation::SecureAggregationConfig;
+pub use sparse_backward::{SparseBackwardConfig, SparseMode};
 pub use sync::{
     Application, InnerRule, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset,
     Transform, WithinSite,

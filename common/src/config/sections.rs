@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::check::positive;
 use super::{
-    ArchiveLocation, ConfigError, ParallelConfig, Precision, PrivacyConfig, Retention,
-    SecureAggregationConfig, SyncConfig, read_toml,
+    ArchiveLocation, ConfigError, DataConfig, ParallelConfig, Precision, PrivacyConfig, Retention,
+    SecureAggregationConfig, SparseBackwardConfig, SyncConfig, read_toml,
 };
 use crate::schedule::{Changes, RoundSchedule};
 
@@ -103,37 +103,6 @@ pub struct ModelConfig {
     pub tied_embeddings: Option<bool>,
 }
 
-/// `[data]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DataConfig {
-    /// A UTF-8 text file, plain or `.zst`, on each worker's machine (`worker join --data` names another place there).
-    pub path: PathBuf,
-    /// `bytes`, or the path of a `tokenizer.json`.
-    #[serde(default = "DataConfig::default_tokenizer")]
-    pub tokenizer: String,
-    /// Tokens in a training sequence.
-    pub sequence_length: u32,
-    /// The share at the end of the text that is held out for validation.
-    #[serde(default = "DataConfig::default_validation_share")]
-    pub validation_share: f64,
-}
-
-impl DataConfig {
-    /// The tokenizer's name for plain bytes.
-    pub const BYTES: &str = "bytes";
-    /// Entries of the vocabulary of plain bytes.
-    pub const BYTES_VOCABULARY: u32 = 256;
-
-    fn default_tokenizer() -> String {
-        Self::BYTES.to_owned()
-    }
-
-    fn default_validation_share() -> f64 {
-        0.05
-    }
-}
-
 /// `[train]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -145,6 +114,8 @@ pub struct TrainConfig {
     /// Whether what is computed within a block of the model is thrown away after the forward pass and computed again for the backward pass: takes a third
     /// more arithmetic, and the memory of one block's activations in place of all.
     pub recompute: bool,
+    /// How much of each gradient backward passes go on with; none: all.
+    pub sparse_backward: Option<SparseBackwardConfig>,
     /// Peak learning rate of AdamW.
     pub learning_rate: f64,
     /// The learning rate at the end of the run, as a share of the peak (cosine decay).
@@ -188,6 +159,7 @@ impl Default for TrainConfig {
             batch: 32,
             micro_batch: 8,
             recompute: false,
+            sparse_backward: None,
             learning_rate: 1e-3,
             final_learning_rate_share: 0.1,
             warmup_steps: 20,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ModelSpec;
 use super::parameters;
-use crate::config::{ModelKind, Precision};
+use crate::config::{ModelKind, Precision, RunConfig, SparseMode};
 
 /// A part of a model that is not divided between stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +52,23 @@ impl ModelSpec {
         let mut blocks = vec![self.embedding_cost()];
         blocks.extend((0..self.layers).map(|layer| self.layer_cost(layer, sequence, precision)));
         blocks.push(self.head_cost(precision));
+        blocks
+    }
+
+    /// The costs of all blocks, as a run computes them.
+    #[must_use]
+    pub fn blocks_in(&self, config: &RunConfig) -> Vec<BlockCost> {
+        let train = &config.train;
+        let mut blocks = self.blocks(config.data.sequence_length, train.precision);
+        // Zeros in each row are multiplied as anything else is.
+        let sparse = train.sparse_backward.as_ref().filter(|sparse| sparse.mode == SparseMode::Columns);
+        for (product, kept) in sparse.map(|sparse| self.sparse_products(sparse)).unwrap_or_default() {
+            let Some(block) = blocks.get_mut(product.block as usize) else { continue };
+            let left_out = product.outputs.saturating_sub(u64::from(kept.get()));
+            let saved = 2 * product.inputs * left_out;
+            block.backward_flops_per_token = block.backward_flops_per_token.saturating_sub(2 * saved);
+            block.weight_flops_per_token = block.weight_flops_per_token.saturating_sub(saved);
+        }
         blocks
     }
 
@@ -184,6 +201,29 @@ mod tests {
         let spec = ModelSpec::resolve(&config(ModelKind::Gpt2, 12, 768, 12, 1024), 50_257).unwrap();
         let forward = 2 * 12 * 12 * 768 * 768 + 12 * 4 * 1024 * 768 + 2 * 768 * 50_257;
         assert_eq!(spec.train_flops_per_token(1024), 3 * forward);
+    }
+
+    /// Of both products of a backward pass (Sun et al. 2017, "meProp").
+    #[test]
+    fn columns_that_are_left_out_cost_nothing_backwards() {
+        let costs = |lines: &str| {
+            let text = format!(
+                "[run]\nname = \"x\"\nworkers = 1\nsteps = 1\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 64\nheads = 4\ncontext = 16\n\
+                 [data]\npath = \"x\"\nsequence_length = 16\n{lines}"
+            );
+            let config = RunConfig::parse(&text).unwrap();
+            ModelSpec::resolve(&config.model, 256).unwrap().blocks_in(&config)
+        };
+        let all = costs("");
+        let quarter = costs("[train.sparse_backward]\nkeep = 0.25");
+        let (attention, products) = (4 * 16 * 64, 12 * 64 * 64);
+        assert_eq!(all[1].backward_flops_per_token, 2 * attention + 4 * products);
+        assert_eq!(quarter[1].backward_flops_per_token, 2 * attention + products);
+        assert_eq!(quarter[1].weight_flops_per_token, products / 2);
+        assert_eq!((&quarter[0], &quarter[2]), (&all[0], &all[2]), "the head is not meant");
+        let named = costs("[train.sparse_backward]\nkeep = 0.5\nlayers = [\"transformer.wte.weight\"]");
+        assert_eq!(2 * named[2].backward_flops_per_token, all[2].backward_flops_per_token);
+        assert_eq!(costs("[train.sparse_backward]\nkeep = 0.25\nmode = \"rows\""), all);
     }
 
     /// Qi et al. 2023, table 1: of a layer, 24·T·D² FLOPs are for the gradients of weights, and 2·(24·T·D² + …) for the whole backward pass; 32·T·D bytes in half precision are left for them.

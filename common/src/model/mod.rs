@@ -3,11 +3,13 @@
 mod cost;
 mod memory;
 mod parameters;
+mod products;
 mod shard;
 mod spec;
 
 pub use cost::{Block, BlockCost};
 pub use memory::{Memory, PerMemory, StageBytes, parameter_bytes};
 pub use parameters::{Initial, ParameterSpec};
+pub use products::Product;
 pub use shard::{Cut, Shard};
 pub use spec::ModelSpec;

@@ -79,6 +79,8 @@ impl ParameterSpec {
 
 const GPT2_TOKENS: &str = "transformer.wte.weight";
 const LLAMA_TOKENS: &str = "model.embed_tokens.weight";
+/// The name of the output projection, where it is not the token embedding.
+pub(super) const OUTPUT: &str = "lm_head.weight";
 
 /// The name of the token embedding.
 pub(super) fn token_embedding(kind: ModelKind) -> &'static str {
@@ -164,7 +166,7 @@ fn llama(spec: &ModelSpec) -> Vec<InBlock> {
 
 /// The output projection, unless that is the token embedding.
 fn output(spec: &ModelSpec) -> Option<ParameterSpec> {
-    let matrix = || matrix("lm_head.weight", u64::from(spec.vocabulary), u64::from(spec.width), DEVIATION);
+    let matrix = || matrix(OUTPUT, u64::from(spec.vocabulary), u64::from(spec.width), DEVIATION);
     (!spec.tied_embeddings).then(matrix)
 }
 

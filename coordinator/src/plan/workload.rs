@@ -74,7 +74,7 @@ impl Workload {
         let share = spec.shards(members).ok().and_then(|shares| shares.into_iter().next());
         let held = share.as_ref().unwrap_or(spec);
         Self {
-            blocks: held.blocks(config.data.sequence_length, config.train.precision),
+            blocks: held.blocks_in(config),
             sums: GroupSums::of(spec, members),
             differences: config.parallel.differences,
             parameter_bytes: parameter_bytes(&config.sync),

@@ -183,9 +183,7 @@ impl Ledger {
     /// Who shares the steps of `round`.
     #[must_use]
     pub fn workers_in(&self, round: Round) -> &[WorkerId] {
-        let step = self.first_step(round);
-        let assignments = self.timeline.assignments();
-        assignments.iter().rfind(|a| a.feed.first_step <= step).map_or(&[], |a| &a.workers)
+        self.timeline.at(self.first_step(round)).map_or(&[], |assignment| &assignment.workers)
     }
 
     /// The assignment of the newest steps.
@@ -196,10 +194,7 @@ impl Ledger {
     /// The assignments that cover `round` and what follows.
     #[must_use]
     pub fn assignments_from(&self, round: Round) -> Vec<Assignment> {
-        let step = self.first_step(round);
-        let assignments = self.timeline.assignments();
-        let first = assignments.iter().rposition(|a| a.feed.first_step <= step).unwrap_or(0);
-        assignments[first..].to_vec()
+        self.timeline.assignments_from(self.first_step(round)).to_vec()
     }
 
     fn share(&self, round: Round, worker: WorkerId) -> Vec<Positions> {

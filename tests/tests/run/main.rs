@@ -6,6 +6,7 @@
 
 mod archive;
 mod chaos;
+mod data;
 mod faults;
 mod hostile;
 mod interrupt;
@@ -16,6 +17,7 @@ mod presets;
 mod privacy;
 mod promises;
 mod refusals;
+mod regrouping;
 mod scenario;
 mod shares;
 mod site;

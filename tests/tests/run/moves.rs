@@ -29,13 +29,13 @@ fn start_two(setup: Setup<'static>) -> Scenario {
 }
 
 /// The worker is killed, and its disk is gone with it.
-fn lose_for_good(scenario: &mut Scenario, worker: usize) {
+pub(super) fn lose_for_good(scenario: &mut Scenario, worker: usize) {
     scenario.cluster.kill_worker(worker);
     let disk: PathBuf = scenario.cluster.folder().join(format!("checkpoints-{worker}"));
     std::fs::remove_dir_all(disk).unwrap();
 }
 
-fn events_of(status: &Value) -> String {
+pub(super) fn events_of(status: &Value) -> String {
     status["events"].to_string()
 }
 

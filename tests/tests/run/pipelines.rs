@@ -12,7 +12,7 @@ use crate::faults::assert_exactly_once;
 use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
 
 /// Every step is exchanged, and nothing is rounded: what comes out is what one worker with the whole model would have made of the same samples.
-const EXACT: &str =
+pub(super) const EXACT: &str =
     "preset = \"dense\"\nfragment_values = 8192\ndeadline_floor_ms = 240000\ndeadline_ceiling_ms = 240000";
 
 pub fn dense(sites: &[usize], parallel: &'static str) -> Setup<'static> {
@@ -48,7 +48,7 @@ pub fn last_checkpoints(scenario: &Scenario) -> Vec<PathBuf> {
     found
 }
 
-fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
+pub(super) fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.join("manifest.json").is_file() {

@@ -31,6 +31,8 @@ pub struct Setup<'a> {
     pub workers: Option<usize>,
     /// Each direction of each link.
     pub link: &'a str,
+    /// The line for `[data]` that names the sources; none: the English text of the examples.
+    pub sources: &'a str,
     /// More lines for `[data]`.
     pub data: &'static str,
     /// Of the model, like the next.
@@ -66,6 +68,7 @@ impl Default for Setup<'_> {
             sites: vec![2, 2],
             workers: None,
             link: "rate_mbit=50,delay_ms=10,loss_percent=0.1",
+            sources: "",
             data: "",
             layers: 2,
             width: 32,
@@ -131,6 +134,8 @@ impl Setup<'_> {
     /// The run's configuration.
     pub fn run_toml(&self) -> String {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
+        let sources =
+            if self.sources.is_empty() { format!("path = {text:?}") } else { self.sources.to_owned() };
         let workers = self.workers.unwrap_or_else(|| self.sites.iter().sum());
         let steps = self.steps;
         let privacy = self.privacy.map_or_else(String::new, |lines| format!("[privacy]\n{lines}"));
@@ -152,7 +157,7 @@ heads = 2
 context = 32
 
 [data]
-path = {text:?}
+{sources}
 sequence_length = 32
 {data}
 

@@ -10,12 +10,12 @@ use crate::faults::assert_exactly_once;
 use crate::pipelines::{assert_close, dense, last_checkpoints, lose_a_copy_for_a_while, sampled, trained};
 use crate::scenario::{Scenario, Setup};
 
-/// The model of `Setup`.
-fn model() -> ModelSpec {
+/// The model of `Setup`, of this width.
+pub(super) fn model_of(width: u32) -> ModelSpec {
     let config = ModelConfig {
         kind: ModelKind::Gpt2,
         layers: 2,
-        width: 32,
+        width,
         heads: 2,
         kv_heads: None,
         feed_forward_width: None,
@@ -27,7 +27,7 @@ fn model() -> ModelSpec {
 }
 
 /// The values of a share's file, by name.
-fn tensor(folder: &Path, name: &str) -> Vec<f32> {
+pub(super) fn tensor(folder: &Path, name: &str) -> Vec<f32> {
     let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let tensor = file.tensor(name).unwrap();
@@ -36,7 +36,7 @@ fn tensor(folder: &Path, name: &str) -> Vec<f32> {
 
 /// The whole model of the last checkpoint, of so many parts that are shared by two each, tensors sorted by name.
 fn put_together(folders: &[PathBuf], stages: u32) -> Vec<f32> {
-    let whole = model();
+    let whole = model_of(32);
     let parallel = ParallelConfig { stages, tensor: 2, ..ParallelConfig::default() };
     let shares = whole.parts(&parallel, 32).unwrap();
     assert_eq!(folders.len(), shares.len());
@@ -114,7 +114,7 @@ fn assert_learns(status: &Value) {
     assert!(loss < 3.4, "the loss is {loss}");
 }
 
-fn assert_members_never_part(scenario: &Scenario) {
+pub(super) fn assert_members_never_part(scenario: &Scenario) {
     let logs = scenario.cluster.logs();
     assert!(!logs.contains("has another gradient of what all members hold"), "{logs}");
 }

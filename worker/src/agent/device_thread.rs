@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::join::Membership;
 use super::memory;
 use crate::collective::NcclCollective;
-use crate::data::{Dataset, Tokenizer};
+use crate::data::{Dataset, Tokenizer, Work};
 use crate::engine::{Engine, LowRank, choose_device};
 use crate::sync::SyncEvent;
 use crate::train::device::{Device, Outbox};
@@ -98,8 +98,14 @@ impl DeviceThread {
     fn open(&self) -> Result<Text> {
         let (args, config) = (&self.membership.args, &*self.config);
         let tokenizer = Tokenizer::load(&config.data.tokenizer)?;
-        let path = args.data.as_deref().unwrap_or(&config.data.path);
-        let data = Dataset::open(&config.data, path, &tokenizer, &self.membership.cache_dir)?;
+        let data =
+            args.data.as_ref().map_or_else(|| config.data.clone(), |place| config.data.found_at(place));
+        let work = Work::default();
+        let data = Dataset::open(&data, &tokenizer, &self.membership.cache_dir, &work)?;
+        let done = work.done();
+        if done.made > 0 {
+            tracing::info!(shards = done.made, tokens = done.tokens, "the training data is prepared");
+        }
         let device = choose_device(&args.device)?;
         if config.sync.within_site == WithinSite::Nccl {
             NcclCollective::available(device)

@@ -19,3 +19,4 @@ mod voice;
 mod ways;
 
 pub use join::{cache_dir, join};
+pub(crate) use stop::StopSignal;

@@ -57,6 +57,6 @@ fn flops_per_token(spec: &ModelSpec, config: &RunConfig) -> f64 {
         let again = if config.train.recompute { block.forward_flops_per_token } else { 0 };
         block.forward_flops_per_token + block.backward_flops_per_token + again
     };
-    let blocks = spec.blocks(config.data.sequence_length, config.train.precision);
+    let blocks = spec.blocks_in(config);
     blocks.iter().map(of).sum::<u64>() as f64
 }

@@ -5,7 +5,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 /// Counts SIGINT and SIGTERM from the start of the process on, so that none is missed while nobody waits for one.
-pub(super) struct StopSignal {
+pub(crate) struct StopSignal {
     count: watch::Receiver<u32>,
     heeded: u32,
 }

@@ -1,177 +1,298 @@
 //! The samples of a run.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use longhaul_common::config::DataConfig;
-use longhaul_common::sampler::sample_at;
+use longhaul_common::config::{DataConfig, DataSource};
+use longhaul_common::mixture::Mixture;
+use longhaul_common::sampler::{sample_at, source_seed};
 
-use super::shard::TokenShard;
-use super::{Batch, DataError, Tokenizer};
+use super::cache::Cache;
+use super::prepared::Maker;
+use super::recipe::PIECE_BYTES;
+use super::source::{Source, SourceSize, files_of};
+use super::stamp::State;
+use super::{Batch, DataError, Recipe, Tokenizer, Work};
 
-/// A text as samples: sample i is the T tokens from i·T on, and the one after them as the last target. The end of the text is
-/// held out for validation.
+/// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target. The end of each source, or
+/// other sources, are held out for validation.
 #[derive(Debug)]
 pub struct Dataset {
-    shard: TokenShard,
-    length: usize,
-    training_tokens: usize,
+    training: Vec<Part>,
+    held_out: Vec<Part>,
+    mixture: Mixture,
+    length: u64,
+}
+
+/// Tokens of a source that are used as samples.
+#[derive(Debug)]
+struct Part {
+    source: Arc<Source>,
+    tokens: Range<u64>,
+    length: u64,
+}
+
+/// A source as people ask for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourceSummary {
+    /// Its path or pattern.
+    pub name: String,
+    /// What was found of it.
+    pub size: SourceSize,
+    /// Samples of it that are trained on.
+    pub samples: u64,
+    /// The share of the run's samples that come from it; none: it is held out.
+    pub share: Option<f64>,
+}
+
+/// A file of a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Whether its tokens are in the cache.
+    pub is_prepared: bool,
+}
+
+/// A sample as the model sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The source that it is of.
+    pub source: String,
+    /// Which one of the source.
+    pub index: u64,
+    /// T + 1 tokens.
+    pub tokens: Vec<u32>,
 }
 
 impl Dataset {
-    /// The data set of the text at `path`, whose tokens are kept in the folder `cache`.
+    /// The data of a run. What is not prepared yet is prepared, and kept in the worker's folder `cache`.
     ///
     /// # Errors
     /// [`DataError`] names the file and what to do.
     pub fn open(
         config: &DataConfig,
-        path: &Path,
         tokenizer: &Tokenizer,
         cache: &Path,
+        work: &Work,
     ) -> Result<Self, DataError> {
-        let shard = TokenShard::open(path, tokenizer, cache)?;
-        let length = config.sequence_length as usize;
-        let held_out = (shard.len() as f64 * config.validation_share) as usize;
-        let training_tokens = shard.len() - held_out;
-        if training_tokens < length + 1 {
-            return Err(DataError::TooShort {
-                path: path.to_owned(),
-                tokens: shard.len() as u64,
-                training: training_tokens as u64,
-                needed: length as u64 + 1,
-            });
-        }
-        Ok(Self { shard, length, training_tokens })
+        let cache = Cache::open(cache)?;
+        Self::prepared_by(config, Maker { cache: &cache, tokenizer, work, piece_bytes: PIECE_BYTES })
+    }
+
+    pub(super) fn prepared_by(config: &DataConfig, maker: Maker<'_>) -> Result<Self, DataError> {
+        let _keep = maker.cache.keep_all()?;
+        let open = |sources: &[DataSource]| {
+            let sources = sources.iter().map(|source| Source::open(source, config, maker).map(Arc::new));
+            sources.collect::<Result<Vec<_>, _>>()
+        };
+        let sources = config.training();
+        let (training, validation) = (open(&sources)?, open(&config.validation)?);
+        Self::of(config, &sources, training, validation)
+    }
+
+    fn of(
+        config: &DataConfig,
+        sources: &[DataSource],
+        training: Vec<Arc<Source>>,
+        validation: Vec<Arc<Source>>,
+    ) -> Result<Self, DataError> {
+        let length = u64::from(config.sequence_length);
+        let part = |source: &Arc<Source>, tokens| Part { source: Arc::clone(source), tokens, length };
+        let share = config.held_out_share();
+        // A float that is too large becomes the largest integer.
+        let kept = |tokens: u64| tokens - (tokens as f64 * share) as u64;
+        let data: Vec<Part> = training.iter().map(|source| part(source, 0..kept(source.tokens()))).collect();
+        let ends = training.iter().map(|source| part(source, kept(source.tokens())..source.tokens()));
+        let others = validation.iter().map(|source| part(source, 0..source.tokens()));
+        let held_out = ends.chain(others).collect();
+        let mixture = mixture(sources, &data)?;
+        Ok(Self { training: data, held_out, mixture, length })
     }
 
     /// Samples for training, at least one.
     #[must_use]
     pub fn samples(&self) -> u64 {
-        ((self.training_tokens - 1) / self.length) as u64
+        self.training.iter().map(Part::samples).sum()
     }
 
-    /// Names the samples: equal where text, tokenizer, sequence length and validation share are.
+    /// Names the samples: equal where sources, weights, tokenizer, sequence length and validation share are.
     #[must_use]
     pub fn data_hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(self.shard.hash());
-        hasher.update(&(self.training_tokens as u64).to_le_bytes());
-        hasher.update(&(self.length as u64).to_le_bytes());
+        for (part, weight) in self.training.iter().zip(self.mixture.weights()) {
+            part.source.hash_into(&mut hasher);
+            hasher.update(&part.tokens.end.to_le_bytes());
+            hasher.update(&weight.to_le_bytes());
+        }
+        hasher.update(&self.length.to_le_bytes());
         *hasher.finalize().as_bytes()
     }
 
-    /// The samples at these positions of the run's stream: see [`sample_at`].
-    #[must_use]
-    pub fn batch(&self, positions: impl IntoIterator<Item = u64>, seed: u64) -> Batch {
-        let mut batch = Batch::new(self.length);
+    /// The samples at these positions of the run's stream: see [`Mixture`] and [`sample_at`].
+    ///
+    /// # Errors
+    /// Prepared data is damaged, and cannot be made again.
+    pub fn batch(&self, positions: impl IntoIterator<Item = u64>, seed: u64) -> Result<Batch, DataError> {
+        let mut batch = Batch::new(self.length as usize);
         for position in positions {
-            let sample = sample_at(seed, self.samples(), position) as usize;
-            batch.push(self.shard.tokens(self.window(0, sample)));
+            batch.push(self.sample(position, seed)?.tokens);
         }
-        batch
+        Ok(batch)
     }
 
     /// Up to `batches` batches of `sequences` held-out sequences, spread evenly; the same at each call. None when less than a
     /// sequence is held out.
-    #[must_use]
-    pub fn validation(&self, batches: usize, sequences: usize) -> Vec<Batch> {
-        let held_out = self.shard.len() - self.training_tokens;
-        let there = held_out.saturating_sub(1) / self.length;
-        let wanted = (batches * sequences).min(there);
-        let windows: Vec<usize> = (0..wanted).map(|i| i * there / wanted).collect();
-        windows
-            .chunks(sequences.max(1))
-            .map(|windows| {
-                let mut batch = Batch::new(self.length);
-                for &window in windows {
-                    batch.push(self.shard.tokens(self.window(self.training_tokens, window)));
-                }
-                batch
-            })
-            .collect()
+    ///
+    /// # Errors
+    /// Prepared data is damaged, and cannot be made again.
+    pub fn validation(&self, batches: usize, sequences: usize) -> Result<Vec<Batch>, DataError> {
+        let there: u64 = self.held_out.iter().map(Part::samples).sum();
+        let wanted = (batches as u64 * sequences as u64).min(there);
+        let windows: Vec<u64> = (0..wanted).map(|i| i * there / wanted).collect();
+        let batch = |windows: &[u64]| {
+            let (mut batch, mut tokens) = (Batch::new(self.length as usize), Vec::new());
+            for window in windows {
+                self.read_held_out(*window, &mut tokens)?;
+                batch.push(tokens.drain(..));
+            }
+            Ok(batch)
+        };
+        windows.chunks(sequences.max(1)).map(batch).collect()
     }
 
-    /// T + 1 tokens.
-    fn window(&self, from: usize, index: usize) -> Range<usize> {
-        let start = from + index * self.length;
-        start..start + self.length + 1
+    /// The sample at a position of the run's stream.
+    ///
+    /// # Errors
+    /// Prepared data is damaged, and cannot be made again.
+    pub fn sample(&self, position: u64, seed: u64) -> Result<Sample, DataError> {
+        let place = self.mixture.place(position);
+        let part = &self.training[place.source];
+        let index = sample_at(source_seed(seed, place.source), part.samples(), place.index);
+        let mut tokens = Vec::new();
+        part.read(index, &mut tokens)?;
+        Ok(Sample { source: part.source.name.clone(), index, tokens })
+    }
+
+    /// The files of a run's sources, and whether they are prepared. Nothing is prepared.
+    ///
+    /// # Errors
+    /// [`DataError`] names the file and what to do.
+    pub fn look(
+        config: &DataConfig,
+        tokenizer: &Tokenizer,
+        cache: &Path,
+    ) -> Result<Vec<SourceFile>, DataError> {
+        let (cache, work) = (Cache::open(cache)?, Work::default());
+        let maker = Maker { cache: &cache, tokenizer, work: &work, piece_bytes: PIECE_BYTES };
+        let mut files = Vec::new();
+        for source in config.training().iter().chain(&config.validation) {
+            let recipe = Recipe::new(source, config, &maker);
+            for path in files_of(source)? {
+                let bytes = State::of(&path)?.bytes;
+                let is_prepared = maker.find(&path, &recipe)?.is_some();
+                files.push(SourceFile { path, bytes, is_prepared });
+            }
+        }
+        Ok(files)
+    }
+
+    /// Up to `tokens` tokens at the beginning of a source, as they are trained on.
+    ///
+    /// # Errors
+    /// Prepared data is damaged, and cannot be made again.
+    pub fn peek(&self, source: usize, tokens: u64) -> Result<Vec<u32>, DataError> {
+        let mut found = Vec::new();
+        if let Some(part) = self.training.get(source) {
+            part.source.read(0..part.tokens.end.min(tokens), &mut found)?;
+        }
+        Ok(found)
+    }
+
+    fn read_held_out(&self, mut window: u64, into: &mut Vec<u32>) -> Result<(), DataError> {
+        for part in &self.held_out {
+            if window < part.samples() {
+                return part.read(window, into);
+            }
+            window -= part.samples();
+        }
+        Ok(())
+    }
+
+    /// The sources, those that are held out last.
+    #[must_use]
+    pub fn sources(&self) -> Vec<SourceSummary> {
+        let all: u64 = self.mixture.weights().sum();
+        let summary = |part: &Part, share| SourceSummary {
+            name: part.source.name.clone(),
+            size: part.source.size(),
+            samples: part.samples(),
+            share,
+        };
+        let training = self.training.iter().zip(self.mixture.weights());
+        let training = training.map(|(part, weight)| summary(part, Some(weight as f64 / all as f64)));
+        training.chain(self.others().map(|part| summary(part, None))).collect()
+    }
+
+    /// Makes every shard that is missing again, so that nothing is left to do when a run starts.
+    ///
+    /// # Errors
+    /// [`DataError`] names the file and what to do.
+    pub fn complete(&self) -> Result<(), DataError> {
+        self.all().try_for_each(|part| part.source.complete())
+    }
+
+    /// Reads every byte of what is prepared, makes damaged shards again, and returns how many those were. `checked` is told of bytes as they are checked.
+    ///
+    /// # Errors
+    /// [`DataError`] names the file and what to do.
+    pub fn verify(&self, mut checked: impl FnMut(u64)) -> Result<u64, DataError> {
+        self.all().map(|part| part.source.verify(&mut checked)).sum()
+    }
+
+    /// One part of each source.
+    fn all(&self) -> impl Iterator<Item = &Part> {
+        self.training.iter().chain(self.others())
+    }
+
+    /// Sources of which nothing is trained on.
+    fn others(&self) -> impl Iterator<Item = &Part> {
+        self.held_out[self.training.len()..].iter()
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn dataset(text: &str, sequence_length: u32, validation_share: f64) -> Result<Dataset, DataError> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("text.txt");
-        std::fs::write(&path, text).unwrap();
-        let tokenizer = DataConfig::BYTES.to_owned();
-        let config = DataConfig { path: path.clone(), tokenizer, sequence_length, validation_share };
-        Dataset::open(&config, &path, &Tokenizer::Bytes, &folder.path().join("cache"))
+impl Part {
+    /// Whole samples.
+    fn samples(&self) -> u64 {
+        (self.tokens.end - self.tokens.start).saturating_sub(1) / self.length
     }
 
-    fn alphabet(len: usize) -> String {
-        ('a'..='z').cycle().take(len).collect()
+    /// T + 1 tokens.
+    fn read(&self, sample: u64, into: &mut Vec<u32>) -> Result<(), DataError> {
+        let start = self.tokens.start + sample * self.length;
+        self.source.read(start..start + self.length + 1, into)
     }
+}
 
-    #[test]
-    fn an_epoch_holds_each_sample_once() {
-        let data = dataset(&alphabet(101), 10, 0.0).unwrap();
-        assert_eq!(data.samples(), 10);
-        for epoch in 0..3 {
-            let all = data.batch(epoch * 10..(epoch + 1) * 10, 7);
-            assert_eq!((all.sequences(), all.tokens()), (10, 100));
-            let mut ordered: Vec<Batch> = (0..10).map(|at| data.batch([epoch * 10 + at], 7)).collect();
-            ordered.sort_by_key(|batch| format!("{batch:?}"));
-            ordered.dedup();
-            assert_eq!(ordered.len(), 10);
-        }
+/// How sources are mixed: each must have a sample where it has a weight, and one of them at least where none has.
+fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataError> {
+    let too_short = |source_name: String, parts: &[Part]| DataError::TooShort {
+        source_name,
+        tokens: parts.iter().map(|part| part.source.tokens()).sum(),
+        training: parts.iter().map(|part| part.tokens.end).sum(),
+        needed: parts.first().map_or(0, |part| part.length) + 1,
+    };
+    let weights: Vec<f64> = sources.iter().filter_map(|source| source.weight).collect();
+    if weights.is_empty() {
+        let samples: Vec<u64> = training.iter().map(Part::samples).collect();
+        let names: Vec<&str> = training.iter().map(|part| part.source.name.as_str()).collect();
+        return Mixture::by_samples(&samples).ok_or_else(|| too_short(names.join(", "), training));
     }
-
-    #[test]
-    fn the_end_of_the_text_is_held_out() {
-        let data = dataset(&(alphabet(80) + &"0123456789".repeat(2)), 5, 0.2).unwrap();
-        assert_eq!(data.samples(), 15);
-        let training = data.batch(0..15, 1);
-        let digit = |token: u32| (48..58).contains(&token);
-        let rows = |batch: &Batch| -> Vec<u32> {
-            let micro = batch.micro_batches(100).next().unwrap().to_tensor(tch::Device::Cpu).unwrap();
-            Vec::<i64>::try_from(micro.view(-1)).unwrap().into_iter().map(|t| t as u32).collect()
-        };
-        assert!(rows(&training).into_iter().all(|token| !digit(token)));
-        let held_out = data.validation(4, 2);
-        assert_eq!(held_out.iter().map(Batch::sequences).collect::<Vec<_>>(), [2, 1]);
-        assert!(held_out.iter().flat_map(rows).all(digit));
-        assert_eq!(rows(&held_out[0])[..6], [48, 49, 50, 51, 52, 53]);
+    if let Some(at) = training.iter().position(|part| part.samples() == 0) {
+        return Err(too_short(training[at].source.name.clone(), &training[at..=at]));
     }
-
-    #[test]
-    fn the_hash_tells_texts_and_cuts_apart() {
-        let hash = |text: &str, length, share| dataset(text, length, share).unwrap().data_hash();
-        let base = hash(&alphabet(200), 10, 0.1);
-        assert_eq!(base, hash(&alphabet(200), 10, 0.1));
-        assert!(
-            ![hash(&alphabet(199), 10, 0.1), hash(&alphabet(200), 11, 0.1), hash(&alphabet(200), 10, 0.2)]
-                .contains(&base)
-        );
-    }
-
-    #[test]
-    fn an_empty_a_short_and_a_missing_text_are_refused_with_a_remedy() {
-        let empty = dataset("", 10, 0.05).unwrap_err().to_string();
-        assert!(empty.contains("has 0 tokens") && empty.contains("at least 11"), "{empty}");
-        let short = dataset(&alphabet(11), 10, 0.5).unwrap_err().to_string();
-        assert!(short.contains("has 11 tokens, of which 6 are for training"), "{short}");
-        let config = DataConfig {
-            path: "gone".into(),
-            tokenizer: "bytes".into(),
-            sequence_length: 1,
-            validation_share: 0.0,
-        };
-        let folder = tempfile::tempdir().unwrap();
-        let gone = Dataset::open(&config, Path::new("gone.txt"), &Tokenizer::Bytes, folder.path());
-        let message = gone.unwrap_err().to_string();
-        assert!(message.starts_with("open gone.txt:") && message.contains("--data"), "{message}");
-    }
+    Mixture::by_weights(&weights).ok_or_else(|| too_short("data.sources".to_owned(), training))
 }

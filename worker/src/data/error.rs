@@ -27,14 +27,14 @@ pub enum DataError {
         /// Where in the text, after decompression.
         offset: u64,
     },
-    /// A text with too few tokens.
+    /// Too few tokens.
     #[error(
-        "{} has {tokens} tokens, of which {training} are for training; at least {needed} are needed for one \
-         sequence: give it more text, or lower data.sequence_length or data.validation_share", path.display()
+        "{source_name} has {tokens} tokens, of which {training} are for training; at least {needed} are needed for one \
+         sequence: give it more text, or lower data.sequence_length or data.validation_share"
     )]
     TooShort {
-        /// Which file.
-        path: PathBuf,
+        /// Which source, or all of them.
+        source_name: String,
         /// Tokens in it.
         tokens: u64,
         /// Tokens left after the validation share.
@@ -50,6 +50,79 @@ pub enum DataError {
         /// What the library says.
         reason: String,
     },
+    /// A pattern that matches no file, or is none.
+    #[error(
+        "data source {pattern}: {reason}; relative patterns count from the folder that the worker was started in"
+    )]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A column that a table does not have.
+    #[error("{} has no column {column}; its columns are {known}", path.display())]
+    NoColumn {
+        /// Which file.
+        path: PathBuf,
+        /// The column that was asked for.
+        column: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// A column that holds something else than text.
+    #[error("column {column} of {} holds {kind} and not text", path.display())]
+    NotText {
+        /// Which file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// The type that the file gives.
+        kind: String,
+    },
+    /// A file that is not what its format says, from some place on.
+    #[error("{} cannot be read as {format} ({place}): {reason}", path.display())]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// What it was read as.
+        format: &'static str,
+        /// Where in it.
+        place: String,
+        /// What its reader says.
+        reason: String,
+    },
+    /// More records that cannot be read than may be left out.
+    #[error(
+        "{count} records of a source cannot be read, as far as it was read, and data.bad_records_max = {max}; mend them, or raise it and they are left out: {}",
+        examples.join("; ")
+    )]
+    BadRecords {
+        /// How many, as far as was read.
+        count: u64,
+        /// How many may be left out.
+        max: u64,
+        /// The first of them, with their places and what is wrong with them.
+        examples: Vec<String>,
+    },
+    /// A file that became another while it was read, or after it was prepared.
+    #[error("{} was changed while it was prepared, or after that: prepare it again when it is complete", path.display())]
+    Changed {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Prepared data that is damaged again as soon as it was made again.
+    #[error("{} does not read back as it was written, twice: is the disk failing? `--cache-dir` names a folder on another one", path.display())]
+    Unreliable {
+        /// Which file of the cache.
+        path: PathBuf,
+    },
+    /// Prepared data cannot be thrown away while some is made.
+    #[error("data is being prepared with this cache folder: prune it when that has ended")]
+    Busy,
+    /// Somebody asked for a stop.
+    #[error("stopped: what was prepared so far stays, and the same command goes on from there")]
+    Stopped,
 }
 
 impl DataError {

@@ -1,16 +1,32 @@
-//! From a text file to batches of tokens.
+//! From sources of text to batches of tokens: see `docs/data.md`.
 
 mod batch;
+mod cache;
 mod dataset;
 mod detokenizer;
 mod error;
+mod piece;
+mod pipeline;
+mod prepared;
+mod prune;
+mod recipe;
+mod records;
 mod shard;
-mod text;
+mod source;
+mod stamp;
+#[cfg(test)]
+mod tests;
 mod tokenizer;
+mod work;
 
 pub use batch::Batch;
 pub(crate) use batch::MicroBatch;
-pub use dataset::Dataset;
+pub use dataset::{Dataset, Sample, SourceFile, SourceSummary};
 pub use detokenizer::Detokenizer;
 pub use error::DataError;
+use piece::Piece;
+pub use prune::{Pruned, prune};
+use recipe::Recipe;
+pub use source::SourceSize;
 pub use tokenizer::Tokenizer;
+pub use work::{Work, WorkDone};

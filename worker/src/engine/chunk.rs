@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use longhaul_common::config::Precision;
+use longhaul_common::config::{Precision, SparseBackwardConfig};
 use longhaul_common::model::ModelSpec;
 use tch::{Kind, TchError, Tensor};
 
-use crate::models::{Deferred, Left, Model, Parameters, TensorGroup};
+use crate::models::{Deferred, Left, Model, Parameters, Products, TensorGroup};
 
 /// Some blocks, and the tensors that they compute with.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(super) struct Computing<'a> {
     pub precision: Precision,
     /// Whether activations are computed again for the backward pass.
     pub recompute: bool,
+    /// What backward passes go on with; none: all.
+    pub sparse: Option<&'a SparseBackwardConfig>,
     /// Whether a backward pass leaves what it can for [`Chunk::weights`].
     pub in_two_parts: bool,
     /// Those that have the other shares of the blocks.
@@ -115,9 +117,11 @@ impl Chunk {
             }
         };
         let blocks_here = blocks.clone().map(block).collect();
-        let Computing { precision, recompute, in_two_parts, group } = computing;
+        let Computing { precision, recompute, sparse, in_two_parts, group } = computing;
         let deferred = in_two_parts.then(Deferred::new).transpose()?.map(Arc::new);
-        let model = Model::new(spec, blocks, parameters, precision, (deferred.clone(), group.cloned()))?;
+        let products = Products::new(precision).sparse(spec, sparse);
+        let products = products.deferred(deferred.clone()).among(group.cloned());
+        let model = Model::new(spec, blocks, parameters, products)?;
         Ok(Self { model, tensors, leaves, blocks: blocks_here, recompute, deferred })
     }
 

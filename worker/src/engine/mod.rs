@@ -13,6 +13,7 @@ mod interpreter;
 mod learning_rate;
 mod look_ahead;
 mod low_rank;
+mod multiplications;
 mod pipeline;
 mod rules;
 mod sampling;
@@ -20,7 +21,7 @@ mod tensor;
 
 use std::num::NonZeroU32;
 
-use longhaul_common::config::{Precision, TrainConfig};
+use longhaul_common::config::{Precision, SparseBackwardConfig, TrainConfig};
 use longhaul_common::model::ModelSpec;
 use longhaul_common::pipeline::PipelineSchedule;
 use tch::{Device, Kind, TchError, Tensor};
@@ -32,6 +33,7 @@ pub use generator::{Continuation, Generator};
 pub use interpreter::{Stages, interpret};
 pub use learning_rate::LearningRate;
 pub use low_rank::LowRank;
+pub use multiplications::count_multiplications;
 #[cfg(test)]
 pub(crate) use pipeline::tests as pipeline_tests;
 pub use pipeline::{Gift, Pipe, PipelineRank};
@@ -56,6 +58,7 @@ pub struct Engine {
     micro_batch: usize,
     precision: Precision,
     recompute: bool,
+    sparse: Option<SparseBackwardConfig>,
     gradient_clip: f64,
     learning_rate: LearningRate,
     parameters: Parameters,
@@ -117,6 +120,7 @@ impl Engine {
             micro_batch: train.micro_batch as usize,
             precision: train.precision,
             recompute: train.recompute,
+            sparse: train.sparse_backward.clone(),
             gradient_clip: train.gradient_clip,
             learning_rate: LearningRate::new(train, steps),
             parameters,
@@ -154,7 +158,8 @@ impl Engine {
             let (precision, recompute) = (self.precision, self.recompute);
             let schedule = self.rank.as_ref().map(PipelineRank::schedule);
             let in_two_parts = schedule == Some(PipelineSchedule::ZeroBubble);
-            let computing = Computing { precision, recompute, in_two_parts, group };
+            let sparse = self.sparse.as_ref();
+            let computing = Computing { precision, recompute, sparse, in_two_parts, group };
             let chunk = |blocks| Chunk::new(&self.spec, blocks, &self.parameters, computing);
             self.chunks = self.spec.chunks.iter().map(chunk).collect::<Result<_, TchError>>()?;
         }

@@ -1,6 +1,6 @@
 use std::ffi::{c_char, c_int, c_void};
 
-use longhaul_common::config::{ModelKind, Precision};
+use longhaul_common::config::{ModelKind, Precision, SparseBackwardConfig, SparseMode};
 
 use super::*;
 use crate::models::tests::{tiny_gpt2, tiny_llama};
@@ -88,14 +88,102 @@ fn micro_batches_accumulate_to_the_gradient_of_the_whole_batch() {
 #[test]
 fn activations_that_are_computed_again_give_the_same_bits() {
     for spec in [tiny_gpt2(), tiny_llama()] {
-        let run = |recompute| {
-            let train = TrainConfig { micro_batch: 3, recompute, ..TrainConfig::default() };
+        for sparse_backward in [None, sparse(0.25, SparseMode::Columns, "*")] {
+            let run = |recompute| {
+                let sparse_backward = sparse_backward.clone();
+                let train =
+                    TrainConfig { micro_batch: 3, recompute, sparse_backward, ..TrainConfig::default() };
+                let mut engine = engine(&spec, &train);
+                let losses: Vec<f32> =
+                    (0..5).map(|step| engine.train_step(step, &batch(7, 16)).unwrap().loss).collect();
+                (losses, parameters(&engine), engine.moments_to_host().unwrap())
+            };
+            assert_eq!(run(true), run(false), "{:?}, {sparse_backward:?}", spec.kind);
+        }
+    }
+}
+
+fn sparse(keep: f64, mode: SparseMode, layers: &str) -> Option<SparseBackwardConfig> {
+    Some(SparseBackwardConfig { keep, mode, layers: vec![layers.to_owned()] })
+}
+
+#[test]
+fn models_learn_to_count_from_a_tenth_of_their_gradients() {
+    for spec in [tiny_gpt2(), tiny_llama()] {
+        for (mode, precision, recompute) in [
+            (SparseMode::Columns, Precision::F32, false),
+            (SparseMode::Columns, Precision::Bf16, true),
+            (SparseMode::Rows, Precision::F32, true),
+        ] {
+            let sparse_backward = sparse(0.1, mode, "*");
+            let train = TrainConfig {
+                learning_rate: 1e-2,
+                warmup_steps: 5,
+                precision,
+                recompute,
+                sparse_backward,
+                ..TrainConfig::default()
+            };
             let mut engine = engine(&spec, &train);
+            let batch = batch(16, 16);
+            for step in 0..80 {
+                engine.train_step(step, &batch).unwrap();
+            }
+            let last = engine.evaluate([&batch]).unwrap().unwrap();
+            assert!(last < 0.3, "{:?}, {mode:?} in {precision:?} ends at {last}", spec.kind);
+        }
+    }
+}
+
+/// By name, how many columns of a product's output the gradient of its weight has.
+fn columns_of_gradient(spec: &ModelSpec, train: &TrainConfig) -> Vec<(String, usize, usize)> {
+    let mut engine = engine(spec, train);
+    let mut flat = Vec::new();
+    engine.gradient(&batch(6, 16), &mut flat).unwrap();
+    let tensors = views_of(spec, &Tensor::from_slice(&flat)).unwrap();
+    let products = spec.products().into_iter();
+    let columns = products.map(|product| {
+        let at = spec.parameters().iter().position(|tensor| tensor.name == product.weight).unwrap();
+        let is_in_first = spec.kind == ModelKind::Gpt2 && product.weight != spec.output_projection();
+        let inputs = i64::from(!is_in_first);
+        let sizes = tensors[at].abs().sum_dim_intlist([inputs].as_slice(), false, Kind::Float);
+        let count = sizes.count_nonzero(None::<i64>).int64_value(&[]) as usize;
+        (product.weight, count, product.outputs as usize)
+    });
+    columns.collect()
+}
+
+#[test]
+fn gradients_of_chosen_weights_have_as_many_columns_as_are_kept_and_those_of_others_all() {
+    for (spec, pattern) in [(tiny_gpt2(), "*.0.mlp.c_*"), (tiny_llama(), "*.0.mlp.*")] {
+        let sparse_backward = sparse(0.25, SparseMode::Columns, pattern);
+        let train = TrainConfig { micro_batch: 6, sparse_backward, ..TrainConfig::default() };
+        let mut chosen = 0;
+        for (name, count, all) in columns_of_gradient(&spec, &train) {
+            let is_chosen = name.contains(".0.mlp.");
+            chosen += usize::from(is_chosen);
+            assert!(if is_chosen { count <= all / 4 } else { count > all / 4 }, "{name}: {count} of {all}");
+        }
+        assert!(chosen >= 2);
+        // Each micro-batch chooses columns of its own.
+        let several = TrainConfig { micro_batch: 2, ..train };
+        let most =
+            columns_of_gradient(&spec, &several).into_iter().filter(|(name, ..)| name.contains(".0.mlp."));
+        assert!(most.clone().all(|(_, count, all)| count <= 3 * all / 4));
+        assert!(most.clone().any(|(_, count, all)| count > all / 4));
+    }
+}
+
+#[test]
+fn who_keeps_all_columns_trains_with_the_same_bits() {
+    for spec in [tiny_gpt2(), tiny_llama()] {
+        let run = |sparse_backward| {
+            let mut engine = engine(&spec, &TrainConfig { sparse_backward, ..TrainConfig::default() });
             let losses: Vec<f32> =
-                (0..5).map(|step| engine.train_step(step, &batch(7, 16)).unwrap().loss).collect();
-            (losses, parameters(&engine), engine.moments_to_host().unwrap())
+                (0..5).map(|step| engine.train_step(step, &batch(12, 9)).unwrap().loss).collect();
+            (losses, parameters(&engine))
         };
-        assert_eq!(run(true), run(false), "{:?}", spec.kind);
+        assert_eq!(run(sparse(1.0, SparseMode::Columns, "*")), run(None), "{:?}", spec.kind);
     }
 }
 

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
 
+use super::sparse::{Layout, Selection};
 use crate::shim::{Reason, pointers};
 
 /// Where backward passes leave what is to be done.
@@ -18,15 +19,6 @@ pub(crate) struct Deferred(NonNull<Handle>);
 unsafe impl Send for Deferred {}
 // SAFETY: as above.
 unsafe impl Sync for Deferred {}
-
-/// Which dimension of a weight comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Layout {
-    /// [out, in]
-    OutFirst,
-    /// [in, out]
-    InFirst,
-}
 
 impl Deferred {
     /// Nothing is left yet.
@@ -40,7 +32,8 @@ impl Deferred {
         NonNull::new(handle).map(Self).ok_or_else(|| reason.into_error())
     }
 
-    /// x·Wᵀ or x·W, plus b, for x [.., in] in the format of products, and leaves of autograd's graph for W and b.
+    /// x·Wᵀ or x·W, plus b, for x [.., in] in the format of products, and leaves of autograd's graph for W and b. The gradients of x and W are made of what is
+    /// selected of the product's, if anything is.
     ///
     /// # Errors
     /// Where libtorch fails.
@@ -50,6 +43,7 @@ impl Deferred {
         weight: &Tensor,
         bias: Option<&Tensor>,
         layout: Layout,
+        selection: Option<Selection>,
     ) -> Result<Tensor, TchError> {
         let bias = bias.map_or(std::ptr::null(), Tensor::as_ptr);
         let mut reason = Reason::default();
@@ -62,6 +56,8 @@ impl Deferred {
                 weight.as_ptr(),
                 bias,
                 layout == Layout::InFirst,
+                selection.map_or(0, Selection::kept),
+                selection.is_some_and(Selection::is_by_row),
                 reason.as_mut_ptr(),
                 Reason::SIZE,
             )
@@ -154,6 +150,8 @@ unsafe extern "C" {
         weight: *const C_tensor,
         bias: *const C_tensor,
         in_first: bool,
+        kept: i64,
+        by_row: bool,
         reason: *mut c_char,
         reason_size: usize,
     ) -> *mut C_tensor;
@@ -192,8 +190,8 @@ mod tests {
             let expected = Tensor::run_backward(&[loss(&plain)], &leaves, false, false);
 
             let deferred = Deferred::new().unwrap();
-            let y = deferred.product(&x.to_kind(kind), &rows, None, Layout::OutFirst).unwrap();
-            let y = deferred.product(&y, &columns, Some(&bias), Layout::InFirst).unwrap();
+            let y = deferred.product(&x.to_kind(kind), &rows, None, Layout::OutFirst, None).unwrap();
+            let y = deferred.product(&y, &columns, Some(&bias), Layout::InFirst, None).unwrap();
             let mut found = Tensor::run_backward(&[loss(&y)], &leaves, false, false);
             assert!(found[..3].iter().all(|gradient| !gradient.defined()), "weights wait");
             let left = deferred.take().unwrap().gradients(&leaves[..3]).unwrap();
@@ -211,7 +209,7 @@ mod tests {
     #[test]
     fn a_weight_in_two_products_has_the_sum_of_both() {
         let (x, weight, deferred) = (leaf(&[4, 6]), leaf(&[6, 6]), Deferred::new().unwrap());
-        let through = |y: &Tensor| deferred.product(y, &weight, None, Layout::OutFirst).unwrap();
+        let through = |y: &Tensor| deferred.product(y, &weight, None, Layout::OutFirst, None).unwrap();
         let y = through(&through(&x)).sum(Kind::Float);
         let plain = x.linear::<Tensor>(&weight, None).linear::<Tensor>(&weight, None).sum(Kind::Float);
         let expected = Tensor::run_backward(&[plain], &[&weight], false, false);
@@ -224,8 +222,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let (deferred, weight) = (Deferred::new().unwrap(), leaf(&[5, 8]));
-        assert!(deferred.product(&leaf(&[2, 3]), &weight, None, Layout::OutFirst).is_err());
-        let y = deferred.product(&leaf(&[2, 8]), &weight, None, Layout::OutFirst).unwrap();
+        assert!(deferred.product(&leaf(&[2, 3]), &weight, None, Layout::OutFirst, None).is_err());
+        let y = deferred.product(&leaf(&[2, 8]), &weight, None, Layout::OutFirst, None).unwrap();
         Tensor::run_backward(&[y.sum(Kind::Float)], &[&weight], false, false);
         let error = deferred.take().unwrap().gradients(&[leaf(&[5, 8])]).unwrap_err().to_string();
         assert!(error.contains("none of the leaves"), "{error}");

@@ -7,7 +7,7 @@ use tch::{TchError, Tensor};
 
 use super::cache::{Cache, Past};
 use super::parameters::Parameters;
-use super::precision::Products;
+use super::precision::{Matrix, Products};
 
 /// Written to `config.json` too.
 pub(crate) const NORM_EPSILON: f64 = 1e-5;
@@ -30,7 +30,7 @@ struct Embedding {
 #[derive(Debug)]
 struct Head {
     norm: Norm,
-    output: Tensor, // [V, D]
+    output: Matrix, // [V, D]
 }
 
 #[derive(Debug)]
@@ -48,7 +48,7 @@ struct Block {
 
 #[derive(Debug)]
 struct Conv1d {
-    weight: Tensor, // [in, out]
+    weight: Matrix, // [in, out]
     bias: Tensor,   // [out]
 }
 
@@ -65,7 +65,6 @@ impl Gpt2 {
         parameters: &Parameters,
         products: Products,
     ) -> Self {
-        let output = if spec.tied_embeddings { "transformer.wte.weight" } else { "lm_head.weight" };
         Self {
             embedding: chunk.contains(&0).then(|| Embedding {
                 tokens: parameters.view("transformer.wte.weight"),
@@ -77,7 +76,7 @@ impl Gpt2 {
                 .collect(),
             head: chunk.contains(&spec.head()).then(|| Head {
                 norm: Norm::new(parameters, "transformer.ln_f"),
-                output: parameters.view(output),
+                output: products.matrix(parameters, spec.output_projection()),
             }),
             products,
         }
@@ -126,11 +125,11 @@ impl Block {
         let name = |part: &str| format!("transformer.h.{layer}.{part}");
         Self {
             attention_norm: Norm::new(parameters, &name("ln_1")),
-            attention_in: Conv1d::new(parameters, &name("attn.c_attn")),
-            attention_out: Conv1d::new(parameters, &name("attn.c_proj")),
+            attention_in: Conv1d::new(parameters, &name("attn.c_attn"), products),
+            attention_out: Conv1d::new(parameters, &name("attn.c_proj"), products),
             feed_forward_norm: Norm::new(parameters, &name("ln_2")),
-            feed_forward_in: Conv1d::new(parameters, &name("mlp.c_fc")),
-            feed_forward_out: Conv1d::new(parameters, &name("mlp.c_proj")),
+            feed_forward_in: Conv1d::new(parameters, &name("mlp.c_fc"), products),
+            feed_forward_out: Conv1d::new(parameters, &name("mlp.c_proj"), products),
             heads: i64::from(spec.heads / spec.shard.ways()),
             head_width: i64::from(spec.head_width()),
             products: products.clone(),
@@ -161,9 +160,9 @@ impl Block {
 }
 
 impl Conv1d {
-    fn new(parameters: &Parameters, name: &str) -> Self {
+    fn new(parameters: &Parameters, name: &str, products: &Products) -> Self {
         let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
-        Self { weight: parameters.view(&weight), bias: parameters.view(&bias) }
+        Self { weight: products.matrix(parameters, &weight), bias: parameters.view(&bias) }
     }
 
     fn forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {

@@ -7,7 +7,7 @@ use tch::{TchError, Tensor};
 
 use super::cache::{Cache, Past};
 use super::parameters::Parameters;
-use super::precision::Products;
+use super::precision::{Matrix, Products};
 
 /// Written to `config.json` too.
 pub(crate) const NORM_EPSILON: f64 = 1e-5;
@@ -27,20 +27,20 @@ pub struct Llama {
 #[derive(Debug)]
 struct Head {
     norm: Norm,
-    output: Tensor, // [V, D]
+    output: Matrix, // [V, D]
 }
 
 #[derive(Debug)]
 struct Block {
     attention_norm: Norm,
-    query: Tensor, // [H·E, D]; of the H heads, G key heads and F channels, a tensor group has some here and some elsewhere
-    key: Tensor,   // [G·E, D]
-    value: Tensor, // [G·E, D]
-    out: Tensor,   // [D, H·E]
+    query: Matrix, // [H·E, D]; of the H heads, G key heads and F channels, a tensor group has some here and some elsewhere
+    key: Matrix,   // [G·E, D]
+    value: Matrix, // [G·E, D]
+    out: Matrix,   // [D, H·E]
     feed_forward_norm: Norm,
-    gate: Tensor, // [F, D]
-    up: Tensor,   // [F, D]
-    down: Tensor, // [D, F]
+    gate: Matrix, // [F, D]
+    up: Matrix,   // [F, D]
+    down: Matrix, // [D, F]
     head_width: i64,
     products: Products,
 }
@@ -64,16 +64,16 @@ impl Llama {
         parameters: &Parameters,
         products: Products,
     ) -> Result<Self, TchError> {
-        let output = if spec.tied_embeddings { "model.embed_tokens.weight" } else { "lm_head.weight" };
         Ok(Self {
             tokens: chunk.contains(&0).then(|| parameters.view("model.embed_tokens.weight")),
             blocks: spec
                 .layers_in(chunk)
                 .map(|layer| Block::new(parameters, layer, i64::from(spec.head_width()), &products))
                 .collect(),
-            head: chunk
-                .contains(&spec.head())
-                .then(|| Head { norm: Norm::new(parameters, "model.norm"), output: parameters.view(output) }),
+            head: chunk.contains(&spec.head()).then(|| Head {
+                norm: Norm::new(parameters, "model.norm"),
+                output: products.matrix(parameters, spec.output_projection()),
+            }),
             rotary: Rotary::new(spec, parameters)?,
             products,
         })
@@ -115,7 +115,7 @@ impl Llama {
 impl Block {
     fn new(parameters: &Parameters, layer: u32, head_width: i64, products: &Products) -> Self {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
-        let weight = |part: &str| parameters.view(&format!("{}.weight", name(part)));
+        let weight = |part: &str| products.matrix(parameters, &format!("{}.weight", name(part)));
         Self {
             attention_norm: Norm::new(parameters, &name("input_layernorm")),
             query: weight("self_attn.q_proj"),
@@ -145,7 +145,7 @@ impl Block {
         self.products.row_linear(&mixed, &self.out) // [B, T, D]
     }
 
-    fn heads(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
+    fn heads(&self, x: &Tensor, weight: &Matrix) -> Result<Tensor, TchError> {
         let projected = self.products.linear(x, weight)?; // [B, T, heads·E]
         let (batch, length) = (x.size()[0], x.size()[1]);
         projected.f_view([batch, length, -1, self.head_width])?.f_transpose(1, 2) // [B, heads, T, E]

@@ -7,10 +7,10 @@ mod initial;
 mod llama;
 mod parameters;
 mod precision;
+mod sparse;
 mod tensor_group;
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use longhaul_common::config::{ModelKind, Precision};
 use longhaul_common::model::ModelSpec;
@@ -25,7 +25,8 @@ pub use llama::Llama;
 pub(crate) use llama::{NORM_EPSILON as LLAMA_NORM_EPSILON, ROTARY_BASE as LLAMA_ROTARY_BASE};
 pub use parameters::Parameters;
 pub(crate) use parameters::views_of;
-use precision::Products;
+pub(crate) use precision::Products;
+pub use sparse::{Layout, Selection, sparse_product};
 pub(crate) use tensor_group::MEMBERS_MAX;
 pub use tensor_group::TensorGroup;
 
@@ -44,26 +45,22 @@ impl Model {
     /// # Errors
     /// Where libtorch fails.
     pub fn of_all(spec: &ModelSpec, parameters: &Parameters, precision: Precision) -> Result<Self, TchError> {
-        Self::new(spec, &(0..spec.head() + 1), parameters, precision, (None, None))
+        Self::new(spec, &(0..spec.head() + 1), parameters, Products::new(precision))
     }
 
-    /// The blocks of a chunk, whose weights are views of `parameters`, which hold them. The gradients of those in products are left to `deferred`,
-    /// where there is one; sums are made over `group`, where members of one share the model.
+    /// The blocks of a chunk, whose weights are views of `parameters`, which hold them, and which compute by `products`.
     ///
     /// # Errors
-    /// When a share of the model is meant and `group` is not that of those who have the others; where libtorch fails.
+    /// When a share of the model is meant and the tensor group is not that of those who have the others; where libtorch fails.
     pub(crate) fn new(
         spec: &ModelSpec,
         chunk: &Range<u32>,
         parameters: &Parameters,
-        precision: Precision,
-        (deferred, group): (Option<Arc<Deferred>>, Option<Arc<TensorGroup>>),
+        products: Products,
     ) -> Result<Self, TchError> {
-        let is_whole = || spec.shard.is_whole();
-        if !group.as_ref().map_or_else(is_whole, |group| group.is_of(spec.shard)) {
+        if !products.are_of(spec.shard) {
             return Err(TchError::Shape("a share of a model computes with its tensor group only".to_owned()));
         }
-        let products = Products::new(precision, deferred, group);
         Ok(match spec.kind {
             ModelKind::Gpt2 => Self::Gpt2(Gpt2::new(spec, chunk, parameters, products)),
             ModelKind::Llama => Self::Llama(Llama::new(spec, chunk, parameters, products)?),

@@ -1,32 +1,70 @@
 //! Products in the precision of the run.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use longhaul_common::config::Precision;
+use longhaul_common::config::{Precision, SparseBackwardConfig};
+use longhaul_common::model::{ModelSpec, Shard};
 use tch::{Kind, TchError, Tensor};
 
 use super::cache::Past;
-use super::deferred::{Deferred, Layout};
+use super::deferred::Deferred;
+use super::parameters::Parameters;
+use super::sparse::{Layout, Selection, selections, sparse_product};
 use super::tensor_group::TensorGroup;
 
 /// The number format of matrix products and attention. Norms, residual stream and loss stay in f32, and so do the weights
 /// that the optimiser sees: they are cast anew in each pass (Micikevicius et al. 2018, "Mixed precision training").
 #[derive(Clone, Debug)]
-pub(super) struct Products {
+pub(crate) struct Products {
     kind: Kind,
+    /// By name of the weight: what the backward pass of a product goes on with, where that is not all.
+    selections: Arc<HashMap<String, Selection>>,
     /// Where the gradients of weights are left for later; none: they come with those of what went in.
     deferred: Option<Arc<Deferred>>,
     /// Those that have the other shares of the weights; none: all of them are here.
     group: Option<Arc<TensorGroup>>,
 }
 
+/// The weight of a product, and what the backward pass goes on with of its gradients; none: all.
+#[derive(Debug)]
+pub(super) struct Matrix {
+    weight: Tensor,
+    selection: Option<Selection>,
+}
+
 impl Products {
-    pub(super) fn new(
-        precision: Precision,
-        deferred: Option<Arc<Deferred>>,
-        group: Option<Arc<TensorGroup>>,
-    ) -> Self {
-        Self { kind: kind_of(precision), deferred, group }
+    /// Of all gradients, which come when autograd makes them, without a tensor group.
+    pub(crate) fn new(precision: Precision) -> Self {
+        Self { kind: kind_of(precision), selections: Arc::default(), deferred: None, group: None }
+    }
+
+    /// Backward passes go on with a part of the gradients of this model's products, if so configured.
+    pub(crate) fn sparse(self, spec: &ModelSpec, config: Option<&SparseBackwardConfig>) -> Self {
+        Self {
+            selections: Arc::new(config.map_or_else(HashMap::new, |config| selections(spec, config))),
+            ..self
+        }
+    }
+
+    /// The gradients of weights are left there for later, if anywhere.
+    pub(crate) fn deferred(self, deferred: Option<Arc<Deferred>>) -> Self {
+        Self { deferred, ..self }
+    }
+
+    /// With those that have the other shares of the weights, if anybody has.
+    pub(crate) fn among(self, group: Option<Arc<TensorGroup>>) -> Self {
+        Self { group, ..self }
+    }
+
+    /// Whether those that have the other shares are there, or this is the whole model.
+    pub(super) fn are_of(&self, shard: Shard) -> bool {
+        self.group.as_ref().map_or_else(|| shard.is_whole(), |group| group.is_of(shard))
+    }
+
+    /// The parameter with this name.
+    pub(super) fn matrix(&self, parameters: &Parameters, name: &str) -> Matrix {
+        Matrix { weight: parameters.view(name), selection: self.selections.get(name).copied() }
     }
 
     /// The tensor in the format of products: itself in f32.
@@ -35,23 +73,29 @@ impl Products {
     }
 
     /// x·Wᵀ for x [.., in], W [out, in].
-    pub(super) fn linear(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
-        let x = self.cast(x)?;
-        match &self.deferred {
-            Some(deferred) => deferred.product(&x, weight, None, Layout::OutFirst), // [.., out]
-            None => x.f_linear::<Tensor>(&self.cast(weight)?, None),                // [.., out]
+    pub(super) fn linear(&self, x: &Tensor, matrix: &Matrix) -> Result<Tensor, TchError> {
+        let (x, Matrix { weight, selection }) = (self.cast(x)?, matrix);
+        match (&self.deferred, *selection) {
+            (Some(deferred), selection) => deferred.product(&x, weight, None, Layout::OutFirst, selection), // [.., out]
+            (None, Some(selection)) => {
+                sparse_product(&x, &self.cast(weight)?, None, Layout::OutFirst, selection) // [.., out]
+            }
+            (None, None) => x.f_linear::<Tensor>(&self.cast(weight)?, None), // [.., out]
         }
     }
 
     /// x·W + b for x [B, T, in], W [in, out], b [out]: what GPT-2 calls `Conv1D`.
-    pub(super) fn conv1d(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor, TchError> {
-        let (size, wide) = (x.size(), weight.size()[1]);
+    pub(super) fn conv1d(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
+        let (size, wide, Matrix { weight, selection }) = (x.size(), matrix.weight.size()[1], matrix);
         if let Some(deferred) = &self.deferred {
-            return deferred.product(&self.cast(x)?, weight, Some(bias), Layout::InFirst); // [B, T, out]
+            return deferred.product(&self.cast(x)?, weight, Some(bias), Layout::InFirst, *selection); // [B, T, out]
         }
-        let rows = self.cast(x)?.f_view([-1, weight.size()[0]])?; // [B·T, in]
-        let product = self.cast(bias)?.f_addmm(&rows, &self.cast(weight)?)?; // [B·T, out]
-        product.f_view([size[0], size[1], wide])
+        let (x, weight, bias) = (self.cast(x)?, self.cast(weight)?, self.cast(bias)?);
+        if let Some(selection) = *selection {
+            return sparse_product(&x, &weight, Some(&bias), Layout::InFirst, selection); // [B, T, out]
+        }
+        let rows = x.f_view([-1, weight.size()[0]])?; // [B·T, in]
+        bias.f_addmm(&rows, &weight)?.f_view([size[0], size[1], wide]) // [B, T, out]
     }
 
     /// x [B, T, D], in front of the products of which each member of a tensor group has some columns.
@@ -60,8 +104,8 @@ impl Products {
     }
 
     /// x·Wᵀ for x [.., in] and W [out, in], of whose inputs each member of a tensor group has some.
-    pub(super) fn row_linear(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
-        let product = self.linear(x, weight)?; // [.., out]
+    pub(super) fn row_linear(&self, x: &Tensor, matrix: &Matrix) -> Result<Tensor, TchError> {
+        let product = self.linear(x, matrix)?; // [.., out]
         match &self.group {
             Some(group) => group.leave(&product.f_to_kind(Kind::Float)?),
             None => Ok(product),
@@ -69,12 +113,15 @@ impl Products {
     }
 
     /// x·W + b for x [B, T, in], W [in, out], of whose inputs each member of a tensor group has some, and b [out], which all have.
-    pub(super) fn row_conv1d(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor, TchError> {
-        let Some(group) = &self.group else { return self.conv1d(x, weight, bias) };
-        let x = self.cast(x)?;
-        let product = match &self.deferred {
-            Some(deferred) => deferred.product(&x, weight, None, Layout::InFirst)?, // [B, T, out]
-            None => x.f_matmul(&self.cast(weight)?)?,                               // [B, T, out]
+    pub(super) fn row_conv1d(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
+        let Some(group) = &self.group else { return self.conv1d(x, matrix, bias) };
+        let (x, Matrix { weight, selection }) = (self.cast(x)?, matrix);
+        let product = match (&self.deferred, *selection) {
+            (Some(deferred), selection) => deferred.product(&x, weight, None, Layout::InFirst, selection)?, // [B, T, out]
+            (None, Some(selection)) => {
+                sparse_product(&x, &self.cast(weight)?, None, Layout::InFirst, selection)? // [B, T, out]
+            }
+            (None, None) => x.f_matmul(&self.cast(weight)?)?, // [B, T, out]
         };
         group.leave(&product.f_to_kind(Kind::Float)?)?.f_add(bias)
     }

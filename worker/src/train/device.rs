@@ -279,7 +279,7 @@ impl Device<'_> {
     ) -> Result<()> {
         let began = Instant::now();
         let waited = self.progress.waited_so_far();
-        let batch = self.data.batch(positions.iter().copied(), self.config.run.seed);
+        let batch = self.data.batch(positions.iter().copied(), self.config.run.seed)?;
         let is_opening = stretch.schedule.is_opening(stretch.round);
         let outcome = match self.config.sync.source_in(is_opening) {
             Source::Gradient if self.config.sync.streams_in(stretch.round, is_opening) => {
@@ -456,7 +456,7 @@ impl Device<'_> {
 
     fn evaluate(&mut self) -> Result<Option<f32>> {
         let train = &self.config.train;
-        let batches = self.data.validation(train.evaluate_batches as usize, train.micro_batch as usize);
+        let batches = self.data.validation(train.evaluate_batches as usize, train.micro_batch as usize)?;
         self.engine.evaluate(&batches).context("evaluate on the held-out text")
     }
 

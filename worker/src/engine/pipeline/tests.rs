@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use longhaul_common::config::TrainConfig;
+use longhaul_common::config::{SparseBackwardConfig, SparseMode, TrainConfig};
 use longhaul_common::pipeline::{PipelineSchedule, Place};
 use tch::Device;
 
@@ -215,6 +215,19 @@ fn a_pipeline_makes_the_same_bits_as_the_whole_model() {
         let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, &train, pipeline);
         assert_eq!((own_losses, own_evaluated), (losses.clone(), evaluated), "{pipeline:?}, {recompute}");
         assert!(own == parameters, "{pipeline:?}, {recompute}");
+    }
+}
+
+/// Whether the gradients of weights wait or not, each micro-batch chooses the same columns.
+#[test]
+fn a_pipeline_with_sparse_backward_passes_makes_the_same_bits_as_the_whole_model() {
+    let spec = tiny_llama();
+    let layers = vec!["*".to_owned(), spec.output_projection().to_owned()];
+    let sparse_backward = Some(SparseBackwardConfig { keep: 0.2, mode: SparseMode::Columns, layers });
+    let train = TrainConfig { sparse_backward, ..train_config(0.0) };
+    let expected = trained(engine(&spec, &train));
+    for pipeline in pipelines() {
+        assert!(trained_in_pipeline(&spec, &train, &pipeline) == expected, "{pipeline:?}");
     }
 }
 

@@ -8,7 +8,7 @@ use longhaul_common::model::ModelSpec;
 use longhaul_common::sampler::shares;
 use tch::Device;
 
-use crate::data::{Dataset, Tokenizer};
+use crate::data::{Dataset, Tokenizer, Work};
 use crate::engine::Engine;
 
 /// Of the toy's text, whose characters all lie below it.
@@ -81,7 +81,8 @@ pub fn dataset(config: &RunConfig, folder: &Path) -> Dataset {
     let path = folder.join("text.txt");
     let line = |n: u32| format!("{}+{}={}\n", n * 7 % 83, n % 19, n * 7 % 83 + n % 19);
     std::fs::write(&path, (0..600).map(line).collect::<String>()).unwrap();
-    Dataset::open(&config.data, &path, &Tokenizer::Bytes, &folder.join("cache")).unwrap()
+    let data = config.data.found_at(&path);
+    Dataset::open(&data, &Tokenizer::Bytes, &folder.join("cache"), &Work::default()).unwrap()
 }
 
 pub fn engine(config: &RunConfig) -> Engine {
@@ -126,7 +127,8 @@ impl Oracle {
         let share = &shares(self.batch, self.members)[member];
         let positions = (step * self.batch + share.start)..(step * self.batch + share.end);
         let mut gradient = Vec::new();
-        self.engine.gradient(&self.data.batch(positions, self.seed), &mut gradient).unwrap();
+        let batch = self.data.batch(positions, self.seed).unwrap();
+        self.engine.gradient(&batch, &mut gradient).unwrap();
         gradient.into_iter().map(f64::from).collect()
     }
 }

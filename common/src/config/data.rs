@@ -1,0 +1,427 @@
+//! `[data]`: what a run is trained on.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::ConfigError;
+
+/// Sources, at most: a mixture of more would differ from its weights by more than five samples.
+pub const SOURCES_MAX: usize = 1 << 10;
+
+/// `[data]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// A UTF-8 text file, plain, `.gz` or `.zst`, on each worker's machine (`worker join --data` names another place there): short for `sources` with one entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// `bytes`, or the path of a `tokenizer.json`.
+    #[serde(default = "DataConfig::default_tokenizer")]
+    pub tokenizer: String,
+    /// Tokens in a training sequence.
+    pub sequence_length: u32,
+    /// The share at the end of each source's tokens that is held out for validation. Default: 0.05, or 0 where `validation` has sources of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation_share: Option<f64>,
+    /// What is put after each record of a JSON, CSV, Parquet or Arrow source. A special token of the tokenizer, such as `<|endoftext|>`, becomes that token.
+    #[serde(default = "DataConfig::default_separator")]
+    pub separator: String,
+    /// Records of each source that may be left out because they cannot be read. With one more, the data is refused. Default: none, as what is left out is missing for good
+    /// and nobody looks for it: whoever knows a source's defects says how many it may have.
+    #[serde(default)]
+    pub bad_records_max: u64,
+    /// What the run is trained on, in the place of `path`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<DataSource>,
+    /// What is held out, in the place of a share at the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub validation: Vec<DataSource>,
+}
+
+/// Files of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSource {
+    /// A file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// Files, in the order of their names: `*` and `?` stand for what is within a name, `**` for folders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub glob: Option<String>,
+    /// How records are read from them. Default: as the name ends, without `.gz` or `.zst`; any other end is text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<DataFormat>,
+    /// Of JSON lines: where the text is. Default: `text`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Of tables: where the text is. Default: `text`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<Column>,
+    /// The source's part of the samples, in proportion to the others'. Default: all sources' samples, and so each sample once in an epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
+}
+
+/// A column of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a column's name in quotes, or its number from 1 on, is wanted")]
+pub enum Column {
+    /// By its name: a CSV file's first line has them.
+    Name(String),
+    /// By its place, from 1 on: a CSV file's first line is then a record.
+    Number(u32),
+}
+
+impl fmt::Display for Column {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "`{name}`"),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// How records are read from a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataFormat {
+    /// UTF-8 text, as one.
+    Text,
+    /// A JSON object a line.
+    Jsonl,
+    /// Values with commas between them (RFC 4180).
+    Csv,
+    /// The same with tabs.
+    Tsv,
+    /// Apache Parquet.
+    Parquet,
+    /// Apache Arrow IPC, files and streams.
+    Arrow,
+    /// Tokens, two bytes each, little-endian.
+    TokensU16,
+    /// Tokens, four bytes each, little-endian.
+    TokensU32,
+}
+
+impl DataFormat {
+    /// As a file's name ends.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        let extension = |path: &Path| path.extension().and_then(|end| end.to_str()).map(str::to_lowercase);
+        let packed = extension(path).is_some_and(|end| matches!(end.as_str(), "gz" | "zst"));
+        let name = if packed { path.with_extension("") } else { path.to_owned() };
+        match extension(&name).as_deref() {
+            Some("jsonl" | "ndjson") => Self::Jsonl,
+            Some("csv") => Self::Csv,
+            Some("tsv") => Self::Tsv,
+            Some("parquet") => Self::Parquet,
+            Some("arrow" | "ipc" | "feather") => Self::Arrow,
+            Some("bin") => Self::TokensU16,
+            _ => Self::Text,
+        }
+    }
+
+    /// Whether it has columns.
+    #[must_use]
+    pub fn is_table(self) -> bool {
+        matches!(self, Self::Csv | Self::Tsv | Self::Parquet | Self::Arrow)
+    }
+}
+
+/// Where a source's files are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataPlace<'a> {
+    /// One file.
+    Path(&'a Path),
+    /// Those that a pattern matches.
+    Glob(&'a str),
+}
+
+impl DataPlace<'_> {
+    fn as_path(&self) -> &Path {
+        match self {
+            Self::Path(path) => path,
+            Self::Glob(pattern) => Path::new(pattern),
+        }
+    }
+}
+
+impl DataSource {
+    /// Where the text is, by default.
+    pub const TEXT: &str = "text";
+
+    /// The text of one file.
+    #[must_use]
+    pub fn file(path: PathBuf) -> Self {
+        Self { path: Some(path), ..Self::default() }
+    }
+
+    /// Where its files are.
+    #[must_use]
+    pub fn place(&self) -> DataPlace<'_> {
+        match (&self.glob, &self.path) {
+            (Some(pattern), _) => DataPlace::Glob(pattern),
+            (None, Some(path)) => DataPlace::Path(path),
+            // Refused where the configuration was read.
+            (None, None) => DataPlace::Path(Path::new("")),
+        }
+    }
+
+    /// How its files are read.
+    #[must_use]
+    pub fn format(&self) -> DataFormat {
+        self.format.unwrap_or_else(|| DataFormat::of(self.place().as_path()))
+    }
+
+    fn check(&self, key: &'static str) -> Result<(), ConfigError> {
+        let refused = |reason: &str| Err(ConfigError::value(key, self, reason));
+        if self.path.is_some() == self.glob.is_some() {
+            return refused("each source has either a path or a glob");
+        }
+        let format = self.format();
+        if self.field.is_some() && format != DataFormat::Jsonl {
+            return refused(
+                "only JSON lines have a field: take a column for tables, format = \"jsonl\", or leave it out",
+            );
+        }
+        if self.column.is_some() && !format.is_table() {
+            return refused(
+                "only tables (csv, tsv, parquet, arrow) have a column: take a field for JSON lines, or leave it out",
+            );
+        }
+        if self.column == Some(Column::Number(0)) {
+            return refused("columns are counted from 1 on");
+        }
+        if self.weight.is_some_and(|weight| !weight.is_finite() || weight <= 0.0) {
+            return refused("a weight is above zero, and finite: leave out the source that is to have none");
+        }
+        Ok(())
+    }
+}
+
+/// Its path or pattern.
+impl fmt::Display for DataSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place().as_path().display().fmt(f)
+    }
+}
+
+impl DataConfig {
+    /// The tokenizer's name for plain bytes.
+    pub const BYTES: &str = "bytes";
+    /// Entries of the vocabulary of plain bytes.
+    pub const BYTES_VOCABULARY: u32 = 256;
+    const VALIDATION_SHARE: f64 = 0.05;
+
+    fn default_tokenizer() -> String {
+        Self::BYTES.to_owned()
+    }
+
+    fn default_separator() -> String {
+        "\n".to_owned()
+    }
+
+    /// The same data at another place: `path` is there, and relative paths of sources count from there.
+    #[must_use]
+    pub fn found_at(&self, place: &Path) -> Self {
+        let mut found = self.clone();
+        found.path = self.path.as_ref().map(|_| place.to_owned());
+        // A text at another place has its sources held out where they were.
+        let others = if self.path.is_some() { &mut [] } else { found.validation.as_mut_slice() };
+        for source in found.sources.iter_mut().chain(others) {
+            source.path = source.path.as_ref().map(|path| place.join(path));
+            // A folder's own name may have characters that mean something in a pattern.
+            source.glob = source.glob.as_ref().map(|pattern| {
+                if Path::new(pattern).is_absolute() {
+                    pattern.clone()
+                } else {
+                    format!("{}/{pattern}", escaped(place))
+                }
+            });
+        }
+        found
+    }
+
+    /// What the run is trained on, at least one source.
+    #[must_use]
+    pub fn training(&self) -> Cow<'_, [DataSource]> {
+        match &self.path {
+            Some(path) => Cow::Owned(vec![DataSource::file(path.clone())]),
+            None => Cow::Borrowed(&self.sources),
+        }
+    }
+
+    /// The share at the end of each source's tokens that is held out.
+    #[must_use]
+    pub fn held_out_share(&self) -> f64 {
+        let default = if self.validation.is_empty() { Self::VALIDATION_SHARE } else { 0.0 };
+        self.validation_share.unwrap_or(default)
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let share = self.held_out_share();
+        if !(0.0..=0.5).contains(&share) {
+            return Err(ConfigError::value("data.validation_share", share, "must lie between 0 and 0.5"));
+        }
+        if share > 0.0 && !self.validation.is_empty() {
+            let reason = "data.validation has sources of its own: leave out one of the two";
+            return Err(ConfigError::value("data.validation_share", share, reason));
+        }
+        self.check_places()?;
+        for (key, sources) in [("data.sources", &self.sources), ("data.validation", &self.validation)] {
+            if sources.len() > SOURCES_MAX {
+                let reason = format!("must be at most {SOURCES_MAX}; a glob is one source of many files");
+                return Err(ConfigError::value(key, format!("{} entries", sources.len()), reason));
+            }
+            sources.iter().try_for_each(|source| source.check(key))?;
+        }
+        self.check_weights()
+    }
+
+    fn check_places(&self) -> Result<(), ConfigError> {
+        match (&self.path, self.sources.is_empty()) {
+            (Some(path), false) => {
+                let reason = "beside data.sources: make it one of them, or leave one of the two out";
+                Err(ConfigError::value("data.path", path.display(), reason))
+            }
+            (None, true) => {
+                let reason = "there is nothing to train on: give data.path, or at least one of data.sources";
+                Err(ConfigError::value("data.sources", "[]", reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_weights(&self) -> Result<(), ConfigError> {
+        let weighted = self.sources.iter().filter(|source| source.weight.is_some()).count();
+        if let Some(without) = self.sources.iter().find(|source| source.weight.is_none())
+            && weighted > 0
+        {
+            let reason = "has no weight, and others have: give all a weight, or none";
+            return Err(ConfigError::value("data.sources", without, reason));
+        }
+        match self.validation.iter().find(|source| source.weight.is_some()) {
+            Some(source) => {
+                let reason = "what is held out has no weight: it is looked at evenly; leave it out";
+                Err(ConfigError::value("data.validation", source, reason))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// A path as a pattern that matches itself alone.
+fn escaped(path: &Path) -> String {
+    let plain = path.display().to_string();
+    plain.chars().map(|c| if "?*[]".contains(c) { format!("[{c}]") } else { c.to_string() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read_toml;
+    use super::*;
+
+    fn parsed(text: &str) -> Result<DataConfig, String> {
+        let config: DataConfig =
+            read_toml(&format!("sequence_length = 8\n{text}")).map_err(|error| error.to_string())?;
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn a_path_is_short_for_one_source() {
+        let short = parsed("path = \"a.txt\"").unwrap();
+        let long = parsed("sources = [{ path = \"a.txt\" }]").unwrap();
+        assert_eq!(short.training(), long.training());
+        assert_eq!(short.held_out_share(), 0.05);
+        assert_eq!(
+            parsed("path = \"a.txt\"\nvalidation = [{ path = \"b.txt\" }]").unwrap().held_out_share(),
+            0.0
+        );
+    }
+
+    #[test]
+    fn data_at_another_place_is_the_same_file_or_the_same_paths_below() {
+        let file = parsed("path = \"a.txt\"").unwrap().found_at(Path::new("/b/c.txt"));
+        assert_eq!(file.path.as_deref(), Some(Path::new("/b/c.txt")));
+        let text = "sources = [{ path = \"a.txt\" }, { path = \"/x\" }, { glob = \"d/*.csv\" }]";
+        let found = parsed(text).unwrap().found_at(Path::new("/b[1]"));
+        let places: Vec<String> = found.sources.iter().map(ToString::to_string).collect();
+        assert_eq!(places, ["/b[1]/a.txt", "/x", "/b[[]1[]]/d/*.csv"]);
+    }
+
+    #[test]
+    fn the_format_follows_the_name_s_end_and_what_it_is_packed_with_does_not_count() {
+        for (name, format) in [
+            ("a.txt", DataFormat::Text),
+            ("text.zst", DataFormat::Text),
+            ("a.JSONL.gz", DataFormat::Jsonl),
+            ("a.tsv.zst", DataFormat::Tsv),
+            ("part-*.parquet", DataFormat::Parquet),
+            ("a.feather", DataFormat::Arrow),
+            ("a.bin", DataFormat::TokensU16),
+        ] {
+            assert_eq!(DataFormat::of(Path::new(name)), format, "{name}");
+        }
+    }
+
+    #[test]
+    fn columns_have_names_or_numbers() {
+        let config =
+            parsed("sources = [{ path = \"a.csv\", column = \"body\" }, { glob = \"*.tsv\", column = 3 }]");
+        let columns: Vec<_> = config.unwrap().sources.into_iter().map(|source| source.column).collect();
+        assert_eq!(columns, [Some(Column::Name("body".into())), Some(Column::Number(3))]);
+        let message = parsed("sources = [{ path = \"a.csv\", column = true }]").unwrap_err();
+        assert!(message.contains("a column's name in quotes, or its number"), "{message}");
+    }
+
+    #[test]
+    fn what_is_read_is_written_alike() {
+        for text in [
+            "path = \"a.txt\"",
+            "sources = [{ path = \"a.csv\", column = 2, weight = 0.5 }, { glob = \"b/*.jsonl\", field = \"body\", weight = 2 }]",
+            "sources = [{ path = \"a\", format = \"tokens-u32\" }]\nvalidation = [{ path = \"b.parquet\" }]\nbad_records_max = 7",
+        ] {
+            let config = parsed(text).unwrap();
+            let written = toml::to_string_pretty(&config).unwrap();
+            assert_eq!(read_toml::<DataConfig>(&written).unwrap(), config, "{written}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_would() {
+        for (text, words) in [
+            ("", "data.sources = []: there is nothing to train on"),
+            ("path = \"a\"\nsources = [{ path = \"b\" }]", "data.path = a: beside data.sources"),
+            ("sources = [{}]", "data.sources = : each source has either a path or a glob"),
+            ("sources = [{ path = \"a\", glob = \"b\" }]", "data.sources = b: each source has either"),
+            (
+                "sources = [{ path = \"a.csv\", field = \"x\" }]",
+                "data.sources = a.csv: only JSON lines have a field",
+            ),
+            ("sources = [{ path = \"a\", column = 1 }]", "data.sources = a: only tables"),
+            (
+                "sources = [{ path = \"a.csv\", column = 0 }]",
+                "data.sources = a.csv: columns are counted from 1",
+            ),
+            ("sources = [{ path = \"a\", weight = 0 }]", "data.sources = a: a weight is above zero"),
+            ("sources = [{ path = \"a\", weight = 1 }, { path = \"b\" }]", "data.sources = b: has no weight"),
+            (
+                "path = \"a\"\nvalidation = [{ path = \"b\", weight = 1 }]",
+                "data.validation = b: what is held out has no",
+            ),
+            (
+                "path = \"a\"\nvalidation_share = 0.1\nvalidation = [{ path = \"b\" }]",
+                "data.validation_share = 0.1: ",
+            ),
+            ("path = \"a\"\nvalidation_share = 0.6", "data.validation_share = 0.6: must lie"),
+            ("sources = [{ pth = \"a\" }]", "unknown key `pth`, did you mean `path`?"),
+        ] {
+            let message = parsed(text).unwrap_err();
+            assert!(message.starts_with(words), "{text}: {message}");
+        }
+    }
+}

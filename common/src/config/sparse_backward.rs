@@ -1,0 +1,206 @@
+//! `[train.sparse_backward]`: backward passes that go on with the largest gradients only (meProp: Sun et al. 2017, arXiv 1706.06197).
+
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, RunConfig};
+use crate::model::ModelSpec;
+
+/// `[train.sparse_backward]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SparseBackwardConfig {
+    /// Of the gradient of what comes out of a matrix product, this share of its width is kept, and the rest is taken for zero, where the gradients of what went in and of the
+    /// weight are computed. 1: all of it.
+    pub keep: f64,
+    /// What is kept: `columns` of the product, the same for all tokens of a micro-batch, which makes backward passes cheaper; or in each of the `rows`, which are tokens, values of its own,
+    /// which does not.
+    #[serde(default)]
+    pub mode: SparseMode,
+    /// The products that are meant, as patterns of their weights' names, in which `*` stands for anything and `?` for any one character. The output projection is meant where its
+    /// whole name is written.
+    #[serde(default = "SparseBackwardConfig::all_layers")]
+    pub layers: Vec<String>,
+}
+
+/// What is kept of the gradient of a product.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SparseMode {
+    /// Of each row, its largest magnitudes.
+    Rows,
+    /// The columns with the largest sums of magnitudes over all rows ("unified top-k" in the paper).
+    #[default]
+    Columns,
+}
+
+impl SparseBackwardConfig {
+    fn all_layers() -> Vec<String> {
+        vec!["*".to_owned()]
+    }
+
+    /// Of so many columns, how many are kept: one at least.
+    #[must_use]
+    pub fn kept(&self, columns: u64) -> u64 {
+        ((self.keep * columns as f64).round() as u64).clamp(1, columns.max(1))
+    }
+
+    /// Whether a product with this weight is meant.
+    #[must_use]
+    pub fn includes(&self, spec: &ModelSpec, weight: &str) -> bool {
+        self.layers.iter().any(|pattern| is_meant(spec, pattern, weight))
+    }
+
+    pub(super) fn check_for(&self, config: &RunConfig) -> Result<(), ConfigError> {
+        if !(f64::MIN_POSITIVE..=1.0).contains(&self.keep) {
+            let reason = "is the share of a product's columns, or of a row's values, that is kept: must lie above 0, and be 1 at most; 0.06 to 0.2 are usual";
+            return Err(ConfigError::value("train.sparse_backward.keep", self.keep, reason));
+        }
+        if self.layers.is_empty() {
+            let reason = "means no product at all: leave it out for those of all layers, or leave [train.sparse_backward] out";
+            return Err(ConfigError::value("train.sparse_backward.layers", "[]", reason));
+        }
+        // No name depends on the vocabulary, which is perhaps not known yet.
+        let spec = ModelSpec::resolve(&config.model, 1)?;
+        let products = spec.products();
+        let matches_none =
+            |pattern: &&String| !products.iter().any(|product| is_meant(&spec, pattern, &product.weight));
+        let Some(pattern) = self.layers.iter().find(matches_none) else { return Ok(()) };
+        let mut names: Vec<String> = products
+            .iter()
+            .filter(|product| product.block == 1)
+            .map(|product| format!("`{}`", product.weight.replace(".0.", ".*.")))
+            .collect();
+        names.sort_unstable();
+        let reason = format!(
+            "is no name, nor a pattern of names, of a weight in a matrix product; there are {} in each of {} layers, and the output projection, which is meant only where its whole \
+             name is written: `{}`",
+            names.join(", "),
+            spec.layers,
+            spec.output_projection()
+        );
+        Err(ConfigError::value("train.sparse_backward.layers", pattern, reason))
+    }
+}
+
+fn is_meant(spec: &ModelSpec, pattern: &str, weight: &str) -> bool {
+    // What it does is not what the layers do: of its columns, which are tokens, most have next to no gradient, and no user of `*` thinks of it.
+    if weight == spec.output_projection() { pattern == weight } else { matches(pattern, weight) }
+}
+
+/// Whether `*` for any characters, and `?` for any one, make a text of a pattern.
+fn matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut at, mut read) = (0, 0);
+    // Behind the last `*`, and where what it stands for ends.
+    let mut retry = None;
+    while read < text.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                at += 1;
+                retry = Some((at, read));
+            }
+            Some(&byte) if byte == b'?' || byte == text[read] => {
+                at += 1;
+                read += 1;
+            }
+            _ => {
+                let Some((behind, end)) = retry else { return false };
+                (at, read) = (behind, end + 1);
+                retry = Some((behind, end + 1));
+            }
+        }
+    }
+    pattern[at..].iter().all(|&byte| byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"
+        [run]
+        name = "small"
+        workers = 2
+        steps = 10
+        [model]
+        kind = "gpt2"
+        layers = 12
+        width = 96
+        heads = 4
+        context = 8
+        [data]
+        path = "text.txt"
+        sequence_length = 8
+        [train.sparse_backward]
+    "#;
+
+    fn parse(lines: &str) -> Result<SparseBackwardConfig, String> {
+        let config = RunConfig::parse(&format!("{SMALL}\n{lines}")).map_err(|error| error.to_string())?;
+        let written = config.to_toml().unwrap();
+        assert_eq!(RunConfig::parse(&written).unwrap(), config, "{written}");
+        Ok(config.train.sparse_backward.unwrap())
+    }
+
+    #[test]
+    fn a_share_is_enough_and_means_columns_of_all_layers() {
+        let sparse = parse("keep = 0.06").unwrap();
+        let all =
+            SparseBackwardConfig { keep: 0.06, mode: SparseMode::Columns, layers: vec!["*".to_owned()] };
+        assert_eq!(sparse, all);
+        assert_eq!(parse("keep = 1\nmode = \"rows\"").unwrap().mode, SparseMode::Rows);
+        assert_eq!([1, 8, 500, 3072].map(|columns| sparse.kept(columns)), [1, 1, 30, 184]);
+        assert_eq!(SparseBackwardConfig { keep: 1.0, ..sparse }.kept(7), 7);
+    }
+
+    #[test]
+    fn the_output_projection_is_meant_where_its_name_is_written() {
+        let included = |layers: &str, weight: &str| {
+            let sparse = parse(&format!("keep = 0.1\nlayers = {layers}")).unwrap();
+            let config = RunConfig::parse(&format!("{SMALL}keep = 0.1")).unwrap();
+            sparse.includes(&ModelSpec::resolve(&config.model, 256).unwrap(), weight)
+        };
+        let (inner, output) = ("transformer.h.11.mlp.c_fc.weight", "transformer.wte.weight");
+        assert!(included(r#"["*"]"#, inner) && !included(r#"["*"]"#, output));
+        assert!(included(r#"["*.mlp.*", "transformer.wte.weight"]"#, output));
+        assert!(included(r#"["transformer.h.1?.*"]"#, inner));
+        assert!(!included(r#"["transformer.h.?.*"]"#, inner));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name_and_says_what_would() {
+        for keep in ["0", "-0.5", "1.5", "nan"] {
+            let message = parse(&format!("keep = {keep}")).unwrap_err();
+            assert!(message.starts_with("train.sparse_backward.keep = "), "{message}");
+        }
+        let message = parse("keep = 0.5\nlayers = []").unwrap_err();
+        assert!(message.starts_with("train.sparse_backward.layers = []: means no product"), "{message}");
+        for pattern in
+            ["transformer.h.12.*", "*.c_fc.bias", "transformer.w*", "*ln_1*", "transformer.wpe.weight"]
+        {
+            let message = parse(&format!("keep = 0.5\nlayers = [\"*\", \"{pattern}\"]")).unwrap_err();
+            let words = ["`transformer.h.*.mlp.c_fc.weight`", "12 layers", "`transformer.wte.weight`"];
+            assert!(message.starts_with(&format!("train.sparse_backward.layers = {pattern}: ")), "{message}");
+            assert!(words.iter().all(|word| message.contains(word)), "{message}");
+        }
+        assert!(parse("kep = 0.5").unwrap_err().contains("did you mean `keep`?"));
+        assert!(parse("keep = 0.5\nmode = \"column\"").unwrap_err().contains("`columns`"));
+        assert!(parse("mode = \"rows\"").unwrap_err().contains("keep"));
+    }
+
+    #[test]
+    fn patterns_match_as_those_of_a_shell() {
+        for (pattern, text, expected) in [
+            ("", "", true),
+            ("*", "", true),
+            ("?", "", false),
+            ("a*b*c", "a.b.b.c", true),
+            ("a*b*c", "a.b.b", false),
+            ("*.weight", "h.weight.weight", true),
+            ("h.?.w", "h.10.w", false),
+            ("h.**", "h.10.w", true),
+            ("h", "h.10.w", false),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} and {text}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Which source a position of the run's stream comes from: a closed form, so that no list has to be kept or sent.
+//!
+//! Sources stand in a balanced binary tree. At each node the left half of the sources, of weight L out of T, gets round(p·L/T) of the first p
+//! positions, and the right half the rest (a Beatty sequence and its complement). Both counts grow by none or one with each position, so every
+//! position belongs to just one source, and the positions of a source count up without a gap: they are that source's own stream.
+//!
+//! A node's count is off by at most ½, and a node above adds its own error times the share of the node below, which is less than one. So what a
+//! source has got of the first p positions differs from its weight's share by at most half of the tree's depth: by one, for up to four sources.
+//! After T positions, and every multiple of T, counts are exact.
+
+/// How much of the stream each source has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mixture {
+    /// Sums of the weights before each source, and of all.
+    upto: Vec<u64>,
+}
+
+/// Where a position of the stream lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Which source.
+    pub source: usize,
+    /// Which position of the source's own stream.
+    pub index: u64,
+}
+
+impl Mixture {
+    /// Weights from numbers are multiples of the largest one divided by this: finer than anybody writes them.
+    const STEPS: f64 = (1_u64 << 32) as f64;
+
+    /// Each source in proportion to its samples: then an epoch of the whole, which is as many positions as there are samples, has each of them once.
+    /// None where there is no sample, or more than can be counted.
+    #[must_use]
+    pub fn by_samples(samples: &[u64]) -> Option<Self> {
+        let mut upto = vec![0_u64];
+        for (before, count) in samples.iter().enumerate() {
+            upto.push(upto[before].checked_add(*count)?);
+        }
+        upto.last().is_some_and(|all| *all > 0).then_some(Self { upto })
+    }
+
+    /// Each source in proportion to a number. None unless there are some, all of them finite and above zero.
+    #[must_use]
+    pub fn by_weights(weights: &[f64]) -> Option<Self> {
+        let largest = weights.iter().copied().fold(0.0, f64::max);
+        if weights.iter().any(|weight| !weight.is_finite() || *weight <= 0.0) {
+            return None;
+        }
+        let steps = |weight: &f64| ((weight / largest * Self::STEPS).round() as u64).max(1);
+        Self::by_samples(&weights.iter().map(steps).collect::<Vec<_>>())
+    }
+
+    /// Sources.
+    #[must_use]
+    pub fn sources(&self) -> usize {
+        self.upto.len() - 1
+    }
+
+    /// The whole-number weights, one for each source.
+    pub fn weights(&self) -> impl Iterator<Item = u64> + '_ {
+        self.upto.windows(2).map(|sums| sums[1] - sums[0])
+    }
+
+    /// Whose this position is.
+    #[must_use]
+    pub fn place(&self, position: u64) -> Place {
+        let (mut from, mut to, mut index) = (0, self.sources(), position);
+        while to - from > 1 {
+            let middle = from.midpoint(to);
+            let left = self.left_of(from, middle, to, index);
+            if self.left_of(from, middle, to, index.saturating_add(1)) > left {
+                (to, index) = (middle, left);
+            } else {
+                (from, index) = (middle, index - left);
+            }
+        }
+        Place { source: from, index }
+    }
+
+    /// How many of the first `position` positions a source has.
+    #[must_use]
+    pub fn count(&self, source: usize, position: u64) -> u64 {
+        let (mut from, mut to, mut count) = (0, self.sources(), position);
+        while to - from > 1 {
+            let middle = from.midpoint(to);
+            let left = self.left_of(from, middle, to, count);
+            if source < middle {
+                (to, count) = (middle, left);
+            } else {
+                (from, count) = (middle, count - left);
+            }
+        }
+        count
+    }
+
+    /// Of a node's first `count` positions, those of its sources before `middle`: rounded to the nearest.
+    fn left_of(&self, from: usize, middle: usize, to: usize, count: u64) -> u64 {
+        let left = u128::from(self.upto[middle] - self.upto[from]);
+        let all = u128::from(self.upto[to] - self.upto[from]);
+        if all == 0 {
+            // Nothing comes here.
+            return 0;
+        }
+        // At most `count`. The doubled product would need a 129th bit where both are largest, so that the whole is taken out first.
+        let product = u128::from(count) * left;
+        let (whole, rest) = (product / all, product % all);
+        (whole + u128::from(2 * rest >= all)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Levels of the tree.
+    fn depth(sources: usize) -> u32 {
+        sources.next_power_of_two().trailing_zeros()
+    }
+
+    #[test]
+    fn a_single_source_has_the_whole_stream() {
+        let mixture = Mixture::by_samples(&[5]).unwrap();
+        for position in [0, 4, 5, u64::MAX] {
+            assert_eq!(mixture.place(position), Place { source: 0, index: position });
+        }
+    }
+
+    #[test]
+    fn two_sources_alternate_as_their_weights_say() {
+        let mixture = Mixture::by_weights(&[0.75, 0.25]).unwrap();
+        let sources: Vec<usize> = (0..8).map(|position| mixture.place(position).source).collect();
+        assert_eq!(sources, [0, 0, 1, 0, 0, 0, 1, 0]);
+    }
+
+    #[test]
+    fn weights_that_are_none_are_refused() {
+        for weights in [&[][..], &[0.0], &[1.0, -1.0], &[f64::NAN], &[1.0, f64::INFINITY]] {
+            assert_eq!(Mixture::by_weights(weights), None, "{weights:?}");
+        }
+        for samples in [&[][..], &[0, 0], &[u64::MAX, 1]] {
+            assert_eq!(Mixture::by_samples(samples), None, "{samples:?}");
+        }
+    }
+
+    #[test]
+    fn the_largest_weights_and_positions_are_counted_exactly() {
+        let mixture = Mixture::by_samples(&[u64::MAX - 1, 1]).unwrap();
+        assert_eq!(mixture.count(0, u64::MAX), u64::MAX - 1);
+        assert_eq!(mixture.count(1, u64::MAX), 1);
+        let middle = u64::MAX / 2;
+        assert_eq!(mixture.place(middle), Place { source: 1, index: 0 });
+    }
+
+    proptest! {
+        #[test]
+        fn every_position_has_one_place_and_a_source_s_own_stream_has_no_gap(
+            weights in prop::collection::vec(1e-3..1e3, 1..20), first in 0u64..1 << 40,
+        ) {
+            let mixture = Mixture::by_weights(&weights).unwrap();
+            let mut counts: Vec<u64> = (0..weights.len()).map(|source| mixture.count(source, first)).collect();
+            prop_assert_eq!(counts.iter().sum::<u64>(), first);
+            for position in first..first + 500 {
+                let Place { source, index } = mixture.place(position);
+                prop_assert_eq!(index, counts[source]);
+                counts[source] += 1;
+                for (source, count) in counts.iter().enumerate() {
+                    prop_assert_eq!(*count, mixture.count(source, position + 1));
+                }
+            }
+        }
+
+        #[test]
+        fn counts_follow_weights_to_half_of_the_depth(
+            weights in prop::collection::vec(1u64..1 << 20, 1..33), position in 0u64..1 << 40,
+        ) {
+            let mixture = Mixture::by_samples(&weights).unwrap();
+            let all: u64 = weights.iter().sum();
+            for (source, weight) in weights.iter().enumerate() {
+                // |count − position·weight/all| ≤ depth/2, in whole numbers.
+                let wanted = u128::from(position) * u128::from(*weight);
+                let found = u128::from(mixture.count(source, position)) * u128::from(all);
+                let most = u128::from(all) * u128::from(depth(weights.len()));
+                prop_assert!(2 * wanted.abs_diff(found) <= most, "{source}: {wanted} {found} of {all}");
+            }
+        }
+
+        #[test]
+        fn an_epoch_of_the_whole_has_each_sample_of_each_source_once(
+            samples in prop::collection::vec(0u64..60, 1..9), epoch in 0u64..1000,
+        ) {
+            let all: u64 = samples.iter().sum();
+            prop_assume!(all > 0);
+            let mixture = Mixture::by_samples(&samples).unwrap();
+            let mut seen = std::collections::HashSet::new();
+            for position in epoch * all..(epoch + 1) * all {
+                let Place { source, index } = mixture.place(position);
+                prop_assert_eq!(index / samples[source], epoch);
+                prop_assert!(seen.insert((source, index)));
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The matrix products of a model, and which of them go back with a part of their gradients.
+
+use std::num::NonZeroU32;
+
+use super::ModelSpec;
+use super::parameters;
+use crate::config::{ModelKind, SparseBackwardConfig};
+
+/// A matrix product of the model, or of a share of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// The name of its weight.
+    pub weight: String,
+    /// The block that computes it.
+    pub block: u32,
+    /// What comes in for a token.
+    pub inputs: u64,
+    /// What comes out for a token.
+    pub outputs: u64,
+}
+
+impl ModelSpec {
+    /// The name of the weight of the output projection: that of the token embedding, where they are tied.
+    #[must_use]
+    pub fn output_projection(&self) -> &'static str {
+        if self.tied_embeddings { parameters::token_embedding(self.kind) } else { parameters::OUTPUT }
+    }
+
+    /// All matrix products, as this share of the model has them: whichever blocks are meant, in no particular order.
+    #[must_use]
+    pub fn products(&self) -> Vec<Product> {
+        let all = parameters::in_model_order(self).into_iter();
+        all.filter_map(|(block, tensor)| {
+            let is_output = tensor.name == self.output_projection();
+            let [first, second] = *tensor.shape else { return None };
+            if block == 0 && !is_output {
+                return None;
+            }
+            // GPT-2's layers have [in, out]; everything else has [out, in].
+            let (inputs, outputs) = match (self.kind, is_output) {
+                (ModelKind::Gpt2, false) => (first, second),
+                (ModelKind::Gpt2, true) | (ModelKind::Llama, _) => (second, first),
+            };
+            let block = if is_output { self.head() } else { block };
+            Some(Product { weight: tensor.name, block, inputs, outputs })
+        })
+        .collect()
+    }
+
+    /// Those whose backward pass goes on with a part of the gradient of what comes out, and with how many of its columns, or of the values of each of its rows. A member of a tensor group
+    /// selects among what comes out of its own share.
+    #[must_use]
+    pub fn sparse_products(&self, sparse: &SparseBackwardConfig) -> Vec<(Product, NonZeroU32)> {
+        let meant = self.products().into_iter().filter(|product| sparse.includes(self, &product.weight));
+        meant
+            .filter_map(|product| {
+                let kept = sparse.kept(product.outputs);
+                let part = u32::try_from(kept).ok().and_then(NonZeroU32::new);
+                part.filter(|_| kept < product.outputs).map(|part| (product, part))
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::tests::config;
+    use super::*;
+    use crate::config::SparseMode;
+
+    fn sparse(keep: f64, layers: &[&str]) -> SparseBackwardConfig {
+        let layers = layers.iter().map(|&pattern| pattern.to_owned()).collect();
+        SparseBackwardConfig { keep, mode: SparseMode::Columns, layers }
+    }
+
+    #[test]
+    fn products_are_all_matrices_but_embeddings_as_they_multiply() {
+        for (kind, tied) in [(ModelKind::Gpt2, true), (ModelKind::Gpt2, false), (ModelKind::Llama, false)] {
+            let mut config = config(kind, 2, 64, 4, 16);
+            config.tied_embeddings = Some(tied);
+            let spec = ModelSpec::resolve(&config, 100).unwrap();
+            let products = spec.products();
+            let blocks = spec.blocks(0, crate::config::Precision::F32);
+            for block in 0..4 {
+                let own = products.iter().filter(|product| product.block == block);
+                let flops: u64 = own.map(|product| 2 * product.inputs * product.outputs).sum();
+                assert_eq!(flops, blocks[block as usize].forward_flops_per_token, "{kind:?}, block {block}");
+            }
+            let output = products.iter().find(|product| product.block == 3).unwrap();
+            assert_eq!((output.inputs, output.outputs), (64, 100));
+        }
+    }
+
+    #[test]
+    fn a_share_keeps_columns_of_its_own() {
+        let spec = ModelSpec::resolve(&config(ModelKind::Gpt2, 1, 64, 4, 16), 100).unwrap();
+        let kept = |spec: &ModelSpec| {
+            let of = |(product, kept): (Product, NonZeroU32)| (product.outputs, kept.get());
+            spec.sparse_products(&sparse(0.25, &["*"])).into_iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&spec), [(192, 48), (64, 16), (256, 64), (64, 16)]);
+        let share = &spec.shards(2).unwrap()[1];
+        assert_eq!(kept(share), [(96, 24), (64, 16), (128, 32), (64, 16)]);
+        assert!(spec.sparse_products(&sparse(1.0, &["*"])).is_empty());
+        let one = spec.sparse_products(&sparse(0.5, &["transformer.wte.weight"]));
+        assert_eq!(
+            one.iter().map(|(product, kept)| (product.block, kept.get())).collect::<Vec<_>>(),
+            [(2, 50)]
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! Parts of a file that are tokenised, kept and made again each by itself.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::records::{self, Record, Records};
+use super::{DataError, Recipe, Tokenizer};
+
+/// What a record counts for beside its text: so a piece of empty ones comes to an end, too.
+const RECORD_BYTES: u64 = 8;
+/// Bad records that are remembered of a piece, with their places; the rest is counted.
+const EXAMPLES_MAX: usize = 8;
+
+/// Records that were read, and not yet tokenised.
+#[derive(Debug, Default)]
+pub(super) struct Piece {
+    records: Vec<Record>,
+    pub(super) bad: BadRecords,
+}
+
+/// What cannot be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct BadRecords {
+    pub(super) count: u64,
+    /// The first of them, with their places.
+    pub(super) examples: Vec<String>,
+}
+
+impl BadRecords {
+    fn note(&mut self, example: String) {
+        self.count += 1;
+        if self.examples.len() < EXAMPLES_MAX {
+            self.examples.push(example);
+        }
+    }
+
+    /// Why the source that has them is refused.
+    pub(super) fn refused(self, max: u64) -> DataError {
+        DataError::BadRecords { count: self.count, max, examples: self.examples }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        let room = EXAMPLES_MAX - self.examples.len().min(EXAMPLES_MAX);
+        self.examples.extend(other.examples.iter().take(room).cloned());
+    }
+}
+
+impl Piece {
+    /// Records that are good.
+    pub(super) fn records(&self) -> u64 {
+        self.records.len() as u64
+    }
+
+    /// Names what it becomes, in hexadecimal: the same records become the same tokens, in whichever file they are.
+    pub(super) fn name(&self, recipe: &blake3::Hash) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(recipe.as_bytes());
+        for record in &self.records {
+            match record {
+                Record::Text(text) => {
+                    hasher.update(&(text.len() as u64).to_le_bytes());
+                    hasher.update(text.as_bytes());
+                }
+                Record::Tokens(tokens) => {
+                    hasher.update(&(tokens.len() as u64).to_le_bytes());
+                    for token in tokens {
+                        hasher.update(&token.to_le_bytes());
+                    }
+                }
+                Record::Bad(_) => {}
+            }
+        }
+        hasher.finalize().to_hex()[..32].to_owned()
+    }
+
+    /// Its tokens, records one after the other.
+    ///
+    /// # Errors
+    /// What the `tokenizers` library refuses, in its words.
+    pub(super) fn tokens(self, tokenizer: &Tokenizer, mut take: impl FnMut(&[u32])) -> Result<(), String> {
+        for record in self.records {
+            match record {
+                Record::Text(text) => take(&tokenizer.encode(&text)?),
+                Record::Tokens(tokens) => take(&tokens),
+                Record::Bad(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The pieces of a file, in order.
+pub(super) struct Pieces {
+    records: Box<dyn Records>,
+    piece_bytes: u64,
+}
+
+impl Pieces {
+    pub(super) fn open(file: &Path, recipe: &Recipe) -> Result<Self, DataError> {
+        Ok(Self { records: records::open(file, recipe)?, piece_bytes: recipe.piece_bytes })
+    }
+
+    /// Bytes of the file that were read so far.
+    pub(super) fn read_bytes(&self) -> u64 {
+        self.records.read_bytes()
+    }
+
+    /// The next one; none at the end.
+    pub(super) fn next_piece(&mut self) -> Result<Option<Piece>, DataError> {
+        let mut piece = Piece::default();
+        let mut bytes = 0;
+        while bytes < self.piece_bytes {
+            match self.records.next_record()? {
+                Some(Record::Bad(example)) => piece.bad.note(example),
+                Some(record) => {
+                    bytes += RECORD_BYTES + record.bytes();
+                    piece.records.push(record);
+                }
+                None => break,
+            }
+        }
+        let is_nothing = piece.records.is_empty() && piece.bad.count == 0;
+        Ok((!is_nothing).then_some(piece))
+    }
+}

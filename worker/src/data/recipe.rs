@@ -1,0 +1,77 @@
+//! How the files of a source become tokens.
+
+use std::path::Path;
+
+use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource};
+
+use super::prepared::Maker;
+
+/// Part of every name in the cache: what is prepared in another way, or kept in another layout, has other names.
+const PREPARATION_VERSION: u32 = 2;
+
+/// Bytes of text in a piece: small enough that a damaged one is quickly made again and that many are made at once in
+/// memory, large enough that a large source has few files.
+pub(super) const PIECE_BYTES: u64 = 16 << 20;
+
+/// Everything beside a file's bytes that decides which tokens it becomes, and how they are cut into shards.
+#[derive(Clone, Debug)]
+pub(super) struct Recipe {
+    pub(super) format: DataFormat,
+    /// Of JSON lines.
+    pub(super) field: String,
+    /// Of tables.
+    pub(super) column: Column,
+    /// After each record, where a file has records.
+    pub(super) separator: String,
+    /// One more than the largest token.
+    pub(super) vocabulary: u32,
+    /// Bytes of text in a piece, until a record ends.
+    pub(super) piece_bytes: u64,
+    tokenizer: blake3::Hash,
+}
+
+impl Recipe {
+    pub(super) fn new(source: &DataSource, config: &DataConfig, maker: &Maker<'_>) -> Self {
+        let Maker { tokenizer, piece_bytes, .. } = *maker;
+        let text = || DataSource::TEXT.to_owned();
+        Self {
+            format: source.format(),
+            field: source.field.clone().unwrap_or_else(text),
+            column: source.column.clone().unwrap_or_else(|| Column::Name(text())),
+            separator: config.separator.clone(),
+            vocabulary: tokenizer.vocabulary(),
+            piece_bytes,
+            tokenizer: tokenizer.hash(),
+        }
+    }
+
+    /// Names what is made from the bytes of a file called so: what its name ends with decides whether it is decompressed.
+    pub(super) fn hash(&self, file: &Path) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        let end = file.extension().unwrap_or_default().to_ascii_lowercase();
+        for part in [self.to_string().as_bytes(), end.as_encoded_bytes(), self.tokenizer.as_bytes()] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        hasher.update(&self.piece_bytes.to_le_bytes());
+        hasher.update(&PREPARATION_VERSION.to_le_bytes());
+        hasher.finalize()
+    }
+}
+
+/// Only what its format reads: a separator between records is nothing to a text.
+impl std::fmt::Display for Recipe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { field, column, separator, .. } = self;
+        match self.format {
+            DataFormat::Text => write!(f, "text"),
+            DataFormat::TokensU16 => write!(f, "tokens-u16 below {}", self.vocabulary),
+            DataFormat::TokensU32 => write!(f, "tokens-u32 below {}", self.vocabulary),
+            DataFormat::Jsonl => write!(f, "jsonl, field {field:?}, separator {separator:?}"),
+            DataFormat::Csv => write!(f, "csv, column {column}, separator {separator:?}"),
+            DataFormat::Tsv => write!(f, "tsv, column {column}, separator {separator:?}"),
+            DataFormat::Parquet => write!(f, "parquet, column {column}, separator {separator:?}"),
+            DataFormat::Arrow => write!(f, "arrow, column {column}, separator {separator:?}"),
+        }
+    }
+}

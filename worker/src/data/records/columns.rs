@@ -1,0 +1,165 @@
+//! Tables of columns: Parquet, and Arrow's files and streams.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch};
+use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_schema::{ArrowError, DataType, Schema};
+use longhaul_common::config::Column;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+use super::{Record, Records, listed};
+use crate::data::{DataError, Recipe};
+
+/// Rows of a Parquet file that are decoded at once.
+const BATCH_ROWS: usize = 1024;
+/// What an Arrow file begins with, and a stream does not.
+const ARROW_MAGIC: &[u8; 6] = b"ARROW1";
+
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
+
+/// The texts of one column.
+pub(super) struct Columns {
+    path: PathBuf,
+    format: &'static str,
+    batches: Batches,
+    /// Of the batch that was decoded last.
+    texts: VecDeque<Option<String>>,
+    separator: String,
+    row: u64,
+    size: u64,
+    /// Rows of the file, where it says so.
+    rows: Option<u64>,
+}
+
+impl Columns {
+    pub(super) fn parquet(path: &Path, recipe: &Recipe) -> Result<Self, DataError> {
+        let (file, size) = open(path)?;
+        let refused = |error: &dyn std::error::Error| malformed(path, "Parquet", 0, error);
+        let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| refused(&error))?;
+        let column = find(builder.schema(), recipe, path)?;
+        let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).ok();
+        let mask = ProjectionMask::roots(builder.parquet_schema(), [column]);
+        let reader = builder.with_projection(mask).with_batch_size(BATCH_ROWS).build();
+        let batches = Box::new(reader.map_err(|error| refused(&error))?);
+        Ok(Self::new(path, "Parquet", batches, recipe, (size, rows)))
+    }
+
+    pub(super) fn arrow(path: &Path, recipe: &Recipe) -> Result<Self, DataError> {
+        let (mut file, size) = open(path)?;
+        let mut magic = Vec::new();
+        let read = file.by_ref().take(ARROW_MAGIC.len() as u64).read_to_end(&mut magic);
+        read.and_then(|_| file.rewind()).map_err(DataError::io("read", path))?;
+        let refused = |error: &ArrowError| malformed(path, "Arrow", 0, error);
+        let batches: Batches = if magic == ARROW_MAGIC {
+            let reader =
+                FileReader::try_new(BufReader::new(open(path)?.0), None).map_err(|error| refused(&error))?;
+            let column = find(&reader.schema(), recipe, path)?;
+            let reader = FileReader::try_new(BufReader::new(file), Some(vec![column]));
+            Box::new(reader.map_err(|error| refused(&error))?)
+        } else {
+            let reader = StreamReader::try_new(BufReader::new(open(path)?.0), None)
+                .map_err(|error| refused(&error))?;
+            let column = find(&reader.schema(), recipe, path)?;
+            let reader = StreamReader::try_new(BufReader::new(file), Some(vec![column]));
+            Box::new(reader.map_err(|error| refused(&error))?)
+        };
+        Ok(Self::new(path, "Arrow", batches, recipe, (size, None)))
+    }
+
+    fn new(
+        path: &Path,
+        format: &'static str,
+        batches: Batches,
+        recipe: &Recipe,
+        (size, rows): (u64, Option<u64>),
+    ) -> Self {
+        let separator = recipe.separator.clone();
+        Self { path: path.to_owned(), format, batches, texts: VecDeque::new(), separator, row: 0, size, rows }
+    }
+}
+
+impl Records for Columns {
+    fn next_record(&mut self) -> Result<Option<Record>, DataError> {
+        while self.texts.is_empty() {
+            let Some(batch) = self.batches.next() else { return Ok(None) };
+            let batch = batch.map_err(|error| malformed(&self.path, self.format, self.row, &error))?;
+            self.texts = texts(batch.column(0)).into();
+        }
+        self.row += 1;
+        Ok(self.texts.pop_front().map(|text| match text {
+            Some(text) => Record::Text(text + &self.separator),
+            None => Record::Bad(format!("{}, row {}: it is null", self.path.display(), self.row)),
+        }))
+    }
+
+    fn read_bytes(&self) -> u64 {
+        // Readers jump about in such a file: as far as its rows say.
+        let share = self.rows.filter(|rows| *rows > 0).map_or(0.0, |rows| self.row as f64 / rows as f64);
+        (self.size as f64 * share.min(1.0)) as u64
+    }
+}
+
+fn open(path: &Path) -> Result<(File, u64), DataError> {
+    let file = File::open(path).map_err(DataError::io("open", path))?;
+    let size = file.metadata().map_err(DataError::io("read", path))?.len();
+    Ok((file, size))
+}
+
+fn malformed(path: &Path, format: &'static str, row: u64, error: &dyn std::error::Error) -> DataError {
+    let place = if row == 0 { "its description".to_owned() } else { format!("after row {row}") };
+    DataError::Malformed { path: path.to_owned(), format, place, reason: error.to_string() }
+}
+
+/// The column's place, which holds text.
+fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataError> {
+    let shown = recipe.column.to_string();
+    let index = match &recipe.column {
+        Column::Name(name) => schema.index_of(name).ok(),
+        Column::Number(number) => {
+            (*number as usize).checked_sub(1).filter(|index| *index < schema.fields().len())
+        }
+    };
+    let Some(index) = index else {
+        let known = listed(schema.fields().iter().map(|field| field.name().as_str()));
+        return Err(DataError::NoColumn { path: path.to_owned(), column: shown, known });
+    };
+    let kind = schema.field(index).data_type();
+    if is_text(kind) {
+        Ok(index)
+    } else {
+        Err(DataError::NotText { path: path.to_owned(), column: shown, kind: kind.to_string() })
+    }
+}
+
+fn is_text(kind: &DataType) -> bool {
+    match kind {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+        DataType::Dictionary(_, values) => is_text(values),
+        _ => false,
+    }
+}
+
+/// The texts of an array of a type that [`is_text`]; none where one is null.
+fn texts(array: &dyn Array) -> Vec<Option<String>> {
+    let owned = |text: Option<&str>| text.map(str::to_owned);
+    match array.data_type() {
+        DataType::LargeUtf8 => array.as_string::<i64>().iter().map(owned).collect(),
+        DataType::Utf8View => array.as_string_view().iter().map(owned).collect(),
+        DataType::Dictionary(..) => {
+            let dictionary = array.as_any_dictionary();
+            if dictionary.values().is_empty() {
+                return vec![None; array.len()];
+            }
+            let values = texts(dictionary.values());
+            let keys = dictionary.normalized_keys().into_iter().enumerate();
+            keys.map(|(row, key)| if array.is_null(row) { None } else { values[key].clone() }).collect()
+        }
+        _ => array.as_string::<i32>().iter().map(owned).collect(),
+    }
+}

@@ -1,0 +1,73 @@
+//! Records of a file, one after the other, each with its place.
+
+mod columns;
+mod delimited;
+mod input;
+mod json_lines;
+mod text;
+mod tokens;
+
+use std::path::Path;
+
+use longhaul_common::config::DataFormat;
+
+use self::columns::Columns;
+use self::delimited::Delimited;
+use self::input::Input;
+use self::json_lines::JsonLines;
+use self::text::TextChunks;
+use self::tokens::Tokens;
+use super::{DataError, Recipe};
+
+/// Bytes of one record, at most: a file whose line breaks or quotes were lost would else be taken into memory as one.
+const RECORD_BYTES_MAX: u64 = 64 << 20;
+
+/// What comes next in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// A text, with whatever stands between it and the next.
+    Text(String),
+    /// Tokens, made elsewhere.
+    Tokens(Vec<u32>),
+    /// Something that is no record: its place and what is wrong with it.
+    Bad(String),
+}
+
+impl Record {
+    /// What it takes in memory.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Text(text) | Self::Bad(text) => text.len() as u64,
+            Self::Tokens(tokens) => size_of_val(tokens.as_slice()) as u64,
+        }
+    }
+}
+
+/// The records of a file.
+pub(super) trait Records {
+    /// The next one; none at the end.
+    fn next_record(&mut self) -> Result<Option<Record>, DataError>;
+
+    /// Bytes of the file that were read so far.
+    fn read_bytes(&self) -> u64;
+}
+
+/// Opens a file of a source.
+pub(super) fn open(path: &Path, recipe: &Recipe) -> Result<Box<dyn Records>, DataError> {
+    Ok(match recipe.format {
+        DataFormat::Text => Box::new(TextChunks::new(Input::open(path)?)),
+        DataFormat::Jsonl => Box::new(JsonLines::new(Input::open(path)?, recipe)),
+        DataFormat::Csv => Box::new(Delimited::new(Input::open(path)?, b',', recipe)?),
+        DataFormat::Tsv => Box::new(Delimited::new(Input::open(path)?, b'\t', recipe)?),
+        DataFormat::Parquet => Box::new(Columns::parquet(path, recipe)?),
+        DataFormat::Arrow => Box::new(Columns::arrow(path, recipe)?),
+        DataFormat::TokensU16 => Box::new(Tokens::new(Input::open(path)?, 2, recipe.vocabulary)),
+        DataFormat::TokensU32 => Box::new(Tokens::new(Input::open(path)?, 4, recipe.vocabulary)),
+    })
+}
+
+/// A list of names for people.
+fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}

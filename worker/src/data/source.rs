@@ -1,0 +1,275 @@
+//! The tokens of a source, one after the other over all its files.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use longhaul_common::config::{DataConfig, DataPlace, DataSource};
+
+use super::cache::Cache;
+use super::piece::BadRecords;
+use super::prepared::{Maker, Prepared};
+use super::shard::TokenShard;
+use super::{DataError, Recipe, Tokenizer, Work};
+
+/// Files of a source, at most: each has a list that is kept open.
+const FILES_MAX: usize = 1 << 16;
+/// Shards of a source that are mapped at once: systems allow a process some 65,000 maps in all.
+const MAPPED_MAX: usize = 1 << 13;
+
+/// A source whose files are prepared.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) name: String,
+    recipe: Recipe,
+    cache: Cache,
+    tokenizer: Tokenizer,
+    files: Vec<Prepared>,
+    shards: Vec<Slot>,
+    /// Tokens before each shard, and all.
+    starts: Vec<u64>,
+    mapped: AtomicUsize,
+}
+
+/// A shard that is mapped when it is needed.
+#[derive(Debug)]
+struct Slot {
+    file: usize,
+    name: String,
+    hash: String,
+    tokens: u64,
+    shard: Mutex<Option<Arc<TokenShard>>>,
+}
+
+/// What was found of a source.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceSize {
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Records that are good.
+    pub records: u64,
+    /// Records that were left out.
+    pub bad_records: u64,
+    /// The first of these, with their places.
+    pub bad_examples: Vec<String>,
+    /// Tokens.
+    pub tokens: u64,
+    /// Shards.
+    pub shards: u64,
+}
+
+/// The files of a source, in the order of their names.
+pub(super) fn files_of(source: &DataSource) -> Result<Vec<PathBuf>, DataError> {
+    let pattern = match source.place() {
+        DataPlace::Path(path) => return Ok(vec![path.to_owned()]),
+        DataPlace::Glob(pattern) => pattern,
+    };
+    let refused = |reason: String| DataError::Pattern { pattern: pattern.to_owned(), reason };
+    let mut files = Vec::new();
+    for found in glob::glob(pattern).map_err(|error| refused(error.to_string()))? {
+        let path = found.map_err(|error| {
+            let path = error.path().to_owned();
+            DataError::io("open", &path)(error.into())
+        })?;
+        if path.is_file() {
+            files.push(path);
+        }
+        if files.len() > FILES_MAX {
+            return Err(refused(format!("it matches more than {FILES_MAX} files")));
+        }
+    }
+    files.sort_unstable();
+    if files.is_empty() { Err(refused("it matches no file".to_owned())) } else { Ok(files) }
+}
+
+impl Source {
+    /// Prepares what is not prepared.
+    pub(super) fn open(
+        source: &DataSource,
+        config: &DataConfig,
+        maker: Maker<'_>,
+    ) -> Result<Self, DataError> {
+        let recipe = Recipe::new(source, config, &maker);
+        let mut bad = BadRecords::default();
+        let mut files = Vec::new();
+        for file in files_of(source)? {
+            let left = config.bad_records_max.saturating_sub(bad.count);
+            let prepared = match maker.prepare(&file, &recipe, left) {
+                Err(DataError::BadRecords { count, examples, .. }) => {
+                    bad.add(&BadRecords { count, examples });
+                    return Err(bad.refused(config.bad_records_max));
+                }
+                prepared => prepared?,
+            };
+            bad.add(&prepared.list.bad);
+            if bad.count > config.bad_records_max {
+                return Err(bad.refused(config.bad_records_max));
+            }
+            files.push(prepared);
+        }
+        Ok(Self::new(source, recipe, maker, files))
+    }
+
+    fn new(source: &DataSource, recipe: Recipe, maker: Maker<'_>, files: Vec<Prepared>) -> Self {
+        let mut shards = Vec::new();
+        for (file, prepared) in files.iter().enumerate() {
+            shards.extend(prepared.list.pieces.iter().map(|piece| Slot {
+                file,
+                name: piece.name.clone(),
+                hash: piece.hash.clone(),
+                tokens: piece.tokens,
+                shard: Mutex::default(),
+            }));
+        }
+        let starts = std::iter::once(0)
+            .chain(shards.iter().scan(0, |sum, slot| {
+                *sum += slot.tokens;
+                Some(*sum)
+            }))
+            .collect();
+        Self {
+            name: source.to_string(),
+            recipe,
+            cache: maker.cache.clone(),
+            tokenizer: maker.tokenizer.clone(),
+            files,
+            shards,
+            starts,
+            mapped: AtomicUsize::new(0),
+        }
+    }
+
+    /// Tokens of all files.
+    pub(super) fn tokens(&self) -> u64 {
+        self.starts.last().copied().unwrap_or_default()
+    }
+
+    /// What was found of it.
+    pub(super) fn size(&self) -> SourceSize {
+        let mut size =
+            SourceSize { tokens: self.tokens(), shards: self.shards.len() as u64, ..SourceSize::default() };
+        let mut bad = BadRecords::default();
+        for file in &self.files {
+            size.files += 1;
+            size.bytes += file.bytes;
+            size.records += file.list.pieces.iter().map(|piece| piece.records).sum::<u64>();
+            bad.add(&file.list.bad);
+        }
+        (size.bad_records, size.bad_examples) = (bad.count, bad.examples);
+        size
+    }
+
+    /// Names the tokens.
+    pub(super) fn hash_into(&self, hasher: &mut blake3::Hasher) {
+        hasher.update(&(self.shards.len() as u64).to_le_bytes());
+        for slot in &self.shards {
+            hasher.update(slot.hash.as_bytes());
+        }
+    }
+
+    /// Makes all shards again that are not there.
+    pub(super) fn complete(&self) -> Result<(), DataError> {
+        let (work, _keep) = (Work::default(), self.cache.keep_all()?);
+        let maker = self.maker(&work);
+        self.files.iter().try_for_each(|file| maker.complete(file, &self.recipe))
+    }
+
+    /// Appends the tokens of a range, which must lie inside.
+    pub(super) fn read(&self, range: Range<u64>, into: &mut Vec<u32>) -> Result<(), DataError> {
+        let mut at = range.start;
+        let mut index = self.starts.partition_point(|start| *start <= at) - 1;
+        while at < range.end {
+            let (first, end) = (self.starts[index], self.starts[index + 1].min(range.end));
+            if at < end {
+                self.read_shard(index, at - first..end - first, into)?;
+                at = end;
+            }
+            index += 1;
+        }
+        Ok(())
+    }
+
+    /// Checks each block of each shard, makes the damaged ones again, and returns how many those were.
+    pub(super) fn verify(&self, mut checked: impl FnMut(u64)) -> Result<u64, DataError> {
+        let mut damaged = 0;
+        for index in 0..self.shards.len() {
+            let path = self.cache.shard(&self.shards[index].name);
+            let shard = TokenShard::map(&path)?;
+            let is_sound = |shard: &TokenShard| self.fits(index, shard) && shard.check_all().is_ok();
+            if !shard.as_ref().is_some_and(is_sound) {
+                self.replace(index)?;
+                damaged += 1;
+            }
+            checked(shard.map_or(0, |shard| shard.bytes()));
+        }
+        Ok(damaged)
+    }
+
+    fn read_shard(&self, index: usize, range: Range<u64>, into: &mut Vec<u32>) -> Result<(), DataError> {
+        let len = into.len();
+        if let Some(shard) = self.shard(index)?
+            && shard.read(range.clone(), into).is_ok()
+        {
+            return Ok(());
+        }
+        into.truncate(len);
+        let unreliable = || DataError::Unreliable { path: self.cache.shard(&self.shards[index].name) };
+        self.replace(index)?.read(range, into).map_err(|_| unreliable())
+    }
+
+    /// The shard, mapped; none when it is missing or its header is damaged.
+    fn shard(&self, index: usize) -> Result<Option<Arc<TokenShard>>, DataError> {
+        let mut slot = self.slot(index);
+        if slot.is_none() {
+            let shard = TokenShard::map(&self.cache.shard(&self.shards[index].name))?;
+            *slot = shard.filter(|shard| self.fits(index, shard)).map(Arc::new);
+            if slot.is_some() && self.mapped.fetch_add(1, Ordering::Relaxed) >= MAPPED_MAX {
+                self.unmap_another(index);
+            }
+        }
+        Ok(slot.clone())
+    }
+
+    fn fits(&self, index: usize, shard: &TokenShard) -> bool {
+        let slot = &self.shards[index];
+        shard.len() == slot.tokens && blake3::Hash::from_bytes(shard.hash()).to_hex().as_str() == slot.hash
+    }
+
+    /// Forgets the next one that is mapped and that nobody uses just now.
+    fn unmap_another(&self, index: usize) {
+        let others = (index + 1..self.shards.len()).chain(0..index);
+        for other in others {
+            if let Ok(mut slot) = self.shards[other].shard.try_lock()
+                && slot.take().is_some()
+            {
+                self.mapped.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+
+    fn replace(&self, index: usize) -> Result<Arc<TokenShard>, DataError> {
+        let (work, slot) = (Work::default(), &self.shards[index]);
+        let _keep = self.cache.keep_all()?;
+        let made = self.maker(&work).make_again(&self.files[slot.file].file, &self.recipe, &slot.name)?;
+        if !self.fits(index, &made) {
+            return Err(DataError::Changed { path: self.files[slot.file].file.clone() });
+        }
+        let made = Arc::new(made);
+        if self.slot(index).replace(Arc::clone(&made)).is_none() {
+            self.mapped.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(made)
+    }
+
+    fn slot(&self, index: usize) -> MutexGuard<'_, Option<Arc<TokenShard>>> {
+        self.shards[index].shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn maker<'a>(&'a self, work: &'a Work) -> Maker<'a> {
+        Maker { cache: &self.cache, tokenizer: &self.tokenizer, work, piece_bytes: self.recipe.piece_bytes }
+    }
+}

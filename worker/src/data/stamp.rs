@@ -1,0 +1,91 @@
+//! What a file holds, without reading all of it each time.
+
+use std::fs::{File, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::DataError;
+use super::cache::{Cache, document, read_document, replace};
+
+/// A file that was written within so many seconds before its stamp may have been written again within the same tick of its clock.
+const RACY_S: i64 = 2;
+
+/// A file's bytes, as long as the system says that it was not written since.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stamp {
+    state: State,
+    /// BLAKE3 of its bytes, in hexadecimal.
+    pub(super) hash: String,
+}
+
+/// What changes when a file is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct State {
+    pub(super) bytes: u64,
+    modified_s: i64,
+    modified_ns: i64,
+    inode: u64,
+}
+
+impl State {
+    pub(super) fn of(path: &Path) -> Result<Self, DataError> {
+        Ok(Self::from(&std::fs::metadata(path).map_err(DataError::io("open", path))?))
+    }
+}
+
+impl From<&Metadata> for State {
+    fn from(metadata: &Metadata) -> Self {
+        Self {
+            bytes: metadata.len(),
+            modified_s: metadata.mtime(),
+            modified_ns: metadata.mtime_nsec(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
+impl Stamp {
+    /// The stamp of a file, which is read where it is not known or may have changed.
+    pub(super) fn of(path: &Path, cache: &Cache) -> Result<Self, DataError> {
+        let state = State::of(path)?;
+        let stamp = Self::place(path, cache)?;
+        let is_racy = std::fs::metadata(&stamp).is_ok_and(|at| state.modified_s + RACY_S >= at.mtime());
+        if !is_racy && let Some(known) = read_document::<Self>(&stamp)?.filter(|known| known.state == state) {
+            return Ok(known);
+        }
+        let hash = hash(path)?;
+        if State::of(path)? != state {
+            return Err(DataError::Changed { path: path.to_owned() });
+        }
+        let read = Self { state, hash };
+        replace(&stamp, &document(&read, &stamp)?)?;
+        Ok(read)
+    }
+
+    /// The stamp that is there, if it fits the file as it is: nothing is read or written.
+    pub(super) fn known(path: &Path, cache: &Cache) -> Result<Option<Self>, DataError> {
+        let state = State::of(path)?;
+        let known = read_document::<Self>(&Self::place(path, cache)?)?;
+        Ok(known.filter(|known| known.state == state))
+    }
+
+    /// Bytes of the file.
+    pub(super) fn bytes(&self) -> u64 {
+        self.state.bytes
+    }
+
+    fn place(path: &Path, cache: &Cache) -> Result<PathBuf, DataError> {
+        let absolute = std::path::absolute(path).map_err(DataError::io("find", path))?;
+        let name = blake3::hash(absolute.as_os_str().as_encoded_bytes()).to_hex();
+        Ok(cache.stamp(&name[..32]))
+    }
+}
+
+fn hash(path: &Path) -> Result<String, DataError> {
+    let mut file = File::open(path).map_err(DataError::io("open", path))?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(&mut file).map_err(DataError::io("read", path))?;
+    Ok(hasher.finalize().to_hex().to_string())
+}

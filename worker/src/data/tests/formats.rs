@@ -1,0 +1,141 @@
+//! Each format is read as pyarrow and tokenizers read it: `tests/fixtures/make_data.py`.
+
+use super::*;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/data")
+}
+
+fn expected() -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(fixtures().join("expected.json")).unwrap()).unwrap()
+}
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::load(fixtures().join("tokenizer.json").to_str().unwrap()).unwrap()
+}
+
+/// The data, and the folder of its cache.
+fn open(source: &str, tokenizer: &Tokenizer) -> Result<(Folder, Dataset), DataError> {
+    let folder = Folder::new();
+    let separator = expected()["separator"].clone();
+    let lines =
+        format!("sequence_length = 8\nvalidation_share = 0.0\nseparator = {separator}\nsources = [{source}]");
+    let data = config(&lines).found_at(&fixtures());
+    let cache = Cache::open(folder.path()).unwrap();
+    let work = Work::default();
+    let data =
+        Dataset::prepared_by(&data, Maker { cache: &cache, tokenizer, work: &work, piece_bytes: 1000 })?;
+    Ok((folder, data))
+}
+
+#[test]
+fn every_format_becomes_the_tokens_that_tokenizers_makes_of_what_pyarrow_reads() {
+    let expected: Vec<u32> = serde_json::from_value(expected()["tokens"].clone()).unwrap();
+    let tokenizer = tokenizer();
+    let column = ["snappy.parquet", "zstd.parquet", "lz4.parquet", "gzip.parquet", "dictionary.parquet"];
+    let arrow = ["large.arrow", "view.arrow", "dictionary.arrow", "stream.arrow", "records.feather"];
+    let lines = ["records.jsonl", "records.jsonl.gz", "records.jsonl.zst"];
+    let tables = column.iter().chain(&arrow).chain(&["records.csv", "records.tsv"]);
+    let sources = tables
+        .map(|name| format!("{{ path = \"{name}\", column = \"body\" }}"))
+        .chain(lines.map(|name| format!("{{ path = \"{name}\", field = \"body\" }}")))
+        .chain(["{ path = \"snappy.parquet\", column = 2 }".to_owned()])
+        .chain(["{ path = \"tokens.bin\" }".to_owned()])
+        .chain(["{ path = \"tokens32.bin\", format = \"tokens-u32\" }".to_owned()]);
+    for source in sources {
+        let (_folder, data) = open(&source, &tokenizer).unwrap_or_else(|error| panic!("{source}: {error}"));
+        assert_eq!(data.peek(0, u64::MAX).unwrap(), expected, "{source}");
+    }
+}
+
+#[test]
+fn a_numbered_column_has_no_header_above_it() {
+    let folder = Folder::new();
+    folder.write("a.tsv", "1\teins\n2\tzwei\n");
+    let data = folder.open("sources = [{ path = \"a.tsv\", column = 2 }]\nsequence_length = 2").unwrap();
+    assert_eq!(text(&data), "eins\nzwei\n");
+}
+
+#[test]
+fn a_column_that_does_not_exist_is_named_beside_those_that_do() {
+    let cases = ["snappy.parquet", "stream.arrow", "large.arrow", "records.csv", "records.tsv"];
+    for name in cases {
+        let message = open(&format!("{{ path = \"{name}\" }}"), &tokenizer()).unwrap_err().to_string();
+        assert!(message.contains("has no column `text`; its columns are id, body"), "{name}: {message}");
+    }
+    let message = open("{ path = \"snappy.parquet\", column = 3 }", &tokenizer()).unwrap_err().to_string();
+    assert!(message.contains("has no column 3; its columns are id, body"), "{message}");
+    let message =
+        open("{ path = \"snappy.parquet\", column = \"id\" }", &tokenizer()).unwrap_err().to_string();
+    assert!(message.contains("column `id` of ") && message.contains("holds Int64 and not text"), "{message}");
+    let message = open("{ path = \"records.jsonl\" }", &tokenizer()).unwrap_err().to_string();
+    assert!(
+        message.contains("records.jsonl, line 1: it has no field `text`; its fields are body, id"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_file_that_is_not_what_its_name_says_is_refused_by_name() {
+    let folder = Folder::new();
+    for (name, content) in [
+        ("a.parquet", &b"no Parquet at all, and long enough"[..]),
+        ("a.arrow", b"no Arrow at all, and long enough"),
+        ("b.arrow", b"ARROW1\0\0 and no more"),
+        ("a.gz", b"no gzip"),
+        ("a.zst", b"no zstd"),
+        ("a.bin", b"abc"),
+    ] {
+        folder.write(name, content);
+        let message = folder
+            .open(&format!("sources = [{{ path = \"{name}\" }}]\nsequence_length = 1"))
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains(name), "{name}: {message}");
+    }
+}
+
+#[test]
+fn tokens_beyond_the_vocabulary_are_refused_with_their_place() {
+    let folder = Folder::new();
+    folder.write("a.bin", [1, 0, 255, 0, 0, 1]);
+    let message =
+        folder.open("sources = [{ path = \"a.bin\" }]\nsequence_length = 1").unwrap_err().to_string();
+    assert!(message.contains("token 2): 256 is beyond the tokenizer's vocabulary of 256"), "{message}");
+}
+
+#[test]
+fn records_that_cannot_be_read_are_left_out_and_counted_up_to_the_limit() {
+    let folder = Folder::new();
+    folder.write("a.jsonl", "{\"text\": \"one\"}\nnonsense\n\n{\"text\": 5}\n[]\n{\"text\": \"two\"}\n");
+    folder.write("b.jsonl", "{\"txt\": \"three\"}\n{\"text\": \"fo\\u0000ur\"}\n");
+    let open = |max| {
+        folder.open(&format!(
+            "sources = [{{ glob = \"*.jsonl\" }}]\nsequence_length = 2\nbad_records_max = {max}"
+        ))
+    };
+    let message = open(3).unwrap_err().to_string();
+    for words in [
+        "4 records of a source cannot be read",
+        "data.bad_records_max = 3",
+        "a.jsonl, line 2: it is no JSON",
+        "a.jsonl, line 4: its field `text` is no text",
+        "a.jsonl, line 5: it is no JSON object",
+        "b.jsonl, line 1: it has no field `text`; its fields are txt",
+    ] {
+        assert!(message.contains(words), "{words}: {message}");
+    }
+    let data = open(4).unwrap();
+    assert_eq!(text(&data), "one\ntwo\nfo\0ur\n");
+    assert_eq!((data.sources()[0].size.records, data.sources()[0].size.bad_records), (3, 4));
+    assert!(open(3).is_err(), "what is prepared is held to the limit, too");
+    folder.write("c.csv", b"text,n\nfine,1\n\xff\xfe,2\nshort\n");
+    let message = folder
+        .open("sources = [{ path = \"c.csv\", column = 2 }]\nsequence_length = 1")
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("c.csv, line 4: it has 1 columns, and column 2 was asked for"), "{message}");
+    let message =
+        folder.open("sources = [{ path = \"c.csv\" }]\nsequence_length = 1").unwrap_err().to_string();
+    assert!(message.contains("c.csv, line 3: it is not UTF-8"), "{message}");
+}

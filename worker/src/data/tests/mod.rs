@@ -1,0 +1,75 @@
+//! Sources from files to batches.
+
+mod damage;
+mod formats;
+mod pruning;
+mod samples;
+
+use std::path::{Path, PathBuf};
+
+use longhaul_common::config::{DataConfig, read_toml};
+
+use super::cache::Cache;
+use super::prepared::Maker;
+use super::{DataError, Dataset, Tokenizer, Work};
+
+/// `[data]` from its lines.
+fn config(lines: &str) -> DataConfig {
+    read_toml(lines).unwrap()
+}
+
+/// A folder with files and a cache.
+#[derive(Debug)]
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        std::fs::write(self.path().join(name), content).unwrap();
+    }
+
+    fn open(&self, lines: &str) -> Result<Dataset, DataError> {
+        self.open_with(lines, &Tokenizer::Bytes, 1 << 20, &Work::default())
+    }
+
+    /// Relative paths of sources count from the folder.
+    fn open_with(
+        &self,
+        lines: &str,
+        tokenizer: &Tokenizer,
+        piece_bytes: u64,
+        work: &Work,
+    ) -> Result<Dataset, DataError> {
+        let config = config(lines);
+        let place =
+            config.path.as_ref().map_or_else(|| self.path().to_owned(), |path| self.path().join(path));
+        let cache = Cache::open(&self.path().join("cache"))?;
+        Dataset::prepared_by(&config.found_at(&place), Maker { cache: &cache, tokenizer, work, piece_bytes })
+    }
+
+    /// The shards there are.
+    fn shards(&self) -> Vec<PathBuf> {
+        let folder = self.path().join("cache/data/shards");
+        let mut files: Vec<_> =
+            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    }
+}
+
+/// All tokens of the data, in order: of sequences as long as what is there.
+fn text(data: &Dataset) -> String {
+    let tokens = data.peek(0, u64::MAX).unwrap();
+    Tokenizer::Bytes.decode(&tokens).unwrap()
+}
+
+fn alphabet(len: usize) -> String {
+    ('a'..='z').cycle().take(len).collect()
+}

@@ -1,0 +1,90 @@
+//! What is thrown away, and what never.
+
+use std::fs::File;
+use std::time::{Duration, SystemTime};
+
+use super::*;
+use crate::data::{Pruned, prune};
+
+/// Two texts, of which the second one was used longest ago.
+fn two() -> Folder {
+    let folder = Folder::new();
+    for (name, age_s) in [("a.txt", 100), ("b.txt", 200)] {
+        folder.write(name, format!("{name}{}", alphabet(5000)));
+        drop(open(&folder, name));
+        let lists = folder.path().join("cache/data/lists");
+        for list in std::fs::read_dir(lists).unwrap() {
+            let file = File::options().write(true).open(list.unwrap().path()).unwrap();
+            let is_new = file.metadata().unwrap().modified().unwrap()
+                > SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+            if is_new {
+                file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1000 - age_s)).unwrap();
+            }
+        }
+    }
+    folder
+}
+
+fn open(folder: &Folder, name: &str) -> Dataset {
+    folder.open(&format!("path = \"{name}\"\nsequence_length = 10")).unwrap()
+}
+
+fn run(folder: &Folder, bytes_max: u64) -> Pruned {
+    prune(&folder.path().join("cache"), bytes_max).unwrap()
+}
+
+#[test]
+fn what_was_used_longest_ago_goes_first_and_the_limit_holds() {
+    let folder = two();
+    let shards = folder.shards();
+    assert_eq!((run(&folder, 1 << 30).removed_bytes, folder.shards()), (0, shards));
+    let pruned = run(&folder, 15_000);
+    assert!(pruned.removed_bytes > 10_000 && pruned.left_bytes <= 15_000, "{pruned:?}");
+    let work = Work::default();
+    folder.open_with("path = \"a.txt\"\nsequence_length = 10", &Tokenizer::Bytes, 1 << 20, &work).unwrap();
+    assert_eq!((work.done().made, work.done().found), (0, 0), "the newer one is still there");
+    assert_eq!((run(&folder, 0).left_bytes, folder.shards().len()), (0, 0));
+}
+
+#[test]
+fn what_is_in_use_stays_and_is_said() {
+    let folder = two();
+    let used = open(&folder, "b.txt");
+    let pruned = run(&folder, 0);
+    assert!(pruned.in_use_bytes > 10_000 && pruned.left_bytes > pruned.in_use_bytes, "{pruned:?}");
+    assert_eq!(folder.shards().len(), 1);
+    assert_eq!(text(&used).len(), 5005 - 250);
+    drop(used);
+    assert_eq!(run(&folder, 0).left_bytes, 0);
+}
+
+#[test]
+fn a_shard_that_two_lists_share_stays_as_long_as_one_of_them_is_there() {
+    let folder = Folder::new();
+    let open = || {
+        let lines = "sources = [{ path = \"a.csv\" }]\nsequence_length = 10\nvalidation_share = 0.0";
+        folder.open_with(lines, &Tokenizer::Bytes, 1000, &Work::default()).unwrap()
+    };
+    let rows: String = (0..1000).map(|n| format!("row {n}\n")).collect();
+    folder.write("a.csv", format!("text\n{rows}"));
+    drop(open());
+    folder.write("a.csv", format!("text\n{rows}more\n"));
+    let kept = open();
+    let before = folder.shards();
+    run(&folder, 0);
+    assert_eq!(before.len() - folder.shards().len(), 1, "only the last piece is another");
+    assert_eq!(text(&kept), format!("{rows}more\n"));
+}
+
+#[test]
+fn what_was_left_unfinished_is_thrown_away_and_what_is_being_made_is_not() {
+    let folder = two();
+    let partial = folder.path().join("cache/data/shards/0123.partial");
+    std::fs::write(&partial, "half").unwrap();
+    let keep = Cache::open(&folder.path().join("cache")).unwrap().keep_all().unwrap();
+    let error = prune(&folder.path().join("cache"), 0).unwrap_err();
+    assert!(matches!(error, DataError::Busy) && partial.exists(), "{error}");
+    drop(keep);
+    run(&folder, 1 << 30);
+    assert!(!partial.exists());
+}

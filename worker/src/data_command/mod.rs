@@ -1,0 +1,153 @@
+//! `worker data`: the data of a run, before and after it.
+
+mod inspect;
+mod preparing;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use indicatif::{BinaryBytes, HumanCount};
+use longhaul_common::config::{DataConfig, RunConfig};
+
+use crate::agent;
+use crate::cli::{DataCommand, DataPruneArgs, DataRunArgs};
+use crate::data::{Dataset, SourceSummary, Tokenizer, Work, prune};
+
+/// Bytes in a GiB.
+const GIB: f64 = (1_u64 << 30) as f64;
+
+/// Does what was asked for.
+///
+/// # Errors
+/// Names the file and what to do.
+pub async fn run(command: DataCommand) -> Result<()> {
+    match command {
+        DataCommand::Prepare(args) => prepare(&args).await,
+        DataCommand::Inspect(args) => inspect::inspect(&args),
+        DataCommand::Verify(args) => verify(&args).await,
+        DataCommand::Prune(args) => prune_cache(&args),
+    }
+}
+
+/// A run's data on this machine.
+struct Data {
+    config: DataConfig,
+    tokenizer: Tokenizer,
+    cache_dir: PathBuf,
+}
+
+impl Data {
+    fn read(args: &DataRunArgs) -> Result<Self> {
+        let text = std::fs::read_to_string(&args.config);
+        let text = text.with_context(|| format!("read {}", args.config.display()))?;
+        let run = RunConfig::parse(&text).with_context(|| format!("read {}", args.config.display()))?;
+        let config = args.data.as_ref().map_or_else(|| run.data.clone(), |place| run.data.found_at(place));
+        let tokenizer = Tokenizer::load(&config.tokenizer)?;
+        Ok(Self { config, tokenizer, cache_dir: agent::cache_dir(args.cache_dir.clone())? })
+    }
+}
+
+async fn prepare(args: &DataRunArgs) -> Result<()> {
+    let (data, done) = preparing::prepare(Data::read(args)?).await?;
+    let mut told = Told::default();
+    for source in data.sources() {
+        told.line(&Line(&source));
+    }
+    // Of a file whose list is there, shards are not looked at one by one.
+    let shards = match (done.made, done.found) {
+        (0, 0) => "all of it was prepared before".to_owned(),
+        (made, found) => format!("{} shards were made, {} were there", HumanCount(made), HumanCount(found)),
+    };
+    told.line(&format_args!("{shards}; an epoch has {} samples", HumanCount(data.samples())));
+    told.print()
+}
+
+async fn verify(args: &DataRunArgs) -> Result<()> {
+    let (data, _) = preparing::prepare(Data::read(args)?).await?;
+    let (mut bytes, mut shards) = (0, 0_u64);
+    let damaged = data.verify(|checked| {
+        bytes += checked;
+        shards += 1;
+    })?;
+    let mut told = Told::default();
+    told.line(&format_args!(
+        "{} shards, {}: each byte was read, {damaged} were damaged or missing and are made again",
+        HumanCount(shards),
+        BinaryBytes(bytes),
+    ));
+    told.print()
+}
+
+fn prune_cache(args: &DataPruneArgs) -> Result<()> {
+    // A float that is too large becomes the largest integer.
+    let bytes_max = (args.max_gib * GIB) as u64;
+    let pruned = prune(&agent::cache_dir(args.cache_dir.clone())?, bytes_max)?;
+    let mut told = Told::default();
+    told.line(&format_args!(
+        "{} were thrown away, {} are left",
+        BinaryBytes(pruned.removed_bytes),
+        BinaryBytes(pruned.left_bytes)
+    ));
+    told.print()?;
+    ensure!(
+        pruned.left_bytes <= bytes_max,
+        "{} of what is left are in use: prune again when the run that uses them has ended",
+        BinaryBytes(pruned.in_use_bytes)
+    );
+    Ok(())
+}
+
+/// A source in a line.
+struct Line<'a>(&'a SourceSummary);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SourceSummary { name, size, samples, share } = self.0;
+        write!(
+            f,
+            "{name}: {} in {} files, {} records, {} tokens in {} shards, {} samples, ",
+            BinaryBytes(size.bytes),
+            HumanCount(size.files),
+            HumanCount(size.records),
+            HumanCount(size.tokens),
+            HumanCount(size.shards),
+            HumanCount(*samples),
+        )?;
+        match share {
+            Some(share) => write!(f, "{:.1} % of the run's", 100.0 * share)?,
+            None => write!(f, "held out")?,
+        }
+        if size.bad_records > 0 {
+            let examples = size.bad_examples.join("\n  ");
+            write!(f, "; {} records were left out:\n  {examples}", HumanCount(size.bad_records))?;
+        }
+        Ok(())
+    }
+}
+
+/// What is printed at the end.
+#[derive(Default)]
+struct Told(String);
+
+impl Told {
+    fn line(&mut self, line: &dyn fmt::Display) {
+        self.0 += &format!("{line}\n");
+    }
+
+    /// Whoever no longer reads has read enough.
+    fn print(&self) -> Result<()> {
+        match io::stdout().write_all(self.0.as_bytes()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("print"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// All of a run's data, prepared.
+fn open(data: &Data, work: &Work) -> Result<Dataset> {
+    let dataset = Dataset::open(&data.config, &data.tokenizer, &data.cache_dir, work)?;
+    dataset.complete()?;
+    Ok(dataset)
+}
