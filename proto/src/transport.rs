@@ -6,6 +6,8 @@ pub mod bulk;
 mod config;
 pub mod congestion;
 mod endpoint;
+mod nudge;
+mod reset;
 mod socket;
 mod strangers;
 
@@ -14,6 +16,10 @@ pub use config::{
     REQUEST_STREAMS_MAX, SEND_WINDOW_BYTES, STREAM_RECEIVE_WINDOW_BYTES, site_transport_config,
     transport_config,
 };
-pub use endpoint::{client_config, delivery_rate, endpoint, round_trip, server_config, within_site};
+pub use endpoint::{
+    client_config, delivery_rate, endpoint, endpoint_that_resets, round_trip, server_config, within_site,
+};
+pub use nudge::Nudging;
+pub use reset::ResetKey;
 pub use socket::{BindError, SOCKET_BUFFER_BYTES, SocketBuffers, bind_udp};
 pub use strangers::{HandshakeError, Place, Strangers};

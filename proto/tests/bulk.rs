@@ -11,8 +11,15 @@ use longhaul_proto::transport::bulk::{
     BULK_FRAMES_QUEUED_MAX, BULK_RECEIVE_BYTES_MAX, BULK_STREAMS_MAX, BulkReceiver, BulkSender,
     PULL_REQUEST_BYTES_MAX, PullRequest, ReceiveError, ReceiveLimits, ReceivedFrame, SendError, pull,
 };
-use loopback::{Pair, pair};
+use loopback::{Pair, connect, listen, tls};
 use tokio::sync::mpsc;
+
+async fn pair() -> Pair {
+    let (server_tls, client_tls) = tls();
+    let listening = listen(Some(server_tls));
+    let address = listening.local_addr().expect("it is bound");
+    connect(listening, listen(None), address, client_tls).await
+}
 
 fn frame(generation: u64, part: u32, length: usize) -> Frame {
     let meta = FrameMeta {

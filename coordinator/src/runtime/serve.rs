@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use longhaul_proto::control::{CloseCode, Door};
 use longhaul_proto::identity::{Authority, TlsError, coordinator_server};
-use longhaul_proto::transport::{BindError, bind_udp, endpoint, transport_config};
+use longhaul_proto::transport::{BindError, ResetKey, bind_udp, endpoint_that_resets, transport_config};
 use quinn::Endpoint;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -62,6 +62,7 @@ pub enum ServeError {
 #[derive(Debug)]
 pub struct Served {
     pub(super) endpoint: Endpoint,
+    reset_key: ResetKey,
     http: std::net::TcpListener,
     /// Where workers connect.
     pub listen: SocketAddr,
@@ -76,12 +77,12 @@ impl Served {
     /// [`ServeError`] names the port and what to do.
     pub async fn bind(listen: SocketAddr, http_address: SocketAddr) -> Result<Self, ServeError> {
         let (socket, _) = bind_udp(listen)?;
-        let endpoint = endpoint(socket, None).map_err(ServeError::Endpoint)?;
+        let (endpoint, reset_key) = endpoint_that_resets(socket, None).map_err(ServeError::Endpoint)?;
         let failed = |source| ServeError::Http { address: http_address, source };
         let http = TcpListener::bind(http_address).await.map_err(failed)?;
         let listen = endpoint.local_addr().unwrap_or(listen);
         let http_address = http.local_addr().map_err(failed)?;
-        Ok(Self { endpoint, http: http.into_std().map_err(failed)?, listen, http_address })
+        Ok(Self { endpoint, reset_key, http: http.into_std().map_err(failed)?, listen, http_address })
     }
 
     /// Serves these routes until `stopped` says so.
@@ -98,6 +99,7 @@ impl Served {
     /// Shows a certificate of this run to whoever comes from now on.
     pub(super) fn open(&self, authority: &Authority, now_unix_s: u64) -> Result<Door, ServeError> {
         let door = Door::new(authority.run());
+        self.reset_key.set(&authority.reset_secret());
         self.endpoint.set_server_config(Some(server_config(authority, &door, now_unix_s)?));
         Ok(door)
     }

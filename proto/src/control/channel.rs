@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::frame::FrameReader;
 use super::hello::{self, HELLO_DEADLINE};
 use super::{CloseCode, ControlMessage, DecodeError, FrameError, Hello, HelloError, decode, encode};
+use crate::transport::Nudging;
 
 /// Messages that wait to be sent on one channel. A session says a few a second, so a queue of this length means that
 /// the peer has not taken any for a minute.
@@ -119,7 +120,13 @@ async fn begin<S: ControlMessage, R: ControlMessage>(
         Err(error) => return Err(part(connection, sink, error).await),
     };
     let frames = FrameReader::new(source, R::BYTES_MAX);
-    let receiver = ControlReceiver { connection: connection.clone(), peer, frames, message: PhantomData };
+    let receiver = ControlReceiver {
+        connection: connection.clone(),
+        peer,
+        frames,
+        _nudging: Nudging::of(connection),
+        message: PhantomData,
+    };
     Ok((ControlSender::spawn(connection.clone(), sink), receiver))
 }
 
@@ -187,7 +194,7 @@ impl<T: ControlMessage> ControlSender<T> {
         })
     }
 
-    /// Counts what has come over this channel's connection, in datagrams: answers and acknowledgements. So who says something now and then sees whether it is heard.
+    /// Counts the peer's acknowledgements. So who says something now and then sees whether it is heard.
     #[must_use]
     pub fn ear(&self) -> Ear {
         Ear(self.connection.clone())
@@ -208,15 +215,21 @@ impl<T: ControlMessage> ControlSender<T> {
     }
 }
 
-/// Whether anything comes back over a connection.
+/// Whether what is said over a connection is heard.
 #[derive(Clone, Debug)]
 pub struct Ear(Connection);
 
 impl Ear {
-    /// Datagrams that have come so far.
+    /// Acknowledgements that have come so far.
     #[must_use]
     pub fn heard(&self) -> u64 {
-        self.0.stats().udp_rx.datagrams
+        self.0.stats().frame_rx.acks
+    }
+
+    /// How long an acknowledgement takes.
+    #[must_use]
+    pub fn round_trip(&self) -> Duration {
+        self.0.rtt()
     }
 }
 
@@ -241,6 +254,7 @@ pub struct ControlReceiver<T> {
     connection: Connection,
     peer: Hello,
     frames: FrameReader<RecvStream>,
+    _nudging: Nudging,
     message: PhantomData<fn() -> T>,
 }
 

@@ -30,6 +30,9 @@ pub const CLOCK_SKEW_S: u64 = 3600;
 /// The last second that a certificate can name: the end of the year 9999, in Unix time.
 const LAST_UNIX_S: u64 = 253_402_300_799;
 
+/// Names what the secret of stateless resets is for: whoever knows it knows nothing of the key that it was derived from.
+pub(super) const RESET_CONTEXT: &str = "longhaul 2026-11-24 stateless reset of connections";
+
 const SUBJECT_PREFIX: &str = "longhaul run ";
 
 /// The only one who can make a worker a member of the run: a self-signed certificate and its key.
@@ -104,6 +107,12 @@ impl Authority {
         }
         let run = run_of(&certificate).ok_or(AuthorityError::Damaged("its certificate names no run"))?;
         Ok(Self { run, certificate, key })
+    }
+
+    /// For the coordinator's [`ResetKey`](crate::transport::ResetKey): the same in all that have this authority.
+    #[must_use]
+    pub fn reset_secret(&self) -> [u8; 32] {
+        blake3::derive_key(RESET_CONTEXT, self.key.serialized_der())
     }
 
     /// The run whose members it certifies.

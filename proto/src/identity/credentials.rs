@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 use x509_parser::parse_x509_certificate;
 
-use super::authority::run_of;
+use super::authority::{RESET_CONTEXT, run_of};
 use super::{NameError, PeerName, pem_text};
 
 /// A worker's certificate, its key, and the authority that both it and its peers answer to.
@@ -148,6 +148,12 @@ impl Identity {
     #[must_use]
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
+    }
+
+    /// For this worker's [`ResetKey`](crate::transport::ResetKey), as long as it has this key.
+    #[must_use]
+    pub fn reset_secret(&self) -> [u8; 32] {
+        blake3::derive_key(RESET_CONTEXT, self.key.secret_pkcs8_der())
     }
 
     /// The certificate's key, for connections other than QUIC's. It must not leave the process.

@@ -26,6 +26,8 @@ pub const IDLE_TIMEOUT_MS: u32 = 15_000;
 /// Packets that a peer may receive without acknowledging (draft-ietf-quic-ack-frequency). Each acknowledgement
 /// costs both ends a wake-up; at 10 Mbit/s eight packets are 9 ms, which the pacer bridges.
 pub const ACK_ELICITING_THRESHOLD: u32 = 7;
+/// Unread bytes of datagrams, which say nothing ([`Nudging`](super::Nudging)).
+const DATAGRAM_BYTES: usize = 1024;
 /// Sent when nothing else is, three times within [`IDLE_TIMEOUT_MS`]; it keeps NAT bindings, too.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
@@ -48,6 +50,7 @@ pub fn transport_config() -> TransportConfig {
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_TIMEOUT_MS))))
         .keep_alive_interval(Some(KEEP_ALIVE))
         .ack_frequency_config(Some(ack_frequency))
+        .datagram_receive_buffer_size(Some(DATAGRAM_BYTES))
         .enable_segmentation_offload(true);
     config
 }

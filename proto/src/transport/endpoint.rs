@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Connection, Endpoint, EndpointConfig, TokioRuntime};
+use quinn_proto::RandomConnectionIdGenerator;
 
 use super::config::{site_transport_config, transport_config};
 use super::congestion::RateController;
+use super::reset::ResetKey;
 
 /// The round trip of a connection as it is without the queues that its own traffic makes; between workers of one site, where another
 /// controller is at work, as it is now.
@@ -32,7 +34,23 @@ pub fn delivery_rate(connection: &Connection) -> Option<f64> {
 /// # Errors
 /// The socket cannot be driven.
 pub fn endpoint(socket: UdpSocket, server: Option<Arc<QuicServerConfig>>) -> io::Result<Endpoint> {
-    Endpoint::new(EndpointConfig::default(), server.map(server_config), socket, Arc::new(TokioRuntime))
+    Ok(endpoint_that_resets(socket, server)?.0)
+}
+
+/// The same, with the key that connections to an earlier process at this address are reset with.
+///
+/// # Errors
+/// The socket cannot be driven, or the machine gives no random numbers.
+pub fn endpoint_that_resets(
+    socket: UdpSocket,
+    server: Option<Arc<QuicServerConfig>>,
+) -> io::Result<(Endpoint, ResetKey)> {
+    let key = ResetKey::random().map_err(|_| io::Error::other("the machine gives no random numbers"))?;
+    let mut config = EndpointConfig::new(Arc::new(key.clone()));
+    // quinn's own ids carry a check that only the process can make which gave them out, and packets without it are dropped without an answer.
+    config.cid_generator(|| Box::new(RandomConnectionIdGenerator::default()));
+    let endpoint = Endpoint::new(config, server.map(server_config), socket, Arc::new(TokioRuntime))?;
+    Ok((endpoint, key))
 }
 
 /// A server's QUIC configuration with [`transport_config`].

@@ -16,7 +16,32 @@ pub struct Pair {
     _endpoints: [Endpoint; 2],
 }
 
-pub async fn pair() -> Pair {
+/// An endpoint on a free port.
+pub fn listen(server_tls: Option<Arc<QuicServerConfig>>) -> Endpoint {
+    let (socket, _) = bind_udp((Ipv4Addr::LOCALHOST, 0).into()).expect("loopback has a free port");
+    endpoint(socket, server_tls).expect("loopback can be driven")
+}
+
+/// Connects two endpoints; the one that listens is reached at `address`.
+pub async fn connect(
+    listening: Endpoint,
+    dialling: Endpoint,
+    address: SocketAddr,
+    client_tls: Arc<QuicClientConfig>,
+) -> Pair {
+    let config = client_config(client_tls);
+    let connecting = dialling.connect_with(config, address, "localhost").expect("a valid configuration");
+    let accepting = async { listening.accept().await.expect("the endpoint is open").await };
+    let (client, server) = tokio::join!(connecting, accepting);
+    Pair {
+        client: client.expect("loopback connects"),
+        server: server.expect("loopback connects"),
+        _endpoints: [listening, dialling],
+    }
+}
+
+/// A server's configuration, and a client's that trusts it.
+pub fn tls() -> (Arc<QuicServerConfig>, Arc<QuicClientConfig>) {
     let key = rcgen::KeyPair::generate().expect("keys can be generated");
     let parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a valid name");
     let certificate = parameters.self_signed(&key).expect("a complete certificate").der().clone();
@@ -36,20 +61,5 @@ pub async fn pair() -> Pair {
         .with_no_client_auth();
     let client_tls = Arc::new(QuicClientConfig::try_from(client_tls).expect("a TLS 1.3 configuration"));
     let server_tls = Arc::new(QuicServerConfig::try_from(server_tls).expect("a TLS 1.3 configuration"));
-
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let (socket, _) = bind_udp(any).expect("loopback has a free port");
-    let listening = endpoint(socket, Some(server_tls)).expect("loopback can be driven");
-    let (socket, _) = bind_udp(any).expect("loopback has a free port");
-    let dialling = endpoint(socket, None).expect("loopback can be driven");
-    let address = listening.local_addr().expect("it is bound");
-    let config = client_config(client_tls);
-    let connecting = dialling.connect_with(config, address, "localhost").expect("a valid configuration");
-    let accepting = async { listening.accept().await.expect("the endpoint is open").await };
-    let (client, server) = tokio::join!(connecting, accepting);
-    Pair {
-        client: client.expect("loopback connects"),
-        server: server.expect("loopback connects"),
-        _endpoints: [listening, dialling],
-    }
+    (server_tls, client_tls)
 }

@@ -64,6 +64,8 @@ pub struct Checker {
     checkpoint: u64,
     /// While the run makes anew what was lost with all processes: the round that it may not fall behind.
     restored: Option<u64>,
+    /// The first round that was told after that.
+    remembered: Option<u64>,
     hashes: BTreeMap<u64, String>,
     /// When the newest round was first seen as applied.
     since: Duration,
@@ -84,7 +86,10 @@ impl Checker {
         }
         self.look_at_parity(&status["parity"])?;
         let round = status["round"].as_u64().unwrap_or(0);
+        let generation = status["generation"].as_u64().unwrap_or(0);
+        // At first it is what the coordinator has written down, which may be less than it had told, and less than the checkpoint.
         if let Some(before) = self.restored
+            && *self.remembered.get_or_insert(round) != round
             && round < before
         {
             return Err(Violation::Backwards {
@@ -93,7 +98,6 @@ impl Checker {
                 now: round,
             });
         }
-        let generation = status["generation"].as_u64().unwrap_or(0);
         if self.is_reminded {
             // What it has written down may be newer than the checkpoint that it goes back to.
             let is_back = if self.restored.is_some() { round > self.round } else { round >= self.round };
@@ -121,7 +125,7 @@ impl Checker {
     /// it was.
     pub fn everybody_restarted(&mut self) {
         self.is_reminded = true;
-        self.restored = Some(self.checkpoint);
+        (self.restored, self.remembered) = (Some(self.checkpoint), None);
     }
 
     /// Rounds that are applied everywhere.
@@ -248,7 +252,11 @@ mod tests {
             assert_eq!(look(&mut checker, round, hash), Ok(()), "round {round}");
         }
         assert!(look(&mut checker, 5, "5").is_err(), "what was lost has been made anew");
-        assert!(look(&mut with_a_checkpoint(), 2, "2").is_err(), "there was a checkpoint before round 3");
+        for written_down in [1, 5] {
+            let mut checker = with_a_checkpoint();
+            assert_eq!(look(&mut checker, written_down, "what is written down"), Ok(()));
+            assert!(look(&mut checker, 2, "2").is_err(), "there was a checkpoint before round 3");
+        }
     }
 
     #[test]

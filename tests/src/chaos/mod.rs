@@ -8,6 +8,6 @@ mod soak;
 
 pub use checker::{Checker, Violation};
 pub use report::Report;
-pub use run_toml::{BATCH, run_toml};
+pub use run_toml::{BATCH, Pace, run_toml};
 pub use schedule::{Event, Fault, Kind, Shape, schedule};
 pub use soak::{Soak, SoakConfig};

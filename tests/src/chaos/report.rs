@@ -27,6 +27,8 @@ struct Seen {
     went_on_s: Vec<f64>,
     /// From its end to when all trained, in seconds; only of those after which nothing else happened before that.
     rejoined_s: Vec<f64>,
+    /// Samples that counted from its beginning to the next fault's, and how long that was.
+    passed: (u64, Duration),
 }
 
 impl Report {
@@ -37,6 +39,12 @@ impl Report {
     pub(super) fn began(&mut self, kind: Kind) {
         self.faults.entry(kind).or_default().count += 1;
         self.healing = None;
+    }
+
+    /// From the beginning of a fault to the next one's.
+    pub(super) fn passed(&mut self, kind: Kind, samples: u64, took: Duration) {
+        let passed = &mut self.faults.entry(kind).or_default().passed;
+        *passed = (passed.0 + samples, passed.1 + took);
     }
 
     pub(super) fn went_on(&mut self, kind: Kind, after: Duration) {
@@ -94,6 +102,9 @@ impl Report {
         lines.extend(more.map(|(metric, value, unit)| line(&whole, metric, value, unit)));
         for (kind, seen) in &self.faults {
             lines.push(line(kind.word(), "count", f64::from(seen.count), ""));
+            let kept =
+                rate(seen.passed.0, seen.passed.1).zip(self.calm_per_s).map(|(with, calm)| with / calm);
+            lines.extend(kept.map(|kept| line(kind.word(), "throughput_kept", kept, "ratio")));
             for (metric, times) in [("next_round", &seen.went_on_s), ("all_train", &seen.rejoined_s)] {
                 let Some((median, most)) = median_and_most(times) else { continue };
                 lines.push(line(kind.word(), &format!("{metric}_median_s"), median, "s"));
@@ -131,6 +142,10 @@ mod tests {
         report.stormy(9000, Duration::from_secs(100));
         assert_eq!(value(&report, "seed 7", "throughput_kept"), Some(0.9));
         assert_eq!(value(&report, "seed 7", "loss"), None, "not known");
+        report.began(Kind::Cut);
+        report.passed(Kind::Cut, 700, Duration::from_secs(10));
+        report.passed(Kind::Cut, 200, Duration::from_secs(10));
+        assert_eq!(value(&report, "cut", "throughput_kept"), Some(0.45), "until the next fault began");
     }
 
     #[test]

@@ -17,6 +17,10 @@ use super::{Checker, Report, Violation};
 
 /// Between looks at a run.
 const LOOK: Duration = Duration::from_millis(200);
+/// A time without a new round that is worth telling,
+const STOOD: Duration = Duration::from_secs(1);
+/// and how many times as long as a round takes in calm.
+const STOOD_ROUNDS: u32 = 2;
 /// For what comes at a soak's end, and for a worker to leave.
 const END_MAX: Duration = Duration::from_secs(240);
 /// A slow link has this part of its rate.
@@ -63,6 +67,11 @@ pub struct Soak {
     changed: (Duration, String),
     /// Workers that train, as the newest status tells.
     training: usize,
+    /// When the newest round was seen that was told of, and how long one takes in calm.
+    told_of: Duration,
+    usual: Duration,
+    /// The newest fault, when it began, and what counted then.
+    begun: Option<(Kind, Duration, u64)>,
 }
 
 /// Those of these faults that this user may cause.
@@ -120,6 +129,9 @@ impl Soak {
             full_disks: BTreeMap::new(),
             changed,
             training: workers,
+            told_of: Duration::ZERO,
+            usual: Duration::MAX,
+            begun: None,
         })
     }
 
@@ -137,11 +149,16 @@ impl Soak {
 
     fn go_through(&mut self, tell: &mut impl FnMut(&str)) -> Result<()> {
         self.look()?;
-        let before = self.checker.counted();
+        // In calm none is to come, however long it is.
+        let mut to_come = std::mem::take(&mut self.to_come);
+        let (before, first) = (self.checker.counted(), self.checker.round());
         self.watch_until(self.config.calm, tell)?;
+        let rounds = u32::try_from(self.checker.round() - first).unwrap_or(u32::MAX);
+        self.usual = self.config.calm / rounds.max(1);
         self.report.calm(self.checker.counted() - before, self.config.calm);
         let (began, before) = (self.now(), self.checker.counted());
-        self.to_come.iter_mut().for_each(|event| event.at += began);
+        to_come.iter_mut().for_each(|event| event.at += began);
+        self.to_come = to_come;
         self.watch_until(began + self.config.duration, tell)?;
         // What could not begin in time does not happen.
         self.to_come.clear();
@@ -149,6 +166,7 @@ impl Soak {
             self.watch_until(self.now() + LOOK, tell)?;
         }
         self.report.stormy(self.checker.counted() - before, self.now() - began);
+        self.end_of_newest();
         self.rejoin(tell)?;
         self.end()
     }
@@ -158,6 +176,7 @@ impl Soak {
         while self.now() < end {
             interrupt::check()?;
             let status = self.look()?;
+            self.tell_of_standing(tell);
             self.note_recoveries(&status);
             self.heal_due(tell)?;
             self.begin_due(tell)?;
@@ -191,6 +210,8 @@ impl Soak {
             event.lasts.as_secs_f64()
         ));
         self.begin(event.fault).with_context(|| format!("begin {}", event.fault))?;
+        self.end_of_newest();
+        self.begun = Some((event.fault.kind(), now, self.checker.counted()));
         self.report.began(event.fault.kind());
         self.changed = (now, format!("{} having begun", event.fault));
         let until = now + event.lasts;
@@ -315,7 +336,7 @@ impl Soak {
         if matches!(kind, Kind::Cut | Kind::CutOut) {
             out.partition();
         }
-        let healthy = &self.config.cluster.link;
+        let healthy = self.cluster.wan().link();
         let worse = match kind {
             Kind::Slow => LinkConfig {
                 rate_bytes_per_s: (healthy.rate_bytes_per_s / SLOW).max(1),
@@ -332,7 +353,7 @@ impl Soak {
     fn mend(&self, site: usize) -> Result<()> {
         for link in [self.cluster.wan().into_site(site), self.cluster.wan().out_of_site(site)] {
             link.heal();
-            link.reconfigure(self.config.cluster.link.clone())?;
+            link.reconfigure(self.cluster.wan().link().clone())?;
         }
         Ok(())
     }
@@ -347,6 +368,22 @@ impl Soak {
         let workers = self.workers();
         if self.active.is_empty() && training(status) == workers {
             self.report.all_train(self.began.elapsed());
+        }
+    }
+
+    /// What counted since the newest fault began is put down to it.
+    fn end_of_newest(&mut self) {
+        if let Some((kind, began, before)) = self.begun.take() {
+            self.report.passed(kind, self.checker.counted() - before, self.now().saturating_sub(began));
+        }
+    }
+
+    fn tell_of_standing(&mut self, tell: &mut impl FnMut(&str)) {
+        let before = std::mem::replace(&mut self.told_of, self.checker.since());
+        let stood = self.told_of.saturating_sub(before);
+        if stood >= STOOD.max(self.usual.saturating_mul(STOOD_ROUNDS)) && !before.is_zero() {
+            let (at, stood) = (self.told_of.as_secs_f64(), stood.as_secs_f64());
+            tell(&format!("{at:7.1} s  the next round, after {stood:.1} s"));
         }
     }
 

@@ -1,5 +1,7 @@
 //! The relays of `wan-emulator`.
 
+use std::sync::Arc;
+
 use anyhow::Context;
 use longhaul_tests::wan::udp::{RelayConfig, Relays};
 use serde_json::json;
@@ -24,6 +26,7 @@ pub fn run(arguments: &RelayArguments) -> anyhow::Result<()> {
                 target: spec.target,
                 forward: find(&links, &spec.over.forward)?,
                 reverse: find(&links, &spec.over.reverse)?,
+                clients: Arc::default(),
             })
             .with_context(|| format!("listen on {}", spec.listen))?;
         started.push(json!({

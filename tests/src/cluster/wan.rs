@@ -1,15 +1,19 @@
 //! The links between the sites of a [`super::Cluster`], and the ports that lead over them.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
-use crate::wan::udp::{RelayConfig, Relays};
+use crate::wan::udp::{Access, RelayConfig, Relays};
 use crate::wan::{Link, LinkConfig};
 
-/// Two sites share one link in each direction. More than two have an access link each, in and out.
+/// Two sites share one link in each direction. More than two have an access link each, in and out: a packet crosses the one out of its site and the one into the
+/// other, each with half of the delay and of the losses that are asked for, and all of the rate.
 #[derive(Debug)]
 pub struct Wan {
+    link: LinkConfig,
     into: Vec<Link>,
     out_of: Vec<Link>,
     /// Where other sites reach the coordinator, and each worker.
@@ -27,6 +31,7 @@ impl Wan {
         coordinator: SocketAddr,
         workers: &[(usize, SocketAddr)],
     ) -> Result<Self> {
+        let link = if sites > 2 { half(link) } else { link.clone() };
         let new_link = |name: String, seed| Link::new(&name, link.clone(), seed).context("make a link");
         let into: Vec<Link> = (0..sites)
             .map(|site| new_link(format!("into-{site}"), seed + site as u64))
@@ -38,6 +43,9 @@ impl Wan {
                 .map(|site| new_link(format!("out-of-{site}"), seed + (sites + site) as u64))
                 .collect::<Result<_>>()?
         };
+        let access = |site: usize| Access { into: into[site].clone(), out_of: out_of[site].clone() };
+        let behind = workers.iter().filter(|_| sites > 2).map(|&(site, address)| (address, access(site)));
+        let clients: Arc<BTreeMap<_, _>> = Arc::new(behind.collect());
         let relays = Relays::start()?;
         let relay = |site: usize, target| {
             let listen = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -46,12 +54,14 @@ impl Wan {
                 target,
                 forward: into[site].clone(),
                 reverse: out_of[site].clone(),
+                clients: Arc::clone(&clients),
             })
         };
         let to_coordinator = relay(0, coordinator)?;
         let to_workers =
             workers.iter().map(|&(site, target)| relay(site, target)).collect::<std::io::Result<_>>()?;
         Ok(Self {
+            link,
             into,
             out_of,
             coordinator: to_coordinator,
@@ -66,6 +76,12 @@ impl Wan {
         (if site == 0 { self.direct } else { self.coordinator }, self.workers[worker])
     }
 
+    /// What each link is like, unless it was changed.
+    #[must_use]
+    pub fn link(&self) -> &LinkConfig {
+        &self.link
+    }
+
     /// The link into a site.
     #[must_use]
     pub fn into_site(&self, site: usize) -> &Link {
@@ -76,5 +92,16 @@ impl Wan {
     #[must_use]
     pub fn out_of_site(&self, site: usize) -> &Link {
         &self.out_of[site]
+    }
+}
+
+/// Two of these, one after the other, are like the link: independent losses, and delays that add up.
+fn half(link: &LinkConfig) -> LinkConfig {
+    LinkConfig {
+        delay: link.delay / 2,
+        jitter: link.jitter / 2,
+        loss: 1.0 - (1.0 - link.loss).sqrt(),
+        reorder: 1.0 - (1.0 - link.reorder).sqrt(),
+        ..link.clone()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longhaul_tests::chaos::{BATCH, Kind, Soak, SoakConfig, run_toml};
+use longhaul_tests::chaos::{BATCH, Kind, Pace, Soak, SoakConfig, run_toml};
 use longhaul_tests::cluster::ClusterConfig;
 
 use crate::scenario::take_turn;
@@ -15,7 +15,7 @@ fn every_promise_is_kept_while_all_kinds_of_faults_happen() {
     let _turn = take_turn();
     let folder = tempfile::tempdir().unwrap();
     let cluster = ClusterConfig {
-        run_toml: run_toml(4),
+        run_toml: run_toml(4, Pace::default()),
         sites: vec![2, 2],
         link: "rate_mbit=50,delay_ms=10,loss_percent=0.1".parse().unwrap(),
         seed: 1,

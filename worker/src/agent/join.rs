@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use longhaul_common::config::RunConfig;
 use longhaul_proto::control::message::{CheckpointOffer, Join};
 use longhaul_proto::identity::{self, Identity, Token};
-use longhaul_proto::transport;
+use longhaul_proto::transport::{self, ResetKey};
 use tokio::time::{Instant, sleep};
 
 use super::connection::{Dialler, Found};
@@ -46,7 +46,8 @@ pub async fn join(args: JoinArgs) -> Result<()> {
             "the kernel grants smaller socket buffers; net.core.rmem_max and wmem_max limit them"
         );
     }
-    let endpoint = transport::endpoint(socket, None).context("start the QUIC endpoint")?;
+    let (endpoint, reset_key) =
+        transport::endpoint_that_resets(socket, None).context("start the QUIC endpoint")?;
     let dialler = Dialler {
         endpoint,
         coordinators: args.coordinator.parse()?,
@@ -62,7 +63,8 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     };
     tracing::info!(worker = %identity.worker(), run = %identity.run(), "this machine is part of the run");
     let room = memory::room(&args);
-    let member = Arc::new(Membership { args, cache_dir, slot, dialler, room, unusable: Unusable::default() });
+    let unusable = Unusable::default();
+    let member = Arc::new(Membership { args, cache_dir, slot, dialler, reset_key, room, unusable });
     let result = member.take_part(identity, &mut stop).await;
     // Whatever was said last should arrive: the reason of a failure, a farewell. A peer that does not hang up is not waited for.
     tokio::select! {
@@ -78,6 +80,7 @@ pub(super) struct Membership {
     pub cache_dir: PathBuf,
     pub slot: IdentitySlot,
     pub dialler: Dialler,
+    reset_key: ResetKey,
     /// What the model may take, as it was before there was one.
     pub room: Room,
     /// Checkpoints in the run's archive that were found damaged.
@@ -148,6 +151,7 @@ impl Membership {
     /// Data from peers is welcome under this identity.
     pub(super) fn listen_as(&self, identity: &Identity) -> Result<()> {
         let tls = identity::data_server(identity).context("use this worker's identity")?;
+        self.reset_key.set(&identity.reset_secret());
         self.dialler.endpoint.set_server_config(Some(transport::server_config(tls)));
         Ok(())
     }

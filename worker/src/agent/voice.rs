@@ -39,7 +39,7 @@ impl Voice {
         self.showing = None;
         self.speaking.begin(Instant::now());
         let ear = sender.ear();
-        self.network.open_signs(move || ear.heard(), self.speaking.next_at());
+        self.network.open_signs(move || (ear.heard(), ear.round_trip()), self.speaking.next_at());
     }
 
     /// It is over: nobody relies on this worker any more.
@@ -63,7 +63,7 @@ impl Voice {
     /// Does that; false: the connection is lost.
     pub fn act(&mut self, sender: &ControlSender<ToCoordinator>, shown: Option<Shown>) -> bool {
         match shown {
-            Some(shown) => !self.speaking.shown(Instant::now(), shown) || self.say(sender),
+            Some(shown) => !self.speaking.shown(Instant::now(), shown) || self.say_if_heard(sender),
             None => self.beat(sender),
         }
     }
@@ -77,7 +77,7 @@ impl Voice {
     fn beat(&mut self, sender: &ControlSender<ToCoordinator>) -> bool {
         let (speaker, is_relied_on) = (self.network.speaker(), self.network.has_signs());
         match self.speaking.beat(Instant::now(), speaker, is_relied_on) {
-            Beat::Own => self.say(sender),
+            Beat::Own => self.say_if_heard(sender),
             Beat::Through(speaker) => {
                 self.network.put_off_signs(self.speaking.next_at());
                 let (network, incarnation) = (Arc::clone(&self.network), self.incarnation);
@@ -86,6 +86,12 @@ impl Voice {
                 true
             }
         }
+    }
+
+    /// Who cannot hear the coordinator cannot take part in anything. It says no more that it is alive, so that it is missed like one that cannot be heard, until its connection's own probes
+    /// are acknowledged.
+    fn say_if_heard(&mut self, sender: &ControlSender<ToCoordinator>) -> bool {
+        !self.network.may_be_heard(Instant::now()) || self.say(sender)
     }
 
     /// Says that this worker is alive, and who else is.

@@ -9,8 +9,8 @@ use longhaul_proto::control::CloseCode;
 use longhaul_proto::frame::{FRAME_HEADER_BYTES, FrameKind};
 use longhaul_proto::identity::peer_worker;
 use longhaul_proto::round::{Frame, FrameHeader};
-use longhaul_proto::transport::Strangers;
 use longhaul_proto::transport::bulk::{BulkReceiver, PullReply, PullRequest, ReceiveLimits, ReceivedFrame};
+use longhaul_proto::transport::{Nudging, Strangers};
 use quinn::{Connection, Incoming};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -90,6 +90,7 @@ async fn serve(
                 .is_some_and(|about| mail.admits(meta.generation, worker, about, header.body_len as usize));
         meta.sender == worker && is_awaited
     });
+    let _nudging = Nudging::of(&connection);
     tokio::select! {
         reason = receiver.serve(&connection) => tracing::debug!(peer = %worker, %reason, "a peer's connection ended"),
         () = answer_requests(network, &connection, worker) => {}

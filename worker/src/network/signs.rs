@@ -19,6 +19,10 @@ const AGE_MAX: Duration = Duration::from_millis(2 * HEARTBEAT_INTERVAL_MS);
 /// A message to the coordinator that is overdue by more shows that this process stood still: nobody knows when that was sent what is read then.
 const OVERDUE_MAX: Duration = Duration::from_millis(250);
 
+/// An acknowledgement of a message takes a round trip, the peer's delay (25 ms at most, RFC 9000, section 18.2), and a probe's time where one was lost; of two round trips and this, all but a
+/// loss of several in a row is in.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(200);
+
 /// What came of showing a sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
@@ -43,10 +47,10 @@ pub(super) struct Signs {
 
 /// While there is a conversation with the coordinator.
 struct Open {
-    /// How much has come from the coordinator so far.
-    ear: Box<dyn Fn() -> u64 + Send>,
-    /// What that was when the last message went there, and when the one before did.
-    before: [Option<u64>; 2],
+    /// How many acknowledgements have come from the coordinator so far, and how long one takes.
+    ear: Box<dyn Fn() -> (u64, Duration) + Send>,
+    /// How many those were when the last message went there and when the one before did, and when that was.
+    before: [Option<(u64, Instant)>; 2],
     /// When the next one goes.
     next_at: Instant,
     /// By worker, of its newest sign: of which process it is, and when it came.
@@ -54,15 +58,24 @@ struct Open {
 }
 
 impl Open {
-    /// Whether anything has come since the message before the last one: an acknowledgement at least, where the coordinator hears this worker.
+    /// Whether anything has been acknowledged since the message before the last one.
     fn is_heard(&self) -> bool {
-        self.before[1].is_some_and(|before| (self.ear)() > before)
+        self.before[1].is_some_and(|(before, _)| (self.ear)().0 > before)
+    }
+
+    /// Whether anything has been acknowledged since the newest message that has had the time for it; there was none: it may.
+    fn may_be_heard(&self, now: Instant) -> bool {
+        let (acknowledged, round_trip) = (self.ear)();
+        let is_due = |&(_, at): &(u64, Instant)| {
+            now.saturating_duration_since(at) >= 2 * round_trip + ACKNOWLEDGED_WITHIN
+        };
+        self.before.into_iter().flatten().find(is_due).is_none_or(|(before, _)| acknowledged > before)
     }
 }
 
 impl Signs {
-    /// A conversation with the coordinator begins. `ear` counts what comes from there.
-    pub fn open(&self, ear: impl Fn() -> u64 + Send + 'static, next_at: Instant) {
+    /// A conversation with the coordinator begins. `ear` counts what it acknowledges, and knows how long that takes.
+    pub fn open(&self, ear: impl Fn() -> (u64, Duration) + Send + 'static, next_at: Instant) {
         let (before, shown) = ([None, None], BTreeMap::new());
         *self.lock() = Some(Open { ear: Box::new(ear), before, next_at, shown });
     }
@@ -88,11 +101,16 @@ impl Signs {
         self.lock().as_ref().is_some_and(|open| !open.shown.is_empty())
     }
 
+    /// Whether the coordinator may hear what is said to it.
+    pub fn may_be_heard(&self, now: Instant) -> bool {
+        self.lock().as_ref().is_none_or(|open| open.may_be_heard(now))
+    }
+
     /// What is to be told, each sign once. A message goes now, and the next one at `next_at`.
     pub fn take(&self, now: Instant, next_at: Instant) -> Vec<SignOfLife> {
         let mut open = self.lock();
         let Some(open) = open.as_mut() else { return Vec::new() };
-        (open.before, open.next_at) = ([Some((open.ear)()), open.before[0]], next_at);
+        (open.before, open.next_at) = ([Some(((open.ear)().0, now)), open.before[0]], next_at);
         let sign = |(worker, (incarnation, at)): (WorkerId, (u64, Instant))| {
             let age = now.saturating_duration_since(at);
             let age_ms = u16::try_from(age.as_millis()).ok().filter(|_| age <= AGE_MAX)?;
@@ -144,14 +162,20 @@ impl Network {
         }
     }
 
-    /// A conversation with the coordinator begins, of which `ear` counts what comes from there: this worker can speak for others.
-    pub fn open_signs(&self, ear: impl Fn() -> u64 + Send + 'static, next_at: Instant) {
+    /// A conversation with the coordinator begins, of which `ear` counts the acknowledgements and knows how long one takes: this worker can speak for others.
+    pub fn open_signs(&self, ear: impl Fn() -> (u64, Duration) + Send + 'static, next_at: Instant) {
         self.signs.open(ear, next_at);
     }
 
     /// It is over.
     pub fn close_signs(&self) {
         self.signs.close();
+    }
+
+    /// Whether the coordinator may hear what this worker says now: it has acknowledged what was said before.
+    #[must_use]
+    pub fn may_be_heard(&self, now: Instant) -> bool {
+        self.signs.may_be_heard(now)
     }
 
     /// Whether others have shown this worker that they are alive since it spoke last.
@@ -178,6 +202,7 @@ mod tests {
     use super::*;
 
     const BEAT: Duration = Duration::from_millis(HEARTBEAT_INTERVAL_MS);
+    const ROUND_TRIP: Duration = Duration::from_millis(100);
     const W2: WorkerId = WorkerId(2);
     const W3: WorkerId = WorkerId(3);
 
@@ -193,7 +218,7 @@ mod tests {
         fn speaking() -> Self {
             let heard = Arc::new(AtomicU64::new(7));
             let (signs, ear, next_at) = (Signs::default(), Arc::clone(&heard), Instant::now());
-            signs.open(move || ear.load(Ordering::Relaxed), next_at);
+            signs.open(move || (ear.load(Ordering::Relaxed), ROUND_TRIP), next_at);
             let mut speaker = Self { signs, heard, next_at };
             (0..2).for_each(|_| assert!(speaker.speak(true).is_empty()));
             speaker
@@ -243,6 +268,19 @@ mod tests {
         speaker.signs.close();
         assert_eq!(speaker.show(W2, soon), None);
         assert!(speaker.speak(true).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_acknowledged_in_time_was_not_heard() {
+        let mut speaker = Speaker::speaking();
+        speaker.speak(false);
+        let said = speaker.next_at - BEAT;
+        let may_be_heard = |after: u64| speaker.signs.may_be_heard(said + Duration::from_millis(after));
+        assert!(may_be_heard(399), "it may be on its way");
+        assert!(!may_be_heard(400) && !may_be_heard(3_600_000));
+        speaker.heard.fetch_add(1, Ordering::Relaxed);
+        assert!(may_be_heard(400), "a probe was answered");
+        assert!(Signs::default().may_be_heard(said), "who is in no conversation has said nothing");
     }
 
     #[tokio::test(start_paused = true)]

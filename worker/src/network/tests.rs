@@ -140,7 +140,7 @@ async fn who_speaks_for_a_site_is_shown_signs_of_life_by_its_workers_alone() {
     assert_eq!(shown(second, 1, 20).await, Shown::Refused, "it does not speak with the coordinator");
     // Something comes from there between any two looks.
     let heard = AtomicU64::new(0);
-    let ear = move || heard.fetch_add(1, Ordering::Relaxed);
+    let ear = move || (heard.fetch_add(1, Ordering::Relaxed), Duration::ZERO);
     let later = Instant::now() + Duration::from_secs(3600);
     speaker.network.open_signs(ear, later);
     assert_eq!(shown(second, 1, 20).await, Shown::Refused, "nobody knows whether it is heard");

@@ -32,6 +32,12 @@ pub struct Options {
     /// Seconds before the first one, in which the run's speed without faults is measured [default: 15].
     #[arg(long)]
     calm: Option<f64>,
+    /// Steps from one exchange to the next, of some 25 ms each [default: 4].
+    #[arg(long)]
+    every: Option<u64>,
+    /// Steps after which the result of an exchange is waited for [default: 1].
+    #[arg(long)]
+    overlap: Option<u64>,
     /// Seconds without a new round that are too many [default: 30].
     #[arg(long)]
     progress_max: Option<f64>,
@@ -64,6 +70,8 @@ impl Options {
             ("--sites", self.sites.clone()),
             ("--gap", self.gap.map(|gap| gap.to_string())),
             ("--calm", self.calm.map(|calm| calm.to_string())),
+            ("--every", self.every.map(|every| every.to_string())),
+            ("--overlap", self.overlap.map(|overlap| overlap.to_string())),
             ("--progress-max", self.progress_max.map(|most| most.to_string())),
             ("--only", self.only.clone()),
             ("--link", self.link.clone()),

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::limits::{BULK_IN_FLIGHT_BYTES_MAX, BULK_PRIORITY, BULK_STREAMS_MAX};
 use crate::frame::{FRAME_HEADER_BYTES, Frame};
+use crate::transport::nudge::Nudging;
 
 /// Frames until priorities start over.
 const PRIORITY_MASK: u32 = (1 << 30) - 1;
@@ -21,6 +22,7 @@ pub struct BulkSender {
     turns: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     sent: Arc<AtomicU32>,
+    _nudging: Arc<Nudging>,
 }
 
 /// A frame that did not get there.
@@ -38,12 +40,13 @@ pub enum SendError {
 }
 
 impl BulkSender {
-    /// A sender over `connection`.
+    /// A sender over `connection`. Call it within a tokio runtime.
     #[must_use]
     pub fn new(connection: Connection) -> Self {
         let turns = Arc::new(Semaphore::new(BULK_STREAMS_MAX as usize));
         let bytes = Arc::new(Semaphore::new(BULK_IN_FLIGHT_BYTES_MAX as usize));
-        Self { connection, turns, bytes, sent: Arc::default() }
+        let nudging = Arc::new(Nudging::of(&connection));
+        Self { connection, turns, bytes, sent: Arc::default(), _nudging: nudging }
     }
 
     /// The connection that it sends over.

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics};
@@ -43,6 +44,10 @@ const CEILING_PIPES_MAX: f64 = 4.0;
 const WINDOW_PACKETS_MIN: f64 = 4.0;
 /// Packets on top of a rate's window, so that the rounding of delayed acknowledgements does not lower it.
 const ACK_QUANTUM_PACKETS: f64 = 2.0;
+/// Packets that go beyond the window to find out whether a silent path is whole again: as many as a probe of QUIC's own has (RFC 9002, section 6.2.4).
+const GRANTED_PACKETS: u32 = 2;
+/// The window meanwhile: more than any other.
+const NO_WINDOW: u64 = u64::MAX;
 
 /// Makes a [`RateController`] per path.
 #[derive(Debug, Clone)]
@@ -71,6 +76,8 @@ pub struct RateController {
     ceiling_growth: f64,
     reacted_this_round: bool,
     window: f64,
+    /// Packets that may go whatever is in flight. Clones have the same.
+    granted: Arc<AtomicU32>,
 }
 
 impl RateController {
@@ -85,7 +92,13 @@ impl RateController {
             ceiling_growth: CEILING_GROWTH_MIN,
             reacted_this_round: false,
             window: config.initial_window_bytes as f64,
+            granted: Arc::default(),
         }
+    }
+
+    /// Nothing is acknowledged: lets two packets by, however much is in flight already.
+    pub fn grant(&self) {
+        self.granted.store(GRANTED_PACKETS, Ordering::Relaxed);
     }
 
     /// The shortest round trip of late, without queues: 10 ms at least. None before the first sample.
@@ -227,6 +240,9 @@ impl RateController {
 impl Controller for RateController {
     fn on_sent(&mut self, now: Instant, _bytes: u64, _last_packet_number: u64) {
         self.model.handle_sent(now);
+        // Only one thread sends, and where a grant comes meanwhile, there is another one soon.
+        let left = self.granted.load(Ordering::Relaxed).saturating_sub(1);
+        self.granted.store(left, Ordering::Relaxed);
     }
 
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, _app_limited: bool, rtt: &RttEstimator) {
@@ -240,6 +256,7 @@ impl Controller for RateController {
         app_limited: bool,
         _largest_packet_num_acked: Option<u64>,
     ) {
+        self.granted.store(0, Ordering::Relaxed);
         self.handle_batch(now, in_flight, app_limited);
     }
 
@@ -262,7 +279,7 @@ impl Controller for RateController {
     }
 
     fn window(&self) -> u64 {
-        self.window as u64
+        if self.granted.load(Ordering::Relaxed) > 0 { NO_WINDOW } else { self.window as u64 }
     }
 
     fn metrics(&self) -> ControllerMetrics {

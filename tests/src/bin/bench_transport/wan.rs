@@ -76,6 +76,7 @@ impl Wan {
             target: listening.local_addr()?,
             forward: self.forward.clone(),
             reverse: self.reverse.clone(),
+            clients: Arc::default(),
         })?;
         Flow::between(dialling, listening, through, client_tls).await
     }

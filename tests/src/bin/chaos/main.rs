@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use longhaul_tests::chaos::{BATCH, Kind, Soak, SoakConfig, run_toml};
+use longhaul_tests::chaos::{BATCH, Kind, Pace, Soak, SoakConfig, run_toml};
 use longhaul_tests::cluster::ClusterConfig;
 use longhaul_tests::interrupt;
 use longhaul_tests::wan::LinkConfig;
@@ -31,6 +31,12 @@ struct Args {
     /// Seconds before the first one, in which the run's speed without faults is measured.
     #[arg(long, default_value_t = 15.0)]
     calm: f64,
+    /// Steps from one exchange to the next: a step takes some 25 ms.
+    #[arg(long, default_value_t = Pace::default().every)]
+    every: u64,
+    /// Steps after which the result of an exchange is waited for: no more than there are from one exchange to the next.
+    #[arg(long, default_value_t = Pace::default().overlap)]
+    overlap: u64,
     /// Seconds without a new round that are too many.
     #[arg(long, default_value_t = 30.0)]
     progress_max: f64,
@@ -70,7 +76,7 @@ fn config(args: &Args, folder: PathBuf) -> Result<SoakConfig> {
     ensure!(args.sites.iter().all(|&workers| workers > 0), "a site without workers is none");
     let workers: usize = args.sites.iter().sum();
     let cluster = ClusterConfig {
-        run_toml: run_toml(workers),
+        run_toml: run_toml(workers, Pace { every: args.every, overlap: args.overlap }),
         sites: args.sites.clone(),
         link: args.link.clone(),
         seed: args.seed,

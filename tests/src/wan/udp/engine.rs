@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver as CommandReceiver, TryRecvError};
+use std::time::Duration;
 
 use quinn_udp::EcnCodepoint;
 
@@ -16,7 +17,7 @@ use super::port::UdpPort;
 use super::receiver::Receiver;
 use crate::wan::departures::Departures;
 use crate::wan::waiter::Waiter;
-use crate::wan::{Verdict, clock};
+use crate::wan::{Link, Verdict, clock};
 
 /// An IPv4 header and a UDP header: what a datagram takes on the wire beside its contents.
 const HEADER_BYTES: u64 = 28;
@@ -36,6 +37,8 @@ struct Datagram {
     direction: Direction,
     ecn: Option<EcnCodepoint>,
     contents: Box<[u8]>,
+    /// The link that it has yet to cross, if there is another one.
+    then: Option<Link>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -133,15 +136,13 @@ impl Engine {
                 }
             };
             self.flows.touch(flow, now);
-            if let Verdict::DeliverAt(at) = config.forward.offer(now, contents.len() as u64 + HEADER_BYTES) {
-                let datagram = Datagram {
-                    flow,
-                    direction: Direction::ToTarget,
-                    ecn: meta.ecn,
-                    contents: contents.into(),
-                };
-                self.departures.push(at, datagram);
-            }
+            let (first, then) = match config.clients.get(&meta.addr) {
+                Some(access) => (&access.out_of, Some(config.forward.clone())),
+                None => (&config.forward, None),
+            };
+            let (direction, contents) = (Direction::ToTarget, contents.into());
+            let datagram = Datagram { flow, direction, ecn: meta.ecn, contents, then };
+            offer(&mut self.departures, first, now, datagram);
         });
     }
 
@@ -153,15 +154,10 @@ impl Engine {
             if meta.addr != config.target {
                 return Counters::add(&self.counters.strangers, 1);
             }
-            if let Verdict::DeliverAt(at) = config.reverse.offer(now, contents.len() as u64 + HEADER_BYTES) {
-                let datagram = Datagram {
-                    flow: flow_token,
-                    direction: Direction::ToClient,
-                    ecn: meta.ecn,
-                    contents: contents.into(),
-                };
-                self.departures.push(at, datagram);
-            }
+            let then = config.clients.get(&flow.client).map(|access| access.into.clone());
+            let (direction, contents) = (Direction::ToClient, contents.into());
+            let datagram = Datagram { flow: flow_token, direction, ecn: meta.ecn, contents, then };
+            offer(&mut self.departures, &config.reverse, now, datagram);
         });
         self.flows.touch(flow_token, now);
     }
@@ -170,7 +166,11 @@ impl Engine {
     fn send_due(&mut self) {
         let now = clock::now();
         let mut batches: Vec<Batch> = Vec::new();
-        while let Some(datagram) = self.departures.pop_due(now) {
+        while let Some(mut datagram) = self.departures.pop_due(now) {
+            if let Some(link) = datagram.then.take() {
+                offer(&mut self.departures, &link, now, datagram);
+                continue;
+            }
             // A flow closed while its datagram was on its way: nobody has used it for a minute.
             let Some((route, port)) = self.route(&datagram) else { continue };
             let open = batches.iter_mut().rev().find(|batch| batch.route.is_like(&route));
@@ -212,5 +212,12 @@ impl Engine {
 
     fn port(&self, token: u64) -> Option<&UdpPort> {
         self.flows.get(token).map(|flow| &flow.port).or_else(|| Some(&self.relays.get(&token)?.port))
+    }
+}
+
+/// Puts a datagram on a link, which may lose it.
+fn offer(departures: &mut Departures<Datagram>, link: &Link, now: Duration, datagram: Datagram) {
+    if let Verdict::DeliverAt(at) = link.offer(now, datagram.contents.len() as u64 + HEADER_BYTES) {
+        departures.push(at, datagram);
     }
 }

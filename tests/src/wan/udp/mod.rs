@@ -1,5 +1,5 @@
 //! UDP relays: each a listening port whose datagrams cross one link to a target, and whose replies cross
-//! another back.
+//! another back; before and after those they cross the links of the client's own site, if it has any.
 
 mod counters;
 mod egress;
@@ -8,6 +8,7 @@ mod flows;
 mod port;
 mod receiver;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -39,6 +40,17 @@ pub struct RelayConfig {
     pub forward: Link,
     /// From the target back to clients.
     pub reverse: Link,
+    /// Clients that have links of their own: their datagrams cross those first, and replies cross them last.
+    pub clients: Arc<BTreeMap<SocketAddr, Access>>,
+}
+
+/// What joins a site to the rest of the world.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// To the site.
+    pub into: Link,
+    /// From it.
+    pub out_of: Link,
 }
 
 /// What went wrong beside the links, over all relays of a thread. All zero in a healthy emulation.

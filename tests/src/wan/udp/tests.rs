@@ -19,13 +19,54 @@ fn link(name: &str, notation: &str) -> Link {
 }
 
 fn relay(relays: &Relays, target: &UdpSocket, forward: &Link, reverse: &Link) -> SocketAddr {
+    relay_for(BTreeMap::new(), relays, target, forward, reverse)
+}
+
+fn relay_for(
+    clients: BTreeMap<SocketAddr, Access>,
+    relays: &Relays,
+    target: &UdpSocket,
+    forward: &Link,
+    reverse: &Link,
+) -> SocketAddr {
     let config = RelayConfig {
         listen: (Ipv4Addr::LOCALHOST, 0).into(),
         target: target.local_addr().unwrap(),
         forward: forward.clone(),
         reverse: reverse.clone(),
+        clients: clients.into(),
     };
     relays.add(config).unwrap()
+}
+
+#[test]
+fn a_client_with_links_of_its_own_crosses_them_first_and_its_replies_cross_them_last() {
+    let (server, client, other) = (socket(), socket(), socket());
+    let [into, out_of, forward, reverse] = ["into", "out", "forward", "reverse"].map(|name| link(name, ""));
+    let access = Access { into: into.clone(), out_of: out_of.clone() };
+    let clients = BTreeMap::from([(client.local_addr().unwrap(), access)]);
+    let relays = Relays::start().unwrap();
+    let address = relay_for(clients, &relays, &server, &forward, &reverse);
+    let mut buffer = [0; 2000];
+    let mut ask = |client: &UdpSocket, what: &[u8]| {
+        client.send_to(what, address).unwrap();
+        let (len, from) = server.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..len], what);
+        server.send_to(&[9; 100], from).unwrap();
+        assert_eq!(client.recv_from(&mut buffer).unwrap().0, 100);
+    };
+
+    ask(&client, b"one");
+    ask(&other, b"two");
+    let delivered = |link: &Link| link.stats().delivered.packets;
+    assert_eq!([&out_of, &forward, &reverse, &into].map(delivered), [1, 2, 2, 1]);
+
+    out_of.partition();
+    client.send_to(b"lost", address).unwrap();
+    ask(&other, b"three");
+    out_of.heal();
+    ask(&client, b"four");
+    assert_eq!([&out_of, &forward, &reverse, &into].map(delivered), [2, 4, 4, 2]);
 }
 
 #[test]

@@ -1,0 +1,91 @@
+//! Speaks up where nothing is acknowledged.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::{Connection, ConnectionStats};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::congestion::RateController;
+
+/// Time between looks, at least: what a path that is whole again is noticed after.
+const LOOK: Duration = Duration::from_millis(250);
+/// The same in round trips, so that acknowledgements have time to arrive.
+const LOOK_ROUND_TRIPS: u32 = 2;
+/// What is said: a datagram with nothing in it would be kept by a peer that does not read, and count for nothing.
+const WORD: Bytes = Bytes::from_static(&[0]);
+
+/// Looks after a connection until it is closed, or this is dropped: while something that was sent is not acknowledged, a datagram goes now and then, and its acknowledgement shows
+/// that the path is whole.
+///
+/// By itself QUIC asks again after a time that doubles (RFC 9002, section 6.2.1): after nine seconds without a path it may be as long again before it notices that there is one.
+/// What the peer says in this way is read and thrown away. The datagram goes however much is in flight, where the path has our congestion control; within a site, where it has not, a full
+/// window waits for QUIC's probes.
+#[derive(Debug)]
+pub struct Nudging(AbortHandle);
+
+impl Nudging {
+    /// Of this connection. Call it within a tokio runtime.
+    #[must_use]
+    pub fn of(connection: &Connection) -> Self {
+        Self(tokio::spawn(nudge(connection.clone())).abort_handle())
+    }
+}
+
+impl Drop for Nudging {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn nudge(connection: Connection) {
+    let mut heard = Heard::of(&connection.stats());
+    let mut look_at = Instant::now();
+    loop {
+        tokio::select! {
+            said = connection.read_datagram() => match said {
+                Ok(_) => continue,
+                Err(_) => return,
+            },
+            () = sleep_until(look_at) => {}
+        }
+        look_at = Instant::now() + LOOK.max(connection.rtt() * LOOK_ROUND_TRIPS);
+        let now = Heard::of(&connection.stats());
+        if now.acknowledgements > heard.acknowledgements {
+            heard = now;
+        } else if now.sent > heard.sent {
+            grant(&connection);
+            // A peer that takes no datagrams is of another release: it gets QUIC's probes.
+            let _ = connection.send_datagram(WORD);
+        }
+    }
+}
+
+fn grant(connection: &Connection) {
+    if let Ok(controller) = connection.congestion_state().into_any().downcast::<RateController>() {
+        controller.grant();
+    }
+}
+
+/// What has come of a connection so far.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    acknowledgements: u64,
+    /// Frames that matter, those that were sent again included.
+    sent: u64,
+}
+
+impl Heard {
+    fn of(stats: &ConnectionStats) -> Self {
+        let sent = &stats.frame_tx;
+        let sent = sent.stream
+            + sent.reset_stream
+            + sent.stop_sending
+            + sent.max_data
+            + sent.max_stream_data
+            + sent.max_streams_bidi
+            + sent.max_streams_uni;
+        Self { acknowledgements: stats.frame_rx.acks, sent }
+    }
+}
