@@ -86,7 +86,6 @@ impl Checker {
         }
         self.look_at_parity(&status["parity"])?;
         let round = status["round"].as_u64().unwrap_or(0);
-        let generation = status["generation"].as_u64().unwrap_or(0);
         // At first it is what the coordinator has written down, which may be less than it had told, and less than the checkpoint.
         if let Some(before) = self.restored
             && *self.remembered.get_or_insert(round) != round
@@ -98,6 +97,7 @@ impl Checker {
                 now: round,
             });
         }
+        let generation = status["generation"].as_u64().unwrap_or(0);
         if self.is_reminded {
             // What it has written down may be newer than the checkpoint that it goes back to.
             let is_back = if self.restored.is_some() { round > self.round } else { round >= self.round };

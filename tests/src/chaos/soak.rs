@@ -209,8 +209,8 @@ impl Soak {
             event.fault,
             event.lasts.as_secs_f64()
         ));
-        self.begin(event.fault).with_context(|| format!("begin {}", event.fault))?;
         self.end_of_newest();
+        self.begin(event.fault).with_context(|| format!("begin {}", event.fault))?;
         self.begun = Some((event.fault.kind(), now, self.checker.counted()));
         self.report.began(event.fault.kind());
         self.changed = (now, format!("{} having begun", event.fault));

@@ -32,7 +32,7 @@ struct Args {
     #[arg(long, default_value_t = 15.0)]
     calm: f64,
     /// Steps from one exchange to the next: a step takes some 25 ms.
-    #[arg(long, default_value_t = Pace::default().every)]
+    #[arg(long, default_value_t = Pace::default().every, value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
     /// Steps after which the result of an exchange is waited for: no more than there are from one exchange to the next.
     #[arg(long, default_value_t = Pace::default().overlap)]
@@ -74,6 +74,12 @@ fn config(args: &Args, folder: PathBuf) -> Result<SoakConfig> {
         Duration::try_from_secs_f64(value).with_context(|| format!("{what} of {value} is no time"))
     };
     ensure!(args.sites.iter().all(|&workers| workers > 0), "a site without workers is none");
+    ensure!(
+        args.overlap <= args.every,
+        "--overlap {} is more than --every {}: a result would be waited for after the next exchange",
+        args.overlap,
+        args.every
+    );
     let workers: usize = args.sites.iter().sum();
     let cluster = ClusterConfig {
         run_toml: run_toml(workers, Pace { every: args.every, overlap: args.overlap }),
