@@ -301,3 +301,26 @@ impl Controller for RateController {
         self
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "an arbitrary origin of virtual time")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_lets_two_packets_by_and_ends_with_an_acknowledgement() {
+        let (now, initial_window_bytes) = (Instant::now(), 100_000);
+        let mut controller = Arc::new(RateControllerConfig { initial_window_bytes }).build(now, 1200);
+        // quinn gives a copy of the controller to who asks for it.
+        let copy = controller.clone_box().into_any().downcast::<RateController>().unwrap();
+        copy.grant();
+        for packet in 0..2 {
+            assert_eq!(controller.window(), NO_WINDOW, "packet {packet}");
+            controller.on_sent(now, 1200, packet);
+        }
+        assert_eq!(controller.window(), initial_window_bytes);
+        copy.grant();
+        controller.on_end_acks(now, 0, true, None);
+        assert_eq!(controller.window(), initial_window_bytes);
+    }
+}
