@@ -38,16 +38,27 @@ impl Run {
         if self.silence_at.is_none_or(|at| at > self.now) {
             return;
         }
-        let silent =
-            self.peers.iter().filter(|(_, peer)| self.silence_over(peer).is_some_and(|at| at <= self.now));
+        let is_over = |(worker, peer): &(&WorkerId, &Peer)| {
+            self.silence_over(**worker, peer).is_some_and(|at| at <= self.now)
+        };
+        let silent = self.peers.iter().filter(is_over);
         let silent: Vec<_> = silent.map(|(&worker, peer)| (worker, peer.silence.last())).collect();
         for (worker, last) in silent {
             let text = format!("is gone: silent for {} ms", self.now.saturating_sub(last).as_millis());
             self.lose_connection(worker, &text);
         }
         self.ask_silent();
-        let first = self.peers.values().filter_map(|peer| self.silence_over(peer)).min();
+        self.part_those_out_of_reach();
+        let first = self.peers.iter().filter_map(|(&worker, peer)| self.silence_over(worker, peer)).min();
         self.silence_at = first.map(|at| at.min(self.now + LOOK_INTERVAL));
+    }
+
+    /// Somebody who waits for these says that they are out of reach: they are missed earlier.
+    pub(super) fn look_at_doubted(&mut self, workers: &[WorkerId]) {
+        let over = |worker: &WorkerId| self.silence_over(*worker, self.peers.get(worker)?);
+        let Some(first) = workers.iter().filter_map(over).min() else { return };
+        let at = first.max(self.now);
+        self.silence_at = self.silence_at.map(|earlier| earlier.min(at));
     }
 
     /// Whoever spoke for them may not do so any more, or never have.
@@ -60,9 +71,12 @@ impl Run {
         }
     }
 
-    /// When a worker that is here is taken for lost, if it says nothing.
-    fn silence_over(&self, peer: &Peer) -> Option<Duration> {
-        peer.connection.map(|_| peer.silence.over_at(&self.config.faults))
+    /// When a worker that is here is taken for lost, if it says nothing: earlier, where others wait for it in vain.
+    fn silence_over(&self, worker: WorkerId, peer: &Peer) -> Option<Duration> {
+        peer.connection?;
+        let over_at = peer.silence.over_at(&self.config.faults);
+        let is_doubted = self.reach.is_doubted(worker, self.now);
+        Some(if is_doubted { over_at.min(peer.silence.unusual_after()) } else { over_at })
     }
 
     /// From now on, a worker is expected to say something now and then.

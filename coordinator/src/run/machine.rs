@@ -22,6 +22,7 @@ use super::peer::{Peer, Standing};
 use super::planning::WorkedOut;
 use super::prepare::Preparing;
 use super::progress::Summaries;
+use super::reach::Reach;
 use super::refusals::Refusals;
 use super::replanning::Replanning;
 use super::reports::Roll;
@@ -77,6 +78,7 @@ pub struct Run {
     pub(super) notices: VecDeque<Notice>,
     /// When to look for those that have been silent for too long, at the latest; none: nobody is connected.
     pub(super) silence_at: Option<Duration>,
+    pub(super) reach: Reach,
     /// When to look again, if nothing happens before.
     next_due: Option<Duration>,
     /// What reports of rounds are counted against, until somebody comes, goes or changes.
@@ -133,6 +135,7 @@ impl Run {
             shares: Shares::default(),
             notices: VecDeque::new(),
             silence_at: None,
+            reach: Reach::default(),
             next_due: Some(now),
             roll: None,
             persisted_at: now,
@@ -295,6 +298,11 @@ impl Run {
                 self.state.ways.seen(self.now, from, &ways);
                 return false;
             }
+            ToCoordinator::OutOfReach(workers) => {
+                self.reach.note(self.now, worker, &workers);
+                self.look_at_doubted(&workers);
+                return false;
+            }
             ToCoordinator::Links(links) => self.surveys.note_links(worker, &links),
             ToCoordinator::Leaving => {
                 self.let_go(worker, "as it asked to leave", "leaves");
@@ -404,6 +412,7 @@ impl Run {
         (self.roll, self.unfit) = (None, None);
         self.surveys.leave(worker);
         self.watch.forget(worker);
+        self.reach.forget(worker);
         if let Some(preparing) = &mut self.preparing {
             preparing.lost(worker);
         }

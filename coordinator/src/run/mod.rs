@@ -25,6 +25,7 @@ mod prepare;
 mod progress;
 mod punctuality;
 mod ranges;
+mod reach;
 mod refusals;
 mod releases;
 mod replanning;

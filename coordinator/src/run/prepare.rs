@@ -237,7 +237,7 @@ impl Run {
         let waiting = |peer: &Peer| peer.standing == Standing::Waiting || orphaned(peer);
         let waiting: Vec<WorkerId> =
             self.peers.iter().filter(|(_, peer)| waiting(peer)).map(|(&w, _)| w).collect();
-        for worker in waiting {
+        for worker in waiting.into_iter().filter(|worker| !self.is_kept_apart(*worker)).collect::<Vec<_>>() {
             let Some(peer) = self.peers.get(&worker) else { continue };
             let Some(rank) = peer.seat.map(|seat| seat.rank) else { continue };
             let site = peer.known.site;

@@ -11,6 +11,7 @@ mod planning;
 mod privacy;
 mod problems;
 mod punctuality;
+mod reach;
 mod refusals;
 mod replanning;
 mod shares;

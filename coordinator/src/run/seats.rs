@@ -67,9 +67,10 @@ impl Run {
             site: peer.known.site,
             has: has.get(&worker).cloned().unwrap_or_default(),
         };
-        let unseated = |peer: &Peer| peer.seat.is_none() && peer.connection.is_some();
-        let candidates: Vec<Candidate> =
-            self.peers.iter().filter(|(_, peer)| unseated(peer)).map(candidate).collect();
+        let unseated = |(worker, peer): &(&WorkerId, &Peer)| {
+            peer.seat.is_none() && peer.connection.is_some() && !self.is_kept_apart(**worker)
+        };
+        let candidates: Vec<Candidate> = self.peers.iter().filter(unseated).map(candidate).collect();
         let (mut copies, rest) = self.planned_copies(candidates);
         copies.extend(self.seated(rest));
         for workers in copies {

@@ -82,9 +82,14 @@ impl Silence {
         self.last + (2 * self.longest + MARGIN).clamp(least, most)
     }
 
-    /// Whether that is longer ago than it ever was lately, though not long enough to give it up.
+    /// After that, it has been silent for longer than it ever was lately, though not for long enough to give it up.
+    pub fn unusual_after(&self) -> Duration {
+        self.last + self.longest + MARGIN
+    }
+
+    /// Whether that time is over.
     pub fn is_unusual(&self, now: Duration) -> bool {
-        now > self.last + self.longest + MARGIN
+        now > self.unusual_after()
     }
 
     /// This process was to look at `due`, and stood still: what was said meanwhile has not been read, and some of it will be sent again only after as long as it has waited

@@ -13,7 +13,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 13;
+pub const PROTOCOL_VERSION: u16 = 14;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -66,7 +66,19 @@ pub enum ToCoordinator {
         /// What it was shown since the last one: at most [`SIGNS_MAX`], of each worker the newest.
         others: Vec<SignOfLife>,
     },
+    /// Other members that this worker's device waits for and that are out of its reach: nothing of them has arrived for [`OUT_OF_REACH_AFTER_MS`] and two round trips, although they were asked.
+    /// At most [`OUT_OF_REACH_MAX`]. Said when it changes, with nobody when it is over, and every [`OUT_OF_REACH_REPEATED_MS`] as long as it is not.
+    OutOfReach(Vec<WorkerId>),
 }
+
+/// After how long without a packet a member that is waited for is out of reach, in milliseconds: three times it was asked, a quarter of a second apart.
+pub const OUT_OF_REACH_AFTER_MS: u64 = 750;
+
+/// How often a worker repeats who is out of its reach, in milliseconds. What was not repeated for three times as long does not count any more.
+pub const OUT_OF_REACH_REPEATED_MS: u64 = 1000;
+
+/// Workers in one [`ToCoordinator::OutOfReach`]: who can reach so few of those it waits for has a problem of its own, whoever else is missing.
+pub const OUT_OF_REACH_MAX: usize = 256;
 
 /// How often a worker says that it is alive, in milliseconds: several times within the shortest sensible
 /// `faults.silent_after_ms`, so that one lost packet is not a death.

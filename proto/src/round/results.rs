@@ -130,6 +130,12 @@ impl Results {
         self.rounds.get(&round)?.results.get(fragment.0 as usize)?.as_ref()
     }
 
+    /// Fragments whose results the open round lacks.
+    pub fn missing(&self) -> impl Iterator<Item = FragmentId> + '_ {
+        let fragments = (0..self.fragments as u32).map(FragmentId);
+        fragments.filter(|&fragment| self.get(self.open, fragment).is_none())
+    }
+
     /// The caller has checked that the round is not after [`Self::last_kept`] and that there is such a fragment.
     pub fn insert(&mut self, round: Round, fragment: FragmentId, held: Held) -> Inserted {
         if let Some(present) = self.get(round, fragment) {

@@ -55,17 +55,18 @@ async fn nudge(connection: Connection) {
         if now.acknowledgements > heard.acknowledgements {
             heard = now;
         } else if now.sent > heard.sent {
-            grant(&connection);
-            // A peer that takes no datagrams is of another release: it gets QUIC's probes.
-            let _ = connection.send_datagram(WORD);
+            nudge_once(&connection);
         }
     }
 }
 
-fn grant(connection: &Connection) {
+/// Has the peer acknowledge something, if it is there: sends a datagram, however much is in flight where the path has our congestion control.
+pub fn nudge_once(connection: &Connection) {
     if let Ok(controller) = connection.congestion_state().into_any().downcast::<RateController>() {
         controller.grant();
     }
+    // A peer that takes no datagrams is of another release: it gets QUIC's probes.
+    let _ = connection.send_datagram(WORD);
 }
 
 /// What has come of a connection so far.

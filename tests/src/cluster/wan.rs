@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
-use crate::wan::udp::{Access, RelayConfig, Relays};
+use crate::wan::udp::{Access, NotTo, RelayConfig, Relays};
 use crate::wan::{Link, LinkConfig};
 
 /// Two sites share one link in each direction. More than two have an access link each, in and out: a packet crosses the one out of its site and the one into the
@@ -20,6 +20,10 @@ pub struct Wan {
     coordinator: SocketAddr,
     direct: SocketAddr,
     workers: Vec<SocketAddr>,
+    /// By site, where its access link does not lead.
+    not_to: Vec<NotTo>,
+    /// Where each worker listens, and at which site.
+    listening: Vec<(usize, SocketAddr)>,
     _relays: Relays,
 }
 
@@ -43,7 +47,12 @@ impl Wan {
                 .map(|site| new_link(format!("out-of-{site}"), seed + (sites + site) as u64))
                 .collect::<Result<_>>()?
         };
-        let access = |site: usize| Access { into: into[site].clone(), out_of: out_of[site].clone() };
+        let not_to: Vec<NotTo> = (0..sites).map(|_| NotTo::default()).collect();
+        let access = |site: usize| Access {
+            into: into[site].clone(),
+            out_of: out_of[site].clone(),
+            not_to: not_to[site].clone(),
+        };
         let behind = workers.iter().filter(|_| sites > 2).map(|&(site, address)| (address, access(site)));
         let clients: Arc<BTreeMap<_, _>> = Arc::new(behind.collect());
         let relays = Relays::start()?;
@@ -67,6 +76,8 @@ impl Wan {
             coordinator: to_coordinator,
             direct: coordinator,
             workers: to_workers,
+            not_to,
+            listening: workers.to_vec(),
             _relays: relays,
         })
     }
@@ -80,6 +91,18 @@ impl Wan {
     #[must_use]
     pub fn link(&self) -> &LinkConfig {
         &self.link
+    }
+
+    /// From now on, there is no route between workers of these two sites, of three and more; each still reaches all others. None: there is a route between all.
+    pub fn part(&self, sites: Option<(usize, usize)>) {
+        let at = |site: usize| {
+            self.listening.iter().filter(move |(at, _)| *at == site).map(|&(_, address)| address)
+        };
+        self.not_to.iter().for_each(|not_to| not_to.set([]));
+        if let Some((one, other)) = sites {
+            self.not_to[one].set(at(other));
+            self.not_to[other].set(at(one));
+        }
     }
 
     /// The link into a site.

@@ -109,6 +109,24 @@ fn survival_of_a_coordinator_restart_stops_nobody_and_loses_no_round() {
     assert_exactly_once(&status);
 }
 
+/// Between two of three sites there is no route any more; the coordinator hears all of them.
+#[test]
+fn survival_two_sites_that_cannot_reach_each_other_do_not_hold_the_others_up() {
+    let setup = Setup { steps: 3000, sites: vec![1, 1, 1], ..long() };
+    let mut scenario = setup.start();
+    scenario.wait_for_round(3);
+    scenario.cluster.wan().part(Some((1, 2)));
+    let without = scenario
+        .cluster
+        .wait_for("one of the two to be left out", RUN_MAX, |status| training(status) == 2)
+        .unwrap();
+    assert!(without["events"].to_string().contains("cannot reach each other"), "{without:#}");
+    scenario.wait_for_round(applied_rounds(&without) + 20);
+    scenario.cluster.wan().part(None);
+    scenario.cluster.wait_for("all to train again", RUN_MAX, |status| training(status) == 3).unwrap();
+    assert_exactly_once(&scenario.finish());
+}
+
 #[test]
 fn survival_a_frozen_worker_is_taken_out_and_heals_when_it_thaws() {
     let mut scenario = long().start();

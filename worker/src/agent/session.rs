@@ -12,7 +12,9 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Generation, Round};
 use longhaul_common::model::ModelSpec;
-use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker, Welcome};
+use longhaul_proto::control::message::{
+    Join, OUT_OF_REACH_REPEATED_MS, ToCoordinator, ToWorker, Welcome,
+};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
 use longhaul_proto::identity::Identity;
 use longhaul_proto::transport::bulk::ReceiveLimits;
@@ -45,6 +47,8 @@ const REPORTS_AT_ONCE: usize = 32;
 const REPORTS_PAUSE: Duration = Duration::from_millis(50);
 /// How long the conversation stands still for a new certificate: well within the silence that the coordinator takes for a death.
 const RENEWAL_MAX: Duration = Duration::from_secs(2);
+/// How often it is said again who is out of reach.
+const REACH_REPEATED: Duration = Duration::from_millis(OUT_OF_REACH_REPEATED_MS);
 /// How often the certificate's age is looked at.
 const RENEWAL_CHECK: Duration = Duration::from_secs(600);
 
@@ -100,6 +104,7 @@ enum Wake {
     Backlog,
     Alive(Option<Shown>),
     Ways,
+    Reach,
     Renewal,
     Outcome(Result<Outcome>),
     Stop,
@@ -287,6 +292,8 @@ impl Session {
         let mut renewals = ticks(RENEWAL_CHECK);
         let mut looks = ticks(LOOK);
         let mut backlog = ticks(REPORTS_PAUSE);
+        let mut reach = self.network.out_of_reach();
+        let mut reach_repeats = ticks(REACH_REPEATED);
         loop {
             let farewell = self.leaving.map(|since| since + FAREWELL_MAX);
             let wake = tokio::select! {
@@ -298,6 +305,8 @@ impl Session {
                 _ = backlog.tick(), if self.reports.next().is_some() => Wake::Backlog,
                 shown = self.voice.wait() => Wake::Alive(shown),
                 _ = looks.tick() => Wake::Ways,
+                Ok(()) = reach.changed() => Wake::Reach,
+                _ = reach_repeats.tick(), if !reach.borrow().is_empty() => Wake::Reach,
                 _ = renewals.tick() => Wake::Renewal,
                 outcome = &mut self.outcome => Wake::Outcome(outcome.context("the synchroniser is gone")?),
                 () = stop.asked() => Wake::Stop,
@@ -319,6 +328,10 @@ impl Session {
                 Wake::Backlog => self.say_backlog(sender, REPORTS_AT_ONCE),
                 Wake::Alive(shown) => self.voice.act(sender, shown),
                 Wake::Ways => self.tell_ways(sender),
+                Wake::Reach => {
+                    let out_of_reach = reach.borrow_and_update().iter().copied().collect();
+                    sender.send(&ToCoordinator::OutOfReach(out_of_reach)).is_ok()
+                }
                 Wake::Renewal => {
                     self.renew_if_due().await;
                     true

@@ -108,6 +108,7 @@ impl Counted {
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
     fn timed<T>(&mut self, bytes: usize, call: impl FnOnce(&mut dyn Collective) -> T) -> T {
         let began = Instant::now();
+        self.progress.begins_to_wait(began);
         let answer = call(&mut *self.inner);
         self.progress.waited(began.elapsed());
         self.progress.sent(bytes as u64, false);

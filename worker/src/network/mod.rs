@@ -9,6 +9,7 @@ mod outbox;
 mod peer;
 mod pipe;
 mod probe;
+mod reach;
 mod recall;
 mod request;
 mod revoked;
@@ -90,6 +91,8 @@ pub struct Network {
     group_stop: Stop,
     /// Workers that are out of the run for good.
     revoked: watch::Sender<BTreeSet<WorkerId>>,
+    /// Those that the device waits for and that do not answer.
+    out_of_reach: watch::Sender<BTreeSet<WorkerId>>,
     stopped: watch::Sender<bool>,
 }
 
@@ -136,8 +139,10 @@ impl Network {
             signs: Signs::default(),
             group_stop: Stop::default(),
             revoked: watch::channel(BTreeSet::new()).0,
+            out_of_reach: watch::channel(BTreeSet::new()).0,
             stopped: watch::channel(false).0,
         });
+        network.spawn(reach::watch_over(Arc::clone(&network)));
         network.runtime.spawn(serve::accept(Arc::clone(&network), limits));
         Ok(network)
     }

@@ -94,6 +94,11 @@ impl Peer {
         Some(MeasuredLink { bytes_per_s, round_trip_s: transport::round_trip(connection).as_secs_f64() })
     }
 
+    /// Which worker it is.
+    pub(super) fn worker(&self) -> WorkerId {
+        self.worker
+    }
+
     /// Queues a frame; false: the queue is full.
     pub(super) fn queue(&self, meta: FrameMeta, body: Bytes, hash: Option<Hash>) -> bool {
         let bytes = u32::try_from(body.len() + FRAME_HEADER_BYTES).unwrap_or(u32::MAX);

@@ -116,6 +116,7 @@ impl NetworkPipe {
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for other ranks")]
     fn waiting<T>(&self, exchange: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, EngineError> {
         let began = Instant::now();
+        self.network.progress.begins_to_wait(began);
         let answer = exchange();
         self.network.progress.waited(began.elapsed());
         answer.map_err(interrupted)

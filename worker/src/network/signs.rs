@@ -144,15 +144,7 @@ impl Network {
     pub async fn show_sign(self: &Arc<Self>, to: WorkerId, incarnation: u64) -> Shown {
         let Some(peer) = self.lock().peers.get(&to).cloned() else { return Shown::Refused };
         let Some(connection) = peer.connected() else {
-            if peer.is_connecting() {
-                return Shown::Unconnected;
-            }
-            let network = Arc::clone(self);
-            self.spawn(async move {
-                if let Err(error) = peer.connection(&network).await {
-                    tracing::debug!(peer = %to, reason = format!("{error:#}"), "who speaks for the site is out of reach");
-                }
-            });
+            self.dial(&peer);
             return Shown::Unconnected;
         };
         match timeout(ANSWER_MAX, request::show_sign(connection.connection(), incarnation)).await {

@@ -148,6 +148,11 @@ impl StageMail {
         Ok(state.take(&key).into_values().collect())
     }
 
+    /// The workers that this one computes with, itself among them; nobody, where it computes alone.
+    pub fn workers(&self) -> Vec<WorkerId> {
+        self.lock().replica.as_ref().map(|replica| replica.workers.clone()).unwrap_or_default()
+    }
+
     /// Whether letters of this session count.
     pub fn is_open(&self, session: Generation) -> bool {
         self.lock().is_of(session)

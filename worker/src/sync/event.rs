@@ -1,5 +1,6 @@
 //! What reaches the synchroniser's queue.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -75,6 +76,11 @@ pub enum SyncEvent {
         fragment: FragmentId,
         /// Where the answer goes.
         reply: oneshot::Sender<Option<(Bytes, Hash)>>,
+    },
+    /// Whose results the device waits for.
+    Awaited {
+        /// Where the answer goes: other members.
+        reply: oneshot::Sender<BTreeSet<WorkerId>>,
     },
     /// A peer asks for the state.
     ServeState {

@@ -1,6 +1,6 @@
 //! One thread that owns the round protocol and the synchronised state.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -319,6 +319,15 @@ impl Synchroniser {
                 };
                 // Who asked may have gone.
                 let _ = reply.send(found);
+                Ok(())
+            }
+            SyncEvent::Awaited { reply } => {
+                let awaited = match &self.stage {
+                    Stage::Running(running) => running.member.awaited(),
+                    Stage::Preparing => BTreeSet::new(),
+                };
+                // The session may have ended.
+                let _ = reply.send(awaited);
                 Ok(())
             }
             SyncEvent::ServeState { from, reply } => self.serve_state(from, reply),

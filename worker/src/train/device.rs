@@ -431,6 +431,7 @@ impl Device<'_> {
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
     fn wait_for(&mut self, round: Round) -> Result<Result<RoundUpdate, Outcome>> {
         let began = Instant::now();
+        self.progress.begins_to_wait(began);
         let answer = loop {
             match self.inbox.recv() {
                 Ok(ToDevice::Apply { round: got, update, put_back }) if got == round => {

@@ -1,13 +1,17 @@
 //! What the device and the network count, read twice a second for the heartbeat.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use longhaul_proto::control::message::Heartbeat;
 
 /// Counters that several threads add to.
 #[derive(Debug, Default)]
-pub struct Progress(Mutex<Heartbeat>);
+pub struct Progress {
+    counts: Mutex<Heartbeat>,
+    /// Since when the device waits for other workers, if it does.
+    waits_since: Mutex<Option<Instant>>,
+}
 
 impl Progress {
     /// A finished step of the run.
@@ -19,9 +23,21 @@ impl Progress {
         heartbeat.compute_s += compute.as_secs_f64();
     }
 
+    /// The device begins to wait for what other workers send; [`Self::waited`] follows.
+    pub fn begins_to_wait(&self, now: Instant) {
+        *self.waits_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
     /// The device waited for the network.
     pub fn waited(&self, wait: Duration) {
+        *self.waits_since.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.lock().wait_s += wait.as_secs_f64();
+    }
+
+    /// Since when the device waits for what other workers send, if it does.
+    #[must_use]
+    pub fn waits_since(&self) -> Option<Instant> {
+        *self.waits_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Training stood still for a checkpoint.
@@ -58,6 +74,6 @@ impl Progress {
     }
 
     fn lock(&self) -> MutexGuard<'_, Heartbeat> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

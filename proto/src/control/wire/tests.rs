@@ -144,6 +144,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
             own: Heartbeat { step: 7, wait_s: 0.5, ..Heartbeat::default() },
             others: vec![SignOfLife { worker: WorkerId(300), incarnation: u64::MAX, age_ms: 51 }],
         },
+        ToCoordinator::OutOfReach(vec![WorkerId(2), WorkerId(300)]),
     ]
 }
 
@@ -316,6 +317,8 @@ fn messages_are_the_golden_bytes() {
     let expected = "0c01ac02".to_owned() + &"03".repeat(32) + "000102ac02";
     assert_eq!(hex(encode(&ToCoordinator::Kept(Some(kept))).unwrap()), expected);
     assert_eq!(hex(encode(&ToCoordinator::Archived(Vec::new())).unwrap()), "0d00");
+    let out_of_reach = ToCoordinator::OutOfReach(vec![WorkerId(2), WorkerId(300)]);
+    assert_eq!(hex(encode(&out_of_reach).unwrap()), "0f0202ac02");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Held(Vec::new()))).unwrap()), "010200");
     assert_eq!(hex(encode(&ToWorker::Dismiss { reason: "done".to_owned() }).unwrap()), "0504646f6e65");
     assert_eq!(

@@ -213,6 +213,15 @@ impl Member {
         self.results.get(round, fragment).map(|held| (held.bytes.clone(), held.hash))
     }
 
+    /// The other members that results of the open round are to come from: the owners of those that are not here, of the fragments that this member passes on within its
+    /// site. Of the others it hears from members of its own site. None while there is no generation.
+    #[must_use]
+    pub fn awaited(&self) -> BTreeSet<WorkerId> {
+        let Some(duties) = self.running() else { return BTreeSet::new() };
+        let missing = self.results.missing().filter(|&fragment| duties.uploads(fragment));
+        missing.filter_map(|fragment| duties.owner(fragment)).filter(|&owner| owner != self.me).collect()
+    }
+
     /// Frames that were not taken, since the start.
     #[must_use]
     pub fn dropped(&self) -> &Dropped {

@@ -492,3 +492,17 @@ fn a_new_member_starts_where_the_last_generation_before_its_first_round_says() {
     assert_eq!(begin(2, 8, &[owner(), other()]), Some(Round(8)), "who was ahead has died");
     assert_eq!(begin(3, 9, &[owner(), other()]), Some(Round(8)), "it is counted in from there");
 }
+
+#[test]
+fn the_owner_of_what_is_missing_is_awaited_in_its_generation() {
+    let (me, site) = (other(), site_of(other()));
+    let mut member = Member::new(me, site, LAYOUT, Round(0), config());
+    assert!(member.awaited().is_empty(), "there is no generation");
+    member.handle(MS(0), start(1, None));
+    assert_eq!(member.awaited(), [owner()].into());
+    let mut owns = Member::new(owner(), site_of(owner()), LAYOUT, Round(0), config());
+    owns.handle(MS(0), start(1, None));
+    assert!(owns.awaited().is_empty(), "nobody waits for itself");
+    member.handle(MS(1), Event::Settle { generation: Generation(2) });
+    assert!(member.awaited().is_empty(), "results of this generation do not come any more");
+}

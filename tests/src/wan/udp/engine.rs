@@ -137,6 +137,7 @@ impl Engine {
             };
             self.flows.touch(flow, now);
             let (first, then) = match config.clients.get(&meta.addr) {
+                Some(access) if access.not_to.contains(config.target) => return,
                 Some(access) => (&access.out_of, Some(config.forward.clone())),
                 None => (&config.forward, None),
             };
@@ -154,7 +155,11 @@ impl Engine {
             if meta.addr != config.target {
                 return Counters::add(&self.counters.strangers, 1);
             }
-            let then = config.clients.get(&flow.client).map(|access| access.into.clone());
+            let access = config.clients.get(&flow.client);
+            if access.is_some_and(|access| access.not_to.contains(config.target)) {
+                return;
+            }
+            let then = access.map(|access| access.into.clone());
             let (direction, contents) = (Direction::ToClient, contents.into());
             let datagram = Datagram { flow: flow_token, direction, ecn: meta.ecn, contents, then };
             offer(&mut self.departures, &config.reverse, now, datagram);

@@ -8,12 +8,12 @@ mod flows;
 mod port;
 mod receiver;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -51,6 +51,23 @@ pub struct Access {
     pub into: Link,
     /// From it.
     pub out_of: Link,
+    /// Where it does not lead.
+    pub not_to: NotTo,
+}
+
+/// Targets that nothing goes to and nothing comes from: no route leads there. Clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct NotTo(Arc<Mutex<BTreeSet<SocketAddr>>>);
+
+impl NotTo {
+    /// From now on, these are the targets.
+    pub fn set(&self, targets: impl IntoIterator<Item = SocketAddr>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = targets.into_iter().collect();
+    }
+
+    fn contains(&self, target: SocketAddr) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&target)
+    }
 }
 
 /// What went wrong beside the links, over all relays of a thread. All zero in a healthy emulation.

@@ -43,7 +43,8 @@ fn relay_for(
 fn a_client_with_links_of_its_own_crosses_them_first_and_its_replies_cross_them_last() {
     let (server, client, other) = (socket(), socket(), socket());
     let [into, out_of, forward, reverse] = ["into", "out", "forward", "reverse"].map(|name| link(name, ""));
-    let access = Access { into: into.clone(), out_of: out_of.clone() };
+    let not_to = NotTo::default();
+    let access = Access { into: into.clone(), out_of: out_of.clone(), not_to: not_to.clone() };
     let clients = BTreeMap::from([(client.local_addr().unwrap(), access)]);
     let relays = Relays::start().unwrap();
     let address = relay_for(clients, &relays, &server, &forward, &reverse);
@@ -67,6 +68,13 @@ fn a_client_with_links_of_its_own_crosses_them_first_and_its_replies_cross_them_
     out_of.heal();
     ask(&client, b"four");
     assert_eq!([&out_of, &forward, &reverse, &into].map(delivered), [2, 4, 4, 2]);
+
+    not_to.set([server.local_addr().unwrap()]);
+    client.send_to(b"nowhere", address).unwrap();
+    ask(&other, b"five");
+    not_to.set([]);
+    ask(&client, b"six");
+    assert_eq!([&out_of, &forward, &reverse, &into].map(delivered), [3, 6, 6, 3]);
 }
 
 #[test]

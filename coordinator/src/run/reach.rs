@@ -1,0 +1,184 @@
+//! Members that cannot reach each other, by what they say (decision 0056).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use longhaul_common::id::WorkerId;
+use longhaul_proto::control::message::{OUT_OF_REACH_MAX, OUT_OF_REACH_REPEATED_MS};
+use serde::{Deserialize, Serialize};
+
+use super::command::Severity;
+use super::machine::Run;
+use super::peer::Peer;
+
+/// What was not said again for so long does not count any more: three repetitions are missing.
+const KEPT: Duration = Duration::from_millis(3 * OUT_OF_REACH_REPEATED_MS);
+/// For so long who was left out is not asked in again, the first time,
+const APART: Duration = Duration::from_secs(10);
+/// and at most: each time it is twice as long as before. A route that is out for hours then costs the others two or three seconds in five minutes.
+const APART_MAX: Duration = Duration::from_secs(300);
+/// After so long in which it was not left out again, the next time is a first time.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+
+/// Who says of whom that it is out of reach, and who was left out for it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Reach {
+    said: BTreeMap<WorkerId, Word>,
+    apart: BTreeMap<WorkerId, Apart>,
+}
+
+/// What one member says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Word {
+    at: Duration,
+    /// Of whom, and since when.
+    of: BTreeMap<WorkerId, Duration>,
+}
+
+/// A worker that was left out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Apart {
+    /// Those that it has no part in the run with.
+    from: BTreeSet<WorkerId>,
+    until: Duration,
+    times: u32,
+}
+
+impl Reach {
+    /// A member says who is out of its reach.
+    pub fn note(&mut self, now: Duration, by: WorkerId, of: &[WorkerId]) {
+        let before = self.said.remove(&by).filter(|word| word.at + KEPT >= now);
+        let since = |worker: &WorkerId| before.as_ref()?.of.get(worker).copied();
+        let of: BTreeMap<_, _> = of
+            .iter()
+            .filter(|worker| **worker != by)
+            .take(OUT_OF_REACH_MAX)
+            .map(|worker| (*worker, since(worker).unwrap_or(now)))
+            .collect();
+        if !of.is_empty() {
+            self.said.insert(by, Word { at: now, of });
+        }
+    }
+
+    /// A worker is not here any more, or another process of it is.
+    pub fn forget(&mut self, worker: WorkerId) {
+        self.said.remove(&worker);
+        self.said.values_mut().for_each(|word| _ = word.of.remove(&worker));
+    }
+
+    /// Whether somebody who waits for this worker finds it out of reach.
+    pub fn is_doubted(&self, worker: WorkerId, now: Duration) -> bool {
+        self.said.values().any(|word| word.at + KEPT >= now && word.of.contains_key(&worker))
+    }
+
+    /// Who has been saying so of whom for so long.
+    fn pairs(&self, now: Duration, patience: Duration) -> BTreeSet<(WorkerId, WorkerId)> {
+        let words = self.said.iter().filter(|(_, word)| word.at + KEPT >= now);
+        let pairs = words.flat_map(|(by, word)| word.of.iter().map(move |(of, since)| (*by, *of, *since)));
+        pairs.filter(|(.., since)| *since + patience <= now).map(|(by, of, _)| (by, of)).collect()
+    }
+
+    /// A worker is left out because of these. For how long.
+    fn part(&mut self, now: Duration, worker: WorkerId, from: BTreeSet<WorkerId>) -> Duration {
+        self.apart.retain(|_, apart| apart.until + FORGOTTEN_AFTER > now);
+        let times = self.apart.get(&worker).map_or(0, |apart| apart.times);
+        let pause = APART.saturating_mul(1 << times.min(16)).min(APART_MAX);
+        self.apart.insert(worker, Apart { from, until: now + pause, times: times + 1 });
+        pause
+    }
+}
+
+impl Run {
+    /// Whether this worker is to have no part in the run for now, as one that takes part was out of its reach.
+    pub(super) fn is_kept_apart(&self, worker: WorkerId) -> bool {
+        let Some(apart) = self.reach.apart.get(&worker) else { return false };
+        let takes_part = |other: &WorkerId| self.peers.get(other).is_some_and(Peer::is_present_member);
+        apart.until > self.now && apart.from.iter().any(takes_part)
+    }
+
+    /// Where two members are heard here and have not been able to reach each other for as long as anybody may be silent, one of them is left out, or the run would wait for as long as that lasts.
+    pub(super) fn part_those_out_of_reach(&mut self) {
+        let patience = Duration::from_millis(self.config.faults.suspect_after_ms);
+        let is_heard = |worker: &WorkerId| {
+            let peer = self.peers.get(worker).filter(|peer| peer.is_present_member());
+            peer.is_some_and(|peer| !peer.silence.is_unusual(self.now))
+        };
+        let mut pairs = self.reach.pairs(self.now, patience);
+        pairs.retain(|(by, of)| is_heard(by) && is_heard(of) && !self.is_of_the_last_copy(*by));
+        while let Some(worker) = self.to_be_left_out(&pairs) {
+            let from: BTreeSet<WorkerId> = others_of(&pairs, worker);
+            pairs.retain(|(by, of)| *by != worker && *of != worker);
+            let pause = self.reach.part(self.now, worker, from.clone());
+            let named: Vec<String> = from.iter().take(4).map(ToString::to_string).collect();
+            let more = if from.len() > named.len() { " and others" } else { "" };
+            let text = format!(
+                "is left out for {} s: it and {}{more} cannot reach each other, though both are heard here; does a firewall or a missing route keep UDP from one site to the other?",
+                pause.as_secs(),
+                named.join(", ")
+            );
+            self.remove(worker, Severity::Warning, &text);
+        }
+    }
+
+    /// Of those pairs, the one that belongs to most. Of two alike the one that says so where the other does not, as only that one cannot go on; then the one with fewer others at
+    /// its site, and the higher-numbered one.
+    fn to_be_left_out(&self, pairs: &BTreeSet<(WorkerId, WorkerId)>) -> Option<WorkerId> {
+        let workers: BTreeSet<WorkerId> = pairs.iter().flat_map(|&(by, of)| [by, of]).collect();
+        let at_its_site = |worker: &WorkerId| {
+            let site = self.peers.get(worker).map(|peer| peer.known.site);
+            self.peers.values().filter(|peer| Some(peer.known.site) == site && peer.is_present_member()).count()
+        };
+        workers.into_iter().max_by_key(|worker| {
+            let is_named = pairs.iter().any(|(_, of)| of == worker);
+            (others_of(pairs, *worker).len(), !is_named, std::cmp::Reverse(at_its_site(worker)), *worker)
+        })
+    }
+}
+
+/// With whom this worker is in a pair.
+fn others_of(pairs: &BTreeSet<(WorkerId, WorkerId)>, worker: WorkerId) -> BTreeSet<WorkerId> {
+    let other = |&(by, of): &(WorkerId, WorkerId)| match worker {
+        worker if worker == by => Some(of),
+        worker if worker == of => Some(by),
+        _ => None,
+    };
+    pairs.iter().filter_map(other).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(s: u64) -> Duration {
+        Duration::from_secs(s)
+    }
+
+    fn w(number: u32) -> WorkerId {
+        WorkerId(number)
+    }
+
+    #[test]
+    fn a_word_counts_from_when_it_was_first_said_and_until_it_is_not_repeated() {
+        let mut reach = Reach::default();
+        (0..3).for_each(|second| reach.note(s(second), w(1), &[w(2), w(1)]));
+        assert!(reach.is_doubted(w(2), s(5)) && !reach.is_doubted(w(2), s(6)) && !reach.is_doubted(w(1), s(2)));
+        assert_eq!(reach.pairs(s(2), s(2)), [(w(1), w(2))].into());
+        assert!(reach.pairs(s(2), s(3)).is_empty());
+        reach.note(s(9), w(1), &[w(2)]);
+        assert!(reach.pairs(s(9), s(1)).is_empty(), "it had been over");
+        reach.note(s(10), w(1), &[]);
+        assert!(!reach.is_doubted(w(2), s(10)));
+    }
+
+    #[test]
+    fn who_is_left_out_again_and_again_is_left_out_for_longer() {
+        let mut reach = Reach::default();
+        let mut now = s(0);
+        let pauses = [10, 20, 40, 80, 160, 300, 300];
+        for pause in pauses {
+            assert_eq!(reach.part(now, w(1), [w(2)].into()), s(pause));
+            now += s(pause) + s(3);
+        }
+        assert_eq!(reach.part(now + FORGOTTEN_AFTER, w(1), [w(2)].into()), s(10));
+    }
+}

@@ -1,0 +1,142 @@
+//! Members that cannot reach each other.
+
+use longhaul_proto::control::message::HEARTBEAT_INTERVAL_MS;
+
+use super::*;
+
+const BEAT: Duration = Duration::from_millis(HEARTBEAT_INTERVAL_MS);
+
+/// Workers 1 to 4 that train: two of one site, and one each of two others.
+fn four() -> Story {
+    let mut config = config();
+    config.run.workers = 4;
+    let mut story = Story::of(config);
+    for (worker, site) in [(1, "a"), (2, "a"), (3, "b"), (4, "c")] {
+        story.join_from(worker, site);
+    }
+    (1..=4).for_each(|worker| story.say(worker, ready(0, 7)));
+    assert_eq!(story.run.state().phase, Phase::Training);
+    // For so long that nothing is left of their coming.
+    beat_for(&mut story, 100, &[1, 2, 3, 4], &[]);
+    story
+}
+
+fn out_of_reach(of: &[u32]) -> ToCoordinator {
+    ToCoordinator::OutOfReach(of.iter().map(|worker| WorkerId(*worker)).collect())
+}
+
+/// For so many seconds, twice in each: those who are alive say so, and each second some say who is out of their reach. What was said to whom.
+fn beat_for(
+    story: &mut Story,
+    seconds: u32,
+    alive: &[u32],
+    said: &[(u32, &[u32])],
+) -> Vec<(u32, ToWorker)> {
+    let mut told = Vec::new();
+    let mut keep = |story: &Story| {
+        told.extend((1..=4).flat_map(|worker| story.told(worker).into_iter().map(move |m| (worker, m))));
+    };
+    for beat in 0..2 * seconds {
+        let next = story.now + BEAT;
+        while let Some(due) = story.run.next_timeout().filter(|due| *due < next) {
+            story.now = due;
+            story.handle(Event::Timer);
+            keep(story);
+        }
+        story.now = next;
+        for worker in alive {
+            story.say(*worker, heartbeat(1));
+            keep(story);
+        }
+        for (by, of) in said.iter().filter(|_| beat % 2 == 0) {
+            story.say(*by, out_of_reach(of));
+            keep(story);
+        }
+    }
+    told
+}
+
+fn is_here(story: &Story, worker: u32) -> bool {
+    story.run.peers.contains_key(&WorkerId(worker))
+}
+
+/// When a worker that says nothing from now on is gone.
+fn missed_after(story: &mut Story, worker: u32, by: &[u32]) -> Duration {
+    let alive: Vec<u32> = (1..=4).filter(|other| *other != worker).collect();
+    let last = story.run.peers[&WorkerId(worker)].silence.last();
+    while is_here(story, worker) {
+        story.pass_to(story.now + BEAT / 10);
+        story.handle(Event::Timer);
+        if (story.now.as_millis()).is_multiple_of(BEAT.as_millis()) {
+            alive.iter().for_each(|other| story.say(*other, heartbeat(1)));
+        }
+        if story.now > last + BEAT {
+            by.iter().for_each(|other| story.say(*other, out_of_reach(&[worker])));
+        }
+        assert!(story.now < last + Duration::from_secs(30));
+    }
+    story.now - last
+}
+
+#[test]
+fn who_is_waited_for_in_vain_is_missed_as_soon_as_its_silence_is_unusual() {
+    let nobody_waits = missed_after(&mut four(), 4, &[]);
+    let somebody_waits = missed_after(&mut four(), 4, &[1]);
+    assert_eq!(nobody_waits, Duration::from_millis(2000));
+    assert!(somebody_waits <= Duration::from_millis(1550), "{somebody_waits:?}");
+}
+
+#[test]
+fn who_is_heard_is_not_taken_out_for_what_others_say_within_the_patience_for_silence() {
+    let mut story = four();
+    beat_for(&mut story, 1, &[1, 2, 3, 4], &[(3, &[4])]);
+    beat_for(&mut story, 60, &[1, 2, 3, 4], &[(3, &[])]);
+    assert!((1..=4).all(|worker| is_here(&story, worker)));
+}
+
+#[test]
+fn of_two_that_cannot_reach_each_other_one_is_left_out_and_comes_back_after_a_pause() {
+    let mut story = four();
+    beat_for(&mut story, 3, &[1, 2, 3, 4], &[(3, &[4]), (4, &[3])]);
+    assert!(is_here(&story, 3) && !is_here(&story, 4), "the higher-numbered one of two alike");
+    let told = story.run.status(0).events;
+    let says = |text: &str| told.iter().any(|event| event.text.contains(text));
+    assert!(says("is left out for 10 s: it and w3 cannot reach each other"), "{told:#?}");
+    // It joins at once, as it knows no better, and heals only when the pause is over.
+    story.join_from(4, "c");
+    let heals = |told: &[(u32, ToWorker)]| told.iter().any(|(_, m)| matches!(m, ToWorker::Heal { .. }));
+    let told = beat_for(&mut story, 5, &[1, 2, 3, 4], &[]);
+    assert!(!heals(&told), "{told:?}");
+    let told = beat_for(&mut story, 6, &[1, 2, 3, 4], &[]);
+    assert!(heals(&told), "{told:?}");
+}
+
+/// It has no part in the run with worker 3, and there is no worker 3 any more.
+#[test]
+fn who_was_left_out_is_asked_in_again_when_the_other_one_is_gone() {
+    let mut story = four();
+    beat_for(&mut story, 3, &[1, 2, 3, 4], &[(3, &[4]), (4, &[3])]);
+    story.join_from(4, "c");
+    assert!(!story.told(4).iter().any(|message| matches!(message, ToWorker::Heal { .. })));
+    story.handle(Event::Closed { connection: ConnectionId(3) });
+    assert!(story.told(4).iter().any(|message| matches!(message, ToWorker::Heal { .. })), "{:?}", story.told(4));
+}
+
+#[test]
+fn the_one_that_reaches_fewest_is_left_out_and_not_those_that_miss_it() {
+    let mut story = four();
+    beat_for(&mut story, 3, &[1, 2, 3, 4], &[(1, &[3]), (2, &[3]), (4, &[3])]);
+    let here: Vec<_> = (1..=4).filter(|worker| is_here(&story, *worker)).collect();
+    assert_eq!(here, [1, 2, 4]);
+}
+
+/// One that speaks ill of others takes itself out of the run: they can go on, and it says that it cannot.
+#[test]
+fn who_alone_says_that_others_are_out_of_reach_is_left_out_itself() {
+    for named in [&[1][..], &[1, 2, 4]] {
+        let mut story = four();
+        beat_for(&mut story, 3, &[1, 2, 3, 4], &[(3, named)]);
+        let here: Vec<_> = (1..=4).filter(|worker| is_here(&story, *worker)).collect();
+        assert_eq!(here, [1, 2, 4]);
+    }
+}
