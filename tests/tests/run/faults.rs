@@ -112,7 +112,7 @@ fn survival_of_a_coordinator_restart_stops_nobody_and_loses_no_round() {
 /// Between two of three sites there is no route any more; the coordinator hears all of them.
 #[test]
 fn survival_two_sites_that_cannot_reach_each_other_do_not_hold_the_others_up() {
-    let setup = Setup { steps: 3000, sites: vec![1, 1, 1], ..long() };
+    let setup = Setup { sites: vec![1, 1, 1], batch: 12, ..long() };
     let mut scenario = setup.start();
     scenario.wait_for_round(3);
     scenario.cluster.wan().part(Some((1, 2)));
