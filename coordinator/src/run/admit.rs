@@ -175,7 +175,7 @@ impl Run {
         let (next_round, hash) = (ready.next_round, ready.state_hash);
         peer.standing = Standing::Ready;
         peer.next_round = Some(next_round);
-        peer.ready = Some(ready);
+        (peer.ready, peer.ready_at) = (Some(ready), self.now);
         let is_undone = peer.holds_undone();
         if let Some(preparing) = &mut self.preparing {
             preparing.heard(worker);

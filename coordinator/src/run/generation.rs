@@ -19,6 +19,8 @@ use super::state::Phase;
 /// How long lost samples wait for a generation that begins for another reason, in milliseconds: a settle costs every
 /// member a round trip, and a link that is slow enough to skip rounds skips many.
 const BACKLOG_WAIT_MS: u64 = 10_000;
+/// How long who is ready waits for others that heal, in milliseconds: each generation has the exchange that is open begin anew.
+const JOINERS_WAIT_MS: u64 = 500;
 
 /// A generation that ends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -92,7 +94,7 @@ impl Run {
     fn settle_is_due(&self, members: &BTreeSet<WorkerId>) -> bool {
         let Some(generation) = &self.state.generation else { return false };
         let complete = generation.members().all(|member| members.contains(&member.worker));
-        let joiner = !self.is_closing() && !self.ready_replicas().is_empty();
+        let joiner = !self.is_closing() && self.joiners_are_due_at().is_some_and(|at| at <= self.now);
         // A coordinator that stopped in the middle of a settle has members that wait for its end.
         let interrupted = self.state.announced > generation.generation;
         let backlog = self.backlog_settle_at().is_some_and(|at| at <= self.now);
@@ -105,6 +107,16 @@ impl Run {
             || self.pace_is_due()
             || self.shares.are_due()
             || self.pause_is_due()
+    }
+
+    /// When a generation begins with those who are ready: at once, or where others heal a little later, so that a site that comes back does so as a whole. None: nobody is.
+    pub(super) fn joiners_are_due_at(&self) -> Option<Duration> {
+        let ready = self.ready_replicas();
+        let ready_at = |worker: &WorkerId| Some(self.peers.get(worker)?.ready_at);
+        // A copy is ready when the last of it is.
+        let first = ready.iter().filter_map(|workers| workers.iter().filter_map(ready_at).max()).min()?;
+        let others_heal = self.peers.values().any(|peer| peer.standing == Standing::Healing);
+        Some(if others_heal { first + Duration::from_millis(JOINERS_WAIT_MS) } else { first })
     }
 
     fn drain_is_due(&self) -> bool {

@@ -74,9 +74,11 @@ impl Run {
     /// When a worker that is here is taken for lost, if it says nothing: earlier, where others wait for it in vain.
     fn silence_over(&self, worker: WorkerId, peer: &Peer) -> Option<Duration> {
         peer.connection?;
-        let over_at = peer.silence.over_at(&self.config.faults);
-        let is_doubted = self.reach.is_doubted(worker, self.now);
-        Some(if is_doubted { over_at.min(peer.silence.unusual_after()) } else { over_at })
+        let faults = &self.config.faults;
+        Some(match self.reach.is_doubted(worker, self.now) {
+            true => peer.silence.over_for_doubted_at(faults),
+            false => peer.silence.over_at(faults),
+        })
     }
 
     /// From now on, a worker is expected to say something now and then.

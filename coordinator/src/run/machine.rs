@@ -220,6 +220,7 @@ impl Run {
             self.gathering_ends(),
             self.telling_ends(),
             self.backlog_settle_at(),
+            self.joiners_are_due_at(),
             self.plan_is_looked_at(),
             self.move_waits_until(),
             self.shares_are_looked_at(),

@@ -47,8 +47,9 @@ pub(super) struct Peer {
     pub has_told_archive: bool,
     /// It was asked to keep a copy of a checkpoint, and has not answered.
     pub is_keeping: bool,
-    /// Its last answer to `Prepare` or `Heal`.
+    /// Its last answer to `Prepare` or `Heal`, and when that came.
     pub ready: Option<Ready>,
+    pub ready_at: Duration,
     /// Whom it was told to heal from.
     pub donors: Vec<WorkerId>,
     /// How often it was told to heal without becoming equal.
@@ -80,6 +81,7 @@ impl Peer {
             has_told_archive: false,
             is_keeping: false,
             ready: None,
+            ready_at: now,
             donors: Vec::new(),
             heals: 0,
             next_round: None,

@@ -178,6 +178,28 @@ fn a_joiner_that_was_ready_before_the_settle_is_held_to_the_round_that_it_leaves
 }
 
 #[test]
+fn who_is_ready_waits_a_little_for_others_that_heal() {
+    for is_in_time in [true, false] {
+        let mut story = Story::training();
+        [3, 4].into_iter().for_each(|worker| story.join(worker, &[]));
+        story.say(3, ready(0, 7));
+        assert!(story.told(1).is_empty(), "{:?}", story.told(1));
+        let ready_at = story.now;
+        if is_in_time {
+            story.now += Duration::from_millis(499);
+            story.say(4, ready(0, 7));
+        } else {
+            assert_eq!(story.run.next_timeout(), Some(ready_at + Duration::from_millis(500)));
+            story.now += Duration::from_millis(500);
+            story.handle(Event::Timer);
+        }
+        assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
+        [1, 2].into_iter().for_each(|worker| story.settled(worker, 2, 1, 2));
+        assert_eq!(story.begun(1).membership.members().len(), 3 + usize::from(is_in_time));
+    }
+}
+
+#[test]
 fn all_survivors_are_active_before_the_first_round_of_new_members_even_those_that_have_not_begun() {
     let mut story = Story::training();
     story.join(3, &[]);

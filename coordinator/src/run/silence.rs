@@ -82,14 +82,14 @@ impl Silence {
         self.last + (2 * self.longest + MARGIN).clamp(least, most)
     }
 
-    /// After that, it has been silent for longer than it ever was lately, though not for long enough to give it up.
-    pub fn unusual_after(&self) -> Duration {
-        self.last + self.longest + MARGIN
+    /// When it is taken for lost where others wait for it in vain: after its longest silence of late, but no more than two heartbeats of that, and two heartbeats.
+    pub fn over_for_doubted_at(&self, faults: &FaultConfig) -> Duration {
+        self.over_at(faults).min(self.last + self.longest.min(MARGIN) + MARGIN)
     }
 
-    /// Whether that time is over.
+    /// Whether that is longer ago than it ever was lately, though not long enough to give it up.
     pub fn is_unusual(&self, now: Duration) -> bool {
-        now > self.unusual_after()
+        now > self.last + self.longest + MARGIN
     }
 
     /// This process was to look at `due`, and stood still: what was said meanwhile has not been read, and some of it will be sent again only after as long as it has waited
@@ -139,6 +139,19 @@ mod tests {
         assert!(after(20) < after(2) && after(20) > ms(3000), "{:?} {:?}", after(2), after(20));
         assert_eq!(after(400), ms(2000));
         assert_eq!(patience([BEAT, 30_000]), ms(6000), "no longer than the user says");
+    }
+
+    #[test]
+    fn who_is_waited_for_in_vain_is_missed_within_four_heartbeats_whatever_was_lately() {
+        let faults = FaultConfig::default();
+        let mut silence = Silence::new(ms(0));
+        assert_eq!(silence.over_for_doubted_at(&faults), ms(2000), "who has just come");
+        (1..400).for_each(|beat| silence.heard(ms(beat * BEAT)));
+        assert_eq!(silence.over_for_doubted_at(&faults) - silence.last(), ms(1500));
+        silence.heard(ms(400 * BEAT + 4000));
+        assert_eq!(silence.over_for_doubted_at(&faults) - silence.last(), ms(2000));
+        let hasty = FaultConfig { silent_after_ms: 1200, ..faults };
+        assert_eq!(silence.over_for_doubted_at(&hasty), silence.over_at(&hasty));
     }
 
     #[test]

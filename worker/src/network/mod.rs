@@ -91,7 +91,7 @@ pub struct Network {
     group_stop: Stop,
     /// Workers that are out of the run for good.
     revoked: watch::Sender<BTreeSet<WorkerId>>,
-    /// Those that the device waits for and that do not answer.
+    /// Those that this worker waits for and that do not answer.
     out_of_reach: watch::Sender<BTreeSet<WorkerId>>,
     stopped: watch::Sender<bool>,
 }

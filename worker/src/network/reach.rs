@@ -1,4 +1,4 @@
-//! Whether those that the device waits for are within reach. `docs/agent.md` has the design.
+//! Whether those that this worker waits for are within reach. `docs/agent.md` has the design.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,11 +15,13 @@ use super::peer::Peer;
 use crate::sync::SyncEvent;
 
 /// Between looks, and between questions to a peer of which nothing arrives.
-const LOOK: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 3);
-/// A wait that is shorter is none: with results that come when they are wanted, the device waits a little in each round.
-const WAIT_MIN: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 3);
+const LOOK: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 4);
+/// Who has sent something within this time is not asked: an exchange may be open for long, as the slowest member has yet to contribute.
+const ASKED_AFTER: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 2);
+/// A wait of the device that is shorter is none: with what comes when it is wanted, it waits a little in each round.
+const WAIT_MIN: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 4);
 /// Without a connection, one is to be made first: two round trips and more, of which the second or third attempt may be the one that arrives.
-const CONNECTED_WITHIN: Duration = Duration::from_millis(2 * OUT_OF_REACH_AFTER_MS);
+const CONNECTED_WITHIN: Duration = Duration::from_millis(3 * OUT_OF_REACH_AFTER_MS / 2);
 
 /// What has arrived from a peer, and when that was news.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +31,7 @@ struct Heard {
     at: Instant,
 }
 
-/// Looks after those that the device waits for, as long as it does.
+/// Looks after those that this worker waits for.
 pub(super) async fn watch_over(network: Arc<Network>) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -47,26 +49,25 @@ pub(super) async fn watch_over(network: Arc<Network>) {
 }
 
 impl Network {
-    /// Those that the device waits for and that are out of reach, whenever that changes.
+    /// Those that this worker waits for and that are out of reach, whenever that changes.
     pub fn out_of_reach(&self) -> watch::Receiver<BTreeSet<WorkerId>> {
         self.out_of_reach.subscribe()
     }
 
-    /// Members that the device may be waiting for: owners of results, who computes with it, and who is at its site. Nobody, where it does not wait.
+    /// Members that this worker waits for: owners of results, also while the device goes on without those; and where the device waits, who computes with it, and who is at its site.
     async fn awaited(&self) -> BTreeSet<WorkerId> {
-        let now = Instant::now().into_std();
-        let waits = self.progress.waits_since();
-        if waits.is_none_or(|since| now.saturating_duration_since(since) < WAIT_MIN) {
-            return BTreeSet::new();
-        }
         let (reply, answer) = oneshot::channel();
         if self.queue.send(SyncEvent::Awaited { reply }).await.is_err() {
             return BTreeSet::new();
         }
         let mut awaited = answer.await.unwrap_or_default();
-        awaited.extend(self.stage_mail.workers());
+        let now = Instant::now().into_std();
+        let waits = self.progress.waits_since();
+        let device_waits = waits.is_some_and(|since| now.saturating_duration_since(since) >= WAIT_MIN);
+        awaited.extend(self.stage_mail.workers().into_iter().filter(|_| device_waits));
         let state = self.lock();
-        awaited.extend(state.peers.iter().filter(|(_, peer)| peer.site == self.site).map(|(&worker, _)| worker));
+        let near = state.peers.iter().filter(|(_, peer)| device_waits && peer.site == self.site);
+        awaited.extend(near.map(|(&worker, _)| worker));
         awaited.retain(|worker| state.peers.contains_key(worker));
         awaited
     }
@@ -91,9 +92,12 @@ impl Network {
                 *before = Heard { packets, at: now };
                 continue;
             }
+            let silent = now.saturating_duration_since(before.at);
             let patience = match connection {
                 Some(connection) => {
-                    transport::nudge_once(connection);
+                    if silent >= ASKED_AFTER {
+                        transport::nudge_once(connection);
+                    }
                     Duration::from_millis(OUT_OF_REACH_AFTER_MS) + 2 * transport::round_trip(connection)
                 }
                 None => {
@@ -101,7 +105,7 @@ impl Network {
                     CONNECTED_WITHIN
                 }
             };
-            if now.saturating_duration_since(before.at) >= patience && out_of_reach.len() < OUT_OF_REACH_MAX {
+            if silent >= patience && out_of_reach.len() < OUT_OF_REACH_MAX {
                 out_of_reach.insert(worker);
             }
         }
@@ -125,12 +129,16 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use longhaul_common::id::Generation;
+    use longhaul_common::plan::Member;
     use longhaul_proto::transport::bulk::ReceiveLimits;
     use tokio::net::UdpSocket;
     use tokio::task::JoinHandle;
 
+    use super::super::Replica;
     use super::super::tests::{Worker, authority, member};
     use super::*;
 
@@ -168,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn who_does_not_answer_while_the_device_waits_is_out_of_reach_until_it_does() {
+    async fn who_is_waited_for_and_does_not_answer_is_out_of_reach_until_it_does() {
         let (authority, limits) = (authority(), ReceiveLimits::default());
         let Worker { network, mut queue, .. } = Worker::start(&authority, 1, limits);
         let peer = Worker::start(&authority, 2, limits);
@@ -176,10 +184,12 @@ mod tests {
         let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let members = [member(2, way.address), member(3, silent.local_addr().unwrap())];
         network.set_members(&members, 0);
+        let awaited = Arc::new(Mutex::new(BTreeSet::new()));
+        let answers = Arc::clone(&awaited);
         tokio::spawn(async move {
             while let Some(event) = queue.recv().await {
                 let SyncEvent::Awaited { reply } = event else { panic!("{event:?}") };
-                let _ = reply.send([WorkerId(2), WorkerId(3), WorkerId(4)].into());
+                let _ = reply.send(answers.lock().unwrap().clone());
             }
         });
         let mut out_of_reach = network.out_of_reach();
@@ -188,14 +198,36 @@ mod tests {
             out_of_reach.wait_for(|now| *now == workers).await.unwrap();
         };
         becomes(&[]).await;
-        network.progress.begins_to_wait(std::time::Instant::now());
+        *awaited.lock().unwrap() = [2, 3, 4].map(WorkerId).into();
         becomes(&[3]).await;
         way.is_cut.store(true, Ordering::Relaxed);
         becomes(&[2, 3]).await;
         way.is_cut.store(false, Ordering::Relaxed);
         becomes(&[3]).await;
-        network.progress.waited(Duration::ZERO);
+        awaited.lock().unwrap().clear();
         becomes(&[]).await;
         way.relay.abort();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn while_the_device_waits_who_computes_with_it_and_who_is_near_is_waited_for() {
+        let (authority, limits) = (authority(), ReceiveLimits::default());
+        let Worker { network, mut queue, .. } = Worker::start(&authority, 1, limits);
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let near = Member { site: network.site, ..member(2, address) };
+        network.set_members(&[near, member(3, address), member(4, address)], 0);
+        let workers = vec![WorkerId(1), WorkerId(3)];
+        network.join_replica(Some(Replica { session: Generation(1), workers }));
+        tokio::spawn(async move {
+            while let Some(SyncEvent::Awaited { reply }) = queue.recv().await {
+                let _ = reply.send(BTreeSet::new());
+            }
+        });
+        assert!(network.awaited().await.is_empty());
+        let long_ago = Instant::now().into_std().checked_sub(WAIT_MIN).unwrap();
+        network.progress.begins_to_wait(long_ago);
+        assert_eq!(network.awaited().await, [2, 3].map(WorkerId).into());
+        network.progress.waited(WAIT_MIN);
+        assert!(network.awaited().await.is_empty());
     }
 }

@@ -213,11 +213,12 @@ impl Member {
         self.results.get(round, fragment).map(|held| (held.bytes.clone(), held.hash))
     }
 
-    /// The other members that results of the open round are to come from: the owners of those that are not here, of the fragments that this member passes on within its
-    /// site. Of the others it hears from members of its own site. None while there is no generation.
+    /// Once this member has contributed to the open round: the other members that its results are to come from, which are the owners of those that are not here, of the fragments that
+    /// this member passes on within its site. Of the others it hears from members of its own site. None while there is no generation.
     #[must_use]
     pub fn awaited(&self) -> BTreeSet<WorkerId> {
-        let Some(duties) = self.running() else { return BTreeSet::new() };
+        let has_contributed = self.last_contributed >= Some(self.open_round());
+        let Some(duties) = self.running().filter(|_| has_contributed) else { return BTreeSet::new() };
         let missing = self.results.missing().filter(|&fragment| duties.uploads(fragment));
         missing.filter_map(|fragment| duties.owner(fragment)).filter(|&owner| owner != self.me).collect()
     }
