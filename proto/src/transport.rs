@@ -19,7 +19,7 @@ pub use config::{
 pub use endpoint::{
     client_config, delivery_rate, endpoint, endpoint_that_resets, round_trip, server_config, within_site,
 };
-pub use nudge::{Nudging, nudge_once};
+pub use nudge::{Heard, Nudging, nudge_once};
 pub use reset::ResetKey;
 pub use socket::{BindError, SOCKET_BUFFER_BYTES, SocketBuffers, bind_udp};
 pub use strangers::{HandshakeError, Place, Strangers};

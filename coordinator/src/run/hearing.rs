@@ -44,6 +44,10 @@ impl Run {
         let silent = self.peers.iter().filter(is_over);
         let silent: Vec<_> = silent.map(|(&worker, peer)| (worker, peer.silence.last())).collect();
         for (worker, last) in silent {
+            let site = self.peers.get(&worker).map(|peer| peer.known.site);
+            if let Some(site) = site.filter(|_| self.reach.is_doubted(worker, self.now)) {
+                self.reach.miss_at(site, self.now);
+            }
             let text = format!("is gone: silent for {} ms", self.now.saturating_sub(last).as_millis());
             self.lose_connection(worker, &text);
         }
@@ -53,8 +57,9 @@ impl Run {
         self.silence_at = first.map(|at| at.min(self.now + LOOK_INTERVAL));
     }
 
-    /// Somebody who waits for these says that they are out of reach: they are missed earlier.
+    /// Somebody says that these are out of reach: they are asked to speak, and missed earlier.
     pub(super) fn look_at_doubted(&mut self, workers: &[WorkerId]) {
+        self.ask_silent();
         let over = |worker: &WorkerId| self.silence_over(*worker, self.peers.get(worker)?);
         let Some(first) = workers.iter().filter_map(over).min() else { return };
         let at = first.max(self.now);
@@ -64,8 +69,11 @@ impl Run {
     /// Whoever spoke for them may not do so any more, or never have.
     fn ask_silent(&mut self) {
         let now = self.now;
-        let is_due = |peer: &mut Peer| peer.connection.is_some() && peer.silence.is_to_be_asked(now);
-        let due = self.peers.iter_mut().filter_map(|(&worker, peer)| is_due(peer).then_some(worker));
+        let reach = &self.reach;
+        let is_due = |worker: WorkerId, peer: &mut Peer| {
+            peer.connection.is_some() && peer.silence.is_to_be_asked(now, reach.is_doubted(worker, now))
+        };
+        let due = self.peers.iter_mut().filter_map(|(&worker, peer)| is_due(worker, peer).then_some(worker));
         for worker in due.collect::<Vec<_>>() {
             self.send(worker, ToWorker::Speak);
         }
@@ -75,9 +83,12 @@ impl Run {
     fn silence_over(&self, worker: WorkerId, peer: &Peer) -> Option<Duration> {
         peer.connection?;
         let faults = &self.config.faults;
-        Some(match self.reach.is_doubted(worker, self.now) {
-            true => peer.silence.over_for_doubted_at(faults),
-            false => peer.silence.over_at(faults),
+        Some(if self.reach.is_doubted(worker, self.now) {
+            peer.silence.over_for_doubted_at(faults)
+        } else if self.reach.is_missing_at(peer.known.site, self.now) {
+            peer.silence.over_beside_doubted_at(faults)
+        } else {
+            peer.silence.over_at(faults)
         })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use longhaul_common::id::WorkerId;
+use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_proto::control::message::{OUT_OF_REACH_MAX, OUT_OF_REACH_REPEATED_MS};
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,8 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 pub(super) struct Reach {
     said: BTreeMap<WorkerId, Word>,
     apart: BTreeMap<WorkerId, Apart>,
+    /// Sites of which somebody was out of reach and silent, and when that was.
+    missing_at: BTreeMap<SiteId, Duration>,
 }
 
 /// What one member says.
@@ -66,7 +68,18 @@ impl Reach {
         self.said.values_mut().for_each(|word| _ = word.of.remove(&worker));
     }
 
-    /// Whether somebody who waits for this worker finds it out of reach.
+    /// A worker of this site was out of reach, and is taken for lost.
+    pub fn miss_at(&mut self, site: SiteId, now: Duration) {
+        self.missing_at.retain(|_, at| *at + KEPT >= now);
+        self.missing_at.insert(site, now);
+    }
+
+    /// Whether that happened just now.
+    pub fn is_missing_at(&self, site: SiteId, now: Duration) -> bool {
+        self.missing_at.get(&site).is_some_and(|at| *at + KEPT >= now)
+    }
+
+    /// Whether somebody finds this worker out of reach.
     pub fn is_doubted(&self, worker: WorkerId, now: Duration) -> bool {
         self.said.values().any(|word| word.at + KEPT >= now && word.of.contains_key(&worker))
     }

@@ -63,9 +63,10 @@ impl Silence {
         self.asked = false;
     }
 
-    /// Whether it is to be asked to speak for itself: once in each silence.
-    pub fn is_to_be_asked(&mut self, now: Duration) -> bool {
-        let is_due = !self.asked && now >= self.last + ASKED_AFTER;
+    /// Whether it is to be asked to speak for itself: once in each silence, and earlier where others find it out of reach.
+    pub fn is_to_be_asked(&mut self, now: Duration, is_doubted: bool) -> bool {
+        let after = if is_doubted { ASKED_AFTER / 4 } else { ASKED_AFTER };
+        let is_due = !self.asked && now >= self.last + after;
         self.asked |= is_due;
         is_due
     }
@@ -82,9 +83,14 @@ impl Silence {
         self.last + (2 * self.longest + MARGIN).clamp(least, most)
     }
 
-    /// When it is taken for lost where others wait for it in vain: after its longest silence of late, but no more than two heartbeats of that, and two heartbeats.
+    /// When it is taken for lost where others find it out of reach: after its longest silence of late, but no more than two heartbeats of that, and one heartbeat.
     pub fn over_for_doubted_at(&self, faults: &FaultConfig) -> Duration {
-        self.over_at(faults).min(self.last + self.longest.min(MARGIN) + MARGIN)
+        self.over_at(faults).min(self.last + self.longest.min(MARGIN) + LOOK_INTERVAL)
+    }
+
+    /// The same for one of whose site others are taken for lost, as the link of the site may be: no later than whoever is heard regularly. Who spoke for it may be one of those.
+    pub fn over_beside_doubted_at(&self, faults: &FaultConfig) -> Duration {
+        self.over_at(faults).min(self.last + Duration::from_millis(faults.suspect_after_ms))
     }
 
     /// Whether that is longer ago than it ever was lately, though not long enough to give it up.
@@ -142,15 +148,17 @@ mod tests {
     }
 
     #[test]
-    fn who_is_waited_for_in_vain_is_missed_within_four_heartbeats_whatever_was_lately() {
+    fn who_is_out_of_others_reach_is_missed_within_three_heartbeats_whatever_was_lately() {
         let faults = FaultConfig::default();
         let mut silence = Silence::new(ms(0));
-        assert_eq!(silence.over_for_doubted_at(&faults), ms(2000), "who has just come");
+        assert_eq!(silence.over_for_doubted_at(&faults), ms(1500), "who has just come");
         (1..400).for_each(|beat| silence.heard(ms(beat * BEAT)));
-        assert_eq!(silence.over_for_doubted_at(&faults) - silence.last(), ms(1500));
+        assert_eq!(silence.over_for_doubted_at(&faults) - silence.last(), ms(1000));
         silence.heard(ms(400 * BEAT + 4000));
-        assert_eq!(silence.over_for_doubted_at(&faults) - silence.last(), ms(2000));
-        let hasty = FaultConfig { silent_after_ms: 1200, ..faults };
+        assert_eq!(silence.over_for_doubted_at(&faults) - silence.last(), ms(1500));
+        assert_eq!(silence.over_at(&faults) - silence.last(), ms(6000));
+        assert_eq!(silence.over_beside_doubted_at(&faults) - silence.last(), ms(2000));
+        let hasty = FaultConfig { silent_after_ms: 1200, ..FaultConfig::default() };
         assert_eq!(silence.over_for_doubted_at(&hasty), silence.over_at(&hasty));
     }
 
@@ -187,10 +195,12 @@ mod tests {
     #[test]
     fn who_is_silent_is_asked_once_to_speak() {
         let mut silence = Silence::new(ms(0));
-        let asked = |silence: &mut Silence, at: u64| silence.is_to_be_asked(ms(at));
+        let asked = |silence: &mut Silence, at: u64| silence.is_to_be_asked(ms(at), false);
         assert!(!asked(&mut silence, 999) && asked(&mut silence, 1000) && !asked(&mut silence, 1500));
         silence.heard(ms(1600));
         assert!(!asked(&mut silence, 2599) && asked(&mut silence, 2600));
+        silence.heard(ms(3000));
+        assert!(!silence.is_to_be_asked(ms(3249), true) && silence.is_to_be_asked(ms(3250), true));
     }
 
     #[test]

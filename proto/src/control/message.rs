@@ -66,13 +66,14 @@ pub enum ToCoordinator {
         /// What it was shown since the last one: at most [`SIGNS_MAX`], of each worker the newest.
         others: Vec<SignOfLife>,
     },
-    /// Other members that this worker waits for and that are out of its reach: nothing of them has arrived for [`OUT_OF_REACH_AFTER_MS`] and two round trips, although they were asked.
+    /// Other members that are out of this worker's reach: what it has sent there, or asked while it waits for them, has not been answered by a single packet for
+    /// [`OUT_OF_REACH_AFTER_MS`] and two round trips.
     /// At most [`OUT_OF_REACH_MAX`]. Said when it changes, with nobody when it is over, and every [`OUT_OF_REACH_REPEATED_MS`] as long as it is not.
     OutOfReach(Vec<WorkerId>),
 }
 
-/// After how long without a packet a member that is waited for is out of reach, in milliseconds: twice it was asked, a quarter of a second apart.
-pub const OUT_OF_REACH_AFTER_MS: u64 = 1000;
+/// After how long without an answer a member is out of reach, in milliseconds: it was asked twice, a quarter of a second apart.
+pub const OUT_OF_REACH_AFTER_MS: u64 = 500;
 
 /// How often a worker repeats who is out of its reach, in milliseconds. What was not repeated for three times as long does not count any more.
 pub const OUT_OF_REACH_REPEATED_MS: u64 = 1000;

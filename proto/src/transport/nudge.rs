@@ -54,7 +54,7 @@ async fn nudge(connection: Connection) {
         let now = Heard::of(&connection.stats());
         if now.acknowledgements > heard.acknowledgements {
             heard = now;
-        } else if now.sent > heard.sent {
+        } else if now.has_sent_since(&heard) {
             nudge_once(&connection);
         }
     }
@@ -70,14 +70,35 @@ pub fn nudge_once(connection: &Connection) {
 }
 
 /// What has come of a connection so far.
-#[derive(Clone, Copy, Debug)]
-struct Heard {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// Acknowledgements of the peer.
     acknowledgements: u64,
     /// Frames that matter, those that were sent again included.
     sent: u64,
+    /// Datagrams of UDP that have arrived.
+    arrived: u64,
 }
 
 impl Heard {
+    /// On this connection.
+    #[must_use]
+    pub fn on(connection: &Connection) -> Self {
+        Self::of(&connection.stats())
+    }
+
+    /// Whether anything has arrived since.
+    #[must_use]
+    pub fn is_more_than(&self, before: &Self) -> bool {
+        self.arrived > before.arrived
+    }
+
+    /// Whether something was sent since that has to be acknowledged.
+    #[must_use]
+    pub fn has_sent_since(&self, before: &Self) -> bool {
+        self.sent > before.sent
+    }
+
     fn of(stats: &ConnectionStats) -> Self {
         let sent = &stats.frame_tx;
         let sent = sent.stream
@@ -87,6 +108,6 @@ impl Heard {
             + sent.max_stream_data
             + sent.max_streams_bidi
             + sent.max_streams_uni;
-        Self { acknowledgements: stats.frame_rx.acks, sent }
+        Self { acknowledgements: stats.frame_rx.acks, sent, arrived: stats.udp_rx.datagrams }
     }
 }

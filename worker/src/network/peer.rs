@@ -60,6 +60,7 @@ pub(super) struct Peer {
     frames: mpsc::Sender<Outgoing>,
     /// Bytes that may still be queued.
     memory: Arc<Semaphore>,
+    memory_bytes: usize,
     sender: Mutex<Option<BulkSender>>,
 }
 
@@ -72,8 +73,10 @@ impl Peer {
         model_bytes: usize,
     ) -> Arc<Self> {
         let (frames, queue) = mpsc::channel(PEER_QUEUE_FRAMES);
-        let memory = Arc::new(Semaphore::new(queue_bytes(model_bytes)));
-        let peer = Arc::new(Self { address, site, worker, frames, memory, sender: Mutex::new(None) });
+        let memory_bytes = queue_bytes(model_bytes);
+        let memory = Arc::new(Semaphore::new(memory_bytes));
+        let sender = Mutex::new(None);
+        let peer = Arc::new(Self { address, site, worker, frames, memory, memory_bytes, sender });
         let (weak, owner) = (Arc::downgrade(&peer), Arc::clone(network));
         network.spawn(async move { deliver(&owner, &weak, queue).await });
         peer
@@ -92,6 +95,11 @@ impl Peer {
         let connection = sender.as_ref()?.connection();
         let bytes_per_s = transport::delivery_rate(connection)?;
         Some(MeasuredLink { bytes_per_s, round_trip_s: transport::round_trip(connection).as_secs_f64() })
+    }
+
+    /// Whether there are frames for it that it does not have.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.memory.available_permits() < self.memory_bytes
     }
 
     /// Which worker it is.

@@ -1,4 +1,4 @@
-//! Whether those that this worker waits for are within reach. `docs/agent.md` has the design.
+//! Whether members are within reach: those to whom something is sent, and those that this worker waits for. `docs/agent.md` has the design.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::{OUT_OF_REACH_AFTER_MS, OUT_OF_REACH_MAX};
-use longhaul_proto::transport;
+use longhaul_proto::transport::{self, Heard};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -14,32 +14,33 @@ use super::Network;
 use super::peer::Peer;
 use crate::sync::SyncEvent;
 
-/// Between looks, and between questions to a peer of which nothing arrives.
+/// Between looks.
 const LOOK: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 4);
-/// Who has sent something within this time is not asked: an exchange may be open for long, as the slowest member has yet to contribute.
-const ASKED_AFTER: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 2);
 /// A wait of the device that is shorter is none: with what comes when it is wanted, it waits a little in each round.
-const WAIT_MIN: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 4);
+const WAIT_MIN: Duration = LOOK;
+/// While the device waits, who has sent nothing for so long is asked whether it is there.
+const ASKED_AFTER: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 2);
 /// Without a connection, one is to be made first: two round trips and more, of which the second or third attempt may be the one that arrives.
-const CONNECTED_WITHIN: Duration = Duration::from_millis(3 * OUT_OF_REACH_AFTER_MS / 2);
+const CONNECTED_WITHIN: Duration = Duration::from_millis(3 * OUT_OF_REACH_AFTER_MS);
 
-/// What has arrived from a peer, and when that was news.
+/// A peer that has yet to answer.
 #[derive(Clone, Copy, Debug)]
-struct Heard {
-    /// The connection and the packets that it has brought; none: there is no connection.
-    packets: Option<(usize, u64)>,
-    at: Instant,
+struct Unanswered {
+    /// What had come of which connection; none: there is no connection.
+    heard: Option<(usize, Heard)>,
+    /// Since when.
+    since: Instant,
 }
 
-/// Looks after those that this worker waits for.
+/// Looks after the members of the generation.
 pub(super) async fn watch_over(network: Arc<Network>) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut heard = BTreeMap::new();
+    let mut unanswered = BTreeMap::new();
     loop {
         looks.tick().await;
         let awaited = network.awaited().await;
-        let out_of_reach = network.look_at(&awaited, &mut heard, Instant::now());
+        let out_of_reach = network.look_at_all(&awaited, &mut unanswered, Instant::now());
         network.out_of_reach.send_if_modified(|before| {
             let is_news = *before != out_of_reach;
             *before = out_of_reach;
@@ -49,67 +50,76 @@ pub(super) async fn watch_over(network: Arc<Network>) {
 }
 
 impl Network {
-    /// Those that this worker waits for and that are out of reach, whenever that changes.
+    /// Members that are out of reach, whenever that changes.
     pub fn out_of_reach(&self) -> watch::Receiver<BTreeSet<WorkerId>> {
         self.out_of_reach.subscribe()
     }
 
-    /// Members that this worker waits for: owners of results, also while the device goes on without those; and where the device waits, who computes with it, and who is at its site.
+    /// Those that the device may be waiting for: owners of results, who computes with it, and who is at its site. Nobody, where it does not wait.
     async fn awaited(&self) -> BTreeSet<WorkerId> {
+        let now = Instant::now().into_std();
+        let waits = self.progress.waits_since();
+        if waits.is_none_or(|since| now.saturating_duration_since(since) < WAIT_MIN) {
+            return BTreeSet::new();
+        }
         let (reply, answer) = oneshot::channel();
         if self.queue.send(SyncEvent::Awaited { reply }).await.is_err() {
             return BTreeSet::new();
         }
         let mut awaited = answer.await.unwrap_or_default();
-        let now = Instant::now().into_std();
-        let waits = self.progress.waits_since();
-        let device_waits = waits.is_some_and(|since| now.saturating_duration_since(since) >= WAIT_MIN);
-        awaited.extend(self.stage_mail.workers().into_iter().filter(|_| device_waits));
+        awaited.extend(self.stage_mail.workers());
+        awaited.remove(&self.worker);
         let state = self.lock();
-        let near = state.peers.iter().filter(|(_, peer)| device_waits && peer.site == self.site);
-        awaited.extend(near.map(|(&worker, _)| worker));
-        awaited.retain(|worker| state.peers.contains_key(worker));
+        awaited.extend(state.peers.iter().filter(|(_, peer)| peer.site == self.site).map(|(&worker, _)| worker));
         awaited
     }
 
-    /// Asks those of whom nothing has arrived since the last look whether they are there. Who has been asked for long enough is out of reach.
-    fn look_at(
+    fn look_at_all(
         self: &Arc<Self>,
         awaited: &BTreeSet<WorkerId>,
-        heard: &mut BTreeMap<WorkerId, Heard>,
+        unanswered: &mut BTreeMap<WorkerId, Unanswered>,
         now: Instant,
     ) -> BTreeSet<WorkerId> {
-        heard.retain(|worker, _| awaited.contains(worker));
-        let mut out_of_reach = BTreeSet::new();
-        for &worker in awaited {
-            let Some(peer) = self.lock().peers.get(&worker).cloned() else { continue };
-            let connection = peer.connected();
-            let connection = connection.as_ref().map(|sender| sender.connection());
-            let packets =
-                connection.map(|connection| (connection.stable_id(), connection.stats().udp_rx.datagrams));
-            let before = heard.entry(worker).or_insert(Heard { packets: None, at: now });
-            if packets.is_some() && packets != before.packets {
-                *before = Heard { packets, at: now };
-                continue;
+        let peers = self.lock().peers.clone();
+        unanswered.retain(|worker, _| peers.contains_key(worker));
+        let is_out = |(worker, peer): (WorkerId, Arc<Peer>)| {
+            let before = unanswered.entry(worker).or_insert(Unanswered { heard: None, since: now });
+            self.is_out_of_reach(&peer, awaited.contains(&worker), before, now).then_some(worker)
+        };
+        peers.into_iter().filter_map(is_out).take(OUT_OF_REACH_MAX).collect()
+    }
+
+    /// Whether what was sent to a peer, or asked of one that is awaited, has been without an answer for long enough.
+    fn is_out_of_reach(
+        self: &Arc<Self>,
+        peer: &Arc<Peer>,
+        is_awaited: bool,
+        before: &mut Unanswered,
+        now: Instant,
+    ) -> bool {
+        let connection = peer.connected();
+        let connection = connection.as_ref().map(|sender| sender.connection());
+        let heard = connection.map(|connection| (connection.stable_id(), Heard::on(connection)));
+        let (is_news, has_sent) = match (heard, before.heard) {
+            (Some((id, heard)), Some((of, before))) if id == of => {
+                (heard.is_more_than(&before), heard.has_sent_since(&before))
             }
-            let silent = now.saturating_duration_since(before.at);
-            let patience = match connection {
-                Some(connection) => {
-                    if silent >= ASKED_AFTER {
-                        transport::nudge_once(connection);
-                    }
-                    Duration::from_millis(OUT_OF_REACH_AFTER_MS) + 2 * transport::round_trip(connection)
-                }
-                None => {
-                    self.dial(&peer);
-                    CONNECTED_WITHIN
-                }
-            };
-            if silent >= patience && out_of_reach.len() < OUT_OF_REACH_MAX {
-                out_of_reach.insert(worker);
-            }
+            (Some(_), _) => (true, false),
+            (None, _) => (false, peer.has_waiting()),
+        };
+        if is_news || !is_awaited && !has_sent {
+            *before = Unanswered { heard, since: now };
+            return false;
         }
-        out_of_reach
+        let silent = now.saturating_duration_since(before.since);
+        let Some(connection) = connection else {
+            self.dial(peer);
+            return silent >= CONNECTED_WITHIN;
+        };
+        if is_awaited && silent >= ASKED_AFTER {
+            transport::nudge_once(connection);
+        }
+        silent >= Duration::from_millis(OUT_OF_REACH_AFTER_MS) + 2 * transport::round_trip(connection)
     }
 
     /// Makes a connection to a peer beside all else, unless somebody does already.
@@ -129,11 +139,11 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
-    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use longhaul_common::id::Generation;
+    use longhaul_common::id::{FragmentId, Generation, Round};
     use longhaul_common::plan::Member;
+    use longhaul_proto::round::{FrameHeader, FrameKind};
     use longhaul_proto::transport::bulk::ReceiveLimits;
     use tokio::net::UdpSocket;
     use tokio::task::JoinHandle;
@@ -176,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn who_is_waited_for_and_does_not_answer_is_out_of_reach_until_it_does() {
+    async fn who_does_not_answer_is_out_of_reach_until_it_does() {
         let (authority, limits) = (authority(), ReceiveLimits::default());
         let Worker { network, mut queue, .. } = Worker::start(&authority, 1, limits);
         let peer = Worker::start(&authority, 2, limits);
@@ -184,12 +194,10 @@ mod tests {
         let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let members = [member(2, way.address), member(3, silent.local_addr().unwrap())];
         network.set_members(&members, 0);
-        let awaited = Arc::new(Mutex::new(BTreeSet::new()));
-        let answers = Arc::clone(&awaited);
         tokio::spawn(async move {
             while let Some(event) = queue.recv().await {
                 let SyncEvent::Awaited { reply } = event else { panic!("{event:?}") };
-                let _ = reply.send(answers.lock().unwrap().clone());
+                let _ = reply.send([2, 3, 4].map(WorkerId).into());
             }
         });
         let mut out_of_reach = network.out_of_reach();
@@ -198,13 +206,27 @@ mod tests {
             out_of_reach.wait_for(|now| *now == workers).await.unwrap();
         };
         becomes(&[]).await;
-        *awaited.lock().unwrap() = [2, 3, 4].map(WorkerId).into();
+        network.progress.begins_to_wait(std::time::Instant::now());
         becomes(&[3]).await;
         way.is_cut.store(true, Ordering::Relaxed);
         becomes(&[2, 3]).await;
         way.is_cut.store(false, Ordering::Relaxed);
         becomes(&[3]).await;
-        awaited.lock().unwrap().clear();
+        network.progress.waited(Duration::ZERO);
+        becomes(&[]).await;
+        // While it does not wait, it learns from what it sends.
+        way.is_cut.store(true, Ordering::Relaxed);
+        let header = FrameHeader {
+            kind: FrameKind::Contribution,
+            generation: Generation(1),
+            round: Round(0),
+            fragment: FragmentId(0),
+            weight: 1,
+            site: network.site,
+        };
+        network.send(WorkerId(2), header, vec![0; 100].into(), None);
+        becomes(&[2]).await;
+        way.is_cut.store(false, Ordering::Relaxed);
         becomes(&[]).await;
         way.relay.abort();
     }

@@ -79,11 +79,15 @@ fn missed_after(story: &mut Story, worker: u32, by: &[u32]) -> Duration {
 }
 
 #[test]
-fn who_is_waited_for_in_vain_is_missed_as_soon_as_its_silence_is_unusual() {
-    let nobody_waits = missed_after(&mut four(), 4, &[]);
-    let somebody_waits = missed_after(&mut four(), 4, &[1]);
-    assert_eq!(nobody_waits, Duration::from_millis(2000));
-    assert!(somebody_waits <= Duration::from_millis(1550), "{somebody_waits:?}");
+fn who_is_out_of_others_reach_is_asked_and_missed_sooner() {
+    let nobody_says_so = missed_after(&mut four(), 4, &[]);
+    let somebody_does = missed_after(&mut four(), 4, &[1]);
+    assert_eq!(nobody_says_so, Duration::from_millis(2000));
+    assert!(somebody_does <= Duration::from_millis(1050), "{somebody_does:?}");
+    let mut story = four();
+    story.pass_to(story.now + BEAT);
+    story.say(1, out_of_reach(&[4]));
+    assert_eq!(story.told(4), [ToWorker::Speak]);
 }
 
 #[test]
@@ -138,5 +142,25 @@ fn who_alone_says_that_others_are_out_of_reach_is_left_out_itself() {
         beat_for(&mut story, 3, &[1, 2, 3, 4], &[(3, named)]);
         let here: Vec<_> = (1..=4).filter(|worker| is_here(&story, *worker)).collect();
         assert_eq!(here, [1, 2, 4]);
+    }
+}
+
+/// The second one at a site whose link is cut: nobody needs it right then, so nobody says anything of it.
+#[test]
+fn who_is_silent_at_a_site_that_misses_somebody_is_missed_no_later_than_who_is_regular() {
+    for is_doubted in [true, false] {
+        let mut story = four();
+        // It was silent for long lately.
+        beat_for(&mut story, 1, &[1, 3, 4], &[]);
+        story.pass_to(story.now + BEAT);
+        [1, 2, 3, 4].into_iter().for_each(|worker| story.say(worker, heartbeat(1)));
+        let died = story.now;
+        beat_for(&mut story, 1, &[3, 4], &[]);
+        beat_for(&mut story, 1, &[3, 4], if is_doubted { &[(3, &[1])] } else { &[] });
+        while is_here(&story, 2) {
+            beat_for(&mut story, 1, &[3, 4], &[]);
+        }
+        let after = (story.now - died).as_secs();
+        assert!(if is_doubted { after <= 3 } else { after >= 4 }, "{after} s");
     }
 }
