@@ -87,7 +87,8 @@ impl RunConfig {
                 return Err(ConfigError::value(key, value, reason));
             }
         }
-        train.sparse_backward.as_ref().map_or(Ok(()), |sparse| sparse.check_for(self))
+        train.sparse_backward.as_ref().map_or(Ok(()), |sparse| sparse.check_for(self))?;
+        train.selective_backward.as_ref().map_or(Ok(()), |selective| selective.check_for(self))
     }
 }
 

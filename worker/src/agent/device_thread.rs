@@ -23,6 +23,7 @@ use crate::train::device::{Device, Outbox};
 use crate::train::gate::Gate;
 use crate::train::message::{FromDevice, Prepared, ToDevice};
 use crate::train::progress::Progress;
+use crate::train::selection::Selector;
 use crate::train::share::Share;
 
 /// What the device thread is made of: the tensors themselves are made on it.
@@ -62,6 +63,9 @@ impl DeviceThread {
         while let Some(rank) = next.or_else(|| self.told()) {
             let (engine, low_rank, prepared) = self.build(&text, rank)?;
             let share = Share::new(&prepared.spec);
+            let selective = self.config.train.selective_backward.as_ref();
+            let (seed, samples) = (self.config.run.seed, text.data.samples());
+            let selector = selective.map(|config| Selector::new(config, seed, samples));
             if !outbox(FromDevice::Prepared(prepared)) {
                 break;
             }
@@ -71,6 +75,7 @@ impl DeviceThread {
                 engine,
                 share,
                 low_rank,
+                selector,
                 data: &text.data,
                 gate: Arc::clone(&self.gate),
                 progress: Arc::clone(&self.progress),

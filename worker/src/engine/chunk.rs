@@ -1,5 +1,6 @@
 //! Neighbouring blocks of the model: their forward pass, and their backward pass with or without computing activations again.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -59,6 +60,31 @@ enum Part {
 pub(super) struct Targets {
     pub tokens: Tensor,
     pub share: f64,
+    /// By which the loss of each sequence counts [B]; none: they are alike.
+    pub weights: Option<Tensor>,
+    /// With weights, the losses [B], once they are known.
+    losses: RefCell<Option<Tensor>>,
+}
+
+impl Targets {
+    pub fn new(tokens: Tensor, share: f64, weights: Option<Tensor>) -> Self {
+        Self { tokens, share, weights, losses: RefCell::new(None) }
+    }
+
+    /// What they add to the loss of the batch, given the residual stream [B, T, D] behind the last layer.
+    pub fn loss(&self, model: &Model, x: &Tensor) -> Result<Tensor, TchError> {
+        let Some(weights) = &self.weights else {
+            return model.loss_behind(x, &self.tokens)?.f_mul_scalar(self.share);
+        };
+        let losses = model.losses_behind(x, &self.tokens)?; // [B]
+        self.losses.replace(Some(losses.f_detach()?));
+        losses.f_mul(weights)?.f_mean(Kind::Float)?.f_mul_scalar(self.share)
+    }
+
+    /// The losses [B] of which [`Self::loss`] was made, where there are weights.
+    pub fn losses(&self) -> Option<Tensor> {
+        self.losses.borrow().as_ref().map(Tensor::shallow_clone)
+    }
 }
 
 /// What is kept of a micro-batch between its forward and its backward pass.
@@ -66,6 +92,13 @@ pub(super) struct Targets {
 pub(super) struct Kept {
     targets: Option<Targets>,
     activations: Activations,
+}
+
+impl Kept {
+    /// The losses [B] of its sequences, where they are asked for and the last layer is here.
+    pub fn losses(&self) -> Option<Tensor> {
+        self.targets.as_ref().and_then(Targets::losses)
+    }
 }
 
 #[derive(Debug)]
@@ -230,9 +263,7 @@ impl Chunk {
         match (part, targets) {
             (Part::Embedding, _) => self.model.embed(x),
             (Part::Layer(at), _) => self.model.layer(at, x),
-            (Part::Head, Some(Targets { tokens, share })) => {
-                self.model.loss_behind(x, tokens)?.f_mul_scalar(*share)
-            }
+            (Part::Head, Some(targets)) => targets.loss(&self.model, x),
             (Part::Head, None) => Ok(x.shallow_clone()),
         }
     }

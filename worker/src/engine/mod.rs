@@ -17,6 +17,7 @@ mod multiplications;
 mod pipeline;
 mod rules;
 mod sampling;
+mod scoring;
 mod tensor;
 
 use std::num::NonZeroU32;
@@ -24,7 +25,7 @@ use std::num::NonZeroU32;
 use longhaul_common::config::{Precision, SparseBackwardConfig, TrainConfig};
 use longhaul_common::model::ModelSpec;
 use longhaul_common::pipeline::PipelineSchedule;
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
 pub use allocator::keep_freed_memory;
 pub use device::{choose_device, device_name};
@@ -76,12 +77,14 @@ pub struct Engine {
 }
 
 /// What became of the samples of one step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StepOutcome {
     /// Mean cross entropy before the update, in nats a token; zero where there were no samples.
     pub loss: f32,
     /// Tokens trained on.
     pub tokens: u64,
+    /// Mean cross entropy of each sequence, of a batch that was [selected](Batch::selected) and where the last layer is here; empty with others.
+    pub losses: Vec<f32>,
 }
 
 /// AdamW's memory.
@@ -338,26 +341,6 @@ impl Engine {
             sequences += micro.sequences();
         }
         Ok((sequences > 0).then(|| (sum / sequences as f64) as f32))
-    }
-
-    /// Mean cross entropy of each sequence of `batch`, in nats a token.
-    ///
-    /// # Errors
-    /// Where libtorch fails.
-    pub fn sample_losses(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
-        let model = self.whole()?;
-        let mut losses = Vec::with_capacity(batch.sequences());
-        for micro in batch.micro_batches(self.micro_batch) {
-            let means = tch::no_grad(|| {
-                let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
-                model.token_losses(&tokens)?.f_mean_dim([1].as_slice(), false, Kind::Float) // [B]
-            });
-            let means = self.explained(means.map_err(EngineError::from))?;
-            let mut part = Vec::new();
-            to_host(&means, &mut part)?;
-            losses.append(&mut part);
-        }
-        Ok(losses)
     }
 
     /// The chunk that the whole model is.

@@ -125,6 +125,16 @@ impl Model {
         self.cross_entropy_behind(x, tokens, Reduction::Mean)
     }
 
+    /// The same of each sequence: [B].
+    ///
+    /// # Errors
+    /// When the head is not among these blocks; where libtorch fails.
+    pub fn losses_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
+        let (batch, length) = (tokens.size()[0], tokens.size()[1] - 1);
+        let losses = self.cross_entropy_behind(x, tokens, Reduction::None)?; // [B·T]
+        losses.f_view([batch, length])?.f_mean_dim([1].as_slice(), false, Kind::Float)
+    }
+
     /// The residual stream [B, T, D] before the first layer, for tokens [B, T] (int64).
     ///
     /// # Errors

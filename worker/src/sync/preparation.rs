@@ -116,8 +116,15 @@ impl Synchroniser {
             (Some(first_moments), Some(second_moments)) => {
                 let (parameters, factors) = (parameters.clone(), buffers.next().unwrap_or_default());
                 let error = Vec::new();
-                let state =
-                    DeviceState { parameters, first_moments, second_moments, updates, factors, error };
+                let state = DeviceState {
+                    parameters,
+                    first_moments,
+                    second_moments,
+                    updates,
+                    factors,
+                    error,
+                    ..DeviceState::default()
+                };
                 (Load::All(state), Vec::new())
             }
             (momentum, _) => (Load::Parameters(parameters.clone()), momentum.unwrap_or_default()),

@@ -7,13 +7,16 @@ use longhaul_common::id::FragmentId;
 
 use super::memory::Memory;
 use crate::checkpoint::PrivateState;
-use crate::train::message::DeviceState;
+use crate::train::message::{DeviceState, SelectionState};
 
 const PARAMETERS: &str = "parameters";
 const FIRST_MOMENTS: &str = "first_moments";
 const SECOND_MOMENTS: &str = "second_moments";
 const FACTORS: &str = "factors";
 const ERROR: &str = "error";
+const LOSS_HISTORY: &str = "loss_history";
+const SAMPLE_LOSSES: &str = "sample_losses";
+const SAMPLE_EPOCHS: &str = "sample_epochs";
 const CARRY: &str = "carry";
 const RESIDUAL: &str = "residual.";
 const VELOCITY: &str = "velocity.";
@@ -21,6 +24,7 @@ const OWNER_RESIDUAL: &str = "owner_residual.";
 const OUTER_MOMENTUM: &str = "outer_momentum";
 const UPDATES: &str = "updates";
 const STEPS: &str = "steps";
+const SELECTED: &str = "selected";
 
 /// What a worker has learnt, or taken from others, that is in no result yet.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,13 +52,16 @@ impl Saved {
     /// What another worker may go on from: the device's state. What was not sent is its owner's.
     #[must_use]
     pub fn into_common(self) -> Self {
-        Self { state: DeviceState { error: Vec::new(), ..self.state }, ..Self::default() }
+        let selection = SelectionState::default();
+        Self { state: DeviceState { error: Vec::new(), selection, ..self.state }, ..Self::default() }
     }
 
     /// As a checkpoint holds it.
     #[must_use]
     pub fn into_private(self) -> PrivateState {
-        let DeviceState { parameters, first_moments, second_moments, updates, factors, error } = self.state;
+        let DeviceState { parameters, first_moments, second_moments, updates, factors, error, selection } =
+            self.state;
+        let SelectionState { history, losses, epochs, selected } = selection;
         let named = [
             (PARAMETERS, parameters),
             (FIRST_MOMENTS, first_moments),
@@ -64,6 +71,9 @@ impl Saved {
         ];
         let mut vectors: BTreeMap<String, Arc<[f32]>> =
             named.into_iter().map(|(name, values)| (name.to_owned(), values.into())).collect();
+        let of_samples = [(LOSS_HISTORY, history), (SAMPLE_LOSSES, losses), (SAMPLE_EPOCHS, epochs)];
+        let of_samples = of_samples.into_iter().filter(|(_, values)| !values.is_empty());
+        vectors.extend(of_samples.map(|(name, values)| (name.to_owned(), values.into())));
         vectors.extend(self.kept.carry.map(|values| (CARRY.to_owned(), values.into())));
         for (of, Memory { residual, velocity }) in self.kept.memories {
             vectors.insert(format!("{RESIDUAL}{}", of.0), residual.into());
@@ -75,6 +85,7 @@ impl Saved {
         vectors.extend(residuals.map(|(of, values)| (format!("{OWNER_RESIDUAL}{}", of.0), values.into())));
         let mut counters =
             BTreeMap::from([(UPDATES.to_owned(), updates), (STEPS.to_owned(), self.trained.len() as u64)]);
+        counters.extend((selected > 0).then(|| (SELECTED.to_owned(), u64::from(selected))));
         for (step, positions) in self.trained.iter().enumerate() {
             let named = positions.iter().enumerate();
             counters
@@ -94,6 +105,15 @@ impl Saved {
             updates: *private.counters.get(UPDATES)?,
             factors: vector(FACTORS).unwrap_or_default(),
             error: vector(ERROR).unwrap_or_default(),
+            selection: SelectionState {
+                history: vector(LOSS_HISTORY).unwrap_or_default(),
+                losses: vector(SAMPLE_LOSSES).unwrap_or_default(),
+                epochs: vector(SAMPLE_EPOCHS).unwrap_or_default(),
+                selected: private
+                    .counters
+                    .get(SELECTED)
+                    .map_or(0, |count| u32::try_from(*count).unwrap_or(u32::MAX)),
+            },
         };
         let by_fragment = |prefix| -> BTreeMap<FragmentId, Vec<f32>> {
             let of = |(name, values): (&String, &Arc<[f32]>)| {
@@ -158,6 +178,12 @@ mod tests {
                 updates: 7,
                 factors: vec![8.0, 9.0],
                 error: vec![1.5, 2.5],
+                selection: SelectionState {
+                    history: vec![2.0, 1.0, 0.5],
+                    losses: vec![1.25],
+                    epochs: vec![f32::from_bits(3)],
+                    selected: 11,
+                },
             },
             kept: Kept {
                 memories: BTreeMap::from([

@@ -130,6 +130,21 @@ pub struct DeviceState {
     pub factors: Vec<f32>,
     /// What low-rank gradients have not sent, `[P]`; empty where there are none. This worker's own.
     pub error: Vec<f32>,
+    /// What samples are selected by; empty where all are trained on.
+    pub selection: SelectionState,
+}
+
+/// What a worker selects samples by.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SelectionState {
+    /// The last losses, oldest first.
+    pub history: Vec<f32>,
+    /// The losses of samples from epochs before, by sample; empty where none are used again.
+    pub losses: Vec<f32>,
+    /// Bit patterns of the epochs that they are of, counted from 1; 0: it has none.
+    pub epochs: Vec<f32>,
+    /// Samples selected since the last contribution.
+    pub selected: u32,
 }
 
 /// From the device to the synchroniser.
