@@ -2,6 +2,7 @@
 
 mod archive;
 mod check;
+mod check_columns;
 mod check_sync;
 mod check_unread;
 mod data;

@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
-use longhaul_common::config::{RunConfig, WithinSite};
+use longhaul_common::config::{RunConfig, SelectionRule, WithinSite};
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
@@ -127,7 +127,10 @@ impl DeviceThread {
         memory::check(args.memory_bytes(), *device, &spec, config, rank)?;
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
         let run = &config.run;
-        let engine = Engine::new(&spec, &config.train, run.steps, run.seed, *device, threads)?;
+        let mut engine = Engine::new(&spec, &config.train, run.steps, run.seed, *device, threads)?;
+        if config.sync.selection == SelectionRule::Columns {
+            engine.collect_columns()?;
+        }
         let mut parameters = Vec::new();
         engine.parameters_to_host(&mut parameters)?;
         let parameters = Share::new(&spec).synchronised(parameters);

@@ -8,7 +8,7 @@ use longhaul_common::config::{Precision, SparseBackwardConfig};
 use longhaul_common::model::ModelSpec;
 use tch::{Kind, TchError, Tensor};
 
-use crate::models::{Deferred, Left, Model, Parameters, Products, TensorGroup};
+use crate::models::{Columns, Deferred, Left, Model, Parameters, Products, TensorGroup};
 
 /// Some blocks, and the tensors that they compute with.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub(super) struct Computing<'a> {
     pub sparse: Option<&'a SparseBackwardConfig>,
     /// Whether a backward pass leaves what it can for [`Chunk::weights`].
     pub in_two_parts: bool,
+    /// Whether a backward pass leaves the columns of gradients of weights for [`Chunk::columns`].
+    pub collects: bool,
     /// Those that have the other shares of the blocks.
     pub group: Option<&'a Arc<TensorGroup>>,
 }
@@ -150,10 +152,21 @@ impl Chunk {
             }
         };
         let blocks_here = blocks.clone().map(block).collect();
-        let Computing { precision, recompute, sparse, in_two_parts, group } = computing;
-        let deferred = in_two_parts.then(Deferred::new).transpose()?.map(Arc::new);
+        let Computing { precision, recompute, sparse, in_two_parts, collects, group } = computing;
+        let deferred = match (in_two_parts, collects) {
+            (_, true) => Some(Arc::new(Deferred::of_columns()?)),
+            (true, false) => Some(Arc::new(Deferred::new()?)),
+            (false, false) => None,
+        };
         let products = Products::new(precision).sparse(spec, sparse);
-        let products = products.deferred(deferred.clone()).among(group.cloned());
+        let products = match (&deferred, sparse) {
+            (Some(deferred), Some(sparse)) if collects => {
+                let collected = spec.column_products(sparse).into_iter();
+                products.collecting(Arc::clone(deferred), collected.map(|(product, _)| product.weight))
+            }
+            _ => products.deferred(deferred.clone()),
+        };
+        let products = products.among(group.cloned());
         let model = Model::new(spec, blocks, parameters, products)?;
         Ok(Self { model, tensors, leaves, blocks: blocks_here, recompute, deferred })
     }
@@ -250,6 +263,12 @@ impl Chunk {
     /// The gradients of the weights that backward passes have left.
     pub fn weights(&self, left: &Left) -> Result<Gradients, TchError> {
         self.sort(left.gradients(&self.leaves)?, None)
+    }
+
+    /// The columns of the gradients of the weights that a backward pass has left, by where the weights are among the parameters.
+    pub fn columns(&self, left: &Left) -> Result<Vec<(usize, Columns)>, TchError> {
+        let found = left.columns(&self.leaves[..self.tensors.len()])?.into_iter();
+        Ok(self.tensors.iter().zip(found).filter_map(|(&at, columns)| Some((at, columns?))).collect())
     }
 
     /// Those of the leaves as what they are.

@@ -3,6 +3,7 @@
 mod adamw;
 mod allocator;
 mod chunk;
+mod column_gradient;
 mod device;
 mod error;
 mod fused;
@@ -60,6 +61,8 @@ pub struct Engine {
     precision: Precision,
     recompute: bool,
     sparse: Option<SparseBackwardConfig>,
+    /// Whether gradients are of columns: see [`Engine::collect_columns`].
+    collects: bool,
     gradient_clip: f64,
     learning_rate: LearningRate,
     parameters: Parameters,
@@ -124,6 +127,7 @@ impl Engine {
             precision: train.precision,
             recompute: train.recompute,
             sparse: train.sparse_backward.clone(),
+            collects: false,
             gradient_clip: train.gradient_clip,
             learning_rate: LearningRate::new(train, steps),
             parameters,
@@ -162,7 +166,8 @@ impl Engine {
             let schedule = self.rank.as_ref().map(PipelineRank::schedule);
             let in_two_parts = schedule == Some(PipelineSchedule::ZeroBubble);
             let sparse = self.sparse.as_ref();
-            let computing = Computing { precision, recompute, sparse, in_two_parts, group };
+            let collects = self.collects;
+            let computing = Computing { precision, recompute, sparse, in_two_parts, collects, group };
             let chunk = |blocks| Chunk::new(&self.spec, blocks, &self.parameters, computing);
             self.chunks = self.spec.chunks.iter().map(chunk).collect::<Result<_, TchError>>()?;
         }

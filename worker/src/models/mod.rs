@@ -1,6 +1,7 @@
 //! The models, over one flat parameter vector.
 
 mod cache;
+mod columns;
 mod deferred;
 mod gpt2;
 mod initial;
@@ -17,7 +18,8 @@ use longhaul_common::model::ModelSpec;
 use tch::{Kind, Reduction, TchError, Tensor};
 
 pub use cache::Cache;
-pub(crate) use deferred::{Deferred, Left};
+pub use columns::{ColumnGradient, WeightColumns};
+pub(crate) use deferred::{Columns, Deferred, Left};
 pub use gpt2::Gpt2;
 pub(crate) use gpt2::NORM_EPSILON as GPT2_NORM_EPSILON;
 pub use initial::{draw_normal, draw_parameters};

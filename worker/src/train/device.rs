@@ -9,7 +9,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use longhaul_common::config::{Application, InnerRule, RunConfig, Source};
+use longhaul_common::config::{Application, InnerRule, RunConfig, SelectionRule, Source};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
@@ -29,6 +29,7 @@ use super::stretches::Stretches;
 use super::tally::Tally;
 use crate::data::Dataset;
 use crate::engine::{Engine, EngineError, LowRank, StepOutcome};
+use crate::models::ColumnGradient;
 
 /// Everything that the device thread works with.
 pub struct Device<'a> {
@@ -89,6 +90,8 @@ struct Stretch {
     exchanged: u32,
     /// The gradient that was contributed last, to look ahead with.
     own_gradient: Vec<f32>,
+    /// Where gradients are of columns, that of the present round's step.
+    columns: Option<ColumnGradient>,
     /// During the opening, where it is decided how often to exchange what.
     spare: SpareCores,
 }
@@ -209,6 +212,7 @@ impl Device<'_> {
             trained: resumed,
             exchanged: 0,
             own_gradient: Vec::new(),
+            columns: None,
             spare: SpareCores::beside(self.engine.cores()),
         })
     }
@@ -282,7 +286,7 @@ impl Device<'_> {
     #[allow(clippy::disallowed_methods, reason = "measures what the device spends on computing")]
     fn step(
         &mut self,
-        stretch: &Stretch,
+        stretch: &mut Stretch,
         step: u64,
         positions: &[u64],
         gradient: &mut Vec<f32>,
@@ -296,6 +300,11 @@ impl Device<'_> {
         let outcome = match self.config.sync.source_in(is_opening) {
             Source::Gradient if self.config.sync.streams_in(stretch.round, is_opening) => {
                 self.stream_gradient(stretch.round, &samples, gradient)?
+            }
+            Source::Gradient if self.config.sync.selection == SelectionRule::Columns => {
+                let (outcome, columns) = self.engine.column_gradient(batch)?;
+                stretch.columns = Some(columns);
+                outcome
             }
             Source::Gradient => self.engine.gradient(batch, gradient)?,
             Source::CorrectedGradient => self.engine.clipped_gradient(batch, self.local_clip(), gradient)?,
@@ -348,7 +357,7 @@ impl Device<'_> {
 
     fn contribute(
         &mut self,
-        stretch: &Stretch,
+        stretch: &mut Stretch,
         gradient: Vec<f32>,
         repeated: Vec<f32>,
         tally: &Tally,
@@ -357,7 +366,9 @@ impl Device<'_> {
         self.selector.iter_mut().for_each(Selector::contributed);
         let is_opening = stretch.schedule.is_opening(stretch.round);
         let low_rank = self.low_rank.as_mut().filter(|_| !is_opening && weight > 0);
+        let columns = stretch.columns.take();
         let values = match low_rank {
+            _ if columns.is_some() => Stretches::default(),
             Some(low_rank) if stretch.schedule.exchange_of(stretch.round) == 0 => {
                 Stretches::whole(low_rank.first(&self.share.synchronised(gradient)))
             }
@@ -370,7 +381,8 @@ impl Device<'_> {
         let (steps, compute) = (tally.steps, tally.compute);
         let (round, loss) = (stretch.round, tally.loss());
         let spare_cores = stretch.spare.count();
-        let update = LocalUpdate { round, values, repeated, weight, steps, compute, loss, spare_cores };
+        let update =
+            LocalUpdate { round, values, columns, repeated, weight, steps, compute, loss, spare_cores };
         self.tell(FromDevice::Contribute(update))
     }
 

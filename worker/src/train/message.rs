@@ -9,6 +9,7 @@ use longhaul_proto::control::message::Hash;
 
 use super::stretches::Stretches;
 use crate::engine::PipelineRank;
+use crate::models::ColumnGradient;
 use crate::network::GroupSeat;
 
 /// From the synchroniser to the device.
@@ -225,6 +226,8 @@ pub struct LocalUpdate {
     pub round: Round,
     /// With deltas: the local parameters at the end of the round, as far as they are due; with gradients: the gradient or momentum of its step.
     pub values: Stretches,
+    /// In place of `values`, where gradients are of columns.
+    pub columns: Option<ColumnGradient>,
     /// With momenta: what of them is part of the next one as well, and so is not lost where this one comes too late. Empty with others.
     pub repeated: Vec<f32>,
     /// Samples trained on.

@@ -125,7 +125,7 @@ fn stale_losses_spare_the_forward_pass_for_as_many_epochs_as_is_said() {
         (0..16).map(|position| f32::from(u8::from(chance_at(SEED, position) < 0.5))).collect();
     assert_eq!(chosen, expected);
     // A forward pass makes them new.
-    selector.choose(&at(3), &[1.0; 16], &losses);
+    let _ = selector.choose(&at(3), &[1.0; 16], &losses);
     assert_eq!(selector.wanting(&at(5)), [0.0; 16]);
 }
 
