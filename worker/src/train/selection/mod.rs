@@ -16,7 +16,7 @@ const PROBABILITY_MIN: f64 = 1.0 / 16.0;
 
 /// A sample that is to be trained on or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Candidate {
+pub struct Candidate {
     /// Where it stands in the run's stream.
     pub position: u64,
     /// Which sample it is.
@@ -60,7 +60,8 @@ impl Selector {
     }
 
     /// Of each candidate: 1, where a forward pass has to tell its loss before it is decided over, and otherwise 0.
-    pub(super) fn wanting(&self, candidates: &[Candidate]) -> Vec<f32> {
+    #[must_use]
+    pub fn wanting(&self, candidates: &[Candidate]) -> Vec<f32> {
         let wants =
             |candidate: &Candidate| self.is_judged(*candidate) && self.known.get(candidate.visit).is_none();
         candidates.iter().map(|candidate| f32::from(u8::from(wants(candidate)))).collect()
@@ -68,7 +69,8 @@ impl Selector {
 
     /// Of each candidate: by which its loss counts in the mean over those that are selected; 0: it is not. `losses` are those of the candidates that are `wanting` them, in order; where
     /// others know them, none, and what comes out is not what counts.
-    pub(super) fn choose(&mut self, candidates: &[Candidate], wanting: &[f32], losses: &[f32]) -> Vec<f32> {
+    #[must_use]
+    pub fn choose(&mut self, candidates: &[Candidate], wanting: &[f32], losses: &[f32]) -> Vec<f32> {
         let past = self.history.sorted();
         let mut computed = losses.iter().copied();
         let mut weights = Vec::with_capacity(candidates.len());
@@ -94,7 +96,7 @@ impl Selector {
     }
 
     /// What training has told of the losses of those that were selected: none, where others know them.
-    pub(super) fn learn(&mut self, selected: &[Candidate], losses: &[f32]) {
+    pub fn learn(&mut self, selected: &[Candidate], losses: &[f32]) {
         for (candidate, loss) in selected.iter().zip(losses) {
             if !self.is_judged(*candidate) {
                 self.history.push(*loss);
