@@ -30,6 +30,17 @@ pub fn source_seed(seed: u64, source: usize) -> u64 {
     if source == 0 { seed } else { mix(seed ^ mix(source as u64)) }
 }
 
+/// A number from [0, 1) that belongs to a stream position, whoever asks: what is decided by chance about a sample is decided by it.
+#[must_use]
+pub fn chance_at(seed: u64, position: u64) -> f64 {
+    /// Keeps these numbers apart from the keys of permutations, which are made of the same seed.
+    const DOMAIN: u64 = 0x5e1e_c7ed_5a3b_1e55;
+    /// Bits of an f64's mantissa.
+    const BITS: u32 = 53;
+    let word = mix(mix(seed ^ DOMAIN) ^ mix(position));
+    (word >> (64 - BITS)) as f64 / (1u64 << BITS) as f64
+}
+
 /// A keyed permutation of `0..size` without an index list in memory: a balanced Feistel network over the next even
 /// number of bits, walked until it lands inside the range (Black & Rogaway 2002, "Ciphers with arbitrary finite
 /// domains"). The domain is less than four times `size`, so a walk takes under four steps on average.
@@ -159,6 +170,21 @@ pub fn share(batch: u64, members: usize, member: usize) -> Range<u64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Pearson's test over 64 bins, and the correlation of neighbours: four deviations are allowed.
+    #[test]
+    fn chances_are_uniform_and_those_of_neighbours_have_nothing_in_common() {
+        const COUNT: u64 = 1 << 16;
+        let chances: Vec<f64> = (0..=COUNT).map(|position| chance_at(9, position)).collect();
+        let mut bins = [0.0_f64; 64];
+        chances[..COUNT as usize].iter().for_each(|chance| bins[(chance * 64.0) as usize] += 1.0);
+        let expected = COUNT as f64 / 64.0;
+        let squares: f64 = bins.iter().map(|count| (count - expected).powi(2) / expected).sum();
+        assert!((squares - 63.0).abs() < 4.0 * (2.0_f64 * 63.0).sqrt(), "{squares}");
+        let together: f64 = chances.windows(2).map(|pair| (pair[0] - 0.5) * (pair[1] - 0.5)).sum();
+        assert!((together / COUNT as f64 * 12.0).abs() < 4.0 / (COUNT as f64).sqrt(), "{together}");
+        assert!((0..100).all(|position| chance_at(9, position) != chance_at(10, position)));
+    }
 
     #[test]
     fn every_small_size_is_permuted() {

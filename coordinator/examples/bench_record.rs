@@ -85,6 +85,7 @@ impl Bench {
             let heartbeat = Heartbeat {
                 step,
                 tokens: 4096 * step,
+                selected_tokens: 4096 * step,
                 compute_s: 0.8 * seconds,
                 wait_s: 0.1 * seconds,
                 checkpoint_s: 0.0,

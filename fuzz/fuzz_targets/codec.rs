@@ -24,6 +24,9 @@ fuzz_target!(|frame: &[u8]| {
                 assert!(positions.is_sorted_by(|a, b| a < b));
                 assert!(positions.last().is_none_or(|last| (*last as usize) < length));
             }
+            if let Update::Columns(update) = update {
+                assert!(update.len() == length && update.values().len() <= length);
+            }
             update.add_scaled_to(0.5, &mut decoded);
             assert!(added.iter().zip(&decoded).all(|(a, b)| a.to_bits() == b.to_bits()));
         }

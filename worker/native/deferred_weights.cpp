@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -24,8 +25,9 @@ struct longhaul_deferred;
 // What some of them have left.
 struct longhaul_left;
 
-// Null when it failed. Then, as everywhere here, `error` holds the reason, cut to `error_size` bytes with the final zero.
-longhaul_deferred *longhaul_new_deferred(char *error, size_t error_size);
+// Where `columns_only`, what is left are the gradients of weights of whose products columns were kept, computed at once, as those columns; everything else comes with
+// the gradient of what went in. Null when it failed. Then, as everywhere here, `error` holds the reason, cut to `error_size` bytes with the final zero.
+longhaul_deferred *longhaul_new_deferred(bool columns_only, char *error, size_t error_size);
 void longhaul_free_deferred(longhaul_deferred *deferred);
 
 // x [.., in] times the weight, which is [in, out] where `in_first` and [out, in] otherwise, plus the bias [out] unless that is null, in the format
@@ -42,6 +44,11 @@ void longhaul_free_left(longhaul_left *left);
 // The gradients of these leaves: for each a tensor that the caller owns, or null where nothing was left of it. False when it failed.
 bool longhaul_left_gradients(const longhaul_left *left, const at::Tensor *const *leaves, size_t count,
                              at::Tensor **gradients, char *error, size_t error_size);
+
+// The columns [k] of the gradients of these leaves, and their values [k, in]: for each two tensors that the caller owns, or null where none were left of it. A
+// leaf of several products has the columns of each, one after the other. False when it failed.
+bool longhaul_left_columns(const longhaul_left *left, const at::Tensor *const *leaves, size_t count,
+                           at::Tensor **columns, at::Tensor **values, char *error, size_t error_size);
 }
 
 namespace {
@@ -55,9 +62,19 @@ struct Left {
   at::Tensor of_bias; // [out], where there is one: made at once, as it takes all of the gradient and next to no time
 };
 
+// Columns of the gradient of a weight, and their values.
+struct Columns {
+  at::Tensor weight;
+  at::Tensor columns; // [k]
+  at::Tensor values;  // [k, in]
+};
+
 struct Queue : torch::CustomClassHolder {
+  explicit Queue(bool only) : columns_only(only) {}
+  const bool columns_only;
   std::mutex mutex;
   std::vector<Left> left;
+  std::vector<Columns> columns;
 };
 
 using torch::autograd::AutogradContext;
@@ -94,10 +111,29 @@ struct Product : torch::autograd::Function<Product> {
     const at::Tensor of_x = longhaul::gradient_of_input(kept, matrix, in_first).view(x.sizes());
     const auto bias = context->saved_data["bias"].toOptional<at::Tensor>();
     const auto queue = c10::static_intrusive_pointer_cast<Queue>(context->saved_data["queue"].toCapsule());
+    if (queue->columns_only) {
+      return columns_at_once(*queue, kept, weight, x.reshape({-1, x.size(-1)}), in_first, of_x,
+                             bias.has_value() ? gradient.sum(0).to(bias->scalar_type()) : at::Tensor());
+    }
     const std::lock_guard<std::mutex> lock(queue->mutex);
     queue->left.push_back(Left{weight, x.reshape({-1, x.size(-1)}), kept, in_first, bias,
                                bias.has_value() ? gradient.sum(0) : at::Tensor()});
     return {of_x, {}, {}, {}, {}, {}, {}};
+  }
+
+  // The columns go into the queue, and no gradient of the weight to autograd, unless it is of all of them.
+  static variable_list columns_at_once(Queue &queue, const longhaul::Kept &kept, const at::Tensor &weight,
+                                       const at::Tensor &x, bool in_first, const at::Tensor &of_x,
+                                       const at::Tensor &of_bias) {
+    if (!kept.columns.has_value()) {
+      const int64_t out = weight.size(in_first ? 1 : 0);
+      const at::Tensor whole = longhaul::gradient_of_weight(kept, x, out, in_first).to(weight.scalar_type());
+      return {of_x, whole, of_bias, {}, {}, {}, {}};
+    }
+    const at::Tensor values = at::mm(kept.gradient.t(), x).to(weight.scalar_type()); // [k, in]
+    const std::lock_guard<std::mutex> lock(queue.mutex);
+    queue.columns.push_back(Columns{weight, *kept.columns, values});
+    return {of_x, {}, of_bias, {}, {}, {}, {}};
   }
 };
 
@@ -133,11 +169,13 @@ struct longhaul_deferred {
 
 struct longhaul_left {
   std::vector<Left> all;
+  std::vector<Columns> columns;
 };
 
-longhaul_deferred *longhaul_new_deferred(char *error, size_t error_size) {
+longhaul_deferred *longhaul_new_deferred(bool columns_only, char *error, size_t error_size) {
   longhaul_deferred *deferred = nullptr;
-  longhaul::guarded([&] { deferred = new longhaul_deferred{c10::make_intrusive<Queue>()}; }, error, error_size);
+  const auto make = [&] { deferred = new longhaul_deferred{c10::make_intrusive<Queue>(columns_only)}; };
+  longhaul::guarded(make, error, error_size);
   return deferred;
 }
 
@@ -161,6 +199,7 @@ longhaul_left *longhaul_take_left(longhaul_deferred *deferred, char *error, size
     left = new longhaul_left{};
     const std::lock_guard<std::mutex> lock(deferred->queue->mutex);
     left->all = std::exchange(deferred->queue->left, {});
+    left->columns = std::exchange(deferred->queue->columns, {});
   };
   longhaul::guarded(take, error, error_size);
   return left;
@@ -174,6 +213,25 @@ bool longhaul_left_gradients(const longhaul_left *left, const at::Tensor *const 
     const std::vector<at::Tensor> sums = gradients_of(left->all, leaves, count);
     for (size_t i = 0; i < count; ++i) {
       gradients[i] = sums[i].defined() ? new at::Tensor(sums[i]) : nullptr;
+    }
+  };
+  return longhaul::guarded(compute, error, error_size);
+}
+
+bool longhaul_left_columns(const longhaul_left *left, const at::Tensor *const *leaves, size_t count,
+                           at::Tensor **columns, at::Tensor **values, char *error, size_t error_size) {
+  const auto compute = [&] {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < count; ++i) {
+      std::vector<at::Tensor> which, what;
+      for (const Columns &found : left->columns) {
+        if (leaves[i]->is_same(found.weight)) {
+          which.push_back(found.columns);
+          what.push_back(found.values);
+        }
+      }
+      columns[i] = which.empty() ? nullptr : new at::Tensor(at::cat(which));
+      values[i] = which.empty() ? nullptr : new at::Tensor(at::cat(what));
     }
   };
   return longhaul::guarded(compute, error, error_size);

@@ -44,7 +44,7 @@ enum Name {
     Sync,
     /// The training engine alone.
     Train,
-    /// Doing less work: back-propagation that goes on with some of its gradients.
+    /// Doing less work: back-propagation that goes on with some of its gradients, or is made for some samples.
     Selection,
     /// Pipelines: bubbles of the schedules, and speed, bytes and loss across a link.
     Pipeline,
@@ -66,7 +66,10 @@ impl Name {
             Self::Wan => &[["--package", "longhaul-tests", "--bin", "bench-wan"]],
             Self::Sync => &[["--package", "longhaul-tests", "--bin", "bench-sync"]],
             Self::Train => &[["--package", "longhaul-worker", "--example", "bench_train"]],
-            Self::Selection => &[["--package", "longhaul-worker", "--example", "bench_selection"]],
+            Self::Selection => &[
+                ["--package", "longhaul-worker", "--example", "bench_selection"],
+                ["--package", "longhaul-worker", "--example", "bench_selective"],
+            ],
             Self::Plan | Self::Simulate => {
                 &[["--package", "longhaul-coordinator", "--example", "bench_plan"]]
             }

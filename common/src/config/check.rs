@@ -20,6 +20,7 @@ impl RunConfig {
         self.parallel.check_for(self)?;
         self.sync.check()?;
         self.sync.check_for(self.replicas())?;
+        self.check_columns()?;
         self.privacy.as_ref().map_or(Ok(()), |privacy| privacy.check(&self.sync))?;
         self.secure_aggregation.as_ref().map_or(Ok(()), |masks| masks.check(&self.sync))
     }
@@ -87,7 +88,8 @@ impl RunConfig {
                 return Err(ConfigError::value(key, value, reason));
             }
         }
-        train.sparse_backward.as_ref().map_or(Ok(()), |sparse| sparse.check_for(self))
+        train.sparse_backward.as_ref().map_or(Ok(()), |sparse| sparse.check_for(self))?;
+        train.selective_backward.as_ref().map_or(Ok(()), |selective| selective.check_for(self))
     }
 }
 

@@ -286,7 +286,7 @@ impl SyncConfig {
 
     /// What is not sent must stay somewhere, or sparse updates and signs lose most of what was learnt.
     fn check_losses(&self) -> Result<(), ConfigError> {
-        let leaves_out = self.selection != SelectionRule::All || self.random_keep < self.chunk;
+        let leaves_out = self.selects_values() || self.random_keep < self.chunk;
         if (leaves_out || self.opening_selects()) && !self.has_residual() {
             let reason = "what is not selected would be lost in every round: take more than 0, or selection = \"all\" and \
                           opening_keep = chunk";

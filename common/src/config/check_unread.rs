@@ -132,9 +132,14 @@ impl SyncConfig {
         ]
     }
 
+    /// Whether some values of a whole fragment are selected to be sent.
+    pub(super) fn selects_values(&self) -> bool {
+        matches!(self.selection, SelectionRule::TopK | SelectionRule::Threshold)
+    }
+
     /// Whether `keep` says how much is sent after the opening.
     pub(super) fn reads_keep(&self) -> bool {
-        !self.adapt && self.selection != SelectionRule::All
+        !self.adapt && self.selects_values()
     }
 
     /// Whether `opening_keep` says how much is sent in the opening.
@@ -157,7 +162,7 @@ impl SyncConfig {
     /// Whether selection or rounding leaves anything behind, in the opening or after it.
     #[must_use]
     pub fn leaves_something(&self) -> bool {
-        let sends_all = self.selection == SelectionRule::All && self.random_keep == self.chunk;
+        let sends_all = !self.selects_values() && self.random_keep == self.chunk;
         let is_exact =
             sends_all && self.values.is_exact() && self.transform == Transform::None && !self.adapt;
         let opens_exactly = self.opening_values.is_exact() && !self.opening_selects();

@@ -2,6 +2,7 @@
 
 mod archive;
 mod check;
+mod check_columns;
 mod check_sync;
 mod check_unread;
 mod data;
@@ -12,6 +13,7 @@ mod presets;
 mod privacy;
 mod sections;
 mod secure_aggregation;
+mod selective_backward;
 mod sparse_backward;
 mod sync;
 mod values;
@@ -27,6 +29,7 @@ pub use sections::{
     ShareRule, TrainConfig,
 };
 pub use secure_aggregation::SecureAggregationConfig;
+pub use selective_backward::{SelectionMode, SelectiveBackwardConfig};
 pub use sparse_backward::{SparseBackwardConfig, SparseMode};
 pub use sync::{
     Application, InnerRule, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset,

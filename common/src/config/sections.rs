@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::check::positive;
 use super::{
     ArchiveLocation, ConfigError, DataConfig, ParallelConfig, Precision, PrivacyConfig, Retention,
-    SecureAggregationConfig, SparseBackwardConfig, SyncConfig, read_toml,
+    SecureAggregationConfig, SelectiveBackwardConfig, SparseBackwardConfig, SyncConfig, read_toml,
 };
 use crate::schedule::{Changes, RoundSchedule};
 
@@ -116,6 +116,8 @@ pub struct TrainConfig {
     pub recompute: bool,
     /// How much of each gradient backward passes go on with; none: all.
     pub sparse_backward: Option<SparseBackwardConfig>,
+    /// Which samples backward passes are made for; none: for all.
+    pub selective_backward: Option<SelectiveBackwardConfig>,
     /// Peak learning rate of AdamW.
     pub learning_rate: f64,
     /// The learning rate at the end of the run, as a share of the peak (cosine decay).
@@ -160,6 +162,7 @@ impl Default for TrainConfig {
             micro_batch: 8,
             recompute: false,
             sparse_backward: None,
+            selective_backward: None,
             learning_rate: 1e-3,
             final_learning_rate_share: 0.1,
             warmup_steps: 20,

@@ -85,6 +85,8 @@ pub enum SelectionRule {
     TopK,
     /// The largest magnitudes of a fragment, about `keep` for each `chunk` of its values, wherever they are.
     Threshold,
+    /// The columns that `[train.sparse_backward]` has computed a gradient of, and all values of what is not a product's weight.
+    Columns,
 }
 
 /// What is done with values before some are selected.
@@ -415,6 +417,7 @@ impl SyncConfig {
         let is_by_value = self.transform == Transform::None && (is_opening || self.rank == 0);
         let waits = is_opening || self.overlap == 0;
         self.source_in(is_opening) == Source::Gradient
+            && self.selection != SelectionRule::Columns
             && waits
             && is_by_value
             && !self.measures(round, is_opening)

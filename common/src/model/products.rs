@@ -47,6 +47,20 @@ impl ModelSpec {
         .collect()
     }
 
+    /// Those of [`Self::sparse_products`] whose weights have no gradient but the product's columns: all but a tied output projection, which is the embedding as well. Whether
+    /// their values follow each other column by column.
+    #[must_use]
+    pub fn column_products(&self, sparse: &SparseBackwardConfig) -> Vec<(Product, bool)> {
+        let is_shared =
+            |product: &Product| self.tied_embeddings && product.weight == self.output_projection();
+        let own = self.sparse_products(sparse).into_iter().filter(|(product, _)| !is_shared(product));
+        let by_column =
+            |product: &Product| self.kind != ModelKind::Gpt2 || product.weight == self.output_projection();
+        own.map(|(product, _)| (by_column(&product), product))
+            .map(|(by_column, product)| (product, by_column))
+            .collect()
+    }
+
     /// Those whose backward pass goes on with a part of the gradient of what comes out, and with how many of its columns, or of the values of each of its rows. A member of a tensor group
     /// selects among what comes out of its own share.
     #[must_use]

@@ -8,7 +8,8 @@
 //! | `longhaul_step`, `longhaul_steps` | gauge | the same in steps |
 //! | `longhaul_loss`, `longhaul_validation_loss` | gauge | nats a token |
 //! | `longhaul_residual_ratio` | gauge | about how many exchanges' changes wait in error feedback, where most do |
-//! | `longhaul_tokens_total` | counter | tokens trained on |
+//! | `longhaul_tokens_total` | counter | tokens of samples that were worked on |
+//! | `longhaul_selected_share` | gauge | the share of them whose samples were selected for backward passes |
 //! | `longhaul_tokens_per_second` | gauge | over all workers |
 //! | `longhaul_share_of_local_speed` | gauge | compute over compute and waiting |
 //! | `longhaul_checkpoint_stall_share` | gauge | what training stood still for checkpoints, over the time of the devices |
@@ -65,7 +66,7 @@ fn add_run(registry: &mut Registry, status: &Status) {
     }
     registry.register("phase", "1 for the phase that the run is in", phases);
     let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
-    let gauges: [(&str, &str, Option<f64>); 14] = [
+    let gauges: [(&str, &str, Option<f64>); 15] = [
         ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
         ("round", "Rounds that are applied everywhere", Some(status.round as f64)),
         ("rounds", "Rounds of the run", Some(status.rounds as f64)),
@@ -81,6 +82,11 @@ fn add_run(registry: &mut Registry, status: &Status) {
             "residual_ratio",
             "About how many exchanges' changes wait in error feedback, where most do",
             status.residual_ratio.map(f64::from),
+        ),
+        (
+            "selected_share",
+            "Share of the tokens whose samples were selected for backward passes",
+            status.selected_share,
         ),
         ("tokens_per_second", "Tokens per second over all workers", status.tokens_per_s),
         ("share_of_local_speed", "Compute over compute and waiting", status.share_of_local_speed),
@@ -103,7 +109,7 @@ fn add_run(registry: &mut Registry, status: &Status) {
         }
     }
     for (name, help, value) in [
-        ("tokens", "Tokens trained on", status.tokens),
+        ("tokens", "Tokens of samples that were worked on", status.tokens),
         ("wan_bytes", "Bytes sent between sites", status.wan_bytes),
         ("dense_bytes", "Bytes that dense f32 would have sent", status.dense_bytes),
     ] {

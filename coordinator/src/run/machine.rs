@@ -331,6 +331,7 @@ impl Run {
         if self.config.parallel.is_divided() && peer.seat.is_none_or(|seat| seat.rank > 0) {
             // The samples of a copy are counted once, by whom they are assigned to.
             heartbeat.tokens = 0;
+            heartbeat.selected_tokens = 0;
         }
         let first = peer.meter.latest().is_none();
         self.state.tally.note(worker, peer.known.incarnation, &heartbeat, first);

@@ -17,8 +17,10 @@ const OPEN_SUMMARIES_MAX: usize = 64;
 /// What processes have done, or one has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Tokens trained on.
+    /// Tokens of samples that were worked on.
     pub tokens: u64,
+    /// Of these, those of samples that were selected for backward passes.
+    pub selected_tokens: u64,
     /// Bytes sent to other sites.
     pub wan_bytes: u64,
     /// What the same rounds would have sent as dense f32.
@@ -37,6 +39,7 @@ impl Totals {
     pub fn of(heartbeat: &Heartbeat) -> Self {
         Self {
             tokens: heartbeat.tokens,
+            selected_tokens: heartbeat.selected_tokens,
             wan_bytes: heartbeat.wan_sent_bytes,
             dense_bytes: heartbeat.dense_bytes,
             compute_s: heartbeat.compute_s,
@@ -50,6 +53,7 @@ impl Totals {
     pub fn plus(&self, other: &Self) -> Self {
         Self {
             tokens: self.tokens.saturating_add(other.tokens),
+            selected_tokens: self.selected_tokens.saturating_add(other.selected_tokens),
             wan_bytes: self.wan_bytes.saturating_add(other.wan_bytes),
             dense_bytes: self.dense_bytes.saturating_add(other.dense_bytes),
             compute_s: self.compute_s + other.compute_s,
@@ -63,6 +67,7 @@ impl Totals {
     pub fn since(&self, before: &Self) -> Self {
         Self {
             tokens: self.tokens.saturating_sub(before.tokens),
+            selected_tokens: self.selected_tokens.saturating_sub(before.selected_tokens),
             wan_bytes: self.wan_bytes.saturating_sub(before.wan_bytes),
             dense_bytes: self.dense_bytes.saturating_sub(before.dense_bytes),
             compute_s: (self.compute_s - before.compute_s).max(0.0),
@@ -75,6 +80,7 @@ impl Totals {
     #[must_use]
     pub fn continues(&self, before: &Self) -> bool {
         self.tokens >= before.tokens
+            && self.selected_tokens >= before.selected_tokens
             && self.wan_bytes >= before.wan_bytes
             && self.dense_bytes >= before.dense_bytes
             && self.compute_s >= before.compute_s
@@ -87,6 +93,12 @@ impl Totals {
     pub fn share_of_local_speed(&self) -> Option<f64> {
         let busy = self.compute_s + self.wait_s;
         (busy > 0.0).then(|| self.compute_s / busy)
+    }
+
+    /// The share of the tokens whose samples were selected for backward passes; none before there were any.
+    #[must_use]
+    pub fn selected_share(&self) -> Option<f64> {
+        (self.tokens > 0).then(|| self.selected_tokens as f64 / self.tokens as f64)
     }
 
     /// What checkpoints took of the time in which devices computed, waited or stood still for them; none before there was any.

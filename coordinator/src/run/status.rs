@@ -48,10 +48,13 @@ pub struct Status {
     /// About how many exchanges' changes wait in error feedback, where most do, after the newest round that says: norms of residuals over those of what the round added.
     #[serde(default)]
     pub residual_ratio: Option<f32>,
-    /// Tokens trained on, over all workers and the whole run. Less than steps × batch × sequence length by what members skipped
+    /// Tokens of samples that were worked on, over all workers and the whole run. Less than steps × batch × sequence length by what members skipped
     /// (a run has so many steps, and what is given out again takes the place of other samples), and more by what was trained on
     /// and did not count.
     pub tokens: u64,
+    /// The share of them whose samples were selected for backward passes (`[train.selective_backward]`): 1, where every sample is trained on.
+    #[serde(default)]
+    pub selected_share: Option<f64>,
     /// Tokens per second over all workers, over the last interval.
     pub tokens_per_s: Option<f64>,
     /// The same over the whole run, while a coordinator watched.
@@ -316,6 +319,7 @@ impl Run {
             validation_loss,
             residual_ratio,
             tokens: totals.tokens,
+            selected_share: totals.selected_share(),
             tokens_per_s,
             tokens_per_s_mean: self.state.tally.tokens_per_s(),
             share_of_local_speed,

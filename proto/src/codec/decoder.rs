@@ -3,12 +3,13 @@
 use std::mem;
 
 use super::code_stream::CodeDecoder;
+use super::columns::ColumnDecoder;
 use super::header::{Coding, Header};
 use super::layout::Layout;
 use super::stages::{Effect, LeadingStage, Stage};
 use super::update::add_scaled;
 use super::value_blocks::ValueBlocks;
-use super::{DecodeError, Update, positions};
+use super::{DecodeError, Update, columns, positions};
 
 /// Reads frames, of whatever specification. One decoder serves any number of frames, one after the other, and
 /// allocates only when one is larger than all before.
@@ -26,6 +27,7 @@ pub struct Decoder {
     /// Positions that the leading stage chose.
     mask: Vec<u32>,
     codes: CodeDecoder,
+    columns: ColumnDecoder,
 }
 
 impl Decoder {
@@ -38,6 +40,7 @@ impl Decoder {
             dense: Vec::new(),
             mask: Vec::new(),
             codes: CodeDecoder::new(),
+            columns: ColumnDecoder::new(),
         }
     }
 
@@ -46,6 +49,10 @@ impl Decoder {
     /// # Errors
     /// [`DecodeError`] names what is wrong with the frame.
     pub fn decode(&mut self, frame: &[u8], expected_len: usize) -> Result<&Update, DecodeError> {
+        if is_of_columns(frame) {
+            self.update = Update::Columns(self.columns.decode(frame, expected_len)?);
+            return Ok(&self.update);
+        }
         let sections = Sections::split(frame, expected_len)?;
         self.read(&sections)?;
         Ok(&self.update)
@@ -66,6 +73,11 @@ impl Decoder {
         if accumulator.len() != expected_len {
             let accumulator = accumulator.len();
             return Err(DecodeError::AccumulatorLength { accumulator, expected: expected_len });
+        }
+        if is_of_columns(frame) {
+            let update = self.columns.decode(frame, expected_len)?;
+            update.for_each(|at, value| accumulator[at] += weight * value);
+            return Ok(());
         }
         let sections = Sections::split(frame, expected_len)?;
         if sections.header.stage.is_some() || sections.layout.is_selected() {
@@ -144,7 +156,7 @@ impl Decoder {
     fn take_memory_back(&mut self) {
         match mem::replace(&mut self.update, Update::Dense(Vec::new())) {
             Update::Dense(values) if values.capacity() > self.dense.capacity() => self.dense = values,
-            Update::Dense(_) => {}
+            Update::Dense(_) | Update::Columns(_) => {}
             Update::Sparse { positions, values, .. } => (self.positions, self.values) = (positions, values),
         }
     }
@@ -154,6 +166,10 @@ impl Default for Decoder {
     fn default() -> Self {
         Self::new()
     }
+}
+
+fn is_of_columns(frame: &[u8]) -> bool {
+    frame.get(1) == Some(&columns::TAG)
 }
 
 /// A frame whose lengths agree. Its values may not be finite yet, and its positions have yet to be decoded.

@@ -1,6 +1,9 @@
 //! From a fragment to a frame.
 
+use std::borrow::Cow;
+
 use super::code_stream::CodeEncoder;
+use super::columns::ColumnEncoder;
 use super::feedback::Sent;
 use super::formats::{self, Codes};
 use super::header::{Coding, Header};
@@ -9,7 +12,7 @@ use super::random::Noise;
 use super::selections::Memory;
 use super::stages::{Effect, LeadingStage, Seen, Stage};
 use super::value_blocks::ValueBlocks;
-use super::{CodecSpec, EncodeError, FRAGMENT_VALUES_MAX, Rounding, Selection, SpecError};
+use super::{CodecSpec, ColumnUpdate, EncodeError, FRAGMENT_VALUES_MAX, Rounding, Selection, SpecError};
 
 /// Values that are tested together for being finite.
 const FINITE_TEST_VALUES: usize = 1024;
@@ -33,6 +36,7 @@ pub struct Encoder {
     /// Values as the decoder will reconstruct them: a block, or a fragment that was transformed.
     reconstructed: Vec<f32>,
     magnitudes: Vec<u32>,
+    columns: ColumnEncoder,
 }
 
 impl Encoder {
@@ -53,6 +57,7 @@ impl Encoder {
             coded: Vec::new(),
             reconstructed: Vec::new(),
             magnitudes: Vec::new(),
+            columns: ColumnEncoder::new(),
         })
     }
 
@@ -116,6 +121,38 @@ impl Encoder {
         let values_start = self.write_frame(seed, residual, out);
         self.subtract_sent(&out[values_start..], residual);
         Ok(())
+    }
+
+    /// Appends the frame of C(p) to `out`, where p = `residual`·`decay` + `update`, and returns p − decode(C(p)): values in the encoder's number format, of as many columns of each matrix as `update`
+    /// has, those with the largest sums of magnitudes. Neither selection nor leading stage of the chain play a part: what is sent was selected when the gradient was computed.
+    ///
+    /// With `decay` 1 the sum of all that was sent and the residual is the sum of all updates, to rounding, column by column. None: nothing is left.
+    ///
+    /// # Errors
+    /// [`EncodeError`] if the two are of other matrices, or a value of p is not finite; `out` is then as before.
+    pub fn encode_columns(
+        &mut self,
+        seed: u64,
+        update: &ColumnUpdate,
+        residual: Option<&ColumnUpdate>,
+        decay: f32,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<ColumnUpdate>, EncodeError> {
+        let (sum, back) = match residual {
+            None => (Cow::Borrowed(update), None),
+            Some(residual) => {
+                let sum = residual.plus(decay, update).ok_or(EncodeError::Columns)?;
+                let (sum, back) = sum.split(&update.column_counts());
+                (Cow::Owned(sum), Some(back))
+            }
+        };
+        let sent = self.columns.encode(&self.spec, seed, &sum, out)?;
+        let left = sum.map_values(|at, value| value - sent[at]).compact();
+        let left = match back {
+            Some(back) => left.plus(1.0, &back).ok_or(EncodeError::Columns)?,
+            None => left,
+        };
+        Ok(left.values().iter().any(|value| *value != 0.0).then_some(left))
     }
 
     /// The positions whose values the last frame holds, ascending; none if the receiver changes all values: where all

@@ -42,6 +42,9 @@ pub enum SpecError {
 /// An input that must not be sent. Neither the output nor the residual has been changed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EncodeError {
+    /// The residual is of other matrices.
+    #[error("a residual of other matrices does not fit the columns of this update")]
+    Columns,
     /// The value at this index, with the residual added where there is one, is NaN or infinite, or so large that its
     /// transform might be.
     #[error("the update's value {index} is not finite, or too large to be transformed")]
@@ -74,6 +77,9 @@ pub enum EncodeError {
 /// A frame that cannot be decoded. The accumulator has not been changed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
+    /// Matrices overlap, reach beyond the fragment, or have no such columns.
+    #[error("the frame is of columns that its fragment cannot have")]
+    Columns,
     /// The frame ends before its header, or before the sections that the header implies.
     #[error("the frame has {have} bytes, at least {need} are needed")]
     Truncated {

@@ -9,6 +9,7 @@
 pub mod chain;
 mod chunks;
 mod code_stream;
+mod columns;
 mod decoder;
 mod encoder;
 mod error;
@@ -28,6 +29,7 @@ mod update;
 mod value_blocks;
 
 pub use chunks::CHUNK_VALUES_MAX;
+pub use columns::{ColumnPart, ColumnUpdate, MatrixStretch};
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use error::{DecodeError, EncodeError, SpecError};

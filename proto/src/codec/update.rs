@@ -1,5 +1,7 @@
 //! The one type of a model update.
 
+use super::ColumnUpdate;
+
 /// A change of a fragment's parameters: what the engine computes, what error feedback keeps, what the codec sends.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Update {
@@ -14,6 +16,8 @@ pub enum Update {
         /// Their values, in the order of `positions`.
         values: Vec<f32>,
     },
+    /// Whole columns of matrices, and all that is not of these matrices.
+    Columns(ColumnUpdate),
 }
 
 impl Update {
@@ -22,6 +26,15 @@ impl Update {
         match self {
             Self::Dense(values) => values.len(),
             Self::Sparse { len, .. } => *len as usize,
+            Self::Columns(update) => update.len(),
+        }
+    }
+
+    /// The values that may not be zero.
+    pub fn values(&self) -> &[f32] {
+        match self {
+            Self::Dense(values) | Self::Sparse { values, .. } => values,
+            Self::Columns(update) => update.values(),
         }
     }
 
@@ -44,6 +57,7 @@ impl Update {
                     accumulator[position as usize] += weight * value;
                 }
             }
+            Self::Columns(update) => update.for_each(|at, value| accumulator[at] += weight * value),
         }
     }
 }

@@ -13,7 +13,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 14;
+pub const PROTOCOL_VERSION: u16 = 15;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -213,8 +213,10 @@ pub struct Ready {
 pub struct Heartbeat {
     /// The step of the run that it computes.
     pub step: u64,
-    /// Since the process, or its part in the run, began, like all that follows: tokens trained on.
+    /// Since the process, or its part in the run, began, like all that follows: tokens of the samples that it has worked on.
     pub tokens: u64,
+    /// Of these, those of samples that were selected for backward passes: all, where every sample is trained on.
+    pub selected_tokens: u64,
     /// Seconds in forward, backward and optimiser.
     pub compute_s: f64,
     /// Seconds in which the device waited for the network.
@@ -229,7 +231,7 @@ pub struct Heartbeat {
     pub lan_sent_bytes: u64,
     /// What the same rounds would have sent to other sites as dense f32.
     pub dense_bytes: u64,
-    /// Mean training loss of the last finished step, nats a token; NaN where it is kept back.
+    /// Mean training loss of the last finished step, nats a token; NaN where it is kept back, or nothing was trained on.
     pub loss: f32,
 }
 

@@ -19,6 +19,7 @@ mod promises;
 mod refusals;
 mod regrouping;
 mod scenario;
+mod selection;
 mod shares;
 mod site;
 mod speaking;

@@ -45,6 +45,10 @@ pub struct Setup<'a> {
     pub learning_rate: f64,
     /// How steps are divided among workers.
     pub shares: &'a str,
+    /// Lines for `[train.selective_backward]`; none: the run has no such table.
+    pub selective: Option<&'a str>,
+    /// Lines for `[train.sparse_backward]`; none: the run has no such table.
+    pub sparse: Option<&'a str>,
     /// Lines for `[parallel]`.
     pub parallel: &'a str,
     /// Lines for `[sync]`.
@@ -76,6 +80,8 @@ impl Default for Setup<'_> {
             micro_batch: 4,
             learning_rate: 5e-3,
             shares: "even",
+            selective: None,
+            sparse: None,
             parallel: "plan = \"fixed\"",
             sync: "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             privacy: None,
@@ -139,6 +145,10 @@ impl Setup<'_> {
         let workers = self.workers.unwrap_or_else(|| self.sites.iter().sum());
         let steps = self.steps;
         let privacy = self.privacy.map_or_else(String::new, |lines| format!("[privacy]\n{lines}"));
+        let selective =
+            self.selective.map_or_else(String::new, |lines| format!("[train.selective_backward]\n{lines}"));
+        let sparse =
+            self.sparse.map_or_else(String::new, |lines| format!("[train.sparse_backward]\n{lines}"));
         let Self { data, layers, width, batch, micro_batch, learning_rate, shares, .. } = self;
         let Self { parallel, sync, checkpoint, .. } = self;
         let silent_after_ms = self.silent_after_ms;
@@ -168,6 +178,10 @@ learning_rate = {learning_rate}
 warmup_steps = 5
 evaluate_batches = 2
 shares = "{shares}"
+
+{selective}
+
+{sparse}
 
 [parallel]
 {parallel}

@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
-use longhaul_common::config::{RunConfig, WithinSite};
+use longhaul_common::config::{RunConfig, SelectionRule, WithinSite};
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
@@ -23,6 +23,7 @@ use crate::train::device::{Device, Outbox};
 use crate::train::gate::Gate;
 use crate::train::message::{FromDevice, Prepared, ToDevice};
 use crate::train::progress::Progress;
+use crate::train::selection::Selector;
 use crate::train::share::Share;
 
 /// What the device thread is made of: the tensors themselves are made on it.
@@ -62,6 +63,9 @@ impl DeviceThread {
         while let Some(rank) = next.or_else(|| self.told()) {
             let (engine, low_rank, prepared) = self.build(&text, rank)?;
             let share = Share::new(&prepared.spec);
+            let selective = self.config.train.selective_backward.as_ref();
+            let (seed, samples) = (self.config.run.seed, text.data.samples());
+            let selector = selective.map(|config| Selector::new(config, seed, samples));
             if !outbox(FromDevice::Prepared(prepared)) {
                 break;
             }
@@ -71,6 +75,7 @@ impl DeviceThread {
                 engine,
                 share,
                 low_rank,
+                selector,
                 data: &text.data,
                 gate: Arc::clone(&self.gate),
                 progress: Arc::clone(&self.progress),
@@ -122,7 +127,10 @@ impl DeviceThread {
         memory::check(args.memory_bytes(), *device, &spec, config, rank)?;
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
         let run = &config.run;
-        let engine = Engine::new(&spec, &config.train, run.steps, run.seed, *device, threads)?;
+        let mut engine = Engine::new(&spec, &config.train, run.steps, run.seed, *device, threads)?;
+        if config.sync.selection == SelectionRule::Columns {
+            engine.collect_columns()?;
+        }
         let mut parameters = Vec::new();
         engine.parameters_to_host(&mut parameters)?;
         let parameters = Share::new(&spec).synchronised(parameters);

@@ -3,17 +3,19 @@
 use tch::{Device, TchError, Tensor};
 
 /// Token sequences of equal length, [B, T + 1]: inputs are all but the last token of each, targets all but the first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     tokens: Vec<i64>,
     width: usize,
+    /// By which the loss of each sequence counts in their mean; none: as it is, and nobody wants to know it.
+    weights: Option<Vec<f32>>,
 }
 
 impl Batch {
     /// An empty batch for sequences of `length` tokens T.
     #[must_use]
     pub fn new(length: usize) -> Self {
-        Self { tokens: Vec::new(), width: length + 1 }
+        Self { tokens: Vec::new(), width: length + 1, weights: None }
     }
 
     /// Adds a sequence of T + 1 tokens.
@@ -24,6 +26,17 @@ impl Batch {
         let before = self.tokens.len();
         self.tokens.extend(sequence.into_iter().map(i64::from));
         assert_eq!(self.tokens.len() - before, self.width, "sequences of a batch are equally long");
+    }
+
+    /// Those sequences of which `weights`, one for each, are above zero: in the mean over them, the loss of each counts by its weight, and whoever computes with
+    /// them tells the losses of all.
+    #[must_use]
+    pub fn selected(&self, weights: &[f32]) -> Self {
+        let sequences = self.tokens.chunks(self.width.max(1)).zip(weights);
+        let chosen = sequences.filter(|(_, weight)| **weight > 0.0);
+        let (tokens, weights): (Vec<&[i64]>, Vec<f32>) =
+            chosen.map(|(tokens, weight)| (tokens, *weight)).unzip();
+        Self { tokens: tokens.concat(), width: self.width, weights: Some(weights) }
     }
 
     /// Sequences, B.
@@ -40,7 +53,12 @@ impl Batch {
 
     /// The same sequences in batches of at most `size`.
     pub(crate) fn micro_batches(&self, size: usize) -> impl Iterator<Item = MicroBatch<'_>> {
-        self.tokens.chunks(size * self.width.max(1)).map(|tokens| MicroBatch { tokens, width: self.width })
+        let micros = self.tokens.chunks(size * self.width.max(1)).enumerate();
+        micros.map(move |(at, tokens)| {
+            let count = tokens.len() / self.width.max(1);
+            let weights = self.weights.as_ref().map(|weights| &weights[at * size..at * size + count]);
+            MicroBatch { tokens, width: self.width, weights }
+        })
     }
 }
 
@@ -49,6 +67,7 @@ impl Batch {
 pub(crate) struct MicroBatch<'a> {
     tokens: &'a [i64],
     width: usize,
+    weights: Option<&'a [f32]>,
 }
 
 impl MicroBatch<'_> {
@@ -73,6 +92,11 @@ impl MicroBatch<'_> {
             u64::from_le_bytes(name)
         };
         self.tokens.chunks(self.width.max(1)).map(name).collect()
+    }
+
+    /// Of the sequences' losses [B], where they are not all alike or are asked for.
+    pub(crate) fn weights(&self, device: Device) -> Result<Option<Tensor>, TchError> {
+        self.weights.map(|weights| Tensor::f_from_slice(weights)?.f_to_device(device)).transpose()
     }
 
     /// [B, T + 1], int64.

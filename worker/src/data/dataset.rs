@@ -68,6 +68,15 @@ pub struct Sample {
     pub tokens: Vec<u32>,
 }
 
+/// Which sample stands at a position, and for which time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// Its number among all samples that are trained on, from 0.
+    pub sample: u64,
+    /// How often its source was gone through before.
+    pub epoch: u64,
+}
+
 impl Dataset {
     /// The data of a run. What is not prepared yet is prepared, and kept in the worker's folder `cache`.
     ///
@@ -175,6 +184,16 @@ impl Dataset {
         let mut tokens = Vec::new();
         part.read(index, &mut tokens)?;
         Ok(Sample { source: part.source.name.clone(), index, tokens })
+    }
+
+    /// Which sample stands at a position of the run's stream, and in which epoch of its source.
+    #[must_use]
+    pub fn visit(&self, position: u64, seed: u64) -> Visit {
+        let place = self.mixture.place(position);
+        let samples = self.training[place.source].samples();
+        let before: u64 = self.training[..place.source].iter().map(Part::samples).sum();
+        let index = sample_at(source_seed(seed, place.source), samples, place.index);
+        Visit { sample: before + index, epoch: place.index / samples }
     }
 
     /// The files of a run's sources, and whether they are prepared. Nothing is prepared.

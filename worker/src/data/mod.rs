@@ -21,7 +21,7 @@ mod work;
 
 pub use batch::Batch;
 pub(crate) use batch::MicroBatch;
-pub use dataset::{Dataset, Sample, SourceFile, SourceSummary};
+pub use dataset::{Dataset, Sample, SourceFile, SourceSummary, Visit};
 pub use detokenizer::Detokenizer;
 pub use error::DataError;
 use piece::Piece;

@@ -1,5 +1,6 @@
 //! Neighbouring blocks of the model: their forward pass, and their backward pass with or without computing activations again.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use longhaul_common::config::{Precision, SparseBackwardConfig};
 use longhaul_common::model::ModelSpec;
 use tch::{Kind, TchError, Tensor};
 
-use crate::models::{Deferred, Left, Model, Parameters, Products, TensorGroup};
+use crate::models::{Columns, Deferred, Left, Model, Parameters, Products, TensorGroup};
 
 /// Some blocks, and the tensors that they compute with.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(super) struct Computing<'a> {
     pub sparse: Option<&'a SparseBackwardConfig>,
     /// Whether a backward pass leaves what it can for [`Chunk::weights`].
     pub in_two_parts: bool,
+    /// Whether a backward pass leaves the columns of gradients of weights for [`Chunk::columns`].
+    pub collects: bool,
     /// Those that have the other shares of the blocks.
     pub group: Option<&'a Arc<TensorGroup>>,
 }
@@ -59,6 +62,31 @@ enum Part {
 pub(super) struct Targets {
     pub tokens: Tensor,
     pub share: f64,
+    /// By which the loss of each sequence counts [B]; none: they are alike.
+    pub weights: Option<Tensor>,
+    /// With weights, the losses [B], once they are known.
+    losses: RefCell<Option<Tensor>>,
+}
+
+impl Targets {
+    pub fn new(tokens: Tensor, share: f64, weights: Option<Tensor>) -> Self {
+        Self { tokens, share, weights, losses: RefCell::new(None) }
+    }
+
+    /// What they add to the loss of the batch, given the residual stream [B, T, D] behind the last layer.
+    pub fn loss(&self, model: &Model, x: &Tensor) -> Result<Tensor, TchError> {
+        let Some(weights) = &self.weights else {
+            return model.loss_behind(x, &self.tokens)?.f_mul_scalar(self.share);
+        };
+        let losses = model.losses_behind(x, &self.tokens)?; // [B]
+        self.losses.replace(Some(losses.f_detach()?));
+        losses.f_mul(weights)?.f_mean(Kind::Float)?.f_mul_scalar(self.share)
+    }
+
+    /// The losses [B] of which [`Self::loss`] was made, where there are weights.
+    pub fn losses(&self) -> Option<Tensor> {
+        self.losses.borrow().as_ref().map(Tensor::shallow_clone)
+    }
 }
 
 /// What is kept of a micro-batch between its forward and its backward pass.
@@ -66,6 +94,13 @@ pub(super) struct Targets {
 pub(super) struct Kept {
     targets: Option<Targets>,
     activations: Activations,
+}
+
+impl Kept {
+    /// The losses [B] of its sequences, where they are asked for and the last layer is here.
+    pub fn losses(&self) -> Option<Tensor> {
+        self.targets.as_ref().and_then(Targets::losses)
+    }
 }
 
 #[derive(Debug)]
@@ -117,10 +152,21 @@ impl Chunk {
             }
         };
         let blocks_here = blocks.clone().map(block).collect();
-        let Computing { precision, recompute, sparse, in_two_parts, group } = computing;
-        let deferred = in_two_parts.then(Deferred::new).transpose()?.map(Arc::new);
+        let Computing { precision, recompute, sparse, in_two_parts, collects, group } = computing;
+        let deferred = match (in_two_parts, collects) {
+            (_, true) => Some(Arc::new(Deferred::of_columns()?)),
+            (true, false) => Some(Arc::new(Deferred::new()?)),
+            (false, false) => None,
+        };
         let products = Products::new(precision).sparse(spec, sparse);
-        let products = products.deferred(deferred.clone()).among(group.cloned());
+        let products = match (&deferred, sparse) {
+            (Some(deferred), Some(sparse)) if collects => {
+                let collected = spec.column_products(sparse).into_iter();
+                products.collecting(Arc::clone(deferred), collected.map(|(product, _)| product.weight))
+            }
+            _ => products.deferred(deferred.clone()),
+        };
+        let products = products.among(group.cloned());
         let model = Model::new(spec, blocks, parameters, products)?;
         Ok(Self { model, tensors, leaves, blocks: blocks_here, recompute, deferred })
     }
@@ -219,6 +265,12 @@ impl Chunk {
         self.sort(left.gradients(&self.leaves)?, None)
     }
 
+    /// The columns of the gradients of the weights that a backward pass has left, by where the weights are among the parameters.
+    pub fn columns(&self, left: &Left) -> Result<Vec<(usize, Columns)>, TchError> {
+        let found = left.columns(&self.leaves[..self.tensors.len()])?.into_iter();
+        Ok(self.tensors.iter().zip(found).filter_map(|(&at, columns)| Some((at, columns?))).collect())
+    }
+
     /// Those of the leaves as what they are.
     fn sort(&self, mut tensors: Vec<Option<Tensor>>, input: Option<Tensor>) -> Result<Gradients, TchError> {
         let borrowed = (tensors.len() > self.tensors.len()).then(|| tensors.pop()).flatten().flatten();
@@ -230,9 +282,7 @@ impl Chunk {
         match (part, targets) {
             (Part::Embedding, _) => self.model.embed(x),
             (Part::Layer(at), _) => self.model.layer(at, x),
-            (Part::Head, Some(Targets { tokens, share })) => {
-                self.model.loss_behind(x, tokens)?.f_mul_scalar(*share)
-            }
+            (Part::Head, Some(targets)) => targets.loss(&self.model, x),
             (Part::Head, None) => Ok(x.shallow_clone()),
         }
     }

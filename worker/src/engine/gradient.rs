@@ -41,9 +41,8 @@ impl Engine {
         let places = places(self.parameters.views());
         let (mut losses, sums) = self.sum(batch.sequences(), before)?;
         self.to_host_in_order(&sums, into)?;
-        let loss = self.share_of_loss(batch.sequences(), last)?;
-        losses.push(loss.f_detach()?);
-        let outcome = outcome(batch, &losses)?;
+        let loss = self.share_of_loss(batch.sequences(), last, &mut losses)?;
+        let outcome = outcome(batch, &losses.shares, &losses.samples)?;
         if !outcome.loss.is_finite() {
             return Ok(outcome);
         }
@@ -73,41 +72,48 @@ impl Engine {
         }
         let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
         let (losses, sums) = self.explained(self.sum(batch.sequences(), &micros))?;
-        Ok((outcome(batch, &losses)?, sums))
+        Ok((outcome(batch, &losses.shares, &losses.samples)?, sums))
     }
 
     /// Losses and summed gradients of some micro-batches of a batch of so many sequences.
-    fn sum(
-        &self,
-        sequences: usize,
-        micros: &[MicroBatch<'_>],
-    ) -> Result<(Vec<Tensor>, Vec<Tensor>), EngineError> {
-        let mut losses = Vec::new();
+    fn sum(&self, sequences: usize, micros: &[MicroBatch<'_>]) -> Result<(Losses, Vec<Tensor>), EngineError> {
+        let mut losses = Losses::default();
         let mut sums: Vec<_> = self.parameters.views().iter().map(|_| Sum::default()).collect();
         let chunk = self.whole_chunk()?;
         for micro in micros {
             let targets = self.targets(sequences, micro)?;
             let length = micro.length() as i64;
             let (loss, kept) = chunk.forward(&targets.tokens.f_narrow(1, 0, length)?, Some(targets))?;
+            losses.samples.extend(kept.losses());
             let gradients = chunk.backward(kept, None)?.tensors;
             for (sum, gradient) in sums.iter_mut().zip(&gradients) {
                 gradient.iter().try_for_each(|gradient| sum.add(gradient))?;
             }
-            losses.push(loss);
+            losses.shares.push(loss);
         }
         Ok((losses, all_of(sums)?))
     }
 
     /// What a micro-batch adds to the mean loss over so many sequences.
-    fn share_of_loss(&self, sequences: usize, micro: &MicroBatch<'_>) -> Result<Tensor, EngineError> {
-        let Targets { tokens, share } = self.targets(sequences, micro)?;
-        Ok(self.whole()?.mean_loss(&tokens)?.f_mul_scalar(share)?)
+    fn share_of_loss(
+        &self,
+        sequences: usize,
+        micro: &MicroBatch<'_>,
+        losses: &mut Losses,
+    ) -> Result<Tensor, EngineError> {
+        let targets = self.targets(sequences, micro)?;
+        let model = self.whole()?;
+        let x = model.forward(&targets.tokens.f_narrow(1, 0, micro.length() as i64)?)?; // [B, T, D]
+        let loss = targets.loss(model, &x)?;
+        losses.shares.push(loss.f_detach()?);
+        losses.samples.extend(targets.losses());
+        Ok(loss)
     }
 
     /// A micro-batch of a batch of so many sequences.
     pub(super) fn targets(&self, sequences: usize, micro: &MicroBatch<'_>) -> Result<Targets, EngineError> {
         let share = micro.sequences() as f64 / sequences as f64;
-        Ok(Targets { tokens: micro.to_tensor(self.device)?, share })
+        Ok(Targets::new(micro.to_tensor(self.device)?, share, micro.weights(self.device)?))
     }
 
     /// The gradients of all parameter tensors, one after the other; zeros where there are none.
@@ -126,6 +132,15 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Of the micro-batches of a step.
+#[derive(Debug, Default)]
+struct Losses {
+    /// What each adds to the loss of the batch.
+    shares: Vec<Tensor>,
+    /// The losses [B] of the sequences of each, where they are asked for.
+    samples: Vec<Tensor>,
 }
 
 /// A sum of gradients of one tensor.
@@ -179,8 +194,18 @@ pub(super) fn places(tensors: &[Tensor]) -> Vec<Range<usize>> {
     tensors.iter().map(&mut place).collect()
 }
 
-pub(super) fn outcome(batch: &Batch, losses: &[Tensor]) -> Result<StepOutcome, EngineError> {
+pub(super) fn outcome(
+    batch: &Batch,
+    shares: &[Tensor],
+    samples: &[Tensor],
+) -> Result<StepOutcome, EngineError> {
     // Read only now, so that the host does not wait for the device between micro-batches.
-    let loss: f64 = losses.iter().map(|loss| loss.f_double_value(&[])).sum::<Result<f64, TchError>>()?;
-    Ok(StepOutcome { loss: loss as f32, tokens: batch.tokens() })
+    let loss: f64 = shares.iter().map(|loss| loss.f_double_value(&[])).sum::<Result<f64, TchError>>()?;
+    let mut losses = Vec::new();
+    for part in samples {
+        let start = losses.len();
+        losses.resize(start + part.numel(), 0.0);
+        part.f_copy_data(&mut losses[start..], part.numel())?;
+    }
+    Ok(StepOutcome { loss: loss as f32, tokens: batch.tokens(), losses })
 }

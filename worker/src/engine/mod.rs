@@ -3,6 +3,7 @@
 mod adamw;
 mod allocator;
 mod chunk;
+mod column_gradient;
 mod device;
 mod error;
 mod fused;
@@ -17,6 +18,7 @@ mod multiplications;
 mod pipeline;
 mod rules;
 mod sampling;
+mod scoring;
 mod tensor;
 
 use std::num::NonZeroU32;
@@ -24,7 +26,7 @@ use std::num::NonZeroU32;
 use longhaul_common::config::{Precision, SparseBackwardConfig, TrainConfig};
 use longhaul_common::model::ModelSpec;
 use longhaul_common::pipeline::PipelineSchedule;
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
 pub use allocator::keep_freed_memory;
 pub use device::{choose_device, device_name};
@@ -59,6 +61,8 @@ pub struct Engine {
     precision: Precision,
     recompute: bool,
     sparse: Option<SparseBackwardConfig>,
+    /// Whether gradients are of columns: see [`Engine::collect_columns`].
+    collects: bool,
     gradient_clip: f64,
     learning_rate: LearningRate,
     parameters: Parameters,
@@ -76,12 +80,14 @@ pub struct Engine {
 }
 
 /// What became of the samples of one step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StepOutcome {
     /// Mean cross entropy before the update, in nats a token; zero where there were no samples.
     pub loss: f32,
     /// Tokens trained on.
     pub tokens: u64,
+    /// Mean cross entropy of each sequence, of a batch that was [selected](Batch::selected) and where the last layer is here; empty with others.
+    pub losses: Vec<f32>,
 }
 
 /// AdamW's memory.
@@ -121,6 +127,7 @@ impl Engine {
             precision: train.precision,
             recompute: train.recompute,
             sparse: train.sparse_backward.clone(),
+            collects: false,
             gradient_clip: train.gradient_clip,
             learning_rate: LearningRate::new(train, steps),
             parameters,
@@ -159,7 +166,8 @@ impl Engine {
             let schedule = self.rank.as_ref().map(PipelineRank::schedule);
             let in_two_parts = schedule == Some(PipelineSchedule::ZeroBubble);
             let sparse = self.sparse.as_ref();
-            let computing = Computing { precision, recompute, sparse, in_two_parts, group };
+            let collects = self.collects;
+            let computing = Computing { precision, recompute, sparse, in_two_parts, collects, group };
             let chunk = |blocks| Chunk::new(&self.spec, blocks, &self.parameters, computing);
             self.chunks = self.spec.chunks.iter().map(chunk).collect::<Result<_, TchError>>()?;
         }
@@ -338,26 +346,6 @@ impl Engine {
             sequences += micro.sequences();
         }
         Ok((sequences > 0).then(|| (sum / sequences as f64) as f32))
-    }
-
-    /// Mean cross entropy of each sequence of `batch`, in nats a token.
-    ///
-    /// # Errors
-    /// Where libtorch fails.
-    pub fn sample_losses(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
-        let model = self.whole()?;
-        let mut losses = Vec::with_capacity(batch.sequences());
-        for micro in batch.micro_batches(self.micro_batch) {
-            let means = tch::no_grad(|| {
-                let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
-                model.token_losses(&tokens)?.f_mean_dim([1].as_slice(), false, Kind::Float) // [B]
-            });
-            let means = self.explained(means.map_err(EngineError::from))?;
-            let mut part = Vec::new();
-            to_host(&means, &mut part)?;
-            losses.append(&mut part);
-        }
-        Ok(losses)
     }
 
     /// The chunk that the whole model is.

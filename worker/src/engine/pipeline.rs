@@ -2,7 +2,7 @@
 //!
 //! Each rank computes the gradient of its own parameters as if the whole model were here: a residual stream is handed on as it is, and its gradient comes back.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +15,7 @@ use super::gradient::{Sum, all_of, outcome};
 use super::interpreter::{Stages, interpret};
 use super::{Engine, EngineError, StepOutcome};
 use crate::data::{Batch, MicroBatch};
-use crate::models::Left;
+use crate::models::{Left, Model};
 
 /// How a rank talks to the others of its replica; where tensor groups have the parts, a member to those of the same index. All ranks begin the same exchanges in the same order; what they say belongs to the last one that
 /// they have begun, so that one may run ahead of another.
@@ -116,13 +116,17 @@ impl PipelineRank {
         Err(EngineError::Place { chunks: spec.chunks.len(), rank: self.rank, ranks, expected: chunks })
     }
 
+    pub(super) fn is(&self, rank: u32) -> bool {
+        self.rank == rank
+    }
+
     /// The sum of a number over all ranks.
     pub(super) fn total(&self, own: f64) -> Result<f64, EngineError> {
         self.pipe().total(own)
     }
 
     /// Where a tied embedding is: with the first rank, which holds it, and the last one, which borrows it.
-    fn ends(&self) -> (u32, u32) {
+    pub(super) fn ends(&self) -> (u32, u32) {
         (0, self.pipeline.ranks - 1)
     }
 
@@ -135,7 +139,7 @@ impl PipelineRank {
     }
 
     /// One engine computes at a time, and nothing is left half done where it stopped.
-    fn pipe(&self) -> MutexGuard<'_, Box<dyn Pipe>> {
+    pub(super) fn pipe(&self) -> MutexGuard<'_, Box<dyn Pipe>> {
         self.pipe.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -150,6 +154,8 @@ struct Step<'a> {
     /// What backward passes have left for the tasks that compute the gradients of weights.
     waiting: HashMap<(u32, u32), Left>,
     losses: Vec<Tensor>,
+    /// Those of single sequences, by micro-batch, where they are asked for.
+    sample_losses: BTreeMap<u32, Tensor>,
     sums: Vec<Sum>,
     borrowed: Sum,
 }
@@ -165,6 +171,7 @@ impl Stages for Step<'_> {
         let is_last = self.rank.is_last_stage(task);
         let targets = if is_last { Some(self.engine.targets(self.sequences, &micro)?) } else { None };
         let (output, kept) = self.engine.chunk(task)?.forward(&input, targets)?;
+        self.sample_losses.extend(kept.losses().map(|losses| (task.micro_batch, losses)));
         self.kept.insert((task.chunk, task.micro_batch), kept);
         if is_last {
             self.losses.push(output);
@@ -215,7 +222,7 @@ impl Engine {
         let Some(rank) = &self.rank else { return Err(EngineError::Part) };
         let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
         if micros.is_empty() {
-            return Ok((StepOutcome { loss: 0.0, tokens: 0 }, Vec::new()));
+            return Ok((StepOutcome { loss: 0.0, tokens: 0, losses: Vec::new() }, Vec::new()));
         }
         rank.pipe().begin();
         if rank.pipe().remembers() {
@@ -232,15 +239,17 @@ impl Engine {
             kept: HashMap::new(),
             waiting: HashMap::new(),
             losses: Vec::new(),
+            sample_losses: BTreeMap::new(),
             sums: self.parameters.views().iter().map(|_| Sum::default()).collect(),
             borrowed: Sum::default(),
         };
         let own = tasks.get(rank.rank as usize).map_or(&[] as &[Task], Vec::as_slice);
         interpret(&pipeline, rank.rank, own, &mut step, &mut **rank.pipe())?;
         self.return_borrowed(&mut step)?;
-        let Step { losses, sums, .. } = step;
+        let Step { losses, sample_losses, sums, .. } = step;
         let (_, last) = rank.ends();
-        let own = outcome(batch, &losses)?;
+        let sample_losses: Vec<Tensor> = sample_losses.into_values().collect();
+        let own = outcome(batch, &losses, &sample_losses)?;
         let loss = rank.pipe().announce(last, f64::from(own.loss))? as f32;
         Ok((StepOutcome { loss, ..own }, all_of(sums)?))
     }
@@ -251,18 +260,35 @@ impl Engine {
         batches: impl IntoIterator<Item = &'a Batch>,
     ) -> Result<Option<f32>, EngineError> {
         let Some(rank) = &self.rank else { return Err(EngineError::Part) };
-        rank.pipe().begin();
-        self.pass_borrowed(rank)?;
         let micros: Vec<_> =
             batches.into_iter().flat_map(|batch| batch.micro_batches(self.micro_batch)).collect();
-        let (mut sum, mut sequences, mut total) = (0.0, 0, 0.0);
+        let sequences: usize = micros.iter().map(MicroBatch::sequences).sum();
+        let mut sum = 0.0;
+        self.through_pipeline(micros, &mut |model, x, micro| {
+            let loss = model.loss_behind(x, &micro.to_tensor(self.device)?)?.f_double_value(&[])?;
+            sum += loss * micro.sequences() as f64;
+            Ok(())
+        })?;
+        let total = rank.total(sum)?;
+        Ok((sequences > 0).then(|| (total / sequences as f64) as f32))
+    }
+
+    /// An exchange in which micro-batches go forwards only; the last rank is given the residual stream [B, T, D] behind the last layer of each, in order.
+    pub(super) fn through_pipeline(
+        &self,
+        micros: Vec<MicroBatch<'_>>,
+        at_end: &mut dyn FnMut(&Model, &Tensor, &MicroBatch<'_>) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let Some(rank) = &self.rank else { return Err(EngineError::Part) };
+        rank.pipe().begin();
+        self.pass_borrowed(rank)?;
         for (micro_batch, micro) in (0..).zip(&micros) {
-            if micro_batch > 0 && micro_batch % EVALUATED_AT_ONCE == 0 {
-                total += rank.total(std::mem::take(&mut sum))?;
+            if micro_batch > 0 && micro_batch % FORWARDS_AT_ONCE == 0 {
+                rank.total(0.0)?;
             }
             for chunk in 0..rank.pipeline.chunks {
                 let task = Task { work: Work::Forward, chunk, micro_batch };
-                let loss = tch::no_grad(|| {
+                tch::no_grad(|| {
                     let streamed = match rank.is_first_stage(task) {
                         true => None,
                         false => Some(rank.pipe().receive(task, &self.stream_shape(micro))?),
@@ -270,20 +296,14 @@ impl Engine {
                     let input = self.input(micro, streamed)?;
                     let model = self.chunk(task)?.model();
                     let x = model.forward(&input)?; // [B, T, D]
-                    if rank.is_last_stage(task) {
-                        return Ok(model
-                            .loss_behind(&x, &micro.to_tensor(self.device)?)?
-                            .f_double_value(&[])?);
+                    match rank.is_last_stage(task) {
+                        true => at_end(model, &x, micro),
+                        false => rank.pipe().send(task, &x),
                     }
-                    rank.pipe().send(task, &x)?;
-                    Ok::<_, EngineError>(0.0)
                 })?;
-                sum += loss * micro.sequences() as f64;
             }
-            sequences += micro.sequences();
         }
-        total += rank.total(sum)?;
-        Ok((sequences > 0).then(|| (total / sequences as f64) as f32))
+        Ok(())
     }
 
     /// Of the residual stream for a micro-batch: [B, T, D].
@@ -346,8 +366,8 @@ fn out_of_order(task: Task) -> EngineError {
     EngineError::Interrupted(format!("{task:?} comes before what it needs"))
 }
 
-/// Micro-batches of an evaluation after which ranks wait for each other, so that the first one does not fill the others' memory.
-const EVALUATED_AT_ONCE: u32 = 16;
+/// Micro-batches that only go forwards, after which ranks wait for each other, so that the first one does not fill the others' memory.
+const FORWARDS_AT_ONCE: u32 = 16;
 
 /// Where the token embedding is among the parameters of a part that holds it: matrices come first, in model order.
 const EMBEDDING: usize = 0;

@@ -26,9 +26,21 @@ impl Deferred {
     /// # Errors
     /// Out of memory.
     pub fn new() -> Result<Self, TchError> {
+        Self::leaving(false)
+    }
+
+    /// Nothing is left yet. Backward passes will leave the columns that they compute of gradients of weights ([`Left::columns`]), and nothing else.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn of_columns() -> Result<Self, TchError> {
+        Self::leaving(true)
+    }
+
+    fn leaving(columns_only: bool) -> Result<Self, TchError> {
         let mut reason = Reason::default();
         // SAFETY: the shim lets no exception out and writes at most `SIZE` bytes of the reason.
-        let handle = unsafe { longhaul_new_deferred(reason.as_mut_ptr(), Reason::SIZE) };
+        let handle = unsafe { longhaul_new_deferred(columns_only, reason.as_mut_ptr(), Reason::SIZE) };
         NonNull::new(handle).map(Self).ok_or_else(|| reason.into_error())
     }
 
@@ -116,6 +128,38 @@ impl Left {
     }
 }
 
+/// Columns [k] of the gradient of a weight, and their values [k, in].
+pub(crate) type Columns = (Tensor, Tensor);
+
+impl Left {
+    /// The columns of the gradients of these leaves; none where none were left of one.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn columns(&self, leaves: &[Tensor]) -> Result<Vec<Option<Columns>>, TchError> {
+        let list = pointers(leaves);
+        let mut columns = vec![std::ptr::null_mut(); list.len()];
+        let mut values = columns.clone();
+        let mut reason = Reason::default();
+        // SAFETY: all lists have as many places as is said; the handle lives; the shim lets no exception out and writes at most `SIZE` bytes of the
+        // reason.
+        let computed = unsafe {
+            longhaul_left_columns(
+                self.0.as_ptr(),
+                list.as_ptr(),
+                list.len(),
+                columns.as_mut_ptr(),
+                values.as_mut_ptr(),
+                reason.as_mut_ptr(),
+                Reason::SIZE,
+            )
+        };
+        let found =
+            columns.into_iter().zip(values).map(|(columns, values)| owned(columns).zip(owned(values)));
+        if computed { Ok(found.collect()) } else { Err(reason.into_error()) }
+    }
+}
+
 impl Drop for Left {
     fn drop(&mut self) {
         // SAFETY: it was made by the shim, and is freed once.
@@ -142,7 +186,7 @@ struct LeftHandle {
 }
 
 unsafe extern "C" {
-    fn longhaul_new_deferred(reason: *mut c_char, reason_size: usize) -> *mut Handle;
+    fn longhaul_new_deferred(columns_only: bool, reason: *mut c_char, reason_size: usize) -> *mut Handle;
     fn longhaul_free_deferred(deferred: *mut Handle);
     fn longhaul_deferred_product(
         deferred: *mut Handle,
@@ -162,6 +206,15 @@ unsafe extern "C" {
         leaves: *const *const C_tensor,
         count: usize,
         gradients: *mut *mut C_tensor,
+        reason: *mut c_char,
+        reason_size: usize,
+    ) -> bool;
+    fn longhaul_left_columns(
+        left: *const LeftHandle,
+        leaves: *const *const C_tensor,
+        count: usize,
+        columns: *mut *mut C_tensor,
+        values: *mut *mut C_tensor,
         reason: *mut c_char,
         reason_size: usize,
     ) -> bool;

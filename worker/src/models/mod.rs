@@ -1,6 +1,7 @@
 //! The models, over one flat parameter vector.
 
 mod cache;
+mod columns;
 mod deferred;
 mod gpt2;
 mod initial;
@@ -17,7 +18,8 @@ use longhaul_common::model::ModelSpec;
 use tch::{Kind, Reduction, TchError, Tensor};
 
 pub use cache::Cache;
-pub(crate) use deferred::{Deferred, Left};
+pub use columns::{ColumnGradient, WeightColumns};
+pub(crate) use deferred::{Columns, Deferred, Left};
 pub use gpt2::Gpt2;
 pub(crate) use gpt2::NORM_EPSILON as GPT2_NORM_EPSILON;
 pub use initial::{draw_normal, draw_parameters};
@@ -123,6 +125,16 @@ impl Model {
     /// When the head is not among these blocks; where libtorch fails.
     pub fn loss_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
         self.cross_entropy_behind(x, tokens, Reduction::Mean)
+    }
+
+    /// The same of each sequence: [B].
+    ///
+    /// # Errors
+    /// When the head is not among these blocks; where libtorch fails.
+    pub fn losses_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
+        let (batch, length) = (tokens.size()[0], tokens.size()[1] - 1);
+        let losses = self.cross_entropy_behind(x, tokens, Reduction::None)?; // [B·T]
+        losses.f_view([batch, length])?.f_mean_dim([1].as_slice(), false, Kind::Float)
     }
 
     /// The residual stream [B, T, D] before the first layer, for tokens [B, T] (int64).

@@ -1,6 +1,6 @@
 //! Products in the precision of the run.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use longhaul_common::config::{Precision, SparseBackwardConfig};
@@ -22,6 +22,8 @@ pub(crate) struct Products {
     selections: Arc<HashMap<String, Selection>>,
     /// Where the gradients of weights are left for later; none: they come with those of what went in.
     deferred: Option<Arc<Deferred>>,
+    /// Whether only the products that are selected in leave something: columns. None: all do, and all of it.
+    collected: Option<Arc<HashSet<String>>>,
     /// Those that have the other shares of the weights; none: all of them are here.
     group: Option<Arc<TensorGroup>>,
 }
@@ -31,12 +33,20 @@ pub(crate) struct Products {
 pub(super) struct Matrix {
     weight: Tensor,
     selection: Option<Selection>,
+    /// Where its gradient is left.
+    deferred: Option<Arc<Deferred>>,
 }
 
 impl Products {
     /// Of all gradients, which come when autograd makes them, without a tensor group.
     pub(crate) fn new(precision: Precision) -> Self {
-        Self { kind: kind_of(precision), selections: Arc::default(), deferred: None, group: None }
+        Self {
+            kind: kind_of(precision),
+            selections: Arc::default(),
+            deferred: None,
+            collected: None,
+            group: None,
+        }
     }
 
     /// Backward passes go on with a part of the gradients of this model's products, if so configured.
@@ -52,6 +62,11 @@ impl Products {
         Self { deferred, ..self }
     }
 
+    /// The columns of the gradients of these weights are left there.
+    pub(crate) fn collecting(self, deferred: Arc<Deferred>, weights: impl Iterator<Item = String>) -> Self {
+        Self { deferred: Some(deferred), collected: Some(Arc::new(weights.collect())), ..self }
+    }
+
     /// With those that have the other shares of the weights, if anybody has.
     pub(crate) fn among(self, group: Option<Arc<TensorGroup>>) -> Self {
         Self { group, ..self }
@@ -64,7 +79,9 @@ impl Products {
 
     /// The parameter with this name.
     pub(super) fn matrix(&self, parameters: &Parameters, name: &str) -> Matrix {
-        Matrix { weight: parameters.view(name), selection: self.selections.get(name).copied() }
+        let is_left = self.collected.as_ref().is_none_or(|collected| collected.contains(name));
+        let deferred = self.deferred.clone().filter(|_| is_left);
+        Matrix { weight: parameters.view(name), selection: self.selections.get(name).copied(), deferred }
     }
 
     /// The tensor in the format of products: itself in f32.
@@ -74,8 +91,8 @@ impl Products {
 
     /// x·Wᵀ for x [.., in], W [out, in].
     pub(super) fn linear(&self, x: &Tensor, matrix: &Matrix) -> Result<Tensor, TchError> {
-        let (x, Matrix { weight, selection }) = (self.cast(x)?, matrix);
-        match (&self.deferred, *selection) {
+        let (x, Matrix { weight, selection, deferred }) = (self.cast(x)?, matrix);
+        match (deferred, *selection) {
             (Some(deferred), selection) => deferred.product(&x, weight, None, Layout::OutFirst, selection), // [.., out]
             (None, Some(selection)) => {
                 sparse_product(&x, &self.cast(weight)?, None, Layout::OutFirst, selection) // [.., out]
@@ -86,8 +103,9 @@ impl Products {
 
     /// x·W + b for x [B, T, in], W [in, out], b [out]: what GPT-2 calls `Conv1D`.
     pub(super) fn conv1d(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
-        let (size, wide, Matrix { weight, selection }) = (x.size(), matrix.weight.size()[1], matrix);
-        if let Some(deferred) = &self.deferred {
+        let (size, wide, Matrix { weight, selection, deferred }) =
+            (x.size(), matrix.weight.size()[1], matrix);
+        if let Some(deferred) = deferred {
             return deferred.product(&self.cast(x)?, weight, Some(bias), Layout::InFirst, *selection); // [B, T, out]
         }
         let (x, weight, bias) = (self.cast(x)?, self.cast(weight)?, self.cast(bias)?);
@@ -115,8 +133,8 @@ impl Products {
     /// x·W + b for x [B, T, in], W [in, out], of whose inputs each member of a tensor group has some, and b [out], which all have.
     pub(super) fn row_conv1d(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
         let Some(group) = &self.group else { return self.conv1d(x, matrix, bias) };
-        let (x, Matrix { weight, selection }) = (self.cast(x)?, matrix);
-        let product = match (&self.deferred, *selection) {
+        let (x, Matrix { weight, selection, deferred }) = (self.cast(x)?, matrix);
+        let product = match (deferred, *selection) {
             (Some(deferred), selection) => deferred.product(&x, weight, None, Layout::InFirst, selection)?, // [B, T, out]
             (None, Some(selection)) => {
                 sparse_product(&x, &self.cast(weight)?, None, Layout::InFirst, selection)? // [B, T, out]

@@ -37,6 +37,8 @@ impl Synchroniser {
             memories: running.compressor.memories().clone(),
             owner_residuals: running.reducer.residuals_at(next_round),
             carry: running.carry.clone(),
+            columns: running.compressor.columns().clone(),
+            carried_columns: running.columns.carried().clone(),
         };
         let momentum = Arc::clone(running.replica.momentum());
         let is_frozen =

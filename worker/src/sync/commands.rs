@@ -61,9 +61,12 @@ impl Synchroniser {
             Command::Retract { round, fragment } => running.compressor.retract(round, fragment),
             Command::CarryOver { round, fragment } => carry_over(running, round, fragment),
             Command::MoveResidual { fragment } => {
+                let members = running.membership.as_ref().map_or(1, |m| m.members_of(self.site).count());
                 if let Some(residual) = running.compressor.take_residual(fragment) {
-                    let members = running.membership.as_ref().map_or(1, |m| m.members_of(self.site).count());
                     carry(running, fragment, &residual, members as f32);
+                }
+                if let Some(residual) = running.compressor.take_columns(fragment) {
+                    running.columns.carry(fragment, residual, members as f32);
                 }
             }
             Command::MoveOwnerResidual { fragment, void_from } => {
@@ -93,6 +96,7 @@ impl Synchroniser {
             }
             Command::Release { round } => {
                 running.contributed = running.contributed.split_off(&round.next());
+                running.columns.release(round);
                 running.repeated = running.repeated.split_off(&round.next());
                 running.finished.take_if(|finished| finished.round <= round);
             }
@@ -111,7 +115,15 @@ impl Synchroniser {
     /// Sends this member's slice of a fragment to its uploader.
     pub(super) fn send_local(&self, to: WorkerId, header: FrameHeader) {
         let Stage::Running(running) = &self.stage else { return };
-        let body = local_body(running, header.round, header.fragment);
+        let (round, fragment) = (header.round, header.fragment);
+        let body = match running.columns.frame_of(round, fragment) {
+            Ok(frame) => frame.unwrap_or_else(|| local_body(running, round, fragment)),
+            Err(error) => {
+                // Whoever adds it up leaves out what it cannot read.
+                tracing::warn!(%round, %fragment, "{error:#}");
+                Bytes::new()
+            }
+        };
         self.links.network.send(to, header, body, None);
     }
 
@@ -148,6 +160,7 @@ pub(super) fn slice_of<'a>(
 }
 
 fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {
+    running.columns.carry_over(round, fragment);
     let mut values = slice_of(&running.contributed, &running.layouts, round, fragment).to_vec();
     if values.is_empty() {
         return;

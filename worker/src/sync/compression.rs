@@ -3,8 +3,10 @@
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round};
+use longhaul_proto::codec::ColumnUpdate;
 use longhaul_proto::round::{Command, Event, Local as MemberUpdate};
 
+use super::columns::of_frame;
 use super::commands::slice_of;
 use super::compressor::{Job, Local};
 use super::synchroniser::{Running, Stage, Synchroniser};
@@ -58,10 +60,14 @@ impl Running {
 
 /// The site's contributions to these fragments.
 pub(super) fn compress(running: &mut Running, round: Round, wanted: &[Wanted]) -> Result<Vec<Bytes>> {
-    let Running { compressor, contributed, layouts, site, .. } = running;
+    let Running { compressor, contributed, columns, layouts, site, .. } = running;
     let mut jobs = Vec::with_capacity(wanted.len());
     for (fragment, updates) in wanted {
         let len = layouts.of(round).range(*fragment).len();
+        if let Some(own) = columns.of(round, *fragment) {
+            jobs.push(Job { fragment: *fragment, locals: sound_columns(round, len, own, updates) });
+            continue;
+        }
         let own = slice_of(contributed, layouts, round, *fragment);
         let joint = site.mean_of(round, *fragment);
         jobs.push(Job { fragment: *fragment, locals: sound_updates(round, len, own, joint, updates) });
@@ -112,6 +118,29 @@ fn sound_updates<'a>(
             Some(body) => tracing::warn!(
                 worker = %update.worker, bytes = body.len(), %round,
                 "a member's update is not finite or has the wrong length; it is left out"
+            ),
+        }
+    }
+    sound
+}
+
+/// The same of updates of columns.
+fn sound_columns<'a>(
+    round: Round,
+    len: usize,
+    own: &ColumnUpdate,
+    updates: &[MemberUpdate],
+) -> Vec<(u32, Local<'a>)> {
+    let mut sound = Vec::with_capacity(updates.len());
+    for update in updates {
+        let columns = match &update.body {
+            None => Some(own.clone()),
+            Some(body) => of_frame(body, len).filter(|columns| columns.is_like(own)),
+        };
+        match columns {
+            Some(columns) => sound.push((update.weight, Local::Columns(columns))),
+            None => tracing::warn!(
+                worker = %update.worker, %round, "a member's columns cannot be read or are of another model; they are left out"
             ),
         }
     }

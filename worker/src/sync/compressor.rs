@@ -7,8 +7,9 @@ use bytes::Bytes;
 use longhaul_common::config::{Source, SyncConfig};
 use longhaul_common::id::{FragmentId, Round, RunId};
 use longhaul_proto::codec::chain::{opening, random_mask, seed_of, uplink};
-use longhaul_proto::codec::{CodecSpec, EncodeError, Encoder, SpecError};
+use longhaul_proto::codec::{CodecSpec, ColumnUpdate, EncodeError, Encoder, SpecError};
 
+use super::columns;
 use super::layouts::Layouts;
 use super::mechanism::GaussianMechanism;
 use super::memory::Memory;
@@ -29,6 +30,9 @@ pub struct Compressor {
     keeps_gradients: bool,
     /// Memories as they were before the compression of a round that is not decided yet.
     before: BTreeMap<FragmentId, (Round, Memory)>,
+    /// The same two where updates are of columns: what was not sent, and as it was before a round that is not decided yet.
+    columns: BTreeMap<FragmentId, ColumnUpdate>,
+    columns_before: BTreeMap<FragmentId, (Round, Option<ColumnUpdate>)>,
     /// In place of the configured chains.
     adapted: Option<CodecSpec>,
     /// In a private run.
@@ -66,6 +70,8 @@ pub enum Local<'a> {
     Own(&'a [f32]),
     /// As the frame of another member brought it: f32, little-endian.
     Received(&'a [u8]),
+    /// Of columns, wherever it comes from.
+    Columns(ColumnUpdate),
 }
 
 /// Why a fragment could not be compressed.
@@ -77,6 +83,9 @@ pub enum CompressError {
     /// The chain cannot be.
     #[error(transparent)]
     Spec(#[from] SpecError),
+    /// Updates are not of the same matrices, or some are not of columns.
+    #[error("updates of different kinds for one fragment")]
+    Kinds,
     /// Another member's update has the wrong length.
     #[error("an update of {got} values for a fragment of {expected}")]
     Length {
@@ -109,6 +118,8 @@ impl Compressor {
             memories: BTreeMap::new(),
             keeps_gradients: config.changes_kind_after_the_opening(),
             before: BTreeMap::new(),
+            columns: BTreeMap::new(),
+            columns_before: BTreeMap::new(),
             adapted: None,
             mechanism: None,
             due: None,
@@ -162,8 +173,13 @@ impl Compressor {
             })
         });
         let is_corrected = self.config.source_in(is_opening) == Source::CorrectedGradient;
+        let is_of_columns = job.locals.iter().any(|(_, local)| matches!(local, Local::Columns(_)));
+        let columns = is_of_columns.then(|| {
+            let is_remembered = self.config.has_residual();
+            ColumnTask { before: self.columns.remove(&fragment), left: None, is_remembered }
+        });
         let is_exact = chain.is_lossless() && !self.memories.contains_key(&fragment);
-        let kept = (self.config.has_residual() && !is_exact).then(|| {
+        let kept = (self.config.has_residual() && !is_exact && !is_of_columns).then(|| {
             let mut memory =
                 self.memories.remove(&fragment).unwrap_or_else(|| Memory::new(len, is_corrected));
             if is_corrected && memory.velocity.is_empty() {
@@ -176,12 +192,31 @@ impl Compressor {
         });
         let seed = seed_of(self.run, round, fragment);
         let SyncConfig { momentum, error_decay, .. } = self.config;
-        Task { job, lane, len, chain, released, kept, seed, momentum, error_decay, body: Ok(Bytes::new()) }
+        Task {
+            job,
+            lane,
+            len,
+            chain,
+            released,
+            kept,
+            columns,
+            seed,
+            momentum,
+            error_decay,
+            body: Ok(Bytes::new()),
+        }
     }
 
     /// Puts back what a compression has changed.
     fn finish(&mut self, round: Round, task: Task<'_>) -> Result<Bytes, CompressError> {
-        let Task { job, kept, body, .. } = task;
+        let Task { job, kept, columns, body, .. } = task;
+        if let Some(ColumnTask { before, left, .. }) = columns {
+            let remembered = if body.is_ok() { left } else { before.clone() };
+            self.columns.extend(remembered.map(|columns| (job.fragment, columns)));
+            if body.is_ok() {
+                self.columns_before.insert(job.fragment, (round, before));
+            }
+        }
         if let Some(Kept { memory, before, .. }) = kept {
             if body.is_ok() {
                 self.memories.insert(job.fragment, memory);
@@ -276,6 +311,30 @@ impl Compressor {
         {
             self.memories.insert(fragment, before);
         }
+        if let Some((of, before)) = self.columns_before.remove(&fragment)
+            && of == round
+        {
+            self.columns.remove(&fragment);
+            self.columns.extend(before.map(|columns| (fragment, columns)));
+        }
+    }
+
+    /// As [`Self::take_residual`], where updates are of columns.
+    pub fn take_columns(&mut self, fragment: FragmentId) -> Option<ColumnUpdate> {
+        self.columns_before.remove(&fragment);
+        self.columns.remove(&fragment)
+    }
+
+    /// What of columns this worker has not sent, by fragment.
+    #[must_use]
+    pub fn columns(&self) -> &BTreeMap<FragmentId, ColumnUpdate> {
+        &self.columns
+    }
+
+    /// Takes that over from a checkpoint.
+    pub fn restore_columns(&mut self, columns: BTreeMap<FragmentId, ColumnUpdate>) {
+        self.columns_before.clear();
+        self.columns = columns;
     }
 
     /// Gives away what was not sent, as somebody else uploads the fragment from now on: in the form of an update.
@@ -319,6 +378,13 @@ struct Kept {
     is_corrected: bool,
 }
 
+/// What is remembered of a fragment whose updates are of columns, while it is compressed.
+struct ColumnTask {
+    before: Option<ColumnUpdate>,
+    left: Option<ColumnUpdate>,
+    is_remembered: bool,
+}
+
 /// The compression of one fragment, with all that it needs, so that any thread may do it.
 struct Task<'a> {
     job: &'a Job<'a>,
@@ -329,6 +395,8 @@ struct Task<'a> {
     released: Option<Result<Vec<f32>, CompressError>>,
     /// None: nothing is remembered.
     kept: Option<Kept>,
+    /// None: updates are not of columns.
+    columns: Option<ColumnTask>,
     seed: u64,
     momentum: f32,
     error_decay: f32,
@@ -343,6 +411,20 @@ impl Task<'_> {
     fn compress(&mut self) -> Result<Bytes, CompressError> {
         let Lane { encoder, scratch, frame } = &mut *self.lane;
         encoder.set_spec(self.chain)?;
+        if let Some(ColumnTask { before, left, is_remembered }) = &mut self.columns {
+            frame.clear();
+            let updates = self.job.locals.iter().map(|(weight, local)| match local {
+                Local::Columns(update) => Ok((*weight, update.clone())),
+                Local::Own(_) | Local::Received(_) => Err(CompressError::Kinds),
+            });
+            let updates = updates.collect::<Result<Vec<_>, _>>()?;
+            let mean = columns::weighted_mean(&updates).ok_or(CompressError::Kinds)?;
+            // That of another configuration is of no use.
+            let residual = before.as_ref().filter(|before| before.is_like(&mean));
+            let rest = encoder.encode_columns(self.seed, &mean, residual, self.error_decay, frame)?;
+            *left = rest.filter(|_| *is_remembered);
+            return Ok(Bytes::copy_from_slice(frame));
+        }
         let released = self.released.take().transpose()?;
         let mean = match &released {
             Some(mean) => mean,
@@ -403,6 +485,7 @@ fn weighted_mean<'a>(
                 let values = words.iter().map(|word| f32::from_le_bytes(*word));
                 mean.iter_mut().zip(values).for_each(|(m, v)| *m += share * v);
             }
+            Local::Columns(_) => return Err(CompressError::Kinds),
         }
     }
     Ok(mean)

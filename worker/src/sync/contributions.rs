@@ -16,13 +16,18 @@ use crate::train::stretches::Stretches;
 impl Synchroniser {
     /// The end of a round on the device.
     pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
-        let LocalUpdate { round, values, repeated, weight, loss, steps, compute, spare_cores } = update;
+        let LocalUpdate { round, values, columns, repeated, weight, loss, steps, compute, spare_cores } =
+            update;
         tracing::debug!(%round, "the device contributes");
         let dense = self.shares_everything_in(round);
         let loss = self.disclosed(loss);
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let (finished, parts) = take_finished(running, round);
         ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
+        if let Some(gradient) = columns {
+            let Running { columns, layouts, .. } = &mut **running;
+            columns.contribute(round, &gradient, layouts, weight, self.config.sync.norm_limit)?;
+        }
         let (mut delta, snapshot) = if dense {
             (values, None)
         } else {
@@ -131,7 +136,7 @@ fn contribute_carry(
 }
 
 /// Of the owner's limit, what is carried over may take up so much: a round's own norm may be a few times that of others.
-const CARRIED_SHARE: f64 = 0.25;
+pub(super) const CARRIED_SHARE: f64 = 0.25;
 
 /// Moves of what is carried over as much into this round's slice as its owner will accept: up to a quarter of the owner's limit times what the
 /// slice itself is. The rest stays for the next rounds.

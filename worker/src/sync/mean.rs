@@ -72,8 +72,7 @@ pub fn sound_update<'a>(
         DecodeError::NonFinite { .. } => RefusalReason::NotFinite,
         _ => RefusalReason::Undecodable,
     })?;
-    let (Update::Dense(values) | Update::Sparse { values, .. }) = update;
-    let norm = norm(values);
+    let norm = norm(update.values());
     if norm <= NORM_MAX { Ok((update, norm)) } else { Err(RefusalReason::NotFinite) }
 }
 

@@ -7,6 +7,7 @@ mod arriving;
 mod backlog;
 mod backups;
 mod checkpointing;
+mod columns;
 mod commands;
 mod compression;
 mod compressor;

@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longhaul_common::config::{RunConfig, Transform};
-use longhaul_common::id::{Generation, Round, WorkerId};
+use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Member};
 use longhaul_common::schedule::{Changes, Pace, RoundSchedule};
-use longhaul_proto::codec::Decoder;
+use longhaul_proto::codec::{ColumnUpdate, Decoder};
 use longhaul_proto::control::message::{CheckpointOffer, GenerationStart, Ready, Start, ToCoordinator};
 use longhaul_proto::round::{self, Config, DeadlineConfig, Event};
 
 use super::adaptation::{Adaptation, adapt_to};
 use super::arriving::Arriving;
+use super::columns::ColumnContributions;
 use super::compressor::Compressor;
 use super::event::HealedState;
 use super::layouts::Layouts;
@@ -116,8 +117,15 @@ impl Synchroniser {
             (Some(first_moments), Some(second_moments)) => {
                 let (parameters, factors) = (parameters.clone(), buffers.next().unwrap_or_default());
                 let error = Vec::new();
-                let state =
-                    DeviceState { parameters, first_moments, second_moments, updates, factors, error };
+                let state = DeviceState {
+                    parameters,
+                    first_moments,
+                    second_moments,
+                    updates,
+                    factors,
+                    error,
+                    ..DeviceState::default()
+                };
                 (Load::All(state), Vec::new())
             }
             (momentum, _) => (Load::Parameters(parameters.clone()), momentum.unwrap_or_default()),
@@ -222,6 +230,7 @@ impl Synchroniser {
             reducer.leave_opening();
         }
         compressor.restore(kept.memories);
+        compressor.restore_columns(fitting(kept.columns, layout));
         reducer.restore_residuals(kept.owner_residuals);
         let state_hash = replica.hash();
         let config = Config {
@@ -258,6 +267,7 @@ impl Synchroniser {
             idle: true,
             named: None,
             contributed: BTreeMap::new(),
+            columns: ColumnContributions::with_carried(fitting(kept.carried_columns, layout)),
             repeated: BTreeMap::new(),
             finished: None,
             arriving: Arriving::default(),
@@ -417,6 +427,15 @@ fn is_of_this_run(config: &RunConfig, schedule: &RoundSchedule) -> bool {
     *schedule == configured || is_paced && same == configured && schedule.is_consistent()
 }
 
+/// Those that are as long as their fragments.
+fn fitting(
+    mut updates: BTreeMap<FragmentId, ColumnUpdate>,
+    layout: FragmentLayout,
+) -> BTreeMap<FragmentId, ColumnUpdate> {
+    let has = |fragment: &FragmentId| fragment.0 < layout.count();
+    updates.retain(|fragment, update| has(fragment) && update.len() == layout.range(*fragment).len());
+    updates
+}
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 
 use super::adaptation::Adaptation;
 use super::arriving::Arriving;
+use super::columns::ColumnContributions;
 use super::compressor::Compressor;
 use super::contributions::Finished;
 use super::donating::Donations;
@@ -156,6 +157,8 @@ pub(super) struct Running {
     pub named: Option<Round>,
     /// What was contributed, by round, until the protocol releases it.
     pub contributed: BTreeMap<Round, Stretches>,
+    /// The same where gradients are of columns.
+    pub columns: ColumnContributions,
     /// What of that is in the next contribution as well, as long.
     pub repeated: BTreeMap<Round, Vec<f32>>,
     /// Of a round that the device still computes.

@@ -1,6 +1,7 @@
 //! The device thread: it computes steps, contributes at the end of each round, and applies results where the schedule says.
 
 mod group;
+mod selecting;
 mod state;
 
 use std::sync::Arc;
@@ -8,24 +9,27 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use longhaul_common::config::{Application, InnerRule, RunConfig, Source};
+use longhaul_common::config::{Application, InnerRule, RunConfig, SelectionRule, Source};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 
 use self::group::Moment;
+use self::selecting::Samples;
 use super::fragments::FinishedFragments;
 use super::gate::{Entry, Gate};
 use super::message::{
     Applied, Enter, FinishedPart, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice,
 };
-use super::progress::Progress;
+use super::progress::{Progress, Tokens};
+use super::selection::Selector;
 use super::share::Share;
 use super::spare::SpareCores;
 use super::stretches::Stretches;
 use super::tally::Tally;
-use crate::data::{Batch, Dataset};
+use crate::data::Dataset;
 use crate::engine::{Engine, EngineError, LowRank, StepOutcome};
+use crate::models::ColumnGradient;
 
 /// Everything that the device thread works with.
 pub struct Device<'a> {
@@ -39,6 +43,8 @@ pub struct Device<'a> {
     pub share: Share,
     /// What makes gradients small, if anything does.
     pub low_rank: Option<LowRank>,
+    /// What selects the samples that are trained on; none: all are.
+    pub selector: Option<Selector>,
     /// The text.
     pub data: &'a Dataset,
     /// Where to ask before each round.
@@ -84,6 +90,8 @@ struct Stretch {
     exchanged: u32,
     /// The gradient that was contributed last, to look ahead with.
     own_gradient: Vec<f32>,
+    /// Where gradients are of columns, that of the present round's step.
+    columns: Option<ColumnGradient>,
     /// During the opening, where it is decided how often to exchange what.
     spare: SpareCores,
 }
@@ -178,6 +186,10 @@ impl Device<'_> {
                 }
             }
         }
+        if let Some(selector) = self.selector.as_mut().filter(|_| resumed.is_empty()) {
+            // The round is begun from its start.
+            selector.contributed();
+        }
         self.put_back(enter.put_back);
         if is_new {
             self.share_state(enter.round)?;
@@ -200,6 +212,7 @@ impl Device<'_> {
             trained: resumed,
             exchanged: 0,
             own_gradient: Vec::new(),
+            columns: None,
             spare: SpareCores::beside(self.engine.cores()),
         })
     }
@@ -221,7 +234,9 @@ impl Device<'_> {
         let is_opening = stretch.schedule.is_opening(stretch.round);
         self.gate.forget_before(span.start);
         // What a checkpoint's state has trained on in this round counts with the rest of it.
-        let mut tally = Tally::resumed(&stretch.trained);
+        let given = stretch.trained.iter().map(Vec::len).sum();
+        let counted = self.selector.as_ref().map_or(given, |selector| selector.counted_before(given));
+        let mut tally = Tally::resumed(counted);
         let mut gradient = Vec::new();
         for step in span.start.max(stretch.from_step)..span.end {
             if let Some(outcome) = self.apply_if_due(stretch, step)? {
@@ -271,7 +286,7 @@ impl Device<'_> {
     #[allow(clippy::disallowed_methods, reason = "measures what the device spends on computing")]
     fn step(
         &mut self,
-        stretch: &Stretch,
+        stretch: &mut Stretch,
         step: u64,
         positions: &[u64],
         gradient: &mut Vec<f32>,
@@ -279,19 +294,25 @@ impl Device<'_> {
     ) -> Result<()> {
         let began = Instant::now();
         let waited = self.progress.waited_so_far();
-        let batch = self.data.batch(positions.iter().copied(), self.config.run.seed)?;
+        let samples = self.samples(positions)?;
+        let batch = &samples.batch;
         let is_opening = stretch.schedule.is_opening(stretch.round);
         let outcome = match self.config.sync.source_in(is_opening) {
             Source::Gradient if self.config.sync.streams_in(stretch.round, is_opening) => {
-                self.stream_gradient(stretch.round, &batch, gradient)?
+                self.stream_gradient(stretch.round, &samples, gradient)?
             }
-            Source::Gradient => self.engine.gradient(&batch, gradient)?,
-            Source::CorrectedGradient => self.engine.clipped_gradient(&batch, self.local_clip(), gradient)?,
-            Source::Momentum => self.engine.momentum(&batch, gradient)?,
+            Source::Gradient if self.config.sync.selection == SelectionRule::Columns => {
+                let (outcome, columns) = self.engine.column_gradient(batch)?;
+                stretch.columns = Some(columns);
+                outcome
+            }
+            Source::Gradient => self.engine.gradient(batch, gradient)?,
+            Source::CorrectedGradient => self.engine.clipped_gradient(batch, self.local_clip(), gradient)?,
+            Source::Momentum => self.engine.momentum(batch, gradient)?,
             Source::Delta if self.config.sync.inner == InnerRule::FrozenAdamw => {
-                self.engine.frozen_step(step, &batch, self.lone_clip())?
+                self.engine.frozen_step(step, batch, self.lone_clip())?
             }
-            Source::Delta => self.engine.train_step(step, &batch)?,
+            Source::Delta => self.engine.train_step(step, batch)?,
         };
         if !outcome.loss.is_finite() {
             bail!(
@@ -301,12 +322,15 @@ impl Device<'_> {
             );
         }
         if !positions.is_empty() {
+            self.learn(&samples, &outcome);
             let took = began.elapsed();
-            tally.add(positions.len(), outcome.loss, took);
-            let told = if self.config.reports_losses() { outcome.loss } else { f32::NAN };
+            tally.add(samples.counted, outcome.loss, took);
+            let is_told = self.config.reports_losses() && outcome.tokens > 0;
+            let told = if is_told { outcome.loss } else { f32::NAN };
             // In a pipeline, ranks wait for each other within a step. That is no computing, but time in which something may be sent.
             let waited = self.progress.waited_so_far().saturating_sub(waited);
-            self.progress.step(step, outcome.tokens, told, took.saturating_sub(waited));
+            let tokens = Tokens { given: samples.tokens, selected: outcome.tokens };
+            self.progress.step(step, tokens, told, took.saturating_sub(waited));
         }
         Ok(())
     }
@@ -315,12 +339,12 @@ impl Device<'_> {
     fn stream_gradient(
         &mut self,
         round: Round,
-        batch: &Batch,
+        samples: &Samples,
         gradient: &mut Vec<f32>,
     ) -> Result<StepOutcome> {
         let sizes: Vec<usize> = self.engine.tensor_sizes().collect();
         let mut fragments = FinishedFragments::new(self.layout(), sizes);
-        let (outbox, weight) = (self.outbox, batch.sequences() as u32);
+        let (outbox, weight) = (self.outbox, samples.counted as u32);
         let mut arrived = |tensor: usize, gradient: &[f32]| {
             for stretch in fragments.finish(tensor) {
                 let (start, values) = (stretch.start, gradient[stretch].to_vec());
@@ -328,20 +352,23 @@ impl Device<'_> {
                 let _ = outbox(FromDevice::Finished(FinishedPart { round, weight, start, values }));
             }
         };
-        Ok(self.engine.gradient_by_tensor(batch, gradient, &mut arrived)?)
+        Ok(self.engine.gradient_by_tensor(&samples.batch, gradient, &mut arrived)?)
     }
 
     fn contribute(
         &mut self,
-        stretch: &Stretch,
+        stretch: &mut Stretch,
         gradient: Vec<f32>,
         repeated: Vec<f32>,
         tally: &Tally,
     ) -> Result<()> {
         let weight = stretch.exchanged;
+        self.selector.iter_mut().for_each(Selector::contributed);
         let is_opening = stretch.schedule.is_opening(stretch.round);
         let low_rank = self.low_rank.as_mut().filter(|_| !is_opening && weight > 0);
+        let columns = stretch.columns.take();
         let values = match low_rank {
+            _ if columns.is_some() => Stretches::default(),
             Some(low_rank) if stretch.schedule.exchange_of(stretch.round) == 0 => {
                 Stretches::whole(low_rank.first(&self.share.synchronised(gradient)))
             }
@@ -354,7 +381,8 @@ impl Device<'_> {
         let (steps, compute) = (tally.steps, tally.compute);
         let (round, loss) = (stretch.round, tally.loss());
         let spare_cores = stretch.spare.count();
-        let update = LocalUpdate { round, values, repeated, weight, steps, compute, loss, spare_cores };
+        let update =
+            LocalUpdate { round, values, columns, repeated, weight, steps, compute, loss, spare_cores };
         self.tell(FromDevice::Contribute(update))
     }
 

@@ -9,6 +9,7 @@ use longhaul_proto::control::message::Hash;
 
 use super::stretches::Stretches;
 use crate::engine::PipelineRank;
+use crate::models::ColumnGradient;
 use crate::network::GroupSeat;
 
 /// From the synchroniser to the device.
@@ -130,6 +131,21 @@ pub struct DeviceState {
     pub factors: Vec<f32>,
     /// What low-rank gradients have not sent, `[P]`; empty where there are none. This worker's own.
     pub error: Vec<f32>,
+    /// What samples are selected by; empty where all are trained on.
+    pub selection: SelectionState,
+}
+
+/// What a worker selects samples by.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SelectionState {
+    /// The last losses, oldest first.
+    pub history: Vec<f32>,
+    /// The losses of samples from epochs before, by sample; empty where none are used again.
+    pub losses: Vec<f32>,
+    /// Bit patterns of the epochs that they are of, counted from 1; 0: it has none.
+    pub epochs: Vec<f32>,
+    /// Samples selected since the last contribution.
+    pub selected: u32,
 }
 
 /// From the device to the synchroniser.
@@ -210,6 +226,8 @@ pub struct LocalUpdate {
     pub round: Round,
     /// With deltas: the local parameters at the end of the round, as far as they are due; with gradients: the gradient or momentum of its step.
     pub values: Stretches,
+    /// In place of `values`, where gradients are of columns.
+    pub columns: Option<ColumnGradient>,
     /// With momenta: what of them is part of the next one as well, and so is not lost where this one comes too late. Empty with others.
     pub repeated: Vec<f32>,
     /// Samples trained on.

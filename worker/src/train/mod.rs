@@ -5,6 +5,7 @@ mod fragments;
 pub mod gate;
 pub mod message;
 pub mod progress;
+pub mod selection;
 pub mod share;
 mod spare;
 pub mod stretches;

@@ -13,12 +13,22 @@ pub struct Progress {
     waits_since: Mutex<Option<Instant>>,
 }
 
+/// Tokens of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens {
+    /// Of all samples that this worker was given.
+    pub given: u64,
+    /// Of those that it trained on.
+    pub selected: u64,
+}
+
 impl Progress {
     /// A finished step of the run.
-    pub fn step(&self, step: u64, tokens: u64, loss: f32, compute: Duration) {
+    pub fn step(&self, step: u64, tokens: Tokens, loss: f32, compute: Duration) {
         let mut heartbeat = self.lock();
         heartbeat.step = step;
-        heartbeat.tokens += tokens;
+        heartbeat.tokens += tokens.given;
+        heartbeat.selected_tokens += tokens.selected;
         heartbeat.loss = loss;
         heartbeat.compute_s += compute.as_secs_f64();
     }

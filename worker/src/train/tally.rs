@@ -14,10 +14,9 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// After steps on these positions, whose losses are not known any more.
-    pub fn resumed(trained: &[Vec<u64>]) -> Self {
-        let samples = trained.iter().map(Vec::len).sum::<usize>() as u32;
-        Self { samples, measured: 0, weighted_loss: 0.0, steps: 0, compute: Duration::ZERO }
+    /// After steps on so many samples, whose losses are not known any more.
+    pub fn resumed(samples: usize) -> Self {
+        Self { samples: samples as u32, measured: 0, weighted_loss: 0.0, steps: 0, compute: Duration::ZERO }
     }
 
     pub fn add(&mut self, samples: usize, loss: f32, took: Duration) {
@@ -40,13 +39,13 @@ mod tests {
 
     #[test]
     fn a_resumed_round_weighs_as_much_as_one_that_was_never_interrupted() {
-        let mut resumed = Tally::resumed(&[vec![4, 5], vec![6]]);
+        let mut resumed = Tally::resumed(3);
         resumed.add(2, 3.0, Duration::ZERO);
         assert_eq!((resumed.samples, resumed.loss()), (5, Some(3.0)));
-        let mut whole = Tally::resumed(&[]);
+        let mut whole = Tally::resumed(0);
         whole.add(3, 9.0, Duration::ZERO);
         whole.add(2, 3.0, Duration::ZERO);
         assert_eq!(whole.samples, resumed.samples);
-        assert_eq!(Tally::resumed(&[vec![1]]).loss(), None, "no loss was measured");
+        assert_eq!(Tally::resumed(1).loss(), None, "no loss was measured");
     }
 }

@@ -115,6 +115,8 @@ macro_rules! registry {
             pub fn configured(config: &SyncConfig) -> Self {
                 match config.selection {
                     $(SelectionRule::$rule => $rule::configured(config),)*
+                    // What is not of these columns is sent whole.
+                    SelectionRule::Columns => Self::All,
                 }
             }
 

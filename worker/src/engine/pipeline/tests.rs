@@ -269,3 +269,59 @@ fn a_part_that_is_not_that_of_its_place_is_refused() {
         assert!(matches!(engine.train_step(0, &batch(0)), Err(EngineError::Part)));
     }
 }
+
+/// What a worker of a copy of the model has seen of steps on samples that are selected.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Selected {
+    /// By step and sample, what all have agreed on.
+    pub weights: Vec<f32>,
+    /// Of training.
+    pub losses: Vec<f32>,
+    /// Of the samples that were selected, as training has told them; none where it tells others.
+    pub of_samples: Vec<f32>,
+}
+
+/// Trains on the samples whose losses are above the mean, and on none in one of the steps. Who does not know losses proposes nonsense.
+pub fn train_selected(mut engine: Engine) -> Selected {
+    let mut seen = Selected::default();
+    for step in 0..6 {
+        let all = batch(step);
+        let losses = engine.sample_losses(&all).unwrap();
+        let mean = losses.iter().sum::<f32>() / losses.len() as f32;
+        let weight = |loss: &f32| if step != 3 && *loss > mean { 1.5 } else { 0.0 };
+        let mut weights: Vec<f32> = match losses.len() {
+            0 => vec![9.0; all.sequences()],
+            _ => losses.iter().map(weight).collect(),
+        };
+        engine.agree(&mut weights).unwrap();
+        let outcome = engine.train_step(step, &all.selected(&weights)).unwrap();
+        seen.weights.extend(weights);
+        seen.losses.push(outcome.loss);
+        seen.of_samples.extend(outcome.losses);
+    }
+    seen
+}
+
+#[test]
+fn ranks_of_a_pipeline_train_on_what_the_last_one_selects_also_where_that_is_nothing() {
+    let spec = tiny_llama();
+    for pipeline in pipelines() {
+        let train = train_config(0.0);
+        let expected = train_selected(engine(&spec, &train));
+        assert!(expected.weights.contains(&0.0) && expected.weights.contains(&1.5));
+        let ranks: Vec<_> = (0..)
+            .zip(channels(&pipeline))
+            .map(|(rank, pipe)| {
+                let mut engine = engine(&part(&spec, &pipeline, rank), &train);
+                engine.join(PipelineRank::new(pipeline.clone(), rank, pipe)).unwrap();
+                std::thread::spawn(move || train_selected(engine))
+            })
+            .collect();
+        for (rank, found) in ranks.into_iter().enumerate() {
+            let found = found.join().unwrap();
+            let is_last = rank as u32 + 1 == pipeline.ranks;
+            let of_samples = if is_last { expected.of_samples.clone() } else { Vec::new() };
+            assert_eq!(found, Selected { of_samples, ..expected.clone() }, "{pipeline:?}, rank {rank}");
+        }
+    }
+}

@@ -103,6 +103,7 @@ fn moments_of_worker_7() -> Saved {
             memories: [(FragmentId(0), Memory { residual: vec![1.0; 96], velocity: Vec::new() })].into(),
             owner_residuals: [(FragmentId(0), vec![2.0; 96])].into(),
             carry: Some(vector(9.0)),
+            ..Kept::default()
         },
         trained: Vec::new(),
     }

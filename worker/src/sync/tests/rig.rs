@@ -342,6 +342,7 @@ impl Worker {
             compute: Duration::ZERO,
             round: Round(round),
             values: Stretches::whole(values),
+            columns: None,
             weight,
             loss: Some(1.0),
             spare_cores: 0.0,

@@ -8,6 +8,7 @@ use longhaul_common::id::Round;
 use super::{Device, Stretch};
 use crate::engine::Moments;
 use crate::train::message::{DeviceState, FromDevice};
+use crate::train::selection::Selector;
 use crate::train::stretches::Stretches;
 
 impl Device<'_> {
@@ -41,7 +42,9 @@ impl Device<'_> {
             Some(low_rank) => (low_rank.shared(), low_rank.error().to_vec()),
             None => (Vec::new(), Vec::new()),
         };
-        Ok(DeviceState { parameters, first_moments: first, second_moments: second, updates, factors, error })
+        let selection = self.selector.as_ref().map(Selector::state).unwrap_or_default();
+        let (first_moments, second_moments) = (first, second);
+        Ok(DeviceState { parameters, first_moments, second_moments, updates, factors, error, selection })
     }
 
     /// Training stands still for so long, which is counted; all else that a checkpoint takes is done beside it.
@@ -63,6 +66,9 @@ impl Device<'_> {
         if let Some(low_rank) = &mut self.low_rank {
             low_rank.load_shared(&state.factors);
             low_rank.load_error(&state.error);
+        }
+        if let Some(selector) = &mut self.selector {
+            selector.load(&state.selection);
         }
         self.load_moments(&moments)
     }

@@ -5,7 +5,7 @@ use std::vec::IntoIter;
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule};
 
 use super::*;
-use crate::engine::pipeline_tests::{channels, part, pipeline};
+use crate::engine::pipeline_tests::{Selected, channels, part, pipeline, train_selected};
 use crate::engine::{Pipe, PipelineRank};
 
 /// What each rank makes of its engine in a pipeline of groups of two, stage by stage: each talks to the same index of the others.
@@ -112,4 +112,24 @@ fn a_share_of_a_part_joins_its_group_before_the_pipeline() {
     share.join_group(TensorGroup::new(collective).unwrap()).unwrap();
     assert!(matches!(share.train_step(0, &batch(0)), Err(EngineError::Part)), "alone it is no model");
     assert!(share.join(rank(channels(pipeline))).is_ok());
+}
+
+#[test]
+fn all_workers_of_a_copy_train_on_the_same_samples() {
+    for spec in models() {
+        let train = train_config(0.5);
+        let expected = train_selected(whole(&spec, 0.5));
+        let near = |found: &Selected| {
+            let pairs = found.losses.iter().zip(&expected.losses);
+            pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) < 1e-4 && found.weights == expected.weights
+        };
+        let group =
+            each(Threads::group(2, Fault::Nothing), &spec, &train, |_, engine| train_selected(engine));
+        assert!(group[0] == group[1] && near(&group[0]), "{}: {group:?}", about(&spec));
+        for pipeline in pipelines_of_two() {
+            let stages = each_in_stages(&spec, &train, &pipeline, train_selected);
+            assert!(stages.iter().flatten().all(near), "{}, {pipeline:?}: {stages:?}", about(&spec));
+            assert!(stages[1][0].of_samples.len() > 10 && stages[0][0].of_samples.is_empty());
+        }
+    }
 }

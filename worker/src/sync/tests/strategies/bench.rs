@@ -213,6 +213,7 @@ impl DeviceThread {
                 engine,
                 share,
                 low_rank,
+                selector: None,
                 data,
                 gate,
                 progress,

@@ -90,7 +90,7 @@ impl Chain {
             Transform::None => Before::Nothing,
         };
         let choice = match sync.selection {
-            SelectionRule::All => Choice::All,
+            SelectionRule::All | SelectionRule::Columns => Choice::All,
             SelectionRule::TopK => Choice::TopK { chunk: sync.chunk as usize, keep: sync.keep as usize },
             SelectionRule::Threshold => Choice::Largest(checked(sync, len, kept.unwrap())),
         };

@@ -1,0 +1,81 @@
+//! What goes together with `selection = "columns"`: nothing that makes another vector of a gradient on its way.
+
+use super::sync::{ResultForm, SelectionRule, Source, Transform, WithinSite};
+use super::{ConfigError, RunConfig, SparseMode};
+
+impl RunConfig {
+    pub(super) fn check_columns(&self) -> Result<(), ConfigError> {
+        let (sync, train) = (&self.sync, &self.train);
+        if sync.selection != SelectionRule::Columns {
+            return Ok(());
+        }
+        let sparse = train.sparse_backward.as_ref();
+        let refused = if sparse.is_none_or(|sparse| sparse.mode != SparseMode::Columns) {
+            "there are no columns: take [train.sparse_backward] with mode = \"columns\", or another selection"
+        } else if sync.source != Source::Gradient {
+            "only gradients are of columns, as AdamW's steps change all values: take source = \"gradient\" (preset = \"dense\"), or another selection"
+        } else if sync.has_opening() {
+            "an opening exchanges all values: take opening_share = 0 and opening_rounds = 0, or another selection"
+        } else if sync.adapt {
+            "with adapt = true the controller selects values: take adapt = false, or another selection"
+        } else if sync.rank > 0 || sync.transform != Transform::None || sync.random_keep < sync.chunk {
+            "ranks, transforms and random masks make other values of columns: leave those out, or take another selection"
+        } else if sync.look_ahead {
+            "looking ahead takes the whole gradient: take look_ahead = false, or another selection"
+        } else if sync.result != ResultForm::Bundle {
+            "a mean over sites would hold all values: take result = \"bundle\", in which everybody gets the columns of each site, or another selection"
+        } else if sync.within_site != WithinSite::Direct {
+            "the members of a site would add up all values: take within_site = \"direct\", or another selection"
+        } else if self.parallel.is_divided() {
+            "copies of the model in parts exchange all values of each: take stages = 1 and tensor = 1 in [parallel], or another selection"
+        } else if self.privacy.is_some() || self.secure_aggregation.is_some() {
+            "which columns are sent tells of the data: leave [privacy] and [secure_aggregation] out, or take another selection"
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::value("sync.selection", "columns", refused))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "[run]\nname = \"small\"\nworkers = 2\nsteps = 10\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\n\
+                         heads = 1\ncontext = 8\n[data]\npath = \"text.txt\"\nsequence_length = 8\n";
+    const SYNC: &str = "[sync]\npreset = \"dense\"\nselection = \"columns\"\nresult = \"bundle\"\nwithin_site = \"direct\"\n";
+    const SPARSE: &str = "[train.sparse_backward]\nkeep = 0.1\n";
+
+    fn refusal(text: &str) -> String {
+        RunConfig::parse(&format!("{SMALL}{text}")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn columns_of_gradients_go_to_everybody_in_any_format() {
+        for values in ["", "values = \"int8\"", "values = \"2bit\"\nerror_decay = 0.9", "overlap = 1"] {
+            let text = format!("{SMALL}{SPARSE}{SYNC}{values}");
+            let config = RunConfig::parse(&text).unwrap_or_else(|error| panic!("{values}: {error}"));
+            assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn what_would_make_other_vectors_of_them_is_refused_with_what_does_not() {
+        let with = |line: &str| refusal(&format!("{SPARSE}{SYNC}{line}"));
+        for (message, remedy) in [
+            (refusal(SYNC), "[train.sparse_backward]"),
+            (refusal(&format!("{SPARSE}mode = \"rows\"\n{SYNC}")), "mode = \"columns\""),
+            (refusal(&format!("{SPARSE}{}", SYNC.replace("bundle", "mean"))), "result = \"bundle\""),
+            (refusal(&format!("{SPARSE}{}", SYNC.replace("direct", "ring"))), "within_site = \"direct\""),
+            (with("opening_rounds = 3"), "opening_rounds = 0"),
+            (with("overlap = 1\nlook_ahead = true"), "look_ahead = false"),
+            (with("random_keep = 64"), "another selection"),
+            (with("[parallel]\nplan = \"fixed\"\nstages = 2"), "stages = 1"),
+        ] {
+            let is_named = message.starts_with("sync.selection = columns: ");
+            assert!(is_named && message.contains(remedy), "{remedy}: {message}");
+        }
+        let message = with("keep = 8");
+        assert!(message.starts_with("sync.keep = 8: "), "{message}");
+    }
+}

@@ -1,0 +1,64 @@
+//! Which columns are sent, where more wait than may be.
+
+use super::{Builder, ColumnUpdate, Key};
+
+impl ColumnUpdate {
+    /// Of each matrix so many columns at most, and all that lies outside of matrices; and the columns that are kept back: those with the smallest sums of magnitudes, of equal ones the later ones. What
+    /// lies outside is zero in what is kept back.
+    pub(crate) fn split(&self, most: &[usize]) -> (Self, Self) {
+        let mut ranked: Vec<Vec<(f64, u32)>> = vec![Vec::new(); self.parts.len()];
+        for (key, values) in self.blocks() {
+            if let Key::Column(part, column) = key {
+                let size = values.iter().map(|value| f64::from(value.abs())).sum();
+                ranked[part].push((size, column));
+            }
+        }
+        let chosen: Vec<Vec<u32>> = ranked
+            .into_iter()
+            .enumerate()
+            .map(|(part, mut columns)| {
+                columns.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+                columns.truncate(most.get(part).copied().unwrap_or(usize::MAX));
+                let mut chosen: Vec<u32> = columns.into_iter().map(|(_, column)| column).collect();
+                chosen.sort_unstable();
+                chosen
+            })
+            .collect();
+        let (mut sent, mut back) = (Builder::new(self), Builder::new(self));
+        for (key, values) in self.blocks() {
+            match key {
+                Key::Before(_) => {
+                    sent.push(key, values.iter().copied());
+                    back.push(key, values.iter().map(|_| 0.0));
+                }
+                Key::Column(part, column) => {
+                    let is_chosen = chosen[part].binary_search(&column).is_ok();
+                    (if is_chosen { &mut sent } else { &mut back }).push(key, values.iter().copied());
+                }
+            }
+        }
+        (sent.update, back.update)
+    }
+
+    /// Without columns of zeros.
+    pub(crate) fn compact(&self) -> Self {
+        let mut compact = Builder::new(self);
+        for (key, values) in self.blocks() {
+            if matches!(key, Key::Before(_)) || values.iter().any(|value| *value != 0.0) {
+                compact.push(key, values.iter().copied());
+            }
+        }
+        compact.update
+    }
+
+    /// How many columns of each matrix change.
+    pub(crate) fn column_counts(&self) -> Vec<usize> {
+        self.parts.iter().map(|part| part.columns.len()).collect()
+    }
+
+    /// With other values, in the same order.
+    pub(crate) fn map_values(&self, mut values: impl FnMut(usize, f32) -> f32) -> Self {
+        let values = self.values.iter().enumerate().map(|(at, value)| values(at, *value)).collect();
+        Self { len: self.len, parts: self.parts.clone(), values }
+    }
+}

@@ -1,0 +1,87 @@
+//! Runs that train on some of their samples.
+
+use serde_json::Value;
+
+use crate::faults::assert_exactly_once;
+use crate::scenario::{Setup, applied_rounds};
+
+/// One sample a step for each, of which one in seventeen is selected at most once there are losses to compare with: most steps train on nothing.
+const HARDLY_ANY: &str = "beta = 16\nhistory = 32\nfull_epochs = 0";
+
+fn selected_share(status: &Value) -> f64 {
+    status["selected_share"].as_f64().unwrap()
+}
+
+fn assert_finished_with_some_selected(status: &Value) {
+    assert_exactly_once(status);
+    let counted = status["ledger"]["positions_applied"].as_u64().unwrap();
+    assert_eq!(counted, 2 * status["steps"].as_u64().unwrap(), "{status:#}");
+    let share = selected_share(status);
+    assert!((0.1..0.7).contains(&share), "{status:#}");
+}
+
+#[test]
+fn members_that_have_selected_nothing_do_not_hold_up_those_that_exchange_gradients() {
+    let setup = Setup {
+        steps: 100,
+        batch: 2,
+        micro_batch: 1,
+        selective: Some(HARDLY_ANY),
+        sync: "preset = \"dense\"",
+        ..Setup::reproducible()
+    };
+    let status = setup.start().finish();
+    assert_finished_with_some_selected(&status);
+}
+
+#[test]
+fn members_that_have_selected_nothing_do_not_hold_up_those_that_exchange_deltas() {
+    let setup =
+        Setup { steps: 100, batch: 2, micro_batch: 1, selective: Some(HARDLY_ANY), ..Setup::reproducible() };
+    let status = setup.start().finish();
+    assert_finished_with_some_selected(&status);
+}
+
+#[test]
+fn the_stages_of_a_copy_train_on_what_the_last_one_selects() {
+    let setup = Setup {
+        steps: 40,
+        sites: vec![2, 2],
+        batch: 8,
+        micro_batch: 2,
+        parallel: "plan = \"fixed\"\nstages = 2",
+        selective: Some("beta = 2\nhistory = 32\nfull_epochs = 0\nmode = \"stale\""),
+        ..Setup::reproducible()
+    };
+    let status = setup.start().finish();
+    assert_exactly_once(&status);
+    assert!((0.1..0.9).contains(&selected_share(&status)), "{status:#}");
+}
+
+/// Weights of products are seven tenths of the model.
+#[test]
+fn a_run_that_sends_columns_of_gradients_sends_less_and_keeps_replicas_equal() {
+    let run = |selection: &str| {
+        let sync = format!(
+            "preset = \"dense\"\nwithin_site = \"direct\"\ndeadline_floor_ms = 240000\ndeadline_ceiling_ms = 240000\n{selection}"
+        );
+        let setup = Setup {
+            steps: 20,
+            sites: vec![2, 1],
+            batch: 12,
+            sparse: Some("keep = 0.03"),
+            sync: &sync,
+            ..Setup::reproducible()
+        };
+        let status = setup.start().finish();
+        assert_eq!(applied_rounds(&status), 20);
+        assert_exactly_once(&status);
+        let loss = status["validation_loss"].as_f64().unwrap();
+        (status["wan_bytes"].as_f64().unwrap(), loss)
+    };
+    let (dense_bytes, dense_loss) = run("");
+    let (bytes, loss) = run("selection = \"columns\"\nresult = \"bundle\"");
+    assert!(bytes < 0.8 * dense_bytes, "{bytes} of {dense_bytes}");
+    // The same gradients, added up in another order.
+    assert!((loss - dense_loss).abs() < 0.01, "{loss} and {dense_loss}");
+}

@@ -1,0 +1,58 @@
+//! The samples of a step, and which of them are trained on.
+
+use anyhow::Result;
+
+use super::Device;
+use crate::data::Batch;
+use crate::engine::StepOutcome;
+use crate::train::selection::Candidate;
+
+/// What a step trains on.
+pub(super) struct Samples {
+    /// The sequences.
+    pub batch: Batch,
+    /// As how many samples what is learnt of them counts.
+    pub counted: usize,
+    /// Tokens that were looked at for them.
+    pub tokens: u64,
+    /// Which they are, where they were selected.
+    selected: Vec<Candidate>,
+}
+
+impl Device<'_> {
+    /// The samples at these positions, or those of them that are selected: the same on all workers of a copy of the model.
+    pub(super) fn samples(&mut self, positions: &[u64]) -> Result<Samples> {
+        let seed = self.config.run.seed;
+        let all = self.data.batch(positions.iter().copied(), seed)?;
+        let (given, tokens) = (positions.len(), all.tokens());
+        let Some(selector) = self.selector.as_mut().filter(|_| given > 0) else {
+            return Ok(Samples { batch: all, counted: given, tokens, selected: Vec::new() });
+        };
+        let visit = |&position| Candidate { position, visit: self.data.visit(position, seed) };
+        let candidates: Vec<Candidate> = positions.iter().map(visit).collect();
+        let mut wanting = selector.wanting(&candidates);
+        if selector.remembers() {
+            self.engine.agree(&mut wanting)?;
+        }
+        let unknown = all.selected(&wanting);
+        let losses = match unknown.sequences() {
+            0 => Vec::new(),
+            _ => self.engine.sample_losses(&unknown)?,
+        };
+        let mut weights = selector.choose(&candidates, &wanting, &losses);
+        if selector.judges(&candidates) {
+            self.engine.agree(&mut weights)?;
+        }
+        let selected = candidates.iter().zip(&weights).filter(|(_, weight)| **weight > 0.0);
+        let selected: Vec<Candidate> = selected.map(|(candidate, _)| *candidate).collect();
+        let counted = selector.counted(given, selected.len());
+        Ok(Samples { batch: all.selected(&weights), counted, tokens, selected })
+    }
+
+    /// What training has told of them.
+    pub(super) fn learn(&mut self, samples: &Samples, outcome: &StepOutcome) {
+        if let Some(selector) = &mut self.selector {
+            selector.learn(&samples.selected, &outcome.losses);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The last losses that a loss is compared with.
+
+use std::collections::VecDeque;
+
+/// A bounded ring of losses: the oldest make room.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct History {
+    losses: VecDeque<f32>,
+    len_max: usize,
+}
+
+impl History {
+    pub fn new(len_max: usize) -> Self {
+        Self { losses: VecDeque::with_capacity(len_max), len_max }
+    }
+
+    /// Adds a loss. One that is no number says nothing of others, and is left out.
+    pub fn push(&mut self, loss: f32) {
+        if loss.is_nan() {
+            return;
+        }
+        if self.losses.len() == self.len_max {
+            self.losses.pop_front();
+        }
+        self.losses.push_back(loss);
+    }
+
+    /// Oldest first.
+    pub fn to_vec(&self) -> Vec<f32> {
+        self.losses.iter().copied().collect()
+    }
+
+    /// As it is now, to compare with.
+    pub fn sorted(&self) -> Sorted {
+        let mut losses = self.to_vec();
+        losses.sort_unstable_by(f32::total_cmp);
+        Sorted(losses)
+    }
+}
+
+/// The losses at some moment, ascending.
+#[derive(Debug)]
+pub(super) struct Sorted(Vec<f32>);
+
+impl Sorted {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The share of the losses that are smaller, those that are equal counted half: from 0 to 1. Of what is no number, 1: it is to be seen.
+    pub fn percentile(&self, loss: f32) -> f64 {
+        if loss.is_nan() || self.0.is_empty() {
+            return 1.0;
+        }
+        let smaller = self.0.partition_point(|other| *other < loss);
+        let up_to = self.0.partition_point(|other| *other <= loss);
+        (smaller + up_to) as f64 / (2 * self.0.len()) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_make_room() {
+        let mut history = History::new(3);
+        [4.0, f32::NAN, 1.0, 3.0, 2.0].into_iter().for_each(|loss| history.push(loss));
+        assert_eq!(history.to_vec(), [1.0, 3.0, 2.0]);
+    }
+
+    #[test]
+    fn a_percentile_is_the_share_of_smaller_losses() {
+        let mut history = History::new(8);
+        [1.0, 2.0, 2.0, 4.0].into_iter().for_each(|loss| history.push(loss));
+        let found =
+            [0.5, 1.0, 2.0, 3.0, 9.0, f32::INFINITY, f32::NAN].map(|loss| history.sorted().percentile(loss));
+        assert_eq!(found, [0.0, 0.125, 0.5, 0.75, 1.0, 1.0, 1.0]);
+        assert_eq!(History::new(8).sorted().percentile(3.0), 1.0, "nothing is known to be larger");
+    }
+}
