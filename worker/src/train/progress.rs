@@ -24,6 +24,11 @@ impl Progress {
         self.lock().wait_s += wait.as_secs_f64();
     }
 
+    /// The device waited for samples.
+    pub fn waited_for_data(&self, wait: Duration) {
+        self.lock().data_wait_s += wait.as_secs_f64();
+    }
+
     /// Training stood still for a checkpoint.
     pub fn stood_still_for_checkpoint(&self, time: Duration) {
         self.lock().checkpoint_s += time.as_secs_f64();
