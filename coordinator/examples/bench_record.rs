@@ -88,6 +88,7 @@ impl Bench {
                 selected_tokens: 4096 * step,
                 compute_s: 0.8 * seconds,
                 wait_s: 0.1 * seconds,
+                data_wait_s: 0.001 * seconds,
                 checkpoint_s: 0.0,
                 wan_sent_bytes: 1_000_000 * step,
                 wan_received_bytes: 1_000_000 * step,

@@ -44,6 +44,8 @@ enum Name {
     Sync,
     /// The training engine alone.
     Train,
+    /// What data costs training: waiting for it, and reading it shuffled.
+    Data,
     /// Doing less work: back-propagation that goes on with some of its gradients, or is made for some samples.
     Selection,
     /// Pipelines: bubbles of the schedules, and speed, bytes and loss across a link.
@@ -66,6 +68,7 @@ impl Name {
             Self::Wan => &[["--package", "longhaul-tests", "--bin", "bench-wan"]],
             Self::Sync => &[["--package", "longhaul-tests", "--bin", "bench-sync"]],
             Self::Train => &[["--package", "longhaul-worker", "--example", "bench_train"]],
+            Self::Data => &[["--package", "longhaul-worker", "--example", "bench_data"]],
             Self::Selection => &[
                 ["--package", "longhaul-worker", "--example", "bench_selection"],
                 ["--package", "longhaul-worker", "--example", "bench_selective"],
@@ -85,7 +88,13 @@ impl Name {
     fn needs_libtorch(self) -> bool {
         matches!(
             self,
-            Self::Wan | Self::Sync | Self::Train | Self::Selection | Self::Pipeline | Self::Elastic
+            Self::Wan
+                | Self::Sync
+                | Self::Train
+                | Self::Data
+                | Self::Selection
+                | Self::Pipeline
+                | Self::Elastic
         )
     }
 }

@@ -71,6 +71,11 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
             or_dash(status.tokens_per_s_mean.map(|speed| format!("{speed:.0}"))),
             or_dash(status.share_of_local_speed_mean.map(|share| format!("{:.1} %", 100.0 * share))),
         ),
+        format!(
+            "data       {:.0} ms waited for, {} of the devices' time",
+            status.data_wait_ms,
+            or_dash(status.data_wait_share.map(|share| format!("{:.2} %", 100.0 * share))),
+        ),
         traffic(status),
     ];
     if let Some(plan) = &status.plan {

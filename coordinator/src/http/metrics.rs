@@ -12,6 +12,8 @@
 //! | `longhaul_selected_share` | gauge | the share of them whose samples were selected for backward passes |
 //! | `longhaul_tokens_per_second` | gauge | over all workers |
 //! | `longhaul_share_of_local_speed` | gauge | compute over compute and waiting |
+//! | `longhaul_data_wait_ms` | gauge | milliseconds in which devices waited for training data, over the whole run |
+//! | `longhaul_data_wait_share` | gauge | the same, over the time of the devices |
 //! | `longhaul_checkpoint_stall_share` | gauge | what training stood still for checkpoints, over the time of the devices |
 //! | `longhaul_wan_bytes_total`, `longhaul_dense_bytes_total` | counter | sent between sites, and what dense f32 would have sent |
 //! | `longhaul_samples_counted`, `longhaul_samples_pending` | gauge | samples in applied rounds, and to be given out again |
@@ -66,7 +68,7 @@ fn add_run(registry: &mut Registry, status: &Status) {
     }
     registry.register("phase", "1 for the phase that the run is in", phases);
     let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
-    let gauges: [(&str, &str, Option<f64>); 15] = [
+    let gauges: [(&str, &str, Option<f64>); 17] = [
         ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
         ("round", "Rounds that are applied everywhere", Some(status.round as f64)),
         ("rounds", "Rounds of the run", Some(status.rounds as f64)),
@@ -90,6 +92,16 @@ fn add_run(registry: &mut Registry, status: &Status) {
         ),
         ("tokens_per_second", "Tokens per second over all workers", status.tokens_per_s),
         ("share_of_local_speed", "Compute over compute and waiting", status.share_of_local_speed),
+        (
+            "data_wait_ms",
+            "Milliseconds in which devices waited for training data, over the whole run",
+            Some(status.data_wait_ms),
+        ),
+        (
+            "data_wait_share",
+            "What devices waited for training data, over their whole time",
+            status.data_wait_share,
+        ),
         (
             "checkpoint_stall_share",
             "What training stood still for checkpoints, over the time of the devices",

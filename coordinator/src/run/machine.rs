@@ -324,7 +324,12 @@ impl Run {
     }
 
     fn handle_heartbeat(&mut self, worker: WorkerId, mut heartbeat: Heartbeat) {
-        for value in [&mut heartbeat.compute_s, &mut heartbeat.wait_s, &mut heartbeat.checkpoint_s] {
+        for value in [
+            &mut heartbeat.compute_s,
+            &mut heartbeat.wait_s,
+            &mut heartbeat.data_wait_s,
+            &mut heartbeat.checkpoint_s,
+        ] {
             *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
         }
         let Some(peer) = self.peers.get_mut(&worker) else { return };

@@ -29,6 +29,8 @@ pub struct Totals {
     pub compute_s: f64,
     /// Device seconds spent waiting for the network.
     pub wait_s: f64,
+    /// Device seconds spent waiting for training data.
+    pub data_wait_s: f64,
     /// Device seconds in which training stood still for checkpoints.
     pub checkpoint_s: f64,
 }
@@ -44,6 +46,7 @@ impl Totals {
             dense_bytes: heartbeat.dense_bytes,
             compute_s: heartbeat.compute_s,
             wait_s: heartbeat.wait_s,
+            data_wait_s: heartbeat.data_wait_s,
             checkpoint_s: heartbeat.checkpoint_s,
         }
     }
@@ -58,6 +61,7 @@ impl Totals {
             dense_bytes: self.dense_bytes.saturating_add(other.dense_bytes),
             compute_s: self.compute_s + other.compute_s,
             wait_s: self.wait_s + other.wait_s,
+            data_wait_s: self.data_wait_s + other.data_wait_s,
             checkpoint_s: self.checkpoint_s + other.checkpoint_s,
         }
     }
@@ -72,6 +76,7 @@ impl Totals {
             dense_bytes: self.dense_bytes.saturating_sub(before.dense_bytes),
             compute_s: (self.compute_s - before.compute_s).max(0.0),
             wait_s: (self.wait_s - before.wait_s).max(0.0),
+            data_wait_s: (self.data_wait_s - before.data_wait_s).max(0.0),
             checkpoint_s: (self.checkpoint_s - before.checkpoint_s).max(0.0),
         }
     }
@@ -85,6 +90,7 @@ impl Totals {
             && self.dense_bytes >= before.dense_bytes
             && self.compute_s >= before.compute_s
             && self.wait_s >= before.wait_s
+            && self.data_wait_s >= before.data_wait_s
             && self.checkpoint_s >= before.checkpoint_s
     }
 
@@ -104,8 +110,19 @@ impl Totals {
     /// What checkpoints took of the time in which devices computed, waited or stood still for them; none before there was any.
     #[must_use]
     pub fn checkpoint_stall_share(&self) -> Option<f64> {
-        let all = self.compute_s + self.wait_s + self.checkpoint_s;
+        let all = self.device_s();
         (all > 0.0).then(|| self.checkpoint_s / all)
+    }
+
+    /// What waiting for training data took of that time.
+    #[must_use]
+    pub fn data_wait_share(&self) -> Option<f64> {
+        let all = self.device_s();
+        (all > 0.0).then(|| self.data_wait_s / all)
+    }
+
+    fn device_s(&self) -> f64 {
+        self.compute_s + self.wait_s + self.data_wait_s + self.checkpoint_s
     }
 }
 

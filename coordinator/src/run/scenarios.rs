@@ -283,6 +283,7 @@ fn a_finished_run_still_tells_what_it_took_and_who_took_part() {
     assert_eq!((status.phase, status.validation_loss), (Phase::Finished, Some(2.5)));
     assert_eq!((status.tokens, status.wan_bytes, status.dense_bytes), (800, 8_000, 80_000));
     assert_eq!((status.bytes_ratio, status.share_of_local_speed_mean), (Some(10.0), Some(0.75)));
+    assert_eq!((status.data_wait_ms, status.data_wait_share), (800_000.0, Some(0.2)));
     assert_eq!((status.tokens_per_s_mean, status.tokens_per_s), (Some(200.0), before.tokens_per_s));
     let members: Vec<_> = status.members.iter().map(|member| member.state.as_str()).collect();
     assert_eq!(members, ["finished", "finished"]);

@@ -63,6 +63,12 @@ pub struct Status {
     pub share_of_local_speed: Option<f64>,
     /// The same over the whole run.
     pub share_of_local_speed_mean: Option<f64>,
+    /// Milliseconds in which devices waited for training data, over all workers and the whole run.
+    #[serde(default)]
+    pub data_wait_ms: f64,
+    /// The same, over the whole time of the devices.
+    #[serde(default)]
+    pub data_wait_share: Option<f64>,
     /// What training stood still for checkpoints, over the whole time of the devices.
     #[serde(default)]
     pub checkpoint_stall_share: Option<f64>,
@@ -324,6 +330,8 @@ impl Run {
             tokens_per_s_mean: self.state.tally.tokens_per_s(),
             share_of_local_speed,
             share_of_local_speed_mean: totals.share_of_local_speed(),
+            data_wait_ms: 1e3 * totals.data_wait_s,
+            data_wait_share: totals.data_wait_share(),
             checkpoint_stall_share: totals.checkpoint_stall_share(),
             wan_bytes: totals.wan_bytes,
             dense_bytes: totals.dense_bytes,

@@ -13,7 +13,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 15;
+pub const PROTOCOL_VERSION: u16 = 16;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -221,6 +221,8 @@ pub struct Heartbeat {
     pub compute_s: f64,
     /// Seconds in which the device waited for the network.
     pub wait_s: f64,
+    /// Seconds in which the device waited for training data.
+    pub data_wait_s: f64,
     /// Seconds in which training stood still while the device's state was copied for checkpoints.
     pub checkpoint_s: f64,
     /// Bytes sent to other sites.

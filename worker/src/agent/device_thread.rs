@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::join::Membership;
 use super::memory;
 use crate::collective::NcclCollective;
-use crate::data::{Dataset, Tokenizer, Work};
+use crate::data::{Dataset, ReadAhead, Tokenizer, Work};
 use crate::engine::{Engine, LowRank, choose_device};
 use crate::sync::SyncEvent;
 use crate::train::device::{Device, Outbox};
@@ -77,6 +77,7 @@ impl DeviceThread {
                 low_rank,
                 selector,
                 data: &text.data,
+                read_ahead: &text.read_ahead,
                 gate: Arc::clone(&self.gate),
                 progress: Arc::clone(&self.progress),
                 inbox: &self.inbox,
@@ -116,12 +117,15 @@ impl DeviceThread {
             NcclCollective::available(device)
                 .context("sync.within_site = \"nccl\", where \"ring\" needs no GPU")?;
         }
-        Ok(Text { tokenizer, data, device })
+        let data = Arc::new(data);
+        let read_ahead = ReadAhead::start(Arc::clone(&data), config.run.seed, device)
+            .context("start the thread that reads training data")?;
+        Ok(Text { tokenizer, data, read_ahead, device })
     }
 
     fn build(&self, text: &Text, rank: u32) -> Result<(Engine, Option<LowRank>, Prepared)> {
         let (args, config) = (&self.membership.args, &*self.config);
-        let Text { tokenizer, data, device } = text;
+        let Text { tokenizer, data, device, .. } = text;
         let whole = ModelSpec::resolve(&config.model, tokenizer.vocabulary())?;
         let spec = part_of(&whole, config, rank)?;
         memory::check(args.memory_bytes(), *device, &spec, config, rank)?;
@@ -153,7 +157,8 @@ impl DeviceThread {
 /// What does not depend on the part of the model.
 struct Text {
     tokenizer: Tokenizer,
-    data: Dataset,
+    data: Arc<Dataset>,
+    read_ahead: ReadAhead,
     device: tch::Device,
 }
 

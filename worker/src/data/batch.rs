@@ -1,21 +1,31 @@
 //! Sequences for one step.
 
-use tch::{Device, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 /// Token sequences of equal length, [B, T + 1]: inputs are all but the last token of each, targets all but the first.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub struct Batch {
     tokens: Vec<i64>,
     width: usize,
     /// By which the loss of each sequence counts in their mean; none: as it is, and nobody wants to know it.
     weights: Option<Vec<f32>>,
+    staged: Option<Staged>,
+}
+
+/// Micro-batches as tensors on the host, made before they are wanted.
+#[derive(Debug)]
+struct Staged {
+    /// Sequences in each but the last.
+    size: usize,
+    /// [B, T + 1] each, int64.
+    tensors: Vec<Tensor>,
 }
 
 impl Batch {
     /// An empty batch for sequences of `length` tokens T.
     #[must_use]
     pub fn new(length: usize) -> Self {
-        Self { tokens: Vec::new(), width: length + 1, weights: None }
+        Self { tokens: Vec::new(), width: length + 1, weights: None, staged: None }
     }
 
     /// Adds a sequence of T + 1 tokens.
@@ -24,6 +34,7 @@ impl Batch {
     /// When it has another length.
     pub fn push(&mut self, sequence: impl IntoIterator<Item = u32>) {
         let before = self.tokens.len();
+        self.staged = None;
         self.tokens.extend(sequence.into_iter().map(i64::from));
         assert_eq!(self.tokens.len() - before, self.width, "sequences of a batch are equally long");
     }
@@ -36,7 +47,7 @@ impl Batch {
         let chosen = sequences.filter(|(_, weight)| **weight > 0.0);
         let (tokens, weights): (Vec<&[i64]>, Vec<f32>) =
             chosen.map(|(tokens, weight)| (tokens, *weight)).unzip();
-        Self { tokens: tokens.concat(), width: self.width, weights: Some(weights) }
+        Self { tokens: tokens.concat(), width: self.width, weights: Some(weights), staged: None }
     }
 
     /// Sequences, B.
@@ -53,14 +64,38 @@ impl Batch {
 
     /// The same sequences in batches of at most `size`.
     pub(crate) fn micro_batches(&self, size: usize) -> impl Iterator<Item = MicroBatch<'_>> {
-        let micros = self.tokens.chunks(size * self.width.max(1)).enumerate();
-        micros.map(move |(at, tokens)| {
-            let count = tokens.len() / self.width.max(1);
+        let staged = self.staged.as_ref().filter(|staged| staged.size == size);
+        let micro = move |(at, tokens): (usize, _)| {
+            let count = <[i64]>::len(tokens) / self.width.max(1);
             let weights = self.weights.as_ref().map(|weights| &weights[at * size..at * size + count]);
-            MicroBatch { tokens, width: self.width, weights }
-        })
+            let tensor = staged.and_then(|staged| staged.tensors.get(at));
+            MicroBatch { tokens, width: self.width, weights, tensor }
+        };
+        self.tokens.chunks(size * self.width.max(1)).enumerate().map(micro)
+    }
+
+    /// Makes the tensors of micro-batches of `size` now, for `device`: for a GPU in pinned memory, from which it copies by itself.
+    ///
+    /// # Errors
+    /// Where libtorch fails; then they are made when they are wanted.
+    pub(super) fn stage(&mut self, size: usize, device: Device) -> Result<(), TchError> {
+        let tensor = |micro: MicroBatch<'_>| {
+            let tensor = micro.host_tensor()?;
+            if device.is_cuda() { tensor.f_pin_memory(device) } else { Ok(tensor) }
+        };
+        let tensors = self.micro_batches(size).map(tensor).collect::<Result<_, _>>()?;
+        self.staged = Some(Staged { size, tensors });
+        Ok(())
     }
 }
+
+/// Whether the sequences and their weights are the same.
+impl PartialEq for Batch {
+    fn eq(&self, other: &Self) -> bool {
+        (self.width, &self.tokens, &self.weights) == (other.width, &other.tokens, &other.weights)
+    }
+}
+
 
 /// A part of a batch that goes through the model at once.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +103,7 @@ pub(crate) struct MicroBatch<'a> {
     tokens: &'a [i64],
     width: usize,
     weights: Option<&'a [f32]>,
+    tensor: Option<&'a Tensor>,
 }
 
 impl MicroBatch<'_> {
@@ -101,6 +137,14 @@ impl MicroBatch<'_> {
 
     /// [B, T + 1], int64.
     pub(crate) fn to_tensor(self, device: Device) -> Result<Tensor, TchError> {
-        Tensor::f_from_slice(self.tokens)?.f_view([-1, self.width as i64])?.f_to_device(device)
+        match self.tensor {
+            // From pinned memory, which libtorch keeps until the copy is made, the host need not wait for it.
+            Some(staged) => staged.f_to_device_(device, Kind::Int64, device.is_cuda(), false),
+            None => self.host_tensor()?.f_to_device(device),
+        }
+    }
+
+    fn host_tensor(self) -> Result<Tensor, TchError> {
+        Tensor::f_from_slice(self.tokens)?.f_view([-1, self.width as i64])
     }
 }

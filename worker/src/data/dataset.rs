@@ -173,14 +173,18 @@ impl Dataset {
         windows.chunks(sequences.max(1)).map(batch).collect()
     }
 
+    /// Tells the system that the sample at a position of the run's stream is read soon, and answers how many bytes that may bring into memory.
+    pub(super) fn expect(&self, position: u64, seed: u64) -> u64 {
+        let (part, index) = self.find(position, seed);
+        part.source.expect(part.range(index))
+    }
+
     /// The sample at a position of the run's stream.
     ///
     /// # Errors
     /// Prepared data is damaged, and cannot be made again.
     pub fn sample(&self, position: u64, seed: u64) -> Result<Sample, DataError> {
-        let place = self.mixture.place(position);
-        let part = &self.training[place.source];
-        let index = sample_at(source_seed(seed, place.source), part.samples(), place.index);
+        let (part, index) = self.find(position, seed);
         let mut tokens = Vec::new();
         part.read(index, &mut tokens)?;
         Ok(Sample { source: part.source.name.clone(), index, tokens })
@@ -194,6 +198,13 @@ impl Dataset {
         let before: u64 = self.training[..place.source].iter().map(Part::samples).sum();
         let index = sample_at(source_seed(seed, place.source), samples, place.index);
         Visit { sample: before + index, epoch: place.index / samples }
+    }
+
+    /// The part that a position's sample is of, and which one of it.
+    fn find(&self, position: u64, seed: u64) -> (&Part, u64) {
+        let place = self.mixture.place(position);
+        let part = &self.training[place.source];
+        (part, sample_at(source_seed(seed, place.source), part.samples(), place.index))
     }
 
     /// The files of a run's sources, and whether they are prepared. Nothing is prepared.
@@ -291,8 +302,13 @@ impl Part {
 
     /// T + 1 tokens.
     fn read(&self, sample: u64, into: &mut Vec<u32>) -> Result<(), DataError> {
+        self.source.read(self.range(sample), into)
+    }
+
+    /// Where a sample is in the source.
+    fn range(&self, sample: u64) -> Range<u64> {
         let start = self.tokens.start + sample * self.length;
-        self.source.read(start..start + self.length + 1, into)
+        start..start + self.length + 1
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memmap2::Mmap;
+use memmap2::{Advice, Mmap};
 
 use super::{DataError, Piece, Tokenizer};
 
@@ -28,8 +28,30 @@ const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
 pub(super) struct TokenShard {
     map: Mmap,
     header: Header,
-    /// A bit for each block that was found as it was written.
-    checked: Vec<AtomicU64>,
+    /// Blocks that were found as they were written.
+    checked: Marks,
+    /// Blocks that were asked for to be checked.
+    expected: Marks,
+}
+
+/// A bit for each block.
+#[derive(Debug)]
+struct Marks(Vec<AtomicU64>);
+
+impl Marks {
+    fn new(blocks: usize) -> Self {
+        Self((0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn get(&self, block: usize) -> bool {
+        self.0[block / 64].load(Ordering::Relaxed) & (1 << (block % 64)) != 0
+    }
+
+    /// Answers whether it was set.
+    fn set(&self, block: usize) -> bool {
+        let bit = 1 << (block % 64);
+        self.0[block / 64].fetch_or(bit, Ordering::Relaxed) & bit != 0
+    }
 }
 
 /// A block that is not as it was written.
@@ -49,8 +71,10 @@ impl TokenShard {
         // another one, renamed when complete, and replaced, not overwritten, when damaged.
         let map = unsafe { Mmap::map(&file) }.map_err(DataError::io("map", path))?;
         let Some(header) = Header::parse(&map) else { return Ok(None) };
-        let checked = (0..header.blocks().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Ok(Some(Self { map, header, checked }))
+        // Samples come shuffled: what the system reads around a page is not wanted. What is wanted, `expect` says. Without the advice it is only slower.
+        let _ = map.advise(Advice::Random);
+        let [checked, expected] = [(); 2].map(|()| Marks::new(header.blocks()));
+        Ok(Some(Self { map, header, checked, expected }))
     }
 
     /// Tokens in it.
@@ -70,21 +94,32 @@ impl TokenShard {
 
     /// Appends the tokens of a range, which must lie inside.
     pub(super) fn read(&self, range: Range<u64>, into: &mut Vec<u32>) -> Result<(), Damaged> {
-        let width = self.header.token_bytes as usize;
-        let body = self.header.body();
-        let bytes = range.start as usize * width..range.end as usize * width;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        for block in bytes.start / BLOCK_BYTES..=(bytes.end - 1) / BLOCK_BYTES {
-            self.check(block)?;
-        }
-        into.extend(self.map[body + bytes.start..body + bytes.end].chunks_exact(width).map(|token| {
+        let (width, bytes) = (self.header.token_bytes as usize, self.bytes_of(range));
+        blocks_of(&bytes).try_for_each(|block| self.check(block))?;
+        into.extend(self.body()[bytes].chunks_exact(width).map(|token| {
             let mut word = [0; 4];
             word[..token.len()].copy_from_slice(token);
             u32::from_le_bytes(word)
         }));
         Ok(())
+    }
+
+    /// Tells the system that a range, which must lie inside, is read soon, and answers how many bytes that may bring into memory: of a block that was not checked
+    /// yet, all.
+    pub(super) fn expect(&self, range: Range<u64>) -> u64 {
+        let bytes = self.bytes_of(range);
+        let expect = |block| {
+            let place = self.place(block);
+            let wanted = match self.checked.get(block) {
+                true => place.start.max(bytes.start)..place.end.min(bytes.end),
+                // For another sample, all of it.
+                false if self.expected.set(block) => return 0,
+                false => place,
+            };
+            self.advise(wanted.clone());
+            wanted.len() as u64
+        };
+        blocks_of(&bytes).map(expect).sum()
     }
 
     /// Checks every block.
@@ -93,19 +128,46 @@ impl TokenShard {
     }
 
     fn check(&self, block: usize) -> Result<(), Damaged> {
-        let (word, bit) = (&self.checked[block / 64], 1 << (block % 64));
-        if word.load(Ordering::Relaxed) & bit != 0 {
+        if self.checked.get(block) {
             return Ok(());
         }
-        let body = &self.map[self.header.body()..];
-        let bytes = &body[block * BLOCK_BYTES..body.len().min((block + 1) * BLOCK_BYTES)];
+        self.advise(self.place(block));
+        let hash = blake3::hash(&self.body()[self.place(block)]);
         let place = HEADER_BYTES + block * HASH_BYTES;
-        if blake3::hash(bytes).as_bytes()[..] != self.map[place..place + HASH_BYTES] {
+        if hash.as_bytes()[..] != self.map[place..place + HASH_BYTES] {
             return Err(Damaged);
         }
-        word.fetch_or(bit, Ordering::Relaxed);
+        self.checked.set(block);
         Ok(())
     }
+
+    /// Asks for bytes of the body. Whoever reads them without an answer waits.
+    fn advise(&self, bytes: Range<usize>) {
+        if !bytes.is_empty() {
+            let _ = self.map.advise_range(Advice::WillNeed, self.header.body() + bytes.start, bytes.len());
+        }
+    }
+
+    /// The tokens' bytes.
+    fn body(&self) -> &[u8] {
+        &self.map[self.header.body()..]
+    }
+
+    /// Where a block is in the body.
+    fn place(&self, block: usize) -> Range<usize> {
+        block * BLOCK_BYTES..self.body().len().min((block + 1) * BLOCK_BYTES)
+    }
+
+    /// Where tokens are in the body.
+    fn bytes_of(&self, tokens: Range<u64>) -> Range<usize> {
+        let width = self.header.token_bytes as usize;
+        tokens.start as usize * width..tokens.end as usize * width
+    }
+}
+
+/// The blocks that have some of these bytes.
+fn blocks_of(bytes: &Range<usize>) -> Range<usize> {
+    if bytes.is_empty() { 0..0 } else { bytes.start / BLOCK_BYTES..bytes.end.div_ceil(BLOCK_BYTES) }
 }
 
 /// A shard as it is to be written.

@@ -179,17 +179,29 @@ impl Source {
 
     /// Appends the tokens of a range, which must lie inside.
     pub(super) fn read(&self, range: Range<u64>, into: &mut Vec<u32>) -> Result<(), DataError> {
-        let mut at = range.start;
-        let mut index = self.starts.partition_point(|start| *start <= at) - 1;
-        while at < range.end {
-            let (first, end) = (self.starts[index], self.starts[index + 1].min(range.end));
-            if at < end {
-                self.read_shard(index, at - first..end - first, into)?;
-                at = end;
-            }
-            index += 1;
-        }
-        Ok(())
+        self.in_shards(range).try_for_each(|(index, range)| self.read_shard(index, range, into))
+    }
+
+    /// Tells the system that a range, which must lie inside, is read soon, and answers how many bytes that may bring into memory.
+    pub(super) fn expect(&self, range: Range<u64>) -> u64 {
+        let expect = |(index, range)| match self.shard(index) {
+            Ok(Some(shard)) => shard.expect(range),
+            // Whoever reads it finds out, and can say so.
+            Ok(None) | Err(_) => 0,
+        };
+        self.in_shards(range).map(expect).sum()
+    }
+
+    /// The shards that a range is in, and the part of each.
+    fn in_shards(&self, range: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
+        let first = self.starts.partition_point(|start| *start <= range.start).saturating_sub(1);
+        let parts = self.starts.windows(2).enumerate().skip(first);
+        parts
+            .map_while(move |(index, ends)| {
+                let (start, from, to) = (ends[0], ends[0].max(range.start), ends[1].min(range.end));
+                (start < range.end).then(|| (index, from - start..to.max(from) - start))
+            })
+            .filter(|(_, part)| !part.is_empty())
     }
 
     /// Checks each block of each shard, makes the damaged ones again, and returns how many those were.

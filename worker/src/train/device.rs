@@ -27,7 +27,7 @@ use super::share::Share;
 use super::spare::SpareCores;
 use super::stretches::Stretches;
 use super::tally::Tally;
-use crate::data::Dataset;
+use crate::data::{Batch, Dataset, ReadAhead, STEPS_AHEAD, Wanted};
 use crate::engine::{Engine, EngineError, LowRank, StepOutcome};
 use crate::models::ColumnGradient;
 
@@ -47,6 +47,8 @@ pub struct Device<'a> {
     pub selector: Option<Selector>,
     /// The text.
     pub data: &'a Dataset,
+    /// What reads it.
+    pub read_ahead: &'a ReadAhead,
     /// Where to ask before each round.
     pub gate: Arc<Gate>,
     /// What to count.
@@ -292,9 +294,10 @@ impl Device<'_> {
         gradient: &mut Vec<f32>,
         tally: &mut Tally,
     ) -> Result<()> {
+        let all = self.batch(step, positions)?;
         let began = Instant::now();
         let waited = self.progress.waited_so_far();
-        let samples = self.samples(positions)?;
+        let samples = self.samples(all, positions)?;
         let batch = &samples.batch;
         let is_opening = stretch.schedule.is_opening(stretch.round);
         let outcome = match self.config.sync.source_in(is_opening) {
@@ -333,6 +336,19 @@ impl Device<'_> {
             self.progress.step(step, tokens, told, took.saturating_sub(waited));
         }
         Ok(())
+    }
+
+    /// The samples of a step. Whoever reads them reads on as the timeline goes on: where it comes otherwise, what was read is thrown away.
+    #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
+    fn batch(&self, step: u64, positions: &[u64]) -> Result<Batch> {
+        let began = Instant::now();
+        let micro_batch = self.config.train.micro_batch as usize;
+        let end = step.saturating_add(STEPS_AHEAD as u64).min(self.config.run.steps);
+        let after = (step + 1..end).map(|step| self.positions(step));
+        let steps = std::iter::once(positions.to_vec()).chain(after);
+        let batch = self.read_ahead.take(steps.map(|positions| Wanted { positions, micro_batch }))?;
+        self.progress.waited_for_data(began.elapsed());
+        Ok(batch)
     }
 
     /// The gradient of a round's only step, whose fragments leave while back-propagation goes on.
@@ -483,9 +499,12 @@ impl Device<'_> {
         if every == 0 || !round.next().0.is_multiple_of(every) { Ok(None) } else { self.evaluate() }
     }
 
+    #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
     fn evaluate(&mut self) -> Result<Option<f32>> {
         let train = &self.config.train;
+        let began = Instant::now();
         let batches = self.data.validation(train.evaluate_batches as usize, train.micro_batch as usize)?;
+        self.progress.waited_for_data(began.elapsed());
         self.engine.evaluate(&batches).context("evaluate on the held-out text")
     }
 

@@ -50,6 +50,11 @@ impl Progress {
         *self.waits_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The device waited for samples.
+    pub fn waited_for_data(&self, wait: Duration) {
+        self.lock().data_wait_s += wait.as_secs_f64();
+    }
+
     /// Training stood still for a checkpoint.
     pub fn stood_still_for_checkpoint(&self, time: Duration) {
         self.lock().checkpoint_s += time.as_secs_f64();

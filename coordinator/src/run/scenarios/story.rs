@@ -79,6 +79,7 @@ pub(super) fn heartbeat(tokens: u64) -> ToCoordinator {
         dense_bytes: 100 * tokens,
         compute_s: 3.0 * tokens as f64,
         wait_s: tokens as f64,
+        data_wait_s: tokens as f64,
         ..Heartbeat::default()
     })
 }

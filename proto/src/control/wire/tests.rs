@@ -277,6 +277,23 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&finished(None)).unwrap()), "06ac0200");
     assert_eq!(hex(encode(&finished(Some(2.75))).unwrap()), "06ac020100003040");
     assert_eq!(hex(encode(&ToCoordinator::Leaving).unwrap()), "07");
+    // Step and tokens, four doubles of seconds, four counts, 2.75f32.
+    let heartbeat = ToCoordinator::Heartbeat(Heartbeat {
+        step: 300,
+        tokens: 7,
+        compute_s: 0.5,
+        wait_s: 0.0,
+        data_wait_s: 0.5,
+        checkpoint_s: 0.0,
+        wan_sent_bytes: 1,
+        wan_received_bytes: 2,
+        lan_sent_bytes: 3,
+        dense_bytes: 300,
+        loss: 2.75,
+    });
+    let (zero, half) = ("0000000000000000", "000000000000e03f");
+    let expected = format!("02ac0207{half}{zero}{half}{zero}010203ac0200003040");
+    assert_eq!(hex(encode(&heartbeat).unwrap()), expected);
     let report = ToCoordinator::RoundApplied(RoundReport {
         generation: Generation(2),
         round: Round(300),

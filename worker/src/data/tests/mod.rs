@@ -1,5 +1,6 @@
 //! Sources from files to batches.
 
+mod ahead;
 mod damage;
 mod formats;
 mod pruning;

@@ -20,10 +20,9 @@ pub(super) struct Samples {
 }
 
 impl Device<'_> {
-    /// The samples at these positions, or those of them that are selected: the same on all workers of a copy of the model.
-    pub(super) fn samples(&mut self, positions: &[u64]) -> Result<Samples> {
+    /// All samples at these positions, or those of them that are selected: the same on all workers of a copy of the model.
+    pub(super) fn samples(&mut self, all: Batch, positions: &[u64]) -> Result<Samples> {
         let seed = self.config.run.seed;
-        let all = self.data.batch(positions.iter().copied(), seed)?;
         let (given, tokens) = (positions.len(), all.tokens());
         let Some(selector) = self.selector.as_mut().filter(|_| given > 0) else {
             return Ok(Samples { batch: all, counted: given, tokens, selected: Vec::new() });

@@ -18,6 +18,7 @@ use tokio::sync::mpsc::Sender;
 use super::super::rig::{Rig, Worker};
 use super::reference::Kept;
 use super::toy;
+use crate::data::ReadAhead;
 use crate::engine::LowRank;
 use crate::sync::SyncEvent;
 use crate::train::device::{Device, Outbox};
@@ -185,7 +186,8 @@ struct DeviceThread {
 impl DeviceThread {
     fn run(self, folder: &Path) {
         let Self { worker, config, gate, inbox, queue } = self;
-        let (engine, data) = (toy::engine(&config), toy::dataset(&config, folder));
+        let (engine, data) = (toy::engine(&config), Arc::new(toy::dataset(&config, folder)));
+        let read_ahead = ReadAhead::start(Arc::clone(&data), config.run.seed, engine.device()).unwrap();
         let rank = config.sync.rank;
         let low_rank = (rank > 0).then(|| LowRank::new(engine.spec(), rank, config.run.seed));
         let mut parameters = Vec::new();
@@ -215,6 +217,7 @@ impl DeviceThread {
                 low_rank,
                 selector: None,
                 data,
+                read_ahead: &read_ahead,
                 gate,
                 progress,
                 inbox,

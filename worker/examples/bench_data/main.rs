@@ -1,0 +1,57 @@
+//! What data costs training, as JSON lines: `cargo run --release -p longhaul-worker --example bench_data [-- --quick]`.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a benchmark reads the clock and prints"
+)]
+
+mod memory_limit;
+mod order;
+mod wait;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use longhaul_common::config::{DataConfig, read_toml};
+use longhaul_worker::data::{Dataset, Tokenizer, Work};
+use longhaul_worker::engine::keep_freed_memory;
+use serde_json::json;
+
+const SEED: u64 = 1;
+
+fn main() -> Result<()> {
+    keep_freed_memory();
+    let quick = std::env::args().any(|argument| argument == "--quick");
+    let folder = tempfile::tempdir().context("make a folder for the data")?;
+    wait::bench(folder.path(), quick)?;
+    order::bench(folder.path(), quick)
+}
+
+/// Tokens of one source, prepared, as sequences of `length`.
+fn open(folder: &Path, file: &str, length: u32) -> Result<Arc<Dataset>> {
+    let config =
+        format!("sources = [{{ path = \"{file}\" }}]\nsequence_length = {length}\nvalidation_share = 0.0");
+    let config: DataConfig = read_toml(&config)?;
+    let data = config.found_at(folder);
+    Ok(Arc::new(Dataset::open(&data, &Tokenizer::Bytes, &folder.join("cache"), &Work::default())?))
+}
+
+/// Writes a file of so many tokens that look like anything.
+fn write_tokens(path: &Path, tokens: usize) -> Result<()> {
+    use std::io::Write;
+    let file = std::fs::File::create(path).context("write tokens")?;
+    let mut file = std::io::BufWriter::new(file);
+    let mut state = 1_u64;
+    for _ in 0..tokens {
+        // Knuth's multiplier and increment (MMIX).
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        file.write_all(&u16::from(state.to_be_bytes()[0]).to_le_bytes())?;
+    }
+    file.into_inner().map_err(|error| error.into_error())?.sync_all().context("write tokens")
+}
+
+fn print(case: &str, metric: &str, value: f64, unit: &str) {
+    println!("{}", json!({ "bench": "data", "case": case, "metric": metric, "value": value, "unit": unit }));
+}

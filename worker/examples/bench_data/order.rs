@@ -1,0 +1,76 @@
+//! How fast samples are read in the order of training, against the order in which they are stored.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use longhaul_worker::data::{Dataset, ReadAhead, STEPS_AHEAD, Wanted};
+
+use super::memory_limit::MemoryLimit;
+use super::{SEED, open, print, write_tokens};
+
+const SEQUENCES: usize = 32;
+/// Tokens of a sample: 8 KiB, two pages and a bit.
+const LENGTH: u32 = 4096;
+/// Bytes of the data, over those of the memory that it may be kept in.
+const OVER_LIMIT: usize = 2;
+
+/// Reads each sample once, in either order, in memory that holds half of the data; where no limit can be set, of data that is not in memory when a pass begins.
+pub fn bench(folder: &Path, quick: bool) -> Result<()> {
+    let limit_bytes: usize = if quick { 128 << 20 } else { 512 << 20 };
+    let bytes = OVER_LIMIT * limit_bytes;
+    write_tokens(&folder.join("order.bin"), bytes / 2)?;
+    let samples = open(folder, "order.bin", LENGTH)?.samples();
+    let mut stored: Vec<(u64, u64)> = Vec::new();
+    {
+        let data = open(folder, "order.bin", LENGTH)?;
+        for position in 0..samples {
+            stored.push((data.sample(position, SEED)?.index, position));
+        }
+    }
+    stored.sort_unstable();
+    let stored: Vec<u64> = stored.into_iter().map(|(_, position)| position).collect();
+    let shuffled: Vec<u64> = (0..samples).collect();
+    let limit = MemoryLimit::begin(limit_bytes as u64);
+    let case = match &limit {
+        Ok(_) => format!("{} MiB in a cgroup of {} MiB", bytes >> 20, limit_bytes >> 20),
+        Err(error) => {
+            eprintln!("no memory limit ({error:#}): passes begin with data that is not in memory");
+            format!("{} MiB, not in memory at first", bytes >> 20)
+        }
+    };
+    let sequential_s = pass(folder, &stored)?;
+    let shuffled_s = pass(folder, &shuffled)?;
+    drop(limit);
+    print(&case, "sequential", samples as f64 / sequential_s, "samples/s");
+    print(&case, "shuffled", samples as f64 / shuffled_s, "samples/s");
+    print(&case, "shuffled_over_sequential", sequential_s / shuffled_s, "");
+    Ok(())
+}
+
+/// Seconds of reading these samples by a worker that was just started, from data that is not in memory.
+fn pass(folder: &Path, positions: &[u64]) -> Result<f64> {
+    forget(&folder.join("cache/data/shards"))?;
+    let data: Arc<Dataset> = open(folder, "order.bin", LENGTH)?;
+    let ahead = ReadAhead::start(data, SEED, tch::Device::Cpu)?;
+    let steps: Vec<Wanted> = positions
+        .chunks(SEQUENCES)
+        .map(|positions| Wanted { positions: positions.to_vec(), micro_batch: SEQUENCES })
+        .collect();
+    let began = Instant::now();
+    for at in 0..steps.len() {
+        ahead.take(steps[at..].iter().take(STEPS_AHEAD).cloned())?;
+    }
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// Takes a folder's files out of the page cache. Nobody has mapped them.
+fn forget(folder: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))? {
+        let file = std::fs::File::open(entry?.path()).context("open a shard")?;
+        file.sync_all().context("write a shard to the disk")?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).context("forget a shard")?;
+    }
+    Ok(())
+}
