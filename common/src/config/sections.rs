@@ -278,7 +278,7 @@ pub struct FaultConfig {
     /// A worker that has said nothing for so long is taken out, in milliseconds, whatever its link: the most.
     pub silent_after_ms: u64,
     /// The least, for a worker that is heard regularly. In between, it is twice the longest that it has said nothing lately, and a second. What was longest fades: of it, about
-    /// a third counts after half a minute, and a seventh after a minute. Where either of the two is below 2000, each worker says itself that it is alive, and none for others of its site.
+    /// a third counts after half a minute, and a seventh after a minute. One that does not answer other members either is missed after half of the least, where it is regular. Where either of the two is below 2000, each worker says itself that it is alive, and none for others of its site.
     pub suspect_after_ms: u64,
     /// How long a restarted coordinator waits for the workers it knew, in milliseconds.
     pub reconnect_grace_ms: u64,

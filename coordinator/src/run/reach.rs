@@ -139,7 +139,10 @@ impl Run {
         let workers: BTreeSet<WorkerId> = pairs.iter().flat_map(|&(by, of)| [by, of]).collect();
         let at_its_site = |worker: &WorkerId| {
             let site = self.peers.get(worker).map(|peer| peer.known.site);
-            self.peers.values().filter(|peer| Some(peer.known.site) == site && peer.is_present_member()).count()
+            self.peers
+                .values()
+                .filter(|peer| Some(peer.known.site) == site && peer.is_present_member())
+                .count()
         };
         workers.into_iter().max_by_key(|worker| {
             let is_named = pairs.iter().any(|(_, of)| of == worker);
@@ -174,7 +177,9 @@ mod tests {
     fn a_word_counts_from_when_it_was_first_said_and_until_it_is_not_repeated() {
         let mut reach = Reach::default();
         (0..3).for_each(|second| reach.note(s(second), w(1), &[w(2), w(1)]));
-        assert!(reach.is_doubted(w(2), s(5)) && !reach.is_doubted(w(2), s(6)) && !reach.is_doubted(w(1), s(2)));
+        assert!(
+            reach.is_doubted(w(2), s(5)) && !reach.is_doubted(w(2), s(6)) && !reach.is_doubted(w(1), s(2))
+        );
         assert_eq!(reach.pairs(s(2), s(2)), [(w(1), w(2))].into());
         assert!(reach.pairs(s(2), s(3)).is_empty());
         reach.note(s(9), w(1), &[w(2)]);

@@ -83,9 +83,11 @@ impl Silence {
         self.last + (2 * self.longest + MARGIN).clamp(least, most)
     }
 
-    /// When it is taken for lost where others find it out of reach: after its longest silence of late, but no more than two heartbeats of that, and one heartbeat.
+    /// When it is taken for lost where others find it out of reach: after its longest silence of late, but no more than two heartbeats of that, and one heartbeat; and half of what the user has
+    /// as the least, at least.
     pub fn over_for_doubted_at(&self, faults: &FaultConfig) -> Duration {
-        self.over_at(faults).min(self.last + self.longest.min(MARGIN) + LOOK_INTERVAL)
+        let least = Duration::from_millis(faults.suspect_after_ms / 2);
+        self.over_at(faults).min(self.last + (self.longest.min(MARGIN) + LOOK_INTERVAL).max(least))
     }
 
     /// The same for one of whose site others are taken for lost, as the link of the site may be: no later than whoever is heard regularly. Who spoke for it may be one of those.
@@ -160,6 +162,9 @@ mod tests {
         assert_eq!(silence.over_beside_doubted_at(&faults) - silence.last(), ms(2000));
         let hasty = FaultConfig { silent_after_ms: 1200, ..FaultConfig::default() };
         assert_eq!(silence.over_for_doubted_at(&hasty), silence.over_at(&hasty));
+        let patient =
+            FaultConfig { suspect_after_ms: 9000, silent_after_ms: 20_000, ..FaultConfig::default() };
+        assert_eq!(silence.over_for_doubted_at(&patient) - silence.last(), ms(4500));
     }
 
     #[test]

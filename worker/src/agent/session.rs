@@ -12,9 +12,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Generation, Round};
 use longhaul_common::model::ModelSpec;
-use longhaul_proto::control::message::{
-    Join, OUT_OF_REACH_REPEATED_MS, ToCoordinator, ToWorker, Welcome,
-};
+use longhaul_proto::control::message::{Join, OUT_OF_REACH_REPEATED_MS, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
 use longhaul_proto::identity::Identity;
 use longhaul_proto::transport::bulk::ReceiveLimits;

@@ -96,7 +96,6 @@ impl PartialEq for Batch {
     }
 }
 
-
 /// A part of a batch that goes through the model at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MicroBatch<'a> {

@@ -70,7 +70,8 @@ impl Network {
         awaited.extend(self.stage_mail.workers());
         awaited.remove(&self.worker);
         let state = self.lock();
-        awaited.extend(state.peers.iter().filter(|(_, peer)| peer.site == self.site).map(|(&worker, _)| worker));
+        awaited
+            .extend(state.peers.iter().filter(|(_, peer)| peer.site == self.site).map(|(&worker, _)| worker));
         awaited
     }
 

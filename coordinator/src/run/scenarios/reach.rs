@@ -26,12 +26,7 @@ fn out_of_reach(of: &[u32]) -> ToCoordinator {
 }
 
 /// For so many seconds, twice in each: those who are alive say so, and each second some say who is out of their reach. What was said to whom.
-fn beat_for(
-    story: &mut Story,
-    seconds: u32,
-    alive: &[u32],
-    said: &[(u32, &[u32])],
-) -> Vec<(u32, ToWorker)> {
+fn beat_for(story: &mut Story, seconds: u32, alive: &[u32], said: &[(u32, &[u32])]) -> Vec<(u32, ToWorker)> {
     let mut told = Vec::new();
     let mut keep = |story: &Story| {
         told.extend((1..=4).flat_map(|worker| story.told(worker).into_iter().map(move |m| (worker, m))));
@@ -123,7 +118,11 @@ fn who_was_left_out_is_asked_in_again_when_the_other_one_is_gone() {
     story.join_from(4, "c");
     assert!(!story.told(4).iter().any(|message| matches!(message, ToWorker::Heal { .. })));
     story.handle(Event::Closed { connection: ConnectionId(3) });
-    assert!(story.told(4).iter().any(|message| matches!(message, ToWorker::Heal { .. })), "{:?}", story.told(4));
+    assert!(
+        story.told(4).iter().any(|message| matches!(message, ToWorker::Heal { .. })),
+        "{:?}",
+        story.told(4)
+    );
 }
 
 #[test]

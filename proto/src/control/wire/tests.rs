@@ -277,10 +277,11 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&finished(None)).unwrap()), "06ac0200");
     assert_eq!(hex(encode(&finished(Some(2.75))).unwrap()), "06ac020100003040");
     assert_eq!(hex(encode(&ToCoordinator::Leaving).unwrap()), "07");
-    // Step and tokens, four doubles of seconds, four counts, 2.75f32.
+    // Step, tokens and those of them that were selected, four doubles of seconds, four counts, 2.75f32.
     let heartbeat = ToCoordinator::Heartbeat(Heartbeat {
         step: 300,
         tokens: 7,
+        selected_tokens: 5,
         compute_s: 0.5,
         wait_s: 0.0,
         data_wait_s: 0.5,
@@ -292,7 +293,7 @@ fn messages_are_the_golden_bytes() {
         loss: 2.75,
     });
     let (zero, half) = ("0000000000000000", "000000000000e03f");
-    let expected = format!("02ac0207{half}{zero}{half}{zero}010203ac0200003040");
+    let expected = format!("02ac020705{half}{zero}{half}{zero}010203ac0200003040");
     assert_eq!(hex(encode(&heartbeat).unwrap()), expected);
     let report = ToCoordinator::RoundApplied(RoundReport {
         generation: Generation(2),
