@@ -139,6 +139,7 @@ fn positions_are_ascending_and_as_many_as_the_selection_keeps_of_what_the_stage_
                 assert_eq!(positions.len(), values.len());
                 assert!((least..=most).contains(&positions.len()), "{spec:?}: {}", positions.len());
             }
+            Update::Columns(_) => panic!("no chain makes columns of an update that has none"),
         }
     }
 }
