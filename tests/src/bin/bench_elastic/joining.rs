@@ -9,6 +9,8 @@ use super::{Session, WAIT_MAX, now, round};
 
 /// The model of 10.9 million parameters, whose rounds are a step long: how long a round is is not the question.
 const SYNC: &str = "preset = \"dgc\"";
+/// Four sequences of a step, for both together: a step is short beside the three seconds that joining may take besides the transfer.
+const COPIES: Copies<'static> = Copies { batch: 4, micro_batch: 4, ..Copies::WHOLE };
 const LINK: &str = "rate_mbit=100,delay_ms=25,loss_percent=0.1";
 
 /// Five joins, each to a run of its own that a worker of another site has begun.
@@ -22,7 +24,7 @@ pub fn measure(session: &Session) -> Result<()> {
             sites,
             sync: SYNC,
             train: SPEED,
-            copies: Copies::WHOLE,
+            copies: COPIES,
             steps: 100_000,
             link: &link,
             seed: 1,
