@@ -13,8 +13,8 @@ use super::peer::Peer;
 
 /// What was not said again for so long does not count any more: three repetitions are missing.
 const KEPT: Duration = Duration::from_millis(3 * OUT_OF_REACH_REPEATED_MS);
-/// For so long who was left out is not asked in again, the first time,
-const APART: Duration = Duration::from_secs(10);
+/// For so long who was left out is not asked in again, the first time: most outages are over in seconds,
+const APART: Duration = Duration::from_secs(2);
 /// and at most: each time it is twice as long as before. A route that is out for hours then costs the others two or three seconds in five minutes.
 const APART_MAX: Duration = Duration::from_secs(300);
 /// After so long in which it was not left out again, the next time is a first time.
@@ -192,11 +192,11 @@ mod tests {
     fn who_is_left_out_again_and_again_is_left_out_for_longer() {
         let mut reach = Reach::default();
         let mut now = s(0);
-        let pauses = [10, 20, 40, 80, 160, 300, 300];
+        let pauses = [2, 4, 8, 16, 32, 64, 128, 256, 300, 300];
         for pause in pauses {
             assert_eq!(reach.part(now, w(1), [w(2)].into()), s(pause));
             now += s(pause) + s(3);
         }
-        assert_eq!(reach.part(now + FORGOTTEN_AFTER, w(1), [w(2)].into()), s(10));
+        assert_eq!(reach.part(now + FORGOTTEN_AFTER, w(1), [w(2)].into()), s(2));
     }
 }
