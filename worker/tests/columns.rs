@@ -91,7 +91,7 @@ fn spec() -> ModelSpec {
         vocabulary: Some(64),
         tied_embeddings: None,
     };
-    ModelSpec::resolve(&config, 64).unwrap()
+    ModelSpec::resolve(&config, 64).expect("the shape is one")
 }
 
 fn engine(spec: &ModelSpec) -> Engine {
@@ -101,7 +101,7 @@ fn engine(spec: &ModelSpec) -> Engine {
         layers: vec!["*.mlp.*".to_owned()],
     });
     let train = TrainConfig { sparse_backward, ..TrainConfig::default() };
-    Engine::new(spec, &train, 10, 1, tch::Device::Cpu, NonZeroU32::new(1)).unwrap()
+    Engine::new(spec, &train, 10, 1, tch::Device::Cpu, NonZeroU32::new(1)).expect("the model fits")
 }
 
 fn batch() -> Batch {

@@ -207,7 +207,7 @@ mod tests {
             out_of_reach.wait_for(|now| *now == workers).await.unwrap();
         };
         becomes(&[]).await;
-        network.progress.begins_to_wait(std::time::Instant::now());
+        network.progress.begins_to_wait(Instant::now().into_std());
         becomes(&[3]).await;
         way.is_cut.store(true, Ordering::Relaxed);
         becomes(&[2, 3]).await;

@@ -94,7 +94,7 @@ impl Synchroniser {
         let place = running.place.take();
         let enter = Enter { life: running.life, place, round: next, load, put_back, replay };
         self.report_skipped(next, enter.replay.is_empty());
-        self.tell_device(ToDevice::Enter(enter))?;
+        self.tell_device(ToDevice::Enter(Box::new(enter)))?;
         self.links.gate.set_next(next);
         Ok(())
     }

@@ -127,7 +127,7 @@ impl Device<'_> {
                 Some(enter) => enter,
                 None => match self.inbox.recv() {
                     Ok(ToDevice::Build { rank }) => return Ok(Some(rank)),
-                    Ok(ToDevice::Enter(enter)) => enter,
+                    Ok(ToDevice::Enter(enter)) => *enter,
                     Ok(ToDevice::Export) => {
                         self.export()?;
                         continue;
@@ -484,7 +484,7 @@ impl Device<'_> {
                 }
                 // A result of a life that is over.
                 Ok(ToDevice::Apply { .. }) => {}
-                Ok(ToDevice::Enter(enter)) => break Err(Outcome::Again(Box::new(enter))),
+                Ok(ToDevice::Enter(enter)) => break Err(Outcome::Again(enter)),
                 Ok(ToDevice::Build { rank }) => break Err(Outcome::Rebuild(rank)),
                 Ok(ToDevice::Export) => self.export()?,
                 Err(_) => break Err(Outcome::Over),

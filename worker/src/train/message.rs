@@ -21,7 +21,7 @@ pub enum ToDevice {
         rank: u32,
     },
     /// Start training, or start anew, at this point.
-    Enter(Enter),
+    Enter(Box<Enter>),
     /// The result of the round that the device last contributed to.
     Apply {
         /// Which round.

@@ -147,7 +147,9 @@ fn of_more_columns_than_may_be_sent_the_smallest_wait() {
     ];
     // Ten outside, three, and two matrices: 3 + 3·3 + 2 + 5.
     let mut values = vec![1.0; 19];
-    (values[3..6].fill(0.5), values[6..9].fill(-3.0), values[9..12].fill(2.0));
+    values[3..6].fill(0.5);
+    values[6..9].fill(-3.0);
+    values[9..12].fill(2.0);
     let update = ColumnUpdate::new(LEN as u32, parts, values).unwrap();
     let (sent, back) = update.split(&[2, 0]);
     assert_eq!((sent.parts()[0].columns.clone(), back.parts()[0].columns.clone()), (vec![3, 4], vec![2]));

@@ -295,7 +295,7 @@ impl Worker {
     pub fn entry(&mut self) -> Enter {
         let enter = loop {
             match self.device.try_recv().unwrap() {
-                ToDevice::Enter(enter) => break enter,
+                ToDevice::Enter(enter) => break *enter,
                 ToDevice::Apply { .. } => {}
                 other => panic!("{other:?}"),
             }
