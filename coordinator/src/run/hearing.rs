@@ -38,12 +38,8 @@ impl Run {
         if self.silence_at.is_none_or(|at| at > self.now) {
             return;
         }
-        let is_over = |(worker, peer): &(&WorkerId, &Peer)| {
-            self.silence_over(**worker, peer).is_some_and(|at| at <= self.now)
-        };
-        let silent = self.peers.iter().filter(is_over);
-        let silent: Vec<_> = silent.map(|(&worker, peer)| (worker, peer.silence.last())).collect();
-        for (worker, last) in silent {
+        // Who goes may show that the link of its site is cut, and then others of the site are due.
+        while let Some((worker, last)) = self.one_that_is_due() {
             let site = self.peers.get(&worker).map(|peer| peer.known.site);
             if let Some(site) = site.filter(|_| self.reach.is_doubted(worker, self.now)) {
                 self.reach.miss_at(site, self.now);
@@ -51,31 +47,43 @@ impl Run {
             let text = format!("is gone: silent for {} ms", self.now.saturating_sub(last).as_millis());
             self.lose_connection(worker, &text);
         }
-        self.ask_silent();
+        let everybody: Vec<WorkerId> = self.peers.keys().copied().collect();
+        self.ask_silent(&everybody);
         self.part_those_out_of_reach();
         let first = self.peers.iter().filter_map(|(&worker, peer)| self.silence_over(worker, peer)).min();
         self.silence_at = first.map(|at| at.min(self.now + LOOK_INTERVAL));
     }
 
-    /// Somebody says that these are out of reach: they are asked to speak, and missed earlier.
-    pub(super) fn look_at_doubted(&mut self, workers: &[WorkerId]) {
-        self.ask_silent();
-        let over = |worker: &WorkerId| self.silence_over(*worker, self.peers.get(worker)?);
-        let Some(first) = workers.iter().filter_map(over).min() else { return };
-        let at = first.max(self.now);
-        self.silence_at = self.silence_at.map(|earlier| earlier.min(at));
+    /// Somebody who has been silent for too long, and when that was heard last.
+    fn one_that_is_due(&self) -> Option<(WorkerId, Duration)> {
+        let is_over = |(worker, peer): &(&WorkerId, &Peer)| {
+            self.silence_over(**worker, peer).is_some_and(|at| at <= self.now)
+        };
+        self.peers.iter().find(is_over).map(|(&worker, peer)| (worker, peer.silence.last()))
     }
 
-    /// Whoever spoke for them may not do so any more, or never have.
-    fn ask_silent(&mut self) {
-        let now = self.now;
-        let reach = &self.reach;
-        let is_due = |worker: WorkerId, peer: &mut Peer| {
-            peer.connection.is_some() && peer.silence.is_to_be_asked(now, reach.is_doubted(worker, now))
-        };
-        let due = self.peers.iter_mut().filter_map(|(&worker, peer)| is_due(worker, peer).then_some(worker));
-        for worker in due.collect::<Vec<_>>() {
-            self.send(worker, ToWorker::Speak);
+    /// Somebody says that these are out of reach: they are asked to speak, and missed earlier. Whether there is an earlier look now.
+    pub(super) fn look_at_doubted(&mut self, workers: &[WorkerId]) -> bool {
+        self.ask_silent(workers);
+        let over = |worker: &WorkerId| self.silence_over(*worker, self.peers.get(worker)?);
+        let Some(first) = workers.iter().filter_map(over).min() else { return false };
+        let is_earlier = self.silence_at.is_some_and(|at| first < at);
+        if is_earlier {
+            self.silence_at = Some(first.max(self.now));
+        }
+        is_earlier
+    }
+
+    /// Those of these that are silent are asked to speak: whoever spoke for them may not do so any more, or never have.
+    fn ask_silent(&mut self, workers: &[WorkerId]) {
+        for &worker in workers {
+            let is_doubted = self.reach.is_doubted(worker, self.now);
+            let Some(peer) = self.peers.get_mut(&worker).filter(|peer| peer.connection.is_some()) else {
+                continue;
+            };
+            if peer.silence.is_to_be_asked(self.now, is_doubted) {
+                self.send(worker, ToWorker::Speak);
+            }
         }
     }
 

@@ -254,7 +254,10 @@ impl Run {
         else {
             return false;
         };
-        peer.silence.heard(self.now);
+        // Who can be heard but cannot hear says no more that it is alive, and this is no word of that kind.
+        if !matches!(message, ToCoordinator::OutOfReach(_)) {
+            peer.silence.heard(self.now);
+        }
         match message {
             ToCoordinator::Join(_) => {}
             ToCoordinator::Ready(ready) => {
@@ -299,9 +302,14 @@ impl Run {
                 self.state.ways.seen(self.now, from, &ways);
                 return false;
             }
-            ToCoordinator::OutOfReach(workers) => {
-                self.reach.note(self.now, worker, &workers);
-                self.look_at_doubted(&workers);
+            ToCoordinator::OutOfReach(mut workers) => {
+                let is_member =
+                    |worker: &WorkerId| self.peers.get(worker).is_some_and(Peer::is_present_member);
+                workers.retain(is_member);
+                if is_member(&worker) {
+                    self.reach.note(self.now, worker, &workers);
+                    return self.look_at_doubted(&workers);
+                }
                 return false;
             }
             ToCoordinator::Links(links) => self.surveys.note_links(worker, &links),

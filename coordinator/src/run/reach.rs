@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use longhaul_common::id::{SiteId, WorkerId};
-use longhaul_proto::control::message::{OUT_OF_REACH_MAX, OUT_OF_REACH_REPEATED_MS};
+use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, OUT_OF_REACH_MAX, OUT_OF_REACH_REPEATED_MS};
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
@@ -13,6 +13,10 @@ use super::peer::Peer;
 
 /// What was not said again for so long does not count any more: three repetitions are missing.
 const KEPT: Duration = Duration::from_millis(3 * OUT_OF_REACH_REPEATED_MS);
+/// Two that are heard are given so long to reach each other again, at least.
+const PATIENCE_MIN: Duration = Duration::from_secs(2);
+/// Who is heard regularly has been heard within this time: two heartbeats.
+const HEARD_WITHIN: Duration = Duration::from_millis(2 * HEARTBEAT_INTERVAL_MS);
 /// For so long who was left out is not asked in again, the first time: most outages are over in seconds,
 const APART: Duration = Duration::from_secs(2);
 /// and at most: each time it is twice as long as before. A route that is out for hours then costs the others two or three seconds in five minutes.
@@ -24,6 +28,8 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Reach {
     said: BTreeMap<WorkerId, Word>,
+    /// When somebody said so last of whom.
+    doubted: BTreeMap<WorkerId, Duration>,
     apart: BTreeMap<WorkerId, Apart>,
     /// Sites of which somebody was out of reach and silent, and when that was.
     missing_at: BTreeMap<SiteId, Duration>,
@@ -47,7 +53,7 @@ struct Apart {
 }
 
 impl Reach {
-    /// A member says who is out of its reach.
+    /// A member says which others are out of its reach.
     pub fn note(&mut self, now: Duration, by: WorkerId, of: &[WorkerId]) {
         let before = self.said.remove(&by).filter(|word| word.at + KEPT >= now);
         let since = |worker: &WorkerId| before.as_ref()?.of.get(worker).copied();
@@ -57,6 +63,15 @@ impl Reach {
             .take(OUT_OF_REACH_MAX)
             .map(|worker| (*worker, since(worker).unwrap_or(now)))
             .collect();
+        self.doubted.extend(of.keys().map(|worker| (*worker, now)));
+        for worker in before.iter().flat_map(|word| word.of.keys()).filter(|worker| !of.contains_key(worker))
+        {
+            let others = self.said.values().filter(|word| word.of.contains_key(worker)).map(|word| word.at);
+            match others.max() {
+                Some(at) => _ = self.doubted.insert(*worker, at),
+                None => _ = self.doubted.remove(worker),
+            }
+        }
         if !of.is_empty() {
             self.said.insert(by, Word { at: now, of });
         }
@@ -65,6 +80,7 @@ impl Reach {
     /// A worker is not here any more, or another process of it is.
     pub fn forget(&mut self, worker: WorkerId) {
         self.said.remove(&worker);
+        self.doubted.remove(&worker);
         self.said.values_mut().for_each(|word| _ = word.of.remove(&worker));
     }
 
@@ -81,14 +97,17 @@ impl Reach {
 
     /// Whether somebody finds this worker out of reach.
     pub fn is_doubted(&self, worker: WorkerId, now: Duration) -> bool {
-        self.said.values().any(|word| word.at + KEPT >= now && word.of.contains_key(&worker))
+        self.doubted.get(&worker).is_some_and(|at| *at + KEPT >= now)
     }
 
-    /// Who has been saying so of whom for so long.
+    /// Who says so of whom. None, where nobody has been saying it for so long: to the word that was heard last, as the time in which this process stood still says nothing.
     fn pairs(&self, now: Duration, patience: Duration) -> BTreeSet<(WorkerId, WorkerId)> {
-        let words = self.said.iter().filter(|(_, word)| word.at + KEPT >= now);
-        let pairs = words.flat_map(|(by, word)| word.of.iter().map(move |(of, since)| (*by, *of, *since)));
-        pairs.filter(|(.., since)| *since + patience <= now).map(|(by, of, _)| (by, of)).collect()
+        let words = || self.said.iter().filter(|(_, word)| word.at + KEPT >= now);
+        let is_due = |word: &Word| word.of.values().any(|since| *since + patience <= word.at);
+        if !words().any(|(_, word)| is_due(word)) {
+            return BTreeSet::new();
+        }
+        words().flat_map(|(by, word)| word.of.keys().map(move |of| (*by, *of))).collect()
     }
 
     /// A worker is left out because of these. For how long.
@@ -111,16 +130,13 @@ impl Run {
 
     /// Where two members are heard here and have not been able to reach each other for as long as anybody may be silent, one of them is left out, or the run would wait for as long as that lasts.
     pub(super) fn part_those_out_of_reach(&mut self) {
-        let patience = Duration::from_millis(self.config.faults.suspect_after_ms);
-        let is_heard = |worker: &WorkerId| {
-            let peer = self.peers.get(worker).filter(|peer| peer.is_present_member());
-            peer.is_some_and(|peer| !peer.silence.is_unusual(self.now))
-        };
+        let patience = Duration::from_millis(self.config.faults.suspect_after_ms).max(PATIENCE_MIN);
         let mut pairs = self.reach.pairs(self.now, patience);
-        pairs.retain(|(by, of)| is_heard(by) && is_heard(of) && !self.is_of_the_last_copy(*by));
-        while let Some(worker) = self.to_be_left_out(&pairs) {
+        loop {
+            // Who goes may take others along, or leave somebody as the last copy.
+            pairs.retain(|(by, of)| self.is_heard(*by) && self.is_heard(*of));
+            let Some(worker) = self.to_be_left_out(&pairs) else { return };
             let from: BTreeSet<WorkerId> = others_of(&pairs, worker);
-            pairs.retain(|(by, of)| *by != worker && *of != worker);
             let pause = self.reach.part(self.now, worker, from.clone());
             let named: Vec<String> = from.iter().take(4).map(ToString::to_string).collect();
             let more = if from.len() > named.len() { " and others" } else { "" };
@@ -131,6 +147,12 @@ impl Run {
             );
             self.remove(worker, Severity::Warning, &text);
         }
+    }
+
+    /// Whether this member has said something of late, or somebody of it.
+    fn is_heard(&self, worker: WorkerId) -> bool {
+        let peer = self.peers.get(&worker).filter(|peer| peer.is_present_member());
+        peer.is_some_and(|peer| self.now <= peer.silence.last() + HEARD_WITHIN)
     }
 
     /// Of those pairs, the one that belongs to most. Of two alike the one that says so where the other does not, as only that one cannot go on; then the one with fewer others at
@@ -144,7 +166,7 @@ impl Run {
                 .filter(|peer| Some(peer.known.site) == site && peer.is_present_member())
                 .count()
         };
-        workers.into_iter().max_by_key(|worker| {
+        workers.into_iter().filter(|worker| !self.is_of_the_last_copy(*worker)).max_by_key(|worker| {
             let is_named = pairs.iter().any(|(_, of)| of == worker);
             (others_of(pairs, *worker).len(), !is_named, std::cmp::Reverse(at_its_site(worker)), *worker)
         })
@@ -181,11 +203,17 @@ mod tests {
             reach.is_doubted(w(2), s(5)) && !reach.is_doubted(w(2), s(6)) && !reach.is_doubted(w(1), s(2))
         );
         assert_eq!(reach.pairs(s(2), s(2)), [(w(1), w(2))].into());
-        assert!(reach.pairs(s(2), s(3)).is_empty());
+        assert!(reach.pairs(s(4), s(3)).is_empty(), "of the time after the last word nobody knows");
+        reach.note(s(2), w(3), &[w(1)]);
+        assert_eq!(reach.pairs(s(2), s(2)), [(w(1), w(2)), (w(3), w(1))].into(), "all, once one is due");
+        reach.note(s(3), w(3), &[]);
         reach.note(s(9), w(1), &[w(2)]);
         assert!(reach.pairs(s(9), s(1)).is_empty(), "it had been over");
         reach.note(s(10), w(1), &[]);
         assert!(!reach.is_doubted(w(2), s(10)));
+        [1, 3].into_iter().for_each(|by| reach.note(s(11), w(by), &[w(2)]));
+        reach.note(s(12), w(1), &[]);
+        assert!(reach.is_doubted(w(2), s(14)) && !reach.is_doubted(w(2), s(15)), "by the other one");
     }
 
     #[test]

@@ -328,7 +328,9 @@ impl Session {
                 Wake::Ways => self.tell_ways(sender),
                 Wake::Reach => {
                     let out_of_reach = reach.borrow_and_update().iter().copied().collect();
-                    sender.send(&ToCoordinator::OutOfReach(out_of_reach)).is_ok()
+                    // Who cannot hear the coordinator does not blame others.
+                    !self.network.may_be_heard(Instant::now())
+                        || sender.send(&ToCoordinator::OutOfReach(out_of_reach)).is_ok()
                 }
                 Wake::Renewal => {
                     self.renew_if_due().await;

@@ -16,6 +16,10 @@ use crate::sync::SyncEvent;
 
 /// Between looks.
 const LOOK: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 4);
+/// After a look that is later than this, this process stood still, or its synchroniser did: who has not answered meanwhile may not have been asked.
+const LATE: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS * 3 / 4);
+/// Between attempts at a connection.
+const DIAL_PAUSE: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS);
 /// A wait of the device that is shorter is none: with what comes when it is wanted, it waits a little in each round.
 const WAIT_MIN: Duration = LOOK;
 /// While the device waits, who has sent nothing for so long is asked whether it is there.
@@ -30,17 +34,24 @@ struct Unanswered {
     heard: Option<(usize, Heard)>,
     /// Since when.
     since: Instant,
+    /// When a connection was to be made last.
+    dialled: Option<Instant>,
 }
 
 /// Looks after the members of the generation.
 pub(super) async fn watch_over(network: Arc<Network>) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut unanswered = BTreeMap::new();
+    let (mut unanswered, mut looked) = (BTreeMap::new(), Instant::now());
     loop {
         looks.tick().await;
         let awaited = network.awaited().await;
-        let out_of_reach = network.look_at_all(&awaited, &mut unanswered, Instant::now());
+        let now = Instant::now();
+        if now.saturating_duration_since(looked) > LATE {
+            unanswered.clear();
+        }
+        looked = now;
+        let out_of_reach = network.look_at_all(&awaited, &mut unanswered, now);
         network.out_of_reach.send_if_modified(|before| {
             let is_news = *before != out_of_reach;
             *before = out_of_reach;
@@ -84,7 +95,8 @@ impl Network {
         let peers = self.lock().peers.clone();
         unanswered.retain(|worker, _| peers.contains_key(worker));
         let is_out = |(worker, peer): (WorkerId, Arc<Peer>)| {
-            let before = unanswered.entry(worker).or_insert(Unanswered { heard: None, since: now });
+            let before =
+                unanswered.entry(worker).or_insert(Unanswered { heard: None, since: now, dialled: None });
             self.is_out_of_reach(&peer, awaited.contains(&worker), before, now).then_some(worker)
         };
         peers.into_iter().filter_map(is_out).take(OUT_OF_REACH_MAX).collect()
@@ -109,18 +121,23 @@ impl Network {
             (None, _) => (false, peer.has_waiting()),
         };
         if is_news || !is_awaited && !has_sent {
-            *before = Unanswered { heard, since: now };
+            *before = Unanswered { heard, since: now, dialled: before.dialled };
             return false;
         }
         let silent = now.saturating_duration_since(before.since);
         let Some(connection) = connection else {
-            self.dial(peer);
+            if before.dialled.is_none_or(|at| now.saturating_duration_since(at) >= DIAL_PAUSE) {
+                before.dialled = Some(now);
+                self.dial(peer);
+            }
             return silent >= CONNECTED_WITHIN;
         };
         if is_awaited && silent >= ASKED_AFTER {
             transport::nudge_once(connection);
         }
-        silent >= Duration::from_millis(OUT_OF_REACH_AFTER_MS) + 2 * transport::round_trip(connection)
+        // With the queues that there are: an answer waits in them.
+        let round_trip = transport::round_trip(connection).max(connection.rtt());
+        silent >= Duration::from_millis(OUT_OF_REACH_AFTER_MS) + 2 * round_trip
     }
 
     /// Makes a connection to a peer beside all else, unless somebody does already.
