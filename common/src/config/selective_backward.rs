@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::sync::Application;
 use super::{ConfigError, RunConfig};
 
 /// `[train.selective_backward]`
@@ -104,6 +105,11 @@ impl SelectiveBackwardConfig {
                           leave out one of the two tables";
             return refuse(key, &self.beta, reason);
         }
+        if config.sync.apply == Application::FrozenAdamw {
+            let reason = "a step in which nobody has selected anything would put zeros in the momentum's place, which is exchanged with preset = \"onebit-adam\": \
+                          take another preset, or leave this table out";
+            return refuse(key, &self.beta, reason);
+        }
         Ok(())
     }
 }
@@ -163,6 +169,7 @@ mod tests {
                 "beta = 1\n[secure_aggregation]\nrange = 16.0\n[sync]\npreset = \"diloco\"\nresult = \"mean\"\nnorm_limit = 0",
                 "beta = 1: a site that has selected nothing",
             ),
+            ("beta = 1\n[sync]\npreset = \"onebit-adam\"", "beta = 1: a step in which nobody has selected"),
         ] {
             let message = parse(lines).unwrap_err();
             assert!(message.starts_with(&format!("train.selective_backward.{told}")), "{lines}: {message}");

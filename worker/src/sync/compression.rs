@@ -64,7 +64,8 @@ pub(super) fn compress(running: &mut Running, round: Round, wanted: &[Wanted]) -
     let mut jobs = Vec::with_capacity(wanted.len());
     for (fragment, updates) in wanted {
         let len = layouts.of(round).range(*fragment).len();
-        if let Some(own) = columns.of(round, *fragment) {
+        if compressor.is_of_columns() {
+            let own = columns.of(round, *fragment);
             jobs.push(Job { fragment: *fragment, locals: sound_columns(round, len, own, updates) });
             continue;
         }
@@ -124,21 +125,25 @@ fn sound_updates<'a>(
     sound
 }
 
-/// The same of updates of columns.
+/// The same of updates of columns. Who has not contributed itself goes by the first that can be read.
 fn sound_columns<'a>(
     round: Round,
     len: usize,
-    own: &ColumnUpdate,
+    own: Option<&ColumnUpdate>,
     updates: &[MemberUpdate],
 ) -> Vec<(u32, Local<'a>)> {
+    let mut like = own.cloned();
     let mut sound = Vec::with_capacity(updates.len());
     for update in updates {
         let columns = match &update.body {
-            None => Some(own.clone()),
-            Some(body) => of_frame(body, len).filter(|columns| columns.is_like(own)),
+            None => own.cloned(),
+            Some(body) => of_frame(body, len),
         };
-        match columns {
-            Some(columns) => sound.push((update.weight, Local::Columns(columns))),
+        match columns.filter(|columns| like.as_ref().is_none_or(|like| columns.is_like(like))) {
+            Some(columns) => {
+                like.get_or_insert_with(|| columns.clone());
+                sound.push((update.weight, Local::Columns(columns)));
+            }
             None => tracing::warn!(
                 worker = %update.worker, %round, "a member's columns cannot be read or are of another model; they are left out"
             ),
@@ -151,4 +156,45 @@ fn sound_columns<'a>(
 fn is_sound(body: &[u8], len: usize) -> bool {
     let (words, rest) = body.as_chunks::<4>();
     words.len() == len && rest.is_empty() && words.iter().all(|word| f32::from_le_bytes(*word).is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_common::id::WorkerId;
+    use longhaul_proto::codec::{ColumnPart, MatrixStretch};
+
+    use super::super::columns::exact_frame;
+    use super::*;
+
+    /// Of a matrix of `columns` columns of three values.
+    fn update(columns: u32, which: u32) -> ColumnUpdate {
+        let stretch =
+            MatrixStretch { start: 0, len: 3 * columns, offset: 0, columns, rows: 3, by_column: true };
+        let parts = vec![ColumnPart { stretch, columns: vec![which] }];
+        ColumnUpdate::new(12, parts, vec![1.0; 3 + 12 - 3 * columns as usize]).unwrap()
+    }
+
+    fn received(worker: u32, body: Vec<u8>) -> MemberUpdate {
+        MemberUpdate { worker: WorkerId(worker), weight: worker, body: Some(body.into()) }
+    }
+
+    /// A joiner uploads for its site before it has computed anything.
+    #[test]
+    fn who_has_contributed_nothing_sends_the_columns_of_the_others() {
+        let [one, two] = [update(4, 1), update(4, 3)];
+        let frames = [&one, &two].map(|update| exact_frame(update).unwrap());
+        let of_another_model = exact_frame(&update(2, 1)).unwrap();
+        let [first, second] = frames;
+        let updates =
+            [received(1, vec![1, 2]), received(2, first), received(3, of_another_model), received(4, second)];
+        let sound = sound_columns(Round(0), 12, None, &updates);
+        let sound: Vec<_> = sound
+            .into_iter()
+            .map(|(weight, local)| match local {
+                Local::Columns(columns) => (weight, columns),
+                Local::Own(_) | Local::Received(_) => panic!("not of columns"),
+            })
+            .collect();
+        assert_eq!(sound, [(2, one), (4, two)]);
+    }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use longhaul_common::config::{Source, SyncConfig};
+use longhaul_common::config::{SelectionRule, Source, SyncConfig};
 use longhaul_common::id::{FragmentId, Round, RunId};
 use longhaul_proto::codec::chain::{opening, random_mask, seed_of, uplink};
 use longhaul_proto::codec::{CodecSpec, ColumnUpdate, EncodeError, Encoder, SpecError};
@@ -173,7 +173,7 @@ impl Compressor {
             })
         });
         let is_corrected = self.config.source_in(is_opening) == Source::CorrectedGradient;
-        let is_of_columns = job.locals.iter().any(|(_, local)| matches!(local, Local::Columns(_)));
+        let is_of_columns = self.is_of_columns();
         let columns = is_of_columns.then(|| {
             let is_remembered = self.config.has_residual();
             ColumnTask { before: self.columns.remove(&fragment), left: None, is_remembered }
@@ -319,6 +319,12 @@ impl Compressor {
         }
     }
 
+    /// Whether all that is compressed is of columns.
+    #[must_use]
+    pub fn is_of_columns(&self) -> bool {
+        self.config.selection == SelectionRule::Columns
+    }
+
     /// As [`Self::take_residual`], where updates are of columns.
     pub fn take_columns(&mut self, fragment: FragmentId) -> Option<ColumnUpdate> {
         self.columns_before.remove(&fragment);
@@ -418,6 +424,12 @@ impl Task<'_> {
                 Local::Own(_) | Local::Received(_) => Err(CompressError::Kinds),
             });
             let updates = updates.collect::<Result<Vec<_>, _>>()?;
+            if updates.is_empty() {
+                // Nobody's was fit to be sent: nothing changes, and what waits goes on to wait.
+                encoder.encode(self.seed, &vec![0.0; self.len], frame)?;
+                left.clone_from(before);
+                return Ok(Bytes::copy_from_slice(frame));
+            }
             let mean = columns::weighted_mean(&updates).ok_or(CompressError::Kinds)?;
             // That of another configuration is of no use.
             let residual = before.as_ref().filter(|before| before.is_like(&mean));

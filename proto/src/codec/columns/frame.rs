@@ -128,7 +128,7 @@ fn write_stretch(stretch: &MatrixStretch, out: &mut Vec<u8>) {
 fn read_stretch(reader: &mut Reader<'_>) -> Option<MatrixStretch> {
     let (start, len, offset) = (reader.u32()?, reader.u32()?, reader.u64()?);
     let (columns, rows, layout) = (reader.u32()?, reader.u32()?, reader.u8()?);
-    (columns > 0 && rows > 0 && layout <= 1).then_some(MatrixStretch {
+    (len > 0 && columns > 0 && rows > 0 && layout <= 1).then_some(MatrixStretch {
         start,
         len,
         offset,
@@ -214,13 +214,16 @@ impl Head {
         }
         let coded_bytes = if coding == ENTROPY { reader.u32().ok_or_else(truncated)? as usize } else { 0 };
         let count = reader.u32().ok_or_else(truncated)? as usize;
+        if count > PARTS_MAX.min(expected_len) {
+            return Err(DecodeError::Columns);
+        }
         // Each takes bytes of the frame, and each column a value of the fragment.
         let mut stretches = Vec::with_capacity(count.min(have / STRETCH_BYTES));
         for _ in 0..count {
             stretches.push(read_stretch(reader).ok_or(DecodeError::Columns)?);
         }
         let space: u64 = stretches.iter().map(|stretch| u64::from(stretch.columns)).sum();
-        if count > PARTS_MAX || space > COLUMNS_MAX || kept > expected_len.min(space as usize) {
+        if space > COLUMNS_MAX || kept > expected_len.min(space as usize) {
             return Err(DecodeError::Columns);
         }
         Ok(Self { format, coding, coded_bytes, stretches, space: space as u32, kept })
