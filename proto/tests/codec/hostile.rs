@@ -72,7 +72,7 @@ fn each_field_of_the_header_is_checked() {
     let refusal = |offset, byte| refusal(&frame, 1000, offset, byte);
     assert_eq!(refusal(0, 1), DecodeError::Version(1));
     assert_eq!(refusal(0, 3), DecodeError::Version(3));
-    assert_eq!(refusal(1, 3), DecodeError::Selection(3));
+    assert_eq!(refusal(1, 4), DecodeError::Selection(4));
     assert_eq!(refusal(1, 0), DecodeError::Chunk { chunk_log2: 8, keep: 5 });
     assert_eq!(refusal(2, 9), DecodeError::ValueFormat(9));
     assert_eq!(refusal(3, 17), DecodeError::Chunk { chunk_log2: 17, keep: 5 });
