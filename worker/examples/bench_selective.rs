@@ -17,6 +17,7 @@ use longhaul_worker::data::{Batch, Dataset, Tokenizer, Work};
 use longhaul_worker::engine::{Engine, keep_freed_memory};
 use longhaul_worker::train::selection::{Candidate, Selector};
 use serde_json::json;
+use tempfile::TempDir;
 
 /// Samples that a step trains on, about.
 const TRAINED: f64 = 32.0;
@@ -34,6 +35,8 @@ fn main() -> Result<()> {
 }
 
 struct Bench {
+    /// The prepared text, which is read while training goes on.
+    _cache: TempDir,
     data: Dataset,
     validation: Vec<Batch>,
     spec: ModelSpec,
@@ -70,7 +73,14 @@ impl Bench {
             vocabulary: Some(256),
             tied_embeddings: None,
         };
-        Ok(Self { data, validation, spec: ModelSpec::resolve(&model, 256)?, steps, evaluate_every })
+        Ok(Self {
+            _cache: cache,
+            data,
+            validation,
+            spec: ModelSpec::resolve(&model, 256)?,
+            steps,
+            evaluate_every,
+        })
     }
 
     fn engine(&self, train: &TrainConfig) -> Result<Engine> {
