@@ -27,12 +27,12 @@ pub struct WeightColumns {
     pub rows: u32,
     /// Whether the values of a column follow each other.
     pub by_column: bool,
-    /// The values [in] of those that are there, by column.
+    /// The values of shape `[in]` of those that are there, by column.
     pub values: BTreeMap<u32, Vec<f32>>,
 }
 
 impl WeightColumns {
-    /// Adds columns [k] with their values [k, in].
+    /// Adds columns `[k]` with their values `[k, in]`.
     pub fn add(&mut self, columns: &[i64], values: &[f32]) {
         for (column, values) in columns.iter().zip(values.chunks(self.rows as usize)) {
             let Ok(column) = u32::try_from(*column) else { continue };

@@ -127,7 +127,7 @@ impl Model {
         self.cross_entropy_behind(x, tokens, Reduction::Mean)
     }
 
-    /// The same of each sequence: [B].
+    /// The same of each sequence: `[B]`.
     ///
     /// # Errors
     /// When the head is not among these blocks; where libtorch fails.
