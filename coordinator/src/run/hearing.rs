@@ -3,13 +3,33 @@
 use std::time::Duration;
 
 use longhaul_common::id::WorkerId;
-use longhaul_proto::control::message::{SignOfLife, ToWorker};
+use longhaul_proto::control::message::{Heartbeat, SignOfLife, ToWorker};
 
 use super::machine::Run;
 use super::peer::Peer;
 use super::silence::{LOOK_INTERVAL, Silence};
 
 impl Run {
+    pub(super) fn handle_heartbeat(&mut self, worker: WorkerId, mut heartbeat: Heartbeat) {
+        for value in [
+            &mut heartbeat.compute_s,
+            &mut heartbeat.wait_s,
+            &mut heartbeat.data_wait_s,
+            &mut heartbeat.checkpoint_s,
+        ] {
+            *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
+        }
+        let Some(peer) = self.peers.get_mut(&worker) else { return };
+        if self.config.parallel.is_divided() && peer.seat.is_none_or(|seat| seat.rank > 0) {
+            // The samples of a copy are counted once, by whom they are assigned to.
+            heartbeat.tokens = 0;
+            heartbeat.selected_tokens = 0;
+        }
+        let first = peer.meter.latest().is_none();
+        self.state.tally.note(worker, peer.known.incarnation, &heartbeat, first);
+        peer.meter.push(self.now, heartbeat);
+    }
+
     /// A member of the generation speaks for others of its site. That they are alive is all that it can say of them, and not for long (`silence`).
     pub(super) fn hear_of(&mut self, speaker: WorkerId, others: &[SignOfLife]) {
         let Some(speaking) = self.peers.get(&speaker).filter(|peer| peer.is_present_member()) else { return };

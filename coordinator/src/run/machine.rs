@@ -7,7 +7,7 @@ use std::time::Duration;
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::{
-    CheckpointOffer, CheckpointReport, Heartbeat, SIGNS_MAX, ToCoordinator, ToWorker,
+    CheckpointOffer, CheckpointReport, SIGNS_MAX, ToCoordinator, ToWorker,
 };
 use serde::{Deserialize, Serialize};
 
@@ -302,16 +302,7 @@ impl Run {
                 self.state.ways.seen(self.now, from, &ways);
                 return false;
             }
-            ToCoordinator::OutOfReach(mut workers) => {
-                let is_member =
-                    |worker: &WorkerId| self.peers.get(worker).is_some_and(Peer::is_present_member);
-                workers.retain(is_member);
-                if is_member(&worker) {
-                    self.reach.note(self.now, worker, &workers);
-                    return self.look_at_doubted(&workers);
-                }
-                return false;
-            }
+            ToCoordinator::OutOfReach(workers) => return self.handle_out_of_reach(worker, workers),
             ToCoordinator::Links(links) => self.surveys.note_links(worker, &links),
             ToCoordinator::Leaving => {
                 self.let_go(worker, "as it asked to leave", "leaves");
@@ -329,26 +320,6 @@ impl Run {
         if self.peers.get(&worker).is_some_and(|peer| peer.connection == Some(connection)) {
             self.lose_connection(worker, "is gone: its connection was closed");
         }
-    }
-
-    fn handle_heartbeat(&mut self, worker: WorkerId, mut heartbeat: Heartbeat) {
-        for value in [
-            &mut heartbeat.compute_s,
-            &mut heartbeat.wait_s,
-            &mut heartbeat.data_wait_s,
-            &mut heartbeat.checkpoint_s,
-        ] {
-            *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
-        }
-        let Some(peer) = self.peers.get_mut(&worker) else { return };
-        if self.config.parallel.is_divided() && peer.seat.is_none_or(|seat| seat.rank > 0) {
-            // The samples of a copy are counted once, by whom they are assigned to.
-            heartbeat.tokens = 0;
-            heartbeat.selected_tokens = 0;
-        }
-        let first = peer.meter.latest().is_none();
-        self.state.tally.note(worker, peer.known.incarnation, &heartbeat, first);
-        peer.meter.push(self.now, heartbeat);
     }
 
     fn handle_checkpoint(&mut self, worker: WorkerId, report: CheckpointReport) {

@@ -1,5 +1,6 @@
 //! Members that cannot reach each other, by what they say (decision 0056).
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -121,6 +122,17 @@ impl Reach {
 }
 
 impl Run {
+    /// A worker says which others are out of its reach. Counts between members alone. Whether anybody is to be looked at earlier now.
+    pub(super) fn handle_out_of_reach(&mut self, by: WorkerId, mut workers: Vec<WorkerId>) -> bool {
+        let is_member = |worker: &WorkerId| self.peers.get(worker).is_some_and(Peer::is_present_member);
+        if !is_member(&by) {
+            return false;
+        }
+        workers.retain(is_member);
+        self.reach.note(self.now, by, &workers);
+        self.look_at_doubted(&workers)
+    }
+
     /// Whether this worker is to have no part in the run for now, as one that takes part was out of its reach.
     pub(super) fn is_kept_apart(&self, worker: WorkerId) -> bool {
         let Some(apart) = self.reach.apart.get(&worker) else { return false };
@@ -131,15 +143,15 @@ impl Run {
     /// Where two members are heard here and have not been able to reach each other for as long as anybody may be silent, one of them is left out, or the run would wait for as long as that lasts.
     pub(super) fn part_those_out_of_reach(&mut self) {
         let patience = Duration::from_millis(self.config.faults.suspect_after_ms).max(PATIENCE_MIN);
-        let mut pairs = self.reach.pairs(self.now, patience);
+        let mut pairs = Pairs::new(self.reach.pairs(self.now, patience));
         loop {
             // Who goes may take others along, or leave somebody as the last copy.
-            pairs.retain(|(by, of)| self.is_heard(*by) && self.is_heard(*of));
+            pairs.retain(|worker| self.is_heard(worker));
             let Some(worker) = self.to_be_left_out(&pairs) else { return };
-            let from: BTreeSet<WorkerId> = others_of(&pairs, worker);
-            let pause = self.reach.part(self.now, worker, from.clone());
+            let from = pairs.remove(worker);
             let named: Vec<String> = from.iter().take(4).map(ToString::to_string).collect();
             let more = if from.len() > named.len() { " and others" } else { "" };
+            let pause = self.reach.part(self.now, worker, from);
             let text = format!(
                 "is left out for {} s: it and {}{more} cannot reach each other, though both are heard here; does a firewall or a missing route keep UDP from one site to the other?",
                 pause.as_secs(),
@@ -157,30 +169,62 @@ impl Run {
 
     /// Of those pairs, the one that belongs to most. Of two alike the one that says so where the other does not, as only that one cannot go on; then the one with fewer others at
     /// its site, and the higher-numbered one.
-    fn to_be_left_out(&self, pairs: &BTreeSet<(WorkerId, WorkerId)>) -> Option<WorkerId> {
-        let workers: BTreeSet<WorkerId> = pairs.iter().flat_map(|&(by, of)| [by, of]).collect();
-        let at_its_site = |worker: &WorkerId| {
-            let site = self.peers.get(worker).map(|peer| peer.known.site);
-            self.peers
-                .values()
-                .filter(|peer| Some(peer.known.site) == site && peer.is_present_member())
-                .count()
-        };
-        workers.into_iter().filter(|worker| !self.is_of_the_last_copy(*worker)).max_by_key(|worker| {
-            let is_named = pairs.iter().any(|(_, of)| of == worker);
-            (others_of(pairs, *worker).len(), !is_named, std::cmp::Reverse(at_its_site(worker)), *worker)
-        })
+    fn to_be_left_out(&self, pairs: &Pairs) -> Option<WorkerId> {
+        let mut at_site: BTreeMap<SiteId, usize> = BTreeMap::new();
+        for peer in self.peers.values().filter(|peer| peer.is_present_member()) {
+            *at_site.entry(peer.known.site).or_default() += 1;
+        }
+        let at_its_site = |worker| Some(at_site.get(&self.peers.get(&worker)?.known.site).copied());
+        let may_go = pairs.others.iter().filter(|(worker, _)| !self.is_of_the_last_copy(**worker));
+        let first = may_go.max_by_key(|&(&worker, others)| {
+            let is_named = pairs.named_by.get(&worker).is_some_and(|by| !by.is_empty());
+            (others.len(), !is_named, Reverse(at_its_site(worker)), worker)
+        });
+        first.map(|(&worker, _)| worker)
     }
 }
 
-/// With whom this worker is in a pair.
-fn others_of(pairs: &BTreeSet<(WorkerId, WorkerId)>, worker: WorkerId) -> BTreeSet<WorkerId> {
-    let other = |&(by, of): &(WorkerId, WorkerId)| match worker {
-        worker if worker == by => Some(of),
-        worker if worker == of => Some(by),
-        _ => None,
-    };
-    pairs.iter().filter_map(other).collect()
+/// Who cannot reach whom, as one side of each pair says at least.
+struct Pairs {
+    /// With whom each is in a pair.
+    others: BTreeMap<WorkerId, BTreeSet<WorkerId>>,
+    /// Who says so of each of whom somebody does.
+    named_by: BTreeMap<WorkerId, BTreeSet<WorkerId>>,
+}
+
+impl Pairs {
+    /// Of who says so of whom.
+    fn new(said: BTreeSet<(WorkerId, WorkerId)>) -> Self {
+        let (mut others, mut named_by) =
+            (BTreeMap::<_, BTreeSet<_>>::new(), BTreeMap::<_, BTreeSet<_>>::new());
+        for (by, of) in said {
+            others.entry(by).or_default().insert(of);
+            others.entry(of).or_default().insert(by);
+            named_by.entry(of).or_default().insert(by);
+        }
+        Self { others, named_by }
+    }
+
+    /// Leaves out pairs of which this is not so for both.
+    fn retain(&mut self, is_fit: impl Fn(WorkerId) -> bool) {
+        let unfit: Vec<WorkerId> = self.others.keys().copied().filter(|worker| !is_fit(*worker)).collect();
+        unfit.into_iter().for_each(|worker| _ = self.remove(worker));
+    }
+
+    /// Leaves out the pairs of this worker. With whom they were.
+    fn remove(&mut self, worker: WorkerId) -> BTreeSet<WorkerId> {
+        let from = self.others.remove(&worker).unwrap_or_default();
+        for other in &from {
+            self.named_by.get_mut(other).map(|by| by.remove(&worker));
+            if let Some(theirs) = self.others.get_mut(other) {
+                theirs.remove(&worker);
+                if theirs.is_empty() {
+                    self.others.remove(other);
+                }
+            }
+        }
+        from
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod identity_slot;
 mod join;
 mod memory;
 mod offers;
+mod reach;
 mod rejoins;
 mod reminder;
 mod reports;

@@ -12,7 +12,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Generation, Round};
 use longhaul_common::model::ModelSpec;
-use longhaul_proto::control::message::{Join, OUT_OF_REACH_REPEATED_MS, ToCoordinator, ToWorker, Welcome};
+use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
 use longhaul_proto::identity::Identity;
 use longhaul_proto::transport::bulk::ReceiveLimits;
@@ -24,6 +24,7 @@ use super::connection::{Conversation, Found, unix_s};
 use super::device_thread::DeviceThread;
 use super::join::Membership;
 use super::offers::{Offers, tell_archived};
+use super::reach::ReachWords;
 use super::reports::Reports;
 use super::stop::StopSignal;
 use super::voice::Voice;
@@ -45,8 +46,6 @@ const REPORTS_AT_ONCE: usize = 32;
 const REPORTS_PAUSE: Duration = Duration::from_millis(50);
 /// How long the conversation stands still for a new certificate: well within the silence that the coordinator takes for a death.
 const RENEWAL_MAX: Duration = Duration::from_secs(2);
-/// How often it is said again who is out of reach.
-const REACH_REPEATED: Duration = Duration::from_millis(OUT_OF_REACH_REPEATED_MS);
 /// How often the certificate's age is looked at.
 const RENEWAL_CHECK: Duration = Duration::from_secs(600);
 
@@ -290,8 +289,7 @@ impl Session {
         let mut renewals = ticks(RENEWAL_CHECK);
         let mut looks = ticks(LOOK);
         let mut backlog = ticks(REPORTS_PAUSE);
-        let mut reach = self.network.out_of_reach();
-        let mut reach_repeats = ticks(REACH_REPEATED);
+        let mut reach = ReachWords::new(Arc::clone(&self.network));
         loop {
             let farewell = self.leaving.map(|since| since + FAREWELL_MAX);
             let wake = tokio::select! {
@@ -303,8 +301,7 @@ impl Session {
                 _ = backlog.tick(), if self.reports.next().is_some() => Wake::Backlog,
                 shown = self.voice.wait() => Wake::Alive(shown),
                 _ = looks.tick() => Wake::Ways,
-                Ok(()) = reach.changed() => Wake::Reach,
-                _ = reach_repeats.tick(), if !reach.borrow().is_empty() => Wake::Reach,
+                () = reach.wait() => Wake::Reach,
                 _ = renewals.tick() => Wake::Renewal,
                 outcome = &mut self.outcome => Wake::Outcome(outcome.context("the synchroniser is gone")?),
                 () = stop.asked() => Wake::Stop,
@@ -326,12 +323,7 @@ impl Session {
                 Wake::Backlog => self.say_backlog(sender, REPORTS_AT_ONCE),
                 Wake::Alive(shown) => self.voice.act(sender, shown),
                 Wake::Ways => self.tell_ways(sender),
-                Wake::Reach => {
-                    let out_of_reach = reach.borrow_and_update().iter().copied().collect();
-                    // Who cannot hear the coordinator does not blame others.
-                    !self.network.may_be_heard(Instant::now())
-                        || sender.send(&ToCoordinator::OutOfReach(out_of_reach)).is_ok()
-                }
+                Wake::Reach => reach.say(sender),
                 Wake::Renewal => {
                     self.renew_if_due().await;
                     true
@@ -474,7 +466,7 @@ fn as_of_now<'a>(report: &'a ToCoordinator, progress: &Progress) -> Cow<'a, ToCo
 }
 
 /// A clock that does not hurry after a delay.
-fn ticks(period: Duration) -> Interval {
+pub(super) fn ticks(period: Duration) -> Interval {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks

@@ -1,15 +1,17 @@
 //! A site's contribution: the mean of its members, error feedback, encoding.
 
+mod columns;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use longhaul_common::config::{SelectionRule, Source, SyncConfig};
+use longhaul_common::config::{Source, SyncConfig};
 use longhaul_common::id::{FragmentId, Round, RunId};
 use longhaul_proto::codec::chain::{opening, random_mask, seed_of, uplink};
 use longhaul_proto::codec::{CodecSpec, ColumnUpdate, EncodeError, Encoder, SpecError};
 
-use super::columns;
+use self::columns::ColumnTask;
 use super::layouts::Layouts;
 use super::mechanism::GaussianMechanism;
 use super::memory::Memory;
@@ -174,10 +176,7 @@ impl Compressor {
         });
         let is_corrected = self.config.source_in(is_opening) == Source::CorrectedGradient;
         let is_of_columns = self.is_of_columns();
-        let columns = is_of_columns.then(|| {
-            let is_remembered = self.config.has_residual();
-            ColumnTask { before: self.columns.remove(&fragment), left: None, is_remembered }
-        });
+        let columns = is_of_columns.then(|| self.take_up_columns(fragment));
         let is_exact = chain.is_lossless() && !self.memories.contains_key(&fragment);
         let kept = (self.config.has_residual() && !is_exact && !is_of_columns).then(|| {
             let mut memory =
@@ -210,12 +209,8 @@ impl Compressor {
     /// Puts back what a compression has changed.
     fn finish(&mut self, round: Round, task: Task<'_>) -> Result<Bytes, CompressError> {
         let Task { job, kept, columns, body, .. } = task;
-        if let Some(ColumnTask { before, left, .. }) = columns {
-            let remembered = if body.is_ok() { left } else { before.clone() };
-            self.columns.extend(remembered.map(|columns| (job.fragment, columns)));
-            if body.is_ok() {
-                self.columns_before.insert(job.fragment, (round, before));
-            }
+        if let Some(columns) = columns {
+            self.put_down_columns((round, job.fragment), columns, body.is_ok());
         }
         if let Some(Kept { memory, before, .. }) = kept {
             if body.is_ok() {
@@ -311,36 +306,7 @@ impl Compressor {
         {
             self.memories.insert(fragment, before);
         }
-        if let Some((of, before)) = self.columns_before.remove(&fragment)
-            && of == round
-        {
-            self.columns.remove(&fragment);
-            self.columns.extend(before.map(|columns| (fragment, columns)));
-        }
-    }
-
-    /// Whether all that is compressed is of columns.
-    #[must_use]
-    pub fn is_of_columns(&self) -> bool {
-        self.config.selection == SelectionRule::Columns
-    }
-
-    /// As [`Self::take_residual`], where updates are of columns.
-    pub fn take_columns(&mut self, fragment: FragmentId) -> Option<ColumnUpdate> {
-        self.columns_before.remove(&fragment);
-        self.columns.remove(&fragment)
-    }
-
-    /// What of columns this worker has not sent, by fragment.
-    #[must_use]
-    pub fn columns(&self) -> &BTreeMap<FragmentId, ColumnUpdate> {
-        &self.columns
-    }
-
-    /// Takes that over from a checkpoint.
-    pub fn restore_columns(&mut self, columns: BTreeMap<FragmentId, ColumnUpdate>) {
-        self.columns_before.clear();
-        self.columns = columns;
+        self.retract_columns(round, fragment);
     }
 
     /// Gives away what was not sent, as somebody else uploads the fragment from now on: in the form of an update.
@@ -384,13 +350,6 @@ struct Kept {
     is_corrected: bool,
 }
 
-/// What is remembered of a fragment whose updates are of columns, while it is compressed.
-struct ColumnTask {
-    before: Option<ColumnUpdate>,
-    left: Option<ColumnUpdate>,
-    is_remembered: bool,
-}
-
 /// The compression of one fragment, with all that it needs, so that any thread may do it.
 struct Task<'a> {
     job: &'a Job<'a>,
@@ -417,24 +376,8 @@ impl Task<'_> {
     fn compress(&mut self) -> Result<Bytes, CompressError> {
         let Lane { encoder, scratch, frame } = &mut *self.lane;
         encoder.set_spec(self.chain)?;
-        if let Some(ColumnTask { before, left, is_remembered }) = &mut self.columns {
-            frame.clear();
-            let updates = self.job.locals.iter().map(|(weight, local)| match local {
-                Local::Columns(update) => Ok((*weight, update.clone())),
-                Local::Own(_) | Local::Received(_) => Err(CompressError::Kinds),
-            });
-            let updates = updates.collect::<Result<Vec<_>, _>>()?;
-            if updates.is_empty() {
-                // Nobody's was fit to be sent: nothing changes, and what waits goes on to wait.
-                encoder.encode(self.seed, &vec![0.0; self.len], frame)?;
-                left.clone_from(before);
-                return Ok(Bytes::copy_from_slice(frame));
-            }
-            let mean = columns::weighted_mean(&updates).ok_or(CompressError::Kinds)?;
-            // That of another configuration is of no use.
-            let residual = before.as_ref().filter(|before| before.is_like(&mean));
-            let rest = encoder.encode_columns(self.seed, &mean, residual, self.error_decay, frame)?;
-            *left = rest.filter(|_| *is_remembered);
+        if let Some(columns) = &mut self.columns {
+            columns.compress(self.job, self.len, encoder, (self.seed, self.error_decay), frame)?;
             return Ok(Bytes::copy_from_slice(frame));
         }
         let released = self.released.take().transpose()?;

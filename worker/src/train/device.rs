@@ -1,6 +1,7 @@
 //! The device thread: it computes steps, contributes at the end of each round, and applies results where the schedule says.
 
 mod group;
+mod learning;
 mod selecting;
 mod state;
 
@@ -9,26 +10,22 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use longhaul_common::config::{Application, InnerRule, RunConfig, SelectionRule, Source};
+use longhaul_common::config::{Application, RunConfig, Source};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 
 use self::group::Moment;
-use self::selecting::Samples;
-use super::fragments::FinishedFragments;
 use super::gate::{Entry, Gate};
-use super::message::{
-    Applied, Enter, FinishedPart, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice,
-};
+use super::message::{Applied, Enter, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice};
 use super::progress::{Progress, Tokens};
 use super::selection::Selector;
 use super::share::Share;
 use super::spare::SpareCores;
 use super::stretches::Stretches;
 use super::tally::Tally;
-use crate::data::{Batch, Dataset, ReadAhead, STEPS_AHEAD, Wanted};
-use crate::engine::{Engine, EngineError, LowRank, StepOutcome};
+use crate::data::{Dataset, ReadAhead};
+use crate::engine::{Engine, EngineError, LowRank};
 use crate::models::ColumnGradient;
 
 /// Everything that the device thread works with.
@@ -298,25 +295,7 @@ impl Device<'_> {
         let began = Instant::now();
         let waited = self.progress.waited_so_far();
         let samples = self.samples(all, positions)?;
-        let batch = &samples.batch;
-        let is_opening = stretch.schedule.is_opening(stretch.round);
-        let outcome = match self.config.sync.source_in(is_opening) {
-            Source::Gradient if self.config.sync.streams_in(stretch.round, is_opening) => {
-                self.stream_gradient(stretch.round, &samples, gradient)?
-            }
-            Source::Gradient if self.config.sync.selection == SelectionRule::Columns => {
-                let (outcome, columns) = self.engine.column_gradient(batch)?;
-                stretch.columns = Some(columns);
-                outcome
-            }
-            Source::Gradient => self.engine.gradient(batch, gradient)?,
-            Source::CorrectedGradient => self.engine.clipped_gradient(batch, self.local_clip(), gradient)?,
-            Source::Momentum => self.engine.momentum(batch, gradient)?,
-            Source::Delta if self.config.sync.inner == InnerRule::FrozenAdamw => {
-                self.engine.frozen_step(step, batch, self.lone_clip())?
-            }
-            Source::Delta => self.engine.train_step(step, batch)?,
-        };
+        let outcome = self.learn_from(stretch, step, &samples, gradient)?;
         if !outcome.loss.is_finite() {
             bail!(
                 "the loss became {} at step {step}: training diverged; a lower train.learning_rate, a longer \
@@ -336,39 +315,6 @@ impl Device<'_> {
             self.progress.step(step, tokens, told, took.saturating_sub(waited));
         }
         Ok(())
-    }
-
-    /// The samples of a step. Whoever reads them reads on as the timeline goes on: where it comes otherwise, what was read is thrown away.
-    #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
-    fn batch(&self, step: u64, positions: &[u64]) -> Result<Batch> {
-        let began = Instant::now();
-        let micro_batch = self.config.train.micro_batch as usize;
-        let end = step.saturating_add(STEPS_AHEAD as u64).min(self.config.run.steps);
-        let after = (step + 1..end).map(|step| self.positions(step));
-        let steps = std::iter::once(positions.to_vec()).chain(after);
-        let batch = self.read_ahead.take(steps.map(|positions| Wanted { positions, micro_batch }))?;
-        self.progress.waited_for_data(began.elapsed());
-        Ok(batch)
-    }
-
-    /// The gradient of a round's only step, whose fragments leave while back-propagation goes on.
-    fn stream_gradient(
-        &mut self,
-        round: Round,
-        samples: &Samples,
-        gradient: &mut Vec<f32>,
-    ) -> Result<StepOutcome> {
-        let sizes: Vec<usize> = self.engine.tensor_sizes().collect();
-        let mut fragments = FinishedFragments::new(self.layout(), sizes);
-        let (outbox, weight) = (self.outbox, samples.counted as u32);
-        let mut arrived = |tensor: usize, gradient: &[f32]| {
-            for stretch in fragments.finish(tensor) {
-                let (start, values) = (stretch.start, gradient[stretch].to_vec());
-                // Where the synchroniser is gone, the contribution finds out.
-                let _ = outbox(FromDevice::Finished(FinishedPart { round, weight, start, values }));
-            }
-        };
-        Ok(self.engine.gradient_by_tensor(&samples.batch, gradient, &mut arrived)?)
     }
 
     fn contribute(

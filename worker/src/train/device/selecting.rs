@@ -1,9 +1,11 @@
 //! The samples of a step, and which of them are trained on.
 
+use std::time::Instant;
+
 use anyhow::Result;
 
 use super::Device;
-use crate::data::Batch;
+use crate::data::{Batch, STEPS_AHEAD, Wanted};
 use crate::engine::StepOutcome;
 use crate::train::selection::Candidate;
 
@@ -20,6 +22,19 @@ pub(super) struct Samples {
 }
 
 impl Device<'_> {
+    /// The samples of a step. Whoever reads them reads on as the timeline goes on: where it comes otherwise, what was read is thrown away.
+    #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
+    pub(super) fn batch(&self, step: u64, positions: &[u64]) -> Result<Batch> {
+        let began = Instant::now();
+        let micro_batch = self.config.train.micro_batch as usize;
+        let end = step.saturating_add(STEPS_AHEAD as u64).min(self.config.run.steps);
+        let after = (step + 1..end).map(|step| self.positions(step));
+        let steps = std::iter::once(positions.to_vec()).chain(after);
+        let batch = self.read_ahead.take(steps.map(|positions| Wanted { positions, micro_batch }))?;
+        self.progress.waited_for_data(began.elapsed());
+        Ok(batch)
+    }
+
     /// All samples at these positions, or those of them that are selected: the same on all workers of a copy of the model.
     pub(super) fn samples(&mut self, all: Batch, positions: &[u64]) -> Result<Samples> {
         let seed = self.config.run.seed;

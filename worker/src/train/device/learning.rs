@@ -1,0 +1,62 @@
+//! What a step makes of its samples: a gradient, or a local step.
+
+use anyhow::Result;
+use longhaul_common::config::{InnerRule, SelectionRule, Source};
+use longhaul_common::id::Round;
+
+use super::selecting::Samples;
+use super::{Device, Stretch};
+use crate::engine::StepOutcome;
+use crate::train::fragments::FinishedFragments;
+use crate::train::message::{FinishedPart, FromDevice};
+
+impl Device<'_> {
+    /// As the run's strategy says. A gradient is in `gradient` then, or in `stretch` where it is of columns.
+    pub(super) fn learn_from(
+        &mut self,
+        stretch: &mut Stretch,
+        step: u64,
+        samples: &Samples,
+        gradient: &mut Vec<f32>,
+    ) -> Result<StepOutcome> {
+        let batch = &samples.batch;
+        let is_opening = stretch.schedule.is_opening(stretch.round);
+        Ok(match self.config.sync.source_in(is_opening) {
+            Source::Gradient if self.config.sync.streams_in(stretch.round, is_opening) => {
+                self.stream_gradient(stretch.round, samples, gradient)?
+            }
+            Source::Gradient if self.config.sync.selection == SelectionRule::Columns => {
+                let (outcome, columns) = self.engine.column_gradient(batch)?;
+                stretch.columns = Some(columns);
+                outcome
+            }
+            Source::Gradient => self.engine.gradient(batch, gradient)?,
+            Source::CorrectedGradient => self.engine.clipped_gradient(batch, self.local_clip(), gradient)?,
+            Source::Momentum => self.engine.momentum(batch, gradient)?,
+            Source::Delta if self.config.sync.inner == InnerRule::FrozenAdamw => {
+                self.engine.frozen_step(step, batch, self.lone_clip())?
+            }
+            Source::Delta => self.engine.train_step(step, batch)?,
+        })
+    }
+
+    /// The gradient of a round's only step, whose fragments leave while back-propagation goes on.
+    fn stream_gradient(
+        &mut self,
+        round: Round,
+        samples: &Samples,
+        gradient: &mut Vec<f32>,
+    ) -> Result<StepOutcome> {
+        let sizes: Vec<usize> = self.engine.tensor_sizes().collect();
+        let mut fragments = FinishedFragments::new(self.layout(), sizes);
+        let (outbox, weight) = (self.outbox, samples.counted as u32);
+        let mut arrived = |tensor: usize, gradient: &[f32]| {
+            for stretch in fragments.finish(tensor) {
+                let (start, values) = (stretch.start, gradient[stretch].to_vec());
+                // Where the synchroniser is gone, the contribution finds out.
+                let _ = outbox(FromDevice::Finished(FinishedPart { round, weight, start, values }));
+            }
+        };
+        Ok(self.engine.gradient_by_tensor(&samples.batch, gradient, &mut arrived)?)
+    }
+}
