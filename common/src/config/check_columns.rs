@@ -1,7 +1,9 @@
 //! What goes together with `selection = "columns"`: nothing that makes another vector of a gradient on its way.
 
+use super::fragments::FRAGMENT_VALUES_MAX;
 use super::sync::{ResultForm, SelectionRule, Source, Transform, WithinSite};
-use super::{ConfigError, RunConfig, SparseMode};
+use super::{ConfigError, RunConfig, SparseBackwardConfig, SparseMode};
+use crate::model::ModelSpec;
 
 impl RunConfig {
     pub(super) fn check_columns(&self) -> Result<(), ConfigError> {
@@ -10,8 +12,11 @@ impl RunConfig {
             return Ok(());
         }
         let sparse = train.sparse_backward.as_ref();
-        let refused = if sparse.is_none_or(|sparse| sparse.mode != SparseMode::Columns) {
+        let columns = sparse.filter(|sparse| sparse.mode == SparseMode::Columns);
+        let refused = if columns.is_none() {
             "there are no columns: take [train.sparse_backward] with mode = \"columns\", or another selection"
+        } else if !self.leaves_columns_out(columns)? {
+            "no gradient would be of columns, as all columns of each product are kept, or only the tied output projection is meant: take a smaller train.sparse_backward.keep, or other layers, or another selection"
         } else if sync.source != Source::Gradient {
             "only gradients are of columns, as AdamW's steps change all values: take source = \"gradient\" (preset = \"dense\"), or another selection"
         } else if sync.has_opening() {
@@ -31,9 +36,29 @@ impl RunConfig {
         } else if self.privacy.is_some() || self.secure_aggregation.is_some() {
             "which columns are sent tells of the data: leave [privacy] and [secure_aggregation] out, or take another selection"
         } else {
-            return Ok(());
+            return self.check_bundles_of_columns();
         };
         Err(ConfigError::value("sync.selection", "columns", refused))
+    }
+
+    /// Whether the gradient of any weight has fewer columns than the weight.
+    fn leaves_columns_out(&self, sparse: Option<&SparseBackwardConfig>) -> Result<bool, ConfigError> {
+        // No product that can be of columns depends on how large the vocabulary is, but an output projection of its own, of which a part is kept in any case.
+        let spec = ModelSpec::resolve(&self.model, 1 << 16)?;
+        Ok(sparse.is_some_and(|sparse| !spec.column_products(sparse).is_empty()))
+    }
+
+    /// A result has what each site sent side by side, and goes in one frame: in any format it has room for it, if all of a fragment is sent by each.
+    fn check_bundles_of_columns(&self) -> Result<(), ConfigError> {
+        let most = FRAGMENT_VALUES_MAX / self.run.workers.max(1);
+        if self.sync.fragment_values <= most {
+            return Ok(());
+        }
+        let reason = format!(
+            "with selection = \"columns\" a result holds what each site has sent, and might be larger than the 16 MiB of a frame with {} workers: take {most} or less",
+            self.run.workers
+        );
+        Err(ConfigError::value("sync.fragment_values", self.sync.fragment_values, reason))
     }
 }
 
@@ -75,6 +100,16 @@ mod tests {
             let is_named = message.starts_with("sync.selection = columns: ");
             assert!(is_named && message.contains(remedy), "{remedy}: {message}");
         }
+        let message = refusal(&format!("{}{SYNC}", SPARSE.replace("0.1", "1.0")));
+        assert!(message.starts_with("sync.selection = columns: no gradient"), "{message}");
+        let many = SMALL.replace("workers = 2", "workers = 40");
+        let text = format!("{many}{SPARSE}{SYNC}fragment_values = 262144\n");
+        let message = RunConfig::parse(&text).unwrap_err().to_string();
+        assert!(
+            message.starts_with("sync.fragment_values = 262144: ")
+                && message.ends_with("take 104857 or less"),
+            "{message}"
+        );
         let message = with("keep = 8");
         assert!(message.starts_with("sync.keep = 8: "), "{message}");
     }

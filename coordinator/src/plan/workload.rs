@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use longhaul_common::config::{Differences, ResultForm, RunConfig, SyncConfig, ValueFormat};
+use longhaul_common::config::{Differences, ResultForm, RunConfig, SelectionRule, SyncConfig, ValueFormat};
 use longhaul_common::model::{BlockCost, ModelSpec, PerMemory, parameter_bytes};
 use longhaul_proto::codec::chain::{downlink, uplink};
 use longhaul_proto::codec::{CodecSpec, Selection, Threshold};
@@ -84,7 +84,7 @@ impl Workload {
             boundary_bytes_per_token: f64::from(spec.width) * boundary_bytes_per_value,
             tied_values,
             tied_gradient_bytes: tied_values as f64 * boundary_bytes_per_value,
-            exchange: Exchange::of(&config.sync, spec),
+            exchange: Exchange::of(config, spec),
         }
     }
 
@@ -124,13 +124,17 @@ impl Workload {
 }
 
 impl Exchange {
-    /// Of a strategy, with its steady pace.
+    /// Of a run's strategy, with its steady pace.
     #[must_use]
-    pub fn of(sync: &SyncConfig, spec: &ModelSpec) -> Self {
+    pub fn of(config: &RunConfig, spec: &ModelSpec) -> Self {
+        let sync = &config.sync;
         let (every, groups) = (sync.every as f64, f64::from(sync.groups));
         let turns = every * groups;
         let up = match sync.rank {
             _ if sync.adapt => sync.bits_min,
+            0 if sync.selection == SelectionRule::Columns => {
+                column_share(config, spec) * uplink(sync, 0).bits_per_value()
+            }
             0 => uplink(sync, 0).bits_per_value(),
             rank => low_rank_bits(rank, spec),
         };
@@ -166,6 +170,16 @@ fn largest_union(sync: &SyncConfig) -> CodecSpec {
     CodecSpec::new(Selection::Threshold(Threshold { chunk: sync.chunk, keep }), sync.result_values)
 }
 
+/// The share of all values that gradients of columns have: of the products that are meant, the columns that go on.
+fn column_share(config: &RunConfig, spec: &ModelSpec) -> f64 {
+    let Some(sparse) = &config.train.sparse_backward else { return 1.0 };
+    let products = spec.column_products(sparse).into_iter().map(|(product, _)| product);
+    let left_out: u64 = products
+        .map(|product| product.inputs * product.outputs.saturating_sub(sparse.kept(product.outputs)))
+        .sum();
+    1.0 - left_out as f64 / spec.parameter_count() as f64
+}
+
 /// Bits of a parameter where large matrices are exchanged as two factors in f32, and the rest whole.
 fn low_rank_bits(rank: u32, spec: &ModelSpec) -> f64 {
     let exchanged: u64 = spec.parameters().iter().map(|tensor| tensor.low_rank_count(rank)).sum();
@@ -180,7 +194,8 @@ pub(super) mod tests {
 
     fn exchange(preset: SyncPreset) -> Exchange {
         let config = RunConfig::parse(CONFIG).unwrap();
-        Exchange::of(&SyncConfig::of(preset), &ModelSpec::resolve(&config.model, 256).unwrap())
+        let spec = ModelSpec::resolve(&config.model, 256).unwrap();
+        Exchange::of(&RunConfig { sync: SyncConfig::of(preset), ..config }, &spec)
     }
 
     pub const CONFIG: &str = "[run]\nname = \"r\"\nworkers = 2\nsteps = 9\n\
@@ -205,6 +220,18 @@ pub(super) mod tests {
         assert_eq!(diloco.up_bits, diloco.down_bits, "all values in f32");
         let low_rank = exchange(SyncPreset::Powersgd);
         assert!((0.5..2.0).contains(&low_rank.up_bits), "{low_rank:?}");
+    }
+
+    /// Of six layers with twelve matrices' worth of d² each, one column in eight, and everything else.
+    #[test]
+    fn of_gradients_of_columns_only_those_are_sent() {
+        let lines = "[train.sparse_backward]\nkeep = 0.125\n[sync]\npreset = \"dense\"\nselection = \"columns\"\nresult = \"bundle\"\nwithin_site = \"direct\"\n";
+        let config = RunConfig::parse(&format!("{CONFIG}{lines}")).unwrap();
+        let spec = ModelSpec::resolve(&config.model, 256).unwrap();
+        let exchange = Exchange::of(&config, &spec);
+        let (all, products) = (spec.parameter_count() as f64, (6 * 12 * 384 * 384) as f64);
+        let bits = 32.0 * (1.0 - 0.875 * products / all);
+        assert!((exchange.up_bits - bits).abs() < 1e-9 && exchange.side_by_side, "{exchange:?}");
     }
 
     /// As `LowRank` of the worker has it: of a rank that is too large for a matrix, the matrix.

@@ -48,7 +48,12 @@ impl Collection {
     }
 
     pub fn is_full(&self, sites: &BTreeSet<SiteId>) -> bool {
-        sites.iter().all(|site| self.contributions.contains_key(site))
+        self.lacks(sites).next().is_none()
+    }
+
+    /// Those of these sites that have not delivered.
+    pub fn lacks<'a>(&'a self, sites: &'a BTreeSet<SiteId>) -> impl Iterator<Item = SiteId> + 'a {
+        sites.iter().copied().filter(|site| !self.contributions.contains_key(site))
     }
 
     /// How many contributions are in memory.

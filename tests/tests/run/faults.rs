@@ -35,6 +35,13 @@ fn two_way_compression_survives_a_death_and_a_return() {
     survives_a_death_and_a_return(Setup { steps: 500, sync, ..Setup::default() });
 }
 
+/// What waits of columns stays with its worker, and a joiner has none.
+#[test]
+fn columns_of_gradients_survive_a_death_and_a_return() {
+    let sync = "preset = \"dense\"\nselection = \"columns\"\nresult = \"bundle\"\nwithin_site = \"direct\"\nvalues = \"int4\"\nerror_decay = 1.0\nfragment_values = 8192";
+    survives_a_death_and_a_return(Setup { steps: 250, sync, sparse: Some("keep = 0.1"), ..Setup::default() });
+}
+
 /// A death and a return among members that make common steps.
 #[test]
 fn an_opening_of_common_steps_survives_a_death_and_a_return() {

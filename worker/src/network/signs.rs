@@ -1,6 +1,6 @@
 //! Signs of life: other workers of this site show them to the one that speaks for the site, which tells the coordinator of all at once. `docs/agent.md` has the design.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ const OVERDUE_MAX: Duration = Duration::from_millis(250);
 /// An acknowledgement of a message takes a round trip, the peer's delay (25 ms at most, RFC 9000, section 18.2), and a probe's time where one was lost; of two round trips and this, all but a
 /// loss of several in a row is in.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(200);
+/// Messages that are remembered: as many as may be unacknowledged on a link by way of a satellite, with a round trip of a second and a half and a probe's time.
+const SAID_MAX: usize = 8;
 
 /// What came of showing a sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +51,8 @@ pub(super) struct Signs {
 struct Open {
     /// How many acknowledgements have come from the coordinator so far, and how long one takes.
     ear: Box<dyn Fn() -> (u64, Duration) + Send>,
-    /// How many those were when the last message went there and when the one before did, and when that was.
-    before: [Option<(u64, Instant)>; 2],
+    /// How many those were when each of the last messages went there, and when that was; the newest first.
+    said: VecDeque<(u64, Instant)>,
     /// When the next one goes.
     next_at: Instant,
     /// By worker, of its newest sign: of which process it is, and when it came.
@@ -60,7 +62,7 @@ struct Open {
 impl Open {
     /// Whether anything has been acknowledged since the message before the last one.
     fn is_heard(&self) -> bool {
-        self.before[1].is_some_and(|(before, _)| (self.ear)().0 > before)
+        self.said.get(1).is_some_and(|&(before, _)| (self.ear)().0 > before)
     }
 
     /// Whether anything has been acknowledged since the newest message that has had the time for it; there was none: it may.
@@ -69,15 +71,15 @@ impl Open {
         let is_due = |&(_, at): &(u64, Instant)| {
             now.saturating_duration_since(at) >= 2 * round_trip + ACKNOWLEDGED_WITHIN
         };
-        self.before.into_iter().flatten().find(is_due).is_none_or(|(before, _)| acknowledged > before)
+        self.said.iter().find(|said| is_due(said)).is_none_or(|&(before, _)| acknowledged > before)
     }
 }
 
 impl Signs {
     /// A conversation with the coordinator begins. `ear` counts what it acknowledges, and knows how long that takes.
     pub fn open(&self, ear: impl Fn() -> (u64, Duration) + Send + 'static, next_at: Instant) {
-        let (before, shown) = ([None, None], BTreeMap::new());
-        *self.lock() = Some(Open { ear: Box::new(ear), before, next_at, shown });
+        *self.lock() =
+            Some(Open { ear: Box::new(ear), said: VecDeque::new(), next_at, shown: BTreeMap::new() });
     }
 
     /// It is over.
@@ -110,7 +112,9 @@ impl Signs {
     pub fn take(&self, now: Instant, next_at: Instant) -> Vec<SignOfLife> {
         let mut open = self.lock();
         let Some(open) = open.as_mut() else { return Vec::new() };
-        (open.before, open.next_at) = ([Some(((open.ear)().0, now)), open.before[0]], next_at);
+        open.said.truncate(SAID_MAX - 1);
+        open.said.push_front(((open.ear)().0, now));
+        open.next_at = next_at;
         let sign = |(worker, (incarnation, at)): (WorkerId, (u64, Instant))| {
             let age = now.saturating_duration_since(at);
             let age_ms = u16::try_from(age.as_millis()).ok().filter(|_| age <= AGE_MAX)?;
@@ -208,9 +212,13 @@ mod tests {
     impl Speaker {
         /// It has spoken twice, and was acknowledged.
         fn speaking() -> Self {
+            Self::speaking_over(ROUND_TRIP)
+        }
+
+        fn speaking_over(round_trip: Duration) -> Self {
             let heard = Arc::new(AtomicU64::new(7));
             let (signs, ear, next_at) = (Signs::default(), Arc::clone(&heard), Instant::now());
-            signs.open(move || (ear.load(Ordering::Relaxed), ROUND_TRIP), next_at);
+            signs.open(move || (ear.load(Ordering::Relaxed), round_trip), next_at);
             let mut speaker = Self { signs, heard, next_at };
             (0..2).for_each(|_| assert!(speaker.speak(true).is_empty()));
             speaker
@@ -273,6 +281,17 @@ mod tests {
         speaker.heard.fetch_add(1, Ordering::Relaxed);
         assert!(may_be_heard(400), "a probe was answered");
         assert!(Signs::default().may_be_heard(said), "who is in no conversation has said nothing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_said_meanwhile_does_not_hide_what_was_not_acknowledged_over_a_satellite() {
+        let mut speaker = Speaker::speaking_over(Duration::from_millis(1400));
+        let said = speaker.next_at;
+        (0..6).for_each(|_| assert!(speaker.speak(false).is_empty()));
+        let may_be_heard = |after: u64| speaker.signs.may_be_heard(said + Duration::from_millis(after));
+        assert!(may_be_heard(2999) && !may_be_heard(3000));
+        speaker.heard.fetch_add(1, Ordering::Relaxed);
+        assert!(may_be_heard(3000));
     }
 
     #[tokio::test(start_paused = true)]

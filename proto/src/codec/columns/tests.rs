@@ -213,11 +213,24 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_decoder_panic(mut bytes: Vec<u8>) {
-        if bytes.len() > 8 {
-            (bytes[0], bytes[1]) = (2, TAG);
-            bytes[4..8].copy_from_slice(&(LEN as u32).to_le_bytes());
+    fn no_bytes_behind_any_part_of_a_frame_make_the_decoder_panic(
+        format in prop::sample::select(ValueFormat::ALL.as_slice()),
+        kept in 0.0..1.0_f64,
+        bytes: Vec<u8>,
+        damage: Vec<(prop::sample::Index, u8)>,
+    ) {
+        let mut frame = Vec::new();
+        encoder(format).encode_columns(0, &update(1, [&[1, 4], &[0, 2, 6]]), None, 1.0, &mut frame).unwrap();
+        frame.truncate((kept * frame.len() as f64) as usize);
+        frame.extend(bytes);
+        for (at, byte) in damage {
+            if !frame.is_empty() {
+                let at = at.index(frame.len());
+                frame[at] = byte;
+            }
         }
-        let _ = Decoder::new().decode(&bytes, LEN);
+        if let Ok(update) = Decoder::new().decode(&frame, LEN) {
+            prop_assert!(update.len() == LEN && update.values().len() <= LEN);
+        }
     }
 }

@@ -213,14 +213,29 @@ impl Member {
         self.results.get(round, fragment).map(|held| (held.bytes.clone(), held.hash))
     }
 
-    /// Once this member has contributed to the open round: the other members that its results are to come from, which are the owners of those that are not here, of the fragments that
-    /// this member passes on within its site. Of the others it hears from members of its own site. None while there is no generation.
+    /// Once this member has contributed to the open round: the other members without whom its results do not come. Of results that it makes, these are the uploaders of the sites that have
+    /// not delivered; of those that it passes on within its site, the owners. Of the others it hears from members of its own site. None while there is no generation.
     #[must_use]
     pub fn awaited(&self) -> BTreeSet<WorkerId> {
-        let has_contributed = self.last_contributed >= Some(self.open_round());
+        let round = self.open_round();
+        let has_contributed = self.last_contributed >= Some(round);
         let Some(duties) = self.running().filter(|_| has_contributed) else { return BTreeSet::new() };
-        let missing = self.results.missing().filter(|&fragment| duties.uploads(fragment));
-        missing.filter_map(|fragment| duties.owner(fragment)).filter(|&owner| owner != self.me).collect()
+        let (sites, mut awaited) = (duties.contributing_sites(round), BTreeSet::new());
+        for fragment in self.results.missing() {
+            match self.collections.get(&fragment).filter(|collection| collection.round == round) {
+                Some(collection) => {
+                    awaited.extend(
+                        collection
+                            .lacks(&sites)
+                            .filter_map(|site| duties.membership.uploader(site, fragment)),
+                    );
+                }
+                None if duties.uploads(fragment) => awaited.extend(duties.owner(fragment)),
+                None => {}
+            }
+        }
+        awaited.remove(&self.me);
+        awaited
     }
 
     /// Frames that were not taken, since the start.

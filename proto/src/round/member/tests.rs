@@ -507,7 +507,7 @@ fn who_has_contributed_awaits_the_owners_of_what_is_missing() {
     owns.handle(MS(0), start(1, None));
     owns.handle(MS(0), Event::Computing { round: Round(0) });
     owns.handle(MS(0), contribute());
-    assert!(owns.awaited().is_empty(), "nobody waits for itself");
+    assert_eq!(owns.awaited(), [other()].into(), "whose contribution is not here, and not itself");
     member.handle(MS(1), Event::Settle { generation: Generation(2) });
     assert!(member.awaited().is_empty(), "results of this generation do not come any more");
 }
