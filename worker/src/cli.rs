@@ -69,6 +69,9 @@ pub struct JoinArgs {
     /// Where identity, prepared data and private state are kept. Default: `$XDG_CACHE_HOME/longhaul` or `~/.cache/longhaul`.
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
+    /// What prepared data may take in that folder, in GiB: what has not been used for longest is thrown away for what is prepared. Default: no limit.
+    #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = gib)]
+    pub cache_max_gib: Option<f64>,
     /// The UDP address on which other workers reach this one.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:0")]
     pub listen: SocketAddr,
@@ -87,9 +90,19 @@ impl JoinArgs {
     /// Memory that the model may take.
     #[must_use]
     pub fn memory_bytes(&self) -> Option<u64> {
-        // A float that is too large becomes the largest integer.
-        self.memory_gib.map(|gib| (gib * f64::from(1 << 30)) as u64)
+        self.memory_gib.map(bytes)
     }
+
+    /// What prepared data may take.
+    #[must_use]
+    pub fn cache_bytes_max(&self) -> Option<u64> {
+        self.cache_max_gib.map(bytes)
+    }
+}
+
+/// Of so many GiB; a float that is too large becomes the largest integer.
+fn bytes(gib: f64) -> u64 {
+    (gib * f64::from(1 << 30)) as u64
 }
 
 fn gib(text: &str) -> Result<f64, String> {
@@ -148,6 +161,17 @@ pub struct DataRunArgs {
     /// The cache folder that `worker join` is given.
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
+    /// What prepared data may take in that folder, in GiB: what has not been used for longest is thrown away for what is prepared. Default: no limit.
+    #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = gib)]
+    pub cache_max_gib: Option<f64>,
+}
+
+impl DataRunArgs {
+    /// What prepared data may take.
+    #[must_use]
+    pub fn cache_bytes_max(&self) -> Option<u64> {
+        self.cache_max_gib.map(bytes)
+    }
 }
 
 /// `worker data inspect`

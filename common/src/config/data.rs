@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::ConfigError;
+use super::sections::is_endpoint;
+use super::{ConfigError, DataUrl};
 
 /// Sources, at most: a mixture of more would differ from its weights by more than five samples.
 pub const SOURCES_MAX: usize = 1 << 10;
@@ -51,6 +52,12 @@ pub struct DataSource {
     /// Files, in the order of their names: `*` and `?` stand for what is within a name, `**` for folders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glob: Option<String>,
+    /// A file at `https://HOST/PATH`, or one or several at `s3://BUCKET/PATTERN`, in the place of files on each worker's machine. Credentials for S3 are taken from the workers' environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<DataUrl>,
+    /// Where `s3://` is, if not at AWS: `http://HOST:PORT` or `https://HOST:PORT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
     /// How records are read from them. Default: as the name ends, without `.gz` or `.zst`; any other end is text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<DataFormat>,
@@ -138,13 +145,16 @@ pub enum DataPlace<'a> {
     Path(&'a Path),
     /// Those that a pattern matches.
     Glob(&'a str),
+    /// Elsewhere.
+    Url(&'a DataUrl),
 }
 
 impl DataPlace<'_> {
-    fn as_path(&self) -> &Path {
+    fn as_path(&self) -> Cow<'_, Path> {
         match self {
-            Self::Path(path) => path,
-            Self::Glob(pattern) => Path::new(pattern),
+            Self::Path(path) => Cow::Borrowed(path),
+            Self::Glob(pattern) => Cow::Borrowed(Path::new(pattern)),
+            Self::Url(url) => Cow::Owned(url.shown().into()),
         }
     }
 }
@@ -162,25 +172,45 @@ impl DataSource {
     /// Where its files are.
     #[must_use]
     pub fn place(&self) -> DataPlace<'_> {
-        match (&self.glob, &self.path) {
-            (Some(pattern), _) => DataPlace::Glob(pattern),
-            (None, Some(path)) => DataPlace::Path(path),
+        match (&self.url, &self.glob, &self.path) {
+            (Some(url), ..) => DataPlace::Url(url),
+            (None, Some(pattern), _) => DataPlace::Glob(pattern),
+            (None, None, Some(path)) => DataPlace::Path(path),
             // Refused where the configuration was read.
-            (None, None) => DataPlace::Path(Path::new("")),
+            (None, None, None) => DataPlace::Path(Path::new("")),
         }
     }
 
     /// How its files are read.
     #[must_use]
     pub fn format(&self) -> DataFormat {
-        self.format.unwrap_or_else(|| DataFormat::of(self.place().as_path()))
+        self.format.unwrap_or_else(|| DataFormat::of(&self.place().as_path()))
+    }
+
+    fn check_place(&self, key: &'static str) -> Result<(), ConfigError> {
+        let refused = |reason: &str| Err(ConfigError::value(key, self, reason));
+        if self.url.is_none() && self.place().as_path().to_string_lossy().contains("://") {
+            return refused("that is no file on a worker's machine: take url = \"...\"");
+        }
+        match (&self.endpoint, &self.url) {
+            (None, _) => Ok(()),
+            (Some(endpoint), Some(DataUrl::S3 { .. })) if is_endpoint(endpoint) => Ok(()),
+            (Some(_), Some(DataUrl::S3 { .. })) => {
+                refused("its endpoint must begin with http:// or https://, and name a host")
+            }
+            (Some(_), _) => {
+                refused("its endpoint is where s3:// is: take url = \"s3://BUCKET/FILE\", or leave it out")
+            }
+        }
     }
 
     fn check(&self, key: &'static str) -> Result<(), ConfigError> {
         let refused = |reason: &str| Err(ConfigError::value(key, self, reason));
-        if self.path.is_some() == self.glob.is_some() {
-            return refused("each source has either a path or a glob");
+        let places = [self.path.is_some(), self.glob.is_some(), self.url.is_some()];
+        if places.into_iter().filter(|is_given| *is_given).count() != 1 {
+            return refused("each source has one of path, glob and url");
         }
+        self.check_place(key)?;
         let format = self.format();
         if self.field.is_some() && format != DataFormat::Jsonl {
             return refused(
@@ -283,6 +313,10 @@ impl DataConfig {
 
     fn check_places(&self) -> Result<(), ConfigError> {
         match (&self.path, self.sources.is_empty()) {
+            (Some(path), _) if path.to_string_lossy().contains("://") => {
+                let reason = "that is no file on a worker's machine: take sources = [{ url = \"...\" }]";
+                Err(ConfigError::value("data.path", path.display(), reason))
+            }
             (Some(path), false) => {
                 let reason = "beside data.sources: make it one of them, or leave one of the two out";
                 Err(ConfigError::value("data.path", path.display(), reason))
@@ -383,6 +417,7 @@ mod tests {
         for text in [
             "path = \"a.txt\"",
             "sources = [{ path = \"a.csv\", column = 2, weight = 0.5 }, { glob = \"b/*.jsonl\", field = \"body\", weight = 2 }]",
+            "sources = [{ url = \"https://a/b.jsonl?c\" }, { url = \"s3://a/b/*.parquet\", endpoint = \"http://c\" }]",
             "sources = [{ path = \"a\", format = \"tokens-u32\" }]\nvalidation = [{ path = \"b.parquet\" }]\nbad_records_max = 7",
         ] {
             let config = parsed(text).unwrap();
@@ -396,8 +431,8 @@ mod tests {
         for (text, words) in [
             ("", "data.sources = []: there is nothing to train on"),
             ("path = \"a\"\nsources = [{ path = \"b\" }]", "data.path = a: beside data.sources"),
-            ("sources = [{}]", "data.sources = : each source has either a path or a glob"),
-            ("sources = [{ path = \"a\", glob = \"b\" }]", "data.sources = b: each source has either"),
+            ("sources = [{}]", "data.sources = : each source has one of path, glob and url"),
+            ("sources = [{ path = \"a\", glob = \"b\" }]", "data.sources = b: each source has one of"),
             (
                 "sources = [{ path = \"a.csv\", field = \"x\" }]",
                 "data.sources = a.csv: only JSON lines have a field",
@@ -416,6 +451,20 @@ mod tests {
             (
                 "path = \"a\"\nvalidation_share = 0.1\nvalidation = [{ path = \"b\" }]",
                 "data.validation_share = 0.1: ",
+            ),
+            ("sources = [{ path = \"https://a/b\" }]", "data.sources = https://a/b: that is no file"),
+            ("path = \"s3://a/b\"", "data.path = s3://a/b: that is no file"),
+            (
+                "sources = [{ url = \"a\" }]",
+                "line 2, `sources = [{ url = \"a\" }]`: a is no URL of data: it begins with",
+            ),
+            (
+                "sources = [{ url = \"https://a/b?c\", endpoint = \"http://d\" }]",
+                "data.sources = https://a/b: its endpoint is where s3:// is",
+            ),
+            (
+                "sources = [{ url = \"s3://a/b\", endpoint = \"d\" }]",
+                "data.sources = s3://a/b: its endpoint must begin",
             ),
             ("path = \"a\"\nvalidation_share = 0.6", "data.validation_share = 0.6: must lie"),
             ("sources = [{ pth = \"a\" }]", "unknown key `pth`, did you mean `path`?"),

@@ -6,6 +6,7 @@ mod check_columns;
 mod check_sync;
 mod check_unread;
 mod data;
+mod data_url;
 mod error;
 mod fragments;
 mod parallel;
@@ -20,6 +21,7 @@ mod values;
 
 pub use archive::{ArchiveLocation, Bucket, ParseArchiveLocationError, Retention};
 pub use data::{Column, DataConfig, DataFormat, DataPlace, DataSource, SOURCES_MAX};
+pub use data_url::{DataUrl, ParseDataUrlError};
 pub use error::{ConfigError, read_toml};
 pub use fragments::FRAGMENTS_MAX;
 pub use parallel::{BOUNDARY_CHUNK, Differences, ParallelConfig, PlanChoice, SITE_CHARS_MAX, is_site_name};

@@ -229,13 +229,7 @@ impl CheckpointConfig {
         }
         self.check_folders()?;
         let Some(endpoint) = &self.endpoint else { return Ok(()) };
-        let has_scheme = ["http://", "https://"].iter().any(|scheme| {
-            let host = endpoint.strip_prefix(scheme);
-            host.is_some_and(|host| {
-                !host.is_empty() && !host.starts_with('/') && !host.contains(char::is_whitespace)
-            })
-        });
-        if !has_scheme {
+        if !is_endpoint(endpoint) {
             let reason = "must begin with http:// or https://, and name a host";
             return Err(ConfigError::value("checkpoint.endpoint", endpoint, reason));
         }
@@ -269,6 +263,16 @@ impl CheckpointConfig {
         }
         Ok(())
     }
+}
+
+/// Whether a text says where object storage is.
+pub(super) fn is_endpoint(text: &str) -> bool {
+    ["http://", "https://"].iter().any(|scheme| {
+        let host = text.strip_prefix(scheme);
+        host.is_some_and(|host| {
+            !host.is_empty() && !host.starts_with('/') && !host.contains(char::is_whitespace)
+        })
+    })
 }
 
 /// `[faults]`

@@ -107,7 +107,12 @@ impl DeviceThread {
         let data =
             args.data.as_ref().map_or_else(|| config.data.clone(), |place| config.data.found_at(place));
         let work = Work::default();
-        let data = Dataset::open(&data, &tokenizer, &self.membership.cache_dir, &work)?;
+        let data = Dataset::open_within(
+            &data,
+            &tokenizer,
+            (self.membership.cache_dir.as_path(), args.cache_bytes_max()),
+            &work,
+        )?;
         let done = work.done();
         if done.made > 0 {
             tracing::info!(shards = done.made, tokens = done.tokens, "the training data is prepared");

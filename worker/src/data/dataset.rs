@@ -9,10 +9,11 @@ use longhaul_common::mixture::Mixture;
 use longhaul_common::sampler::{sample_at, source_seed};
 
 use super::cache::Cache;
+use super::lease::Lease;
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
+use super::side_by_side::{Plan, prepare};
 use super::source::{Source, SourceSize, files_of};
-use super::stamp::State;
 use super::{Batch, DataError, Recipe, Tokenizer, Work};
 
 /// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target. The end of each source, or
@@ -49,7 +50,7 @@ pub struct SourceSummary {
 /// A file of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
-    /// Where it is.
+    /// Where it is: its path, or its URL without what only opens it.
     pub path: PathBuf,
     /// Its bytes.
     pub bytes: u64,
@@ -88,18 +89,30 @@ impl Dataset {
         cache: &Path,
         work: &Work,
     ) -> Result<Self, DataError> {
-        let cache = Cache::open(cache)?;
+        Self::open_within(config, tokenizer, (cache, None), work)
+    }
+
+    /// The same with a folder that may hold so many bytes: what has not been used for longest is thrown away for what is prepared.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and [`DataError::NoRoom`].
+    pub fn open_within(
+        config: &DataConfig,
+        tokenizer: &Tokenizer,
+        (cache, bytes_max): (&Path, Option<u64>),
+        work: &Work,
+    ) -> Result<Self, DataError> {
+        let cache = Cache::open(cache, bytes_max)?;
         Self::prepared_by(config, Maker { cache: &cache, tokenizer, work, piece_bytes: PIECE_BYTES })
     }
 
     pub(super) fn prepared_by(config: &DataConfig, maker: Maker<'_>) -> Result<Self, DataError> {
-        let _keep = maker.cache.keep_all()?;
-        let open = |sources: &[DataSource]| {
-            let sources = sources.iter().map(|source| Source::open(source, config, maker).map(Arc::new));
-            sources.collect::<Result<Vec<_>, _>>()
-        };
-        let sources = config.training();
-        let (training, validation) = (open(&sources)?, open(&config.validation)?);
+        maker.cache.sweep()?;
+        let (sources, lease) = (config.training(), Arc::new(Lease::new(maker.cache)?));
+        let plans = sources.iter().chain(&config.validation).map(|source| Plan::new(source, config, &maker));
+        let opened = prepare(plans.collect::<Result<_, _>>()?, maker, &lease)?;
+        let mut training: Vec<Arc<Source>> = opened.into_iter().map(Arc::new).collect();
+        let validation = training.split_off(sources.len());
         Self::of(config, &sources, training, validation)
     }
 
@@ -216,15 +229,15 @@ impl Dataset {
         tokenizer: &Tokenizer,
         cache: &Path,
     ) -> Result<Vec<SourceFile>, DataError> {
-        let (cache, work) = (Cache::open(cache)?, Work::default());
+        let (cache, work) = (Cache::open(cache, None)?, Work::default());
         let maker = Maker { cache: &cache, tokenizer, work: &work, piece_bytes: PIECE_BYTES };
         let mut files = Vec::new();
         for source in config.training().iter().chain(&config.validation) {
             let recipe = Recipe::new(source, config, &maker);
-            for path in files_of(source)? {
-                let bytes = State::of(&path)?.bytes;
-                let is_prepared = maker.find(&path, &recipe)?.is_some();
-                files.push(SourceFile { path, bytes, is_prepared });
+            for file in files_of(source, &cache)? {
+                let bytes = file.bytes()?;
+                let is_prepared = maker.find(&file, &recipe)?.is_some();
+                files.push(SourceFile { path: file.path().to_owned(), bytes, is_prepared });
             }
         }
         Ok(files)

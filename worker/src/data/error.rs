@@ -3,6 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use indicatif::BinaryBytes;
+
+use super::RemoteError;
+
 /// Data that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
@@ -15,6 +19,14 @@ pub enum DataError {
         path: PathBuf,
         /// What the system says.
         source: io::Error,
+    },
+    /// A file elsewhere cannot be had.
+    #[error("{url}: {source}")]
+    Remote {
+        /// Where it is, without what only opens it.
+        url: String,
+        /// What is wrong.
+        source: RemoteError,
     },
     /// A text that is not UTF-8.
     #[error(
@@ -117,9 +129,20 @@ pub enum DataError {
         /// Which file of the cache.
         path: PathBuf,
     },
-    /// Prepared data cannot be thrown away while some is made.
-    #[error("data is being prepared with this cache folder: prune it when that has ended")]
-    Busy,
+    /// More prepared data than the cache may hold.
+    #[error(
+        "the cache may hold {}, of which {} are in use, and the next {} do not fit: the limit must be above all that this run and others on this machine \
+         use at a time; raise `--cache-max-gib`, or give this run another folder with `--cache-dir`",
+        BinaryBytes(*max), BinaryBytes(*in_use), BinaryBytes(*bytes)
+    )]
+    NoRoom {
+        /// Bytes of what is to be written.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+        /// Bytes of what is there and cannot be thrown away.
+        in_use: u64,
+    },
     /// Somebody asked for a stop.
     #[error("stopped: what was prepared so far stays, and the same command goes on from there")]
     Stopped,

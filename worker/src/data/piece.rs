@@ -1,11 +1,15 @@
 //! Parts of a file that are tokenised, kept and made again each by itself.
 
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::cache::Cache;
+use super::origin::Origin;
+use super::prepared::Maker;
 use super::records::{self, Record, Records};
-use super::{DataError, Recipe, Tokenizer};
+use super::{DataError, Recipe};
 
 /// What a record counts for beside its text: so a piece of empty ones comes to an end, too.
 const RECORD_BYTES: u64 = 8;
@@ -75,14 +79,21 @@ impl Piece {
         hasher.finalize().to_hex()[..32].to_owned()
     }
 
-    /// Its tokens, records one after the other.
+    /// Its tokens, records one after the other, as long as the work goes on.
     ///
     /// # Errors
-    /// What the `tokenizers` library refuses, in its words.
-    pub(super) fn tokens(self, tokenizer: &Tokenizer, mut take: impl FnMut(&[u32])) -> Result<(), String> {
+    /// What the `tokenizers` library refuses, in its words, and a stop.
+    pub(super) fn tokens(
+        self,
+        maker: &Maker<'_>,
+        file: &Path,
+        mut take: impl FnMut(&[u32]),
+    ) -> Result<(), DataError> {
+        let refused = |reason| DataError::io("tokenize", file)(io::Error::other(reason));
         for record in self.records {
+            maker.work.goes_on()?;
             match record {
-                Record::Text(text) => take(&tokenizer.encode(&text)?),
+                Record::Text(text) => take(&maker.tokenizer.encode(&text).map_err(refused)?),
                 Record::Tokens(tokens) => take(&tokens),
                 Record::Bad(_) => {}
             }
@@ -98,8 +109,8 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    pub(super) fn open(file: &Path, recipe: &Recipe) -> Result<Self, DataError> {
-        Ok(Self { records: records::open(file, recipe)?, piece_bytes: recipe.piece_bytes })
+    pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Self, DataError> {
+        Ok(Self { records: records::open(file, recipe, cache)?, piece_bytes: recipe.piece_bytes })
     }
 
     /// Bytes of the file that were read so far.

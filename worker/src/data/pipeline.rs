@@ -1,16 +1,21 @@
-//! One thread reads a file's pieces, and several make tokens of them.
+//! Threads that make tokens, for all who read pieces of files.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use super::cache::Cache;
+use super::lease::Lease;
+use super::origin::Origin;
 use super::piece::{BadRecords, Piece, Pieces};
-use super::prepared::ListedPiece;
-use super::{DataError, Work};
+use super::prepared::{ListedPiece, Maker};
+use super::work::FileWork;
+use super::{DataError, Recipe, Work};
 
 /// Threads that make tokens, at most: each has a piece and its tokens in memory, some 100 MB.
 const THREADS_MAX: usize = 32;
-/// Pieces that were read and wait for a thread: the reader waits when there are more.
+/// Pieces that were read and wait for a thread: readers wait when there are more.
 const WAITING_MAX: usize = 1;
 
 /// What a file's pieces became, in order.
@@ -19,77 +24,96 @@ pub(super) struct Tokenised {
     pub(super) bad: BadRecords,
 }
 
-/// Gives each piece to `make`, several at a time, until all are made, something fails, more than `bad_max` records are bad, or a stop is asked for.
-pub(super) fn tokenise(
-    pieces: Pieces,
-    bad_max: u64,
-    work: &Work,
-    make: impl Fn(Piece) -> Result<ListedPiece, DataError> + Sync,
-) -> Result<Tokenised, DataError> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-    let (queue, waiting) = sync_channel(WAITING_MAX);
-    let (waiting, made, failure) = (Mutex::new(waiting), Mutex::new(Vec::new()), Mutex::new(None));
-    let bad = thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| take_pieces(&waiting, &made, &failure, &make));
-        }
-        read_pieces(pieces, bad_max, work, queue, &failure)
-    })?;
-    if let Some(error) = lock(&failure).take() {
-        return Err(error);
-    }
-    let mut made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
-    made.sort_unstable_by_key(|(index, _)| *index);
-    Ok(Tokenised { pieces: made.into_iter().map(|(_, piece)| piece).collect(), bad })
+/// Threads that make tokens of pieces.
+pub(super) struct Makers<'a> {
+    pub(super) lease: &'a Lease,
+    queue: SyncSender<Job<'a>>,
+    cache: &'a Cache,
+    has_failed: AtomicBool,
 }
 
-/// Reads until the end, or somebody failed; the queue is closed behind the last.
-fn read_pieces(
-    mut pieces: Pieces,
-    bad_max: u64,
-    work: &Work,
-    queue: SyncSender<(usize, Piece)>,
-    failure: &Mutex<Option<DataError>>,
-) -> Result<BadRecords, DataError> {
-    let (mut index, mut bad) = (0, BadRecords::default());
-    while let Some(mut piece) = pieces.next_piece()? {
-        work.has_read(pieces.read_bytes());
-        bad.add(&std::mem::take(&mut piece.bad));
-        if bad.count > bad_max {
-            return Err(bad.refused(bad_max));
+/// A piece, and who waits for what it becomes.
+struct Job<'a> {
+    index: usize,
+    piece: Piece,
+    file: &'a Origin,
+    recipe: blake3::Hash,
+    tell: Sender<(usize, Result<ListedPiece, DataError>)>,
+}
+
+/// Has threads as long as `read` runs. What is made is in the lease.
+pub(super) fn with_makers<'a, T>(
+    maker: Maker<'a>,
+    lease: &'a Lease,
+    read: impl FnOnce(&Makers<'a>) -> T,
+) -> T {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    thread::scope(|scope| {
+        let (queue, waiting) = sync_channel(WAITING_MAX);
+        let waiting = Arc::new(Mutex::new(waiting));
+        for _ in 0..threads {
+            let waiting = Arc::clone(&waiting);
+            scope.spawn(move || take_jobs(&waiting, maker, lease));
         }
-        if work.is_stopped() {
+        // With the last thread that takes from it, it is closed: nobody waits for threads that have panicked.
+        drop(waiting);
+        read(&Makers { lease, queue, cache: maker.cache, has_failed: AtomicBool::new(false) })
+    })
+}
+
+fn take_jobs<'a>(waiting: &Mutex<Receiver<Job<'a>>>, maker: Maker<'a>, lease: &Lease) {
+    loop {
+        let Ok(job) = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv() else { return };
+        let made = maker.make_piece(job.piece, job.file, &job.recipe, lease);
+        // Whoever does not listen any more has failed.
+        let _ = job.tell.send((job.index, made));
+    }
+}
+
+impl<'a> Makers<'a> {
+    /// Something failed, and what others do is of no use.
+    pub(super) fn fail(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
+    }
+
+    /// An error once something failed, or a stop was asked for.
+    pub(super) fn go_on(&self, work: &Work) -> Result<(), DataError> {
+        if self.has_failed.load(Ordering::Relaxed) { Err(DataError::Stopped) } else { work.goes_on() }
+    }
+
+    /// Has tokens made of each piece of a file, until all are made, something fails, bad records are not accepted, or a stop is asked for.
+    pub(super) fn tokenise(
+        &self,
+        file: &'a Origin,
+        recipe: &Recipe,
+        accept: impl Fn(&BadRecords) -> Result<(), DataError>,
+        work: &mut FileWork<'_>,
+    ) -> Result<Tokenised, DataError> {
+        let (mut pieces, recipe) = (Pieces::open(file, recipe, self.cache)?, recipe.hash(file.path()));
+        let (tell, told) = channel();
+        let (mut ordered, mut made, mut bad) = (0, Vec::new(), BadRecords::default());
+        while let Some(mut piece) = pieces.next_piece()? {
+            work.has_read(pieces.read_bytes());
+            let more = std::mem::take(&mut piece.bad);
+            accept(&more)?;
+            bad.add(&more);
+            self.go_on(work.work)?;
+            for (index, piece) in told.try_iter() {
+                made.push((index, piece?));
+            }
+            let job = Job { index: ordered, piece, file, recipe, tell: tell.clone() };
+            // Nobody takes it, or says what became of it, only where a thread panicked, and then so does the scope.
+            self.queue.send(job).map_err(|_| DataError::Stopped)?;
+            ordered += 1;
+        }
+        drop(tell);
+        for (index, piece) in told {
+            made.push((index, piece?));
+        }
+        if made.len() < ordered {
             return Err(DataError::Stopped);
         }
-        // Nobody takes it only where a thread panicked, and then so does the scope.
-        if lock(failure).is_some() || queue.send((index, piece)).is_err() {
-            break;
-        }
-        index += 1;
+        made.sort_unstable_by_key(|(index, _)| *index);
+        Ok(Tokenised { pieces: made.into_iter().map(|(_, piece)| piece).collect(), bad })
     }
-    Ok(bad)
-}
-
-fn take_pieces(
-    waiting: &Mutex<Receiver<(usize, Piece)>>,
-    made: &Mutex<Vec<(usize, ListedPiece)>>,
-    failure: &Mutex<Option<DataError>>,
-    make: impl Fn(Piece) -> Result<ListedPiece, DataError>,
-) {
-    loop {
-        let Ok((index, piece)) = lock(waiting).recv() else { return };
-        if lock(failure).is_some() {
-            continue;
-        }
-        match make(piece) {
-            Ok(piece) => lock(made).push((index, piece)),
-            Err(error) => {
-                lock(failure).get_or_insert(error);
-            }
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

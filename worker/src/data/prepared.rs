@@ -1,15 +1,16 @@
 //! A file of a source as tokens in the cache.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-
 use serde::{Deserialize, Serialize};
 
-use super::cache::{Cache, document, make_once, read_document, touch};
+use super::cache::{Cache, document, read_document, remove, touch};
+use super::lease::Lease;
+use super::origin::Origin;
+use super::partial::make_once;
 use super::piece::{BadRecords, Piece, Pieces};
-use super::pipeline::{Tokenised, tokenise};
+use super::pipeline::{Makers, Tokenised};
 use super::shard::{self, TokenShard};
-use super::stamp::{Stamp, State};
+use super::side_by_side::Wanted;
+use super::work::FileWork;
 use super::{DataError, Recipe, Tokenizer, Work};
 
 /// What is needed to make tokens of files.
@@ -21,13 +22,12 @@ pub(super) struct Maker<'a> {
     pub(super) piece_bytes: u64,
 }
 
-/// The pieces of a file, which nobody throws away as long as this is there.
+/// The pieces of a file, which nobody throws away as long as the [`Lease`] is there with which it was prepared.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    pub(super) file: PathBuf,
+    pub(super) file: Origin,
     pub(super) bytes: u64,
     pub(super) list: PieceList,
-    _in_use: File,
 }
 
 /// The pieces of a file under a recipe, in order.
@@ -51,110 +51,112 @@ pub(super) struct ListedPiece {
     pub(super) hash: String,
 }
 
-impl Maker<'_> {
-    /// The tokens of a file, which are made where they are not there. `bad_max` of its records may be bad.
-    pub(super) fn prepare(&self, file: &Path, recipe: &Recipe, bad_max: u64) -> Result<Prepared, DataError> {
-        let stamp = Stamp::of(file, self.cache)?;
-        self.work.expects(stamp.bytes());
-        let path = self.cache.list(&list_name(&stamp, file, recipe));
-        let state = State::of(file)?;
-        let open = || open_list(&path);
+impl<'a> Maker<'a> {
+    /// The tokens of a file, which are made where they are not there.
+    pub(super) fn prepare(&self, wanted: &Wanted<'a>, makers: &Makers<'a>) -> Result<Prepared, DataError> {
+        let Wanted { file, bytes, recipe, .. } = *wanted;
+        let mut work = FileWork::new(self.work, bytes);
+        let hash = file.hash(self.cache, &mut work)?;
+        work.has_hashed(bytes);
+        let name = list_name(&hash, file, recipe);
+        makers.lease.list(&name)?;
+        let (path, state, mut is_new) = (self.cache.list(&name), file.state()?, false);
         let make = || {
-            let list = self.make_pieces(file, recipe, bad_max)?;
-            if State::of(file)? != state {
-                return Err(DataError::Changed { path: file.to_owned() });
+            is_new = true;
+            let accept = |bad: &BadRecords| wanted.bad.has(wanted.place, bad);
+            let Tokenised { pieces, bad } = makers.tokenise(file, recipe, accept, &mut work)?;
+            if file.state()? != state {
+                return Err(DataError::Changed { path: file.path().to_owned() });
             }
-            document(&list, &path)
+            let (file, recipe) = (file.path().display().to_string(), recipe.to_string());
+            document(&PieceList { file, recipe, pieces, bad }, &path)
         };
-        let (in_use, list) = make_once(&path, open, make)?;
-        touch(&in_use, &path)?;
-        self.work.has_file(state.bytes);
-        Ok(Prepared { file: file.to_owned(), bytes: state.bytes, list, _in_use: in_use })
+        let list: PieceList = make_once(&path, self.cache, || read_document(&path), make)?;
+        touch(&path)?;
+        wanted.bad.has_all(wanted.place, &list.bad)?;
+        work.finish(!is_new);
+        Ok(Prepared { file: file.clone(), bytes, list })
     }
 
     /// The list of a file that is prepared; nothing is made.
-    pub(super) fn find(&self, file: &Path, recipe: &Recipe) -> Result<Option<PieceList>, DataError> {
-        match Stamp::known(file, self.cache)? {
-            Some(stamp) => read_document(&self.cache.list(&list_name(&stamp, file, recipe))),
+    pub(super) fn find(&self, file: &Origin, recipe: &Recipe) -> Result<Option<PieceList>, DataError> {
+        match file.known_hash(self.cache)? {
+            Some(hash) => read_document(&self.cache.list(&list_name(&hash, file, recipe))),
             None => Ok(None),
         }
     }
 
     /// Makes those shards of a file again that are not there.
-    pub(super) fn complete(&self, prepared: &Prepared, recipe: &Recipe) -> Result<(), DataError> {
+    pub(super) fn complete(
+        &self,
+        prepared: &'a Prepared,
+        recipe: &'a Recipe,
+        makers: &Makers<'a>,
+    ) -> Result<(), DataError> {
         let is_there = |piece: &ListedPiece| self.cache.shard(&piece.name).is_file();
         if prepared.list.pieces.iter().all(is_there) {
             return Ok(());
         }
-        let again = self.make_pieces(&prepared.file, recipe, u64::MAX)?;
+        let mut work = FileWork::new(self.work, prepared.bytes);
+        let again = makers.tokenise(&prepared.file, recipe, |_| Ok(()), &mut work)?;
         if again.pieces == prepared.list.pieces {
             Ok(())
         } else {
-            Err(DataError::Changed { path: prepared.file.clone() })
+            Err(DataError::Changed { path: prepared.file.path().to_owned() })
         }
     }
 
     /// Makes one shard of a file again, which is missing or damaged.
     pub(super) fn make_again(
         &self,
-        file: &Path,
+        file: &Origin,
         recipe: &Recipe,
         name: &str,
     ) -> Result<TokenShard, DataError> {
         let path = self.cache.shard(name);
-        tracing::warn!(shard = %path.display(), file = %file.display(), "prepared data is damaged or missing: making it again");
-        let (mut pieces, hash) = (Pieces::open(file, recipe)?, recipe.hash(file));
+        tracing::warn!(shard = %path.display(), file = %file.path().display(), "prepared data is damaged or missing: making it again");
+        let (mut pieces, hash) = (Pieces::open(file, recipe, self.cache)?, recipe.hash(file.path()));
         while let Some(piece) = pieces.next_piece()? {
             if piece.name(&hash) == name {
                 // Whoever has the damaged one mapped keeps it.
-                match std::fs::remove_file(&path) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(DataError::io("remove", &path)(error));
-                    }
-                    _ => return self.make_shard(file, name, piece).map(|(shard, _)| shard),
-                }
+                remove(&path)?;
+                return self.make_shard(file, name, piece).map(|(shard, _)| shard);
             }
         }
-        Err(DataError::Changed { path: file.to_owned() })
+        Err(DataError::Changed { path: file.path().to_owned() })
     }
 
-    fn make_pieces(&self, file: &Path, recipe: &Recipe, bad_max: u64) -> Result<PieceList, DataError> {
-        let hash = recipe.hash(file);
-        let make = |piece: Piece| {
-            let (name, records) = (piece.name(&hash), piece.records());
-            let (shard, is_new) = self.make_shard(file, &name, piece)?;
-            self.work.has_shard(shard.len(), is_new);
-            let hash = blake3::Hash::from_bytes(shard.hash()).to_hex().to_string();
-            Ok(ListedPiece { name, records, tokens: shard.len(), hash })
-        };
-        let Tokenised { pieces, bad } = tokenise(Pieces::open(file, recipe)?, bad_max, self.work, make)?;
-        Ok(PieceList { file: file.display().to_string(), recipe: recipe.to_string(), pieces, bad })
+    /// A piece of a file as a shard.
+    pub(super) fn make_piece(
+        &self,
+        piece: Piece,
+        file: &Origin,
+        recipe: &blake3::Hash,
+        lease: &Lease,
+    ) -> Result<ListedPiece, DataError> {
+        let (name, records) = (piece.name(recipe), piece.records());
+        lease.shard(&name)?;
+        let (shard, is_new) = self.make_shard(file, &name, piece)?;
+        self.work.has_shard(shard.len(), is_new);
+        let hash = blake3::Hash::from_bytes(shard.hash()).to_hex().to_string();
+        Ok(ListedPiece { name, records, tokens: shard.len(), hash })
     }
 
     /// The shard of a piece, and whether it was not there.
-    fn make_shard(&self, file: &Path, name: &str, piece: Piece) -> Result<(TokenShard, bool), DataError> {
+    fn make_shard(&self, file: &Origin, name: &str, piece: Piece) -> Result<(TokenShard, bool), DataError> {
         let (path, mut is_new) = (self.cache.shard(name), false);
         let make = || {
             is_new = true;
-            let refused = |reason| DataError::io("tokenize", file)(std::io::Error::other(reason));
-            shard::encode(piece, self.tokenizer).map_err(refused)
+            shard::encode(piece, self, file.path())
         };
-        let shard = make_once(&path, || TokenShard::map(&path), make)?;
+        let shard = make_once(&path, self.cache, || TokenShard::map(&path), make)?;
         Ok((shard, is_new))
     }
 }
 
-fn list_name(stamp: &Stamp, file: &Path, recipe: &Recipe) -> String {
+fn list_name(hash: &str, file: &Origin, recipe: &Recipe) -> String {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(stamp.hash.as_bytes());
-    hasher.update(recipe.hash(file).as_bytes());
+    hasher.update(hash.as_bytes());
+    hasher.update(recipe.hash(file.path()).as_bytes());
     hasher.finalize().to_hex()[..32].to_owned()
-}
-
-/// A list and the lock on it.
-fn open_list(path: &Path) -> Result<Option<(File, PieceList)>, DataError> {
-    let Some(list) = read_document(path)? else { return Ok(None) };
-    let file = File::options().read(true).write(true).open(path).map_err(DataError::io("open", path))?;
-    file.lock_shared().map_err(DataError::io("lock", path))?;
-    Ok(Some((file, list)))
 }

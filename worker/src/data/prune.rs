@@ -1,12 +1,13 @@
 //! Throwing away what has not been used for longest.
 
 use std::collections::HashMap;
-use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::DataError;
-use super::cache::{Cache, read_document};
+use super::cache::{Cache, files, read_document, remove, remove_left_behind};
+use super::lease::Used;
+use super::partial::ENDING;
 use super::prepared::PieceList;
 
 /// What was thrown away and what is left.
@@ -32,46 +33,93 @@ struct Unit {
 /// left is in use.
 ///
 /// # Errors
-/// Data is being prepared, or a file cannot be removed.
+/// A file cannot be read or removed.
 pub fn prune(cache: &Path, bytes_max: u64) -> Result<Pruned, DataError> {
-    let cache = Cache::open(cache)?;
-    let _alone = cache.stop_all()?.ok_or(DataError::Busy)?;
-    let [lists, shards] = cache.folders();
-    let (mut units, mut sizes) = (Vec::new(), HashMap::new());
-    let mut users: HashMap<String, u32> = HashMap::new();
-    for path in files(&lists)? {
-        let Some(unit) = list_unit(&path)? else { continue };
-        for shard in &unit.shards {
-            *users.entry(shard.clone()).or_default() += 1;
+    Cache::open(cache, None)?.prune(bytes_max)
+}
+
+impl Cache {
+    /// The same, which counts what is being made as well.
+    pub(super) fn prune(&self, bytes_max: u64) -> Result<Pruned, DataError> {
+        let _alone = self.alone()?;
+        let used = self.used()?;
+        let (mut units, mut pruning) = (Vec::new(), Pruning::of(self));
+        for path in pruning.complete_files(&self.lists())? {
+            units.extend(list_unit(&path, &used)?);
         }
-        units.push(unit);
-    }
-    for path in files(&shards)? {
-        let metadata = std::fs::metadata(&path).map_err(DataError::io("read", &path))?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !users.contains_key(&name) {
-            let used = metadata.modified().map_err(DataError::io("read", &path))?;
-            users.insert(name.clone(), 1);
-            units.push(Unit { used, list: None, shards: vec![name.clone()], is_in_use: false });
+        for shard in units.iter().flat_map(|unit| &unit.shards).chain(&used.shards) {
+            *pruning.users.entry(shard.clone()).or_default() += 1;
         }
-        sizes.insert(name, metadata.len());
+        for path in pruning.complete_files(&self.shards())? {
+            units.extend(pruning.shard_unit(&path)?);
+        }
+        // All of them are being made.
+        pruning.complete_files(&self.fetches())?;
+        units.sort_by_key(|unit| unit.used);
+        pruning.throw_away(&units, &used, bytes_max)
     }
-    units.sort_by_key(|unit| unit.used);
-    Pruning { cache: &cache, sizes, users }.throw_away(&units, bytes_max)
+
+    /// Removes what those left behind who died.
+    pub(super) fn sweep(&self) -> Result<(), DataError> {
+        let _alone = self.alone()?;
+        let mut pruning = Pruning::of(self);
+        for folder in [self.stamps(), self.lists(), self.shards(), self.fetches()] {
+            pruning.complete_files(&folder)?;
+        }
+        self.used().map(drop)
+    }
 }
 
 struct Pruning<'a> {
     cache: &'a Cache,
     /// Bytes of each shard that is there.
     sizes: HashMap<String, u64>,
-    /// Units that have a shard.
+    /// Units and leases that have a shard.
     users: HashMap<String, u32>,
+    /// Bytes of what is being made.
+    partial_bytes: u64,
 }
 
-impl Pruning<'_> {
-    fn throw_away(mut self, units: &[Unit], bytes_max: u64) -> Result<Pruned, DataError> {
+impl<'a> Pruning<'a> {
+    fn of(cache: &'a Cache) -> Self {
+        Self { cache, sizes: HashMap::new(), users: HashMap::new(), partial_bytes: 0 }
+    }
+
+    /// The files of a folder; what an interrupted preparation left unfinished is removed.
+    fn complete_files(&mut self, folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+        let mut complete = Vec::new();
+        for path in files(folder)? {
+            if path.extension().is_none_or(|extension| extension != ENDING) {
+                complete.push(path);
+            } else if !remove_left_behind(&path)? {
+                // It may just have been renamed, and is counted under either name.
+                self.partial_bytes += std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
+            }
+        }
+        Ok(complete)
+    }
+
+    /// A shard that no list has.
+    fn shard_unit(&mut self, path: &Path) -> Result<Option<Unit>, DataError> {
+        let metadata = match std::fs::metadata(path) {
+            // A damaged one was removed, to be made again.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            metadata => metadata.map_err(DataError::io("read", path))?,
+        };
+        let used = metadata.modified().map_err(DataError::io("read", path))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.sizes.insert(name.clone(), metadata.len());
+        if self.users.contains_key(&name) {
+            return Ok(None);
+        }
+        self.users.insert(name.clone(), 1);
+        Ok(Some(Unit { used, list: None, shards: vec![name], is_in_use: false }))
+    }
+
+    fn throw_away(mut self, units: &[Unit], used: &Used, bytes_max: u64) -> Result<Pruned, DataError> {
         let lists: u64 = units.iter().filter_map(|unit| unit.list.as_ref()).map(|(_, bytes)| bytes).sum();
-        let mut pruned = Pruned { left_bytes: lists + self.sizes.values().sum::<u64>(), ..Pruned::default() };
+        let left_bytes = lists + self.partial_bytes + self.sizes.values().sum::<u64>();
+        let mut pruned = Pruned { left_bytes, ..Pruned::default() };
         for unit in units.iter().filter(|unit| !unit.is_in_use) {
             if pruned.left_bytes <= bytes_max {
                 break;
@@ -80,11 +128,12 @@ impl Pruning<'_> {
             pruned.left_bytes -= bytes;
             pruned.removed_bytes += bytes;
         }
-        let mut in_use: Vec<&String> =
-            units.iter().filter(|unit| unit.is_in_use).flat_map(|unit| &unit.shards).collect();
+        let of_lists = units.iter().filter(|unit| unit.is_in_use).flat_map(|unit| &unit.shards);
+        let mut in_use: Vec<&String> = of_lists.chain(&used.shards).collect();
         in_use.sort_unstable();
         in_use.dedup();
-        pruned.in_use_bytes = in_use.into_iter().filter_map(|shard| self.sizes.get(shard)).sum();
+        let shards: u64 = in_use.into_iter().filter_map(|shard| self.sizes.get(shard)).sum();
+        pruned.in_use_bytes = shards + self.partial_bytes;
         Ok(pruned)
     }
 
@@ -110,42 +159,19 @@ impl Pruning<'_> {
 }
 
 /// A list with its shards; none where it is damaged, and then it is removed.
-fn list_unit(path: &Path) -> Result<Option<Unit>, DataError> {
+fn list_unit(path: &Path, used: &Used) -> Result<Option<Unit>, DataError> {
     let Some(list) = read_document::<PieceList>(path)? else { return remove(path).map(|()| None) };
-    let file = File::open(path).map_err(DataError::io("open", path))?;
-    let is_in_use = match file.try_lock() {
-        Ok(()) => false,
-        Err(TryLockError::WouldBlock) => true,
-        Err(TryLockError::Error(error)) => return Err(DataError::io("lock", path)(error)),
-    };
-    let metadata = file.metadata().map_err(DataError::io("read", path))?;
-    let used = metadata.modified().map_err(DataError::io("read", path))?;
+    let metadata = std::fs::metadata(path).map_err(DataError::io("read", path))?;
+    let used_at = metadata.modified().map_err(DataError::io("read", path))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
     // A piece that comes twice in a file has one shard.
     let mut shards: Vec<String> = list.pieces.into_iter().map(|piece| piece.name).collect();
     shards.sort_unstable();
     shards.dedup();
-    Ok(Some(Unit { used, list: Some((path.to_owned(), metadata.len())), shards, is_in_use }))
-}
-
-/// The files of a folder; what an interrupted preparation left unfinished is removed, as nobody writes it now.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(DataError::io("read folder", folder))? {
-        let path = entry.map_err(DataError::io("read folder", folder))?.path();
-        if path.extension().is_some_and(|extension| extension == "partial") {
-            remove(&path)?;
-        } else {
-            files.push(path);
-        }
-    }
-    Ok(files)
-}
-
-fn remove(path: &Path) -> Result<(), DataError> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(DataError::io("remove", path)(error))
-        }
-        _ => Ok(()),
-    }
+    Ok(Some(Unit {
+        used: used_at,
+        list: Some((path.to_owned(), metadata.len())),
+        shards,
+        is_in_use: used.lists.contains(&*name),
+    }))
 }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{Advice, Mmap};
 
-use super::{DataError, Piece, Tokenizer};
+use super::prepared::Maker;
+use super::{DataError, Piece};
 
 const MAGIC: &[u8; 8] = b"LHTOKENS";
 const FORMAT_VERSION: u32 = 2;
@@ -173,11 +174,11 @@ fn blocks_of(bytes: &Range<usize>) -> Range<usize> {
 /// A shard as it is to be written.
 ///
 /// # Errors
-/// What the tokenizer refuses, in its words.
-pub(super) fn encode(piece: Piece, tokenizer: &Tokenizer) -> Result<Vec<u8>, String> {
-    let token_bytes = if tokenizer.vocabulary() <= NARROW_VOCABULARY_MAX { 2 } else { 4 };
+/// What the tokenizer refuses, in its words, and a stop.
+pub(super) fn encode(piece: Piece, maker: &Maker<'_>, file: &Path) -> Result<Vec<u8>, DataError> {
+    let token_bytes = if maker.tokenizer.vocabulary() <= NARROW_VOCABULARY_MAX { 2 } else { 4 };
     let mut body = Vec::new();
-    piece.tokens(tokenizer, |tokens| {
+    piece.tokens(maker, file, |tokens| {
         body.extend(tokens.iter().flat_map(|token| token.to_le_bytes().into_iter().take(token_bytes)));
     })?;
     let tokens = (body.len() / token_bytes) as u64;

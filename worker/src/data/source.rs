@@ -1,20 +1,23 @@
 //! The tokens of a source, one after the other over all its files.
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use longhaul_common::config::{DataConfig, DataPlace, DataSource};
+use longhaul_common::config::{DataPlace, DataSource};
 
 use super::cache::Cache;
+use super::lease::Lease;
+use super::origin::Origin;
 use super::piece::BadRecords;
+use super::pipeline::with_makers;
 use super::prepared::{Maker, Prepared};
+use super::remote::RemoteFile;
 use super::shard::TokenShard;
 use super::{DataError, Recipe, Tokenizer, Work};
 
-/// Files of a source, at most: each has a list that is kept open.
-const FILES_MAX: usize = 1 << 16;
+/// Files of a source, at most: each has a list, which is kept in memory.
+pub(super) const FILES_MAX: usize = 1 << 16;
 /// Shards of a source that are mapped at once: systems allow a process some 65,000 maps in all.
 const MAPPED_MAX: usize = 1 << 13;
 
@@ -25,6 +28,7 @@ pub(super) struct Source {
     recipe: Recipe,
     cache: Cache,
     tokenizer: Tokenizer,
+    lease: Arc<Lease>,
     files: Vec<Prepared>,
     shards: Vec<Slot>,
     /// Tokens before each shard, and all.
@@ -62,9 +66,13 @@ pub struct SourceSize {
 }
 
 /// The files of a source, in the order of their names.
-pub(super) fn files_of(source: &DataSource) -> Result<Vec<PathBuf>, DataError> {
+pub(super) fn files_of(source: &DataSource, cache: &Cache) -> Result<Vec<Origin>, DataError> {
     let pattern = match source.place() {
-        DataPlace::Path(path) => return Ok(vec![path.to_owned()]),
+        DataPlace::Path(path) => return Ok(vec![Origin::Local(path.to_owned())]),
+        DataPlace::Url(url) => {
+            let files = RemoteFile::find(url, source.endpoint.as_deref(), cache)?;
+            return Ok(files.into_iter().map(Origin::Remote).collect());
+        }
         DataPlace::Glob(pattern) => pattern,
     };
     let refused = |reason: String| DataError::Pattern { pattern: pattern.to_owned(), reason };
@@ -82,38 +90,21 @@ pub(super) fn files_of(source: &DataSource) -> Result<Vec<PathBuf>, DataError> {
         }
     }
     files.sort_unstable();
-    if files.is_empty() { Err(refused("it matches no file".to_owned())) } else { Ok(files) }
+    if files.is_empty() {
+        return Err(refused("it matches no file".to_owned()));
+    }
+    Ok(files.into_iter().map(Origin::Local).collect())
 }
 
 impl Source {
-    /// Prepares what is not prepared.
-    pub(super) fn open(
+    /// The tokens of files that are prepared.
+    pub(super) fn new(
         source: &DataSource,
-        config: &DataConfig,
+        recipe: Recipe,
         maker: Maker<'_>,
-    ) -> Result<Self, DataError> {
-        let recipe = Recipe::new(source, config, &maker);
-        let mut bad = BadRecords::default();
-        let mut files = Vec::new();
-        for file in files_of(source)? {
-            let left = config.bad_records_max.saturating_sub(bad.count);
-            let prepared = match maker.prepare(&file, &recipe, left) {
-                Err(DataError::BadRecords { count, examples, .. }) => {
-                    bad.add(&BadRecords { count, examples });
-                    return Err(bad.refused(config.bad_records_max));
-                }
-                prepared => prepared?,
-            };
-            bad.add(&prepared.list.bad);
-            if bad.count > config.bad_records_max {
-                return Err(bad.refused(config.bad_records_max));
-            }
-            files.push(prepared);
-        }
-        Ok(Self::new(source, recipe, maker, files))
-    }
-
-    fn new(source: &DataSource, recipe: Recipe, maker: Maker<'_>, files: Vec<Prepared>) -> Self {
+        files: Vec<Prepared>,
+        lease: Arc<Lease>,
+    ) -> Self {
         let mut shards = Vec::new();
         for (file, prepared) in files.iter().enumerate() {
             shards.extend(prepared.list.pieces.iter().map(|piece| Slot {
@@ -135,6 +126,7 @@ impl Source {
             recipe,
             cache: maker.cache.clone(),
             tokenizer: maker.tokenizer.clone(),
+            lease,
             files,
             shards,
             starts,
@@ -172,9 +164,11 @@ impl Source {
 
     /// Makes all shards again that are not there.
     pub(super) fn complete(&self) -> Result<(), DataError> {
-        let (work, _keep) = (Work::default(), self.cache.keep_all()?);
+        let work = Work::default();
         let maker = self.maker(&work);
-        self.files.iter().try_for_each(|file| maker.complete(file, &self.recipe))
+        with_makers(maker, &self.lease, |makers| {
+            self.files.iter().try_for_each(|file| maker.complete(file, &self.recipe, makers))
+        })
     }
 
     /// Appends the tokens of a range, which must lie inside.
@@ -265,10 +259,9 @@ impl Source {
 
     fn replace(&self, index: usize) -> Result<Arc<TokenShard>, DataError> {
         let (work, slot) = (Work::default(), &self.shards[index]);
-        let _keep = self.cache.keep_all()?;
         let made = self.maker(&work).make_again(&self.files[slot.file].file, &self.recipe, &slot.name)?;
         if !self.fits(index, &made) {
-            return Err(DataError::Changed { path: self.files[slot.file].file.clone() });
+            return Err(DataError::Changed { path: self.files[slot.file].file.path().to_owned() });
         }
         let made = Arc::new(made);
         if self.slot(index).replace(Arc::clone(&made)).is_none() {

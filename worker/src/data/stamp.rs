@@ -1,16 +1,21 @@
 //! What a file holds, without reading all of it each time.
 
 use std::fs::{File, Metadata};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::DataError;
-use super::cache::{Cache, document, read_document, replace};
+use super::cache::{Cache, document, read_document};
+use super::partial::replace;
+use super::work::FileWork;
 
 /// A file that was written within so many seconds before its stamp may have been written again within the same tick of its clock.
 const RACY_S: i64 = 2;
+/// Bytes that are hashed at a time: a stop waits for no more.
+const HASHED_AT_ONCE: usize = 1 << 20;
 
 /// A file's bytes, as long as the system says that it was not written since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,14 +53,14 @@ impl From<&Metadata> for State {
 
 impl Stamp {
     /// The stamp of a file, which is read where it is not known or may have changed.
-    pub(super) fn of(path: &Path, cache: &Cache) -> Result<Self, DataError> {
+    pub(super) fn of(path: &Path, cache: &Cache, work: &mut FileWork<'_>) -> Result<Self, DataError> {
         let state = State::of(path)?;
         let stamp = Self::place(path, cache)?;
         let is_racy = std::fs::metadata(&stamp).is_ok_and(|at| state.modified_s + RACY_S >= at.mtime());
         if !is_racy && let Some(known) = read_document::<Self>(&stamp)?.filter(|known| known.state == state) {
             return Ok(known);
         }
-        let hash = hash(path)?;
+        let hash = hash(path, work)?;
         if State::of(path)? != state {
             return Err(DataError::Changed { path: path.to_owned() });
         }
@@ -71,11 +76,6 @@ impl Stamp {
         Ok(known.filter(|known| known.state == state))
     }
 
-    /// Bytes of the file.
-    pub(super) fn bytes(&self) -> u64 {
-        self.state.bytes
-    }
-
     fn place(path: &Path, cache: &Cache) -> Result<PathBuf, DataError> {
         let absolute = std::path::absolute(path).map_err(DataError::io("find", path))?;
         let name = blake3::hash(absolute.as_os_str().as_encoded_bytes()).to_hex();
@@ -83,9 +83,17 @@ impl Stamp {
     }
 }
 
-fn hash(path: &Path) -> Result<String, DataError> {
+fn hash(path: &Path, work: &mut FileWork<'_>) -> Result<String, DataError> {
     let mut file = File::open(path).map_err(DataError::io("open", path))?;
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(&mut file).map_err(DataError::io("read", path))?;
-    Ok(hasher.finalize().to_hex().to_string())
+    let (mut hasher, mut buffer, mut hashed) = (blake3::Hasher::new(), vec![0; HASHED_AT_ONCE], 0);
+    loop {
+        work.work.goes_on()?;
+        let read = file.read(&mut buffer).map_err(DataError::io("read", path))?;
+        if read == 0 {
+            return Ok(hasher.finalize().to_hex().to_string());
+        }
+        hasher.update(&buffer[..read]);
+        hashed += read as u64;
+        work.has_hashed(hashed);
+    }
 }

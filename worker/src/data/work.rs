@@ -2,13 +2,18 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::DataError;
+
 /// Counts of a preparation that goes on.
 #[derive(Debug, Default)]
 pub struct Work {
     stopped: AtomicBool,
+    files: AtomicU64,
+    files_done: AtomicU64,
     bytes: AtomicU64,
-    /// Of files that are prepared, and of the one that is read.
-    read_bytes: [AtomicU64; 2],
+    hashed_bytes: AtomicU64,
+    read_bytes: AtomicU64,
+    found_bytes: AtomicU64,
     tokens: AtomicU64,
     made: AtomicU64,
     found: AtomicU64,
@@ -17,10 +22,18 @@ pub struct Work {
 /// What they were at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkDone {
+    /// Files.
+    pub files: u64,
+    /// Those of them that are prepared.
+    pub files_done: u64,
     /// Bytes of all files.
     pub bytes: u64,
+    /// Those of them that are hashed, which comes before they are read.
+    pub hashed_bytes: u64,
     /// Those of them that were read.
     pub read_bytes: u64,
+    /// Those of them that were prepared before.
+    pub found_bytes: u64,
     /// Tokens in the shards that were made or found.
     pub tokens: u64,
     /// Shards that were made.
@@ -30,7 +43,7 @@ pub struct WorkDone {
 }
 
 impl Work {
-    /// Asks for a stop: what is being made is completed, and nothing else begun.
+    /// Asks for a stop: no record is begun after that.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
@@ -40,8 +53,12 @@ impl Work {
     pub fn done(&self) -> WorkDone {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         WorkDone {
+            files: get(&self.files),
+            files_done: get(&self.files_done),
             bytes: get(&self.bytes),
-            read_bytes: get(&self.read_bytes[0]) + get(&self.read_bytes[1]),
+            hashed_bytes: get(&self.hashed_bytes),
+            read_bytes: get(&self.read_bytes),
+            found_bytes: get(&self.found_bytes),
             tokens: get(&self.tokens),
             made: get(&self.made),
             found: get(&self.found),
@@ -52,19 +69,14 @@ impl Work {
         self.stopped.load(Ordering::Relaxed)
     }
 
+    /// An error once a stop was asked for.
+    pub(super) fn goes_on(&self) -> Result<(), DataError> {
+        if self.is_stopped() { Err(DataError::Stopped) } else { Ok(()) }
+    }
+
     pub(super) fn expects(&self, bytes: u64) {
+        self.files.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// So much of the file that is read.
-    pub(super) fn has_read(&self, bytes: u64) {
-        self.read_bytes[1].store(bytes, Ordering::Relaxed);
-    }
-
-    /// The file of so many bytes is prepared.
-    pub(super) fn has_file(&self, bytes: u64) {
-        self.read_bytes[1].store(0, Ordering::Relaxed);
-        self.read_bytes[0].fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn has_shard(&self, tokens: u64, is_new: bool) {
@@ -72,4 +84,44 @@ impl Work {
         let count = if is_new { &self.made } else { &self.found };
         count.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// How far one of the files is.
+#[derive(Debug)]
+pub(super) struct FileWork<'a> {
+    pub(super) work: &'a Work,
+    bytes: u64,
+    hashed: u64,
+    read: u64,
+}
+
+impl<'a> FileWork<'a> {
+    pub(super) fn new(work: &'a Work, bytes: u64) -> Self {
+        Self { work, bytes, hashed: 0, read: 0 }
+    }
+
+    /// So much of it is hashed.
+    pub(super) fn has_hashed(&mut self, bytes: u64) {
+        advance(&self.work.hashed_bytes, &mut self.hashed, bytes.min(self.bytes));
+    }
+
+    /// So much of it is read.
+    pub(super) fn has_read(&mut self, bytes: u64) {
+        advance(&self.work.read_bytes, &mut self.read, bytes.min(self.bytes));
+    }
+
+    /// It is prepared; `was_found`: it was before.
+    pub(super) fn finish(mut self, was_found: bool) {
+        self.has_hashed(self.bytes);
+        self.has_read(self.bytes);
+        self.work.files_done.fetch_add(1, Ordering::Relaxed);
+        if was_found {
+            self.work.found_bytes.fetch_add(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+fn advance(sum: &AtomicU64, from: &mut u64, to: u64) {
+    sum.fetch_add(to.saturating_sub(*from), Ordering::Relaxed);
+    *from = to.max(*from);
 }

@@ -11,9 +11,9 @@ use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
 use longhaul_common::config::{DataConfig, RunConfig};
 
-use crate::agent;
+use crate::agent::{self, StopSignal};
 use crate::cli::{DataCommand, DataPruneArgs, DataRunArgs};
-use crate::data::{Dataset, SourceSummary, Tokenizer, Work, prune};
+use crate::data::{DataError, Dataset, SourceSummary, Tokenizer, Work, prune};
 
 /// Bytes in a GiB.
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -25,7 +25,7 @@ const GIB: f64 = (1_u64 << 30) as f64;
 pub async fn run(command: DataCommand) -> Result<()> {
     match command {
         DataCommand::Prepare(args) => prepare(&args).await,
-        DataCommand::Inspect(args) => inspect::inspect(&args),
+        DataCommand::Inspect(args) => on_a_thread(move || inspect::inspect(&args)).await,
         DataCommand::Verify(args) => verify(&args).await,
         DataCommand::Prune(args) => prune_cache(&args),
     }
@@ -36,6 +36,7 @@ struct Data {
     config: DataConfig,
     tokenizer: Tokenizer,
     cache_dir: PathBuf,
+    cache_bytes_max: Option<u64>,
 }
 
 impl Data {
@@ -45,7 +46,8 @@ impl Data {
         let run = RunConfig::parse(&text).with_context(|| format!("read {}", args.config.display()))?;
         let config = args.data.as_ref().map_or_else(|| run.data.clone(), |place| run.data.found_at(place));
         let tokenizer = Tokenizer::load(&config.tokenizer)?;
-        Ok(Self { config, tokenizer, cache_dir: agent::cache_dir(args.cache_dir.clone())? })
+        let cache_dir = agent::cache_dir(args.cache_dir.clone())?;
+        Ok(Self { config, tokenizer, cache_dir, cache_bytes_max: args.cache_bytes_max() })
     }
 }
 
@@ -66,11 +68,15 @@ async fn prepare(args: &DataRunArgs) -> Result<()> {
 
 async fn verify(args: &DataRunArgs) -> Result<()> {
     let (data, _) = preparing::prepare(Data::read(args)?).await?;
-    let (mut bytes, mut shards) = (0, 0_u64);
-    let damaged = data.verify(|checked| {
-        bytes += checked;
-        shards += 1;
-    })?;
+    let verify = move || {
+        let (mut bytes, mut shards) = (0, 0_u64);
+        let damaged = data.verify(|checked| {
+            bytes += checked;
+            shards += 1;
+        })?;
+        Ok((damaged, bytes, shards))
+    };
+    let (damaged, bytes, shards) = on_a_thread(verify).await?;
     let mut told = Told::default();
     told.line(&format_args!(
         "{} shards, {}: each byte was read, {damaged} were damaged or missing and are made again",
@@ -97,6 +103,15 @@ fn prune_cache(args: &DataPruneArgs) -> Result<()> {
         BinaryBytes(pruned.in_use_bytes)
     );
     Ok(())
+}
+
+/// Disks and servers are waited for on a thread of its own, which is left behind where a signal asks for a stop.
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let mut stop = StopSignal::listen()?;
+    tokio::select! {
+        done = tokio::task::spawn_blocking(work) => done.context("a thread came to no end")?,
+        () = stop.asked() => Err(DataError::Stopped.into()),
+    }
 }
 
 /// A source in a line.
@@ -147,7 +162,8 @@ impl Told {
 
 /// All of a run's data, prepared.
 fn open(data: &Data, work: &Work) -> Result<Dataset> {
-    let dataset = Dataset::open(&data.config, &data.tokenizer, &data.cache_dir, work)?;
+    let cache = (data.cache_dir.as_path(), data.cache_bytes_max);
+    let dataset = Dataset::open_within(&data.config, &data.tokenizer, cache, work)?;
     dataset.complete()?;
     Ok(dataset)
 }

@@ -1,9 +1,8 @@
 //! Tables of columns: Parquet, and Arrow's files and streams.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{BufReader, Read, Seek};
-use std::path::{Path, PathBuf};
+use std::io::{BufReader, Read};
+use std::path::Path;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch};
@@ -13,6 +12,7 @@ use longhaul_common::config::Column;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
+use super::table_file::TableFile;
 use super::{Record, Records, listed};
 use crate::data::{DataError, Recipe};
 
@@ -25,21 +25,20 @@ type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
 
 /// The texts of one column.
 pub(super) struct Columns {
-    path: PathBuf,
+    table: TableFile,
     format: &'static str,
     batches: Batches,
     /// Of the batch that was decoded last.
     texts: VecDeque<Option<String>>,
     separator: String,
     row: u64,
-    size: u64,
     /// Rows of the file, where it says so.
     rows: Option<u64>,
 }
 
 impl Columns {
-    pub(super) fn parquet(path: &Path, recipe: &Recipe) -> Result<Self, DataError> {
-        let (file, size) = open(path)?;
+    pub(super) fn parquet(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
+        let (path, file) = (table.path.as_path(), table.rewound()?);
         let refused = |error: &dyn std::error::Error| malformed(path, "Parquet", 0, error);
         let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| refused(&error))?;
         let column = find(builder.schema(), recipe, path)?;
@@ -47,40 +46,40 @@ impl Columns {
         let mask = ProjectionMask::roots(builder.parquet_schema(), [column]);
         let reader = builder.with_projection(mask).with_batch_size(BATCH_ROWS).build();
         let batches = Box::new(reader.map_err(|error| refused(&error))?);
-        Ok(Self::new(path, "Parquet", batches, recipe, (size, rows)))
+        Ok(Self::new(table, "Parquet", batches, recipe, rows))
     }
 
-    pub(super) fn arrow(path: &Path, recipe: &Recipe) -> Result<Self, DataError> {
-        let (mut file, size) = open(path)?;
+    pub(super) fn arrow(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
+        let path = table.path.as_path();
         let mut magic = Vec::new();
-        let read = file.by_ref().take(ARROW_MAGIC.len() as u64).read_to_end(&mut magic);
-        read.and_then(|_| file.rewind()).map_err(DataError::io("read", path))?;
+        let read = table.rewound()?.take(ARROW_MAGIC.len() as u64).read_to_end(&mut magic);
+        read.map_err(DataError::io("read", path))?;
         let refused = |error: &ArrowError| malformed(path, "Arrow", 0, error);
         let batches: Batches = if magic == ARROW_MAGIC {
-            let reader =
-                FileReader::try_new(BufReader::new(open(path)?.0), None).map_err(|error| refused(&error))?;
-            let column = find(&reader.schema(), recipe, path)?;
-            let reader = FileReader::try_new(BufReader::new(file), Some(vec![column]));
-            Box::new(reader.map_err(|error| refused(&error))?)
-        } else {
-            let reader = StreamReader::try_new(BufReader::new(open(path)?.0), None)
+            let reader = FileReader::try_new(BufReader::new(table.rewound()?), None)
                 .map_err(|error| refused(&error))?;
             let column = find(&reader.schema(), recipe, path)?;
-            let reader = StreamReader::try_new(BufReader::new(file), Some(vec![column]));
+            let reader = FileReader::try_new(BufReader::new(table.rewound()?), Some(vec![column]));
+            Box::new(reader.map_err(|error| refused(&error))?)
+        } else {
+            let reader = StreamReader::try_new(BufReader::new(table.rewound()?), None)
+                .map_err(|error| refused(&error))?;
+            let column = find(&reader.schema(), recipe, path)?;
+            let reader = StreamReader::try_new(BufReader::new(table.rewound()?), Some(vec![column]));
             Box::new(reader.map_err(|error| refused(&error))?)
         };
-        Ok(Self::new(path, "Arrow", batches, recipe, (size, None)))
+        Ok(Self::new(table, "Arrow", batches, recipe, None))
     }
 
     fn new(
-        path: &Path,
+        table: TableFile,
         format: &'static str,
         batches: Batches,
         recipe: &Recipe,
-        (size, rows): (u64, Option<u64>),
+        rows: Option<u64>,
     ) -> Self {
         let separator = recipe.separator.clone();
-        Self { path: path.to_owned(), format, batches, texts: VecDeque::new(), separator, row: 0, size, rows }
+        Self { table, format, batches, texts: VecDeque::new(), separator, row: 0, rows }
     }
 }
 
@@ -88,27 +87,21 @@ impl Records for Columns {
     fn next_record(&mut self) -> Result<Option<Record>, DataError> {
         while self.texts.is_empty() {
             let Some(batch) = self.batches.next() else { return Ok(None) };
-            let batch = batch.map_err(|error| malformed(&self.path, self.format, self.row, &error))?;
+            let batch = batch.map_err(|error| malformed(&self.table.path, self.format, self.row, &error))?;
             self.texts = texts(batch.column(0)).into();
         }
         self.row += 1;
         Ok(self.texts.pop_front().map(|text| match text {
             Some(text) => Record::Text(text + &self.separator),
-            None => Record::Bad(format!("{}, row {}: it is null", self.path.display(), self.row)),
+            None => Record::Bad(format!("{}, row {}: it is null", self.table.path.display(), self.row)),
         }))
     }
 
     fn read_bytes(&self) -> u64 {
         // Readers jump about in such a file: as far as its rows say.
         let share = self.rows.filter(|rows| *rows > 0).map_or(0.0, |rows| self.row as f64 / rows as f64);
-        (self.size as f64 * share.min(1.0)) as u64
+        (self.table.size as f64 * share.min(1.0)) as u64
     }
-}
-
-fn open(path: &Path) -> Result<(File, u64), DataError> {
-    let file = File::open(path).map_err(DataError::io("open", path))?;
-    let size = file.metadata().map_err(DataError::io("read", path))?.len();
-    Ok((file, size))
 }
 
 fn malformed(path: &Path, format: &'static str, row: u64, error: &dyn std::error::Error) -> DataError {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::DataError;
+use crate::data::DataError;
+use crate::data::remote::{RemoteFile, RemoteReader};
 
 /// Bytes read from the disk at a time.
 const BUFFER_BYTES: usize = 1 << 18;
@@ -22,6 +23,16 @@ impl Input {
     /// Opens a file, which is decompressed where its name ends with `.zst` or `.gz`.
     pub(super) fn open(path: &Path) -> Result<Self, DataError> {
         let file = File::open(path).map_err(DataError::io("open", path))?;
+        Self::new(path, Box::new(file))
+    }
+
+    /// The same with one that is elsewhere.
+    pub(super) fn remote(file: &RemoteFile) -> Result<Self, DataError> {
+        let failed = |source| DataError::Remote { url: file.shown.display().to_string(), source };
+        Self::new(&file.shown, Box::new(RemoteReader::new(file).map_err(failed)?))
+    }
+
+    fn new(path: &Path, file: Box<dyn Read>) -> Result<Self, DataError> {
         let position = Position::default();
         let counted = BufReader::with_capacity(BUFFER_BYTES, Counted { file, position: position.clone() });
         let reader: Box<dyn Read> = match path.extension().and_then(|end| end.to_str()) {
@@ -49,7 +60,7 @@ impl Position {
 }
 
 struct Counted {
-    file: File,
+    file: Box<dyn Read>,
     position: Position,
 }
 

@@ -4,10 +4,9 @@ mod columns;
 mod delimited;
 mod input;
 mod json_lines;
+mod table_file;
 mod text;
 mod tokens;
-
-use std::path::Path;
 
 use longhaul_common::config::DataFormat;
 
@@ -15,8 +14,11 @@ use self::columns::Columns;
 use self::delimited::Delimited;
 use self::input::Input;
 use self::json_lines::JsonLines;
+use self::table_file::TableFile;
 use self::text::TextChunks;
 use self::tokens::Tokens;
+use super::cache::Cache;
+use super::origin::Origin;
 use super::{DataError, Recipe};
 
 /// Bytes of one record, at most: a file whose line breaks or quotes were lost would else be taken into memory as one.
@@ -53,16 +55,24 @@ pub(super) trait Records {
 }
 
 /// Opens a file of a source.
-pub(super) fn open(path: &Path, recipe: &Recipe) -> Result<Box<dyn Records>, DataError> {
+pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<dyn Records>, DataError> {
+    let input = || match file {
+        Origin::Local(path) => Input::open(path),
+        Origin::Remote(remote) => Input::remote(remote),
+    };
+    let table = || match file {
+        Origin::Local(path) => TableFile::open(path),
+        Origin::Remote(remote) => TableFile::fetch(remote, cache),
+    };
     Ok(match recipe.format {
-        DataFormat::Text => Box::new(TextChunks::new(Input::open(path)?)),
-        DataFormat::Jsonl => Box::new(JsonLines::new(Input::open(path)?, recipe)),
-        DataFormat::Csv => Box::new(Delimited::new(Input::open(path)?, b',', recipe)?),
-        DataFormat::Tsv => Box::new(Delimited::new(Input::open(path)?, b'\t', recipe)?),
-        DataFormat::Parquet => Box::new(Columns::parquet(path, recipe)?),
-        DataFormat::Arrow => Box::new(Columns::arrow(path, recipe)?),
-        DataFormat::TokensU16 => Box::new(Tokens::new(Input::open(path)?, 2, recipe.vocabulary)),
-        DataFormat::TokensU32 => Box::new(Tokens::new(Input::open(path)?, 4, recipe.vocabulary)),
+        DataFormat::Text => Box::new(TextChunks::new(input()?)),
+        DataFormat::Jsonl => Box::new(JsonLines::new(input()?, recipe)),
+        DataFormat::Csv => Box::new(Delimited::new(input()?, b',', recipe)?),
+        DataFormat::Tsv => Box::new(Delimited::new(input()?, b'\t', recipe)?),
+        DataFormat::Parquet => Box::new(Columns::parquet(table()?, recipe)?),
+        DataFormat::Arrow => Box::new(Columns::arrow(table()?, recipe)?),
+        DataFormat::TokensU16 => Box::new(Tokens::new(input()?, 2, recipe.vocabulary)),
+        DataFormat::TokensU32 => Box::new(Tokens::new(input()?, 4, recipe.vocabulary)),
     })
 }
 

@@ -5,7 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+use crate::data::cache::{files, read_document};
+use crate::data::prepared::PieceList;
 use crate::data::shard::{self, TokenShard};
+use crate::data::stamp::Stamp;
 
 const LINES: &str = "path = \"text.txt\"\nsequence_length = 16\nvalidation_share = 0.0";
 
@@ -139,6 +142,34 @@ fn each_of_a_hundred_corruptions_is_found_when_it_is_read_and_only_that_shard_is
         assert_eq!(changed, [victim], "turn {turn}, byte {at}");
     }
     assert_eq!(open().verify(|_| {}).unwrap(), 0);
+}
+
+#[test]
+fn each_of_a_hundred_corruptions_of_lists_and_stamps_is_found_and_they_are_written_anew() {
+    let folder = Folder::new();
+    folder.write("text.txt", alphabet(2000));
+    let lines = "path = \"text.txt\"\nsequence_length = 16";
+    let whole = folder.open(lines).unwrap().data_hash();
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(2);
+    for turn in 0..100 {
+        let part = ["lists", "stamps"][turn % 2];
+        let path = files(&folder.path().join("cache/data").join(part)).unwrap().remove(0);
+        let written = std::fs::read(&path).unwrap();
+        let (mut bytes, at) = (written.clone(), random.random_range(0..written.len()));
+        if turn % 10 < 2 {
+            bytes.truncate(at);
+        } else {
+            bytes[at] ^= 1 << random.random_range(0..8);
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let is_read = match part {
+            "lists" => read_document::<PieceList>(&path).unwrap().is_some(),
+            _ => read_document::<Stamp>(&path).unwrap().is_some(),
+        };
+        assert!(!is_read, "turn {turn}, {part}, byte {at}");
+        assert_eq!(folder.open(lines).unwrap().data_hash(), whole);
+        assert!(std::fs::read(&path).unwrap() == written, "turn {turn}, {part}, byte {at}");
+    }
 }
 
 #[test]

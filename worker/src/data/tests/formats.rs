@@ -21,7 +21,7 @@ fn open(source: &str, tokenizer: &Tokenizer) -> Result<(Folder, Dataset), DataEr
     let lines =
         format!("sequence_length = 8\nvalidation_share = 0.0\nseparator = {separator}\nsources = [{source}]");
     let data = config(&lines).found_at(&fixtures());
-    let cache = Cache::open(folder.path()).unwrap();
+    let cache = Cache::open(folder.path(), None).unwrap();
     let work = Work::default();
     let data =
         Dataset::prepared_by(&data, Maker { cache: &cache, tokenizer, work: &work, piece_bytes: 1000 })?;

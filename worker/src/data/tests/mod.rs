@@ -3,8 +3,11 @@
 mod ahead;
 mod damage;
 mod formats;
+mod preparing;
 mod pruning;
+mod remote;
 mod samples;
+mod server;
 
 use std::path::{Path, PathBuf};
 
@@ -51,7 +54,7 @@ impl Folder {
         let config = config(lines);
         let place =
             config.path.as_ref().map_or_else(|| self.path().to_owned(), |path| self.path().join(path));
-        let cache = Cache::open(&self.path().join("cache"))?;
+        let cache = Cache::open(&self.path().join("cache"), None)?;
         Dataset::prepared_by(&config.found_at(&place), Maker { cache: &cache, tokenizer, work, piece_bytes })
     }
 

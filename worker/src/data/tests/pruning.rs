@@ -4,6 +4,7 @@ use std::fs::File;
 use std::time::{Duration, SystemTime};
 
 use super::*;
+use crate::data::lease::Lease;
 use crate::data::{Pruned, prune};
 
 /// Two texts, of which the second one was used longest ago.
@@ -81,10 +82,23 @@ fn what_was_left_unfinished_is_thrown_away_and_what_is_being_made_is_not() {
     let folder = two();
     let partial = folder.path().join("cache/data/shards/0123.partial");
     std::fs::write(&partial, "half").unwrap();
-    let keep = Cache::open(&folder.path().join("cache")).unwrap().keep_all().unwrap();
-    let error = prune(&folder.path().join("cache"), 0).unwrap_err();
-    assert!(matches!(error, DataError::Busy) && partial.exists(), "{error}");
-    drop(keep);
-    run(&folder, 1 << 30);
-    assert!(!partial.exists());
+    let maker = File::open(&partial).unwrap();
+    maker.lock().unwrap();
+    let pruned = run(&folder, 0);
+    assert_eq!((partial.exists(), pruned.left_bytes, pruned.in_use_bytes), (true, 4, 4));
+    drop(maker);
+    assert_eq!((run(&folder, 1 << 30).left_bytes, partial.exists()), (0, false));
+}
+
+#[test]
+fn shards_of_a_list_that_is_not_written_yet_stay() {
+    let folder = two();
+    let cache = Cache::open(&folder.path().join("cache"), None).unwrap();
+    let lease = Lease::new(&cache).unwrap();
+    let claimed = folder.shards().remove(0);
+    lease.shard(&claimed.file_name().unwrap().to_string_lossy()).unwrap();
+    let pruned = run(&folder, 0);
+    assert_eq!((folder.shards(), pruned.left_bytes), (vec![claimed], pruned.in_use_bytes));
+    drop(lease);
+    assert_eq!(run(&folder, 0).left_bytes, 0);
 }

@@ -1,0 +1,46 @@
+//! How many records of a source may be left out.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::DataError;
+use super::piece::BadRecords;
+
+/// What was left out of each file so far, of which several are read at a time.
+#[derive(Debug)]
+pub(super) struct BadBudget {
+    max: u64,
+    files: Mutex<BTreeMap<usize, BadRecords>>,
+}
+
+impl BadBudget {
+    pub(super) fn new(max: u64) -> Self {
+        Self { max, files: Mutex::default() }
+    }
+
+    /// Some more of a file, the source's so many-th.
+    pub(super) fn has(&self, file: usize, more: &BadRecords) -> Result<(), DataError> {
+        self.change(file, more, |known| known.add(more))
+    }
+
+    /// All of a file, which may have been prepared by somebody else.
+    pub(super) fn has_all(&self, file: usize, all: &BadRecords) -> Result<(), DataError> {
+        self.change(file, all, |known| *known = all.clone())
+    }
+
+    fn change(
+        &self,
+        file: usize,
+        bad: &BadRecords,
+        change: impl FnOnce(&mut BadRecords),
+    ) -> Result<(), DataError> {
+        if bad.count == 0 {
+            return Ok(());
+        }
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        change(files.entry(file).or_default());
+        let mut all = BadRecords::default();
+        files.values().for_each(|bad| all.add(bad));
+        if all.count > self.max { Err(all.refused(self.max)) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,86 @@
+//! What somebody uses of the cache, so that nobody throws it away.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::DataError;
+use super::cache::{Cache, files, open_to_lock, remove_left_behind};
+use super::owned::Owned;
+
+/// Names of lists and shards in a file that is locked as long as they are used: one for a whole dataset, which may have more files than a process may open.
+#[derive(Debug)]
+pub(super) struct Lease {
+    cache: Cache,
+    // Goes before its lock does.
+    owned: Owned,
+    file: Mutex<File>,
+}
+
+/// What all leases name.
+#[derive(Debug, Default)]
+pub(super) struct Used {
+    pub(super) lists: HashSet<String>,
+    pub(super) shards: HashSet<String>,
+}
+
+impl Lease {
+    /// One that names nothing yet.
+    pub(super) fn new(cache: &Cache) -> Result<Self, DataError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let _alone = cache.alone()?;
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = cache.uses().join(format!("{}-{number}", std::process::id()));
+            // Another machine or container may have the same folder and number, and then it has this name locked.
+            if !remove_left_behind(&path)? {
+                continue;
+            }
+            let file = open_to_lock(&path)?;
+            if file.try_lock().is_ok() {
+                let owned = Owned::new(&path)?;
+                return Ok(Self { cache: cache.clone(), owned, file: Mutex::new(file) });
+            }
+        }
+    }
+
+    /// From now on the list stays, where it is there or comes to be.
+    pub(super) fn list(&self, name: &str) -> Result<(), DataError> {
+        self.note("list", name)
+    }
+
+    /// So does the shard.
+    pub(super) fn shard(&self, name: &str) -> Result<(), DataError> {
+        self.note("shard", name)
+    }
+
+    fn note(&self, kind: &str, name: &str) -> Result<(), DataError> {
+        let _together = self.cache.together()?;
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.write_all(format!("{kind} {name}\n").as_bytes())
+            .map_err(DataError::io("write", self.owned.path()))
+    }
+}
+
+impl Cache {
+    /// What is in use. Whoever asks has the folder alone; leases of who has died are removed.
+    pub(super) fn used(&self) -> Result<Used, DataError> {
+        let mut used = Used::default();
+        for path in files(&self.uses())? {
+            if remove_left_behind(&path)? {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).map_err(DataError::io("read", &path))?;
+            for line in text.lines() {
+                match line.split_once(' ') {
+                    Some(("list", name)) => used.lists.insert(name.to_owned()),
+                    Some((_, name)) => used.shards.insert(name.to_owned()),
+                    None => false,
+                };
+            }
+        }
+        Ok(used)
+    }
+}

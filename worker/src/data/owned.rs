@@ -1,0 +1,70 @@
+//! Files that are of no use to anybody once this process has ended: they are removed with it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::DataError;
+
+/// All of this process. None: it is about to end.
+static OWNED: Mutex<Option<BTreeSet<PathBuf>>> = Mutex::new(Some(BTreeSet::new()));
+
+/// A file that is removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Owned {
+    path: PathBuf,
+}
+
+impl Owned {
+    /// Takes a file that is there.
+    pub(super) fn new(path: &Path) -> Result<Self, DataError> {
+        match &mut *all() {
+            Some(owned) => {
+                owned.insert(path.to_owned());
+                Ok(Self { path: path.to_owned() })
+            }
+            None => {
+                // It is this process that made it, just now.
+                let _ = std::fs::remove_file(path);
+                Err(DataError::Stopped)
+            }
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives it another name, under which it stays.
+    pub(super) fn rename(self, to: &Path) -> io::Result<()> {
+        let mut all = all();
+        std::fs::rename(&self.path, to)?;
+        if let Some(owned) = &mut *all {
+            owned.remove(&self.path);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // Under its name there may be another's by now, where it was renamed or the process is about to end.
+        if let Some(owned) = &mut *all()
+            && owned.remove(&self.path)
+        {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes what threads that still run have not completed, before the process ends without waiting for them. Nothing is prepared after this.
+pub fn abandon() {
+    for path in all().take().unwrap_or_default() {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn all() -> MutexGuard<'static, Option<BTreeSet<PathBuf>>> {
+    OWNED.lock().unwrap_or_else(PoisonError::into_inner)
+}

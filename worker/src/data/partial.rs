@@ -1,0 +1,98 @@
+//! Files that are written under another name, and get theirs when they are complete and on the disk.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::DataError;
+use super::cache::{Cache, open_to_lock};
+use super::owned::Owned;
+
+/// What such a name ends with.
+pub(super) const ENDING: &str = "partial";
+
+/// A file that becomes the one at a path, which nobody else writes meanwhile. Dropped, it is gone.
+#[derive(Debug)]
+pub(super) struct Partial {
+    // Goes first: it is removed as long as it is locked.
+    owned: Owned,
+    file: File,
+}
+
+impl Partial {
+    /// The one of `path`. Waits for whoever has it.
+    pub(super) fn lock(path: &Path) -> Result<Self, DataError> {
+        let partial = path.with_extension(ENDING);
+        loop {
+            let file = open_to_lock(&partial)?;
+            file.lock().map_err(DataError::io("lock", &partial))?;
+            let locked = file.metadata().map_err(DataError::io("lock", &partial))?;
+            // Whoever had the lock before may have renamed or removed the file that this one waited for.
+            let is_there = std::fs::metadata(&partial)
+                .is_ok_and(|now| (now.dev(), now.ino()) == (locked.dev(), locked.ino()));
+            if is_there {
+                return Ok(Self { owned: Owned::new(&partial)?, file });
+            }
+        }
+    }
+
+    /// Makes room for so many bytes that are about to be written.
+    pub(super) fn take_room(&mut self, bytes: u64, cache: &Cache) -> Result<(), DataError> {
+        cache.make_room(bytes, &self.file, self.owned.path())
+    }
+
+    /// The file itself.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Writes all of it, and gives it its name. With a cache there is room made for it first.
+    pub(super) fn publish(
+        mut self,
+        path: &Path,
+        bytes: &[u8],
+        cache: Option<&Cache>,
+    ) -> Result<(), DataError> {
+        if let Some(cache) = cache {
+            self.take_room(bytes.len() as u64, cache)?;
+        }
+        self.write(bytes).map_err(DataError::io("write", self.owned.path()))?;
+        // Whoever counts what is there meets it under one name.
+        let _together = cache.map(Cache::together).transpose()?;
+        // The lock is given up after that: who waits for it must find what was made.
+        self.owned.rename(path).map_err(DataError::io("rename to", path))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.set_len(bytes.len() as u64)?;
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.write_all(bytes)?;
+        self.file.sync_all()
+    }
+}
+
+/// Opens what is at `path`, and makes it when `open` does not find it or finds it damaged. Who asks for the same at the same time, in whichever process, waits for the
+/// first one to make it.
+pub(super) fn make_once<T>(
+    path: &Path,
+    cache: &Cache,
+    open: impl Fn() -> Result<Option<T>, DataError>,
+    make: impl FnOnce() -> Result<Vec<u8>, DataError>,
+) -> Result<T, DataError> {
+    if let Some(found) = open()? {
+        return Ok(found);
+    }
+    let partial = Partial::lock(path)?;
+    // Somebody may have made it while this worker waited for the lock.
+    if let Some(found) = open()? {
+        return Ok(found);
+    }
+    partial.publish(path, &make()?, Some(cache))?;
+    open()?.ok_or_else(|| DataError::Unreliable { path: path.to_owned() })
+}
+
+/// Writes a file anew: who reads it finds the old one or the new one.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+    Partial::lock(path)?.publish(path, bytes, None)
+}

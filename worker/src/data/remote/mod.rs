@@ -1,0 +1,115 @@
+//! Files on servers and in object storage.
+
+mod back_off;
+mod client;
+mod error;
+mod fetch;
+mod reader;
+mod s3;
+mod web;
+
+use std::path::PathBuf;
+
+use longhaul_common::config::DataUrl;
+use serde::{Deserialize, Serialize};
+
+use self::back_off::Attempts;
+use self::client::Client;
+pub use self::error::RemoteError;
+pub(super) use self::fetch::Fetched;
+pub(super) use self::reader::RemoteReader;
+use super::DataError;
+use super::cache::{Cache, document, read_document};
+use super::partial::replace;
+
+/// A file that is somewhere else, as it was when somebody last looked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RemoteFile {
+    url: DataUrl,
+    endpoint: Option<String>,
+    /// Its URL without what only opens it.
+    pub(super) shown: PathBuf,
+    pub(super) version: Version,
+}
+
+/// What changes when a file does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Version {
+    pub(super) bytes: u64,
+    etag: Option<String>,
+    modified: Option<String>,
+}
+
+/// What was found at a URL, for when it cannot be reached.
+#[derive(Serialize, Deserialize)]
+struct Known {
+    files: Vec<(String, Version)>,
+}
+
+impl RemoteFile {
+    /// The files at a URL, in the order of their names. What was known is taken for it where the network is gone.
+    pub(super) fn find(url: &DataUrl, endpoint: Option<&str>, cache: &Cache) -> Result<Vec<Self>, DataError> {
+        let failed = |source| DataError::Remote { url: url.shown(), source };
+        let client = Client::get().map_err(failed)?;
+        if url.shown().starts_with("http://") {
+            tracing::warn!(
+                url = url.shown(),
+                "anybody on the way can read and change what comes from there: https is better"
+            );
+        }
+        let (shown, of) = (url.shown(), endpoint.unwrap_or_default());
+        let name = blake3::hash(format!("{of} {shown}").as_bytes()).to_hex();
+        let place = cache.stamp(&name[..32]);
+        let known = read_document::<Known>(&place)?;
+        let files = match client.find(url, endpoint) {
+            Err(error) if error.is_passing() => {
+                let Some(known) = known else { return Err(failed(error)) };
+                tracing::warn!(url = shown, %error, "cannot be reached: what was prepared of it before is used");
+                return Ok(known.files.into_iter().map(|file| Self::new(url, endpoint, file)).collect());
+            }
+            files => files.map_err(failed)?,
+        };
+        if known.is_none_or(|known| known.files != files) {
+            replace(&place, &document(&Known { files: files.clone() }, &place)?)?;
+        }
+        Ok(files.into_iter().map(|file| Self::new(url, endpoint, file)).collect())
+    }
+
+    /// With its name in object storage, which is nothing for a file of a web server.
+    fn new(url: &DataUrl, endpoint: Option<&str>, (key, version): (String, Version)) -> Self {
+        let url = match url {
+            DataUrl::Web(_) => url.clone(),
+            DataUrl::S3 { bucket, .. } => DataUrl::S3 { bucket: bucket.clone(), key },
+        };
+        let shown = url.shown().into();
+        Self { url, endpoint: endpoint.map(str::to_owned), shown, version }
+    }
+
+    /// Names what it holds: its place and version. Without an ETag, what opens it may also choose what it is.
+    pub(super) fn hash(&self) -> blake3::Hash {
+        let Version { bytes, etag, modified } = &self.version;
+        let place = match etag {
+            Some(_) => self.url.shown(),
+            None => String::from(self.url.clone()),
+        };
+        let mut hasher = blake3::Hasher::new();
+        let parts = [Some(&place), self.endpoint.as_ref(), etag.as_ref(), modified.as_ref()];
+        for part in parts {
+            let part = part.map_or("", String::as_str);
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        hasher.update(&bytes.to_le_bytes());
+        hasher.finalize()
+    }
+}
+
+impl Version {
+    /// Of a file that must be told from another one.
+    fn new(bytes: u64, etag: Option<String>, modified: Option<String>) -> Result<Self, RemoteError> {
+        if etag.is_none() && modified.is_none() {
+            return Err(RemoteError::NoVersion);
+        }
+        Ok(Self { bytes, etag, modified })
+    }
+}

@@ -1,0 +1,76 @@
+//! Files of web servers (RFC 9110).
+
+use reqwest::header::{
+    ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, LAST_MODIFIED, RANGE,
+};
+use reqwest::{Client, Method, Response, StatusCode};
+
+use super::{RemoteError, Version};
+
+/// The version that is there now.
+pub(super) async fn look(client: &Client, address: &str) -> Result<Version, RemoteError> {
+    let head = ask(client, Method::HEAD, address, 0).await;
+    match head.and_then(|answer| version(&answer)) {
+        Ok(version) => Ok(version),
+        Err(error @ RemoteError::Unreachable(_)) => Err(error),
+        // A signature may be for reading alone, and some servers know nothing else: its head is enough.
+        Err(_) => version(&ask(client, Method::GET, address, 0).await?),
+    }
+}
+
+/// A file's bytes from `offset` on, if it is still that version, and how many to leave out.
+pub(super) async fn open(
+    client: &Client,
+    address: &str,
+    offset: u64,
+    expected: &Version,
+) -> Result<(Response, u64), RemoteError> {
+    let answer = ask(client, Method::GET, address, offset).await?;
+    if version(&answer)? != *expected {
+        return Err(RemoteError::Changed);
+    }
+    // Who does not know ranges begins anew.
+    let leave_out = if answer.status() == StatusCode::PARTIAL_CONTENT { 0 } else { offset };
+    Ok((answer, leave_out))
+}
+
+async fn ask(client: &Client, method: Method, address: &str, offset: u64) -> Result<Response, RemoteError> {
+    // What it would pack is of another length than what it says ranges of.
+    let mut request = client.request(method, address).header(ACCEPT_ENCODING, "identity");
+    if offset > 0 {
+        request = request.header(RANGE, format!("bytes={offset}-"));
+    }
+    let answer = request.send().await.map_err(RemoteError::of_web)?;
+    let status = answer.status();
+    let begins_there = range(&answer).is_some_and(|(first, _)| first == offset);
+    match status {
+        StatusCode::OK => Ok(answer),
+        StatusCode::PARTIAL_CONTENT if begins_there => Ok(answer),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(RemoteError::Denied(status.to_string())),
+        StatusCode::NOT_FOUND | StatusCode::GONE => Err(RemoteError::Missing(status.to_string())),
+        // It is shorter than it was.
+        StatusCode::RANGE_NOT_SATISFIABLE => Err(RemoteError::Changed),
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
+            Err(RemoteError::Busy(status.to_string()))
+        }
+        status if status.is_server_error() => Err(RemoteError::Busy(status.to_string())),
+        status => Err(RemoteError::Refused(status.to_string())),
+    }
+}
+
+fn version(answer: &Response) -> Result<Version, RemoteError> {
+    let length = text(answer, CONTENT_LENGTH).and_then(|length| length.parse().ok());
+    let whole = range(answer).map_or(length, |(_, whole)| Some(whole));
+    Version::new(whole.ok_or(RemoteError::NoLength)?, text(answer, ETAG), text(answer, LAST_MODIFIED))
+}
+
+/// Of an answer that is a part: where it begins, and how long the whole is.
+fn range(answer: &Response) -> Option<(u64, u64)> {
+    let range = text(answer, CONTENT_RANGE)?;
+    let (places, whole) = range.strip_prefix("bytes ")?.split_once('/')?;
+    Some((places.split_once('-')?.0.parse().ok()?, whole.parse().ok()?))
+}
+
+fn text(answer: &Response, name: HeaderName) -> Option<String> {
+    answer.headers().get(name)?.to_str().ok().map(str::to_owned)
+}
