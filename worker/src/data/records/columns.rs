@@ -12,6 +12,8 @@ use longhaul_common::config::Column;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
+use super::arrow_sizes::{check_file, check_stream};
+use super::guarded::guarded;
 use super::table_file::TableFile;
 use super::{Record, Records, listed};
 use crate::data::{DataError, Recipe};
@@ -37,36 +39,37 @@ pub(super) struct Columns {
 }
 
 impl Columns {
+    /// Opens a Parquet file.
     pub(super) fn parquet(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
         let (path, file) = (table.path.as_path(), table.rewound()?);
-        let refused = |error: &dyn std::error::Error| malformed(path, "Parquet", 0, error);
-        let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| refused(&error))?;
+        let refused = |error: ArrowError| malformed(path, "Parquet", 0, &error);
+        let builder = guarded(|| Ok(ParquetRecordBatchReaderBuilder::try_new(file)?)).map_err(refused)?;
         let column = find(builder.schema(), recipe, path)?;
         let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).ok();
         let mask = ProjectionMask::roots(builder.parquet_schema(), [column]);
-        let reader = builder.with_projection(mask).with_batch_size(BATCH_ROWS).build();
-        let batches = Box::new(reader.map_err(|error| refused(&error))?);
+        let reader = guarded(|| Ok(builder.with_projection(mask).with_batch_size(BATCH_ROWS).build()?));
+        let batches = Box::new(reader.map_err(refused)?);
         Ok(Self::new(table, "Parquet", batches, recipe, rows))
     }
 
+    /// Opens an Arrow file or stream.
     pub(super) fn arrow(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
         let path = table.path.as_path();
         let mut magic = Vec::new();
         let read = table.rewound()?.take(ARROW_MAGIC.len() as u64).read_to_end(&mut magic);
         read.map_err(DataError::io("read", path))?;
-        let refused = |error: &ArrowError| malformed(path, "Arrow", 0, error);
+        let refused = |error: ArrowError| malformed(path, "Arrow", 0, &error);
+        let file = || table.rewound().map(BufReader::new);
         let batches: Batches = if magic == ARROW_MAGIC {
-            let reader = FileReader::try_new(BufReader::new(table.rewound()?), None)
-                .map_err(|error| refused(&error))?;
-            let column = find(&reader.schema(), recipe, path)?;
-            let reader = FileReader::try_new(BufReader::new(table.rewound()?), Some(vec![column]));
-            Box::new(reader.map_err(|error| refused(&error))?)
+            check_file(&mut file()?).map_err(refused)?;
+            let open = |file, columns| guarded(|| FileReader::try_new(file, columns)).map_err(refused);
+            let column = find(&open(file()?, None)?.schema(), recipe, path)?;
+            Box::new(open(file()?, Some(vec![column]))?)
         } else {
-            let reader = StreamReader::try_new(BufReader::new(table.rewound()?), None)
-                .map_err(|error| refused(&error))?;
-            let column = find(&reader.schema(), recipe, path)?;
-            let reader = StreamReader::try_new(BufReader::new(table.rewound()?), Some(vec![column]));
-            Box::new(reader.map_err(|error| refused(&error))?)
+            check_stream(&mut file()?).map_err(refused)?;
+            let open = |file, columns| guarded(|| StreamReader::try_new(file, columns)).map_err(refused);
+            let column = find(&open(file()?, None)?.schema(), recipe, path)?;
+            Box::new(open(file()?, Some(vec![column]))?)
         };
         Ok(Self::new(table, "Arrow", batches, recipe, None))
     }
@@ -86,9 +89,11 @@ impl Columns {
 impl Records for Columns {
     fn next_record(&mut self) -> Result<Option<Record>, DataError> {
         while self.texts.is_empty() {
-            let Some(batch) = self.batches.next() else { return Ok(None) };
-            let batch = batch.map_err(|error| malformed(&self.table.path, self.format, self.row, &error))?;
-            self.texts = texts(batch.column(0)).into();
+            let next = || Ok(self.batches.next().transpose()?.map(|batch| texts(batch.column(0))));
+            let texts = guarded(next);
+            let texts = texts.map_err(|error| malformed(&self.table.path, self.format, self.row, &error))?;
+            let Some(texts) = texts else { return Ok(None) };
+            self.texts = texts.into();
         }
         self.row += 1;
         Ok(self.texts.pop_front().map(|text| match text {

@@ -1,7 +1,9 @@
 //! Records of a file, one after the other, each with its place.
 
+mod arrow_sizes;
 mod columns;
 mod delimited;
+mod guarded;
 mod input;
 mod json_lines;
 mod table_file;

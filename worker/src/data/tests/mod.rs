@@ -2,6 +2,7 @@
 
 mod ahead;
 mod damage;
+mod damaged_sources;
 mod formats;
 mod preparing;
 mod pruning;

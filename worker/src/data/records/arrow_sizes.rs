@@ -1,0 +1,102 @@
+//! What packed buffers of an Arrow file say they become: its readers take that much memory before they unpack the first byte.
+
+use std::io::{Read, Seek, SeekFrom};
+
+use arrow_ipc::reader::read_footer_length;
+use arrow_ipc::{Message, RecordBatch, root_as_footer, root_as_message};
+use arrow_schema::ArrowError;
+
+/// Bytes that a buffer may become, at most: a buffer is one column of one batch, and writers make batches of some thousand rows.
+const BUFFER_BYTES_MAX: i64 = 1 << 30;
+/// Bytes of a file's or batch's description, at most: that of some hundred thousand columns.
+const DESCRIPTION_BYTES_MAX: u64 = 64 << 20;
+/// What stands before a description's length, in all but very old files.
+const CONTINUATION: [u8; 4] = [0xff; 4];
+
+/// Looks at each batch that a file's footer names.
+pub(super) fn check_file(file: &mut (impl Read + Seek)) -> Result<(), ArrowError> {
+    let mut end = [0; 10];
+    file.seek(SeekFrom::End(-10))?;
+    file.read_exact(&mut end)?;
+    let length = read_footer_length(end)? as u64;
+    let start = file.seek(SeekFrom::End(-10))?.checked_sub(length);
+    file.seek(SeekFrom::Start(start.ok_or_else(|| damaged("its footer is longer than the file"))?))?;
+    let footer = description(file, length)?;
+    let footer = root_as_footer(&footer).map_err(damaged)?;
+    for block in footer.dictionaries().into_iter().chain(footer.recordBatches()).flatten() {
+        let place = |number: i64| u64::try_from(number).map_err(damaged);
+        let (start, length) = (place(block.offset())?, place(block.metaDataLength().into())?);
+        file.seek(SeekFrom::Start(start))?;
+        let bytes = description(file, length)?;
+        let prefix = if bytes.starts_with(&CONTINUATION) { 8 } else { 4 };
+        let bytes = bytes.get(prefix..).ok_or_else(|| damaged("a description is too short"))?;
+        check_batch(file, &root_as_message(bytes).map_err(damaged)?, start.saturating_add(length))?;
+    }
+    Ok(())
+}
+
+/// Looks at each batch of a stream, one after the other.
+pub(super) fn check_stream(file: &mut (impl Read + Seek)) -> Result<(), ArrowError> {
+    while let Some(length) = next_length(file)? {
+        let bytes = description(file, length)?;
+        let message = root_as_message(&bytes).map_err(damaged)?;
+        let body = file.stream_position()?;
+        check_batch(file, &message, body)?;
+        let body_length = u64::try_from(message.bodyLength()).map_err(damaged)?;
+        file.seek(SeekFrom::Start(body.saturating_add(body_length)))?;
+    }
+    Ok(())
+}
+
+/// Bytes of the next description of a stream; none at its end.
+fn next_length(file: &mut impl Read) -> Result<Option<u64>, ArrowError> {
+    let mut first = Vec::new();
+    // A stream may end without saying so.
+    if file.by_ref().take(4).read_to_end(&mut first)? == 0 {
+        return Ok(None);
+    }
+    let mut word: [u8; 4] = first.try_into().map_err(|_| damaged("it ends within a length"))?;
+    if word == CONTINUATION {
+        file.read_exact(&mut word)?;
+    }
+    let length = u32::from_le_bytes(word);
+    Ok((length > 0).then_some(length.into()))
+}
+
+fn description(file: &mut impl Read, length: u64) -> Result<Vec<u8>, ArrowError> {
+    if length > DESCRIPTION_BYTES_MAX {
+        return Err(damaged(format!(
+            "a description has {length} bytes, where {DESCRIPTION_BYTES_MAX} are the most"
+        )));
+    }
+    let mut bytes = Vec::new();
+    file.by_ref().take(length).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == length { Ok(bytes) } else { Err(damaged("it ends within a description")) }
+}
+
+/// Looks at the buffers of a batch whose body begins there.
+fn check_batch(file: &mut (impl Read + Seek), message: &Message<'_>, body: u64) -> Result<(), ArrowError> {
+    let batch: Option<RecordBatch<'_>> =
+        message.header_as_record_batch().or_else(|| message.header_as_dictionary_batch()?.data());
+    let Some(batch) = batch.filter(|batch| batch.compression().is_some()) else { return Ok(()) };
+    for buffer in batch.buffers().into_iter().flatten() {
+        let mut becomes = [0; 8];
+        if buffer.length() < becomes.len() as i64 {
+            continue;
+        }
+        let offset = u64::try_from(buffer.offset()).map_err(damaged)?;
+        file.seek(SeekFrom::Start(body.saturating_add(offset)))?;
+        file.read_exact(&mut becomes)?;
+        let becomes = i64::from_le_bytes(becomes);
+        if becomes > BUFFER_BYTES_MAX {
+            return Err(damaged(format!(
+                "a column of a batch becomes {becomes} bytes, where {BUFFER_BYTES_MAX} are the most; if it is sound, write it in smaller batches"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn damaged(reason: impl ToString) -> ArrowError {
+    ArrowError::IpcError(reason.to_string())
+}
