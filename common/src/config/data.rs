@@ -195,9 +195,9 @@ impl DataSource {
         match (&self.endpoint, &self.url) {
             (None, _) => Ok(()),
             (Some(endpoint), Some(DataUrl::S3 { .. })) if is_endpoint(endpoint) => Ok(()),
-            (Some(_), Some(DataUrl::S3 { .. })) => {
-                refused("its endpoint must begin with http:// or https://, and name a host")
-            }
+            (Some(_), Some(DataUrl::S3 { .. })) => refused(
+                "its endpoint must begin with http:// or https://, and name a host, without a password: credentials are the worker's environment's",
+            ),
             (Some(_), _) => {
                 refused("its endpoint is where s3:// is: take url = \"s3://BUCKET/FILE\", or leave it out")
             }

@@ -95,13 +95,22 @@ impl FromStr for DataUrl {
             Some(("s3", rest)) => Self::s3(rest),
             _ => Err("it begins with https://, http:// or s3://; a file on each worker's machine is a path"),
         };
-        let shown = text.split('?').next().unwrap_or_default();
-        url.map_err(|reason| {
-            // What stands before an @ may be a password.
-            let shown = shown.rsplit_once('@').map_or(shown, |(_, rest)| rest);
-            ParseDataUrlError(shown.to_owned(), reason)
-        })
+        url.map_err(|reason| ParseDataUrlError(without_secrets(text), reason))
     }
+}
+
+/// A text without what its URLs have before an `@`, which may be a password, and after a `?`, which may be a signature.
+pub(super) fn without_secrets(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| c.is_whitespace() || "\"'`,}]".contains(c)).unwrap_or(part.len());
+        let (url, rest) = part.split_at(end);
+        let (url, is_cut) = url.split_once('?').map_or((url, false), |(url, _)| (url, true));
+        let (before, url) = url.rsplit_once('@').map_or(("", url), |(_, url)| ("…@", url));
+        shown += &format!("://{before}{url}{}{rest}", if is_cut { "?…" } else { "" });
+    }
+    shown
 }
 
 impl TryFrom<String> for DataUrl {
@@ -146,6 +155,26 @@ mod tests {
         );
         let message = "https://me:secret@a.example/b".parse::<DataUrl>().unwrap_err().to_string();
         assert!(!message.contains("secret") && message.contains("take it out"), "{message}");
+    }
+
+    #[test]
+    fn no_message_shows_what_opens_a_url() {
+        let text = "{ url = \"https://me:pass@word@host/a?X-Amz-Signature=secret\", weight = 'x' }, s3://b/c";
+        assert_eq!(without_secrets(text), "{ url = \"https://…@host/a?…\", weight = 'x' }, s3://b/c");
+        for line in [
+            "sources = [{ url = \"https://me:secret@h/x\" }]",
+            "sources = [{ url = \"https://h/x?sig=secret\", weight = \"3\" }]",
+            "sources = [{ path = \"https://me:secret@h/a?sig=secret\" }]",
+            "path = \"https://me:secret@h/a?sig=secret\"",
+            "sources = [{ url = \"s3://b/c\", endpoint = \"https://k:secret@minio\" }]",
+        ] {
+            let text = format!(
+                "[run]\nname = \"r\"\nworkers = 1\nsteps = 1\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
+                 context = 8\n[data]\nsequence_length = 8\n{line}\n"
+            );
+            let message = crate::config::RunConfig::parse(&text).unwrap_err().to_string();
+            assert!(!message.contains("secret") && message.len() > 20, "{message}");
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::ser::ValueSerializer;
 
+use super::data_url::without_secrets;
+
 /// A `run.toml` that cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
@@ -48,7 +50,7 @@ fn suggestion(nearest: Option<&str>) -> String {
 
 impl ConfigError {
     pub(super) fn value(key: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
-        Self::Value { key, value: value.to_string(), reason: reason.into() }
+        Self::Value { key, value: without_secrets(&value.to_string()), reason: reason.into() }
     }
 
     /// What a reader of a `T` says of this text, for people: of an unknown field, "unknown field `x`, expected one of `a`, `b`", the nearest is named.
@@ -69,7 +71,7 @@ impl ConfigError {
         }
         let Some(span) = error.span() else { return Self::Syntax(message.to_owned()) };
         let index = text.get(..span.start).unwrap_or(text).matches('\n').count();
-        let written = text.lines().nth(index).unwrap_or_default().trim();
+        let written = without_secrets(text.lines().nth(index).unwrap_or_default().trim());
         let reason = names_at::<T>(message, span, text).unwrap_or_else(|| plainly(message));
         Self::Syntax(format!("line {}, `{written}`: {reason}", index + 1))
     }

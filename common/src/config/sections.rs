@@ -230,7 +230,7 @@ impl CheckpointConfig {
         self.check_folders()?;
         let Some(endpoint) = &self.endpoint else { return Ok(()) };
         if !is_endpoint(endpoint) {
-            let reason = "must begin with http:// or https://, and name a host";
+            let reason = "must begin with http:// or https://, and name a host, without a password: credentials are the worker's environment's";
             return Err(ConfigError::value("checkpoint.endpoint", endpoint, reason));
         }
         if !matches!(self.to, Some(ArchiveLocation::S3(_))) {
@@ -265,12 +265,14 @@ impl CheckpointConfig {
     }
 }
 
-/// Whether a text says where object storage is.
+/// Whether a text says where object storage is, and nothing that all who see the run should not.
 pub(super) fn is_endpoint(text: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| {
         let host = text.strip_prefix(scheme);
         host.is_some_and(|host| {
-            !host.is_empty() && !host.starts_with('/') && !host.contains(char::is_whitespace)
+            !host.is_empty()
+                && !host.starts_with('/')
+                && !host.contains(|c: char| c.is_whitespace() || c == '@')
         })
     })
 }

@@ -61,6 +61,9 @@ pub(super) struct Peer {
     pub reopened: Option<Round>,
     /// After the last round that it reported.
     pub state_hash: Option<Hash>,
+    /// The newest of the rounds that all have applied whose result has what it contributed. Only people want to know.
+    #[serde(skip)]
+    pub contributed: Option<Round>,
     /// What it said when it had nothing left to do.
     pub finished: Option<Round>,
     /// What it said then: its loss on the held-out text.
@@ -87,6 +90,7 @@ impl Peer {
             next_round: None,
             reopened: None,
             state_hash: None,
+            contributed: None,
             finished: None,
             validation_loss: None,
             meter: Meter::default(),

@@ -137,6 +137,9 @@ impl Run {
                 workers.iter().for_each(|&(worker, is_in_it)| self.note_punctuality(worker, is_in_it));
             }
             lost.extend(self.state.late.applied(summary.round, &workers));
+            for (worker, _) in workers.iter().filter(|(_, is_in_it)| *is_in_it) {
+                self.peers.entry(*worker).and_modify(|peer| peer.contributed = Some(summary.round));
+            }
             let rounds = self.state.schedule.rounds();
             let (done, every) = (summary.round.0 + 1, rounds.div_ceil(PROGRESS_NOTICES));
             if done.is_multiple_of(every) || done == rounds || summary.validation_loss.is_some() {

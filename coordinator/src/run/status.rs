@@ -183,6 +183,9 @@ pub struct MemberStatus {
     pub tokens_per_s: Option<f64>,
     /// Hash of its synchronised state after the last round it reported.
     pub state_hash: Option<String>,
+    /// The newest round, of those that all have applied, whose result has what it contributed; none where it has not the first part of a copy, whose worker counts for all.
+    #[serde(default)]
+    pub contributed: Option<u64>,
     /// Seconds since it said something; in a finished run, as of its end.
     pub last_seen_s: f64,
 }
@@ -408,6 +411,7 @@ impl Run {
             step: peer.meter.latest().map_or(0, |heartbeat| heartbeat.step),
             tokens_per_s,
             state_hash: peer.state_hash.as_ref().map(hex),
+            contributed: peer.contributed.map(|round| round.0),
             last_seen_s: self.now.saturating_sub(peer.silence.last()).as_secs_f64(),
         }
     }

@@ -4,6 +4,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use longhaul_proto::checkpoint::sealed;
@@ -119,10 +120,18 @@ pub(super) fn remove_left_behind(path: &Path) -> Result<bool, DataError> {
         file => file.map_err(DataError::io("open", path))?,
     };
     match file.try_lock() {
+        // Its maker may just have given it its name, and another one begun anew: that one has it locked.
+        Ok(()) if !is_at(&file, path) => Ok(false),
         Ok(()) => remove(path).map(|()| true),
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) => Err(DataError::io("lock", path)(error)),
     }
+}
+
+/// Whether the file that is open is the one that has this name now.
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(now)) = (file.metadata(), std::fs::metadata(path)) else { return false };
+    (open.dev(), open.ino()) == (now.dev(), now.ino())
 }
 
 /// A file of that name is not there afterwards.

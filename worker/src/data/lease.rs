@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -72,7 +72,11 @@ impl Cache {
             if remove_left_behind(&path)? {
                 continue;
             }
-            let text = std::fs::read_to_string(&path).map_err(DataError::io("read", &path))?;
+            let text = match std::fs::read_to_string(&path) {
+                // Its owner has just ended.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                text => text.map_err(DataError::io("read", &path))?,
+            };
             for line in text.lines() {
                 match line.split_once(' ') {
                     Some(("list", name)) => used.lists.insert(name.to_owned()),

@@ -39,10 +39,10 @@ impl Owned {
     /// Gives it another name, under which it stays.
     pub(super) fn rename(self, to: &Path) -> io::Result<()> {
         let mut all = all();
+        // It was removed, and what has its name is another's.
+        let Some(owned) = &mut *all else { return Err(io::Error::other("the process is about to end")) };
         std::fs::rename(&self.path, to)?;
-        if let Some(owned) = &mut *all {
-            owned.remove(&self.path);
-        }
+        owned.remove(&self.path);
         Ok(())
     }
 }

@@ -2,11 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::DataError;
-use super::cache::{Cache, open_to_lock};
+use super::cache::{Cache, is_at, open_to_lock};
 use super::owned::Owned;
 
 /// What such a name ends with.
@@ -27,12 +26,12 @@ impl Partial {
         loop {
             let file = open_to_lock(&partial)?;
             file.lock().map_err(DataError::io("lock", &partial))?;
-            let locked = file.metadata().map_err(DataError::io("lock", &partial))?;
-            // Whoever had the lock before may have renamed or removed the file that this one waited for.
-            let is_there = std::fs::metadata(&partial)
-                .is_ok_and(|now| (now.dev(), now.ino()) == (locked.dev(), locked.ino()));
-            if is_there {
-                return Ok(Self { owned: Owned::new(&partial)?, file });
+            // Whoever had the lock before may have renamed or removed the file that this one waited for,
+            if is_at(&file, &partial) {
+                let owned = Owned::new(&partial)?;
+                // or have died, and what it wrote counts no more.
+                file.set_len(0).map_err(DataError::io("write", &partial))?;
+                return Ok(Self { owned, file });
             }
         }
     }

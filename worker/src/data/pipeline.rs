@@ -11,7 +11,7 @@ use super::origin::Origin;
 use super::piece::{BadRecords, Piece, Pieces};
 use super::prepared::{ListedPiece, Maker};
 use super::work::FileWork;
-use super::{DataError, Recipe, Work};
+use super::{DataError, Recipe};
 
 /// Threads that make tokens, at most: each has a piece and its tokens in memory, some 100 MB.
 const THREADS_MAX: usize = 32;
@@ -29,7 +29,8 @@ pub(super) struct Makers<'a> {
     pub(super) lease: &'a Lease,
     queue: SyncSender<Job<'a>>,
     cache: &'a Cache,
-    has_failed: AtomicBool,
+    /// Something failed, and what others do is of no use.
+    pub(super) has_failed: AtomicBool,
 }
 
 /// A piece, and who waits for what it becomes.
@@ -76,11 +77,6 @@ impl<'a> Makers<'a> {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    /// An error once something failed, or a stop was asked for.
-    pub(super) fn go_on(&self, work: &Work) -> Result<(), DataError> {
-        if self.has_failed.load(Ordering::Relaxed) { Err(DataError::Stopped) } else { work.goes_on() }
-    }
-
     /// Has tokens made of each piece of a file, until all are made, something fails, bad records are not accepted, or a stop is asked for.
     pub(super) fn tokenise(
         &self,
@@ -97,7 +93,7 @@ impl<'a> Makers<'a> {
             let more = std::mem::take(&mut piece.bad);
             accept(&more)?;
             bad.add(&more);
-            self.go_on(work.work)?;
+            work.goes_on()?;
             for (index, piece) in told.try_iter() {
                 made.push((index, piece?));
             }

@@ -55,12 +55,14 @@ impl<'a> Maker<'a> {
     /// The tokens of a file, which are made where they are not there.
     pub(super) fn prepare(&self, wanted: &Wanted<'a>, makers: &Makers<'a>) -> Result<Prepared, DataError> {
         let Wanted { file, bytes, recipe, .. } = *wanted;
-        let mut work = FileWork::new(self.work, bytes);
+        let mut work = FileWork::new(self.work, &makers.has_failed, bytes);
+        work.goes_on()?;
+        let state = file.state()?;
         let hash = file.hash(self.cache, &mut work)?;
         work.has_hashed(bytes);
         let name = list_name(&hash, file, recipe);
         makers.lease.list(&name)?;
-        let (path, state, mut is_new) = (self.cache.list(&name), file.state()?, false);
+        let (path, mut is_new) = (self.cache.list(&name), false);
         let make = || {
             is_new = true;
             let accept = |bad: &BadRecords| wanted.bad.has(wanted.place, bad);
@@ -97,7 +99,7 @@ impl<'a> Maker<'a> {
         if prepared.list.pieces.iter().all(is_there) {
             return Ok(());
         }
-        let mut work = FileWork::new(self.work, prepared.bytes);
+        let mut work = FileWork::new(self.work, &makers.has_failed, prepared.bytes);
         let again = makers.tokenise(&prepared.file, recipe, |_| Ok(()), &mut work)?;
         if again.pieces == prepared.list.pieces {
             Ok(())

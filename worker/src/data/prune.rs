@@ -35,12 +35,21 @@ struct Unit {
 /// # Errors
 /// A file cannot be read or removed.
 pub fn prune(cache: &Path, bytes_max: u64) -> Result<Pruned, DataError> {
-    Cache::open(cache, None)?.prune(bytes_max)
+    Cache::open(cache, None)?.prune(Goal { bytes: bytes_max, most: Some(u64::MAX) })
+}
+
+/// How much is to be left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Goal {
+    /// At most so many bytes, as far as they are not in use.
+    pub(super) bytes: u64,
+    /// Where what is in use takes more than this, nothing is thrown away; none: nothing is in any case.
+    pub(super) most: Option<u64>,
 }
 
 impl Cache {
     /// The same, which counts what is being made as well.
-    pub(super) fn prune(&self, bytes_max: u64) -> Result<Pruned, DataError> {
+    pub(super) fn prune(&self, goal: Goal) -> Result<Pruned, DataError> {
         let _alone = self.alone()?;
         let used = self.used()?;
         let (mut units, mut pruning) = (Vec::new(), Pruning::of(self));
@@ -56,7 +65,7 @@ impl Cache {
         // All of them are being made.
         pruning.complete_files(&self.fetches())?;
         units.sort_by_key(|unit| unit.used);
-        pruning.throw_away(&units, &used, bytes_max)
+        pruning.throw_away(&units, &used, goal)
     }
 
     /// Removes what those left behind who died.
@@ -116,24 +125,29 @@ impl<'a> Pruning<'a> {
         Ok(Some(Unit { used, list: None, shards: vec![name], is_in_use: false }))
     }
 
-    fn throw_away(mut self, units: &[Unit], used: &Used, bytes_max: u64) -> Result<Pruned, DataError> {
-        let lists: u64 = units.iter().filter_map(|unit| unit.list.as_ref()).map(|(_, bytes)| bytes).sum();
-        let left_bytes = lists + self.partial_bytes + self.sizes.values().sum::<u64>();
-        let mut pruned = Pruned { left_bytes, ..Pruned::default() };
+    fn throw_away(mut self, units: &[Unit], used: &Used, goal: Goal) -> Result<Pruned, DataError> {
+        let bytes_of = |units: &mut dyn Iterator<Item = &Unit>| -> u64 {
+            units.filter_map(|unit| unit.list.as_ref()).map(|(_, bytes)| bytes).sum()
+        };
+        let left_bytes = bytes_of(&mut units.iter()) + self.partial_bytes + self.sizes.values().sum::<u64>();
+        let in_use = || units.iter().filter(|unit| unit.is_in_use);
+        let mut shards: Vec<&String> = in_use().flat_map(|unit| &unit.shards).chain(&used.shards).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        let in_shards: u64 = shards.into_iter().filter_map(|shard| self.sizes.get(shard)).sum();
+        let in_use_bytes = in_shards + bytes_of(&mut in_use()) + self.partial_bytes;
+        let mut pruned = Pruned { left_bytes, in_use_bytes, removed_bytes: 0 };
+        if goal.most.is_none_or(|most| in_use_bytes > most) {
+            return Ok(pruned);
+        }
         for unit in units.iter().filter(|unit| !unit.is_in_use) {
-            if pruned.left_bytes <= bytes_max {
+            if pruned.left_bytes <= goal.bytes {
                 break;
             }
             let bytes = self.remove(unit)?;
             pruned.left_bytes -= bytes;
             pruned.removed_bytes += bytes;
         }
-        let of_lists = units.iter().filter(|unit| unit.is_in_use).flat_map(|unit| &unit.shards);
-        let mut in_use: Vec<&String> = of_lists.chain(&used.shards).collect();
-        in_use.sort_unstable();
-        in_use.dedup();
-        let shards: u64 = in_use.into_iter().filter_map(|shard| self.sizes.get(shard)).sum();
-        pruned.in_use_bytes = shards + self.partial_bytes;
         Ok(pruned)
     }
 
@@ -158,20 +172,18 @@ impl<'a> Pruning<'a> {
     }
 }
 
-/// A list with its shards; none where it is damaged, and then it is removed.
+/// A list with its shards; none where it is damaged, and then it is removed, unless somebody can read it who uses it.
 fn list_unit(path: &Path, used: &Used) -> Result<Option<Unit>, DataError> {
-    let Some(list) = read_document::<PieceList>(path)? else { return remove(path).map(|()| None) };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_in_use = used.lists.contains(&*name);
+    let Some(list) = read_document::<PieceList>(path)? else {
+        return if is_in_use { Ok(None) } else { remove(path).map(|()| None) };
+    };
     let metadata = std::fs::metadata(path).map_err(DataError::io("read", path))?;
     let used_at = metadata.modified().map_err(DataError::io("read", path))?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
     // A piece that comes twice in a file has one shard.
     let mut shards: Vec<String> = list.pieces.into_iter().map(|piece| piece.name).collect();
     shards.sort_unstable();
     shards.dedup();
-    Ok(Some(Unit {
-        used: used_at,
-        list: Some((path.to_owned(), metadata.len())),
-        shards,
-        is_in_use: used.lists.contains(&*name),
-    }))
+    Ok(Some(Unit { used: used_at, list: Some((path.to_owned(), metadata.len())), shards, is_in_use }))
 }

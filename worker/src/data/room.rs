@@ -6,6 +6,10 @@ use std::path::Path;
 
 use super::DataError;
 use super::cache::{Cache, open_to_lock};
+use super::prune::Goal;
+
+/// One in so many bytes of the limit is made free beyond what is needed, so that not all is counted again for the next shard.
+const SLACK: u64 = 32;
 
 impl Cache {
     /// Takes `bytes` of the room for a file that is being made, and throws away what has not been used for longest where there is too little.
@@ -19,19 +23,21 @@ impl Cache {
         let taken = match (self.bytes_max, known) {
             // Whoever has a limit counts when it first asks.
             (None, None) => None,
-            (None, Some(known)) => Some(known + bytes),
-            (Some(max), Some(known)) if known + bytes <= max => Some(known + bytes),
-            (Some(max), _) => Some(self.evict(bytes, max)? + bytes),
+            (None, Some(known)) => Some(known.saturating_add(bytes)),
+            (Some(max), Some(known)) if known.saturating_add(bytes) <= max => Some(known + bytes),
+            (Some(max), _) => Some(self.evict(bytes, max)?.saturating_add(bytes)),
         };
         // As long as it is when it is written: so it is counted by whoever counts all.
         partial.set_len(bytes).map_err(DataError::io("write", path))?;
         taken.map_or(Ok(()), |taken| write(&mut size, taken).map_err(DataError::io("write", &place)))
     }
 
-    /// What is taken afterwards.
+    /// What is taken afterwards. Nothing is thrown away for what does not fit beside what is in use.
     fn evict(&self, bytes: u64, max: u64) -> Result<u64, DataError> {
-        let pruned = self.prune(max.saturating_sub(bytes))?;
-        if pruned.left_bytes + bytes > max {
+        let most = max.checked_sub(bytes);
+        let goal = Goal { bytes: most.unwrap_or(u64::MAX).saturating_sub(max / SLACK), most };
+        let pruned = self.prune(goal)?;
+        if pruned.left_bytes.saturating_add(bytes) > max {
             return Err(DataError::NoRoom { bytes, max, in_use: pruned.in_use_bytes });
         }
         if pruned.removed_bytes > 0 {

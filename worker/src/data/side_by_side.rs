@@ -110,7 +110,7 @@ fn prepare_each<'a>(
         let index = next.fetch_add(1, Ordering::Relaxed);
         wanted.get(index).map(|file| (index, file))
     } {
-        let result = makers.go_on(maker.work).and_then(|()| maker.prepare(file, makers));
+        let result = maker.prepare(file, makers);
         if result.is_err() {
             makers.fail();
         }

@@ -87,7 +87,7 @@ fn hash(path: &Path, work: &mut FileWork<'_>) -> Result<String, DataError> {
     let mut file = File::open(path).map_err(DataError::io("open", path))?;
     let (mut hasher, mut buffer, mut hashed) = (blake3::Hasher::new(), vec![0; HASHED_AT_ONCE], 0);
     loop {
-        work.work.goes_on()?;
+        work.goes_on()?;
         let read = file.read(&mut buffer).map_err(DataError::io("read", path))?;
         if read == 0 {
             return Ok(hasher.finalize().to_hex().to_string());

@@ -90,14 +90,21 @@ impl Work {
 #[derive(Debug)]
 pub(super) struct FileWork<'a> {
     pub(super) work: &'a Work,
+    /// Whether another file has failed, and this one is of no use.
+    has_failed: &'a AtomicBool,
     bytes: u64,
     hashed: u64,
     read: u64,
 }
 
 impl<'a> FileWork<'a> {
-    pub(super) fn new(work: &'a Work, bytes: u64) -> Self {
-        Self { work, bytes, hashed: 0, read: 0 }
+    pub(super) fn new(work: &'a Work, has_failed: &'a AtomicBool, bytes: u64) -> Self {
+        Self { work, has_failed, bytes, hashed: 0, read: 0 }
+    }
+
+    /// An error once another file has failed, or a stop was asked for.
+    pub(super) fn goes_on(&self) -> Result<(), DataError> {
+        if self.has_failed.load(Ordering::Relaxed) { Err(DataError::Stopped) } else { self.work.goes_on() }
     }
 
     /// So much of it is hashed.

@@ -167,7 +167,7 @@ fn who_is_silent_at_a_site_that_misses_somebody_is_missed_no_later_than_who_is_r
 /// The route between the sites of two stages is gone. One copy comes apart; the other, which waits for the same, is all that holds the run's state.
 #[test]
 fn of_copies_in_parts_the_last_one_is_left_as_it_is() {
-    let mut story = super::pipelines::training();
+    let mut story = pipelines::training();
     let alive = [1, 2, 3, 4];
     beat_for(&mut story, 100, &alive, &[]);
     beat_for(&mut story, 5, &alive, &[(1, &[2]), (2, &[1]), (3, &[4]), (4, &[3])]);

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use longhaul_tests::cluster::{Cluster, ClusterConfig, training};
+use serde_json::Value;
 
 use super::gpt::{GPT, SPEED};
 use super::training::{Copies, Training};
@@ -45,13 +46,18 @@ pub fn measure(session: &Session) -> Result<()> {
             .wait_for("the run to begin", WAIT_MAX, |status| training(status) == 1 && round(status) >= 2)?;
         let started = now();
         cluster.start_worker(1)?;
-        let joined = cluster.wait_for("it to train", WAIT_MAX, |status| training(status) == 2)?;
+        cluster.wait_for("it to train", WAIT_MAX, |status| training(status) == 2)?;
         trains.push(started.elapsed().as_secs_f64());
-        // Rounds that were open when it joined may be without it.
-        cluster.wait_for("a round of all", WAIT_MAX, |status| round(status) >= round(&joined) + 2)?;
+        cluster.wait_for("its first contribution", WAIT_MAX, has_contributed)?;
         contributed.push(started.elapsed().as_secs_f64());
     }
     session.print("join", "trains_s", "s", trains);
     session.print("join", "join_s", "s", contributed);
     Ok(())
+}
+
+/// Whether a round that both have applied has what each of them contributed.
+fn has_contributed(status: &Value) -> bool {
+    let members = status["members"].as_array().map_or(&[] as &[Value], Vec::as_slice);
+    members.len() == 2 && members.iter().all(|member| !member["contributed"].is_null())
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::back_off::BackOff;
 
 /// How often a server is asked again that gives nothing more of a file: with its pauses about a quarter of a minute.
@@ -10,6 +12,9 @@ pub(super) const READS_MAX: u32 = 6;
 pub(super) const LOOKS_MAX: u32 = 4;
 /// So many bytes later, attempts are counted anew: a large file over a bad link may be cut often.
 const PROGRESS_BYTES: u64 = 1 << 20;
+
+/// In this time so much must come: 70 kbit/s.
+const STRETCH: Duration = Duration::from_secs(120);
 
 /// Attempts at one place of a file.
 #[derive(Debug)]
@@ -38,6 +43,30 @@ impl Attempts {
     }
 }
 
+/// Whether enough comes of a file: a server that gives a byte now and then never ends an answer.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// Where this stretch began, and when.
+    at: u64,
+    since: Instant,
+}
+
+impl Pace {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { at: 0, since: now }
+    }
+
+    /// Whether less came than [`PROGRESS_BYTES`] in as long as [`STRETCH`]. Then another one begins.
+    pub(super) fn is_too_slow(&mut self, offset: u64, now: Instant) -> bool {
+        let is_enough = offset >= self.at + PROGRESS_BYTES;
+        let is_over = now.saturating_duration_since(self.since) >= STRETCH;
+        if is_enough || is_over {
+            *self = Self { at: offset, since: now };
+        }
+        is_over && !is_enough
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +81,17 @@ mod tests {
         let mut attempts = Attempts::new(READS_MAX);
         let few = (0..100).filter(|n| attempts.next_pause(*n).is_some()).count();
         assert_eq!(few, 6, "a server that gives a byte at a time is given up");
+    }
+
+    #[test]
+    fn a_byte_now_and_then_is_too_slow() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        let slow: Vec<u64> =
+            (1..=400).filter(|s| pace.is_too_slow(*s, now + Duration::from_secs(*s))).collect();
+        assert_eq!(slow, [120, 240, 360]);
+        let mut pace = Pace::new(now);
+        let at = |s: u64| now + Duration::from_secs(s);
+        assert!(!(1..=400).any(|s| pace.is_too_slow(s * 10_000, at(s))), "80 kbit/s");
     }
 }

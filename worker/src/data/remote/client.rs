@@ -43,6 +43,8 @@ impl Client {
         let web = reqwest::Client::builder()
             .connect_timeout(CONNECT_MAX)
             .read_timeout(SILENCE_MAX)
+            // What opens a URL is nothing that another host should see.
+            .referer(false)
             .redirect(Policy::custom(|attempt| {
                 let was_secure = attempt.previous().last().is_some_and(|url| url.scheme() == "https");
                 if attempt.previous().len() > REDIRECTS_MAX {

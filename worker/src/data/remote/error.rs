@@ -23,13 +23,16 @@ pub enum RemoteError {
     #[error("it answers {0}, again and again; try later")]
     Busy(String),
     /// It answers something else.
-    #[error("it answers {0}, which is no file")]
+    #[error("that leads to no file: {0}")]
     Refused(String),
     /// It gave less than it said.
     #[error(
         "the connection ended before the file did, again and again, the last time after {0} bytes; is the link to it stable?"
     )]
     Cut(u64),
+    /// It gives a byte now and then.
+    #[error("after {0} bytes, next to nothing comes; is it busy, or the link to it?")]
+    Slow(u64),
     /// It became another.
     #[error("it was changed since it was looked at: prepare it again when it is complete")]
     Changed,
@@ -49,12 +52,14 @@ pub enum RemoteError {
 impl RemoteError {
     /// Whether it may be better in a moment.
     pub(super) fn is_passing(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::Busy(_) | Self::Cut(_))
+        matches!(self, Self::Unreachable(_) | Self::Busy(_) | Self::Cut(_) | Self::Slow(_))
     }
 
     /// What went wrong between here and there, with its causes. The URL is not among them, as it may have a signature.
     pub(super) fn of_web(error: reqwest::Error) -> Self {
-        Self::Unreachable(causes(&error.without_url()))
+        let is_final = error.is_redirect() || error.is_builder();
+        let causes = causes(&error.without_url());
+        if is_final { Self::Refused(causes) } else { Self::Unreachable(causes) }
     }
 }
 

@@ -57,8 +57,9 @@ impl RemoteFile {
                 "anybody on the way can read and change what comes from there: https is better"
             );
         }
-        let (shown, of) = (url.shown(), endpoint.unwrap_or_default());
-        let name = blake3::hash(format!("{of} {shown}").as_bytes()).to_hex();
+        // What opens it may also choose what it is.
+        let (shown, of, whole) = (url.shown(), endpoint.unwrap_or_default(), String::from(url.clone()));
+        let name = blake3::hash(format!("{of} {whole}").as_bytes()).to_hex();
         let place = cache.stamp(&name[..32]);
         let known = read_document::<Known>(&place)?;
         let files = match client.find(url, endpoint) {

@@ -5,8 +5,9 @@ use std::io::{self, Read};
 use bytes::{Buf, Bytes};
 use longhaul_common::config::DataUrl;
 use reqwest::Response;
+use tokio::time::Instant;
 
-use super::back_off::READS_MAX;
+use super::back_off::{Pace, READS_MAX};
 use super::{Attempts, Client, RemoteError, RemoteFile, s3, web};
 
 /// Has in memory what came at once: of a web server a few packets, of object storage a range.
@@ -19,6 +20,7 @@ pub(in crate::data) struct RemoteReader {
     /// An answer that is still coming, and how many bytes of it to leave out.
     answer: Option<(Response, u64)>,
     attempts: Attempts,
+    pace: Pace,
 }
 
 impl RemoteReader {
@@ -30,6 +32,7 @@ impl RemoteReader {
             buffer: Bytes::new(),
             answer: None,
             attempts: Attempts::new(READS_MAX),
+            pace: Pace::new(Instant::now()),
         })
     }
 
@@ -39,6 +42,11 @@ impl RemoteReader {
             match self.client.wait(self.ask()) {
                 Ok(bytes) => {
                     self.offset += bytes.len() as u64;
+                    if self.pace.is_too_slow(self.offset, Instant::now()) {
+                        self.answer = None;
+                        let (error, shown) = (RemoteError::Slow(self.offset), self.file.url.shown());
+                        self.client.pause(&mut self.attempts, self.offset, error, &shown)?;
+                    }
                     return Ok(bytes);
                 }
                 Err(error) if error.is_passing() => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::TryStreamExt as _;
 use glob::{MatchOptions, Pattern};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -21,6 +21,7 @@ const RANGE_BYTES: u64 = 8 << 20;
 const REQUEST_MAX: &str = "70 seconds";
 /// As above, for a connection.
 const CONNECT_MAX: &str = "10 seconds";
+const METADATA_HOST: &str = "169.254.169.254";
 /// As in the worker's file patterns.
 const WITHIN_A_NAME: MatchOptions = MatchOptions {
     case_sensitive: true,
@@ -86,7 +87,15 @@ pub(super) async fn read(
     if version(&answer.meta)? != *expected {
         return Err(RemoteError::Changed);
     }
-    answer.bytes().await.map_err(failed)
+    // Who sends more than was asked for is not listened to.
+    let (mut stream, mut bytes) = (answer.into_stream(), BytesMut::new());
+    while let Some(more) = stream.try_next().await.map_err(failed)? {
+        bytes.extend_from_slice(&more);
+        if bytes.len() as u64 >= end - offset {
+            break;
+        }
+    }
+    Ok(bytes.freeze())
 }
 
 fn parse(key: &str) -> Result<Path, RemoteError> {
@@ -105,6 +114,10 @@ fn failed(error: Error) -> RemoteError {
         Error::NotFound { .. } => RemoteError::Missing(words),
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => RemoteError::Denied(words),
         Error::Precondition { .. } => RemoteError::Changed,
+        // Where the environment has no credentials, those of a machine at Amazon's are asked for, at this address.
+        Error::Generic { .. } if words.contains(METADATA_HOST) => {
+            RemoteError::Denied("the environment has no credentials".to_owned())
+        }
         Error::Generic { .. } => RemoteError::Unreachable(words),
         _ => RemoteError::Refused(words),
     }

@@ -3,18 +3,16 @@
 use reqwest::header::{
     ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, LAST_MODIFIED, RANGE,
 };
-use reqwest::{Client, Method, Response, StatusCode};
+use reqwest::{Client, Response, StatusCode};
 
 use super::{RemoteError, Version};
 
-/// The version that is there now.
+/// The version that is there now: by asking for the first byte. What servers say to HEAD is not always what they say to GET, and a signature may be for one of them alone.
 pub(super) async fn look(client: &Client, address: &str) -> Result<Version, RemoteError> {
-    let head = ask(client, Method::HEAD, address, 0).await;
-    match head.and_then(|answer| version(&answer)) {
-        Ok(version) => Ok(version),
-        Err(error @ RemoteError::Unreachable(_)) => Err(error),
-        // A signature may be for reading alone, and some servers know nothing else: its head is enough.
-        Err(_) => version(&ask(client, Method::GET, address, 0).await?),
+    match ask(client, address, Some("bytes=0-0".to_owned()), 0).await {
+        // Of an empty file there is none.
+        Err(RemoteError::Changed) => version(&ask(client, address, None, 0).await?),
+        answer => version(&answer?),
     }
 }
 
@@ -25,7 +23,8 @@ pub(super) async fn open(
     offset: u64,
     expected: &Version,
 ) -> Result<(Response, u64), RemoteError> {
-    let answer = ask(client, Method::GET, address, offset).await?;
+    let range = (offset > 0).then(|| format!("bytes={offset}-"));
+    let answer = ask(client, address, range, offset).await?;
     if version(&answer)? != *expected {
         return Err(RemoteError::Changed);
     }
@@ -34,15 +33,21 @@ pub(super) async fn open(
     Ok((answer, leave_out))
 }
 
-async fn ask(client: &Client, method: Method, address: &str, offset: u64) -> Result<Response, RemoteError> {
+/// Asks for a range of a file, which begins at `first`, or for all of it.
+async fn ask(
+    client: &Client,
+    address: &str,
+    wanted: Option<String>,
+    first: u64,
+) -> Result<Response, RemoteError> {
     // What it would pack is of another length than what it says ranges of.
-    let mut request = client.request(method, address).header(ACCEPT_ENCODING, "identity");
-    if offset > 0 {
-        request = request.header(RANGE, format!("bytes={offset}-"));
+    let mut request = client.get(address).header(ACCEPT_ENCODING, "identity");
+    if let Some(wanted) = wanted {
+        request = request.header(RANGE, wanted);
     }
     let answer = request.send().await.map_err(RemoteError::of_web)?;
     let status = answer.status();
-    let begins_there = range(&answer).is_some_and(|(first, _)| first == offset);
+    let begins_there = range(&answer).is_some_and(|(begins, _)| begins == first);
     match status {
         StatusCode::OK => Ok(answer),
         StatusCode::PARTIAL_CONTENT if begins_there => Ok(answer),

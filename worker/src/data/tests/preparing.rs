@@ -100,11 +100,14 @@ fn what_is_in_use_is_never_thrown_away_for_what_is_prepared_and_that_it_does_not
     folder.write("used.txt", alphabet(6000));
     folder.write("large.txt", alphabet(7000).to_uppercase());
     let max = 20_000;
+    folder.write("old.txt", alphabet(100));
+    drop(prepare(&folder, &source("old.txt"), Some(max)).unwrap());
     let (used, _) = prepare(&folder, &source("used.txt"), Some(max)).unwrap();
     let message = prepare(&folder, &source("large.txt"), Some(max)).unwrap_err().to_string();
     assert!(message.contains("may hold 19.53 KiB") && message.contains("--cache-max-gib"), "{message}");
     assert!(taken(&folder) <= max);
     assert_eq!((text(&used), used.verify(|_| {}).unwrap()), (alphabet(6000), 0));
+    assert!(prepare(&folder, &source("old.txt"), None).unwrap().1.found_bytes > 0, "it would not have done");
     drop(used);
     let (large, _) = prepare(&folder, &source("large.txt"), Some(max)).unwrap();
     assert_eq!(text(&large), alphabet(7000).to_uppercase());

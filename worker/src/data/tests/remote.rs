@@ -69,7 +69,7 @@ fn a_server_that_knows_no_ranges_is_read_anew_and_no_byte_comes_twice() {
     let server = Server::start(&[("text.txt", text_.clone().into())]);
     {
         let mut behaviour = server.behaviour();
-        (behaviour.cuts, behaviour.knows_no_ranges, behaviour.refuses_head) = ((2, 200_000), true, true);
+        (behaviour.cuts, behaviour.knows_no_ranges) = ((2, 200_000), true);
     }
     let folder = Folder::new();
     assert_eq!(text(&folder.open(&lines(&server.url("text.txt"))).unwrap()), text_);

@@ -25,7 +25,6 @@ pub(super) struct Behaviour {
     /// Answers to so many requests for bytes end after so many of them.
     pub(super) cuts: (usize, usize),
     pub(super) knows_no_ranges: bool,
-    pub(super) refuses_head: bool,
     /// The same answer to all.
     pub(super) status: Option<&'static str>,
     /// The ETag after the first request for bytes.
@@ -75,32 +74,35 @@ impl Drop for Server {
 fn answer(mut stream: &TcpStream, behaviour: &Mutex<Behaviour>) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream).lines();
     let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;
-    let mut first = 0;
+    let (mut first, mut is_look) = (0, false);
     for line in lines.by_ref().map_while(Result::ok).take_while(|line| !line.is_empty()) {
         if let Some(range) = line.to_ascii_lowercase().strip_prefix("range: bytes=") {
-            first = range.trim_end_matches('-').parse().unwrap();
+            let (from, to) = range.split_once('-').unwrap();
+            (first, is_look) = (from.parse().unwrap(), !to.is_empty());
         }
     }
     let mut words = request.split(' ');
-    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = words.nth(1).unwrap_or_default();
     let path = path.split('?').next().unwrap_or_default();
-    let (head, body) = behaviour.lock().unwrap().answer(method == "HEAD", path, first);
+    let (head, body) = behaviour.lock().unwrap().answer(is_look, path, first);
     stream.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes())?;
     stream.write_all(&body)
 }
 
 impl Behaviour {
-    fn answer(&mut self, is_head: bool, path: &str, first: usize) -> (String, Vec<u8>) {
+    /// `is_look`: only the first byte is asked for.
+    fn answer(&mut self, is_look: bool, path: &str, first: usize) -> (String, Vec<u8>) {
         let empty = |status: &str| (format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n"), Vec::new());
         if let Some(status) = self.status {
             return empty(status);
         }
-        if is_head && self.refuses_head {
-            return empty("403 Forbidden");
-        }
         let Some(bytes) = self.files.get(path) else { return empty("404 Not Found") };
         let (len, first) = (bytes.len(), if self.knows_no_ranges { 0 } else { first });
         let mut head = match first {
+            0 if is_look && len == 0 => return empty("416 Range Not Satisfiable"),
+            0 if is_look && !self.knows_no_ranges => format!(
+                "HTTP/1.1 206 Partial Content\r\nContent-Length: 1\r\nContent-Range: bytes 0-0/{len}\r\n"
+            ),
             0 => format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n"),
             _ => format!(
                 "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes {first}-{}/{len}\r\n",
@@ -112,8 +114,9 @@ impl Behaviour {
             head += &value.as_ref().map_or_else(String::new, |value| format!("{name}: {value}\r\n"));
         }
         let mut body = bytes[first..].to_vec();
-        if is_head {
-            return (head, Vec::new());
+        if is_look {
+            body.truncate(if self.knows_no_ranges { len } else { 1 });
+            return (head, body);
         }
         self.begun_at.push(first);
         if self.cuts.0 > 0 {
