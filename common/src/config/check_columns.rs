@@ -103,7 +103,7 @@ mod tests {
         let message = refusal(&format!("{}{SYNC}", SPARSE.replace("0.1", "1.0")));
         assert!(message.starts_with("sync.selection = columns: no gradient"), "{message}");
         let many = SMALL.replace("workers = 2", "workers = 40");
-        let text = format!("{many}{SPARSE}{SYNC}fragment_values = 262144\n");
+        let text = format!("{many}[train]\nbatch = 40\n{SPARSE}{SYNC}fragment_values = 262144\n");
         let message = RunConfig::parse(&text).unwrap_err().to_string();
         assert!(
             message.starts_with("sync.fragment_values = 262144: ")

@@ -78,6 +78,12 @@ impl Reach {
         }
     }
 
+    /// A member says that it hears nothing: who else is out of its reach says nothing of them.
+    pub fn note_deaf(&mut self, now: Duration, by: WorkerId) {
+        self.said.remove(&by);
+        self.doubted.insert(by, now);
+    }
+
     /// A worker is not here any more, or another process of it is.
     pub fn forget(&mut self, worker: WorkerId) {
         self.said.remove(&worker);
@@ -122,11 +128,15 @@ impl Reach {
 }
 
 impl Run {
-    /// A worker says which others are out of its reach. Counts between members alone. Whether anybody is to be looked at earlier now.
+    /// A worker says which others are out of its reach, or by its own name that it does not hear the coordinator. Counts between members alone. Whether anybody is to be looked at earlier now.
     pub(super) fn handle_out_of_reach(&mut self, by: WorkerId, mut workers: Vec<WorkerId>) -> bool {
         let is_member = |worker: &WorkerId| self.peers.get(worker).is_some_and(Peer::is_present_member);
         if !is_member(&by) {
             return false;
+        }
+        if workers.contains(&by) {
+            self.reach.note_deaf(self.now, by);
+            return self.look_at_doubted(&[by]);
         }
         workers.retain(is_member);
         self.reach.note(self.now, by, &workers);

@@ -69,6 +69,8 @@ pub enum ToCoordinator {
     /// Other members that are out of this worker's reach: what it has sent there, or asked while it waits for them, has not been answered by a single packet for
     /// [`OUT_OF_REACH_AFTER_MS`] and two round trips.
     /// At most [`OUT_OF_REACH_MAX`]. Said when it changes, with nobody when it is over, and every [`OUT_OF_REACH_REPEATED_MS`] as long as it is not.
+    ///
+    /// This worker alone: it hears nothing of the coordinator, which may hear it, and says this in place of heartbeats.
     OutOfReach(Vec<WorkerId>),
 }
 

@@ -74,16 +74,25 @@ impl Report {
         self.loss = loss;
     }
 
-    /// Samples that counted in a second with faults, over those without.
+    /// Samples that counted in a second with faults, over those without: in breaks, where there were any, as a machine may become faster or slower meanwhile.
     #[must_use]
     pub fn throughput_kept(&self) -> Option<f64> {
-        Some(self.stormy_per_s? / self.calm_per_s?)
+        let Some(breaks) = self.in_breaks() else { return Some(self.stormy_per_s? / self.calm_per_s?) };
+        let passed =
+            self.faults.iter().filter(|(kind, _)| **kind != Kind::Nothing).map(|(_, seen)| seen.passed);
+        let (samples, took) = passed.fold((0, Duration::ZERO), |sum, more| (sum.0 + more.0, sum.1 + more.1));
+        Some(rate(samples, took)? / breaks)
     }
 
     /// How many faults there were.
     #[must_use]
     pub fn faults(&self) -> u32 {
-        self.faults.values().map(|seen| seen.count).sum()
+        self.faults.iter().filter(|(kind, _)| **kind != Kind::Nothing).map(|(_, seen)| seen.count).sum()
+    }
+
+    fn in_breaks(&self) -> Option<f64> {
+        let (samples, took) = self.faults.get(&Kind::Nothing)?.passed;
+        rate(samples, took)
     }
 
     /// A line for each figure.
@@ -94,6 +103,7 @@ impl Report {
         let mut lines = vec![line(&whole, "faults", f64::from(self.faults()), "")];
         let more = [
             ("samples_per_s_calm", self.calm_per_s, "1/s"),
+            ("samples_per_s_in_breaks", self.in_breaks(), "1/s"),
             ("samples_per_s", self.stormy_per_s, "1/s"),
             ("throughput_kept", self.throughput_kept(), "ratio"),
             ("loss", self.loss, "nat/token"),
@@ -102,8 +112,9 @@ impl Report {
         lines.extend(more.map(|(metric, value, unit)| line(&whole, metric, value, unit)));
         for (kind, seen) in &self.faults {
             lines.push(line(kind.word(), "count", f64::from(seen.count), ""));
-            let kept =
-                rate(seen.passed.0, seen.passed.1).zip(self.calm_per_s).map(|(with, calm)| with / calm);
+            let kept = rate(seen.passed.0, seen.passed.1)
+                .zip(self.in_breaks().or(self.calm_per_s))
+                .map(|(with, calm)| with / calm);
             lines.extend(kept.map(|kept| line(kind.word(), "throughput_kept", kept, "ratio")));
             for (metric, times) in [("next_round", &seen.went_on_s), ("all_train", &seen.rejoined_s)] {
                 let Some((median, most)) = median_and_most(times) else { continue };
@@ -146,6 +157,23 @@ mod tests {
         report.passed(Kind::Cut, 700, Duration::from_secs(10));
         report.passed(Kind::Cut, 200, Duration::from_secs(10));
         assert_eq!(value(&report, "cut", "throughput_kept"), Some(0.45), "until the next fault began");
+    }
+
+    #[test]
+    fn where_there_were_breaks_they_are_what_is_compared_with() {
+        let mut report = Report::new(7);
+        let s = Duration::from_secs;
+        report.calm(1000, s(10));
+        report.stormy(9000, s(100));
+        for (kind, samples) in
+            [(Kind::Cut, 900), (Kind::Nothing, 1200), (Kind::Kill, 1140), (Kind::Cut, 1200)]
+        {
+            report.began(kind);
+            report.passed(kind, samples, s(10));
+        }
+        assert_eq!(value(&report, "seed 7", "throughput_kept"), Some(0.9));
+        assert_eq!((value(&report, "kill", "throughput_kept"), report.faults()), (Some(0.95), 3));
+        assert_eq!(value(&report, "seed 7", "samples_per_s_in_breaks"), Some(120.0));
     }
 
     #[test]

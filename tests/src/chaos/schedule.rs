@@ -1,6 +1,7 @@
 //! Which faults happen when, as a pure function of a seed.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use rand::seq::SliceRandom;
@@ -36,10 +37,12 @@ pub enum Kind {
     Calendar,
     /// `kill -9` of every process, as when the power fails everywhere; all are started again.
     Outage,
+    /// Nothing: with what counts meanwhile, what counts beside faults is compared.
+    Nothing,
 }
 
 impl Kind {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 13] = [
         Self::Kill,
         Self::Freeze,
@@ -73,6 +76,7 @@ impl Kind {
             Self::FullDisk => "full_disk",
             Self::Calendar => "calendar",
             Self::Outage => "outage",
+            Self::Nothing => "nothing",
         }
     }
 
@@ -84,6 +88,7 @@ impl Kind {
             Self::Cut | Self::CutIn | Self::CutOut | Self::Slow | Self::Loss => Hits::Site,
             Self::Coordinator => Hits::Coordinator,
             Self::Outage => Hits::Everybody,
+            Self::Nothing => Hits::Nobody,
         }
     }
 
@@ -96,6 +101,7 @@ impl Kind {
             Self::Slow | Self::Loss => between(3000, 9000),
             Self::Coordinator | Self::Outage => between(100, 5000),
             Self::NoDisk | Self::FullDisk | Self::Calendar => between(3000, 9000),
+            Self::Nothing => between(0, 0),
         }
     }
 }
@@ -105,6 +111,7 @@ enum Hits {
     Site,
     Coordinator,
     Everybody,
+    Nobody,
 }
 
 /// Whom it happens to.
@@ -118,6 +125,8 @@ pub enum Fault {
     Coordinator,
     /// Every process.
     Everybody,
+    /// Nobody.
+    Nobody,
 }
 
 impl Fault {
@@ -128,6 +137,7 @@ impl Fault {
             Self::Worker(kind, _) | Self::Site(kind, _) => kind,
             Self::Coordinator => Kind::Coordinator,
             Self::Everybody => Kind::Outage,
+            Self::Nobody => Kind::Nothing,
         }
     }
 
@@ -137,7 +147,8 @@ impl Fault {
         match self {
             Self::Worker(Kind::NoDisk | Kind::FullDisk | Kind::Calendar, _)
             | Self::Site(Kind::Slow | Kind::Loss, _)
-            | Self::Coordinator => Vec::new(),
+            | Self::Coordinator
+            | Self::Nobody => Vec::new(),
             Self::Worker(_, worker) => vec![worker],
             Self::Site(_, site) => {
                 let first: usize = sites[..site].iter().sum();
@@ -155,6 +166,7 @@ impl fmt::Display for Fault {
             Self::Site(kind, site) => write!(f, "{} of site {site}", kind.word()),
             Self::Coordinator => f.write_str(Kind::Coordinator.word()),
             Self::Everybody => f.write_str(Kind::Outage.word()),
+            Self::Nobody => f.write_str(Kind::Nothing.word()),
         }
     }
 }
@@ -177,6 +189,8 @@ pub struct Shape {
     pub sites: Vec<usize>,
     /// What may happen.
     pub kinds: Vec<Kind>,
+    /// After so many faults nothing happens for as long as there is between two; none: there is always a fault.
+    pub break_after: Option<NonZeroUsize>,
 }
 
 /// Faults that begin `gap` apart, of all kinds in turns; the last one is over by the end.
@@ -197,7 +211,10 @@ pub fn schedule(seed: u64, shape: &Shape, duration: Duration, gap: Duration) -> 
             turn.clone_from(&shape.kinds);
             turn.shuffle(&mut rng);
         }
-        let Some(kind) = turn.pop() else { return events };
+        let is_break =
+            shape.break_after.is_some_and(|faults| (events.len() + 1).is_multiple_of(faults.get() + 1));
+        let kind = if is_break { Some(Kind::Nothing) } else { turn.pop() };
+        let Some(kind) = kind else { return events };
         let (least, most) = kind.lasts();
         let lasts = rng.random_range(least..=most);
         let fault = match kind.hits() {
@@ -205,6 +222,7 @@ pub fn schedule(seed: u64, shape: &Shape, duration: Duration, gap: Duration) -> 
             Hits::Site => Fault::Site(kind, rng.random_range(0..shape.sites.len())),
             Hits::Coordinator => Fault::Coordinator,
             Hits::Everybody => Fault::Everybody,
+            Hits::Nobody => Fault::Nobody,
         };
         if at + lasts > duration {
             return events;
@@ -221,7 +239,7 @@ mod tests {
     use super::*;
 
     fn shape() -> Shape {
-        Shape { sites: vec![1, 3, 2], kinds: Kind::ALL.to_vec() }
+        Shape { sites: vec![1, 3, 2], kinds: Kind::ALL.to_vec(), break_after: None }
     }
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -247,6 +265,15 @@ mod tests {
         for site in 0..3 {
             let is_hit = |event: &Event| matches!(event.fault, Fault::Site(_, of) if of == site);
             assert!(events.iter().any(is_hit), "site {site} is spared");
+        }
+    }
+
+    #[test]
+    fn after_so_many_faults_nothing_happens_once() {
+        let shape = Shape { break_after: NonZeroUsize::new(3), ..shape() };
+        let events = schedule(3, &shape, HOUR, GAP);
+        for (at, event) in events.iter().enumerate() {
+            assert_eq!(event.fault == Fault::Nobody, at % 4 == 3, "{at}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Lets faults happen to a run of real processes, and watches it.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,8 @@ pub struct SoakConfig {
     pub kinds: Vec<Kind>,
     /// How long the run is watched before anything happens.
     pub calm: Duration,
+    /// After so many faults there is a break as long as the gap between two, with which throughput is compared then; none: with the calm before.
+    pub break_after: Option<NonZeroUsize>,
     /// How long things happen.
     pub duration: Duration,
     /// From one fault to the next.
@@ -112,7 +115,11 @@ impl Soak {
         ensure!(config.cluster.own_calendars, "chaos needs a calendar for each worker");
         let mut cluster = Cluster::start(config.cluster.clone())?;
         cluster.wait_for("everybody to train", END_MAX, |status| training(status) == workers)?;
-        let shape = Shape { sites: config.cluster.sites.clone(), kinds: config.kinds.clone() };
+        let shape = Shape {
+            sites: config.cluster.sites.clone(),
+            kinds: config.kinds.clone(),
+            break_after: config.break_after,
+        };
         let mut to_come = schedule(config.seed, &shape, config.duration, config.gap);
         to_come.reverse();
         let report = Report::new(config.seed);
@@ -260,6 +267,7 @@ impl Soak {
             }
             Fault::Site(kind, site) => self.bend(site, kind)?,
             Fault::Coordinator => self.cluster.kill_coordinator(),
+            Fault::Nobody => {}
             Fault::Everybody => {
                 self.cluster.kill_coordinator();
                 (0..self.workers()).for_each(|worker| self.cluster.kill_worker(worker));
@@ -319,6 +327,7 @@ impl Soak {
                 self.checker.coordinator_restarted();
                 self.cluster.start_coordinator()?;
             }
+            Fault::Nobody => {}
             Fault::Everybody => {
                 self.checker.everybody_restarted();
                 self.cluster.start_coordinator()?;

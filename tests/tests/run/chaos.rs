@@ -31,6 +31,7 @@ fn every_promise_is_kept_while_all_kinds_of_faults_happen() {
         seed: 1,
         kinds: Kind::ALL.to_vec(),
         calm: Duration::from_secs(5),
+        break_after: None,
         duration: Duration::from_secs(120),
         gap: Duration::from_millis(7800),
         progress_max: PROGRESS_MAX,

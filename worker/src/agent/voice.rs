@@ -88,10 +88,13 @@ impl Voice {
         }
     }
 
-    /// Who cannot hear the coordinator cannot take part in anything. It says no more that it is alive, so that it is missed like one that cannot be heard, until its connection's own probes
-    /// are acknowledged.
+    /// Who cannot hear the coordinator cannot take part in anything. It says no more that it is alive, but that it hears nothing, so that it is missed at least as soon as one that cannot be heard, until its
+    /// connection's own probes are acknowledged.
     fn say_if_heard(&mut self, sender: &ControlSender<ToCoordinator>) -> bool {
-        !self.network.may_be_heard(Instant::now()) || self.say(sender)
+        if self.network.may_be_heard(Instant::now()) {
+            return self.say(sender);
+        }
+        sender.send(&ToCoordinator::OutOfReach(vec![self.network.worker()])).is_ok()
     }
 
     /// Says that this worker is alive, and who else is.

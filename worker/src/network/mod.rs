@@ -107,6 +107,12 @@ struct State {
 }
 
 impl Network {
+    /// Whose it is.
+    #[must_use]
+    pub fn worker(&self) -> WorkerId {
+        self.worker
+    }
+
     /// Starts to accept connections of peers at `endpoint`; `limits` bounds the memory of the frames that they send, from a frame's header
     /// until the synchroniser has taken it.
     ///

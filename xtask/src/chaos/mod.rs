@@ -4,6 +4,7 @@ mod known_bugs;
 mod mirror;
 mod simulated;
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -32,6 +33,9 @@ pub struct Options {
     /// Seconds before the first one, in which the run's speed without faults is measured [default: 15].
     #[arg(long)]
     calm: Option<f64>,
+    /// After so many faults nothing happens once, and throughput is compared with that of these breaks.
+    #[arg(long, value_name = "FAULTS")]
+    break_after: Option<NonZeroUsize>,
     /// Steps from one exchange to the next, of some 25 ms each [default: 4].
     #[arg(long)]
     every: Option<u64>,
@@ -70,6 +74,7 @@ impl Options {
             ("--sites", self.sites.clone()),
             ("--gap", self.gap.map(|gap| gap.to_string())),
             ("--calm", self.calm.map(|calm| calm.to_string())),
+            ("--break-after", self.break_after.map(|faults| faults.to_string())),
             ("--every", self.every.map(|every| every.to_string())),
             ("--overlap", self.overlap.map(|overlap| overlap.to_string())),
             ("--progress-max", self.progress_max.map(|most| most.to_string())),

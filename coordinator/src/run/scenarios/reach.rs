@@ -86,6 +86,15 @@ fn who_is_out_of_others_reach_is_asked_and_missed_sooner() {
 }
 
 #[test]
+fn who_says_that_it_hears_nothing_is_missed_sooner_and_blames_nobody() {
+    let says_so = missed_after(&mut four(), 4, &[4]);
+    assert!(says_so <= Duration::from_millis(1050), "{says_so:?}");
+    let mut story = four();
+    beat_for(&mut story, 10, &[1, 2, 3, 4], &[(3, &[4, 3])]);
+    assert!((1..=4).all(|worker| is_here(&story, worker)), "heard after all");
+}
+
+#[test]
 fn who_is_heard_is_not_taken_out_for_what_others_say_within_the_patience_for_silence() {
     let mut story = four();
     beat_for(&mut story, 1, &[1, 2, 3, 4], &[(3, &[4])]);

@@ -2,6 +2,7 @@
 //! stderr; `tests/docs/chaos.md` says what they mean.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints")]
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ struct Args {
     /// Seconds before the first one, in which the run's speed without faults is measured.
     #[arg(long, default_value_t = 15.0)]
     calm: f64,
+    /// After so many faults nothing happens once, and throughput is compared with that of these breaks: a machine that others use may become faster or slower in half an hour.
+    #[arg(long, value_name = "FAULTS")]
+    break_after: Option<NonZeroUsize>,
     /// Steps from one exchange to the next: a step takes some 25 ms.
     #[arg(long, default_value_t = Pace::default().every, value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
@@ -99,6 +103,7 @@ fn config(args: &Args, folder: PathBuf) -> Result<SoakConfig> {
         seed: args.seed,
         kinds,
         calm: seconds("--calm", args.calm)?,
+        break_after: args.break_after,
         duration: seconds("--minutes", args.minutes * 60.0)?,
         gap: seconds("--gap", args.gap)?,
         progress_max: seconds("--progress-max", args.progress_max)?,

@@ -139,7 +139,7 @@ fn what_a_server_refuses_is_said_with_its_url_and_a_remedy_at_once() {
         ("403 Forbidden", "access is denied (403 Forbidden)"),
         ("401 Unauthorized", "AWS_ACCESS_KEY_ID"),
         ("404 Not Found", "is the URL right"),
-        ("302 Found", "it answers 302 Found"),
+        ("302 Found", "leads to no file: 302 Found"),
     ] {
         server.behaviour().status = Some(status);
         let message = folder.open(&lines(&url)).unwrap_err().to_string();
