@@ -229,7 +229,7 @@ pub(super) mod tests {
         let config = RunConfig::parse(&format!("{CONFIG}{lines}")).unwrap();
         let spec = ModelSpec::resolve(&config.model, 256).unwrap();
         let exchange = Exchange::of(&config, &spec);
-        let (all, products) = (spec.parameter_count() as f64, (6 * 12 * 384 * 384) as f64);
+        let (all, products) = (spec.parameter_count() as f64, f64::from(6 * 12 * 384 * 384));
         let bits = 32.0 * (1.0 - 0.875 * products / all);
         assert!((exchange.up_bits - bits).abs() < 1e-9 && exchange.side_by_side, "{exchange:?}");
     }
