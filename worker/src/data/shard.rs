@@ -1,7 +1,7 @@
 //! The tokens of a piece as a file that is written once and mapped into memory.
 //!
 //! Layout, little-endian: a header of 64 bytes (magic, format version, bytes in a token, tokens, bytes in a block, zeros, and from byte 32 on the BLAKE3
-//! of all that and of the table), a table with the BLAKE3 of each block, zeros up to the next page, then the tokens. A block is a page, and is checked when it is first touched.
+//! of all that and of the table), a table with the BLAKE3 of each block, then the tokens. A block is checked when it is first touched.
 
 use std::fs::File;
 use std::ops::Range;
@@ -14,16 +14,13 @@ use super::prepared::Maker;
 use super::{DataError, Piece};
 
 const MAGIC: &[u8; 8] = b"LHTOKENS";
-const FORMAT_VERSION: u32 = 3;
+const FORMAT_VERSION: u32 = 2;
 const HEADER_BYTES: usize = 64;
 /// Header bytes before the hash.
 const FIELDS_BYTES: usize = 32;
 const HASH_BYTES: usize = 32;
-/// Bytes that are checked at once, and so read at least: a page, as samples come shuffled, and what lies around one is pushed out of a small memory before it is wanted. The table
-/// takes a 128th of what the tokens do.
-pub(super) const BLOCK_BYTES: usize = 1 << 12;
-/// Bytes that the system is asked for at once where all of a shard is read.
-const AHEAD_BYTES: usize = 1 << 20;
+/// Bytes that are checked at once: a first touch costs a fraction of a millisecond, and the table is a 32,768th of the tokens.
+pub(super) const BLOCK_BYTES: usize = 1 << 20;
 /// Vocabularies up to this size take two bytes a token.
 const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
 
@@ -34,6 +31,8 @@ pub(super) struct TokenShard {
     header: Header,
     /// Blocks that were found as they were written.
     checked: Marks,
+    /// Blocks that were asked for to be checked.
+    expected: Marks,
 }
 
 /// A bit for each block.
@@ -49,8 +48,10 @@ impl Marks {
         self.0[block / 64].load(Ordering::Relaxed) & (1 << (block % 64)) != 0
     }
 
-    fn set(&self, block: usize) {
-        self.0[block / 64].fetch_or(1 << (block % 64), Ordering::Relaxed);
+    /// Answers whether it was set.
+    fn set(&self, block: usize) -> bool {
+        let bit = 1 << (block % 64);
+        self.0[block / 64].fetch_or(bit, Ordering::Relaxed) & bit != 0
     }
 }
 
@@ -73,8 +74,8 @@ impl TokenShard {
         let Some(header) = Header::parse(&map) else { return Ok(None) };
         // Samples come shuffled: what the system reads around a page is not wanted. What is wanted, `expect` says. Without the advice it is only slower.
         let _ = map.advise(Advice::Random);
-        let checked = Marks::new(header.blocks());
-        Ok(Some(Self { map, header, checked }))
+        let [checked, expected] = [(); 2].map(|()| Marks::new(header.blocks()));
+        Ok(Some(Self { map, header, checked, expected }))
     }
 
     /// Tokens in it.
@@ -95,7 +96,7 @@ impl TokenShard {
     /// Appends the tokens of a range, which must lie inside.
     pub(super) fn read(&self, range: Range<u64>, into: &mut Vec<u32>) -> Result<(), Damaged> {
         let (width, bytes) = (self.header.token_bytes as usize, self.bytes_of(range));
-        self.check(blocks_of(&bytes))?;
+        blocks_of(&bytes).try_for_each(|block| self.check(block))?;
         into.extend(self.body()[bytes].chunks_exact(width).map(|token| {
             let mut word = [0; 4];
             word[..token.len()].copy_from_slice(token);
@@ -104,33 +105,40 @@ impl TokenShard {
         Ok(())
     }
 
-    /// Tells the system that a range, which must lie inside, is read soon, and answers how many bytes that may bring into memory.
+    /// Tells the system that a range, which must lie inside, is read soon, and answers how many bytes that may bring into memory: of a block that was not checked
+    /// yet, all.
     pub(super) fn expect(&self, range: Range<u64>) -> u64 {
-        let place = self.place(blocks_of(&self.bytes_of(range)));
-        self.advise(place.clone());
-        place.len() as u64
+        let bytes = self.bytes_of(range);
+        let expect = |block| {
+            let place = self.place(block);
+            let wanted = match self.checked.get(block) {
+                true => place.start.max(bytes.start)..place.end.min(bytes.end),
+                // For another sample, all of it.
+                false if self.expected.set(block) => return 0,
+                false => place,
+            };
+            self.advise(wanted.clone());
+            wanted.len() as u64
+        };
+        blocks_of(&bytes).map(expect).sum()
     }
 
     /// Checks every block.
     pub(super) fn check_all(&self) -> Result<(), Damaged> {
-        let (all, some) = (self.header.blocks(), AHEAD_BYTES / BLOCK_BYTES);
-        (0..all).step_by(some).try_for_each(|first| self.check(first..all.min(first + some)))
+        (0..self.header.blocks()).try_for_each(|block| self.check(block))
     }
 
-    /// Checks those of these blocks that were not checked yet.
-    fn check(&self, blocks: Range<usize>) -> Result<(), Damaged> {
-        if blocks.clone().all(|block| self.checked.get(block)) {
+    fn check(&self, block: usize) -> Result<(), Damaged> {
+        if self.checked.get(block) {
             return Ok(());
         }
-        self.advise(self.place(blocks.clone()));
-        for block in blocks.filter(|block| !self.checked.get(*block)) {
-            let hash = blake3::hash(&self.body()[self.place(block..block + 1)]);
-            let place = HEADER_BYTES + block * HASH_BYTES;
-            if hash.as_bytes()[..] != self.map[place..place + HASH_BYTES] {
-                return Err(Damaged);
-            }
-            self.checked.set(block);
+        self.advise(self.place(block));
+        let hash = blake3::hash(&self.body()[self.place(block)]);
+        let place = HEADER_BYTES + block * HASH_BYTES;
+        if hash.as_bytes()[..] != self.map[place..place + HASH_BYTES] {
+            return Err(Damaged);
         }
+        self.checked.set(block);
         Ok(())
     }
 
@@ -146,9 +154,9 @@ impl TokenShard {
         &self.map[self.header.body()..]
     }
 
-    /// Where blocks are in the body.
-    fn place(&self, blocks: Range<usize>) -> Range<usize> {
-        blocks.start * BLOCK_BYTES..self.body().len().min(blocks.end * BLOCK_BYTES)
+    /// Where a block is in the body.
+    fn place(&self, block: usize) -> Range<usize> {
+        block * BLOCK_BYTES..self.body().len().min((block + 1) * BLOCK_BYTES)
     }
 
     /// Where tokens are in the body.
@@ -179,7 +187,6 @@ pub(super) fn encode(piece: Piece, maker: &Maker<'_>, file: &Path) -> Result<Vec
     let mut file = header.fields().to_vec();
     file.extend(Header::hash(&header.fields(), &table));
     file.extend(table);
-    file.resize(header.body(), 0);
     file.extend(body);
     Ok(file)
 }
@@ -218,16 +225,13 @@ impl Header {
         let fields = header.fields();
         let body_bytes =
             tokens.checked_mul(token_bytes.into()).and_then(|bytes| usize::try_from(bytes).ok())?;
-        let table_end =
-            body_bytes.div_ceil(BLOCK_BYTES).checked_mul(HASH_BYTES)?.checked_add(HEADER_BYTES)?;
-        let body = table_end.checked_next_multiple_of(BLOCK_BYTES)?;
-        let whole = body.checked_add(body_bytes)?;
+        let table_bytes = body_bytes.div_ceil(BLOCK_BYTES).checked_mul(HASH_BYTES)?;
+        let whole = HEADER_BYTES.checked_add(table_bytes)?.checked_add(body_bytes)?;
         // Magic, version and block size are compared by writing them again.
         let is_sound = matches!(token_bytes, 2 | 4)
             && file.len() == whole
             && file[..FIELDS_BYTES] == fields
-            && Self::hash(&fields, &file[HEADER_BYTES..table_end]) == hash
-            && file[table_end..body].iter().all(|byte| *byte == 0);
+            && Self::hash(&fields, &file[HEADER_BYTES..HEADER_BYTES + table_bytes]) == hash;
         is_sound.then_some(header)
     }
 
@@ -237,6 +241,6 @@ impl Header {
 
     /// Where the tokens begin.
     fn body(&self) -> usize {
-        (HEADER_BYTES + self.blocks() * HASH_BYTES).next_multiple_of(BLOCK_BYTES)
+        HEADER_BYTES + self.blocks() * HASH_BYTES
     }
 }
