@@ -35,7 +35,7 @@ struct Unit {
 /// # Errors
 /// A file cannot be read or removed.
 pub fn prune(cache: &Path, bytes_max: u64) -> Result<Pruned, DataError> {
-    Cache::open(cache, None)?.prune(Goal { bytes: bytes_max, most: Some(u64::MAX) })
+    Cache::open(cache, None)?.prune(Goal { bytes: bytes_max, most: u64::MAX })
 }
 
 /// How much is to be left.
@@ -43,8 +43,8 @@ pub fn prune(cache: &Path, bytes_max: u64) -> Result<Pruned, DataError> {
 pub(super) struct Goal {
     /// At most so many bytes, as far as they are not in use.
     pub(super) bytes: u64,
-    /// Where what is in use takes more than this, nothing is thrown away; none: nothing is in any case.
-    pub(super) most: Option<u64>,
+    /// Where what is in use takes more than this, nothing is thrown away.
+    pub(super) most: u64,
 }
 
 impl Cache {
@@ -137,7 +137,7 @@ impl<'a> Pruning<'a> {
         let in_shards: u64 = shards.into_iter().filter_map(|shard| self.sizes.get(shard)).sum();
         let in_use_bytes = in_shards + bytes_of(&mut in_use()) + self.partial_bytes;
         let mut pruned = Pruned { left_bytes, in_use_bytes, removed_bytes: 0 };
-        if goal.most.is_none_or(|most| in_use_bytes > most) {
+        if in_use_bytes > goal.most {
             return Ok(pruned);
         }
         for unit in units.iter().filter(|unit| !unit.is_in_use) {

@@ -34,9 +34,9 @@ impl Cache {
 
     /// What is taken afterwards. Nothing is thrown away for what does not fit beside what is in use.
     fn evict(&self, bytes: u64, max: u64) -> Result<u64, DataError> {
-        let most = max.checked_sub(bytes);
-        let goal = Goal { bytes: most.unwrap_or(u64::MAX).saturating_sub(max / SLACK), most };
-        let pruned = self.prune(goal)?;
+        // Of what never fits, only what is in use is counted.
+        let most = max.checked_sub(bytes).unwrap_or(u64::MAX);
+        let pruned = self.prune(Goal { bytes: most.saturating_sub(max / SLACK), most })?;
         if pruned.left_bytes.saturating_add(bytes) > max {
             return Err(DataError::NoRoom { bytes, max, in_use: pruned.in_use_bytes });
         }

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::back_off::BackOff;
 
 /// How often a server is asked again that gives nothing more of a file: with its pauses about a quarter of a minute.
@@ -44,24 +42,21 @@ impl Attempts {
 }
 
 /// Whether enough comes of a file: a server that gives a byte now and then never ends an answer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// Where this stretch began, and when.
+    /// Where this stretch began, and how long its bytes were waited for.
     at: u64,
-    since: Instant,
+    waited: Duration,
 }
 
 impl Pace {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { at: 0, since: now }
-    }
-
-    /// Whether less came than [`PROGRESS_BYTES`] in as long as [`STRETCH`]. Then another one begins.
-    pub(super) fn is_too_slow(&mut self, offset: u64, now: Instant) -> bool {
+    /// Another wait is over. Whether less came than [`PROGRESS_BYTES`] in as long as [`STRETCH`]; then another one begins. Time in which nobody wants more does not count.
+    pub(super) fn is_too_slow(&mut self, offset: u64, waited: Duration) -> bool {
+        self.waited += waited;
         let is_enough = offset >= self.at + PROGRESS_BYTES;
-        let is_over = now.saturating_duration_since(self.since) >= STRETCH;
+        let is_over = self.waited >= STRETCH;
         if is_enough || is_over {
-            *self = Self { at: offset, since: now };
+            *self = Self { at: offset, waited: Duration::ZERO };
         }
         is_over && !is_enough
     }
@@ -85,13 +80,11 @@ mod tests {
 
     #[test]
     fn a_byte_now_and_then_is_too_slow() {
-        let now = Instant::now();
-        let mut pace = Pace::new(now);
-        let slow: Vec<u64> =
-            (1..=400).filter(|s| pace.is_too_slow(*s, now + Duration::from_secs(*s))).collect();
+        let mut pace = Pace::default();
+        let second = Duration::from_secs(1);
+        let slow: Vec<u64> = (1..=400).filter(|s| pace.is_too_slow(*s, second)).collect();
         assert_eq!(slow, [120, 240, 360]);
-        let mut pace = Pace::new(now);
-        let at = |s: u64| now + Duration::from_secs(s);
-        assert!(!(1..=400).any(|s| pace.is_too_slow(s * 10_000, at(s))), "80 kbit/s");
+        let mut pace = Pace::default();
+        assert!(!(1..=400).any(|s| pace.is_too_slow(s * 10_000, second)), "80 kbit/s");
     }
 }

@@ -32,17 +32,19 @@ impl RemoteReader {
             buffer: Bytes::new(),
             answer: None,
             attempts: Attempts::new(READS_MAX),
-            pace: Pace::new(Instant::now()),
+            pace: Pace::default(),
         })
     }
 
     /// What comes next; nothing at the end.
     fn next_bytes(&mut self) -> Result<Bytes, RemoteError> {
         while self.offset < self.file.version.bytes {
+            let asked = Instant::now();
             match self.client.wait(self.ask()) {
                 Ok(bytes) => {
                     self.offset += bytes.len() as u64;
-                    if self.pace.is_too_slow(self.offset, Instant::now()) {
+                    let is_slow = self.pace.is_too_slow(self.offset, asked.elapsed());
+                    if is_slow && self.offset < self.file.version.bytes {
                         self.answer = None;
                         let (error, shown) = (RemoteError::Slow(self.offset), self.file.url.shown());
                         self.client.pause(&mut self.attempts, self.offset, error, &shown)?;
