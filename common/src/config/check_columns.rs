@@ -5,6 +5,9 @@ use super::sync::{ResultForm, SelectionRule, Source, Transform, WithinSite};
 use super::{ConfigError, RunConfig, SparseBackwardConfig, SparseMode};
 use crate::model::ModelSpec;
 
+/// In place of the tokenizer's, which is perhaps not known yet. No product that can be of columns depends on it, but an output projection of its own, of which a part is kept in any case.
+const VOCABULARY: u32 = 1 << 16;
+
 impl RunConfig {
     pub(super) fn check_columns(&self) -> Result<(), ConfigError> {
         let (sync, train) = (&self.sync, &self.train);
@@ -43,15 +46,19 @@ impl RunConfig {
 
     /// Whether the gradient of any weight has fewer columns than the weight.
     fn leaves_columns_out(&self, sparse: Option<&SparseBackwardConfig>) -> Result<bool, ConfigError> {
-        // No product that can be of columns depends on how large the vocabulary is, but an output projection of its own, of which a part is kept in any case.
-        let spec = ModelSpec::resolve(&self.model, 1 << 16)?;
+        let spec = self.spec_of_columns()?;
         Ok(sparse.is_some_and(|sparse| !spec.column_products(sparse).is_empty()))
     }
 
-    /// A result has what each site sent side by side, and goes in one frame: in any format it has room for it, if all of a fragment is sent by each.
+    fn spec_of_columns(&self) -> Result<ModelSpec, ConfigError> {
+        ModelSpec::resolve(&self.model, self.model.vocabulary.unwrap_or(VOCABULARY))
+    }
+
+    /// A result has what each site sent side by side, and goes in one frame: in any format it has room for it, if all of a fragment is sent by each, and a sixteenth more says where it belongs.
     fn check_bundles_of_columns(&self) -> Result<(), ConfigError> {
-        let most = FRAGMENT_VALUES_MAX / self.run.workers.max(1);
-        if self.sync.fragment_values <= most {
+        let most = FRAGMENT_VALUES_MAX / 16 * 15 / self.run.workers.max(1);
+        let spec = self.spec_of_columns()?;
+        if self.sync.layout(spec.parameter_count()).fragment_values <= most {
             return Ok(());
         }
         let reason = format!(
@@ -100,14 +107,15 @@ mod tests {
             let is_named = message.starts_with("sync.selection = columns: ");
             assert!(is_named && message.contains(remedy), "{remedy}: {message}");
         }
+        let small = SMALL.replace("context = 8\n", "context = 8\nvocabulary = 300\n");
+        assert!(RunConfig::parse(&format!("{small}{SPARSE}{SYNC}")).is_ok(), "of a vocabulary that is known");
         let message = refusal(&format!("{}{SYNC}", SPARSE.replace("0.1", "1.0")));
         assert!(message.starts_with("sync.selection = columns: no gradient"), "{message}");
         let many = SMALL.replace("workers = 2", "workers = 40");
         let text = format!("{many}[train]\nbatch = 40\n{SPARSE}{SYNC}fragment_values = 262144\n");
         let message = RunConfig::parse(&text).unwrap_err().to_string();
         assert!(
-            message.starts_with("sync.fragment_values = 262144: ")
-                && message.ends_with("take 104857 or less"),
+            message.starts_with("sync.fragment_values = 262144: ") && message.ends_with("take 98304 or less"),
             "{message}"
         );
         let message = with("keep = 8");
