@@ -22,6 +22,7 @@ mod parity;
 mod peer;
 mod planning;
 mod prepare;
+mod problems;
 mod progress;
 mod punctuality;
 mod ranges;

@@ -80,7 +80,7 @@ impl Reach {
 
     /// A member says that it hears nothing: who else is out of its reach says nothing of them.
     pub fn note_deaf(&mut self, now: Duration, by: WorkerId) {
-        self.said.remove(&by);
+        self.note(now, by, &[]);
         self.doubted.insert(by, now);
     }
 

@@ -1,13 +1,11 @@
 //! The run as people and other programs see it.
 
-use std::collections::BTreeSet;
-
 use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_proto::control::message::Hash;
 use serde::{Deserialize, Serialize};
 
 use super::command::{Notice, Severity};
-use super::machine::{Run, shorten};
+use super::machine::Run;
 use super::parity::Parity;
 use super::peer::{Peer, Standing};
 use super::progress::Totals;
@@ -436,73 +434,6 @@ impl Run {
         let members = self.peers.values().filter(|peer| peer.is_present_member());
         let pace = members.filter_map(|peer| peer.meter.steps_per_s()).reduce(f64::min)?;
         (pace > 0.0).then(|| end.saturating_sub(step) as f64 / pace)
-    }
-
-    /// What a person should look at now.
-    fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if self.is_held() && self.state.phase != Phase::Finished {
-            problems.push("the run is paused, and nobody trains; `coordinator resume` goes on".to_owned());
-        }
-        let (here, wanted) = (self.peers.len(), self.config.run.workers);
-        if self.state.phase == Phase::Gathering && here < wanted as usize {
-            problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));
-        }
-        problems.extend(self.unfit.clone());
-        let untold = self.untold();
-        if !untold.is_empty() {
-            problems.push(format!("the plan waits for {untold:?}, who measure themselves and their links"));
-        }
-        let unseated = self.peers.values().filter(|peer| peer.seat.is_none()).count();
-        if unseated > 0
-            && self.ranks() > 1
-            && (self.state.phase != Phase::Gathering || here >= wanted as usize)
-        {
-            problems.push(format!(
-                "{unseated} workers wait for others: a copy of the model takes {} of them{}",
-                self.ranks(),
-                match &self.config.parallel {
-                    parallel if !parallel.sites.is_empty() => ", from each of parallel.sites",
-                    parallel if parallel.is_shared() && parallel.is_pipelined() => {
-                        ", and each part's parallel.tensor of them are of one site"
-                    }
-                    parallel if parallel.is_shared() => ", of one site",
-                    _ => "",
-                }
-            ));
-        }
-        if unseated > 0 && self.state.phase == Phase::Training && !self.copies_may_join() {
-            problems.push(
-                "copies of the model join others that train after the opening, and under a strategy that exchanges clipped gradients not at all".to_owned(),
-            );
-        }
-        let awaited = self.peers.values().filter(|peer| peer.is_awaited()).count();
-        if awaited > 0 && self.grace_until.is_some_and(|until| until <= self.now) {
-            problems.push(format!(
-                "{awaited} members have not come back, and nobody else holds the run's state: it goes on when one of them comes, or with {wanted} \
-                 other workers, or with one that has a checkpoint; `coordinator stop` ends it"
-            ));
-        } else if awaited > 0 {
-            problems.push(format!("{awaited} members have not come back yet"));
-        }
-        let verdicts = self.parity.values().filter_map(Parity::latest);
-        for verdict in verdicts.filter(|verdict| !verdict.odd.is_empty()) {
-            problems.push(format!("parity was broken after {} by {:?}", verdict.round, verdict.odd));
-        }
-        problems.extend(self.unwritten_checkpoints());
-        problems
-    }
-
-    /// Of each worker whose newest checkpoint was not written: why not. Who has left a run that goes on is no problem of it.
-    fn unwritten_checkpoints(&self) -> impl Iterator<Item = String> {
-        let mut seen = BTreeSet::new();
-        let newest = self.state.checkpoints.iter().filter(move |checkpoint| seen.insert(checkpoint.worker));
-        let over = self.state.phase == Phase::Finished;
-        let concerned = newest.filter(move |of| over || self.peers.contains_key(&of.worker));
-        concerned.filter_map(|Checkpoint { worker, report }| {
-            let reason = report.outcome.as_ref().err()?;
-            Some(format!("{worker} could not write its newest checkpoint: {}", shorten(reason)))
-        })
     }
 }
 
