@@ -1,86 +1,29 @@
-//! The archive on a server that speaks S3: moto's, where python has it (`pip install 'moto[server]'`). `LONGHAUL_PYTHON` names the interpreter, else it is
-//! `python3`.
+//! The archive on a server that speaks S3, where there is one ([`longhaul_tests::s3`]).
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
     reason = "this is all test code, and tells what it leaves out"
 )]
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use longhaul_common::config::{ArchiveLocation, Retention};
 use longhaul_common::id::{Generation, Round, RunId};
 use longhaul_proto::checkpoint::archive::{Archive, Archived, Manifest, Part};
+use longhaul_tests::s3::S3Server;
 
 const ENDPOINT: &str = "LONGHAUL_TEST_S3";
 const PART: Part = Part { run: RunId([9; 16]), parts: 1, rank: 0 };
 const VALUES: usize = 300_000;
 
-/// A server that ends with the test.
-struct Server {
-    process: Child,
-    address: String,
-}
-
-impl Server {
-    /// None: there is no moto.
-    fn start() -> Option<Self> {
-        let python = std::env::var_os("LONGHAUL_PYTHON").unwrap_or_else(|| "python3".into());
-        let has_moto = Command::new(&python)
-            .args(["-c", "import moto.server, flask"])
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success());
-        if !has_moto {
-            return None;
-        }
-        let mut process = Command::new(&python)
-            .args(["-u", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
-        let running = lines.find_map(|line| {
-            let line = line.ok()?;
-            Some(line.split_once("http://")?.1.split_whitespace().next()?.to_owned())
-        });
-        // Its log must go on somewhere, or it blocks.
-        std::thread::spawn(move || lines.for_each(drop));
-        Some(Self { process, address: running.unwrap() })
-    }
-
-    fn make_bucket(&self, name: &str) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        write!(
-            stream,
-            "PUT /{name} HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-            self.address
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// Credentials are read from the environment, which a test may only set for another process.
 #[test]
 fn checkpoints_go_through_an_s3_server_and_back() {
-    let Some(server) = Server::start() else {
+    let Some(server) = S3Server::start().unwrap() else {
         eprintln!("left out: python has no moto with its server (pip install 'moto[server]')");
         return;
     };
-    server.make_bucket("bucket");
+    server.make_bucket("bucket").unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "with_credentials", "--ignored", "--nocapture"])
         .env(ENDPOINT, format!("http://{}", server.address))

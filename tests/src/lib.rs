@@ -1,4 +1,4 @@
-//! The WAN emulator, the harness of the end-to-end tests, a real etcd, and a reader of the manifests for Kubernetes.
+//! The WAN emulator, the harness of the end-to-end tests, a real etcd, a server that speaks S3, and a reader of the manifests for Kubernetes.
 #![forbid(unsafe_code)]
 
 pub mod chaos;
@@ -7,4 +7,5 @@ pub mod etcd;
 pub mod hostile;
 pub mod interrupt;
 pub mod kubernetes;
+pub mod s3;
 pub mod wan;
