@@ -127,8 +127,10 @@ fn who_speaks_to_a_process_that_was_started_anew_hears_so_at_once() {
         std::thread::yield_now();
     }
     let ended = client_runtime.block_on(async {
-        let mut stream = connection.open_uni().await.unwrap();
-        stream.write_all(b"are you there?").await.unwrap();
+        // A nudge may have been answered before this is said: then it fails for the reason that is looked for.
+        if let Ok(mut stream) = connection.open_uni().await {
+            let _ = stream.write_all(b"are you there?").await;
+        }
         connection.closed().await
     });
     assert_eq!(ended, ConnectionError::Reset);
