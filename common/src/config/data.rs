@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::sections::is_endpoint;
-use super::{ConfigError, DataUrl};
+use super::{ConfigError, DataUrl, ImageConfig};
 
 /// Sources, at most: a mixture of more would differ from its weights by more than five samples.
 pub const SOURCES_MAX: usize = 1 << 10;
@@ -22,7 +22,8 @@ pub struct DataConfig {
     /// `bytes`, or the path of a `tokenizer.json`.
     #[serde(default = "DataConfig::default_tokenizer")]
     pub tokenizer: String,
-    /// Tokens in a training sequence.
+    /// Tokens in a training sequence; not of images.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub sequence_length: u32,
     /// The share at the end of each source's tokens that is held out for validation. Default: 0.05, or 0 where `validation` has sources of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,6 +35,9 @@ pub struct DataConfig {
     /// and nobody looks for it: whoever knows a source's defects says how many it may have.
     #[serde(default)]
     pub bad_records_max: u64,
+    /// What images are made into; then all sources are of images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageConfig>,
     /// What the run is trained on, in the place of `path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<DataSource>,
@@ -67,6 +71,9 @@ pub struct DataSource {
     /// Of tables: where the text is. Default: `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<Column>,
+    /// Of IDX: the file with the labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<PathBuf>,
     /// The source's part of the samples, in proportion to the others'. Default: all sources' samples, and so each sample once in an epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
@@ -111,6 +118,12 @@ pub enum DataFormat {
     TokensU16,
     /// Tokens, four bytes each, little-endian.
     TokensU32,
+    /// Images in an IDX file, and their labels in another: MNIST and its relatives.
+    Idx,
+    /// A folder with a folder of JPEG and PNG files for each class.
+    Images,
+    /// A tar archive of `key.jpg` (or `.jpeg`, `.png`) and `key.cls`, as WebDataset packs them.
+    Webdataset,
 }
 
 impl DataFormat {
@@ -127,8 +140,16 @@ impl DataFormat {
             Some("parquet") => Self::Parquet,
             Some("arrow" | "ipc" | "feather") => Self::Arrow,
             Some("bin") => Self::TokensU16,
+            Some("tar") => Self::Webdataset,
+            _ if is_idx(&name) => Self::Idx,
             _ => Self::Text,
         }
+    }
+
+    /// Whether it has images.
+    #[must_use]
+    pub fn is_of_images(self) -> bool {
+        matches!(self, Self::Idx | Self::Images | Self::Webdataset)
     }
 
     /// Whether it has columns.
@@ -136,6 +157,16 @@ impl DataFormat {
     pub fn is_table(self) -> bool {
         matches!(self, Self::Csv | Self::Tsv | Self::Parquet | Self::Arrow)
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
+/// As MNIST's files are named: `train-images-idx3-ubyte`.
+fn is_idx(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.contains("-idx3-") || name.contains(".idx3-"))
 }
 
 /// Where a source's files are.
@@ -204,7 +235,7 @@ impl DataSource {
         }
     }
 
-    fn check(&self, key: &'static str) -> Result<(), ConfigError> {
+    fn check(&self, key: &'static str, has_images: bool) -> Result<(), ConfigError> {
         let refused = |reason: &str| Err(ConfigError::value(key, self, reason));
         let places = [self.path.is_some(), self.glob.is_some(), self.url.is_some()];
         if places.into_iter().filter(|is_given| *is_given).count() != 1 {
@@ -224,6 +255,17 @@ impl DataSource {
         }
         if self.column == Some(Column::Number(0)) {
             return refused("columns are counted from 1 on");
+        }
+        match (has_images, format.is_of_images()) {
+            (true, false) => return refused("data.image asks for images: give it format = \"idx\", \"images\" or \"webdataset\", or leave out data.image"),
+            (false, true) => return refused("it has images: say in data.image what they are made into"),
+            _ => {}
+        }
+        if self.labels.is_some() != (format == DataFormat::Idx) {
+            return refused("labels = \"FILE\" is for format = \"idx\", which needs it");
+        }
+        if self.glob.is_some() && matches!(format, DataFormat::Idx | DataFormat::Images) {
+            return refused("idx and images have a path: that of one file, or of the folder that has a folder for each class");
         }
         if self.weight.is_some_and(|weight| !weight.is_finite() || weight <= 0.0) {
             return refused("a weight is above zero, and finite: leave out the source that is to have none");
@@ -263,6 +305,7 @@ impl DataConfig {
         let others = if self.path.is_some() { &mut [] } else { found.validation.as_mut_slice() };
         for source in found.sources.iter_mut().chain(others) {
             source.path = source.path.as_ref().map(|path| place.join(path));
+            source.labels = source.labels.as_ref().map(|path| place.join(path));
             // A folder's own name may have characters that mean something in a pattern.
             source.glob = source.glob.as_ref().map(|pattern| {
                 if Path::new(pattern).is_absolute() {
@@ -301,12 +344,21 @@ impl DataConfig {
             return Err(ConfigError::value("data.validation_share", share, reason));
         }
         self.check_places()?;
+        self.image.as_ref().map_or(Ok(()), ImageConfig::check)?;
+        if self.image.is_some() != (self.sequence_length == 0) {
+            let reason = "texts are cut into sequences of so many tokens, one at least, and images are not cut: leave it out beside data.image";
+            return Err(ConfigError::value("data.sequence_length", self.sequence_length, reason));
+        }
+        if let (Some(path), Some(_)) = (&self.path, &self.image) {
+            let reason = "data.path is a text: images are given in data.sources";
+            return Err(ConfigError::value("data.path", path.display(), reason));
+        }
         for (key, sources) in [("data.sources", &self.sources), ("data.validation", &self.validation)] {
             if sources.len() > SOURCES_MAX {
                 let reason = format!("must be at most {SOURCES_MAX}; a glob is one source of many files");
                 return Err(ConfigError::value(key, format!("{} entries", sources.len()), reason));
             }
-            sources.iter().try_for_each(|source| source.check(key))?;
+            sources.iter().try_for_each(|source| source.check(key, self.image.is_some()))?;
         }
         self.check_weights()
     }

@@ -9,6 +9,7 @@ mod data;
 mod data_url;
 mod error;
 mod fragments;
+mod image;
 mod parallel;
 mod presets;
 mod privacy;
@@ -24,6 +25,7 @@ pub use data::{Column, DataConfig, DataFormat, DataPlace, DataSource, SOURCES_MA
 pub use data_url::{DataUrl, ParseDataUrlError};
 pub use error::{ConfigError, read_toml};
 pub use fragments::FRAGMENTS_MAX;
+pub use image::ImageConfig;
 pub use parallel::{BOUNDARY_CHUNK, Differences, ParallelConfig, PlanChoice, SITE_CHARS_MAX, is_site_name};
 pub use privacy::PrivacyConfig;
 pub use sections::{
