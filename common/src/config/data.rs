@@ -166,7 +166,9 @@ fn is_zero(value: &u32) -> bool {
 
 /// As MNIST's files are named: `train-images-idx3-ubyte`.
 fn is_idx(path: &Path) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.contains("-idx3-") || name.contains(".idx3-"))
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| name.contains("-idx3-") || name.contains(".idx3-"))
 }
 
 /// Where a source's files are.
@@ -193,6 +195,8 @@ impl DataPlace<'_> {
 impl DataSource {
     /// Where the text is, by default.
     pub const TEXT: &str = "text";
+    /// Where the class of an image is, unless it is said.
+    pub const LABEL: &str = "label";
 
     /// The text of one file.
     #[must_use]
@@ -243,7 +247,7 @@ impl DataSource {
         }
         self.check_place(key)?;
         let format = self.format();
-        if self.field.is_some() && format != DataFormat::Jsonl {
+        if self.field.is_some() && !matches!(format, DataFormat::Jsonl | DataFormat::Webdataset) {
             return refused(
                 "only JSON lines have a field: take a column for tables, format = \"jsonl\", or leave it out",
             );
@@ -256,19 +260,31 @@ impl DataSource {
         if self.column == Some(Column::Number(0)) {
             return refused("columns are counted from 1 on");
         }
+        if self.weight.is_some_and(|weight| !weight.is_finite() || weight <= 0.0) {
+            return refused("a weight is above zero, and finite: leave out the source that is to have none");
+        }
+        self.check_images(has_images).or_else(refused)
+    }
+
+    /// What is wrong with a source beside, or without, `data.image`.
+    fn check_images(&self, has_images: bool) -> Result<(), &'static str> {
+        let format = self.format();
         match (has_images, format.is_of_images()) {
-            (true, false) => return refused("data.image asks for images: give it format = \"idx\", \"images\" or \"webdataset\", or leave out data.image"),
-            (false, true) => return refused("it has images: say in data.image what they are made into"),
+            (true, false) => {
+                return Err(
+                    "data.image asks for images: give it format = \"idx\", \"images\" or \"webdataset\", or leave out data.image",
+                );
+            }
+            (false, true) => return Err("it has images: say in data.image what they are made into"),
             _ => {}
         }
         if self.labels.is_some() != (format == DataFormat::Idx) {
-            return refused("labels = \"FILE\" is for format = \"idx\", which needs it");
+            return Err("labels = \"FILE\" is for format = \"idx\", which needs it");
         }
-        if self.glob.is_some() && matches!(format, DataFormat::Idx | DataFormat::Images) {
-            return refused("idx and images have a path: that of one file, or of the folder that has a folder for each class");
-        }
-        if self.weight.is_some_and(|weight| !weight.is_finite() || weight <= 0.0) {
-            return refused("a weight is above zero, and finite: leave out the source that is to have none");
+        if self.path.is_none() && matches!(format, DataFormat::Idx | DataFormat::Images) {
+            return Err(
+                "idx and images have a path: that of one file, or of the folder that has a folder for each class",
+            );
         }
         Ok(())
     }

@@ -1,4 +1,8 @@
 //! `[data.image]`: what images are made into.
+//!
+//! An image of another size is scaled, in its own proportions, until it just covers what is wanted, and what sticks out is cut off on both sides alike: as
+//! Pillow's `ImageOps.fit` does, and torchvision's `Resize` and `CenterCrop` together. Colours become grey by the weights of ITU-R BT.601, grey has the same value in
+//! three channels, and how opaque a pixel is does not count.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +26,7 @@ pub struct ImageConfig {
     pub width: u32,
     /// Classes of images: 0 and up.
     pub classes: u32,
-    /// Training images are moved by up to so many pixels in each direction, at random; what comes in at the border is black. Default: 0.
+    /// Training images are moved after that, by up to so many pixels in each direction, at random; what comes in at the border is black. Default: 0.
     #[serde(default)]
     pub shift: u32,
     /// Whether every other training image, at random, is mirrored: left and right change places.
@@ -44,7 +48,11 @@ impl ImageConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let refused = |key, value: u32, reason: String| Err(ConfigError::value(key, value, reason));
         if !matches!(self.channels, 1 | 3) {
-            return refused("data.image.channels", self.channels, "must be 3 (red, green, blue) or 1 (grey)".to_owned());
+            return refused(
+                "data.image.channels",
+                self.channels,
+                "must be 3 (red, green, blue) or 1 (grey)".to_owned(),
+            );
         }
         for (key, value) in [("data.image.height", self.height), ("data.image.width", self.width)] {
             if !(1..=SIDE_MAX).contains(&value) {
@@ -52,11 +60,19 @@ impl ImageConfig {
             }
         }
         if !(2..=CLASSES_MAX).contains(&self.classes) {
-            return refused("data.image.classes", self.classes, format!("must lie between 2 and {CLASSES_MAX}"));
+            return refused(
+                "data.image.classes",
+                self.classes,
+                format!("must lie between 2 and {CLASSES_MAX}"),
+            );
         }
         let most = self.height.min(self.width) - 1;
         if self.shift > most {
-            return refused("data.image.shift", self.shift, format!("must be less than the shorter side: at most {most}"));
+            return refused(
+                "data.image.shift",
+                self.shift,
+                format!("must be less than the shorter side: at most {most}"),
+            );
         }
         Ok(())
     }

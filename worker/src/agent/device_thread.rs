@@ -115,7 +115,7 @@ impl DeviceThread {
         )?;
         let done = work.done();
         if done.made > 0 {
-            tracing::info!(shards = done.made, tokens = done.tokens, "the training data is prepared");
+            tracing::info!(shards = done.made, items = done.items, "the training data is prepared");
         }
         let device = choose_device(&args.device)?;
         if config.sync.within_site == WithinSite::Nccl {

@@ -1,6 +1,6 @@
 //! Samples for one step.
 
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
 /// Bytes behind an image's pixels: its class, little-endian.
 pub(crate) const CLASS_BYTES: usize = 2;
@@ -185,7 +185,9 @@ impl MicroBatch<'_> {
     pub(crate) fn names(&self) -> Vec<u64> {
         match self.values {
             Slice::Tokens(tokens) => {
-                let bytes = |sequence: &[i64]| sequence.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>();
+                let bytes = |sequence: &[i64]| {
+                    sequence.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>()
+                };
                 tokens.chunks(self.width).map(|sequence| name(&bytes(sequence))).collect()
             }
             Slice::Images(bytes) => bytes.chunks(self.width).map(name).collect(),

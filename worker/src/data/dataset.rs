@@ -9,29 +9,31 @@ use longhaul_common::mixture::Mixture;
 use longhaul_common::sampler::{sample_at, source_seed};
 
 use super::cache::Cache;
+use super::image::augment;
 use super::lease::Lease;
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
+use super::sample::{SampleShape, tokens};
 use super::side_by_side::{Plan, prepare};
 use super::source::{Source, SourceSize, files_of};
-use super::{Batch, DataError, Recipe, Tokenizer, Work};
+use super::{Batch, DataError, Recipe, Sample, Tokenizer, Work};
 
-/// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target. The end of each source, or
-/// other sources, are held out for validation.
+/// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target; or its image i. The end of each source,
+/// or other sources, are held out for validation.
 #[derive(Debug)]
 pub struct Dataset {
     training: Vec<Part>,
     held_out: Vec<Part>,
     mixture: Mixture,
-    length: u64,
+    shape: SampleShape,
 }
 
-/// Tokens of a source that are used as samples.
+/// Items of a source that are used as samples: tokens or images.
 #[derive(Debug)]
 struct Part {
     source: Arc<Source>,
-    tokens: Range<u64>,
-    length: u64,
+    items: Range<u64>,
+    shape: SampleShape,
 }
 
 /// A source as people ask for it.
@@ -54,19 +56,8 @@ pub struct SourceFile {
     pub path: PathBuf,
     /// Its bytes.
     pub bytes: u64,
-    /// Whether its tokens are in the cache.
+    /// Whether what it becomes is in the cache.
     pub is_prepared: bool,
-}
-
-/// A sample as the model sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// The source that it is of.
-    pub source: String,
-    /// Which one of the source.
-    pub index: u64,
-    /// T + 1 tokens.
-    pub tokens: Vec<u32>,
 }
 
 /// Which sample stands at a position, and for which time.
@@ -122,17 +113,18 @@ impl Dataset {
         training: Vec<Arc<Source>>,
         validation: Vec<Arc<Source>>,
     ) -> Result<Self, DataError> {
-        let length = u64::from(config.sequence_length);
-        let part = |source: &Arc<Source>, tokens| Part { source: Arc::clone(source), tokens, length };
+        let shape = SampleShape::of(config);
+        let part =
+            |source: &Arc<Source>, items| Part { source: Arc::clone(source), items, shape: shape.clone() };
         let share = config.held_out_share();
         // A float that is too large becomes the largest integer.
-        let kept = |tokens: u64| tokens - (tokens as f64 * share) as u64;
-        let data: Vec<Part> = training.iter().map(|source| part(source, 0..kept(source.tokens()))).collect();
-        let ends = training.iter().map(|source| part(source, kept(source.tokens())..source.tokens()));
-        let others = validation.iter().map(|source| part(source, 0..source.tokens()));
+        let kept = |items: u64| items - (items as f64 * share) as u64;
+        let data: Vec<Part> = training.iter().map(|source| part(source, 0..kept(source.items()))).collect();
+        let ends = training.iter().map(|source| part(source, kept(source.items())..source.items()));
+        let others = validation.iter().map(|source| part(source, 0..source.items()));
         let held_out = ends.chain(others).collect();
         let mixture = mixture(sources, &data)?;
-        Ok(Self { training: data, held_out, mixture, length })
+        Ok(Self { training: data, held_out, mixture, shape })
     }
 
     /// Samples for training, at least one.
@@ -141,16 +133,16 @@ impl Dataset {
         self.training.iter().map(Part::samples).sum()
     }
 
-    /// Names the samples: equal where sources, weights, tokenizer, sequence length and validation share are.
+    /// Names the samples: equal where sources, weights, tokenizer, sequence length or what images are made into, and validation share are.
     #[must_use]
     pub fn data_hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         for (part, weight) in self.training.iter().zip(self.mixture.weights()) {
             part.source.hash_into(&mut hasher);
-            hasher.update(&part.tokens.end.to_le_bytes());
+            hasher.update(&part.items.end.to_le_bytes());
             hasher.update(&weight.to_le_bytes());
         }
-        hasher.update(&self.length.to_le_bytes());
+        self.shape.hash_into(&mut hasher);
         *hasher.finalize().as_bytes()
     }
 
@@ -159,15 +151,16 @@ impl Dataset {
     /// # Errors
     /// Prepared data is damaged, and cannot be made again.
     pub fn batch(&self, positions: impl IntoIterator<Item = u64>, seed: u64) -> Result<Batch, DataError> {
-        let mut batch = Batch::new(self.length as usize);
+        let (mut batch, mut sample) = (self.shape.batch(), Vec::new());
         for position in positions {
-            batch.push(self.sample(position, seed)?.tokens);
+            let part = self.read(position, seed, &mut sample)?.0;
+            self.shape.push(&sample, part.source.item_bytes(), &mut batch);
         }
         Ok(batch)
     }
 
-    /// Up to `batches` batches of `sequences` held-out sequences, spread evenly; the same at each call. None when less than a
-    /// sequence is held out.
+    /// Up to `batches` batches of `sequences` held-out samples, spread evenly; the same at each call, and images as they are. None when less than a
+    /// sample is held out.
     ///
     /// # Errors
     /// Prepared data is damaged, and cannot be made again.
@@ -176,10 +169,11 @@ impl Dataset {
         let wanted = (batches as u64 * sequences as u64).min(there);
         let windows: Vec<u64> = (0..wanted).map(|i| i * there / wanted).collect();
         let batch = |windows: &[u64]| {
-            let (mut batch, mut tokens) = (Batch::new(self.length as usize), Vec::new());
+            let (mut batch, mut sample) = (self.shape.batch(), Vec::new());
             for window in windows {
-                self.read_held_out(*window, &mut tokens)?;
-                batch.push(tokens.drain(..));
+                if let Some(part) = self.read_held_out(*window, &mut sample)? {
+                    self.shape.push(&sample, part.source.item_bytes(), &mut batch);
+                }
             }
             Ok(batch)
         };
@@ -197,10 +191,20 @@ impl Dataset {
     /// # Errors
     /// Prepared data is damaged, and cannot be made again.
     pub fn sample(&self, position: u64, seed: u64) -> Result<Sample, DataError> {
+        let mut sample = Vec::new();
+        let (part, index) = self.read(position, seed, &mut sample)?;
+        let content = self.shape.content(sample, part.source.item_bytes());
+        Ok(Sample { source: part.source.name.clone(), index, content })
+    }
+
+    /// The sample at a position in the place of what `into` held, as a shard has it, but for an image's augmentation.
+    fn read(&self, position: u64, seed: u64, into: &mut Vec<u8>) -> Result<(&Part, u64), DataError> {
         let (part, index) = self.find(position, seed);
-        let mut tokens = Vec::new();
-        part.read(index, &mut tokens)?;
-        Ok(Sample { source: part.source.name.clone(), index, tokens })
+        part.read(index, into)?;
+        if let SampleShape::Image(shape) = &self.shape {
+            augment(&mut into[..shape.values() as usize], shape, seed, position);
+        }
+        Ok((part, index))
     }
 
     /// Which sample stands at a position of the run's stream, and in which epoch of its source.
@@ -243,26 +247,30 @@ impl Dataset {
         Ok(files)
     }
 
-    /// Up to `tokens` tokens at the beginning of a source, as they are trained on.
+    /// Up to `count` tokens at the beginning of a source, as they are trained on; of images none.
     ///
     /// # Errors
     /// Prepared data is damaged, and cannot be made again.
-    pub fn peek(&self, source: usize, tokens: u64) -> Result<Vec<u32>, DataError> {
-        let mut found = Vec::new();
-        if let Some(part) = self.training.get(source) {
-            part.source.read(0..part.tokens.end.min(tokens), &mut found)?;
+    pub fn peek(&self, source: usize, count: u64) -> Result<Vec<u32>, DataError> {
+        match (self.training.get(source), &self.shape) {
+            (Some(part), SampleShape::Tokens(_)) => {
+                let mut bytes = Vec::new();
+                part.source.read(0..part.items.end.min(count), &mut bytes)?;
+                Ok(tokens(&bytes, part.source.item_bytes()).collect())
+            }
+            _ => Ok(Vec::new()),
         }
-        Ok(found)
     }
 
-    fn read_held_out(&self, mut window: u64, into: &mut Vec<u32>) -> Result<(), DataError> {
+    /// The part that a sample is of, of all that are held out.
+    fn read_held_out(&self, mut window: u64, into: &mut Vec<u8>) -> Result<Option<&Part>, DataError> {
         for part in &self.held_out {
             if window < part.samples() {
-                return part.read(window, into);
+                return part.read(window, into).map(|()| Some(part));
             }
             window -= part.samples();
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The sources, those that are held out last.
@@ -310,28 +318,33 @@ impl Dataset {
 impl Part {
     /// Whole samples.
     fn samples(&self) -> u64 {
-        (self.tokens.end - self.tokens.start).saturating_sub(1) / self.length
+        self.shape.samples(self.items.end - self.items.start)
     }
 
-    /// T + 1 tokens.
-    fn read(&self, sample: u64, into: &mut Vec<u32>) -> Result<(), DataError> {
+    /// A sample in the place of what `into` held, as a shard has it.
+    fn read(&self, sample: u64, into: &mut Vec<u8>) -> Result<(), DataError> {
+        into.clear();
         self.source.read(self.range(sample), into)
     }
 
     /// Where a sample is in the source.
     fn range(&self, sample: u64) -> Range<u64> {
-        let start = self.tokens.start + sample * self.length;
-        start..start + self.length + 1
+        let items = self.shape.items(sample);
+        self.items.start + items.start..self.items.start + items.end
     }
 }
 
 /// How sources are mixed: each must have a sample where it has a weight, and one of them at least where none has.
 fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataError> {
-    let too_short = |source_name: String, parts: &[Part]| DataError::TooShort {
-        source_name,
-        tokens: parts.iter().map(|part| part.source.tokens()).sum(),
-        training: parts.iter().map(|part| part.tokens.end).sum(),
-        needed: parts.first().map_or(0, |part| part.length) + 1,
+    let too_short = |source_name: String, parts: &[Part]| {
+        let there = parts.iter().map(|part| part.source.items()).sum();
+        let training = parts.iter().map(|part| part.items.end).sum();
+        match parts.first().map(|part| &part.shape) {
+            Some(SampleShape::Tokens(length)) => {
+                DataError::TooShort { source_name, tokens: there, training, needed: length + 1 }
+            }
+            _ => DataError::TooFewImages { source_name, images: there, training },
+        }
     };
     let weights: Vec<f64> = sources.iter().filter_map(|source| source.weight).collect();
     if weights.is_empty() {

@@ -54,6 +54,36 @@ pub enum DataError {
         /// Tokens in one sequence and its last target.
         needed: u64,
     },
+    /// Too few images.
+    #[error(
+        "{source_name} has {images} images, of which {training} are for training; there must be one at least: give it more, or lower data.validation_share"
+    )]
+    TooFewImages {
+        /// Which source, or all of them.
+        source_name: String,
+        /// Images in it.
+        images: u64,
+        /// Images left after the validation share.
+        training: u64,
+    },
+    /// A class that there is not.
+    #[error("{place} is of class {class}, and data.image.classes = {classes}: classes are numbered from 0 on, so the last one is {}", classes - 1)]
+    NoClass {
+        /// Which image.
+        place: String,
+        /// Its class.
+        class: u32,
+        /// Classes that there are.
+        classes: u32,
+    },
+    /// A folder that is not laid out as one of images.
+    #[error("{}: {reason}", path.display())]
+    Folder {
+        /// Which folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A tokenizer file that the `tokenizers` library refuses.
     #[error("{} is no tokenizer: {reason}; it should be a `tokenizer.json` as Hugging Face writes it", path.display())]
     Tokenizer {

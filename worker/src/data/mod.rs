@@ -1,4 +1,4 @@
-//! From sources of text to batches of tokens: see `docs/data.md`.
+//! From sources of text or images to batches of samples: see `docs/data.md`.
 
 mod bad_budget;
 mod batch;
@@ -6,6 +6,8 @@ mod cache;
 mod dataset;
 mod detokenizer;
 mod error;
+mod folder;
+mod image;
 mod lease;
 mod origin;
 mod owned;
@@ -19,6 +21,7 @@ mod recipe;
 mod records;
 mod remote;
 mod room;
+mod sample;
 mod shard;
 mod side_by_side;
 mod source;
@@ -30,15 +33,16 @@ mod work;
 
 pub use batch::Batch;
 pub(crate) use batch::MicroBatch;
-pub use dataset::{Dataset, Sample, SourceFile, SourceSummary, Visit};
+pub use dataset::{Dataset, SourceFile, SourceSummary, Visit};
 pub use detokenizer::Detokenizer;
 pub use error::DataError;
+pub use folder::class_names;
 pub use owned::abandon;
-use piece::Piece;
 pub use prune::{Pruned, prune};
 pub use read_ahead::{ReadAhead, STEPS_AHEAD, Wanted};
 use recipe::Recipe;
 pub use remote::RemoteError;
+pub use sample::{Content, Sample};
 pub use source::SourceSize;
 pub use tokenizer::Tokenizer;
 pub use work::{Work, WorkDone};

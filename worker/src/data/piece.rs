@@ -1,25 +1,41 @@
-//! Parts of a file that are tokenised, kept and made again each by itself.
+//! Parts of a file that are tokenised or decoded, kept and made again each by itself.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
+use longhaul_common::config::ImageConfig;
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
+use super::image::{class_of, decode, sample_bytes};
 use super::origin::Origin;
 use super::prepared::Maker;
 use super::records::{self, Record, Records};
-use super::{DataError, Recipe};
+use super::{DataError, Recipe, Work};
 
 /// What a record counts for beside its text: so a piece of empty ones comes to an end, too.
 const RECORD_BYTES: u64 = 8;
 /// Bad records that are remembered of a piece, with their places; the rest is counted.
 const EXAMPLES_MAX: usize = 8;
 
-/// Records that were read, and not yet tokenised.
+/// Records that were read, and not yet tokenised or decoded.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     records: Vec<Record>,
+    pub(super) bad: BadRecords,
+}
+
+/// Images of each class.
+pub(super) type Classes = BTreeMap<u32, u64>;
+
+/// What a piece's images became.
+#[derive(Debug, Default)]
+pub(super) struct Decoded {
+    /// One after the other, each with its class.
+    pub(super) samples: Vec<u8>,
+    pub(super) classes: Classes,
+    /// Those that could not be decoded.
     pub(super) bad: BadRecords,
 }
 
@@ -73,13 +89,45 @@ impl Piece {
                         hasher.update(&token.to_le_bytes());
                     }
                 }
+                Record::Image(image) => image.hash_into(&mut hasher),
                 Record::Bad(_) => {}
             }
         }
         hasher.finalize().to_hex()[..32].to_owned()
     }
 
-    /// Its tokens, records one after the other, as long as the work goes on.
+    /// How many images of each class it has, if all can be decoded.
+    pub(super) fn classes(&self) -> Classes {
+        let mut classes = Classes::new();
+        for record in &self.records {
+            if let Record::Image(image) = record {
+                *classes.entry(image.class).or_default() += 1;
+            }
+        }
+        classes
+    }
+
+    /// Its images as samples, as long as the work goes on.
+    ///
+    /// # Errors
+    /// A stop.
+    pub(super) fn decode(self, shape: &ImageConfig, work: &Work) -> Result<Decoded, DataError> {
+        let mut decoded = Decoded::default();
+        for record in self.records {
+            work.goes_on()?;
+            let Record::Image(mut image) = record else { continue };
+            let place = std::mem::take(&mut image.place);
+            if let Err(reason) = decode(image, shape, &mut decoded.samples) {
+                decoded.bad.note(format!("{place}: {reason}"));
+            }
+        }
+        for sample in decoded.samples.chunks(sample_bytes(shape)) {
+            *decoded.classes.entry(class_of(sample)).or_default() += 1;
+        }
+        Ok(decoded)
+    }
+
+    /// Its tokens of so many bytes each, records one after the other, little-endian, as long as the work goes on.
     ///
     /// # Errors
     /// What the `tokenizers` library refuses, in its words, and a stop.
@@ -87,18 +135,22 @@ impl Piece {
         self,
         maker: &Maker<'_>,
         file: &Path,
-        mut take: impl FnMut(&[u32]),
-    ) -> Result<(), DataError> {
+        token_bytes: usize,
+    ) -> Result<Vec<u8>, DataError> {
         let refused = |reason| DataError::io("tokenize", file)(io::Error::other(reason));
+        let mut bytes = Vec::new();
+        let mut take = |tokens: &[u32]| {
+            bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes().into_iter().take(token_bytes)));
+        };
         for record in self.records {
             maker.work.goes_on()?;
             match record {
                 Record::Text(text) => take(&maker.tokenizer.encode(&text).map_err(refused)?),
                 Record::Tokens(tokens) => take(&tokens),
-                Record::Bad(_) => {}
+                Record::Image(_) | Record::Bad(_) => {}
             }
         }
-        Ok(())
+        Ok(bytes)
     }
 }
 
@@ -106,11 +158,14 @@ impl Piece {
 pub(super) struct Pieces {
     records: Box<dyn Records>,
     piece_bytes: u64,
+    /// What images become; of texts none.
+    image: Option<ImageConfig>,
 }
 
 impl Pieces {
     pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Self, DataError> {
-        Ok(Self { records: records::open(file, recipe, cache)?, piece_bytes: recipe.piece_bytes })
+        let records = records::open(file, recipe, cache)?;
+        Ok(Self { records, piece_bytes: recipe.piece_bytes, image: recipe.image.clone() })
     }
 
     /// Bytes of the file that were read so far.
@@ -126,7 +181,7 @@ impl Pieces {
             match self.records.next_record()? {
                 Some(Record::Bad(example)) => piece.bad.note(example),
                 Some(record) => {
-                    bytes += RECORD_BYTES + record.bytes();
+                    bytes += RECORD_BYTES + self.bytes_of(&record)?;
                     piece.records.push(record);
                 }
                 None => break,
@@ -134,5 +189,18 @@ impl Pieces {
         }
         let is_nothing = piece.records.is_empty() && piece.bad.count == 0;
         Ok((!is_nothing).then_some(piece))
+    }
+
+    /// What a record takes in memory, before or after it is decoded.
+    ///
+    /// # Errors
+    /// An image of a class that there is not.
+    fn bytes_of(&self, record: &Record) -> Result<u64, DataError> {
+        let (Record::Image(image), Some(shape)) = (record, &self.image) else { return Ok(record.bytes()) };
+        if image.class >= shape.classes {
+            let (place, class, classes) = (image.place.clone(), image.class, shape.classes);
+            return Err(DataError::NoClass { place, class, classes });
+        }
+        Ok(record.bytes().max(sample_bytes(shape) as u64))
     }
 }

@@ -1,4 +1,4 @@
-//! Threads that make tokens, for all who read pieces of files.
+//! Threads that make tokens and samples, for all who read pieces of files.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -8,8 +8,8 @@ use std::thread;
 use super::cache::Cache;
 use super::lease::Lease;
 use super::origin::Origin;
-use super::piece::{BadRecords, Piece, Pieces};
-use super::prepared::{ListedPiece, Maker};
+use super::piece::{BadRecords, Classes, Piece, Pieces};
+use super::prepared::{ListedPiece, MadePiece, Maker};
 use super::work::FileWork;
 use super::{DataError, Recipe};
 
@@ -22,6 +22,8 @@ const WAITING_MAX: usize = 1;
 pub(super) struct Tokenised {
     pub(super) pieces: Vec<ListedPiece>,
     pub(super) bad: BadRecords,
+    /// Images of each class.
+    pub(super) classes: Classes,
 }
 
 /// Threads that make tokens of pieces.
@@ -38,8 +40,8 @@ struct Job<'a> {
     index: usize,
     piece: Piece,
     file: &'a Origin,
-    recipe: blake3::Hash,
-    tell: Sender<(usize, Result<ListedPiece, DataError>)>,
+    recipe: (&'a Recipe, blake3::Hash),
+    tell: Sender<(usize, Result<MadePiece, DataError>)>,
 }
 
 /// Has threads as long as `read` runs. What is made is in the lease.
@@ -65,7 +67,7 @@ pub(super) fn with_makers<'a, T>(
 fn take_jobs<'a>(waiting: &Mutex<Receiver<Job<'a>>>, maker: Maker<'a>, lease: &Lease) {
     loop {
         let Ok(job) = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv() else { return };
-        let made = maker.make_piece(job.piece, job.file, &job.recipe, lease);
+        let made = maker.make_piece(job.piece, job.file, job.recipe, lease);
         // Whoever does not listen any more has failed.
         let _ = job.tell.send((job.index, made));
     }
@@ -81,35 +83,53 @@ impl<'a> Makers<'a> {
     pub(super) fn tokenise(
         &self,
         file: &'a Origin,
-        recipe: &Recipe,
+        recipe: &'a Recipe,
         accept: impl Fn(&BadRecords) -> Result<(), DataError>,
         work: &mut FileWork<'_>,
     ) -> Result<Tokenised, DataError> {
-        let (mut pieces, recipe) = (Pieces::open(file, recipe, self.cache)?, recipe.hash(file.path()));
+        let mut pieces = Pieces::open(file, recipe, self.cache)?;
+        let recipe = (recipe, recipe.hash(file.path()));
         let (tell, told) = channel();
-        let (mut ordered, mut made, mut bad) = (0, Vec::new(), BadRecords::default());
+        let (mut unread, mut made) = (Vec::new(), Vec::new());
+        let mut take = |(index, piece): (usize, Result<MadePiece, DataError>)| {
+            let piece = piece?;
+            accept(&piece.bad)?;
+            made.push((index, piece));
+            Ok(())
+        };
         while let Some(mut piece) = pieces.next_piece()? {
             work.has_read(pieces.read_bytes());
-            let more = std::mem::take(&mut piece.bad);
-            accept(&more)?;
-            bad.add(&more);
+            let bad = std::mem::take(&mut piece.bad);
+            accept(&bad)?;
             work.goes_on()?;
-            for (index, piece) in told.try_iter() {
-                made.push((index, piece?));
-            }
-            let job = Job { index: ordered, piece, file, recipe, tell: tell.clone() };
+            told.try_iter().try_for_each(&mut take)?;
+            let job = Job { index: unread.len(), piece, file, recipe, tell: tell.clone() };
+            unread.push(bad);
             // Nobody takes it, or says what became of it, only where a thread panicked, and then so does the scope.
             self.queue.send(job).map_err(|_| DataError::Stopped)?;
-            ordered += 1;
         }
         drop(tell);
-        for (index, piece) in told {
-            made.push((index, piece?));
-        }
-        if made.len() < ordered {
+        told.into_iter().try_for_each(&mut take)?;
+        if made.len() < unread.len() {
             return Err(DataError::Stopped);
         }
         made.sort_unstable_by_key(|(index, _)| *index);
-        Ok(Tokenised { pieces: made.into_iter().map(|(_, piece)| piece).collect(), bad })
+        Ok(Tokenised::of(unread.into_iter().zip(made.into_iter().map(|(_, piece)| piece))))
+    }
+}
+
+impl Tokenised {
+    /// Of pieces in order, each with what could not be read of it.
+    fn of(made: impl Iterator<Item = (BadRecords, MadePiece)>) -> Self {
+        let (mut pieces, mut bad, mut classes) = (Vec::new(), BadRecords::default(), Classes::new());
+        for (unread, piece) in made {
+            pieces.push(piece.listed);
+            bad.add(&unread);
+            bad.add(&piece.bad);
+            for (class, images) in piece.classes {
+                *classes.entry(class).or_default() += images;
+            }
+        }
+        Self { pieces, bad, classes }
     }
 }

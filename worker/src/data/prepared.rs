@@ -1,4 +1,4 @@
-//! A file of a source as tokens in the cache.
+//! A file of a source as tokens or images in the cache.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +6,14 @@ use super::cache::{Cache, document, read_document, remove, touch};
 use super::lease::Lease;
 use super::origin::Origin;
 use super::partial::make_once;
-use super::piece::{BadRecords, Piece, Pieces};
+use super::piece::{BadRecords, Classes, Decoded, Piece, Pieces};
 use super::pipeline::{Makers, Tokenised};
-use super::shard::{self, TokenShard};
+use super::shard::{self, Shard};
 use super::side_by_side::Wanted;
 use super::work::FileWork;
 use super::{DataError, Recipe, Tokenizer, Work};
 
-/// What is needed to make tokens of files.
+/// What is needed to make tokens and images of files.
 #[derive(Clone, Copy)]
 pub(super) struct Maker<'a> {
     pub(super) cache: &'a Cache,
@@ -38,6 +38,9 @@ pub(super) struct PieceList {
     pub(super) recipe: String,
     pub(super) pieces: Vec<ListedPiece>,
     pub(super) bad: BadRecords,
+    /// Images of each class.
+    #[serde(default, skip_serializing_if = "Classes::is_empty")]
+    pub(super) classes: Classes,
 }
 
 /// What a piece became.
@@ -46,13 +49,33 @@ pub(super) struct ListedPiece {
     /// Of its shard's file.
     pub(super) name: String,
     pub(super) records: u64,
-    pub(super) tokens: u64,
-    /// Of its shard: see [`TokenShard::hash`].
+    /// Items of its shard: tokens or images.
+    #[serde(rename = "tokens")]
+    pub(super) items: u64,
+    /// Of its shard: see [`Shard::hash`].
     pub(super) hash: String,
 }
 
+/// A piece, and what it takes to make it.
+#[derive(Debug)]
+pub(super) struct MadePiece {
+    pub(super) listed: ListedPiece,
+    /// Images of it that cannot be decoded.
+    pub(super) bad: BadRecords,
+    pub(super) classes: Classes,
+}
+
+/// The shard of a piece.
+struct MadeShard {
+    shard: Shard,
+    is_new: bool,
+    records: u64,
+    bad: BadRecords,
+    classes: Classes,
+}
+
 impl<'a> Maker<'a> {
-    /// The tokens of a file, which are made where they are not there.
+    /// What a file becomes, which are made where they are not there.
     pub(super) fn prepare(&self, wanted: &Wanted<'a>, makers: &Makers<'a>) -> Result<Prepared, DataError> {
         let Wanted { file, bytes, recipe, .. } = *wanted;
         let mut work = FileWork::new(self.work, &makers.has_failed, bytes);
@@ -66,12 +89,12 @@ impl<'a> Maker<'a> {
         let make = || {
             is_new = true;
             let accept = |bad: &BadRecords| wanted.bad.has(wanted.place, bad);
-            let Tokenised { pieces, bad } = makers.tokenise(file, recipe, accept, &mut work)?;
+            let Tokenised { pieces, bad, classes } = makers.tokenise(file, recipe, accept, &mut work)?;
             if file.state()? != state {
                 return Err(DataError::Changed { path: file.path().to_owned() });
             }
             let (file, recipe) = (file.path().display().to_string(), recipe.to_string());
-            document(&PieceList { file, recipe, pieces, bad }, &path)
+            document(&PieceList { file, recipe, pieces, bad, classes }, &path)
         };
         let list: PieceList = make_once(&path, self.cache, || read_document(&path), make)?;
         touch(&path)?;
@@ -109,12 +132,7 @@ impl<'a> Maker<'a> {
     }
 
     /// Makes one shard of a file again, which is missing or damaged.
-    pub(super) fn make_again(
-        &self,
-        file: &Origin,
-        recipe: &Recipe,
-        name: &str,
-    ) -> Result<TokenShard, DataError> {
+    pub(super) fn make_again(&self, file: &Origin, recipe: &Recipe, name: &str) -> Result<Shard, DataError> {
         let path = self.cache.shard(name);
         tracing::warn!(shard = %path.display(), file = %file.path().display(), "prepared data is damaged or missing: making it again");
         let (mut pieces, hash) = (Pieces::open(file, recipe, self.cache)?, recipe.hash(file.path()));
@@ -122,7 +140,7 @@ impl<'a> Maker<'a> {
             if piece.name(&hash) == name {
                 // Whoever has the damaged one mapped keeps it.
                 remove(&path)?;
-                return self.make_shard(file, name, piece).map(|(shard, _)| shard);
+                return self.make_shard(file, recipe, name, piece).map(|made| made.shard);
             }
         }
         Err(DataError::Changed { path: file.path().to_owned() })
@@ -133,26 +151,48 @@ impl<'a> Maker<'a> {
         &self,
         piece: Piece,
         file: &Origin,
-        recipe: &blake3::Hash,
+        (recipe, recipe_hash): (&Recipe, blake3::Hash),
         lease: &Lease,
-    ) -> Result<ListedPiece, DataError> {
-        let (name, records) = (piece.name(recipe), piece.records());
+    ) -> Result<MadePiece, DataError> {
+        let name = piece.name(&recipe_hash);
         lease.shard(&name)?;
-        let (shard, is_new) = self.make_shard(file, &name, piece)?;
+        let MadeShard { shard, is_new, records, bad, classes } =
+            self.make_shard(file, recipe, &name, piece)?;
         self.work.has_shard(shard.len(), is_new);
         let hash = blake3::Hash::from_bytes(shard.hash()).to_hex().to_string();
-        Ok(ListedPiece { name, records, tokens: shard.len(), hash })
+        Ok(MadePiece { listed: ListedPiece { name, records, items: shard.len(), hash }, bad, classes })
     }
 
-    /// The shard of a piece, and whether it was not there.
-    fn make_shard(&self, file: &Origin, name: &str, piece: Piece) -> Result<(TokenShard, bool), DataError> {
-        let (path, mut is_new) = (self.cache.shard(name), false);
+    fn make_shard(
+        &self,
+        file: &Origin,
+        recipe: &Recipe,
+        name: &str,
+        piece: Piece,
+    ) -> Result<MadeShard, DataError> {
+        let (path, records, mut is_new) = (self.cache.shard(name), piece.records(), false);
+        let Some(shape) = &recipe.image else {
+            let make = || {
+                is_new = true;
+                let item_bytes = recipe.item_bytes();
+                Ok(shard::encode(&piece.tokens(self, file.path(), item_bytes)?, item_bytes))
+            };
+            let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
+            let (bad, classes) = (BadRecords::default(), Classes::new());
+            return Ok(MadeShard { shard, is_new, records, bad, classes });
+        };
+        // One that lacks images was made of the same records: which of them are bad is found by decoding them again.
+        if let Some(shard) = Shard::map(&path)?.filter(|shard| shard.len() == records) {
+            let (bad, classes) = (BadRecords::default(), piece.classes());
+            return Ok(MadeShard { shard, is_new, records, bad, classes });
+        }
+        let Decoded { samples, classes, bad } = piece.decode(shape, self.work)?;
         let make = || {
             is_new = true;
-            shard::encode(piece, self, file.path())
+            Ok(shard::encode(&samples, recipe.item_bytes()))
         };
-        let shard = make_once(&path, self.cache, || TokenShard::map(&path), make)?;
-        Ok((shard, is_new))
+        let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
+        Ok(MadeShard { records: shard.len(), shard, is_new, bad, classes })
     }
 }
 

@@ -2,14 +2,18 @@
 
 use std::path::Path;
 
-use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource};
+use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource, ImageConfig};
 
+use super::image::sample_bytes;
 use super::prepared::Maker;
 
 /// Part of every name in the cache: what is prepared in another way, or kept in another layout, has other names.
 const PREPARATION_VERSION: u32 = 2;
 
-/// Bytes of text in a piece: small enough that a damaged one is quickly made again and that many are made at once in
+/// Vocabularies up to this size take two bytes a token.
+const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
+
+/// Bytes of text or of images in a piece: small enough that a damaged one is quickly made again and that many are made at once in
 /// memory, large enough that a large source has few files.
 pub(super) const PIECE_BYTES: u64 = 16 << 20;
 
@@ -17,15 +21,17 @@ pub(super) const PIECE_BYTES: u64 = 16 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     pub(super) format: DataFormat,
-    /// Of JSON lines.
+    /// Of JSON.
     pub(super) field: String,
     /// Of tables.
     pub(super) column: Column,
     /// After each record, where a file has records.
     pub(super) separator: String,
+    /// What images become.
+    pub(super) image: Option<ImageConfig>,
     /// One more than the largest token.
     pub(super) vocabulary: u32,
-    /// Bytes of text in a piece, until a record ends.
+    /// Bytes of text or of images in a piece, until a record ends.
     pub(super) piece_bytes: u64,
     tokenizer: blake3::Hash,
 }
@@ -34,15 +40,32 @@ impl Recipe {
     pub(super) fn new(source: &DataSource, config: &DataConfig, maker: &Maker<'_>) -> Self {
         let Maker { tokenizer, piece_bytes, .. } = *maker;
         let text = || DataSource::TEXT.to_owned();
+        let format = source.format();
+        let field = if format.is_of_images() { DataSource::LABEL } else { DataSource::TEXT };
         Self {
-            format: source.format(),
-            field: source.field.clone().unwrap_or_else(text),
+            format,
+            field: source.field.clone().unwrap_or_else(|| field.to_owned()),
             column: source.column.clone().unwrap_or_else(|| Column::Name(text())),
             separator: config.separator.clone(),
+            image: config.image.clone(),
             vocabulary: tokenizer.vocabulary(),
             piece_bytes,
             tokenizer: tokenizer.hash(),
         }
+    }
+
+    /// Bytes of what a shard has one after the other: a token, or an image with its class.
+    pub(super) fn item_bytes(&self) -> usize {
+        match &self.image {
+            Some(shape) => sample_bytes(shape),
+            None if self.vocabulary <= NARROW_VOCABULARY_MAX => 2,
+            None => 4,
+        }
+    }
+
+    /// Classes of images; of texts none.
+    pub(super) fn classes(&self) -> u64 {
+        self.image.as_ref().map_or(0, |shape| shape.classes.into())
     }
 
     /// Names what is made from the bytes of a file called so: what its name ends with decides whether it is decompressed.
@@ -72,6 +95,19 @@ impl std::fmt::Display for Recipe {
             DataFormat::Tsv => write!(f, "tsv, column {column}, separator {separator:?}"),
             DataFormat::Parquet => write!(f, "parquet, column {column}, separator {separator:?}"),
             DataFormat::Arrow => write!(f, "arrow, column {column}, separator {separator:?}"),
+            DataFormat::Idx => write!(f, "idx, {}", Shape(self)),
+            DataFormat::Images => write!(f, "images, {}", Shape(self)),
+            DataFormat::Webdataset => write!(f, "webdataset, field {field:?}, {}", Shape(self)),
         }
+    }
+}
+
+/// What images are made into. What is random is not prepared, and so not told.
+struct Shape<'a>(&'a Recipe);
+
+impl std::fmt::Display for Shape<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(ImageConfig { channels, height, width, classes, .. }) = &self.0.image else { return Ok(()) };
+        write!(f, "{channels} × {height} × {width}, below class {classes}")
     }
 }

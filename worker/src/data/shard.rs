@@ -1,7 +1,8 @@
-//! The tokens of a piece as a file that is written once and mapped into memory.
+//! The tokens or images of a piece as a file that is written once and mapped into memory.
 //!
-//! Layout, little-endian: a header of 64 bytes (magic, format version, bytes in a token, tokens, bytes in a block, zeros, and from byte 32 on the BLAKE3
-//! of all that and of the table), a table with the BLAKE3 of each block, then the tokens. A block is checked when it is first touched.
+//! Layout, little-endian: a header of 64 bytes (magic, format version, bytes in an item, items, bytes in a block, zeros, and from byte 32 on the BLAKE3
+//! of all that and of the table), a table with the BLAKE3 of each block, then the items, which are
+//! tokens, or images with their classes. A block is checked when it is first touched.
 
 use std::fs::File;
 use std::ops::Range;
@@ -10,8 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{Advice, Mmap};
 
-use super::prepared::Maker;
-use super::{DataError, Piece};
+use super::DataError;
 
 const MAGIC: &[u8; 8] = b"LHTOKENS";
 const FORMAT_VERSION: u32 = 2;
@@ -19,14 +19,11 @@ const HEADER_BYTES: usize = 64;
 /// Header bytes before the hash.
 const FIELDS_BYTES: usize = 32;
 const HASH_BYTES: usize = 32;
-/// Bytes that are checked at once: a first touch costs a fraction of a millisecond, and the table is a 32,768th of the tokens.
+/// Bytes that are checked at once: a first touch costs a fraction of a millisecond, and the table is a 32,768th of the items.
 pub(super) const BLOCK_BYTES: usize = 1 << 20;
-/// Vocabularies up to this size take two bytes a token.
-const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
-
-/// The tokens of a piece, mapped from a file in the cache.
+/// The items of a piece, mapped from a file in the cache.
 #[derive(Debug)]
-pub(super) struct TokenShard {
+pub(super) struct Shard {
     map: Mmap,
     header: Header,
     /// Blocks that were found as they were written.
@@ -59,7 +56,7 @@ impl Marks {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Damaged;
 
-impl TokenShard {
+impl Shard {
     /// Maps a shard. None when it is not there, or its header or table is not as it was written.
     #[allow(unsafe_code)]
     pub(super) fn map(path: &Path) -> Result<Option<Self>, DataError> {
@@ -78,12 +75,12 @@ impl TokenShard {
         Ok(Some(Self { map, header, checked, expected }))
     }
 
-    /// Tokens in it.
+    /// Items in it.
     pub(super) fn len(&self) -> u64 {
-        self.header.tokens
+        self.header.items
     }
 
-    /// Names the tokens: the hash of the table that has the hashes of all.
+    /// Names the items: the hash of the table that has the hashes of all.
     pub(super) fn hash(&self) -> [u8; 32] {
         self.header.hash
     }
@@ -93,16 +90,11 @@ impl TokenShard {
         self.map.len() as u64
     }
 
-    /// Appends the tokens of a range, which must lie inside.
-    pub(super) fn read(&self, range: Range<u64>, into: &mut Vec<u32>) -> Result<(), Damaged> {
-        let (width, bytes) = (self.header.token_bytes as usize, self.bytes_of(range));
+    /// The bytes of the items of a range, which must lie inside.
+    pub(super) fn read(&self, range: Range<u64>) -> Result<&[u8], Damaged> {
+        let bytes = self.bytes_of(range);
         blocks_of(&bytes).try_for_each(|block| self.check(block))?;
-        into.extend(self.body()[bytes].chunks_exact(width).map(|token| {
-            let mut word = [0; 4];
-            word[..token.len()].copy_from_slice(token);
-            u32::from_le_bytes(word)
-        }));
-        Ok(())
+        Ok(&self.body()[bytes])
     }
 
     /// Tells the system that a range, which must lie inside, is read soon, and answers how many bytes that may bring into memory: of a block that was not checked
@@ -149,7 +141,7 @@ impl TokenShard {
         }
     }
 
-    /// The tokens' bytes.
+    /// The items' bytes.
     fn body(&self) -> &[u8] {
         &self.map[self.header.body()..]
     }
@@ -159,10 +151,10 @@ impl TokenShard {
         block * BLOCK_BYTES..self.body().len().min((block + 1) * BLOCK_BYTES)
     }
 
-    /// Where tokens are in the body.
-    fn bytes_of(&self, tokens: Range<u64>) -> Range<usize> {
-        let width = self.header.token_bytes as usize;
-        tokens.start as usize * width..tokens.end as usize * width
+    /// Where items are in the body.
+    fn bytes_of(&self, items: Range<u64>) -> Range<usize> {
+        let width = self.header.item_bytes as usize;
+        items.start as usize * width..items.end as usize * width
     }
 }
 
@@ -171,30 +163,23 @@ fn blocks_of(bytes: &Range<usize>) -> Range<usize> {
     if bytes.is_empty() { 0..0 } else { bytes.start / BLOCK_BYTES..bytes.end.div_ceil(BLOCK_BYTES) }
 }
 
-/// A shard as it is to be written.
-///
-/// # Errors
-/// What the tokenizer refuses, in its words, and a stop.
-pub(super) fn encode(piece: Piece, maker: &Maker<'_>, file: &Path) -> Result<Vec<u8>, DataError> {
-    let token_bytes = if maker.tokenizer.vocabulary() <= NARROW_VOCABULARY_MAX { 2 } else { 4 };
-    let mut body = Vec::new();
-    piece.tokens(maker, file, |tokens| {
-        body.extend(tokens.iter().flat_map(|token| token.to_le_bytes().into_iter().take(token_bytes)));
-    })?;
-    let tokens = (body.len() / token_bytes) as u64;
+/// A shard as it is to be written, of items of so many bytes each.
+pub(super) fn encode(body: &[u8], item_bytes: usize) -> Vec<u8> {
+    let items = (body.len() / item_bytes) as u64;
     let table: Vec<u8> = body.chunks(BLOCK_BYTES).flat_map(|block| *blake3::hash(block).as_bytes()).collect();
-    let header = Header { token_bytes: token_bytes as u32, tokens, hash: [0; HASH_BYTES] };
-    let mut file = header.fields().to_vec();
+    let header = Header { item_bytes: item_bytes as u32, items, hash: [0; HASH_BYTES] };
+    let mut file = Vec::with_capacity(HEADER_BYTES + table.len() + body.len());
+    file.extend(header.fields());
     file.extend(Header::hash(&header.fields(), &table));
     file.extend(table);
     file.extend(body);
-    Ok(file)
+    file
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Header {
-    token_bytes: u32,
-    tokens: u64,
+    item_bytes: u32,
+    items: u64,
     hash: [u8; HASH_BYTES],
 }
 
@@ -203,8 +188,8 @@ impl Header {
         let mut bytes = [0; FIELDS_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.token_bytes.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.tokens.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.item_bytes.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.items.to_le_bytes());
         bytes[24..28].copy_from_slice(&(BLOCK_BYTES as u32).to_le_bytes());
         bytes
     }
@@ -218,17 +203,17 @@ impl Header {
 
     /// Of a whole file: none unless header, table and length are as they were written.
     fn parse(file: &[u8]) -> Option<Self> {
-        let token_bytes = u32::from_le_bytes(*file.get(12..)?.first_chunk()?);
-        let tokens = u64::from_le_bytes(*file.get(16..)?.first_chunk()?);
+        let item_bytes = u32::from_le_bytes(*file.get(12..)?.first_chunk()?);
+        let items = u64::from_le_bytes(*file.get(16..)?.first_chunk()?);
         let hash = *file.get(FIELDS_BYTES..)?.first_chunk()?;
-        let header = Self { token_bytes, tokens, hash };
+        let header = Self { item_bytes, items, hash };
         let fields = header.fields();
         let body_bytes =
-            tokens.checked_mul(token_bytes.into()).and_then(|bytes| usize::try_from(bytes).ok())?;
+            items.checked_mul(item_bytes.into()).and_then(|bytes| usize::try_from(bytes).ok())?;
         let table_bytes = body_bytes.div_ceil(BLOCK_BYTES).checked_mul(HASH_BYTES)?;
         let whole = HEADER_BYTES.checked_add(table_bytes)?.checked_add(body_bytes)?;
         // Magic, version and block size are compared by writing them again.
-        let is_sound = matches!(token_bytes, 2 | 4)
+        let is_sound = item_bytes > 0
             && file.len() == whole
             && file[..FIELDS_BYTES] == fields
             && Self::hash(&fields, &file[HEADER_BYTES..HEADER_BYTES + table_bytes]) == hash;
@@ -236,10 +221,10 @@ impl Header {
     }
 
     fn blocks(&self) -> usize {
-        (self.tokens as usize * self.token_bytes as usize).div_ceil(BLOCK_BYTES)
+        (self.items as usize * self.item_bytes as usize).div_ceil(BLOCK_BYTES)
     }
 
-    /// Where the tokens begin.
+    /// Where the items begin.
     fn body(&self) -> usize {
         HEADER_BYTES + self.blocks() * HASH_BYTES
     }

@@ -1,5 +1,6 @@
-//! The tokens of a source, one after the other over all its files.
+//! The tokens or images of a source, one after the other over all its files.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use super::piece::BadRecords;
 use super::pipeline::with_makers;
 use super::prepared::{Maker, Prepared};
 use super::remote::RemoteFile;
-use super::shard::TokenShard;
+use super::shard::Shard;
 use super::{DataError, Recipe, Tokenizer, Work};
 
 /// Files of a source, at most: each has a list, which is kept in memory.
@@ -31,7 +32,7 @@ pub(super) struct Source {
     lease: Arc<Lease>,
     files: Vec<Prepared>,
     shards: Vec<Slot>,
-    /// Tokens before each shard, and all.
+    /// Items before each shard, and all: tokens or images.
     starts: Vec<u64>,
     mapped: AtomicUsize,
 }
@@ -42,8 +43,8 @@ struct Slot {
     file: usize,
     name: String,
     hash: String,
-    tokens: u64,
-    shard: Mutex<Option<Arc<TokenShard>>>,
+    items: u64,
+    shard: Mutex<Option<Arc<Shard>>>,
 }
 
 /// What was found of a source.
@@ -59,8 +60,10 @@ pub struct SourceSize {
     pub bad_records: u64,
     /// The first of these, with their places.
     pub bad_examples: Vec<String>,
-    /// Tokens.
-    pub tokens: u64,
+    /// Tokens, or images.
+    pub items: u64,
+    /// Of images, how many each class has.
+    pub classes: BTreeMap<u32, u64>,
     /// Shards.
     pub shards: u64,
 }
@@ -68,7 +71,13 @@ pub struct SourceSize {
 /// The files of a source, in the order of their names.
 pub(super) fn files_of(source: &DataSource, cache: &Cache) -> Result<Vec<Origin>, DataError> {
     let pattern = match source.place() {
-        DataPlace::Path(path) => return Ok(vec![Origin::Local(path.to_owned())]),
+        DataPlace::Path(path) => {
+            let images = path.to_owned();
+            return Ok(vec![match source.labels.clone() {
+                Some(labels) => Origin::Labelled { images, labels },
+                None => Origin::Local(images),
+            }]);
+        }
         DataPlace::Url(url) => {
             let files = RemoteFile::find(url, source.endpoint.as_deref(), cache)?;
             return Ok(files.into_iter().map(Origin::Remote).collect());
@@ -97,7 +106,7 @@ pub(super) fn files_of(source: &DataSource, cache: &Cache) -> Result<Vec<Origin>
 }
 
 impl Source {
-    /// The tokens of files that are prepared.
+    /// The items of files that are prepared.
     pub(super) fn new(
         source: &DataSource,
         recipe: Recipe,
@@ -111,13 +120,13 @@ impl Source {
                 file,
                 name: piece.name.clone(),
                 hash: piece.hash.clone(),
-                tokens: piece.tokens,
+                items: piece.items,
                 shard: Mutex::default(),
             }));
         }
         let starts = std::iter::once(0)
             .chain(shards.iter().scan(0, |sum, slot| {
-                *sum += slot.tokens;
+                *sum += slot.items;
                 Some(*sum)
             }))
             .collect();
@@ -134,27 +143,30 @@ impl Source {
         }
     }
 
-    /// Tokens of all files.
-    pub(super) fn tokens(&self) -> u64 {
+    /// Items of all files: tokens or images.
+    pub(super) fn items(&self) -> u64 {
         self.starts.last().copied().unwrap_or_default()
     }
 
     /// What was found of it.
     pub(super) fn size(&self) -> SourceSize {
         let mut size =
-            SourceSize { tokens: self.tokens(), shards: self.shards.len() as u64, ..SourceSize::default() };
+            SourceSize { items: self.items(), shards: self.shards.len() as u64, ..SourceSize::default() };
         let mut bad = BadRecords::default();
         for file in &self.files {
             size.files += 1;
             size.bytes += file.bytes;
             size.records += file.list.pieces.iter().map(|piece| piece.records).sum::<u64>();
             bad.add(&file.list.bad);
+            for (class, images) in &file.list.classes {
+                *size.classes.entry(*class).or_default() += images;
+            }
         }
         (size.bad_records, size.bad_examples) = (bad.count, bad.examples);
         size
     }
 
-    /// Names the tokens.
+    /// Names the items.
     pub(super) fn hash_into(&self, hasher: &mut blake3::Hasher) {
         hasher.update(&(self.shards.len() as u64).to_le_bytes());
         for slot in &self.shards {
@@ -171,9 +183,14 @@ impl Source {
         })
     }
 
-    /// Appends the tokens of a range, which must lie inside.
-    pub(super) fn read(&self, range: Range<u64>, into: &mut Vec<u32>) -> Result<(), DataError> {
+    /// Appends the bytes of a range of items, which must lie inside.
+    pub(super) fn read(&self, range: Range<u64>, into: &mut Vec<u8>) -> Result<(), DataError> {
         self.in_shards(range).try_for_each(|(index, range)| self.read_shard(index, range, into))
+    }
+
+    /// Bytes of an item.
+    pub(super) fn item_bytes(&self) -> usize {
+        self.recipe.item_bytes()
     }
 
     /// Tells the system that a range, which must lie inside, is read soon, and answers how many bytes that may bring into memory.
@@ -203,8 +220,8 @@ impl Source {
         let mut damaged = 0;
         for index in 0..self.shards.len() {
             let path = self.cache.shard(&self.shards[index].name);
-            let shard = TokenShard::map(&path)?;
-            let is_sound = |shard: &TokenShard| self.fits(index, shard) && shard.check_all().is_ok();
+            let shard = Shard::map(&path)?;
+            let is_sound = |shard: &Shard| self.fits(index, shard) && shard.check_all().is_ok();
             if !shard.as_ref().is_some_and(is_sound) {
                 self.replace(index)?;
                 damaged += 1;
@@ -214,23 +231,23 @@ impl Source {
         Ok(damaged)
     }
 
-    fn read_shard(&self, index: usize, range: Range<u64>, into: &mut Vec<u32>) -> Result<(), DataError> {
-        let len = into.len();
+    fn read_shard(&self, index: usize, range: Range<u64>, into: &mut Vec<u8>) -> Result<(), DataError> {
         if let Some(shard) = self.shard(index)?
-            && shard.read(range.clone(), into).is_ok()
+            && let Ok(bytes) = shard.read(range.clone())
         {
+            into.extend_from_slice(bytes);
             return Ok(());
         }
-        into.truncate(len);
-        let unreliable = || DataError::Unreliable { path: self.cache.shard(&self.shards[index].name) };
-        self.replace(index)?.read(range, into).map_err(|_| unreliable())
+        let unreliable = |_| DataError::Unreliable { path: self.cache.shard(&self.shards[index].name) };
+        into.extend_from_slice(self.replace(index)?.read(range).map_err(unreliable)?);
+        Ok(())
     }
 
     /// The shard, mapped; none when it is missing or its header is damaged.
-    fn shard(&self, index: usize) -> Result<Option<Arc<TokenShard>>, DataError> {
+    fn shard(&self, index: usize) -> Result<Option<Arc<Shard>>, DataError> {
         let mut slot = self.slot(index);
         if slot.is_none() {
-            let shard = TokenShard::map(&self.cache.shard(&self.shards[index].name))?;
+            let shard = Shard::map(&self.cache.shard(&self.shards[index].name))?;
             *slot = shard.filter(|shard| self.fits(index, shard)).map(Arc::new);
             if slot.is_some() && self.mapped.fetch_add(1, Ordering::Relaxed) >= MAPPED_MAX {
                 self.unmap_another(index);
@@ -239,9 +256,9 @@ impl Source {
         Ok(slot.clone())
     }
 
-    fn fits(&self, index: usize, shard: &TokenShard) -> bool {
+    fn fits(&self, index: usize, shard: &Shard) -> bool {
         let slot = &self.shards[index];
-        shard.len() == slot.tokens && blake3::Hash::from_bytes(shard.hash()).to_hex().as_str() == slot.hash
+        shard.len() == slot.items && blake3::Hash::from_bytes(shard.hash()).to_hex().as_str() == slot.hash
     }
 
     /// Forgets the next one that is mapped and that nobody uses just now.
@@ -257,7 +274,7 @@ impl Source {
         }
     }
 
-    fn replace(&self, index: usize) -> Result<Arc<TokenShard>, DataError> {
+    fn replace(&self, index: usize) -> Result<Arc<Shard>, DataError> {
         let (work, slot) = (Work::default(), &self.shards[index]);
         let made = self.maker(&work).make_again(&self.files[slot.file].file, &self.recipe, &slot.name)?;
         if !self.fits(index, &made) {
@@ -270,7 +287,7 @@ impl Source {
         Ok(made)
     }
 
-    fn slot(&self, index: usize) -> MutexGuard<'_, Option<Arc<TokenShard>>> {
+    fn slot(&self, index: usize) -> MutexGuard<'_, Option<Arc<Shard>>> {
         self.shards[index].shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::DataError;
 use super::cache::{Cache, document, read_document};
 use super::partial::replace;
 use super::work::FileWork;
+use super::{DataError, folder};
 
 /// A file that was written within so many seconds before its stamp may have been written again within the same tick of its clock.
 const RACY_S: i64 = 2;
@@ -25,18 +25,19 @@ pub(super) struct Stamp {
     pub(super) hash: String,
 }
 
-/// What changes when a file is written.
+/// What changes when a file is written, or one of a folder of images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct State {
     pub(super) bytes: u64,
-    modified_s: i64,
-    modified_ns: i64,
-    inode: u64,
+    pub(super) modified_s: i64,
+    pub(super) modified_ns: i64,
+    pub(super) inode: u64,
 }
 
 impl State {
     pub(super) fn of(path: &Path) -> Result<Self, DataError> {
-        Ok(Self::from(&std::fs::metadata(path).map_err(DataError::io("open", path))?))
+        let metadata = std::fs::metadata(path).map_err(DataError::io("open", path))?;
+        if metadata.is_dir() { folder::state(path) } else { Ok(Self::from(&metadata)) }
     }
 }
 
@@ -84,6 +85,9 @@ impl Stamp {
 }
 
 fn hash(path: &Path, work: &mut FileWork<'_>) -> Result<String, DataError> {
+    if path.is_dir() {
+        return folder::hash(path, work);
+    }
     let mut file = File::open(path).map_err(DataError::io("open", path))?;
     let (mut hasher, mut buffer, mut hashed) = (blake3::Hasher::new(), vec![0; HASHED_AT_ONCE], 0);
     loop {

@@ -14,7 +14,7 @@ pub struct Work {
     hashed_bytes: AtomicU64,
     read_bytes: AtomicU64,
     found_bytes: AtomicU64,
-    tokens: AtomicU64,
+    items: AtomicU64,
     made: AtomicU64,
     found: AtomicU64,
 }
@@ -34,8 +34,8 @@ pub struct WorkDone {
     pub read_bytes: u64,
     /// Those of them that were prepared before.
     pub found_bytes: u64,
-    /// Tokens in the shards that were made or found.
-    pub tokens: u64,
+    /// Tokens or images in the shards that were made or found.
+    pub items: u64,
     /// Shards that were made.
     pub made: u64,
     /// Shards that were there.
@@ -59,7 +59,7 @@ impl Work {
             hashed_bytes: get(&self.hashed_bytes),
             read_bytes: get(&self.read_bytes),
             found_bytes: get(&self.found_bytes),
-            tokens: get(&self.tokens),
+            items: get(&self.items),
             made: get(&self.made),
             found: get(&self.found),
         }
@@ -79,8 +79,8 @@ impl Work {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn has_shard(&self, tokens: u64, is_new: bool) {
-        self.tokens.fetch_add(tokens, Ordering::Relaxed);
+    pub(super) fn has_shard(&self, items: u64, is_new: bool) {
+        self.items.fetch_add(items, Ordering::Relaxed);
         let count = if is_new { &self.made } else { &self.found };
         count.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,5 +1,6 @@
 //! `worker data`: the data of a run, before and after it.
 
+mod images;
 mod inspect;
 mod preparing;
 
@@ -122,14 +123,16 @@ impl fmt::Display for Line<'_> {
         let SourceSummary { name, size, samples, share } = self.0;
         write!(
             f,
-            "{name}: {} in {} files, {} records, {} tokens in {} shards, {} samples, ",
+            "{name}: {} in {} files, {} records, ",
             BinaryBytes(size.bytes),
             HumanCount(size.files),
             HumanCount(size.records),
-            HumanCount(size.tokens),
-            HumanCount(size.shards),
-            HumanCount(*samples),
         )?;
+        match size.classes.len() {
+            0 => write!(f, "{} tokens", HumanCount(size.items))?,
+            classes => write!(f, "images of {classes} classes")?,
+        }
+        write!(f, " in {} shards, {} samples, ", HumanCount(size.shards), HumanCount(*samples))?;
         match share {
             Some(share) => write!(f, "{:.1} % of the run's", 100.0 * share)?,
             None => write!(f, "held out")?,

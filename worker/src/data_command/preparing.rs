@@ -26,6 +26,7 @@ const STOP_MAX: Duration = Duration::from_millis(700);
 pub(super) async fn prepare(data: Data) -> Result<(Dataset, WorkDone)> {
     let mut stop = StopSignal::listen()?;
     let work = Arc::new(Work::default());
+    let items = if data.config.image.is_some() { "images" } else { "tokens" };
     let (teller, mut told) = oneshot::channel();
     let shared = Arc::clone(&work);
     let start = move || {
@@ -33,7 +34,7 @@ pub(super) async fn prepare(data: Data) -> Result<(Dataset, WorkDone)> {
         let _ = teller.send(open(&data, &shared));
     };
     std::thread::Builder::new().name("preparation".into()).spawn(start).context("start a thread")?;
-    let mut progress = Progress::new()?;
+    let mut progress = Progress::new(items)?;
     let mut moments = interval(BAR_INTERVAL);
     let result = loop {
         tokio::select! {
@@ -59,27 +60,30 @@ struct Progress {
     is_terminal: bool,
     next_line: Instant,
     pace: Pace,
+    /// What is made.
+    items: &'static str,
 }
 
 impl Progress {
-    fn new() -> Result<Self> {
+    fn new(items: &'static str) -> Result<Self> {
         let style =
             ProgressStyle::with_template("preparing {wide_bar} {binary_bytes}/{binary_total_bytes}\n{msg}");
         let bar = ProgressBar::new(0).with_style(style.context("lay out the progress")?);
         let is_terminal = std::io::stderr().is_terminal();
-        Ok(Self { bar, is_terminal, next_line: Instant::now() + LINE_INTERVAL, pace: Pace::default() })
+        let next_line = Instant::now() + LINE_INTERVAL;
+        Ok(Self { bar, is_terminal, next_line, pace: Pace::default(), items })
     }
 
     fn show(&mut self, done: WorkDone, now: Instant) {
-        let left = self.pace.left(done, now);
+        let message = Message { done, items: self.items, left: self.pace.left(done, now) };
         if self.is_terminal {
             self.bar.set_length(done.bytes);
             self.bar.set_position(done.read_bytes);
-            self.bar.set_message(Message { done, left }.to_string());
+            self.bar.set_message(message.to_string());
         } else if now >= self.next_line {
             self.next_line = now + LINE_INTERVAL;
             let (read, all) = (BinaryBytes(done.read_bytes), BinaryBytes(done.bytes));
-            tracing::info!("preparing data: {read} of {all} read, {}", Message { done, left });
+            tracing::info!("preparing data: {read} of {all} read, {message}");
         }
     }
 }
@@ -87,18 +91,21 @@ impl Progress {
 /// What is said beside the bytes.
 struct Message {
     done: WorkDone,
+    /// What is made.
+    items: &'static str,
     left: Option<Duration>,
 }
 
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WorkDone { files, files_done, hashed_bytes, read_bytes, tokens, .. } = self.done;
+        let WorkDone { files, files_done, hashed_bytes, read_bytes, items, .. } = self.done;
         write!(
             f,
-            "{} of {} files, {} tokens",
+            "{} of {} files, {} {}",
             HumanCount(files_done),
             HumanCount(files),
-            HumanCount(tokens)
+            HumanCount(items),
+            self.items
         )?;
         if hashed_bytes > read_bytes {
             write!(f, ", {} hashed", BinaryBytes(hashed_bytes))?;
@@ -151,10 +158,10 @@ mod tests {
             files_done: 7,
             hashed_bytes: 5 << 20,
             read_bytes: 1 << 20,
-            tokens: 12_345,
+            items: 12_345,
             ..WorkDone::default()
         };
-        let message = Message { done, left: Some(Duration::from_secs(90)) }.to_string();
+        let message = Message { done, items: "tokens", left: Some(Duration::from_secs(90)) }.to_string();
         assert_eq!(message, "7 of 1,200 files, 12,345 tokens, 5.00 MiB hashed, 2 minutes left");
     }
 }

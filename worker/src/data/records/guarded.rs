@@ -10,6 +10,11 @@ pub(super) fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| Err(ArrowError::ParseError(words(&*panic))))
 }
 
+/// The same of decoders that say what is wrong in words.
+pub(in crate::data) fn unwound<T>(decode: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| Err(words(&*panic)))
+}
+
 fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());

@@ -4,22 +4,33 @@ mod arrow_sizes;
 mod columns;
 mod delimited;
 mod guarded;
+mod idx;
+mod image_folder;
 mod input;
 mod json_lines;
 mod table_file;
+mod tar;
 mod text;
 mod tokens;
+mod web_dataset;
+
+use std::path::Path;
 
 use longhaul_common::config::DataFormat;
 
 use self::columns::Columns;
 use self::delimited::Delimited;
+pub(super) use self::guarded::unwound;
+use self::idx::Idx;
+use self::image_folder::ImageFolder;
 use self::input::Input;
 use self::json_lines::JsonLines;
 use self::table_file::TableFile;
 use self::text::TextChunks;
 use self::tokens::Tokens;
+use self::web_dataset::WebDataset;
 use super::cache::Cache;
+use super::image::RawImage;
 use super::origin::Origin;
 use super::{DataError, Recipe};
 
@@ -33,6 +44,8 @@ pub(super) enum Record {
     Text(String),
     /// Tokens, made elsewhere.
     Tokens(Vec<u32>),
+    /// An image, not yet decoded.
+    Image(RawImage),
     /// Something that is no record: its place and what is wrong with it.
     Bad(String),
 }
@@ -43,6 +56,7 @@ impl Record {
         match self {
             Self::Text(text) | Self::Bad(text) => text.len() as u64,
             Self::Tokens(tokens) => size_of_val(tokens.as_slice()) as u64,
+            Self::Image(image) => image.bytes().len() as u64,
         }
     }
 }
@@ -59,11 +73,11 @@ pub(super) trait Records {
 /// Opens a file of a source.
 pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<dyn Records>, DataError> {
     let input = || match file {
-        Origin::Local(path) => Input::open(path),
+        Origin::Local(path) | Origin::Labelled { images: path, .. } => Input::open(path),
         Origin::Remote(remote) => Input::remote(remote),
     };
     let table = || match file {
-        Origin::Local(path) => TableFile::open(path),
+        Origin::Local(path) | Origin::Labelled { images: path, .. } => TableFile::open(path),
         Origin::Remote(remote) => TableFile::fetch(remote, cache),
     };
     Ok(match recipe.format {
@@ -75,6 +89,12 @@ pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<
         DataFormat::Arrow => Box::new(Columns::arrow(table()?, recipe)?),
         DataFormat::TokensU16 => Box::new(Tokens::new(input()?, 2, recipe.vocabulary)),
         DataFormat::TokensU32 => Box::new(Tokens::new(input()?, 4, recipe.vocabulary)),
+        DataFormat::Idx => {
+            let labels = if let Origin::Labelled { labels, .. } = file { labels } else { Path::new("") };
+            Box::new(Idx::new(input()?, Input::open(labels)?)?)
+        }
+        DataFormat::Images => Box::new(ImageFolder::new(file.path(), recipe)?),
+        DataFormat::Webdataset => Box::new(WebDataset::new(input()?, recipe)),
     })
 }
 

@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::data::cache::{files, read_document};
 use crate::data::prepared::PieceList;
-use crate::data::shard::{self, TokenShard};
+use crate::data::shard::{self, Shard};
 use crate::data::stamp::Stamp;
 
 const LINES: &str = "path = \"text.txt\"\nsequence_length = 16\nvalidation_share = 0.0";
@@ -100,7 +100,7 @@ fn each_byte_of_a_small_shard_counts() {
     folder.open(LINES).unwrap();
     let path = folder.shards().remove(0);
     let whole = std::fs::read(&path).unwrap();
-    let is_sound = || TokenShard::map(&path).unwrap().is_some_and(|shard| shard.check_all().is_ok());
+    let is_sound = || Shard::map(&path).unwrap().is_some_and(|shard| shard.check_all().is_ok());
     assert!(is_sound());
     for at in 0..whole.len() {
         let mut bytes = whole.clone();

@@ -4,6 +4,7 @@ mod ahead;
 mod damage;
 mod damaged_sources;
 mod formats;
+mod images;
 mod preparing;
 mod pruning;
 mod remote;

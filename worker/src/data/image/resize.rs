@@ -1,0 +1,129 @@
+//! Pictures of another size: the part of the wanted proportions, as large as it fits and from the middle, with each pixel the mean of those that it is made of.
+//!
+//! That is what Pillow's `ImageOps.fit` does with `BILINEAR`: a triangle about the middle of each new pixel, as wide as the picture shrinks and never narrower than two
+//! pixels. It is computed in single precision, in an order that is fixed, and rounded once.
+
+/// A picture `[height, width, channels]`, of bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Picture {
+    pub(super) height: usize,
+    pub(super) width: usize,
+    pub(super) channels: usize,
+    pub(super) values: Vec<u8>,
+}
+
+/// Of one new pixel along a side: the first old one that it is made of, and the weights of that and those after it, which sum to one.
+#[derive(Debug)]
+struct Taps {
+    first: usize,
+    weights: Vec<f32>,
+}
+
+impl Picture {
+    /// The same with so many rows and columns.
+    pub(super) fn fit(self, height: usize, width: usize) -> Self {
+        if (self.height, self.width) == (height, width) {
+            return self;
+        }
+        let scale = f64::max(height as f64 / self.height as f64, width as f64 / self.width as f64);
+        let rows = taps(self.height, height, scale);
+        let columns = taps(self.width, width, scale);
+        let (top, bottom) = (rows[0].first, rows.last().map_or(0, |row| row.first + row.weights.len()));
+        let lines = self.lines(top..bottom, &columns);
+        let line = width * self.channels;
+        let mut values = Vec::with_capacity(height * line);
+        let mut sum = vec![0.0_f32; line];
+        for row in &rows {
+            sum.fill(0.0);
+            for (weight, values) in
+                row.weights.iter().zip(lines[(row.first - top) * line..].chunks_exact(line))
+            {
+                sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * value);
+            }
+            // A float outside of what a byte holds becomes the nearest one.
+            values.extend(sum.iter().map(|value| (value + 0.5) as u8));
+        }
+        Self { height, width, channels: self.channels, values }
+    }
+
+    /// Some rows, each with the new columns: `[rows, new columns, channels]`.
+    fn lines(&self, rows: std::ops::Range<usize>, columns: &[Taps]) -> Vec<f32> {
+        let stride = self.width * self.channels;
+        let mut lines = Vec::with_capacity(rows.len() * columns.len() * self.channels);
+        for row in self.values[rows.start * stride..rows.end * stride].chunks_exact(stride) {
+            match self.channels {
+                1 => columns.iter().for_each(|column| lines.extend(pixel::<1>(row, column))),
+                _ => columns.iter().for_each(|column| lines.extend(pixel::<3>(row, column))),
+            }
+        }
+        lines
+    }
+}
+
+/// A new pixel of a row.
+fn pixel<const CHANNELS: usize>(row: &[u8], taps: &Taps) -> [f32; CHANNELS] {
+    let mut sum = [0.0; CHANNELS];
+    for (weight, pixel) in taps.weights.iter().zip(row[taps.first * CHANNELS..].chunks_exact(CHANNELS)) {
+        sum.iter_mut().zip(pixel).for_each(|(sum, value)| *sum += weight * f32::from(*value));
+    }
+    sum
+}
+
+/// For each of `to` new pixels along a side of `from`, of which as many as they cover at this scale are used, from the middle.
+fn taps(from: usize, to: usize, scale: f64) -> Vec<Taps> {
+    let start = (from as f64 - to as f64 / scale) / 2.0;
+    let reach = f64::max(1.0 / scale, 1.0);
+    let of = |at: usize| {
+        let middle = start + (at as f64 + 0.5) / scale;
+        let first = (middle - reach + 0.5).max(0.0) as usize;
+        let last = ((middle + reach + 0.5) as usize).clamp(first + 1, from);
+        let weight = |old: usize| (1.0 - (old as f64 + 0.5 - middle).abs() / reach).max(0.0);
+        let weights: Vec<f64> = (first..last).map(weight).collect();
+        let sum: f64 = weights.iter().sum();
+        Taps { first, weights: weights.into_iter().map(|weight| (weight / sum) as f32).collect() }
+    };
+    (0..to).map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grey(height: usize, width: usize, value: impl Fn(usize, usize) -> u8) -> Picture {
+        let values = (0..height * width).map(|at| value(at / width, at % width)).collect();
+        Picture { height, width, channels: 1, values }
+    }
+
+    #[test]
+    fn a_plane_stays_a_plane_and_one_colour_stays_that_colour() {
+        for (height, width) in [(1, 1), (3, 7), (50, 20), (224, 224)] {
+            let white = grey(40, 30, |_, _| 255).fit(height, width);
+            assert!(white.values.iter().all(|value| *value == 255), "{height} × {width}");
+        }
+        // Twice as large, away from the borders: half a pixel on is half a step of four on.
+        let ramp = grey(16, 16, |_, column| 8 * column as u8).fit(32, 32);
+        let row = &ramp.values[10 * 32..11 * 32];
+        assert!((2..28).all(|at| row[at + 1] - row[at] == 4), "{row:?}");
+    }
+
+    #[test]
+    fn the_middle_is_kept_where_the_proportions_are_others() {
+        // Of three squares side by side the middle one; of as many below each other too.
+        let wide = grey(10, 30, |_, column| [0, 200, 0][column / 10]).fit(4, 4);
+        let high = grey(30, 10, |row, _| [0, 200, 0][row / 10]).fit(4, 4);
+        assert_eq!(wide.values[5], 200);
+        assert_eq!(wide.values.iter().filter(|value| **value > 150).count(), 16, "{wide:?}");
+        assert_eq!(high.values.iter().filter(|value| **value > 150).count(), 16, "{high:?}");
+    }
+
+    #[test]
+    fn each_of_many_sizes_becomes_each_of_many_others() {
+        for from in 1..12 {
+            for to in 1..12 {
+                let fitted =
+                    grey(from, 13 - from, |row, column| (row * 20 + column) as u8).fit(to, 12 - to + 1);
+                assert_eq!(fitted.values.len(), to * (13 - to));
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Images and their classes in a tar archive, as WebDataset packs them: `key.jpg` and `key.cls`, or `key.json`, next to each other.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use super::input::{Input, Position};
+use super::tar::{Tar, TarFile};
+use super::{RECORD_BYTES_MAX, Record, Records};
+use crate::data::image::{Pixels, RawImage};
+use crate::data::{DataError, Recipe};
+
+/// The samples of an archive.
+pub(super) struct WebDataset {
+    path: PathBuf,
+    position: Position,
+    tar: Tar<Box<dyn Read>>,
+    /// Of JSON: where the class is.
+    field: String,
+    /// The first file of the sample that follows.
+    next: Option<TarFile>,
+    /// The key of the sample that was read last.
+    last: Option<String>,
+}
+
+/// Files of one key.
+#[derive(Default)]
+struct Parts {
+    image: Option<TarFile>,
+    class: Option<TarFile>,
+    json: Option<TarFile>,
+}
+
+impl WebDataset {
+    pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
+        let Input { path, reader, position } = input;
+        Self { path, position, tar: Tar::new(reader), field: recipe.field.clone(), next: None, last: None }
+    }
+
+    fn next_file(&mut self) -> Result<Option<TarFile>, DataError> {
+        if let Some(file) = self.next.take() {
+            return Ok(Some(file));
+        }
+        self.tar.next_file(RECORD_BYTES_MAX).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
+                let reason = match error.kind() {
+                    io::ErrorKind::UnexpectedEof => "it is cut off there".to_owned(),
+                    _ => error.to_string(),
+                };
+                let place = self
+                    .last
+                    .as_ref()
+                    .map_or("its beginning".to_owned(), |key| format!("behind sample {key}"));
+                DataError::Malformed { path: self.path.clone(), format: "webdataset", place, reason }
+            }
+            _ => DataError::io("read", &self.path)(error),
+        })
+    }
+}
+
+impl Records for WebDataset {
+    fn next_record(&mut self) -> Result<Option<Record>, DataError> {
+        let (mut key, mut parts) = (None, Parts::default());
+        while let Some(file) = self.next_file()? {
+            let (its_key, end) = split(&file.name);
+            if key.as_deref().is_some_and(|key| key != its_key) {
+                self.next = Some(file);
+                break;
+            }
+            key = Some(its_key.to_owned());
+            match end.to_ascii_lowercase().as_str() {
+                "jpg" | "jpeg" | "png" => parts.image = Some(file),
+                "cls" => parts.class = Some(file),
+                "json" => parts.json = Some(file),
+                // Other things that are known of the sample.
+                _ => {}
+            }
+        }
+        let Some(key) = key else { return Ok(None) };
+        let place = format!("{}, sample {key}", self.path.display());
+        self.last = Some(key);
+        Ok(Some(
+            parts
+                .image(&self.field, place.clone())
+                .map_or_else(|reason| Record::Bad(format!("{place}: {reason}")), Record::Image),
+        ))
+    }
+
+    fn read_bytes(&self) -> u64 {
+        self.position.bytes()
+    }
+}
+
+impl Parts {
+    fn image(self, field: &str, place: String) -> Result<RawImage, String> {
+        let image = self.image.ok_or("it has no .jpg, .jpeg or .png")?;
+        let bytes = image.content.ok_or(format!("its image has more than {RECORD_BYTES_MAX} bytes"))?;
+        let text = |file: TarFile| String::from_utf8(file.content.unwrap_or_default()).unwrap_or_default();
+        let class = match (self.class, self.json) {
+            (Some(class), _) => {
+                let class = text(class);
+                let refused = || format!("its .cls is no number of a class: {:.20}", class.trim());
+                class.trim().parse().map_err(|_| refused())?
+            }
+            (None, Some(json)) => class_in(&text(json), field)?,
+            (None, None) => return Err("it has neither .cls nor .json".to_owned()),
+        };
+        Ok(RawImage { place, class, content: Pixels::Encoded(bytes) })
+    }
+}
+
+fn class_in(json: &str, field: &str) -> Result<u32, String> {
+    let json: serde_json::Value =
+        serde_json::from_str(json).map_err(|error| format!("its .json is none: {error}"))?;
+    let class = json.get(field).and_then(serde_json::Value::as_u64).and_then(|class| class.try_into().ok());
+    class.ok_or(format!("its .json has no number of a class in `{field}`, and there is no .cls"))
+}
+
+/// A key, and what its file is: what follows the first point of the name within its folder.
+fn split(name: &str) -> (&str, &str) {
+    let folder = name.rfind('/').map_or(0, |at| at + 1);
+    match name[folder..].find('.') {
+        Some(at) => (&name[..folder + at], &name[folder + at + 1..]),
+        None => (name, ""),
+    }
+}

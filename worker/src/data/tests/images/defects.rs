@@ -1,0 +1,243 @@
+//! Images and their files with something wrong in them.
+
+use rand::{Rng, SeedableRng};
+
+use super::*;
+use crate::data::image::{Pixels, RawImage, decode};
+
+/// A folder with a class `a` of one image and a class `b` of two.
+fn two_classes() -> Folder {
+    let folder = Folder::new();
+    for class in ["a", "b"] {
+        std::fs::create_dir(folder.path().join(class)).unwrap();
+    }
+    folder.write("a/1.png", fixture("folder/triangle/02.png"));
+    folder.write("b/2.JPG", fixture("folder/circle/00.jpg"));
+    folder.write("b/3.png", fixture("folder/triangle/05.png"));
+    folder
+}
+
+const HERE: &str = "sources = [{ path = \".\", format = \"images\" }]";
+
+#[test]
+fn images_that_cannot_be_decoded_are_named_and_left_out_up_to_the_limit() {
+    let folder = two_classes();
+    let whole = fixture("folder/circle/00.jpg");
+    folder.write("b/2.JPG", &whole[..whole.len() - 40]);
+    folder.write("b/4.png", "no image");
+    folder.write("b/notes.txt", "nothing to it");
+    let (cache, lines) = (Folder::new(), format!("{SMALL}\n{HERE}"));
+    let message = open_at(folder.path(), &cache, &lines, &Work::default()).unwrap_err().to_string();
+    assert!(message.contains("b/2.JPG: it is cut off"), "{message}");
+    assert!(
+        message.contains("2 records") && message.contains("b/4.png: it is neither JPEG nor PNG"),
+        "{message}"
+    );
+    let lines = format!("bad_records_max = 2\n{lines}");
+    // From the pieces that are there, and then from the list.
+    for _ in 0..2 {
+        let data = open_at(folder.path(), &cache, &lines, &Work::default()).unwrap();
+        let size = data.sources().remove(0).size;
+        assert_eq!((size.records, size.bad_records, data.samples()), (2, 2, 2));
+        assert_eq!(size.classes, [(0, 1), (1, 1)].into());
+        assert_eq!(images(&data).iter().map(|(_, class)| *class).collect::<Vec<_>>(), [0, 1]);
+        // Made again, the shard lacks the same ones.
+        std::fs::remove_file(
+            std::fs::read_dir(cache.path().join("data/shards")).unwrap().next().unwrap().unwrap().path(),
+        )
+        .unwrap();
+        assert_eq!(images(&data).len(), 2);
+    }
+}
+
+#[test]
+fn a_folder_without_images_or_with_other_classes_is_refused_by_name() {
+    let folder = two_classes();
+    let open = |classes: u32| {
+        let shape = format!("image = {{ height = 4, width = 4, classes = {classes} }}");
+        open(folder.path(), &format!("{shape}\n{HERE}")).map_err(|error| error.to_string())
+    };
+    assert_eq!(open(2).unwrap().samples(), 3);
+    for classes in [3, 20] {
+        let message = open(classes).unwrap_err();
+        assert!(message.contains(&format!("2 folders, and data.image.classes = {classes}")), "{message}");
+    }
+    // A tool's own folder is no class.
+    std::fs::create_dir(folder.path().join(".thumbnails")).unwrap();
+    assert_eq!(open(2).unwrap().samples(), 3);
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    let message = open(3).unwrap_err();
+    assert!(message.contains("/empty: a class without an image"), "{message}");
+}
+
+#[test]
+fn an_image_that_changed_is_noticed() {
+    let (folder, cache) = (two_classes(), Folder::new());
+    let lines = format!("{SMALL}\n{HERE}");
+    let open = || open_at(folder.path(), &cache, &lines, &Work::default()).unwrap();
+    let before = open();
+    folder.write("b/3.png", fixture("folder/triangle/08.png"));
+    assert_ne!(open().data_hash(), before.data_hash());
+    folder.write("b/3.png", fixture("folder/triangle/05.png"));
+    assert_eq!(open().data_hash(), before.data_hash());
+    std::fs::rename(folder.path().join("b/3.png"), folder.path().join("a/3.png")).unwrap();
+    assert_ne!(open().data_hash(), before.data_hash());
+}
+
+#[test]
+fn idx_files_that_are_cut_or_do_not_fit_are_refused_by_name_and_place() {
+    let folder = Folder::new();
+    let (pixels, labels) = (fixture("images-idx3-ubyte"), fixture("labels-idx1-ubyte"));
+    let mut fewer = labels[..labels.len() - 1].to_vec();
+    fewer[7] -= 1;
+    let (mut other, mut flat) = (labels.clone(), pixels.clone());
+    other[8] = 3;
+    flat[8..16].fill(0);
+    for (images, labels, words) in [
+        (&pixels, &pixels, "labels cannot be read as idx (its head): it does not begin as IDX of labels"),
+        (&labels, &labels, "images cannot be read as idx (its head): it does not begin as IDX of images"),
+        (&pixels, &fewer, "labels cannot be read as idx (its head): it has 6 labels, and "),
+        (
+            &pixels[..pixels.len() - 1].to_vec(),
+            &labels,
+            "images cannot be read as idx (image 6 of 7, counted from 0): it is cut off",
+        ),
+        (&pixels[..9].to_vec(), &labels, "images cannot be read as idx (its head): it is cut off"),
+        (
+            &pixels,
+            &labels[..12].to_vec(),
+            "labels cannot be read as idx (image 4 of 7, counted from 0): it is cut off",
+        ),
+        (&[pixels.as_slice(), &[0]].concat(), &labels, "images cannot be read as idx (its end): it goes on"),
+        (&pixels, &other, "images, image 0 is of class 3, and data.image.classes = 3"),
+        (&flat, &labels, "images of 0 × 0 pixels are not read"),
+    ] {
+        folder.write("images", images);
+        folder.write("labels", labels);
+        let lines =
+            format!("{IDX}\nsources = [{{ path = \"images\", format = \"idx\", labels = \"labels\" }}]");
+        let message = open(folder.path(), &lines).unwrap_err().to_string();
+        assert!(message.contains(words), "{words}: {message}");
+    }
+}
+
+#[test]
+fn other_labels_of_the_same_images_are_noticed() {
+    let (folder, cache) = (Folder::new(), Folder::new());
+    let mut labels = fixture("labels-idx1-ubyte");
+    folder.write("images", fixture("images-idx3-ubyte"));
+    folder.write("labels", &labels);
+    let lines = format!("{IDX}\nsources = [{{ path = \"images\", format = \"idx\", labels = \"labels\" }}]");
+    let open = || images(&open_at(folder.path(), &cache, &lines, &Work::default()).unwrap());
+    let before = open();
+    labels[8] = 2;
+    folder.write("labels", &labels);
+    let after = open();
+    assert_eq!((before[0].1, after[0].1), (0, 2));
+    assert_eq!(before[1..], after[1..]);
+}
+
+#[test]
+fn samples_of_an_archive_without_an_image_or_a_class_are_bad_records() {
+    let (image, folder) = (fixture("folder/triangle/02.png"), Folder::new());
+    let files: [(&str, &[u8]); 12] = [
+        ("1.png", &image),
+        ("1.cls", b"1\n"),
+        ("2.png", &image),
+        ("3.cls", b"1"),
+        ("4.png", &image),
+        ("4.cls", b"one"),
+        ("5.png", &image),
+        ("5.json", b"{\"label\": \"one\"}"),
+        ("6.png", &image[..40]),
+        ("6.cls", b"0"),
+        ("7.png", &image),
+        ("7.json", b"no JSON"),
+    ];
+    folder.write("a.tar", tar(&files));
+    let lines = format!("bad_records_max = 6\n{SMALL}\nsources = [{{ path = \"a.tar\" }}]");
+    let data = open(folder.path(), &lines).unwrap();
+    let found = data.sources().remove(0).size.bad_examples.join("; ");
+    for words in [
+        "a.tar, sample 2: it has neither .cls nor .json",
+        "sample 3: it has no .jpg",
+        "sample 4: its .cls is no number of a class: one",
+        "sample 5: its .json has no number of a class in `label`",
+        "a.tar, sample 6: ",
+        "sample 7: its .json is none",
+    ] {
+        assert!(found.contains(words), "{words}: {found}");
+    }
+    assert_eq!(images(&data).len(), 1);
+    let message = open(folder.path(), &lines.replace("= 6", "= 5")).unwrap_err().to_string();
+    assert!(message.contains("6 records") && message.contains("bad_records_max = 5"), "{message}");
+}
+
+#[test]
+fn an_archive_that_is_cut_is_refused_with_its_place_and_a_class_beyond_those_stops_the_preparation() {
+    let (image, folder) = (fixture("folder/triangle/02.png"), Folder::new());
+    let whole = tar(&[("k/1.png", &image), ("k/1.cls", b"1"), ("k/2.png", &image), ("k/2.cls", b"2")]);
+    folder.write("a.tar", &whole);
+    let lines = format!("bad_records_max = 9\n{SMALL}\nsources = [{{ path = \"a.tar\" }}]");
+    let message = open(folder.path(), &lines).unwrap_err().to_string();
+    assert!(message.contains("a.tar, sample k/2 is of class 2, and data.image.classes = 2"), "{message}");
+    folder.write("a.tar", &whole[..whole.len() - 2048]);
+    let message = open(folder.path(), &lines.replace("classes = 2", "classes = 3")).unwrap_err().to_string();
+    assert!(message.contains("webdataset (behind sample k/1): it is cut off there"), "{message}");
+    folder.write("a.tar", "no archive".repeat(100));
+    let message = open(folder.path(), &lines).unwrap_err().to_string();
+    assert!(
+        message.contains("webdataset (its beginning): ") && message.contains("no tar archive"),
+        "{message}"
+    );
+}
+
+#[test]
+fn damaged_shards_of_images_are_found_and_made_again() {
+    let cache = Folder::new();
+    let open = || open_at(&fixtures(), &cache, &format!("{RGB}\n{SHARDS}"), &Work::default()).unwrap();
+    let whole = images(&open());
+    let mut shards: Vec<_> = std::fs::read_dir(cache.path().join("data/shards"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    shards.sort();
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(3);
+    for turn in 0..40 {
+        let victim = &shards[random.random_range(0..shards.len())];
+        let mut bytes = std::fs::read(victim).unwrap();
+        let at = random.random_range(0..bytes.len());
+        bytes[at] ^= 1 << random.random_range(0..8);
+        std::fs::remove_file(victim).unwrap();
+        std::fs::write(victim, bytes).unwrap();
+        match turn % 2 {
+            0 => assert!(images(&open()) == whole, "turn {turn}, byte {at}"),
+            _ => assert_eq!(open().verify(|_| {}).unwrap(), 1, "turn {turn}, byte {at}"),
+        }
+        assert_eq!(open().verify(|_| {}).unwrap(), 0, "turn {turn}, byte {at}");
+    }
+}
+
+#[test]
+fn damaged_files_of_images_are_decoded_or_refused_and_nothing_else() {
+    let shape = config(&format!("{RGB}\n{FOLDER}")).image.unwrap();
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(4);
+    let mut refused = 0;
+    for name in ["circle/00.jpg", "square/01.jpg", "square/04.png", "triangle/02.png", "triangle/11.png"] {
+        let whole = fixture(&format!("folder/{name}"));
+        for _ in 0..150 {
+            let mut bytes = whole.clone();
+            for _ in 0..random.random_range(1..4) {
+                let at = random.random_range(0..bytes.len());
+                bytes[at] = random.random();
+            }
+            let (content, mut sample) = (Pixels::Encoded(bytes), Vec::new());
+            let image = RawImage { place: name.to_owned(), class: 0, content };
+            match decode(image, &shape, &mut sample) {
+                Ok(()) => assert_eq!(sample.len(), 3 * 16 * 20 + 2, "{name}"),
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(refused > 150, "{refused}");
+}
