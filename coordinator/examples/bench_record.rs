@@ -111,6 +111,7 @@ impl Bench {
                     state_hash: [round.0 as u8; 32],
                     skipped: Vec::new(),
                     validation_loss: None,
+                    validation_accuracy: None,
                     refused: Vec::new(),
                     refused_beyond: 0,
                     measured: None,

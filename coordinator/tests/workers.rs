@@ -139,6 +139,7 @@ impl Control {
             state_hash: [round as u8; 32],
             skipped: Vec::new(),
             validation_loss: None,
+            validation_accuracy: None,
             refused: Vec::new(),
             refused_beyond: 0,
             measured: None,
@@ -147,7 +148,11 @@ impl Control {
 
     /// Says that all is done, and waits to be dismissed.
     async fn finish(mut self) -> String {
-        self.say(ToCoordinator::Finished { next_round: Round(ROUNDS), validation_loss: Some(3.5) });
+        self.say(ToCoordinator::Finished {
+            next_round: Round(ROUNDS),
+            validation_loss: Some(3.5),
+            validation_accuracy: None,
+        });
         loop {
             match self.hear().await {
                 ToWorker::Dismiss { reason } => return reason,
@@ -160,8 +165,11 @@ impl Control {
                         results: Vec::new(),
                     }));
                 }
-                ToWorker::Begin(_) => self
-                    .say(ToCoordinator::Finished { next_round: Round(ROUNDS), validation_loss: Some(3.5) }),
+                ToWorker::Begin(_) => self.say(ToCoordinator::Finished {
+                    next_round: Round(ROUNDS),
+                    validation_loss: Some(3.5),
+                    validation_accuracy: None,
+                }),
                 other => panic!("unexpected: {other:?}"),
             }
         }

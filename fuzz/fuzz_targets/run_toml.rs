@@ -12,7 +12,7 @@ fuzz_target!(|text: &str| {
     let Ok(config) = RunConfig::parse(text) else { return };
     let written = config.to_toml().expect("what was read can be written");
     assert_eq!(RunConfig::parse(&written).expect("what was written can be read"), config);
-    if let Ok(spec) = ModelSpec::resolve(&config.model, TOKENIZER_VOCABULARY) {
+    if let Ok(spec) = ModelSpec::of(&config, TOKENIZER_VOCABULARY) {
         assert!(spec.decayed_count() < spec.parameter_count());
     }
 });

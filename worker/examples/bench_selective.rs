@@ -72,6 +72,8 @@ impl Bench {
             context: SEQUENCE,
             vocabulary: Some(256),
             tied_embeddings: None,
+            hidden: None,
+            channels: None,
         };
         Ok(Self {
             _cache: cache,
@@ -135,7 +137,7 @@ impl Bench {
             }
             took += began.elapsed();
             if (step + 1) % self.evaluate_every == 0 {
-                losses.push((took, engine.evaluate(&self.validation)?.context("held-out text")?));
+                losses.push((took, engine.evaluate(&self.validation)?.context("held-out text")?.loss));
             }
         }
         Ok(Trained { losses, share: selected as f64 / f64::max(given as f64, 1.0) })

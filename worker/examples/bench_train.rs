@@ -29,6 +29,8 @@ fn main() -> anyhow::Result<()> {
         context: LENGTH as u32,
         vocabulary: None,
         tied_embeddings: Some(false),
+        hidden: None,
+        channels: None,
     };
     let spec = ModelSpec::resolve(&config, 256)?;
     let train = TrainConfig { micro_batch: SEQUENCES, ..TrainConfig::default() };

@@ -108,7 +108,10 @@ struct Product : torch::autograd::Function<Product> {
     const at::Tensor gradient = gradients[0].detach().reshape({-1, width}); // [N, out]
     const longhaul::Selection selection{context->saved_data["kept"].toInt(), context->saved_data["by_row"].toBool()};
     const longhaul::Kept kept = longhaul::keep(gradient, selection);
-    const at::Tensor of_x = longhaul::gradient_of_input(kept, matrix, in_first).view(x.sizes());
+    // Pixels want none.
+    const at::Tensor of_x = context->needs_input_grad(0)
+                                ? longhaul::gradient_of_input(kept, matrix, in_first).view(x.sizes())
+                                : at::Tensor();
     const auto bias = context->saved_data["bias"].toOptional<at::Tensor>();
     const auto queue = c10::static_intrusive_pointer_cast<Queue>(context->saved_data["queue"].toCapsule());
     if (queue->columns_only) {

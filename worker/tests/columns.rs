@@ -90,6 +90,8 @@ fn spec() -> ModelSpec {
         context: 8,
         vocabulary: Some(64),
         tied_embeddings: None,
+        hidden: None,
+        channels: None,
     };
     ModelSpec::resolve(&config, 64).expect("the shape is one")
 }

@@ -1,9 +1,9 @@
-//! Models, gradients and optimiser against Hugging Face's models in PyTorch: see `fixtures/make_reference.py`.
+//! Models, gradients and optimiser against Hugging Face's models in PyTorch, and against classifiers of images in PyTorch: see `fixtures/make_reference.py`.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
 
-use longhaul_common::config::{ModelConfig, ModelKind, Precision, TrainConfig};
+use longhaul_common::config::{ImageConfig, ModelConfig, ModelKind, Precision, TrainConfig};
 use longhaul_common::model::{Initial, ModelSpec};
 use longhaul_worker::data::Batch;
 use longhaul_worker::engine::Engine;
@@ -14,6 +14,9 @@ use tch::{Device, Tensor};
 const VOCABULARY: u32 = 64;
 const CONTEXT: usize = 16;
 const SEQUENCES: usize = 3;
+const IMAGE: ImageConfig =
+    ImageConfig { channels: 3, height: 6, width: 7, classes: 5, shift: 0, flip: false };
+const KINDS: [ModelKind; 4] = [ModelKind::Gpt2, ModelKind::Llama, ModelKind::Mlp, ModelKind::Cnn];
 /// The stream of the first batch's tokens; the training run takes those after it.
 const TOKEN_STREAM: i64 = 1000;
 
@@ -21,7 +24,7 @@ struct Reference(Vec<u8>);
 
 impl Reference {
     fn read(kind: ModelKind) -> Self {
-        let name = if kind == ModelKind::Gpt2 { "gpt2.safetensors" } else { "llama.safetensors" };
+        let name = format!("{}.safetensors", kind.name());
         Self(std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)).unwrap())
     }
 
@@ -38,6 +41,16 @@ impl Reference {
 }
 
 fn spec(kind: ModelKind) -> ModelSpec {
+    let unset = ModelConfig::of(kind);
+    let classifier = match kind {
+        ModelKind::Mlp => ModelConfig { hidden: Some(vec![16, 12]), ..unset },
+        ModelKind::Cnn => ModelConfig { channels: Some(vec![4, 6]), hidden: Some(vec![12]), ..unset },
+        _ => return language_model(kind),
+    };
+    ModelSpec::of_images(&classifier, &IMAGE).unwrap()
+}
+
+fn language_model(kind: ModelKind) -> ModelSpec {
     let config = ModelConfig {
         kind,
         layers: 2,
@@ -48,6 +61,8 @@ fn spec(kind: ModelKind) -> ModelSpec {
         context: CONTEXT as u32,
         vocabulary: None,
         tied_embeddings: None,
+        hidden: None,
+        channels: None,
     };
     ModelSpec::resolve(&config, VOCABULARY).unwrap()
 }
@@ -76,8 +91,16 @@ fn parameters(spec: &ModelSpec) -> Vec<f32> {
     values.collect()
 }
 
-/// The script's `tokens`.
-fn batch(stream: i64) -> Batch {
+/// The script's `images`, or its `tokens`.
+fn batch(kind: ModelKind, stream: i64) -> Batch {
+    if kind.is_of_images() {
+        let values = IMAGE.values() as usize;
+        let mut batch = Batch::of_images(values);
+        images(stream).chunks(values).zip(classes(stream)).for_each(|(pixels, class)| {
+            batch.push_image(&[pixels, &[class, 0]].concat());
+        });
+        return batch;
+    }
     let tokens: Vec<u32> = noise(SEQUENCES * (CONTEXT + 1), stream)
         .map(|value| ((value + 0.5) * VOCABULARY as f32) as u32)
         .collect();
@@ -86,7 +109,21 @@ fn batch(stream: i64) -> Batch {
     batch
 }
 
-fn inputs() -> Tensor {
+/// `[B, C·H·W]`
+fn images(stream: i64) -> Vec<u8> {
+    let pixels = noise(SEQUENCES * IMAGE.values() as usize, stream);
+    pixels.map(|value| ((value + 0.5) * 256.0) as u8).collect()
+}
+
+/// `[B]`
+fn classes(stream: i64) -> Vec<u8> {
+    noise(SEQUENCES, stream + 500).map(|value| ((value + 0.5) * IMAGE.classes as f32) as u8).collect()
+}
+
+fn inputs(kind: ModelKind) -> Tensor {
+    if kind.is_of_images() {
+        return Tensor::from_slice(&images(TOKEN_STREAM)).view([SEQUENCES as i64, -1]);
+    }
     let tokens: Vec<i64> = noise(SEQUENCES * (CONTEXT + 1), TOKEN_STREAM)
         .map(|value| ((value + 0.5) * VOCABULARY as f32) as i64)
         .collect();
@@ -108,14 +145,14 @@ fn distance(values: &[f32], reference: &[f32]) -> f64 {
 }
 
 #[test]
-fn logits_are_those_of_hugging_face() {
-    for kind in [ModelKind::Gpt2, ModelKind::Llama] {
+fn logits_are_those_of_pytorch() {
+    for kind in KINDS {
         let (spec, reference) = (spec(kind), Reference::read(kind).values("logits"));
         let parameters = Parameters::new(&spec, &parameters(&spec), Device::Cpu).unwrap();
         // bf16 has eight significant bits; the model is three products deep in each of two blocks.
         for (precision, tolerance) in [(Precision::F32, 2e-6), (Precision::Bf16, 3e-2)] {
             let model = Model::of_all(&spec, &parameters, precision).unwrap();
-            let logits = tch::no_grad(|| model.logits(&inputs())).unwrap().to_kind(tch::Kind::Float);
+            let logits = tch::no_grad(|| model.logits(&inputs(kind))).unwrap().to_kind(tch::Kind::Float);
             let off = distance(&Vec::try_from(logits.reshape([-1])).unwrap(), &reference);
             assert!(off < tolerance, "{kind:?} in {precision:?}: {off}");
         }
@@ -123,13 +160,13 @@ fn logits_are_those_of_hugging_face() {
 }
 
 #[test]
-fn loss_and_gradients_are_those_of_hugging_face() {
-    for kind in [ModelKind::Gpt2, ModelKind::Llama] {
+fn loss_and_gradients_are_those_of_pytorch() {
+    for kind in KINDS {
         let (spec, reference) = (spec(kind), Reference::read(kind));
         for (precision, tolerance) in [(Precision::F32, 5e-6), (Precision::Bf16, 5e-2)] {
             let mut gradient = Vec::new();
             let train = TrainConfig { precision, ..TrainConfig::default() };
-            let outcome = engine(&spec, &train).gradient(&batch(TOKEN_STREAM), &mut gradient).unwrap();
+            let outcome = engine(&spec, &train).gradient(&batch(kind, TOKEN_STREAM), &mut gradient).unwrap();
             let off = distance(&[outcome.loss], &reference.values("loss"));
             assert!(off < tolerance, "loss of {kind:?} in {precision:?}: {off}");
             let mut start = 0;
@@ -154,11 +191,11 @@ fn five_steps_of_training_end_where_pytorchs_do() {
         micro_batch: 2,
         ..TrainConfig::default()
     };
-    for kind in [ModelKind::Gpt2, ModelKind::Llama] {
+    for kind in KINDS {
         let (spec, reference) = (spec(kind), Reference::read(kind));
         let mut engine = engine(&spec, &train);
         let losses: Vec<f32> = (0..5)
-            .map(|step| engine.train_step(step as u64, &batch(TOKEN_STREAM + 1 + step)).unwrap().loss)
+            .map(|step| engine.train_step(step as u64, &batch(kind, TOKEN_STREAM + 1 + step)).unwrap().loss)
             .collect();
         assert!(distance(&losses, &reference.values("losses")) < 1e-5, "{kind:?}: {losses:?}");
         let mut trained = Vec::new();

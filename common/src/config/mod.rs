@@ -3,6 +3,7 @@
 mod archive;
 mod check;
 mod check_columns;
+mod check_model;
 mod check_sync;
 mod check_unread;
 mod data;

@@ -181,6 +181,9 @@ impl ParallelConfig {
             Err(ConfigError::value(key, value.to_string(), reason))
         };
         let (stages, workers) = (self.stages, config.run.workers);
+        if config.model.kind.is_of_images() {
+            self.check_whole()?;
+        }
         self.check_tensor(config)?;
         if stages == 0 || stages > STAGES_MAX || !workers.is_multiple_of(stages) {
             let reason = format!(
@@ -191,7 +194,7 @@ impl ParallelConfig {
         if self.chunks == 0 {
             return refused("parallel.chunks", &0, "must be at least 1".to_owned());
         }
-        let blocks = u64::from(config.model.layers) + 2;
+        let blocks = u64::from(ModelSpec::of(config, 0)?.head()) + 1;
         if u64::from(stages) * u64::from(self.chunks) > blocks {
             let reason = format!(
                 "{stages} workers with {} parts each want more than the {blocks} blocks that the model has: \
@@ -233,6 +236,21 @@ impl ParallelConfig {
         self.check_company(config)
     }
 
+    /// What a model asks for that is not divided.
+    fn check_whole(&self) -> Result<(), ConfigError> {
+        let given = [
+            ("parallel.stages", self.stages, 1),
+            ("parallel.tensor", self.tensor, 1),
+            ("parallel.chunks", self.chunks, 1),
+            ("parallel.blocks", self.blocks.len() as u32, 0),
+        ];
+        let Some((key, value, _)) = given.into_iter().find(|(_, value, whole)| value != whole) else {
+            return Ok(());
+        };
+        let reason = "each worker has all of a classifier, which is small: leave it out, and more workers share the images of a step";
+        Err(ConfigError::value(key, value, reason))
+    }
+
     /// What a tensor group asks for.
     fn check_tensor(&self, config: &RunConfig) -> Result<(), ConfigError> {
         let (tensor, workers) = (self.tensor, config.run.workers);
@@ -246,7 +264,7 @@ impl ParallelConfig {
             self.check_both(config)?;
         }
         // Which shares there are does not depend on the vocabulary.
-        ModelSpec::resolve(&config.model, 0)?.shards(tensor).map(drop)
+        ModelSpec::of(config, 0)?.shards(tensor).map(drop)
     }
 
     /// What stages of tensor groups ask for.
@@ -285,7 +303,8 @@ impl ParallelConfig {
 
     /// Whether the coordinator is still to decide, in a run of several workers that may be divided.
     pub(super) fn is_open_in(&self, config: &RunConfig) -> bool {
-        let may_be_divided = config.privacy.is_none() && config.secure_aggregation.is_none();
+        let is_permitted = config.privacy.is_none() && config.secure_aggregation.is_none();
+        let may_be_divided = is_permitted && !config.model.kind.is_of_images();
         self.plan == PlanChoice::Auto && !self.is_divided() && config.run.workers > 1 && may_be_divided
     }
 

@@ -65,7 +65,7 @@ impl RunSection {
     }
 }
 
-/// The architecture family, which fixes parameter names and layouts as Hugging Face writes them.
+/// The architecture family, which fixes parameter names and layouts: of language models, as Hugging Face writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
@@ -73,19 +73,45 @@ pub enum ModelKind {
     Gpt2,
     /// Llama: rotary positions, RMSNorm, SwiGLU, grouped-query attention, no biases (Touvron et al. 2023).
     Llama,
+    /// A multi-layer perceptron that classifies images.
+    Mlp,
+    /// A convolutional net that classifies images: convolutions 3 × 3, each with ReLU and pooling 2 × 2, and a perceptron behind them.
+    Cnn,
+}
+
+impl ModelKind {
+    /// Whether it classifies images; else it is a language model.
+    #[must_use]
+    pub fn is_of_images(self) -> bool {
+        matches!(self, Self::Mlp | Self::Cnn)
+    }
+
+    /// As it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gpt2 => "gpt2",
+            Self::Llama => "llama",
+            Self::Mlp => "mlp",
+            Self::Cnn => "cnn",
+        }
+    }
 }
 
 /// `[model]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// `gpt2` or `llama`.
+    /// `gpt2` or `llama`, of text; `mlp` or `cnn`, of images.
     pub kind: ModelKind,
     /// Transformer blocks.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub layers: u32,
     /// Width of the residual stream.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub width: u32,
     /// Attention heads.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub heads: u32,
     /// Key and value heads, llama only. Default: as many as `heads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,6 +120,7 @@ pub struct ModelConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed_forward_width: Option<u32>,
     /// The longest sequence, in tokens.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub context: u32,
     /// Entries of the vocabulary. Default: those of the tokenizer (256 for bytes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,15 +128,46 @@ pub struct ModelConfig {
     /// Whether the output projection is the token embedding. Default: yes for gpt2, no for llama.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tied_embeddings: Option<bool>,
+    /// Of an mlp or a cnn: widths of the hidden linear layers. Default: `[500, 500, 500]` (mlp), `[128]` (cnn).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hidden: Option<Vec<u32>>,
+    /// Of a cnn: channels behind each of its convolutions. Default: `[32, 64]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<Vec<u32>>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
+impl ModelConfig {
+    /// One of which nothing is said but its kind; numbers that a language model needs are zero.
+    #[must_use]
+    pub const fn of(kind: ModelKind) -> Self {
+        Self {
+            kind,
+            layers: 0,
+            width: 0,
+            heads: 0,
+            kv_heads: None,
+            feed_forward_width: None,
+            context: 0,
+            vocabulary: None,
+            tied_embeddings: None,
+            hidden: None,
+            channels: None,
+        }
+    }
 }
 
 /// `[train]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainConfig {
-    /// Sequences in a step, over all workers.
+    /// Samples (sequences, or images) in a step, over all workers.
     pub batch: u32,
-    /// Sequences that a worker runs through the model at once; more are accumulated.
+    /// Samples that a worker runs through the model at once; more are accumulated.
     pub micro_batch: u32,
     /// Whether what is computed within a block of the model is thrown away after the forward pass and computed again for the backward pass: takes a third
     /// more arithmetic, and the memory of one block's activations in place of all.
@@ -138,7 +196,7 @@ pub struct TrainConfig {
     pub precision: Precision,
     /// Validation after every so many rounds; 0: only at the end.
     pub evaluate_every_rounds: u64,
-    /// Batches of a validation, each of `micro_batch` sequences.
+    /// Batches of a validation, each of `micro_batch` samples.
     pub evaluate_batches: u32,
     /// How much of each step each worker computes: `by_speed`, so that nobody waits for a slow one, or `even`. None: by speed where it can be (see [`RunConfig::shares_follow_speed`]).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -367,9 +425,18 @@ impl RunConfig {
         self.may_share_by_speed() && self.train.shares != Some(ShareRule::Even)
     }
 
-    /// Entries of the model's vocabulary. None: those of the tokenizer, which is a file on the workers' machines.
+    /// What a sample has that is predicted: the tokens of a sequence, or the class of an image.
+    #[must_use]
+    pub fn predictions_per_sample(&self) -> u32 {
+        if self.data.image.is_some() { 1 } else { self.data.sequence_length }
+    }
+
+    /// Entries of the model's vocabulary, or classes of images. None: those of the tokenizer, which is a file on the workers' machines.
     #[must_use]
     pub fn vocabulary(&self) -> Option<u32> {
+        if let Some(image) = &self.data.image {
+            return Some(image.classes);
+        }
         let is_bytes = self.data.tokenizer == DataConfig::BYTES;
         self.model.vocabulary.or(is_bytes.then_some(DataConfig::BYTES_VOCABULARY))
     }

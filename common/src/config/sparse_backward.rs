@@ -60,22 +60,23 @@ impl SparseBackwardConfig {
             return Err(ConfigError::value("train.sparse_backward.layers", "[]", reason));
         }
         // No name depends on the vocabulary, which is perhaps not known yet.
-        let spec = ModelSpec::resolve(&config.model, 1)?;
+        let spec = ModelSpec::of(config, 1)?;
         let products = spec.products();
         let matches_none =
             |pattern: &&String| !products.iter().any(|product| is_meant(&spec, pattern, &product.weight));
         let Some(pattern) = self.layers.iter().find(matches_none) else { return Ok(()) };
         let mut names: Vec<String> = products
             .iter()
-            .filter(|product| product.block == 1)
+            .filter(|product| product.weight.contains(".0."))
             .map(|product| format!("`{}`", product.weight.replace(".0.", ".*.")))
             .collect();
         names.sort_unstable();
+        let inner = products.iter().filter(|product| product.weight != spec.output_projection()).count();
         let reason = format!(
             "is no name, nor a pattern of names, of a weight in a matrix product; there are {} in each of {} layers, and the output projection, which is meant only where its whole \
              name is written: `{}`",
             names.join(", "),
-            spec.layers,
+            inner.checked_div(names.len()).unwrap_or(0),
             spec.output_projection()
         );
         Err(ConfigError::value("train.sparse_backward.layers", pattern, reason))

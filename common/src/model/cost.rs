@@ -14,15 +14,15 @@ use crate::config::{ModelKind, Precision, RunConfig, SparseMode};
 /// A part of a model that is not divided between stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Block {
-    /// Token (and position) embeddings.
+    /// Token (and position) embeddings; of a classifier, pixels that become numbers.
     Embedding,
-    /// A transformer block.
+    /// A transformer block, or a hidden layer of a classifier.
     Layer(u32),
-    /// The last norm, the output projection and the loss.
+    /// The last norm, the output projection and the loss; a classifier has no such norm.
     Head,
 }
 
-/// What one block costs.
+/// What one block costs. Where a model classifies images, each image counts as one token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockCost {
     /// Which block.
@@ -49,6 +49,9 @@ impl ModelSpec {
     /// The costs of all blocks, in order, for sequences of `sequence` tokens: of the whole model, or of a share of its layers.
     #[must_use]
     pub fn blocks(&self, sequence: u32, precision: Precision) -> Vec<BlockCost> {
+        if let Some(classifier) = &self.classifier {
+            return classifier.blocks(self.vocabulary, precision);
+        }
         let mut blocks = vec![self.embedding_cost()];
         blocks.extend((0..self.layers).map(|layer| self.layer_cost(layer, sequence, precision)));
         blocks.push(self.head_cost(precision));
@@ -66,10 +69,16 @@ impl ModelSpec {
             let Some(block) = blocks.get_mut(product.block as usize) else { continue };
             let left_out = product.outputs.saturating_sub(u64::from(kept.get()));
             let saved = 2 * product.inputs * left_out;
-            block.backward_flops_per_token = block.backward_flops_per_token.saturating_sub(2 * saved);
+            let products = if self.hands_gradient_on(product.block) { 2 } else { 1 };
+            block.backward_flops_per_token = block.backward_flops_per_token.saturating_sub(products * saved);
             block.weight_flops_per_token = block.weight_flops_per_token.saturating_sub(saved);
         }
         blocks
+    }
+
+    /// Whether something is learnt before this block, so that its backward pass makes the gradient of what came in.
+    fn hands_gradient_on(&self, block: u32) -> bool {
+        self.classifier.is_none() || block > 1
     }
 
     /// FLOPs of one token's forward and backward pass through all blocks.
@@ -97,8 +106,8 @@ impl ModelSpec {
     fn layer_cost(&self, layer: u32, sequence: u32, precision: Precision) -> BlockCost {
         let [d, f, kv] = [self.width, self.feed_forward_width, self.kv_width()].map(u64::from);
         let feed_forward_matrices = match self.kind {
-            ModelKind::Gpt2 => 2,
             ModelKind::Llama => 3,
+            _ => 2,
         };
         let products = 2 * d * d + 2 * d * kv + feed_forward_matrices * d * f;
         let ways = u64::from(self.shard.ways());
@@ -109,8 +118,8 @@ impl ModelSpec {
         let narrow = 2 * d + (2 * d + 2 * kv + 2 * (feed_forward_matrices - 1) * f) / ways;
         // In f32: the residual stream before each norm, the norms' statistics, the softmax's logarithms.
         let statistics = match self.kind {
-            ModelKind::Gpt2 => 4,
             ModelKind::Llama => 2,
+            _ => 4,
         };
         let wide = 2 * d + statistics + u64::from(self.heads) / ways;
         // Into products go the norms' outputs, and of a share what attention gives and the inside of the feed-forward part; out of them come what each of both parts adds to the stream, and of a
@@ -160,14 +169,14 @@ impl ModelSpec {
 }
 
 /// Bytes of a copy of a weight, which is f32.
-fn cast_of(precision: Precision) -> u64 {
+pub(super) fn cast_of(precision: Precision) -> u64 {
     match precision {
         Precision::F32 => 0,
         Precision::Bf16 => bytes_of(precision),
     }
 }
 
-fn bytes_of(precision: Precision) -> u64 {
+pub(super) fn bytes_of(precision: Precision) -> u64 {
     match precision {
         Precision::F32 => 4,
         Precision::Bf16 => 2,

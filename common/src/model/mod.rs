@@ -1,5 +1,6 @@
 //! What a model is made of, without a tensor: its parameters by name and shape, and what its blocks cost.
 
+mod classifier;
 mod cost;
 mod memory;
 mod parameters;
@@ -7,6 +8,7 @@ mod products;
 mod shard;
 mod spec;
 
+pub use classifier::{Classifier, ImageLayer, LayerForm};
 pub use cost::{Block, BlockCost};
 pub use memory::{Memory, PerMemory, StageBytes, parameter_bytes};
 pub use parameters::{Initial, ParameterSpec};

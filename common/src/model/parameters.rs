@@ -1,14 +1,15 @@
-//! The parameter tensors of each family, named and shaped as Hugging Face writes them.
+//! The parameter tensors of each family: of language models named and shaped as Hugging Face writes them, of classifiers as in `classifier.rs`.
 
+use super::classifier;
 use super::{Cut, ModelSpec};
 use crate::config::ModelKind;
 
 /// One parameter tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParameterSpec {
-    /// Its name in a Hugging Face checkpoint.
+    /// Its name in a checkpoint; of language models, in Hugging Face's.
     pub name: String,
-    /// Its shape there, one or two dimensions; of what is here, where a tensor group divides it.
+    /// Its shape there: one dimension, two, or four of a convolution's weight `[out, in, 3, 3]`; of what is here, where a tensor group divides it.
     pub shape: Vec<u64>,
     /// How a tensor group divides it.
     pub cut: Cut,
@@ -37,10 +38,10 @@ impl ParameterSpec {
         self.shape.iter().product()
     }
 
-    /// Whether it is a matrix, embeddings included: what weight decay applies to.
+    /// Whether it is a matrix, embeddings and convolutions' weights included: what weight decay applies to.
     #[must_use]
     pub fn is_matrix(&self) -> bool {
-        self.shape.len() == 2
+        self.shape.len() >= 2
     }
 
     /// Whether all members of a tensor group have all of it.
@@ -79,15 +80,21 @@ impl ParameterSpec {
 
 const GPT2_TOKENS: &str = "transformer.wte.weight";
 const LLAMA_TOKENS: &str = "model.embed_tokens.weight";
-/// The name of the output projection, where it is not the token embedding.
-pub(super) const OUTPUT: &str = "lm_head.weight";
+/// The name of the output projection of language models, where it is not the token embedding.
+const OUTPUT: &str = "lm_head.weight";
 
-/// The name of the token embedding.
-pub(super) fn token_embedding(kind: ModelKind) -> &'static str {
+/// The name of the token embedding; none of a model that has no tokens.
+pub(super) fn token_embedding(kind: ModelKind) -> Option<&'static str> {
     match kind {
-        ModelKind::Gpt2 => GPT2_TOKENS,
-        ModelKind::Llama => LLAMA_TOKENS,
+        ModelKind::Gpt2 => Some(GPT2_TOKENS),
+        ModelKind::Llama => Some(LLAMA_TOKENS),
+        ModelKind::Mlp | ModelKind::Cnn => None,
     }
+}
+
+/// The name of the weight of an output projection that is not the token embedding.
+pub(super) fn own_output(kind: ModelKind) -> &'static str {
+    if kind.is_of_images() { classifier::OUTPUT } else { OUTPUT }
 }
 
 /// The standard deviation of both families' weights (Radford et al. 2019).
@@ -98,9 +105,10 @@ pub(super) type InBlock = (u32, ParameterSpec);
 
 /// All tensors, from the embedding to the output projection, as this share of the model has them.
 pub(super) fn in_model_order(spec: &ModelSpec) -> Vec<InBlock> {
-    let whole = match spec.kind {
-        ModelKind::Gpt2 => gpt2(spec),
-        ModelKind::Llama => llama(spec),
+    let whole = match (&spec.classifier, spec.kind) {
+        (Some(classifier), _) => classifier.parameters(spec.vocabulary),
+        (None, ModelKind::Llama) => llama(spec),
+        (None, _) => gpt2(spec),
     };
     whole.into_iter().map(|(block, tensor)| (block, tensor.of(spec.shard))).collect()
 }
@@ -222,7 +230,7 @@ mod tests {
             assert_eq!(parts[0].whole(), whole);
             assert_eq!(parts[0].borrowed(), None);
             let borrowed = parts[1].borrowed().map(|tensor| tensor.name);
-            assert_eq!(borrowed.as_deref(), tied.then(|| token_embedding(kind)));
+            assert_eq!(borrowed.as_deref(), token_embedding(kind).filter(|_| tied));
             assert!(
                 parts.iter().all(|part| part.parameters().is_sorted_by_key(|tensor| !tensor.is_matrix()))
             );

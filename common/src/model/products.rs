@@ -23,10 +23,11 @@ impl ModelSpec {
     /// The name of the weight of the output projection: that of the token embedding, where they are tied.
     #[must_use]
     pub fn output_projection(&self) -> &'static str {
-        if self.tied_embeddings { parameters::token_embedding(self.kind) } else { parameters::OUTPUT }
+        let tied = parameters::token_embedding(self.kind).filter(|_| self.tied_embeddings);
+        tied.unwrap_or_else(|| parameters::own_output(self.kind))
     }
 
-    /// All matrix products, as this share of the model has them: whichever blocks are meant, in no particular order.
+    /// All matrix products, as this share of the model has them: whichever blocks are meant, in no particular order. Convolutions are none.
     #[must_use]
     pub fn products(&self) -> Vec<Product> {
         let all = parameters::in_model_order(self).into_iter();
@@ -39,7 +40,7 @@ impl ModelSpec {
             // GPT-2's layers have [in, out]; everything else has [out, in].
             let (inputs, outputs) = match (self.kind, is_output) {
                 (ModelKind::Gpt2, false) => (first, second),
-                (ModelKind::Gpt2, true) | (ModelKind::Llama, _) => (second, first),
+                _ => (second, first),
             };
             let block = if is_output { self.head() } else { block };
             Some(Product { weight: tensor.name, block, inputs, outputs })

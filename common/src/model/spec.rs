@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-use super::Shard;
 use super::parameters::{self, ParameterSpec};
-use crate::config::{ConfigError, ModelConfig, ModelKind};
+use super::{Classifier, Shard};
+use crate::config::{ConfigError, ImageConfig, ModelConfig, ModelKind, RunConfig};
 
-/// The fields of [`ModelConfig`] with every default resolved, as the tokenizer is known.
+/// The fields of [`ModelConfig`] with every default resolved, as the tokenizer or the images are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelSpec {
     /// The architecture family.
     pub kind: ModelKind,
-    /// Transformer blocks.
+    /// Transformer blocks, or hidden layers of a classifier, convolutions among them.
     pub layers: u32,
     /// Width of the residual stream, D.
     pub width: u32,
@@ -23,7 +23,7 @@ pub struct ModelSpec {
     pub feed_forward_width: u32,
     /// The longest sequence, in tokens.
     pub context: u32,
-    /// Entries of the vocabulary, V.
+    /// Entries of the vocabulary, V, or classes of images.
     pub vocabulary: u32,
     /// Whether the output projection is the token embedding.
     pub tied_embeddings: bool,
@@ -32,17 +32,57 @@ pub struct ModelSpec {
     pub chunks: Vec<Range<u32>>,
     /// Which share of their layers is meant: all of it, unless this is what one member of a tensor group has. The other fields are those of the whole model.
     pub shard: Shard,
+    /// What it is made of, where it classifies images; those fields that say nothing of one are 1.
+    pub classifier: Option<Classifier>,
 }
 
 /// Llama's inner width is rounded up to a multiple of this, so that matrix kernels meet whole tiles.
 const FEED_FORWARD_MULTIPLE: u32 = 64;
 
 impl ModelSpec {
-    /// Resolves a checked configuration against the tokenizer's number of entries.
+    /// The model of a checked run, whose tokenizer has so many entries if it is of text.
     ///
     /// # Errors
-    /// When `model.vocabulary` is smaller than what the tokenizer produces.
+    /// When `model.vocabulary` is smaller than what the tokenizer produces; when model and data do not go together.
+    pub fn of(config: &RunConfig, tokenizer_vocabulary: u32) -> Result<Self, ConfigError> {
+        match &config.data.image {
+            Some(image) if config.model.kind.is_of_images() => Self::of_images(&config.model, image),
+            _ => Self::resolve(&config.model, tokenizer_vocabulary),
+        }
+    }
+
+    /// A classifier of such images.
+    ///
+    /// # Errors
+    /// When it cannot be.
+    pub fn of_images(model: &ModelConfig, image: &ImageConfig) -> Result<Self, ConfigError> {
+        model.check_images(image)?;
+        let classifier = Classifier::new(model, image);
+        let layers = (classifier.convolutions.len() + classifier.hidden.len()) as u32;
+        Ok(Self {
+            kind: model.kind,
+            layers,
+            width: 1,
+            heads: 1,
+            kv_heads: 1,
+            feed_forward_width: 1,
+            context: 1,
+            vocabulary: image.classes,
+            tied_embeddings: false,
+            chunks: all_blocks(layers),
+            shard: Shard::WHOLE,
+            classifier: Some(classifier),
+        })
+    }
+
+    /// Resolves a checked configuration of a language model against the tokenizer's number of entries.
+    ///
+    /// # Errors
+    /// When `model.vocabulary` is smaller than what the tokenizer produces; when it classifies images.
     pub fn resolve(config: &ModelConfig, tokenizer_vocabulary: u32) -> Result<Self, ConfigError> {
+        if config.kind.is_of_images() {
+            return Err(config.wants_images());
+        }
         let vocabulary = config.vocabulary.unwrap_or(tokenizer_vocabulary);
         if vocabulary < tokenizer_vocabulary {
             return Err(ConfigError::Value {
@@ -52,8 +92,8 @@ impl ModelSpec {
             });
         }
         let feed_forward_default = match config.kind {
-            ModelKind::Gpt2 => 4 * config.width,
             ModelKind::Llama => (8 * config.width).div_ceil(3).next_multiple_of(FEED_FORWARD_MULTIPLE),
+            _ => 4 * config.width,
         };
         Ok(Self {
             kind: config.kind,
@@ -67,6 +107,7 @@ impl ModelSpec {
             tied_embeddings: config.tied_embeddings.unwrap_or(config.kind == ModelKind::Gpt2),
             chunks: all_blocks(config.layers),
             shard: Shard::WHOLE,
+            classifier: None,
         })
     }
 
@@ -115,7 +156,7 @@ impl ModelSpec {
         let borrows = self.tied_embeddings && self.holds(self.head()) && !self.holds(0);
         let name = parameters::token_embedding(self.kind);
         let mut all = parameters::in_model_order(self).into_iter().map(|(_, tensor)| tensor);
-        all.find(|tensor| borrows && tensor.name == name)
+        all.find(|tensor| borrows && name.is_some_and(|name| tensor.name == name))
     }
 
     /// Width of one attention head.
@@ -168,18 +209,24 @@ pub(super) mod tests {
     use super::*;
 
     pub fn config(kind: ModelKind, layers: u32, width: u32, heads: u32, context: u32) -> ModelConfig {
-        let (kv_heads, feed_forward_width, vocabulary, tied_embeddings) = (None, None, None, None);
-        ModelConfig {
-            kind,
-            layers,
-            width,
-            heads,
-            kv_heads,
-            feed_forward_width,
-            context,
-            vocabulary,
-            tied_embeddings,
-        }
+        ModelConfig { layers, width, heads, context, ..ModelConfig::of(kind) }
+    }
+
+    /// For images of these channels, rows and columns.
+    pub fn classifier(
+        kind: ModelKind,
+        [channels, height, width]: [u32; 3],
+        convolutions: Option<&[u32]>,
+        hidden: Option<&[u32]>,
+        classes: u32,
+    ) -> ModelSpec {
+        let model = ModelConfig {
+            channels: convolutions.map(<[u32]>::to_vec),
+            hidden: hidden.map(<[u32]>::to_vec),
+            ..ModelConfig::of(kind)
+        };
+        let image = ImageConfig { channels, height, width, classes, shift: 0, flip: false };
+        ModelSpec::of_images(&model, &image).unwrap()
     }
 
     #[test]

@@ -70,6 +70,8 @@ mod tests {
             context: 32,
             vocabulary: Some(256),
             tied_embeddings: None,
+            hidden: None,
+            channels: None,
         };
         ModelSpec::resolve(&config, 256).unwrap()
     }

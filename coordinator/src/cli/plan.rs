@@ -66,7 +66,7 @@ pub(super) fn spec_of(config: &RunConfig) -> Result<ModelSpec, CliError> {
         let reason = "the tokenizer is a file on the workers' machines: write model.vocabulary, at least as many as it has entries";
         CliError::Misuse(reason.to_owned())
     })?;
-    ModelSpec::resolve(&config.model, vocabulary).map_err(|error| CliError::Misuse(error.to_string()))
+    ModelSpec::of(config, vocabulary).map_err(|error| CliError::Misuse(error.to_string()))
 }
 
 fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &Choice) -> Vec<String> {

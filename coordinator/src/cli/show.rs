@@ -52,22 +52,25 @@ pub(super) fn stop(args: &Stop) -> Result<(), CliError> {
 /// A status as a page for people.
 pub(crate) fn describe(status: &Status) -> Vec<String> {
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
+    let unit = if status.images { "images" } else { "tokens" };
+    let accuracy = status.validation_accuracy.map(|share| format!(", accuracy {:.2} %", 100.0 * share));
     let mut lines = vec![
         format!("run        {} ({}), {}", status.name, status.run, phase(status)),
         format!("round      {} of {}, step {} of {}", status.round, status.rounds, status.step, status.steps),
         format!(
-            "loss       {} (validation {})",
+            "loss       {} (validation {}{})",
             or_dash(status.loss.map(|loss| format!("{loss:.4}"))),
-            or_dash(status.validation_loss.map(|loss| format!("{loss:.4}")))
+            or_dash(status.validation_loss.map(|loss| format!("{loss:.4}"))),
+            accuracy.unwrap_or_default(),
         ),
         format!(
-            "speed      {} tokens/s, {} of local speed, {} left",
+            "speed      {} {unit}/s, {} of local speed, {} left",
             or_dash(status.tokens_per_s.map(|speed| format!("{speed:.0}"))),
             or_dash(status.share_of_local_speed.map(|share| format!("{:.1} %", 100.0 * share))),
             or_dash(status.eta_s.map(duration))
         ),
         format!(
-            "mean speed {} tokens/s, {} of local speed, over the whole run",
+            "mean speed {} {unit}/s, {} of local speed, over the whole run",
             or_dash(status.tokens_per_s_mean.map(|speed| format!("{speed:.0}"))),
             or_dash(status.share_of_local_speed_mean.map(|share| format!("{:.1} %", 100.0 * share))),
         ),

@@ -6,9 +6,10 @@
 //! | `longhaul_generation` | gauge | the generation that runs |
 //! | `longhaul_round`, `longhaul_rounds` | gauge | rounds applied everywhere, and of the run |
 //! | `longhaul_step`, `longhaul_steps` | gauge | the same in steps |
-//! | `longhaul_loss`, `longhaul_validation_loss` | gauge | nats a token |
+//! | `longhaul_loss`, `longhaul_validation_loss` | gauge | nats a token, or an image |
+//! | `longhaul_validation_accuracy` | gauge | the share of held-out images whose class is told |
 //! | `longhaul_residual_ratio` | gauge | about how many exchanges' changes wait in error feedback, where most do |
-//! | `longhaul_tokens_total` | counter | tokens of samples that were worked on |
+//! | `longhaul_tokens_total` | counter | tokens of samples that were worked on; where these are images, each is one |
 //! | `longhaul_selected_share` | gauge | the share of them whose samples were selected for backward passes |
 //! | `longhaul_tokens_per_second` | gauge | over all workers |
 //! | `longhaul_share_of_local_speed` | gauge | compute over compute and waiting |
@@ -68,7 +69,7 @@ fn add_run(registry: &mut Registry, status: &Status) {
     }
     registry.register("phase", "1 for the phase that the run is in", phases);
     let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
-    let gauges: [(&str, &str, Option<f64>); 17] = [
+    let gauges: [(&str, &str, Option<f64>); 18] = [
         ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
         ("round", "Rounds that are applied everywhere", Some(status.round as f64)),
         ("rounds", "Rounds of the run", Some(status.rounds as f64)),
@@ -79,6 +80,11 @@ fn add_run(registry: &mut Registry, status: &Status) {
             "validation_loss",
             "The newest validation loss, nats a token",
             status.validation_loss.map(f64::from),
+        ),
+        (
+            "validation_accuracy",
+            "The newest share of held-out images whose class is told",
+            status.validation_accuracy.map(f64::from),
         ),
         (
             "residual_ratio",

@@ -78,7 +78,7 @@ impl Workload {
             sums: GroupSums::of(spec, members),
             differences: config.parallel.differences,
             parameter_bytes: parameter_bytes(&config.sync),
-            sequence: config.data.sequence_length,
+            sequence: config.predictions_per_sample(),
             batch: config.train.batch,
             micro_batch: config.train.micro_batch,
             boundary_bytes_per_token: f64::from(spec.width) * boundary_bytes_per_value,

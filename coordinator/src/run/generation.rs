@@ -301,7 +301,11 @@ impl Run {
             self.lose_late(until);
             self.tell_shortfall(until);
         }
-        self.summaries.evaluated(self.peers.values().filter_map(|peer| peer.validation_loss));
+        let peers = self.peers.values();
+        self.summaries.evaluated(
+            peers.clone().filter_map(|peer| peer.validation_loss),
+            peers.filter_map(|peer| peer.validation_accuracy),
+        );
         self.state.last_snapshot = Some(self.last_snapshot());
         self.state.phase = Phase::Finished;
         self.preparing = None;

@@ -284,9 +284,10 @@ impl Run {
                 return self.settling.as_ref().is_none_or(Settling::has_heard_all);
             }
             ToCoordinator::Checkpoint(report) => self.handle_checkpoint(worker, report),
-            ToCoordinator::Finished { next_round, validation_loss } => {
+            ToCoordinator::Finished { next_round, validation_loss, validation_accuracy } => {
                 peer.finished = Some(next_round);
                 peer.validation_loss = validation_loss.filter(|loss| loss.is_finite());
+                peer.validation_accuracy = validation_accuracy.filter(|share| (0.0..=1.0).contains(share));
                 let is_done = |peer: &Peer| peer.standing != Standing::Member || peer.finished.is_some();
                 return self.peers.values().all(is_done);
             }

@@ -66,8 +66,10 @@ pub(super) struct Peer {
     pub contributed: Option<Round>,
     /// What it said when it had nothing left to do.
     pub finished: Option<Round>,
-    /// What it said then: its loss on the held-out text.
+    /// What it said then: its loss on the held-out samples,
     pub validation_loss: Option<f32>,
+    /// and the share of them, where they are images, whose class it told.
+    pub validation_accuracy: Option<f32>,
     pub meter: Meter,
     pub punctuality: Punctuality,
 }
@@ -93,6 +95,7 @@ impl Peer {
             contributed: None,
             finished: None,
             validation_loss: None,
+            validation_accuracy: None,
             meter: Meter::default(),
             punctuality: Punctuality::default(),
         }

@@ -168,7 +168,7 @@ impl Run {
 
     /// The whole model, once the vocabulary is known.
     pub(super) fn spec(&self) -> Option<ModelSpec> {
-        ModelSpec::resolve(&self.config.model, self.vocabulary()?).ok()
+        ModelSpec::of(&self.config, self.vocabulary()?).ok()
     }
 
     /// What a machine can do is remembered beyond the plan that it is asked for.

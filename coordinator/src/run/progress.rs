@@ -176,8 +176,10 @@ pub struct RoundSummary {
     pub round: Round,
     /// Mean training loss, weighted by samples, nats a token.
     pub loss: Option<f32>,
-    /// Mean over the members that evaluated it, nats a token.
+    /// Mean over the members that evaluated it, nats a token, or an image.
     pub validation_loss: Option<f32>,
+    /// Mean over the members that evaluated it: the share of held-out images whose class is told; none of text.
+    pub validation_accuracy: Option<f32>,
     /// Samples trained on.
     pub samples: u64,
     /// Sites whose contribution is in every fragment's result, of one part of the model at least.
@@ -197,6 +199,7 @@ pub struct Summaries {
     next: Round,
     loss: Option<f32>,
     validation_loss: Option<f32>,
+    validation_accuracy: Option<f32>,
     residual_ratio: Option<f32>,
 }
 
@@ -250,6 +253,7 @@ impl Summaries {
             };
             self.next = round.next();
             self.validation_loss = summary.validation_loss.or(self.validation_loss);
+            self.validation_accuracy = summary.validation_accuracy.or(self.validation_accuracy);
             self.loss = summary.loss.or(self.loss);
             self.residual_ratio = summary.residual_ratio.or(self.residual_ratio);
             done.push(summary);
@@ -269,18 +273,22 @@ impl Summaries {
         self.validation_loss
     }
 
+    /// The newest share of held-out images whose class is told.
+    #[must_use]
+    pub fn validation_accuracy(&self) -> Option<f32> {
+        self.validation_accuracy
+    }
+
     /// The newest backlog of error feedback ([`RoundSummary::residual_ratio`]).
     #[must_use]
     pub fn residual_ratio(&self) -> Option<f32> {
         self.residual_ratio
     }
 
-    /// Members evaluated the state that they ended with: the mean counts.
-    pub fn evaluated(&mut self, losses: impl Iterator<Item = f32>) {
-        let (sum, count) = losses.fold((0.0, 0u32), |(sum, count), loss| (sum + f64::from(loss), count + 1));
-        if count > 0 {
-            self.validation_loss = Some((sum / f64::from(count)) as f32);
-        }
+    /// Members evaluated the state that they ended with: the means of losses and of accuracies count.
+    pub fn evaluated(&mut self, losses: impl Iterator<Item = f32>, accuracies: impl Iterator<Item = f32>) {
+        self.validation_loss = mean(losses).or(self.validation_loss);
+        self.validation_accuracy = mean(accuracies).or(self.validation_accuracy);
     }
 
     /// The run goes back to the state before `round`.
@@ -288,6 +296,12 @@ impl Summaries {
         self.open.clear();
         self.next = round;
     }
+}
+
+/// None of nothing.
+fn mean(values: impl Iterator<Item = f32>) -> Option<f32> {
+    let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + f64::from(value), count + 1));
+    (count > 0).then(|| (sum / f64::from(count)) as f32)
 }
 
 fn summarise<'a>(round: Round, reports: impl Iterator<Item = &'a RoundReport> + Clone) -> RoundSummary {
@@ -308,6 +322,7 @@ fn summarise<'a>(round: Round, reports: impl Iterator<Item = &'a RoundReport> + 
         round,
         loss: weighted(&|report| f64::from(report.samples), &|report| report.loss),
         validation_loss: weighted(&|_| 1.0, &|report| report.validation_loss),
+        validation_accuracy: weighted(&|_| 1.0, &|report| report.validation_accuracy),
         samples: reports.clone().map(|report| u64::from(report.samples)).sum(),
         sites,
         sites_by_rank: BTreeMap::new(),
@@ -330,6 +345,7 @@ mod tests {
             state_hash: [0; 32],
             skipped: Vec::new(),
             validation_loss: None,
+            validation_accuracy: None,
             refused: Vec::new(),
             refused_beyond: 0,
             measured: None,

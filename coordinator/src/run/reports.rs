@@ -210,6 +210,9 @@ fn progress_line(schedule: &RoundSchedule, summary: &RoundSummary) -> String {
     if let Some(loss) = summary.validation_loss {
         line += &format!(", validation loss {loss:.4}");
     }
+    if let Some(accuracy) = summary.validation_accuracy {
+        line += &format!(", accuracy {:.2} %", 100.0 * accuracy);
+    }
     if let Some(ratio) = summary.residual_ratio {
         line += &format!(", changes of {ratio:.1} exchanges wait");
     }

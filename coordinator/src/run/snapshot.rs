@@ -11,8 +11,10 @@ use super::status::{MemberStatus, ParityStatus};
 pub struct Snapshot {
     /// Training loss of the newest round, nats a token.
     pub loss: Option<f32>,
-    /// The newest validation loss, nats a token.
+    /// The newest validation loss, nats a token, or an image.
     pub validation_loss: Option<f32>,
+    /// The newest share of held-out images whose class is told; none of text.
+    pub validation_accuracy: Option<f32>,
     /// About how many exchanges' changes wait in error feedback, where most do, after the newest round that says.
     pub residual_ratio: Option<f32>,
     /// Tokens per second over all workers, over the last interval.
@@ -31,6 +33,7 @@ impl Run {
         Snapshot {
             loss: self.summaries.loss(),
             validation_loss: self.summaries.validation_loss(),
+            validation_accuracy: self.summaries.validation_accuracy(),
             residual_ratio: self.summaries.residual_ratio(),
             tokens_per_s: self.sum_of_speeds(),
             share_of_local_speed: self.recent().share_of_local_speed(),

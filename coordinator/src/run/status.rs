@@ -43,6 +43,12 @@ pub struct Status {
     pub loss: Option<f32>,
     /// The newest validation loss, nats a token: at the end, the mean over the members.
     pub validation_loss: Option<f32>,
+    /// The newest share of held-out images whose class is told: at the end, the mean over the members. None of text.
+    #[serde(default)]
+    pub validation_accuracy: Option<f32>,
+    /// Whether samples are images: each then counts as one token where tokens are counted.
+    #[serde(default)]
+    pub images: bool,
     /// About how many exchanges' changes wait in error feedback, where most do, after the newest round that says: norms of residuals over those of what the round added.
     #[serde(default)]
     pub residual_ratio: Option<f32>,
@@ -300,6 +306,7 @@ impl Run {
         let Snapshot {
             loss,
             validation_loss,
+            validation_accuracy,
             residual_ratio,
             tokens_per_s,
             share_of_local_speed,
@@ -324,6 +331,8 @@ impl Run {
             steps: self.state.schedule.steps,
             loss,
             validation_loss,
+            validation_accuracy,
+            images: self.config.data.image.is_some(),
             residual_ratio,
             tokens: totals.tokens,
             selected_share: totals.selected_share(),

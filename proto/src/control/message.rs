@@ -13,7 +13,7 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 16;
+pub const PROTOCOL_VERSION: u16 = 17;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -37,8 +37,10 @@ pub enum ToCoordinator {
     Finished {
         /// The first round that was not begun.
         next_round: Round,
-        /// Mean loss on the held-out text at the end, nats a token; none where it was not evaluated.
+        /// Mean loss on the held-out samples at the end, nats a token, or an image; none where it was not evaluated.
         validation_loss: Option<f32>,
+        /// The share of held-out images whose class is told; none of text, and where it was not evaluated.
+        validation_accuracy: Option<f32>,
     },
     /// The user or the machine asks this worker to stop; it goes when told [`ToWorker::Dismiss`].
     Leaving,
@@ -260,8 +262,10 @@ pub struct RoundReport {
     /// Rounds that this member did not train in, because the others were already past them: their samples must be
     /// given out again.
     pub skipped: Vec<Round>,
-    /// Validation loss, nats a token, when this round was evaluated here.
+    /// Validation loss, nats a token, or an image, when this round was evaluated here.
     pub validation_loss: Option<f32>,
+    /// The share of held-out images whose class is told, when this round was evaluated here; none of text.
+    pub validation_accuracy: Option<f32>,
     /// Contributions that this member, as the owner of a fragment, has refused since its last report: at most
     /// [`REFUSALS_REPORTED_MAX`].
     pub refused: Vec<Refusal>,

@@ -52,13 +52,27 @@ async fn messages_arrive_in_order_and_all_before_the_end() {
     for step in 0..100 {
         at_worker.0.send(&heartbeat(step)).unwrap();
     }
-    at_worker.0.send(&ToCoordinator::Finished { next_round: Round(5), validation_loss: None }).unwrap();
+    at_worker
+        .0
+        .send(&ToCoordinator::Finished {
+            next_round: Round(5),
+            validation_loss: None,
+            validation_accuracy: None,
+        })
+        .unwrap();
     let listen = async {
         for step in 0..100 {
             assert_eq!(at_coordinator.1.receive().await.unwrap(), Some(heartbeat(step)));
         }
         let last = at_coordinator.1.receive().await.unwrap();
-        assert_eq!(last, Some(ToCoordinator::Finished { next_round: Round(5), validation_loss: None }));
+        assert_eq!(
+            last,
+            Some(ToCoordinator::Finished {
+                next_round: Round(5),
+                validation_loss: None,
+                validation_accuracy: None
+            })
+        );
         assert_eq!(at_coordinator.1.receive().await.unwrap(), None);
     };
     tokio::join!(listen, at_worker.0.finish());

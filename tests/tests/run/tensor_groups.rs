@@ -22,6 +22,8 @@ pub(super) fn model_of(width: u32) -> ModelSpec {
         context: 32,
         vocabulary: None,
         tied_embeddings: None,
+        hidden: None,
+        channels: None,
     };
     ModelSpec::resolve(&config, 256).unwrap()
 }

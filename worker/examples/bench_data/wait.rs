@@ -46,6 +46,8 @@ fn train(data: &Arc<Dataset>, is_ahead: bool, steps: u64) -> Result<(Duration, D
         context: LENGTH,
         vocabulary: None,
         tied_embeddings: Some(false),
+        hidden: None,
+        channels: None,
     };
     let spec = ModelSpec::resolve(&config, 256)?;
     let train = TrainConfig { micro_batch: SEQUENCES as u32, ..TrainConfig::default() };

@@ -131,7 +131,7 @@ impl DeviceThread {
     fn build(&self, text: &Text, rank: u32) -> Result<(Engine, Option<LowRank>, Prepared)> {
         let (args, config) = (&self.membership.args, &*self.config);
         let Text { tokenizer, data, device, .. } = text;
-        let whole = ModelSpec::resolve(&config.model, tokenizer.vocabulary())?;
+        let whole = ModelSpec::of(config, tokenizer.vocabulary())?;
         let spec = part_of(&whole, config, rank)?;
         memory::check(args.memory_bytes(), *device, &spec, config, rank)?;
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));

@@ -88,7 +88,7 @@ pub(super) fn check(
 
 /// Bytes for parameters, moments, updates and the activations that wait for their backward pass, in the memory that is computed in. Buffers of the network and of libtorch come on top.
 fn needed(memory: Memory, part: &ModelSpec, config: &RunConfig, rank: u32) -> u64 {
-    let sequence = config.data.sequence_length;
+    let sequence = config.predictions_per_sample();
     let blocks = part.blocks_in(config);
     let sequences = config.train.micro_batch.min(config.train.batch.div_ceil(config.replicas()));
     let tokens = f64::from(sequences) * f64::from(sequence);

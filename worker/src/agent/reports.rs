@@ -73,7 +73,7 @@ mod tests {
     use longhaul_common::id::Round;
 
     fn finished(round: u64) -> ToCoordinator {
-        ToCoordinator::Finished { next_round: Round(round), validation_loss: None }
+        ToCoordinator::Finished { next_round: Round(round), validation_loss: None, validation_accuracy: None }
     }
 
     #[test]

@@ -91,7 +91,7 @@ const VOCABULARY_MAX: u32 = 1 << 21;
 
 /// The run's model, as far as it is known without the tokenizer: with as large a vocabulary as there could be.
 fn largest_model(config: &RunConfig) -> Result<ModelSpec> {
-    Ok(ModelSpec::resolve(&config.model, config.vocabulary().unwrap_or(VOCABULARY_MAX))?)
+    Ok(ModelSpec::of(config, config.vocabulary().unwrap_or(VOCABULARY_MAX))?)
 }
 
 /// What the conversation's loop woke for.
@@ -491,7 +491,11 @@ mod tests {
         let said_meanwhile = ToCoordinator::Heartbeat(progress.heartbeat());
         assert_ne!(waits, said_meanwhile);
         assert_eq!(*as_of_now(&waits, &progress), said_meanwhile);
-        let other = ToCoordinator::Finished { next_round: Round(3), validation_loss: None };
+        let other = ToCoordinator::Finished {
+            next_round: Round(3),
+            validation_loss: None,
+            validation_accuracy: None,
+        };
         assert_eq!(*as_of_now(&other, &progress), other);
     }
 }

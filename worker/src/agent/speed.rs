@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use longhaul_common::config::{ModelConfig, RunConfig};
+use longhaul_common::config::{ImageConfig, ModelConfig, RunConfig};
 use longhaul_common::model::{BlockCost, ModelSpec};
 use longhaul_proto::control::message::Profile;
 
@@ -16,19 +16,26 @@ use crate::engine::{Engine, choose_device};
 const ENOUGH: Duration = Duration::from_millis(700);
 const STEPS_MIN: u32 = 2;
 
-/// Trains the model with one of its layers on a micro-batch of made-up text for about a second. Not for a thread that others wait for.
+/// Trains the model with one of its layers on a micro-batch of made-up text, or a classifier on one of made-up images, for about a second. Not for a thread that others wait for.
 ///
 /// # Errors
 /// When there is no such device or tokenizer; where libtorch fails: out of memory, mostly.
 #[allow(clippy::disallowed_methods, reason = "measures speed")]
 pub(super) fn measure(args: &JoinArgs, config: &RunConfig) -> Result<Profile> {
-    let vocabulary = Tokenizer::load(&config.data.tokenizer)?.vocabulary();
+    let (spec, batch) = match &config.data.image {
+        Some(image) => {
+            let spec = ModelSpec::of(config, image.classes)?;
+            (spec, made_up_images(config, image))
+        }
+        None => {
+            let vocabulary = Tokenizer::load(&config.data.tokenizer)?.vocabulary();
+            let one_layer = ModelConfig { layers: 1, ..config.model.clone() };
+            (ModelSpec::resolve(&one_layer, vocabulary)?, made_up(config, vocabulary))
+        }
+    };
     let device = choose_device(&args.device)?;
-    let one_layer = ModelConfig { layers: 1, ..config.model.clone() };
-    let spec = ModelSpec::resolve(&one_layer, vocabulary)?;
     let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
     let mut engine = Engine::new(&spec, &config.train, u64::MAX, config.run.seed, device, threads)?;
-    let batch = made_up(config, vocabulary);
     // The first step also takes memory and chooses kernels.
     engine.train_step(0, &batch)?;
     let (began, mut steps) = (Instant::now(), 0);
@@ -38,7 +45,7 @@ pub(super) fn measure(args: &JoinArgs, config: &RunConfig) -> Result<Profile> {
         steps += 1;
     }
     let flops = flops_per_token(&spec, config) * batch.tokens() as f64 * f64::from(steps);
-    Ok(Profile { flops_per_s: flops / began.elapsed().as_secs_f64(), vocabulary })
+    Ok(Profile { flops_per_s: flops / began.elapsed().as_secs_f64(), vocabulary: spec.vocabulary })
 }
 
 /// A micro-batch of tokens that are anything.
@@ -47,6 +54,18 @@ fn made_up(config: &RunConfig, vocabulary: u32) -> Batch {
     let mut batch = Batch::new(length as usize);
     for sequence in 0..config.train.micro_batch {
         batch.push((0..=length).map(|at| (at.wrapping_mul(31).wrapping_add(sequence)) % vocabulary.max(1)));
+    }
+    batch
+}
+
+/// A micro-batch of images that are anything.
+fn made_up_images(config: &RunConfig, image: &ImageConfig) -> Batch {
+    let values = image.values() as usize;
+    let mut batch = Batch::of_images(values);
+    for at in 0..config.train.micro_batch {
+        let class = (at % image.classes) as u16;
+        let pixels = (0..values).map(|pixel| (pixel * 31 + at as usize * 17) as u8);
+        batch.push_image(&pixels.chain(class.to_le_bytes()).collect::<Vec<u8>>());
     }
     batch
 }

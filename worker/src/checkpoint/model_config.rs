@@ -1,33 +1,24 @@
-//! `config.json` as the `transformers` library reads it.
+//! `config.json`: of language models as the `transformers` library reads it, of classifiers for people and scripts.
 
 use longhaul_common::config::{ModelConfig, ModelKind};
-use longhaul_common::model::ModelSpec;
+use longhaul_common::model::{Classifier, ModelSpec};
 use serde_json::{Value, json};
 
 use crate::models::{GPT2_NORM_EPSILON, LLAMA_NORM_EPSILON, LLAMA_ROTARY_BASE};
 
 /// The model's description. Without begin and end tokens: the engine trains on text without any.
 pub(super) fn to_json(spec: &ModelSpec) -> Value {
-    match spec.kind {
-        ModelKind::Gpt2 => json!({
-            "architectures": ["GPT2LMHeadModel"],
-            "model_type": "gpt2",
-            "activation_function": "gelu_new",
-            "attn_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "resid_pdrop": 0.0,
-            "bos_token_id": null,
-            "eos_token_id": null,
-            "layer_norm_epsilon": GPT2_NORM_EPSILON,
-            "n_embd": spec.width,
-            "n_head": spec.heads,
-            "n_inner": spec.feed_forward_width,
-            "n_layer": spec.layers,
-            "n_positions": spec.context,
-            "tie_word_embeddings": spec.tied_embeddings,
+    if let Some(Classifier { channels, height, width, convolutions, hidden }) = &spec.classifier {
+        return json!({
+            "model_type": spec.kind.name(),
+            "channels": convolutions,
+            "hidden": hidden,
+            "image": { "channels": channels, "height": height, "width": width },
+            "num_labels": spec.vocabulary,
             "torch_dtype": "float32",
-            "vocab_size": spec.vocabulary,
-        }),
+        });
+    }
+    match spec.kind {
         ModelKind::Llama => json!({
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -49,10 +40,35 @@ pub(super) fn to_json(spec: &ModelSpec) -> Value {
             "torch_dtype": "float32",
             "vocab_size": spec.vocabulary,
         }),
+        _ => json!({
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "activation_function": "gelu_new",
+            "attn_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+            "bos_token_id": null,
+            "eos_token_id": null,
+            "layer_norm_epsilon": GPT2_NORM_EPSILON,
+            "n_embd": spec.width,
+            "n_head": spec.heads,
+            "n_inner": spec.feed_forward_width,
+            "n_layer": spec.layers,
+            "n_positions": spec.context,
+            "tie_word_embeddings": spec.tied_embeddings,
+            "torch_dtype": "float32",
+            "vocab_size": spec.vocabulary,
+        }),
     }
 }
 
-/// The model that a description is of; none where it is of another family, or says what no model here can do.
+/// Whether a description is of a classifier of images.
+pub(super) fn is_of_images(json: &Value) -> bool {
+    let kinds = [ModelKind::Mlp, ModelKind::Cnn].map(ModelKind::name);
+    json.get("model_type").and_then(Value::as_str).is_some_and(|kind| kinds.contains(&kind))
+}
+
+/// The language model that a description is of; none where it is of another family, or says what no model here can do.
 pub(super) fn from_json(json: &Value) -> Option<ModelSpec> {
     let number = |key: &str| json.get(key)?.as_u64()?.try_into().ok();
     let tied_embeddings = Some(json.get("tie_word_embeddings")?.as_bool()?);
@@ -68,6 +84,8 @@ pub(super) fn from_json(json: &Value) -> Option<ModelSpec> {
             context: number("n_positions")?,
             vocabulary,
             tied_embeddings,
+            hidden: None,
+            channels: None,
         },
         "llama" => ModelConfig {
             kind: ModelKind::Llama,
@@ -79,6 +97,8 @@ pub(super) fn from_json(json: &Value) -> Option<ModelSpec> {
             context: number("max_position_embeddings")?,
             vocabulary,
             tied_embeddings,
+            hidden: None,
+            channels: None,
         },
         _ => return None,
     };
@@ -90,7 +110,7 @@ pub(super) fn from_json(json: &Value) -> Option<ModelSpec> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::models::tests::{tiny_gpt2, tiny_llama};
+    use crate::models::tests::{tiny_cnn, tiny_gpt2, tiny_llama, tiny_mlp};
 
     #[test]
     fn a_description_leads_back_to_its_model() {
@@ -98,6 +118,11 @@ mod tests {
             assert_eq!(from_json(&to_json(&spec)), Some(spec));
         }
         assert_eq!(from_json(&json!({"model_type": "mamba"})), None);
+        for (spec, kind) in [(tiny_mlp(), "mlp"), (tiny_cnn(), "cnn")] {
+            let json = to_json(&spec);
+            assert_eq!((json["model_type"].as_str(), json["num_labels"].as_u64()), (Some(kind), Some(3)));
+            assert!(is_of_images(&json) && from_json(&json).is_none(), "{json}");
+        }
     }
 
     #[test]

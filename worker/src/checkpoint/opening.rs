@@ -7,6 +7,7 @@ use longhaul_common::config::DataConfig;
 use longhaul_common::model::ModelSpec;
 use longhaul_proto::checkpoint::folder::Manifest;
 use longhaul_proto::checkpoint::{parse_folder_name, parse_part_name, part_name};
+use serde_json::Value;
 
 use super::listing::{read_weights, verify_alone};
 use super::pieces::Pieces;
@@ -42,7 +43,13 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
     let manifests = manifests.collect::<Result<Vec<_>, _>>().map_err(damaged)?;
     let parts: Vec<_> = folders.iter().zip(manifests).collect();
     let text = std::fs::read_to_string(&config).with_context(|| format!("read {}", config.display()))?;
-    let spec = serde_json::from_str(&text).ok().and_then(|json| model_config::from_json(&json));
+    let json: Option<Value> = serde_json::from_str(&text).ok();
+    ensure!(
+        !json.as_ref().is_some_and(model_config::is_of_images),
+        "{} is of a classifier of images, which continues no text: give a checkpoint of a language model",
+        folder.display()
+    );
+    let spec = json.and_then(|json| model_config::from_json(&json));
     let spec = spec.with_context(|| format!("{} does not describe a model known here", config.display()))?;
     let parameters = assemble(&spec, &parts).map_err(|error| match error.downcast() {
         Ok(error) => damaged(error).into(),

@@ -32,7 +32,7 @@ mod tokenizer;
 mod work;
 
 pub use batch::Batch;
-pub(crate) use batch::MicroBatch;
+pub(crate) use batch::{CLASS_BYTES, MicroBatch};
 pub use dataset::{Dataset, SourceFile, SourceSummary, Visit};
 pub use detokenizer::Detokenizer;
 pub use error::DataError;

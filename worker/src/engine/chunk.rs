@@ -57,7 +57,7 @@ enum Part {
     Head,
 }
 
-/// What a chunk computes a loss of: the tokens [B, T + 1] and the share of their mean loss in that of the batch.
+/// What a chunk computes a loss of: the tokens [B, T + 1], or images and classes `[B, C·H·W + 2]`, and the share of their mean loss in that of the batch.
 #[derive(Debug)]
 pub(super) struct Targets {
     pub tokens: Tensor,
@@ -238,16 +238,18 @@ impl Chunk {
     ) -> Result<Gradients, TchError> {
         let mut gradients: Vec<Option<Tensor>> = self.leaves.iter().map(|_| None).collect();
         let mut behind = gradient.map(Tensor::shallow_clone);
-        for block in self.blocks.iter().rev() {
+        for (at, block) in self.blocks.iter().enumerate().rev() {
             let Some(input) = inputs.pop() else { break };
-            let takes_tokens = block.part == Part::Embedding;
-            let input = if takes_tokens { input } else { input.f_detach()?.f_set_requires_grad(true)? };
+            // Tokens have no gradient, and nobody asks for that of pixels.
+            let is_first =
+                self.takes_tokens() && self.blocks[..at].iter().all(|block| block.leaves.is_empty());
+            let input = if is_first { input } else { input.f_detach()?.f_set_requires_grad(true)? };
             let root = root_of(self.through(block.part, &input, targets)?, behind.as_ref())?;
             let mut leaves: Vec<Tensor> =
                 block.leaves.iter().map(|&at| self.leaves[at].shallow_clone()).collect();
-            leaves.extend((!takes_tokens).then_some(input));
+            leaves.extend((!is_first).then_some(input));
             let mut own = Tensor::f_run_backward(&[&root], &leaves, false, false)?;
-            behind = if takes_tokens { None } else { own.pop() };
+            behind = if is_first { None } else { own.pop() };
             for (&at, gradient) in block.leaves.iter().zip(own) {
                 let Some(gradient) = known(gradient) else { continue };
                 let sum = match gradients[at].take() {
@@ -255,6 +257,9 @@ impl Chunk {
                     None => gradient,
                 };
                 gradients[at] = Some(sum);
+            }
+            if is_first {
+                break;
             }
         }
         self.sort(gradients, behind)

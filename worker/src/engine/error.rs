@@ -78,6 +78,9 @@ pub enum EngineError {
     /// The others of the pipeline cannot be heard any more.
     #[error("the pipeline is interrupted: {0}")]
     Interrupted(String),
+    /// What classifies images continues no text.
+    #[error("a classifier of images continues no text: give a checkpoint of a language model")]
+    NoText,
     /// Text cannot be continued from nothing.
     #[error("the prompt is empty")]
     EmptyPrompt,

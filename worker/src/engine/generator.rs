@@ -44,13 +44,16 @@ impl Generator {
     /// `threads` sets libtorch's threads for the whole process; none leaves them as they are.
     ///
     /// # Errors
-    /// When there are not as many `parameters` as the model has; where libtorch fails: out of memory, mostly.
+    /// When there are not as many `parameters` as the model has, or it is no language model; where libtorch fails: out of memory, mostly.
     pub fn new(
         spec: &ModelSpec,
         parameters: &[f32],
         device: Device,
         threads: Option<NonZeroU32>,
     ) -> Result<Self, EngineError> {
+        if spec.classifier.is_some() {
+            return Err(EngineError::NoText);
+        }
         set_threads(threads);
         let model = Model::of_all(spec, &Parameters::new(spec, parameters, device)?, PRECISION)?;
         Ok(Self { spec: spec.clone(), device, model })

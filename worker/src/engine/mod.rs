@@ -6,6 +6,7 @@ mod chunk;
 mod column_gradient;
 mod device;
 mod error;
+mod evaluation;
 mod fused;
 mod generator;
 mod gradient;
@@ -31,6 +32,7 @@ use tch::{Device, TchError, Tensor};
 pub use allocator::keep_freed_memory;
 pub use device::{choose_device, device_name};
 pub use error::EngineError;
+pub use evaluation::Evaluation;
 pub use generator::{Continuation, Generator};
 pub use interpreter::{Stages, interpret};
 pub use learning_rate::LearningRate;
@@ -82,11 +84,11 @@ pub struct Engine {
 /// What became of the samples of one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepOutcome {
-    /// Mean cross entropy before the update, in nats a token; zero where there were no samples.
+    /// Mean cross entropy before the update, in nats a token, or an image; zero where there were no samples.
     pub loss: f32,
-    /// Tokens trained on.
+    /// Tokens trained on, or images.
     pub tokens: u64,
-    /// Mean cross entropy of each sequence, of a batch that was [selected](Batch::selected) and where the last layer is here; empty with others.
+    /// Mean cross entropy of each sample, of a batch that was [selected](Batch::selected) and where the last layer is here; empty with others.
     pub losses: Vec<f32>,
 }
 
@@ -324,28 +326,6 @@ impl Engine {
     /// Where libtorch fails.
     pub fn reset_moments(&mut self) -> Result<(), EngineError> {
         Ok(self.optimiser.reset()?)
-    }
-
-    /// Mean cross entropy over all tokens of `batches`, in nats; none when they have none.
-    ///
-    /// # Errors
-    /// Where libtorch fails.
-    pub fn evaluate<'a>(
-        &self,
-        batches: impl IntoIterator<Item = &'a Batch>,
-    ) -> Result<Option<f32>, EngineError> {
-        if self.rank.is_some() {
-            return self.explained(self.evaluate_in_pipeline(batches));
-        }
-        let model = self.whole()?;
-        let (mut sum, mut sequences) = (0.0, 0);
-        for micro in batches.into_iter().flat_map(|batch| batch.micro_batches(self.micro_batch)) {
-            let loss = tch::no_grad(|| model.mean_loss(&micro.to_tensor(self.device)?)?.f_double_value(&[]));
-            let loss = self.explained(loss.map_err(EngineError::from))?;
-            sum += loss * micro.sequences() as f64;
-            sequences += micro.sequences();
-        }
-        Ok((sequences > 0).then(|| (sum / sequences as f64) as f32))
     }
 
     /// The chunk that the whole model is.

@@ -7,7 +7,7 @@ use super::{Engine, EngineError, to_host};
 use crate::data::Batch;
 
 impl Engine {
-    /// Mean cross entropy of each sequence of `batch`, in nats a token. In a pipeline the last rank alone gets to know them, and the others get none.
+    /// Mean cross entropy of each sample of `batch`, in nats a token, or an image. In a pipeline the last rank alone gets to know them, and the others get none.
     ///
     /// # Errors
     /// Where libtorch fails; where another worker of this copy of the model does.

@@ -6,6 +6,8 @@ use super::*;
 use crate::models::tests::{tiny_gpt2, tiny_llama};
 use tch::Kind;
 
+mod images;
+
 fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {
     Engine::new(spec, train, 100, 1, Device::Cpu, NonZeroU32::new(1)).unwrap()
 }
@@ -40,7 +42,7 @@ fn both_families_learn_to_count_in_both_precisions() {
             for step in 1..60 {
                 engine.train_step(step, &batch).unwrap();
             }
-            let last = engine.evaluate([&batch]).unwrap().unwrap();
+            let last = engine.evaluate([&batch]).unwrap().unwrap().loss;
             assert!(last < 0.2, "{:?} in {precision:?} ends at {last}", spec.kind);
             let prompt = [5, 6, 7, 8];
             let greedy = Sampling { temperature: 0.0, top_k: None, seed: 0 };
@@ -130,7 +132,7 @@ fn models_learn_to_count_from_a_tenth_of_their_gradients() {
             for step in 0..80 {
                 engine.train_step(step, &batch).unwrap();
             }
-            let last = engine.evaluate([&batch]).unwrap().unwrap();
+            let last = engine.evaluate([&batch]).unwrap().unwrap().loss;
             assert!(last < 0.3, "{:?}, {mode:?} in {precision:?} ends at {last}", spec.kind);
         }
     }
@@ -264,7 +266,7 @@ fn the_model_sees_what_is_added_to_the_flat_parameters() {
     // Without weights, all logits are zero, and the loss is exactly uniform.
     let change: Vec<f32> = before.iter().map(|value| -value).collect();
     engine.mix_into_parameters(0, 1.0, &change).unwrap();
-    let loss = engine.evaluate([&batch]).unwrap().unwrap();
+    let loss = engine.evaluate([&batch]).unwrap().unwrap().loss;
     assert!((loss - 64f32.ln()).abs() < 1e-6, "{loss}");
     engine.load_parameters(&before).unwrap();
     assert_eq!(parameters(&engine), before);
@@ -283,7 +285,7 @@ fn sample_losses_average_to_the_mean_loss() {
     let losses = engine.sample_losses(&batch).unwrap();
     assert_eq!(losses.len(), 5);
     let mean = losses.iter().sum::<f32>() / 5.0;
-    assert!((mean - engine.evaluate([&batch]).unwrap().unwrap()).abs() < 1e-6);
+    assert!((mean - engine.evaluate([&batch]).unwrap().unwrap().loss).abs() < 1e-6);
     assert!(losses.iter().any(|loss| (loss - mean).abs() > 1e-4));
 }
 

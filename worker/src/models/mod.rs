@@ -1,12 +1,15 @@
 //! The models, over one flat parameter vector.
 
 mod cache;
+mod cnn;
 mod columns;
 mod deferred;
 mod gpt2;
 mod initial;
 mod llama;
+mod mlp;
 mod parameters;
+mod pixels;
 mod precision;
 mod sparse;
 mod tensor_group;
@@ -18,6 +21,7 @@ use longhaul_common::model::ModelSpec;
 use tch::{Kind, Reduction, TchError, Tensor};
 
 pub use cache::Cache;
+pub use cnn::Cnn;
 pub use columns::{ColumnGradient, WeightColumns};
 pub(crate) use deferred::{Columns, Deferred, Left};
 pub use gpt2::Gpt2;
@@ -25,6 +29,7 @@ pub(crate) use gpt2::NORM_EPSILON as GPT2_NORM_EPSILON;
 pub use initial::{draw_normal, draw_parameters};
 pub use llama::Llama;
 pub(crate) use llama::{NORM_EPSILON as LLAMA_NORM_EPSILON, ROTARY_BASE as LLAMA_ROTARY_BASE};
+pub use mlp::Mlp;
 pub use parameters::Parameters;
 pub(crate) use parameters::views_of;
 pub(crate) use precision::Products;
@@ -32,13 +37,20 @@ pub use sparse::{Layout, Selection, sparse_product};
 pub(crate) use tensor_group::MEMBERS_MAX;
 pub use tensor_group::TensorGroup;
 
-/// Neighbouring blocks of a causal language model, or all of them.
+/// Neighbouring blocks of a causal language model, or all of them; or a classifier of images.
+///
+/// Of a language model, a sample is a sequence [T + 1], of which the first T tokens go in and the last T are predicted. Of a classifier it is an image and its
+/// class `[C·H·W + 2]` (see [`Batch`](crate::data::Batch)): pixels go in, one class is predicted, and what is said of T tokens holds with T = 1, without that dimension.
 #[derive(Debug)]
 pub enum Model {
     /// See [`Gpt2`].
     Gpt2(Gpt2),
     /// See [`Llama`].
     Llama(Llama),
+    /// See [`Mlp`].
+    Mlp(Mlp),
+    /// See [`Cnn`].
+    Cnn(Cnn),
 }
 
 impl Model {
@@ -63,13 +75,15 @@ impl Model {
         if !products.are_of(spec.shard) {
             return Err(TchError::Shape("a share of a model computes with its tensor group only".to_owned()));
         }
-        Ok(match spec.kind {
-            ModelKind::Gpt2 => Self::Gpt2(Gpt2::new(spec, chunk, parameters, products)),
-            ModelKind::Llama => Self::Llama(Llama::new(spec, chunk, parameters, products)?),
+        Ok(match (&spec.classifier, spec.kind) {
+            (Some(classifier), ModelKind::Cnn) => Self::Cnn(Cnn::new(classifier, parameters, products)),
+            (Some(classifier), _) => Self::Mlp(Mlp::new(classifier, parameters, products)),
+            (None, ModelKind::Llama) => Self::Llama(Llama::new(spec, chunk, parameters, products)?),
+            (None, _) => Self::Gpt2(Gpt2::new(spec, chunk, parameters, products)),
         })
     }
 
-    /// Logits [B, T, V], in the precision of the run, for tokens [B, T] (int64).
+    /// Logits [B, T, V], in the precision of the run, for tokens [B, T] (int64); or [B, K] for pixels [B, C·H·W] (uint8).
     ///
     /// # Errors
     /// Where libtorch fails: out of memory, mostly.
@@ -92,21 +106,34 @@ impl Model {
         last.f_select(1, 0) // [1, V]
     }
 
-    /// Cross entropy of each next token, in nats, [B, T], for tokens [B, T + 1].
+    /// Cross entropy of each next token, in nats, [B, T], for tokens [B, T + 1]; of each image, [B, 1].
     ///
     /// # Errors
     /// Where libtorch fails.
-    pub fn token_losses(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
-        let (batch, length) = (tokens.size()[0], tokens.size()[1] - 1);
-        self.cross_entropy(tokens, Reduction::None)?.f_view([batch, length])
+    pub fn token_losses(&self, samples: &Tensor) -> Result<Tensor, TchError> {
+        self.cross_entropy(samples, Reduction::None)?.f_view([samples.size()[0], -1])
+    }
+
+    /// Of the classes of images, how many have the largest logit [], and the mean cross entropy in nats []; of tokens, the latter only.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn judge(&self, samples: &Tensor) -> Result<(Tensor, Option<Tensor>), TchError> {
+        if !self.is_of_images() {
+            return Ok((self.mean_loss(samples)?, None));
+        }
+        let logits = self.logits(&self.inputs(samples)?)?; // [B, K]
+        let classes = pixels::classes_of(samples)?; // [B]
+        let hits = logits.f_argmax(-1, false)?.f_eq_tensor(&classes)?.f_sum(Kind::Int64)?;
+        Ok((cross_entropy_of(&logits, &classes, Reduction::Mean)?, Some(hits)))
     }
 
     /// Mean cross entropy of the next token, in nats, for tokens [B, T + 1].
     ///
     /// # Errors
     /// Where libtorch fails.
-    pub fn mean_loss(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
-        self.cross_entropy(tokens, Reduction::Mean)
+    pub fn mean_loss(&self, samples: &Tensor) -> Result<Tensor, TchError> {
+        self.cross_entropy(samples, Reduction::Mean)
     }
 
     /// The residual stream [B, T, D] behind the last of these blocks, for what comes before them: tokens [B, T] (int64), or the residual stream
@@ -132,9 +159,8 @@ impl Model {
     /// # Errors
     /// When the head is not among these blocks; where libtorch fails.
     pub fn losses_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
-        let (batch, length) = (tokens.size()[0], tokens.size()[1] - 1);
         let losses = self.cross_entropy_behind(x, tokens, Reduction::None)?; // [B·T]
-        losses.f_view([batch, length])?.f_mean_dim([1].as_slice(), false, Kind::Float)
+        losses.f_view([tokens.size()[0], -1])?.f_mean_dim([1].as_slice(), false, Kind::Float)
     }
 
     /// The residual stream [B, T, D] before the first layer, for tokens [B, T] (int64).
@@ -145,6 +171,8 @@ impl Model {
         let x = match self {
             Self::Gpt2(model) => model.embed(tokens, None),
             Self::Llama(model) => model.embed(tokens),
+            Self::Mlp(model) => Some(model.embed(tokens)),
+            Self::Cnn(model) => Some(model.embed(tokens)),
         };
         x.unwrap_or_else(|| Err(TchError::Shape("the embedding is not among these blocks".to_owned())))
     }
@@ -157,6 +185,8 @@ impl Model {
         let x = match self {
             Self::Gpt2(model) => model.layer(at, x),
             Self::Llama(model) => model.layer(at, x),
+            Self::Mlp(model) => model.layer(at, x),
+            Self::Cnn(model) => model.layer(at, x),
         };
         x.unwrap_or_else(|| Err(TchError::Shape(format!("there are fewer than {} layers", at + 1))))
     }
@@ -165,6 +195,8 @@ impl Model {
         match self {
             Self::Gpt2(model) => model.hidden(input, cache),
             Self::Llama(model) => model.hidden(input, cache),
+            Self::Mlp(model) => model.hidden(input),
+            Self::Cnn(model) => model.hidden(input),
         }
     }
 
@@ -172,40 +204,65 @@ impl Model {
         let logits = match self {
             Self::Gpt2(model) => model.logits(x),
             Self::Llama(model) => model.logits(x),
+            Self::Mlp(model) => Some(model.logits(x)),
+            Self::Cnn(model) => Some(model.logits(x)),
         };
         logits.unwrap_or_else(|| Err(TchError::Shape("the head is not among these blocks".to_owned())))
     }
 
-    fn cross_entropy(&self, tokens: &Tensor, reduction: Reduction) -> Result<Tensor, TchError> {
-        let x = self.forward(&tokens.f_narrow(1, 0, tokens.size()[1] - 1)?)?; // [B, T, D]
-        self.cross_entropy_behind(&x, tokens, reduction)
+    fn is_of_images(&self) -> bool {
+        matches!(self, Self::Mlp(_) | Self::Cnn(_))
+    }
+
+    /// What goes in of samples: tokens [B, T], or pixels [B, C·H·W].
+    fn inputs(&self, samples: &Tensor) -> Result<Tensor, TchError> {
+        match self.is_of_images() {
+            true => pixels::pixels_of(samples),
+            false => samples.f_narrow(1, 0, samples.size()[1] - 1),
+        }
+    }
+
+    /// What is predicted of samples: tokens [B·T], or classes [B], int64.
+    fn targets(&self, samples: &Tensor) -> Result<Tensor, TchError> {
+        match self.is_of_images() {
+            true => pixels::classes_of(samples),
+            false => samples.f_narrow(1, 1, samples.size()[1] - 1)?.f_reshape([-1]),
+        }
+    }
+
+    fn cross_entropy(&self, samples: &Tensor, reduction: Reduction) -> Result<Tensor, TchError> {
+        let x = self.forward(&self.inputs(samples)?)?; // [B, T, D]
+        self.cross_entropy_behind(&x, samples, reduction)
     }
 
     fn cross_entropy_behind(
         &self,
         x: &Tensor,
-        tokens: &Tensor,
+        samples: &Tensor,
         reduction: Reduction,
     ) -> Result<Tensor, TchError> {
-        /// libtorch's own default; no token has this index.
-        const IGNORED_TARGET: i64 = -100;
-        let length = tokens.size()[1] - 1;
         let logits = self.project(x)?; // [B, T, V]
-        let targets = tokens.f_narrow(1, 1, length)?.f_reshape([-1])?; // [B·T]
-        let vocabulary = logits.size()[2];
-        logits.f_view([-1, vocabulary])?.f_to_kind(Kind::Float)?.f_cross_entropy_loss::<Tensor>(
-            &targets,
-            None,
-            reduction,
-            IGNORED_TARGET,
-            0.0,
-        )
+        cross_entropy_of(&logits, &self.targets(samples)?, reduction)
     }
+}
+
+/// For logits [.., V] and as many targets [N].
+fn cross_entropy_of(logits: &Tensor, targets: &Tensor, reduction: Reduction) -> Result<Tensor, TchError> {
+    /// libtorch's own default; no token has this index.
+    const IGNORED_TARGET: i64 = -100;
+    let entries = logits.size().last().copied().unwrap_or(1);
+    logits.f_view([-1, entries])?.f_to_kind(Kind::Float)?.f_cross_entropy_loss::<Tensor>(
+        targets,
+        None,
+        reduction,
+        IGNORED_TARGET,
+        0.0,
+    )
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use longhaul_common::config::ModelConfig;
+    use longhaul_common::config::{ImageConfig, ModelConfig};
 
     use super::*;
 
@@ -219,6 +276,29 @@ pub(crate) mod tests {
         tiny(ModelKind::Llama, Some(2))
     }
 
+    /// Hidden layers of 16 and 12 units, for grey images of 6 × 6 in three classes.
+    pub fn tiny_mlp() -> ModelSpec {
+        ModelSpec::of_images(
+            &ModelConfig { hidden: Some(vec![16, 12]), ..ModelConfig::of(ModelKind::Mlp) },
+            &tiny_images(),
+        )
+        .unwrap()
+    }
+
+    /// Two convolutions and a hidden layer, for the same images.
+    pub fn tiny_cnn() -> ModelSpec {
+        let (channels, hidden) = (Some(vec![4, 6]), Some(vec![12]));
+        ModelSpec::of_images(
+            &ModelConfig { channels, hidden, ..ModelConfig::of(ModelKind::Cnn) },
+            &tiny_images(),
+        )
+        .unwrap()
+    }
+
+    fn tiny_images() -> ImageConfig {
+        ImageConfig { channels: 1, height: 6, width: 6, classes: 3, shift: 0, flip: false }
+    }
+
     fn tiny(kind: ModelKind, kv_heads: Option<u32>) -> ModelSpec {
         let config = ModelConfig {
             kind,
@@ -230,6 +310,8 @@ pub(crate) mod tests {
             context: 16,
             vocabulary: Some(64),
             tied_embeddings: None,
+            hidden: None,
+            channels: None,
         };
         ModelSpec::resolve(&config, 64).unwrap()
     }

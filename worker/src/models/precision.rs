@@ -101,6 +101,19 @@ impl Products {
         }
     }
 
+    /// x·Wᵀ + b for x [.., in], W [out, in], b [out].
+    pub(super) fn affine(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
+        let (x, Matrix { weight, selection, deferred }) = (self.cast(x)?, matrix);
+        if let Some(deferred) = deferred {
+            return deferred.product(&x, weight, Some(bias), Layout::OutFirst, *selection); // [.., out]
+        }
+        let (weight, bias) = (self.cast(weight)?, self.cast(bias)?);
+        match *selection {
+            Some(selection) => sparse_product(&x, &weight, Some(&bias), Layout::OutFirst, selection), // [.., out]
+            None => x.f_linear(&weight, Some(&bias)), // [.., out]
+        }
+    }
+
     /// x·W + b for x [B, T, in], W [in, out], b [out]: what GPT-2 calls `Conv1D`.
     pub(super) fn conv1d(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
         let (size, wide, Matrix { weight, selection, deferred }) =

@@ -11,6 +11,7 @@ use super::replica::{Replica, hash_of};
 use super::saved::{Kept, Saved, shared_of};
 use super::synchroniser::{Stage, Synchroniser};
 use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState};
+use crate::engine::Evaluation;
 use crate::train::message::DeviceState;
 
 impl Synchroniser {
@@ -113,10 +114,12 @@ impl Synchroniser {
         if self.writing_checkpoint || self.archiving {
             return;
         }
-        if let Some((next_round, validation_loss)) = self.finishing.take() {
+        if let Some((next_round, validation)) = self.finishing.take() {
             // The coordinator's sums are of heartbeats: the last one comes before the end.
             self.report(ToCoordinator::Heartbeat(self.links.progress.heartbeat()));
-            self.report(ToCoordinator::Finished { next_round, validation_loss });
+            let validation_loss = validation.map(|validation| validation.loss);
+            let validation_accuracy = validation.and_then(|validation| validation.accuracy);
+            self.report(ToCoordinator::Finished { next_round, validation_loss, validation_accuracy });
         }
     }
 
@@ -125,10 +128,18 @@ impl Synchroniser {
         &mut self,
         next_round: Round,
         state: DeviceState,
-        validation_loss: Option<f32>,
+        validation: Option<Evaluation>,
     ) -> Result<()> {
-        if let Some(loss) = validation_loss {
-            tracing::info!(loss, "loss on the held-out text");
+        match validation {
+            Some(Evaluation { loss, accuracy: Some(accuracy) }) => {
+                tracing::info!(
+                    loss,
+                    accuracy,
+                    "loss on the held-out images, and the share of them that is told"
+                );
+            }
+            Some(Evaluation { loss, accuracy: None }) => tracing::info!(loss, "loss on the held-out text"),
+            None => {}
         }
         let dense = next_round.0.checked_sub(1).is_some_and(|last| self.shares_everything_in(Round(last)));
         if let Stage::Running(running) = &mut self.stage
@@ -136,7 +147,7 @@ impl Synchroniser {
         {
             running.replica = Replica::new(state.parameters.clone(), next_round);
         }
-        self.finishing = Some((next_round, self.disclosed(validation_loss)));
+        self.finishing = Some((next_round, self.disclosed(validation)));
         // One that is being written is of an earlier round: the last one must follow it.
         if self.writing_checkpoint {
             self.last_checkpoint = Some((next_round, state));

@@ -9,8 +9,8 @@ use super::synchroniser::Synchroniser;
 
 impl Synchroniser {
     /// A loss, as the coordinator may know it.
-    pub(super) fn disclosed(&self, loss: Option<f32>) -> Option<f32> {
-        loss.filter(|_| self.config.reports_losses())
+    pub(super) fn disclosed<T>(&self, told: Option<T>) -> Option<T> {
+        told.filter(|_| self.config.reports_losses())
     }
 }
 

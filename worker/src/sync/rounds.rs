@@ -150,9 +150,9 @@ impl Synchroniser {
 
     /// A result has reached the device.
     pub(super) fn applied(&mut self, applied: Applied) -> Result<()> {
-        let Applied { round, validation_loss, parameters, state, trained } = applied;
+        let Applied { round, validation, parameters, state, trained } = applied;
         tracing::debug!(%round, "the device has applied the result");
-        let validation_loss = self.disclosed(validation_loss);
+        let validation = self.disclosed(validation);
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let is_common = parameters.is_some();
         if let Some(parameters) = parameters {
@@ -167,7 +167,8 @@ impl Synchroniser {
             if is_common {
                 report.state_hash = running.replica.hash();
             }
-            report.validation_loss = validation_loss;
+            report.validation_loss = validation.map(|validation| validation.loss);
+            report.validation_accuracy = validation.and_then(|validation| validation.accuracy);
             running.refusals.hand_over(&mut report);
             self.report(ToCoordinator::RoundApplied(report));
         }
@@ -231,6 +232,7 @@ pub(super) fn empty_report(round: Round) -> RoundReport {
         state_hash: [0; 32],
         skipped: Vec::new(),
         validation_loss: None,
+        validation_accuracy: None,
         refused: Vec::new(),
         refused_beyond: 0,
         measured: None,

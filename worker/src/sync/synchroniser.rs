@@ -32,6 +32,7 @@ use super::replica::Replica;
 use super::site::SiteReduction;
 use super::tiling::Tiling;
 use crate::checkpoint::{CheckpointData, RunArchive};
+use crate::engine::Evaluation;
 use crate::network::Network;
 use crate::train::gate::Gate;
 use crate::train::message::{DeviceState, FromDevice, Load, Place, Prepared, PutBack, ToDevice};
@@ -93,8 +94,8 @@ pub struct Synchroniser {
     pub(super) archiving: bool,
     /// The last checkpoint, while the one before it is on its way there.
     pub(super) last_to_archive: Option<Arc<CheckpointData>>,
-    /// The end that the device has come to, and its loss on the held-out text, until its checkpoint is written.
-    pub(super) finishing: Option<(Round, Option<f32>)>,
+    /// The end that the device has come to, and what it makes of held-out samples, until its checkpoint is written.
+    pub(super) finishing: Option<(Round, Option<Evaluation>)>,
     /// The last checkpoint, while the one before it is being written.
     pub(super) last_checkpoint: Option<(Round, DeviceState)>,
     pub(super) donations: Donations,
@@ -422,9 +423,7 @@ impl Synchroniser {
                 self.state_exported(next_round, state);
                 Ok(())
             }
-            FromDevice::Ended { next_round, state, validation_loss } => {
-                self.ended(next_round, state, validation_loss)
-            }
+            FromDevice::Ended { next_round, state, validation } => self.ended(next_round, state, validation),
             FromDevice::Failed(reason) => bail!(reason),
         }
     }

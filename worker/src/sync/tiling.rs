@@ -88,6 +88,8 @@ mod tests {
             context,
             vocabulary: Some(70),
             tied_embeddings: None,
+            hidden: None,
+            channels: None,
         };
         ModelSpec::resolve(&config, 70).unwrap()
     }

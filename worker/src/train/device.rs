@@ -25,7 +25,7 @@ use super::spare::SpareCores;
 use super::stretches::Stretches;
 use super::tally::Tally;
 use crate::data::{Dataset, ReadAhead};
-use crate::engine::{Engine, EngineError, LowRank};
+use crate::engine::{Engine, EngineError, Evaluation, LowRank};
 use crate::models::ColumnGradient;
 
 /// Everything that the device thread works with.
@@ -378,8 +378,8 @@ impl Device<'_> {
             }
             RoundUpdate::Mean(mean) => self.apply_mean(&stretch.schedule, round, mean)?,
         }
-        let validation_loss = self.evaluate_after(round)?;
-        self.tell_applied(round, validation_loss, stretch.trained.clone())?;
+        let validation = self.evaluate_after(round)?;
+        self.tell_applied(round, validation, stretch.trained.clone())?;
         Ok(None)
     }
 
@@ -407,14 +407,19 @@ impl Device<'_> {
         Ok(())
     }
 
-    fn tell_applied(&self, round: Round, validation_loss: Option<f32>, trained: Vec<Vec<u64>>) -> Result<()> {
+    fn tell_applied(
+        &self,
+        round: Round,
+        validation: Option<Evaluation>,
+        trained: Vec<Vec<u64>>,
+    ) -> Result<()> {
         let is_opening = self.config.round_schedule().is_opening(round);
         let is_common = self.config.sync.source_in(is_opening).is_gradient();
         let parameters = if is_common { Some(self.parameters()?) } else { None };
         let state = if self.is_checkpoint(round) { Some(self.state_for_checkpoint()?) } else { None };
         // A gradient leaves nothing in the parameters: a step that has begun is made again.
         let trained = if is_common { Vec::new() } else { trained };
-        self.tell(FromDevice::Applied(Applied { round, validation_loss, parameters, state, trained }))
+        self.tell(FromDevice::Applied(Applied { round, validation, parameters, state, trained }))
     }
 
     /// Waits for a round's result. The wait is the price of the network, and is counted.
@@ -440,18 +445,18 @@ impl Device<'_> {
         Ok(answer)
     }
 
-    fn evaluate_after(&mut self, round: Round) -> Result<Option<f32>> {
+    fn evaluate_after(&mut self, round: Round) -> Result<Option<Evaluation>> {
         let every = self.config.train.evaluate_every_rounds;
         if every == 0 || !round.next().0.is_multiple_of(every) { Ok(None) } else { self.evaluate() }
     }
 
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
-    fn evaluate(&mut self) -> Result<Option<f32>> {
+    fn evaluate(&mut self) -> Result<Option<Evaluation>> {
         let train = &self.config.train;
         let began = Instant::now();
         let batches = self.data.validation(train.evaluate_batches as usize, train.micro_batch as usize)?;
         self.progress.waited_for_data(began.elapsed());
-        self.engine.evaluate(&batches).context("evaluate on the held-out text")
+        self.engine.evaluate(&batches).context("evaluate on the held-out samples")
     }
 
     /// When rounds happen, as far as is known.
@@ -467,9 +472,9 @@ impl Device<'_> {
         if let Some(outcome) = self.apply_if_due(stretch, u64::MAX)? {
             return Ok(outcome);
         }
-        let validation_loss = self.evaluate()?;
+        let validation = self.evaluate()?;
         let state = self.state()?;
-        self.tell(FromDevice::Ended { next_round, state, validation_loss })?;
+        self.tell(FromDevice::Ended { next_round, state, validation })?;
         Ok(Outcome::Ended)
     }
 

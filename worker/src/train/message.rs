@@ -8,7 +8,7 @@ use longhaul_common::model::ModelSpec;
 use longhaul_proto::control::message::Hash;
 
 use super::stretches::Stretches;
-use crate::engine::PipelineRank;
+use crate::engine::{Evaluation, PipelineRank};
 use crate::models::ColumnGradient;
 use crate::network::GroupSeat;
 
@@ -174,8 +174,8 @@ pub enum FromDevice {
         next_round: Round,
         /// The state at the end.
         state: DeviceState,
-        /// Loss on held-out text at the end, nats a token.
-        validation_loss: Option<f32>,
+        /// How good the model is on held-out samples at the end.
+        validation: Option<Evaluation>,
     },
     /// The other workers of its copy of the model cannot be heard any more.
     Interrupted(String),
@@ -247,8 +247,8 @@ pub struct LocalUpdate {
 pub struct Applied {
     /// Which round.
     pub round: Round,
-    /// Loss on held-out text, when this round is evaluated.
-    pub validation_loss: Option<f32>,
+    /// How good the model is on held-out samples, when this round is evaluated.
+    pub validation: Option<Evaluation>,
     /// With gradients: the parameters after it, which the device holds and which must be equal everywhere.
     pub parameters: Option<Vec<f32>>,
     /// Everything, when a checkpoint follows this round.

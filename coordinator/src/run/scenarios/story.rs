@@ -49,6 +49,7 @@ pub(crate) fn report(round: u64, hash: u8) -> RoundReport {
         state_hash: [hash; 32],
         skipped: Vec::new(),
         validation_loss: None,
+        validation_accuracy: None,
         refused: Vec::new(),
         refused_beyond: 0,
         measured: None,

@@ -272,6 +272,7 @@ impl Node {
             state_hash: state_hash(&self.applied, self.corruption),
             skipped: std::mem::take(&mut self.skipped),
             validation_loss: None,
+            validation_accuracy: None,
             refused: Vec::new(),
             refused_beyond: 0,
             measured: None,

@@ -439,7 +439,10 @@ impl World {
 
     fn say_finished(&mut self, worker: WorkerId) {
         let next_round = self.nodes[&worker].next_round();
-        self.say(worker, ToCoordinator::Finished { next_round, validation_loss: None });
+        self.say(
+            worker,
+            ToCoordinator::Finished { next_round, validation_loss: None, validation_accuracy: None },
+        );
     }
 
     fn healed(&mut self, worker: WorkerId, loads: u64, donors: &[WorkerId]) {

@@ -58,7 +58,7 @@ impl World {
     pub(super) fn compute(&mut self, place: usize, stage: Stage, steps: u64) {
         let slower = 1.0 + JITTER * self.rng.random::<f64>();
         let sequences = steps as f64 * self.sequences_of(place, self.workers[place].computed);
-        let length = f64::from(self.config.data.sequence_length);
+        let length = f64::from(self.config.predictions_per_sample());
         let worker = &mut self.workers[place];
         let sequence_s = self.sequence_s.get(&worker.id).copied().unwrap_or_default();
         let takes = Duration::from_secs_f64((sequences * sequence_s * slower).min(1e9));
@@ -126,6 +126,7 @@ impl World {
                 state_hash: hash_after(next, rank),
                 skipped: Vec::new(),
                 validation_loss: None,
+                validation_accuracy: None,
                 refused: Vec::new(),
                 refused_beyond: 0,
                 measured: None,
@@ -205,7 +206,14 @@ impl World {
         self.apply_before(place, rank, until);
         if self.workers[place].applied >= until && !self.workers[place].is_settling {
             self.save(place, until, rank);
-            self.say(place, ToCoordinator::Finished { next_round: until, validation_loss: None });
+            self.say(
+                place,
+                ToCoordinator::Finished {
+                    next_round: until,
+                    validation_loss: None,
+                    validation_accuracy: None,
+                },
+            );
         }
     }
 }

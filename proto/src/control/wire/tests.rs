@@ -88,6 +88,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         state_hash: [4; 32],
         skipped: vec![Round(7)],
         validation_loss: Some(2.75),
+        validation_accuracy: Some(0.75),
         refused: refusals(),
         refused_beyond: 300,
         measured: Some(Measured { step_s: 0.5, round_trip_s: 0.05, bit_s: 1e-3, spare_cores: 6.5 }),
@@ -129,7 +130,11 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         }),
         ToCoordinator::Checkpoint(checkpoint(Ok([6; 32]))),
         ToCoordinator::Checkpoint(checkpoint(Err("no space".to_owned()))),
-        ToCoordinator::Finished { next_round: Round(300), validation_loss: Some(2.75) },
+        ToCoordinator::Finished {
+            next_round: Round(300),
+            validation_loss: Some(2.75),
+            validation_accuracy: Some(0.75),
+        },
         ToCoordinator::Leaving,
         ToCoordinator::Failed { reason: "out of memory".to_owned() },
         ToCoordinator::Profile(Profile { flops_per_s: 5e10, vocabulary: 256 }),
@@ -273,9 +278,14 @@ fn messages_are_the_golden_bytes() {
     let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // By postcard's specification: a varint for the variant's place, then the fields; 300 = 0xac 0x02.
     // An option is a zero, or a one and the value; 2.75f32 = 0x40300000, little-endian.
-    let finished = |validation_loss| ToCoordinator::Finished { next_round: Round(300), validation_loss };
-    assert_eq!(hex(encode(&finished(None)).unwrap()), "06ac0200");
-    assert_eq!(hex(encode(&finished(Some(2.75))).unwrap()), "06ac020100003040");
+    let finished = |validation_loss, validation_accuracy| ToCoordinator::Finished {
+        next_round: Round(300),
+        validation_loss,
+        validation_accuracy,
+    };
+    assert_eq!(hex(encode(&finished(None, None)).unwrap()), "06ac020000");
+    assert_eq!(hex(encode(&finished(Some(2.75), None)).unwrap()), "06ac02010000304000");
+    assert_eq!(hex(encode(&finished(Some(2.75), Some(0.5))).unwrap()), "06ac020100003040010000003f");
     assert_eq!(hex(encode(&ToCoordinator::Leaving).unwrap()), "07");
     // Step, tokens and those of them that were selected, four doubles of seconds, four counts, 2.75f32.
     let heartbeat = ToCoordinator::Heartbeat(Heartbeat {
@@ -305,6 +315,7 @@ fn messages_are_the_golden_bytes() {
         state_hash: [4; 32],
         skipped: Vec::new(),
         validation_loss: None,
+        validation_accuracy: None,
         refused: refusals()[2..].to_vec(),
         refused_beyond: 300,
         measured: Some(Measured { step_s: 2.75, round_trip_s: 0.5, bit_s: 0.25, spare_cores: 2.0 }),
@@ -313,7 +324,7 @@ fn messages_are_the_golden_bytes() {
     let refused = "02".to_owned() + "01ac020202" + "01ac02020300003040" + "20" + "ac02";
     // One, and four floats.
     let measured = "01".to_owned() + "00003040" + "0000003f" + "0000803e" + "00000040";
-    let expected = "0302ac020020010100".to_owned() + &"04".repeat(32) + "0000" + &refused + &measured;
+    let expected = "0302ac020020010100".to_owned() + &"04".repeat(32) + "000000" + &refused + &measured;
     assert_eq!(hex(encode(&report).unwrap()), expected);
     assert_eq!(hex(encode(&ToWorker::Settle { generation: Generation(3) }).unwrap()), "0303");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Fresh)).unwrap()), "0100");

@@ -103,7 +103,7 @@ fn asked(sync: &str, mbit: u32, local_s: f64, steps: u64) -> Result<Choice> {
     let (run, machines) = (folder.path().join("run.toml"), folder.path().join("machines.toml"));
     let text = training("plan = \"auto\"", sync, &LinkConfig::default(), steps).run_toml();
     let config = RunConfig::parse(&text)?;
-    let spec = ModelSpec::resolve(&config.model, config.vocabulary().context("a vocabulary of bytes")?)?;
+    let spec = ModelSpec::of(&config, config.vocabulary().context("a vocabulary of bytes")?)?;
     let length = config.data.sequence_length;
     let tokens = (WHOLE_BATCH as u64 * u64::from(length)) as f64;
     let tflops = spec.train_flops_per_token(length) as f64 * tokens / local_s / 1e12;

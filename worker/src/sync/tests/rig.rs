@@ -353,7 +353,7 @@ impl Worker {
     pub fn applied(&mut self, round: u64, parameters: Option<Vec<f32>>) {
         self.handle(SyncEvent::Device(FromDevice::Applied(Applied {
             round: Round(round),
-            validation_loss: None,
+            validation: None,
             parameters,
             state: None,
             trained: Vec::new(),

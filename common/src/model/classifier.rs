@@ -1,0 +1,278 @@
+//! Classifiers of images: a multi-layer perceptron, or a small convolutional net before one (LeCun et al. 1998, "Gradient-based learning applied to document
+//! recognition", with the ReLU of today).
+
+use super::Cut;
+use super::cost::{Block, BlockCost, bytes_of, cast_of};
+use super::parameters::{InBlock, Initial, ParameterSpec};
+use crate::config::{ImageConfig, ModelConfig, ModelKind, Precision};
+
+/// Rows and columns of a convolution's kernel.
+const KERNEL: u64 = 3;
+/// Bytes of the place of each largest value of a pooling, a 64-bit index.
+const PLACE_BYTES: u64 = 8;
+/// The weight of the last layer.
+pub(super) const OUTPUT: &str = "output.weight";
+
+/// What a classifier is made of, besides its classes, which are the vocabulary of its [`ModelSpec`](super::ModelSpec).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Classifier {
+    /// Channels of an image, C.
+    pub channels: u32,
+    /// Its rows, H.
+    pub height: u32,
+    /// Its columns, W.
+    pub width: u32,
+    /// Channels behind each convolution; none of a perceptron.
+    pub convolutions: Vec<u32>,
+    /// Widths of the hidden linear layers.
+    pub hidden: Vec<u32>,
+}
+
+/// A layer with parameters: block 1 is the first one, and the last one is the head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageLayer {
+    /// What its parameters' names begin with: `hidden.0`, of which there are `hidden.0.weight` and `hidden.0.bias`.
+    pub name: String,
+    /// What it does.
+    pub form: LayerForm,
+}
+
+/// What a layer of a classifier does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerForm {
+    /// `[in, H, W]` to `[out, H / 2, W / 2]`: a convolution 3 × 3 with zeros around, a bias, ReLU, and of each 2 × 2 the largest.
+    Convolution {
+        /// Channels that come in.
+        inputs: u64,
+        /// Channels that go out.
+        outputs: u64,
+        /// Rows that come in.
+        height: u64,
+        /// Columns that come in.
+        width: u64,
+    },
+    /// `[in]` to `[out]`: a matrix, a bias, and ReLU but for the last layer.
+    Linear {
+        /// Values that come in.
+        inputs: u64,
+        /// Values that go out.
+        outputs: u64,
+    },
+}
+
+impl Classifier {
+    /// Widths of the hidden layers of a perceptron that names none: those of meProp's experiments on MNIST (Sun et al. 2017, section 4).
+    const USUAL_HIDDEN: [u32; 3] = [500, 500, 500];
+    /// Of a convolutional net that names none: channels, and the hidden layer behind them.
+    const USUAL_CHANNELS: [u32; 2] = [32, 64];
+    const USUAL_HIDDEN_OF_CNN: [u32; 1] = [128];
+
+    pub(crate) fn new(model: &ModelConfig, image: &ImageConfig) -> Self {
+        let is_cnn = model.kind == ModelKind::Cnn;
+        let usual = |values: &[u32]| values.to_vec();
+        let hidden = if is_cnn { &Self::USUAL_HIDDEN_OF_CNN[..] } else { &Self::USUAL_HIDDEN };
+        let channels = if is_cnn { &Self::USUAL_CHANNELS[..] } else { &[] };
+        Self {
+            channels: image.channels,
+            height: image.height,
+            width: image.width,
+            convolutions: model.channels.clone().unwrap_or_else(|| usual(channels)),
+            hidden: model.hidden.clone().unwrap_or_else(|| usual(hidden)),
+        }
+    }
+
+    /// Values of an image, C·H·W.
+    #[must_use]
+    pub fn values(&self) -> u64 {
+        [self.channels, self.height, self.width].map(u64::from).iter().product()
+    }
+
+    /// The layers with parameters, from the first to the one that tells the classes.
+    #[must_use]
+    pub fn layers(&self, classes: u32) -> Vec<ImageLayer> {
+        let (mut list, mut inputs) = (Vec::new(), u64::from(self.channels));
+        let (mut height, mut width) = (u64::from(self.height), u64::from(self.width));
+        for (at, outputs) in self.convolutions.iter().map(|&channels| u64::from(channels)).enumerate() {
+            let form = LayerForm::Convolution { inputs, outputs, height, width };
+            list.push(ImageLayer { name: format!("convolutions.{at}"), form });
+            (inputs, height, width) = (outputs, height / 2, width / 2);
+        }
+        inputs *= height * width;
+        let hidden = self.hidden.iter().enumerate().map(|(at, &width)| (format!("hidden.{at}"), width));
+        for (name, outputs) in hidden.chain([("output".to_owned(), classes)]) {
+            let outputs = u64::from(outputs);
+            list.push(ImageLayer { name, form: LayerForm::Linear { inputs, outputs } });
+            inputs = outputs;
+        }
+        list
+    }
+
+    /// All tensors, in the order of the layers. Weights keep the variance of what passes them (He et al. 2015, "Delving deep into rectifiers").
+    pub(super) fn parameters(&self, classes: u32) -> Vec<InBlock> {
+        let layers = self.layers(classes);
+        let last = layers.len();
+        let of_layer = |(at, layer): (usize, ImageLayer)| {
+            let (shape, outputs) = match layer.form {
+                LayerForm::Convolution { inputs, outputs, .. } => {
+                    (vec![outputs, inputs, KERNEL, KERNEL], outputs)
+                }
+                LayerForm::Linear { inputs, outputs } => (vec![outputs, inputs], outputs),
+            };
+            let inputs = shape[1..].iter().product::<u64>() as f64;
+            // ReLU lets half of the variance pass; behind the last layer there is none.
+            let gain: f64 = if at + 1 == last { 1.0 } else { 2.0 };
+            let deviation = (gain / inputs).sqrt();
+            let tensor = |part: &str, shape, initial| ParameterSpec {
+                name: format!("{}.{part}", layer.name),
+                shape,
+                cut: Cut::Replicated,
+                initial,
+            };
+            let weight = tensor("weight", shape, Initial::Normal { deviation });
+            let bias = tensor("bias", vec![outputs], Initial::Zeros);
+            [weight, bias].map(|tensor| (at as u32 + 1, tensor))
+        };
+        layers.into_iter().enumerate().flat_map(of_layer).collect()
+    }
+
+    /// What the blocks cost, for one image.
+    pub(super) fn blocks(&self, classes: u32, precision: Precision) -> Vec<BlockCost> {
+        let layers = self.layers(classes);
+        let last = layers.len();
+        let block = |(at, layer): (usize, &ImageLayer)| match at + 1 == last {
+            true => cost(Block::Head, layer.form, at == 0, precision),
+            false => cost(Block::Layer(at as u32), layer.form, at == 0, precision),
+        };
+        std::iter::once(self.input_cost()).chain(layers.iter().enumerate().map(block)).collect()
+    }
+
+    /// What comes before the first layer: pixels become numbers.
+    fn input_cost(&self) -> BlockCost {
+        let values = self.values();
+        BlockCost {
+            block: Block::Embedding,
+            parameters: 0,
+            forward_flops_per_token: 0,
+            backward_flops_per_token: 0,
+            weight_flops_per_token: 0,
+            // The bytes of the image.
+            activation_bytes_per_token: values,
+            cast_bytes: 0,
+            left_bytes_per_token: 0,
+            boundary_bytes_per_token: 4 * values,
+        }
+    }
+}
+
+/// Of a layer; the first one hands no gradient on, as there is nothing to learn before it.
+fn cost(block: Block, form: LayerForm, is_first: bool, precision: Precision) -> BlockCost {
+    let bytes = bytes_of(precision);
+    // Of an image: what comes in, what ReLU gives, what the layer gives, multiplications; and values of the weight.
+    let (inputs, inside, outputs, products, weight) = match form {
+        LayerForm::Convolution { inputs, outputs, height, width } => {
+            let (pixels, weight) = (height * width, KERNEL * KERNEL * inputs * outputs);
+            let pooled = outputs * (height / 2) * (width / 2);
+            (inputs * pixels, outputs * pixels, pooled, weight * pixels, weight)
+        }
+        LayerForm::Linear { inputs, outputs } => {
+            (inputs, outputs, outputs, inputs * outputs, inputs * outputs)
+        }
+    };
+    let biases = match form {
+        LayerForm::Convolution { outputs, .. } | LayerForm::Linear { outputs, .. } => outputs,
+    };
+    // Images are f32, and their copy in the format of products is kept where that is another one.
+    let came = if is_first { 4 * inputs + inputs * cast_of(precision) } else { inputs * bytes };
+    let kept = match (block, form) {
+        // The logarithms of the probabilities in f32, and the class's index.
+        (Block::Head, _) => 4 * outputs + 8,
+        (_, LayerForm::Convolution { .. }) => inside * bytes + outputs * PLACE_BYTES,
+        // What ReLU gives is what the next layer keeps.
+        (_, LayerForm::Linear { .. }) => 0,
+    };
+    BlockCost {
+        block,
+        parameters: weight + biases,
+        forward_flops_per_token: 2 * products,
+        backward_flops_per_token: if is_first { 2 * products } else { 4 * products },
+        weight_flops_per_token: 2 * products,
+        activation_bytes_per_token: came + kept,
+        cast_bytes: (weight + biases) * cast_of(precision),
+        left_bytes_per_token: (inputs + inside) * bytes,
+        boundary_bytes_per_token: if block == Block::Head { 0 } else { outputs * bytes },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::tests::classifier;
+    use super::*;
+    use crate::config::{SparseBackwardConfig, SparseMode};
+    use crate::model::ModelSpec;
+
+    fn names(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
+        spec.parameters().into_iter().map(|tensor| (tensor.name, tensor.shape)).collect()
+    }
+
+    /// Sun et al. 2017: three hidden layers of 500 for images of 28 × 28 in ten classes.
+    #[test]
+    fn a_perceptron_for_mnist_has_the_parameters_of_its_layers() {
+        let spec = classifier(ModelKind::Mlp, [1, 28, 28], None, None, 10);
+        let weights = 784 * 500 + 2 * 500 * 500 + 500 * 10;
+        assert_eq!(spec.decayed_count(), weights);
+        assert_eq!(spec.parameter_count(), weights + 3 * 500 + 10);
+        let names = names(&spec);
+        assert_eq!(names[0], ("hidden.0.weight".to_owned(), vec![500, 784]));
+        assert_eq!(names[3], ("output.weight".to_owned(), vec![10, 500]));
+        assert_eq!(names[7], ("output.bias".to_owned(), vec![10]));
+        // Each weight multiplies once in a forward pass, and twice in a backward pass but for the first layer.
+        assert_eq!(spec.train_flops_per_token(0), 2 * (3 * weights - 784 * 500));
+    }
+
+    #[test]
+    fn convolutions_halve_the_image_and_multiply_at_each_pixel() {
+        let spec = classifier(ModelKind::Cnn, [3, 29, 28], Some(&[8, 16]), Some(&[20]), 7);
+        let shapes: Vec<_> = names(&spec).into_iter().map(|(_, shape)| shape).take(4).collect();
+        // Matrices first, and weights of convolutions decay as they do: 29 rows become 14 and 7, 28 columns 14 and 7.
+        assert_eq!(shapes, [vec![8, 3, 3, 3], vec![16, 8, 3, 3], vec![20, 16 * 7 * 7], vec![7, 20]]);
+        let blocks = spec.blocks(0, Precision::F32);
+        let forward: Vec<u64> = blocks.iter().map(|block| block.forward_flops_per_token).collect();
+        assert_eq!(forward, [0, 2 * 27 * 8 * 29 * 28, 2 * 72 * 16 * 14 * 14, 2 * 784 * 20, 2 * 20 * 7]);
+        assert_eq!(blocks[1].backward_flops_per_token, forward[1], "nothing is learnt before it");
+        assert_eq!(blocks[2].backward_flops_per_token, 2 * forward[2]);
+        assert_eq!(blocks.iter().map(|block| block.parameters).sum::<u64>(), spec.parameter_count());
+    }
+
+    #[test]
+    fn all_blocks_hold_every_parameter_once() {
+        for kind in [ModelKind::Mlp, ModelKind::Cnn] {
+            let spec = classifier(kind, [3, 32, 32], None, None, 10);
+            let blocks = spec.blocks(0, Precision::Bf16);
+            assert_eq!(blocks.len() as u32, spec.head() + 1);
+            assert_eq!(blocks.iter().map(|block| block.parameters).sum::<u64>(), spec.parameter_count());
+            assert!(spec.parameters().is_sorted_by_key(|tensor| !tensor.is_matrix()));
+            assert_eq!(spec.borrowed(), None);
+            assert_eq!(spec.whole(), spec);
+        }
+    }
+
+    #[test]
+    fn linear_layers_may_go_back_with_some_columns_and_convolutions_with_all() {
+        let sparse = |layers: &str| SparseBackwardConfig {
+            keep: 0.16,
+            mode: SparseMode::Columns,
+            layers: vec![layers.to_owned()],
+        };
+        let kept = |spec: &ModelSpec, layers: &str| -> Vec<_> {
+            let products = spec.sparse_products(&sparse(layers)).into_iter();
+            products.map(|(product, kept)| (product.weight, product.block, kept.get())).collect()
+        };
+        let mlp = classifier(ModelKind::Mlp, [1, 28, 28], None, None, 10);
+        let hidden = |at: u32| (format!("hidden.{at}.weight"), at + 1, 80);
+        assert_eq!(kept(&mlp, "*"), [hidden(0), hidden(1), hidden(2)]);
+        assert_eq!(kept(&mlp, "output.weight"), [("output.weight".to_owned(), 4, 2)]);
+        assert!(mlp.column_products(&sparse("*")).iter().all(|(_, by_column)| *by_column));
+        let cnn = classifier(ModelKind::Cnn, [1, 28, 28], None, Some(&[100]), 10);
+        assert_eq!(kept(&cnn, "*"), [("hidden.0.weight".to_owned(), 3, 16)]);
+    }
+}

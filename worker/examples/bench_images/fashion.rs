@@ -1,0 +1,55 @@
+//! Fashion-MNIST in a convolutional net: time to 1.1 times the error that training with all images ends with (Jiang et al. 2019, arXiv 1910.00762, figure 5).
+
+use anyhow::Result;
+use longhaul_common::config::{ModelConfig, ModelKind, SelectionMode, TrainConfig};
+use longhaul_common::model::ModelSpec;
+
+use crate::course::{Course, Outcome, error_of, selective};
+use crate::images::Images;
+use crate::print;
+
+const BENCH: &str = "selection/fashion";
+const BATCH: u64 = 64;
+/// Of the final error with all images.
+const TARGET: f64 = 1.1;
+
+pub fn bench(images: &Images, test: Images, quick: bool) -> Result<()> {
+    let epoch = images.len() / BATCH;
+    let course = Course {
+        spec: ModelSpec::of_images(&ModelConfig::of(ModelKind::Cnn), &images.shape)?,
+        images,
+        held_out: if quick { test.all().into_iter().take(1).collect() } else { test.all() },
+        batch: BATCH,
+        steps: if quick { 12 } else { 10 * epoch },
+        evaluate_every: if quick { 6 } else { epoch / 4 },
+    };
+    let train = TrainConfig { micro_batch: BATCH as u32, warmup_steps: 100, ..TrainConfig::default() };
+    let all = course.run(&train, None)?;
+    let target = TARGET * error_of(&all.last()?.1);
+    report("all", &all, &all, target)?;
+    let betas: &[f64] = if quick { &[1.0] } else { &[0.5, 1.0, 2.0, 3.0] };
+    for mode in [SelectionMode::Fresh, SelectionMode::Stale] {
+        for beta in betas {
+            let outcome = course.run(&train, Some(&selective(*beta, mode)))?;
+            report(&format!("beta {beta} {mode:?}").to_lowercase(), &outcome, &all, target)?;
+        }
+    }
+    Ok(())
+}
+
+fn report(case: &str, outcome: &Outcome, all: &Outcome, target: f64) -> Result<()> {
+    let (own, others) = (outcome.reached(target), all.reached(target));
+    let (seconds, last) = outcome.last()?;
+    print(
+        BENCH,
+        case,
+        &[
+            ("seconds_to_target", own, "s"),
+            ("speedup_to_target", others.zip(own).map(|(all, own)| all / own), "ratio"),
+            ("seconds", Some(seconds), "s"),
+            ("test_error", Some(error_of(&last)), "ratio"),
+            ("selected_share", Some(outcome.share), "ratio"),
+        ],
+    );
+    Ok(())
+}

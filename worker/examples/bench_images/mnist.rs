@@ -1,0 +1,71 @@
+//! MNIST in a perceptron whose backward passes go on with 80 of 500 columns (Sun et al. 2017, arXiv 1706.06197, section 4).
+
+use anyhow::Result;
+use longhaul_common::config::{ModelConfig, ModelKind, SparseBackwardConfig, SparseMode, TrainConfig};
+use longhaul_common::model::ModelSpec;
+use longhaul_worker::engine::count_multiplications;
+
+use crate::course::{Course, SEED};
+use crate::images::Images;
+use crate::print;
+
+const BENCH: &str = "selection/mnist";
+const BATCH: u64 = 50;
+/// 80 of 500.
+const KEEP: f64 = 0.16;
+
+pub fn bench(images: &Images, test: &Images, quick: bool) -> Result<()> {
+    let epoch = images.len() / BATCH;
+    let course = Course {
+        spec: ModelSpec::of_images(&ModelConfig::of(ModelKind::Mlp), &images.shape)?,
+        images,
+        held_out: test.all(),
+        batch: BATCH,
+        steps: if quick { 40 } else { 20 * epoch },
+        evaluate_every: epoch,
+    };
+    // Adam as the paper has it.
+    let dense = TrainConfig {
+        micro_batch: BATCH as u32,
+        warmup_steps: 0,
+        final_learning_rate_share: 1.0,
+        weight_decay: 0.0,
+        beta2: 0.999,
+        gradient_clip: 0.0,
+        ..TrainConfig::default()
+    };
+    let layers = vec!["*".to_owned()];
+    let columns = SparseBackwardConfig { keep: KEEP, mode: SparseMode::Columns, layers };
+    let sparse = TrainConfig { sparse_backward: Some(columns), ..dense.clone() };
+    let [all_multiplied, multiplied] =
+        [&dense, &sparse].map(|train| backward_multiplications(&course, train));
+    let outcomes = [course.run(&dense, None)?, course.run(&sparse, None)?];
+    let all = outcomes[0].last()?.0;
+    let ratio = multiplied? as f64 / all_multiplied? as f64;
+    for (case, outcome, ratio) in [("all columns", &outcomes[0], 1.0), ("80 of 500", &outcomes[1], ratio)] {
+        let (seconds, last) = outcome.last()?;
+        let best = outcome.evaluations.iter().filter_map(|(_, evaluation)| evaluation.accuracy);
+        print(
+            BENCH,
+            case,
+            &[
+                ("test_accuracy", last.accuracy.map(f64::from), "ratio"),
+                ("best_test_accuracy", best.reduce(f32::max).map(f64::from), "ratio"),
+                ("backward_multiplications", Some(ratio), "ratio"),
+                ("seconds", Some(seconds), "s"),
+                ("speedup", Some(all / seconds), "ratio"),
+            ],
+        );
+    }
+    Ok(())
+}
+
+/// Of one batch, counted where libtorch makes them: those of a gradient without those of a forward pass.
+fn backward_multiplications(course: &Course<'_>, train: &TrainConfig) -> Result<u64> {
+    let (mut engine, batch) = (course.engine(train)?, course.images.batch(0..BATCH, SEED));
+    let (losses, forwards) = count_multiplications(|| Ok(engine.sample_losses(&batch)))?;
+    losses?;
+    let (outcome, both) = count_multiplications(|| Ok(engine.gradient(&batch, &mut Vec::new())))?;
+    outcome?;
+    Ok(both - forwards)
+}
