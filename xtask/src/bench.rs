@@ -72,7 +72,8 @@ enum Name {
     Sync,
     /// The training engine alone.
     Train,
-    /// What data costs training: waiting for it, and reading it shuffled.
+    /// What data costs training: waiting for it, reading it shuffled, and decoding images once or each time. `LONGHAUL_PYTHON` names a python with PyTorch and
+    /// Pillow for the comparison with DataLoader.
     Data,
     /// Doing less work: back-propagation that goes on with some of its gradients, or is made for some samples.
     Selection,

@@ -141,15 +141,9 @@ impl DataFormat {
             Some("arrow" | "ipc" | "feather") => Self::Arrow,
             Some("bin") => Self::TokensU16,
             Some("tar") => Self::Webdataset,
-            _ if is_idx(&name) => Self::Idx,
+            _ if Self::is_idx(&name) => Self::Idx,
             _ => Self::Text,
         }
-    }
-
-    /// Whether it has images.
-    #[must_use]
-    pub fn is_of_images(self) -> bool {
-        matches!(self, Self::Idx | Self::Images | Self::Webdataset)
     }
 
     /// Whether it has columns.
@@ -162,13 +156,6 @@ impl DataFormat {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
 fn is_zero(value: &u32) -> bool {
     *value == 0
-}
-
-/// As MNIST's files are named: `train-images-idx3-ubyte`.
-fn is_idx(path: &Path) -> bool {
-    path.file_name()
-        .and_then(|name| name.to_str())
-        .is_some_and(|name| name.contains("-idx3-") || name.contains(".idx3-"))
 }
 
 /// Where a source's files are.
@@ -264,29 +251,6 @@ impl DataSource {
             return refused("a weight is above zero, and finite: leave out the source that is to have none");
         }
         self.check_images(has_images).or_else(refused)
-    }
-
-    /// What is wrong with a source beside, or without, `data.image`.
-    fn check_images(&self, has_images: bool) -> Result<(), &'static str> {
-        let format = self.format();
-        match (has_images, format.is_of_images()) {
-            (true, false) => {
-                return Err(
-                    "data.image asks for images: give it format = \"idx\", \"images\" or \"webdataset\", or leave out data.image",
-                );
-            }
-            (false, true) => return Err("it has images: say in data.image what they are made into"),
-            _ => {}
-        }
-        if self.labels.is_some() != (format == DataFormat::Idx) {
-            return Err("labels = \"FILE\" is for format = \"idx\", which needs it");
-        }
-        if self.path.is_none() && matches!(format, DataFormat::Idx | DataFormat::Images) {
-            return Err(
-                "idx and images have a path: that of one file, or of the folder that has a folder for each class",
-            );
-        }
-        Ok(())
     }
 }
 

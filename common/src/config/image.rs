@@ -4,9 +4,11 @@
 //! Pillow's `ImageOps.fit` does, and torchvision's `Resize` and `CenterCrop` together. Colours become grey by the weights of ITU-R BT.601, grey has the same value in
 //! three channels, and how opaque a pixel is does not count.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
-use super::ConfigError;
+use super::{ConfigError, DataFormat, DataSource};
 
 /// Pixels along either side, at most: more than any classifier takes.
 const SIDE_MAX: u32 = 1 << 12;
@@ -75,5 +77,119 @@ impl ImageConfig {
             );
         }
         Ok(())
+    }
+}
+
+impl DataFormat {
+    /// Whether it has images.
+    #[must_use]
+    pub fn is_of_images(self) -> bool {
+        matches!(self, Self::Idx | Self::Images | Self::Webdataset)
+    }
+
+    /// As MNIST's files are named: `train-images-idx3-ubyte`.
+    pub(super) fn is_idx(path: &Path) -> bool {
+        path.file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name.contains("-idx3-") || name.contains(".idx3-"))
+    }
+}
+
+impl DataSource {
+    /// What is wrong with a source beside, or without, `data.image`.
+    pub(super) fn check_images(&self, has_images: bool) -> Result<(), &'static str> {
+        let format = self.format();
+        match (has_images, format.is_of_images()) {
+            (true, false) => {
+                return Err(
+                    "data.image asks for images: give it format = \"idx\", \"images\" or \"webdataset\", or leave out data.image",
+                );
+            }
+            (false, true) => return Err("it has images: say in data.image what they are made into"),
+            _ => {}
+        }
+        if self.labels.is_some() != (format == DataFormat::Idx) {
+            return Err("labels = \"FILE\" is for format = \"idx\", which needs it");
+        }
+        if self.path.is_none() && matches!(format, DataFormat::Idx | DataFormat::Images) {
+            return Err(
+                "idx and images have a path: that of one file, or of the folder that has a folder for each class",
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{DataConfig, DataFormat, read_toml};
+
+    const IMAGE: &str = "image = { height = 28, width = 28, classes = 10 }";
+
+    fn parsed(text: &str) -> Result<DataConfig, String> {
+        let config: DataConfig = read_toml(text).map_err(|error| error.to_string())?;
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn sources_of_images_are_known_by_their_names_or_said() {
+        for (source, format) in [
+            ("{ path = \"train-images-idx3-ubyte.gz\", labels = \"l\" }", DataFormat::Idx),
+            ("{ path = \"train-images.idx3-ubyte\", labels = \"l\" }", DataFormat::Idx),
+            ("{ path = \"a\", format = \"idx\", labels = \"l\" }", DataFormat::Idx),
+            ("{ glob = \"shards/*.tar\" }", DataFormat::Webdataset),
+            ("{ glob = \"shards/*.tar.gz\", field = \"kind\" }", DataFormat::Webdataset),
+            ("{ url = \"https://a/b.tar\" }", DataFormat::Webdataset),
+            ("{ path = \"photos\", format = \"images\" }", DataFormat::Images),
+        ] {
+            let config = parsed(&format!("{IMAGE}\nsources = [{source}]")).unwrap();
+            assert_eq!(config.sources[0].format(), format, "{source}");
+            let written = toml::to_string_pretty(&config).unwrap();
+            assert_eq!(read_toml::<DataConfig>(&written).unwrap(), config, "{written}");
+        }
+        let config = parsed(&format!("{IMAGE}\nsources = [{{ path = \"a.tar\" }}]")).unwrap();
+        let image = config.image.unwrap();
+        assert_eq!((image.channels, image.shift, image.flip, image.values()), (3, 0, false, 3 * 28 * 28));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_would() {
+        let tar = "sources = [{ path = \"a.tar\" }]";
+        for (text, words) in [
+            (
+                format!("{IMAGE}\nsources = [{{ path = \"a.txt\" }}]"),
+                "data.sources = a.txt: data.image asks for images",
+            ),
+            (format!("sequence_length = 8\n{tar}"), "data.sources = a.tar: it has images: say in data.image"),
+            (format!("sequence_length = 8\n{IMAGE}\n{tar}"), "data.sequence_length = 8: texts are cut"),
+            (format!("{IMAGE}\npath = \"a.tar\""), "data.path = a.tar: data.path is a text"),
+            (
+                format!("{IMAGE}\nsources = [{{ path = \"a-idx3-ubyte\" }}]"),
+                "data.sources = a-idx3-ubyte: labels = \"FILE\" is for format = \"idx\", which needs it",
+            ),
+            (
+                format!("{IMAGE}\nsources = [{{ path = \"a.tar\", labels = \"b\" }}]"),
+                "data.sources = a.tar: labels",
+            ),
+            (
+                format!("{IMAGE}\nsources = [{{ glob = \"*\", format = \"images\" }}]"),
+                "data.sources = *: idx and images have a path",
+            ),
+            (
+                format!("{IMAGE}\nsources = [{{ url = \"https://a/b\", format = \"idx\", labels = \"c\" }}]"),
+                "data.sources = https://a/b: idx and images have a path",
+            ),
+            (IMAGE.replace("28, w", "0, w") + tar, "data.image.height = 0: must lie between 1 and 4096"),
+            (IMAGE.replace("= 10", "= 1") + tar, "data.image.classes = 1: must lie between 2 and 65536"),
+            (IMAGE.replace("= 10", "= 10, channels = 4") + tar, "data.image.channels = 4: must be 3"),
+            (
+                IMAGE.replace("= 10", "= 10, shift = 28") + tar,
+                "data.image.shift = 28: must be less than the shorter side",
+            ),
+        ] {
+            let message = parsed(&text.replace("}sources", "}\nsources")).unwrap_err();
+            assert!(message.starts_with(words), "{text}: {message}");
+        }
     }
 }

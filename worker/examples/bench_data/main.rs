@@ -6,6 +6,7 @@
     reason = "a benchmark reads the clock and prints"
 )]
 
+mod images;
 mod memory_limit;
 mod order;
 mod wait;
@@ -26,7 +27,8 @@ fn main() -> Result<()> {
     let quick = std::env::args().any(|argument| argument == "--quick");
     let folder = tempfile::tempdir().context("make a folder for the data")?;
     wait::bench(folder.path(), quick)?;
-    order::bench(folder.path(), quick)
+    order::bench(folder.path(), quick)?;
+    images::bench(folder.path(), quick)
 }
 
 /// Tokens of one source, prepared, as sequences of `length`.

@@ -28,14 +28,17 @@ pub fn class_names(folder: &Path) -> Result<Vec<String>, DataError> {
     Ok(classes_in(folder)?.into_iter().map(name).collect())
 }
 
-/// The images of a folder with their classes, by class and by name. Other files are nothing to it.
+/// The images of a folder with their classes; by name within a class, and each class spread evenly over all, so that what is held out has its share of each. Other
+/// files are nothing to it.
 pub(super) fn images_in(folder: &Path) -> Result<Vec<(u32, PathBuf)>, DataError> {
     let refused = |folder: &Path, reason: String| DataError::Folder { path: folder.to_owned(), reason };
     let mut images = Vec::new();
     for (class, inner) in (0..).zip(classes_in(folder)?) {
         let before = images.len();
-        let files = entries(&inner)?.into_iter().filter(|path| is_image(path) && path.is_file());
-        images.extend(files.map(|path| (class, path)));
+        let mut files = entries(&inner)?;
+        files.retain(|path| is_image(path) && path.is_file());
+        let count = files.len() as u64;
+        images.extend((0..).zip(files).map(|(index, path)| (index, count, class, path)));
         if images.len() == before {
             let reason =
                 "a class without an image: give it some (.jpg, .jpeg or .png), or take the folder away";
@@ -52,7 +55,9 @@ pub(super) fn images_in(folder: &Path) -> Result<Vec<(u32, PathBuf)>, DataError>
             "it has no folders, of which each is to have the images of a class".to_owned(),
         ));
     }
-    Ok(images)
+    // By the middle of the index-th of `count` equal parts, (2i + 1) / 2n, without dividing.
+    images.sort_by(|(i, n, ..), (j, m, ..)| u64::cmp(&((2 * i + 1) * m), &((2 * j + 1) * n)));
+    Ok(images.into_iter().map(|(_, _, class, path)| (class, path)).collect())
 }
 
 /// What changes when an image comes, goes, or is written.

@@ -37,6 +37,7 @@ pub use dataset::{Dataset, SourceFile, SourceSummary, Visit};
 pub use detokenizer::Detokenizer;
 pub use error::DataError;
 pub use folder::class_names;
+pub use image::image_sample;
 pub use owned::abandon;
 pub use prune::{Pruned, prune};
 pub use read_ahead::{ReadAhead, STEPS_AHEAD, Wanted};

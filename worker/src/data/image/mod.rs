@@ -52,6 +52,16 @@ impl RawImage {
     }
 }
 
+/// A JPEG or PNG file as a sample, as it is prepared: `[channels, height, width]` of bytes, and the class in two.
+///
+/// # Errors
+/// What is wrong with the image, in the decoder's words.
+pub fn image_sample(file: Vec<u8>, class: u32, shape: &ImageConfig) -> Result<Vec<u8>, String> {
+    let mut sample = Vec::with_capacity(sample_bytes(shape));
+    let content = Pixels::Encoded(file);
+    decode(RawImage { place: String::new(), class, content }, shape, &mut sample).map(|()| sample)
+}
+
 /// Bytes of a sample: `[channels, height, width]`, and the class.
 pub(super) fn sample_bytes(shape: &ImageConfig) -> usize {
     shape.values() as usize + CLASS_BYTES

@@ -7,7 +7,7 @@ use crate::data::folder::{classes_in, images_in};
 use crate::data::image::{Pixels, RawImage};
 use crate::data::{DataError, Recipe};
 
-/// Its images, class by class in the order of their names, and by name within a class.
+/// Its images, in the order of [`images_in`].
 pub(super) struct ImageFolder {
     files: std::vec::IntoIter<(u32, PathBuf)>,
     read_bytes: u64,

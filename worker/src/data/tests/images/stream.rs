@@ -77,6 +77,21 @@ fn an_epoch_has_each_image_once_and_what_is_held_out_is_whole_images_as_they_are
 }
 
 #[test]
+fn of_a_folder_as_much_of_each_class_is_held_out() {
+    let folder = Folder::new();
+    for (class, count) in [("a", 20), ("b", 7), ("c", 100)] {
+        std::fs::create_dir(folder.path().join(class)).unwrap();
+        (0..count).for_each(|at| folder.write(&format!("{class}/{at}.png"), fixture("folder/square/04.png")));
+    }
+    let lines = "image = { height = 4, width = 4, classes = 3 }\nvalidation_share = 0.3\n\
+                 sources = [{ path = \".\", format = \"images\" }]";
+    let data = open(folder.path(), lines).unwrap();
+    let mut kept = [0; 3];
+    samples(&data, 0..data.samples()).iter().for_each(|(_, _, class)| kept[*class as usize] += 1);
+    assert_eq!((kept, data.samples()), ([14, 5, 70], 89));
+}
+
+#[test]
 fn sources_are_mixed_by_weight_and_others_are_held_out() {
     let lines = format!(
         "{RGB}\nsources = [{{ glob = \"shard-*.tar\", weight = 3 }}, {{ path = \"folder\", format = \"images\", weight = 1 }}]\n\
