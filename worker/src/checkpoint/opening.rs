@@ -282,6 +282,15 @@ mod tests {
     }
 
     #[test]
+    fn a_classifier_of_images_is_named_as_what_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = write(dir.path(), 1);
+        describe(&path, &model_config::to_json(&crate::models::tests::tiny_cnn()));
+        let message = open_model(&path).unwrap_err().to_string();
+        assert!(message.contains("of a classifier of images, which continues no text"), "{message}");
+    }
+
+    #[test]
     fn a_description_of_another_model_is_refused_whatever_its_sizes() {
         let dir = tempfile::tempdir().unwrap();
         let path = write(dir.path(), 1);
