@@ -57,6 +57,12 @@ impl Images {
         Self { shape, samples }
     }
 
+    /// The first of them only, so that epochs are short.
+    pub fn cut_to(mut self, count: usize) -> Self {
+        self.samples.truncate(count * self.width());
+        self
+    }
+
     fn width(&self) -> usize {
         self.shape.values() as usize + CLASS_BYTES
     }

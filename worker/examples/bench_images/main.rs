@@ -45,7 +45,7 @@ fn main() -> Result<()> {
         mnist::bench(&train, &test, options.quick)?;
     }
     if let Some([train, test]) = found(&options.fashion, "Debian's `dataset-fashion-mnist`", "--fashion")? {
-        fashion::bench(&train, test, options.quick)?;
+        fashion::bench(train, test, options.quick)?;
     }
     large::bench(options.python.as_deref(), options.quick)
 }
