@@ -4,6 +4,8 @@ mod defects;
 mod formats;
 mod stream;
 
+use std::ops::Deref;
+
 use super::*;
 use crate::data::Content;
 
@@ -37,8 +39,24 @@ fn open_at(place: &Path, cache: &Folder, lines: &str, work: &Work) -> Result<Dat
     Dataset::prepared_by(&config, maker)
 }
 
-fn open(place: &Path, lines: &str) -> Result<Dataset, DataError> {
-    open_at(place, &Folder::new(), lines, &Work::default())
+/// Data with the cache that it is in.
+#[derive(Debug)]
+struct Opened {
+    data: Dataset,
+    _cache: Folder,
+}
+
+impl Deref for Opened {
+    type Target = Dataset;
+
+    fn deref(&self) -> &Dataset {
+        &self.data
+    }
+}
+
+fn open(place: &Path, lines: &str) -> Result<Opened, DataError> {
+    let cache = Folder::new();
+    open_at(place, &cache, lines, &Work::default()).map(|data| Opened { data, _cache: cache })
 }
 
 /// All that is trained on, with its number in its source.

@@ -29,7 +29,9 @@ fn images_are_decoded_once_and_shared_by_runs_that_augment_otherwise() {
 
 #[test]
 fn whoever_trains_on_a_position_sees_the_same_in_whichever_batch() {
-    let data = open(&fixtures(), &format!("{AUGMENTED}\n{FOLDER}")).unwrap();
+    let cache = Folder::new();
+    let lines = format!("{AUGMENTED}\n{FOLDER}");
+    let data = open_at(&fixtures(), &cache, &lines, &Work::default()).unwrap();
     let whole = data.batch(0..24, 7).unwrap();
     let mut parts = Batch::of_images(3 * 16 * 20);
     for position in 0..24 {
