@@ -17,7 +17,7 @@
 //! | `longhaul_data_wait_share` | gauge | the same, over the time of the devices |
 //! | `longhaul_checkpoint_stall_share` | gauge | what training stood still for checkpoints, over the time of the devices |
 //! | `longhaul_wan_bytes_total`, `longhaul_dense_bytes_total` | counter | sent between sites, and what dense f32 would have sent |
-//! | `longhaul_samples_counted`, `longhaul_samples_pending` | gauge | samples in applied rounds, and to be given out again |
+//! | `longhaul_samples_counted`, `longhaul_samples_late`, `longhaul_samples_pending` | gauge | samples in applied rounds, of such in no result yet, and to be given out again |
 //! | `longhaul_refused_contributions_total{site,reason}` | counter | contributions that owners left out of results |
 //! | `longhaul_residuals_lost_total{of}` | counter | fragments whose residual was lost with a worker |
 //! | `longhaul_refused_contributions_unnamed_total` | counter | the same, where reports had no room to say whose |
@@ -69,7 +69,7 @@ fn add_run(registry: &mut Registry, status: &Status) {
     }
     registry.register("phase", "1 for the phase that the run is in", phases);
     let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
-    let gauges: [(&str, &str, Option<f64>); 18] = [
+    let gauges: [(&str, &str, Option<f64>); 19] = [
         ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
         ("round", "Rounds that are applied everywhere", Some(status.round as f64)),
         ("rounds", "Rounds of the run", Some(status.rounds as f64)),
@@ -118,6 +118,7 @@ fn add_run(registry: &mut Registry, status: &Status) {
             "Samples in rounds that are applied everywhere",
             Some(status.samples_counted as f64),
         ),
+        ("samples_late", "Samples that came too late for a round's result", Some(status.samples_late as f64)),
         ("samples_pending", "Samples to be given out again", Some(status.samples_pending as f64)),
         ("parity_broken", "1 when members differed after the newest complete round", broken),
     ];

@@ -59,6 +59,14 @@ impl Late {
         Vec::new()
     }
 
+    /// Shares that no result has yet, nor is known to have lost.
+    pub fn waiting(&self) -> impl Iterator<Item = Share> {
+        self.late.iter().flat_map(|(worker, rounds)| {
+            let waiting = rounds.iter().filter(|(_, taken_in)| taken_in.is_none());
+            waiting.map(|(round, _)| (*round, *worker))
+        })
+    }
+
     /// Who departed in a round after this one.
     pub fn departed_after(&self, round: Round) -> BTreeSet<WorkerId> {
         self.departures.iter().filter(|(_, from)| *from > round).map(|(worker, _)| *worker).collect()

@@ -161,6 +161,16 @@ impl Ledger {
         &self.counted
     }
 
+    /// Of the positions that count, how many are of these shares.
+    pub fn counted_of(&self, shares: impl Iterator<Item = (Round, WorkerId)>) -> u64 {
+        let counted = |(round, worker): &(Round, WorkerId)| {
+            let is_lost = || self.losses.iter().any(|loss| (loss.round, loss.worker) == (*round, *worker));
+            *round < self.through && !is_lost()
+        };
+        let positions = shares.filter(counted).flat_map(|(round, worker)| self.share(round, worker));
+        positions.map(|range| range.end - range.start).sum()
+    }
+
     /// Positions that were counted although they had been already: more than 0 and a sample was trained on twice.
     #[must_use]
     pub fn duplicates(&self) -> u64 {

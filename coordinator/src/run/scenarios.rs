@@ -345,7 +345,7 @@ fn a_run_in_which_a_round_was_skipped_says_by_how_many_samples_it_is_short() {
             round: Round(0),
             loss: None,
             samples: 0,
-            sites: Vec::new(),
+            sites: vec![SiteId(0)],
             residual_ratio: None,
             state_hash: [9; 32],
             skipped: vec![Round(0)],
@@ -375,6 +375,38 @@ fn a_run_in_which_a_round_was_skipped_says_by_how_many_samples_it_is_short() {
     assert_eq!((status.step, status.samples_counted), (2, 4));
     let says = |text: &str| status.events.iter().any(|event| event.text.contains(text));
     assert!(says("4 of 8 samples were not trained on"), "{:#?}", status.events);
+}
+
+/// Samples that count are never fewer than before: what came too late counts with the result that it is in.
+#[test]
+fn what_waits_for_a_later_result_counts_with_it_or_is_given_out_again() {
+    let books = |story: &Story| {
+        let status = story.run.status(0);
+        (status.samples_counted, status.samples_late, status.samples_pending)
+    };
+    let with = |sites: Vec<SiteId>, round| {
+        let mut story = Story::training();
+        for round in 0..=round {
+            for worker in [1, 2] {
+                let report = RoundReport {
+                    sites: if round == 0 { vec![SiteId(0)] } else { sites.clone() },
+                    ..report(round, 9)
+                };
+                story.say(worker, ToCoordinator::RoundApplied(report));
+            }
+        }
+        story
+    };
+    // Of eight samples, four are the second worker's.
+    assert_eq!(books(&with(Vec::new(), 0)), (4, 4, 0));
+    assert_eq!(books(&with(vec![SiteId(0), SiteId(1)], 1)), (16, 0, 0));
+    let mut story = with(vec![SiteId(0)], 1);
+    assert_eq!(books(&story), (8, 8, 0));
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 2, 2, 2);
+    let (counted, late, _) = books(&story);
+    assert_eq!((counted, late), (8, 0));
+    assert_eq!(story.run.state().ledger.counted().len(), 8, "what was lost does not count");
 }
 
 #[test]

@@ -84,8 +84,11 @@ pub struct Status {
     pub bytes_ratio: Option<f64>,
     /// Seconds to the end at the present speed.
     pub eta_s: Option<f64>,
-    /// Samples that count in rounds that are applied everywhere.
+    /// Samples that count in rounds that are applied everywhere: never less than before, but where all processes go back to a checkpoint.
     pub samples_counted: u64,
+    /// Samples of such rounds that are in no result yet, as they came too late: with a later result they count, and where their worker goes before that they are given out again.
+    #[serde(default)]
+    pub samples_late: u64,
     /// Samples that wait to be given out again.
     pub samples_pending: u64,
     /// The same books, so that a program can check them.
@@ -128,7 +131,7 @@ pub struct Status {
 /// The books of the sample stream: every position is to be applied exactly once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerStatus {
-    /// Different positions in rounds that are applied everywhere.
+    /// Different positions in rounds that are applied everywhere, those that wait for a later result included.
     pub positions_applied: u64,
     /// Positions that were applied when they had been applied before, in all: 0, or exactly-once is broken.
     pub duplicates: u64,
@@ -313,6 +316,7 @@ impl Run {
             members,
             parity,
         } = snapshot;
+        let samples_late = self.state.ledger.counted_of(self.state.late.waiting());
         let ledger = LedgerStatus {
             positions_applied: self.state.ledger.counted().len(),
             duplicates: self.state.ledger.duplicates(),
@@ -348,7 +352,8 @@ impl Run {
             bytes_ratio: (totals.wan_bytes > 0 && totals.dense_bytes > 0)
                 .then(|| totals.dense_bytes as f64 / totals.wan_bytes as f64),
             eta_s: self.eta_s(step),
-            samples_counted: ledger.positions_applied,
+            samples_counted: ledger.positions_applied.saturating_sub(samples_late),
+            samples_late,
             samples_pending: ledger.pending,
             ledger,
             parts: self.ranks(),
