@@ -61,7 +61,7 @@ impl Bench {
         let cache = tempfile::tempdir()?;
         let data =
             Dataset::open(&config, &Tokenizer::load(&config.tokenizer)?, cache.path(), &Work::default())?;
-        let validation = data.validation(16, 16)?;
+        let validation = data.validation(16, 16).collect::<Result<_, _>>()?;
         let model = ModelConfig {
             kind: ModelKind::Gpt2,
             layers: 4,

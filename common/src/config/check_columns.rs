@@ -51,7 +51,7 @@ impl RunConfig {
     }
 
     fn spec_of_columns(&self) -> Result<ModelSpec, ConfigError> {
-        ModelSpec::resolve(&self.model, self.model.vocabulary.unwrap_or(VOCABULARY))
+        ModelSpec::of(self, self.model.vocabulary.unwrap_or(VOCABULARY))
     }
 
     /// A result has what each site sent side by side, and goes in one frame: in any format it has room for it, if all of a fragment is sent by each, and a sixteenth more says where it belongs.
@@ -89,6 +89,13 @@ mod tests {
             let config = RunConfig::parse(&text).unwrap_or_else(|error| panic!("{values}: {error}"));
             assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
         }
+    }
+
+    #[test]
+    fn a_classifier_may_send_columns_of_its_gradients() {
+        let text = "[run]\nname = \"small\"\nworkers = 2\nsteps = 10\n[model]\nkind = \"mlp\"\n[data]\nimage = { channels = 1, height = 8, width = 8, classes = 3 }\n\
+                    sources = [{ path = \"images\", format = \"idx\", labels = \"labels\" }]\n";
+        RunConfig::parse(&format!("{text}{SPARSE}{SYNC}")).unwrap();
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::sections::is_endpoint;
-use super::{ConfigError, DataUrl, ImageConfig};
+use super::sections::{is_endpoint, is_zero};
+use super::{ConfigError, DataFormat, DataUrl, ImageConfig};
 
 /// Sources, at most: a mixture of more would differ from its weights by more than five samples.
 pub const SOURCES_MAX: usize = 1 << 10;
@@ -98,66 +98,6 @@ impl fmt::Display for Column {
     }
 }
 
-/// How records are read from a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DataFormat {
-    /// UTF-8 text, as one.
-    Text,
-    /// A JSON object a line.
-    Jsonl,
-    /// Values with commas between them (RFC 4180).
-    Csv,
-    /// The same with tabs.
-    Tsv,
-    /// Apache Parquet.
-    Parquet,
-    /// Apache Arrow IPC, files and streams.
-    Arrow,
-    /// Tokens, two bytes each, little-endian.
-    TokensU16,
-    /// Tokens, four bytes each, little-endian.
-    TokensU32,
-    /// Images in an IDX file, and their labels in another: MNIST and its relatives.
-    Idx,
-    /// A folder with a folder of JPEG and PNG files for each class.
-    Images,
-    /// A tar archive of `key.jpg` (or `.jpeg`, `.png`) and `key.cls`, as WebDataset packs them.
-    Webdataset,
-}
-
-impl DataFormat {
-    /// As a file's name ends.
-    #[must_use]
-    pub fn of(path: &Path) -> Self {
-        let extension = |path: &Path| path.extension().and_then(|end| end.to_str()).map(str::to_lowercase);
-        let packed = extension(path).is_some_and(|end| matches!(end.as_str(), "gz" | "zst"));
-        let name = if packed { path.with_extension("") } else { path.to_owned() };
-        match extension(&name).as_deref() {
-            Some("jsonl" | "ndjson") => Self::Jsonl,
-            Some("csv") => Self::Csv,
-            Some("tsv") => Self::Tsv,
-            Some("parquet") => Self::Parquet,
-            Some("arrow" | "ipc" | "feather") => Self::Arrow,
-            Some("bin") => Self::TokensU16,
-            Some("tar") => Self::Webdataset,
-            _ if Self::is_idx(&name) => Self::Idx,
-            _ => Self::Text,
-        }
-    }
-
-    /// Whether it has columns.
-    #[must_use]
-    pub fn is_table(self) -> bool {
-        matches!(self, Self::Csv | Self::Tsv | Self::Parquet | Self::Arrow)
-    }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
-fn is_zero(value: &u32) -> bool {
-    *value == 0
-}
-
 /// Where a source's files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPlace<'a> {
@@ -236,7 +176,7 @@ impl DataSource {
         let format = self.format();
         if self.field.is_some() && !matches!(format, DataFormat::Jsonl | DataFormat::Webdataset) {
             return refused(
-                "only JSON lines have a field: take a column for tables, format = \"jsonl\", or leave it out",
+                "only JSON lines and WebDataset have a field: take a column for tables, another format, or leave it out",
             );
         }
         if self.column.is_some() && !format.is_table() {
@@ -329,9 +269,8 @@ impl DataConfig {
             let reason = "texts are cut into sequences of so many tokens, one at least, and images are not cut: leave it out beside data.image";
             return Err(ConfigError::value("data.sequence_length", self.sequence_length, reason));
         }
-        if let (Some(path), Some(_)) = (&self.path, &self.image) {
-            let reason = "data.path is a text: images are given in data.sources";
-            return Err(ConfigError::value("data.path", path.display(), reason));
+        if self.image.is_some() {
+            self.check_beside_images()?;
         }
         for (key, sources) in [("data.sources", &self.sources), ("data.validation", &self.validation)] {
             if sources.len() > SOURCES_MAX {
@@ -341,6 +280,22 @@ impl DataConfig {
             sources.iter().try_for_each(|source| source.check(key, self.image.is_some()))?;
         }
         self.check_weights()
+    }
+
+    /// What says something of texts would be read by nothing.
+    fn check_beside_images(&self) -> Result<(), ConfigError> {
+        if let Some(path) = &self.path {
+            let reason = "data.path is a text: images are given in data.sources";
+            return Err(ConfigError::value("data.path", path.display(), reason));
+        }
+        let reason = "is of texts, and data.image asks for images: leave out one of the two";
+        if self.tokenizer != Self::BYTES {
+            return Err(ConfigError::value("data.tokenizer", &self.tokenizer, reason));
+        }
+        if self.separator != Self::default_separator() {
+            return Err(ConfigError::value("data.separator", format!("{:?}", self.separator), reason));
+        }
+        Ok(())
     }
 
     fn check_places(&self) -> Result<(), ConfigError> {
@@ -467,7 +422,7 @@ mod tests {
             ("sources = [{ path = \"a\", glob = \"b\" }]", "data.sources = b: each source has one of"),
             (
                 "sources = [{ path = \"a.csv\", field = \"x\" }]",
-                "data.sources = a.csv: only JSON lines have a field",
+                "data.sources = a.csv: only JSON lines and WebDataset have a field",
             ),
             ("sources = [{ path = \"a\", column = 1 }]", "data.sources = a: only tables"),
             (

@@ -4,8 +4,6 @@
 //! Pillow's `ImageOps.fit` does, and torchvision's `Resize` and `CenterCrop` together. Colours become grey by the weights of ITU-R BT.601, grey has the same value in
 //! three channels, and how opaque a pixel is does not count.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, DataFormat, DataSource};
@@ -77,21 +75,6 @@ impl ImageConfig {
             );
         }
         Ok(())
-    }
-}
-
-impl DataFormat {
-    /// Whether it has images.
-    #[must_use]
-    pub fn is_of_images(self) -> bool {
-        matches!(self, Self::Idx | Self::Images | Self::Webdataset)
-    }
-
-    /// As MNIST's files are named: `train-images-idx3-ubyte`.
-    pub(super) fn is_idx(path: &Path) -> bool {
-        path.file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(|name| name.contains("-idx3-") || name.contains(".idx3-"))
     }
 }
 
@@ -180,6 +163,8 @@ mod tests {
                 format!("{IMAGE}\nsources = [{{ url = \"https://a/b\", format = \"idx\", labels = \"c\" }}]"),
                 "data.sources = https://a/b: idx and images have a path",
             ),
+            (format!("tokenizer = \"t.json\"\n{IMAGE}{tar}"), "data.tokenizer = t.json: is of texts"),
+            (format!("separator = \"\"\n{IMAGE}{tar}"), "data.separator = \"\": is of texts"),
             (IMAGE.replace("28, w", "0, w") + tar, "data.image.height = 0: must lie between 1 and 4096"),
             (IMAGE.replace("= 10", "= 1") + tar, "data.image.classes = 1: must lie between 2 and 65536"),
             (IMAGE.replace("= 10", "= 10, channels = 4") + tar, "data.image.channels = 4: must be 3"),

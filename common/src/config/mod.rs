@@ -7,6 +7,7 @@ mod check_model;
 mod check_sync;
 mod check_unread;
 mod data;
+mod data_format;
 mod data_url;
 mod error;
 mod fragments;
@@ -22,7 +23,8 @@ mod sync;
 mod values;
 
 pub use archive::{ArchiveLocation, Bucket, ParseArchiveLocationError, Retention};
-pub use data::{Column, DataConfig, DataFormat, DataPlace, DataSource, SOURCES_MAX};
+pub use data::{Column, DataConfig, DataPlace, DataSource, SOURCES_MAX};
+pub use data_format::DataFormat;
 pub use data_url::{DataUrl, ParseDataUrlError};
 pub use error::{ConfigError, read_toml};
 pub use fragments::FRAGMENTS_MAX;

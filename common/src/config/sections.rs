@@ -137,7 +137,7 @@ pub struct ModelConfig {
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
-fn is_zero(value: &u32) -> bool {
+pub(super) fn is_zero(value: &u32) -> bool {
     *value == 0
 }
 

@@ -71,6 +71,13 @@ impl SparseBackwardConfig {
             .map(|product| format!("`{}`", product.weight.replace(".0.", ".*.")))
             .collect();
         names.sort_unstable();
+        if names.is_empty() {
+            let reason = format!(
+                "means no product: the model has none but the output projection, which is meant only where its whole name is written: `{}`",
+                spec.output_projection()
+            );
+            return Err(ConfigError::value("train.sparse_backward.layers", pattern, reason));
+        }
         let inner = products.iter().filter(|product| product.weight != spec.output_projection()).count();
         let reason = format!(
             "is no name, nor a pattern of names, of a weight in a matrix product; there are {} in each of {} layers, and the output projection, which is meant only where its whole \

@@ -67,7 +67,7 @@ fn plan(preset: &str, memory_gib: f64, lan: &str) -> Result<()> {
     let spec = ModelSpec::resolve(&config.model, 50_257)?;
     let topology = topology(8, 8, 40.0, memory_gib, lan)?;
     let began = Instant::now();
-    let divisions = Divisions::of(&config, &spec).in_any_parts();
+    let divisions = Divisions::of(&config, &spec).in_any_parts(config.model.kind);
     let (_, choice) = choose_with_groups(topology, &divisions, false).context("plan")?;
     let took = began.elapsed();
     let groups = if lan.is_empty() { "" } else { ", groups" };

@@ -34,7 +34,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
 fn chosen(config: &RunConfig, topology: Topology, spec: &ModelSpec) -> Result<(Topology, Choice), CliError> {
     let members = config.parallel.tensor;
     if members == 1 {
-        let divisions = Divisions::of(config, spec).in_any_parts();
+        let divisions = Divisions::of(config, spec).in_any_parts(config.model.kind);
         return Ok(choose_with_groups(topology, &divisions, false).context("plan the run")?);
     }
     let groups = topology.in_groups(members).map_err(|_| {

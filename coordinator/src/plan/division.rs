@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use longhaul_common::config::{ParallelConfig, RunConfig};
+use longhaul_common::config::{ModelKind, ParallelConfig, RunConfig};
 use longhaul_common::model::ModelSpec;
 use serde::{Deserialize, Serialize};
 
@@ -41,10 +41,11 @@ impl Divisions {
         Self { whole, shared: shared.into_iter().filter(is_permitted).collect() }
     }
 
-    /// The same where copies with whole layers may be in any number of parts: for machines that are not those of the run.
+    /// The same where copies with whole layers may be in any number of parts, or in one where such a model is never in more: for machines that are not those of the run.
     #[must_use]
-    pub fn in_any_parts(self) -> Self {
-        Self { whole: Division { stages: None, ..self.whole }, ..self }
+    pub fn in_any_parts(self, model: ModelKind) -> Self {
+        let stages = model.is_of_images().then(|| [1].into());
+        Self { whole: Division { stages, ..self.whole }, ..self }
     }
 
     /// The one with groups of so many.

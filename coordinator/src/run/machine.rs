@@ -21,7 +21,7 @@ use super::parity::Parity;
 use super::peer::{Peer, Standing};
 use super::planning::WorkedOut;
 use super::prepare::Preparing;
-use super::progress::Summaries;
+use super::progress::{Summaries, share};
 use super::reach::Reach;
 use super::refusals::Refusals;
 use super::replanning::Replanning;
@@ -287,7 +287,7 @@ impl Run {
             ToCoordinator::Finished { next_round, validation_loss, validation_accuracy } => {
                 peer.finished = Some(next_round);
                 peer.validation_loss = validation_loss.filter(|loss| loss.is_finite());
-                peer.validation_accuracy = validation_accuracy.filter(|share| (0.0..=1.0).contains(share));
+                peer.validation_accuracy = share(validation_accuracy);
                 let is_done = |peer: &Peer| peer.standing != Standing::Member || peer.finished.is_some();
                 return self.peers.values().all(is_done);
             }

@@ -304,6 +304,11 @@ fn mean(values: impl Iterator<Item = f32>) -> Option<f32> {
     (count > 0).then(|| (sum / f64::from(count)) as f32)
 }
 
+/// What a worker says is a share of something; none: it is none.
+pub(super) fn share(told: Option<f32>) -> Option<f32> {
+    told.filter(|share| (0.0..=1.0).contains(share))
+}
+
 fn summarise<'a>(round: Round, reports: impl Iterator<Item = &'a RoundReport> + Clone) -> RoundSummary {
     let finite = |value: Option<f32>| value.filter(|v| v.is_finite());
     let weighted = |weight: &dyn Fn(&RoundReport) -> f64, value: &dyn Fn(&RoundReport) -> Option<f32>| {
@@ -322,7 +327,7 @@ fn summarise<'a>(round: Round, reports: impl Iterator<Item = &'a RoundReport> + 
         round,
         loss: weighted(&|report| f64::from(report.samples), &|report| report.loss),
         validation_loss: weighted(&|_| 1.0, &|report| report.validation_loss),
-        validation_accuracy: weighted(&|_| 1.0, &|report| report.validation_accuracy),
+        validation_accuracy: weighted(&|_| 1.0, &|report| share(report.validation_accuracy)),
         samples: reports.clone().map(|report| u64::from(report.samples)).sum(),
         sites,
         sites_by_rank: BTreeMap::new(),
@@ -364,6 +369,18 @@ mod tests {
         assert_eq!(summaries.residual_ratio(), Some(5.0));
         let done = summaries.take_through(Round(2));
         assert_eq!(done[0].loss, None, "what is not a number is not a loss");
+    }
+
+    #[test]
+    fn a_rounds_accuracy_is_the_mean_of_those_that_can_be() {
+        let mut summaries = Summaries::default();
+        for (worker, accuracy) in
+            [(1, Some(0.5)), (2, Some(0.75)), (3, None), (4, Some(1e30)), (5, Some(-1.0))]
+        {
+            let report = RoundReport { validation_accuracy: accuracy, ..report(0, 10, 1.0) };
+            summaries.push(WorkerId(worker), 0, &report);
+        }
+        assert_eq!(summaries.take_through(Round(1))[0].validation_accuracy, Some(0.625));
     }
 
     #[test]

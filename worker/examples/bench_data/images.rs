@@ -51,7 +51,7 @@ pub fn bench(folder: &Path, quick: bool) -> Result<()> {
     let began = Instant::now();
     (1..=PASSES as u64).try_for_each(|epoch| cached_pass(&ahead, data.samples(), epoch))?;
     let later_s = began.elapsed().as_secs_f64() / PASSES as f64;
-    let rate = |seconds: f64| count as f64 / seconds;
+    let rate = |seconds: f64| f64::from(count) / seconds;
     print(&case, "images_uncached", rate(uncached_s), "samples/s");
     print(&case, "images_first_pass", rate(first_s), "samples/s");
     print(&case, "images_later_passes", rate(later_s), "samples/s");

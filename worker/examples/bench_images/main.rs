@@ -1,7 +1,7 @@
 //! Classifiers of images trained with a part of their gradients, or with samples that are selected, against training with all, as JSON lines:
 //! `cargo run --release -p longhaul-worker --example bench_images [-- --quick] [--mnist FOLDER] [--fashion FOLDER] [--python PROGRAM]`.
 //!
-//! The folders have the four IDX files of MNIST and of Fashion-MNIST, as they are or with gzip; a part whose files are missing is left out, and says so. With a Python that has
+//! The folders have the four IDX files of MNIST and of Fashion-MNIST, as they are or with gzip; a part whose folder is missing is left out, and says so. With a Python that has
 //! PyTorch, the last part is measured against it as well.
 #![allow(
     clippy::print_stdout,

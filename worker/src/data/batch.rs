@@ -146,8 +146,11 @@ impl PartialEq for Batch {
 
 /// Of samples of `width` values those with a weight above zero.
 fn chosen<T: Copy>(values: &[T], width: usize, weights: &[f32]) -> Vec<T> {
-    let samples = values.chunks(width.max(1)).zip(weights);
-    samples.filter(|(_, weight)| **weight > 0.0).flat_map(|(sample, _)| sample).copied().collect()
+    let is_chosen = |weight: &&f32| **weight > 0.0;
+    let mut chosen = Vec::with_capacity(width * weights.iter().filter(is_chosen).count());
+    let samples = values.chunks(width.max(1)).zip(weights).filter(|(_, weight)| is_chosen(weight));
+    samples.for_each(|(sample, _)| chosen.extend_from_slice(sample));
+    chosen
 }
 
 /// A part of a batch that goes through the model at once.

@@ -14,7 +14,7 @@ use super::lease::Lease;
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
 use super::sample::{SampleShape, tokens};
-use super::side_by_side::{Plan, prepare};
+use super::side_by_side::{Plan, check_classes, prepare};
 use super::source::{Source, SourceSize, files_of};
 use super::{Batch, DataError, Recipe, Sample, Tokenizer, Work};
 
@@ -101,7 +101,9 @@ impl Dataset {
         maker.cache.sweep()?;
         let (sources, lease) = (config.training(), Arc::new(Lease::new(maker.cache)?));
         let plans = sources.iter().chain(&config.validation).map(|source| Plan::new(source, config, &maker));
-        let opened = prepare(plans.collect::<Result<_, _>>()?, maker, &lease)?;
+        let plans: Vec<Plan<'_>> = plans.collect::<Result<_, _>>()?;
+        check_classes(&plans)?;
+        let opened = prepare(plans, maker, &lease)?;
         let mut training: Vec<Arc<Source>> = opened.into_iter().map(Arc::new).collect();
         let validation = training.split_off(sources.len());
         Self::of(config, &sources, training, validation)
@@ -160,24 +162,27 @@ impl Dataset {
     }
 
     /// Up to `batches` batches of `sequences` held-out samples, spread evenly; the same at each call, and images as they are. None when less than a
-    /// sample is held out.
+    /// sample is held out. Each is read when it is asked for, as all of them may be more than memory holds.
     ///
     /// # Errors
-    /// Prepared data is damaged, and cannot be made again.
-    pub fn validation(&self, batches: usize, sequences: usize) -> Result<Vec<Batch>, DataError> {
+    /// Of each: prepared data is damaged, and cannot be made again.
+    pub fn validation(
+        &self,
+        batches: usize,
+        sequences: usize,
+    ) -> impl Iterator<Item = Result<Batch, DataError>> {
         let there: u64 = self.held_out.iter().map(Part::samples).sum();
         let wanted = (batches as u64 * sequences as u64).min(there);
-        let windows: Vec<u64> = (0..wanted).map(|i| i * there / wanted).collect();
-        let batch = |windows: &[u64]| {
+        let sequences = sequences.max(1);
+        (0..wanted).step_by(sequences).map(move |first| {
             let (mut batch, mut sample) = (self.shape.batch(), Vec::new());
-            for window in windows {
-                if let Some(part) = self.read_held_out(*window, &mut sample)? {
+            for at in first..wanted.min(first + sequences as u64) {
+                if let Some(part) = self.read_held_out(at * there / wanted, &mut sample)? {
                     self.shape.push(&sample, part.source.item_bytes(), &mut batch);
                 }
             }
             Ok(batch)
-        };
-        windows.chunks(sequences.max(1)).map(batch).collect()
+        })
     }
 
     /// Tells the system that the sample at a position of the run's stream is read soon, and answers how many bytes that may bring into memory.

@@ -13,7 +13,7 @@ use super::prepared::{ListedPiece, MadePiece, Maker};
 use super::work::FileWork;
 use super::{DataError, Recipe};
 
-/// Threads that make tokens, at most: each has a piece and its tokens in memory, some 100 MB.
+/// Threads that make tokens, at most: each has a piece and what it becomes in memory, some 100 MB, and an image that is decoded.
 const THREADS_MAX: usize = 32;
 /// Pieces that were read and wait for a thread: readers wait when there are more.
 const WAITING_MAX: usize = 1;

@@ -1,4 +1,4 @@
-//! How the files of a source become tokens.
+//! How the files of a source become tokens or images.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
 /// memory, large enough that a large source has few files.
 pub(super) const PIECE_BYTES: u64 = 16 << 20;
 
-/// Everything beside a file's bytes that decides which tokens it becomes, and how they are cut into shards.
+/// Everything beside a file's bytes that decides which tokens or images it becomes, and how they are cut into shards.
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     pub(super) format: DataFormat,

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use longhaul_common::config::{DataConfig, DataSource};
+use longhaul_common::config::{DataConfig, DataFormat, DataSource};
 
 use super::bad_budget::BadBudget;
+use super::folder::class_names;
 use super::lease::Lease;
 use super::origin::Origin;
 use super::pipeline::{Makers, with_makers};
@@ -55,6 +56,28 @@ impl<'a> Plan<'a> {
         let files = self.files.iter().enumerate();
         files.map(move |(place, (file, bytes))| Wanted { file, bytes: *bytes, recipe, bad, place })
     }
+}
+
+/// Whether classes are called the same in all folders of images: a class is the place of its name among all.
+///
+/// # Errors
+/// Names the first two that differ.
+pub(super) fn check_classes(plans: &[Plan<'_>]) -> Result<(), DataError> {
+    let of_images = plans.iter().filter(|plan| plan.recipe.format == DataFormat::Images);
+    let mut folders = of_images.flat_map(|plan| &plan.files).map(|(file, _)| file.path());
+    let Some(first) = folders.next() else { return Ok(()) };
+    let classes = class_names(first)?;
+    for folder in folders {
+        let others = class_names(folder)?;
+        if let Some((own, other)) = classes.iter().zip(&others).find(|(own, other)| own != other) {
+            let reason = format!(
+                "it has a class {other} where {} has {own}: a class is the place of its folder among the names of all, so each source has the same names",
+                first.display()
+            );
+            return Err(DataError::Folder { path: folder.to_owned(), reason });
+        }
+    }
+    Ok(())
 }
 
 /// Prepares what is not prepared.

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use longhaul_common::config::{DataPlace, DataSource};
+use longhaul_common::config::{DataFormat, DataPlace, DataSource};
 
 use super::cache::Cache;
 use super::lease::Lease;
@@ -72,6 +73,7 @@ pub struct SourceSize {
 pub(super) fn files_of(source: &DataSource, cache: &Cache) -> Result<Vec<Origin>, DataError> {
     let pattern = match source.place() {
         DataPlace::Path(path) => {
+            check_kind(path, source.format())?;
             let images = path.to_owned();
             return Ok(vec![match source.labels.clone() {
                 Some(labels) => Origin::Labelled { images, labels },
@@ -103,6 +105,21 @@ pub(super) fn files_of(source: &DataSource, cache: &Cache) -> Result<Vec<Origin>
         return Err(refused("it matches no file".to_owned()));
     }
     Ok(files.into_iter().map(Origin::Local).collect())
+}
+
+/// Folders are of images, and nothing else is; of what is not there, opening it tells.
+fn check_kind(path: &Path, format: DataFormat) -> Result<(), DataError> {
+    let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
+    let reason = match (metadata.is_dir(), format == DataFormat::Images) {
+        (true, false) => {
+            "it is a folder: take a glob for the files in it, as \"FOLDER/*.txt\", or, of images, format = \"images\""
+        }
+        (false, true) => {
+            "it is no folder, and format = \"images\" is of one with a folder for each class: leave the format out, or name the folder"
+        }
+        _ => return Ok(()),
+    };
+    Err(DataError::Folder { path: path.to_owned(), reason: reason.to_owned() })
 }
 
 impl Source {

@@ -1,5 +1,7 @@
 //! How good the model is on samples that it is not trained on.
 
+use std::borrow::Borrow;
+
 use tch::{TchError, Tensor};
 
 use super::{Engine, EngineError};
@@ -19,9 +21,9 @@ impl Engine {
     ///
     /// # Errors
     /// Where libtorch fails.
-    pub fn evaluate<'a>(
+    pub fn evaluate(
         &self,
-        batches: impl IntoIterator<Item = &'a Batch>,
+        batches: impl IntoIterator<Item: Borrow<Batch>>,
     ) -> Result<Option<Evaluation>, EngineError> {
         if self.rank.is_some() {
             let loss = self.explained(self.evaluate_in_pipeline(batches))?;
@@ -29,16 +31,18 @@ impl Engine {
         }
         let model = self.whole()?;
         let (mut sum, mut hits, mut samples) = (0.0, None, 0);
-        for micro in batches.into_iter().flat_map(|batch| batch.micro_batches(self.micro_batch)) {
-            let judged = tch::no_grad(|| {
-                let (loss, right) = model.judge(&micro.to_tensor(self.device)?)?;
-                let right = right.as_ref().map(|right: &Tensor| right.f_int64_value(&[])).transpose()?;
-                Ok::<_, TchError>((loss.f_double_value(&[])?, right))
-            });
-            let (loss, right) = self.explained(judged.map_err(EngineError::from))?;
-            sum += loss * micro.sequences() as f64;
-            hits = right.map(|right| hits.unwrap_or(0) + right);
-            samples += micro.sequences();
+        for batch in batches {
+            for micro in batch.borrow().micro_batches(self.micro_batch) {
+                let judged = tch::no_grad(|| {
+                    let (loss, right) = model.judge(&micro.to_tensor(self.device)?)?;
+                    let right = right.as_ref().map(|right: &Tensor| right.f_int64_value(&[])).transpose()?;
+                    Ok::<_, TchError>((loss.f_double_value(&[])?, right))
+                });
+                let (loss, right) = self.explained(judged.map_err(EngineError::from))?;
+                sum += loss * micro.sequences() as f64;
+                hits = right.map(|right| hits.unwrap_or(0) + right);
+                samples += micro.sequences();
+            }
         }
         let share = |sum: f64| (sum / samples as f64) as f32;
         let accuracy = hits.map(|hits| share(hits as f64));

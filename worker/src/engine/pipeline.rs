@@ -2,6 +2,7 @@
 //!
 //! Each rank computes the gradient of its own parameters as if the whole model were here: a residual stream is handed on as it is, and its gradient comes back.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -255,13 +256,14 @@ impl Engine {
     }
 
     /// As [`Self::evaluate`]; every rank learns the loss.
-    pub(super) fn evaluate_in_pipeline<'a>(
+    pub(super) fn evaluate_in_pipeline(
         &self,
-        batches: impl IntoIterator<Item = &'a Batch>,
+        batches: impl IntoIterator<Item: Borrow<Batch>>,
     ) -> Result<Option<f32>, EngineError> {
         let Some(rank) = &self.rank else { return Err(EngineError::Part) };
+        let batches: Vec<_> = batches.into_iter().collect();
         let micros: Vec<_> =
-            batches.into_iter().flat_map(|batch| batch.micro_batches(self.micro_batch)).collect();
+            batches.iter().flat_map(|batch| batch.borrow().micro_batches(self.micro_batch)).collect();
         let sequences: usize = micros.iter().map(MicroBatch::sequences).sum();
         let mut sum = 0.0;
         self.through_pipeline(micros, &mut |model, x, micro| {

@@ -7,7 +7,7 @@ mod state;
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::{Application, RunConfig, Source};
@@ -453,10 +453,21 @@ impl Device<'_> {
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
     fn evaluate(&mut self) -> Result<Option<Evaluation>> {
         let train = &self.config.train;
-        let began = Instant::now();
-        let batches = self.data.validation(train.evaluate_batches as usize, train.micro_batch as usize)?;
-        self.progress.waited_for_data(began.elapsed());
-        self.engine.evaluate(&batches).context("evaluate on the held-out samples")
+        let mut batches = self.data.validation(train.evaluate_batches as usize, train.micro_batch as usize);
+        let (mut waited, mut failed) = (Duration::ZERO, None);
+        let next = || {
+            let began = Instant::now();
+            let batch = batches.next().transpose();
+            waited += began.elapsed();
+            batch.unwrap_or_else(|error| {
+                failed = Some(error);
+                None
+            })
+        };
+        let evaluation = self.engine.evaluate(std::iter::from_fn(next));
+        self.progress.waited_for_data(waited);
+        failed.map_or(Ok(()), Err)?;
+        evaluation.context("evaluate on the held-out samples")
     }
 
     /// When rounds happen, as far as is known.

@@ -32,7 +32,7 @@ const SLOW: Link = Link { bytes_per_s: 12.5e6, round_trip_s: 1e-3 };
 
 fn chosen(machines: Topology) -> Choice {
     let (config, spec) = run();
-    let divisions = Divisions::of(&config, &spec).in_any_parts();
+    let divisions = Divisions::of(&config, &spec).in_any_parts(config.model.kind);
     choose_with_groups(machines, &divisions, false).unwrap().1
 }
 
@@ -135,7 +135,7 @@ fn on_small_topologies_no_plan_with_groups_or_without_is_faster_than_the_one_tha
     let (mut config, _) = run();
     config.model.layers = 3;
     let spec = ModelSpec::resolve(&config.model, 256).unwrap();
-    let divisions = Divisions::of(&config, &spec).in_any_parts();
+    let divisions = Divisions::of(&config, &spec).in_any_parts(config.model.kind);
     let whole = Workload::of(&config, &spec);
     let fixed = StageBytes::of(Memory::Machine, &whole.blocks, false, 0.0, whole.parameter_bytes).fixed;
     let mut rng = ChaCha8Rng::seed_from_u64(5);
@@ -162,7 +162,7 @@ fn on_four_sites_of_two_no_plan_with_groups_is_faster_than_the_one_that_is_chose
     let (mut config, _) = run();
     (config.run.workers, config.model.layers) = (8, 3);
     let spec = ModelSpec::resolve(&config.model, 256).unwrap();
-    let divisions = Divisions::of(&config, &spec).in_any_parts();
+    let divisions = Divisions::of(&config, &spec).in_any_parts(config.model.kind);
     let whole = Workload::of(&config, &spec);
     let fixed = StageBytes::of(Memory::Machine, &whole.blocks, false, 0.0, whole.parameter_bytes).fixed;
     let mut rng = ChaCha8Rng::seed_from_u64(11);

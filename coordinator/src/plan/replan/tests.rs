@@ -10,7 +10,7 @@ const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 /// In any number of parts, and with groups of two where sites have such.
 fn divisions() -> Divisions {
     let config = RunConfig::parse(&format!("{CONFIG}[sync]\npreset = \"dense\"\n")).unwrap();
-    Divisions::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap()).in_any_parts()
+    Divisions::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap()).in_any_parts(config.model.kind)
 }
 
 /// Two sites of so many equal devices each, and a link between them.

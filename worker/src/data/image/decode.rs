@@ -11,10 +11,11 @@ use super::{Pixels, RawImage, jpeg};
 use crate::data::batch::CLASS_BYTES;
 use crate::data::records::unwound;
 
-/// Bytes that an image's pixels may be, decoded: 178 million pixels in colour, more than cameras have. A file of a few kilobytes can say that it has many more.
+/// Bytes that an image's pixels may be, decoded: 178 million pixels in colour, more than cameras have. A file of a few kilobytes can say that it has many more. While it is decoded,
+/// coefficients and copies take up to three times as much beside them.
 const DECODED_BYTES_MAX: u64 = 1 << 29;
-/// What has more is decoded by one thread at a time: so memory does not grow with cores.
-const LARGE_BYTES: u64 = 1 << 26;
+/// What has more, some five million pixels, is decoded by one thread at a time: so memory grows by 64 MiB a thread at most.
+const LARGE_BYTES: u64 = 1 << 24;
 
 /// Held by whoever decodes a large image.
 static LARGE: Mutex<()> = Mutex::new(());

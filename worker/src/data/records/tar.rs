@@ -4,8 +4,8 @@ use std::io::{self, Read};
 
 /// Bytes of a header, and what contents are filled up to a multiple of.
 const BLOCK_BYTES: usize = 512;
-/// Bytes of a long name's entry, at most: systems allow names of four thousand.
-const NAME_BYTES_MAX: u64 = 1 << 16;
+/// Bytes of an entry that says something of the one that follows, at most: systems allow names of four thousand, and attributes beside them of some ten thousand.
+const SAID_BYTES_MAX: u64 = 1 << 20;
 
 /// An archive that is being read.
 pub(super) struct Tar<R> {
@@ -27,19 +27,19 @@ impl<R: Read> Tar<R> {
         Self { reader, has_end: false }
     }
 
-    /// The next file, none at the end; contents of more than `bytes_max` are not taken into memory.
-    pub(super) fn next_file(&mut self, bytes_max: u64) -> io::Result<Option<TarFile>> {
+    /// The next file, none at the end; contents of more than `bytes_max` for its name are not taken into memory.
+    pub(super) fn next_file(&mut self, bytes_max: impl Fn(&str) -> u64) -> io::Result<Option<TarFile>> {
         let mut long_name = None;
         loop {
             let Some(header) = self.header()? else { return Ok(None) };
             let size = size_of(&header)?;
             match header[156] {
                 // A name for the entry that follows: GNU tar's, and pax's among other things.
-                b'L' => long_name = Some(self.text(size)?.trim_end_matches('\0').to_owned()),
-                b'x' => long_name = path_of(&self.text(size)?).or(long_name),
+                b'L' => long_name = Some(text(until_zero(&self.said(size)?))?),
+                b'x' => long_name = path_of(&self.said(size)?)?.or(long_name),
                 0 | b'0' | b'7' => {
                     let name = long_name.take().unwrap_or_else(|| name_of(&header));
-                    let content = match size <= bytes_max {
+                    let content = match size <= bytes_max(&name) {
                         true => Some(self.content(size)?),
                         false => self.pass(size).map(|()| None)?,
                     };
@@ -77,11 +77,13 @@ impl<R: Read> Tar<R> {
         Ok(Some(header))
     }
 
-    fn text(&mut self, size: u64) -> io::Result<String> {
-        if size > NAME_BYTES_MAX {
-            return Err(damaged("an entry's long name is too long"));
+    fn said(&mut self, size: u64) -> io::Result<Vec<u8>> {
+        if size > SAID_BYTES_MAX {
+            return Err(damaged(
+                "it says more than a MiB of a file: pack it anew without extended attributes",
+            ));
         }
-        String::from_utf8(self.content(size)?).map_err(|_| damaged("an entry's long name is not UTF-8"))
+        self.content(size)
     }
 
     fn content(&mut self, size: u64) -> io::Result<Vec<u8>> {
@@ -119,28 +121,47 @@ fn octal(field: &[u8]) -> Option<u64> {
     u64::from_str_radix(text.trim_matches(['\0', ' ']), 8).ok()
 }
 
+fn until_zero(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len())]
+}
+
 fn name_of(header: &[u8; BLOCK_BYTES]) -> String {
-    let field = |bytes: &[u8]| {
-        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-        String::from_utf8_lossy(&bytes[..end]).into_owned()
-    };
+    let field = |bytes: &[u8]| String::from_utf8_lossy(until_zero(bytes)).into_owned();
     let (name, prefix) = (field(&header[..100]), field(&header[345..500]));
     let has_prefix = &header[257..263] == b"ustar\0" && !prefix.is_empty();
     if has_prefix { format!("{prefix}/{name}") } else { name }
 }
 
-/// The name in pax's records, of which each is its length, a key and a value: `30 path=some/name\n`.
-fn path_of(records: &str) -> Option<String> {
-    let mut rest = records;
-    while let Some((length, _)) = rest.split_once(' ') {
-        let length: usize = length.parse().ok()?;
-        let record = rest.get(..length)?;
-        if let Some(path) = record.split_once(' ')?.1.strip_prefix("path=") {
-            return Some(path.trim_end_matches('\n').to_owned());
+fn text(bytes: &[u8]) -> io::Result<String> {
+    let is_no_text = |_| damaged("a file's long name is not UTF-8: pack it anew under another name");
+    std::str::from_utf8(bytes).map(str::to_owned).map_err(is_no_text)
+}
+
+/// The name in pax's records, of which each is its length, a key and a value: `30 path=some/name\n`. The values of other keys may be any bytes.
+fn path_of(records: &[u8]) -> io::Result<Option<String>> {
+    let (mut rest, mut path) = (records, None);
+    while !rest.is_empty() {
+        let (record, behind) =
+            first_record(rest).ok_or_else(|| damaged("what pax says of a file is damaged"))?;
+        if let Some(name) = record.strip_prefix(b"path=") {
+            path = Some(text(name)?);
         }
-        rest = &rest[length..];
+        if record.starts_with(b"size=") {
+            return Err(damaged(
+                "a file's size is told in pax's own way, which is not read: pack it anew in GNU's format",
+            ));
+        }
+        rest = behind;
     }
-    None
+    Ok(path)
+}
+
+/// Key and value, and what is behind them.
+fn first_record(records: &[u8]) -> Option<(&[u8], &[u8])> {
+    let blank = records.iter().position(|&byte| byte == b' ')?;
+    let length: usize = std::str::from_utf8(&records[..blank]).ok()?.parse().ok()?;
+    let (record, behind) = records.split_at_checked(length)?;
+    Some((record.get(blank + 1..)?.strip_suffix(b"\n")?, behind))
 }
 
 fn damaged(reason: &str) -> io::Error {
@@ -164,7 +185,7 @@ mod tests {
 
     fn read(bytes: &[u8]) -> io::Result<Vec<TarFile>> {
         let mut tar = Tar::new(bytes);
-        std::iter::from_fn(|| tar.next_file(1 << 20).transpose()).collect()
+        std::iter::from_fn(|| tar.next_file(|_| 1 << 20).transpose()).collect()
     }
 
     #[test]
@@ -177,6 +198,35 @@ mod tests {
         assert_eq!(found, names.map(|name| (name, Some(name.as_bytes()))));
     }
 
+    /// As tar programs pack what a file system knows beside a file's content.
+    #[test]
+    fn attributes_of_any_bytes_are_passed_over_and_what_would_be_read_wrongly_is_refused() {
+        let record = |content: &[u8]| {
+            // The length counts itself, and is of two digits here.
+            [format!("{} ", content.len() + 4).as_bytes(), content, b"\n"].concat()
+        };
+        let packed = |records: &[u8]| {
+            let mut builder = tar::Builder::new(Vec::new());
+            let mut header = tar::Header::new_ustar();
+            header.set_entry_type(tar::EntryType::XHeader);
+            header.set_size(records.len() as u64);
+            builder.append_data(&mut header, "said", records).unwrap();
+            header.set_entry_type(tar::EntryType::Regular);
+            header.set_size(1);
+            builder.append_data(&mut header, "short", b"a".as_slice()).unwrap();
+            builder.into_inner().unwrap()
+        };
+        let attribute = record(b"SCHILY.xattr.some=\xff\0\x01\n");
+        let named = [attribute.clone(), record(b"path=a/long one"), attribute.clone()].concat();
+        let name = |bytes: &[u8]| read(bytes).unwrap()[0].name.clone();
+        assert_eq!((name(&packed(&named)), name(&packed(&attribute))), ("a/long one".into(), "short".into()));
+        let refused = |records: &[u8]| read(&packed(records)).unwrap_err().to_string();
+        assert!(refused(&record(b"path=name \xff in no text")).contains("not UTF-8"));
+        assert!(refused(&record(b"size=123456789")).contains("GNU's format"));
+        assert!(refused(b"99 path=a\n").contains("is damaged"));
+        assert!(refused(&vec![b' '; 2 << 20]).contains("without extended attributes"));
+    }
+
     #[test]
     fn archives_may_be_put_one_behind_the_other() {
         let names: Vec<_> = read(&[archive(&["a"]), archive(&["b"])].concat()).unwrap();
@@ -187,10 +237,10 @@ mod tests {
     fn what_is_too_long_is_passed_over_and_what_follows_is_read() {
         let bytes = archive(&["a long one", "b"]);
         let mut tar = Tar::new(bytes.as_slice());
-        let first = tar.next_file(5).unwrap().unwrap();
+        let first = tar.next_file(|_| 5).unwrap().unwrap();
         assert_eq!(first, TarFile { name: "a long one".to_owned(), content: None });
-        assert_eq!(tar.next_file(5).unwrap().unwrap().content, Some(b"b".to_vec()));
-        assert_eq!(tar.next_file(5).unwrap(), None);
+        assert_eq!(tar.next_file(|_| 5).unwrap().unwrap().content, Some(b"b".to_vec()));
+        assert_eq!(tar.next_file(|_| 5).unwrap(), None);
     }
 
     #[test]
@@ -201,7 +251,7 @@ mod tests {
         }
         for at in 0..512 {
             let mut damaged = bytes.clone();
-            damaged[at] ^= 0x10;
+            damaged[at] ^= 1;
             assert!(read(&damaged).is_err(), "byte {at}");
         }
     }

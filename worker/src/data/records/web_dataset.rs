@@ -9,6 +9,9 @@ use super::{RECORD_BYTES_MAX, Record, Records};
 use crate::data::image::{Pixels, RawImage};
 use crate::data::{DataError, Recipe};
 
+/// Bytes of a file that says of which class an image is, at most.
+const LABEL_BYTES_MAX: u64 = 1 << 20;
+
 /// The samples of an archive.
 pub(super) struct WebDataset {
     path: PathBuf,
@@ -40,7 +43,7 @@ impl WebDataset {
         if let Some(file) = self.next.take() {
             return Ok(Some(file));
         }
-        self.tar.next_file(RECORD_BYTES_MAX).map_err(|error| match error.kind() {
+        self.tar.next_file(bytes_max).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
                 let reason = match error.kind() {
                     io::ErrorKind::UnexpectedEof => "it is cut off there".to_owned(),
@@ -94,18 +97,26 @@ impl Parts {
     fn image(self, field: &str, place: String) -> Result<RawImage, String> {
         let image = self.image.ok_or("it has no .jpg, .jpeg or .png")?;
         let bytes = image.content.ok_or(format!("its image has more than {RECORD_BYTES_MAX} bytes"))?;
-        let text = |file: TarFile| String::from_utf8(file.content.unwrap_or_default()).unwrap_or_default();
+        let text = |file: TarFile, end: &str| {
+            let refused = || format!("its {end} has more than {LABEL_BYTES_MAX} bytes");
+            file.content.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).ok_or_else(refused)
+        };
         let class = match (self.class, self.json) {
             (Some(class), _) => {
-                let class = text(class);
+                let class = text(class, ".cls")?;
                 let refused = || format!("its .cls is no number of a class: {:.20}", class.trim());
                 class.trim().parse().map_err(|_| refused())?
             }
-            (None, Some(json)) => class_in(&text(json), field)?,
+            (None, Some(json)) => class_in(&text(json, ".json")?, field)?,
             (None, None) => return Err("it has neither .cls nor .json".to_owned()),
         };
         Ok(RawImage { place, class, content: Pixels::Encoded(bytes) })
     }
+}
+
+fn bytes_max(name: &str) -> u64 {
+    let is_label = ["cls", "json"].iter().any(|end| split(name).1.eq_ignore_ascii_case(end));
+    if is_label { LABEL_BYTES_MAX } else { RECORD_BYTES_MAX }
 }
 
 fn class_in(json: &str, field: &str) -> Result<u32, String> {

@@ -17,7 +17,7 @@ use longhaul_common::config::{DataConfig, read_toml};
 
 use super::cache::Cache;
 use super::prepared::Maker;
-use super::{DataError, Dataset, Tokenizer, Work};
+use super::{Batch, DataError, Dataset, Tokenizer, Work};
 
 /// `[data]` from its lines.
 fn config(lines: &str) -> DataConfig {
@@ -74,6 +74,11 @@ impl Folder {
 fn text(data: &Dataset) -> String {
     let tokens = data.peek(0, u64::MAX).unwrap();
     Tokenizer::Bytes.decode(&tokens).unwrap()
+}
+
+/// Held-out samples.
+fn held_out(data: &Dataset, batches: usize, sequences: usize) -> Vec<Batch> {
+    data.validation(batches, sequences).collect::<Result<_, _>>().unwrap()
 }
 
 fn alphabet(len: usize) -> String {

@@ -41,7 +41,7 @@ fn the_end_of_the_text_is_held_out() {
     let training = data.batch(0..15, 1).unwrap();
     let digit = |token: u32| (48..58).contains(&token);
     assert!(rows(&training).into_iter().all(|token| !digit(token)));
-    let held_out = data.validation(4, 2).unwrap();
+    let held_out = held_out(&data, 4, 2);
     assert_eq!(held_out.iter().map(Batch::sequences).collect::<Vec<_>>(), [2, 1]);
     assert!(held_out.iter().flat_map(rows).all(digit));
     assert_eq!(rows(&held_out[0])[..6], [48, 49, 50, 51, 52, 53]);
@@ -146,7 +146,7 @@ fn sources_of_their_own_are_held_out_instead_of_a_share() {
         .open("sources = [{ path = \"text.txt\" }]\nvalidation = [{ path = \"held.txt\" }]\nsequence_length = 10")
         .unwrap();
     assert_eq!(data.samples(), 10);
-    let held_out = data.validation(9, 1).unwrap();
+    let held_out = held_out(&data, 9, 1);
     assert_eq!(held_out.len(), 2);
     assert!(held_out.iter().flat_map(rows).all(|token| (48..58).contains(&token)));
     let shares: Vec<Option<f64>> = data.sources().iter().map(|source| source.share).collect();

@@ -127,7 +127,7 @@ fn batch(step: u64) -> Batch {
 pub fn trained(mut engine: Engine) -> Trained {
     let losses = (0..STEPS).map(|step| engine.train_step(step, &batch(step)).unwrap().loss).collect();
     // Forty micro-batches: ranks wait for each other now and then.
-    let evaluated = engine.evaluate(&(100..110).map(batch).collect::<Vec<_>>()).unwrap().unwrap().loss;
+    let evaluated = engine.evaluate((100..110).map(batch)).unwrap().unwrap().loss;
     let mut flat = Vec::new();
     engine.parameters_to_host(&mut flat).unwrap();
     let mut rest = flat.as_slice();

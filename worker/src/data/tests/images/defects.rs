@@ -71,6 +71,34 @@ fn a_folder_without_images_or_with_other_classes_is_refused_by_name() {
 }
 
 #[test]
+fn a_folder_is_taken_for_images_where_these_are_asked_for_and_nothing_else_is() {
+    let folder = two_classes();
+    let refused = |lines: &str| open(folder.path(), lines).unwrap_err().to_string();
+    let message = refused(&format!("{SMALL}\nsources = [{{ path = \"a/1.png\", format = \"images\" }}]"));
+    assert!(message.contains("a/1.png: it is no folder"), "{message}");
+    let message = refused("sequence_length = 8\nsources = [{ path = \"a\" }]");
+    assert!(message.contains("/a: it is a folder: take a glob"), "{message}");
+}
+
+#[test]
+fn folders_whose_classes_are_called_otherwise_are_refused_as_their_numbers_would_mean_others() {
+    let folder = Folder::new();
+    for (source, classes) in [("one", ["cat", "dog"]), ("two", ["cat", "eel"])] {
+        for class in classes {
+            std::fs::create_dir_all(folder.path().join(source).join(class)).unwrap();
+            folder.write(&format!("{source}/{class}/1.png"), fixture("folder/triangle/02.png"));
+        }
+    }
+    let source = |name: &str| format!("{{ path = \"{name}\", format = \"images\" }}");
+    let lines = format!("{SMALL}\nsources = [{}]\nvalidation = [{}]", source("one"), source("two"));
+    let message = open(folder.path(), &lines).unwrap_err().to_string();
+    assert!(
+        message.contains("/two: it has a class eel where ") && message.contains("/one has dog"),
+        "{message}"
+    );
+}
+
+#[test]
 fn an_image_that_changed_is_noticed() {
     let (folder, cache) = (two_classes(), Folder::new());
     let lines = format!("{SMALL}\n{HERE}");
@@ -140,7 +168,7 @@ fn other_labels_of_the_same_images_are_noticed() {
 #[test]
 fn samples_of_an_archive_without_an_image_or_a_class_are_bad_records() {
     let (image, folder) = (fixture("folder/triangle/02.png"), Folder::new());
-    let files: [(&str, &[u8]); 12] = [
+    let files: [(&str, &[u8]); 14] = [
         ("1.png", &image),
         ("1.cls", b"1\n"),
         ("2.png", &image),
@@ -153,9 +181,11 @@ fn samples_of_an_archive_without_an_image_or_a_class_are_bad_records() {
         ("6.cls", b"0"),
         ("7.png", &image),
         ("7.json", b"no JSON"),
+        ("8.png", &image),
+        ("8.json", &[b' '; (1 << 20) + 1]),
     ];
     folder.write("a.tar", tar(&files));
-    let lines = format!("bad_records_max = 6\n{SMALL}\nsources = [{{ path = \"a.tar\" }}]");
+    let lines = format!("bad_records_max = 7\n{SMALL}\nsources = [{{ path = \"a.tar\" }}]");
     let data = open(folder.path(), &lines).unwrap();
     let found = data.sources().remove(0).size.bad_examples.join("; ");
     for words in [
@@ -165,12 +195,13 @@ fn samples_of_an_archive_without_an_image_or_a_class_are_bad_records() {
         "sample 5: its .json has no number of a class in `label`",
         "a.tar, sample 6: ",
         "sample 7: its .json is none",
+        "sample 8: its .json has more than 1048576 bytes",
     ] {
         assert!(found.contains(words), "{words}: {found}");
     }
     assert_eq!(images(&data).len(), 1);
-    let message = open(folder.path(), &lines.replace("= 6", "= 5")).unwrap_err().to_string();
-    assert!(message.contains("6 records") && message.contains("bad_records_max = 5"), "{message}");
+    let message = open(folder.path(), &lines.replace("= 7", "= 6")).unwrap_err().to_string();
+    assert!(message.contains("7 records") && message.contains("bad_records_max = 6"), "{message}");
 }
 
 #[test]

@@ -22,7 +22,8 @@ fn expected(name: &str) -> Images {
 /// Of each image how far its values are off, at most, and in the mean.
 fn off(found: &Images, expected: &Images, name: &str) -> Vec<(u8, f64)> {
     assert_eq!(found.len(), expected.len(), "{name}");
-    let image = |((found, class), (expected, expected_class)): (&(Vec<u8>, u32), &(Vec<u8>, u32))| {
+    let image = |(found, expected): (&Image, &Image)| {
+        let ((found, class), (expected, expected_class)) = (found, expected);
         assert_eq!((class, found.len()), (expected_class, expected.len()), "{name}");
         let off: Vec<u8> = found.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).collect();
         let sum: u64 = off.iter().map(|off| u64::from(*off)).sum();

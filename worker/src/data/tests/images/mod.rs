@@ -24,8 +24,10 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(fixtures().join(name)).unwrap()
 }
 
-/// Images in the order in which they are stored: pixels and class.
-type Images = Vec<(Vec<u8>, u32)>;
+/// Pixels and class.
+type Image = (Vec<u8>, u32);
+/// Images in the order in which they are stored.
+type Images = Vec<Image>;
 
 /// What is at a place, prepared in pieces of a few images, in a cache elsewhere.
 fn open_at(place: &Path, cache: &Folder, lines: &str, work: &Work) -> Result<Dataset, DataError> {

@@ -1,0 +1,73 @@
+//! How the files of a source are read.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// How records are read from a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataFormat {
+    /// UTF-8 text, as one.
+    Text,
+    /// A JSON object a line.
+    Jsonl,
+    /// Values with commas between them (RFC 4180).
+    Csv,
+    /// The same with tabs.
+    Tsv,
+    /// Apache Parquet.
+    Parquet,
+    /// Apache Arrow IPC, files and streams.
+    Arrow,
+    /// Tokens, two bytes each, little-endian.
+    TokensU16,
+    /// Tokens, four bytes each, little-endian.
+    TokensU32,
+    /// Images in an IDX file, and their labels in another: MNIST and its relatives.
+    Idx,
+    /// A folder with a folder of JPEG and PNG files for each class.
+    Images,
+    /// A tar archive of `key.jpg` (or `.jpeg`, `.png`) and `key.cls`, as WebDataset packs them.
+    Webdataset,
+}
+
+impl DataFormat {
+    /// As a file's name ends.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        let extension = |path: &Path| path.extension().and_then(|end| end.to_str()).map(str::to_lowercase);
+        let packed = extension(path).is_some_and(|end| matches!(end.as_str(), "gz" | "zst"));
+        let name = if packed { path.with_extension("") } else { path.to_owned() };
+        match extension(&name).as_deref() {
+            Some("jsonl" | "ndjson") => Self::Jsonl,
+            Some("csv") => Self::Csv,
+            Some("tsv") => Self::Tsv,
+            Some("parquet") => Self::Parquet,
+            Some("arrow" | "ipc" | "feather") => Self::Arrow,
+            Some("bin") => Self::TokensU16,
+            Some("tar") => Self::Webdataset,
+            _ if Self::is_idx(&name) => Self::Idx,
+            _ => Self::Text,
+        }
+    }
+
+    /// Whether it has columns.
+    #[must_use]
+    pub fn is_table(self) -> bool {
+        matches!(self, Self::Csv | Self::Tsv | Self::Parquet | Self::Arrow)
+    }
+
+    /// Whether it has images.
+    #[must_use]
+    pub fn is_of_images(self) -> bool {
+        matches!(self, Self::Idx | Self::Images | Self::Webdataset)
+    }
+
+    /// As MNIST's files are named: `train-images-idx3-ubyte`.
+    fn is_idx(path: &Path) -> bool {
+        path.file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name.contains("-idx3-") || name.contains(".idx3-"))
+    }
+}
