@@ -2,6 +2,9 @@
 //! `cargo run --release -p longhaul-worker --example bench_selective [-- --quick]`.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a benchmark reads the clock and prints")]
 
+#[path = "shared/selected_step.rs"]
+mod selected_step;
+
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,6 +21,8 @@ use longhaul_worker::engine::{Engine, keep_freed_memory};
 use longhaul_worker::train::selection::{Candidate, Selector};
 use serde_json::json;
 use tempfile::TempDir;
+
+use crate::selected_step::step_on_selected;
 
 /// Samples that a step trains on, about.
 const TRAINED: f64 = 32.0;
@@ -207,23 +212,4 @@ impl Bench {
         }
         Ok(())
     }
-}
-
-/// As a worker that has the whole model does; how many were selected.
-fn step_on_selected(
-    engine: &mut Engine,
-    selector: &mut Selector,
-    step: u64,
-    all: &Batch,
-    candidates: &[Candidate],
-) -> Result<u64> {
-    let wanting = selector.wanting(candidates);
-    let unknown = all.selected(&wanting);
-    let losses = if unknown.sequences() > 0 { engine.sample_losses(&unknown)? } else { Vec::new() };
-    let weights = selector.choose(candidates, &wanting, &losses);
-    let outcome = engine.train_step(step, &all.selected(&weights))?;
-    let selected = candidates.iter().zip(&weights).filter(|(_, weight)| **weight > 0.0);
-    let selected: Vec<Candidate> = selected.map(|(candidate, _)| *candidate).collect();
-    selector.learn(&selected, &outcome.losses);
-    Ok(selected.len() as u64)
 }

@@ -30,7 +30,7 @@ use longhaul_proto::control::message::{
 };
 
 use super::{Command, ConnectionId, Event, LedgerStatus, Phase, ResidualsLost, Run, Severity, State};
-use story::{Story, config, heartbeat, ready, report};
+use story::{Story, config, finished, heartbeat, ready, report};
 
 /// Later than any generation of these runs began: nothing that these checkpoints have was undone since.
 const WRITTEN_IN: Generation = Generation(1000);
@@ -253,14 +253,7 @@ fn a_drain_ends_with_the_rounds_that_are_begun() {
     story.settled(2, 2, 2, 2);
     assert_eq!(story.begun(1).until, Round(4));
     for worker in [1, 2] {
-        story.say(
-            worker,
-            ToCoordinator::Finished {
-                next_round: Round(4),
-                validation_loss: None,
-                validation_accuracy: None,
-            },
-        );
+        story.say(worker, finished(4, None));
     }
     assert!(matches!(story.told(1).as_slice(), [ToWorker::Dismiss { .. }]));
     assert_eq!(story.run.state().phase, Phase::Finished);
@@ -284,14 +277,7 @@ fn a_finished_run_still_tells_what_it_took_and_who_took_part() {
         story.settled(worker, 2, 1, 0);
     }
     for (worker, loss) in [(1, Some(2.0)), (2, Some(3.0))] {
-        story.say(
-            worker,
-            ToCoordinator::Finished {
-                next_round: Round(1),
-                validation_loss: loss,
-                validation_accuracy: None,
-            },
-        );
+        story.say(worker, finished(1, loss));
     }
     let status = story.run.status(0);
     assert_eq!((status.phase, status.validation_loss), (Phase::Finished, Some(2.5)));
@@ -361,14 +347,7 @@ fn a_run_in_which_a_round_was_skipped_says_by_how_many_samples_it_is_short() {
         story.settled(worker, 2, 1, 0);
     }
     for worker in [1, 2] {
-        story.say(
-            worker,
-            ToCoordinator::Finished {
-                next_round: Round(1),
-                validation_loss: None,
-                validation_accuracy: None,
-            },
-        );
+        story.say(worker, finished(1, None));
     }
     let status = story.run.status(0);
     // A round has two steps of four samples, half of them the second worker's.

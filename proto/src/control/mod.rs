@@ -13,6 +13,7 @@ pub mod message;
 mod probe;
 mod probe_client;
 mod probe_server;
+mod report;
 mod visit;
 mod wire;
 

@@ -11,6 +11,7 @@ use longhaul_worker::engine::{Engine, Evaluation};
 use longhaul_worker::train::selection::{Candidate, Selector};
 
 use crate::images::Images;
+use crate::selected_step::step_on_selected;
 
 /// Everything random follows from it.
 pub const SEED: u64 = 7;
@@ -111,23 +112,4 @@ impl Course<'_> {
         }
         Ok(Outcome { evaluations, share: selected as f64 / f64::max(given as f64, 1.0) })
     }
-}
-
-/// As a worker that has the whole model does; how many were selected.
-fn step_on_selected(
-    engine: &mut Engine,
-    selector: &mut Selector,
-    step: u64,
-    all: &Batch,
-    candidates: &[Candidate],
-) -> Result<u64> {
-    let wanting = selector.wanting(candidates);
-    let unknown = all.selected(&wanting);
-    let losses = if unknown.sequences() > 0 { engine.sample_losses(&unknown)? } else { Vec::new() };
-    let weights = selector.choose(candidates, &wanting, &losses);
-    let outcome = engine.train_step(step, &all.selected(&weights))?;
-    let selected = candidates.iter().zip(&weights).filter(|(_, weight)| **weight > 0.0);
-    let selected: Vec<Candidate> = selected.map(|(candidate, _)| *candidate).collect();
-    selector.learn(&selected, &outcome.losses);
-    Ok(selected.len() as u64)
 }

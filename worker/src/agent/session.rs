@@ -491,11 +491,7 @@ mod tests {
         let said_meanwhile = ToCoordinator::Heartbeat(progress.heartbeat());
         assert_ne!(waits, said_meanwhile);
         assert_eq!(*as_of_now(&waits, &progress), said_meanwhile);
-        let other = ToCoordinator::Finished {
-            next_round: Round(3),
-            validation_loss: None,
-            validation_accuracy: None,
-        };
+        let other = ToCoordinator::Failed { reason: "no memory".to_owned() };
         assert_eq!(*as_of_now(&other, &progress), other);
     }
 }

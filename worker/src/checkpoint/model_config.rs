@@ -40,7 +40,8 @@ pub(super) fn to_json(spec: &ModelSpec) -> Value {
             "torch_dtype": "float32",
             "vocab_size": spec.vocabulary,
         }),
-        _ => json!({
+        // Classifiers are described by now.
+        ModelKind::Gpt2 | ModelKind::Mlp | ModelKind::Cnn => json!({
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
             "activation_function": "gelu_new",

@@ -75,7 +75,7 @@ struct MadeShard {
 }
 
 impl<'a> Maker<'a> {
-    /// What a file becomes, which are made where they are not there.
+    /// What a file becomes, which is made where it is not there.
     pub(super) fn prepare(&self, wanted: &Wanted<'a>, makers: &Makers<'a>) -> Result<Prepared, DataError> {
         let Wanted { file, bytes, recipe, .. } = *wanted;
         let mut work = FileWork::new(self.work, &makers.has_failed, bytes);

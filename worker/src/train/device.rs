@@ -1,5 +1,6 @@
 //! The device thread: it computes steps, contributes at the end of each round, and applies results where the schedule says.
 
+mod evaluating;
 mod group;
 mod learning;
 mod selecting;
@@ -7,9 +8,9 @@ mod state;
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use longhaul_common::config::{Application, RunConfig, Source};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::plan::FragmentLayout;
@@ -443,31 +444,6 @@ impl Device<'_> {
         };
         self.progress.waited(began.elapsed());
         Ok(answer)
-    }
-
-    fn evaluate_after(&mut self, round: Round) -> Result<Option<Evaluation>> {
-        let every = self.config.train.evaluate_every_rounds;
-        if every == 0 || !round.next().0.is_multiple_of(every) { Ok(None) } else { self.evaluate() }
-    }
-
-    #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
-    fn evaluate(&mut self) -> Result<Option<Evaluation>> {
-        let train = &self.config.train;
-        let mut batches = self.data.validation(train.evaluate_batches as usize, train.micro_batch as usize);
-        let (mut waited, mut failed) = (Duration::ZERO, None);
-        let next = || {
-            let began = Instant::now();
-            let batch = batches.next().transpose();
-            waited += began.elapsed();
-            batch.unwrap_or_else(|error| {
-                failed = Some(error);
-                None
-            })
-        };
-        let evaluation = self.engine.evaluate(std::iter::from_fn(next));
-        self.progress.waited_for_data(waited);
-        failed.map_or(Ok(()), Err)?;
-        evaluation.context("evaluate on the held-out samples")
     }
 
     /// When rounds happen, as far as is known.

@@ -85,14 +85,7 @@ fn a_paused_run_that_is_asked_to_stop_ends() {
     story.handle(Event::Drain);
     assert_eq!(story.begun(1).until, Round(2));
     for worker in [1, 2] {
-        story.say(
-            worker,
-            ToCoordinator::Finished {
-                next_round: Round(2),
-                validation_loss: None,
-                validation_accuracy: None,
-            },
-        );
+        story.say(worker, finished(2, None));
     }
     assert_eq!(story.run.state().phase, Phase::Finished);
 }

@@ -79,15 +79,9 @@ fn a_link_that_stays_slow_for_a_minute_makes_the_run_move_to_another_plan() {
         story.settled(worker, 2, 0, 0);
     }
     assert_eq!(story.begun(1).until, Round(1));
-    story.say(
-        1,
-        ToCoordinator::Finished { next_round: Round(1), validation_loss: None, validation_accuracy: None },
-    );
+    story.say(1, finished(1, None));
     assert!(welcomed(&story.told(1)).is_empty());
-    story.say(
-        2,
-        ToCoordinator::Finished { next_round: Round(1), validation_loss: None, validation_accuracy: None },
-    );
+    story.say(2, finished(1, None));
     for worker in [1, 2] {
         assert_eq!(welcomed(&story.told(worker))[0].parallel.stages, 2);
     }
@@ -142,10 +136,7 @@ fn who_leaves_while_a_move_is_prepared_leaves_the_plan_as_it_was() {
     assert_eq!(answers(&mut story, 80).len(), 1);
     story.handle(Event::Closed { connection: ConnectionId(2) });
     story.settled(1, 3, 0, 0);
-    story.say(
-        1,
-        ToCoordinator::Finished { next_round: Round(1), validation_loss: None, validation_accuracy: None },
-    );
+    story.say(1, finished(1, None));
     assert!(reported(&story, "somebody is gone whom the new plan needs"));
     assert_eq!(welcomed(&story.told(1))[0].parallel.stages, 1);
     let of_whole = CheckpointOffer { parts: 1, ..offer(1, 0, true) };

@@ -56,6 +56,11 @@ pub(crate) fn report(round: u64, hash: u8) -> RoundReport {
     }
 }
 
+/// What a member that has come to the end says, without an accuracy.
+pub(crate) fn finished(next_round: u64, validation_loss: Option<f32>) -> ToCoordinator {
+    ToCoordinator::Finished { next_round: Round(next_round), validation_loss, validation_accuracy: None }
+}
+
 /// A worker of which nothing is known but its number, at a site.
 pub(crate) fn joining(worker: WorkerId, site: &str) -> Join {
     let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 70));

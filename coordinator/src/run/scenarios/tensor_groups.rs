@@ -170,14 +170,7 @@ fn a_run_with_groups_moves_to_another_plan_and_its_shares_are_cut_anew() {
         story.settled(worker, 2, 0, 0);
     }
     for worker in all {
-        story.say(
-            worker,
-            ToCoordinator::Finished {
-                next_round: Round(1),
-                validation_loss: None,
-                validation_accuracy: None,
-            },
-        );
+        story.say(worker, finished(1, None));
     }
     let parallel = |story: &Story, worker| welcomed(&story.told(worker))[0].parallel.clone();
     let to = parallel(&story, 1);

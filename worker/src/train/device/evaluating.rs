@@ -1,0 +1,36 @@
+//! What the model makes of samples that are held out.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use longhaul_common::id::Round;
+
+use super::Device;
+use crate::engine::Evaluation;
+
+impl Device<'_> {
+    pub(super) fn evaluate_after(&mut self, round: Round) -> Result<Option<Evaluation>> {
+        let every = self.config.train.evaluate_every_rounds;
+        if every == 0 || !round.next().0.is_multiple_of(every) { Ok(None) } else { self.evaluate() }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
+    pub(super) fn evaluate(&mut self) -> Result<Option<Evaluation>> {
+        let train = &self.config.train;
+        let mut batches = self.data.validation(train.evaluate_batches as usize, train.micro_batch as usize);
+        let (mut waited, mut failed) = (Duration::ZERO, None);
+        let next = || {
+            let began = Instant::now();
+            let batch = batches.next().transpose();
+            waited += began.elapsed();
+            batch.unwrap_or_else(|error| {
+                failed = Some(error);
+                None
+            })
+        };
+        let evaluation = self.engine.evaluate(std::iter::from_fn(next));
+        self.progress.waited_for_data(waited);
+        failed.map_or(Ok(()), Err)?;
+        evaluation.context("evaluate on the held-out samples")
+    }
+}
