@@ -47,7 +47,7 @@ use tokio::time::timeout;
 
 pub use self::group::{GroupError, GroupSeat};
 pub use self::outbox::PipeError;
-use self::peer::Peer;
+use self::peer::{Peer, Room};
 pub use self::pipe::{BoundaryFormats, NetworkPipe};
 use self::signs::Signs;
 pub use self::signs::{ANSWER_MAX, Shown};
@@ -182,12 +182,16 @@ impl Network {
         };
         let peer = self.lock().peers.get(&to).cloned();
         let Some(peer) = peer else { return };
-        let bytes = body.len() + FRAME_HEADER_BYTES;
-        if peer.queue(meta, body, hash) {
-            self.progress.sent(bytes as u64, peer.site != self.site);
-        } else {
-            tracing::warn!(peer = %to, "the queue to a peer is full; a frame was dropped");
+        match peer.room(body.len()) {
+            Some(room) => self.fill(&peer, room, meta, body, hash),
+            None => tracing::warn!(peer = %to, "the queue to a peer is full; a frame was dropped"),
         }
+    }
+
+    /// Queues a frame, counted before it goes: who has it finds it in the count.
+    fn fill(&self, peer: &Peer, room: Room<'_>, meta: FrameMeta, body: Bytes, hash: Option<Hash>) {
+        self.progress.sent((body.len() + FRAME_HEADER_BYTES) as u64, peer.site != self.site);
+        room.put(meta, body, hash);
     }
 
     /// From now on, this worker computes in this replica; none: alone. Who waits for one from before is told.
@@ -201,14 +205,15 @@ impl Network {
     /// The session is over, or the other one is no member.
     fn send_stage(&self, to: WorkerId, meta: FrameMeta, body: Bytes) -> Result<(), Interrupted> {
         let peer = self.lock().peers.get(&to).cloned().ok_or(Interrupted)?;
-        let bytes = body.len() + FRAME_HEADER_BYTES;
-        while !self.runtime.block_on(peer.queue_within(STAGE_LOOK, meta, body.clone())) {
+        loop {
+            if let Some(room) = self.runtime.block_on(peer.room_within(STAGE_LOOK, body.len())) {
+                self.fill(&peer, room, meta, body, None);
+                return Ok(());
+            }
             if !self.stage_mail.is_open(meta.generation) {
                 return Err(Interrupted);
             }
         }
-        self.progress.sent(bytes as u64, peer.site != self.site);
-        Ok(())
     }
 
     /// Asks a peer for a result; the answer comes as [`SyncEvent::Pulled`].

@@ -107,22 +107,20 @@ impl Peer {
         self.worker
     }
 
-    /// Queues a frame; false: the queue is full.
-    pub(super) fn queue(&self, meta: FrameMeta, body: Bytes, hash: Option<Hash>) -> bool {
-        let bytes = u32::try_from(body.len() + FRAME_HEADER_BYTES).unwrap_or(u32::MAX);
-        let Ok(memory) = Arc::clone(&self.memory).try_acquire_many_owned(bytes) else { return false };
-        self.frames.try_send(Outgoing { meta, body, hash, _memory: memory }).is_ok()
+    /// Room for a frame with so many bytes of body; none: the queue is full.
+    pub(super) fn room(&self, body_bytes: usize) -> Option<Room<'_>> {
+        let memory = Arc::clone(&self.memory).try_acquire_many_owned(frame_bytes(body_bytes)).ok()?;
+        Some(Room { slot: self.frames.try_reserve().ok()?, memory })
     }
 
-    /// Queues a frame, as soon as there is room; false: there was none for so long.
-    pub(super) async fn queue_within(&self, at_most: Duration, meta: FrameMeta, body: Bytes) -> bool {
-        let bytes = u32::try_from(body.len() + FRAME_HEADER_BYTES).unwrap_or(u32::MAX);
-        let queued = async {
+    /// Room for a frame with so many bytes of body, as soon as there is some; none: there was none for so long.
+    pub(super) async fn room_within(&self, at_most: Duration, body_bytes: usize) -> Option<Room<'_>> {
+        let room = async {
             // Closed by nobody while this peer lives.
-            let memory = Arc::clone(&self.memory).acquire_many_owned(bytes).await.ok()?;
-            self.frames.send(Outgoing { meta, body, hash: None, _memory: memory }).await.ok()
+            let memory = Arc::clone(&self.memory).acquire_many_owned(frame_bytes(body_bytes)).await.ok()?;
+            Some(Room { slot: self.frames.reserve().await.ok()?, memory })
         };
-        timeout(at_most, queued).await.ok().flatten().is_some()
+        timeout(at_most, room).await.ok().flatten()
     }
 
     /// The connection to this peer, if there is one now.
@@ -170,6 +168,24 @@ impl Peer {
             hang_up(sender.connection());
         }
     }
+}
+
+/// Room in the queue to a peer for one frame, given back when it is not used.
+pub(super) struct Room<'a> {
+    slot: mpsc::Permit<'a, Outgoing>,
+    memory: OwnedSemaphorePermit,
+}
+
+impl Room<'_> {
+    /// Queues the frame that this is the room for.
+    pub(super) fn put(self, meta: FrameMeta, body: Bytes, hash: Option<Hash>) {
+        self.slot.send(Outgoing { meta, body, hash, _memory: self.memory });
+    }
+}
+
+/// What a frame with such a body takes of the memory of a queue.
+fn frame_bytes(body_bytes: usize) -> u32 {
+    u32::try_from(body_bytes + FRAME_HEADER_BYTES).unwrap_or(u32::MAX)
 }
 
 /// How much may wait for a peer.
