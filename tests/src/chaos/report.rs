@@ -11,6 +11,7 @@ use super::Kind;
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     seed: u64,
+    workers: usize,
     faults: BTreeMap<Kind, Seen>,
     /// Samples that counted a second, without faults and with them.
     calm_per_s: Option<f64>,
@@ -29,11 +30,26 @@ struct Seen {
     rejoined_s: Vec<f64>,
     /// Samples that counted from its beginning to the next fault's, and how long that was.
     passed: (u64, Duration),
+    /// For how long workers could not take part, summed over them.
+    away: Duration,
+}
+
+impl Seen {
+    fn and(&self, other: &Self) -> Self {
+        let passed = (self.passed.0 + other.passed.0, self.passed.1 + other.passed.1);
+        Self { passed, away: self.away + other.away, ..Self::default() }
+    }
+
+    /// The share of all workers' time that was theirs who could take part.
+    fn there(&self, workers: usize) -> Option<f64> {
+        let all = self.passed.1.as_secs_f64() * workers as f64;
+        (all > 0.0).then(|| 1.0 - self.away.as_secs_f64() / all)
+    }
 }
 
 impl Report {
-    pub(super) fn new(seed: u64) -> Self {
-        Self { seed, ..Self::default() }
+    pub(super) fn new(seed: u64, workers: usize) -> Self {
+        Self { seed, workers, ..Self::default() }
     }
 
     pub(super) fn began(&mut self, kind: Kind) {
@@ -45,6 +61,11 @@ impl Report {
     pub(super) fn passed(&mut self, kind: Kind, samples: u64, took: Duration) {
         let passed = &mut self.faults.entry(kind).or_default().passed;
         *passed = (passed.0 + samples, passed.1 + took);
+    }
+
+    /// A fault kept so many workers from taking part for so long.
+    pub(super) fn kept_away(&mut self, kind: Kind, workers: usize, took: Duration) {
+        self.faults.entry(kind).or_default().away += took * u32::try_from(workers).unwrap_or(u32::MAX);
     }
 
     pub(super) fn went_on(&mut self, kind: Kind, after: Duration) {
@@ -78,10 +99,19 @@ impl Report {
     #[must_use]
     pub fn throughput_kept(&self) -> Option<f64> {
         let Some(breaks) = self.in_breaks() else { return Some(self.stormy_per_s? / self.calm_per_s?) };
-        let passed =
-            self.faults.iter().filter(|(kind, _)| **kind != Kind::Nothing).map(|(_, seen)| seen.passed);
-        let (samples, took) = passed.fold((0, Duration::ZERO), |sum, more| (sum.0 + more.0, sum.1 + more.1));
+        let (samples, took) = self.all_faults().passed;
         Some(rate(samples, took)? / breaks)
+    }
+
+    /// The share of all workers' time that was theirs whom no fault kept from taking part: of throughput, more than that cannot be kept by anybody.
+    #[must_use]
+    pub fn workers_there(&self) -> Option<f64> {
+        self.all_faults().there(self.workers)
+    }
+
+    fn all_faults(&self) -> Seen {
+        let faults = self.faults.iter().filter(|(kind, _)| **kind != Kind::Nothing);
+        faults.fold(Seen::default(), |sum, (_, seen)| sum.and(seen))
     }
 
     /// How many faults there were.
@@ -106,6 +136,7 @@ impl Report {
             ("samples_per_s_in_breaks", self.in_breaks(), "1/s"),
             ("samples_per_s", self.stormy_per_s, "1/s"),
             ("throughput_kept", self.throughput_kept(), "ratio"),
+            ("workers_there", self.workers_there(), "ratio"),
             ("loss", self.loss, "nat/token"),
         ];
         let more = more.into_iter().filter_map(|(metric, value, unit)| Some((metric, value?, unit)));
@@ -116,6 +147,8 @@ impl Report {
                 .zip(self.in_breaks().or(self.calm_per_s))
                 .map(|(with, calm)| with / calm);
             lines.extend(kept.map(|kept| line(kind.word(), "throughput_kept", kept, "ratio")));
+            let there = seen.there(self.workers);
+            lines.extend(there.map(|there| line(kind.word(), "workers_there", there, "ratio")));
             for (metric, times) in [("next_round", &seen.went_on_s), ("all_train", &seen.rejoined_s)] {
                 let Some((median, most)) = median_and_most(times) else { continue };
                 lines.push(line(kind.word(), &format!("{metric}_median_s"), median, "s"));
@@ -148,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_was_kept_is_what_counted_in_a_second_over_what_did_before() {
-        let mut report = Report::new(7);
+        let mut report = Report::new(7, 4);
         report.calm(1000, Duration::from_secs(10));
         report.stormy(9000, Duration::from_secs(100));
         assert_eq!(value(&report, "seed 7", "throughput_kept"), Some(0.9));
@@ -161,7 +194,7 @@ mod tests {
 
     #[test]
     fn where_there_were_breaks_they_are_what_is_compared_with() {
-        let mut report = Report::new(7);
+        let mut report = Report::new(7, 4);
         let s = Duration::from_secs;
         report.calm(1000, s(10));
         report.stormy(9000, s(100));
@@ -177,8 +210,23 @@ mod tests {
     }
 
     #[test]
+    fn of_the_workers_time_what_faults_took_is_not_theirs() {
+        let mut report = Report::new(7, 4);
+        let s = Duration::from_secs;
+        for (kind, workers, away) in [(Kind::Cut, 2, s(5)), (Kind::Cut, 1, s(2)), (Kind::Loss, 0, s(6))] {
+            report.began(kind);
+            report.kept_away(kind, workers, away);
+            report.passed(kind, 100, s(10));
+        }
+        report.passed(Kind::Nothing, 100, s(10));
+        assert_eq!(value(&report, "cut", "workers_there"), Some(1.0 - 12.0 / 80.0));
+        assert_eq!(value(&report, "loss", "workers_there"), Some(1.0));
+        assert_eq!(value(&report, "seed 7", "workers_there"), Some(1.0 - 12.0 / 120.0));
+    }
+
+    #[test]
     fn who_is_hit_again_on_the_way_back_has_no_time_of_it() {
-        let mut report = Report::new(1);
+        let mut report = Report::new(1, 4);
         let s = Duration::from_secs;
         for (healed, next) in [(s(10), Some(s(13))), (s(20), None), (s(30), Some(s(31)))] {
             report.began(Kind::Kill);

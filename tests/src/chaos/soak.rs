@@ -122,7 +122,7 @@ impl Soak {
         };
         let mut to_come = schedule(config.seed, &shape, config.duration, config.gap);
         to_come.reverse();
-        let report = Report::new(config.seed);
+        let report = Report::new(config.seed, workers);
         let changed = (Duration::ZERO, "and nothing had happened".to_owned());
         let (checker, active) = (Checker::default(), Vec::new());
         Ok(Self {
@@ -283,9 +283,11 @@ impl Soak {
         if !self.is_ready_to_heal(at)? {
             return Ok(());
         }
-        let Active { fault, .. } = self.active.swap_remove(at);
+        let Active { fault, began, .. } = self.active.swap_remove(at);
         tell(&format!("{:7.1} s  {fault} is over", now.as_secs_f64()));
         self.heal(fault).with_context(|| format!("heal {fault}"))?;
+        let out = fault.takes_out(&self.config.cluster.sites).len();
+        self.report.kept_away(fault.kind(), out, self.now() - began);
         self.changed = (self.now(), format!("{fault} being over"));
         self.report.healed(fault.kind(), self.now());
         Ok(())
