@@ -11,6 +11,10 @@ use super::congestion::RateController;
 
 /// Time between looks, at least: what a path that is whole again is noticed after.
 const LOOK: Duration = Duration::from_millis(250);
+/// Time between nudges, at least, as long as a burst of losses is as likely as an outage.
+const EAGER_LOOK: Duration = Duration::from_millis(50);
+/// So many nudges go then, unless one is answered: losses come some ten in a row, and a path that lost more is taken for cut.
+const EAGER_NUDGES: u32 = 32;
 /// The same in round trips, so that acknowledgements have time to arrive.
 const LOOK_ROUND_TRIPS: u32 = 2;
 /// What is said: a datagram with nothing in it would be kept by a peer that does not read, and count for nothing.
@@ -19,7 +23,8 @@ const WORD: Bytes = Bytes::from_static(&[0]);
 /// Looks after a connection until it is closed, or this is dropped: while something that was sent is not acknowledged, a datagram goes now and then, and its acknowledgement shows
 /// that the path is whole.
 ///
-/// By itself QUIC asks again after a time that doubles (RFC 9002, section 6.2.1): after nine seconds without a path it may be as long again before it notices that there is one.
+/// By itself QUIC asks again after a time that doubles (RFC 9002, section 6.2.1): after nine seconds without a path it may be as long again before it notices that there is one, and where ten
+/// packets in a row are lost, its fifth question is due after a second.
 /// What the peer says in this way is read and thrown away. The datagram goes however much is in flight, where the path has our congestion control; within a site, where it has not, a full
 /// window waits for QUIC's probes.
 #[derive(Debug)]
@@ -41,7 +46,7 @@ impl Drop for Nudging {
 
 async fn nudge(connection: Connection) {
     let mut heard = Heard::of(&connection.stats());
-    let mut look_at = Instant::now();
+    let (mut look_at, mut unanswered) = (Instant::now(), 0);
     loop {
         tokio::select! {
             said = connection.read_datagram() => match said {
@@ -50,14 +55,21 @@ async fn nudge(connection: Connection) {
             },
             () = sleep_until(look_at) => {}
         }
-        look_at = Instant::now() + LOOK.max(connection.rtt() * LOOK_ROUND_TRIPS);
         let now = Heard::of(&connection.stats());
         if now.acknowledgements > heard.acknowledgements {
-            heard = now;
+            (heard, unanswered) = (now, 0);
         } else if now.has_sent_since(&heard) {
             nudge_once(&connection);
+            unanswered += 1;
         }
+        look_at = Instant::now() + look_after(unanswered, connection.rtt());
     }
+}
+
+/// When to look again, where so many nudges were not answered.
+fn look_after(unanswered: u32, round_trip: Duration) -> Duration {
+    let least = if (1..=EAGER_NUDGES).contains(&unanswered) { EAGER_LOOK } else { LOOK };
+    least.max(round_trip * LOOK_ROUND_TRIPS)
 }
 
 /// Has the peer acknowledge something, if it is there: sends a datagram, however much is in flight where the path has our congestion control.
@@ -109,5 +121,26 @@ impl Heard {
             + sent.max_streams_bidi
             + sent.max_streams_uni;
         Self { acknowledgements: stats.frame_rx.acks, sent, arrived: stats.udp_rx.datagrams }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ms: fn(u64) -> Duration = Duration::from_millis;
+
+    #[test]
+    fn a_burst_of_losses_is_over_soon_and_an_outage_costs_four_packets_a_second() {
+        assert_eq!(look_after(0, ms(20)), ms(250), "all is acknowledged");
+        assert_eq!((look_after(1, ms(20)), look_after(32, ms(20))), (ms(50), ms(50)));
+        assert_eq!(look_after(33, ms(20)), ms(250));
+        let until_given_up: Duration = (1..=32).map(|unanswered| look_after(unanswered, ms(20))).sum();
+        assert_eq!(until_given_up, ms(1600));
+    }
+
+    #[test]
+    fn an_answer_has_time_for_two_round_trips() {
+        assert_eq!([0, 1, 40].map(|unanswered| look_after(unanswered, ms(300))), [ms(600); 3]);
     }
 }
