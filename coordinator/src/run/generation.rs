@@ -73,6 +73,7 @@ impl Run {
         }
         self.look_at_plan();
         self.look_at_shares();
+        self.look_at_latecomers();
         match &self.settling {
             Some(settling) if settling.participants != members => self.start_settle(members),
             Some(settling) if settling.answers.len() == members.len() && !self.is_held() => {

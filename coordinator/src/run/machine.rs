@@ -15,6 +15,7 @@ use super::command::{Command, Notice, Record, Severity};
 use super::departures::Departures;
 use super::event::{ConnectionId, Event};
 use super::generation::Settling;
+use super::latecomers::Latecomers;
 use super::lineup::Lineup;
 use super::pace::Watch;
 use super::parity::Parity;
@@ -56,6 +57,7 @@ pub struct Run {
     pub(super) gone: BTreeSet<WorkerId>,
     /// Those who were here since this coordinator was started, and are not any more.
     pub(super) departures: Departures,
+    pub(super) latecomers: Latecomers,
     pub(super) last_join: Duration,
     pub(super) begun_at: Duration,
     /// By rank.
@@ -120,6 +122,7 @@ impl Run {
             grace_until: None,
             gone: BTreeSet::new(),
             departures: Departures::default(),
+            latecomers: Latecomers::default(),
             last_join: now,
             begun_at: now,
             parity: BTreeMap::new(),
@@ -221,6 +224,7 @@ impl Run {
             self.telling_ends(),
             self.backlog_settle_at(),
             self.joiners_are_due_at(),
+            self.latecomers_wait_until(),
             self.plan_is_looked_at(),
             self.move_waits_until(),
             self.shares_are_looked_at(),
@@ -396,6 +400,7 @@ impl Run {
     pub(super) fn remove(&mut self, worker: WorkerId, severity: Severity, what: &str) {
         let Some(peer) = self.peers.remove(&worker) else { return };
         self.departures.note(self.now, worker, &peer, what);
+        self.note_latecomer(worker, &peer);
         (self.roll, self.unfit) = (None, None);
         self.surveys.leave(worker);
         self.watch.forget(worker);

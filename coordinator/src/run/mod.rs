@@ -13,6 +13,7 @@ mod generation;
 mod hearing;
 mod keeping;
 mod late;
+mod latecomers;
 mod ledger;
 mod lineup;
 mod machine;

@@ -11,7 +11,12 @@ use super::state::Phase;
 impl Run {
     /// Whether nobody is to begin a round. A run that is to end does not wait for that.
     pub(super) fn is_held(&self) -> bool {
-        self.state.paused && !self.state.drain
+        (self.state.paused || self.waits_for_latecomer()) && !self.state.drain
+    }
+
+    /// Whether that is so because somebody asked for it.
+    pub(super) fn is_paused(&self) -> bool {
+        self.state.paused && !self.state.drain && self.state.phase != Phase::Finished
     }
 
     /// Whether the pause has still to be told to those who train: the generation then settles, and the next one waits.

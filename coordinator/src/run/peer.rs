@@ -50,6 +50,8 @@ pub(super) struct Peer {
     /// Its last answer to `Prepare` or `Heal`, and when that came.
     pub ready: Option<Ready>,
     pub ready_at: Duration,
+    /// When it was told to heal last.
+    pub healing_since: Duration,
     /// Whom it was told to heal from.
     pub donors: Vec<WorkerId>,
     /// How often it was told to heal without becoming equal.
@@ -87,6 +89,7 @@ impl Peer {
             is_keeping: false,
             ready: None,
             ready_at: now,
+            healing_since: now,
             donors: Vec::new(),
             heals: 0,
             next_round: None,

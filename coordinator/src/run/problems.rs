@@ -10,9 +10,13 @@ impl Run {
     /// What a person should look at now.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.is_held() && self.state.phase != Phase::Finished {
+        if self.is_paused() {
             problems.push("the run is paused, and nobody trains; `coordinator resume` goes on".to_owned());
         }
+        problems.extend(self.awaited_latecomers().map(|(worker, until)| {
+            let still = until.saturating_sub(self.now).as_secs();
+            format!("rounds wait for {worker}, which fetches the state: for {still} s at most")
+        }));
         let (here, wanted) = (self.peers.len(), self.config.run.workers);
         if self.state.phase == Phase::Gathering && here < wanted as usize {
             problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));

@@ -3,6 +3,7 @@
 mod absence;
 mod archived;
 mod backlog;
+mod latecomers;
 mod moves;
 mod operate;
 mod pace;

@@ -327,7 +327,7 @@ impl Run {
             name: self.config.run.name.clone(),
             phase: self.state.phase,
             stopping: self.state.drain,
-            paused: self.is_held() && self.state.phase != Phase::Finished,
+            paused: self.is_paused(),
             generation: self.state.generation.as_ref().map(|lineup| lineup.generation.0),
             round: through.0,
             rounds: self.state.schedule.rounds(),

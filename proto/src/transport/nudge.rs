@@ -128,7 +128,9 @@ impl Heard {
 mod tests {
     use super::*;
 
-    const ms: fn(u64) -> Duration = Duration::from_millis;
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
 
     #[test]
     fn a_burst_of_losses_is_over_soon_and_an_outage_costs_four_packets_a_second() {
