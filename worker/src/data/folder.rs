@@ -3,12 +3,16 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
+
 use super::DataError;
 use super::stamp::State;
 use super::work::FileWork;
 
 /// Images of a folder, at most: their names are in memory while it is prepared.
 const IMAGES_MAX: usize = 1 << 25;
+/// Images that are hashed side by side between two looks at whether to go on.
+const HASHED_TOGETHER: usize = 256;
 /// Endings of names that are read.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 
@@ -85,17 +89,26 @@ pub(super) fn state(folder: &Path) -> Result<State, DataError> {
 /// BLAKE3 of all that the images are made of, in hexadecimal.
 pub(super) fn hash(folder: &Path, work: &mut FileWork<'_>) -> Result<String, DataError> {
     let (mut hasher, mut hashed) = (blake3::Hasher::new(), 0);
-    for (class, path) in images_in(folder)? {
+    for images in images_in(folder)?.chunks(HASHED_TOGETHER) {
         work.work.goes_on()?;
-        let file = std::fs::File::open(&path).map_err(DataError::io("open", &path))?;
-        let mut image = blake3::Hasher::new();
-        image.update_reader(&file).map_err(DataError::io("read", &path))?;
-        hasher.update(&class.to_le_bytes());
-        hasher.update(image.finalize().as_bytes());
-        hashed += image.count();
+        let of_each = images.par_iter().map(|(_, path)| hash_of_file(path));
+        let of_each = of_each.collect::<Result<Vec<_>, DataError>>()?;
+        for ((class, _), (hash, bytes)) in images.iter().zip(of_each) {
+            hasher.update(&class.to_le_bytes());
+            hasher.update(hash.as_bytes());
+            hashed += bytes;
+        }
         work.has_hashed(hashed);
     }
     Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// BLAKE3 of a file, and its bytes.
+fn hash_of_file(path: &Path) -> Result<(blake3::Hash, u64), DataError> {
+    let file = std::fs::File::open(path).map_err(DataError::io("open", path))?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(&file).map_err(DataError::io("read", path))?;
+    Ok((hasher.finalize(), hasher.count()))
 }
 
 fn is_image(path: &Path) -> bool {

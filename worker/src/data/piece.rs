@@ -5,10 +5,11 @@ use std::io;
 use std::path::Path;
 
 use longhaul_common::config::ImageConfig;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
-use super::image::{class_of, decode, sample_bytes};
+use super::image::{RawImage, class_of, decode, sample_bytes};
 use super::origin::Origin;
 use super::prepared::Maker;
 use super::records::{self, Record, Records};
@@ -16,6 +17,8 @@ use super::{DataError, Recipe, Work};
 
 /// What a record counts for beside its text: so a piece of empty ones comes to an end, too.
 const RECORD_BYTES: u64 = 8;
+/// Images that are decoded side by side between two looks at whether to go on.
+const DECODED_TOGETHER: usize = 64;
 /// Bad records that are remembered of a piece, with their places; the rest is counted.
 const EXAMPLES_MAX: usize = 8;
 
@@ -107,18 +110,23 @@ impl Piece {
         classes
     }
 
-    /// Its images as samples, as long as the work goes on.
+    /// Its images as samples, decoded on all cores, as long as the work goes on: the last piece of a source is not left to one of them.
     ///
     /// # Errors
     /// A stop.
     pub(super) fn decode(self, shape: &ImageConfig, work: &Work) -> Result<Decoded, DataError> {
         let mut decoded = Decoded::default();
-        for record in self.records {
+        let as_image = |record| if let Record::Image(image) = record { Some(image) } else { None };
+        let mut images = self.records.into_iter().filter_map(as_image).peekable();
+        while images.peek().is_some() {
             work.goes_on()?;
-            let Record::Image(mut image) = record else { continue };
-            let place = std::mem::take(&mut image.place);
-            if let Err(reason) = decode(image, shape, &mut decoded.samples) {
-                decoded.bad.note(format!("{place}: {reason}"));
+            let together: Vec<RawImage> = images.by_ref().take(DECODED_TOGETHER).collect();
+            let samples = together.into_par_iter().map(|image| sample_of(image, shape));
+            for sample in samples.collect::<Vec<_>>() {
+                match sample {
+                    Ok(sample) => decoded.samples.extend_from_slice(&sample),
+                    Err(reason) => decoded.bad.note(reason),
+                }
             }
         }
         for sample in decoded.samples.chunks(sample_bytes(shape)) {
@@ -152,6 +160,14 @@ impl Piece {
         }
         Ok(bytes)
     }
+}
+
+/// What an image becomes, or where it is and what is wrong with it.
+fn sample_of(mut image: RawImage, shape: &ImageConfig) -> Result<Vec<u8>, String> {
+    let place = std::mem::take(&mut image.place);
+    let mut sample = Vec::with_capacity(sample_bytes(shape));
+    decode(image, shape, &mut sample).map_err(|reason| format!("{place}: {reason}"))?;
+    Ok(sample)
 }
 
 /// The pieces of a file, in order.

@@ -15,6 +15,8 @@ use super::{DataError, Recipe};
 
 /// Threads that make tokens, at most: each has a piece and what it becomes in memory, some 100 MB, and an image that is decoded.
 const THREADS_MAX: usize = 32;
+/// More than there are cores: while one waits until its shard is on the disk, another decodes.
+const THREADS_BEYOND_CORES: usize = 2;
 /// Pieces that were read and wait for a thread: readers wait when there are more.
 const WAITING_MAX: usize = 1;
 
@@ -50,7 +52,8 @@ pub(super) fn with_makers<'a, T>(
     lease: &'a Lease,
     read: impl FnOnce(&Makers<'a>) -> T,
 ) -> T {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = (cores + THREADS_BEYOND_CORES).min(THREADS_MAX);
     thread::scope(|scope| {
         let (queue, waiting) = sync_channel(WAITING_MAX);
         let waiting = Arc::new(Mutex::new(waiting));

@@ -8,23 +8,29 @@ use super::gpt::{GPT, SPEED};
 use super::training::{Copies, Training};
 use super::{Session, WAIT_MAX, now, round};
 
-/// The model of 10.9 million parameters, whose rounds are a step long: how long a round is is not the question. Its opening is over, in which a lone worker makes results of all values
-/// faster than this link carries them.
+/// The model of 10.9 million parameters, whose rounds are a step long: how long a round is is not the question. Its opening is over.
 const SYNC: &str = "preset = \"dgc\"\nopening_share = 0.0";
+/// The same in its opening, in which a lone worker makes results of all values faster than this link carries them.
+const OPENING: &str = "preset = \"dgc\"";
 /// Four sequences of a step, for both together: a step is short beside the three seconds that joining may take besides the transfer.
 const COPIES: Copies<'static> = Copies { batch: 4, micro_batch: 4, ..Copies::WHOLE };
 const LINK: &str = "rate_mbit=100,delay_ms=25,loss_percent=0.1";
 
-/// Five joins, each to a run of its own that a worker of another site has begun.
+/// Five joins, each to a run of its own that a worker of another site has begun, and three to one in its opening.
 pub fn measure(session: &Session) -> Result<()> {
+    measure_joins(session, "join", SYNC, 5)?;
+    measure_joins(session, "join_opening", OPENING, 3)
+}
+
+fn measure_joins(session: &Session, case: &str, sync: &str, times: u32) -> Result<()> {
     let (mut trains, mut contributed) = (Vec::new(), Vec::new());
-    for _ in session.repeats("join", 5) {
+    for _ in session.repeats(case, times) {
         let folder = tempfile::tempdir()?;
         let link = LINK.parse()?;
         let training_of = |sites| Training {
             shape: GPT,
             sites,
-            sync: SYNC,
+            sync,
             train: SPEED,
             copies: COPIES,
             steps: 100_000,
@@ -52,8 +58,8 @@ pub fn measure(session: &Session) -> Result<()> {
         cluster.wait_for("its first contribution", WAIT_MAX, has_contributed)?;
         contributed.push(started.elapsed().as_secs_f64());
     }
-    session.print("join", "trains_s", "s", trains);
-    session.print("join", "join_s", "s", contributed);
+    session.print(case, "trains_s", "s", trains);
+    session.print(case, "join_s", "s", contributed);
     Ok(())
 }
 
