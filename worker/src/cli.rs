@@ -78,7 +78,8 @@ pub struct JoinArgs {
     /// The address by which workers of other sites reach this one, when a router forwards a port. Default: as the coordinator sees it.
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<SocketAddr>,
-    /// The training text on this machine, instead of the run's `data.path`; where the run has `data.sources`, the folder from which their relative paths count.
+    /// The training text on this machine, instead of the run's `data.path`; where the run has `data.sources`, the folder from which their relative paths count. `remote`: this machine has none of it, and
+    /// takes what it trains on from workers that do, those of its own site first (a folder of that name is `./remote`).
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
     /// Where this machine's checkpoints go, instead of the run's `checkpoint.dir`.
@@ -86,7 +87,16 @@ pub struct JoinArgs {
     pub checkpoint_dir: Option<PathBuf>,
 }
 
+/// As `--data`: the data is where other workers are.
+const REMOTE: &str = "remote";
+
 impl JoinArgs {
+    /// Whether this machine has none of the training data, and takes it from other workers.
+    #[must_use]
+    pub fn data_is_remote(&self) -> bool {
+        self.data.as_ref().is_some_and(|place| place.as_os_str() == REMOTE)
+    }
+
     /// Memory that the model may take.
     #[must_use]
     pub fn memory_bytes(&self) -> Option<u64> {

@@ -441,6 +441,12 @@ impl RunConfig {
         self.model.vocabulary.or(is_bytes.then_some(DataConfig::BYTES_VOCABULARY))
     }
 
+    /// Whether members may have from each other what is no part of a round: checkpoints and training data.
+    #[must_use]
+    pub fn may_be_shared(&self) -> bool {
+        self.privacy.is_none() && self.secure_aggregation.is_none()
+    }
+
     /// Whether it is the coordinator's to decide how copies of the model are cut, and it has not yet.
     #[must_use]
     pub fn is_plan_open(&self) -> bool {

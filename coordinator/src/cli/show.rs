@@ -81,6 +81,10 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
         ),
         traffic(status),
     ];
+    if status.data_wan_bytes + status.data_lan_bytes > 0 {
+        let (wan, lan) = (Bytes(status.data_wan_bytes), Bytes(status.data_lan_bytes));
+        lines.push(format!("fetched    {wan} of training data from other sites, {lan} within sites"));
+    }
     if let Some(plan) = &status.plan {
         lines.push(format!("plan       {}", plan.strip_prefix("the plan: ").unwrap_or(plan)));
     }

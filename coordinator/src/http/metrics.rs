@@ -15,6 +15,7 @@
 //! | `longhaul_share_of_local_speed` | gauge | compute over compute and waiting |
 //! | `longhaul_data_wait_ms` | gauge | milliseconds in which devices waited for training data, over the whole run |
 //! | `longhaul_data_wait_share` | gauge | the same, over the time of the devices |
+//! | `longhaul_data_fetched_bytes_total{from}` | counter | training data that workers without it have fetched from `other_sites`, or within their `own_site` |
 //! | `longhaul_checkpoint_stall_share` | gauge | what training stood still for checkpoints, over the time of the devices |
 //! | `longhaul_wan_bytes_total`, `longhaul_dense_bytes_total` | counter | sent between sites, and what dense f32 would have sent |
 //! | `longhaul_samples_counted`, `longhaul_samples_late`, `longhaul_samples_pending` | gauge | samples in applied rounds, of such in no result yet, and to be given out again |
@@ -52,6 +53,7 @@ type Gauges = Family<Labels, Gauge<f64, std::sync::atomic::AtomicU64>>;
 pub fn encode(status: &Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("longhaul");
     add_run(&mut registry, status);
+    add_data(&mut registry, status);
     add_refusals(&mut registry, status);
     add_losses(&mut registry, status);
     add_links(&mut registry, status);
@@ -134,6 +136,14 @@ fn add_run(registry: &mut Registry, status: &Status) {
     ] {
         registry.register(name, help, ConstCounter::new(value));
     }
+}
+
+fn add_data(registry: &mut Registry, status: &Status) {
+    let fetched = Family::<Labels, Counter>::default();
+    for (from, bytes) in [("other_sites", status.data_wan_bytes), ("own_site", status.data_lan_bytes)] {
+        fetched.get_or_create(&vec![("from", from.to_owned())]).inc_by(bytes);
+    }
+    registry.register("data_fetched_bytes", "Training data fetched from other workers", fetched);
 }
 
 fn add_refusals(registry: &mut Registry, status: &Status) {

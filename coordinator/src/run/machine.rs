@@ -81,6 +81,10 @@ pub struct Run {
     /// When to look for those that have been silent for too long, at the latest; none: nobody is connected.
     pub(super) silence_at: Option<Duration>,
     pub(super) reach: Reach,
+    /// Who has the run's data may be others than were told.
+    pub(super) data_moved: bool,
+    /// People were told that nobody has it.
+    pub(super) told_no_data: bool,
     /// When to look again, if nothing happens before.
     next_due: Option<Duration>,
     /// What reports of rounds are counted against, until somebody comes, goes or changes.
@@ -139,6 +143,8 @@ impl Run {
             notices: VecDeque::new(),
             silence_at: None,
             reach: Reach::default(),
+            data_moved: false,
+            told_no_data: false,
             next_due: Some(now),
             roll: None,
             persisted_at: now,
@@ -196,6 +202,7 @@ impl Run {
         // Whatever changes something also says something.
         if matters || !self.commands.is_empty() || self.next_due.is_some_and(|at| at <= self.now) {
             self.advance();
+            self.tell_data_holders();
             self.next_due = self.find_next_due();
         }
         std::mem::take(&mut self.commands)
@@ -307,6 +314,7 @@ impl Run {
                 self.state.ways.seen(self.now, from, &ways);
                 return false;
             }
+            ToCoordinator::Data(at) => self.handle_data(worker, at),
             ToCoordinator::OutOfReach(workers) => return self.handle_out_of_reach(worker, workers),
             ToCoordinator::Links(links) => self.surveys.note_links(worker, &links),
             ToCoordinator::Leaving => {
@@ -405,6 +413,7 @@ impl Run {
         self.surveys.leave(worker);
         self.watch.forget(worker);
         self.reach.forget(worker);
+        self.data_moved |= peer.data.is_some();
         if let Some(preparing) = &mut self.preparing {
             preparing.lost(worker);
         }

@@ -7,6 +7,7 @@ mod archived;
 mod as_toml;
 mod assembly;
 mod command;
+mod data;
 mod departures;
 mod event;
 mod generation;

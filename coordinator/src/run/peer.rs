@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_common::plan::Member;
-use longhaul_proto::control::message::{CheckpointOffer, Hash, Ready};
+use longhaul_proto::control::message::{CheckpointOffer, DataAt, DataHolders, Hash, Ready};
 use serde::{Deserialize, Serialize};
 
 use super::event::ConnectionId;
@@ -47,6 +47,10 @@ pub(super) struct Peer {
     pub has_told_archive: bool,
     /// It was asked to keep a copy of a checkpoint, and has not answered.
     pub is_keeping: bool,
+    /// What it has of the run's data; none: it has not said yet.
+    pub data: Option<DataAt>,
+    /// Who it was told has it; none: that is due.
+    pub told_holders: Option<DataHolders>,
     /// Its last answer to `Prepare` or `Heal`, and when that came.
     pub ready: Option<Ready>,
     pub ready_at: Duration,
@@ -87,6 +91,8 @@ impl Peer {
             offers: Vec::new(),
             has_told_archive: false,
             is_keeping: false,
+            data: None,
+            told_holders: None,
             ready: None,
             ready_at: now,
             healing_since: now,

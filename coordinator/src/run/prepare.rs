@@ -285,6 +285,7 @@ impl Run {
         self.summaries.cut_back(first_round);
         self.refusals.cut_back(first_round);
         self.state.facts = facts_of(reference);
+        self.data_moved = true;
         self.count_left_behind(&preparing.moved);
         self.state.announced = self.state.announced.next();
         self.state.rewinds.note_all(self.ranks(), self.state.announced, first_round);

@@ -62,6 +62,12 @@ impl Run {
         for verdict in verdicts.filter(|verdict| !verdict.odd.is_empty()) {
             problems.push(format!("parity was broken after {} by {:?}", verdict.round, verdict.odd));
         }
+        let without_data = self.waiting_for_data();
+        if !without_data.is_empty() {
+            problems.push(format!(
+                "{without_data:?} were started with `--data remote` and wait: nobody here has the run's data; start a worker on a machine that has it"
+            ));
+        }
         problems.extend(self.unwritten_checkpoints());
         problems
     }

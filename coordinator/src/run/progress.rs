@@ -25,6 +25,10 @@ pub struct Totals {
     pub wan_bytes: u64,
     /// What the same rounds would have sent as dense f32.
     pub dense_bytes: u64,
+    /// Bytes of training data fetched from workers of other sites.
+    pub data_wan_bytes: u64,
+    /// Those fetched from workers of the own site.
+    pub data_lan_bytes: u64,
     /// Device seconds in forward, backward and optimiser.
     pub compute_s: f64,
     /// Device seconds spent waiting for the network.
@@ -44,6 +48,8 @@ impl Totals {
             selected_tokens: heartbeat.selected_tokens,
             wan_bytes: heartbeat.wan_sent_bytes,
             dense_bytes: heartbeat.dense_bytes,
+            data_wan_bytes: heartbeat.data_wan_bytes,
+            data_lan_bytes: heartbeat.data_lan_bytes,
             compute_s: heartbeat.compute_s,
             wait_s: heartbeat.wait_s,
             data_wait_s: heartbeat.data_wait_s,
@@ -59,6 +65,8 @@ impl Totals {
             selected_tokens: self.selected_tokens.saturating_add(other.selected_tokens),
             wan_bytes: self.wan_bytes.saturating_add(other.wan_bytes),
             dense_bytes: self.dense_bytes.saturating_add(other.dense_bytes),
+            data_wan_bytes: self.data_wan_bytes.saturating_add(other.data_wan_bytes),
+            data_lan_bytes: self.data_lan_bytes.saturating_add(other.data_lan_bytes),
             compute_s: self.compute_s + other.compute_s,
             wait_s: self.wait_s + other.wait_s,
             data_wait_s: self.data_wait_s + other.data_wait_s,
@@ -74,6 +82,8 @@ impl Totals {
             selected_tokens: self.selected_tokens.saturating_sub(before.selected_tokens),
             wan_bytes: self.wan_bytes.saturating_sub(before.wan_bytes),
             dense_bytes: self.dense_bytes.saturating_sub(before.dense_bytes),
+            data_wan_bytes: self.data_wan_bytes.saturating_sub(before.data_wan_bytes),
+            data_lan_bytes: self.data_lan_bytes.saturating_sub(before.data_lan_bytes),
             compute_s: (self.compute_s - before.compute_s).max(0.0),
             wait_s: (self.wait_s - before.wait_s).max(0.0),
             data_wait_s: (self.data_wait_s - before.data_wait_s).max(0.0),
@@ -88,6 +98,8 @@ impl Totals {
             && self.selected_tokens >= before.selected_tokens
             && self.wan_bytes >= before.wan_bytes
             && self.dense_bytes >= before.dense_bytes
+            && self.data_wan_bytes >= before.data_wan_bytes
+            && self.data_lan_bytes >= before.data_lan_bytes
             && self.compute_s >= before.compute_s
             && self.wait_s >= before.wait_s
             && self.data_wait_s >= before.data_wait_s

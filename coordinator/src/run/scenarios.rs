@@ -4,6 +4,7 @@ mod absence;
 mod archived;
 mod backlog;
 mod latecomers;
+mod data;
 mod moves;
 mod operate;
 mod pace;

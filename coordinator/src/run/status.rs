@@ -1,7 +1,7 @@
 //! The run as people and other programs see it.
 
 use longhaul_common::id::{Round, SiteId, WorkerId};
-use longhaul_proto::control::message::Hash;
+use longhaul_proto::control::message::{DataAt, Hash};
 use serde::{Deserialize, Serialize};
 
 use super::command::{Notice, Severity};
@@ -73,6 +73,12 @@ pub struct Status {
     /// The same, over the whole time of the devices.
     #[serde(default)]
     pub data_wait_share: Option<f64>,
+    /// Bytes of training data that workers without it have fetched from other sites, over the whole run.
+    #[serde(default)]
+    pub data_wan_bytes: u64,
+    /// Those that they have fetched from workers of their own sites.
+    #[serde(default)]
+    pub data_lan_bytes: u64,
     /// What training stood still for checkpoints, over the whole time of the devices.
     #[serde(default)]
     pub checkpoint_stall_share: Option<f64>,
@@ -184,6 +190,9 @@ pub struct MemberStatus {
     /// How well it keeps up.
     #[serde(default)]
     pub health: Health,
+    /// What it has of the run's data: `here`, `fetched` where it takes it from others, `none` where it waits for somebody who has it; null: it has not said yet.
+    #[serde(default)]
+    pub data: Option<String>,
     /// The step that it computes.
     pub step: u64,
     /// Its speed over the last interval; none where it has not the first part of a copy, whose worker counts for all.
@@ -346,6 +355,8 @@ impl Run {
             share_of_local_speed_mean: totals.share_of_local_speed(),
             data_wait_ms: 1e3 * totals.data_wait_s,
             data_wait_share: totals.data_wait_share(),
+            data_wan_bytes: totals.data_wan_bytes,
+            data_lan_bytes: totals.data_lan_bytes,
             checkpoint_stall_share: totals.checkpoint_stall_share(),
             wan_bytes: totals.wan_bytes,
             dense_bytes: totals.dense_bytes,
@@ -420,6 +431,7 @@ impl Run {
             device: peer.known.device.clone(),
             state: state.to_owned(),
             health,
+            data: peer.data.map(|at| data_word(at).to_owned()),
             step: peer.meter.latest().map_or(0, |heartbeat| heartbeat.step),
             tokens_per_s,
             state_hash: peer.state_hash.as_ref().map(hex),
@@ -448,6 +460,14 @@ impl Run {
         let members = self.peers.values().filter(|peer| peer.is_present_member());
         let pace = members.filter_map(|peer| peer.meter.steps_per_s()).reduce(f64::min)?;
         (pace > 0.0).then(|| end.saturating_sub(step) as f64 / pace)
+    }
+}
+
+fn data_word(at: DataAt) -> &'static str {
+    match at {
+        DataAt::Nowhere => "none",
+        DataAt::Here(_) => "here",
+        DataAt::Fetched(_) => "fetched",
     }
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use super::report::{Measured, REFUSALS_REPORTED_MAX, Refusal, RefusalReason, RoundReport};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 17;
+pub const PROTOCOL_VERSION: u16 = 18;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -76,6 +76,8 @@ pub enum ToCoordinator {
     ///
     /// This worker alone: it hears nothing of the coordinator, which may hear it, and says this in place of heartbeats.
     OutOfReach(Vec<WorkerId>),
+    /// What this worker has of the run's training data. Said on each connection as soon as it is known, and when it changes; answered by [`ToWorker::DataHolders`].
+    Data(DataAt),
 }
 
 /// After how long without an answer a member is out of reach, in milliseconds: it was asked twice, a quarter of a second apart.
@@ -239,6 +241,10 @@ pub struct Heartbeat {
     pub lan_sent_bytes: u64,
     /// What the same rounds would have sent to other sites as dense f32.
     pub dense_bytes: u64,
+    /// Bytes of training data that came from other sites.
+    pub data_wan_bytes: u64,
+    /// Bytes of training data that came from workers of the own site.
+    pub data_lan_bytes: u64,
     /// Mean training loss of the last finished step, nats a token; NaN where it is kept back, or nothing was trained on.
     pub loss: f32,
 }
@@ -331,6 +337,8 @@ pub enum ToWorker {
     },
     /// Nothing has been heard of this worker for [`ASKED_AFTER_MS`], from itself or another one: it says a heartbeat at once, and speaks for itself for a while.
     Speak,
+    /// Who has the run's training data. Said to each who has said [`ToCoordinator::Data`], then and when it changes.
+    DataHolders(DataHolders),
 }
 
 /// After how much silence a worker is asked to speak for itself, in milliseconds: two heartbeats are missing, and an answer is in time yet.
@@ -339,6 +347,7 @@ pub const ASKED_AFTER_MS: u64 = 2 * HEARTBEAT_INTERVAL_MS;
 /// Workers in one [`ToWorker::Revoked`].
 pub const REVOKED_MAX: usize = 4096;
 
+pub use super::data::{DATA_HOLDERS_MAX, DATA_NEIGHBOURS_MAX, DataAt, DataHolders, DataName};
 pub use longhaul_common::plan::Member;
 
 /// The run that a worker has joined.

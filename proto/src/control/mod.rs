@@ -2,6 +2,7 @@
 
 mod channel;
 mod close;
+mod data;
 mod desk;
 mod door;
 mod enrol;

@@ -135,6 +135,14 @@ impl Cluster {
     /// # Errors
     /// The binary cannot be started.
     pub fn start_worker(&mut self, index: usize) -> Result<()> {
+        self.start_worker_with(index, &[])
+    }
+
+    /// The same with more of a command line.
+    ///
+    /// # Errors
+    /// The binary cannot be started.
+    pub fn start_worker_with(&mut self, index: usize, arguments: &[&str]) -> Result<()> {
         let token = self.token()?;
         let worker = &mut self.workers[index];
         let (coordinator, advertise) = self.wan.addresses_for(worker.site, index);
@@ -151,7 +159,7 @@ impl Cluster {
             if self.config.own_checkpoints {
                 command.arg("--checkpoint-dir").arg(format!("checkpoints-{index}"));
             }
-            command.args(&self.config.worker_arguments);
+            command.args(&self.config.worker_arguments).args(arguments);
         })?;
         worker.process = Some(process);
         given

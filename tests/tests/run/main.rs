@@ -18,6 +18,7 @@ mod privacy;
 mod promises;
 mod refusals;
 mod regrouping;
+mod remote_data;
 mod scenario;
 mod selection;
 mod shares;

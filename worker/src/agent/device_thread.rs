@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use longhaul_common::config::{RunConfig, SelectionRule, WithinSite};
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
@@ -16,8 +16,9 @@ use tokio::sync::mpsc;
 use super::join::Membership;
 use super::memory;
 use crate::collective::NcclCollective;
-use crate::data::{Dataset, ReadAhead, Tokenizer, Work};
+use crate::data::{Dataset, Lending, ReadAhead, Stock, Tokenizer, Work};
 use crate::engine::{Engine, LowRank, choose_device};
+use crate::network::{FoundData, Network};
 use crate::sync::SyncEvent;
 use crate::train::device::{Device, Outbox};
 use crate::train::gate::Gate;
@@ -31,6 +32,7 @@ pub(super) struct DeviceThread {
     pub membership: Arc<Membership>,
     pub worker: WorkerId,
     pub config: Arc<RunConfig>,
+    pub network: Arc<Network>,
     pub gate: Arc<Gate>,
     pub progress: Arc<Progress>,
     pub inbox: Receiver<ToDevice>,
@@ -103,29 +105,61 @@ impl DeviceThread {
 
     fn open(&self) -> Result<Text> {
         let (args, config) = (&self.membership.args, &*self.config);
-        let tokenizer = Tokenizer::load(&config.data.tokenizer)?;
-        let data =
-            args.data.as_ref().map_or_else(|| config.data.clone(), |place| config.data.found_at(place));
-        let work = Work::default();
-        let data = Dataset::open_within(
-            &data,
-            &tokenizer,
-            (self.membership.cache_dir.as_path(), args.cache_bytes_max()),
-            &work,
-        )?;
-        let done = work.done();
-        if done.made > 0 {
-            tracing::info!(shards = done.made, items = done.items, "the training data is prepared");
-        }
+        let (tokenizer, data) = if args.data_is_remote() { self.open_remote()? } else { self.open_here()? };
         let device = choose_device(&args.device)?;
         if config.sync.within_site == WithinSite::Nccl {
             NcclCollective::available(device)
                 .context("sync.within_site = \"nccl\", where \"ring\" needs no GPU")?;
         }
-        let data = Arc::new(data);
         let read_ahead = ReadAhead::start(Arc::clone(&data), config.run.seed, device)
             .context("start the thread that reads training data")?;
         Ok(Text { tokenizer, data, read_ahead, device })
+    }
+
+    /// The data of files that this machine can read. From then on others may have it, where what members have may be known to others.
+    fn open_here(&self) -> Result<(Tokenizer, Arc<Dataset>)> {
+        let (args, config) = (&self.membership.args, &*self.config);
+        let tokenizer = Tokenizer::load(&config.data.tokenizer)?;
+        let data =
+            args.data.as_ref().map_or_else(|| config.data.clone(), |place| config.data.found_at(place));
+        let work = Work::default();
+        let cache = (self.membership.cache_dir.as_path(), args.cache_bytes_max());
+        let data = Arc::new(Dataset::open_within(&data, &tokenizer, cache, &work)?);
+        let done = work.done();
+        if done.made > 0 {
+            tracing::info!(shards = done.made, items = done.items, "the training data is prepared");
+        }
+        if config.may_be_shared() {
+            let lending = Lending::new(Arc::clone(&data), &tokenizer)?;
+            self.network.lend(Arc::new(lending), data.data_hash());
+        }
+        Ok((tokenizer, data))
+    }
+
+    /// The data that other workers have.
+    fn open_remote(&self) -> Result<(Tokenizer, Arc<Dataset>)> {
+        let (args, config) = (&self.membership.args, &*self.config);
+        ensure!(
+            config.may_be_shared(),
+            "this run has [privacy] or [secure_aggregation], so members keep their data to themselves, and `--data remote` finds none: \
+             give this machine the training text, and name it with `--data`"
+        );
+        let FoundData { name, catalogue, tokenizer } = self.network.find_data()?;
+        let tokenizer = match tokenizer {
+            Some(json) => Tokenizer::of_json(json, config.data.tokenizer.as_ref())?,
+            None => Tokenizer::Bytes,
+        };
+        let cache = (self.membership.cache_dir.as_path(), args.cache_bytes_max());
+        let stock = Stock::open(&config.data, &catalogue, &tokenizer, cache)?;
+        let data = Dataset::elsewhere(&config.data, &catalogue, &stock, &self.network.supplier(&stock))?;
+        ensure!(
+            data.data_hash() == name.data,
+            "the catalogue that other workers have is not of the data that they train on: is the same release installed there?"
+        );
+        let data = Arc::new(data);
+        let lending = Lending::new(Arc::clone(&data), &tokenizer)?;
+        self.network.lend_fetched(Arc::new(lending), name);
+        Ok((tokenizer, data))
     }
 
     fn build(&self, text: &Text, rank: u32) -> Result<(Engine, Option<LowRank>, Prepared)> {

@@ -18,6 +18,7 @@ mod stop;
 mod survey;
 mod voice;
 mod ways;
+mod words;
 
 pub use join::{cache_dir, join};
 pub(crate) use stop::StopSignal;

@@ -24,11 +24,11 @@ use super::connection::{Conversation, Found, unix_s};
 use super::device_thread::DeviceThread;
 use super::join::Membership;
 use super::offers::{Offers, tell_archived};
-use super::reach::ReachWords;
 use super::reports::Reports;
 use super::stop::StopSignal;
 use super::voice::Voice;
 use super::ways::{LOOK, ToldWays};
+use super::words::{About, Words};
 use crate::checkpoint::{CheckpointStore, RunArchive};
 use crate::network::{Network, Shown};
 use crate::sync::{Links, Outcome, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
@@ -101,7 +101,7 @@ enum Wake {
     Backlog,
     Alive(Option<Shown>),
     Ways,
-    Reach,
+    Words(About),
     Renewal,
     Outcome(Result<Outcome>),
     Stop,
@@ -122,7 +122,6 @@ impl Session {
         let checkpoint_dir = membership.checkpoint_dir(&config)?;
         let (run, worker) = (identity.run(), identity.worker());
         let store = CheckpointStore::new(&checkpoint_dir, run, worker, config.checkpoint.retention());
-        let may_be_shared = config.privacy.is_none() && config.secure_aggregation.is_none();
         let shared = store.clone();
         let offers = RefCell::new(Offers::resume(store, join.checkpoints.clone()));
         let progress = Arc::new(Progress::default());
@@ -138,7 +137,7 @@ impl Session {
             Arc::clone(&progress),
             ReceiveLimits::default(),
         )?;
-        if may_be_shared {
+        if config.may_be_shared() {
             network.share_checkpoints(shared, largest_model(&config)?);
         }
         let unusable = Arc::clone(&membership.unusable);
@@ -165,6 +164,7 @@ impl Session {
             membership: Arc::clone(&membership),
             worker,
             config,
+            network: Arc::clone(&network),
             gate: Arc::clone(&gate),
             progress: Arc::clone(&progress),
             inbox: device_inbox,
@@ -289,7 +289,7 @@ impl Session {
         let mut renewals = ticks(RENEWAL_CHECK);
         let mut looks = ticks(LOOK);
         let mut backlog = ticks(REPORTS_PAUSE);
-        let mut reach = ReachWords::new(Arc::clone(&self.network));
+        let mut words = Words::new(&self.network);
         loop {
             let farewell = self.leaving.map(|since| since + FAREWELL_MAX);
             let wake = tokio::select! {
@@ -301,7 +301,7 @@ impl Session {
                 _ = backlog.tick(), if self.reports.next().is_some() => Wake::Backlog,
                 shown = self.voice.wait() => Wake::Alive(shown),
                 _ = looks.tick() => Wake::Ways,
-                () = reach.wait() => Wake::Reach,
+                about = words.wait() => Wake::Words(about),
                 _ = renewals.tick() => Wake::Renewal,
                 outcome = &mut self.outcome => Wake::Outcome(outcome.context("the synchroniser is gone")?),
                 () = stop.asked() => Wake::Stop,
@@ -323,7 +323,7 @@ impl Session {
                 Wake::Backlog => self.say_backlog(sender, REPORTS_AT_ONCE),
                 Wake::Alive(shown) => self.voice.act(sender, shown),
                 Wake::Ways => self.tell_ways(sender),
-                Wake::Reach => reach.say(sender),
+                Wake::Words(about) => words.say(&about, sender),
                 Wake::Renewal => {
                     self.renew_if_due().await;
                     true
@@ -390,6 +390,7 @@ impl Session {
             }
             ToWorker::Seat { rank: Some(rank) } => self.part.0 = *rank,
             ToWorker::Dismiss { .. } => self.dismissed = true,
+            ToWorker::DataHolders(holders) => self.network.note_data_holders(holders),
             _ => {}
         }
     }

@@ -172,7 +172,8 @@ impl Survey {
             | ToWorker::Seat { .. }
             | ToWorker::Keep(_) => Ok(None),
             // It does so in any case.
-            ToWorker::Speak => Ok(None),
+            // What was said of data belongs to the session before.
+            ToWorker::Speak | ToWorker::DataHolders(_) => Ok(None),
         }
     }
 }

@@ -176,7 +176,7 @@ impl RunArchive {
 
     /// Whether others may see what a worker alone has.
     fn may_tell_private(&self) -> bool {
-        self.config.privacy.is_none() && self.config.secure_aggregation.is_none()
+        self.config.may_be_shared()
     }
 
     fn open(&self) -> Result<Archive> {

@@ -11,6 +11,7 @@ use longhaul_common::sampler::{sample_at, source_seed};
 use super::cache::Cache;
 use super::image::augment;
 use super::lease::Lease;
+use super::lent::{Catalogue, Stock, Supply};
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
 use super::sample::{SampleShape, tokens};
@@ -107,6 +108,40 @@ impl Dataset {
         let mut training: Vec<Arc<Source>> = opened.into_iter().map(Arc::new).collect();
         let validation = training.split_off(sources.len());
         Self::of(config, &sources, training, validation)
+    }
+
+    /// The data of a run of which this worker has nothing: blocks come from others when they are needed.
+    ///
+    /// # Errors
+    /// The catalogue is not of this configuration, or has too few tokens.
+    pub fn elsewhere(
+        config: &DataConfig,
+        catalogue: &Catalogue,
+        stock: &Arc<Stock>,
+        supply: &Arc<dyn Supply>,
+    ) -> Result<Self, DataError> {
+        let sources = config.training();
+        let wanted: Vec<&DataSource> = sources.iter().chain(&config.validation).collect();
+        if wanted.len() != catalogue.sources.len() {
+            return Err(Catalogue::refused("it has another number of sources"));
+        }
+        let opened = wanted.into_iter().zip(&catalogue.sources).map(|(source, listed)| {
+            Arc::new(Source::elsewhere(source, listed, Arc::clone(stock), Arc::clone(supply)))
+        });
+        let mut training: Vec<Arc<Source>> = opened.collect();
+        let validation = training.split_off(sources.len());
+        Self::of(config, &sources, training, validation)
+    }
+
+    /// What it consists of, made with this tokenizer.
+    pub(super) fn catalogue(&self, tokenizer: &Tokenizer) -> Catalogue {
+        let tokenizer = tokenizer.json().map(|json| *blake3::hash(&json).as_bytes());
+        Catalogue { tokenizer, sources: self.all().map(|part| part.source.listed()).collect() }
+    }
+
+    /// A block of a shard of a source, with the shard's head; none: it is not here.
+    pub(super) fn lend(&self, source: usize, shard: usize, block: usize) -> Option<(Vec<u8>, Vec<u8>)> {
+        self.all().nth(source)?.source.lend(shard, block)
     }
 
     fn of(

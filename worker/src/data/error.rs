@@ -173,6 +173,22 @@ pub enum DataError {
         /// Bytes of what is there and cannot be thrown away.
         in_use: u64,
     },
+    /// What another worker says of the run's data cannot be used.
+    #[error(
+        "the catalogue of the run's data that another worker has sent is none of this run: {reason}; is the same release installed there?"
+    )]
+    Catalogue {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Data of other workers could not be put into the cache.
+    #[error("{block} came from another worker, and cannot be kept: {reason}")]
+    NotKept {
+        /// Which block.
+        block: String,
+        /// What the cache says.
+        reason: String,
+    },
     /// Somebody asked for a stop.
     #[error("stopped: what was prepared so far stays, and the same command goes on from there")]
     Stopped,

@@ -56,11 +56,20 @@ impl Lease {
         self.note("shard", name)
     }
 
+    /// So do all these shards.
+    pub(super) fn shards(&self, names: impl IntoIterator<Item = String>) -> Result<(), DataError> {
+        let lines: String = names.into_iter().map(|name| format!("shard {name}\n")).collect();
+        self.write(&lines)
+    }
+
     fn note(&self, kind: &str, name: &str) -> Result<(), DataError> {
+        self.write(&format!("{kind} {name}\n"))
+    }
+
+    fn write(&self, lines: &str) -> Result<(), DataError> {
         let _together = self.cache.together()?;
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.write_all(format!("{kind} {name}\n").as_bytes())
-            .map_err(DataError::io("write", self.owned.path()))
+        file.write_all(lines.as_bytes()).map_err(DataError::io("write", self.owned.path()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use super::DataError;
@@ -60,6 +61,22 @@ impl Partial {
         // Whoever counts what is there meets it under one name.
         let _together = cache.map(Cache::together).transpose()?;
         // The lock is given up after that: who waits for it must find what was made.
+        self.owned.rename(path).map_err(DataError::io("rename to", path))
+    }
+
+    /// Writes its beginning, and gives it its name: the rest, of so many bytes in all, is written under that.
+    pub(super) fn publish_holed(
+        mut self,
+        path: &Path,
+        head: &[u8],
+        bytes: u64,
+        cache: &Cache,
+    ) -> Result<(), DataError> {
+        self.file.set_len(0).map_err(DataError::io("write", self.owned.path()))?;
+        self.take_room(bytes, cache)?;
+        let written = self.file.set_len(bytes).and_then(|()| self.file.write_all_at(head, 0));
+        written.and_then(|()| self.file.sync_all()).map_err(DataError::io("write", self.owned.path()))?;
+        let _together = cache.together()?;
         self.owned.rename(path).map_err(DataError::io("rename to", path))
     }
 

@@ -36,6 +36,15 @@ pub(super) struct Recipe {
     tokenizer: blake3::Hash,
 }
 
+/// Bytes of an image of this shape with its class, or of a token of this vocabulary.
+pub(super) fn item_bytes(image: Option<&ImageConfig>, vocabulary: u32) -> usize {
+    match image {
+        Some(shape) => sample_bytes(shape),
+        None if vocabulary <= NARROW_VOCABULARY_MAX => 2,
+        None => 4,
+    }
+}
+
 impl Recipe {
     pub(super) fn new(source: &DataSource, config: &DataConfig, maker: &Maker<'_>) -> Self {
         let Maker { tokenizer, piece_bytes, .. } = *maker;
@@ -56,11 +65,7 @@ impl Recipe {
 
     /// Bytes of what a shard has one after the other: a token, or an image with its class.
     pub(super) fn item_bytes(&self) -> usize {
-        match &self.image {
-            Some(shape) => sample_bytes(shape),
-            None if self.vocabulary <= NARROW_VOCABULARY_MAX => 2,
-            None => 4,
-        }
+        item_bytes(self.image.as_ref(), self.vocabulary)
     }
 
     /// Classes of images; of texts none.

@@ -21,6 +21,7 @@ const FIELDS_BYTES: usize = 32;
 const HASH_BYTES: usize = 32;
 /// Bytes that are checked at once: a first touch costs a fraction of a millisecond, and the table is a 32,768th of the items.
 pub(super) const BLOCK_BYTES: usize = 1 << 20;
+
 /// The items of a piece, mapped from a file in the cache.
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -65,8 +66,9 @@ impl Shard {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(DataError::io("open", path)(error)),
         };
-        // SAFETY: the file is in the worker's own cache, and it is never changed under this name: it is written under
-        // another one, renamed when complete, and replaced, not overwritten, when damaged.
+        // SAFETY: the file is in the worker's own cache, and what is used of it is never changed under this name: it is written under
+        // another one, renamed when complete, and replaced, not overwritten, when damaged. Of a shard that is fetched, blocks are written
+        // that nobody has used yet: each is hashed before it is, and while it is written it has another hash.
         let map = unsafe { Mmap::map(&file) }.map_err(DataError::io("map", path))?;
         let Some(header) = Header::parse(&map) else { return Ok(None) };
         // Samples come shuffled: what the system reads around a page is not wanted. What is wanted, `expect` says. Without the advice it is only slower.
@@ -115,6 +117,26 @@ impl Shard {
         blocks_of(&bytes).map(expect).sum()
     }
 
+    /// Header and table.
+    pub(super) fn head(&self) -> &[u8] {
+        &self.map[..self.header.body()]
+    }
+
+    /// A block as it was written; also where there is none.
+    pub(super) fn block(&self, block: usize) -> Result<&[u8], Damaged> {
+        if block >= self.header.blocks() {
+            return Err(Damaged);
+        }
+        self.check(block)?;
+        Ok(&self.body()[self.place(block)])
+    }
+
+    /// The blocks that have items of a range, which must lie inside, and are not as they were written.
+    pub(super) fn damaged(&self, range: Range<u64>) -> Vec<usize> {
+        let blocks = blocks_of(&self.bytes_of(range));
+        blocks.filter(|&block| self.check(block).is_err()).collect()
+    }
+
     /// Checks every block.
     pub(super) fn check_all(&self) -> Result<(), Damaged> {
         (0..self.header.blocks()).try_for_each(|block| self.check(block))
@@ -148,13 +170,60 @@ impl Shard {
 
     /// Where a block is in the body.
     fn place(&self, block: usize) -> Range<usize> {
-        block * BLOCK_BYTES..self.body().len().min((block + 1) * BLOCK_BYTES)
+        self.header.place(block)
     }
 
     /// Where items are in the body.
     fn bytes_of(&self, items: Range<u64>) -> Range<usize> {
         let width = self.header.item_bytes as usize;
         items.start as usize * width..items.end as usize * width
+    }
+}
+
+/// The blocks that have items of a range of a shard with so many bytes in an item.
+pub(super) fn blocks_with(range: &Range<u64>, item_bytes: usize) -> Range<usize> {
+    blocks_of(&(range.start as usize * item_bytes..range.end as usize * item_bytes))
+}
+
+/// Header and table of a shard without its items, and what they say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head<'a> {
+    header: Header,
+    table: &'a [u8],
+}
+
+impl<'a> Head<'a> {
+    /// None unless header and table are whole and as they were written.
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (header, whole) = Header::read(bytes)?;
+        (whole >= header.body() && bytes.len() == header.body() && header.is_of(bytes))
+            .then(|| Self { header, table: &bytes[HEADER_BYTES..] })
+    }
+
+    /// Whether it is of a shard with this hash, so many items, and so many bytes in each.
+    pub(super) fn is_of(&self, hash: [u8; HASH_BYTES], items: u64, item_bytes: usize) -> bool {
+        let Header { hash: own, items: has, item_bytes: each } = self.header;
+        (own, has, each as usize) == (hash, items, item_bytes)
+    }
+
+    /// Bytes of the head of a shard of so many items.
+    pub(super) fn bytes_of(items: u64, item_bytes: usize) -> usize {
+        Header { item_bytes: item_bytes as u32, items, hash: [0; HASH_BYTES] }.body()
+    }
+
+    /// Where a block is in the items' bytes; none: there is no such block.
+    pub(super) fn place(&self, block: usize) -> Option<Range<usize>> {
+        (block < self.header.blocks()).then(|| self.header.place(block))
+    }
+
+    pub(super) fn block_hash(&self, block: usize) -> Option<blake3::Hash> {
+        let hash = self.table.chunks_exact(HASH_BYTES).nth(block)?;
+        blake3::Hash::from_slice(hash).ok()
+    }
+
+    /// Of the whole shard.
+    pub(super) fn file_bytes(&self) -> u64 {
+        (self.header.body() + self.header.body_bytes()) as u64
     }
 }
 
@@ -203,25 +272,47 @@ impl Header {
 
     /// Of a whole file: none unless header, table and length are as they were written.
     fn parse(file: &[u8]) -> Option<Self> {
+        let (header, whole) = Self::read(file)?;
+        (file.len() == whole && header.is_of(file)).then_some(header)
+    }
+
+    /// What the first bytes of a file say, and how long it has to be. None: they say nothing that could be.
+    fn read(file: &[u8]) -> Option<(Self, usize)> {
         let item_bytes = u32::from_le_bytes(*file.get(12..)?.first_chunk()?);
         let items = u64::from_le_bytes(*file.get(16..)?.first_chunk()?);
         let hash = *file.get(FIELDS_BYTES..)?.first_chunk()?;
         let header = Self { item_bytes, items, hash };
-        let fields = header.fields();
-        let body_bytes =
-            items.checked_mul(item_bytes.into()).and_then(|bytes| usize::try_from(bytes).ok())?;
-        let table_bytes = body_bytes.div_ceil(BLOCK_BYTES).checked_mul(HASH_BYTES)?;
-        let whole = HEADER_BYTES.checked_add(table_bytes)?.checked_add(body_bytes)?;
+        let whole = (item_bytes > 0).then(|| header.file_bytes())??;
+        Some((header, whole))
+    }
+
+    /// None: there is no such length.
+    fn file_bytes(&self) -> Option<usize> {
+        let body = self.items.checked_mul(self.item_bytes.into())?;
+        let body = usize::try_from(body).ok()?;
+        let table = body.div_ceil(BLOCK_BYTES).checked_mul(HASH_BYTES)?;
+        HEADER_BYTES.checked_add(table)?.checked_add(body)
+    }
+
+    /// Whether a file, which has all of its head, begins with this header and a table that it has the hash of.
+    fn is_of(&self, file: &[u8]) -> bool {
         // Magic, version and block size are compared by writing them again.
-        let is_sound = item_bytes > 0
-            && file.len() == whole
-            && file[..FIELDS_BYTES] == fields
-            && Self::hash(&fields, &file[HEADER_BYTES..HEADER_BYTES + table_bytes]) == hash;
-        is_sound.then_some(header)
+        let fields = self.fields();
+        let table = file.get(HEADER_BYTES..self.body());
+        file[..FIELDS_BYTES] == fields && table.is_some_and(|table| Self::hash(&fields, table) == self.hash)
+    }
+
+    fn body_bytes(&self) -> usize {
+        self.items as usize * self.item_bytes as usize
+    }
+
+    /// Where a block is in the body.
+    fn place(&self, block: usize) -> Range<usize> {
+        block * BLOCK_BYTES..self.body_bytes().min((block + 1) * BLOCK_BYTES)
     }
 
     fn blocks(&self) -> usize {
-        (self.items as usize * self.item_bytes as usize).div_ceil(BLOCK_BYTES)
+        self.body_bytes().div_ceil(BLOCK_BYTES)
     }
 
     /// Where the items begin.

@@ -10,12 +10,13 @@ use longhaul_common::config::{DataFormat, DataPlace, DataSource};
 
 use super::cache::Cache;
 use super::lease::Lease;
+use super::lent::{BlockName, ListedShard, ListedSource, Stock, Supply, shard_name};
 use super::origin::Origin;
 use super::piece::BadRecords;
 use super::pipeline::with_makers;
 use super::prepared::{Maker, Prepared};
 use super::remote::RemoteFile;
-use super::shard::Shard;
+use super::shard::{BLOCK_BYTES, Shard, blocks_with};
 use super::{DataError, Recipe, Tokenizer, Work};
 
 /// Files of a source, at most: each has a list, which is kept in memory.
@@ -27,20 +28,27 @@ const MAPPED_MAX: usize = 1 << 13;
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) name: String,
-    recipe: Recipe,
     cache: Cache,
-    tokenizer: Tokenizer,
-    lease: Arc<Lease>,
-    files: Vec<Prepared>,
+    made: Made,
     shards: Vec<Slot>,
     /// Items before each shard, and all: tokens or images.
     starts: Vec<u64>,
     mapped: AtomicUsize,
 }
 
+/// Where shards come from that are not there.
+#[derive(Debug)]
+enum Made {
+    /// They are made.
+    FromFiles { recipe: Recipe, tokenizer: Tokenizer, lease: Arc<Lease>, files: Vec<Prepared> },
+    /// Other workers have them.
+    Elsewhere { stock: Arc<Stock>, supply: Arc<dyn Supply> },
+}
+
 /// A shard that is mapped when it is needed.
 #[derive(Debug)]
 struct Slot {
+    /// Which of the files it is made from.
     file: usize,
     name: String,
     hash: String,
@@ -141,23 +149,36 @@ impl Source {
                 shard: Mutex::default(),
             }));
         }
+        let made = Made::FromFiles { recipe, tokenizer: maker.tokenizer.clone(), lease, files };
+        Self::of(source.to_string(), maker.cache.clone(), made, shards)
+    }
+
+    /// The items of shards that other workers have.
+    pub(super) fn elsewhere(
+        source: &DataSource,
+        listed: &ListedSource,
+        stock: Arc<Stock>,
+        supply: Arc<dyn Supply>,
+    ) -> Self {
+        let slot = |shard: &ListedShard| Slot {
+            file: 0,
+            name: shard_name(&shard.hash),
+            hash: blake3::Hash::from_bytes(shard.hash).to_hex().to_string(),
+            items: shard.items,
+            shard: Mutex::default(),
+        };
+        let shards = listed.shards.iter().map(slot).collect();
+        Self::of(source.to_string(), stock.cache().clone(), Made::Elsewhere { stock, supply }, shards)
+    }
+
+    fn of(name: String, cache: Cache, made: Made, shards: Vec<Slot>) -> Self {
         let starts = std::iter::once(0)
             .chain(shards.iter().scan(0, |sum, slot| {
                 *sum += slot.items;
                 Some(*sum)
             }))
             .collect();
-        Self {
-            name: source.to_string(),
-            recipe,
-            cache: maker.cache.clone(),
-            tokenizer: maker.tokenizer.clone(),
-            lease,
-            files,
-            shards,
-            starts,
-            mapped: AtomicUsize::new(0),
-        }
+        Self { name, cache, made, shards, starts, mapped: AtomicUsize::new(0) }
     }
 
     /// Items of all files: tokens or images.
@@ -170,7 +191,7 @@ impl Source {
         let mut size =
             SourceSize { items: self.items(), shards: self.shards.len() as u64, ..SourceSize::default() };
         let mut bad = BadRecords::default();
-        for file in &self.files {
+        for file in self.files() {
             size.files += 1;
             size.bytes += file.bytes;
             size.records += file.list.pieces.iter().map(|piece| piece.records).sum::<u64>();
@@ -191,13 +212,50 @@ impl Source {
         }
     }
 
-    /// Makes all shards again that are not there.
+    /// What others are told of it.
+    pub(super) fn listed(&self) -> ListedSource {
+        let listed = |slot: &Slot| {
+            // What a list has was written as such a hash.
+            let hash = blake3::Hash::from_hex(&slot.hash).map_or([0; 32], |hash| *hash.as_bytes());
+            ListedShard { hash, items: slot.items }
+        };
+        ListedSource { shards: self.shards.iter().map(listed).collect() }
+    }
+
+    /// A block for another worker, with the head of its shard; none: it is not here.
+    pub(super) fn lend(&self, index: usize, block: usize) -> Option<(Vec<u8>, Vec<u8>)> {
+        let lent = |shard: &Shard| Some((shard.head().to_vec(), shard.block(block).ok()?.to_vec()));
+        let found = self.shard(index).ok()?.and_then(|shard| lent(&shard));
+        match &self.made {
+            // Nobody has a shard made again by asking for a block that it never had.
+            Made::FromFiles { recipe, .. } if found.is_none() => {
+                let is_block =
+                    blocks_with(&(0..self.shards[index].items), recipe.item_bytes()).contains(&block);
+                is_block.then(|| lent(&*self.replace(index).ok()?)).flatten()
+            }
+            _ => found,
+        }
+    }
+
+    fn files(&self) -> &[Prepared] {
+        match &self.made {
+            Made::FromFiles { files, .. } => files,
+            Made::Elsewhere { .. } => &[],
+        }
+    }
+
+    /// Makes all shards again that are not there, or fetches all blocks.
     pub(super) fn complete(&self) -> Result<(), DataError> {
-        let work = Work::default();
-        let maker = self.maker(&work);
-        with_makers(maker, &self.lease, |makers| {
-            self.files.iter().try_for_each(|file| maker.complete(file, &self.recipe, makers))
-        })
+        match &self.made {
+            Made::FromFiles { recipe, tokenizer, lease, files } => {
+                let work = Work::default();
+                let maker = self.maker(tokenizer, recipe, &work);
+                with_makers(maker, lease, |makers| {
+                    files.iter().try_for_each(|file| maker.complete(file, recipe, makers))
+                })
+            }
+            Made::Elsewhere { .. } => self.verify(|_| ()).map(drop),
+        }
     }
 
     /// Appends the bytes of a range of items, which must lie inside.
@@ -207,17 +265,42 @@ impl Source {
 
     /// Bytes of an item.
     pub(super) fn item_bytes(&self) -> usize {
-        self.recipe.item_bytes()
+        match &self.made {
+            Made::FromFiles { recipe, .. } => recipe.item_bytes(),
+            Made::Elsewhere { stock, .. } => stock.item_bytes(),
+        }
     }
 
     /// Tells the system that a range, which must lie inside, is read soon, and answers how many bytes that may bring into memory.
     pub(super) fn expect(&self, range: Range<u64>) -> u64 {
-        let expect = |(index, range)| match self.shard(index) {
-            Ok(Some(shard)) => shard.expect(range),
+        let expect = |(index, range): (usize, Range<u64>)| match (self.shard(index), &self.made) {
+            (Ok(shard), Made::Elsewhere { stock, supply }) => {
+                let missing = self.missing(index, shard.as_deref(), &range, stock);
+                missing.iter().for_each(|block| supply.expect(*block));
+                // Of each that comes, all of it is written and hashed.
+                (missing.len() * BLOCK_BYTES) as u64 + shard.map_or(0, |shard| shard.expect(range))
+            }
+            (Ok(Some(shard)), Made::FromFiles { .. }) => shard.expect(range),
             // Whoever reads it finds out, and can say so.
-            Ok(None) | Err(_) => 0,
+            (Ok(None) | Err(_), _) => 0,
         };
         self.in_shards(range).map(expect).sum()
+    }
+
+    /// Blocks of a range of a shard that have to be fetched.
+    fn missing(
+        &self,
+        index: usize,
+        shard: Option<&Shard>,
+        range: &Range<u64>,
+        stock: &Stock,
+    ) -> Vec<BlockName> {
+        let blocks = match shard {
+            Some(shard) => shard.damaged(range.clone()),
+            None => blocks_with(range, stock.item_bytes()).collect(),
+        };
+        let shard = blake3::Hash::from_hex(&self.shards[index].hash).map_or([0; 32], |hash| *hash.as_bytes());
+        blocks.into_iter().map(|block| BlockName { shard, block: block as u32 }).collect()
     }
 
     /// The shards that a range is in, and the part of each.
@@ -240,7 +323,12 @@ impl Source {
             let shard = Shard::map(&path)?;
             let is_sound = |shard: &Shard| self.fits(index, shard) && shard.check_all().is_ok();
             if !shard.as_ref().is_some_and(is_sound) {
-                self.replace(index)?;
+                match &self.made {
+                    Made::FromFiles { .. } => self.replace(index)?,
+                    Made::Elsewhere { stock, supply } => {
+                        self.fetch(index, 0..self.shards[index].items, stock, &**supply)?
+                    }
+                };
                 damaged += 1;
             }
             checked(shard.map_or(0, |shard| shard.bytes()));
@@ -255,9 +343,38 @@ impl Source {
             into.extend_from_slice(bytes);
             return Ok(());
         }
-        let unreliable = |_| DataError::Unreliable { path: self.cache.shard(&self.shards[index].name) };
-        into.extend_from_slice(self.replace(index)?.read(range).map_err(unreliable)?);
+        let shard = match &self.made {
+            Made::FromFiles { .. } => self.replace(index)?,
+            Made::Elsewhere { stock, supply } => self.fetch(index, range.clone(), stock, &**supply)?,
+        };
+        into.extend_from_slice(shard.read(range).map_err(|_| self.unreliable(index))?);
         Ok(())
+    }
+
+    fn unreliable(&self, index: usize) -> DataError {
+        DataError::Unreliable { path: self.cache.shard(&self.shards[index].name) }
+    }
+
+    /// The shard, with all blocks of a range.
+    fn fetch(
+        &self,
+        index: usize,
+        range: Range<u64>,
+        stock: &Stock,
+        supply: &dyn Supply,
+    ) -> Result<Arc<Shard>, DataError> {
+        // Where the file that is mapped was damaged as a whole, there is another one after the first time, which has what was missing then.
+        for _ in 0..2 {
+            let missing = self.missing(index, self.shard(index)?.as_deref(), &range, stock);
+            missing.iter().for_each(|block| supply.expect(*block));
+            missing.iter().try_for_each(|block| supply.bring(*block))?;
+            match self.shard(index)? {
+                Some(shard) if shard.damaged(range.clone()).is_empty() => return Ok(shard),
+                _ if self.slot(index).take().is_some() => _ = self.mapped.fetch_sub(1, Ordering::Relaxed),
+                _ => {}
+            }
+        }
+        Err(self.unreliable(index))
     }
 
     /// The shard, mapped; none when it is missing or its header is damaged.
@@ -291,11 +408,16 @@ impl Source {
         }
     }
 
+    /// Makes a shard again.
     fn replace(&self, index: usize) -> Result<Arc<Shard>, DataError> {
         let (work, slot) = (Work::default(), &self.shards[index]);
-        let made = self.maker(&work).make_again(&self.files[slot.file].file, &self.recipe, &slot.name)?;
+        let Made::FromFiles { recipe, tokenizer, files, .. } = &self.made else {
+            return Err(self.unreliable(index));
+        };
+        let file = &files[slot.file].file;
+        let made = self.maker(tokenizer, recipe, &work).make_again(file, recipe, &slot.name)?;
         if !self.fits(index, &made) {
-            return Err(DataError::Changed { path: self.files[slot.file].file.path().to_owned() });
+            return Err(DataError::Changed { path: file.path().to_owned() });
         }
         let made = Arc::new(made);
         if self.slot(index).replace(Arc::clone(&made)).is_none() {
@@ -308,7 +430,7 @@ impl Source {
         self.shards[index].shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn maker<'a>(&'a self, work: &'a Work) -> Maker<'a> {
-        Maker { cache: &self.cache, tokenizer: &self.tokenizer, work, piece_bytes: self.recipe.piece_bytes }
+    fn maker<'a>(&'a self, tokenizer: &'a Tokenizer, recipe: &Recipe, work: &'a Work) -> Maker<'a> {
+        Maker { cache: &self.cache, tokenizer, work, piece_bytes: recipe.piece_bytes }
     }
 }

@@ -33,6 +33,14 @@ impl Tokenizer {
         }
         let path = Path::new(name);
         let json = std::fs::read(path).map_err(DataError::io(READ_TOKENIZER, path))?;
+        Self::of_json(json, path)
+    }
+
+    /// The one of a `tokenizer.json`, which came from there.
+    ///
+    /// # Errors
+    /// When it is no tokenizer.
+    pub fn of_json(json: Vec<u8>, path: &Path) -> Result<Self, DataError> {
         let tokenizer = tokenizers::Tokenizer::from_bytes(&json)
             .map_err(|error| DataError::Tokenizer { path: path.to_owned(), reason: error.to_string() })?;
         Ok(Self::Json { json: json.into(), tokenizer: Box::new(tokenizer) })

@@ -4,6 +4,7 @@ mod copies;
 mod drawn;
 mod group;
 mod heal;
+mod lending;
 mod mask_secrets;
 mod outbox;
 mod peer;
@@ -46,6 +47,8 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 pub use self::group::{GroupError, GroupSeat};
+pub use self::lending::FoundData;
+use self::lending::Shelf;
 pub use self::outbox::PipeError;
 use self::peer::{Peer, Room};
 pub use self::pipe::{BoundaryFormats, NetworkPipe};
@@ -87,6 +90,8 @@ pub struct Network {
     snapshots: Snapshots,
     /// Workers of this site that have shown that they are alive.
     signs: Signs,
+    /// Training data of this worker and of others.
+    shelf: Shelf,
     /// Ends all waiting of a tensor group.
     group_stop: Stop,
     /// Workers that are out of the run for good.
@@ -143,6 +148,7 @@ impl Network {
             stage_mail: StageMail::default(),
             snapshots: Snapshots::default(),
             signs: Signs::default(),
+            shelf: Shelf::default(),
             group_stop: Stop::default(),
             revoked: watch::channel(BTreeSet::new()).0,
             out_of_reach: watch::channel(BTreeSet::new()).0,
@@ -272,6 +278,7 @@ impl Network {
         self.stopped.send_replace(true);
         self.stage_mail.open(None);
         self.group_stop.stop();
+        self.shelf.clear();
         let mut state = self.lock();
         state.peers.clear();
         state.door.close();

@@ -65,6 +65,19 @@ pub(super) enum Request {
         /// Of its process.
         incarnation: u64,
     },
+    /// What the run's data consists of: the catalogue, in frames of [`FILE_FRAME_BYTES`].
+    Catalogue,
+    /// The `tokenizer.json` that the run's data was made with, likewise.
+    Tokenizer,
+    /// A block of the run's data: a frame with the head of its shard, and one with the tokens.
+    Block {
+        /// Hash of the shard's head.
+        shard: Hash,
+        /// Which block of it.
+        block: u32,
+        /// Who asks relies on this worker to fetch it, where it does not have it.
+        to_be_fetched: bool,
+    },
 }
 
 /// A checkpoint of a part of the model.

@@ -18,12 +18,14 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Network;
 use super::copies;
+use super::lending::{send_block, send_catalogue, send_tokenizer};
 use super::pipe::about_of;
 use super::request::{
     Manifest, Request, STATE_PIECE_FRAMES, answer_sign, manifest_of, send_manifest, send_mask_secret,
     send_piece, send_probe, send_result,
 };
 use super::revoked::hang_up;
+use crate::data::BlockName;
 use crate::sync::SyncEvent;
 
 /// Connections of peers at a time: a run of hundreds of workers, with room for those that come back.
@@ -194,6 +196,11 @@ async fn answer(
         Request::Checkpoint(of) => copies::send_list(network, reply, of).await,
         Request::CheckpointFile { of, file, offset } => {
             copies::send_file(network, reply, (of, file), offset).await
+        }
+        Request::Catalogue => send_catalogue(network, reply).await,
+        Request::Tokenizer => send_tokenizer(network, reply).await,
+        Request::Block { shard, block, to_be_fetched } => {
+            send_block(network, reply, BlockName { shard, block }, to_be_fetched).await
         }
         Request::Probe { bytes } => send_probe(reply, network.worker, bytes).await,
         Request::Alive { incarnation } => {

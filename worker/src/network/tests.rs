@@ -44,7 +44,7 @@ impl Worker {
         Self::start_at(authority, number, SiteId(number), limits)
     }
 
-    fn start_at(authority: &(Authority, u64), number: u32, site: SiteId, limits: ReceiveLimits) -> Self {
+    pub fn start_at(authority: &(Authority, u64), number: u32, site: SiteId, limits: ReceiveLimits) -> Self {
         let (identity, endpoint) = endpoint(authority, number);
         let member = Member { site, ..member(number, endpoint.local_addr().unwrap()) };
         let (sender, queue) = mpsc::channel(256);

@@ -391,7 +391,10 @@ impl Synchroniser {
                 self.leave_site_of(&workers);
                 Ok(())
             }
-            ToWorker::Refused { .. } | ToWorker::Probe { .. } | ToWorker::Speak => Ok(()),
+            ToWorker::Refused { .. }
+            | ToWorker::Probe { .. }
+            | ToWorker::Speak
+            | ToWorker::DataHolders(_) => Ok(()),
         }
     }
 

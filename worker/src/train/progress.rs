@@ -77,6 +77,12 @@ impl Progress {
         self.lock().wan_received_bytes += bytes;
     }
 
+    /// Training data came in from another worker; `wan`: of another site.
+    pub fn fetched_data(&self, bytes: u64, wan: bool) {
+        let mut heartbeat = self.lock();
+        *(if wan { &mut heartbeat.data_wan_bytes } else { &mut heartbeat.data_lan_bytes }) += bytes;
+    }
+
     /// What a dense f32 exchange would have sent to other sites in place of a frame that was sent.
     pub fn dense_equivalent(&self, bytes: u64) {
         self.lock().dense_bytes += bytes;

@@ -386,7 +386,10 @@ impl World {
                 self.say(worker, ToCoordinator::Settled(settled));
             }
             // Its plan is written.
-            ToWorker::Probe { .. } | ToWorker::Keep(_) | ToWorker::Revoked { .. } => {}
+            ToWorker::Probe { .. }
+            | ToWorker::Keep(_)
+            | ToWorker::Revoked { .. }
+            | ToWorker::DataHolders(_) => {}
             ToWorker::Speak => {
                 node.speaks_until = self.now + REST;
                 self.say_heartbeat(worker);

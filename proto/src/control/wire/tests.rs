@@ -13,9 +13,9 @@ use longhaul_common::timeline::Assignment;
 use proptest::prelude::*;
 
 use super::super::message::{
-    Adopted, CheckpointOffer, CheckpointReport, GenerationStart, Heartbeat, HeldPart, HeldResult, Join,
-    Measured, MeasuredLink, Member, Profile, Ready, Refusal, RefusalReason, Replica, RoundReport, SIGNS_MAX,
-    SeenWay, Settled, Settlement, SignOfLife, Start, Welcome,
+    Adopted, CheckpointOffer, CheckpointReport, DataAt, DataHolders, DataName, GenerationStart, Heartbeat,
+    HeldPart, HeldResult, Join, Measured, MeasuredLink, Member, Profile, Ready, Refusal, RefusalReason,
+    Replica, RoundReport, SIGNS_MAX, SeenWay, Settled, Settlement, SignOfLife, Start, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -34,6 +34,8 @@ const SCHEDULE: RoundSchedule = RoundSchedule {
     steps: 4500,
     changes: Changes::NONE,
 };
+
+const DATA: DataName = DataName { data: [1; 32], catalogue: [2; 32] };
 
 fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], port))
@@ -150,6 +152,9 @@ fn to_coordinator() -> Vec<ToCoordinator> {
             others: vec![SignOfLife { worker: WorkerId(300), incarnation: u64::MAX, age_ms: 51 }],
         },
         ToCoordinator::OutOfReach(vec![WorkerId(2), WorkerId(300)]),
+        ToCoordinator::Data(DataAt::Nowhere),
+        ToCoordinator::Data(DataAt::Here(DATA)),
+        ToCoordinator::Data(DataAt::Fetched(DATA)),
     ]
 }
 
@@ -195,6 +200,12 @@ fn to_worker() -> Vec<ToWorker> {
         ToWorker::Seat { rank: None },
         ToWorker::Probe { peers: vec![member(300, 1)] },
         ToWorker::Speak,
+        ToWorker::DataHolders(DataHolders::default()),
+        ToWorker::DataHolders(DataHolders {
+            name: Some(DATA),
+            holders: vec![member(1, 0)],
+            neighbours: vec![member(300, 1)],
+        }),
     ]
 }
 
@@ -287,7 +298,7 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&finished(Some(2.75), None)).unwrap()), "06ac02010000304000");
     assert_eq!(hex(encode(&finished(Some(2.75), Some(0.5))).unwrap()), "06ac020100003040010000003f");
     assert_eq!(hex(encode(&ToCoordinator::Leaving).unwrap()), "07");
-    // Step, tokens and those of them that were selected, four doubles of seconds, four counts, 2.75f32.
+    // Step, tokens and those of them that were selected, four doubles of seconds, six counts, 2.75f32.
     let heartbeat = ToCoordinator::Heartbeat(Heartbeat {
         step: 300,
         tokens: 7,
@@ -300,10 +311,12 @@ fn messages_are_the_golden_bytes() {
         wan_received_bytes: 2,
         lan_sent_bytes: 3,
         dense_bytes: 300,
+        data_wan_bytes: 301,
+        data_lan_bytes: 4,
         loss: 2.75,
     });
     let (zero, half) = ("0000000000000000", "000000000000e03f");
-    let expected = format!("02ac020705{half}{zero}{half}{zero}010203ac0200003040");
+    let expected = format!("02ac020705{half}{zero}{half}{zero}010203ac02ad020400003040");
     assert_eq!(hex(encode(&heartbeat).unwrap()), expected);
     let report = ToCoordinator::RoundApplied(RoundReport {
         generation: Generation(2),
@@ -326,6 +339,12 @@ fn messages_are_the_golden_bytes() {
     let measured = "01".to_owned() + "00003040" + "0000003f" + "0000803e" + "00000040";
     let expected = "0302ac020020010100".to_owned() + &"04".repeat(32) + "000000" + &refused + &measured;
     assert_eq!(hex(encode(&report).unwrap()), expected);
+    let (ones, twos) = ("01".repeat(32), "02".repeat(32));
+    let data = ToCoordinator::Data(DataAt::Fetched(DATA));
+    assert_eq!(hex(encode(&data).unwrap()), "1002".to_owned() + &ones + &twos);
+    let holders = DataHolders { name: Some(DATA), ..DataHolders::default() };
+    let holders = encode(&ToWorker::DataHolders(holders)).unwrap();
+    assert_eq!(hex(holders), "0c01".to_owned() + &ones + &twos + "0000");
     assert_eq!(hex(encode(&ToWorker::Settle { generation: Generation(3) }).unwrap()), "0303");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Fresh)).unwrap()), "0100");
     assert_eq!(hex(encode(&ToWorker::Seat { rank: Some(300) }).unwrap()), "0701ac02");

@@ -5,6 +5,7 @@ mod damage;
 mod damaged_sources;
 mod formats;
 mod images;
+mod lent;
 mod preparing;
 mod pruning;
 mod remote;

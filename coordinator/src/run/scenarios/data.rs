@@ -1,0 +1,134 @@
+//! Who has the run's data, and who is told so.
+
+use longhaul_common::id::WorkerId;
+use longhaul_proto::control::message::{
+    DATA_HOLDERS_MAX, DataAt, DataHolders, DataName, ToCoordinator, ToWorker,
+};
+
+use super::story::{Story, config, ready};
+use crate::run::{ConnectionId, Event, Severity};
+
+/// Data of the run, with this catalogue. `ready` names the same.
+fn name(catalogue: u8) -> DataName {
+    DataName { data: [3; 32], catalogue: [catalogue; 32] }
+}
+
+/// What a worker was told last, if it was.
+fn holders(story: &Story, worker: u32) -> Option<DataHolders> {
+    story.told(worker).into_iter().rev().find_map(|message| match message {
+        ToWorker::DataHolders(holders) => Some(holders),
+        _ => None,
+    })
+}
+
+fn numbers(members: &[longhaul_common::plan::Member]) -> Vec<u32> {
+    members.iter().map(|member| member.worker.0).collect()
+}
+
+fn say(story: &mut Story, worker: u32, at: DataAt) {
+    story.say(worker, ToCoordinator::Data(at));
+}
+
+fn run_of(workers: u32) -> Story {
+    let mut config = config();
+    (config.run.workers, config.train.batch) = (workers, 2 * workers);
+    Story::of(config)
+}
+
+#[test]
+fn who_has_nothing_is_told_of_those_who_have_its_own_site_first_and_of_each_who_comes_and_goes() {
+    let mut story = run_of(5);
+    for (worker, site) in [(1, "a"), (2, "b"), (3, "b"), (4, "b"), (5, "c")] {
+        story.join_from(worker, site);
+    }
+    say(&mut story, 4, DataAt::Nowhere);
+    assert_eq!(holders(&story, 4), Some(DataHolders::default()));
+    say(&mut story, 1, DataAt::Here(name(1)));
+    assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [1]);
+    assert_eq!(holders(&story, 4).unwrap().name, Some(name(1)));
+    say(&mut story, 3, DataAt::Here(name(1)));
+    assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [3, 1]);
+    assert_eq!(numbers(&holders(&story, 1).unwrap().holders), [1, 3]);
+    // Who fetches is a neighbour of its own site alone.
+    say(&mut story, 4, DataAt::Fetched(name(1)));
+    assert_eq!(numbers(&holders(&story, 4).unwrap().neighbours), [4]);
+    assert_eq!(
+        (holders(&story, 3).map(|of| numbers(&of.neighbours)), holders(&story, 1)),
+        (Some(vec![4]), None)
+    );
+    // Who says it again, perhaps as another session, is answered again.
+    say(&mut story, 4, DataAt::Fetched(name(1)));
+    assert!(holders(&story, 4).is_some() && holders(&story, 3).is_none());
+    story.handle(Event::Closed { connection: ConnectionId(3) });
+    assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [1]);
+    // Who has nobody else has those who have fetched.
+    story.handle(Event::Closed { connection: ConnectionId(1) });
+    assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [4]);
+    say(&mut story, 5, DataAt::Nowhere);
+    assert_eq!(numbers(&holders(&story, 5).unwrap().holders), [4]);
+    // The one that never said anything was told nothing.
+    assert!(holders(&story, 2).is_none());
+}
+
+#[test]
+fn what_most_have_counts_until_members_train_and_then_what_they_train_on() {
+    let mut story = run_of(4);
+    for worker in 1..=4 {
+        story.join(worker, &[]);
+    }
+    say(&mut story, 1, DataAt::Here(name(9)));
+    say(&mut story, 2, DataAt::Here(name(1)));
+    say(&mut story, 4, DataAt::Nowhere);
+    say(&mut story, 3, DataAt::Here(name(1)));
+    assert_eq!(holders(&story, 4).unwrap().name, Some(name(1)));
+    let mut story = Story::training();
+    say(&mut story, 1, DataAt::Here(DataName { data: [8; 32], catalogue: [8; 32] }));
+    assert_eq!(holders(&story, 1).unwrap().name, None, "that is not what the run trains on");
+    say(&mut story, 2, DataAt::Here(name(1)));
+    assert_eq!(holders(&story, 1).unwrap().name, Some(name(1)));
+    assert_eq!(numbers(&holders(&story, 1).unwrap().holders), [2]);
+}
+
+#[test]
+fn a_run_of_workers_that_all_have_nothing_is_told_to_people_once_and_goes_on_with_one_who_has_it() {
+    let mut story = Story::new();
+    story.join(1, &[]);
+    say(&mut story, 1, DataAt::Nowhere);
+    let problems = |story: &Story| story.run.status(0).problems.join("\n");
+    assert!(problems(&story).contains("`--data remote`"), "{}", problems(&story));
+    let told = |story: &Story| {
+        let events = story.run.status(0).events;
+        events
+            .iter()
+            .filter(|event| {
+                event.severity == Severity::Error && event.text.contains("nobody has the run's data")
+            })
+            .count()
+    };
+    assert_eq!(told(&story), 0, "another one is to come");
+    story.join(2, &[]);
+    say(&mut story, 2, DataAt::Nowhere);
+    say(&mut story, 1, DataAt::Nowhere);
+    assert_eq!(told(&story), 1);
+    assert_eq!(story.run.status(0).members[0].data.as_deref(), Some("none"));
+    story.join(3, &[]);
+    say(&mut story, 3, DataAt::Here(name(1)));
+    assert!(!problems(&story).contains("`--data remote`"));
+    assert_eq!(numbers(&holders(&story, 1).unwrap().holders), [3]);
+    for worker in [1, 2, 3] {
+        story.say(worker, ready(0, 7));
+    }
+    assert_eq!(told(&story), 1);
+}
+
+#[test]
+fn no_more_are_named_than_a_message_has_room_for() {
+    let mut story = run_of(40);
+    for worker in 1..=40 {
+        story.join_from(worker, if worker > 30 { "near" } else { "far" });
+        say(&mut story, worker, DataAt::Here(name(1)));
+    }
+    let told = holders(&story, 40).unwrap();
+    assert_eq!(told.holders.len(), DATA_HOLDERS_MAX);
+    assert!(told.holders.iter().take(10).all(|member| member.worker > WorkerId(30)));
+}

@@ -1,0 +1,113 @@
+//! Runs in which some machines have none of the training data.
+
+use std::fs;
+use std::path::Path;
+
+use longhaul_tests::cluster::training;
+use serde_json::Value;
+
+use crate::faults::assert_exactly_once;
+use crate::scenario::{RUN_MAX, Scenario, Setup};
+
+/// In the configuration of these runs: a file that is nowhere. Who has the text says where with `--data`.
+const NOWHERE: &str = "path = \"nowhere/text.txt.zst\"";
+const REMOTE: [&str; 2] = ["--data", "remote"];
+
+fn text() -> String {
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
+    text.to_str().unwrap().to_owned()
+}
+
+/// Bytes of the shards of a worker that has made them.
+fn shard_bytes(scenario: &Scenario, index: usize) -> u64 {
+    let shards = scenario.cluster.folder().join(format!("cache-{index}/data/shards"));
+    fs::read_dir(shards).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+}
+
+/// Bytes that were fetched from other sites, and within sites.
+fn fetched(status: &Value) -> (u64, u64) {
+    (status["data_wan_bytes"].as_u64().unwrap_or(0), status["data_lan_bytes"].as_u64().unwrap_or(0))
+}
+
+fn here(status: &Value) -> usize {
+    status["members"].as_array().map_or(0, Vec::len)
+}
+
+/// Two workers of two sites, the second of which comes first: its end.
+fn run_of_two(second: &[&str], looks: impl FnOnce(&mut Scenario)) -> (Value, Scenario) {
+    let mut scenario = Setup { sources: NOWHERE, ..Setup::reproducible() }.start_coordinator();
+    let text = text();
+    scenario.cluster.start_worker_with(1, second).unwrap();
+    scenario.cluster.wait_for("the first to join", RUN_MAX, |status| here(status) == 1).unwrap();
+    looks(&mut scenario);
+    scenario.cluster.start_worker_with(0, &["--data", &text]).unwrap();
+    (scenario.finish(), scenario)
+}
+
+#[test]
+fn a_worker_without_any_file_waits_for_one_that_has_the_data_and_trains_the_same_bits() {
+    let text = text();
+    let (both, scenario) = run_of_two(&["--data", &text], |_| ());
+    assert_eq!(fetched(&both), (0, 0), "who has the data fetches it");
+    drop(scenario);
+    let (one, scenario) = run_of_two(&REMOTE, |scenario| {
+        let remote = scenario.cluster.worker(1).unwrap();
+        remote.wait_for_words("nobody who has the run's data has joined yet", RUN_MAX).unwrap();
+        let status = scenario.cluster.status();
+        assert_eq!(status["members"][0]["data"], "none", "{status:#}");
+        assert!(status["problems"].to_string().contains("nobody here has the run's data"), "{status:#}");
+    });
+    assert_exactly_once(&one);
+    assert_eq!(one["parity"]["hash"], both["parity"]["hash"], "it has trained on something else");
+    let (wan, lan) = fetched(&one);
+    // Each of its blocks came with the head of its shard, which is small.
+    let whole = shard_bytes(&scenario, 0);
+    assert!(wan > 0 && wan < whole + whole / 100 && lan == 0, "{wan} and {lan} of {whole} bytes");
+}
+
+#[test]
+fn workers_of_a_site_fetch_the_data_once_over_the_link_and_have_the_rest_from_each_other() {
+    let mut scenario =
+        Setup { sources: NOWHERE, sites: vec![1, 2], steps: 120, ..Setup::default() }.start_coordinator();
+    scenario.cluster.start_worker_with(0, &["--data", &text()]).unwrap();
+    scenario.cluster.start_worker_with(1, &REMOTE).unwrap();
+    scenario.cluster.start_worker_with(2, &REMOTE).unwrap();
+    let status = scenario.finish();
+    assert_exactly_once(&status);
+    let ((wan, lan), whole) = (fetched(&status), shard_bytes(&scenario, 0));
+    assert!(wan > whole / 2 && wan < whole + whole / 100, "{wan} of {whole} bytes over the link");
+    assert!(lan > whole / 4, "{lan} of {whole} bytes within the site");
+}
+
+#[test]
+fn a_worker_without_data_goes_on_with_another_holder_when_the_one_that_it_fetches_from_is_killed() {
+    let mut scenario = Setup {
+        sources: NOWHERE,
+        sites: vec![1, 1, 1],
+        steps: 1500,
+        link: "rate_mbit=6,delay_ms=10",
+        ..Setup::default()
+    }
+    .start_coordinator();
+    let text = text();
+    scenario.cluster.start_worker_with(0, &["--data", &text]).unwrap();
+    scenario.cluster.start_worker_with(1, &["--data", &text]).unwrap();
+    scenario.cluster.start_worker_with(2, &REMOTE).unwrap();
+    let whole = |scenario: &Scenario| shard_bytes(scenario, 0);
+    let begun =
+        scenario.cluster.wait_for("some data to come", RUN_MAX, |status| fetched(status).0 > 0).unwrap();
+    // Whichever it is that gives: one of the two, and then the other one is alone with it.
+    scenario.cluster.kill_worker(0);
+    let before = fetched(&begun).0;
+    assert!(before < whole(&scenario), "all came before anybody could die");
+    scenario.cluster.wait_for("two to go on", RUN_MAX, |status| training(status) == 2).unwrap();
+    let more = |status: &Value| fetched(status).0 > before;
+    scenario.cluster.wait_for("more data to come", RUN_MAX, more).unwrap();
+    scenario.cluster.start_worker_with(0, &["--data", &text]).unwrap();
+    scenario.cluster.wait_for("all to train again", RUN_MAX, |status| training(status) == 3).unwrap();
+    scenario.cluster.kill_worker(1);
+    scenario.cluster.wait_for("two to go on again", RUN_MAX, |status| training(status) == 2).unwrap();
+    let status = scenario.finish();
+    assert_exactly_once(&status);
+    assert!(fetched(&status).0 < 2 * whole(&scenario), "{status:#}");
+}

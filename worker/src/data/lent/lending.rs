@@ -1,0 +1,60 @@
+//! What a worker gives others of its data.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::super::{DataError, Dataset, Tokenizer};
+use super::BlockName;
+
+/// A dataset that others may have blocks of.
+#[derive(Debug)]
+pub struct Lending {
+    data: Arc<Dataset>,
+    /// Part of the data and shard of that, by the shard's hash.
+    places: HashMap<[u8; 32], (usize, usize)>,
+    /// The catalogue, as it is sent.
+    pub catalogue: Arc<[u8]>,
+    /// The `tokenizer.json`; none: tokens are bytes.
+    pub tokenizer: Option<Arc<[u8]>>,
+}
+
+/// A block on its way to somebody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LentBlock {
+    /// Of its shard: header and table.
+    pub head: Vec<u8>,
+    /// The tokens.
+    pub bytes: Vec<u8>,
+}
+
+impl Lending {
+    /// Of data that was made with this tokenizer.
+    ///
+    /// # Errors
+    /// When there is no memory for the catalogue.
+    pub fn new(data: Arc<Dataset>, tokenizer: &Tokenizer) -> Result<Self, DataError> {
+        let catalogue = data.catalogue(tokenizer);
+        let of_source = |(part, source): (usize, &super::ListedSource)| {
+            let hashes: Vec<[u8; 32]> = source.shards.iter().map(|shard| shard.hash).collect();
+            hashes.into_iter().enumerate().map(move |(index, hash)| (hash, (part, index)))
+        };
+        let places = catalogue.sources.iter().enumerate().flat_map(of_source).collect();
+        let bytes = catalogue.to_bytes()?;
+        Ok(Self { data, places, catalogue: bytes.into(), tokenizer: tokenizer.json() })
+    }
+
+    /// BLAKE3 of the catalogue.
+    #[must_use]
+    pub fn catalogue_hash(&self) -> [u8; 32] {
+        *blake3::hash(&self.catalogue).as_bytes()
+    }
+
+    /// A block as it has to be; none: it is not here, or there is no such block. What was made from files of this worker and is damaged is made again. Reads the
+    /// disk: not for a thread that others wait for.
+    #[must_use]
+    pub fn block(&self, name: BlockName) -> Option<LentBlock> {
+        let &(part, index) = self.places.get(&name.shard)?;
+        let (head, bytes) = self.data.lend(part, index, name.block as usize)?;
+        Some(LentBlock { head, bytes })
+    }
+}

@@ -1,0 +1,44 @@
+//! Data that one worker has and others train on: see `docs/data.md`, *From other workers*.
+
+mod catalogue;
+mod lending;
+mod stock;
+
+use std::fmt;
+
+pub use catalogue::Catalogue;
+pub(super) use catalogue::{ListedShard, ListedSource};
+pub use lending::{Lending, LentBlock};
+pub(super) use stock::shard_name;
+pub use stock::{NotTheBlock, Stock};
+
+use super::DataError;
+
+/// A block of a shard, by the hash of the shard's head: so it is the same one wherever it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockName {
+    /// Hash of the shard's fields and table.
+    pub shard: [u8; 32],
+    /// Which of its blocks.
+    pub block: u32,
+}
+
+/// For people.
+impl fmt::Display for BlockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shard = blake3::Hash::from_bytes(self.shard).to_hex();
+        write!(f, "block {} of shard {}", self.block, &shard[..8])
+    }
+}
+
+/// Who fetches blocks that are not in the cache into it.
+pub trait Supply: Send + Sync + fmt::Debug {
+    /// A block will be read soon. Returns at once.
+    fn expect(&self, block: BlockName);
+
+    /// Returns when a block is in the cache, however long that takes.
+    ///
+    /// # Errors
+    /// The cache cannot take it, or the session is over.
+    fn bring(&self, block: BlockName) -> Result<(), DataError>;
+}

@@ -1,0 +1,269 @@
+//! Data that another worker has.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex};
+
+use super::super::shard::BLOCK_BYTES;
+use super::super::{
+    BlockName, Catalogue, DataError, Dataset, Lending, NotTheBlock, Stock, Supply, Tokenizer, Work,
+};
+use super::{Folder, config};
+
+/// Three sources, one of them held out.
+const LINES: &str = "sources = [{ path = \"a.txt\", weight = 3 }, { path = \"b.txt\", weight = 1 }]\nvalidation = [{ path = \"c.txt\" }]\nsequence_length = 64";
+/// Of text in a piece: two blocks and a bit of tokens.
+const PIECE_BYTES: u64 = BLOCK_BYTES as u64 + 1000;
+
+/// What one worker has, and what another one has fetched of it.
+struct Pair {
+    here: Folder,
+    there: Folder,
+    whole: Arc<Dataset>,
+    lending: Arc<Lending>,
+}
+
+/// Fetches from a worker in the same process, and remembers what.
+#[derive(Debug)]
+struct Neighbour {
+    lending: Arc<Lending>,
+    stock: Arc<Stock>,
+    expected: Mutex<BTreeSet<BlockName>>,
+    fetched: Mutex<Vec<BlockName>>,
+}
+
+impl Supply for Neighbour {
+    fn expect(&self, block: BlockName) {
+        self.expected.lock().unwrap().insert(block);
+    }
+
+    fn bring(&self, block: BlockName) -> Result<(), DataError> {
+        let lent = self.lending.block(block).unwrap();
+        self.stock.check(block, &lent.head, &lent.bytes).unwrap();
+        self.fetched.lock().unwrap().push(block);
+        self.stock.keep(block, &lent.head, &lent.bytes)
+    }
+}
+
+fn text(seed: usize, bytes: usize) -> String {
+    let line = |number: usize| format!("{} is line {number}\n", (number * 7919 + seed) % 10_007);
+    (0..)
+        .map(line)
+        .scan(0, |sum, line| {
+            *sum += line.len();
+            (*sum <= bytes).then_some(line)
+        })
+        .collect()
+}
+
+impl Pair {
+    fn new() -> Self {
+        let (here, there) = (Folder::new(), Folder::new());
+        here.write("a.txt", text(1, 3 << 20));
+        here.write("b.txt", text(2, 1 << 19));
+        here.write("c.txt", text(3, 1 << 16));
+        let whole = here.open_with(LINES, &Tokenizer::Bytes, PIECE_BYTES, &Work::default()).unwrap();
+        let whole = Arc::new(whole);
+        let lending = Arc::new(Lending::new(Arc::clone(&whole), &Tokenizer::Bytes).unwrap());
+        Self { here, there, whole, lending }
+    }
+
+    /// The data as the other worker has it, with so many bytes of room.
+    fn remote(&self, bytes_max: Option<u64>) -> (Arc<Neighbour>, Dataset) {
+        let catalogue = Catalogue::from_bytes(&self.lending.catalogue).unwrap();
+        let cache = self.there.path().join("cache");
+        let stock = Stock::open(&config(LINES), &catalogue, &Tokenizer::Bytes, (&cache, bytes_max)).unwrap();
+        let neighbour = Arc::new(Neighbour {
+            lending: Arc::clone(&self.lending),
+            stock: Arc::clone(&stock),
+            expected: Mutex::default(),
+            fetched: Mutex::default(),
+        });
+        let supply: Arc<dyn Supply> = Arc::<Neighbour>::clone(&neighbour);
+        (neighbour, Dataset::elsewhere(&config(LINES), &catalogue, &stock, &supply).unwrap())
+    }
+
+    fn stock(&self) -> Arc<Stock> {
+        Arc::clone(&self.remote(None).0.stock)
+    }
+
+    /// The largest shard, and how many blocks it has.
+    fn block(&self, block: u32) -> BlockName {
+        let catalogue = Catalogue::from_bytes(&self.lending.catalogue).unwrap();
+        BlockName { shard: catalogue.shards().next().unwrap().hash, block }
+    }
+}
+
+#[test]
+fn who_has_no_file_has_the_same_samples_and_held_out_text_as_who_has_all() {
+    let pair = Pair::new();
+    let (neighbour, remote) = pair.remote(None);
+    assert_eq!(remote.data_hash(), pair.whole.data_hash());
+    assert_eq!(remote.samples(), pair.whole.samples());
+    let batches = |data: &Dataset| (data.batch(0..200, 5).unwrap(), data.validation(2, 3).unwrap());
+    assert_eq!(format!("{:?}", batches(&remote)), format!("{:?}", batches(&pair.whole)));
+    for source in [0, 1] {
+        assert!(remote.peek(source, u64::MAX).unwrap() == pair.whole.peek(source, u64::MAX).unwrap());
+    }
+    let fetched = neighbour.fetched.lock().unwrap();
+    let once: BTreeSet<_> = fetched.iter().collect();
+    assert_eq!(once.len(), fetched.len(), "a block was fetched twice");
+    assert!(!pair.there.path().join("a.txt").exists());
+    // What others have is of no use to who tells them which text it is: it has another name.
+    let names = |folder: &Folder| -> BTreeSet<_> {
+        folder.shards().iter().map(|path| path.file_name().unwrap().to_owned()).collect()
+    };
+    assert!(names(&pair.here).is_disjoint(&names(&pair.there)));
+}
+
+#[test]
+fn what_will_be_read_is_said_before_and_only_what_is_missing() {
+    let pair = Pair::new();
+    let (neighbour, remote) = pair.remote(None);
+    let bytes: u64 = (0..8).map(|position| remote.expect(position, 1)).sum();
+    let expected = neighbour.expected.lock().unwrap().clone();
+    assert!(bytes >= (expected.len() * BLOCK_BYTES) as u64 && neighbour.fetched.lock().unwrap().is_empty());
+    remote.batch(0..8, 1).unwrap();
+    let fetched: BTreeSet<_> = neighbour.fetched.lock().unwrap().iter().copied().collect();
+    assert_eq!(fetched, expected);
+    let before = neighbour.fetched.lock().unwrap().len();
+    neighbour.expected.lock().unwrap().clear();
+    (0..8).for_each(|position| _ = remote.expect(position, 1));
+    assert!(neighbour.expected.lock().unwrap().is_empty(), "what is here is expected again");
+    remote.batch(0..8, 1).unwrap();
+    assert_eq!(neighbour.fetched.lock().unwrap().len(), before);
+}
+
+#[test]
+fn what_was_fetched_stays_and_what_of_it_is_damaged_is_fetched_again() {
+    let pair = Pair::new();
+    let first = pair.remote(None).1.batch(0..100, 3).unwrap();
+    let (neighbour, again) = pair.remote(None);
+    assert_eq!(format!("{:?}", again.batch(0..100, 3).unwrap()), format!("{first:?}"));
+    assert!(neighbour.fetched.lock().unwrap().is_empty(), "what is in the cache is fetched again");
+    // A byte of a block, of a table, of a header, and an end.
+    let shard = pair.there.shards().into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    let whole = std::fs::read(&shard).unwrap();
+    for (at, len) in [(whole.len() - 5, whole.len()), (70, whole.len()), (20, whole.len()), (0, 900_000)] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        std::fs::remove_file(&shard).unwrap();
+        std::fs::write(&shard, &damaged[..len]).unwrap();
+        let (neighbour, again) = pair.remote(None);
+        assert!(again.peek(0, u64::MAX).unwrap() == pair.whole.peek(0, u64::MAX).unwrap());
+        assert!(!neighbour.fetched.lock().unwrap().is_empty(), "byte {at} of {len} was not noticed");
+        assert!(std::fs::read(&shard).unwrap() == whole);
+    }
+}
+
+#[test]
+fn a_disk_that_changes_a_block_under_a_running_worker_costs_a_fetch_and_no_wrong_token() {
+    let pair = Pair::new();
+    let (_, first) = pair.remote(None);
+    let tokens = first.peek(0, u64::MAX).unwrap();
+    drop(first);
+    let (neighbour, running) = pair.remote(None);
+    running.peek(0, 1).unwrap();
+    // In place, as a disk does it, and in a block that was not looked at since.
+    let largest = pair.there.shards().into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    let bytes = largest.metadata().unwrap().len();
+    let file = std::fs::OpenOptions::new().write(true).open(&largest).unwrap();
+    file.write_all_at(&[0; 100], bytes - 200).unwrap();
+    assert!(running.peek(0, u64::MAX).unwrap() == tokens);
+    assert_eq!(neighbour.fetched.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn nothing_but_the_block_that_was_asked_for_is_taken() {
+    let pair = Pair::new();
+    let (stock, name) = (pair.stock(), pair.block(0));
+    let lent = pair.lending.block(name).unwrap();
+    assert_eq!(stock.check(name, &lent.head, &lent.bytes), Ok(()));
+    assert_eq!(stock.head_bytes(&name.shard), Some(lent.head.len()));
+    let refused = |head: &[u8], bytes: &[u8]| stock.check(name, head, bytes).unwrap_err();
+    for at in [0, lent.bytes.len() / 2, lent.bytes.len() - 1] {
+        let mut bytes = lent.bytes.clone();
+        bytes[at] ^= 1;
+        assert_eq!(refused(&lent.head, &bytes), NotTheBlock::Bytes);
+    }
+    let wanted = lent.bytes.len();
+    for found in [0, wanted - 1, wanted + 1] {
+        let mut bytes = lent.bytes.clone();
+        bytes.resize(found, 0);
+        assert_eq!(refused(&lent.head, &bytes), NotTheBlock::Length { found, wanted });
+    }
+    for at in 0..lent.head.len() {
+        let mut head = lent.head.clone();
+        head[at] ^= 1;
+        assert_eq!(refused(&head, &lent.bytes), NotTheBlock::Head, "byte {at} of the head");
+        assert_eq!(refused(&lent.head[..at], &lent.bytes), NotTheBlock::Head);
+    }
+    // Another block of the run's data, whole and sound, is not the one that was asked for.
+    let other = pair.lending.block(pair.block(1)).unwrap();
+    assert!(refused(&other.head, &other.bytes) != NotTheBlock::Head);
+    let unknown = BlockName { shard: [9; 32], block: 0 };
+    assert_eq!(stock.check(unknown, &lent.head, &lent.bytes), Err(NotTheBlock::Unknown));
+    let beyond = BlockName { block: u32::MAX, ..name };
+    assert_eq!(stock.check(beyond, &lent.head, &lent.bytes), Err(NotTheBlock::Unknown));
+    assert!(pair.lending.block(unknown).is_none() && pair.lending.block(beyond).is_none());
+    assert!(!stock.has(name).unwrap());
+}
+
+#[test]
+fn a_catalogue_that_says_something_else_makes_other_data_or_none() {
+    let pair = Pair::new();
+    let bytes = pair.lending.catalogue.to_vec();
+    let truth = Catalogue::from_bytes(&bytes).unwrap();
+    assert_eq!(truth.to_bytes().unwrap(), bytes);
+    assert!(truth.size().0 >= 4 && truth.size().1 > 3 << 20);
+    for shorter in 0..bytes.len() {
+        assert!(Catalogue::from_bytes(&bytes[..shorter]).is_err());
+    }
+    assert!(Catalogue::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
+    for at in 0..bytes.len() {
+        let mut other = bytes.clone();
+        other[at] ^= 1;
+        // It is refused before it is read, as it has another hash; and where it were not, it would say something else.
+        assert!(Catalogue::from_bytes(&other).map_or(true, |other| other != truth));
+    }
+    let (mut few, stock) = (truth.clone(), pair.stock());
+    few.sources.pop();
+    let supply: Arc<dyn Supply> = pair.remote(None).0;
+    let refused = Dataset::elsewhere(&config(LINES), &few, &stock, &supply);
+    assert!(matches!(refused, Err(DataError::Catalogue { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_cache_that_is_too_small_says_so_and_what_others_use_is_not_thrown_away() {
+    let pair = Pair::new();
+    let (_, small) = pair.remote(Some(5 << 20));
+    let refused = small.peek(0, u64::MAX);
+    assert!(matches!(refused, Err(DataError::NoRoom { .. })), "{:?}", refused.map(|tokens| tokens.len()));
+    let before = pair.there.shards();
+    assert_eq!(before.len(), 1);
+    super::super::prune(&pair.there.path().join("cache"), 0).unwrap();
+    assert_eq!(pair.there.shards(), before);
+    drop(small);
+    super::super::prune(&pair.there.path().join("cache"), 0).unwrap();
+    assert!(pair.there.shards().is_empty());
+}
+
+#[test]
+fn a_lender_makes_a_damaged_shard_again_and_one_that_has_fetched_lends_what_is_here() {
+    let pair = Pair::new();
+    let name = pair.block(0);
+    let lent = pair.lending.block(name).unwrap();
+    let fresh = pair.here.open_with(LINES, &Tokenizer::Bytes, PIECE_BYTES, &Work::default()).unwrap();
+    for shard in pair.here.shards() {
+        std::fs::remove_file(shard).unwrap();
+    }
+    let fresh = Lending::new(Arc::new(fresh), &Tokenizer::Bytes).unwrap();
+    assert_eq!(fresh.block(name), Some(lent.clone()));
+    let (neighbour, remote) = pair.remote(None);
+    let second = Lending::new(Arc::new(remote), &Tokenizer::Bytes).unwrap();
+    assert_eq!(second.catalogue_hash(), pair.lending.catalogue_hash());
+    assert_eq!(second.block(name), None);
+    neighbour.bring(name).unwrap();
+    assert_eq!(second.block(name), Some(lent));
+    assert_eq!(second.block(pair.block(1)), None);
+}

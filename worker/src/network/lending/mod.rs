@@ -1,0 +1,87 @@
+//! Training data from worker to worker: see `docs/data.md`, *From other workers*.
+
+mod donors;
+mod fetch;
+mod route;
+mod serve;
+mod supplier;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use longhaul_proto::control::message::{DataAt, DataHolders, DataName};
+use tokio::sync::{Semaphore, watch};
+
+pub use self::fetch::FoundData;
+pub(super) use self::serve::{send_block, send_catalogue, send_tokenizer};
+use self::supplier::Supplier;
+use super::Network;
+use crate::data::Lending;
+
+/// What this network knows of the run's data, and gives of it.
+pub(super) struct Shelf {
+    /// Who has it, as the coordinator says.
+    holders: watch::Sender<DataHolders>,
+    /// What this worker has, for the coordinator.
+    at: watch::Sender<Option<DataAt>>,
+    /// What others may have.
+    lent: watch::Sender<Option<Lent>>,
+    /// Who fetches what is not here.
+    supplier: watch::Sender<Option<Arc<Supplier>>>,
+    /// Blocks that are read for others at a time.
+    turns: Semaphore,
+}
+
+/// A dataset that others may have blocks of, and who fetches those that are not here; none: all are.
+#[derive(Clone)]
+struct Lent {
+    lending: Arc<Lending>,
+    supplier: Option<Arc<Supplier>>,
+}
+
+/// Each is a MiB in memory, read from the disk and hashed on a thread of its own: more would take cores from the device.
+const SERVED_AT_ONCE: usize = 4;
+
+impl Default for Shelf {
+    fn default() -> Self {
+        Self {
+            holders: watch::channel(DataHolders::default()).0,
+            at: watch::channel(None).0,
+            lent: watch::channel(None).0,
+            supplier: watch::channel(None).0,
+            turns: Semaphore::new(SERVED_AT_ONCE),
+        }
+    }
+}
+
+impl Shelf {
+    /// Others get nothing any more.
+    pub fn clear(&self) {
+        self.lent.send_replace(None);
+        self.supplier.send_replace(None);
+    }
+}
+
+impl Network {
+    /// The coordinator says who has the run's data.
+    pub fn note_data_holders(&self, holders: &DataHolders) {
+        self.shelf.holders.send_if_modified(|known| {
+            let is_news = known != holders;
+            known.clone_from(holders);
+            is_news
+        });
+    }
+
+    /// What this worker has of the run's data, as it changes; none: it does not know yet.
+    pub fn data_at(&self) -> watch::Receiver<Option<DataAt>> {
+        self.shelf.at.subscribe()
+    }
+
+    /// From now on others may have blocks of this data, all of which is here, or can be made here.
+    pub fn lend(&self, lending: Arc<Lending>, data_hash: [u8; 32]) {
+        let name = DataName { data: data_hash, catalogue: lending.catalogue_hash() };
+        self.shelf.lent.send_replace(Some(Lent { lending, supplier: None }));
+        self.shelf.at.send_replace(Some(DataAt::Here(name)));
+    }
+}
