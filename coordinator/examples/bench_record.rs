@@ -94,6 +94,8 @@ impl Bench {
                 wan_received_bytes: 1_000_000 * step,
                 lan_sent_bytes: 9_000_000 * step,
                 dense_bytes: 400_000_000 * step,
+                data_wan_bytes: 0,
+                data_lan_bytes: 0,
                 loss: 2.5,
             };
             self.say(worker, ToCoordinator::Heartbeat(heartbeat));

@@ -131,6 +131,10 @@ impl Supplier {
 
     /// Asks one after the other, again and again. An error is one of the cache.
     async fn fetch(&self, network: &Arc<Network>, name: BlockName, open: &Open) -> Result<(), String> {
+        // Somebody saw that it was missing before it came the last time.
+        if self.is_here(name).await? {
+            return Ok(());
+        }
         let (mut back_off, mut holders) = (BackOff::default(), network.shelf.holders.subscribe());
         loop {
             holders.mark_unchanged();
@@ -144,6 +148,12 @@ impl Supplier {
                 () = sleep(back_off.next_pause()) => {}
             }
         }
+    }
+
+    async fn is_here(&self, name: BlockName) -> Result<bool, String> {
+        let stock = Arc::clone(&self.stock);
+        let found = spawn_blocking(move || stock.has(name)).await.map_err(|error| error.to_string())?;
+        found.map_err(|error| error.to_string())
     }
 
     async fn ask_all(

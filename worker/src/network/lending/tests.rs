@@ -1,5 +1,6 @@
 //! Data over real connections, from workers of all kinds.
 
+use std::slice::from_ref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -103,10 +104,12 @@ impl Remote {
         for name in blocks {
             timeout(PATIENCE, self.supplier.until_here(name)).await.unwrap().unwrap();
         }
+        let before = self.fetched();
         let (data, whole) = (Arc::clone(&self.data), Arc::clone(&text.data));
         let same =
             spawn_blocking(move || data.peek(0, u64::MAX).unwrap() == whole.peek(0, u64::MAX).unwrap());
         assert!(same.await.unwrap(), "what was fetched is something else");
+        assert_eq!(self.fetched(), before, "what is here was fetched again");
     }
 
     /// Bytes that came from other sites, and from the own one.
@@ -208,7 +211,7 @@ async fn whoever_sends_something_else_is_found_out_and_others_give_what_was_aske
     let remote = Remote::new(&authority, 1, SiteId(1), &text);
     let mut members: Vec<Member> = bad.iter().map(|(member, _)| member.clone()).collect();
     members.push(honest.member.clone());
-    remote.told(text.holders(&members, &[remote.worker.member.clone()]));
+    remote.told(text.holders(&members, from_ref(&remote.worker.member)));
     remote.fetch(&text).await;
     for ((_, asked), bad) in bad.iter().zip(all) {
         let asked = asked.load(Ordering::Relaxed);
@@ -225,7 +228,7 @@ async fn two_of_a_site_fetch_each_block_once_over_the_long_way() {
     let [one, two] = [1, 2].map(|number| Remote::new(&authority, number, SiteId(1), &text));
     let neighbours = [one.worker.member.clone(), two.worker.member.clone()];
     for remote in [&one, &two] {
-        remote.told(text.holders(&[far.member.clone()], &neighbours));
+        remote.told(text.holders(from_ref(&far.member), &neighbours));
     }
     tokio::join!(one.fetch(&text), two.fetch(&text));
     let whole: u64 = text
@@ -244,12 +247,12 @@ async fn who_comes_later_takes_what_its_site_has_and_who_has_it_all_on_the_site_
     let (authority, text) = (authority(), Text::new());
     let far = holder(&authority, 9, &text);
     let one = Remote::new(&authority, 1, SiteId(1), &text);
-    one.told(text.holders(&[far.member.clone()], &[one.worker.member.clone()]));
+    one.told(text.holders(from_ref(&far.member), from_ref(&one.worker.member)));
     one.fetch(&text).await;
     let two = Remote::new(&authority, 2, SiteId(1), &text);
     let neighbours = [one.worker.member.clone(), two.worker.member.clone()];
-    one.told(text.holders(&[far.member.clone()], &neighbours));
-    two.told(text.holders(&[far.member.clone()], &neighbours));
+    one.told(text.holders(from_ref(&far.member), &neighbours));
+    two.told(text.holders(from_ref(&far.member), &neighbours));
     two.fetch(&text).await;
     assert_eq!(two.fetched().0, 0, "what the site has came over the long way");
     // The holder of site 9 is a neighbour of this one.
@@ -267,7 +270,7 @@ async fn where_all_who_have_it_are_gone_it_waits_and_goes_on_with_another_one() 
     let first = holder(&authority, 9, &text);
     let remote = Remote::new(&authority, 1, SiteId(1), &text);
     let own = [remote.worker.member.clone()];
-    remote.told(text.holders(&[first.member.clone()], &own));
+    remote.told(text.holders(from_ref(&first.member), &own));
     let blocks = text.blocks();
     timeout(PATIENCE, remote.supplier.until_here(blocks[0])).await.unwrap().unwrap();
     // It hangs up on everybody, and answers nobody.
@@ -279,7 +282,7 @@ async fn where_all_who_have_it_are_gone_it_waits_and_goes_on_with_another_one() 
     remote.told(text.holders(&[], &own));
     assert!(is_pending(&mut waiting).await);
     let second = holder(&authority, 8, &text);
-    remote.told(text.holders(&[second.member.clone()], &own));
+    remote.told(text.holders(from_ref(&second.member), &own));
     timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
     // And at the end of a session nobody waits any more.
     remote.told(text.holders(&[], &own));
@@ -313,10 +316,10 @@ async fn who_has_nothing_waits_for_somebody_who_says_what_there_is_and_believes_
     // Somebody has other data than the coordinator names.
     let other_name = DataName { catalogue: [5; 32], ..text.name };
     let honest = holder(&authority, 9, &text);
-    let mut holders = text.holders(&[honest.member.clone()], &[]);
+    let mut holders = text.holders(from_ref(&honest.member), &[]);
     holders.name = Some(other_name);
     worker.network.note_data_holders(&holders);
-    worker.network.note_data_holders(&text.holders(&[honest.member.clone()], &[]));
+    worker.network.note_data_holders(&text.holders(from_ref(&honest.member), &[]));
     let found = timeout(PATIENCE, found).await.unwrap().unwrap().unwrap();
     assert_eq!((found.name, found.tokenizer), (text.name, None));
     assert_eq!(found.catalogue.to_bytes().unwrap(), *text.lending.catalogue);
