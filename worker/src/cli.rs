@@ -78,7 +78,7 @@ pub struct JoinArgs {
     /// The address by which workers of other sites reach this one, when a router forwards a port. Default: as the coordinator sees it.
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<SocketAddr>,
-    /// The training text on this machine, instead of the run's `data.path`; where the run has `data.sources`, the folder from which their relative paths count. `remote`: this machine has none of it, and
+    /// The training data on this machine, instead of the run's `data.path`; where the run has `data.sources`, the folder from which their relative paths count. `remote`: this machine has none of it, and
     /// takes what it trains on from workers that do, those of its own site first (a folder of that name is `./remote`).
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
@@ -165,7 +165,7 @@ pub struct DataRunArgs {
     /// The run's configuration.
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// As `worker join` is given it: the training text, or the folder from which relative paths of `data.sources` count.
+    /// As `worker join` is given it: the training data, or the folder from which relative paths of `data.sources` count.
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
     /// The cache folder that `worker join` is given.

@@ -14,6 +14,9 @@ use super::machine::Run;
 use super::peer::Peer;
 use super::state::Phase;
 
+/// How often it is told of a worker what it has of the data: what one says in a session is two, and some sessions may follow each other.
+const DATA_NOTICES_MAX: u8 = 8;
+
 impl Run {
     /// A worker says what it has of the run's data. It is answered even where it was told before: it may have forgotten.
     pub(super) fn handle_data(&mut self, worker: WorkerId, at: DataAt) {
@@ -30,7 +33,11 @@ impl Run {
             // What is said of everybody else, too, is no news.
             DataAt::Here(_) => return,
         };
-        self.notice(Severity::Info, Some(worker), text.to_owned());
+        // Who says now this and now that leaves others their place among the events.
+        peer.data_notices = peer.data_notices.saturating_add(1);
+        if peer.data_notices <= DATA_NOTICES_MAX {
+            self.notice(Severity::Info, Some(worker), text.to_owned());
+        }
     }
 
     /// Tells those whose answer would be another one now.
@@ -58,15 +65,13 @@ impl Run {
         }
     }
 
+    /// Those who have all of it; where these are few, also those who have fetched some, which may be the only ones of another site that do.
     fn holders_for(&self, site: SiteId, name: Option<DataName>) -> DataHolders {
         let has = |peer: &Peer| matches!(peer.data, Some(DataAt::Here(at)) if is_of(name, at));
         let fetches = |peer: &Peer| matches!(peer.data, Some(DataAt::Fetched(at)) if is_of(name, at));
-        let mut holders = self.members_where(has);
-        if holders.is_empty() {
-            holders = self.members_where(fetches);
-        }
-        holders.sort_by_key(|member| (member.site != site, member.worker));
-        holders.truncate(DATA_HOLDERS_MAX);
+        let mut holders = of_all_sites(self.members_where(has), site, DATA_HOLDERS_MAX);
+        let left = DATA_HOLDERS_MAX - holders.len();
+        holders.extend(of_all_sites(self.members_where(fetches), site, left));
         let mut neighbours = self.members_where(|peer| peer.known.site == site && fetches(peer));
         neighbours.truncate(DATA_NEIGHBOURS_MAX);
         DataHolders { name, holders, neighbours }
@@ -77,7 +82,7 @@ impl Run {
         meant.map(|(worker, peer)| peer.member(*worker)).collect()
     }
 
-    /// The run's data: what its members train on, once there are such; before, what the lowest-numbered worker that has any has. Of its catalogues the one that most have,
+    /// The run's data: what its members train on, once there are such; before, what most of those have that have any. Of its catalogues the one that most have,
     /// so that a single worker cannot say what others are to fetch. None: nobody has any.
     fn data_name(&self) -> Option<DataName> {
         let here = |peer: &Peer| match peer.data {
@@ -95,11 +100,8 @@ impl Run {
         name_of: impl Fn(&Peer) -> Option<DataName>,
     ) -> Option<DataName> {
         let names = || self.peers.values().filter_map(&name_of);
-        let data = known.or_else(|| names().next().map(|name| name.data))?;
-        let mut counts: BTreeMap<DataName, usize> = BTreeMap::new();
-        names().filter(|name| name.data == data).for_each(|name| *counts.entry(name).or_default() += 1);
-        let most = counts.into_iter().max_by_key(|(name, count)| (*count, Reverse(*name)));
-        most.map(|(name, _)| name)
+        let data = known.or_else(|| most(names().map(|name| name.data)))?;
+        most(names().filter(|name| name.data == data))
     }
 
     /// Workers that have nothing, where nobody has anything that they could have.
@@ -124,6 +126,35 @@ impl Run {
         }
         self.told_no_data = is_stuck && enough;
     }
+}
+
+/// What is named most often: of those that are as often, what the lowest-numbered worker has.
+fn most<T: Ord + Copy>(names: impl Iterator<Item = T>) -> Option<T> {
+    let mut counts: BTreeMap<T, (usize, Reverse<usize>)> = BTreeMap::new();
+    for (place, name) in names.enumerate() {
+        counts.entry(name).or_insert((0, Reverse(place))).0 += 1;
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(name, _)| name)
+}
+
+/// So many members: of one site half of them, where others have as many, and of the others one after the other, each time one of each.
+fn of_all_sites(members: Vec<Member>, site: SiteId, most: usize) -> Vec<Member> {
+    let (mut own, others): (Vec<Member>, Vec<Member>) =
+        members.into_iter().partition(|member| member.site == site);
+    let mut of_site: BTreeMap<SiteId, usize> = BTreeMap::new();
+    let mut others: Vec<(usize, Member)> = others
+        .into_iter()
+        .map(|member| {
+            let before = of_site.entry(member.site).or_default();
+            *before += 1;
+            (*before, member)
+        })
+        .collect();
+    others.sort_by_key(|(before, member)| (*before, member.worker));
+    own.truncate(most - others.len().min(most / 2));
+    others.truncate(most - own.len());
+    own.extend(others.into_iter().map(|(_, member)| member));
+    own
 }
 
 /// Whether that is the run's data, whatever its catalogue: shards are named by what is in them.

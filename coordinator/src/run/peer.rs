@@ -49,6 +49,8 @@ pub(super) struct Peer {
     pub is_keeping: bool,
     /// What it has of the run's data; none: it has not said yet.
     pub data: Option<DataAt>,
+    /// How often that was told to people.
+    pub data_notices: u8,
     /// Who it was told has it; none: that is due.
     pub told_holders: Option<DataHolders>,
     /// Its last answer to `Prepare` or `Heal`, and when that came.
@@ -92,6 +94,7 @@ impl Peer {
             has_told_archive: false,
             is_keeping: false,
             data: None,
+            data_notices: 0,
             told_holders: None,
             ready: None,
             ready_at: now,

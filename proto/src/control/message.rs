@@ -348,6 +348,7 @@ pub const ASKED_AFTER_MS: u64 = 2 * HEARTBEAT_INTERVAL_MS;
 pub const REVOKED_MAX: usize = 4096;
 
 pub use super::data::{DATA_HOLDERS_MAX, DATA_NEIGHBOURS_MAX, DataAt, DataHolders, DataName};
+pub use super::settlement::{Adopted, Settlement};
 pub use longhaul_common::plan::Member;
 
 /// The run that a worker has joined.
@@ -404,27 +405,4 @@ pub struct Replica {
     pub session: Generation,
     /// By rank. The samples of the first one are those of all.
     pub ranks: Vec<Member>,
-}
-
-/// What becomes of the open round when a generation ends. Rounds before it are complete at `complete_at`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settlement {
-    /// The open round of the most advanced member.
-    pub open_round: Round,
-    /// Members that hold the results of all rounds before it.
-    pub complete_at: Vec<WorkerId>,
-    /// By fragment: the result that counts, and who holds it. Fragments that are not here are void: what was sent for
-    /// them is retracted and contributed again, to the same round under the new generation.
-    pub results: Vec<Adopted>,
-}
-
-/// A result of the old generation that counts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Adopted {
-    /// Which fragment.
-    pub fragment: FragmentId,
-    /// The name of the bytes.
-    pub hash: Hash,
-    /// Who holds it.
-    pub holders: Vec<WorkerId>,
 }

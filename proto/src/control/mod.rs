@@ -15,6 +15,7 @@ mod probe;
 mod probe_client;
 mod probe_server;
 mod report;
+mod settlement;
 mod visit;
 mod wire;
 

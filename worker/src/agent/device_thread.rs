@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::join::Membership;
 use super::memory;
 use crate::collective::NcclCollective;
-use crate::data::{Dataset, Lending, ReadAhead, Stock, Tokenizer, Work};
+use crate::data::{DataError, Dataset, Lending, ReadAhead, Stock, Tokenizer, Work};
 use crate::engine::{Engine, LowRank, choose_device};
 use crate::network::{FoundData, Network};
 use crate::sync::SyncEvent;
@@ -138,28 +138,44 @@ impl DeviceThread {
 
     /// The data that other workers have.
     fn open_remote(&self) -> Result<(Tokenizer, Arc<Dataset>)> {
-        let (args, config) = (&self.membership.args, &*self.config);
         ensure!(
-            config.may_be_shared(),
+            self.config.may_be_shared(),
             "this run has [privacy] or [secure_aggregation], so members keep their data to themselves, and `--data remote` finds none: \
-             give this machine the training text, and name it with `--data`"
+             give this machine the training data, and name it with `--data`"
         );
-        let FoundData { name, catalogue, tokenizer } = self.network.find_data()?;
-        let tokenizer = match tokenizer {
-            Some(json) => Tokenizer::of_json(json, config.data.tokenizer.as_ref())?,
-            None => Tokenizer::Bytes,
+        let mut refused = Vec::new();
+        let (name, tokenizer, data) = loop {
+            let found = self.network.find_data(&refused)?;
+            let name = found.name;
+            match self.open_found(found) {
+                Ok((tokenizer, data)) if data.data_hash() == name.data => break (name, tokenizer, data),
+                Ok(_) => tracing::warn!(
+                    "the catalogue that other workers have is not of the data that they train on: it is not used; is the same release installed there?"
+                ),
+                Err(error) if error.is_of_others() => {
+                    tracing::warn!(%error, "what other workers have is not used")
+                }
+                Err(error) => return Err(error.into()),
+            }
+            refused.push(name);
         };
-        let cache = (self.membership.cache_dir.as_path(), args.cache_bytes_max());
-        let stock = Stock::open(&config.data, &catalogue, &tokenizer, cache)?;
-        let data = Dataset::elsewhere(&config.data, &catalogue, &stock, &self.network.supplier(&stock))?;
-        ensure!(
-            data.data_hash() == name.data,
-            "the catalogue that other workers have is not of the data that they train on: is the same release installed there?"
-        );
-        let data = Arc::new(data);
         let lending = Lending::new(Arc::clone(&data), &tokenizer)?;
         self.network.lend_fetched(Arc::new(lending), name);
         Ok((tokenizer, data))
+    }
+
+    /// The data that somebody has said the run has.
+    fn open_found(&self, found: FoundData) -> Result<(Tokenizer, Arc<Dataset>), DataError> {
+        let FoundData { catalogue, tokenizer, .. } = found;
+        let (args, config) = (&self.membership.args, &self.config.data);
+        let tokenizer = match tokenizer {
+            Some(json) => Tokenizer::of_json(json, config.tokenizer.as_ref())?,
+            None => Tokenizer::Bytes,
+        };
+        let cache = (self.membership.cache_dir.as_path(), args.cache_bytes_max());
+        let stock = Stock::open(config, &catalogue, &tokenizer, cache)?;
+        let data = Dataset::elsewhere(config, &catalogue, &stock, &self.network.supplier(&stock))?;
+        Ok((tokenizer, Arc::new(data)))
     }
 
     fn build(&self, text: &Text, rank: u32) -> Result<(Engine, Option<LowRank>, Prepared)> {

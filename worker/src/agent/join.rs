@@ -13,11 +13,12 @@ use longhaul_proto::transport::{self, ResetKey};
 use tokio::time::{Instant, sleep};
 
 use super::connection::{Dialler, Found};
+use super::ending::Ending;
 use super::identity_slot::IdentitySlot;
 use super::memory::{self, Room};
 use super::offers::Offers;
 use super::rejoins::Rejoins;
-use super::session::{Ending, Session};
+use super::session::Session;
 use super::stop::StopSignal;
 use super::survey::{Surveyed, attend};
 use crate::checkpoint::{CheckpointStore, Unusable};

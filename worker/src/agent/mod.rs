@@ -3,6 +3,7 @@
 mod connection;
 mod coordinators;
 mod device_thread;
+mod ending;
 mod identity_slot;
 mod join;
 mod memory;

@@ -22,6 +22,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, 
 
 use super::connection::{Conversation, Found, unix_s};
 use super::device_thread::DeviceThread;
+use super::ending::{Ending, ending_of};
 use super::join::Membership;
 use super::offers::{Offers, tell_archived};
 use super::reports::Reports;
@@ -48,18 +49,6 @@ const REPORTS_PAUSE: Duration = Duration::from_millis(50);
 const RENEWAL_MAX: Duration = Duration::from_secs(2);
 /// How often the certificate's age is looked at.
 const RENEWAL_CHECK: Duration = Duration::from_secs(600);
-
-/// How a session ended.
-pub(super) enum Ending {
-    /// For good.
-    Over(String),
-    /// This worker has lost the thread, and joins anew.
-    Again(String),
-    /// The coordinator does not know this session any more; it has welcomed the worker as a new one.
-    Replaced(Join, Box<Conversation>),
-    /// The certificate has expired. This machine is another worker from now on, with another certificate.
-    Renamed(Identity),
-}
 
 /// The threads of a session and the ends of their channels.
 pub(super) struct Session {
@@ -471,13 +460,6 @@ pub(super) fn ticks(period: Duration) -> Interval {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
-}
-
-fn ending_of(outcome: Result<Outcome>) -> Result<Ending> {
-    Ok(match outcome? {
-        Outcome::Dismissed(reason) => Ending::Over(reason),
-        Outcome::Rejoin(reason) => Ending::Again(reason),
-    })
 }
 
 #[cfg(test)]

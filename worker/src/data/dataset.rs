@@ -113,7 +113,7 @@ impl Dataset {
     /// The data of a run of which this worker has nothing: blocks come from others when they are needed.
     ///
     /// # Errors
-    /// The catalogue is not of this configuration, or has too few tokens.
+    /// The catalogue is not of this configuration, or has too few items.
     pub fn elsewhere(
         config: &DataConfig,
         catalogue: &Catalogue,
@@ -122,6 +122,9 @@ impl Dataset {
     ) -> Result<Self, DataError> {
         let sources = config.training();
         let wanted: Vec<&DataSource> = sources.iter().chain(&config.validation).collect();
+        if catalogue.tokenizer.is_some() != (config.tokenizer != DataConfig::BYTES) {
+            return Err(Catalogue::refused("it is of another tokenizer"));
+        }
         if wanted.len() != catalogue.sources.len() {
             return Err(Catalogue::refused("it has another number of sources"));
         }
@@ -140,8 +143,13 @@ impl Dataset {
     }
 
     /// A block of a shard of a source, with the shard's head; none: it is not here.
-    pub(super) fn lend(&self, source: usize, shard: usize, block: usize) -> Option<(Vec<u8>, Vec<u8>)> {
-        self.all().nth(source)?.source.lend(shard, block)
+    pub(super) fn lend(
+        &self,
+        source: usize,
+        shard: usize,
+        block: usize,
+    ) -> Result<Option<(Vec<u8>, Vec<u8>)>, DataError> {
+        self.all().nth(source).map_or(Ok(None), |part| part.source.lend(shard, block))
     }
 
     fn of(
@@ -209,10 +217,18 @@ impl Dataset {
         let there: u64 = self.held_out.iter().map(Part::samples).sum();
         let wanted = (batches as u64 * sequences as u64).min(there);
         let sequences = sequences.max(1);
+        let held_out = move |at: u64| self.find_held_out(at * there / wanted);
+        let batch_from = move |first: u64| first..wanted.min(first + sequences as u64);
         (0..wanted).step_by(sequences).map(move |first| {
+            let next = batch_from(first + sequences as u64);
+            let soon = if first == 0 { first..next.end } else { next };
+            for (part, sample) in soon.filter_map(held_out) {
+                part.source.expect(part.range(sample));
+            }
             let (mut batch, mut sample) = (self.shape.batch(), Vec::new());
-            for at in first..wanted.min(first + sequences as u64) {
-                if let Some(part) = self.read_held_out(at * there / wanted, &mut sample)? {
+            for at in batch_from(first) {
+                if let Some((part, index)) = held_out(at) {
+                    part.read(index, &mut sample)?;
                     self.shape.push(&sample, part.source.item_bytes(), &mut batch);
                 }
             }
@@ -302,15 +318,15 @@ impl Dataset {
         }
     }
 
-    /// The part that a sample is of, of all that are held out.
-    fn read_held_out(&self, mut window: u64, into: &mut Vec<u8>) -> Result<Option<&Part>, DataError> {
+    /// The part that a sample is of, of all that are held out, and which one of it.
+    fn find_held_out(&self, mut window: u64) -> Option<(&Part, u64)> {
         for part in &self.held_out {
             if window < part.samples() {
-                return part.read(window, into).map(|()| Some(part));
+                return Some((part, window));
             }
             window -= part.samples();
         }
-        Ok(None)
+        None
     }
 
     /// The sources, those that are held out last.

@@ -198,6 +198,18 @@ impl DataError {
     pub(super) fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { operation, path: path.to_owned(), source }
     }
+
+    /// Whether, of data that others have, they are to blame: it is none of this run.
+    #[must_use]
+    pub fn is_of_others(&self) -> bool {
+        matches!(
+            self,
+            Self::Catalogue { .. }
+                | Self::Tokenizer { .. }
+                | Self::TooShort { .. }
+                | Self::TooFewImages { .. }
+        )
+    }
 }
 
 /// What [`DataError::Io`] calls the reading of a tokenizer, which no flag of the worker replaces.

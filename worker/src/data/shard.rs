@@ -117,6 +117,18 @@ impl Shard {
         blocks_of(&bytes).map(expect).sum()
     }
 
+    /// The same of those blocks alone that were checked.
+    pub(super) fn expect_sound(&self, range: Range<u64>) -> u64 {
+        let bytes = self.bytes_of(range);
+        let expect = |block| {
+            let place = self.place(block);
+            let wanted = place.start.max(bytes.start)..place.end.min(bytes.end);
+            self.advise(wanted.clone());
+            wanted.len() as u64
+        };
+        blocks_of(&bytes).filter(|&block| self.checked.get(block)).map(expect).sum()
+    }
+
     /// Header and table.
     pub(super) fn head(&self) -> &[u8] {
         &self.map[..self.header.body()]
@@ -175,8 +187,8 @@ impl Shard {
 
     /// Where items are in the body.
     fn bytes_of(&self, items: Range<u64>) -> Range<usize> {
-        let width = self.header.item_bytes as usize;
-        items.start as usize * width..items.end as usize * width
+        let each = self.header.item_bytes as usize;
+        items.start as usize * each..items.end as usize * each
     }
 }
 

@@ -10,7 +10,7 @@ use longhaul_common::config::{DataFormat, DataPlace, DataSource};
 
 use super::cache::Cache;
 use super::lease::Lease;
-use super::lent::{BlockName, ListedShard, ListedSource, Stock, Supply, shard_name};
+use super::lent::{BlockName, ListedShard, ListedSource, NotTheBlock, Stock, Supply, shard_name};
 use super::origin::Origin;
 use super::piece::BadRecords;
 use super::pipeline::with_makers;
@@ -223,17 +223,17 @@ impl Source {
     }
 
     /// A block for another worker, with the head of its shard; none: it is not here.
-    pub(super) fn lend(&self, index: usize, block: usize) -> Option<(Vec<u8>, Vec<u8>)> {
+    pub(super) fn lend(&self, index: usize, block: usize) -> Result<Option<(Vec<u8>, Vec<u8>)>, DataError> {
         let lent = |shard: &Shard| Some((shard.head().to_vec(), shard.block(block).ok()?.to_vec()));
-        let found = self.shard(index).ok()?.and_then(|shard| lent(&shard));
+        let found = self.shard(index).ok().flatten().and_then(|shard| lent(&shard));
         match &self.made {
             // Nobody has a shard made again by asking for a block that it never had.
             Made::FromFiles { recipe, .. } if found.is_none() => {
-                let is_block =
-                    blocks_with(&(0..self.shards[index].items), recipe.item_bytes()).contains(&block);
-                is_block.then(|| lent(&*self.replace(index).ok()?)).flatten()
+                let blocks = blocks_with(&(0..self.shards[index].items), recipe.item_bytes());
+                let made = blocks.contains(&block).then(|| self.replace(index)).transpose()?;
+                made.map(|made| lent(&made).ok_or_else(|| self.unreliable(index))).transpose()
             }
-            _ => found,
+            _ => Ok(found),
         }
     }
 
@@ -260,14 +260,23 @@ impl Source {
 
     /// Appends the bytes of a range of items, which must lie inside.
     pub(super) fn read(&self, range: Range<u64>, into: &mut Vec<u8>) -> Result<(), DataError> {
-        self.in_shards(range).try_for_each(|(index, range)| self.read_shard(index, range, into))
+        let before = into.len();
+        self.in_shards(range).try_for_each(|(index, range)| self.read_shard(index, range, into))?;
+        match &self.made {
+            // Blocks were looked at, but for images that are in two of them.
+            Made::Elsewhere { stock, .. } if !stock.items().are_sound(0, &into[before..]) => {
+                let reason = NotTheBlock::Items.to_string();
+                Err(DataError::NotKept { block: self.name.clone(), reason })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Bytes of an item.
     pub(super) fn item_bytes(&self) -> usize {
         match &self.made {
             Made::FromFiles { recipe, .. } => recipe.item_bytes(),
-            Made::Elsewhere { stock, .. } => stock.item_bytes(),
+            Made::Elsewhere { stock, .. } => stock.items().bytes,
         }
     }
 
@@ -276,9 +285,9 @@ impl Source {
         let expect = |(index, range): (usize, Range<u64>)| match (self.shard(index), &self.made) {
             (Ok(shard), Made::Elsewhere { stock, supply }) => {
                 let missing = self.missing(index, shard.as_deref(), &range, stock);
-                missing.iter().for_each(|block| supply.expect(*block));
-                // Of each that comes, all of it is written and hashed.
-                (missing.len() * BLOCK_BYTES) as u64 + shard.map_or(0, |shard| shard.expect(range))
+                // Of each that comes, all of it is written and hashed, once for all samples.
+                let coming = missing.into_iter().filter(|block| supply.expect(*block)).count();
+                (coming * BLOCK_BYTES) as u64 + shard.map_or(0, |shard| shard.expect_sound(range))
             }
             (Ok(Some(shard)), Made::FromFiles { .. }) => shard.expect(range),
             // Whoever reads it finds out, and can say so.
@@ -297,7 +306,7 @@ impl Source {
     ) -> Vec<BlockName> {
         let blocks = match shard {
             Some(shard) => shard.damaged(range.clone()),
-            None => blocks_with(range, stock.item_bytes()).collect(),
+            None => blocks_with(range, stock.items().bytes).collect(),
         };
         let shard = blake3::Hash::from_hex(&self.shards[index].hash).map_or([0; 32], |hash| *hash.as_bytes());
         blocks.into_iter().map(|block| BlockName { shard, block: block as u32 }).collect()
@@ -326,6 +335,8 @@ impl Source {
                 match &self.made {
                     Made::FromFiles { .. } => self.replace(index)?,
                     Made::Elsewhere { stock, supply } => {
+                        // What is mapped has marks of what was sound once.
+                        self.unmap(index);
                         self.fetch(index, 0..self.shards[index].items, stock, &**supply)?
                     }
                 };
@@ -366,12 +377,11 @@ impl Source {
         // Where the file that is mapped was damaged as a whole, there is another one after the first time, which has what was missing then.
         for _ in 0..2 {
             let missing = self.missing(index, self.shard(index)?.as_deref(), &range, stock);
-            missing.iter().for_each(|block| supply.expect(*block));
+            missing.iter().for_each(|block| _ = supply.expect(*block));
             missing.iter().try_for_each(|block| supply.bring(*block))?;
             match self.shard(index)? {
                 Some(shard) if shard.damaged(range.clone()).is_empty() => return Ok(shard),
-                _ if self.slot(index).take().is_some() => _ = self.mapped.fetch_sub(1, Ordering::Relaxed),
-                _ => {}
+                _ => self.unmap(index),
             }
         }
         Err(self.unreliable(index))
@@ -393,6 +403,13 @@ impl Source {
     fn fits(&self, index: usize, shard: &Shard) -> bool {
         let slot = &self.shards[index];
         shard.len() == slot.items && blake3::Hash::from_bytes(shard.hash()).to_hex().as_str() == slot.hash
+    }
+
+    /// Forgets it, so that it is mapped anew.
+    fn unmap(&self, index: usize) {
+        if self.slot(index).take().is_some() {
+            self.mapped.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Forgets the next one that is mapped and that nobody uses just now.

@@ -43,6 +43,10 @@ impl Tokenizer {
     pub fn of_json(json: Vec<u8>, path: &Path) -> Result<Self, DataError> {
         let tokenizer = tokenizers::Tokenizer::from_bytes(&json)
             .map_err(|error| DataError::Tokenizer { path: path.to_owned(), reason: error.to_string() })?;
+        if largest(&tokenizer) == Some(u32::MAX) {
+            let reason = format!("it has a token {}, and there must be one more than that", u32::MAX);
+            return Err(DataError::Tokenizer { path: path.to_owned(), reason });
+        }
         Ok(Self::Json { json: json.into(), tokenizer: Box::new(tokenizer) })
     }
 
@@ -51,9 +55,7 @@ impl Tokenizer {
     pub fn vocabulary(&self) -> u32 {
         match self {
             Self::Bytes => DataConfig::BYTES_VOCABULARY,
-            Self::Json { tokenizer, .. } => {
-                tokenizer.get_vocab(true).into_values().max().map_or(0, |largest| largest + 1)
-            }
+            Self::Json { tokenizer, .. } => largest(tokenizer).map_or(0, |largest| largest.saturating_add(1)),
         }
     }
 
@@ -107,6 +109,11 @@ impl Tokenizer {
     }
 }
 
+/// Its largest token.
+fn largest(tokenizer: &tokenizers::Tokenizer) -> Option<u32> {
+    tokenizer.get_vocab(true).into_values().max()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +139,10 @@ mod tests {
         assert_eq!(tokenizer.encode("two one three").unwrap(), [7, 1, 0]);
         assert_eq!(tokenizer.vocabulary(), 8);
         assert_eq!(tokenizer.json().unwrap()[..], *WORDS.as_bytes());
+
+        std::fs::write(&path, WORDS.replace("7}", "4294967295}")).unwrap();
+        let message = Tokenizer::load(path.to_str().unwrap()).unwrap_err().to_string();
+        assert!(message.contains("one more than that"), "{message}");
 
         std::fs::write(&path, "{}").unwrap();
         let message = Tokenizer::load(path.to_str().unwrap()).unwrap_err().to_string();

@@ -69,13 +69,13 @@ pub(super) enum Request {
     Catalogue,
     /// The `tokenizer.json` that the run's data was made with, likewise.
     Tokenizer,
-    /// A block of the run's data: a frame with the head of its shard, and one with the tokens.
+    /// A block of the run's data: a frame with the head of its shard, and one with the items. As long as it has to be fetched first, empty frames.
     Block {
         /// Hash of the shard's head.
         shard: Hash,
         /// Which block of it.
         block: u32,
-        /// Who asks relies on this worker to fetch it, where it does not have it.
+        /// Who asks, of the same site, relies on this worker to fetch it, where it does not have it.
         to_be_fetched: bool,
     },
 }

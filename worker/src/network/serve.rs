@@ -200,7 +200,7 @@ async fn answer(
         Request::Catalogue => send_catalogue(network, reply).await,
         Request::Tokenizer => send_tokenizer(network, reply).await,
         Request::Block { shard, block, to_be_fetched } => {
-            send_block(network, reply, BlockName { shard, block }, to_be_fetched).await
+            send_block(network, reply, peer, BlockName { shard, block }, to_be_fetched).await
         }
         Request::Probe { bytes } => send_probe(reply, network.worker, bytes).await,
         Request::Alive { incarnation } => {

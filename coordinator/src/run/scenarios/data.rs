@@ -52,15 +52,20 @@ fn who_has_nothing_is_told_of_those_who_have_its_own_site_first_and_of_each_who_
     // Who fetches is a neighbour of its own site alone.
     say(&mut story, 4, DataAt::Fetched(name(1)));
     assert_eq!(numbers(&holders(&story, 4).unwrap().neighbours), [4]);
+    // Few have all of it: who has fetched some is named after them.
+    assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [3, 1, 4]);
     assert_eq!(
-        (holders(&story, 3).map(|of| numbers(&of.neighbours)), holders(&story, 1)),
-        (Some(vec![4]), None)
+        (
+            holders(&story, 3).map(|of| numbers(&of.neighbours)),
+            holders(&story, 1).map(|of| numbers(&of.neighbours))
+        ),
+        (Some(vec![4]), Some(Vec::new()))
     );
     // Who says it again, perhaps as another session, is answered again.
     say(&mut story, 4, DataAt::Fetched(name(1)));
     assert!(holders(&story, 4).is_some() && holders(&story, 3).is_none());
     story.handle(Event::Closed { connection: ConnectionId(3) });
-    assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [1]);
+    assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [1, 4]);
     // Who has nobody else has those who have fetched.
     story.handle(Event::Closed { connection: ConnectionId(1) });
     assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [4]);
@@ -81,6 +86,15 @@ fn what_most_have_counts_until_members_train_and_then_what_they_train_on() {
     say(&mut story, 4, DataAt::Nowhere);
     say(&mut story, 3, DataAt::Here(name(1)));
     assert_eq!(holders(&story, 4).unwrap().name, Some(name(1)));
+    // So it is where the data itself is another one.
+    let other = DataName { data: [8; 32], catalogue: [8; 32] };
+    say(&mut story, 1, DataAt::Here(other));
+    say(&mut story, 4, DataAt::Nowhere);
+    assert_eq!(holders(&story, 4).unwrap().name, Some(name(1)), "the lowest number alone decides");
+    assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [2, 3]);
+    // Of two, the lower number.
+    story.handle(Event::Closed { connection: ConnectionId(3) });
+    assert_eq!(holders(&story, 4).unwrap().name, Some(other));
     let mut story = Story::training();
     say(&mut story, 1, DataAt::Here(DataName { data: [8; 32], catalogue: [8; 32] }));
     assert_eq!(holders(&story, 1).unwrap().name, None, "that is not what the run trains on");
@@ -122,13 +136,42 @@ fn a_run_of_workers_that_all_have_nothing_is_told_to_people_once_and_goes_on_wit
 }
 
 #[test]
-fn no_more_are_named_than_a_message_has_room_for() {
-    let mut story = run_of(40);
-    for worker in 1..=40 {
-        story.join_from(worker, if worker > 30 { "near" } else { "far" });
+fn no_more_are_named_than_a_message_has_room_for_and_of_all_sites() {
+    let mut story = run_of(60);
+    for worker in 1..=60 {
+        let site = match worker {
+            1..=10 => "large",
+            11 => "single",
+            12..=20 => "other",
+            _ => "near",
+        };
+        story.join_from(worker, site);
         say(&mut story, worker, DataAt::Here(name(1)));
     }
-    let told = holders(&story, 40).unwrap();
+    let told = holders(&story, 60).unwrap();
     assert_eq!(told.holders.len(), DATA_HOLDERS_MAX);
-    assert!(told.holders.iter().take(10).all(|member| member.worker > WorkerId(30)));
+    let expected = [21, 22, 23, 24, 25, 26, 27, 28, 1, 11, 12, 2, 13, 3, 14, 4];
+    assert_eq!(numbers(&told.holders), expected);
+    say(&mut story, 11, DataAt::Here(name(1)));
+    let alone = holders(&story, 11).unwrap();
+    assert_eq!(numbers(&alone.holders)[..4], [11, 1, 12, 21]);
+    assert_eq!(alone.holders.len(), DATA_HOLDERS_MAX);
+}
+
+#[test]
+fn who_says_now_this_and_now_that_leaves_others_their_place_among_the_events() {
+    let mut story = run_of(2);
+    story.join(1, &[]);
+    story.join(2, &[]);
+    for _ in 0..50 {
+        say(&mut story, 1, DataAt::Nowhere);
+        say(&mut story, 1, DataAt::Fetched(name(1)));
+    }
+    say(&mut story, 2, DataAt::Nowhere);
+    let events = story.run.status(0).events;
+    let of = |worker| {
+        let worker = Some(WorkerId(worker).to_string());
+        events.iter().filter(|event| event.worker == worker && event.text.contains("data")).count()
+    };
+    assert_eq!((of(1), of(2)), (8, 1));
 }

@@ -1,8 +1,11 @@
 //! What the data of a run consists of, as one worker tells others.
 
 use std::collections::HashSet;
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use longhaul_common::config::SOURCES_MAX;
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::super::DataError;
 
@@ -15,7 +18,35 @@ pub struct Catalogue {
     /// BLAKE3 of `tokenizer.json`; none: tokens are bytes.
     pub tokenizer: Option<[u8; 32]>,
     /// In the configuration's order, those that are held out last.
+    #[serde(deserialize_with = "a_few_sources")]
     pub(in super::super) sources: Vec<ListedSource>,
+}
+
+/// What is trained on and what is held out.
+const LISTED_MAX: usize = 2 * SOURCES_MAX;
+
+/// Without shards, a source is a byte on its way and 24 in memory.
+fn a_few_sources<'de, D: Deserializer<'de>>(bytes: D) -> Result<Vec<ListedSource>, D::Error> {
+    struct Sources;
+    impl<'de> Visitor<'de> for Sources {
+        type Value = Vec<ListedSource>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {LISTED_MAX} sources")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Self::Value, A::Error> {
+            let mut sources = Vec::new();
+            while let Some(source) = all.next_element()? {
+                if sources.len() == LISTED_MAX {
+                    return Err(A::Error::custom("it has more sources than a run may have"));
+                }
+                sources.push(source);
+            }
+            Ok(sources)
+        }
+    }
+    bytes.deserialize_seq(Sources)
 }
 
 /// The shards of a source, in order.

@@ -23,7 +23,7 @@ pub struct Lending {
 pub struct LentBlock {
     /// Of its shard: header and table.
     pub head: Vec<u8>,
-    /// The tokens.
+    /// The items.
     pub bytes: Vec<u8>,
 }
 
@@ -51,10 +51,12 @@ impl Lending {
 
     /// A block as it has to be; none: it is not here, or there is no such block. What was made from files of this worker and is damaged is made again. Reads the
     /// disk: not for a thread that others wait for.
-    #[must_use]
-    pub fn block(&self, name: BlockName) -> Option<LentBlock> {
-        let &(part, index) = self.places.get(&name.shard)?;
-        let (head, bytes) = self.data.lend(part, index, name.block as usize)?;
-        Some(LentBlock { head, bytes })
+    ///
+    /// # Errors
+    /// It is damaged, and cannot be made again.
+    pub fn block(&self, name: BlockName) -> Result<Option<LentBlock>, DataError> {
+        let Some(&(part, index)) = self.places.get(&name.shard) else { return Ok(None) };
+        let found = self.data.lend(part, index, name.block as usize)?;
+        Ok(found.map(|(head, bytes)| LentBlock { head, bytes }))
     }
 }

@@ -1,6 +1,7 @@
 //! Data that one worker has and others train on: see `docs/data.md`, *From other workers*.
 
 mod catalogue;
+mod items;
 mod lending;
 mod stock;
 
@@ -33,8 +34,8 @@ impl fmt::Display for BlockName {
 
 /// Who fetches blocks that are not in the cache into it.
 pub trait Supply: Send + Sync + fmt::Debug {
-    /// A block will be read soon. Returns at once.
-    fn expect(&self, block: BlockName);
+    /// A block will be read soon. Returns at once: whether it was not on its way yet.
+    fn expect(&self, block: BlockName) -> bool;
 
     /// Returns when a block is in the cache, however long that takes.
     ///

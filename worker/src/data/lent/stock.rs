@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use longhaul_common::config::DataConfig;
 
-use super::super::cache::{Cache, remove};
+use super::super::cache::{Cache, remove, touch};
 use super::super::lease::Lease;
 use super::super::partial::Partial;
-use super::super::recipe::item_bytes;
 use super::super::shard::{Head, Shard};
 use super::super::{DataError, Tokenizer};
+use super::items::Items;
 use super::{BlockName, Catalogue};
 
 /// Why something is not the block that was asked for.
@@ -37,6 +37,9 @@ pub enum NotTheBlock {
     /// It has another hash than the head says.
     #[error("its bytes have another hash")]
     Bytes,
+    /// It is the block that the run's data has, and no model can be given that.
+    #[error("it has tokens beyond the vocabulary, or classes that there are not")]
+    Items,
 }
 
 /// The shards of a catalogue, of which those blocks are in the cache that were fetched. A block that is not there is a hole of zeros, which has another hash than the head says:
@@ -44,8 +47,7 @@ pub enum NotTheBlock {
 #[derive(Debug)]
 pub struct Stock {
     cache: Cache,
-    /// Bytes in an item.
-    item_bytes: usize,
+    items: Items,
     /// Items of each.
     shards: HashMap<[u8; 32], u64>,
     /// Held while something is written.
@@ -65,24 +67,28 @@ impl Stock {
         tokenizer: &Tokenizer,
         (cache, bytes_max): (&Path, Option<u64>),
     ) -> Result<Arc<Self>, DataError> {
-        let item_bytes = item_bytes(config.image.as_ref(), tokenizer.vocabulary());
-        catalogue.fits(item_bytes)?;
+        let items = Items::of(config, tokenizer);
+        catalogue.fits(items.bytes)?;
         let cache = Cache::open(cache, bytes_max)?;
         cache.sweep()?;
         let lease = Lease::new(&cache)?;
         let shards: HashMap<[u8; 32], u64> =
             catalogue.shards().map(|shard| (shard.hash, shard.items)).collect();
         lease.shards(shards.keys().map(shard_name))?;
-        Ok(Arc::new(Self { cache, item_bytes, shards, writing: Mutex::default(), _lease: lease }))
+        for shard in shards.keys() {
+            // No list says when they were used last.
+            touch_if_there(&cache.shard(&shard_name(shard)))?;
+        }
+        Ok(Arc::new(Self { cache, items, shards, writing: Mutex::default(), _lease: lease }))
     }
 
     pub(in super::super) fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// Bytes in an item.
-    pub(in super::super) fn item_bytes(&self) -> usize {
-        self.item_bytes
+    /// What its shards have one after the other.
+    pub(in super::super) fn items(&self) -> Items {
+        self.items
     }
 
     /// Whether a block is in the cache as it has to be: all of it is read.
@@ -101,7 +107,7 @@ impl Stock {
     pub fn check(&self, name: BlockName, head: &[u8], bytes: &[u8]) -> Result<(), NotTheBlock> {
         let items = *self.shards.get(&name.shard).ok_or(NotTheBlock::Unknown)?;
         let found = Head::parse(head).ok_or(NotTheBlock::Head)?;
-        if !found.is_of(name.shard, items, self.item_bytes) {
+        if !found.is_of(name.shard, items, self.items.bytes) {
             return Err(NotTheBlock::Head);
         }
         let place = found.place(name.block as usize).ok_or(NotTheBlock::Unknown)?;
@@ -109,13 +115,17 @@ impl Stock {
             return Err(NotTheBlock::Length { found: bytes.len(), wanted: place.len() });
         }
         let is_block = found.block_hash(name.block as usize) == Some(blake3::hash(bytes));
-        is_block.then_some(()).ok_or(NotTheBlock::Bytes)
+        match (is_block, self.items.are_sound(place.start, bytes)) {
+            (false, _) => Err(NotTheBlock::Bytes),
+            (true, false) => Err(NotTheBlock::Items),
+            (true, true) => Ok(()),
+        }
     }
 
     /// Bytes of a shard's head; none: the run's data has no such shard.
     #[must_use]
     pub fn head_bytes(&self, shard: &[u8; 32]) -> Option<usize> {
-        self.shards.get(shard).map(|items| Head::bytes_of(*items, self.item_bytes))
+        self.shards.get(shard).map(|items| Head::bytes_of(*items, self.items.bytes))
     }
 
     /// Writes a block that was checked. With the first one of a shard, room is made for all of it.
@@ -159,6 +169,13 @@ impl Stock {
 /// What a shard that was fetched is called: never as one that was made here, whose name says which text it is of, as no peer can be trusted to know.
 pub(in super::super) fn shard_name(hash: &[u8; 32]) -> String {
     blake3::Hash::from_bytes(*hash).to_hex()[..32].to_owned()
+}
+
+fn touch_if_there(path: &Path) -> Result<(), DataError> {
+    match touch(path) {
+        Err(DataError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        touched => touched,
+    }
 }
 
 /// A shard's file, where it is there with this head.

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
-use super::super::shard::BLOCK_BYTES;
+use proptest::prelude::*;
+
+use super::super::lent::{ListedShard, ListedSource};
+use super::super::shard::{BLOCK_BYTES, Head, encode};
 use super::super::{
     BlockName, Catalogue, DataError, Dataset, Lending, NotTheBlock, Stock, Supply, Tokenizer, Work,
 };
@@ -29,16 +32,20 @@ struct Neighbour {
     lending: Arc<Lending>,
     stock: Arc<Stock>,
     expected: Mutex<BTreeSet<BlockName>>,
+    /// What was expected when the first one was waited for.
+    expected_before_first: Mutex<Option<BTreeSet<BlockName>>>,
     fetched: Mutex<Vec<BlockName>>,
 }
 
 impl Supply for Neighbour {
-    fn expect(&self, block: BlockName) {
-        self.expected.lock().unwrap().insert(block);
+    fn expect(&self, block: BlockName) -> bool {
+        self.expected.lock().unwrap().insert(block)
     }
 
     fn bring(&self, block: BlockName) -> Result<(), DataError> {
-        let lent = self.lending.block(block).unwrap();
+        let expected = || self.expected.lock().unwrap().clone();
+        self.expected_before_first.lock().unwrap().get_or_insert_with(expected);
+        let lent = self.lending.block(block).unwrap().unwrap();
         self.stock.check(block, &lent.head, &lent.bytes).unwrap();
         self.fetched.lock().unwrap().push(block);
         self.stock.keep(block, &lent.head, &lent.bytes)
@@ -56,12 +63,33 @@ fn text(seed: usize, bytes: usize) -> String {
         .collect()
 }
 
+/// Data of these lines as who has none of it has it in this folder.
+fn remote(
+    lending: &Arc<Lending>,
+    lines: &str,
+    there: &Folder,
+    bytes_max: Option<u64>,
+) -> (Arc<Neighbour>, Dataset) {
+    let (config, cache) = (config(lines), there.path().join("cache"));
+    let catalogue = Catalogue::from_bytes(&lending.catalogue).unwrap();
+    let stock = Stock::open(&config, &catalogue, &Tokenizer::Bytes, (&cache, bytes_max)).unwrap();
+    let neighbour = Arc::new(Neighbour {
+        lending: Arc::clone(lending),
+        stock: Arc::clone(&stock),
+        expected: Mutex::default(),
+        expected_before_first: Mutex::default(),
+        fetched: Mutex::default(),
+    });
+    let supply: Arc<dyn Supply> = Arc::<Neighbour>::clone(&neighbour);
+    (neighbour, Dataset::elsewhere(&config, &catalogue, &stock, &supply).unwrap())
+}
+
 impl Pair {
     fn new() -> Self {
         let (here, there) = (Folder::new(), Folder::new());
         here.write("a.txt", text(1, 3 << 20));
         here.write("b.txt", text(2, 1 << 19));
-        here.write("c.txt", text(3, 1 << 16));
+        here.write("c.txt", text(3, 3 << 19));
         let whole = here.open_with(LINES, &Tokenizer::Bytes, PIECE_BYTES, &Work::default()).unwrap();
         let whole = Arc::new(whole);
         let lending = Arc::new(Lending::new(Arc::clone(&whole), &Tokenizer::Bytes).unwrap());
@@ -70,24 +98,18 @@ impl Pair {
 
     /// The data as the other worker has it, with so many bytes of room.
     fn remote(&self, bytes_max: Option<u64>) -> (Arc<Neighbour>, Dataset) {
-        let catalogue = Catalogue::from_bytes(&self.lending.catalogue).unwrap();
-        let cache = self.there.path().join("cache");
-        let stock = Stock::open(&config(LINES), &catalogue, &Tokenizer::Bytes, (&cache, bytes_max)).unwrap();
-        let neighbour = Arc::new(Neighbour {
-            lending: Arc::clone(&self.lending),
-            stock: Arc::clone(&stock),
-            expected: Mutex::default(),
-            fetched: Mutex::default(),
-        });
-        let supply: Arc<dyn Supply> = Arc::<Neighbour>::clone(&neighbour);
-        (neighbour, Dataset::elsewhere(&config(LINES), &catalogue, &stock, &supply).unwrap())
+        remote(&self.lending, LINES, &self.there, bytes_max)
     }
 
     fn stock(&self) -> Arc<Stock> {
         Arc::clone(&self.remote(None).0.stock)
     }
 
-    /// The largest shard, and how many blocks it has.
+    fn shard_hashes(&self) -> Vec<[u8; 32]> {
+        Catalogue::from_bytes(&self.lending.catalogue).unwrap().shard_hashes().collect()
+    }
+
+    /// A block of the first shard, which has three.
     fn block(&self, block: u32) -> BlockName {
         let catalogue = Catalogue::from_bytes(&self.lending.catalogue).unwrap();
         BlockName { shard: catalogue.shards().next().unwrap().hash, block }
@@ -116,13 +138,51 @@ fn who_has_no_file_has_the_same_samples_and_held_out_text_as_who_has_all() {
     assert!(names(&pair.here).is_disjoint(&names(&pair.there)));
 }
 
+/// Images of 1058 bytes with their classes: of the first shard one is cut between two blocks.
+const IMAGES: &str = "image = { channels = 1, height = 32, width = 33, classes = 3, shift = 2, flip = true }\n\
+                      sources = [{ path = \"images\", format = \"idx\", labels = \"labels\" }]";
+
+#[test]
+fn images_come_from_others_with_their_classes_and_are_moved_alike() {
+    let (here, there) = (Folder::new(), Folder::new());
+    let (count, pixels) = (1400u32, 32 * 33);
+    let head = |kind: u32, sizes: &[u32]| -> Vec<u8> {
+        [0x800 + kind].iter().chain(sizes).flat_map(|number| number.to_be_bytes()).collect()
+    };
+    let bytes = |len: u32| (0..len).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8);
+    here.write("images", [head(3, &[count, 32, 33]), bytes(count * pixels).collect()].concat());
+    here.write("labels", [head(1, &[count]), bytes(count).map(|byte| byte % 3).collect()].concat());
+    let whole = here.open_with(IMAGES, &Tokenizer::Bytes, PIECE_BYTES, &Work::default()).unwrap();
+    let whole = Arc::new(whole);
+    let lending = Arc::new(Lending::new(Arc::clone(&whole), &Tokenizer::Bytes).unwrap());
+    let (neighbour, remote) = remote(&lending, IMAGES, &there, None);
+    assert_eq!((remote.data_hash(), remote.samples()), (whole.data_hash(), whole.samples()));
+    let batches = |data: &Dataset| (data.batch(0..1400, 5).unwrap(), data.validation(2, 3).unwrap());
+    assert!(format!("{:?}", batches(&remote)) == format!("{:?}", batches(&whole)));
+    assert!(neighbour.fetched.lock().unwrap().len() >= 2);
+    // Of fewer classes, the same blocks are of no use.
+    let fewer = IMAGES.replace("classes = 3", "classes = 2");
+    let catalogue = Catalogue::from_bytes(&lending.catalogue).unwrap();
+    let other = Folder::new();
+    let cache = other.path().join("cache");
+    let stock = Stock::open(&config(&fewer), &catalogue, &Tokenizer::Bytes, (&cache, None)).unwrap();
+    let name = BlockName { shard: catalogue.shard_hashes().next().unwrap(), block: 0 };
+    let lent = lending.block(name).unwrap().unwrap();
+    assert_eq!(stock.check(name, &lent.head, &lent.bytes), Err(NotTheBlock::Items));
+}
+
 #[test]
 fn what_will_be_read_is_said_before_and_only_what_is_missing() {
     let pair = Pair::new();
     let (neighbour, remote) = pair.remote(None);
-    let bytes: u64 = (0..8).map(|position| remote.expect(position, 1)).sum();
+    // Several samples of a block bring it once, and nothing is read of a shard that has only a head so far.
+    let expect = |positions: std::ops::Range<u64>| -> u64 {
+        positions.map(|position| remote.expect(position, 1)).sum()
+    };
+    let bytes = expect(0..8) + expect(0..8);
     let expected = neighbour.expected.lock().unwrap().clone();
-    assert!(bytes >= (expected.len() * BLOCK_BYTES) as u64 && neighbour.fetched.lock().unwrap().is_empty());
+    assert_eq!(bytes, (expected.len() * BLOCK_BYTES) as u64);
+    assert!(neighbour.fetched.lock().unwrap().is_empty());
     remote.batch(0..8, 1).unwrap();
     let fetched: BTreeSet<_> = neighbour.fetched.lock().unwrap().iter().copied().collect();
     assert_eq!(fetched, expected);
@@ -132,6 +192,17 @@ fn what_will_be_read_is_said_before_and_only_what_is_missing() {
     assert!(neighbour.expected.lock().unwrap().is_empty(), "what is here is expected again");
     remote.batch(0..8, 1).unwrap();
     assert_eq!(neighbour.fetched.lock().unwrap().len(), before);
+    // A block of a shard of which others are here is counted once, and what is here of it as what a sample is.
+    neighbour.expected.lock().unwrap().clear();
+    let bytes: u64 = (0..400).map(|position| remote.expect(position, 1)).sum();
+    let expected = neighbour.expected.lock().unwrap().len();
+    assert!(bytes <= (expected * BLOCK_BYTES) as u64 + 400 * 2 * 65, "{bytes} bytes of {expected} blocks");
+    // All that is held out is asked for before the first of it is waited for.
+    let (neighbour, remote) = Pair::new().remote(None);
+    remote.validation(2, 3).unwrap();
+    let first = neighbour.expected_before_first.lock().unwrap().clone();
+    let fetched: BTreeSet<_> = neighbour.fetched.lock().unwrap().iter().copied().collect();
+    assert!(first == Some(fetched.clone()) && fetched.len() > 1, "{first:?}, and {fetched:?}");
 }
 
 #[test]
@@ -171,13 +242,36 @@ fn a_disk_that_changes_a_block_under_a_running_worker_costs_a_fetch_and_no_wrong
     file.write_all_at(&[0; 100], bytes - 200).unwrap();
     assert!(running.peek(0, u64::MAX).unwrap() == tokens);
     assert_eq!(neighbour.fetched.lock().unwrap().len(), 1);
+    // Who looks at all of it finds what was damaged since it was used.
+    file.write_all_at(&[0; 100], bytes - 200).unwrap();
+    assert_eq!(running.verify(|_| ()).unwrap(), 1);
+    assert_eq!(neighbour.fetched.lock().unwrap().len(), 2);
+    assert_eq!(running.verify(|_| ()).unwrap(), 0);
+}
+
+#[test]
+fn two_stocks_on_one_folder_have_what_either_fetches() {
+    let pair = Pair::new();
+    let ((one, first), (two, second)) = (pair.remote(None), pair.remote(None));
+    // Both begin the same shard, and each has blocks of it written that the other one has not mapped yet.
+    for block in 0..3 {
+        let (bringing, other) = if block % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        bringing.bring(pair.block(block)).unwrap();
+        assert!(other.stock.has(pair.block(block)).unwrap());
+    }
+    let whole = pair.whole.peek(0, u64::MAX).unwrap();
+    std::thread::scope(|scope| {
+        for data in [&first, &second] {
+            scope.spawn(|| assert!(data.peek(0, u64::MAX).unwrap() == whole));
+        }
+    });
 }
 
 #[test]
 fn nothing_but_the_block_that_was_asked_for_is_taken() {
     let pair = Pair::new();
     let (stock, name) = (pair.stock(), pair.block(0));
-    let lent = pair.lending.block(name).unwrap();
+    let lent = pair.lending.block(name).unwrap().unwrap();
     assert_eq!(stock.check(name, &lent.head, &lent.bytes), Ok(()));
     assert_eq!(stock.head_bytes(&name.shard), Some(lent.head.len()));
     let refused = |head: &[u8], bytes: &[u8]| stock.check(name, head, bytes).unwrap_err();
@@ -199,14 +293,44 @@ fn nothing_but_the_block_that_was_asked_for_is_taken() {
         assert_eq!(refused(&lent.head[..at], &lent.bytes), NotTheBlock::Head);
     }
     // Another block of the run's data, whole and sound, is not the one that was asked for.
-    let other = pair.lending.block(pair.block(1)).unwrap();
+    let other = pair.lending.block(pair.block(1)).unwrap().unwrap();
     assert!(refused(&other.head, &other.bytes) != NotTheBlock::Head);
     let unknown = BlockName { shard: [9; 32], block: 0 };
     assert_eq!(stock.check(unknown, &lent.head, &lent.bytes), Err(NotTheBlock::Unknown));
     let beyond = BlockName { block: u32::MAX, ..name };
     assert_eq!(stock.check(beyond, &lent.head, &lent.bytes), Err(NotTheBlock::Unknown));
-    assert!(pair.lending.block(unknown).is_none() && pair.lending.block(beyond).is_none());
+    for name in [unknown, beyond] {
+        assert_eq!(pair.lending.block(name).unwrap(), None);
+    }
     assert!(!stock.has(name).unwrap());
+}
+
+#[test]
+fn tokens_that_no_model_can_be_given_are_not_taken_whatever_their_hash_is() {
+    let there = Folder::new();
+    let body: Vec<u8> = [1u16, 255, 256].iter().flat_map(|token| token.to_le_bytes()).collect();
+    let shard = encode(&body, 2);
+    let (head, bytes) = shard.split_at(shard.len() - body.len());
+    let listed = |hash| ListedSource { shards: vec![ListedShard { hash, items: 3 }] };
+    let hash = *head[32..].first_chunk().unwrap();
+    let catalogue = Catalogue { tokenizer: None, sources: vec![listed(hash)] };
+    let cache = there.path().join("cache");
+    let stock = Stock::open(&config(LINES), &catalogue, &Tokenizer::Bytes, (&cache, None)).unwrap();
+    let name = BlockName { shard: hash, block: 0 };
+    assert_eq!(stock.check(name, head, bytes), Err(NotTheBlock::Items));
+}
+
+#[test]
+fn what_was_fetched_counts_as_used_when_it_is_opened_again() {
+    let pair = Pair::new();
+    drop(pair.remote(None).1.batch(0..100, 3).unwrap());
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1000);
+    let old = |path: &std::path::PathBuf| path.metadata().unwrap().modified().unwrap() == long_ago;
+    for path in pair.there.shards() {
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+    }
+    drop(pair.stock());
+    assert!(!pair.there.shards().iter().any(old));
 }
 
 #[test]
@@ -228,9 +352,27 @@ fn a_catalogue_that_says_something_else_makes_other_data_or_none() {
     }
     let (mut few, stock) = (truth.clone(), pair.stock());
     few.sources.pop();
+    let mut of_another_tokenizer = truth.clone();
+    of_another_tokenizer.tokenizer = Some([1; 32]);
     let supply: Arc<dyn Supply> = pair.remote(None).0;
-    let refused = Dataset::elsewhere(&config(LINES), &few, &stock, &supply);
-    assert!(matches!(refused, Err(DataError::Catalogue { .. })), "{refused:?}");
+    for wrong in [few, of_another_tokenizer] {
+        let refused = Dataset::elsewhere(&config(LINES), &wrong, &stock, &supply);
+        assert!(matches!(refused, Err(DataError::Catalogue { .. })), "{refused:?}");
+    }
+    // Sources without shards are many times as much in memory as on their way.
+    let empty = |sources: usize| {
+        let mut bytes = vec![0];
+        let mut left = sources;
+        while left >= 0x80 {
+            bytes.push(left as u8 | 0x80);
+            left >>= 7;
+        }
+        bytes.push(left as u8);
+        bytes.resize(bytes.len() + sources, 0);
+        Catalogue::from_bytes(&bytes)
+    };
+    assert_eq!(empty(2 << 10).unwrap().size(), (0, 0));
+    assert!(empty((2 << 10) + 1).is_err());
 }
 
 #[test]
@@ -252,18 +394,41 @@ fn a_cache_that_is_too_small_says_so_and_what_others_use_is_not_thrown_away() {
 fn a_lender_makes_a_damaged_shard_again_and_one_that_has_fetched_lends_what_is_here() {
     let pair = Pair::new();
     let name = pair.block(0);
-    let lent = pair.lending.block(name).unwrap();
+    let lent = pair.lending.block(name).unwrap().unwrap();
     let fresh = pair.here.open_with(LINES, &Tokenizer::Bytes, PIECE_BYTES, &Work::default()).unwrap();
     for shard in pair.here.shards() {
         std::fs::remove_file(shard).unwrap();
     }
     let fresh = Lending::new(Arc::new(fresh), &Tokenizer::Bytes).unwrap();
-    assert_eq!(fresh.block(name), Some(lent.clone()));
+    assert_eq!(fresh.block(name).unwrap(), Some(lent.clone()));
+    // What cannot be made again is something else than what was never there.
+    let last = BlockName { shard: *pair.shard_hashes().last().unwrap(), block: 0 };
+    pair.here.write("c.txt", text(4, 3 << 19));
+    assert!(fresh.block(last).is_err());
+    assert_eq!(fresh.block(BlockName { block: 7, ..last }).unwrap(), None);
     let (neighbour, remote) = pair.remote(None);
     let second = Lending::new(Arc::new(remote), &Tokenizer::Bytes).unwrap();
     assert_eq!(second.catalogue_hash(), pair.lending.catalogue_hash());
-    assert_eq!(second.block(name), None);
+    assert_eq!(second.block(name).unwrap(), None);
     neighbour.bring(name).unwrap();
-    assert_eq!(second.block(name), Some(lent));
-    assert_eq!(second.block(pair.block(1)), None);
+    assert_eq!(second.block(name).unwrap(), Some(lent));
+    assert_eq!(second.block(pair.block(1)).unwrap(), None);
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_as_a_catalogue_or_a_head_is_refused_or_says_something(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        (item_bytes, items) in (any::<u32>(), any::<u64>()),
+    ) {
+        if let Ok(catalogue) = Catalogue::from_bytes(&bytes) {
+            prop_assert_eq!(Catalogue::from_bytes(&catalogue.to_bytes().unwrap()).unwrap(), catalogue);
+        }
+        let fields = [&item_bytes.to_le_bytes()[..], &items.to_le_bytes(), &(BLOCK_BYTES as u32).to_le_bytes()];
+        let head = [b"LHTOKENS", &2u32.to_le_bytes()[..], &fields.concat(), &[0; 4], &bytes].concat();
+        for bytes in [&bytes, &head] {
+            // Nobody finds a hash by chance.
+            prop_assert!(Head::parse(bytes).is_none());
+        }
+    }
 }

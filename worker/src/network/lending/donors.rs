@@ -1,10 +1,11 @@
 //! Connections to workers that have data, and what was seen of them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::id::WorkerId;
 use longhaul_common::plan::Member;
 use longhaul_proto::identity::PeerName;
@@ -19,7 +20,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const PASSED_OVER: Duration = Duration::from_secs(2);
 /// and at most: each time it is twice as long as before.
 const PASSED_OVER_MAX: Duration = Duration::from_secs(120);
-/// Who has sent something else than was asked for is asked after all others from then on: it may be the only one, and its disk may have been mended.
+/// Who has sent something else than was asked for is asked after all others from then on, whatever else it gives: it may be the only one, and its disk may have been mended.
 const LIED: Duration = Duration::from_secs(3600);
 
 /// Workers that were asked for data.
@@ -30,11 +31,49 @@ pub struct Donors {
 
 #[derive(Debug, Default)]
 struct Donor {
-    /// One at a time dials.
-    line: Arc<tokio::sync::Mutex<Option<Connection>>>,
+    line: Arc<Line<Connection>>,
     round_trip: Option<Duration>,
     failures: u32,
     passed_over_until: Option<Instant>,
+    lied_until: Option<Instant>,
+}
+
+/// A connection that is made when it is wanted.
+#[derive(Debug)]
+struct Line<C> {
+    /// One at a time dials.
+    connection: tokio::sync::Mutex<Option<C>>,
+    /// How often one has dialled for nothing.
+    failures: AtomicU64,
+}
+
+impl<C> Default for Line<C> {
+    fn default() -> Self {
+        Self { connection: tokio::sync::Mutex::default(), failures: AtomicU64::new(0) }
+    }
+}
+
+impl<C: Clone> Line<C> {
+    /// The connection that there is, or a new one. Who waited for another one that dialled has what came of that.
+    async fn connection(
+        &self,
+        is_open: impl Fn(&C) -> bool,
+        dial: impl Future<Output = Result<C>>,
+    ) -> Result<C> {
+        let failures = self.failures.load(Ordering::Relaxed);
+        let mut connection = self.connection.lock().await;
+        if let Some(connection) = connection.as_ref().filter(|connection| is_open(connection)) {
+            return Ok(connection.clone());
+        }
+        *connection = None;
+        ensure!(self.failures.load(Ordering::Relaxed) == failures, "it could not be reached just now");
+        let dialled = dial.await;
+        match &dialled {
+            Ok(dialled) => *connection = Some(dialled.clone()),
+            Err(_) => _ = self.failures.fetch_add(1, Ordering::Relaxed),
+        }
+        dialled
+    }
 }
 
 impl Donors {
@@ -44,37 +83,34 @@ impl Donors {
     /// It cannot be reached.
     pub async fn connection(&self, network: &Network, member: &Member) -> Result<Connection> {
         let line = Arc::clone(&self.lock().entry(member.worker).or_default().line);
-        let mut line = line.lock().await;
-        if let Some(connection) = line.as_ref().filter(|connection| connection.close_reason().is_none()) {
-            return Ok(connection.clone());
-        }
-        *line = None;
-        if network.is_revoked(member.worker) {
-            bail!("it was taken out of the run");
-        }
-        let name = PeerName::Worker(member.worker).in_run(network.run);
-        let connecting = network.endpoint.connect_with(network.client(), network.address_of(member), &name);
-        let connection = timeout(CONNECT_MAX, connecting.context("dial")?).await.context("no answer")?;
-        let connection = connection.context("connect")?;
-        *line = Some(connection.clone());
+        let dial = async {
+            if network.is_revoked(member.worker) {
+                bail!("it was taken out of the run");
+            }
+            let name = PeerName::Worker(member.worker).in_run(network.run);
+            let connecting =
+                network.endpoint.connect_with(network.client(), network.address_of(member), &name);
+            let connection = timeout(CONNECT_MAX, connecting.context("dial")?).await.context("no answer")?;
+            connection.context("connect")
+        };
+        let connection = line.connection(|connection| connection.close_reason().is_none(), dial).await?;
+        self.lock().entry(member.worker).or_default().round_trip = Some(connection.rtt());
         Ok(connection)
     }
 
-    /// It has given what it was asked for.
-    pub fn note_given(&self, worker: WorkerId, round_trip: Duration) {
+    /// It has given what it was asked for. That it has lied before is not forgotten.
+    pub fn note_given(&self, worker: WorkerId) {
         let mut known = self.lock();
         let donor = known.entry(worker).or_default();
-        (donor.round_trip, donor.failures, donor.passed_over_until) = (Some(round_trip), 0, None);
+        (donor.failures, donor.passed_over_until) = (0, None);
     }
 
     /// It has not. Whether that is news.
-    pub fn note_failed(&self, worker: WorkerId, has_lied: bool, now: Instant) -> bool {
+    pub fn note_failed(&self, worker: WorkerId, now: Instant) -> bool {
         let mut known = self.lock();
         let donor = known.entry(worker).or_default();
         let is_news = donor.passed_over_until.is_none_or(|until| until <= now);
-        if has_lied {
-            donor.passed_over_until = Some(now + LIED);
-        } else if is_news {
+        if is_news {
             let pause = PASSED_OVER.saturating_mul(1 << donor.failures.min(10)).min(PASSED_OVER_MAX);
             donor.failures += 1;
             donor.passed_over_until = Some(now + pause);
@@ -82,18 +118,80 @@ impl Donors {
         is_news
     }
 
-    /// Whether it has failed just now, and others are asked before it.
-    pub fn is_passed_over(&self, worker: WorkerId, now: Instant) -> bool {
-        let until = self.lock().get(&worker).and_then(|donor| donor.passed_over_until);
-        until.is_some_and(|until| until > now)
+    /// It has given something else.
+    pub fn note_lied(&self, worker: WorkerId, now: Instant) {
+        self.lock().entry(worker).or_default().lied_until = Some(now + LIED);
     }
 
-    /// Those that are known.
+    /// Whether it has failed just now, or lied, and others are asked before it.
+    pub fn is_passed_over(&self, worker: WorkerId, now: Instant) -> bool {
+        let known = self.lock();
+        let Some(donor) = known.get(&worker) else { return false };
+        [donor.passed_over_until, donor.lied_until].into_iter().flatten().any(|until| until > now)
+    }
+
+    /// Those that are known. Who could never be reached is as far away as can be.
     pub fn round_trips(&self) -> BTreeMap<WorkerId, Duration> {
-        self.lock().iter().filter_map(|(worker, donor)| Some((*worker, donor.round_trip?))).collect()
+        let round_trip = |donor: &Donor| donor.round_trip.or((donor.failures > 0).then_some(Duration::MAX));
+        self.lock().iter().filter_map(|(worker, donor)| Some((*worker, round_trip(donor)?))).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Donor>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tokio::task::JoinSet;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_cannot_be_dialled_costs_all_that_want_it_one_attempt() {
+        let (line, dialled) = (Arc::new(Line::<u8>::default()), Arc::new(AtomicUsize::new(0)));
+        let (start, mut asking) = (Instant::now(), JoinSet::new());
+        for _ in 0..8 {
+            let (line, dialled) = (Arc::clone(&line), Arc::clone(&dialled));
+            asking.spawn(async move {
+                let dial = async {
+                    dialled.fetch_add(1, Ordering::Relaxed);
+                    sleep(CONNECT_MAX).await;
+                    bail!("no answer")
+                };
+                line.connection(|_| true, dial).await
+            });
+        }
+        assert!(asking.join_all().await.into_iter().all(|answer| answer.is_err()));
+        assert_eq!(dialled.load(Ordering::Relaxed), 1);
+        assert!(start.elapsed() < 2 * CONNECT_MAX, "{:?}", start.elapsed());
+        // Who comes later tries again, and others have what it has got.
+        assert_eq!(line.connection(|_| true, async { Ok(7) }).await.unwrap(), 7);
+        assert_eq!(line.connection(|_| true, async { bail!("dialled twice") }).await.unwrap(), 7);
+        assert_eq!(line.connection(|_| false, async { Ok(8) }).await.unwrap(), 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_fails_is_passed_over_for_longer_each_time_until_it_gives_and_who_lies_for_an_hour_whatever_it_gives()
+     {
+        let (donors, start, [failing, lying]) = (Donors::default(), Instant::now(), [1, 2].map(WorkerId));
+        assert!(donors.note_failed(failing, start) && !donors.note_failed(failing, start));
+        assert_eq!(donors.round_trips()[&failing], Duration::MAX);
+        let later = start + PASSED_OVER;
+        assert!(donors.is_passed_over(failing, start) && !donors.is_passed_over(failing, later));
+        assert!(donors.note_failed(failing, later));
+        assert!(donors.is_passed_over(failing, later + PASSED_OVER));
+        donors.note_given(failing);
+        assert!(!donors.is_passed_over(failing, later));
+        donors.note_lied(lying, start);
+        donors.note_given(lying);
+        assert!(
+            donors.is_passed_over(lying, start + LIED / 2),
+            "a lie is forgiven for a block that is sound"
+        );
+        assert!(!donors.is_passed_over(lying, start + LIED));
     }
 }

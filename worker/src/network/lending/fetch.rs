@@ -11,10 +11,10 @@ use longhaul_proto::control::message::{DataAt, DataName};
 use longhaul_proto::frame::FrameKind;
 use longhaul_proto::transport::bulk::{PullResponse, ReceiveLimits, pull};
 use quinn::Connection;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::super::Network;
-use super::super::request::Request;
+use super::super::request::{FILE_FRAME_BYTES, Request};
 use super::donors::Donors;
 use super::supplier::Supplier;
 use super::{Lent, Shelf};
@@ -23,14 +23,23 @@ use crate::data::{BlockName, Catalogue, Lending, NotTheBlock, Stock, Supply};
 
 /// Bytes of a catalogue or of a `tokenizer.json`, at most: six million shards, of a hundred terabytes.
 const LONG_BYTES_MAX: usize = 256 << 20;
+/// How long all of one may take. That of ten terabytes, 25 MiB, comes at 350 kbit/s.
+const LONG_MAX: Duration = Duration::from_secs(600);
 /// How long a worker may take to begin an answer,
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// and where it has to fetch what it is asked for.
-const FETCHING_MAX: Duration = Duration::from_secs(60);
+/// how long one may be silent that fetches what it is asked for: it says each five that it does,
+const SIGN_MAX: Duration = Duration::from_secs(20);
+/// and how long it may take for it: 24 blocks one after the other at 700 kbit/s.
+const FETCHING_MAX: Duration = Duration::from_secs(300);
 /// How long a block may take: 70 kbit/s.
-const BLOCK_MAX: Duration = Duration::from_secs(120);
+pub(super) const BLOCK_MAX: Duration = Duration::from_secs(120);
 /// How often it is said what is waited for.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
+
+/// It does as it was asked, and takes long.
+#[derive(Debug, thiserror::Error)]
+#[error("it has not had the block within {FETCHING_MAX:?}")]
+pub struct StillFetching;
 
 /// What a worker without data is told of the run's.
 #[derive(Debug)]
@@ -48,21 +57,21 @@ pub struct FoundData {
 pub struct Fetched {
     /// Header and table of its shard.
     pub head: Bytes,
-    /// The tokens.
+    /// The items.
     pub bytes: Bytes,
 }
 
 impl Network {
-    /// Waits until somebody has the run's data, and asks what it consists of. Not for a thread that others wait for.
+    /// Waits until somebody has the run's data, and asks what it consists of; what was found of these names before is of no use. Not for a thread that others wait for.
     ///
     /// # Errors
-    /// The session is over, or the data is none of this release.
-    pub fn find_data(&self) -> Result<FoundData> {
+    /// The session is over.
+    pub fn find_data(&self, refused: &[DataName]) -> Result<FoundData> {
         self.shelf.at.send_replace(Some(DataAt::Nowhere));
         let mut stopped = self.stopped.subscribe();
         self.runtime.block_on(async {
             tokio::select! {
-                found = self.search() => found,
+                found = self.search(refused) => Ok(found),
                 _ = stopped.wait_for(|stopped| *stopped) => bail!("the session is over"),
             }
         })
@@ -83,25 +92,27 @@ impl Network {
         at.send_replace(Some(DataAt::Fetched(name)));
     }
 
-    async fn search(&self) -> Result<FoundData> {
+    async fn search(&self, refused: &[DataName]) -> FoundData {
         let (mut holders, donors, mut back_off) =
             (self.shelf.holders.subscribe(), Donors::default(), BackOff::default());
         let mut said: Option<(String, Instant)> = None;
         loop {
             let known = holders.borrow_and_update().clone();
-            let reason = match known.name {
-                None => "nobody who has the run's data has joined yet".to_owned(),
-                Some(name) => match self.ask_holders(&donors, name, &known.holders).await {
-                    Ok(found) => return Ok(found),
+            let name = known.name.filter(|name| !refused.contains(name));
+            let reason = match (name, known.name) {
+                (Some(name), _) => match self.ask_holders(&donors, name, &known.holders).await {
+                    Ok(found) => return found,
                     Err(reasons) => reasons.join("; "),
                 },
+                (None, Some(_)) => "what the run's workers have is none of this run".to_owned(),
+                (None, None) => "nobody who has the run's data has joined yet".to_owned(),
             };
             let now = Instant::now();
             if said.as_ref().is_none_or(|(before, at)| *before != reason || now >= *at + REMIND_EVERY) {
                 tracing::info!(reason, "waiting for a worker that has the run's data");
                 said = Some((reason, now));
             }
-            let pause = if known.name.is_none() { REMIND_EVERY } else { back_off.next_pause() };
+            let pause = if name.is_none() { REMIND_EVERY } else { back_off.next_pause() };
             tokio::select! {
                 _ = holders.changed() => {}
                 () = sleep(pause) => {}
@@ -109,21 +120,39 @@ impl Network {
         }
     }
 
+    /// One after the other, those that have failed or lied last.
     async fn ask_holders(
         &self,
         donors: &Donors,
         name: DataName,
         holders: &[Member],
     ) -> Result<FoundData, Vec<String>> {
-        let mut failures = Vec::new();
-        for member in holders.iter().filter(|member| member.worker != self.worker) {
-            match self.ask_what_there_is(donors, name, member).await {
+        let (mut failures, now) = (Vec::new(), Instant::now());
+        let mut others: Vec<&Member> = holders.iter().filter(|member| member.worker != self.worker).collect();
+        others.sort_by_key(|member| donors.is_passed_over(member.worker, now));
+        for member in others {
+            let holder = member.worker;
+            let answer = tokio::select! {
+                answer = self.ask_what_there_is(donors, name, member) => answer,
+                () = self.shelf.until_left(holder) => {
+                    failures.push(format!("{holder} has left"));
+                    continue;
+                }
+            };
+            match answer {
                 Ok(found) => {
-                    let (shards, tokens) = found.catalogue.size();
-                    tracing::info!(holder = %member.worker, shards, tokens, "another worker has said what the run's data consists of");
+                    let (shards, items) = found.catalogue.size();
+                    tracing::info!(%holder, shards, items, "another worker has said what the run's data consists of");
                     return Ok(found);
                 }
-                Err(error) => failures.push(format!("{}: {error:#}", member.worker)),
+                Err(error) => {
+                    if error.is::<NotTheData>() {
+                        donors.note_lied(holder, Instant::now());
+                    } else {
+                        donors.note_failed(holder, Instant::now());
+                    }
+                    failures.push(format!("{holder}: {error:#}"));
+                }
             }
         }
         if failures.is_empty() {
@@ -136,21 +165,23 @@ impl Network {
         let connection = donors.connection(self, member).await?;
         let talk = async {
             let bytes = fetch_long(&connection, Request::Catalogue).await.context("ask for the catalogue")?;
-            ensure!(
-                blake3::hash(&bytes) == name.catalogue,
-                "its catalogue is not the one that most of the run's workers have"
-            );
+            ensure!(blake3::hash(&bytes) == name.catalogue, NotTheData("catalogue"));
             let catalogue = Catalogue::from_bytes(&bytes)?;
             let Some(hash) = catalogue.tokenizer else {
                 return Ok(FoundData { name, catalogue, tokenizer: None });
             };
             let json = fetch_long(&connection, Request::Tokenizer).await.context("ask for the tokenizer")?;
-            ensure!(blake3::hash(&json) == hash, "its tokenizer is not the one of the catalogue");
+            ensure!(blake3::hash(&json) == hash, NotTheData("tokenizer"));
             Ok(FoundData { name, catalogue, tokenizer: Some(json) })
         };
         self.while_of_run(member.worker, &connection, talk).await
     }
 }
+
+/// What a holder has sent is another one.
+#[derive(Debug, thiserror::Error)]
+#[error("its {0} is not the one that most of the run's workers have")]
+struct NotTheData(&'static str);
 
 /// A block, with the head of its shard. Its hashes are the caller's to check.
 pub async fn fetch_block(
@@ -162,10 +193,13 @@ pub async fn fetch_block(
     let BlockName { shard, block } = name;
     let request = Request::Block { shard, block, to_be_fetched };
     let request = postcard::to_stdvec(&request).context("write a request")?;
-    let stall_deadline = if to_be_fetched { FETCHING_MAX } else { ANSWER_MAX };
+    let stall_deadline = if to_be_fetched { SIGN_MAX } else { ANSWER_MAX };
     let limits = ReceiveLimits { stall_deadline, frame_deadline: BLOCK_MAX, ..ReceiveLimits::default() };
     let mut response = pull(connection, &request, limits).await?;
-    let head = next_part(&mut response).await?.context("the answer is empty")?;
+    let head = match to_be_fetched {
+        true => timeout(FETCHING_MAX, after_signs(&mut response)).await.map_err(|_| StillFetching)??,
+        false => next_part(&mut response).await?.context("the answer is empty")?,
+    };
     if stock.head_bytes(&shard) != Some(head.len()) {
         return Err(NotTheBlock::Head.into());
     }
@@ -174,19 +208,36 @@ pub async fn fetch_block(
     Ok(Fetched { head, bytes })
 }
 
+/// What follows after empty frames, which say that the other one fetches it.
+async fn after_signs(response: &mut PullResponse) -> Result<Bytes> {
+    loop {
+        let part = next_part(response).await?.context("the answer is empty")?;
+        if !part.is_empty() {
+            return Ok(part);
+        }
+    }
+}
+
 /// Everything that answers a request, as far as it may be.
 async fn fetch_long(connection: &Connection, request: Request) -> Result<Vec<u8>> {
     let request = postcard::to_stdvec(&request).context("write a request")?;
     let limits =
         ReceiveLimits { stall_deadline: ANSWER_MAX, frame_deadline: BLOCK_MAX, ..ReceiveLimits::default() };
-    let mut response = pull(connection, &request, limits).await?;
-    let mut bytes = Vec::new();
-    while let Some(part) = next_part(&mut response).await? {
-        let most = Size(LONG_BYTES_MAX as u64);
-        ensure!(bytes.len() + part.len() <= LONG_BYTES_MAX, "it is longer than {most}");
-        bytes.extend_from_slice(&part);
-    }
-    Ok(bytes)
+    let all = async {
+        let (mut response, mut bytes) = (pull(connection, &request, limits).await?, Vec::new());
+        while let Some(part) = next_part(&mut response).await? {
+            let most = Size(LONG_BYTES_MAX as u64);
+            ensure!(
+                bytes.len() % FILE_FRAME_BYTES == 0 && !part.is_empty(),
+                "it comes in pieces that are too small"
+            );
+            ensure!(part.len() <= FILE_FRAME_BYTES, "it comes in pieces that are too large");
+            ensure!(bytes.len() + part.len() <= LONG_BYTES_MAX, "it is longer than {most}");
+            bytes.extend_from_slice(&part);
+        }
+        Ok(bytes)
+    };
+    timeout(LONG_MAX, all).await.with_context(|| format!("it was not here within {LONG_MAX:?}"))?
 }
 
 async fn next_part(response: &mut PullResponse) -> Result<Option<Bytes>> {

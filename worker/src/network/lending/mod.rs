@@ -1,19 +1,27 @@
 //! Training data from worker to worker: see `docs/data.md`, *From other workers*.
 
+mod broken;
 mod donors;
 mod fetch;
+mod open;
+mod places;
 mod route;
 mod serve;
 mod supplier;
 #[cfg(test)]
 mod tests;
+mod told;
+mod turns;
 
 use std::sync::Arc;
 
+use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::{DataAt, DataHolders, DataName};
 use tokio::sync::{Semaphore, watch};
 
+use self::broken::Broken;
 pub use self::fetch::FoundData;
+use self::places::Places;
 pub(super) use self::serve::{send_block, send_catalogue, send_tokenizer};
 use self::supplier::Supplier;
 use super::Network;
@@ -29,8 +37,12 @@ pub(super) struct Shelf {
     lent: watch::Sender<Option<Lent>>,
     /// Who fetches what is not here.
     supplier: watch::Sender<Option<Arc<Supplier>>>,
-    /// Blocks that are read for others at a time.
-    turns: Semaphore,
+    /// Blocks that are read for others at a time,
+    turns: Arc<Semaphore>,
+    /// and that are in memory for them.
+    places: Places,
+    /// Shards that could not be read, nor made again.
+    broken: Broken,
 }
 
 /// A dataset that others may have blocks of, and who fetches those that are not here; none: all are.
@@ -50,7 +62,9 @@ impl Default for Shelf {
             at: watch::channel(None).0,
             lent: watch::channel(None).0,
             supplier: watch::channel(None).0,
-            turns: Semaphore::new(SERVED_AT_ONCE),
+            turns: Arc::new(Semaphore::new(SERVED_AT_ONCE)),
+            places: Places::default(),
+            broken: Broken::default(),
         }
     }
 }
@@ -60,6 +74,17 @@ impl Shelf {
     pub fn clear(&self) {
         self.lent.send_replace(None);
         self.supplier.send_replace(None);
+    }
+
+    /// Returns when the coordinator says who has the run's data, and this worker has none. Where it names nobody, it may not have heard of them yet, as after its own restart.
+    async fn until_left(&self, worker: WorkerId) {
+        let mut holders = self.holders.subscribe();
+        let is_gone = |holders: &DataHolders| {
+            let mut all = holders.holders.iter().chain(&holders.neighbours);
+            holders.name.is_some() && !holders.holders.is_empty() && all.all(|member| member.worker != worker)
+        };
+        // The sender lives as long as the network.
+        let _ = holders.wait_for(is_gone).await;
     }
 }
 

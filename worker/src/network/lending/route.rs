@@ -38,7 +38,7 @@ pub fn is_keeper(holders: &DataHolders, place: Place, block: BlockName) -> bool 
     neighbours.max_by_key(|worker| (weight(*worker, block), *worker)) == Some(place.worker)
 }
 
-/// Whom to ask, one after the other. `round_trips` are those that are known.
+/// Whom to ask, each once, one after the other. `round_trips` are those that are known.
 ///
 /// First holders of the own site, whose turn it is by the block, so that each has as much to give. Else the block's keeper, which fetches it. The keeper itself asks those that would be if it
 /// were not here, as they were before it came; then holders elsewhere, the nearest first. Then whoever is left.
@@ -53,6 +53,8 @@ pub fn route(
     };
     let (mut near, mut far): (Vec<Member>, Vec<Member>) =
         others(&holders.holders).into_iter().partition(|member| member.site == place.site);
+    // Where nobody has all of it, those who fetch it are holders as well, and asked as neighbours.
+    near.retain(|member| holders.neighbours.iter().all(|neighbour| neighbour.worker != member.worker));
     near.sort_by_key(|member| Reverse(weight(member.worker, block)));
     // Who was never asked is asked once, and known then.
     far.sort_by_key(|member| round_trips.get(&member.worker).copied().unwrap_or_default());

@@ -1,6 +1,8 @@
 //! What others are given of this worker's data.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -8,12 +10,21 @@ use longhaul_common::id::{FragmentId, Round, WorkerId};
 use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::transport::bulk::PullReply;
 use tokio::task::spawn_blocking;
+use tokio::time::{Instant, interval_at, timeout};
 
 use super::super::Network;
 use super::super::request::{FILE_FRAME_BYTES, meta};
 use super::Lent;
+use super::fetch::BLOCK_MAX;
+use super::places::Taken;
 use super::route::{Place, is_keeper};
 use crate::data::{BlockName, Lending, LentBlock};
+
+/// How often who waits for a block is told that it is being fetched: a few times within what it takes for a death.
+const SIGN_EVERY: Duration = Duration::from_secs(5);
+
+/// A block that somebody is given, and its place in memory.
+type Given = (LentBlock, Taken);
 
 /// Answers with the catalogue, in frames of [`FILE_FRAME_BYTES`].
 pub async fn send_catalogue(network: &Network, reply: PullReply) -> Result<()> {
@@ -33,55 +44,101 @@ async fn send_long(network: &Network, mut reply: PullReply, bytes: Option<Arc<[u
         return Ok(());
     };
     for (part, index) in bytes.chunks(FILE_FRAME_BYTES).zip(0..) {
-        reply.send(&frame(network, index, Bytes::copy_from_slice(part))?).await?;
+        send(&mut reply, &frame(network, index, Bytes::copy_from_slice(part))?).await?;
     }
-    Ok(reply.finish().await?)
+    Ok(timeout(BLOCK_MAX, reply.finish()).await.context(TOO_SLOW)??)
 }
 
-/// Answers with the head of a block's shard, and the block: one frame each. Where it is not here, and is `to_be_fetched`, it is fetched first, if this worker is its keeper.
+/// Answers with the head of a block's shard, and the block: one frame each. Where it is not here, and is `to_be_fetched`, it is fetched first, if this worker is its keeper and who asks a neighbour;
+/// as long as that takes, empty frames say so.
 pub async fn send_block(
     network: &Arc<Network>,
     mut reply: PullReply,
+    to: WorkerId,
     name: BlockName,
     to_be_fetched: bool,
 ) -> Result<()> {
-    let found = tokio::select! {
-        found = find(network, name, to_be_fetched) => found,
-        // What is fetched may take a while: the place of who does not wait for it is for others.
-        () = reply.unwanted() => return Ok(()),
+    let mut finding = pin!(find(network, to, name, to_be_fetched));
+    let mut signs = interval_at(Instant::now() + SIGN_EVERY, SIGN_EVERY);
+    let found = loop {
+        tokio::select! {
+            found = &mut finding => break found,
+            // What is fetched may take a while: the place of who does not wait for it is for others.
+            () = reply.unwanted() => return Ok(()),
+            _ = signs.tick(), if to_be_fetched => send(&mut reply, &frame(network, 0, Bytes::new())?).await?,
+        }
     };
-    let Ok(Some(LentBlock { head, bytes })) = found else {
+    let Ok(Some((LentBlock { head, bytes }, _place))) = found else {
         reply.refuse();
         return found.map(|_| ());
     };
-    reply.send(&frame(network, 0, head.into())?).await?;
-    reply.send(&frame(network, 1, bytes.into())?).await?;
-    Ok(reply.finish().await?)
+    send(&mut reply, &frame(network, 0, head.into())?).await?;
+    send(&mut reply, &frame(network, 1, bytes.into())?).await?;
+    // What was sent is in memory until the peer has it.
+    Ok(timeout(BLOCK_MAX, reply.finish()).await.context(TOO_SLOW)??)
 }
 
-async fn find(network: &Arc<Network>, name: BlockName, to_be_fetched: bool) -> Result<Option<LentBlock>> {
+/// What is wrong with a peer that does not read.
+const TOO_SLOW: &str = "the peer does not take what it has asked for";
+
+/// Who does not read what it has asked for is not waited for.
+async fn send(reply: &mut PullReply, frame: &Frame) -> Result<()> {
+    Ok(timeout(BLOCK_MAX, reply.send(frame)).await.context(TOO_SLOW)??)
+}
+
+async fn find(
+    network: &Arc<Network>,
+    to: WorkerId,
+    name: BlockName,
+    to_be_fetched: bool,
+) -> Result<Option<Given>> {
     let Some(Lent { lending, supplier }) = lent(network) else { return Ok(None) };
-    let here = read(network, &lending, name).await?;
+    let here = read(network, &lending, to, name).await?;
     let Some(supplier) = supplier.filter(|_| here.is_none()) else { return Ok(here) };
-    // What is on its way anyway is waited for, and no other way is asked for twice.
-    if !(supplier.is_fetching_from_afar(name) || to_be_fetched && may_fetch(network, name)) {
-        return Ok(None);
+    // Others than neighbours are given what is here: nobody elsewhere makes this worker fetch, or waits for it.
+    let is_neighbour = network.shelf.holders.borrow().neighbours.iter().any(|member| member.worker == to);
+    let is_relied_on = to_be_fetched && is_own_to_fetch(network, name);
+    if is_neighbour && supplier.is_brought_for_another(name, is_relied_on).await {
+        return read(network, &lending, to, name).await;
     }
-    supplier.until_here(name).await.context("fetch a block for another worker")?;
-    read(network, &lending, name).await
+    Ok(None)
 }
 
-/// Whether this worker is the keeper: so no two wait for each other.
-fn may_fetch(network: &Network, name: BlockName) -> bool {
+/// Whether this worker is the keeper.
+fn is_own_to_fetch(network: &Network, name: BlockName) -> bool {
     let place = Place { worker: network.worker, site: network.site };
     is_keeper(&network.shelf.holders.borrow(), place, name)
 }
 
-async fn read(network: &Network, lending: &Arc<Lending>, name: BlockName) -> Result<Option<LentBlock>> {
-    let _turn = network.shelf.turns.acquire().await.context("this worker lends nothing any more")?;
+/// None: it is not here.
+async fn read(
+    network: &Network,
+    lending: &Arc<Lending>,
+    to: WorkerId,
+    name: BlockName,
+) -> Result<Option<Given>> {
+    let shelf = &network.shelf;
+    if shelf.broken.has(&name.shard, Instant::now()) {
+        return Ok(None);
+    }
+    let place = shelf.places.take(to).await.context(NOTHING)?;
+    let turn = Arc::clone(&shelf.turns).acquire_owned().await.context(NOTHING)?;
     let lending = Arc::clone(lending);
-    spawn_blocking(move || lending.block(name)).await.context("read a block for another worker")
+    let reading = spawn_blocking(move || {
+        // Who asked may be gone before it is read.
+        let _turn = turn;
+        lending.block(name)
+    });
+    match reading.await.context("read a block for another worker")? {
+        Ok(found) => Ok(found.map(|found| (found, place))),
+        Err(error) => {
+            shelf.broken.note(name.shard, Instant::now());
+            Err(error).context("read a block for another worker")
+        }
+    }
 }
+
+const NOTHING: &str = "this worker lends nothing any more";
 
 fn lent(network: &Network) -> Option<Lent> {
     network.shelf.lent.borrow().clone()

@@ -1,35 +1,32 @@
 //! Who fetches blocks of training data from other workers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use anyhow::{Context, Error, Result};
-use longhaul_common::id::WorkerId;
 use longhaul_common::plan::Member;
-use longhaul_proto::control::message::DataHolders;
 use longhaul_proto::transport::bulk::ReceiveError;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::super::Network;
 use super::donors::Donors;
-use super::fetch::{Fetched, fetch_block};
+use super::fetch::{Fetched, StillFetching, fetch_block};
+use super::open::{Asked, Open};
 use super::route::{Ask, Place, route};
+use super::told::Told;
+use super::turns::{Turns, Wish};
 use crate::back_off::BackOff;
 use crate::data::{BlockName, DataError, NotTheBlock, Stock, Supply};
 
 /// Blocks that are asked for at a time: eight MiB on their way fill 600 Mbit/s at a tenth of a second.
 const FETCHED_AT_ONCE: usize = 8;
-/// How often it is said how much has come,
-const PROGRESS_EVERY: Duration = Duration::from_secs(10);
-/// and that nothing comes.
-const TROUBLE_EVERY: Duration = Duration::from_secs(30);
+/// Blocks that are fetched for neighbours alone: twice what one of them asks for at a time. Who asks for more fetches them itself.
+const FETCHED_FOR_OTHERS: usize = 16;
 
-/// Fetches blocks that are not in the cache, each once however many want it. Blocks that were asked for and that nobody has are asked for again, with pauses, until somebody has them or the session
+/// Fetches blocks that are not in the cache, each once however many want it. Blocks that this worker wants and that nobody has are asked for again, with pauses, until somebody has them or the session
 /// ends. What came is checked and in the cache before anybody hears of it.
 pub struct Supplier {
     this: Weak<Self>,
@@ -37,30 +34,20 @@ pub struct Supplier {
     pub(super) stock: Arc<Stock>,
     donors: Donors,
     /// What is asked of who has it. It never waits for what is asked of keepers, so that no two wait for each other.
-    turns: Semaphore,
+    turns: Arc<Turns>,
     /// What is asked of keepers, which may have to fetch it.
-    keepers_turns: Semaphore,
+    keepers_turns: Arc<Turns>,
+    for_others: Arc<Semaphore>,
     open: Mutex<HashMap<BlockName, Arc<Open>>>,
-    told: Mutex<Told>,
+    told: Told,
 }
 
-/// A block that is being fetched.
-#[derive(Debug)]
-struct Open {
-    /// Why it cannot be kept, or that it is here.
-    done: watch::Sender<Option<Result<(), String>>>,
-    /// It is asked of a worker elsewhere just now.
-    is_afar: AtomicBool,
-}
-
-/// What was fetched, and what was said of it.
-#[derive(Debug, Default)]
-struct Told {
-    blocks: u64,
-    wan_bytes: u64,
-    lan_bytes: u64,
-    progress_at: Option<Instant>,
-    trouble_at: Option<Instant>,
+/// Nobody has given a block.
+enum NotGiven {
+    /// Why each did not; another time they may.
+    ForNow(Vec<String>),
+    /// It is of no use, whoever gives it.
+    ForGood(String),
 }
 
 impl fmt::Debug for Supplier {
@@ -77,16 +64,12 @@ impl Supplier {
             network: Arc::downgrade(network),
             stock,
             donors: Donors::default(),
-            turns: Semaphore::new(FETCHED_AT_ONCE),
-            keepers_turns: Semaphore::new(FETCHED_AT_ONCE),
+            turns: Turns::new(FETCHED_AT_ONCE),
+            keepers_turns: Turns::new(FETCHED_AT_ONCE),
+            for_others: Arc::new(Semaphore::new(FETCHED_FOR_OTHERS)),
             open: Mutex::default(),
-            told: Mutex::default(),
+            told: Told::default(),
         })
-    }
-
-    /// Whether a block is on its way from another site.
-    pub fn is_fetching_from_afar(&self, name: BlockName) -> bool {
-        self.lock_open().get(&name).is_some_and(|open| open.is_afar.load(Ordering::Relaxed))
     }
 
     /// Returns when a block is in the cache.
@@ -98,39 +81,79 @@ impl Supplier {
         if self.stock.head_bytes(&name.shard).is_none() {
             return Err(not_kept(NotTheBlock::Unknown.to_string()));
         }
-        let Some((open, network)) = self.begin(name) else { return Err(DataError::Stopped) };
-        let (mut done, mut stopped) = (open.done.subscribe(), network.stopped.subscribe());
+        let Some(network) = self.network.upgrade() else { return Err(DataError::Stopped) };
+        let (open, _) = self.begin(&network, name, Wish::Needed);
+        let (mut stage, mut stopped) = (open.stage(), network.stopped.subscribe());
         drop(network);
         tokio::select! {
-            done = done.wait_for(Option::is_some) => {
-                let outcome = done.map_err(|_| DataError::Stopped)?.clone();
+            stage = stage.wait_for(|stage| stage.outcome.is_some()) => {
+                let outcome = stage.map_err(|_| DataError::Stopped)?.outcome.clone();
                 outcome.unwrap_or(Ok(())).map_err(not_kept)
             }
             _ = stopped.wait_for(|stopped| *stopped) => Err(DataError::Stopped),
         }
     }
 
-    /// Fetches it, where nobody does yet. None: the session is over.
-    fn begin(&self, name: BlockName) -> Option<(Arc<Open>, Arc<Network>)> {
-        let (network, this) = (self.network.upgrade()?, self.this.upgrade()?);
-        let mut all = self.lock_open();
-        if let Some(open) = all.get(&name) {
-            return Some((Arc::clone(open), network));
-        }
-        let open = Arc::new(Open { done: watch::channel(None).0, is_afar: AtomicBool::new(false) });
-        all.insert(name, Arc::clone(&open));
-        drop(all);
-        let (fetching, fetched) = (Arc::clone(&network), Arc::clone(&open));
-        network.spawn(async move {
-            let outcome = this.fetch(&fetching, name, &fetched).await;
-            this.lock_open().remove(&name);
-            fetched.done.send_replace(Some(outcome));
-        });
-        Some((open, network))
+    /// Waits for a block on behalf of a neighbour: whether it is in the cache then. What is on its way from afar is waited for, and it is fetched only if this worker `is_relied_on` for it.
+    pub async fn is_brought_for_another(&self, name: BlockName, is_relied_on: bool) -> bool {
+        let Some(open) = self.open_for_another(name, is_relied_on) else { return false };
+        open.wait_for_another(is_relied_on).await
     }
 
-    /// Asks one after the other, again and again. An error is one of the cache.
-    async fn fetch(&self, network: &Arc<Network>, name: BlockName, open: &Open) -> Result<(), String> {
+    fn open_for_another(&self, name: BlockName, is_relied_on: bool) -> Option<Arc<Open>> {
+        let mut all = self.lock_open();
+        if let Some(open) = all.get(&name) {
+            if is_relied_on {
+                open.wishes.add(Wish::ForAnother);
+            }
+            return Some(Arc::clone(open));
+        }
+        if !is_relied_on || self.stock.head_bytes(&name.shard).is_none() {
+            return None;
+        }
+        let place = Arc::clone(&self.for_others).try_acquire_owned().ok()?;
+        let network = self.network.upgrade()?;
+        Some(self.start(&mut all, &network, name, (Wish::ForAnother, Some(place))))
+    }
+
+    /// Fetches it, where nobody does yet. Whether nobody did.
+    fn begin(&self, network: &Arc<Network>, name: BlockName, wish: Wish) -> (Arc<Open>, bool) {
+        let mut all = self.lock_open();
+        match all.get(&name) {
+            Some(open) => {
+                open.wishes.add(wish);
+                (Arc::clone(open), false)
+            }
+            None => (self.start(&mut all, network, name, (wish, None)), true),
+        }
+    }
+
+    fn start(
+        &self,
+        all: &mut HashMap<BlockName, Arc<Open>>,
+        network: &Arc<Network>,
+        name: BlockName,
+        (wish, place): (Wish, Option<OwnedSemaphorePermit>),
+    ) -> Arc<Open> {
+        let open = Arc::new(Open::new(wish));
+        all.insert(name, Arc::clone(&open));
+        let (this, fetching, fetched) = (Weak::clone(&self.this), Arc::clone(network), Arc::clone(&open));
+        network.spawn(async move {
+            let Some(this) = this.upgrade() else { return };
+            let outcome = this.fetch(&fetching, name, &fetched).await;
+            let mut all = this.lock_open();
+            if all.get(&name).is_some_and(|open| Arc::ptr_eq(open, &fetched)) {
+                all.remove(&name);
+            }
+            drop(all);
+            fetched.end(outcome);
+            drop(place);
+        });
+        open
+    }
+
+    /// Asks one after the other, again and again as long as this worker itself wants it. An error is one of the cache, or nobody waits for it any more.
+    async fn fetch(&self, network: &Arc<Network>, name: BlockName, open: &Arc<Open>) -> Result<(), String> {
         // Somebody saw that it was missing before it came the last time.
         if self.is_here(name).await? {
             return Ok(());
@@ -140,14 +163,29 @@ impl Supplier {
             holders.mark_unchanged();
             let failures = match self.ask_all(network, name, open).await {
                 Ok((from, fetched)) => return self.keep(network, name, &from, fetched).await,
-                Err(failures) => failures,
+                Err(NotGiven::ForGood(reason)) => return Err(reason),
+                Err(NotGiven::ForNow(failures)) => failures,
             };
-            self.tell_trouble(name, &failures);
+            self.told.trouble(name, &failures);
+            if self.is_given_up(name, open) {
+                return Err("it was for another worker, and nobody gives it".to_owned());
+            }
+            open.note_failed();
             tokio::select! {
                 _ = holders.changed() => {}
                 () = sleep(back_off.next_pause()) => {}
             }
         }
+    }
+
+    /// Whether only others wanted it. Who wants it from now on begins anew.
+    fn is_given_up(&self, name: BlockName, open: &Open) -> bool {
+        let mut all = self.lock_open();
+        let is_unwanted = !open.wishes.are_own();
+        if is_unwanted {
+            all.remove(&name);
+        }
+        is_unwanted
     }
 
     async fn is_here(&self, name: BlockName) -> Result<bool, String> {
@@ -161,28 +199,42 @@ impl Supplier {
         network: &Arc<Network>,
         name: BlockName,
         open: &Open,
-    ) -> Result<(Member, Fetched), Vec<String>> {
+    ) -> Result<(Member, Fetched), NotGiven> {
         let place = Place { worker: network.worker, site: network.site };
         let holders = network.shelf.holders.borrow().clone();
-        let mut asks = route(&holders, place, name, &self.donors.round_trips());
-        let now = Instant::now();
-        asks.sort_by_key(|ask| self.donors.is_passed_over(ask.member.worker, now));
+        let asks = route(&holders, place, name, &self.donors.round_trips());
+        let mut asks: VecDeque<(Ask, bool)> = asks.into_iter().map(|ask| (ask, false)).collect();
         let mut failures = Vec::new();
-        for ask in asks {
+        while let Some((ask, is_last)) = asks.pop_front() {
+            let donor = ask.member.worker;
+            let is_put_off = || !is_last && self.donors.is_passed_over(donor, Instant::now());
             let turns = if ask.is_to_fetch { &self.keepers_turns } else { &self.turns };
-            let Ok(_turn) = turns.acquire().await else { break };
-            open.is_afar.store(ask.member.site != network.site, Ordering::Relaxed);
+            let turn = if is_put_off() { None } else { turns.take(&open.wishes).await };
+            // Another one may have seen it fail while this one waited.
+            let Some(_turn) = turn.filter(|_| !is_put_off()) else {
+                if !is_last {
+                    asks.push_back((ask, true));
+                }
+                continue;
+            };
+            open.now_asks(match (ask.is_to_fetch, ask.member.site == network.site) {
+                (true, _) => Asked::Keeper,
+                (false, true) => Asked::Near,
+                (false, false) => Asked::Afar,
+            });
             let answer = tokio::select! {
                 answer = self.ask(network, &ask, name) => answer,
-                () = until_unlisted(network, ask.member.worker) => Err(anyhow::anyhow!("it has left")),
+                () = network.shelf.until_left(donor) => {
+                    failures.push(format!("{donor} has left"));
+                    continue;
+                }
             };
             match answer {
                 Ok(fetched) => return Ok((ask.member, fetched)),
-                Err(error) => failures.push(self.note_failure(&ask, name, &error)),
+                Err(error) => failures.push(self.note_failure(&ask, name, &error)?),
             }
         }
-        open.is_afar.store(false, Ordering::Relaxed);
-        Err(failures)
+        Err(NotGiven::ForNow(failures))
     }
 
     /// One block from one worker, checked.
@@ -194,7 +246,7 @@ impl Supplier {
         let checked =
             spawn_blocking(move || stock.check(name, &fetched.head, &fetched.bytes).map(|()| fetched));
         let fetched = checked.await.context("check a block")??;
-        self.donors.note_given(ask.member.worker, connection.rtt());
+        self.donors.note_given(ask.member.worker);
         Ok(fetched)
     }
 
@@ -210,71 +262,53 @@ impl Supplier {
         network.progress.fetched_data(bytes, is_wan);
         let kept = spawn_blocking(move || stock.keep(name, &fetched.head, &fetched.bytes)).await;
         kept.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        self.tell_progress(bytes, is_wan);
+        self.told.progress(bytes, is_wan);
         Ok(())
     }
 
     /// In words.
-    fn note_failure(&self, ask: &Ask, name: BlockName, error: &Error) -> String {
+    fn note_failure(&self, ask: &Ask, name: BlockName, error: &Error) -> Result<String, NotGiven> {
         let donor = ask.member.worker;
-        let lie = error.downcast_ref::<NotTheBlock>();
         let is_refusal = error
             .chain()
             .any(|cause| cause.downcast_ref::<ReceiveError>().is_some_and(ReceiveError::is_refusal));
-        if let Some(lie) = lie {
-            self.donors.note_failed(donor, true, Instant::now());
-            tracing::warn!(%donor, block = %name, reason = %lie, "a worker has sent other data than it was asked for: it is asked last from now on");
-        } else if !is_refusal && self.donors.note_failed(donor, false, Instant::now()) {
-            tracing::info!(%donor, block = %name, reason = format!("{error:#}"), "a worker gives no training data: others are asked");
+        match error.downcast_ref::<NotTheBlock>() {
+            // That is what the hash is of that the run's data has.
+            Some(useless @ NotTheBlock::Items) => return Err(NotGiven::ForGood(useless.to_string())),
+            Some(lie) => {
+                self.donors.note_lied(donor, Instant::now());
+                tracing::warn!(%donor, block = %name, reason = %lie, "a worker has sent other data than it was asked for: it is asked last from now on");
+            }
+            // On a slow link that is no fault of the keeper's.
+            None if is_refusal || error.is::<StillFetching>() => {}
+            None => {
+                if self.donors.note_failed(donor, Instant::now()) {
+                    tracing::info!(%donor, block = %name, reason = format!("{error:#}"), "a worker gives no training data: others are asked");
+                }
+            }
         }
-        if is_refusal { format!("{donor} does not have it") } else { format!("{donor}: {error:#}") }
+        Ok(if is_refusal { format!("{donor} does not have it") } else { format!("{donor}: {error:#}") })
     }
 
-    fn tell_trouble(&self, name: BlockName, failures: &[String]) {
-        let (mut told, now) = (self.lock_told(), Instant::now());
-        if told.trouble_at.is_some_and(|at| now < at + TROUBLE_EVERY) {
-            return;
-        }
-        told.trouble_at = Some(now);
-        let reason = match failures {
-            [] => "nobody who has the run's data is here".to_owned(),
-            failures => failures.join("; "),
-        };
-        tracing::warn!(block = %name, reason, "training data cannot be had from any worker: waiting, and trying again");
+    #[cfg(test)]
+    pub fn open(&self, name: BlockName) -> Option<Arc<Open>> {
+        self.lock_open().get(&name).cloned()
     }
 
-    fn tell_progress(&self, bytes: u64, is_wan: bool) {
-        let (mut told, now) = (self.lock_told(), Instant::now());
-        told.blocks += 1;
-        *(if is_wan { &mut told.wan_bytes } else { &mut told.lan_bytes }) += bytes;
-        if told.trouble_at.take().is_some() {
-            tracing::info!("training data comes again");
-        } else if told.progress_at.is_some_and(|at| now < at + PROGRESS_EVERY) {
-            return;
-        }
-        told.progress_at = Some(now);
-        let (wan_mib, lan_mib) = (told.wan_bytes >> 20, told.lan_bytes >> 20);
-        tracing::info!(
-            blocks = told.blocks,
-            wan_mib,
-            lan_mib,
-            "training data from other workers is in the cache"
-        );
+    #[cfg(test)]
+    pub fn donors(&self) -> &Donors {
+        &self.donors
     }
 
     fn lock_open(&self) -> MutexGuard<'_, HashMap<BlockName, Arc<Open>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn lock_told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Supply for Supplier {
-    fn expect(&self, block: BlockName) {
+    fn expect(&self, block: BlockName) -> bool {
         // Where the session is over, nobody reads it.
-        let _ = self.begin(block);
+        self.network.upgrade().is_some_and(|network| self.begin(&network, block, Wish::Expected).1)
     }
 
     fn bring(&self, block: BlockName) -> Result<(), DataError> {
@@ -283,14 +317,4 @@ impl Supply for Supplier {
         };
         runtime.block_on(self.until_here(block))
     }
-}
-
-/// Returns when the coordinator does not name a worker any more.
-async fn until_unlisted(network: &Network, worker: WorkerId) {
-    let mut holders = network.shelf.holders.subscribe();
-    let is_gone = |holders: &DataHolders| {
-        holders.holders.iter().chain(&holders.neighbours).all(|member| member.worker != worker)
-    };
-    // The sender lives as long as the network.
-    let _ = holders.wait_for(is_gone).await;
 }

@@ -1,0 +1,28 @@
+//! How a session ends.
+
+use anyhow::Result;
+use longhaul_proto::control::message::Join;
+use longhaul_proto::identity::Identity;
+
+use super::connection::Conversation;
+use crate::sync::Outcome;
+
+/// How a session ended.
+pub(super) enum Ending {
+    /// For good.
+    Over(String),
+    /// This worker has lost the thread, and joins anew.
+    Again(String),
+    /// The coordinator does not know this session any more; it has welcomed the worker as a new one.
+    Replaced(Join, Box<Conversation>),
+    /// The certificate has expired. This machine is another worker from now on, with another certificate.
+    Renamed(Identity),
+}
+
+/// That of the synchroniser's.
+pub(super) fn ending_of(outcome: Result<Outcome>) -> Result<Ending> {
+    Ok(match outcome? {
+        Outcome::Dismissed(reason) => Ending::Over(reason),
+        Outcome::Rejoin(reason) => Ending::Again(reason),
+    })
+}

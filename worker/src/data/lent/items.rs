@@ -1,0 +1,61 @@
+//! What items of a run's data may be.
+
+use longhaul_common::config::DataConfig;
+
+use super::super::Tokenizer;
+use super::super::batch::CLASS_BYTES;
+use super::super::image::class_of;
+use super::super::recipe::item_bytes;
+use super::super::sample::tokens;
+
+/// Items of a shard.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Items {
+    /// Bytes of each.
+    pub bytes: usize,
+    /// Tokens or classes, whichever they have, are below this.
+    below: u32,
+    are_images: bool,
+}
+
+impl Items {
+    pub fn of(config: &DataConfig, tokenizer: &Tokenizer) -> Self {
+        let (image, vocabulary) = (config.image.as_ref(), tokenizer.vocabulary());
+        Self {
+            bytes: item_bytes(image, vocabulary),
+            below: image.map_or(vocabulary, |shape| shape.classes),
+            are_images: image.is_some(),
+        }
+    }
+
+    /// Whether a model can be given them: bytes of a shard, the first of which has so many before it. The class of an image that is cut within its class is not looked at.
+    pub fn are_sound(&self, before: usize, bytes: &[u8]) -> bool {
+        if !self.are_images {
+            return tokens(bytes, self.bytes).all(|token| token < self.below);
+        }
+        let first_end = self.bytes - before % self.bytes;
+        let ends = (first_end..=bytes.len()).step_by(self.bytes).filter(|end| *end >= CLASS_BYTES);
+        ends.map(|end| class_of(&bytes[..end])).all(|class| class < self.below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_beyond_the_vocabulary_and_classes_that_there_are_not_are_noticed_wherever_an_image_is_cut() {
+        let items = Items { bytes: 2, below: 300, are_images: false };
+        assert!(items.are_sound(1 << 20, &[43, 1, 0, 0]) && !items.are_sound(0, &[0, 0, 44, 1]));
+        let items = Items { bytes: 5, below: 300, are_images: true };
+        let image = |class: u16| [&[255; 3][..], &class.to_le_bytes()].concat();
+        let (good, bad) = (image(299).repeat(3), [image(0), image(300), image(0)].concat());
+        assert!(items.are_sound(0, &good) && !items.are_sound(0, &bad));
+        for cut in 0..=bad.len() {
+            assert!(items.are_sound(0, &good[..cut]) && items.are_sound(cut, &good[cut..]));
+            let is_noticed = !items.are_sound(0, &bad[..cut]) || !items.are_sound(cut, &bad[cut..]);
+            assert_eq!(is_noticed, cut != 9, "cut at {cut}");
+        }
+        assert!(items.are_sound(0, &[]));
+    }
+}

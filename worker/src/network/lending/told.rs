@@ -1,0 +1,66 @@
+//! What is said in the log of data that is fetched.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::data::BlockName;
+
+/// How often it is said how much has come,
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+/// and that nothing comes.
+const TROUBLE_EVERY: Duration = Duration::from_secs(30);
+
+/// What was fetched, and what was said of it.
+#[derive(Debug, Default)]
+pub struct Told(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    blocks: u64,
+    wan_bytes: u64,
+    lan_bytes: u64,
+    progress_at: Option<Instant>,
+    trouble_at: Option<Instant>,
+}
+
+impl Told {
+    /// Nobody has given a block. In words, what each has said.
+    pub fn trouble(&self, name: BlockName, failures: &[String]) {
+        let (mut told, now) = (self.lock(), Instant::now());
+        if told.trouble_at.is_some_and(|at| now < at + TROUBLE_EVERY) {
+            return;
+        }
+        told.trouble_at = Some(now);
+        let reason = match failures {
+            [] => "nobody who has the run's data is here".to_owned(),
+            failures => failures.join("; "),
+        };
+        tracing::warn!(block = %name, reason, "training data cannot be had from any worker: waiting, and trying again");
+    }
+
+    /// A block of so many bytes has come.
+    pub fn progress(&self, bytes: u64, is_wan: bool) {
+        let (mut told, now) = (self.lock(), Instant::now());
+        told.blocks += 1;
+        *(if is_wan { &mut told.wan_bytes } else { &mut told.lan_bytes }) += bytes;
+        if told.trouble_at.take().is_some() {
+            tracing::info!("training data comes again");
+        } else if told.progress_at.is_some_and(|at| now < at + PROGRESS_EVERY) {
+            return;
+        }
+        told.progress_at = Some(now);
+        let (wan_mib, lan_mib) = (told.wan_bytes >> 20, told.lan_bytes >> 20);
+        tracing::info!(
+            blocks = told.blocks,
+            wan_mib,
+            lan_mib,
+            "training data from other workers is in the cache"
+        );
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
