@@ -22,7 +22,7 @@ impl Run {
     pub(super) fn handle_data(&mut self, worker: WorkerId, at: DataAt) {
         self.data_moved = true;
         let Some(peer) = self.peers.get_mut(&worker) else { return };
-        peer.told_holders = None;
+        (peer.told_holders, peer.has_data_to_tell) = (None, false);
         let before = peer.data.replace(at);
         if before == Some(at) {
             return;
@@ -43,6 +43,10 @@ impl Run {
     /// Tells those whose answer would be another one now.
     pub(super) fn tell_data_holders(&mut self) {
         self.say_that_nobody_has_data();
+        // After a restart who fetches goes on with those it knows of, until it is known again who there is.
+        if self.peers.values().any(|peer| peer.has_data_to_tell) {
+            return;
+        }
         if !std::mem::take(&mut self.data_moved) {
             return;
         }

@@ -283,6 +283,7 @@ impl Run {
                 let Some(known) = self.state.workers.get(&member.worker) else { continue };
                 let mut peer = Peer::new(known.clone(), None, self.now);
                 peer.standing = Standing::Member;
+                peer.has_data_to_tell = self.config.may_be_shared();
                 peer.seat = Some(Seat { replica: self.replicas_formed, rank });
                 self.peers.insert(member.worker, peer);
                 self.grace_until =

@@ -49,6 +49,8 @@ pub(super) struct Peer {
     pub is_keeping: bool,
     /// What it has of the run's data; none: it has not said yet.
     pub data: Option<DataAt>,
+    /// It has said so to another coordinator, which is gone.
+    pub has_data_to_tell: bool,
     /// How often that was told to people.
     pub data_notices: u8,
     /// Who it was told has it; none: that is due.
@@ -94,6 +96,7 @@ impl Peer {
             has_told_archive: false,
             is_keeping: false,
             data: None,
+            has_data_to_tell: false,
             data_notices: 0,
             told_holders: None,
             ready: None,

@@ -47,7 +47,7 @@ impl DataAt {
 pub struct DataHolders {
     /// Which data that is; none: nobody has any.
     pub name: Option<DataName>,
-    /// Who has it, the receiver's own site first, at most [`DATA_HOLDERS_MAX`]: where nobody has all of it, who has fetched some.
+    /// Who has it, the receiver's own site first, then other sites in turn, at most [`DATA_HOLDERS_MAX`]: behind those that have all of it, who has fetched some.
     pub holders: Vec<Member>,
     /// Workers of the receiver's site that fetch it, by number, the receiver among them: at most [`DATA_NEIGHBOURS_MAX`].
     pub neighbours: Vec<Member>,

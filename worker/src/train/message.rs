@@ -196,7 +196,7 @@ pub struct Prepared {
     pub tokenizer: Option<Arc<[u8]>>,
     /// Its parameters as drawn from the run's seed.
     pub parameters: Vec<f32>,
-    /// Samples of the training text.
+    /// Samples of the training data.
     pub samples: u64,
     /// Hash over the training tokens.
     pub data_hash: Hash,

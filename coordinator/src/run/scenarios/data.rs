@@ -1,6 +1,6 @@
 //! Who has the run's data, and who is told so.
 
-use longhaul_common::id::WorkerId;
+use longhaul_common::id::{Generation, WorkerId};
 use longhaul_proto::control::message::{
     DATA_HOLDERS_MAX, DataAt, DataHolders, DataName, ToCoordinator, ToWorker,
 };
@@ -101,6 +101,29 @@ fn what_most_have_counts_until_members_train_and_then_what_they_train_on() {
     say(&mut story, 2, DataAt::Here(name(1)));
     assert_eq!(holders(&story, 1).unwrap().name, Some(name(1)));
     assert_eq!(numbers(&holders(&story, 1).unwrap().holders), [2]);
+}
+
+#[test]
+fn a_coordinator_that_begins_again_names_nobody_until_it_knows_again_who_there_is() {
+    let mut before = Story::training();
+    say(&mut before, 1, DataAt::Here(name(1)));
+    say(&mut before, 2, DataAt::Fetched(name(1)));
+    assert_eq!(numbers(&holders(&before, 2).unwrap().holders), [1, 2]);
+    let state = before.run.state().clone();
+    let mut story = Story::of_state(config(), state.clone());
+    story.resume(2, Generation(1));
+    say(&mut story, 2, DataAt::Fetched(name(1)));
+    assert!(holders(&story, 2).is_none(), "it is told that worker 1 is gone");
+    story.resume(1, Generation(1));
+    assert!(holders(&story, 2).is_none());
+    say(&mut story, 1, DataAt::Here(name(1)));
+    assert_eq!(numbers(&holders(&story, 2).unwrap().holders), [1, 2]);
+    // Who does not come back is not waited for.
+    let mut story = Story::of_state(config(), state);
+    story.resume(2, Generation(1));
+    say(&mut story, 2, DataAt::Fetched(name(1)));
+    story.handle(Event::Kick { worker: WorkerId(1) });
+    assert_eq!(numbers(&holders(&story, 2).unwrap().holders), [2]);
 }
 
 #[test]

@@ -228,7 +228,7 @@ async fn fetch_long(connection: &Connection, request: Request) -> Result<Vec<u8>
         while let Some(part) = next_part(&mut response).await? {
             let most = Size(LONG_BYTES_MAX as u64);
             ensure!(
-                bytes.len() % FILE_FRAME_BYTES == 0 && !part.is_empty(),
+                bytes.len().is_multiple_of(FILE_FRAME_BYTES) && !part.is_empty(),
                 "it comes in pieces that are too small"
             );
             ensure!(part.len() <= FILE_FRAME_BYTES, "it comes in pieces that are too large");
