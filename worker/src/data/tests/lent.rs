@@ -11,7 +11,7 @@ use super::super::shard::{BLOCK_BYTES, Head, encode};
 use super::super::{
     BlockName, Catalogue, DataError, Dataset, Lending, NotTheBlock, Stock, Supply, Tokenizer, Work,
 };
-use super::{Folder, config};
+use super::{Folder, config, held_out};
 
 /// Three sources, one of them held out.
 const LINES: &str = "sources = [{ path = \"a.txt\", weight = 3 }, { path = \"b.txt\", weight = 1 }]\nvalidation = [{ path = \"c.txt\" }]\nsequence_length = 64";
@@ -122,7 +122,7 @@ fn who_has_no_file_has_the_same_samples_and_held_out_text_as_who_has_all() {
     let (neighbour, remote) = pair.remote(None);
     assert_eq!(remote.data_hash(), pair.whole.data_hash());
     assert_eq!(remote.samples(), pair.whole.samples());
-    let batches = |data: &Dataset| (data.batch(0..200, 5).unwrap(), data.validation(2, 3).unwrap());
+    let batches = |data: &Dataset| (data.batch(0..200, 5).unwrap(), held_out(data, 2, 3));
     assert_eq!(format!("{:?}", batches(&remote)), format!("{:?}", batches(&pair.whole)));
     for source in [0, 1] {
         assert!(remote.peek(source, u64::MAX).unwrap() == pair.whole.peek(source, u64::MAX).unwrap());
@@ -157,7 +157,7 @@ fn images_come_from_others_with_their_classes_and_are_moved_alike() {
     let lending = Arc::new(Lending::new(Arc::clone(&whole), &Tokenizer::Bytes).unwrap());
     let (neighbour, remote) = remote(&lending, IMAGES, &there, None);
     assert_eq!((remote.data_hash(), remote.samples()), (whole.data_hash(), whole.samples()));
-    let batches = |data: &Dataset| (data.batch(0..1400, 5).unwrap(), data.validation(2, 3).unwrap());
+    let batches = |data: &Dataset| (data.batch(0..1400, 5).unwrap(), held_out(data, 2, 3));
     assert!(format!("{:?}", batches(&remote)) == format!("{:?}", batches(&whole)));
     assert!(neighbour.fetched.lock().unwrap().len() >= 2);
     // Of fewer classes, the same blocks are of no use.
@@ -200,7 +200,7 @@ fn what_will_be_read_is_said_before_and_only_what_is_missing() {
     // All that is held out is asked for before the first of it is waited for.
     let pair = Pair::new();
     let (neighbour, remote) = pair.remote(None);
-    remote.validation(2, 3).unwrap();
+    held_out(&remote, 2, 3);
     let first = neighbour.expected_before_first.lock().unwrap().clone();
     let fetched: BTreeSet<_> = neighbour.fetched.lock().unwrap().iter().copied().collect();
     assert!(first == Some(fetched.clone()) && fetched.len() > 1, "{first:?}, and {fetched:?}");
