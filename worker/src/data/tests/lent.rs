@@ -428,7 +428,7 @@ proptest! {
             prop_assert_eq!(Catalogue::from_bytes(&catalogue.to_bytes().unwrap()).unwrap(), catalogue);
         }
         let fields = [&item_bytes.to_le_bytes()[..], &items.to_le_bytes(), &(BLOCK_BYTES as u32).to_le_bytes()];
-        let head = [b"LHTOKENS", &2u32.to_le_bytes()[..], &fields.concat(), &[0; 4], &bytes].concat();
+        let head = [&b"LHTOKENS"[..], &2u32.to_le_bytes(), &fields.concat(), &[0; 4], &bytes].concat();
         for bytes in [&bytes, &head] {
             // Nobody finds a hash by chance.
             prop_assert!(Head::parse(bytes).is_none());
