@@ -242,7 +242,7 @@ pub(super) fn difference(expected: &Facts, rank: u32, found: &Ready) -> Option<S
         ));
     }
     (found.data_hash != expected.data_hash).then(|| {
-        "its training text differs from the other workers': is data.path (or --data) the same file there?"
+        "its training data differs from the other workers': is data.path (or --data) the same file there?"
             .to_owned()
     })
 }
