@@ -11,7 +11,7 @@ use longhaul_common::sampler::{sample_at, source_seed};
 use super::cache::Cache;
 use super::image::augment;
 use super::lease::Lease;
-use super::lent::{Catalogue, Stock, Supply};
+use super::lent::{Catalogue, LentBlock, Stock, Supply};
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
 use super::sample::{SampleShape, tokens};
@@ -148,7 +148,7 @@ impl Dataset {
         source: usize,
         shard: usize,
         block: usize,
-    ) -> Result<Option<(Vec<u8>, Vec<u8>)>, DataError> {
+    ) -> Result<Option<LentBlock>, DataError> {
         self.all().nth(source).map_or(Ok(None), |part| part.source.lend(shard, block))
     }
 

@@ -10,7 +10,7 @@ use longhaul_common::config::{DataFormat, DataPlace, DataSource};
 
 use super::cache::Cache;
 use super::lease::Lease;
-use super::lent::{BlockName, ListedShard, ListedSource, NotTheBlock, Stock, Supply, shard_name};
+use super::lent::{BlockName, LentBlock, ListedShard, ListedSource, NotTheBlock, Stock, Supply, shard_name};
 use super::origin::Origin;
 use super::piece::BadRecords;
 use super::pipeline::with_makers;
@@ -223,8 +223,11 @@ impl Source {
     }
 
     /// A block for another worker, with the head of its shard; none: it is not here.
-    pub(super) fn lend(&self, index: usize, block: usize) -> Result<Option<(Vec<u8>, Vec<u8>)>, DataError> {
-        let lent = |shard: &Shard| Some((shard.head().to_vec(), shard.block(block).ok()?.to_vec()));
+    pub(super) fn lend(&self, index: usize, block: usize) -> Result<Option<LentBlock>, DataError> {
+        let lent = |shard: &Shard| {
+            let bytes = shard.block(block).ok()?.to_vec();
+            Some(LentBlock { head: shard.head().to_vec(), bytes })
+        };
         let found = self.shard(index).ok().flatten().and_then(|shard| lent(&shard));
         match &self.made {
             // Nobody has a shard made again by asking for a block that it never had.

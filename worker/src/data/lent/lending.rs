@@ -56,7 +56,6 @@ impl Lending {
     /// It is damaged, and cannot be made again.
     pub fn block(&self, name: BlockName) -> Result<Option<LentBlock>, DataError> {
         let Some(&(part, index)) = self.places.get(&name.shard) else { return Ok(None) };
-        let found = self.data.lend(part, index, name.block as usize)?;
-        Ok(found.map(|(head, bytes)| LentBlock { head, bytes }))
+        self.data.lend(part, index, name.block as usize)
     }
 }
