@@ -26,12 +26,12 @@ const LONG_BYTES_MAX: usize = 256 << 20;
 /// How long all of one may take. That of ten terabytes, 25 MiB, comes at 350 kbit/s.
 const LONG_MAX: Duration = Duration::from_secs(600);
 /// How long a worker may take to begin an answer,
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// how long one may be silent that fetches what it is asked for: it says each five that it does,
 const SIGN_MAX: Duration = Duration::from_secs(20);
 /// and how long it may take for it: 24 blocks one after the other at 700 kbit/s.
 const FETCHING_MAX: Duration = Duration::from_secs(300);
-/// How long a block may take: 70 kbit/s.
+/// How long a block may take: 70 kbit/s, and eight at a time 600.
 pub(super) const BLOCK_MAX: Duration = Duration::from_secs(120);
 /// How often it is said what is waited for.
 const REMIND_EVERY: Duration = Duration::from_secs(60);

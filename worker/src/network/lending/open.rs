@@ -1,10 +1,16 @@
 //! A block that is being fetched.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::timeout;
 
+use super::fetch::ANSWER_MAX;
 use super::turns::{Wish, Wishes};
+
+/// For so long a neighbour that does not rely on this worker waits for what comes from afar: it hears nothing meanwhile, and after [`ANSWER_MAX`] takes this one for dead.
+const UNRELIED_MAX: Duration = ANSWER_MAX.saturating_sub(Duration::from_secs(2));
 
 /// Of whom it is asked just now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +66,7 @@ impl Open {
     }
 
     /// Waits for it on behalf of a neighbour, which relies on this worker to fetch it or not: whether it is here then. Not longer than until it turns out that it
-    /// does not come by itself. A keeper does not wait for another keeper, and who is none waits only for what comes from afar: so what waits for a worker of the site always waits for one that waits for less.
+    /// does not come by itself, and who does not rely on it for a few seconds only. A keeper does not wait for another keeper, and who is none waits only for what comes from afar: so what waits for a worker of the site always waits for one that waits for less.
     pub async fn wait_for_another(&self, is_relied_on: bool) -> bool {
         let mut stage = self.stage();
         let failed = stage.borrow().failed;
@@ -69,8 +75,10 @@ impl Open {
             Asked::Afar => stage.failed == failed,
             Asked::Near | Asked::Nobody => is_relied_on && stage.failed == failed,
         };
-        let ended = stage.wait_for(|stage| stage.outcome.is_some() || !is_worth_it(stage)).await;
-        ended.is_ok_and(|stage| stage.outcome == Some(Ok(())))
+        let ends = stage.wait_for(|stage| stage.outcome.is_some() || !is_worth_it(stage));
+        let most = if is_relied_on { Duration::MAX } else { UNRELIED_MAX };
+        let ended = timeout(most, ends).await;
+        ended.is_ok_and(|ended| ended.is_ok_and(|stage| stage.outcome == Some(Ok(()))))
     }
 }
 
@@ -94,8 +102,17 @@ mod tests {
         waiting.as_mut().poll(&mut context)
     }
 
-    #[test]
-    fn nobody_waits_for_who_waits_for_a_keeper_or_has_asked_all_for_nothing() {
+    #[tokio::test(start_paused = true)]
+    async fn who_hears_nothing_meanwhile_is_told_before_it_gives_up() {
+        let open = Open::new(Wish::Expected);
+        open.now_asks(Asked::Afar);
+        assert_eq!(timeout(ANSWER_MAX, open.wait_for_another(false)).await, Ok(false));
+        // Who relies on it has signs meanwhile.
+        assert!(timeout(2 * ANSWER_MAX, open.wait_for_another(true)).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_who_waits_for_a_keeper_or_has_asked_all_for_nothing() {
         let asks = |asked| move |open: &Open| open.now_asks(asked);
         for is_relied_on in [false, true] {
             assert_eq!(told(is_relied_on, asks(Asked::Keeper), |_| ()), Poll::Ready(false));
