@@ -4,6 +4,7 @@
 pub mod config;
 pub mod explained;
 pub mod id;
+pub mod learning_rate;
 pub mod mixture;
 pub mod model;
 pub mod pipeline;

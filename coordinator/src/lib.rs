@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod history;
 pub mod http;
 pub mod plan;
 pub mod record;

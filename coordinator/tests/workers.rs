@@ -3,112 +3,22 @@
 
 mod running;
 
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::time::Duration;
-
-use longhaul_common::id::{Generation, Round};
+use longhaul_common::id::Round;
 use longhaul_proto::control::message::{
-    GenerationStart, Heartbeat, Join, Ready, RoundReport, Settled, ToCoordinator, ToWorker,
+    GenerationStart, Heartbeat, Ready, RoundReport, Settled, ToCoordinator, ToWorker,
 };
-use longhaul_proto::control::{ControlReceiver, ControlSender, EnrolError, enrol, open, renew};
-use longhaul_proto::identity::{Identity, PeerName, Token, control_client};
-use longhaul_proto::transport::endpoint;
-use quinn::{Connection, Endpoint};
+use longhaul_proto::control::{EnrolError, enrol, renew};
+use longhaul_proto::identity::{PeerName, control_client};
+use running::worker::{Control, Worker, dialler, parts};
 use running::{Running, Site};
 
 /// Rounds of the run in `running::CONFIG`.
 const ROUNDS: u64 = 3;
 
-/// A worker that has enrolled.
-struct Worker {
-    endpoint: Endpoint,
-    identity: Identity,
-    coordinator: SocketAddr,
-    incarnation: u64,
-}
-
-/// Its conversation with the coordinator.
-struct Control {
-    connection: Connection,
-    sender: ControlSender<ToCoordinator>,
-    receiver: ControlReceiver<ToWorker>,
-}
-
-fn dialler() -> Endpoint {
-    endpoint(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), None).unwrap()
-}
-
-/// The address and the token in a join line.
-fn parts(line: &str) -> (SocketAddr, Token) {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    assert_eq!((words[0], words[1], words[3]), ("worker", "join", "--token"));
-    (words[2].parse().unwrap(), words[4].parse().unwrap())
-}
-
-impl Worker {
-    async fn enrol(running: &Running, site: &str) -> Self {
-        let (coordinator, token) = parts(&running.join_line);
-        let endpoint = dialler();
-        let identity = enrol(&endpoint, coordinator, &token, site).await.unwrap();
-        let incarnation = u64::from(identity.worker().0) + 1;
-        Self { endpoint, identity, coordinator, incarnation }
-    }
-
-    async fn connect(&self) -> Option<Control> {
-        let config = quinn::ClientConfig::new(control_client(&self.identity).unwrap());
-        let name = PeerName::Coordinator.in_run(self.identity.run());
-        let connection = self.endpoint.connect_with(config, self.coordinator, &name).unwrap().await.ok()?;
-        let (sender, receiver) = open(&connection).await.ok()?;
-        Some(Control { connection, sender, receiver })
-    }
-
-    async fn join(&self, held: Option<(Generation, Round)>) -> Option<Control> {
-        let control = self.connect().await?;
-        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 9));
-        let join = Join {
-            incarnation: self.incarnation,
-            site: format!("site-{}", self.identity.worker()),
-            lan_address: address,
-            wan_address: address,
-            device: "a test".to_owned(),
-            memory_bytes: 1 << 34,
-            host_memory_bytes: None,
-            held,
-            checkpoints: Vec::new(),
-        };
-        control.sender.send(&ToCoordinator::Join(join)).unwrap();
-        Some(control)
-    }
-
-    /// Comes back until somebody answers.
-    async fn join_again(&self, held: Option<(Generation, Round)>) -> Control {
-        loop {
-            if let Some(control) = self.join(held).await {
-                return control;
-            }
-        }
-    }
-}
-
 impl Control {
-    async fn hear(&mut self) -> ToWorker {
-        loop {
-            tokio::select! {
-                heard = self.receiver.receive() => match heard.unwrap().expect("the coordinator has more to say") {
-                    ToWorker::Speak => self.say(ToCoordinator::Heartbeat(Heartbeat::default())),
-                    heard => return heard,
-                },
-                () = tokio::time::sleep(Duration::from_millis(500)) => self.say(ToCoordinator::Heartbeat(Heartbeat::default())),
-            }
-        }
-    }
-
-    fn say(&self, message: ToCoordinator) {
-        self.sender.send(&message).unwrap();
-    }
-
     /// Answers until the first generation begins.
     async fn begin(&mut self) -> Arc<GenerationStart> {
         loop {

@@ -10,6 +10,7 @@ pub(crate) mod show;
 mod simulate;
 mod token;
 mod up;
+mod view;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ use longhaul_common::explained::Explained;
 
 pub use checkpoints::{CheckpointsCommand, Place};
 pub use client::{Client, ClientError};
+pub use view::ViewArgs;
 
 /// Where the state directory is unless told otherwise.
 pub const STATE_DIR: &str = "longhaul-state";
@@ -155,6 +157,9 @@ pub enum Command {
     /// Show what has happened: who came and went, generations, checkpoints, changes of pace.
     #[command(long_about = EVENTS_HELP)]
     Events(EventsArgs),
+    /// Show the dashboard of a run from its state directory, without a coordinator.
+    #[command(long_about = view::HELP)]
+    View(ViewArgs),
     /// Decide again what a coordinator has decided, from its record, and compare.
     #[command(long_about = REPLAY_HELP)]
     Replay(ReplayArgs),
@@ -409,6 +414,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Pause(args) => operate::pause(&args),
         Command::Resume(args) => operate::resume(&args),
         Command::Events(args) => operate::events(&args),
+        Command::View(args) => view::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Token { command } => token::run(command),
         Command::Checkpoints(command) => checkpoints::run(command),

@@ -216,8 +216,9 @@ fn join_token(owner: &mut Owner) -> Result<NewToken, Ending> {
 fn greet(name: &str, resumed: bool, served: &Served, token: &NewToken) {
     let what = if resumed { "goes on with" } else { "begins" };
     say(&format!(
-        "longhaul {what} run {name}: workers connect to {} (UDP), status at http://{}/api/v1/status",
-        served.listen, served.http_address
+        "longhaul {what} run {name}: workers connect to {} (UDP), the dashboard is at http://{}/",
+        served.listen,
+        reachable(served.http_address)
     ));
     say("on every machine that is to train:");
     print(&token.command);
@@ -261,7 +262,7 @@ fn outward_ip() -> IpAddr {
 
 /// Resolves at Ctrl-C or SIGTERM. It listens from the call on, not from the first poll, so that nobody who has seen the
 /// join line is killed for asking politely.
-fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
+pub(super) fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
     #[cfg(unix)]
     let (mut terminate, mut interrupt) = {
         use tokio::signal::unix::{SignalKind, signal};

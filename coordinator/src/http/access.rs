@@ -40,6 +40,14 @@ enum Scope {
     Write,
 }
 
+/// Lets in who asks by a loopback address, and no page of another name.
+pub async fn locals(request: Request, next: Next) -> Response {
+    if is_local(request.headers()) {
+        return next.run(request).await;
+    }
+    failure(StatusCode::FORBIDDEN, "this listens on loopback: ask for it by a loopback address")
+}
+
 /// Lets everybody read on loopback, and holders of either token elsewhere.
 pub async fn readers(State(api): State<Api>, request: Request, next: Next) -> Response {
     if api.loopback && !is_local(request.headers()) {

@@ -9,6 +9,10 @@
 //! | `POST /api/v1/stop` | `{}`: the run drains | writers |
 //! | `GET /api/v1/members` | [`Member`]s, those that are gone included | readers |
 //! | `GET /api/v1/events?after=N&wait_s=S` | [`Events`] with higher numbers; waits for one, or for the run's end, for so long | readers |
+//! | `GET /api/v1/history` | [`Record`]: all that is known over time | readers |
+//! | `GET /api/v1/history/{run}` | [`Curves`] of an earlier run in the same state directory | readers |
+//! | `GET /api/v1/stream?after=NEXT` | server-sent events: `record` ([`Record`]) where that is needed, then an `update` ([`Update`]) each second | readers |
+//! | `GET /`, `GET /assets/…` | the dashboard, which shows all that | anybody |
 //! | `POST /api/v1/pause`, `POST /api/v1/resume` | `{}`: nobody trains, or all go on | writers |
 //! | `POST /api/v1/workers/{id}/drain` | `{}`: that worker leaves | writers |
 //! | `POST /api/v1/workers/{id}/kick` | [`Kicked`](crate::runtime::Kicked): that worker is out for good | writers |
@@ -22,11 +26,15 @@
 
 mod access;
 mod calls;
+mod history;
 pub(crate) mod listen;
 mod members;
 pub mod metrics;
 mod operate;
+mod page;
+pub mod recorded;
 mod slowdown;
+mod stream;
 pub mod waiting;
 
 use std::sync::Arc;
@@ -43,8 +51,11 @@ use slowdown::Slowdown;
 
 pub use access::ApiTokens;
 pub use calls::{TOKEN_LIFE_S, TOKEN_LIFE_S_MAX, TokenRequest};
+pub use history::{Curves, EARLIER_MAX, Record, Recorded, Update};
 pub use members::Member;
 pub use operate::{EVENTS_WAIT_S_MAX, Events};
+pub use page::exported;
+pub use stream::LISTENERS_MAX;
 
 /// Requests to this API are small, in bytes.
 const BODY_BYTES_MAX: usize = 4096;
@@ -57,19 +68,22 @@ pub struct Api {
     status: watch::Receiver<Arc<Status>>,
     inputs: mpsc::Sender<Input>,
     journal: Arc<Journal>,
+    recorded: Recorded,
     tokens: ApiTokens,
     loopback: bool,
     slowdown: Slowdown,
     followers: Arc<Semaphore>,
+    listeners: Arc<Semaphore>,
 }
 
 impl Api {
-    /// The API of a run whose status is published to `status`, whose notices are in `journal`, and whose owner takes `inputs`.
+    /// The API of a run whose status is published to `status`, whose notices are in `journal`, whose curves are in `recorded`, and whose owner takes `inputs`.
     #[must_use]
     pub fn new(
         status: watch::Receiver<Arc<Status>>,
         inputs: mpsc::Sender<Input>,
         journal: Arc<Journal>,
+        recorded: Recorded,
         tokens: ApiTokens,
         loopback: bool,
     ) -> Self {
@@ -77,10 +91,12 @@ impl Api {
             status,
             inputs,
             journal,
+            recorded,
             tokens,
             loopback,
             slowdown: Slowdown::default(),
             followers: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
+            listeners: Arc::new(Semaphore::new(LISTENERS_MAX)),
         }
     }
 }
@@ -100,11 +116,15 @@ pub fn router(api: Api) -> Router {
         .route("/api/v1/status", get(calls::status))
         .route("/api/v1/members", get(operate::members))
         .route("/api/v1/events", get(operate::events))
+        .route("/api/v1/history", get(history::history))
+        .route("/api/v1/history/{run}", get(history::earlier))
+        .route("/api/v1/stream", get(stream::stream))
         .route("/metrics", get(calls::metrics))
         .route_layer(from_fn_with_state(api.clone(), access::readers));
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(calls::ready))
+        .merge(page::routes())
         .merge(reading)
         .merge(writing)
         .fallback(calls::not_found)

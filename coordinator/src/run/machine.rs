@@ -245,6 +245,12 @@ impl Run {
         &self.state
     }
 
+    /// What the run is, its plan included where that was made here.
+    #[must_use]
+    pub fn config(&self) -> &RunConfig {
+        &self.config
+    }
+
     /// Whether it may have made something possible or necessary. What many workers say often does so by the last of them alone.
     fn handle_message(&mut self, connection: ConnectionId, message: ToCoordinator) -> bool {
         let Some(&Connection { worker, address, joined }) = self.connections.get(&connection) else {

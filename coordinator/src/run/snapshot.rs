@@ -1,5 +1,7 @@
 //! What the status shows of the workers.
 
+use longhaul_common::id::WorkerId;
+use longhaul_proto::control::message::Heartbeat;
 use serde::{Deserialize, Serialize};
 
 use super::machine::Run;
@@ -28,6 +30,14 @@ pub struct Snapshot {
 }
 
 impl Run {
+    /// The newest heartbeat of each worker that is here and has said one, with the name of its site.
+    pub fn heartbeats(&self) -> impl Iterator<Item = (WorkerId, &str, &Heartbeat)> {
+        self.peers.iter().filter_map(|(&worker, peer)| {
+            let site = self.state.sites.get(peer.known.site.0 as usize)?;
+            Some((worker, site.as_str(), peer.meter.latest()?))
+        })
+    }
+
     /// As it is now.
     pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot {

@@ -36,6 +36,12 @@ impl Clock {
         self.started_unix_ms
     }
 
+    /// Unix time in milliseconds: by the monotonic clock since the start, so that it never goes back.
+    #[must_use]
+    pub fn unix_ms(&self) -> u64 {
+        self.started_unix_ms.saturating_add(u64::try_from(self.now().as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// Unix time in seconds: by the monotonic clock since the start, so that a stepped calendar expires nothing.
     #[must_use]
     pub fn unix_s(&self) -> u64 {

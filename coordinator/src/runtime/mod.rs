@@ -4,6 +4,7 @@
 //! queue out; the queue in is bounded too, and fair: a connection has at most one message waiting in it.
 
 mod calls;
+mod chronicler;
 mod clock;
 mod connection;
 mod found;
@@ -13,6 +14,7 @@ mod owner;
 mod serve;
 mod standby;
 
+pub use chronicler::{Chronicler, SharedHistory};
 pub use clock::Clock;
 pub use found::{FoundError, Founded, check_config, found};
 pub use input::{Answered, ApiCall, CallRefusal, INPUTS_MAX, Input, Kicked, NewToken, TokenStatus};

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
+use super::chronicler::Chronicler;
 use super::clock::Clock;
 use super::input::Input;
 use super::journal::Journal;
@@ -70,6 +71,8 @@ pub struct Owner {
     pub clock: Clock,
     /// What is decided is written down there.
     pub recorder: Recorder,
+    /// And how the run goes, for the dashboard.
+    pub chronicler: Chronicler,
     /// What workers are told to dial, in `worker join` lines.
     pub advertised: String,
     /// For the HTTP API, like the next.
@@ -136,6 +139,7 @@ impl Owner {
         };
         self.publish();
         self.recorder.flush();
+        self.chronicler.write_last(self.clock.unix_ms(), &self.status.borrow(), &self.journal);
         self.part(ended).await;
         Ok(ended)
     }
@@ -192,7 +196,8 @@ impl Owner {
                 Command::Close { connection, reason } => self.close(connection, &reason),
                 Command::Persist(Record::State(state)) => block_in_place(|| self.store.put_state(&state))?,
                 Command::Persist(Record::Round(summary)) => {
-                    block_in_place(|| self.store.push_round(&summary))?
+                    block_in_place(|| self.store.push_round(&summary))?;
+                    self.chronicler.note_round(self.clock.unix_ms(), &self.run, &summary);
                 }
                 Command::Plan(question) => {
                     self.plans.spawn_blocking(move || question.answer());
@@ -227,8 +232,10 @@ impl Owner {
         });
     }
 
-    pub(super) fn publish(&self) {
-        self.status.send_replace(Arc::new(self.run.status(self.clock.started_unix_ms())));
+    pub(super) fn publish(&mut self) {
+        let status = Arc::new(self.run.status(self.clock.started_unix_ms()));
+        self.chronicler.note(self.clock.unix_ms(), &self.run, &status, &self.journal);
+        self.status.send_replace(status);
     }
 
     fn enrol(

@@ -16,12 +16,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::chronicler::Chronicler;
 use super::clock::Clock;
 use super::connection::Reception;
 use super::input::INPUTS_MAX;
 use super::journal::Journal;
 use super::owner::{Ended, Owner, OwnerError};
-use crate::http::{Api, ApiTokens, listen, router};
+use crate::http::{Api, ApiTokens, Recorded, listen, router};
 use crate::record::Recorder;
 
 /// How often the coordinator's own certificate is renewed, in seconds: well within its life.
@@ -131,7 +132,9 @@ pub async fn serve(
     let (inputs, queue) = mpsc::channel(INPUTS_MAX);
     let loopback = served.http_address.ip().is_loopback();
     let journal = Arc::clone(&owner.journal);
-    let api = Api::new(owner.status.subscribe(), inputs.clone(), journal, api_tokens, loopback);
+    let recorded =
+        Recorded { history: owner.chronicler.history(), state_dir: owner.chronicler.state_dir().into() };
+    let api = Api::new(owner.status.subscribe(), inputs.clone(), journal, recorded, api_tokens, loopback);
     let (http_stop, stopped) = watch::channel(false);
     let serving = served.answer_http(router(api), stopped)?;
     let door = served.open(owner.desk.authority(), clock.unix_s())?;
@@ -210,6 +213,9 @@ pub fn owner(
     stay: bool,
 ) -> Owner {
     let recorder = Recorder::start(folder, &run, clock.started_unix_ms());
+    // Rounds that cannot be read are missed by the curves alone.
+    let rounds = store.rounds().unwrap_or_default();
+    let chronicler = Chronicler::start(folder, &run, &rounds, clock.unix_ms());
     let journal = Arc::new(Journal::new(clock.started_unix_ms()));
     let (status, _) = watch::channel(Arc::new(run.status(clock.started_unix_ms())));
     Owner {
@@ -218,6 +224,7 @@ pub fn owner(
         store,
         clock,
         recorder,
+        chronicler,
         advertised,
         journal,
         status,

@@ -1,6 +1,10 @@
 //! A coordinator as a process of its own.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 
+pub mod browser;
+pub mod fleet;
+pub mod worker;
+
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};

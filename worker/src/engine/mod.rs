@@ -12,7 +12,6 @@ mod generator;
 mod gradient;
 mod hooks;
 mod interpreter;
-mod learning_rate;
 mod look_ahead;
 mod low_rank;
 mod multiplications;
@@ -35,7 +34,7 @@ pub use error::EngineError;
 pub use evaluation::Evaluation;
 pub use generator::{Continuation, Generator};
 pub use interpreter::{Stages, interpret};
-pub use learning_rate::LearningRate;
+pub use longhaul_common::learning_rate::LearningRate;
 pub use low_rank::LowRank;
 pub use multiplications::count_multiplications;
 #[cfg(test)]

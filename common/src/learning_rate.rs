@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use longhaul_common::config::TrainConfig;
+use crate::config::TrainConfig;
 
 /// Linear warm-up to the peak, then half a cosine down to a share of it (Loshchilov & Hutter 2017, without restarts).
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,0 +1,154 @@
+// The curves of a run, with those of others beside them.
+
+import { byId, el, keyed, setText, table } from "./elements.js";
+import { clock, number, percent, rate } from "./words.js";
+import { alongRounds, alongSamples, bitsPerValue, DONE, perSecond, shareOf, smoothed } from "./series.js";
+import { Chart } from "./chart.js";
+
+/** Lines of other runs at a time. */
+const COMPARED_MAX = 4;
+
+/** `lines(curves, axis)` answers `[name, [x, y]]` of each line; the first one is drawn of other runs as well. */
+const CHARTS = [
+  { title: "Loss", format: (value) => number(value), smooth: true, lines: (c, a) => [
+    ["training", alongRounds(c, a, (round) => round.loss)],
+    ["held-out", alongRounds(c, a, (round) => round.validation_loss), true],
+  ] },
+  { title: "Speed", unit: true, format: (value) => number(value, 3), smooth: true, lines: (c, a) => [["speed", alongSamples(c, a, perSecond(DONE.tokens))]] },
+  { title: "Accuracy on held-out images", format: (value) => percent(value), optional: true, lines: (c, a) => [
+    ["accuracy", alongRounds(c, a, (round) => round.validation_accuracy), true],
+  ] },
+  { title: "Learning rate", format: (value) => number(value, 3), lines: (c, a) => [["learning rate", alongRounds(c, a, (round) => round.learning_rate)]] },
+  { title: "Time of devices", format: (value) => percent(value), smooth: true, lines: (c, a) => [
+    ["computing", alongSamples(c, a, shareOf(DONE.compute))],
+    ["waiting for others", alongSamples(c, a, shareOf(DONE.wait))],
+    ["waiting for data", alongSamples(c, a, shareOf(DONE.data))],
+    ["checkpoints", alongSamples(c, a, shareOf(DONE.checkpoint))],
+  ] },
+  { title: "Sent between sites", format: rate, smooth: true, optional: true, lines: (c, a) => [["sent", alongSamples(c, a, perSecond(DONE.wan))]] },
+  { title: "Bits sent for each value (dense: 32)", format: (value) => number(value, 3), smooth: true, optional: true, lines: (c, a) => [
+    ["bits", alongSamples(c, a, bitsPerValue())],
+  ] },
+  { title: "Steps between rounds", format: (value) => number(value), lines: (c, a) => [["steps", alongRounds(c, a, (round) => round.every)]] },
+  { title: "Exchanges that wait in error feedback", format: (value) => number(value, 3), optional: true, smooth: true, lines: (c, a) => [
+    ["exchanges", alongRounds(c, a, (round) => round.residual_ratio)],
+  ] },
+  { title: "Workers that train", format: (value) => number(value), lines: (c, a) => [["workers", alongSamples(c, a, (_, after) => after.training)]] },
+];
+
+export class CurvesPart {
+  /** `curvesOf(run)` fetches those of another run. */
+  constructor(curvesOf) {
+    this.curvesOf = curvesOf;
+    this.charts = new Map();
+    this.others = new Map();
+    this.chosen = new Set();
+    for (const id of ["axis", "smoothing"]) byId(id).addEventListener("input", () => this.render());
+    byId("unzoom").addEventListener("click", () => {
+      for (const chart of this.charts.values()) chart.whole();
+      this.noteZoom();
+    });
+  }
+
+  noteZoom() {
+    byId("unzoom").disabled = ![...this.charts.values()].some((chart) => chart.isZoomed);
+  }
+
+  update(record) {
+    this.record = record;
+    this.offer(record.earlier);
+    this.render();
+  }
+
+  render() {
+    if (!this.record) return;
+    const axis = byId("axis").value;
+    const weight = Number(byId("smoothing").value);
+    const others = [...this.chosen].map((run) => this.others.get(run)).filter((curves) => curves);
+    this.table = [];
+    for (const spec of CHARTS) {
+      const lines = this.linesOf(spec, axis, weight, others);
+      const isEmpty = lines.every((line) => line.y.length === 0);
+      let chart = this.charts.get(spec.title);
+      if (isEmpty && spec.optional) {
+        if (chart) chart.figure.hidden = true;
+        continue;
+      }
+      if (!chart) {
+        const unit = this.record.meta.images ? "images" : "tokens";
+        chart = new Chart(byId("curves"), spec.unit ? `${spec.title} (${unit} a second)` : spec.title, spec.format, () => this.noteZoom());
+        this.charts.set(spec.title, chart);
+      }
+      chart.figure.hidden = false;
+      chart.show(axis, lines);
+      this.table.push({ title: spec.title, format: spec.format, lines });
+    }
+    this.tabulate(axis);
+  }
+
+  linesOf(spec, axis, weight, others) {
+    const own = spec.lines(this.record, axis).map(([name, points, isRare]) => ({ name, ...drawn(points, spec.smooth && !isRare ? weight : 0) }));
+    const lines = own.filter((line, at) => at === 0 || line.y.length > 0);
+    // A first line that has nothing yet is no better than one that has.
+    if (lines.length > 1 && lines[0].y.length === 0) lines.shift();
+    for (const curves of others) {
+      const [[name, points]] = spec.lines(curves, axis);
+      const line = drawn(points, spec.smooth ? weight : 0);
+      if (line.y.length > 0) lines.push({ name: `${name}, ${curves.meta.name} of ${clock(curves.meta.begun_ms)}`, ...line, dashed: true });
+    }
+    return lines;
+  }
+
+  /** A few values of each curve, for those who read rather than look. */
+  tabulate(axis) {
+    if (!byId("curves-table").closest("details").open) return;
+    const main = this.table.map(({ title, format, lines }) => ({ title, format, line: lines[0] })).filter(({ line }) => line && line.x.length > 0);
+    const end = Math.max(0, ...main.map(({ line }) => line.x[line.x.length - 1]));
+    const rows = Array.from({ length: 12 }, (_, at) => ({ x: (end * (at + 1)) / 12 }));
+    const columns = [{ name: axis === "step" ? "step" : "seconds", number: true, of: (row) => number(Math.round(row.x)) }];
+    for (const { title, format, line } of main) columns.push({ name: title, number: true, of: (row) => format(before(line, row.x)) });
+    table(byId("curves-table"), "Values along the run, smoothed as the curves are", columns, rows, (row) => rows.indexOf(row));
+  }
+
+  offer(earlier) {
+    byId("compare").hidden = earlier.length === 0;
+    keyed(byId("runs"), earlier, (meta) => meta.run, (meta) => {
+      const box = el("input", { type: "checkbox", onchange: () => this.choose(meta, box) });
+      return el("label", null, box, ` ${meta.name}, ${clock(meta.begun_ms)}`, el("small", null, `${meta.about}, ${number(meta.steps)} steps`));
+    }, () => {});
+  }
+
+  async choose(meta, box) {
+    if (!box.checked) this.chosen.delete(meta.run);
+    else if (this.chosen.size === COMPARED_MAX) box.checked = false;
+    else {
+      this.chosen.add(meta.run);
+      if (!this.others.has(meta.run)) {
+        try {
+          this.others.set(meta.run, await this.curvesOf(meta.run));
+        } catch (error) {
+          this.chosen.delete(meta.run);
+          box.checked = false;
+          setText(byId("curves-note"), `The curves of ${meta.name} cannot be had: ${error.message}`);
+        }
+      }
+    }
+    this.render();
+  }
+
+  redraw() {
+    for (const chart of this.charts.values()) chart.redraw();
+  }
+}
+
+/** The points that are known, smoothed. */
+function drawn([xs, ys], weight) {
+  const known = xs.map((x, at) => [x, ys[at]]).filter(([, y]) => y != null);
+  return { x: known.map(([x]) => x), y: smoothed(known.map(([, y]) => y), weight) };
+}
+
+function before(line, x) {
+  let value = null;
+  for (let at = 0; at < line.x.length && line.x[at] <= x; at += 1) value = line.y[at];
+  return value;
+}

@@ -1,0 +1,102 @@
+// Elements of the page. What comes from a run is only ever put in as text.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function byId(id) {
+  return document.getElementById(id);
+}
+
+function filled(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value != null && value !== false) node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child != null));
+  return node;
+}
+
+/** el("td", { class: "n" }, "12") */
+export function el(tag, attributes, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+export function svg(tag, attributes, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** Changes a text where it is another one, so that readers of the screen hear of nothing else. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Changes an attribute likewise. */
+export function setAttribute(node, name, value) {
+  if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+}
+
+/**
+ * Makes the children of `parent` those of `items`, in order: one element for each key, which is kept as long as its key is there,
+ * with what has the focus in it.
+ */
+export function keyed(parent, items, keyOf, make, update) {
+  const known = parent.known ?? (parent.known = new Map());
+  const wanted = new Set();
+  let next = parent.firstChild;
+  for (const item of items) {
+    const key = keyOf(item);
+    wanted.add(key);
+    let node = known.get(key);
+    if (!node) {
+      node = make(item);
+      known.set(key, node);
+    }
+    update(node, item);
+    if (node === next) next = next.nextSibling;
+    else parent.insertBefore(node, next);
+  }
+  for (const [key, node] of known) {
+    if (!wanted.has(key)) {
+      node.remove();
+      known.delete(key);
+    }
+  }
+}
+
+/** A table with these columns, `{ name, number, of: (row) => text or node }`, whose rows are kept by key. */
+export function table(node, caption, columns, rows, keyOf) {
+  const names = JSON.stringify(columns.map((column) => column.name));
+  if (node.columns !== names) {
+    node.columns = names;
+    const heads = columns.map((column) => el("th", { scope: "col", class: column.number ? "n" : null }, column.name));
+    node.replaceChildren(el("caption", null, caption), el("thead", null, el("tr", null, ...heads)), el("tbody"));
+  }
+  setText(node.caption, caption);
+  const make = () => el("tr", null, ...columns.map((column) => el("td", { class: column.number ? "n" : column.class })));
+  const update = (row, item) => {
+    setAttribute(row, "class", item.out ? "out" : "");
+    columns.forEach((column, at) => {
+      const value = column.of(item);
+      const cell = row.cells[at];
+      if (typeof value === "function") value(cell);
+      else setText(cell, value ?? "");
+    });
+  };
+  keyed(node.tBodies[0], rows, keyOf, make, update);
+}
+
+/** A colour of the style sheet, for what is drawn on a canvas. */
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+/** Calls back when an element has another width. */
+export function onWidth(node, then) {
+  let width = 0;
+  new ResizeObserver(([entry]) => {
+    const now = Math.floor(entry.contentRect.width);
+    if (now > 0 && now !== width) {
+      width = now;
+      then(now);
+    }
+  }).observe(node);
+}

@@ -1,0 +1,99 @@
+// What sites send to each other, and what the ways between them carry.
+
+import { byId, table } from "./elements.js";
+import { bytes, DASH, duration, number, percent, rate } from "./words.js";
+import { alongSamples, bitsPerValue, DONE, lately, perSecond, smoothed, sumOf } from "./series.js";
+import { Chart } from "./chart.js";
+
+/** Lines in one chart. */
+const LINES_MAX = 8;
+
+const CHARTS = [
+  { title: "Sent by each site", format: rate, of: (place) => perSecond(DONE.wan, place) },
+  { title: "Bits sent for each value, by site", format: (value) => number(value, 3), of: (place) => bitsPerValue(place) },
+];
+
+export class LinksPart {
+  constructor() {
+    this.charts = new Map();
+  }
+
+  update(record) {
+    const sent = record.sites.map((name, place) => ({ name, place })).filter(({ place }) => {
+      const last = record.samples[record.samples.length - 1];
+      return last && sumOf(last, place)[DONE.wan] > 0;
+    });
+    const links = record.status?.links ?? [];
+    byId("links-section").hidden = sent.length === 0 && links.length === 0;
+    if (byId("links-section").hidden) return;
+    for (const { title, format, of } of CHARTS) {
+      const lines = sent.slice(0, LINES_MAX).map(({ name, place }) => line(name, alongSamples(record, "time", of(place))));
+      this.show(title, format, lines);
+    }
+    const ways = record.ways.slice(0, LINES_MAX).map(([from, to], place) => {
+      const carries = (_, after) => after.ways[place]?.[0] || null;
+      return line(`${from} → ${to}`, alongSamples(record, "time", carries), 0);
+    });
+    this.show("What ways carry, as traffic shows it", rate, ways);
+    showUplinks(record, links);
+    table(byId("ways"), "Ways, in one direction each", [
+      { name: "From", of: (link) => link.from },
+      { name: "To", of: (link) => link.to },
+      { name: "Carries", number: true, of: (link) => rate(link.bytes_per_s) },
+      { name: "Round trip", number: true, of: (link) => `${number(1000 * link.round_trip_s, 3)} ms` },
+      { name: "Seen", number: true, of: (link) => (link.seen_s == null ? "before the plan" : `${duration(link.seen_s)} ago`) },
+    ], links, (link) => `${link.from}\n${link.to}`);
+    byId("ways").parentElement.hidden = links.length === 0;
+  }
+
+  show(title, format, lines) {
+    const known = lines.filter(({ y }) => y.length > 0);
+    let chart = this.charts.get(title);
+    if (!chart && known.length === 0) return;
+    if (!chart) {
+      chart = new Chart(byId("link-charts"), title, format, () => {});
+      this.charts.set(title, chart);
+    }
+    chart.figure.hidden = known.length === 0;
+    if (known.length > 0) chart.show("time", known);
+  }
+
+  redraw() {
+    for (const chart of this.charts.values()) chart.redraw();
+  }
+}
+
+function line(name, [xs, ys], weight = 0.6) {
+  const known = xs.map((x, at) => [x, ys[at]]).filter(([, y]) => y != null);
+  return { name, x: known.map(([x]) => x), y: smoothed(known.map(([, y]) => y), weight) };
+}
+
+/** A site has one way out to all others, as far as anybody measures: the fastest of those that are known says what it carries. */
+function showUplinks(record, links) {
+  const last = record.samples[record.samples.length - 1];
+  const rows = record.sites.map((name, place) => {
+    const recent = lately(record, place);
+    const carries = Math.max(0, ...links.filter((link) => link.from === name).map((link) => link.bytes_per_s));
+    const goodput = recent ? recent.done[DONE.wan] / recent.seconds : null;
+    const all = last ? sumOf(last, place) : null;
+    return {
+      name,
+      goodput,
+      use: goodput != null && carries > 0 ? goodput / carries : null,
+      sent: all?.[DONE.wan],
+      saved: all ? Math.max(0, all[DONE.dense] - all[DONE.wan]) : null,
+      bits: all?.[DONE.dense] > 0 ? (32 * all[DONE.wan]) / all[DONE.dense] : null,
+      now: recent?.done[DONE.dense] > 0 ? (32 * recent.done[DONE.wan]) / recent.done[DONE.dense] : null,
+    };
+  });
+  const ofNow = record.live ? "lately" : "at the end";
+  table(byId("uplinks"), "What each site sends to others, since this page's curves began", [
+    { name: "Site", of: (row) => row.name },
+    { name: `Sends ${ofNow}`, number: true, of: (row) => rate(row.goodput) },
+    { name: "Of what its fastest way carries", number: true, of: (row) => percent(row.use, 2) },
+    { name: "Sent", number: true, of: (row) => bytes(row.sent) },
+    { name: "Saved against dense f32", number: true, of: (row) => bytes(row.saved) },
+    { name: "Bits a value", number: true, of: (row) => (row.bits == null ? DASH : number(row.bits, 3)) },
+    { name: ofNow, number: true, of: (row) => (row.now == null ? DASH : number(row.now, 3)) },
+  ], rows, (row) => row.name);
+}

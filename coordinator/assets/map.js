@@ -1,0 +1,167 @@
+// Sites with their workers, and the ways between them. The table beneath says the same.
+
+import { byId, el, keyed, onWidth, setAttribute, setText, svg } from "./elements.js";
+import { plural, rate } from "./words.js";
+
+/** Beyond so many, a site shows shares of states in the place of single workers. */
+const SQUARES_MAX = 60;
+const SQUARE = 16;
+/** Ways that are told apart by their rates in the map. */
+const WAYS_SAID_MAX = 10;
+/** A map of less pixels is that of a phone. */
+const NARROW = 640;
+const STATES = ["training", "ready", "preparing", "healing", "waiting", "finished", "left", "slow", "silent", "awaited", "gone", "kicked"];
+
+export class MapPart {
+  /** `choose(site)` opens a site, or all with null. */
+  constructor(choose) {
+    this.choose = choose;
+    this.links = svg("g");
+    this.sites = svg("g");
+    this.root = svg("svg", { role: "group", "aria-label": "Map of sites; a site opens its workers" }, this.links, this.sites);
+    byId("map").append(this.root);
+    onWidth(byId("map"), (width) => {
+      this.width = width;
+      if (this.record) this.update(this.record, this.workers, this.site);
+    });
+  }
+
+  update(record, workers, site) {
+    [this.record, this.workers, this.site] = [record, workers, site];
+    if (!this.width) return;
+    const groups = sitesOf(workers).map(([name, members]) => ({ name, members, ...sizeOf(members) }));
+    const height = place(groups, this.width);
+    setAttribute(this.root, "viewBox", `0 0 ${this.width} ${height}`);
+    byId("map").hidden = groups.length === 0;
+    this.drawLinks(groups, record.status?.links ?? []);
+    keyed(this.sites, groups, (group) => group.name, (group) => this.makeSite(group.name), (node, group) => drawSite(node, group, site === group.name));
+    this.showStates(workers);
+  }
+
+  makeSite(name) {
+    const toggle = () => this.choose(this.site === name ? null : name);
+    const key = (event) => {
+      if (event.key === "Enter" || event.key === " ") {
+        event.preventDefault();
+        toggle();
+      }
+    };
+    return svg("g", { class: "siteg", role: "button", tabindex: "0", onclick: toggle, onkeydown: key },
+      svg("rect", { class: "box", rx: 9 }), svg("text", { x: 12, y: 22 }), svg("text", { class: "soft", x: 12, y: 39 }), svg("g"));
+  }
+
+  drawLinks(groups, links) {
+    const at = new Map(groups.map((group) => [group.name, group]));
+    const pairs = new Map();
+    for (const link of links) {
+      if (!at.has(link.from) || !at.has(link.to)) continue;
+      const key = [link.from, link.to].sort().join("\n");
+      pairs.set(key, [...(pairs.get(key) ?? []), link]);
+    }
+    const all = [...pairs].map(([key, both]) => ({ key, both, a: at.get(key.split("\n")[0]), b: at.get(key.split("\n")[1]) }));
+    // Of many, those of the site that is open.
+    const isMany = all.length > WAYS_SAID_MAX;
+    const drawn = isMany && this.site != null ? all.filter(({ a, b }) => a.name === this.site || b.name === this.site) : all;
+    const say = drawn.length <= WAYS_SAID_MAX && this.width >= NARROW;
+    setAttribute(this.links, "class", isMany && this.site == null ? "many" : "few");
+    keyed(this.links, drawn, (pair) => pair.key, () => svg("g", { "aria-hidden": "true" }, svg("path", { class: "link" }), svg("text", { class: "rate" })), (node, { both, a, b }) => {
+      const slowest = Math.min(...both.map((link) => link.bytes_per_s));
+      const [line, text] = node.children;
+      const mid = bend(a, b);
+      setAttribute(line, "d", `M${a.cx} ${a.cy} Q${mid.qx} ${mid.qy} ${b.cx} ${b.cy}`);
+      setAttribute(line, "stroke-width", String(Math.max(1.5, Math.min(8, Math.log10(slowest / 1e4) * 2))));
+      setAttribute(text, "x", String(mid.x));
+      setAttribute(text, "y", String(mid.y + 4));
+      const rates = new Set(both.map((link) => rate(link.bytes_per_s)));
+      setText(text, say ? [...rates].join(" / ") : "");
+    });
+  }
+
+  showStates(workers) {
+    const counts = STATES.map((state) => [state, workers.filter((worker) => worker.word === state).length]).filter(([, count]) => count > 0);
+    keyed(byId("states"), counts, ([state]) => state, ([state]) => el("li", null, el("span", { class: `state ${state}` })),
+      (node, [state, count]) => setText(node.firstChild, `${count} ${state}`));
+  }
+}
+
+/** The sites of workers in the order of their names, with their workers. */
+export function sitesOf(workers) {
+  const sites = new Map();
+  for (const worker of workers) sites.set(worker.site, [...(sites.get(worker.site) ?? []), worker]);
+  return [...sites].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
+}
+
+/** How many of them do what, in words. */
+export function inWords(members) {
+  const counts = STATES.map((state) => [members.filter((worker) => worker.word === state).length, state]);
+  return counts.filter(([count]) => count > 0).map(([count, state]) => `${count} ${state}`).join(", ");
+}
+
+function sizeOf(members) {
+  const columns = members.length > SQUARES_MAX ? 12 : Math.max(8, Math.ceil(Math.sqrt(2.2 * members.length)));
+  const rows = members.length > SQUARES_MAX ? 1 : Math.ceil(members.length / columns);
+  return { columns, width: Math.max(150, columns * SQUARE + 24), height: 56 + rows * SQUARE };
+}
+
+/** On an ellipse where there is room, else in rows. Answers the height. */
+function place(groups, width) {
+  const widest = Math.max(150, ...groups.map((group) => group.width));
+  const tallest = Math.max(60, ...groups.map((group) => group.height));
+  const isRound = width >= NARROW && groups.length > 2 && groups.length <= 8;
+  const gap = width < NARROW ? 34 : 110;
+  const inRow = Math.max(1, Math.min(groups.length, Math.floor((width + gap) / (widest + gap))));
+  const rows = Math.ceil(groups.length / inRow);
+  const height = isRound ? Math.max(280, (groups.length / 2) * (tallest + 34)) : rows * tallest + (rows - 1) * 40 + 24;
+  groups.forEach((group, at) => {
+    if (isRound) {
+      const angle = (2 * Math.PI * at) / groups.length - Math.PI / 2 - Math.PI / groups.length;
+      group.cx = width / 2 + Math.cos(angle) * Math.min(width / 2 - widest / 2 - 8, 430);
+      group.cy = height / 2 + Math.sin(angle) * (height / 2 - tallest / 2 - 8);
+    } else {
+      const row = Math.floor(at / inRow);
+      const count = Math.min(inRow, groups.length - row * inRow);
+      const step = width / count;
+      group.cx = step * (at % inRow) + step / 2;
+      group.cy = 12 + tallest / 2 + row * (tallest + 40);
+    }
+  });
+  return Math.round(height);
+}
+
+/** The middle of a way, bent a little outwards so that ways do not lie on each other. */
+function bend(a, b) {
+  const [dx, dy] = [b.cx - a.cx, b.cy - a.cy];
+  const [qx, qy] = [(a.cx + b.cx) / 2 - dy * 0.08, (a.cy + b.cy) / 2 + dx * 0.08];
+  return { qx, qy, x: (a.cx + b.cx) / 4 + qx / 2, y: (a.cy + b.cy) / 4 + qy / 2 };
+}
+
+function drawSite(node, group, isOpen) {
+  const [box, title, words, squares] = node.children;
+  setAttribute(node, "transform", `translate(${Math.round(group.cx - group.width / 2)} ${Math.round(group.cy - group.height / 2)})`);
+  setAttribute(node, "aria-pressed", String(isOpen));
+  setAttribute(node, "aria-label", `${group.name}: ${inWords(group.members)}`);
+  setAttribute(box, "width", String(group.width));
+  setAttribute(box, "height", String(group.height));
+  setText(title, group.name.length > 18 ? `${group.name.slice(0, 17)}…` : group.name);
+  setText(words, plural(group.members.length, "worker"));
+  const marks = group.members.length > SQUARES_MAX ? shares(group) : group.members.map((worker, at) => ({
+    key: worker.id, word: worker.word, x: 12 + (at % group.columns) * SQUARE, y: 48 + Math.floor(at / group.columns) * SQUARE, width: SQUARE - 3,
+  }));
+  keyed(squares, marks, (mark) => mark.key, (mark) => svg("rect", { rx: 2, height: SQUARE - 3 }, svg("title")), (rect, mark) => {
+    setAttribute(rect, "class", `worker ${mark.word}`);
+    for (const name of ["x", "y", "width"]) setAttribute(rect, name, String(mark[name]));
+    setText(rect.firstChild, `${mark.key} ${mark.word}`);
+  });
+}
+
+function shares(group) {
+  const whole = group.width - 24;
+  let x = 12;
+  return STATES.map((word) => ({ key: word, word, count: group.members.filter((worker) => worker.word === word).length }))
+    .filter((mark) => mark.count > 0)
+    .map((mark) => {
+      const width = (whole * mark.count) / group.members.length;
+      x += width;
+      return { ...mark, x: x - width, y: 48, width };
+    });
+}

@@ -1,0 +1,140 @@
+// From a record to lines: what was kept are sums, and what is shown are differences of them.
+
+/** The numbers of a sum, as the coordinator writes them. */
+export const DONE = { tokens: 0, compute: 1, wait: 2, data: 3, checkpoint: 4, wan: 5, dense: 6 };
+
+/** Takes an update into a record. */
+export function merge(record, update) {
+  record.next = update.next;
+  record.sites = update.sites;
+  record.ways = update.ways;
+  record.status = update.status;
+  record.samples.push(...update.samples);
+  record.rounds.push(...update.rounds);
+  record.activity = record.activity.concat(update.activity).slice(-240);
+  record.events = record.events.concat(update.events).slice(-1024);
+}
+
+/** When training began: the time of the first sample or round that shows some, in Unix milliseconds. */
+export function origin(curves) {
+  const sample = curves.samples.find((one) => one.training > 0 || one.step > 0);
+  return Math.min(sample?.at_ms ?? Infinity, curves.rounds[0]?.at_ms ?? Infinity);
+}
+
+/** Values of rounds along an axis. */
+export function alongRounds(curves, axis, valueOf) {
+  const from = origin(curves);
+  const points = curves.rounds.map((round) => [axis === "step" ? round.step : (round.at_ms - from) / 1000, valueOf(round)]);
+  return split(rising(points));
+}
+
+/** What became of sums between samples, along an axis: `valueOf(before, after, seconds)`. */
+export function alongSamples(curves, axis, valueOf) {
+  const from = origin(curves);
+  const points = [];
+  let before = null;
+  for (const sample of curves.samples) {
+    if (before == null) {
+      before = sample;
+      continue;
+    }
+    // Along steps, a point is where some were made.
+    if (axis === "step" && sample.step <= before.step) {
+      if (sample.step < before.step) before = sample;
+      continue;
+    }
+    const seconds = (sample.at_ms - before.at_ms) / 1000;
+    if (seconds > 0 && sample.at_ms >= from) {
+      points.push([axis === "step" ? sample.step : (sample.at_ms - from) / 1000, valueOf(before, sample, seconds)]);
+    }
+    before = sample;
+  }
+  return split(rising(points));
+}
+
+function split(points) {
+  return [points.map((point) => point[0]), points.map((point) => point[1])];
+}
+
+/** A run that went back to a checkpoint goes over the same steps again: the later ones count. */
+function rising(points) {
+  const kept = [];
+  for (const point of points) {
+    while (kept.length > 0 && kept[kept.length - 1][0] >= point[0]) kept.pop();
+    kept.push(point);
+  }
+  return kept;
+}
+
+/** The sum of the run, or of the site at a place. */
+export function sumOf(sample, place) {
+  return place == null ? sample.run : sample.sites[place] ?? [0, 0, 0, 0, 0, 0, 0];
+}
+
+export function perSecond(kind, place) {
+  return (before, after, seconds) => (sumOf(after, place)[kind] - sumOf(before, place)[kind]) / seconds;
+}
+
+/** The share of one kind in the time of devices. */
+export function shareOf(kind) {
+  return (before, after) => {
+    const done = after.run.map((value, at) => value - before.run[at]);
+    const all = done[DONE.compute] + done[DONE.wait] + done[DONE.data] + done[DONE.checkpoint];
+    return all > 0 ? done[kind] / all : null;
+  };
+}
+
+/** Bits that a value costs which would have been 32 as dense f32. */
+export function bitsPerValue(place) {
+  return (before, after) => {
+    const dense = sumOf(after, place)[DONE.dense] - sumOf(before, place)[DONE.dense];
+    return dense > 0 ? (32 * (sumOf(after, place)[DONE.wan] - sumOf(before, place)[DONE.wan])) / dense : null;
+  };
+}
+
+/** An exponential mean that begins unbiased, as TensorBoard's; what is not known stays so. */
+export function smoothed(values, weight) {
+  if (weight <= 0) return values;
+  let [sum, norm] = [0, 0];
+  return values.map((value) => {
+    if (value == null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    norm = weight * norm + (1 - weight);
+    return sum / norm;
+  });
+}
+
+/** The last value that is known. */
+export function latest(values) {
+  for (let at = values.length - 1; at >= 0; at -= 1) if (values[at] != null) return values[at];
+  return null;
+}
+
+/** What a site's workers, or all, have sent in the last seconds. */
+export function lately(record, place, seconds = 20) {
+  const samples = record.samples;
+  const last = samples[samples.length - 1];
+  const first = samples.findLast((sample) => last && sample.at_ms <= last.at_ms - 1000 * seconds) ?? samples[0];
+  if (!last || !first || last === first) return null;
+  const passed = (last.at_ms - first.at_ms) / 1000;
+  const done = sumOf(last, place).map((value, at) => value - sumOf(first, place)[at]);
+  return { seconds: passed, done };
+}
+
+/** How a worker does, in one word: the state, or how well it keeps up where that is remarkable. */
+export function stateOf(member) {
+  return member.state === "training" && member.health !== "steady" ? member.health : member.state;
+}
+
+/** All workers, here or gone, as rows. */
+export function workersOf(status) {
+  if (!status) return [];
+  const role = (member) => {
+    if (member.part == null) return "none yet";
+    if (status.parts === 1) return "whole model";
+    return member.copy == null ? `part ${member.part}/${status.parts}` : `copy ${member.copy}, part ${member.part}/${status.parts}`;
+  };
+  const here = status.members.map((member) => ({ ...member, role: role(member), word: stateOf(member), why: null }));
+  const gone = status.gone.map((member) => ({ ...member, role: "", word: member.revoked ? "kicked" : "gone", out: true }));
+  return here.concat(gone);
+}

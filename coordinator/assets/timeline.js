@@ -1,0 +1,111 @@
+// What each worker did in the last minutes: a column for each interval, divided by kinds of time.
+
+import { byId, colour, el, onWidth, setText, table } from "./elements.js";
+import { clock, percent } from "./words.js";
+import { sitesOf } from "./map.js";
+import { isBySite } from "./workers.js";
+
+const KINDS = [["compute", "computing"], ["wait", "waiting for others"], ["data", "waiting for data"], ["checkpoint", "checkpoints"]];
+const ROW = 24;
+const ROWS_MAX = 64;
+/** Columns that are drawn: twelve minutes. */
+const COLUMNS = 240;
+/** Intervals of the table: about a minute. */
+const MINUTE = 20;
+
+export class TimelinePart {
+  constructor() {
+    this.canvas = el("canvas", { role: "img" });
+    byId("timeline").append(this.canvas);
+    for (const [kind, words] of KINDS) {
+      byId("kinds").append(el("li", { class: kind }, el("span", { class: "swatch" }), el("span", { class: "text" }, words)));
+    }
+    byId("kinds").append(el("li", null, el("span", { class: "text" }, "blank: nothing of these, or not here")));
+    onWidth(byId("timeline"), (width) => {
+      this.width = width;
+      this.draw();
+    });
+    this.canvas.addEventListener("pointermove", (event) => this.tell(event));
+    this.canvas.addEventListener("pointerleave", () => setText(byId("time-tip"), ""));
+  }
+
+  update(record, workers, site) {
+    this.activity = record.activity.slice(-COLUMNS);
+    const groups = isBySite(workers, site)
+      ? sitesOf(workers).map(([name, members]) => ({ name, ids: members.map((worker) => worker.id) }))
+      : workers.filter((worker) => site == null || worker.site === site).map((worker) => ({ name: worker.id, ids: [worker.id] }));
+    const seen = new Set(this.activity.flatMap((interval) => Object.keys(interval.workers)));
+    this.rows = groups.filter((group) => group.ids.some((id) => seen.has(id))).slice(0, ROWS_MAX);
+    const [first, last] = [this.activity[0], this.activity[this.activity.length - 1]];
+    setText(byId("time-note"), first ? `${clock(first.at_ms)} to ${clock(last.at_ms)}, ${isBySite(workers, site) ? "by site" : "by worker"}` : "nothing yet");
+    this.canvas.setAttribute("aria-label", "Kinds of time of each row over the last minutes; the table below has the last of them in numbers");
+    this.draw();
+    this.tabulate();
+  }
+
+  draw() {
+    if (!this.width || !this.rows) return;
+    const ratio = window.devicePixelRatio || 1;
+    const height = Math.max(1, this.rows.length) * ROW;
+    if (this.canvas.width !== Math.round(this.width * ratio)) this.canvas.width = Math.round(this.width * ratio);
+    if (this.canvas.height !== Math.round(height * ratio)) this.canvas.height = Math.round(height * ratio);
+    this.canvas.style.height = `${height}px`;
+    const context = this.canvas.getContext("2d");
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, this.width, height);
+    context.font = "12px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    this.left = Math.min(120, 10 + Math.max(0, ...this.rows.map((row) => context.measureText(row.name).width)));
+    const [ink, line, ...colours] = ["--ink", "--grid", ...KINDS.map(([kind]) => `--${kind}`)].map(colour);
+    this.step = (this.width - this.left) / Math.max(60, this.activity.length);
+    this.rows.forEach((row, at) => {
+      const top = at * ROW;
+      context.fillStyle = line;
+      context.fillRect(this.left, top + ROW - 1, this.width - this.left, 1);
+      context.fillStyle = ink;
+      context.fillText(row.name, 0, top + ROW / 2, this.left - 6);
+      this.activity.forEach((interval, column) => this.drawColumn(context, colours, shares(interval, row.ids), column, top));
+    });
+  }
+
+  drawColumn(context, colours, parts, column, top) {
+    if (!parts) return;
+    let y = top + ROW - 2;
+    const x = this.left + column * this.step;
+    parts.forEach((share, kind) => {
+      const height = share * (ROW - 4);
+      context.fillStyle = colours[kind];
+      context.fillRect(x, y - height, Math.max(1, this.step - (this.step > 4 ? 0.6 : 0)), height);
+      y -= height;
+    });
+  }
+
+  tell(event) {
+    const row = this.rows?.[Math.floor(event.offsetY / ROW)];
+    const interval = this.activity?.[Math.floor((event.offsetX - this.left) / this.step)];
+    const parts = row && interval && shares(interval, row.ids);
+    const words = parts ? KINDS.map(([, name], kind) => `${name} ${percent(parts[kind], 2)}`).join(", ") : "nothing";
+    setText(byId("time-tip"), row && interval ? `${row.name}, ${clock(interval.at_ms)}: ${words}` : "");
+  }
+
+  tabulate() {
+    if (!byId("time-table").closest("details").open) return;
+    const minute = { workers: {} };
+    for (const interval of this.activity.slice(-MINUTE)) {
+      for (const [id, kinds] of Object.entries(interval.workers)) {
+        minute.workers[id] = (minute.workers[id] ?? [0, 0, 0, 0]).map((sum, kind) => sum + kinds[kind]);
+      }
+    }
+    const columns = [{ name: "Who", class: "s", of: (row) => row.name }];
+    KINDS.forEach(([, name], kind) => columns.push({ name, number: true, of: (row) => percent(shares(minute, row.ids)?.[kind], 3) }));
+    table(byId("time-table"), "Shares of the last minute", columns, this.rows, (row) => row.name);
+  }
+}
+
+/** What each kind has of the time of these workers; null where they said nothing of any. */
+function shares(interval, ids) {
+  const sums = [0, 0, 0, 0];
+  for (const id of ids) (interval.workers[id] ?? []).forEach((ms, kind) => (sums[kind] += ms));
+  const all = sums.reduce((sum, ms) => sum + ms, 0);
+  return all > 0 ? sums.map((ms) => ms / all) : null;
+}

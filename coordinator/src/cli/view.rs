@@ -1,0 +1,143 @@
+//! `coordinator view`
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::up::interrupted;
+use super::{CliError, STATE_DIR, print, say};
+use crate::history::{FOLDER, Folder, History, Meta};
+use crate::http::{Curves, EARLIER_MAX, Record, exported, listen, recorded};
+
+pub(super) const HELP: &str = "\
+Show the dashboard of a run from its state directory, without a coordinator.
+
+The coordinator notes down how its run goes, in `history/` of its state directory. This serves the same
+page over it that a running coordinator serves, or writes it to one HTML file that any browser opens and
+that loads nothing. Curves can be compared with those of earlier runs that are there, and in other state
+directories.
+
+    coordinator view longhaul-state --compare ../last-week/longhaul-state
+    coordinator view longhaul-state --export run.html";
+
+/// `coordinator view`
+#[derive(Clone, Debug, Args)]
+pub struct ViewArgs {
+    /// The state directory of the run's coordinator.
+    #[arg(value_name = "DIR", default_value = STATE_DIR, env = "LONGHAUL_STATE_DIR")]
+    pub state_dir: PathBuf,
+    /// Which run, by the beginning of its id. Default: the newest.
+    #[arg(long, value_name = "ID")]
+    pub run: Option<String>,
+    /// Another state directory, whose runs this one is to be compared with; can be given more than once.
+    #[arg(long, value_name = "DIR")]
+    pub compare: Vec<PathBuf>,
+    /// Write the page to this file, with all that it shows, and exit.
+    #[arg(long, value_name = "FILE.html")]
+    pub export: Option<PathBuf>,
+    /// Where to serve the page: a loopback address. Port 0 takes any free one.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:4881")]
+    pub http: SocketAddr,
+}
+
+pub(super) fn run(args: &ViewArgs) -> Result<(), CliError> {
+    let record = read(args)?;
+    match &args.export {
+        Some(file) => export(&record, file),
+        None => serve(args.http, record),
+    }
+}
+
+/// The run that is asked for, and those to compare it with.
+fn read(args: &ViewArgs) -> Result<Record, CliError> {
+    let shown = args.state_dir.display();
+    let runs = Folder::runs(&args.state_dir).map_err(anyhow::Error::new)?;
+    let newest = runs.first().ok_or_else(|| {
+        CliError::Misuse(format!(
+            "no run has left a history in {}: name the --state-dir that its coordinator had",
+            args.state_dir.join(FOLDER).display()
+        ))
+    })?;
+    let run = match &args.run {
+        None => newest,
+        Some(wanted) => runs.iter().find(|meta| meta.run.starts_with(wanted)).ok_or_else(|| {
+            let known: Vec<&str> = runs.iter().map(|meta| meta.run.as_str()).collect();
+            CliError::Misuse(format!("{shown} has no history of a run {wanted}; it has {}", known.join(", ")))
+        })?,
+    };
+    let history = read_one(&args.state_dir, run)?;
+    let last = Folder::read_last(&args.state_dir, &run.run).map_err(anyhow::Error::new)?;
+    let mut compared = Vec::new();
+    for folder in std::iter::once(&args.state_dir).chain(&args.compare) {
+        let others = Folder::runs(folder).map_err(anyhow::Error::new)?;
+        if others.is_empty() {
+            return Err(CliError::Misuse(format!(
+                "--compare {}: no run has left a history there",
+                folder.display()
+            )));
+        }
+        for meta in others.iter().filter(|meta| meta.run != run.run) {
+            if compared.len() < EARLIER_MAX {
+                compared.push(Curves::of(&read_one(folder, meta)?));
+            }
+        }
+    }
+    let at_ms = last.as_ref().map(|last| last.at_ms);
+    let at_ms = at_ms.max(history.samples().kept().last().map(|sample| sample.at_ms));
+    Ok(Record {
+        live: false,
+        at_ms,
+        next: String::new(),
+        curves: Curves::of(&history),
+        activity: history.activity().intervals().iter().cloned().collect(),
+        events: last.as_ref().map(|last| last.events.clone()).unwrap_or_default(),
+        status: last.map(|last| last.status),
+        earlier: compared.iter().map(|curves| curves.meta.clone()).collect(),
+        compared,
+    })
+}
+
+fn read_one(state_dir: &Path, meta: &Meta) -> Result<History, CliError> {
+    let history = Folder::read(state_dir, &meta.run).map_err(anyhow::Error::new)?;
+    let gone = || {
+        anyhow::anyhow!("the history of run {} has just been removed from {}", meta.run, state_dir.display())
+    };
+    Ok(history.ok_or_else(gone)?)
+}
+
+fn export(record: &Record, file: &PathBuf) -> Result<(), CliError> {
+    let json = serde_json::to_string(record).context("write the record as JSON")?;
+    std::fs::write(file, exported(&json)).with_context(|| format!("write {}", file.display()))?;
+    print(&format!("{} shows run {} in any browser", file.display(), record.curves.meta.name));
+    Ok(())
+}
+
+fn serve(address: SocketAddr, record: Record) -> Result<(), CliError> {
+    if !address.ip().is_loopback() {
+        return Err(CliError::Misuse(format!(
+            "--http {address}: a history is shown on loopback alone, as no token guards it; --export FILE.html makes a file that can be given away"
+        )));
+    }
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
+    runtime.block_on(async {
+        let interrupted = interrupted().context("listen for signals")?;
+        let bound = TcpListener::bind(address).await;
+        let listener = bound.with_context(|| {
+            format!("listen on {address}: choose another with --http, or stop what uses it")
+        })?;
+        let address = listener.local_addr().context("find the address")?;
+        say(&format!("run {}, without a coordinator; Ctrl-C ends this", record.curves.meta.name));
+        print(&format!("http://{address}/"));
+        let (stop, stopped) = watch::channel(false);
+        let serving = tokio::spawn(listen::serve(listener, recorded::router(record), stopped));
+        interrupted.await;
+        stop.send_replace(true);
+        serving.await.context("end the connections")?;
+        Ok(())
+    })
+}

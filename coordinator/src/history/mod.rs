@@ -1,0 +1,17 @@
+//! What the dashboard shows over time: curves of a run, of bounded size, and the files that keep them.
+//!
+//! `docs/dashboard.md` is the design. [`History`] is a value: time is an argument. [`Folder`] writes it down and reads it again; nothing waits for that, and nothing is decided by it.
+
+mod activity;
+mod done;
+mod folder;
+mod note;
+mod points;
+mod thinned;
+
+pub use activity::{Activity, Interval};
+pub use done::Done;
+pub use folder::{FOLDER, Folder, HistoryError, Last};
+pub use note::{FORMAT, History, Mark, Meta, Told};
+pub use points::{RoundPoint, Sample};
+pub use thinned::{Point, Thinned};

@@ -1,0 +1,105 @@
+//! The points of curves.
+
+use serde::{Deserialize, Serialize};
+
+use super::done::Done;
+use super::thinned::Point;
+
+/// The run at a time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Unix time in milliseconds.
+    pub at_ms: u64,
+    /// Steps in rounds that are applied everywhere.
+    pub step: u64,
+    /// Such rounds.
+    pub round: u64,
+    /// Workers that train.
+    pub training: u32,
+    /// What all workers have done since the history began.
+    pub run: Done,
+    /// What those of each site have, by the place of its name.
+    pub sites: Vec<Done>,
+    /// What each way between sites carries, by its place: bytes a second, and seconds of a round trip.
+    pub ways: Vec<[f32; 2]>,
+}
+
+/// Sums and states of then: the later one holds the earlier one.
+impl Point for Sample {
+    fn joined(self, later: Self) -> Self {
+        later
+    }
+}
+
+/// A round, or neighbouring ones as one. What is not known is null.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundPoint {
+    /// Unix time in milliseconds at which it counted.
+    pub at_ms: u64,
+    /// Its number: that of the last one.
+    pub round: u64,
+    /// Steps of the run by its end.
+    pub step: u64,
+    /// Steps between rounds.
+    pub every: u64,
+    /// Samples trained on.
+    pub samples: u64,
+    /// The learning rate of its last step.
+    pub learning_rate: f64,
+    /// Mean training loss, weighted by samples.
+    pub loss: Option<f32>,
+    /// The newest validation loss,
+    pub validation_loss: Option<f32>,
+    /// and share of held-out images whose class is told.
+    pub validation_accuracy: Option<f32>,
+    /// About how many exchanges' changes wait in error feedback.
+    pub residual_ratio: Option<f32>,
+}
+
+impl Point for RoundPoint {
+    fn joined(self, later: Self) -> Self {
+        let weigh = |point: &Self| Some((f64::from(point.loss?), point.samples.max(1) as f64));
+        let loss = match (weigh(&self), weigh(&later)) {
+            (Some((a, of_a)), Some((b, of_b))) => Some(((a * of_a + b * of_b) / (of_a + of_b)) as f32),
+            (a, b) => a.or(b).map(|(loss, _)| loss as f32),
+        };
+        Self {
+            loss,
+            samples: self.samples.saturating_add(later.samples),
+            validation_loss: later.validation_loss.or(self.validation_loss),
+            validation_accuracy: later.validation_accuracy.or(self.validation_accuracy),
+            residual_ratio: later.residual_ratio.or(self.residual_ratio),
+            ..later
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(number: u64, samples: u64, loss: Option<f32>) -> RoundPoint {
+        RoundPoint {
+            at_ms: number,
+            round: number,
+            step: number,
+            every: 1,
+            samples,
+            learning_rate: 0.1,
+            loss,
+            validation_loss: (number == 1).then_some(3.0),
+            validation_accuracy: None,
+            residual_ratio: None,
+        }
+    }
+
+    #[test]
+    fn rounds_are_joined_to_a_mean_by_samples_that_forgets_no_validation() {
+        let joined = round(1, 30, Some(1.0)).joined(round(2, 10, Some(5.0)));
+        assert_eq!(
+            (joined.loss, joined.samples, joined.validation_loss, joined.round),
+            (Some(2.0), 40, Some(3.0), 2)
+        );
+        assert_eq!(round(1, 1, None).joined(round(2, 1, Some(4.0))).loss, Some(4.0));
+    }
+}

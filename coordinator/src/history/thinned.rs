@@ -1,0 +1,133 @@
+//! A list that never grows beyond a size: it loses resolution instead.
+
+/// What a [`Thinned`] keeps.
+pub trait Point: Clone {
+    /// One in the place of two neighbours: this one and the one after it.
+    #[must_use]
+    fn joined(self, later: Self) -> Self;
+}
+
+/// Points in order, at most so many. When there are as many, each two neighbours become one, and from then on so many more make one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Thinned<T> {
+    kept: Vec<T>,
+    most: usize,
+    /// So many that come are one that is kept: a power of two.
+    per_point: u64,
+    /// Those that came since the last one that was kept, as one.
+    open: Option<(T, u64)>,
+}
+
+impl<T: Point> Thinned<T> {
+    /// An empty list of at most `most` points, which is even and not zero.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self { kept: Vec::new(), most, per_point: 1, open: None }
+    }
+
+    /// The points, oldest first.
+    #[must_use]
+    pub fn kept(&self) -> &[T] {
+        &self.kept
+    }
+
+    /// How many that came one point stands for.
+    #[must_use]
+    pub fn per_point(&self) -> u64 {
+        self.per_point
+    }
+
+    /// Takes the next one. Whether a point was added, and whether all were thinned then.
+    pub fn push(&mut self, next: T) -> Pushed {
+        let (open, count) = match self.open.take() {
+            Some((open, count)) => (open.joined(next), count + 1),
+            None => (next, 1),
+        };
+        if count < self.per_point {
+            self.open = Some((open, count));
+            return Pushed::Waits;
+        }
+        self.kept.push(open);
+        if self.kept.len() < self.most {
+            return Pushed::Added;
+        }
+        let mut points = std::mem::take(&mut self.kept).into_iter();
+        while let Some(first) = points.next() {
+            self.kept.push(match points.next() {
+                Some(second) => first.joined(second),
+                None => first,
+            });
+        }
+        self.per_point = self.per_point.saturating_mul(2);
+        Pushed::Thinned
+    }
+
+    /// Takes up a list as it was kept, of which each point stands for so many.
+    #[must_use]
+    pub fn taken_up(mut kept: Vec<T>, per_point: u64, most: usize) -> Self {
+        kept.truncate(most.saturating_sub(1));
+        Self { kept, most, per_point: per_point.max(1), open: None }
+    }
+
+    /// Those that do not hold this go, from the first of them on: what they tell of did not stay.
+    pub fn cut_where(&mut self, goes: impl Fn(&T) -> bool) -> bool {
+        self.open = self.open.take().filter(|(point, _)| !goes(point));
+        let stays = self.kept.iter().position(goes).unwrap_or(self.kept.len());
+        let is_cut = stays < self.kept.len();
+        self.kept.truncate(stays);
+        is_cut
+    }
+}
+
+/// What became of a point that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// It is one with others that are yet to come.
+    Waits,
+    /// It is the newest one.
+    Added,
+    /// It was added, and then each two became one.
+    Thinned,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A stretch of whole numbers: its first, and how many.
+    impl Point for (u64, u64) {
+        fn joined(self, later: Self) -> Self {
+            (self.0, self.1 + later.1)
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_full_keeps_its_beginning_at_half_the_resolution() {
+        let mut list = Thinned::new(4);
+        let pushed: Vec<Pushed> = (0..6).map(|number| list.push((number, 1))).collect();
+        use Pushed::{Added, Thinned as AllThinned, Waits};
+        assert_eq!(pushed, [Added, Added, Added, AllThinned, Waits, Added]);
+        assert_eq!(list.kept(), [(0, 2), (2, 2), (4, 2)]);
+        assert!(list.cut_where(|point| point.0 >= 2));
+        assert_eq!(list.kept(), [(0, 2)]);
+    }
+
+    proptest! {
+        #[test]
+        fn however_many_come_few_are_kept_and_each_is_in_one(count in 0u64..5000, half in 1usize..20) {
+            let mut list = Thinned::new(2 * half);
+            for number in 0..count {
+                list.push((number, 1));
+            }
+            prop_assert!(list.kept().len() < 2 * half);
+            let mut next = 0;
+            for &(first, many) in list.kept() {
+                prop_assert_eq!((first, many), (next, list.per_point()));
+                next += many;
+            }
+            prop_assert!(count - next < list.per_point());
+        }
+    }
+}

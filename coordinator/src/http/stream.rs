@@ -1,0 +1,97 @@
+//! How a run goes, as it goes: server-sent events for the dashboard.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream::poll_fn;
+use serde::Deserialize;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::{sleep, timeout};
+
+use super::Api;
+use super::calls::failure;
+use super::history::{Place, record_of, update_of};
+
+/// Those who listen at a time: each holds a connection.
+pub const LISTENERS_MAX: usize = 32;
+/// Between updates: a killed worker is to be seen within three seconds, of which noticing takes one or two.
+const UPDATE_EVERY: Duration = Duration::from_secs(1);
+/// Who has not taken a message by then is dropped.
+const SLOW_MAX: Duration = Duration::from_secs(10);
+/// Who has listened for so long comes again: before the connection is closed for its age.
+const STREAM_MAX: Duration = Duration::from_secs(240);
+
+/// What `GET /api/v1/stream` takes.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamQuery {
+    /// `next` of what was told last; else all is told first.
+    after: String,
+}
+
+pub async fn stream(
+    State(api): State<Api>,
+    query: Result<Query<StreamQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    let Ok(Query(StreamQuery { after })) = query else {
+        return failure(StatusCode::BAD_REQUEST, "the question is not understood; it is ?after=NEXT");
+    };
+    let Ok(place) = api.listeners.clone().try_acquire_owned() else {
+        return failure(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too many look at the dashboard already; try again later",
+        );
+    };
+    // One waits to be taken; the next is made when it was.
+    let (frames, mut taken) = mpsc::channel::<String>(1);
+    tokio::spawn(tell(api, Place::parse(&after), frames, place));
+    let body = Body::from_stream(poll_fn(move |context| {
+        taken.poll_recv(context).map(|frame| frame.map(Ok::<_, Infallible>))
+    }));
+    ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], body).into_response()
+}
+
+/// Tells until nobody listens any more, or for so long as one stream lasts.
+async fn tell(api: Api, after: Option<Place>, frames: mpsc::Sender<String>, _place: OwnedSemaphorePermit) {
+    // What was not told by then is asked for anew.
+    let _ = timeout(STREAM_MAX, async {
+        let mut after = after;
+        loop {
+            // Looked at first: what the run says at its end is told yet.
+            let ends = api.status.has_changed().is_err();
+            let (frame, place) = match after.as_ref().and_then(|place| update_of(&api, place)) {
+                Some((update, place)) => (frame("update", &update), Some(place)),
+                None => whole(api.clone()).await,
+            };
+            after = place;
+            let Some(frame) = frame else { return };
+            if frames.send_timeout(frame, SLOW_MAX).await.is_err() || ends {
+                return;
+            }
+            tokio::select! {
+                () = sleep(UPDATE_EVERY) => {}
+                () = frames.closed() => return,
+            }
+        }
+    })
+    .await;
+}
+
+async fn whole(api: Api) -> (Option<String>, Option<Place>) {
+    let told = tokio::task::spawn_blocking(move || {
+        let record = record_of(&api).inspect_err(|error| tracing::warn!(%error, "cannot tell the dashboard"));
+        record.ok().map(|record| (frame("record", &record), Place::parse(&record.next)))
+    });
+    told.await.ok().flatten().unwrap_or_default()
+}
+
+/// JSON has no line breaks of its own, so it is one `data` line.
+fn frame(event: &str, data: &impl serde::Serialize) -> Option<String> {
+    let data = serde_json::to_string(data).ok()?;
+    Some(format!("event: {event}\ndata: {data}\n\n"))
+}
