@@ -10,6 +10,7 @@ const LINES_MAX = 8;
 
 const CHARTS = [
   { title: "Sent by each site", format: rate, of: (place) => perSecond(DONE.wan, place) },
+  { title: "Of what a site's fastest way carries", format: (value) => percent(value, 2), of: (place, record) => useOf(place, record) },
   { title: "Bits sent for each value, by site", format: (value) => number(value, 3), of: (place) => bitsPerValue(place) },
 ];
 
@@ -27,7 +28,7 @@ export class LinksPart {
     byId("links-section").hidden = sent.length === 0 && links.length === 0;
     if (byId("links-section").hidden) return;
     for (const { title, format, of } of CHARTS) {
-      const lines = sent.slice(0, LINES_MAX).map(({ name, place }) => line(name, alongSamples(record, "time", of(place))));
+      const lines = sent.slice(0, LINES_MAX).map(({ name, place }) => line(name, alongSamples(record, "time", of(place, record))));
       this.show(title, format, lines);
     }
     const ways = record.ways.slice(0, LINES_MAX).map(([from, to], place) => {
@@ -61,6 +62,16 @@ export class LinksPart {
   redraw() {
     for (const chart of this.charts.values()) chart.redraw();
   }
+}
+
+/** The share that a site uses of the fastest of its ways, as each was known then. */
+function useOf(place, record) {
+  const own = record.ways.map(([from], way) => (from === record.sites[place] ? way : null)).filter((way) => way != null);
+  const sent = perSecond(DONE.wan, place);
+  return (before, after, seconds) => {
+    const carries = Math.max(0, ...own.map((way) => after.ways[way]?.[0] ?? 0));
+    return carries > 0 ? sent(before, after, seconds) / carries : null;
+  };
 }
 
 function line(name, [xs, ys], weight = 0.6) {

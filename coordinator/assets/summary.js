@@ -54,7 +54,7 @@ function showTiles(record, status) {
   const tiles = [
     ["Loss", number(status.loss), `held-out ${number(status.validation_loss)}`],
     ["Speed", record.live ? number(status.tokens_per_s, 3) : number(status.tokens_per_s_mean, 3), record.live ? `${unit} a second, ${number(status.tokens_per_s_mean, 3)} on average` : `${unit} a second, on average`],
-    ["Of local speed", percent(status.share_of_local_speed_mean), "time spent computing rather than waiting for others"],
+    ["Of local speed", percent(status.share_of_local_speed_mean), "computing, not waiting for others"],
     ["Data wait", percent(status.data_wait_share, 2), `${duration(status.data_wait_ms / 1000)} of devices in all`],
     ["Sent between sites", bytes(status.wan_bytes), record.live && recent ? `${rate(recent.done[DONE.wan] / recent.seconds)} lately` : `dense: ${bytes(status.dense_bytes)}`],
     ["Saved", status.bytes_ratio == null ? DASH : `${number(status.bytes_ratio, 3)} ×`, status.bytes_ratio == null ? "nothing to compare with" : `${bytes(Math.max(0, status.dense_bytes - status.wan_bytes))} less than dense f32`],

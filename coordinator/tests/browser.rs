@@ -19,7 +19,8 @@ fn browser() -> Option<Browser> {
 }
 
 fn long_run(workers: usize) -> Site {
-    let config = CONFIG.replace("steps = 6", "steps = 4000").replace("workers = 2", &format!("workers = {workers}"));
+    let config =
+        CONFIG.replace("steps = 6", "steps = 4000").replace("workers = 2", &format!("workers = {workers}"));
     Site::with_config(&config)
 }
 
@@ -46,7 +47,9 @@ async fn the_page_follows_a_run_shows_a_death_and_a_return_and_its_buttons_need_
     block_in_place(|| {
         browser.resize(1440, 900);
         browser.open(&format!("http://{}/", site.http_address()));
-        assert!(browser.until("document.querySelectorAll('#curves .uplot canvas').length > 3", 30_000).is_some());
+        assert!(
+            browser.until("document.querySelectorAll('#curves .uplot canvas').length > 3", 30_000).is_some()
+        );
         let before = browser.value(ROUND).as_u64().unwrap();
         assert!(browser.until(&format!("{ROUND} > {before} + 4"), 30_000).is_some(), "curves move");
     });
@@ -58,18 +61,28 @@ async fn the_page_follows_a_run_shows_a_death_and_a_return_and_its_buttons_need_
     let seen_ms = block_in_place(|| browser.until(&is_shown_as(&victim, dead), 20_000)).unwrap();
     eprintln!("a killed worker was shown as such after {seen_ms} ms");
     fleet.restart(4);
-    assert!(block_in_place(|| browser.until(&is_shown_as(&victim, ".training"), 30_000)).is_some(), "it is back");
+    assert!(
+        block_in_place(|| browser.until(&is_shown_as(&victim, ".training"), 30_000)).is_some(),
+        "it is back"
+    );
 
     block_in_place(|| operate(&site, &mut browser));
     block_in_place(|| {
-        browser.value("document.querySelectorAll('details.astable').forEach((details) => (details.open = true))");
+        browser.value(
+            "document.querySelectorAll('details.astable').forEach((details) => (details.open = true))",
+        );
         browser.until("document.querySelectorAll('#curves-table td').length > 0", 10_000).unwrap();
         assert_eq!(browser.nameless(), Vec::<String>::new());
         browser.screenshot(1440, &picture("1440"));
         browser.resize(390, 844);
         browser.until("document.documentElement.clientWidth === 390", 10_000).unwrap();
-        browser.until(&format!("{ROUND} > 0 && document.querySelector('.uplot').clientWidth < 390"), 10_000).unwrap();
-        assert!(browser.value("document.documentElement.scrollWidth").as_u64().unwrap() <= 390, "it fits a phone");
+        browser
+            .until(&format!("{ROUND} > 0 && document.querySelector('.uplot').clientWidth < 390"), 10_000)
+            .unwrap();
+        assert!(
+            browser.value("document.documentElement.scrollWidth").as_u64().unwrap() <= 390,
+            "it fits a phone"
+        );
         browser.screenshot(390, &picture("390"));
         assert_eq!(browser.complaints, Vec::<String>::new());
     });
@@ -78,8 +91,15 @@ async fn the_page_follows_a_run_shows_a_death_and_a_return_and_its_buttons_need_
 /// A pause without a token, with a wrong one, and with the right one.
 fn operate(site: &Site, browser: &mut Browser) {
     let typed = |browser: &mut Browser, token: &str| {
-        browser.until("document.getElementById('ask').open && !document.getElementById('ask-token').hidden", 10_000).unwrap();
-        browser.value(&format!("document.getElementById('token').value = '{token}'; document.getElementById('ask-yes').click()"));
+        browser
+            .until(
+                "document.getElementById('ask').open && !document.getElementById('ask-token').hidden",
+                10_000,
+            )
+            .unwrap();
+        browser.value(&format!(
+            "document.getElementById('token').value = '{token}'; document.getElementById('ask-yes').click()"
+        ));
     };
     browser.value("document.getElementById('pause').click()");
     typed(browser, "");
@@ -93,7 +113,9 @@ fn operate(site: &Site, browser: &mut Browser) {
     assert_eq!(site.status()["paused"], true);
     // The tab knows it now, and still asks whether that is meant.
     browser.value("document.getElementById('pause').click()");
-    browser.until("document.getElementById('ask').open && document.getElementById('ask-token').hidden", 10_000).unwrap();
+    browser
+        .until("document.getElementById('ask').open && document.getElementById('ask-token').hidden", 10_000)
+        .unwrap();
     browser.value("document.getElementById('ask-yes').click()");
     browser.until("document.getElementById('phase').textContent === 'training'", 10_000).unwrap();
 }
@@ -108,10 +130,19 @@ async fn a_hundred_workers_are_shown_by_site_and_then_one_by_one() {
     block_in_place(|| {
         browser.resize(1440, 900);
         browser.open(&format!("http://{}/", site.http_address()));
-        assert!(browser.until(&format!("{ROUND} > 3 && document.querySelectorAll('#map .worker').length === 100"), 120_000).is_some());
+        assert!(
+            browser
+                .until(
+                    &format!("{ROUND} > 3 && document.querySelectorAll('#map .worker').length === 100"),
+                    120_000
+                )
+                .is_some()
+        );
         assert_eq!(browser.value("document.querySelectorAll('#workers tbody tr').length"), sites.len());
         browser.until("performance.getEntriesByName('longhaul-update').length > 12", 60_000).unwrap();
-        let times = browser.value("performance.getEntriesByName('longhaul-update').slice(1).map((one) => Math.round(one.duration))");
+        let times = browser.value(
+            "performance.getEntriesByName('longhaul-update').slice(1).map((one) => Math.round(one.duration))",
+        );
         eprintln!("an update with 100 workers took {times} ms");
         browser.screenshot(1440, &picture("100-workers"));
         browser.value("document.querySelector('#map .siteg').dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))");
@@ -134,7 +165,9 @@ async fn an_exported_run_opens_from_a_file_and_asks_for_nothing() {
             coordinator().arg("view").arg(site.state_dir()).arg("--export").arg(&page).status().unwrap();
         assert!(exported.success());
         browser.open(&format!("file://{}", page.display()));
-        assert!(browser.until("document.getElementById('phase')?.textContent === 'finished'", 10_000).is_some());
+        assert!(
+            browser.until("document.getElementById('phase')?.textContent === 'finished'", 10_000).is_some()
+        );
         assert!(browser.value("document.getElementById('run-buttons').hidden").as_bool().unwrap());
         assert_eq!(browser.value("document.querySelectorAll('#workers tbody tr').length"), 2);
         assert_eq!(browser.value("performance.getEntriesByType('resource').length"), 0);

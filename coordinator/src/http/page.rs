@@ -112,18 +112,16 @@ fn joined_on(asset: &Asset) -> String {
     let mut exported: Vec<&str> = Vec::new();
     let mut script = String::new();
     for line in asset.text.lines() {
-        let line = match line.strip_prefix("import ").and_then(|rest| rest.split_once(" from \"./")) {
-            Some((names, module)) => &format!("const {names} = modules[\"{module}").replace("\";", "\"];"),
-            None => line,
-        };
-        let line = match line.strip_prefix("export ") {
-            Some(declared) => {
-                exported.extend(name_in(declared));
-                declared
-            }
-            None => line,
-        };
-        script += line;
+        if let Some((names, module)) = line.strip_prefix("import ").and_then(|line| line.split_once(" from "))
+        {
+            script +=
+                &format!("const {names} = modules[{}];", module.trim_end_matches(';').replace("./", ""));
+        } else if let Some(declared) = line.strip_prefix("export ") {
+            exported.extend(name_in(declared));
+            script += declared;
+        } else {
+            script += line;
+        }
         script.push('\n');
     }
     if asset.name.starts_with("vendor/") {

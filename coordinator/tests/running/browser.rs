@@ -27,14 +27,21 @@ pub struct Browser {
 impl Browser {
     /// Starts one with an empty page; none where there is no Chromium.
     pub fn start() -> Option<Self> {
-        let is_there = |name: &&&str| Command::new(name).arg("--version").output().is_ok_and(|out| out.status.success());
+        let is_there =
+            |name: &&&str| Command::new(name).arg("--version").output().is_ok_and(|out| out.status.success());
         let name = NAMES.iter().find(is_there)?;
         let folder = tempfile::tempdir().unwrap();
         let (to, from) = (folder.path().join("to"), folder.path().join("from"));
         assert!(Command::new("mkfifo").args([&to, &from]).status().unwrap().success());
         // It reads from its file 3 and writes to its file 4, which a shell can open for it.
         let script = r#"exec "$0" "$@" 3<"$TO" 4>"$FROM""#;
-        let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"];
+        let arguments = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--remote-debugging-pipe",
+        ];
         let child = Command::new("sh")
             .args(["-c", script, name])
             .args(arguments)
@@ -84,7 +91,9 @@ impl Browser {
             Some("Runtime.exceptionThrown") => self.complaints.push(params.to_string()),
             Some("Runtime.consoleAPICalled") => self.complaints.push(params.to_string()),
             // What the API refuses is in the log, too, as it should be.
-            Some("Log.entryAdded") if params["entry"]["source"] != "network" => self.complaints.push(params.to_string()),
+            Some("Log.entryAdded") if params["entry"]["source"] != "network" => {
+                self.complaints.push(params.to_string())
+            }
             _ => {}
         }
     }
@@ -113,7 +122,8 @@ impl Browser {
     }
 
     pub fn resize(&mut self, width: u32, height: u32) {
-        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
+        let metrics =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.call("Emulation.setDeviceMetricsOverride", metrics);
     }
 
@@ -121,15 +131,27 @@ impl Browser {
     pub fn screenshot(&mut self, width: u32, file: &Path) {
         let height = self.value("document.documentElement.scrollHeight");
         let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
-        let taken = self.call("Page.captureScreenshot", json!({ "captureBeyondViewport": true, "clip": clip }));
+        let taken =
+            self.call("Page.captureScreenshot", json!({ "captureBeyondViewport": true, "clip": clip }));
         std::fs::write(file, STANDARD.decode(taken["data"].as_str().unwrap()).unwrap()).unwrap();
     }
 
     /// What readers of the screen can do something with and have no name for, by role.
     pub fn nameless(&mut self) -> Vec<String> {
         const NAMED: [&str; 13] = [
-            "button", "link", "textbox", "searchbox", "combobox", "slider", "checkbox", "img", "image", "progressbar", "table",
-            "region", "dialog",
+            "button",
+            "link",
+            "textbox",
+            "searchbox",
+            "combobox",
+            "slider",
+            "checkbox",
+            "img",
+            "image",
+            "progressbar",
+            "table",
+            "region",
+            "dialog",
         ];
         let tree = self.call("Accessibility.getFullAXTree", json!({}));
         let nodes = tree["nodes"].as_array().unwrap().clone();
