@@ -12,7 +12,7 @@ use super::points::{RoundPoint, Sample};
 use super::thinned::Thinned;
 use crate::run::Status;
 use crate::runtime::NumberedEvent;
-use crate::store::write_public;
+use crate::store::write_private;
 
 /// The folder of all histories in a state directory.
 pub const FOLDER: &str = "history";
@@ -123,7 +123,7 @@ impl Folder {
     /// What the system says.
     pub fn put_last(&self, last: &Last) -> io::Result<()> {
         let text = serde_json::to_string(last)?;
-        write_public(&self.path.join(LAST_FILE), &text)
+        write_private(&self.path.join(LAST_FILE), &text)
     }
 
     /// The history of a run in a state directory; none if there is none.
@@ -166,7 +166,11 @@ impl Folder {
 /// A whole file takes the place of the one that is.
 fn write_points(folder: &Path, history: &History) -> io::Result<BufWriter<File>> {
     let (path, partial) = (folder.join(POINTS_FILE), folder.join("points.partial"));
-    let mut file = BufWriter::new(File::create(&partial)?);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = BufWriter::new(options.open(&partial)?);
     write_line(&mut file, &Line::Run(history.meta().clone()))?;
     write_line(&mut file, &Line::PerPoint(history.samples().per_point(), history.rounds().per_point()))?;
     for site in history.sites() {

@@ -252,7 +252,9 @@ impl History {
         for link in &status.links {
             if let Some(at) = self.place_of_way(link, told) {
                 ways.resize(self.ways.len(), [0.0, 0.0]);
-                ways[at] = [link.bytes_per_s as f32, link.round_trip_s as f32];
+                // JSON has no infinity.
+                ways[at] =
+                    [link.bytes_per_s, link.round_trip_s].map(|value| value.min(f64::from(f32::MAX)) as f32);
             }
         }
         let training = status.members.iter().filter(|member| member.state == "training").count();

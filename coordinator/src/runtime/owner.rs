@@ -197,7 +197,7 @@ impl Owner {
                 Command::Persist(Record::State(state)) => block_in_place(|| self.store.put_state(&state))?,
                 Command::Persist(Record::Round(summary)) => {
                     block_in_place(|| self.store.push_round(&summary))?;
-                    self.chronicler.note_round(self.clock.unix_ms(), &self.run, &summary);
+                    block_in_place(|| self.chronicler.note_round(self.clock.unix_ms(), &self.run, &summary));
                 }
                 Command::Plan(question) => {
                     self.plans.spawn_blocking(move || question.answer());
@@ -234,7 +234,7 @@ impl Owner {
 
     pub(super) fn publish(&mut self) {
         let status = Arc::new(self.run.status(self.clock.started_unix_ms()));
-        self.chronicler.note(self.clock.unix_ms(), &self.run, &status, &self.journal);
+        block_in_place(|| self.chronicler.note(self.clock.unix_ms(), &self.run, &status, &self.journal));
         self.status.send_replace(status);
     }
 

@@ -9,7 +9,7 @@
 //! | `api-token` | a copy of what write calls to the HTTP API must show | 0600 |
 //! | `api-read-token` | a copy of what suffices to read: for a monitor on another machine | 0600 |
 //! | `http-address` | where this machine's coordinator answers HTTP | 0644 |
-//! | `history/` | what the dashboard shows over time ([`history`](crate::history)) | 0644 |
+//! | `history/` | what the dashboard shows over time ([`history`](crate::history)) | 0600 |
 //! | `decisions/` | what was decided here, for `coordinator replay` ([`record`](crate::record)) | 0600 |
 
 mod backend;
