@@ -12,8 +12,8 @@ use longhaul_proto::control::message::{
 };
 use longhaul_proto::control::{EnrolError, enrol, renew};
 use longhaul_proto::identity::{PeerName, control_client};
+use running::Site;
 use running::worker::{Control, Worker, dialler, parts};
-use running::{Running, Site};
 
 /// Rounds of the run in `running::CONFIG`.
 const ROUNDS: u64 = 3;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -10,8 +11,8 @@ use tokio::sync::watch;
 
 use super::up::interrupted;
 use super::{CliError, STATE_DIR, print, say};
-use crate::history::{FOLDER, Folder, History, Meta};
-use crate::http::{Curves, EARLIER_MAX, Record, exported, listen, recorded};
+use crate::history::{FOLDER, Folder, History, Last, Meta, Rest};
+use crate::http::{ALL_TIMES, Curves, EARLIER_MAX, Record, exported, listen, recorded};
 
 pub(super) const HELP: &str = "\
 Show the dashboard of a run from its state directory, without a coordinator.
@@ -54,7 +55,6 @@ pub(super) fn run(args: &ViewArgs) -> Result<(), CliError> {
 
 /// The run that is asked for, and those to compare it with.
 fn read(args: &ViewArgs) -> Result<Record, CliError> {
-    let shown = args.state_dir.display();
     let runs = Folder::runs(&args.state_dir).map_err(anyhow::Error::new)?;
     let newest = runs.first().ok_or_else(|| {
         CliError::Misuse(format!(
@@ -64,13 +64,14 @@ fn read(args: &ViewArgs) -> Result<Record, CliError> {
     })?;
     let run = match &args.run {
         None => newest,
-        Some(wanted) => runs.iter().find(|meta| meta.run.starts_with(wanted)).ok_or_else(|| {
-            let known: Vec<&str> = runs.iter().map(|meta| meta.run.as_str()).collect();
-            CliError::Misuse(format!("{shown} has no history of a run {wanted}; it has {}", known.join(", ")))
-        })?,
+        Some(wanted) => chosen(&runs, wanted, &args.state_dir)?,
     };
     let history = read_one(&args.state_dir, run)?;
-    let last = Folder::read_last(&args.state_dir, &run.run).map_err(anyhow::Error::new)?;
+    // The curves are there without it.
+    let last = Folder::read_last(&args.state_dir, &run.run).unwrap_or_else(|error| {
+        say(&format!("{error}; the curves are shown without what was there last"));
+        None
+    });
     let mut compared = Vec::new();
     for folder in std::iter::once(&args.state_dir).chain(&args.compare) {
         let others = Folder::runs(folder).map_err(anyhow::Error::new)?;
@@ -86,27 +87,45 @@ fn read(args: &ViewArgs) -> Result<Record, CliError> {
             }
         }
     }
-    let at_ms = last.as_ref().map(|last| last.at_ms);
-    let at_ms = at_ms.max(history.samples().kept().last().map(|sample| sample.at_ms));
+    let newest_ms = history.samples().newest().map(|sample| sample.at_ms);
+    let (at_ms, status, rest) = match last {
+        Some(Last { at_ms, status, rest }) => (Some(at_ms).max(newest_ms), Some(status), rest),
+        None => (newest_ms, None, Rest::default()),
+    };
     Ok(Record {
         live: false,
         at_ms,
         next: String::new(),
         curves: Curves::of(&history),
         activity: history.activity().intervals().iter().cloned().collect(),
-        events: last.as_ref().map(|last| last.events.clone()).unwrap_or_default(),
-        status: last.map(|last| last.status),
+        events: rest.events,
+        status: status.map(Arc::unwrap_or_clone),
         earlier: compared.iter().map(|curves| curves.meta.clone()).collect(),
         compared,
     })
 }
 
+/// The run whose id begins so.
+fn chosen<'a>(runs: &'a [Meta], wanted: &str, state_dir: &Path) -> Result<&'a Meta, CliError> {
+    let fit: Vec<&Meta> = runs.iter().filter(|meta| meta.run.starts_with(wanted)).collect();
+    let ids = |runs: &[&Meta]| runs.iter().map(|meta| meta.run.as_str()).collect::<Vec<_>>().join(", ");
+    match fit[..] {
+        [one] => Ok(one),
+        [] => Err(CliError::Misuse(format!(
+            "{} has no history of a run {wanted}; it has {}",
+            state_dir.display(),
+            ids(&runs.iter().collect::<Vec<_>>())
+        ))),
+        _ => Err(CliError::Misuse(format!("{wanted} can be any of {}: give more of its id", ids(&fit)))),
+    }
+}
+
 fn read_one(state_dir: &Path, meta: &Meta) -> Result<History, CliError> {
-    let history = Folder::read(state_dir, &meta.run).map_err(anyhow::Error::new)?;
+    let found = Folder::read(state_dir, &meta.run, ALL_TIMES).map_err(anyhow::Error::new)?;
     let gone = || {
         anyhow::anyhow!("the history of run {} has just been removed from {}", meta.run, state_dir.display())
     };
-    Ok(history.ok_or_else(gone)?)
+    Ok(found.ok_or_else(gone)?.history)
 }
 
 fn export(record: &Record, file: &PathBuf) -> Result<(), CliError> {
@@ -134,7 +153,8 @@ fn serve(address: SocketAddr, record: Record) -> Result<(), CliError> {
         say(&format!("run {}, without a coordinator; Ctrl-C ends this", record.curves.meta.name));
         print(&format!("http://{address}/"));
         let (stop, stopped) = watch::channel(false);
-        let serving = tokio::spawn(listen::serve(listener, recorded::router(record), stopped));
+        let routes = recorded::router(&record).context("write the record as JSON")?;
+        let serving = tokio::spawn(listen::serve(listener, routes, stopped));
         interrupted.await;
         stop.send_replace(true);
         serving.await.context("end the connections")?;

@@ -1,25 +1,24 @@
 //! The files of a history: `history/RUN/` in a state directory.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, BufWriter, Read as _, Write as _};
+use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::activity::Activity;
-use super::note::{FORMAT, History, Meta, ROUNDS_MAX, SAMPLES_MAX, SITES_MAX, Told, WAYS_MAX};
-use super::points::{RoundPoint, Sample};
-use super::thinned::Thinned;
+use super::lines::{Line, Lines, first};
+use super::news::{Mark, News, Open};
+use super::note::{History, Meta};
+use super::points::Sample;
 use crate::run::Status;
 use crate::runtime::NumberedEvent;
-use crate::store::write_private;
 
 /// The folder of all histories in a state directory.
 pub const FOLDER: &str = "history";
 const POINTS_FILE: &str = "points.jsonl";
 const LAST_FILE: &str = "last.json";
-/// No line is longer, in bytes: a sample with all sites and ways has a few thousand.
-const LINE_BYTES_MAX: u64 = 64 << 10;
 /// No file of points is longer, in bytes: all points with all sites.
 const POINTS_BYTES_MAX: u64 = 64 << 20;
 /// No `last.json` is longer, in bytes: a status of ten thousand workers.
@@ -48,33 +47,41 @@ pub enum HistoryError {
     },
 }
 
-/// A line of `points.jsonl`.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Line {
-    /// First: of which run.
-    Run(Meta),
-    /// Second, where the file was written anew: how many samples, and rounds, a point stands for.
-    PerPoint(u64, u64),
-    /// A site has got the next place.
-    Site(String),
-    /// A way has, from and to.
-    Way(String, String),
-    Sample(Sample),
-    Round(RoundPoint),
-}
-
 /// What the dashboard shows of now: `last.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Last {
     /// Unix time in milliseconds.
     pub at_ms: u64,
     /// The run's status then.
-    pub status: Status,
+    pub status: Arc<Status>,
+    /// All but the status, which is another one with each release.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// What [`Last`] has beside the status.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rest {
     /// What workers did lately.
     pub activity: Activity,
     /// The newest events, oldest first.
     pub events: Vec<NumberedEvent>,
+    /// The newest samples, likewise.
+    pub recent: Vec<Sample>,
+    /// Points that are not in `points.jsonl` yet.
+    pub open: Open,
+}
+
+/// A history as it was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The curves.
+    pub history: History,
+    /// The newest events, oldest first.
+    pub events: Vec<NumberedEvent>,
+    /// Files of which something could not be read: they are of more worth as they are than written over.
+    pub damaged: Vec<PathBuf>,
 }
 
 /// The files of one run's history, which it is written to.
@@ -82,6 +89,10 @@ pub struct Last {
 pub struct Folder {
     path: PathBuf,
     points: BufWriter<File>,
+    /// What is in it.
+    mark: Mark,
+    sites: usize,
+    ways: usize,
 }
 
 impl Folder {
@@ -92,46 +103,84 @@ impl Folder {
     pub fn begin(state_dir: &Path, history: &History) -> io::Result<Self> {
         let path = state_dir.join(FOLDER).join(&history.meta().run);
         fs::create_dir_all(&path)?;
-        Ok(Self { points: write_points(&path, history)?, path })
+        let points = write_points(&path, history)?;
+        Ok(Self {
+            path,
+            points,
+            mark: history.mark(),
+            sites: history.sites().len(),
+            ways: history.ways().len(),
+        })
     }
 
-    /// Writes on what was told, which is part of the history already. It reaches the file with [`Self::flush`].
+    /// What is in the files of the history.
+    #[must_use]
+    pub fn mark(&self) -> &Mark {
+        &self.mark
+    }
+
+    /// Writes on what came since [`Self::mark`].
     ///
     /// # Errors
     /// What the system says.
-    pub fn append(&mut self, history: &History, told: Vec<Told>) -> io::Result<()> {
-        if told.contains(&Told::Anew) {
-            self.points = write_points(&self.path, history)?;
-            return Ok(());
+    pub fn append(&mut self, news: News) -> io::Result<()> {
+        for (at, site) in news.sites.into_iter().enumerate().skip(self.sites) {
+            write_line(&mut self.points, &Line::Site(at, site))?;
+            self.sites = at + 1;
         }
-        for one in told {
-            let line = match one {
-                Told::Site(site) => Line::Site(site),
-                Told::Way(from, to) => Line::Way(from, to),
-                Told::Sample(sample) => Line::Sample(sample),
-                Told::Round(round) => Line::Round(round),
-                Told::Anew => continue,
-            };
-            write_line(&mut self.points, &line)?;
+        for (at, (from, to)) in news.ways.into_iter().enumerate().skip(self.ways) {
+            write_line(&mut self.points, &Line::Way(at, from, to))?;
+            self.ways = at + 1;
         }
+        for sample in news.samples {
+            write_line(&mut self.points, &Line::Sample(sample))?;
+        }
+        for round in news.rounds {
+            write_line(&mut self.points, &Line::Round(round))?;
+        }
+        self.mark = news.mark;
         self.points.flush()
     }
 
-    /// Replaces what there was last.
+    /// Writes the history anew: points that are in the files are not so any more.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write_anew(&mut self, history: &History) -> io::Result<()> {
+        self.points = write_points(&self.path, history)?;
+        (self.mark, self.sites, self.ways) = (history.mark(), history.sites().len(), history.ways().len());
+        Ok(())
+    }
+
+    /// Replaces what there was last. It is not synced to the disk: a minute later there is another one.
     ///
     /// # Errors
     /// What the system says.
     pub fn put_last(&self, last: &Last) -> io::Result<()> {
-        let text = serde_json::to_string(last)?;
-        write_private(&self.path.join(LAST_FILE), &text)
+        let partial = self.path.join("last.partial");
+        let mut file = BufWriter::new(private(&partial)?);
+        serde_json::to_writer(&mut file, last)?;
+        file.flush()?;
+        fs::rename(partial, self.path.join(LAST_FILE))
     }
 
-    /// The history of a run in a state directory; none if there is none.
+    /// The history of a run in a state directory, as one that goes on now; none if there is none. With the latest time as `now_ms`, all that is there.
     ///
     /// # Errors
     /// [`HistoryError`]
-    pub fn read(state_dir: &Path, run: &str) -> Result<Option<History>, HistoryError> {
-        read_points(&state_dir.join(FOLDER).join(run))
+    pub fn read(state_dir: &Path, run: &str, now_ms: u64) -> Result<Option<Found>, HistoryError> {
+        read_points(&state_dir.join(FOLDER).join(run), now_ms)
+    }
+
+    /// Gives a file of a history another name, under which nothing writes over it. Answers that.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn put_aside(file: &Path, now_ms: u64) -> io::Result<PathBuf> {
+        let mut name = file.as_os_str().to_owned();
+        name.push(format!(".unreadable-{now_ms}"));
+        fs::rename(file, &name)?;
+        Ok(name.into())
     }
 
     /// What there was last of a run; none if nothing was written.
@@ -139,10 +188,7 @@ impl Folder {
     /// # Errors
     /// [`HistoryError`]
     pub fn read_last(state_dir: &Path, run: &str) -> Result<Option<Last>, HistoryError> {
-        let path = state_dir.join(FOLDER).join(run).join(LAST_FILE);
-        let Some(file) = opened(&path)? else { return Ok(None) };
-        let read = serde_json::from_reader(BufReader::new(file.take(LAST_BYTES_MAX)));
-        read.map(Some).map_err(|error| HistoryError::Foreign { path, reason: error.to_string() })
+        read_json(&state_dir.join(FOLDER).join(run).join(LAST_FILE))
     }
 
     /// The runs with a history in a state directory, the newest first. Folders with something else are left out.
@@ -163,21 +209,17 @@ impl Folder {
     }
 }
 
-/// A whole file takes the place of the one that is.
+/// A whole file takes the place of the one that is, once it is on the disk.
 fn write_points(folder: &Path, history: &History) -> io::Result<BufWriter<File>> {
     let (path, partial) = (folder.join(POINTS_FILE), folder.join("points.partial"));
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = BufWriter::new(options.open(&partial)?);
+    let mut file = BufWriter::new(private(&partial)?);
     write_line(&mut file, &Line::Run(history.meta().clone()))?;
     write_line(&mut file, &Line::PerPoint(history.samples().per_point(), history.rounds().per_point()))?;
-    for site in history.sites() {
-        write_line(&mut file, &Line::Site(site.clone()))?;
+    for (at, site) in history.sites().iter().enumerate() {
+        write_line(&mut file, &Line::Site(at, site.clone()))?;
     }
-    for (from, to) in history.ways() {
-        write_line(&mut file, &Line::Way(from.clone(), to.clone()))?;
+    for (at, (from, to)) in history.ways().iter().enumerate() {
+        write_line(&mut file, &Line::Way(at, from.clone(), to.clone()))?;
     }
     for sample in history.samples().kept() {
         write_line(&mut file, &Line::Sample(sample.clone()))?;
@@ -186,8 +228,18 @@ fn write_points(folder: &Path, history: &History) -> io::Result<BufWriter<File>>
         write_line(&mut file, &Line::Round(round.clone()))?;
     }
     file.flush()?;
+    file.get_ref().sync_all()?;
     fs::rename(&partial, &path)?;
     Ok(BufWriter::new(OpenOptions::new().append(true).open(&path)?))
+}
+
+/// An empty file that only its owner may read.
+fn private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
 }
 
 fn write_line(file: &mut BufWriter<File>, line: &Line) -> io::Result<()> {
@@ -205,58 +257,35 @@ fn opened(path: &Path) -> Result<Option<File>, HistoryError> {
 fn read_meta(folder: &Path) -> Result<Option<Meta>, HistoryError> {
     let path = folder.join(POINTS_FILE);
     let Some(file) = opened(&path)? else { return Ok(None) };
-    let mut first = Vec::new();
-    let read = BufReader::new(file.take(LINE_BYTES_MAX)).read_until(b'\n', &mut first);
-    read.map_err(|source| HistoryError::Io { path: path.clone(), source })?;
-    meta_of(&first).map(Some).map_err(|reason| HistoryError::Foreign { path, reason })
+    meta_of(&path, &mut BufReader::new(file.take(POINTS_BYTES_MAX))).map(Some)
 }
 
-fn meta_of(line: &[u8]) -> Result<Meta, String> {
-    match serde_json::from_slice(line) {
-        Ok(Line::Run(meta)) if meta.format == FORMAT => Ok(meta),
-        Ok(Line::Run(meta)) => Err(format!("its format is {}, and this is {FORMAT}", meta.format)),
-        Ok(_) => Err("it does not begin with a run".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+fn meta_of(path: &Path, from: &mut impl io::BufRead) -> Result<Meta, HistoryError> {
+    let first = first(from).map_err(|source| HistoryError::Io { path: path.to_owned(), source })?;
+    first.map_err(|reason| HistoryError::Foreign { path: path.to_owned(), reason })
 }
 
-fn read_points(folder: &Path) -> Result<Option<History>, HistoryError> {
+fn read_points(folder: &Path, now_ms: u64) -> Result<Option<Found>, HistoryError> {
     let path = folder.join(POINTS_FILE);
     let Some(file) = opened(&path)? else { return Ok(None) };
-    let mut lines = BufReader::new(file.take(POINTS_BYTES_MAX)).split(b'\n');
-    let first = lines.next().transpose().map_err(|source| HistoryError::Io { path: path.clone(), source })?;
-    let foreign = |reason| HistoryError::Foreign { path: path.clone(), reason };
-    let meta = meta_of(&first.unwrap_or_default()).map_err(foreign)?;
-    let (mut sites, mut ways, mut per_point) = (Vec::new(), Vec::new(), (1, 1));
-    let (mut samples, mut rounds) = (Vec::new(), Vec::new());
-    for line in lines {
-        let line = line.map_err(|source| HistoryError::Io { path: path.clone(), source })?;
-        // One that a crash has cut short, and all that nobody can have written.
-        let Ok(line) = serde_json::from_slice(&line) else { continue };
-        match line {
-            Line::Run(_) => {}
-            Line::PerPoint(samples, rounds) => per_point = (samples, rounds),
-            Line::Site(site) if sites.len() < SITES_MAX => sites.push(site),
-            Line::Way(from, to) if ways.len() < WAYS_MAX => ways.push((from, to)),
-            Line::Sample(sample) if samples.len() < SAMPLES_MAX => samples.push(sample),
-            Line::Round(round) if rounds.len() < ROUNDS_MAX => rounds.push(round),
-            Line::Site(_) | Line::Way(..) | Line::Sample(_) | Line::Round(_) => {}
-        }
-    }
-    let samples = Thinned::taken_up(samples, per_point.0, SAMPLES_MAX);
-    let rounds = Thinned::taken_up(rounds, per_point.1, ROUNDS_MAX);
-    let activity = last_activity(folder);
-    Ok(Some(History::taken_up(meta, sites, ways, samples, rounds, activity)))
+    let mut file = BufReader::new(file.take(POINTS_BYTES_MAX));
+    let meta = meta_of(&path, &mut file)?;
+    let lines = Lines::read(&mut file).map_err(|source| HistoryError::Io { path: path.clone(), source })?;
+    let mut damaged = if lines.is_damaged { vec![path] } else { Vec::new() };
+    // The curves are more than what was last.
+    let last = folder.join(LAST_FILE);
+    let Rest { activity, events, recent, open } = read_json(&last)
+        .unwrap_or_else(|_| {
+            damaged.push(last);
+            None
+        })
+        .unwrap_or_default();
+    let history = lines.history(meta, open, recent, activity, now_ms);
+    Ok(Some(Found { history, events, damaged }))
 }
 
-/// What workers did lately; nothing where that cannot be read: the curves are more.
-fn last_activity(folder: &Path) -> Activity {
-    #[derive(Deserialize)]
-    struct Part {
-        activity: Activity,
-    }
-    let file = File::open(folder.join(LAST_FILE)).ok();
-    let part: Option<Part> =
-        file.and_then(|file| serde_json::from_reader(BufReader::new(file.take(LAST_BYTES_MAX))).ok());
-    part.map(|part| part.activity).unwrap_or_default()
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, HistoryError> {
+    let Some(file) = opened(path)? else { return Ok(None) };
+    let read = serde_json::from_reader(BufReader::new(file.take(LAST_BYTES_MAX)));
+    read.map(Some).map_err(|error| HistoryError::Foreign { path: path.to_owned(), reason: error.to_string() })
 }

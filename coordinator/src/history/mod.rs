@@ -5,13 +5,16 @@
 mod activity;
 mod done;
 mod folder;
+mod lines;
+mod news;
 mod note;
 mod points;
 mod thinned;
 
 pub use activity::{Activity, Interval};
 pub use done::Done;
-pub use folder::{FOLDER, Folder, HistoryError, Last};
-pub use note::{FORMAT, History, Mark, Meta, Told};
+pub use folder::{FOLDER, Folder, Found, HistoryError, Last, Rest};
+pub use news::{Mark, News, Open};
+pub use note::{FORMAT, History, Kept, Meta};
 pub use points::{RoundPoint, Sample};
 pub use thinned::{Point, Thinned};

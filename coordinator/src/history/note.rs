@@ -1,6 +1,6 @@
 //! The curves of one run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use longhaul_common::config::TrainConfig;
 use longhaul_common::id::WorkerId;
@@ -23,6 +23,8 @@ const SAMPLE_MS: u64 = 2000;
 pub const SAMPLES_MAX: usize = 1024;
 /// Rounds that are kept, some joined with their neighbours.
 pub const ROUNDS_MAX: usize = 2048;
+/// Samples that are kept as they were taken, whatever happens to the others: about half a minute of them says how it goes lately.
+const RECENT_KEPT: usize = 16;
 /// Sites with curves of their own. Those beyond are in the run's.
 pub const SITES_MAX: usize = 64;
 /// Ways with curves of their own: as many as the status has.
@@ -49,34 +51,6 @@ pub struct Meta {
     pub about: String,
 }
 
-/// What is new, for who writes it down.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Told {
-    /// A site has got the next place.
-    Site(String),
-    /// A way, from and to, has.
-    Way(String, String),
-    /// A sample was added,
-    Sample(Sample),
-    /// or a round.
-    Round(RoundPoint),
-    /// What was told before is not so any more.
-    Anew,
-}
-
-/// How far somebody has come who follows a history.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
-    /// How often points had been changed by then.
-    pub changes: u64,
-    /// The samples that there were,
-    pub samples: usize,
-    /// the rounds,
-    pub rounds: usize,
-    /// and the end of the newest interval of activity, in Unix milliseconds.
-    pub activity_ms: u64,
-}
-
 /// The curves.
 #[derive(Clone, Debug)]
 pub struct History {
@@ -84,6 +58,7 @@ pub struct History {
     sites: Vec<String>,
     ways: Vec<(String, String)>,
     samples: Thinned<Sample>,
+    recent: VecDeque<Sample>,
     rounds: Thinned<RoundPoint>,
     activity: Activity,
     /// How often points that had been told were changed: thinned, or taken back.
@@ -93,6 +68,25 @@ pub struct History {
     run: Done,
     by_site: Vec<Done>,
     workers: BTreeMap<WorkerId, Worker>,
+}
+
+/// What was kept of a history.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Of which run.
+    pub meta: Meta,
+    /// The names of sites, by place.
+    pub sites: Vec<String>,
+    /// The ways between them, by place.
+    pub ways: Vec<(String, String)>,
+    /// The run over time.
+    pub samples: Thinned<Sample>,
+    /// Its rounds.
+    pub rounds: Thinned<RoundPoint>,
+    /// The newest samples.
+    pub recent: Vec<Sample>,
+    /// What workers did lately.
+    pub activity: Activity,
 }
 
 /// A worker as it was heard last.
@@ -113,6 +107,7 @@ impl History {
             sites: Vec::new(),
             ways: Vec::new(),
             samples: Thinned::new(SAMPLES_MAX),
+            recent: VecDeque::new(),
             rounds: Thinned::new(ROUNDS_MAX),
             activity: Activity::default(),
             changes: 0,
@@ -123,21 +118,22 @@ impl History {
         }
     }
 
-    /// What was kept of one. Sums go on from the last sample.
+    /// What was kept of one. Sums go on from the last sample. The clock may have been set back since: samples later than now would keep new
+    /// ones away for as long, so they go; rounds are those of now.
     #[must_use]
-    pub fn taken_up(
-        meta: Meta,
-        sites: Vec<String>,
-        ways: Vec<(String, String)>,
-        samples: Thinned<Sample>,
-        rounds: Thinned<RoundPoint>,
-        activity: Activity,
-    ) -> Self {
-        let last = samples.kept().last();
+    pub fn taken_up(kept: Kept, now_ms: u64) -> Self {
+        let Kept { meta, sites, ways, mut samples, mut rounds, mut recent, mut activity } = kept;
+        let last = samples.newest();
         let mut by_site = last.map(|sample| sample.sites.clone()).unwrap_or_default();
         by_site.resize(sites.len(), Done::default());
-        let (run, sampled_ms) = last.map(|sample| (sample.run, sample.at_ms)).unwrap_or_default();
-        Self { sites, ways, run, by_site, sampled_ms, rounds, activity, samples, ..Self::new(meta) }
+        let run = last.map(|sample| sample.run).unwrap_or_default();
+        samples.cut_where(|sample| sample.at_ms > now_ms);
+        rounds.each_mut(|round| round.at_ms = round.at_ms.map(|at_ms| at_ms.min(now_ms)));
+        activity.cut_after(now_ms);
+        recent.retain(|sample| sample.at_ms <= now_ms);
+        let sampled_ms = samples.newest().map_or(0, |sample| sample.at_ms);
+        let recent = recent.split_off(recent.len().saturating_sub(RECENT_KEPT)).into();
+        Self { sites, ways, run, by_site, sampled_ms, rounds, activity, samples, recent, ..Self::new(meta) }
     }
 
     /// Of which run.
@@ -176,32 +172,25 @@ impl History {
         &self.activity
     }
 
-    /// All that there is now.
+    /// The newest samples, as they were taken.
     #[must_use]
-    pub fn mark(&self) -> Mark {
-        Mark {
-            changes: self.changes,
-            samples: self.samples.kept().len(),
-            rounds: self.rounds.kept().len(),
-            activity_ms: self.activity.intervals().back().map_or(0, |interval| interval.at_ms),
-        }
+    pub fn recent(&self) -> &VecDeque<Sample> {
+        &self.recent
     }
 
-    /// Whether what came after the mark is all that somebody who was there lacks.
+    /// How often points that had been told were changed.
     #[must_use]
-    pub fn goes_on_from(&self, mark: &Mark) -> bool {
-        let now = self.mark();
-        mark.changes == now.changes && mark.samples <= now.samples && mark.rounds <= now.rounds
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
-    /// Takes what workers say; call it a few times a second. What is to be written down of it.
+    /// Takes what workers say; call it a few times a second.
     pub fn note<'a>(
         &mut self,
         now_ms: u64,
         status: &Status,
         heartbeats: impl Iterator<Item = (WorkerId, &'a str, &'a Heartbeat)>,
-    ) -> Vec<Told> {
-        let mut told = Vec::new();
+    ) {
         let mut here = BTreeMap::new();
         for (id, site, heartbeat) in heartbeats {
             let heard = Done::of(heartbeat);
@@ -214,43 +203,53 @@ impl History {
             worker.heard = heard;
             worker.done.add(new);
             self.run.add(new);
-            if let Some(site) = self.place_of(site, &mut told) {
+            if let Some(site) = self.place_of(site) {
                 self.by_site[site].add(new);
             }
             here.insert(id, worker);
         }
         // Who is not here is forgotten; it counts as new when it comes back.
         self.workers = here;
-        if status.phase != Phase::Finished {
-            self.note_activity(now_ms);
+        if status.phase == Phase::Finished {
+            self.finish(now_ms, status);
+            return;
         }
-        let last = self.samples.kept().last();
-        let is_over = status.phase == Phase::Finished
-            && last.is_some_and(|last| (last.step, last.round) == (status.step, status.round));
-        if !is_over && now_ms >= self.sampled_ms.saturating_add(SAMPLE_MS) {
-            self.sample(now_ms, status, &mut told);
+        self.note_activity(now_ms);
+        if now_ms >= self.sampled_ms.saturating_add(SAMPLE_MS) {
+            self.sample(now_ms, status);
         }
-        told
     }
 
     /// Takes a round that counts. One that had counted before counts anew: the run went back.
-    pub fn note_round(&mut self, point: RoundPoint) -> Vec<Told> {
+    pub fn note_round(&mut self, point: RoundPoint) {
         let number = point.round;
-        let mut told = Vec::new();
-        if self.rounds.cut_where(|kept| kept.round >= number) {
-            self.changes += 1;
-            told.push(Told::Anew);
-        }
+        let is_cut = self.rounds.cut_where(|kept| kept.round >= number);
         let pushed = self.rounds.push(point);
-        told.extend(self.added(pushed, |history| history.rounds.kept().last().cloned().map(Told::Round)));
-        told
+        self.changes += u64::from(is_cut || pushed == Pushed::Thinned);
     }
 
-    fn sample(&mut self, now_ms: u64, status: &Status, told: &mut Vec<Told>) {
+    /// No more will come: what waits for others is kept as it is, and the last validation, which no round tells of, is the last round's.
+    fn finish(&mut self, now_ms: u64, status: &Status) {
+        let newest = self.samples.newest();
+        if newest.is_none_or(|newest| (newest.step, newest.round) != (status.step, status.round)) {
+            self.sample(now_ms, status);
+        }
+        for pushed in [self.samples.close(), self.rounds.close()] {
+            self.changes += u64::from(pushed == Pushed::Thinned);
+        }
+        let Some(last) = self.rounds.last_kept_mut() else { return };
+        let finite = |value: Option<f32>| value.filter(|value| value.is_finite());
+        let (loss, accuracy) = (finite(status.validation_loss), finite(status.validation_accuracy));
+        let told = (last.validation_loss, last.validation_accuracy);
+        (last.validation_loss, last.validation_accuracy) = (loss.or(told.0), accuracy.or(told.1));
+        self.changes += u64::from((last.validation_loss, last.validation_accuracy) != told);
+    }
+
+    fn sample(&mut self, now_ms: u64, status: &Status) {
         self.sampled_ms = now_ms;
         let mut ways: Vec<[f32; 2]> = self.last_ways();
         for link in &status.links {
-            if let Some(at) = self.place_of_way(link, told) {
+            if let Some(at) = self.place_of_way(link) {
                 ways.resize(self.ways.len(), [0.0, 0.0]);
                 // JSON has no infinity.
                 ways[at] =
@@ -267,23 +266,15 @@ impl History {
             sites: self.by_site.clone(),
             ways,
         };
-        let pushed = self.samples.push(sample);
-        told.extend(self.added(pushed, |history| history.samples.kept().last().cloned().map(Told::Sample)));
-    }
-
-    fn added(&mut self, pushed: Pushed, newest: impl Fn(&Self) -> Option<Told>) -> Option<Told> {
-        match pushed {
-            Pushed::Waits => None,
-            Pushed::Added => newest(self),
-            Pushed::Thinned => {
-                self.changes += 1;
-                Some(Told::Anew)
-            }
+        if self.recent.len() == RECENT_KEPT {
+            self.recent.pop_front();
         }
+        self.recent.push_back(sample.clone());
+        self.changes += u64::from(self.samples.push(sample) == Pushed::Thinned);
     }
 
     fn last_ways(&self) -> Vec<[f32; 2]> {
-        let mut ways = self.samples.kept().last().map(|sample| sample.ways.clone()).unwrap_or_default();
+        let mut ways = self.samples.newest().map(|sample| sample.ways.clone()).unwrap_or_default();
         ways.resize(self.ways.len(), [0.0, 0.0]);
         ways
     }
@@ -298,7 +289,7 @@ impl History {
         self.workers.values_mut().for_each(|worker| worker.interval_from = worker.done);
     }
 
-    fn place_of(&mut self, site: &str, told: &mut Vec<Told>) -> Option<usize> {
+    fn place_of(&mut self, site: &str) -> Option<usize> {
         if let Some(at) = self.sites.iter().position(|known| known == site) {
             return Some(at);
         }
@@ -307,11 +298,10 @@ impl History {
         }
         self.sites.push(site.to_owned());
         self.by_site.push(Done::default());
-        told.push(Told::Site(site.to_owned()));
         Some(self.sites.len() - 1)
     }
 
-    fn place_of_way(&mut self, link: &LinkStatus, told: &mut Vec<Told>) -> Option<usize> {
+    fn place_of_way(&mut self, link: &LinkStatus) -> Option<usize> {
         if let Some(at) = self.ways.iter().position(|(from, to)| *from == link.from && *to == link.to) {
             return Some(at);
         }
@@ -319,19 +309,23 @@ impl History {
             return None;
         }
         self.ways.push((link.from.clone(), link.to.clone()));
-        told.push(Told::Way(link.from.clone(), link.to.clone()));
         Some(self.ways.len() - 1)
     }
 }
 
 impl RoundPoint {
-    /// A round as the run sums it up.
+    /// A round as the run sums it up, and when, where that is known.
     #[must_use]
-    pub fn of(now_ms: u64, summary: &RoundSummary, schedule: &RoundSchedule, train: &TrainConfig) -> Self {
+    pub fn of(
+        at_ms: Option<u64>,
+        summary: &RoundSummary,
+        schedule: &RoundSchedule,
+        train: &TrainConfig,
+    ) -> Self {
         let steps = schedule.steps_of(summary.round);
         let rate = LearningRate::new(train, schedule.steps).at(steps.end.saturating_sub(1));
         Self {
-            at_ms: now_ms,
+            at_ms,
             round: summary.round.0,
             step: steps.end,
             every: if schedule.is_opening(summary.round) {

@@ -34,8 +34,8 @@ impl Point for Sample {
 /// A round, or neighbouring ones as one. What is not known is null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundPoint {
-    /// Unix time in milliseconds at which it counted.
-    pub at_ms: u64,
+    /// Unix time in milliseconds at which it counted; none of one that is known from the run's store alone.
+    pub at_ms: Option<u64>,
     /// Its number: that of the last one.
     pub round: u64,
     /// Steps of the run by its end.
@@ -64,6 +64,7 @@ impl Point for RoundPoint {
             (a, b) => a.or(b).map(|(loss, _)| loss as f32),
         };
         Self {
+            at_ms: later.at_ms.or(self.at_ms),
             loss,
             samples: self.samples.saturating_add(later.samples),
             validation_loss: later.validation_loss.or(self.validation_loss),
@@ -80,7 +81,7 @@ mod tests {
 
     fn round(number: u64, samples: u64, loss: Option<f32>) -> RoundPoint {
         RoundPoint {
-            at_ms: number,
+            at_ms: Some(number),
             round: number,
             step: number,
             every: 1,

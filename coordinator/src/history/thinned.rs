@@ -31,6 +31,23 @@ impl<T: Point> Thinned<T> {
         &self.kept
     }
 
+    /// Those that came since the last one that is kept, as one, and how many they are.
+    #[must_use]
+    pub fn open(&self) -> Option<&(T, u64)> {
+        self.open.as_ref()
+    }
+
+    /// The newest one, whether it is kept yet or still waits for others.
+    #[must_use]
+    pub fn newest(&self) -> Option<&T> {
+        self.open.as_ref().map(|(point, _)| point).or(self.kept.last())
+    }
+
+    /// The newest one that is kept.
+    pub fn last_kept_mut(&mut self) -> Option<&mut T> {
+        self.kept.last_mut()
+    }
+
     /// How many that came one point stands for.
     #[must_use]
     pub fn per_point(&self) -> u64 {
@@ -47,7 +64,19 @@ impl<T: Point> Thinned<T> {
             self.open = Some((open, count));
             return Pushed::Waits;
         }
-        self.kept.push(open);
+        self.keep(open)
+    }
+
+    /// Keeps those that came since the last one that was kept, as one, though they are fewer: no more will come.
+    pub fn close(&mut self) -> Pushed {
+        match self.open.take() {
+            Some((open, _)) => self.keep(open),
+            None => Pushed::Waits,
+        }
+    }
+
+    fn keep(&mut self, point: T) -> Pushed {
+        self.kept.push(point);
         if self.kept.len() < self.most {
             return Pushed::Added;
         }
@@ -62,11 +91,17 @@ impl<T: Point> Thinned<T> {
         Pushed::Thinned
     }
 
-    /// Takes up a list as it was kept, of which each point stands for so many.
+    /// Takes up a list as it was kept, of which each point stands for so many, with those that waited for others.
     #[must_use]
-    pub fn taken_up(mut kept: Vec<T>, per_point: u64, most: usize) -> Self {
+    pub fn taken_up(mut kept: Vec<T>, per_point: u64, open: Option<(T, u64)>, most: usize) -> Self {
         kept.truncate(most.saturating_sub(1));
-        Self { kept, most, per_point: per_point.max(1), open: None }
+        let open = open.filter(|&(_, count)| count < per_point);
+        Self { kept, most, per_point: per_point.max(1), open }
+    }
+
+    /// Changes all of them in place.
+    pub fn each_mut(&mut self, change: impl Fn(&mut T)) {
+        self.kept.iter_mut().chain(self.open.as_mut().map(|(point, _)| point)).for_each(change);
     }
 
     /// Those that do not hold this go, from the first of them on: what they tell of did not stay.
@@ -112,6 +147,22 @@ mod tests {
         assert_eq!(list.kept(), [(0, 2), (2, 2), (4, 2)]);
         assert!(list.cut_where(|point| point.0 >= 2));
         assert_eq!(list.kept(), [(0, 2)]);
+    }
+
+    #[test]
+    fn the_newest_is_known_before_it_is_kept_and_kept_where_no_more_come() {
+        let mut list = Thinned::new(4);
+        for number in 0..5 {
+            list.push((number, 1));
+        }
+        assert_eq!(
+            (list.kept().last(), list.newest(), list.open()),
+            (Some(&(2, 2)), Some(&(4, 1)), Some(&((4, 1), 1)))
+        );
+        let mut again = Thinned::taken_up(list.kept().to_vec(), list.per_point(), list.open().copied(), 4);
+        assert_eq!((again.push((5, 1)), again.kept().last()), (Pushed::Added, Some(&(4, 2))));
+        assert_eq!((list.close(), list.close()), (Pushed::Added, Pushed::Waits));
+        assert_eq!((list.kept().last(), list.open()), (Some(&(4, 1)), None));
     }
 
     proptest! {

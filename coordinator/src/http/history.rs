@@ -2,30 +2,62 @@
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Json;
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use longhaul_common::id::RunId;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::Api;
 use super::calls::failure;
-use crate::history::{Folder, History, HistoryError, Interval, Mark, Meta, RoundPoint, Sample};
+use super::recent::{Runs, StatusText};
+use crate::history::{Folder, Found, History, HistoryError, Interval, Mark, Meta, News, RoundPoint, Sample};
 use crate::run::Status;
 use crate::runtime::{NumberedEvent, SharedHistory};
 
 /// Earlier runs that are offered for comparison: the newest.
 pub const EARLIER_MAX: usize = 16;
+/// Whole histories that are made, or read, at a time: some megabytes each.
+const WHOLE_AT_A_TIME: usize = 2;
+/// How long somebody waits for a turn.
+const TURN_MAX: Duration = Duration::from_secs(10);
+/// Points of earlier runs are all there, whatever a clock says.
+pub const ALL_TIMES: u64 = u64::MAX;
 
 /// Where the curves of this run and of earlier ones are.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     /// Those of this run.
-    pub history: SharedHistory,
-    /// The state directory with the earlier ones.
-    pub state_dir: Arc<FilePath>,
+    history: SharedHistory,
+    runs: Arc<Runs>,
+    status_text: Arc<StatusText>,
+    turns: Arc<Semaphore>,
+}
+
+impl Recorded {
+    /// The curves of this run, and a state directory with those of earlier ones.
+    #[must_use]
+    pub fn new(history: SharedHistory, state_dir: &FilePath) -> Self {
+        let (runs, turns) = (Arc::new(Runs::new(state_dir)), Arc::new(Semaphore::new(WHOLE_AT_A_TIME)));
+        Self { history, runs, status_text: Arc::default(), turns }
+    }
+
+    /// Does what takes time and memory, when it is its turn; none where that does not come.
+    pub async fn in_turn<T: Send + 'static>(&self, what: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let turn = timeout(TURN_MAX, Arc::clone(&self.turns).acquire_owned()).await.ok()?.ok()?;
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            what()
+        });
+        done.await.ok()
+    }
 }
 
 /// The curves of one run.
@@ -41,6 +73,10 @@ pub struct Curves {
     pub samples: Vec<Sample>,
     /// Its rounds.
     pub rounds: Vec<RoundPoint>,
+    /// The newest samples as they were taken; the last of them is the end of every curve.
+    pub recent: Vec<Sample>,
+    /// Rounds after the last one, which wait for others to be kept with, as one.
+    pub open_round: Option<RoundPoint>,
 }
 
 /// All that the dashboard shows. What is not known is null.
@@ -69,7 +105,7 @@ pub struct Record {
 }
 
 /// What came since somebody asked last.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Update {
     /// What to ask for next.
     pub next: String,
@@ -77,22 +113,27 @@ pub struct Update {
     pub sites: Vec<String>,
     /// and all ways.
     pub ways: Vec<(String, String)>,
-    /// New samples,
+    /// New samples that are kept,
     pub samples: Vec<Sample>,
     /// rounds,
     pub rounds: Vec<RoundPoint>,
+    /// samples as they were taken,
+    pub recent: Vec<Sample>,
+    /// rounds that wait for others, as one,
+    pub open_round: Option<RoundPoint>,
     /// intervals of activity,
     pub activity: Vec<Interval>,
     /// and events.
     pub events: Vec<NumberedEvent>,
-    /// How it goes.
-    pub status: Status,
+    /// How it goes: a [`Status`].
+    pub status: Arc<RawValue>,
 }
 
-/// How far somebody has come: `RUN.CHANGES.SAMPLES.ROUNDS.ACTIVITY.EVENT`.
+/// How far somebody has come: `RUN.EPOCH.CHANGES.SAMPLES.ROUNDS.SAMPLED.ACTIVITY.EVENT`. Only the history of that epoch counts so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     run: String,
+    epoch: u64,
     mark: Mark,
     event: u64,
 }
@@ -103,19 +144,15 @@ impl Place {
         let mut words = text.split('.');
         let run = words.next()?.to_owned();
         let numbers: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>().ok()?;
-        let [changes, samples, rounds, activity_ms, event] = numbers.try_into().ok()?;
-        let mark = Mark {
-            changes,
-            samples: usize::try_from(samples).ok()?,
-            rounds: usize::try_from(rounds).ok()?,
-            activity_ms,
-        };
-        Some(Self { run, mark, event })
+        let [epoch, changes, samples, rounds, sampled_ms, activity_ms, event] = numbers.try_into().ok()?;
+        let (samples, rounds) = (usize::try_from(samples).ok()?, usize::try_from(rounds).ok()?);
+        Some(Self { run, epoch, mark: Mark { changes, samples, rounds, sampled_ms, activity_ms }, event })
     }
 
     fn text(&self) -> String {
-        let Mark { changes, samples, rounds, activity_ms } = self.mark;
-        format!("{}.{changes}.{samples}.{rounds}.{activity_ms}.{}", self.run, self.event)
+        let Self { run, epoch, mark, event } = self;
+        let Mark { changes, samples, rounds, sampled_ms, activity_ms } = mark;
+        format!("{run}.{epoch}.{changes}.{samples}.{rounds}.{sampled_ms}.{activity_ms}.{event}")
     }
 }
 
@@ -123,104 +160,134 @@ impl Curves {
     /// All that a history has.
     #[must_use]
     pub fn of(history: &History) -> Self {
+        // A sample that waits is the newest of the recent ones, unless those were lost.
+        let waits =
+            history.samples().open().map(|(sample, _)| sample).filter(|_| history.recent().is_empty());
         Self {
             meta: history.meta().clone(),
             sites: history.sites().to_vec(),
             ways: history.ways().to_vec(),
             samples: history.samples().kept().to_vec(),
             rounds: history.rounds().kept().to_vec(),
+            recent: history.recent().iter().chain(waits).cloned().collect(),
+            open_round: history.open().round.map(|(round, _)| round),
         }
     }
 }
 
-/// All of it as of now. Earlier runs are read from the disk.
-pub fn record_of(api: &Api) -> Result<Record, HistoryError> {
-    let (mark, curves, activity) = api.recorded.history.look(|history| {
+/// All of it as of now, and its place.
+pub fn record_of(api: &Api) -> (Record, Place) {
+    let Recorded { history, runs, .. } = &api.recorded;
+    let (mark, curves, activity) = history.look(|history| {
         (history.mark(), Curves::of(history), history.activity().intervals().iter().cloned().collect())
     });
     let events = api.journal.after(0);
     let event = events.last().map_or(0, |event| event.number);
-    let mut earlier = Folder::runs(&api.recorded.state_dir)?;
+    let mut earlier = runs.all();
     earlier.retain(|meta| meta.run != curves.meta.run);
     earlier.truncate(EARLIER_MAX);
-    Ok(Record {
+    let place = Place { run: curves.meta.run.clone(), epoch: history.epoch(), mark, event };
+    let record = Record {
         live: true,
         at_ms: None,
-        next: Place { run: curves.meta.run.clone(), mark, event }.text(),
+        next: place.text(),
         curves,
         activity,
         status: Some(Status::clone(&api.status.borrow())),
         events,
         earlier,
         compared: Vec::new(),
-    })
+    };
+    (record, place)
 }
 
 /// What came after a place; none where that place is no part of what is: a record says all.
 pub fn update_of(api: &Api, place: &Place) -> Option<(Update, Place)> {
-    let (mut update, mark) = api.recorded.history.look(|history| {
-        let Place { run, mark, .. } = place;
-        (*run == history.meta().run && history.goes_on_from(mark)).then(|| {
-            let update = Update {
-                next: String::new(),
-                sites: history.sites().to_vec(),
-                ways: history.ways().to_vec(),
-                samples: history.samples().kept()[mark.samples..].to_vec(),
-                rounds: history.rounds().kept()[mark.rounds..].to_vec(),
-                activity: history.activity().after(mark.activity_ms).cloned().collect(),
-                events: api.journal.after(place.event),
-                status: Status::clone(&api.status.borrow()),
-            };
-            (update, history.mark())
-        })
-    })?;
-    let event = update.events.last().map_or(place.event, |event| event.number);
-    let place = Place { run: place.run.clone(), mark, event };
-    update.next = place.text();
-    Some((update, place))
+    let Recorded { history, status_text, .. } = &api.recorded;
+    let Place { run, epoch, mark, event } = place;
+    let news = history.look(|history| (*run == history.meta().run).then(|| history.since(mark)).flatten())?;
+    if *epoch != history.epoch() {
+        return None;
+    }
+    let events = api.journal.after(*event);
+    let event = events.last().map_or(*event, |event| event.number);
+    let News { sites, ways, samples, rounds, recent, open_round, activity, mark } = news;
+    let place = Place { run: run.clone(), epoch: *epoch, mark, event };
+    let status = Arc::clone(&api.status.borrow());
+    let status = status_text.of(&status).ok()?;
+    let next = place.text();
+    Some((Update { next, sites, ways, samples, rounds, recent, open_round, activity, events, status }, place))
 }
 
 /// `GET /api/v1/history`
 pub async fn history(State(api): State<Api>) -> Response {
-    match tokio::task::spawn_blocking(move || record_of(&api)).await {
-        Ok(Ok(record)) => Json(record).into_response(),
-        Ok(Err(error)) => failure(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-        Err(_) => failure(StatusCode::SERVICE_UNAVAILABLE, "the coordinator is stopping"),
+    let recorded = api.recorded.clone();
+    match recorded.in_turn(move || serde_json::to_string(&record_of(&api).0)).await {
+        Some(text) => json(text),
+        None => busy(),
     }
 }
 
 /// `GET /api/v1/history/{run}`
 pub async fn earlier(State(api): State<Api>, Path(run): Path<String>) -> Response {
-    let state_dir = Arc::clone(&api.recorded.state_dir);
-    curves_of(move |run| Folder::read(&state_dir, run), run).await
-}
-
-/// The curves of a run that somebody names.
-pub async fn curves_of(
-    read: impl FnOnce(&str) -> Result<Option<History>, HistoryError> + Send + 'static,
-    run: String,
-) -> Response {
     let Ok(run) = run.parse::<RunId>() else {
         return failure(StatusCode::BAD_REQUEST, "a run's id is 32 hexadecimal digits");
     };
-    match tokio::task::spawn_blocking(move || read(&run.to_string())).await {
-        Ok(Ok(Some(history))) => Json(Curves::of(&history)).into_response(),
-        Ok(Ok(None)) => failure(StatusCode::NOT_FOUND, "there is no history of such a run here"),
-        Ok(Err(error)) => failure(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-        Err(_) => failure(StatusCode::SERVICE_UNAVAILABLE, "the coordinator is stopping"),
+    let state_dir = Arc::clone(api.recorded.runs.state_dir());
+    match api.recorded.in_turn(move || curves_of(&state_dir, &run.to_string())).await {
+        Some(Ok(Some(text))) => json(text),
+        Some(Ok(None)) => failure(StatusCode::NOT_FOUND, "there is no history of such a run here"),
+        Some(Err(error)) => failure(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        None => busy(),
     }
+}
+
+/// The curves of an earlier run, as JSON.
+fn curves_of(state_dir: &FilePath, run: &str) -> Result<Option<serde_json::Result<String>>, HistoryError> {
+    let found = Folder::read(state_dir, run, ALL_TIMES)?;
+    Ok(found.map(|Found { history, .. }| serde_json::to_string(&Curves::of(&history))))
+}
+
+fn json(text: serde_json::Result<String>) -> Response {
+    match text {
+        Ok(text) => ([(CONTENT_TYPE, "application/json")], Body::from(text)).into_response(),
+        Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+fn busy() -> Response {
+    failure(StatusCode::SERVICE_UNAVAILABLE, "many ask for whole histories at once; try again in a moment")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[tokio::test(start_paused = true)]
+    async fn whole_histories_are_made_in_turn_and_who_waits_too_long_is_told() {
+        let meta = Meta {
+            format: crate::history::FORMAT,
+            run: "ab".to_owned(),
+            name: String::new(),
+            begun_ms: 0,
+            images: false,
+            steps: 1,
+            batch: 1,
+            about: String::new(),
+        };
+        let recorded = Recorded::new(SharedHistory::new(History::new(meta)), FilePath::new("nowhere"));
+        let taken = recorded.turns.acquire_many(2).await.unwrap();
+        assert_eq!(recorded.in_turn(|| 1).await, None);
+        drop(taken);
+        assert_eq!(recorded.in_turn(|| 1).await, Some(1));
+    }
+
     #[test]
     fn a_place_survives_its_text_form() {
-        let mark = Mark { changes: 1, samples: 2, rounds: 3, activity_ms: 4 };
-        let place = Place { run: "ab".to_owned(), mark, event: 5 };
+        let mark = Mark { changes: 1, samples: 2, rounds: 3, sampled_ms: 4, activity_ms: 5 };
+        let place = Place { run: "ab".to_owned(), epoch: u64::MAX, mark, event: 6 };
         assert_eq!(Place::parse(&place.text()), Some(place));
-        for wrong in ["", "ab.1.2.3.4", "ab.1.2.3.4.5.6", "ab.1.2.-3.4.5", "ab.1.2.x.4.5"] {
+        for wrong in ["", "ab.1.2.3.4.5.6", "ab.1.2.3.4.5.6.7.8", "ab.1.2.-3.4.5.6.7", "ab.1.2.x.4.5.6.7"] {
             assert_eq!(Place::parse(wrong), None, "{wrong}");
         }
     }

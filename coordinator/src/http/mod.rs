@@ -32,6 +32,7 @@ mod members;
 pub mod metrics;
 mod operate;
 mod page;
+mod recent;
 pub mod recorded;
 mod slowdown;
 mod stream;
@@ -51,7 +52,7 @@ use slowdown::Slowdown;
 
 pub use access::ApiTokens;
 pub use calls::{TOKEN_LIFE_S, TOKEN_LIFE_S_MAX, TokenRequest};
-pub use history::{Curves, EARLIER_MAX, Record, Recorded, Update};
+pub use history::{ALL_TIMES, Curves, EARLIER_MAX, Record, Recorded, Update};
 pub use members::Member;
 pub use operate::{EVENTS_WAIT_S_MAX, Events};
 pub use page::exported;

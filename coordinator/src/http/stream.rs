@@ -64,12 +64,8 @@ async fn tell(api: Api, after: Option<Place>, frames: mpsc::Sender<String>, _pla
         loop {
             // Looked at first: what the run says at its end is told yet.
             let ends = api.status.has_changed().is_err();
-            let (frame, place) = match after.as_ref().and_then(|place| update_of(&api, place)) {
-                Some((update, place)) => (frame("update", &update), Some(place)),
-                None => whole(api.clone()).await,
-            };
-            after = place;
-            let Some(frame) = frame else { return };
+            let Some((frame, place)) = next_frame(&api, after.take()).await else { return };
+            after = Some(place);
             if frames.send_timeout(frame, SLOW_MAX).await.is_err() || ends {
                 return;
             }
@@ -82,12 +78,23 @@ async fn tell(api: Api, after: Option<Place>, frames: mpsc::Sender<String>, _pla
     .await;
 }
 
-async fn whole(api: Api) -> (Option<String>, Option<Place>) {
-    let told = tokio::task::spawn_blocking(move || {
-        let record = record_of(&api).inspect_err(|error| tracing::warn!(%error, "cannot tell the dashboard"));
-        record.ok().map(|record| (frame("record", &record), Place::parse(&record.next)))
+/// What came after a place, or all there is. Neither is made where requests are taken.
+async fn next_frame(api: &Api, after: Option<Place>) -> Option<(String, Place)> {
+    if let Some(after) = after {
+        let api = api.clone();
+        let update = tokio::task::spawn_blocking(move || {
+            update_of(&api, &after).and_then(|(update, place)| Some((frame("update", &update)?, place)))
+        });
+        if let Some(update) = update.await.ok()? {
+            return Some(update);
+        }
+    }
+    let (recorded, api) = (api.recorded.clone(), api.clone());
+    let whole = recorded.in_turn(move || {
+        let (record, place) = record_of(&api);
+        Some((frame("record", &record)?, place))
     });
-    told.await.ok().flatten().unwrap_or_default()
+    whole.await.flatten()
 }
 
 /// JSON has no line breaks of its own, so it is one `data` line.

@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ring::rand::{SecureRandom as _, SystemRandom};
+
 use super::journal::Journal;
-use crate::history::{FORMAT, Folder, History, Last, Meta, RoundPoint, Told};
+use super::scribe::Scribe;
+use crate::history::{FORMAT, Folder, Found, History, HistoryError, Meta, RoundPoint};
 use crate::run::{Phase, RoundSummary, Run, Status};
 
 /// How often what is now is written to its file, in milliseconds, where the phase does not change.
@@ -12,13 +15,20 @@ const LAST_INTERVAL_MS: u64 = 60_000;
 
 /// The curves of a run, which its owner writes and the HTTP API reads.
 #[derive(Clone, Debug)]
-pub struct SharedHistory(Arc<Mutex<History>>);
+pub struct SharedHistory {
+    history: Arc<Mutex<History>>,
+    /// Which one: another process, or another turn of this one, counts its points anew.
+    epoch: u64,
+}
 
 impl SharedHistory {
     /// Shares a history.
     #[must_use]
     pub fn new(history: History) -> Self {
-        Self(Arc::new(Mutex::new(history)))
+        let mut epoch = [0; 8];
+        // Without randomness, no other one is told from this; nothing but a curve of an open page is wrong then.
+        let _ = SystemRandom::new().fill(&mut epoch);
+        Self { history: Arc::new(Mutex::new(history)), epoch: u64::from_le_bytes(epoch) }
     }
 
     /// Looks at it; the owner of the run waits meanwhile.
@@ -26,42 +36,53 @@ impl SharedHistory {
         at(&self.lock())
     }
 
+    /// A number that no other history has.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     fn lock(&self) -> MutexGuard<'_, History> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Who notes it down. It never stops a run: where its files cannot be written, there are none.
+/// Who notes it down. It never stops a run, nor does the run wait for it: where its files cannot be written, there are none.
 #[derive(Debug)]
 pub struct Chronicler {
     history: SharedHistory,
     /// The state directory.
     state_dir: PathBuf,
-    folder: Option<Folder>,
+    scribe: Option<Scribe>,
     last_written_ms: u64,
     phase: Option<Phase>,
 }
 
 impl Chronicler {
-    /// Goes on with what is in the state directory of this run. `rounds` are those that its store has, for a coordinator on another machine than the one before.
+    /// Goes on with what is in the state directory of this run, and puts the events that were kept before those of `journal`. `rounds` are those
+    /// that the run's store has, for a coordinator on another machine than the one before.
     #[must_use]
-    pub fn start(state_dir: &Path, run: &Run, rounds: &[RoundSummary], now_ms: u64) -> Self {
-        let found = Folder::read(state_dir, &run.state().run.to_string());
-        let found = found.unwrap_or_else(|error| {
-            tracing::warn!("{error}: its curves begin anew");
-            None
-        });
-        let history = found.unwrap_or_else(|| begun(run, rounds, now_ms));
-        let folder = Folder::begin(state_dir, &history);
-        let mut chronicler = Self {
-            history: SharedHistory::new(history),
-            state_dir: state_dir.to_owned(),
-            folder: None,
-            last_written_ms: 0,
-            phase: None,
+    pub fn start(
+        state_dir: &Path,
+        run: &Run,
+        rounds: &[RoundSummary],
+        journal: &Arc<Journal>,
+        now_ms: u64,
+    ) -> Self {
+        let (found, is_written) = found(state_dir, &run.state().run.to_string(), now_ms);
+        let history = match found {
+            Some(Found { history, events, .. }) => {
+                journal.begin_with(events);
+                history
+            }
+            None => begun(run, rounds, now_ms),
         };
-        chronicler.folder = chronicler.unless_failed(folder);
-        chronicler
+        let history = SharedHistory::new(history);
+        let scribe = is_written.then(|| Scribe::start(history.clone(), Arc::clone(journal), state_dir));
+        let scribe = scribe.and_then(|scribe| {
+            scribe.inspect_err(|error| tracing::warn!(%error, "the dashboard's history is not written")).ok()
+        });
+        Self { history, state_dir: state_dir.to_owned(), scribe, last_written_ms: 0, phase: None }
     }
 
     /// What the HTTP API reads.
@@ -77,52 +98,76 @@ impl Chronicler {
     }
 
     /// The owner publishes how it goes.
-    pub fn note(&mut self, now_ms: u64, run: &Run, status: &Status, journal: &Journal) {
-        let told = self.history.lock().note(now_ms, status, run.heartbeats());
-        self.write(told);
+    pub fn note(&mut self, now_ms: u64, run: &Run, status: &Arc<Status>) {
+        let before = self.history.look(History::mark);
+        let after = {
+            let mut history = self.history.lock();
+            history.note(now_ms, status, run.heartbeats());
+            history.mark()
+        };
         if self.phase != Some(status.phase) || now_ms >= self.last_written_ms.saturating_add(LAST_INTERVAL_MS)
         {
-            self.write_last(now_ms, status, journal);
+            self.write_last(now_ms, status);
+        } else if before != after {
+            self.wake();
         }
     }
 
     /// A round counts.
     pub fn note_round(&mut self, now_ms: u64, run: &Run, summary: &RoundSummary) {
-        let point = RoundPoint::of(now_ms, summary, &run.state().schedule, &run.config().train);
-        let told = self.history.lock().note_round(point);
-        self.write(told);
+        let point = RoundPoint::of(Some(now_ms), summary, &run.state().schedule, &run.config().train);
+        self.history.lock().note_round(point);
+        self.wake();
     }
 
-    /// What is shown of now, also when the coordinator is gone.
-    pub fn write_last(&mut self, now_ms: u64, status: &Status, journal: &Journal) {
+    /// What is shown of now, also when the coordinator is gone. It is written soon, at the latest when this is dropped.
+    pub fn write_last(&mut self, now_ms: u64, status: &Arc<Status>) {
         (self.last_written_ms, self.phase) = (now_ms, Some(status.phase));
-        let Some(folder) = &self.folder else { return };
-        let activity = self.history.look(|history| history.activity().clone());
-        let last = Last { at_ms: now_ms, status: status.clone(), activity, events: journal.after(0) };
-        let written = folder.put_last(&last);
-        self.unless_failed(written);
-    }
-
-    fn write(&mut self, told: Vec<Told>) {
-        if told.is_empty() {
-            return;
+        if let Some(scribe) = &self.scribe {
+            scribe.put_last(now_ms, Arc::clone(status));
         }
-        let Some(folder) = &mut self.folder else { return };
-        let written = self.history.look(|history| folder.append(history, told));
-        self.unless_failed(written);
     }
 
-    fn unless_failed<T>(&mut self, done: std::io::Result<T>) -> Option<T> {
-        done.inspect_err(|error| {
-            self.folder = None;
-            let folder = self.state_dir.display();
-            tracing::warn!(%error, %folder, "the dashboard's history is not written any more; the run goes on. Is the disk full?");
-        })
-        .ok()
+    fn wake(&self) {
+        if let Some(scribe) = &self.scribe {
+            scribe.wake();
+        }
     }
 }
 
-/// A history that begins now, with the rounds that the store has.
+/// What there is, and whether its files may be written over. What cannot be read is kept under another name, or left as it is.
+fn found(state_dir: &Path, run: &str, now_ms: u64) -> (Option<Found>, bool) {
+    let (found, damaged) = match Folder::read(state_dir, run, now_ms) {
+        Ok(found) => {
+            let damaged = found.as_ref().map(|found| found.damaged.clone()).unwrap_or_default();
+            (found, damaged)
+        }
+        Err(error) => {
+            tracing::warn!("{error}: the dashboard's curves begin anew");
+            match error {
+                HistoryError::Foreign { path, .. } => (None, vec![path]),
+                // It may be read again tomorrow.
+                HistoryError::Io { path, .. } => {
+                    tracing::warn!(file = %path.display(), "it stays as it is, and no history is written until the coordinator is started again");
+                    return (None, false);
+                }
+            }
+        }
+    };
+    for file in damaged {
+        let shown = file.display();
+        match Folder::put_aside(&file, now_ms) {
+            Ok(kept) => tracing::warn!("not all of {shown} could be read: it is kept as {}", kept.display()),
+            Err(error) => {
+                tracing::warn!(%error, "not all of {shown} could be read, and it cannot be renamed: it stays as it is, and no history is written");
+                return (found, false);
+            }
+        }
+    }
+    (found, true)
+}
+
+/// A history that begins now, with the rounds that the store has, of which nobody knows when they were.
 fn begun(run: &Run, rounds: &[RoundSummary], now_ms: u64) -> History {
     let config = run.config();
     let word = |value: serde_json::Result<serde_json::Value>| {
@@ -141,7 +186,100 @@ fn begun(run: &Run, rounds: &[RoundSummary], now_ms: u64) -> History {
         about: format!("{kind}, {preset}, batch {}", config.train.batch),
     });
     for summary in rounds {
-        history.note_round(RoundPoint::of(now_ms, summary, &run.state().schedule, &config.train));
+        history.note_round(RoundPoint::of(None, summary, &run.state().schedule, &config.train));
     }
     history
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use longhaul_common::config::RunConfig;
+    use longhaul_common::id::RunId;
+
+    use super::*;
+    use crate::history::FOLDER;
+    use crate::run::{Notice, Severity, State};
+
+    fn run() -> Run {
+        let config = RunConfig::parse(include_str!("../../../examples/demo.toml")).unwrap();
+        let state = State::new(RunId([7; 16]), &config);
+        Run::new(config, state, std::time::Duration::ZERO).unwrap()
+    }
+
+    fn files(state_dir: &Path) -> Vec<(String, String)> {
+        let folder = state_dir.join(FOLDER).join(run().state().run.to_string());
+        let mut files: Vec<_> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .map(|path| {
+                let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                (name, std::fs::read_to_string(&path).unwrap_or_default())
+            })
+            .collect();
+        files.sort();
+        files
+    }
+
+    fn started(state_dir: &Path, now_ms: u64) -> (Chronicler, Arc<Journal>) {
+        let journal = Arc::new(Journal::new(now_ms));
+        (Chronicler::start(state_dir, &run(), &[], &journal, now_ms), journal)
+    }
+
+    /// Begins, notes once, and ends.
+    fn once(state_dir: &Path, now_ms: u64) {
+        let (mut chronicler, _) = started(state_dir, now_ms);
+        chronicler.note(now_ms + 5000, &run(), &Arc::new(run().status(0)));
+    }
+
+    #[test]
+    fn a_history_that_cannot_be_read_is_kept_under_another_name() {
+        let folder = tempfile::tempdir().unwrap();
+        once(folder.path(), 1000);
+        let points = folder.path().join(FOLDER).join(run().state().run.to_string()).join("points.jsonl");
+        let foreign = std::fs::read_to_string(&points).unwrap().replacen("\"format\":1", "\"format\":2", 1);
+        std::fs::write(&points, &foreign).unwrap();
+        once(folder.path(), 9000);
+        let files = files(folder.path());
+        let kept = files.iter().find(|(name, _)| name == "points.jsonl.unreadable-9000");
+        assert_eq!(kept.map(|(_, text)| text), Some(&foreign), "{files:?}");
+        let new = Folder::read(folder.path(), &run().state().run.to_string(), u64::MAX).unwrap().unwrap();
+        assert_eq!(new.history.samples().kept().len(), 1, "what comes now is written");
+    }
+
+    #[test]
+    fn a_history_that_the_system_does_not_give_is_not_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let points = folder.path().join(FOLDER).join(run().state().run.to_string()).join("points.jsonl");
+        // A folder can be opened and not be read.
+        std::fs::create_dir_all(points.join("in it")).unwrap();
+        once(folder.path(), 1000);
+        assert!(points.join("in it").is_dir());
+        assert_eq!(files(folder.path()).len(), 1);
+    }
+
+    #[test]
+    fn events_and_curves_outlive_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        {
+            let (mut chronicler, journal) = started(folder.path(), 1000);
+            let text = "something happened".to_owned();
+            journal.add(&Notice { at_ms: 5, severity: Severity::Info, worker: None, text });
+            chronicler.note(6000, &run(), &Arc::new(run().status(0)));
+        }
+        let (chronicler, journal) = started(folder.path(), 20_000);
+        assert_eq!(journal.after(0)[0].event.text, "something happened");
+        let (first, second) = (chronicler.history(), started(folder.path(), 30_000).0.history());
+        assert_eq!(first.look(|history| history.samples().kept().len()), 1);
+        assert_ne!(first.epoch(), second.epoch());
+    }
+
+    #[test]
+    fn of_rounds_that_only_the_store_has_nobody_says_when_they_were() {
+        let rounds = [RoundSummary { loss: Some(3.0), ..RoundSummary::default() }];
+        let history = begun(&run(), &rounds, 7000);
+        let round = &history.rounds().kept()[0];
+        assert_eq!((round.at_ms, round.loss, history.meta().begun_ms), (None, Some(3.0), 7000));
+    }
 }

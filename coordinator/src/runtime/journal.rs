@@ -42,6 +42,15 @@ impl Journal {
         }
     }
 
+    /// Puts those that a coordinator before kept, oldest first, in the place of what is there. Numbers go on above theirs, also where the clock was
+    /// set back.
+    pub fn begin_with(&self, mut before: Vec<NumberedEvent>) {
+        let before = before.split_off(before.len().saturating_sub(NOTICES_KEPT));
+        let newest = before.iter().map(|event| event.number).max();
+        *self.lock() = before.into();
+        self.newest.send_modify(|number| *number = (*number).max(newest.unwrap_or_default()));
+    }
+
     /// Adds a notice; the oldest goes where there are too many.
     pub fn add(&self, notice: &Notice) {
         let number = *self.newest.borrow() + 1;
@@ -97,6 +106,18 @@ mod tests {
         journal.add(&notice("new"));
         assert_eq!(journal.after(last).len(), 1);
         assert!(Journal::new(1001 + last).after(0).is_empty());
+    }
+
+    #[test]
+    fn a_journal_goes_on_above_what_another_coordinator_kept_also_where_the_clock_was_set_back() {
+        let before = Journal::new(5_000_000);
+        before.add(&notice("before"));
+        let journal = Journal::new(1000);
+        journal.begin_with(before.after(0));
+        journal.add(&notice("now"));
+        let told: Vec<(u64, String)> =
+            journal.after(0).into_iter().map(|event| (event.number, event.event.text)).collect();
+        assert_eq!(told, [(5_000_001, "before".to_owned()), (5_000_002, "now".to_owned())]);
     }
 
     #[tokio::test]

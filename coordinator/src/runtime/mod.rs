@@ -11,6 +11,7 @@ mod found;
 mod input;
 mod journal;
 mod owner;
+mod scribe;
 mod serve;
 mod standby;
 

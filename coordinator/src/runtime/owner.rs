@@ -139,7 +139,8 @@ impl Owner {
         };
         self.publish();
         self.recorder.flush();
-        self.chronicler.write_last(self.clock.unix_ms(), &self.status.borrow(), &self.journal);
+        let status = Arc::clone(&self.status.borrow());
+        self.chronicler.write_last(self.clock.unix_ms(), &status);
         self.part(ended).await;
         Ok(ended)
     }
@@ -158,6 +159,7 @@ impl Owner {
             while self.farewells.join_next().await.is_some() {}
         })
         .await;
+        block_in_place(|| drop(self.chronicler));
     }
 
     fn take(&mut self, input: Input) -> Result<(), OwnerError> {
@@ -197,7 +199,7 @@ impl Owner {
                 Command::Persist(Record::State(state)) => block_in_place(|| self.store.put_state(&state))?,
                 Command::Persist(Record::Round(summary)) => {
                     block_in_place(|| self.store.push_round(&summary))?;
-                    block_in_place(|| self.chronicler.note_round(self.clock.unix_ms(), &self.run, &summary));
+                    self.chronicler.note_round(self.clock.unix_ms(), &self.run, &summary);
                 }
                 Command::Plan(question) => {
                     self.plans.spawn_blocking(move || question.answer());
@@ -234,7 +236,7 @@ impl Owner {
 
     pub(super) fn publish(&mut self) {
         let status = Arc::new(self.run.status(self.clock.started_unix_ms()));
-        block_in_place(|| self.chronicler.note(self.clock.unix_ms(), &self.run, &status, &self.journal));
+        self.chronicler.note(self.clock.unix_ms(), &self.run, &status);
         self.status.send_replace(status);
     }
 

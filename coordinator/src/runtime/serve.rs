@@ -132,8 +132,7 @@ pub async fn serve(
     let (inputs, queue) = mpsc::channel(INPUTS_MAX);
     let loopback = served.http_address.ip().is_loopback();
     let journal = Arc::clone(&owner.journal);
-    let recorded =
-        Recorded { history: owner.chronicler.history(), state_dir: owner.chronicler.state_dir().into() };
+    let recorded = Recorded::new(owner.chronicler.history(), owner.chronicler.state_dir());
     let api = Api::new(owner.status.subscribe(), inputs.clone(), journal, recorded, api_tokens, loopback);
     let (http_stop, stopped) = watch::channel(false);
     let serving = served.answer_http(router(api), stopped)?;
@@ -215,8 +214,8 @@ pub fn owner(
     let recorder = Recorder::start(folder, &run, clock.started_unix_ms());
     // Rounds that cannot be read are missed by the curves alone.
     let rounds = store.rounds().unwrap_or_default();
-    let chronicler = Chronicler::start(folder, &run, &rounds, clock.unix_ms());
     let journal = Arc::new(Journal::new(clock.started_unix_ms()));
+    let chronicler = Chronicler::start(folder, &run, &rounds, &journal, clock.unix_ms());
     let (status, _) = watch::channel(Arc::new(run.status(clock.started_unix_ms())));
     Owner {
         run,

@@ -1,0 +1,112 @@
+//! Writes the history to its files, on a thread of its own: a disk that takes its time holds nothing up.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::chronicler::SharedHistory;
+use super::journal::Journal;
+use crate::history::{Folder, Last, Rest};
+use crate::run::Status;
+
+/// How long the end of the coordinator waits for the last words to be written.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
+
+/// The thread. What it is to write it reads from the history itself, from where it has come to: no queue grows while the disk is slow.
+#[derive(Debug)]
+pub struct Scribe {
+    last: Arc<Mutex<Option<(u64, Arc<Status>)>>>,
+    /// That there is something: one such word is enough. None: it was told to end.
+    wake: Option<SyncSender<()>>,
+    /// Nothing is ever sent; it is closed when the thread has ended.
+    ended: Receiver<()>,
+}
+
+/// What the thread has.
+struct Desk {
+    history: SharedHistory,
+    journal: Arc<Journal>,
+    state_dir: PathBuf,
+    last: Arc<Mutex<Option<(u64, Arc<Status>)>>>,
+}
+
+impl Scribe {
+    /// Starts it. It writes the whole history first.
+    ///
+    /// # Errors
+    /// Where there can be no thread.
+    pub fn start(history: SharedHistory, journal: Arc<Journal>, state_dir: &Path) -> io::Result<Self> {
+        let last = Arc::new(Mutex::new(None));
+        let desk = Desk { history, journal, state_dir: state_dir.to_owned(), last: Arc::clone(&last) };
+        let (wake, woken) = sync_channel(1);
+        let (has_ended, ended) = sync_channel(1);
+        thread::Builder::new().name("history".to_owned()).spawn(move || {
+            desk.write_until_the_end(&woken);
+            drop::<SyncSender<()>>(has_ended);
+        })?;
+        Ok(Self { last, wake: Some(wake), ended })
+    }
+
+    /// There may be something new.
+    pub fn wake(&self) {
+        // It has been told already, or it has given up, of which it has spoken.
+        let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
+    }
+
+    /// What is shown of now is to be this; it takes the place of one that is not written yet.
+    pub fn put_last(&self, at_ms: u64, status: Arc<Status>) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((at_ms, status));
+        self.wake();
+    }
+}
+
+/// It ends when all is written, or when that takes too long.
+impl Drop for Scribe {
+    fn drop(&mut self) {
+        self.wake = None;
+        if self.ended.recv_timeout(LAST_WORDS_MAX) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the disk is slow: the end of the dashboard's history may be missing");
+        }
+    }
+}
+
+impl Desk {
+    fn write_until_the_end(self, woken: &Receiver<()>) {
+        let written = self.begin().and_then(|mut folder| {
+            while woken.recv().is_ok() {
+                self.write(&mut folder)?;
+            }
+            self.write(&mut folder)
+        });
+        if let Err(error) = written {
+            let folder = self.state_dir.display();
+            tracing::warn!(%error, %folder, "the dashboard's history is not written any more; the run goes on. Is the disk full?");
+        }
+    }
+
+    fn begin(&self) -> io::Result<Folder> {
+        let history = self.history.look(Clone::clone);
+        Folder::begin(&self.state_dir, &history)
+    }
+
+    fn write(&self, folder: &mut Folder) -> io::Result<()> {
+        let new = self.history.look(|history| history.since(folder.mark()).ok_or_else(|| history.clone()));
+        match new {
+            Ok(news) => folder.append(news)?,
+            Err(history) => folder.write_anew(&history)?,
+        }
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((at_ms, status)) = last else { return Ok(()) };
+        let events = self.journal.after(0);
+        let rest = self.history.look(|history| Rest {
+            activity: history.activity().clone(),
+            events,
+            recent: history.recent().iter().cloned().collect(),
+            open: history.open(),
+        });
+        folder.put_last(&Last { at_ms, status, rest })
+    }
+}
