@@ -11,7 +11,7 @@ import { LinksPart } from "./links.js";
 import { TimelinePart } from "./timeline.js";
 import { EventsPart } from "./events.js";
 import { act, askToRead, prepareDialog } from "./operate.js";
-import { call, curvesOf, embedded, follow } from "./feed.js";
+import { curvesOf, embedded, follow, whole } from "./feed.js";
 
 let record = null;
 let site = null;
@@ -96,7 +96,7 @@ async function begin() {
 /** What is served; null where nobody answers yet, or wants a token first. */
 async function recorded() {
   try {
-    return await (await call("api/v1/history")).json();
+    return await whole();
   } catch {
     return null;
   }

@@ -1,6 +1,6 @@
 // One chart: a figure around uPlot that can be zoomed by dragging and by keys, and says its values.
 
-import { colour, el, keyed, onWidth, setText } from "./elements.js";
+import { colour, el, keyed, onWidth, setText, table } from "./elements.js";
 import { number, rate } from "./words.js";
 import { latest } from "./series.js";
 
@@ -8,6 +8,8 @@ const HEIGHT = 190;
 /** Between ticks of times, in seconds, and of bytes. */
 const SECONDS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000];
 const BINARY = [1, 1024, 1024 ** 2, 1024 ** 3, 1024 ** 4].flatMap((unit) => [1, 2, 5, 10, 20, 50, 100, 200, 500].map((count) => count * unit));
+/** Rows of a table of curves. */
+const ROWS = 50;
 const KEYS = "Arrow keys move along the curve, plus and minus zoom, 0 shows all.";
 
 /** The colour of the line at a place. */
@@ -82,7 +84,7 @@ export class Chart {
       height: HEIGHT,
       legend: { show: false },
       cursor: { sync: { key: this.axis }, drag: { x: true, y: false, dist: 6 }, points: { size: 6 } },
-      scales: { x: { time: false } },
+      scales: { x: { time: false }, y: { range: (_, min, max) => rangeOf(min, max) } },
       axes: [
         { ...axis, size: 28, incrs: this.axis === "time" ? SECONDS : undefined, values: (_, ticks) => ticks.map(along) },
         { ...axis, size: this.isBytes ? 78 : 58, incrs: this.isBytes ? BINARY : undefined, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
@@ -151,6 +153,39 @@ export class Chart {
     } else return;
     event.preventDefault();
   }
+}
+
+/** What an axis shows of values: never so little that all of its ticks have the same words. */
+function rangeOf(min, max) {
+  if (min == null) return [0, 1];
+  const least = Math.max(0.02 * Math.max(Math.abs(min), Math.abs(max)), 1e-12);
+  const more = Math.max(0, least - (max - min)) / 2;
+  return uPlot.rangeNum(min - more, max + more, 0.1, true);
+}
+
+/** The values of all lines of charts, `{ title, format, lines }`, in a table, where that is open: for those who read rather than look. */
+export function tabulate(node, axis, charts) {
+  if (!node.closest("details").open) return;
+  const known = charts.flatMap(({ title, format, lines }) => lines.filter((line) => line.x.length > 0)
+    .map((line) => ({ name: lines.length > 1 ? `${title}: ${line.name}` : title, format, line })));
+  const from = Math.min(...known.map(({ line }) => line.x[0]));
+  const end = Math.max(...known.map(({ line }) => line.x[line.x.length - 1]));
+  const rows = known.length === 0 ? [] : Array.from({ length: ROWS }, (_, at) => ({ at, x: from + ((end - from) * at) / (ROWS - 1) }));
+  const place = (row) => (axis === "step" ? number(Math.round(row.x)) : shortTime(row.x));
+  const columns = [{ name: axis === "step" ? "step" : "time", number: true, of: place }];
+  for (const { name, format, line } of known) columns.push({ name, number: true, of: (row) => format(before(line, row.x)) });
+  table(node, `Values at ${ROWS} places along the run, smoothed as the curves are`, columns, rows, (row) => row.at);
+}
+
+/** The value of a line at a place, or the last one before it. */
+function before(line, x) {
+  let [low, high] = [0, line.x.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (line.x[middle] <= x) low = middle + 1;
+    else high = middle;
+  }
+  return low > 0 ? line.y[low - 1] : null;
 }
 
 /** Of joined lines each has values where it has points. */

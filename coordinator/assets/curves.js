@@ -1,9 +1,9 @@
 // The curves of a run, with those of others beside them.
 
-import { byId, el, keyed, setText, table } from "./elements.js";
+import { byId, el, keyed, setText } from "./elements.js";
 import { clock, number, percent, rate } from "./words.js";
 import { alongRounds, alongSamples, bitsPerValue, DONE, perSecond, shareOf, smoothed } from "./series.js";
-import { Chart } from "./chart.js";
+import { Chart, tabulate } from "./chart.js";
 
 /** Lines of other runs at a time. */
 const COMPARED_MAX = 4;
@@ -83,7 +83,7 @@ export class CurvesPart {
       chart.show(axis, lines);
       this.table.push({ title: spec.title, format: spec.format, lines });
     }
-    this.tabulate(axis);
+    tabulate(byId("curves-table"), axis, this.table);
   }
 
   linesOf(spec, axis, weight, others) {
@@ -97,17 +97,6 @@ export class CurvesPart {
       if (line.y.length > 0) lines.push({ name: `${name}, ${curves.meta.name} of ${clock(curves.meta.begun_ms)}`, ...line, dashed: true });
     }
     return lines;
-  }
-
-  /** A few values of each curve, for those who read rather than look. */
-  tabulate(axis) {
-    if (!byId("curves-table").closest("details").open) return;
-    const main = this.table.map(({ title, format, lines }) => ({ title, format, line: lines[0] })).filter(({ line }) => line && line.x.length > 0);
-    const end = Math.max(0, ...main.map(({ line }) => line.x[line.x.length - 1]));
-    const rows = Array.from({ length: 12 }, (_, at) => ({ x: (end * (at + 1)) / 12 }));
-    const columns = [{ name: axis === "step" ? "step" : "seconds", number: true, of: (row) => number(Math.round(row.x)) }];
-    for (const { title, format, line } of main) columns.push({ name: title, number: true, of: (row) => format(before(line, row.x)) });
-    table(byId("curves-table"), "Values along the run, smoothed as the curves are", columns, rows, (row) => rows.indexOf(row));
   }
 
   offer(earlier) {
@@ -145,10 +134,4 @@ export class CurvesPart {
 function drawn([xs, ys], weight) {
   const known = xs.map((x, at) => [x, ys[at]]).filter(([, y]) => y != null);
   return { x: known.map(([x]) => x), y: smoothed(known.map(([, y]) => y), weight) };
-}
-
-function before(line, x) {
-  let value = null;
-  for (let at = 0; at < line.x.length && line.x[at] <= x; at += 1) value = line.y[at];
-  return value;
 }

@@ -40,11 +40,18 @@ export function setAttribute(node, name, value) {
  */
 export function keyed(parent, items, keyOf, make, update) {
   const known = parent.known ?? (parent.known = new Map());
-  const wanted = new Set();
+  const wanted = new Set(items.map(keyOf));
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  // Those that go are gone before the others are put in order, so that these stay where they are.
+  for (const [key, node] of known) {
+    if (!wanted.has(key)) {
+      node.remove();
+      known.delete(key);
+    }
+  }
   let next = parent.firstChild;
   for (const item of items) {
     const key = keyOf(item);
-    wanted.add(key);
     let node = known.get(key);
     if (!node) {
       node = make(item);
@@ -54,12 +61,13 @@ export function keyed(parent, items, keyOf, make, update) {
     if (node === next) next = next.nextSibling;
     else parent.insertBefore(node, next);
   }
-  for (const [key, node] of known) {
-    if (!wanted.has(key)) {
-      node.remove();
-      known.delete(key);
-    }
-  }
+  if (focused && document.activeElement !== focused) keepFocus(parent, focused);
+}
+
+/** What was moved has lost the focus; of what is gone, the place where it was gets it. */
+function keepFocus(parent, focused) {
+  const to = focused.isConnected ? focused : parent.closest("[tabindex]");
+  to?.focus({ preventScroll: true });
 }
 
 /** A table with these columns, `{ name, number, of: (row) => text or node }`, whose rows are kept by key. */

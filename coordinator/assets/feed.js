@@ -2,20 +2,31 @@
 
 import { byId } from "./elements.js";
 
-const TOKEN = "longhaul-token";
-/** Between tries to reach a coordinator that is away, in milliseconds: at first, and at most. */
+/** What a tab keeps of what a person typed: a token that may look, and one that may also change something. */
+export const [READ, WRITE] = ["longhaul-read", "longhaul-write"];
+/** Between tries to reach a coordinator, in milliseconds: at first, and at most. */
 const [AGAIN_MS, AGAIN_MS_MAX] = [1000, 10000];
+/** A stream that went on for so long has ended as it should, and the next one is asked for at once. */
+const LASTED_MS = 10000;
 /** A stream that says nothing for so long is broken: an update comes each second. */
 const QUIET_MS = 8000;
+/** A call takes no longer, in milliseconds; one for whole curves may go over a slow line. */
+const [CALL_MS, CURVES_MS] = [10000, 60000];
 
-/** The token that was typed in this tab, for calls that need one. */
-export function token() {
-  return sessionStorage.getItem(TOKEN);
+/** The token of a kind that was typed in this tab. */
+export function tokenOf(kind) {
+  return sessionStorage.getItem(kind);
 }
 
-export function keepToken(text) {
-  if (text) sessionStorage.setItem(TOKEN, text);
-  else sessionStorage.removeItem(TOKEN);
+export function keepToken(kind, text) {
+  sessionStorage.setItem(kind, text);
+}
+
+/** The token that was typed to change something only reads: it is good for that. */
+export function isOnlyForReading() {
+  const token = tokenOf(WRITE);
+  sessionStorage.removeItem(WRITE);
+  if (token && !tokenOf(READ)) keepToken(READ, token);
 }
 
 /** What an exported page has in it; null: it is served. */
@@ -32,61 +43,95 @@ export class Refused extends Error {
   }
 }
 
-/** Calls the API. */
-export async function call(path, options = {}) {
-  const headers = token() ? { authorization: `Bearer ${token()}` } : {};
-  const answer = await fetch(path, { ...options, headers, cache: "no-store" });
+/** Calls the API; answers once there is a beginning, and reads no longer than `withinMs` unless there is a `signal`. */
+export async function call(path, { method = "GET", signal, withinMs = CALL_MS } = {}) {
+  const kinds = method === "GET" ? [READ, WRITE] : [WRITE];
+  const kind = kinds.find(tokenOf);
+  const headers = kind ? { authorization: `Bearer ${tokenOf(kind)}` } : {};
+  const asked = fetch(path, { method, headers, cache: "no-store", signal: signal ?? AbortSignal.timeout(withinMs) });
+  const answer = await asked.catch((error) => {
+    throw new Refused(0, error.name === "TimeoutError" ? `the coordinator has not answered within ${withinMs / 1000} s` : "no coordinator answers");
+  });
   if (answer.ok) return answer;
+  // Only this says that a token is wrong; the others, that it was the wrong one, or came at a wrong time.
+  if (answer.status === 401 && kind) sessionStorage.removeItem(kind);
   const said = await answer.json().catch(() => ({}));
   throw new Refused(answer.status, said.error ?? `the coordinator answers ${answer.status}`);
+}
+
+/** All that is served. */
+export async function whole() {
+  return (await call("api/v1/history", { withinMs: CURVES_MS })).json();
 }
 
 /** Curves of another run. */
 export async function curvesOf(record, run) {
   const known = record.compared.find((curves) => curves.meta.run === run);
-  return known ?? (await call(`api/v1/history/${run}`)).json();
+  return known ?? (await call(`api/v1/history/${run}`, { withinMs: CURVES_MS })).json();
 }
 
 /**
- * Follows a run from a place on, for as long as the page is there. `take(kind, data)` gets "record" and "update"; `say(state, text)` how it goes;
- * `ask()` resolves when a person has given a token.
+ * Follows a run from a place on, to its end, while the page can be seen. `take(kind, data)` gets "record" and "update"; `say(state, text)` how it
+ * goes; `ask()` resolves when a person has given a token.
  */
 export async function follow(after, take, say, ask) {
   let wait = AGAIN_MS;
+  let isOver = false;
   for (;;) {
+    await isSeen();
+    const began = performance.now();
     try {
       await listen(after, (kind, data) => {
         after = data.next;
         wait = AGAIN_MS;
+        isOver = data.status?.phase === "finished";
         take(kind, data);
         say("live", "live");
       });
+      if (isOver) break;
+      if (performance.now() - began < LASTED_MS) await pause(AGAIN_MS);
     } catch (error) {
-      if (error.status === 401 || error.status === 403) {
+      // Nothing comes after the end, whoever is gone now.
+      if (isOver) break;
+      if (document.hidden) continue;
+      if (error.status === 401) {
         say("lost", "needs a token");
         await ask(error.message);
         continue;
       }
       say("lost", error.status ? error.message : "no coordinator answers; trying again");
-      await new Promise((done) => setTimeout(done, wait));
+      await pause(wait);
       wait = Math.min(2 * wait, AGAIN_MS_MAX);
     }
   }
+  say("", "finished");
 }
 
-/** Reads one stream of server-sent events to its end. */
+function pause(ms) {
+  return new Promise((done) => setTimeout(done, ms));
+}
+
+/** Resolves as soon as somebody can see the page. Browsers have few connections to one place for all of their tabs. */
+async function isSeen() {
+  while (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+}
+
+/** Reads one stream of server-sent events to its end, or until nobody sees the page. */
 async function listen(after, take) {
-  const quiet = new AbortController();
-  let timer = setTimeout(() => quiet.abort(), QUIET_MS);
+  const stop = new AbortController();
+  const quiet = () => setTimeout(() => stop.abort(), QUIET_MS);
+  const hide = () => document.hidden && stop.abort();
+  let timer = quiet();
+  document.addEventListener("visibilitychange", hide);
   try {
-    const answer = await call(`api/v1/stream?after=${encodeURIComponent(after)}`, { signal: quiet.signal });
+    const answer = await call(`api/v1/stream?after=${encodeURIComponent(after)}`, { signal: stop.signal });
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
       clearTimeout(timer);
-      timer = setTimeout(() => quiet.abort(), QUIET_MS);
+      timer = quiet();
       const frames = (text + value).split("\n\n");
       text = frames.pop();
       for (const frame of frames) {
@@ -96,5 +141,6 @@ async function listen(after, take) {
     }
   } finally {
     clearTimeout(timer);
+    document.removeEventListener("visibilitychange", hide);
   }
 }

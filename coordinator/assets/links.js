@@ -2,8 +2,8 @@
 
 import { byId, table } from "./elements.js";
 import { bytes, DASH, duration, number, percent, rate } from "./words.js";
-import { alongSamples, bitsPerValue, DONE, lately, perSecond, smoothed, sumOf } from "./series.js";
-import { Chart } from "./chart.js";
+import { alongSamples, bitsPerValue, DONE, lately, newestOf, perSecond, smoothed, sumOf } from "./series.js";
+import { Chart, tabulate } from "./chart.js";
 
 /** Lines in one chart. */
 const LINES_MAX = 8;
@@ -21,12 +21,13 @@ export class LinksPart {
 
   update(record) {
     const sent = record.sites.map((name, place) => ({ name, place })).filter(({ place }) => {
-      const last = record.samples[record.samples.length - 1];
+      const last = newestOf(record);
       return last && sumOf(last, place)[DONE.wan] > 0;
     });
     const links = record.status?.links ?? [];
     byId("links-section").hidden = sent.length === 0 && links.length === 0;
     if (byId("links-section").hidden) return;
+    this.table = [];
     for (const { title, format, of } of CHARTS) {
       const lines = sent.slice(0, LINES_MAX).map(({ name, place }) => line(name, alongSamples(record, "time", of(place, record))));
       this.show(title, format, lines);
@@ -36,6 +37,7 @@ export class LinksPart {
       return line(`${from} → ${to}`, alongSamples(record, "time", carries), 0);
     });
     this.show("What ways carry, as traffic shows it", rate, ways);
+    tabulate(byId("links-table"), "time", this.table);
     showUplinks(record, links);
     table(byId("ways"), "Ways, in one direction each", [
       { name: "From", of: (link) => link.from },
@@ -56,7 +58,9 @@ export class LinksPart {
       this.charts.set(title, chart);
     }
     chart.figure.hidden = known.length === 0;
-    if (known.length > 0) chart.show("time", known);
+    if (known.length === 0) return;
+    chart.show("time", known);
+    this.table.push({ title, format, lines: known });
   }
 
   redraw() {
@@ -81,7 +85,7 @@ function line(name, [xs, ys], weight = 0.6) {
 
 /** A site has one way out to all others, as far as anybody measures: the fastest of those that are known says what it carries. */
 function showUplinks(record, links) {
-  const last = record.samples[record.samples.length - 1];
+  const last = newestOf(record);
   const rows = record.sites.map((name, place) => {
     const recent = lately(record, place);
     const carries = Math.max(0, ...links.filter((link) => link.from === name).map((link) => link.bytes_per_s));

@@ -6,8 +6,20 @@ import { plural, rate } from "./words.js";
 /** Beyond so many, a site shows shares of states in the place of single workers. */
 const SQUARES_MAX = 60;
 const SQUARE = 16;
+/** The marks of states, in a square of 13: each shape is another tone, so that colour alone tells nothing. */
+const MARKS = {
+  circle: "M6.5 .5A6 6 0 1 1 6.5 12.5A6 6 0 1 1 6.5 .5Z",
+  diamond: "M6.5 0L13 6.5L6.5 13L0 6.5Z",
+  square: "M1 1H12V12H1Z",
+  triangle: "M6.5 .5L13 12.5H0Z",
+  cross: "M2.6 0L6.5 3.9L10.4 0L13 2.6L9.1 6.5L13 10.4L10.4 13L6.5 9.1L2.6 13L0 10.4L3.9 6.5L0 2.6Z",
+};
+const MARK_OF = {
+  training: "circle", ready: "circle", waiting: "circle", left: "circle", healing: "diamond", preparing: "diamond", finished: "square",
+  slow: "triangle", silent: "triangle", awaited: "triangle", gone: "cross", kicked: "cross",
+};
 /** Ways that are told apart by their rates in the map. */
-const WAYS_SAID_MAX = 10;
+const WAYS_SAID_MAX = 6;
 /** A map of less pixels is that of a phone. */
 const NARROW = 640;
 const STATES = ["training", "ready", "preparing", "healing", "waiting", "finished", "left", "slow", "silent", "awaited", "gone", "kicked"];
@@ -17,8 +29,9 @@ export class MapPart {
   constructor(choose) {
     this.choose = choose;
     this.links = svg("g");
+    this.rates = svg("g", { "aria-hidden": "true" });
     this.sites = svg("g");
-    this.root = svg("svg", { role: "group", "aria-label": "Map of sites; a site opens its workers" }, this.links, this.sites);
+    this.root = svg("svg", { role: "group", "aria-label": "Map of sites; a site opens its workers" }, this.links, this.rates, this.sites);
     byId("map").append(this.root);
     onWidth(byId("map"), (width) => {
       this.width = width;
@@ -64,16 +77,18 @@ export class MapPart {
     const drawn = isMany && this.site != null ? all.filter(({ a, b }) => a.name === this.site || b.name === this.site) : all;
     const say = drawn.length <= WAYS_SAID_MAX && this.width >= NARROW;
     setAttribute(this.links, "class", isMany && this.site == null ? "many" : "few");
-    keyed(this.links, drawn, (pair) => pair.key, () => svg("g", { "aria-hidden": "true" }, svg("path", { class: "link" }), svg("text", { class: "rate" })), (node, { both, a, b }) => {
+    keyed(this.links, drawn, (pair) => pair.key, () => svg("path", { class: "link", "aria-hidden": "true" }), (line, { both, a, b }) => {
       const slowest = Math.min(...both.map((link) => link.bytes_per_s));
-      const [line, text] = node.children;
       const mid = bend(a, b);
       setAttribute(line, "d", `M${a.cx} ${a.cy} Q${mid.qx} ${mid.qy} ${b.cx} ${b.cy}`);
       setAttribute(line, "stroke-width", String(Math.max(1.5, Math.min(8, Math.log10(slowest / 1e4) * 2))));
+    });
+    // Above all lines.
+    keyed(this.rates, say ? drawn : [], (pair) => pair.key, () => svg("text", { class: "rate" }), (text, { both, a, b }) => {
+      const mid = bend(a, b);
       setAttribute(text, "x", String(mid.x));
       setAttribute(text, "y", String(mid.y + 4));
-      const rates = new Set(both.map((link) => rate(link.bytes_per_s)));
-      setText(text, say ? [...rates].join(" / ") : "");
+      setText(text, [...new Set(both.map((link) => rate(link.bytes_per_s)))].join(" / "));
     });
   }
 
@@ -145,23 +160,38 @@ function drawSite(node, group, isOpen) {
   setText(title, group.name.length > 18 ? `${group.name.slice(0, 17)}…` : group.name);
   setText(words, plural(group.members.length, "worker"));
   const marks = group.members.length > SQUARES_MAX ? shares(group) : group.members.map((worker, at) => ({
-    key: worker.id, word: worker.word, x: 12 + (at % group.columns) * SQUARE, y: 48 + Math.floor(at / group.columns) * SQUARE, width: SQUARE - 3,
+    key: worker.id, word: worker.word, x: 12 + (at % group.columns) * SQUARE, y: 48 + Math.floor(at / group.columns) * SQUARE,
   }));
-  keyed(squares, marks, (mark) => mark.key, (mark) => svg("rect", { rx: 2, height: SQUARE - 3 }, svg("title")), (rect, mark) => {
-    setAttribute(rect, "class", `worker ${mark.word}`);
-    for (const name of ["x", "y", "width"]) setAttribute(rect, name, String(mark[name]));
-    setText(rect.firstChild, `${mark.key} ${mark.word}`);
-  });
+  const make = (mark) => (mark.width == null
+    ? svg("path", null, svg("title"))
+    : svg("g", null, svg("rect", { rx: 3, height: SQUARE - 3 }), svg("path", null, svg("title"))));
+  keyed(squares, marks, (mark) => mark.key, make, drawMark);
+}
+
+/** A worker, or a bar for many with the mark in its middle. */
+function drawMark(node, mark) {
+  const path = node.lastChild.tagName === "path" ? node.lastChild : node;
+  setAttribute(path, "class", `worker ${mark.word}`);
+  setAttribute(path, "d", MARKS[MARK_OF[mark.word]] ?? MARKS.circle);
+  setText(path.firstChild, mark.width == null ? `${mark.key} ${mark.word}` : `${mark.count} ${mark.word}`);
+  const width = mark.width ?? SQUARE;
+  const off = mark.width == null ? 0 : (width - 13) / 2;
+  setAttribute(path, "transform", `translate(${(mark.x + off).toFixed(1)} ${mark.y})`);
+  if (path === node) return;
+  const bar = node.firstChild;
+  setAttribute(bar, "class", `share ${mark.word}`);
+  for (const name of ["x", "y", "width"]) setAttribute(bar, name, String(mark[name]));
 }
 
 function shares(group) {
-  const whole = group.width - 24;
   let x = 12;
-  return STATES.map((word) => ({ key: word, word, count: group.members.filter((worker) => worker.word === word).length }))
-    .filter((mark) => mark.count > 0)
-    .map((mark) => {
-      const width = (whole * mark.count) / group.members.length;
-      x += width;
-      return { ...mark, x: x - width, y: 48, width };
-    });
+  const marks = STATES.map((word) => ({ key: `all ${word}`, word, count: group.members.filter((worker) => worker.word === word).length }))
+    .filter((mark) => mark.count > 0);
+  // Each has room for its mark; the rest is shared.
+  const rest = Math.max(0, group.width - 24 - SQUARE * marks.length);
+  return marks.map((mark) => {
+    const width = SQUARE + (rest * mark.count) / group.members.length;
+    x += width;
+    return { ...mark, x: x - width, y: 48, width };
+  });
 }

@@ -3,6 +3,9 @@
 /** The numbers of a sum, as the coordinator writes them. */
 export const DONE = { tokens: 0, compute: 1, wait: 2, data: 3, checkpoint: 4, wan: 5, dense: 6 };
 
+/** Samples as they were taken that are kept: half a minute of them. */
+const RECENT_KEPT = 16;
+
 /** Takes an update into a record. */
 export function merge(record, update) {
   record.next = update.next;
@@ -11,20 +14,41 @@ export function merge(record, update) {
   record.status = update.status;
   record.samples.push(...update.samples);
   record.rounds.push(...update.rounds);
+  record.recent = record.recent.concat(update.recent).slice(-RECENT_KEPT);
+  record.open_round = update.open_round;
   record.activity = record.activity.concat(update.activity).slice(-240);
   record.events = record.events.concat(update.events).slice(-1024);
 }
 
-/** When training began: the time of the first sample or round that shows some, in Unix milliseconds. */
-export function origin(curves) {
-  const sample = curves.samples.find((one) => one.training > 0 || one.step > 0);
-  return Math.min(sample?.at_ms ?? Infinity, curves.rounds[0]?.at_ms ?? Infinity);
+/** The samples of a curve: those that are kept, and the newest one, which waits for others to be kept with. */
+export function samplesOf(curves) {
+  const newest = newestOf(curves);
+  return newest === curves.samples[curves.samples.length - 1] ? curves.samples : [...curves.samples, newest];
 }
 
-/** Values of rounds along an axis. */
+/** The newest sample; undefined where there is none. */
+export function newestOf(curves) {
+  const [kept, taken] = [curves.samples[curves.samples.length - 1], curves.recent[curves.recent.length - 1]];
+  return taken && (!kept || taken.at_ms > kept.at_ms) ? taken : kept;
+}
+
+/** Rounds likewise. */
+function roundsOf(curves) {
+  return curves.open_round ? [...curves.rounds, curves.open_round] : curves.rounds;
+}
+
+/** When training began: the time of the first sample or round that shows some, in Unix milliseconds. */
+export function origin(curves) {
+  const sample = samplesOf(curves).find((one) => one.training > 0 || one.step > 0);
+  const round = roundsOf(curves).find((one) => one.at_ms != null);
+  return Math.min(sample?.at_ms ?? Infinity, round?.at_ms ?? Infinity);
+}
+
+/** Values of rounds along an axis; of some, nobody knows when they were. */
 export function alongRounds(curves, axis, valueOf) {
   const from = origin(curves);
-  const points = curves.rounds.map((round) => [axis === "step" ? round.step : (round.at_ms - from) / 1000, valueOf(round)]);
+  const rounds = axis === "step" ? roundsOf(curves) : roundsOf(curves).filter((round) => round.at_ms != null);
+  const points = rounds.map((round) => [axis === "step" ? round.step : (round.at_ms - from) / 1000, valueOf(round)]);
   return split(rising(points));
 }
 
@@ -33,7 +57,7 @@ export function alongSamples(curves, axis, valueOf) {
   const from = origin(curves);
   const points = [];
   let before = null;
-  for (const sample of curves.samples) {
+  for (const sample of samplesOf(curves)) {
     if (before == null) {
       before = sample;
       continue;
@@ -112,7 +136,8 @@ export function latest(values) {
 
 /** What a site's workers, or all, have sent in the last seconds. */
 export function lately(record, place, seconds = 20) {
-  const samples = record.samples;
+  // Those of the curve may be far apart by now.
+  const samples = record.recent.length > 1 ? record.recent : samplesOf(record);
   const last = samples[samples.length - 1];
   const first = samples.findLast((sample) => last && sample.at_ms <= last.at_ms - 1000 * seconds) ?? samples[0];
   if (!last || !first || last === first) return null;

@@ -43,6 +43,10 @@ function showProblems(problems, plan) {
   const lines = problems.slice(0, 8);
   if (problems.length > lines.length) lines.push(`and ${problems.length - lines.length} more`);
   byId("problems").hidden = lines.length === 0;
+  // What appears together with its text is not read out; what was there already is. Numbers alone are no news.
+  const news = lines.join(" ").replace(/[0-9][0-9.,]*/g, "#");
+  if (byId("heard").news !== news) setText(byId("heard"), lines.join(" "));
+  byId("heard").news = news;
   keyed(byId("problems"), lines, (line) => line, (line) => el("p", null, line), () => {});
   if (plan) setText(byId("foot"), `${byId("foot").textContent} Plan: ${plan.replace(/^the plan: /, "")}`);
 }

@@ -1,7 +1,7 @@
 // What each worker did in the last minutes: a column for each interval, divided by kinds of time.
 
 import { byId, colour, el, onWidth, setText, table } from "./elements.js";
-import { clock, percent } from "./words.js";
+import { clock, percent, plural } from "./words.js";
 import { sitesOf } from "./map.js";
 import { isBySite } from "./workers.js";
 
@@ -10,8 +10,7 @@ const ROW = 24;
 const ROWS_MAX = 64;
 /** Columns that are drawn: twelve minutes. */
 const COLUMNS = 240;
-/** Intervals of the table: about a minute. */
-const MINUTE = 20;
+const MINUTE_MS = 60_000;
 
 export class TimelinePart {
   constructor() {
@@ -35,10 +34,14 @@ export class TimelinePart {
       ? sitesOf(workers).map(([name, members]) => ({ name, ids: members.map((worker) => worker.id) }))
       : workers.filter((worker) => site == null || worker.site === site).map((worker) => ({ name: worker.id, ids: [worker.id] }));
     const seen = new Set(this.activity.flatMap((interval) => Object.keys(interval.workers)));
-    this.rows = groups.filter((group) => group.ids.some((id) => seen.has(id))).slice(0, ROWS_MAX);
+    const active = groups.filter((group) => group.ids.some((id) => seen.has(id)));
+    this.rows = active.slice(0, ROWS_MAX);
     const [first, last] = [this.activity[0], this.activity[this.activity.length - 1]];
-    setText(byId("time-note"), first ? `${clock(first.at_ms)} to ${clock(last.at_ms)}, ${isBySite(workers, site) ? "by site" : "by worker"}` : "nothing yet");
-    this.canvas.setAttribute("aria-label", "Kinds of time of each row over the last minutes; the table below has the last of them in numbers");
+    const span = first ? `${clock(first.at_ms)} to ${clock(last.at_ms)}, ${isBySite(workers, site) ? "by site" : "by worker"}` : "nothing yet";
+    const beyond = last?.left_out ? `; ${plural(last.left_out, "more worker")} cannot be told apart here` : "";
+    const few = this.rows.length < active.length ? `, the first ${this.rows.length} of ${active.length}` : "";
+    setText(byId("time-note"), span + few + beyond);
+    this.canvas.setAttribute("aria-label", "Kinds of time of each row over the last minutes; the table below has them in numbers, minute by minute");
     this.draw();
     this.tabulate();
   }
@@ -63,7 +66,7 @@ export class TimelinePart {
       context.fillStyle = line;
       context.fillRect(this.left, top + ROW - 1, this.width - this.left, 1);
       context.fillStyle = ink;
-      context.fillText(row.name, 0, top + ROW / 2, this.left - 6);
+      context.fillText(fitting(context, row.name, this.left - 6), 0, top + ROW / 2);
       this.activity.forEach((interval, column) => this.drawColumn(context, colours, shares(interval, row.ids), column, top));
     });
   }
@@ -88,18 +91,31 @@ export class TimelinePart {
     setText(byId("time-tip"), row && interval ? `${row.name}, ${clock(interval.at_ms)}: ${words}` : "");
   }
 
+  /** Minute by minute, the newest first. */
   tabulate() {
     if (!byId("time-table").closest("details").open) return;
-    const minute = { workers: {} };
-    for (const interval of this.activity.slice(-MINUTE)) {
+    const minutes = new Map();
+    for (const interval of this.activity) {
+      const minute = Math.floor(interval.at_ms / MINUTE_MS) * MINUTE_MS;
+      if (!minutes.has(minute)) minutes.set(minute, {});
+      const sums = minutes.get(minute);
       for (const [id, kinds] of Object.entries(interval.workers)) {
-        minute.workers[id] = (minute.workers[id] ?? [0, 0, 0, 0]).map((sum, kind) => sum + kinds[kind]);
+        sums[id] = (sums[id] ?? [0, 0, 0, 0]).map((sum, kind) => sum + kinds[kind]);
       }
     }
-    const columns = [{ name: "Who", class: "s", of: (row) => row.name }];
-    KINDS.forEach(([, name], kind) => columns.push({ name, number: true, of: (row) => percent(shares(minute, row.ids)?.[kind], 3) }));
-    table(byId("time-table"), "Shares of the last minute", columns, this.rows, (row) => row.name);
+    const rows = [...minutes].reverse().flatMap(([minute, workers]) => this.rows.map(({ name, ids }) => ({ minute, name, parts: shares({ workers }, ids) })));
+    const columns = [{ name: "From", class: "s", of: (row) => clock(row.minute) }, { name: "Who", class: "s", of: (row) => row.name }];
+    KINDS.forEach(([, name], kind) => columns.push({ name, number: true, of: (row) => percent(row.parts?.[kind], 3) }));
+    table(byId("time-table"), "Shares of each minute", columns, rows, (row) => `${row.minute} ${row.name}`);
   }
+}
+
+/** As much of a name as there is room for. */
+function fitting(context, name, width) {
+  if (context.measureText(name).width <= width) return name;
+  let count = name.length - 1;
+  while (count > 1 && context.measureText(`${name.slice(0, count)}…`).width > width) count -= 1;
+  return `${name.slice(0, count)}…`;
 }
 
 /** What each kind has of the time of these workers; null where they said nothing of any. */

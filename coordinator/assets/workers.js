@@ -18,7 +18,8 @@ export function isBySite(workers, site) {
 export function showWorkers(workers, site, choose, act) {
   offerSites(workers, site);
   if (isBySite(workers, site)) return showSites(workers, choose);
-  const rows = workers.filter((worker) => site == null || worker.site === site).slice(0, ROWS_MAX);
+  const all = workers.filter((worker) => site == null || worker.site === site);
+  const rows = all.slice(0, ROWS_MAX);
   const columns = [
     { name: "Worker", class: "s", of: (worker) => worker.id },
     { name: "Site", of: (worker) => worker.site },
@@ -30,7 +31,12 @@ export function showWorkers(workers, site, choose, act) {
     { name: "Device", class: "why", of: (worker) => (worker.why ? `${worker.device}: ${worker.why}` : worker.device) },
   ];
   if (act) columns.push({ name: "", of: (worker) => (cell) => showButtons(cell, worker, act) });
-  table(byId("workers"), site == null ? plural(rows.length, "worker") : `${plural(rows.length, "worker")} of ${site}`, columns, rows, (worker) => worker.id);
+  table(byId("workers"), counted(rows, all) + (site == null ? "" : ` of ${site}`), columns, rows, (worker) => worker.id);
+}
+
+/** How many there are, and how many of them are shown. */
+function counted(rows, all) {
+  return rows.length < all.length ? `The first ${number(rows.length)} of ${plural(all.length, "worker")}` : plural(all.length, "worker");
 }
 
 function offerSites(workers, site) {
