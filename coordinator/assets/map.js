@@ -140,7 +140,7 @@ function place(groups, width) {
       group.cy = 12 + tallest / 2 + row * (tallest + 40);
     }
   });
-  return Math.round(height);
+  return Math.max(1, Math.round(height));
 }
 
 /** The middle of a way, bent a little outwards so that ways do not lie on each other. */

@@ -10,6 +10,7 @@ use running::fleet::Fleet;
 use running::{CONFIG, Site, coordinator, read};
 use tokio::task::block_in_place;
 
+#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn browser() -> Option<Browser> {
     let browser = Browser::start();
     if browser.is_none() {
@@ -21,8 +22,10 @@ fn browser() -> Option<Browser> {
 }
 
 fn long_run(workers: usize) -> Site {
-    let config =
-        CONFIG.replace("steps = 6", "steps = 4000").replace("workers = 2", &format!("workers = {workers}"));
+    let config = CONFIG
+        .replace("steps = 6", "steps = 4000")
+        .replace("workers = 2", &format!("workers = {workers}"))
+        .replace("batch = 4", &format!("batch = {}", 2 * workers));
     Site::with_config(&config)
 }
 

@@ -12,13 +12,16 @@ use super::journal::Journal;
 use crate::history::{Folder, Last, Rest};
 use crate::run::Status;
 
+/// The newest status that is to be shown also when the coordinator is gone, with its Unix time in milliseconds, until it is written.
+type Newest = Arc<Mutex<Option<(u64, Arc<Status>)>>>;
+
 /// How long the end of the coordinator waits for the last words to be written.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 
 /// The thread. What it is to write it reads from the history itself, from where it has come to: no queue grows while the disk is slow.
 #[derive(Debug)]
 pub struct Scribe {
-    last: Arc<Mutex<Option<(u64, Arc<Status>)>>>,
+    last: Newest,
     /// That there is something: one such word is enough. None: it was told to end.
     wake: Option<SyncSender<()>>,
     /// Nothing is ever sent; it is closed when the thread has ended.
@@ -30,7 +33,7 @@ struct Desk {
     history: SharedHistory,
     journal: Arc<Journal>,
     state_dir: PathBuf,
-    last: Arc<Mutex<Option<(u64, Arc<Status>)>>>,
+    last: Newest,
 }
 
 impl Scribe {
@@ -39,7 +42,7 @@ impl Scribe {
     /// # Errors
     /// Where there can be no thread.
     pub fn start(history: SharedHistory, journal: Arc<Journal>, state_dir: &Path) -> io::Result<Self> {
-        let last = Arc::new(Mutex::new(None));
+        let last = Newest::default();
         let desk = Desk { history, journal, state_dir: state_dir.to_owned(), last: Arc::clone(&last) };
         let (wake, woken) = sync_channel(1);
         let (has_ended, ended) = sync_channel(1);
@@ -93,7 +96,9 @@ impl Desk {
     }
 
     fn write(&self, folder: &mut Folder) -> io::Result<()> {
-        let new = self.history.look(|history| history.since(folder.mark()).ok_or_else(|| history.clone()));
+        let new = self
+            .history
+            .look(|history| history.since(folder.mark()).ok_or_else(|| Box::new(history.clone())));
         match new {
             Ok(news) => folder.append(news)?,
             Err(history) => folder.write_anew(&history)?,
