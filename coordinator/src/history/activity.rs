@@ -20,7 +20,7 @@ pub struct Interval {
     pub at_ms: u64,
     /// By worker that was here: milliseconds of computing, of waiting for others, for data, and for checkpoints.
     pub workers: BTreeMap<String, [u64; 4]>,
-    /// Workers that were here and are beyond [`WORKERS_MAX`].
+    /// Workers that were here beyond those that are told apart.
     #[serde(default, skip_serializing_if = "is_none")]
     pub left_out: u32,
 }
