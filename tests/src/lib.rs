@@ -1,11 +1,16 @@
-//! The WAN emulator, the harness of the end-to-end tests, a real etcd, a server that speaks S3, and a reader of the manifests for Kubernetes.
+//! The WAN emulator, the harness of the end-to-end tests, a real etcd, a server that speaks S3, programs from PyPI, and readers of what is in `deploy`.
 #![forbid(unsafe_code)]
 
 pub mod chaos;
 pub mod cluster;
+pub mod compose;
+pub mod dockerfile;
 pub mod etcd;
 pub mod hostile;
 pub mod interrupt;
 pub mod kubernetes;
+pub mod pages;
+pub mod pip;
 pub mod s3;
+pub mod systemd;
 pub mod wan;

@@ -1,9 +1,13 @@
 //! What a user types.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use longhaul_proto::identity::{TOKEN_PREFIX, Token};
 
 /// Trains as part of a run, follows the coordinator, and exchanges updates with the other workers.
 #[derive(Debug, Parser)]
@@ -43,6 +47,20 @@ pub enum Command {
     Sample(SampleArgs),
     /// Prepare the data of a run before it starts, look at it, and tidy up.
     Data(DataArgs),
+    /// Print what makes a shell complete the words of this command.
+    ///
+    /// For bash: `worker completions bash > ~/.local/share/bash-completion/completions/worker`. For zsh, write it to `_worker` in a folder of `fpath`; for fish, to
+    /// `~/.config/fish/completions/worker.fish`.
+    Completions {
+        /// Whose.
+        shell: Shell,
+    },
+    /// Write the manual, a page for each subcommand, into a folder.
+    #[command(hide = true)]
+    Man {
+        /// Where: `man/man1`, say.
+        folder: PathBuf,
+    },
 }
 
 /// `worker join`
@@ -51,8 +69,11 @@ pub struct JoinArgs {
     /// Where the coordinator listens (UDP): HOST:PORT. Where several take over from each other: all of them, with commas between them.
     pub coordinator: String,
     /// The join token that the coordinator printed.
-    #[arg(long, env = "LONGHAUL_TOKEN", hide_env_values = true)]
-    pub token: String,
+    #[arg(long, env = "LONGHAUL_TOKEN", hide_env_values = true, required_unless_present = "token_file")]
+    pub token: Option<String>,
+    /// A file with the token, or with the whole join line as `coordinator up --token-file` writes it: other users of the machine see a command line, and not a file of mode 0600.
+    #[arg(long, value_name = "FILE", env = "LONGHAUL_TOKEN_FILE", conflicts_with = "token")]
+    pub token_file: Option<PathBuf>,
     /// The cluster that this machine belongs to: a name of your choice, the same on all machines that share fast links.
     #[arg(long, default_value = "default")]
     pub site: String,
@@ -91,6 +112,24 @@ pub struct JoinArgs {
 const REMOTE: &str = "remote";
 
 impl JoinArgs {
+    /// The join token, from the command line or from its file.
+    ///
+    /// # Errors
+    /// The file cannot be read or has no token in it, or the token is damaged.
+    pub fn join_token(&self) -> Result<Token> {
+        if let Some(token) = &self.token {
+            return token.parse().context("read --token");
+        }
+        let path = self.token_file.as_deref().context("give --token or --token-file")?;
+        let shown = path.display();
+        let text = fs::read_to_string(path).with_context(|| format!("read the join token from {shown}"))?;
+        let token = text.split_whitespace().find(|word| word.starts_with(TOKEN_PREFIX));
+        let token = token.with_context(|| {
+            format!("{shown} holds no join token, a word that begins with {TOKEN_PREFIX}: `coordinator token create` prints one")
+        })?;
+        token.parse().with_context(|| format!("read the join token in {shown}"))
+    }
+
     /// Whether this machine has none of the training data, and takes it from other workers.
     #[must_use]
     pub fn data_is_remote(&self) -> bool {
@@ -264,6 +303,35 @@ mod tests {
             Command::Sample(args) => Ok(args),
             other => Err(format!("{other:?}")),
         }
+    }
+
+    fn join(arguments: &[&str]) -> Result<JoinArgs, String> {
+        let line = ["worker", "join", "head:4800"].iter().chain(arguments);
+        match Cli::try_parse_from(line).map_err(|error| error.to_string())?.command {
+            Command::Join(args) => Ok(args),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn a_token_comes_from_the_command_line_or_from_a_file_with_it_or_with_the_join_line() {
+        let token = "lh1.041061050r3ggwv9f1t6asbe41h7jx35ecgj28d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mnr91zgp";
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let from_file = || join(&["--token-file", file.to_str().unwrap()]).unwrap().join_token();
+        let given = join(&["--token", token]).unwrap().join_token().unwrap();
+        for text in [format!("{token}\n"), format!("worker join head:4800 --token {token} --site SITE\n")] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(from_file().unwrap().to_string(), given.to_string());
+        }
+        for (text, error) in [("", "holds no join token"), ("lh1.x", "read the join token in")] {
+            fs::write(&file, text).unwrap();
+            assert!(format!("{:#}", from_file().unwrap_err()).contains(error), "{text}");
+        }
+        fs::remove_file(&file).unwrap();
+        assert!(format!("{:#}", from_file().unwrap_err()).contains("read the join token from"));
+        assert!(join(&[]).unwrap_err().contains("--token"));
+        assert!(join(&["--token", token, "--token-file", "x"]).unwrap_err().contains("cannot be used with"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod engine;
 pub mod models;
 pub mod network;
+pub mod pages;
 pub mod sample;
 mod shim;
 pub mod sync;

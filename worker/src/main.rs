@@ -7,7 +7,7 @@ use clap::Parser;
 use longhaul_common::explained::Explained;
 use longhaul_worker::cli::{Cli, Command, LogFormat};
 use longhaul_worker::engine::keep_freed_memory;
-use longhaul_worker::{agent, data, data_command, doctor, sample};
+use longhaul_worker::{agent, data, data_command, doctor, pages, sample};
 use tracing_subscriber::EnvFilter;
 
 /// Threads for sockets and timers; the device and the synchroniser have threads of their own.
@@ -34,6 +34,11 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Doctor(args) => runtime.block_on(doctor::doctor(args)),
         Command::Sample(args) => sample::sample(&args),
         Command::Data(args) => runtime.block_on(data_command::run(args.command)),
+        Command::Completions { shell } => {
+            pages::completions(shell);
+            Ok(())
+        }
+        Command::Man { folder } => pages::man(&folder),
     };
     // A device in the middle of a long step does not keep the process, and neither does what is half prepared.
     runtime.shutdown_background();

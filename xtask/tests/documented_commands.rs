@@ -1,11 +1,11 @@
-//! Every command line of ours in the README and in CONTRIBUTING names sub-commands and flags that exist: the built
+//! Every command line of ours in the pages below names sub-commands and flags that exist: the built
 //! binaries are given it with `--help` at its end, and refuse what they do not know before they come to that.
 #![allow(clippy::unwrap_used, reason = "a test's own helpers fail the test")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PAGES: [&str; 2] = ["README.md", "CONTRIBUTING.md"];
+const PAGES: [&str; 4] = ["README.md", "CONTRIBUTING.md", "deploy/README.md", "docs/book/src/operating.md"];
 
 /// What a page calls a program, and the file that it is.
 const PROGRAMS: [(&str, &str); 3] =

@@ -4,6 +4,7 @@ mod checkpoints;
 mod client;
 mod members;
 mod operate;
+mod pages;
 mod plan;
 mod replay;
 pub(crate) mod show;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use longhaul_common::explained::Explained;
 
 pub use checkpoints::{CheckpointsCommand, Place};
@@ -174,6 +176,20 @@ pub enum Command {
     Checkpoints(CheckpointsCommand),
     /// End the run in an orderly way: the rounds that are begun are finished, and a checkpoint is written.
     Stop(Stop),
+    /// Print what makes a shell complete the words of this command.
+    ///
+    /// For bash: `coordinator completions bash > ~/.local/share/bash-completion/completions/coordinator`. For zsh, write it to `_coordinator` in a folder of
+    /// `fpath`; for fish, to `~/.config/fish/completions/coordinator.fish`.
+    Completions {
+        /// Whose.
+        shell: Shell,
+    },
+    /// Write the manual, a page for each subcommand, into a folder.
+    #[command(hide = true)]
+    Man {
+        /// Where: `man/man1`, say.
+        folder: PathBuf,
+    },
 }
 
 /// `coordinator up`
@@ -419,6 +435,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Token { command } => token::run(command),
         Command::Checkpoints(command) => checkpoints::run(command),
         Command::Stop(stop) => show::stop(&stop),
+        Command::Completions { shell } => {
+            pages::completions(shell);
+            Ok(())
+        }
+        Command::Man { folder } => pages::man(&folder),
     };
     let (code, error) = match done {
         Ok(()) => return ExitCode::SUCCESS,
@@ -448,8 +469,15 @@ fn parse_addresses(text: &str) -> Result<String, String> {
     if text.split(',').count() > ADVERTISED_MAX {
         return Err(format!("at most {ADVERTISED_MAX} addresses"));
     }
-    text.split(',').try_for_each(|address| parse_host_port(address).map(drop))?;
-    Ok(text.to_owned())
+    let mut addresses = Vec::new();
+    for address in text.split(',').map(parse_host_port) {
+        let address = address?;
+        // So that all can be given one list, each behind an address of its own.
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    Ok(addresses.join(","))
 }
 
 fn parse_host_port(text: &str) -> Result<String, String> {
@@ -482,5 +510,10 @@ mod tests {
         for wrong in ["head.example.org", ":4800", "head:0", "head:http", "one:4800,", "one:4800,two"] {
             assert!(parse(wrong).unwrap_err().to_string().contains("give HOST:PORT"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_address_that_is_advertised_twice_counts_once() {
+        assert_eq!(parse_addresses("two:1,one:1,two:1"), Ok("two:1,one:1".to_owned()));
     }
 }

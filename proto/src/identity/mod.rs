@@ -29,7 +29,7 @@ pub use tls::{
     TlsError, control_client, coordinator_server, data_client, data_server, enrol_client,
     is_refused_as_expired, probe_client, renew_client,
 };
-pub use token::{Token, TokenError, TokenId};
+pub use token::{TOKEN_PREFIX, Token, TokenError, TokenId};
 pub use token_record::{TokenRecord, TokenRefusal};
 
 /// ALPN protocol of enrolment: worker to coordinator, a certificate is optional.

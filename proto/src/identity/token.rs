@@ -41,7 +41,9 @@ pub struct Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// It does not begin as tokens do.
-    #[error("this is not a join token: those begin with `{PREFIX}` (`coordinator token create` prints one)")]
+    #[error(
+        "this is not a join token: those begin with `{TOKEN_PREFIX}` (`coordinator token create` prints one)"
+    )]
     NotAToken,
     /// It begins as a token of another release does.
     #[error(
@@ -49,7 +51,7 @@ pub enum TokenError {
     )]
     OtherVersion,
     /// Its end is missing.
-    #[error("the join token is cut off: {found} of {expected} characters are there; copy the whole line", expected = PREFIX.len() + CHARACTERS)]
+    #[error("the join token is cut off: {found} of {expected} characters are there; copy the whole line", expected = TOKEN_PREFIX.len() + CHARACTERS)]
     Truncated {
         /// Characters that are there.
         found: usize,
@@ -60,7 +62,7 @@ pub enum TokenError {
 }
 
 /// The kind and version of a token.
-const PREFIX: &str = "lh1.";
+pub const TOKEN_PREFIX: &str = "lh1.";
 /// What prefixes of all versions begin with.
 const FAMILY: &str = "lh";
 const CHECKSUM_BYTES: usize = 4;
@@ -97,7 +99,7 @@ impl fmt::Display for Token {
         secret.copy_from_slice(&self.secret.0);
         authority.copy_from_slice(&self.authority.0);
         sum.copy_from_slice(&checksum(checked));
-        write!(f, "{PREFIX}{}", base32::encode(&bytes))
+        write!(f, "{TOKEN_PREFIX}{}", base32::encode(&bytes))
     }
 }
 
@@ -106,7 +108,7 @@ impl FromStr for Token {
 
     fn from_str(text: &str) -> Result<Self, TokenError> {
         let text = text.trim();
-        let Some(body) = text.strip_prefix(PREFIX) else {
+        let Some(body) = text.strip_prefix(TOKEN_PREFIX) else {
             return Err(refuse_prefix(text));
         };
         if body.len() < CHARACTERS {
@@ -131,7 +133,9 @@ fn refuse_prefix(text: &str) -> TokenError {
         Some(version) if !version.is_empty() && version.bytes().all(|digit| digit.is_ascii_digit()) => {
             TokenError::OtherVersion
         }
-        _ if !text.is_empty() && PREFIX.starts_with(text) => TokenError::Truncated { found: text.len() },
+        _ if !text.is_empty() && TOKEN_PREFIX.starts_with(text) => {
+            TokenError::Truncated { found: text.len() }
+        }
         _ => TokenError::NotAToken,
     }
 }
@@ -163,8 +167,8 @@ mod tests {
 
     #[test]
     fn a_pasted_token_may_have_space_around_it_and_capitals() {
-        let body = GOLDEN.strip_prefix(PREFIX).unwrap();
-        let pasted = format!("  {PREFIX}{}\n", body.to_uppercase());
+        let body = GOLDEN.strip_prefix(TOKEN_PREFIX).unwrap();
+        let pasted = format!("  {TOKEN_PREFIX}{}\n", body.to_uppercase());
         assert_eq!(pasted.parse::<Token>().unwrap().to_string(), GOLDEN);
     }
 
@@ -179,7 +183,7 @@ mod tests {
 
     #[test]
     fn every_wrong_character_is_noticed() {
-        for at in PREFIX.len()..GOLDEN.len() {
+        for at in TOKEN_PREFIX.len()..GOLDEN.len() {
             let mut damaged = GOLDEN.as_bytes().to_vec();
             damaged[at] = if damaged[at] == b'0' { b'1' } else { b'0' };
             let damaged = String::from_utf8(damaged).unwrap();

@@ -192,6 +192,10 @@ impl FromStr for RelaySpec {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use longhaul_tests::compose::{Compose, Service};
+
     use super::*;
 
     #[test]
@@ -214,6 +218,31 @@ mod tests {
         assert_eq!(relay.listen, (Ipv4Addr::LOCALHOST, 0).into());
         assert_eq!(find(&links, &relay.over.reverse).unwrap().name(), "b-a");
         assert!(find(&links, "c-a").is_err());
+    }
+
+    #[test]
+    fn the_emulator_of_the_compose_file_relays_between_addresses_that_are_there() {
+        let compose = Compose::read().unwrap();
+        let service = &compose.services["wan"];
+        let arguments = Arguments::try_parse_from(service.command_line()).unwrap();
+        let links = arguments.relays.common.links().unwrap();
+        let networks = |service: &Service| -> Vec<(String, IpAddr)> {
+            let networks = service.networks.iter();
+            networks.map(|(name, attachment)| (name.clone(), attachment.ipv4_address.into())).collect()
+        };
+        let all: Vec<_> = compose.services.values().flat_map(networks).collect();
+        let network_of = |address: IpAddr| {
+            let found = all.iter().find(|(_, there)| *there == address);
+            found.unwrap_or_else(|| panic!("nobody is {address}")).0.clone()
+        };
+        assert!(!arguments.relays.relays.is_empty());
+        for RelaySpec { listen, target, over } in arguments.relays.relays {
+            let (from, to) = (network_of(listen.ip()), network_of(target.ip()));
+            assert!(networks(service).contains(&(from.clone(), listen.ip())), "{listen} is another's");
+            assert_ne!(from, to, "{listen}");
+            assert_eq!((over.forward, over.reverse), (format!("{from}-{to}"), format!("{to}-{from}")));
+            find(&links, &format!("{from}-{to}")).unwrap();
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ use super::{Manifests, expand};
 #[derive(Clone, Copy, Debug)]
 pub struct Container<'a> {
     manifests: &'a Manifests,
+    /// The StatefulSet's name.
+    set: &'a str,
     /// The template's `spec`.
     pub pod: &'a Value,
     /// The container's entry in it.
@@ -24,6 +26,10 @@ pub struct Container<'a> {
 pub struct Start {
     /// The address that the pod got.
     pub pod_ip: IpAddr,
+    /// That of its node.
+    pub node_ip: IpAddr,
+    /// The pod's number in its StatefulSet.
+    pub index: u32,
     /// The values of Secrets, by name and key.
     pub secrets: BTreeMap<(String, String), String>,
 }
@@ -41,9 +47,10 @@ pub struct Port {
 
 impl<'a> Container<'a> {
     pub(super) fn only_one_of(manifests: &'a Manifests, stateful_set: &'a Value) -> Result<Self> {
-        let pod = &stateful_set["spec"]["template"]["spec"];
+        let (set, pod) =
+            (text(&stateful_set["metadata"]["name"])?, &stateful_set["spec"]["template"]["spec"]);
         match elements(&pod["containers"]) {
-            [spec] => Ok(Self { manifests, pod, spec }),
+            [spec] => Ok(Self { manifests, set, pod, spec }),
             containers => bail!("{} containers instead of one", containers.len()),
         }
     }
@@ -94,8 +101,12 @@ impl<'a> Container<'a> {
             let place = (text(&secret["name"])?.to_owned(), text(&secret["key"])?.to_owned());
             return start.secrets.get(&place).cloned().with_context(|| format!("no Secret has {place:?}"));
         }
-        if source["fieldRef"]["fieldPath"] == "status.podIP" {
-            return Ok(start.pod_ip.to_string());
+        match source["fieldRef"]["fieldPath"].as_str() {
+            Some("status.podIP") => return Ok(start.pod_ip.to_string()),
+            Some("status.hostIP") => return Ok(start.node_ip.to_string()),
+            Some("metadata.name") => return Ok(format!("{}-{}", self.set, start.index)),
+            Some("metadata.labels['apps.kubernetes.io/pod-index']") => return Ok(start.index.to_string()),
+            _ => {}
         }
         let resource = source["resourceFieldRef"]["resource"].as_str().and_then(|name| name.split_once('.'));
         if let Some((list @ ("limits" | "requests"), "cpu")) = resource {
@@ -137,17 +148,30 @@ impl<'a> Container<'a> {
         self.can_write(path) && !elements(&self.pod["volumes"]).iter().any(|v| v["name"] == mount["name"])
     }
 
+    /// The Secret whose volume a path lies on, and the key that the path names.
+    ///
+    /// # Errors
+    /// When the path lies elsewhere.
+    pub fn secret_key<'p>(&self, path: &'p Path) -> Result<(&'a str, &'p str)> {
+        let (volume, key) = self.volume_key(path)?;
+        Ok((text(&volume["secret"]["secretName"]).context("it is not a Secret's volume")?, key))
+    }
+
     /// The ConfigMap whose volume a path lies on, and the key that the path names.
     ///
     /// # Errors
     /// When the path lies elsewhere.
     pub fn config_map_key<'p>(&self, path: &'p Path) -> Result<(&'a str, &'p str)> {
+        let (volume, key) = self.volume_key(path)?;
+        Ok((text(&volume["configMap"]["name"]).context("it is not a ConfigMap's volume")?, key))
+    }
+
+    fn volume_key<'p>(&self, path: &'p Path) -> Result<(&'a Value, &'p str)> {
         let (mount, key) =
             self.mount(path).with_context(|| format!("nothing is mounted at {}", path.display()))?;
         let volume = elements(&self.pod["volumes"]).iter().find(|volume| volume["name"] == mount["name"]);
         let volume = volume.with_context(|| format!("no volume {}", mount["name"]))?;
-        let key = key.to_str().context("a key is UTF-8")?;
-        Ok((text(&volume["configMap"]["name"]).context("it is not a ConfigMap's volume")?, key))
+        Ok((volume, key.to_str().context("a key is UTF-8")?))
     }
 
     /// A file that a ConfigMap of the same manifests provides.

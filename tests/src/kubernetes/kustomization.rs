@@ -1,4 +1,6 @@
 //! `kustomization.yaml`: the fields that ours use.
+//!
+//! Of patches, those that are lists of operations (RFC 6902) on objects of a kind.
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +10,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::Manifests;
+use super::patch::{self, Patch};
 
 /// The file's name in every folder.
 const FILE: &str = "kustomization.yaml";
+
+/// What a namespace cannot hold.
+const CLUSTER_WIDE: [&str; 2] = ["Namespace", "StorageClass"];
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -18,9 +24,14 @@ struct Kustomization {
     api_version: String,
     kind: String,
     namespace: Option<String>,
+    #[serde(default)]
     resources: Vec<String>,
     #[serde(default)]
+    components: Vec<String>,
+    #[serde(default)]
     config_map_generator: Vec<Generator>,
+    #[serde(default)]
+    patches: Vec<Patch>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -54,31 +65,48 @@ struct Options {
 
 /// What `kubectl kustomize <folder>` prints, but for the order.
 pub(super) fn build(folder: &Path) -> Result<Manifests> {
+    let mut manifests = Manifests { objects: Vec::new() };
+    read_file(folder, ("kustomize.config.k8s.io/v1beta1", "Kustomization"))?
+        .add_to(&mut manifests, folder)?;
+    Ok(manifests)
+}
+
+fn read_file(folder: &Path, version: (&str, &str)) -> Result<Kustomization> {
     let path = folder.join(FILE);
     let kustomization: Kustomization =
         serde_saphyr::from_str(&read(&path)?).with_context(|| format!("read {}", path.display()))?;
-    let version = (kustomization.api_version.as_str(), kustomization.kind.as_str());
-    ensure!(
-        version == ("kustomize.config.k8s.io/v1beta1", "Kustomization"),
-        "{}: {version:?}",
-        path.display()
-    );
-    let mut manifests = Manifests { objects: Vec::new() };
-    for resource in &kustomization.resources {
-        let path = folder.join(resource);
-        let found = if path.is_dir() { build(&path) } else { Manifests::from_yaml(&read(&path)?) };
-        manifests.objects.extend(found.with_context(|| format!("read {}", path.display()))?.objects);
-    }
-    for generator in &kustomization.config_map_generator {
-        let generated = config_map(folder, generator)?;
-        place(&mut manifests, generator, generated)?;
-    }
-    if let Some(namespace) = &kustomization.namespace {
-        for object in manifests.objects.iter_mut().filter(|object| object["kind"] != "Namespace") {
+    let found = (kustomization.api_version.as_str(), kustomization.kind.as_str());
+    ensure!(found == version, "{}: {found:?} instead of {version:?}", path.display());
+    Ok(kustomization)
+}
+
+impl Kustomization {
+    /// In the order of kustomize: a component sees what was there before it.
+    fn add_to(&self, manifests: &mut Manifests, folder: &Path) -> Result<()> {
+        for resource in &self.resources {
+            let path = folder.join(resource);
+            let found = if path.is_dir() { build(&path) } else { Manifests::from_yaml(&read(&path)?) };
+            manifests.objects.extend(found.with_context(|| format!("read {}", path.display()))?.objects);
+        }
+        for component in &self.components {
+            let path = folder.join(component);
+            read_file(&path, ("kustomize.config.k8s.io/v1alpha1", "Component"))?.add_to(manifests, &path)?;
+        }
+        for generator in &self.config_map_generator {
+            let generated = config_map(folder, generator)?;
+            place(manifests, generator, generated)?;
+        }
+        for patch in &self.patches {
+            patch::apply(patch, &mut manifests.objects)
+                .with_context(|| format!("patch as {} says", folder.join(FILE).display()))?;
+        }
+        let Some(namespace) = &self.namespace else { return Ok(()) };
+        let held = |object: &&mut Value| !CLUSTER_WIDE.iter().any(|kind| object["kind"] == *kind);
+        for object in manifests.objects.iter_mut().filter(held) {
             object["metadata"]["namespace"] = json!(namespace);
         }
+        Ok(())
     }
-    Ok(manifests)
 }
 
 fn config_map(folder: &Path, generator: &Generator) -> Result<Value> {

@@ -15,11 +15,11 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    /// Builds the kustomization in `deploy/kubernetes/<folder>` of this checkout.
+    /// Builds the kustomization in a folder, whose path counts from `deploy/kubernetes` of this checkout.
     ///
     /// # Errors
     /// A file that cannot be read, is not YAML, or uses a field of kustomize that this does not know.
-    pub fn build(folder: &str) -> Result<Self> {
+    pub fn build(folder: impl AsRef<Path>) -> Result<Self> {
         kustomization::build(&Self::root().join(folder))
     }
 

@@ -7,9 +7,10 @@ mod container;
 mod expansion;
 mod kustomization;
 mod manifests;
+mod patch;
 mod validator;
 
 pub use container::{Container, Port, Start};
 pub use expansion::expand;
 pub use manifests::Manifests;
-pub use validator::{Unavailable, Validator};
+pub use validator::Validator;

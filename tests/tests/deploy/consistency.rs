@@ -6,22 +6,21 @@ use std::process::Command;
 use longhaul_tests::kubernetes::{Manifests, Port};
 use serde_json::Value;
 
-use crate::{KUSTOMIZATIONS, built};
+use crate::{KUSTOMIZATIONS, built, folders};
 
 #[test]
 fn kustomize_builds_what_the_tests_read() {
-    for folder in KUSTOMIZATIONS {
-        let output =
-            match Command::new("kubectl").arg("kustomize").arg(Manifests::root().join(folder)).output() {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    println!("notice: skipped, as kubectl is not installed");
-                    return;
-                }
-                output => output.unwrap(),
-            };
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for (name, folder) in folders() {
+        let output = match Command::new("kubectl").arg("kustomize").arg(&folder).output() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                println!("notice: skipped, as kubectl is not installed");
+                return;
+            }
+            output => output.unwrap(),
+        };
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         let theirs = Manifests::from_yaml(&String::from_utf8(output.stdout).unwrap()).unwrap();
-        assert_eq!(in_one_order(theirs), in_one_order(Manifests::build(folder).unwrap()), "{folder}");
+        assert_eq!(in_one_order(theirs), in_one_order(Manifests::build(&folder).unwrap()), "{name}");
     }
 }
 
@@ -36,7 +35,7 @@ fn every_service_leads_to_a_port_that_its_pods_declare() {
         for service in manifests.of_kind("Service") {
             let set = manifests
                 .of_kind("StatefulSet")
-                .find(|set| set["spec"]["template"]["metadata"]["labels"] == service["spec"]["selector"])
+                .find(|set| selects(&service["spec"]["selector"], set))
                 .unwrap_or_else(|| panic!("{folder}: {service} selects no pods"));
             let declared =
                 manifests.container(set["metadata"]["name"].as_str().unwrap()).unwrap().ports().unwrap();
@@ -47,6 +46,15 @@ fn every_service_leads_to_a_port_that_its_pods_declare() {
             }
         }
     }
+}
+
+/// Whether a Service's selector is the pods' labels, or these and the name of one pod.
+fn selects(selector: &Value, set: &Value) -> bool {
+    let mut labels = selector.as_object().unwrap().clone();
+    let one = labels.remove("statefulset.kubernetes.io/pod-name");
+    let name = set["metadata"]["name"].as_str().unwrap();
+    let is_its = |pod: &Value| pod.as_str().unwrap().rsplit_once('-').unwrap().0 == name;
+    one.as_ref().is_none_or(is_its) && Value::Object(labels) == set["spec"]["template"]["metadata"]["labels"]
 }
 
 #[test]
@@ -61,8 +69,12 @@ fn selectors_select_the_pods_of_their_own_object() {
                 assert_eq!(constraint["labelSelector"]["matchLabels"], *labels, "{folder}");
             }
         }
-        let workers = &manifests.get("StatefulSet", "workers").unwrap()["spec"]["selector"];
-        assert_eq!(manifests.get("PodDisruptionBudget", "workers").unwrap()["spec"]["selector"], *workers);
+        for budget in manifests.of_kind("PodDisruptionBudget") {
+            let of = budget["metadata"]["name"].as_str().unwrap();
+            let set = manifests.get("StatefulSet", of).unwrap();
+            assert_eq!(budget["spec"]["selector"], set["spec"]["selector"], "{folder}: {of}");
+        }
+        manifests.get("PodDisruptionBudget", "workers").unwrap();
     }
 }
 
@@ -102,7 +114,7 @@ fn what_the_manifests_expect_from_outside_is_made_by_the_commands_of_the_readme(
         let worker = manifests.container("workers").unwrap();
         let secret = &worker.spec["env"][0]["valueFrom"]["secretKeyRef"];
         let (name, key) = (secret["name"].as_str().unwrap(), secret["key"].as_str().unwrap());
-        assert!(manifests.get("Secret", name).is_err(), "{folder}: a token is not kept in a repository");
+        assert_eq!(manifests.of_kind("Secret").count(), 0, "{folder}: a token is not kept in a repository");
         assert!(readme.contains(&format!("create secret generic {name} --from-file={key}=")), "{folder}");
         let (text, key) = worker.config_map_key("/data/text.zst".as_ref()).unwrap();
         assert!(manifests.get("ConfigMap", text).is_err(), "{folder}");
@@ -118,4 +130,59 @@ fn the_training_text_of_the_readme_fits_a_config_map() {
     assert!(fs::metadata(text).unwrap().len() < CONFIG_MAP_BYTES_MAX);
     let readme = fs::read_to_string(Manifests::root().join("README.md")).unwrap();
     assert!(readme.contains("=examples/data/bible.en.txt.zst"));
+}
+
+#[test]
+fn a_monitor_finds_the_one_port_that_answers_and_the_token_that_reads() {
+    let readme = fs::read_to_string(Manifests::root().join("README.md")).unwrap();
+    let mut seen = 0;
+    for (place, manifests) in built() {
+        for monitor in manifests.of_kind("ServiceMonitor") {
+            let [endpoint] = monitor["spec"]["endpoints"].as_array().unwrap().as_slice() else {
+                panic!("{place}")
+            };
+            let labels = &monitor["spec"]["selector"]["matchLabels"];
+            let services =
+                manifests.of_kind("Service").filter(|service| service["metadata"]["labels"] == *labels);
+            let mut ports = services.flat_map(|service| service["spec"]["ports"].as_array().unwrap());
+            let port = ports.find(|port| port["name"] == endpoint["port"]).unwrap();
+            assert_eq!(port["protocol"], "TCP", "{place}");
+            let credentials = &endpoint["authorization"]["credentials"];
+            let (name, key) = (credentials["name"].as_str().unwrap(), credentials["key"].as_str().unwrap());
+            assert!(readme.contains(&format!("create secret generic {name} --from-file={key}=")), "{place}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 1, "{seen} monitors");
+}
+
+#[test]
+fn node_ports_are_in_the_range_that_clusters_have_and_each_is_given_once() {
+    for (place, manifests) in built() {
+        let mut numbers: Vec<u64> = manifests
+            .of_kind("Service")
+            .flat_map(|service| service["spec"]["ports"].as_array().unwrap())
+            .filter_map(|port| port["nodePort"].as_u64())
+            .collect();
+        assert!(numbers.iter().all(|number| (30_000..=32_767).contains(number)), "{place}: {numbers:?}");
+        let count = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), count, "{place}: {numbers:?}");
+    }
+}
+
+#[test]
+fn the_page_names_every_overlay_and_component() {
+    let readme = fs::read_to_string(Manifests::root().join("README.md")).unwrap();
+    for kind in ["overlays", "components"] {
+        for entry in fs::read_dir(Manifests::root().join(kind)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            assert!(readme.contains(&format!("`{kind}/{name}`")), "{kind}/{name}");
+            let is_tested = |(overlay, components): &(&str, &[&str])| {
+                *overlay == format!("{kind}/{name}") || components.contains(&name.as_str())
+            };
+            assert!(KUSTOMIZATIONS.iter().any(is_tested), "{kind}/{name}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! The manifests in `deploy/kubernetes`: valid by Kubernetes' own schemas, restricted, and consistent with each other.
+//! What is in `deploy`: valid, restricted, and consistent with itself.
 //! That the binaries understand their arguments is tested beside the binaries.
 #![allow(
     clippy::unwrap_used,
@@ -6,15 +6,69 @@
     reason = "a test's own helpers fail the test, or say why it is skipped"
 )]
 
+mod compose;
 mod consistency;
+mod images;
+mod network;
 mod restricted;
 mod schemas;
+mod scripts;
+mod typed;
+
+use std::path::PathBuf;
 
 use longhaul_tests::kubernetes::Manifests;
 
-/// Every folder that one applies.
-const KUSTOMIZATIONS: [&str; 2] = ["base", "second-site"];
+/// Every folder that one applies, and combinations of them with components.
+const KUSTOMIZATIONS: [(&str, &[&str]); 9] = [
+    ("base", &[]),
+    ("overlays/cpu", &[]),
+    ("overlays/gpu", &[]),
+    ("overlays/ha", &[]),
+    ("overlays/second-site", &[]),
+    ("base", &["node-ports", "worker-node-ports", "monitoring", "local-disks"]),
+    ("overlays/gpu", &["worker-node-ports", "monitoring"]),
+    ("overlays/ha", &["monitoring", "local-disks"]),
+    ("overlays/second-site", &["worker-node-ports", "local-disks"]),
+];
 
-fn built() -> impl Iterator<Item = (&'static str, Manifests)> {
-    KUSTOMIZATIONS.into_iter().map(|folder| (folder, Manifests::build(folder).unwrap()))
+/// All of them, by what their folders are called.
+fn built() -> impl Iterator<Item = (String, Manifests)> {
+    folders().into_iter().map(|(name, folder)| {
+        let manifests = Manifests::build(&folder).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        (name, manifests)
+    })
+}
+
+/// The folders from which to build. A combination is a folder of its own, as a user's would be.
+fn folders() -> Vec<(String, PathBuf)> {
+    let root = Manifests::root().canonicalize().unwrap();
+    let folder = |&(overlay, components): &(&str, &[&str])| {
+        if components.is_empty() {
+            return (overlay.to_owned(), root.join(overlay));
+        }
+        let name = format!("{overlay} with {}", components.join(", "));
+        (name, combined(&root, overlay, components))
+    };
+    KUSTOMIZATIONS.iter().map(folder).collect()
+}
+
+fn combined(root: &std::path::Path, overlay: &str, components: &[&str]) -> PathBuf {
+    let temporary = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).canonicalize().unwrap();
+    let folder = temporary.join(format!("{}-{}", overlay.replace('/', "-"), components.join("-")));
+    std::fs::create_dir_all(&folder).unwrap();
+    // kustomize takes no absolute paths.
+    let up = "../".repeat(folder.components().count() - 1);
+    let from_here = |path: String| format!("{up}{}", root.join(path).strip_prefix("/").unwrap().display());
+    let kustomization = serde_json::json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [from_here(overlay.to_owned())],
+        "components": components.iter().map(|name| from_here(format!("components/{name}"))).collect::<Vec<_>>(),
+    });
+    // Tests run at the same time, and each finds the file whole.
+    let file = folder.join(format!("{:?}.new", std::thread::current().id()));
+    std::fs::write(&file, kustomization.to_string()).unwrap();
+    std::fs::rename(file, folder.join("kustomization.yaml")).unwrap();
+    folder
 }

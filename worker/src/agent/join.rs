@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use longhaul_common::config::RunConfig;
 use longhaul_proto::control::message::{CheckpointOffer, Join};
-use longhaul_proto::identity::{self, Identity, Token};
+use longhaul_proto::identity::{self, Identity};
 use longhaul_proto::transport::{self, ResetKey};
 use tokio::time::{Instant, sleep};
 
@@ -35,7 +35,7 @@ const HANG_UP_MAX: Duration = Duration::from_secs(5);
 /// What cannot be mended by waiting: a refused token, a missing device or text, a training that diverged.
 pub async fn join(args: JoinArgs) -> Result<()> {
     let mut stop = StopSignal::listen()?;
-    let token: Token = args.token.parse().context("read --token")?;
+    let token = args.join_token()?;
     // Asked for before anything else, so that a wrong device costs no use of the token.
     choose_device(&args.device)?;
     let cache_dir = cache_dir(args.cache_dir.clone())?;

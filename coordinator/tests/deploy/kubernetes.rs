@@ -1,20 +1,42 @@
 //! The coordinator's part of `deploy/kubernetes`, read by the coordinator's own parsers.
-#![allow(clippy::unwrap_used, reason = "a test's own helpers fail the test")]
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use longhaul_common::config::RunConfig;
 use longhaul_coordinator::cli::{Cli, Command, Up};
+use longhaul_coordinator::store::etcd::{EtcdAddress, TlsFiles};
 use longhaul_tests::kubernetes::{Container, Manifests, Port, Start};
 
-fn start() -> Start {
-    Start { pod_ip: IpAddr::V4(Ipv4Addr::new(10, 244, 1, 7)), secrets: BTreeMap::new() }
+const STATE: &str = "etcds://etcd.etcd:2379/my-run";
+
+fn start(index: u32) -> Start {
+    let state = (("etcd".to_owned(), "state".to_owned()), STATE.to_owned());
+    Start {
+        pod_ip: IpAddr::V4(Ipv4Addr::new(10, 244, 1, 7)),
+        node_ip: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)),
+        index,
+        secrets: BTreeMap::from([state]),
+    }
 }
 
 fn up(container: &Container<'_>) -> Up {
-    let line = container.command_line(&start()).unwrap();
+    up_as(container, 0)
+}
+
+/// Its environment is not this process's, so what clap would take from there is put into the line, under the name of the variable that clap asks for.
+fn up_as(container: &Container<'_>, index: u32) -> Up {
+    let mut line = container.command_line(&start(index)).unwrap();
+    let variables = container.environment(&start(index)).unwrap();
+    for argument in Cli::command().find_subcommand("up").unwrap().get_arguments() {
+        let value = argument.get_env().and_then(|name| variables.get(name.to_str()?));
+        if let (Some(value), Some(option)) = (value, argument.get_long())
+            && !line.iter().any(|word| word.starts_with(&format!("--{option}=")))
+        {
+            line.push(format!("--{option}={value}"));
+        }
+    }
     match Cli::try_parse_from(&line).unwrap_or_else(|error| panic!("{line:?}: {error}")).command {
         Command::Up(up) => up,
         other => panic!("{other:?}"),
@@ -66,7 +88,7 @@ fn what_it_must_remember_is_on_its_claim_and_found_there_by_the_other_commands()
     assert!(container.keeps(&up.state_dir), "{}", up.state_dir.display());
     assert!(container.keeps(&up.token_file.unwrap()));
     // `kubectl exec … coordinator status` sees this variable and no argument.
-    let variables = container.environment(&start()).unwrap();
+    let variables = container.environment(&start(0)).unwrap();
     assert_eq!(up.state_dir.to_str().unwrap(), variables["LONGHAUL_STATE_DIR"]);
     assert!(up.stay, "a coordinator that exits when the run is finished is restarted for ever");
 }
@@ -82,6 +104,37 @@ fn the_run_is_one_that_the_workers_of_the_base_can_begin() {
     let (_, file) = worker.config_map_key(run.data.path.as_deref().unwrap()).unwrap();
     assert_eq!(file, "text.zst");
     assert!(worker.keeps(&run.checkpoint.dir), "{}", run.checkpoint.dir.display());
+}
+
+#[test]
+fn two_coordinators_of_one_run_name_themselves_first_and_then_each_other() {
+    let manifests = Manifests::build("overlays/ha").unwrap();
+    let set = &manifests.get("StatefulSet", "coordinator").unwrap()["spec"];
+    assert_eq!(set["replicas"], 2);
+    let container = manifests.container("coordinator").unwrap();
+    let advertised = |index| up_as(&container, index).advertise.unwrap();
+    assert_eq!(advertised(0), "coordinator-0:4800,coordinator-1:4800");
+    assert_eq!(advertised(1), "coordinator-1:4800,coordinator-0:4800");
+    for address in advertised(0).split(',') {
+        let (service, port) = address.rsplit_once(':').unwrap();
+        assert_eq!(offered(&manifests, service).number.to_string(), port);
+    }
+    let site = manifests.get("ConfigMap", "site").unwrap();
+    assert_eq!(site["data"]["COORDINATOR"], advertised(0), "workers ask both");
+}
+
+#[test]
+fn two_coordinators_find_etcd_by_what_the_secret_says() {
+    let manifests = Manifests::build("overlays/ha").unwrap();
+    let container = manifests.container("coordinator").unwrap();
+    let url = up(&container).state.unwrap().0;
+    let variables = container.environment(&start(0)).unwrap();
+    let address = EtcdAddress::read(&url, |name| variables.get(name).cloned()).unwrap();
+    let TlsFiles { authority, certificate, key } = address.tls.unwrap();
+    let files = [(authority, "ca.crt"), (certificate, "tls.crt"), (key, "tls.key")];
+    for (path, file) in files {
+        assert_eq!(container.secret_key(&path.unwrap()).unwrap(), ("etcd", file));
+    }
 }
 
 #[test]

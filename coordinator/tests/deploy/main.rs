@@ -1,0 +1,10 @@
+//! What `deploy` starts coordinators with, read by the coordinator's own parsers.
+#![allow(clippy::unwrap_used, reason = "a test's own helpers fail the test")]
+
+mod compose;
+mod image;
+mod kubernetes;
+mod machines;
+mod pages;
+#[path = "../running/mod.rs"]
+mod running;

@@ -1,0 +1,33 @@
+//! Completions and the manual.
+
+use std::path::Path;
+
+use longhaul_tests::pages::{checked_by_shells, completed_by_bash, manual};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_coordinator");
+
+#[test]
+fn bash_completes_subcommands_and_options() {
+    let offered = completed_by_bash(PROGRAM.as_ref(), &["coordinator", "st"]).unwrap();
+    assert_eq!(offered.into_iter().collect::<Vec<_>>(), ["status", "stop"]);
+    let offered = completed_by_bash(PROGRAM.as_ref(), &["coordinator", "up", "--adv"]).unwrap();
+    assert_eq!(offered.into_iter().collect::<Vec<_>>(), ["--advertise"]);
+}
+
+#[test]
+fn the_shells_that_are_here_read_their_completions() {
+    assert!(checked_by_shells(PROGRAM.as_ref()).unwrap().contains(&"bash"));
+}
+
+#[test]
+fn the_manual_has_a_page_for_each_subcommand_and_none_for_what_is_hidden() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = manual(PROGRAM.as_ref(), &folder.path().join("man1")).unwrap();
+    for name in ["up", "status", "token-create"] {
+        assert!(pages.contains(&format!("coordinator-{name}.1")), "{name} is not among {pages:?}");
+    }
+    assert!(pages.contains("coordinator.1"));
+    assert!(!pages.contains("coordinator-man.1"), "{pages:?}");
+    let nowhere = manual(PROGRAM.as_ref(), Path::new("/proc/nowhere")).unwrap_err();
+    assert!(nowhere.to_string().contains("/proc/nowhere"), "{nowhere}");
+}

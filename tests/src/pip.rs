@@ -1,0 +1,135 @@
+//! Programs from PyPI, at pinned versions, for tests that ask one for its opinion.
+
+use std::env;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// What pip writes when no index that it can reach has the package at all. A mistaken version it words otherwise.
+const UNREACHABLE: &str = "(from versions: none)";
+
+/// A package of PyPI. Each gets an environment of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Package {
+    /// Its name, as pip takes it.
+    pub name: &'static str,
+    /// Its exact version.
+    pub version: &'static str,
+}
+
+/// Why a package is not there.
+#[derive(Debug)]
+pub enum Unavailable {
+    /// pip reaches no index that has it: there is nothing to be done about it from here.
+    Offline,
+    /// Anything else.
+    Broken(anyhow::Error),
+}
+
+impl Package {
+    /// The folder with its `bin`, in the user's cache folder, where it is made once for all checkouts. None, with a notice: no index is reached from here.
+    ///
+    /// # Panics
+    /// It is reached, and the package cannot be installed.
+    #[allow(clippy::print_stdout, reason = "whoever reads a test's output should know what it did not do")]
+    #[must_use]
+    pub fn for_a_test(self) -> Option<PathBuf> {
+        match self.install() {
+            Ok(folder) => Some(folder),
+            Err(Unavailable::Offline) => {
+                println!("notice: skipped, as pip reaches no index with {}", self.name);
+                None
+            }
+            Err(Unavailable::Broken(error)) => panic!("install {}: {error:#}", self.name),
+        }
+    }
+
+    /// The folder with its `bin`, in the user's cache folder.
+    ///
+    /// # Errors
+    /// [`Unavailable`]
+    pub fn install(self) -> Result<PathBuf, Unavailable> {
+        self.install_in(&cache().map_err(Unavailable::Broken)?, &[])
+    }
+
+    /// Likewise, in another folder and with options for pip.
+    ///
+    /// # Errors
+    /// [`Unavailable`]
+    pub fn install_in(self, cache: &Path, pip_options: &[&str]) -> Result<PathBuf, Unavailable> {
+        let folder = cache.join(format!("{}-{}", self.name, self.version));
+        fs::create_dir_all(cache).context("create the cache folder").map_err(Unavailable::Broken)?;
+        // Held until the installation is complete; the system lets go of it when the process dies.
+        let _lock = self.lock(cache).map_err(Unavailable::Broken)?;
+        if !folder.exists() {
+            let partial = folder.with_added_extension("partial");
+            self.make(&partial, pip_options)?;
+            // A folder that is there is whole.
+            fs::rename(&partial, &folder).context("name the installation").map_err(Unavailable::Broken)?;
+        }
+        Ok(folder)
+    }
+
+    /// Makes the environment. It may be renamed, so nothing may be started by scripts in it that hold its path: only `bin/python3` and programs that are no scripts.
+    fn make(self, folder: &Path, pip_options: &[&str]) -> Result<(), Unavailable> {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Unavailable::Broken(error.into()));
+            }
+            _ => {}
+        }
+        python("python3".as_ref(), &["-m", "venv"], &[folder.as_os_str()])?;
+        let requirement = format!("{}=={}", self.name, self.version);
+        let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--no-input", "--retries", "1"];
+        let pip: Vec<&str> = pip.iter().chain(pip_options).copied().collect();
+        python(&folder.join("bin/python3"), &pip, &[requirement.as_ref()])
+    }
+
+    fn lock(self, cache: &Path) -> Result<File> {
+        let path = cache.join(format!("{}.lock", self.name));
+        let file = File::create(&path).with_context(|| format!("open {}", path.display()))?;
+        file.lock().with_context(|| format!("lock {}", path.display()))?;
+        Ok(file)
+    }
+}
+
+fn python(python: &Path, args: &[&str], last: &[&std::ffi::OsStr]) -> Result<(), Unavailable> {
+    let output = Command::new(python).args(args).args(last).stdin(Stdio::null()).output();
+    let output =
+        output.with_context(|| format!("start {}", python.display())).map_err(Unavailable::Broken)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    if words.contains(UNREACHABLE) {
+        return Err(Unavailable::Offline);
+    }
+    Err(Unavailable::Broken(anyhow::anyhow!("{} {}: {words}", python.display(), args.join(" "))))
+}
+
+/// `$XDG_CACHE_HOME/longhaul`, or `~/.cache/longhaul`; the XDG specification has relative paths ignored.
+fn cache() -> Result<PathBuf> {
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    match absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache"))) {
+        Some(caches) => Ok(caches.join("longhaul")),
+        None => bail!("neither XDG_CACHE_HOME nor HOME is set"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_no_index_has_a_package_it_is_unavailable_and_nothing_half_made_counts_as_installed() {
+        let cache = tempfile::tempdir().unwrap();
+        let package = Package { name: "kubernetes-validate", version: "1.37.0" };
+        for _ in 0..2 {
+            let missing = package.install_in(cache.path(), &["--no-index", "--find-links", "."]).unwrap_err();
+            assert!(matches!(missing, Unavailable::Offline), "{missing:?}");
+        }
+    }
+}
