@@ -1,34 +1,4 @@
-//! Metrics in Prometheus' text format. Names and labels are stable.
-//!
-//! | name | type | what |
-//! | --- | --- | --- |
-//! | `longhaul_phase{phase}` | gauge | 1 for the phase that the run is in |
-//! | `longhaul_generation` | gauge | the generation that runs |
-//! | `longhaul_round`, `longhaul_rounds` | gauge | rounds applied everywhere, and of the run |
-//! | `longhaul_step`, `longhaul_steps` | gauge | the same in steps |
-//! | `longhaul_loss`, `longhaul_validation_loss` | gauge | nats a token, or an image |
-//! | `longhaul_validation_accuracy` | gauge | the share of held-out images whose class is told |
-//! | `longhaul_residual_ratio` | gauge | about how many exchanges' changes wait in error feedback, where most do |
-//! | `longhaul_tokens_total` | counter | tokens of samples that were worked on; where these are images, each is one |
-//! | `longhaul_selected_share` | gauge | the share of them whose samples were selected for backward passes |
-//! | `longhaul_tokens_per_second` | gauge | over all workers |
-//! | `longhaul_share_of_local_speed` | gauge | compute over compute and waiting |
-//! | `longhaul_data_wait_ms` | gauge | milliseconds in which devices waited for training data, over the whole run |
-//! | `longhaul_data_wait_share` | gauge | the same, over the time of the devices |
-//! | `longhaul_data_fetched_bytes_total{from}` | counter | training data that workers without it have fetched from `other_sites`, or within their `own_site` |
-//! | `longhaul_checkpoint_stall_share` | gauge | what training stood still for checkpoints, over the time of the devices |
-//! | `longhaul_wan_bytes_total`, `longhaul_dense_bytes_total` | counter | sent between sites, and what dense f32 would have sent |
-//! | `longhaul_samples_counted`, `longhaul_samples_late`, `longhaul_samples_pending` | gauge | samples in applied rounds, of such in no result yet, and to be given out again |
-//! | `longhaul_refused_contributions_total{site,reason}` | counter | contributions that owners left out of results |
-//! | `longhaul_residuals_lost_total{of}` | counter | fragments whose residual was lost with a worker |
-//! | `longhaul_refused_contributions_unnamed_total` | counter | the same, where reports had no room to say whose |
-//! | `longhaul_link_bytes_per_second{from,to}` | gauge | what the way from one site to another carries |
-//! | `longhaul_link_round_trip_seconds{from,to}` | gauge | its round trip without queues |
-//! | `longhaul_parity_broken` | gauge | 1 when members differed after the newest complete round |
-//! | `longhaul_workers{state}` | gauge | workers that have joined, by state |
-//! | `longhaul_worker_tokens_per_second{worker,site}` | gauge | a worker's speed |
-//! | `longhaul_worker_health{worker,site,health}` | gauge | 1 for `slow` or `silent`, of a worker that is |
-//! | `longhaul_worker_last_seen_seconds{worker,site}` | gauge | since it said something |
+#![doc = include_str!("../../../docs/book/src/metrics.md")]
 
 use std::fmt;
 

@@ -5,6 +5,7 @@ mod compose;
 mod image;
 mod kubernetes;
 mod machines;
+mod metrics;
 mod pages;
 #[path = "../running/mod.rs"]
 mod running;
