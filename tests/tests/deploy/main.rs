@@ -10,6 +10,7 @@ mod compose;
 mod consistency;
 mod images;
 mod network;
+mod python;
 mod restricted;
 mod schemas;
 mod scripts;

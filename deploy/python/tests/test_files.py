@@ -1,0 +1,91 @@
+"""What needs no program: safetensors, metrics, join lines."""
+
+import json
+import tempfile
+import unittest
+from pathlib import Path
+
+import longhaul
+from longhaul.programs import _arguments, _parse_join_line
+
+
+def written(folder: Path, header: object, values: bytes = b"", length: "int | None" = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(header).encode()
+    size = len(text) if length is None else length
+    (folder / "model.safetensors").write_bytes(size.to_bytes(8, "little") + text + values)
+    return folder
+
+
+class Files(unittest.TestCase):
+    def setUp(self) -> None:
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+
+    def test_checkpoints_are_found_in_the_order_of_their_rounds_and_those_being_written_are_not(self) -> None:
+        for name in ["run/round-000120", "run/round-000040", "run/.round-000160", ".hidden/round-000200"]:
+            written(self.folder / name, {})
+        found = longhaul.checkpoints(self.folder)
+        self.assertEqual([checkpoint.round for checkpoint in found], [40, 120])
+
+    def test_values_are_those_in_the_file_whatever_their_type(self) -> None:
+        try:
+            import numpy
+        except ImportError:
+            self.skipTest("there is no NumPy")
+        header = {
+            "__metadata__": {"format": "pt"},
+            "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+            "b": {"dtype": "BF16", "shape": [1, 2], "data_offsets": [8, 12]},
+            "c": {"dtype": "I64", "shape": [0], "data_offsets": [12, 12]},
+        }
+        values = numpy.array([1.5, -2.0], "<f4").tobytes() + bytes([0x80, 0x3F, 0x00, 0xC0])
+        tensors = longhaul.Checkpoint(written(self.folder / "round-1", header, values)).tensors()
+        self.assertEqual(tensors["a"].tolist(), [1.5, -2.0])
+        self.assertEqual(tensors["b"].tolist(), [[1.0, -2.0]])
+        self.assertEqual(tensors["c"].shape, (0,))
+        self.assertEqual(set(tensors), {"a", "b", "c"})
+
+    def test_a_file_that_is_not_what_it_says_is_refused_before_anything_of_it_is_used(self) -> None:
+        entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+        wrong = [
+            ({"a": entry}, b"", None),
+            ({"a": {**entry, "shape": [-2]}}, bytes(8), None),
+            ({"a": {**entry, "shape": [3]}}, bytes(8), None),
+            ({"a": {**entry, "dtype": "F7"}}, bytes(8), None),
+            ({"a": {**entry, "data_offsets": [8, 0]}}, bytes(8), None),
+            ({"a": 7}, bytes(8), None),
+            ([1], bytes(8), None),
+            ({}, b"", 1 << 62),
+        ]
+        for header, values, length in wrong:
+            folder = written(self.folder / "round-1", header, values, length)
+            with self.assertRaises(longhaul.DamagedCheckpoint, msg=str(header)):
+                longhaul.Checkpoint(folder)
+        (self.folder / "round-1" / "model.safetensors").write_bytes(b"12")
+        with self.assertRaises(longhaul.DamagedCheckpoint):
+            longhaul.Checkpoint(self.folder / "round-1")
+
+    def test_metrics_are_read_with_their_labels(self) -> None:
+        text = '# HELP a b\nlonghaul_step 3.0\nlonghaul_workers{state="training"} 2\n# EOF\n'
+        self.assertEqual(
+            longhaul.parse_metrics(text), {"longhaul_step": 3.0, 'longhaul_workers{state="training"}': 2.0}
+        )
+
+    def test_a_join_line_is_one_that_a_coordinator_prints(self) -> None:
+        parsed = _parse_join_line("worker join head:4800 --token lh1.abc --site SITE")
+        self.assertEqual(parsed, ("head:4800", "lh1.abc"))
+        for line in ["", "worker join", "worker join head:4800", "rm -rf lh1.abc now"]:
+            with self.assertRaises(ValueError, msg=line):
+                _parse_join_line(line)
+
+    def test_options_become_those_of_the_command_line(self) -> None:
+        self.assertEqual(
+            _arguments({"stay": True, "print_config": False, "listen": "x:1", "advertise": None}),
+            ["--stay", "--listen=x:1"],
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()

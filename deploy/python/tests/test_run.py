@@ -1,0 +1,136 @@
+"""A run from its start to its end, with the real programs; LONGHAUL_PROGRAMS is the folder with them."""
+
+import os
+import tempfile
+import unittest
+from pathlib import Path
+
+import longhaul
+
+RUN = """
+[run]
+name = "from-python"
+workers = 1
+steps = 8
+[model]
+kind = "gpt2"
+layers = 1
+width = 16
+heads = 2
+context = 16
+[data]
+path = "text.txt"
+sequence_length = 16
+[train]
+batch = 4
+[sync]
+preset = "dense"
+[checkpoint]
+dir = "checkpoints"
+every_rounds = 4
+"""
+
+
+def numpy_and_pandas() -> bool:
+    try:
+        import numpy  # noqa: F401
+        import pandas  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+@unittest.skipUnless("LONGHAUL_PROGRAMS" in os.environ, "LONGHAUL_PROGRAMS names no folder with the programs")
+class ARun(unittest.TestCase):
+    def setUp(self) -> None:
+        self.programs = Path(os.environ["LONGHAUL_PROGRAMS"])
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+        (self.folder / "text.txt").write_text("in the beginning there was a text of some length. " * 200)
+
+    def start(self, text: str = RUN, **options: object) -> longhaul.Coordinator:
+        config = self.folder / "run.toml"
+        config.write_text(text)
+        coordinator = longhaul.start(
+            config,
+            self.folder / "state",
+            program=self.programs / "coordinator",
+            listen="127.0.0.1:0",
+            http="127.0.0.1:0",
+            **options,
+        )
+        self.addCleanup(coordinator.close)
+        return coordinator
+
+    def test_a_run_is_started_joined_watched_and_its_checkpoint_read(self) -> None:
+        coordinator = self.start(stay=True)
+        self.assertEqual(coordinator.run.status()["phase"], "gathering")
+        worker = longhaul.join(
+            coordinator.join_line,
+            "here",
+            program=self.programs / "worker",
+            log=self.folder / "worker.log",
+            device="cpu",
+            threads=1,
+            cache_dir=self.folder / "cache",
+            data=self.folder / "text.txt",
+            checkpoint_dir=self.folder / "checkpoints",
+        )
+        self.addCleanup(worker.close)
+        history = longhaul.History(coordinator.run)
+        history.watch(for_s=120, every_s=0.2)
+        last = list(coordinator.run.watch())[-1]
+        self.assertEqual((last["phase"], last["step"]), ("finished", 8), worker.log.read_text())
+        self.assertEqual(history.looks[-1][1]["longhaul_step"], 8.0)
+        self.assertEqual(worker.process.wait(60), 0, worker.log.read_text())
+        said = [event["text"] for event in coordinator.run.events(follow=True)]
+        self.assertTrue(said)
+
+        found = longhaul.checkpoints(self.folder / "checkpoints")
+        self.assertEqual([checkpoint.round for checkpoint in found][-1], 8)
+        self.assertEqual(found[-1].config["model_type"], "gpt2")
+        wide = [name for name in found[-1].names() if name.endswith("wte.weight")]
+        self.assertEqual(found[-1].shape(wide[0])[1], 16)
+        if numpy_and_pandas():
+            values = found[-1].tensors()[wide[0]]
+            self.assertEqual(values.shape, found[-1].shape(wide[0]))
+            frame = found[-1].frame()
+            self.assertAlmostEqual(frame.loc[wide[0], "mean"], float(values.mean()), places=6)
+            self.assertTrue(0.0 < frame.loc[wide[0], "largest"] < 10.0)
+            table = history.frame()
+            self.assertEqual(len(table), len(history.looks))
+            self.assertEqual(table["longhaul_step"].iloc[-1], 8.0)
+
+    def test_an_operator_does_from_python_what_the_command_line_does(self) -> None:
+        coordinator = self.start()
+        run = coordinator.run
+        run.pause()
+        self.assertTrue(run.status()["paused"])
+        run.resume()
+        self.assertFalse(run.status()["paused"])
+        token = run.create_token(life_s=60, uses=2)
+        self.assertIn("--token lh1.", token["command"])
+        self.assertIn(token["id"], [known["id"] for known in run.tokens()])
+        run.revoke_token(token["id"])
+        self.assertEqual(run.members(), [])
+        with self.assertRaises(longhaul.ApiError) as refused:
+            run.drain("w9")
+        self.assertGreaterEqual(refused.exception.status, 400)
+        with self.assertRaises(longhaul.ApiError) as refused:
+            longhaul.Run(run.address, token="guessed").stop()
+        self.assertEqual(refused.exception.status, 401)
+        self.assertEqual(longhaul.Run(run.address).status()["name"], "from-python", "reading wants no token here")
+        self.assertEqual(coordinator.close(), 0)
+        with self.assertRaises(longhaul.ApiError) as gone:
+            run.status()
+        self.assertIn(run.address, str(gone.exception))
+
+    def test_a_coordinator_that_does_not_start_says_why(self) -> None:
+        with self.assertRaises(longhaul.DidNotStart) as failed:
+            self.start(RUN.replace("workers = 1", "wrokers = 1"))
+        self.assertIn("wrokers", str(failed.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()
