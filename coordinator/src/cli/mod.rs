@@ -1,5 +1,6 @@
 //! The commands that a person types. Parsing is here, so that tests can parse what documents and manifests say.
 
+mod addresses;
 mod checkpoints;
 mod client;
 mod members;
@@ -216,7 +217,7 @@ pub struct Up {
     pub token_file: Option<PathBuf>,
     /// What workers are told to dial. Default: this machine's address and the port of --listen. Where coordinators take over from each other: the addresses of
     /// all of them, with commas between them and this one's own first.
-    #[arg(long, value_name = "HOST:PORT[,HOST:PORT]", value_parser = parse_addresses)]
+    #[arg(long, value_name = "HOST:PORT[,HOST:PORT]", value_parser = addresses::parse)]
     pub advertise: Option<String>,
     /// Print the configuration with every default spelled out, and exit.
     #[arg(long)]
@@ -462,32 +463,6 @@ fn print(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Addresses that a join line may name.
-const ADVERTISED_MAX: usize = 16;
-
-fn parse_addresses(text: &str) -> Result<String, String> {
-    if text.split(',').count() > ADVERTISED_MAX {
-        return Err(format!("at most {ADVERTISED_MAX} addresses"));
-    }
-    let mut addresses = Vec::new();
-    for address in text.split(',').map(parse_host_port) {
-        let address = address?;
-        // So that all can be given one list, each behind an address of its own.
-        if !addresses.contains(&address) {
-            addresses.push(address);
-        }
-    }
-    Ok(addresses.join(","))
-}
-
-fn parse_host_port(text: &str) -> Result<String, String> {
-    let hint = "give HOST:PORT, as in head.example.org:4800";
-    let (host, port) = text.rsplit_once(':').ok_or(hint)?;
-    let valid =
-        !host.is_empty() && !host.contains(char::is_whitespace) && port.parse::<u16>().is_ok_and(|p| p > 0);
-    if valid { Ok(text.to_owned()) } else { Err(hint.to_owned()) }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -497,23 +472,5 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn an_advertised_address_needs_a_port() {
-        let parse = |advertise: &str| {
-            Cli::try_parse_from(["coordinator", "up", "--config", "run.toml", "--advertise", advertise])
-        };
-        for right in ["head.example.org:4800", "one:4800,two:4800"] {
-            assert!(parse(right).is_ok(), "{right}");
-        }
-        for wrong in ["head.example.org", ":4800", "head:0", "head:http", "one:4800,", "one:4800,two"] {
-            assert!(parse(wrong).unwrap_err().to_string().contains("give HOST:PORT"), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn an_address_that_is_advertised_twice_counts_once() {
-        assert_eq!(parse_addresses("two:1,one:1,two:1"), Ok("two:1,one:1".to_owned()));
     }
 }
