@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
 # Longer than the longest that a call for events waits for one, in seconds.
 TIMEOUT_S = 40.0
@@ -30,14 +31,17 @@ class ApiError(Exception):
 class Run:
     """A run, through its coordinator at ``address`` (``HOST:PORT``)."""
 
-    def __init__(self, address: str, token: Optional[str] = None):
+    def __init__(self, address: str, token: Optional[str] = None, timeout_s: float = TIMEOUT_S):
         self.address = address
         self._token = token
+        self._timeout_s = timeout_s
+        #: Whether the coordinator is known to have ended in order, as it does when its run is finished. Asked when it does not answer.
+        self.is_over: Callable[[], bool] = lambda: False
         # A proxy of the surroundings is for the world outside; tokens do not go through it.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     @classmethod
-    def of(cls, state_dir: Union[str, Path]) -> "Run":
+    def of(cls, state_dir: Union[str, Path], timeout_s: float = TIMEOUT_S) -> "Run":
         """The run whose coordinator keeps its state in this folder, on this machine."""
         folder = Path(state_dir)
         try:
@@ -45,7 +49,7 @@ class Run:
             token = (folder / "api-token").read_text().strip()
         except OSError as error:
             raise ApiError(f"{folder} is no state directory of a coordinator that has started: {error}") from error
-        return cls(address, token)
+        return cls(address, token, timeout_s)
 
     def status(self) -> Dict[str, Any]:
         """How the run goes: phase, round, loss, members, problems and more."""
@@ -60,9 +64,15 @@ class Run:
         return self._call("GET", "/metrics").decode()
 
     def watch(self, every_s: float = 5.0) -> Iterator[Dict[str, Any]]:
-        """Statuses, one now and then, until the run is finished; its last one is among them."""
+        """Statuses, one now and then, until the run is finished. Its last one is among them, unless the coordinator, which
+        :func:`start` started without ``stay``, ended before it was asked again."""
         while True:
-            status = self.status()
+            try:
+                status = self.status()
+            except ApiError:
+                if self.is_over():
+                    return
+                raise
             yield status
             if status["phase"] == "finished":
                 return
@@ -128,17 +138,26 @@ class Run:
         if self._token is not None:
             request.add_header("Authorization", f"Bearer {self._token}")
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as response:
-                return response.read(ANSWER_BYTES_MAX)
+            with self._opener.open(request, timeout=self._timeout_s) as response:
+                answer: bytes = response.read(ANSWER_BYTES_MAX + 1)
+                left = response.length
         except urllib.error.HTTPError as error:
             raise ApiError(self._reason(error), error.code) from error
+        except http.client.HTTPException as error:
+            raise ApiError(f"{self.address} does not speak HTTP: is it a coordinator? ({error!r})") from error
         except OSError as error:
             raise ApiError(f"no coordinator answers at {self.address}: {error}") from error
+        if len(answer) > ANSWER_BYTES_MAX:
+            raise ApiError(f"{self.address} answers more than {ANSWER_BYTES_MAX} bytes: is it a coordinator?")
+        # Reads of a limited size do not say so themselves.
+        if left:
+            raise ApiError(f"the answer of {self.address} breaks off {left} bytes before its end")
+        return answer
 
     @staticmethod
     def _reason(error: urllib.error.HTTPError) -> str:
         """What the coordinator says of a failure."""
         try:
             return str(json.loads(error.read(ANSWER_BYTES_MAX))["error"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
             return f"HTTP status {error.code}"

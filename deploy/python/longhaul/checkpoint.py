@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any, Dict, List, Tuple, Union
 
 # As the format's own library has it, in bytes.
 HEADER_BYTES_MAX = 100_000_000
-# Bytes of a value, and NumPy's name of its type; bfloat16 has none and is widened.
+# Bytes of a value, and NumPy's name of its type; those that have none are widened.
 TYPES = {
     "F64": (8, "<f8"),
     "F32": (4, "<f4"),
     "F16": (2, "<f2"),
     "BF16": (2, "<u2"),
+    "F8_E5M2": (1, "u1"),
+    "F8_E4M3": (1, "u1"),
+    "U64": (8, "<u8"),
+    "U32": (4, "<u4"),
+    "U16": (2, "<u2"),
     "I64": (8, "<i8"),
     "I32": (4, "<i4"),
     "I16": (2, "<i2"),
@@ -63,7 +69,7 @@ class Checkpoint:
         return {name: self.tensor(name) for name in self._tensors}
 
     def tensor(self, name: str) -> Any:
-        """A tensor as a NumPy array; of bfloat16 as float32, copied."""
+        """A tensor as a NumPy array; of bfloat16 and eight-bit floats as float32, copied."""
         import numpy
 
         entry = self._tensors[name]
@@ -76,6 +82,10 @@ class Checkpoint:
             values = numpy.memmap(self._file, dtype, "r", offset=self._begin + start, shape=shape)
         if entry["dtype"] == "BF16":
             return (values.astype(numpy.uint32) << 16).view(numpy.float32)
+        if entry["dtype"] == "F8_E5M2":
+            return (values.astype(numpy.uint16) << 8).view(numpy.float16).astype(numpy.float32)
+        if entry["dtype"] == "F8_E4M3":
+            return numpy.array([_e4m3(byte) for byte in range(256)], numpy.float32)[values]
         return values
 
     def frame(self) -> Any:
@@ -104,15 +114,37 @@ class Checkpoint:
 
 
 def checkpoints(folder: Union[str, Path]) -> List[Checkpoint]:
-    """The whole models below a run's ``checkpoint.dir``, oldest first. Models in parts have none."""
+    """The whole models below a run's ``checkpoint.dir``, oldest first. Models in parts have none. Of those that are damaged, a warning
+    tells; those that a run throws away meanwhile are left out."""
     found = [path.parent for path in Path(folder).glob("**/round-*/model.safetensors")]
     # What is still being written has a hidden folder.
     whole = [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    return [Checkpoint(path) for path in sorted(whole, key=_round_of)]
+    sound = []
+    for path in sorted((path for path in whole if _ROUND.fullmatch(path.name)), key=_round_of):
+        try:
+            sound.append(Checkpoint(path))
+        except FileNotFoundError:
+            continue
+        except DamagedCheckpoint as error:
+            warnings.warn(str(error), stacklevel=2)
+    return sound
+
+
+_ROUND = re.compile(r"round-(\d+)")
+
+
+def _e4m3(byte: int) -> float:
+    """Eight bits: a sign, four of an exponent, three of a mantissa, no infinity (Micikevicius et al., 2022)."""
+    sign, exponent, mantissa = -1.0 if byte & 0x80 else 1.0, byte >> 3 & 15, byte & 7
+    if exponent == 15 and mantissa == 7:
+        return float("nan")
+    if exponent == 0:
+        return sign * mantissa * 2.0**-9
+    return sign * (1 + mantissa / 8) * 2.0 ** (exponent - 7)
 
 
 def _round_of(folder: Path) -> int:
-    match = re.fullmatch(r"round-(\d+)", folder.name)
+    match = _ROUND.fullmatch(folder.name)
     if match is None:
         raise DamagedCheckpoint(f"{folder} is not called round-NUMBER, as checkpoints are")
     return int(match.group(1))
@@ -130,7 +162,7 @@ def _read_header(path: Path) -> Tuple[Dict[str, Any], int]:
             tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
             for name, entry in tensors.items():
                 _check(name, entry, size - 8 - length)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path}: {error}") from error
     return tensors, 8 + length
 
@@ -140,8 +172,10 @@ def _check(name: str, entry: Dict[str, Any], room: int) -> None:
     if entry["dtype"] not in TYPES:
         raise ValueError(f"{name} has a type that is not known: {entry['dtype']}")
     count = 1
+    if type(start) is not int or type(end) is not int:
+        raise ValueError(f"{name} lies at {start} to {end}, which are no whole numbers")
     for length in entry["shape"]:
-        if not isinstance(length, int) or length < 0:
+        if type(length) is not int or length < 0:
             raise ValueError(f"{name} has the shape {entry['shape']}")
         count *= length
     if not 0 <= start <= end <= room or end - start != count * TYPES[entry["dtype"]][0]:

@@ -6,7 +6,7 @@ import re
 import time
 from typing import Any, Dict, List, Tuple
 
-from .api import Run
+from .api import ApiError, Run
 
 _LINE = re.compile(r"^(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 
@@ -40,7 +40,12 @@ class History:
         """Looks now and then for so many seconds, or until the run is finished."""
         end = time.monotonic() + for_s
         while True:
-            finished = self.look().get('longhaul_phase{phase="finished"}') == 1.0
+            try:
+                finished = self.look().get('longhaul_phase{phase="finished"}') == 1.0
+            except ApiError:
+                if self._run.is_over():
+                    return
+                raise
             left = end - time.monotonic()
             if finished or left <= 0:
                 return

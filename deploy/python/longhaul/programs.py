@@ -6,13 +6,22 @@ import os
 import shlex
 import signal
 import subprocess
+import time
 from pathlib import Path
-from typing import Any, List, Optional, Union
+from typing import Any, List, Optional, Tuple, Union
 
-from .api import Run
+from .api import ApiError, Run
 
-# A worker leaves after the round, within 30 seconds.
-LEAVE_S_MAX = 45.0
+# A worker leaves after the round: within 65 seconds.
+LEAVE_S_MAX = 75.0
+# A coordinator is ready within a second; one that has to wait for another in etcd says nothing meanwhile.
+START_S_MAX = 60.0
+# Between looks whether it is ready, in seconds.
+LOOK_S = 0.05
+# From the last answer of a coordinator to its end, in seconds.
+END_S_MAX = 5.0
+# Of what a program wrote, as much is told when it did not start, in bytes.
+TOLD_BYTES_MAX = 4000
 
 
 class DidNotStart(Exception):
@@ -40,9 +49,6 @@ class _Program:
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
-        finally:
-            if self.process.stdout is not None:
-                self.process.stdout.close()
 
     def __enter__(self) -> Any:
         return self
@@ -54,10 +60,10 @@ class _Program:
 class Coordinator(_Program):
     """A coordinator that :func:`start` has started. Closing it does not end the run: its workers train on and wait for it."""
 
-    def __init__(self, process: "subprocess.Popen[str]", log: Path, run: Run, join_line: str):
+    def __init__(self, process: "subprocess.Popen[str]", log: Path, run: Run, join_line: Optional[str]):
         super().__init__(process, log)
         self.run = run
-        #: The line that joins a worker on another machine.
+        #: The line that joins a worker on another machine; none: the run is finished already.
         self.join_line = join_line
 
 
@@ -70,25 +76,91 @@ def start(
     state_dir: Union[str, Path] = "longhaul-state",
     *,
     program: Union[str, Path] = "coordinator",
+    timeout_s: float = START_S_MAX,
     **options: Any,
 ) -> Coordinator:
     """Starts ``coordinator up``, and waits until it is ready. Options are those of the command line, with underscores:
-    ``listen="0.0.0.0:4800"``, ``stay=True``."""
+    ``listen="0.0.0.0:4800"``, ``stay=True``. Without ``stay`` it ends soon after its run is finished."""
     state = Path(state_dir)
-    command = [str(program), "up", "--config", str(config), "--state-dir", str(state), *_arguments(options)]
     state.mkdir(parents=True, exist_ok=True)
-    log = state / "coordinator.log"
-    with log.open("a") as errors:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
-    assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    if not line:
-        process.stdout.close()
-        process.wait()
-        raise DidNotStart(log.read_text()[-4000:])
-    return Coordinator(process, log, Run.of(state), line)
+    token_file = Path(options.setdefault("token_file", state / "join-token"))
+    command = [str(program), "up", "--config", str(config), "--state-dir", str(state), *_arguments(options)]
+    log, address_file = state / "coordinator.log", state / "http-address"
+    written = log.stat().st_size if log.exists() else 0
+    old_token, old_address = _stamp(token_file), _stamp(address_file)
+    process = _spawn(command, log, dict(os.environ))
+    give_up = time.monotonic() + timeout_s
+    try:
+        while True:
+            if process.poll() is not None:
+                raise DidNotStart(_told(log, written))
+            if _stamp(token_file) not in (None, old_token):
+                return _started(process, log, state, token_file.read_text().strip())
+            if _stamp(address_file) not in (None, old_address) and _is_finished(state):
+                return _started(process, log, state, None)
+            if time.monotonic() > give_up:
+                raise DidNotStart(f"it was not ready within {timeout_s} s\n{_told(log, written)}")
+            time.sleep(LOOK_S)
+    except BaseException:
+        # An interrupt, too: nobody would have it in hand.
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+        raise
+
+
+def _started(process: "subprocess.Popen[str]", log: Path, state: Path, line: Optional[str]) -> Coordinator:
+    run = Run.of(state)
+
+    def is_over() -> bool:
+        # One that no longer answers is on its way out.
+        try:
+            return process.wait(END_S_MAX) == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+    run.is_over = is_over
+    return Coordinator(process, log, run, line)
+
+
+def _stamp(path: Path) -> Optional[Tuple[int, int]]:
+    """Of a file that is replaced as a whole: another one each time."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _is_finished(state: Path) -> bool:
+    try:
+        return bool(Run.of(state, timeout_s=1.0).status()["phase"] == "finished")
+    except (ApiError, KeyError, TypeError):
+        return False
+
+
+def _told(log: Path, since: int) -> str:
+    """The end of what was written since then, as a log has earlier runs, too."""
+    with log.open("rb") as file:
+        file.seek(max(since, log.stat().st_size - TOLD_BYTES_MAX))
+        return file.read().decode(errors="replace")
+
+
+def _spawn(command: List[str], log: Path, environment: "dict[str, str]") -> "subprocess.Popen[str]":
+    with log.open("a") as output:
+        try:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                text=True,
+                env=environment,
+                # An interrupt of the notebook, which all processes of its group get, is not for them.
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise DidNotStart(f"there is no program {command[0]}: say program=\"target/release/…\"") from error
 
 
 def join(
@@ -104,16 +176,10 @@ def join(
     coordinator, token = _parse_join_line(join_line)
     command = [str(program), "join", coordinator, "--site", site, *_arguments(options)]
     path = Path(log)
-    with path.open("a") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            text=True,
-            # Other users of the machine see command lines.
-            env={**os.environ, "LONGHAUL_TOKEN": token},
-        )
+    # Other users of the machine see command lines.
+    environment = {**os.environ, "LONGHAUL_TOKEN": token}
+    environment.pop("LONGHAUL_TOKEN_FILE", None)
+    process = _spawn(command, path, environment)
     return Worker(process, path)
 
 

@@ -1,7 +1,9 @@
 """What needs no program: safetensors, metrics, join lines."""
 
 import json
+import socket
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 
@@ -29,6 +31,16 @@ class Files(unittest.TestCase):
         found = longhaul.checkpoints(self.folder)
         self.assertEqual([checkpoint.round for checkpoint in found], [40, 120])
 
+    def test_one_that_is_damaged_or_thrown_away_does_not_hide_the_others(self) -> None:
+        written(self.folder / "round-1", [1])
+        written(self.folder / "round-2", {})
+        (self.folder / "round-3").mkdir()
+        (self.folder / "round-3" / "model.safetensors").symlink_to(self.folder / "gone")
+        written(self.folder / "round-x", {})
+        with self.assertWarnsRegex(UserWarning, "round-1"):
+            found = longhaul.checkpoints(self.folder)
+        self.assertEqual([checkpoint.round for checkpoint in found], [2])
+
     def test_values_are_those_in_the_file_whatever_their_type(self) -> None:
         try:
             import numpy
@@ -39,13 +51,21 @@ class Files(unittest.TestCase):
             "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
             "b": {"dtype": "BF16", "shape": [1, 2], "data_offsets": [8, 12]},
             "c": {"dtype": "I64", "shape": [0], "data_offsets": [12, 12]},
+            "d": {"dtype": "F8_E5M2", "shape": [2], "data_offsets": [12, 14]},
+            "e": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [14, 18]},
+            "f": {"dtype": "U32", "shape": [1], "data_offsets": [18, 22]},
         }
         values = numpy.array([1.5, -2.0], "<f4").tobytes() + bytes([0x80, 0x3F, 0x00, 0xC0])
+        # One and minus one and a half; one, the largest, the smallest, and a half less than nothing.
+        values += bytes([0x3C, 0xBE]) + bytes([0x38, 0x7E, 0x01, 0xB0]) + bytes([0xFF] * 4)
         tensors = longhaul.Checkpoint(written(self.folder / "round-1", header, values)).tensors()
         self.assertEqual(tensors["a"].tolist(), [1.5, -2.0])
         self.assertEqual(tensors["b"].tolist(), [[1.0, -2.0]])
         self.assertEqual(tensors["c"].shape, (0,))
-        self.assertEqual(set(tensors), {"a", "b", "c"})
+        self.assertEqual(tensors["d"].tolist(), [1.0, -1.5])
+        self.assertEqual(tensors["e"].tolist(), [1.0, 448.0, 2.0**-9, -0.5])
+        self.assertEqual(tensors["f"].tolist(), [0xFFFFFFFF])
+        self.assertEqual(set(tensors), set(header) - {"__metadata__"})
 
     def test_a_file_that_is_not_what_it_says_is_refused_before_anything_of_it_is_used(self) -> None:
         entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
@@ -55,6 +75,8 @@ class Files(unittest.TestCase):
             ({"a": {**entry, "shape": [3]}}, bytes(8), None),
             ({"a": {**entry, "dtype": "F7"}}, bytes(8), None),
             ({"a": {**entry, "data_offsets": [8, 0]}}, bytes(8), None),
+            ({"a": {**entry, "data_offsets": [0.0, 8.0]}}, bytes(8), None),
+            ({"a": {**entry, "shape": [2, True]}}, bytes(8), None),
             ({"a": 7}, bytes(8), None),
             ([1], bytes(8), None),
             ({}, b"", 1 << 62),
@@ -63,6 +85,10 @@ class Files(unittest.TestCase):
             folder = written(self.folder / "round-1", header, values, length)
             with self.assertRaises(longhaul.DamagedCheckpoint, msg=str(header)):
                 longhaul.Checkpoint(folder)
+        deep = b"[" * 1_000_000
+        (self.folder / "round-1" / "model.safetensors").write_bytes(len(deep).to_bytes(8, "little") + deep)
+        with self.assertRaises(longhaul.DamagedCheckpoint):
+            longhaul.Checkpoint(self.folder / "round-1")
         (self.folder / "round-1" / "model.safetensors").write_bytes(b"12")
         with self.assertRaises(longhaul.DamagedCheckpoint):
             longhaul.Checkpoint(self.folder / "round-1")
@@ -79,6 +105,28 @@ class Files(unittest.TestCase):
         for line in ["", "worker join", "worker join head:4800", "rm -rf lh1.abc now"]:
             with self.assertRaises(ValueError, msg=line):
                 _parse_join_line(line)
+
+    def test_what_answers_and_is_no_coordinator_is_an_api_error(self) -> None:
+        answers = [b"SSH-2.0-OpenSSH_9\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", b"HTTP/1.1 200 OK\r\n\r\n<p>"]
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            def serve() -> None:
+                for answer in answers:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(4096)
+                        connection.sendall(answer)
+
+            thread = threading.Thread(target=serve, daemon=True)
+            thread.start()
+            run = longhaul.Run("127.0.0.1:%d" % server.getsockname()[1])
+            for answer in answers:
+                with self.assertRaises(longhaul.ApiError, msg=str(answer)):
+                    run.status()
+            thread.join()
+
+    def test_the_package_says_that_it_has_types(self) -> None:
+        self.assertTrue((Path(longhaul.__file__).parent / "py.typed").is_file())
 
     def test_options_become_those_of_the_command_line(self) -> None:
         self.assertEqual(

@@ -1,6 +1,8 @@
 """A run from its start to its end, with the real programs; LONGHAUL_PROGRAMS is the folder with them."""
 
 import os
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -49,6 +51,21 @@ class ARun(unittest.TestCase):
         self.folder = Path(temporary.name)
         (self.folder / "text.txt").write_text("in the beginning there was a text of some length. " * 200)
 
+    def join(self, coordinator: longhaul.Coordinator) -> longhaul.Worker:
+        worker = longhaul.join(
+            coordinator.join_line,
+            "here",
+            program=self.programs / "worker",
+            log=self.folder / "worker.log",
+            device="cpu",
+            threads=1,
+            cache_dir=self.folder / "cache",
+            data=self.folder / "text.txt",
+            checkpoint_dir=self.folder / "checkpoints",
+        )
+        self.addCleanup(worker.close)
+        return worker
+
     def start(self, text: str = RUN, **options: object) -> longhaul.Coordinator:
         config = self.folder / "run.toml"
         config.write_text(text)
@@ -66,21 +83,10 @@ class ARun(unittest.TestCase):
     def test_a_run_is_started_joined_watched_and_its_checkpoint_read(self) -> None:
         coordinator = self.start(stay=True)
         self.assertEqual(coordinator.run.status()["phase"], "gathering")
-        worker = longhaul.join(
-            coordinator.join_line,
-            "here",
-            program=self.programs / "worker",
-            log=self.folder / "worker.log",
-            device="cpu",
-            threads=1,
-            cache_dir=self.folder / "cache",
-            data=self.folder / "text.txt",
-            checkpoint_dir=self.folder / "checkpoints",
-        )
-        self.addCleanup(worker.close)
+        worker = self.join(coordinator)
         history = longhaul.History(coordinator.run)
         history.watch(for_s=120, every_s=0.2)
-        last = list(coordinator.run.watch())[-1]
+        last = coordinator.run.status()
         self.assertEqual((last["phase"], last["step"]), ("finished", 8), worker.log.read_text())
         self.assertEqual(history.looks[-1][1]["longhaul_step"], 8.0)
         self.assertEqual(worker.process.wait(60), 0, worker.log.read_text())
@@ -126,10 +132,85 @@ class ARun(unittest.TestCase):
             run.status()
         self.assertIn(run.address, str(gone.exception))
 
+    def test_a_look_ends_with_the_coordinator_that_ends_with_its_run(self) -> None:
+        coordinator = self.start()
+        self.join(coordinator)
+        # Longer than a coordinator lingers after the run.
+        phases = [status["phase"] for status in coordinator.run.watch(every_s=4)]
+        self.assertEqual(phases[0], "gathering")
+        self.assertEqual(coordinator.process.wait(60), 0, coordinator.log.read_text())
+        self.assertEqual(list(coordinator.run.watch()), [])
+        # And a run that is finished has nobody to join it.
+        again = self.start(stay=True)
+        self.assertIsNone(again.join_line)
+        self.assertEqual([status["phase"] for status in again.run.watch()], ["finished"])
+
+    def test_an_interrupt_of_the_notebook_is_not_for_what_it_started(self) -> None:
+        script = (
+            "import longhaul, os, signal, sys\n"
+            "signal.signal(signal.SIGINT, lambda *_: None)\n"
+            "program, worker, config, folder = sys.argv[1:]\n"
+            "with longhaul.start(config, folder + '/state', program=program, listen='127.0.0.1:0', http='127.0.0.1:0') as head, \\\n"
+            "     longhaul.join(head.join_line, 'here', program=worker, log=folder + '/worker.log', device='cpu', threads=1,\n"
+            "                   cache_dir=folder + '/cache') as worker:\n"
+            "    groups = [os.getpgid(child.process.pid) for child in (head, worker)]\n"
+            "    os.killpg(os.getpgid(0), signal.SIGINT)\n"
+            "    head.run.status()\n"
+            "    print(os.getpgid(0) not in groups, head.running(), worker.running())\n"
+        )
+        config = self.folder / "run.toml"
+        config.write_text(RUN.replace("workers = 1", "workers = 2"))
+        arguments = [self.programs / "coordinator", self.programs / "worker", config, self.folder]
+        command = [sys.executable, "-c", script, *map(str, arguments)]
+        environment = {**os.environ, "PYTHONPATH": str(Path(longhaul.__file__).parent.parent)}
+        said = subprocess.run(command, capture_output=True, text=True, env=environment, start_new_session=True)
+        self.assertEqual(said.stdout, "True True True\n", said.stderr)
+
+    @unittest.skipUnless(numpy_and_pandas(), "there is no NumPy with pandas")
+    def test_the_example_of_the_page_runs(self) -> None:
+        page = (Path(__file__).parent.parent / "README.md").read_text()
+        example = page.split("```python\n")[1].split("```")[0]
+        for written, here in [
+            ('listen="0.0.0.0:4800"', 'listen="127.0.0.1:0", http="127.0.0.1:0"'),
+            ('device="cpu"', 'device="cpu", threads=1, cache_dir="cache"'),
+            ("every_s=5", "every_s=0.2"),
+        ]:
+            self.assertIn(written, example)
+            example = example.replace(written, here)
+        (self.folder / "run.toml").write_text(RUN)
+        environment = {
+            **os.environ,
+            "PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(Path(longhaul.__file__).parent.parent),
+        }
+        said = subprocess.run(
+            [sys.executable, "-W", "error", "-c", example],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=environment,
+        )
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertIn("run", said.stdout)
+
     def test_a_coordinator_that_does_not_start_says_why(self) -> None:
         with self.assertRaises(longhaul.DidNotStart) as failed:
             self.start(RUN.replace("workers = 1", "wrokers = 1"))
         self.assertIn("wrokers", str(failed.exception))
+        # And of that alone: its log has earlier starts, too.
+        with self.assertRaises(longhaul.DidNotStart) as failed:
+            self.start(RUN.replace("steps = 8", "stpes = 8"))
+        self.assertNotIn("wrokers", str(failed.exception))
+
+    def test_what_is_not_ready_in_time_is_not_left_behind(self) -> None:
+        (self.folder / "silent").write_text("#!/bin/sh\necho waiting for another\nexec sleep 600\n")
+        (self.folder / "silent").chmod(0o755)
+        with self.assertRaises(longhaul.DidNotStart) as failed:
+            longhaul.start("run.toml", self.folder / "state", program=self.folder / "silent", timeout_s=0.5)
+        self.assertIn("waiting for another", str(failed.exception))
+        with self.assertRaises(longhaul.DidNotStart) as failed:
+            longhaul.start("run.toml", self.folder / "state", program=self.folder / "missing")
+        self.assertIn("there is no program", str(failed.exception))
 
 
 if __name__ == "__main__":
