@@ -7,7 +7,8 @@
 # --token-file FILE   the token, or the line that the coordinator printed; it goes over ssh, and into no command line
 # --worker PATH       the program on those machines [worker]
 # --ssh COMMAND       another ssh, or one with options [ssh -o BatchMode=yes -o ServerAliveInterval=15]
-# What follows -- is given to each `worker join`. The machines need nothing but the program (deploy/install.sh) and a POSIX shell.
+# What follows -- is given to each `worker join`. The machines need nothing but the program (deploy/install.sh) and a POSIX shell
+# behind a login shell that reads single quotes as it does (csh does not). This machine needs bash 4.4 or newer.
 set -euo pipefail
 
 usage() {
@@ -49,24 +50,31 @@ remote='
   kill "$watch" 2>/dev/null
   exit "$code"
 '
-# In single quotes, which all shells read alike.
+# In single quotes, between which a line may end.
 command=''
 for word in sh -c "$remote" join.sh "$worker" join "$coordinator" "--site=$site" ${options[@]+"${options[@]}"}; do
   command+="'${word//\'/\'\\\'\'}' "
 done
+
+# Says before each line which machine it is from.
+named() {
+  while IFS= read -r line || [ -n "$line" ]; do printf '%s: %s\n' "$1" "$line"; done
+}
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 pids=() inputs=()
 for index in "${!hosts[@]}"; do
   mkfifo "$folder/$index"
-  "${ssh[@]}" "${hosts[$index]}" "$command" < "$folder/$index" > >(sed -u "s/^/${hosts[$index]}: /") 2>&1 &
+  "${ssh[@]}" "${hosts[$index]}" "$command" < "$folder/$index" > >(named "${hosts[$index]}") 2>&1 &
   pids+=($!)
 done
+# One machine whose ssh has ended already is told of below, and does not end this for the others.
+trap '' PIPE
 # Only now, so that no other machine's ssh holds an input open.
 for index in "${!hosts[@]}"; do
   exec {input}> "$folder/$index"
-  printf '%s\n' "$token" >&"$input"
+  { printf '%s\n' "$token" >&"$input"; } 2>/dev/null || true
   inputs+=("$input")
 done
 

@@ -8,9 +8,10 @@ use std::process::{Child, Command, Stdio};
 
 const TOKEN: &str =
     "lh1.041061050r3ggwv9f1t6asbe41h7jx35ecgj28d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mnr91zgp";
-/// As ssh does: what follows the host is one text for a shell there. Each machine has a home of its own.
+/// As ssh does: what follows the host is one text for a shell there. Each machine has a home of its own, and some are not reached.
 const SSH: &str = r#"#!/bin/sh
 host=$1; shift
+case $host in gone-*) exit 255 ;; esac
 export HOME="$FOLDER/$host"; mkdir -p "$HOME"
 printf '%s\n' "$*" > "$FOLDER/$host.command"
 exec sh -c "$*"
@@ -76,6 +77,30 @@ fn workers_start_on_every_machine_and_leave_when_the_launcher_is_asked_to() {
         assert!(!command.contains(TOKEN), "a command line is seen by others: {command}");
         assert!(folder.path().join(host).join(".cache/longhaul").is_dir(), "{host} did not run");
     }
+}
+
+#[test]
+fn a_machine_that_is_not_reached_is_named_and_takes_no_other_along() {
+    let folder = tempfile::tempdir().unwrap();
+    // Several, as whether it is noticed at once is a matter of chance.
+    let gone: Vec<String> = (0..8).map(|number| format!("gone-{number}")).collect();
+    let mut arguments = vec!["--coordinator", "127.0.0.1:9", "--site", "a"];
+    arguments.extend(gone.iter().map(String::as_str));
+    arguments.extend(["ssh://me@two:22", "--", "--device", "cpu"]);
+    let mut child = launch(folder.path(), &arguments).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let there =
+        |line: &String| line.starts_with("ssh://me@two:22: ") && line.contains("looking for the coordinator");
+    assert!(lines.any(|line| there(&line)), "{:?}", child.wait_with_output());
+    terminate(&child);
+    let rest: Vec<String> = lines.collect();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{rest:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    for host in gone {
+        assert!(said.contains(&format!("{host} ended with 255")), "{said}");
+    }
+    assert!(!said.contains("two:22 ended"), "{said}");
 }
 
 #[test]
