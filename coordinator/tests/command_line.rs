@@ -3,22 +3,40 @@
 
 mod running;
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use running::{CONFIG, Site, coordinator, failure, read};
 
 #[test]
 fn up_prints_the_line_to_paste_and_serves_the_status() {
     let site = Site::new();
-    let token_file = site.folder.path().join("token");
-    let running =
-        site.start(&["--advertise", "head.example.org:4800", "--token-file", token_file.to_str().unwrap()]);
+    let running = site.start(&["--advertise", "head.example.org:4800"]);
     assert!(running.join_line.starts_with("worker join head.example.org:4800 --token lh1."));
-    assert_eq!(read(&token_file), format!("{}\n", running.join_line));
     let status = site.status();
     assert_eq!(status["phase"], "gathering");
     assert_eq!((status["steps"].as_u64(), status["rounds"].as_u64()), (Some(6), Some(3)));
     assert!(status["problems"][0].as_str().unwrap().contains("0 of 2 workers have joined"));
     let page = site.told(&["status"]);
     assert!(page.contains("tested") && page.contains("gathering"), "{page}");
+}
+
+#[test]
+fn a_token_that_is_in_a_file_is_in_no_log() {
+    let site = Site::new();
+    let file = site.folder.path().join("token");
+    let mut up = site.up(&["--advertise", "head.example.org:4800", "--token-file", file.to_str().unwrap()]);
+    let mut child = up.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut printed = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut printed).unwrap();
+    assert!(printed.contains(file.to_str().unwrap()), "{printed}");
+    let line = read(&file);
+    assert!(line.starts_with("worker join head.example.org:4800 --token lh1."), "{line}");
+    child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    for kept in [printed.as_bytes(), &output.stdout, &output.stderr] {
+        assert!(!String::from_utf8_lossy(kept).contains("lh1."), "{}", String::from_utf8_lossy(kept));
+    }
 }
 
 #[test]
@@ -235,11 +253,10 @@ fn elsewhere_than_on_loopback_reading_needs_the_token_too() {
     let site = Site::new();
     let mut up = coordinator();
     up.args(up_args(&site)).args(["--listen", "127.0.0.1:0", "--http", "0.0.0.0:0"]);
-    up.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+    up.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = up.spawn().unwrap();
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
-        .unwrap();
+    BufRead::read_line(&mut BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
     let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
     let url = |path: &str| format!("http://{}{path}", site.http_address());
     assert_eq!(agent.get(url("/healthz")).call().unwrap().status(), 200);

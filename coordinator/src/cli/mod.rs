@@ -212,7 +212,7 @@ pub struct Up {
     /// `etcd://HOST:PORT[,HOST:PORT]/PREFIX`, or etcds:// for TLS. User, password and certificates: LONGHAUL_ETCD_USER, _PASSWORD, _CA, _CERT, _KEY.
     #[arg(long, value_name = "URL", env = "LONGHAUL_STATE", hide_env_values = true, value_parser = StateUrl::keep)]
     pub state: Option<StateUrl>,
-    /// Also write the join line to this file (mode 0600), for scripts.
+    /// Write the join line to this file (mode 0600). Where what is printed does not go to a terminal, it is then in this file alone: a token does not belong into a log.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// What workers are told to dial. Default: this machine's address and the port of --listen. Where coordinators take over from each other: the addresses of

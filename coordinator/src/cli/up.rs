@@ -174,7 +174,7 @@ impl Turn<'_> {
                 write_private(file, &format!("{}\n", token.command))
                     .with_context(|| format!("write the join line to {}", file.display()))?;
             }
-            greet(name, resumed, served, &token);
+            greet(name, resumed, served, &token, up.token_file.as_deref());
         }
         if !served.http_address.ip().is_loopback() {
             let file = up.state_dir.join(API_TOKEN_FILE);
@@ -212,16 +212,22 @@ fn join_token(owner: &mut Owner) -> Result<NewToken, Ending> {
     created.map_err(|reason| anyhow::anyhow!("make a join token: {reason}").into())
 }
 
-/// What a person needs first: the line to paste.
-fn greet(name: &str, resumed: bool, served: &Served, token: &NewToken) {
+/// What a person needs first: the line to paste, or the file that it is in. What is no terminal is kept by somebody, as a journal or as a
+/// cluster's logs, and a token in a file stays out of that.
+fn greet(name: &str, resumed: bool, served: &Served, token: &NewToken, file: Option<&Path>) {
     let what = if resumed { "goes on with" } else { "begins" };
     say(&format!(
         "longhaul {what} run {name}: workers connect to {} (UDP), the dashboard is at http://{}/",
         served.listen,
         reachable(served.http_address)
     ));
-    say("on every machine that is to train:");
-    print(&token.command);
+    match file.filter(|_| !std::io::stdout().is_terminal()) {
+        Some(file) => print(&format!("on every machine that is to train: the line in {}", file.display())),
+        None => {
+            say("on every machine that is to train:");
+            print(&token.command);
+        }
+    }
 }
 
 fn start_log(format: LogFormat) {
