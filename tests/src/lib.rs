@@ -13,4 +13,5 @@ pub mod pages;
 pub mod pip;
 pub mod s3;
 pub mod systemd;
+pub mod tools;
 pub mod wan;

@@ -4,12 +4,16 @@ use std::env;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::tools::skipped;
+
 /// What pip writes when no index that it can reach has the package at all. A mistaken version it words otherwise.
 const UNREACHABLE: &str = "(from versions: none)";
+/// What venv writes where pip, which it would put into the environment, is not installed.
+const NO_VENV: &str = "ensurepip is not";
 
 /// A package of PyPI. Each gets an environment of its own.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +29,8 @@ pub struct Package {
 pub enum Unavailable {
     /// pip reaches no index that has it: there is nothing to be done about it from here.
     Offline,
+    /// There is no python3, or it comes without `venv`.
+    NoPython,
     /// Anything else.
     Broken(anyhow::Error),
 }
@@ -33,14 +39,17 @@ impl Package {
     /// The folder with its `bin`, in the user's cache folder, where it is made once for all checkouts. None, with a notice: no index is reached from here.
     ///
     /// # Panics
-    /// It is reached, and the package cannot be installed.
-    #[allow(clippy::print_stdout, reason = "whoever reads a test's output should know what it did not do")]
+    /// It is reached, and the package cannot be installed; or no test is to be skipped ([`EVERY_TOOL`](crate::tools::EVERY_TOOL)).
     #[must_use]
     pub fn for_a_test(self) -> Option<PathBuf> {
         match self.install() {
             Ok(folder) => Some(folder),
             Err(Unavailable::Offline) => {
-                println!("notice: skipped, as pip reaches no index with {}", self.name);
+                skipped(&format!("pip reaches no index with {}", self.name));
+                None
+            }
+            Err(Unavailable::NoPython) => {
+                skipped(&format!("there is no python3 with venv for {}", self.name));
                 None
             }
             Err(Unavailable::Broken(error)) => panic!("install {}: {error:#}", self.name),
@@ -97,13 +106,28 @@ impl Package {
 }
 
 fn python(python: &Path, args: &[&str], last: &[&std::ffi::OsStr]) -> Result<(), Unavailable> {
-    let output = Command::new(python).args(args).args(last).stdin(Stdio::null()).output();
-    let output =
-        output.with_context(|| format!("start {}", python.display())).map_err(Unavailable::Broken)?;
+    let output = match Command::new(python).args(args).args(last).stdin(Stdio::null()).output() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unavailable::NoPython),
+        output => {
+            output.with_context(|| format!("start {}", python.display())).map_err(Unavailable::Broken)?
+        }
+    };
     if output.status.success() {
         return Ok(());
     }
+    refused(python, args, &output)
+}
+
+/// What a failure means, by its words.
+fn refused(python: &Path, args: &[&str], output: &Output) -> Result<(), Unavailable> {
+    // As distributions say that have venv apart, on standard output.
+    if String::from_utf8_lossy(&output.stdout).contains(NO_VENV) {
+        return Err(Unavailable::NoPython);
+    }
     let words = String::from_utf8_lossy(&output.stderr);
+    if words.contains("No module named venv") {
+        return Err(Unavailable::NoPython);
+    }
     if words.contains(UNREACHABLE) {
         return Err(Unavailable::Offline);
     }
@@ -131,5 +155,27 @@ mod tests {
             let missing = package.install_in(cache.path(), &["--no-index", "--find-links", "."]).unwrap_err();
             assert!(matches!(missing, Unavailable::Offline), "{missing:?}");
         }
+    }
+
+    #[test]
+    fn a_python_without_environments_is_none() {
+        use std::os::unix::process::ExitStatusExt as _;
+
+        let missing = python("/nowhere/python3".as_ref(), &[], &[]).unwrap_err();
+        assert!(matches!(missing, Unavailable::NoPython), "{missing:?}");
+        let output = |stdout: &str, stderr: &str| Output {
+            status: std::process::ExitStatus::from_raw(1 << 8),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+        };
+        for (stdout, stderr) in [
+            ("The virtual environment was not created because ensurepip is not\navailable.", ""),
+            ("", "/usr/bin/python3: No module named venv"),
+        ] {
+            let missing = refused("python3".as_ref(), &[], &output(stdout, stderr)).unwrap_err();
+            assert!(matches!(missing, Unavailable::NoPython), "{missing:?}");
+        }
+        let broken = refused("python3".as_ref(), &[], &output("", "a full disk")).unwrap_err();
+        assert!(matches!(broken, Unavailable::Broken(_)), "{broken:?}");
     }
 }

@@ -55,6 +55,21 @@ fn what_is_built_is_there_to_be_built_with_the_toolchain_that_is_pinned() {
 }
 
 #[test]
+fn what_is_no_part_of_the_repository_is_not_sent_to_the_builder() {
+    let sent = std::fs::read_to_string(folder().join("Dockerfile.dockerignore")).unwrap();
+    let kept = std::fs::read_to_string(folder().join("../../.gitignore")).unwrap();
+    let left_out: Vec<&str> = sent.lines().collect();
+    for pattern in kept.lines() {
+        let pattern = pattern.strip_prefix('/').map_or_else(|| format!("**/{pattern}"), str::to_owned);
+        assert!(left_out.contains(&pattern.as_str()), "{pattern}");
+    }
+    // Where a coordinator keeps the run's keys if nothing is said, and where the first page has them.
+    for secret in ["longhaul-state", "state", "join.txt"] {
+        assert!(kept.lines().any(|line| line == format!("/{secret}")), "{secret}");
+    }
+}
+
+#[test]
 fn everything_that_names_an_image_means_one_that_is_built() {
     let page = std::fs::read_to_string(folder().join("README.md")).unwrap();
     let mut named: Vec<String> = crate::built()

