@@ -35,6 +35,8 @@ fn main() {
         }
     };
     build_shim(&lib);
+    // First what deploy/install.sh lays beside the program, on a machine that has nothing else of libtorch.
+    println!("cargo::rustc-link-arg=-Wl,-rpath,$ORIGIN/../lib/longhaul/torch/lib");
     println!("cargo::rustc-link-arg=-Wl,-rpath,{}", lib.display());
     // No symbol of libtorch.so itself is used, but on a CUDA build it is what loads the GPU's kernels.
     println!("cargo::rustc-link-arg=-Wl,--no-as-needed");

@@ -18,7 +18,7 @@ pub fn folder() -> PathBuf {
 }
 
 impl Unit {
-    /// Reads a unit of this checkout; `%i` becomes the instance.
+    /// Reads a unit of this checkout; `%i` becomes the instance, and `%S` the system's folder for state.
     ///
     /// # Errors
     /// It cannot be read, or has a line that is neither a section nor a setting.
@@ -28,7 +28,7 @@ impl Unit {
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', '[']));
         let settings = lines.map(|line| {
             let (key, value) = line.split_once('=').with_context(|| format!("{name}: {line}"))?;
-            Ok((key.to_owned(), value.replace("%i", instance)))
+            Ok((key.to_owned(), value.replace("%i", instance).replace("%S", "/var/lib")))
         });
         Ok(Self { settings: settings.collect::<Result<_>>()? })
     }
@@ -41,6 +41,11 @@ impl Unit {
         let values: Vec<_> = self.settings.iter().filter(|(name, _)| name == key).collect();
         ensure!(values.len() == 1, "{key} is there {} times", values.len());
         Ok(&values[0].1)
+    }
+
+    /// All settings, in their order.
+    pub fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
     /// The words of `ExecStart=`: `${NAME}` stands for a variable within a word, and `$NAME` for its words.

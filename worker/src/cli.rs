@@ -1,13 +1,15 @@
 //! What a user types.
 
-use std::fs;
+mod token;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use longhaul_proto::identity::{TOKEN_PREFIX, Token};
+use longhaul_proto::identity::Token;
+pub use token::TokenArgs;
 
 /// Trains as part of a run, follows the coordinator, and exchanges updates with the other workers.
 #[derive(Debug, Parser)]
@@ -65,15 +67,13 @@ pub enum Command {
 
 /// `worker join`
 #[derive(Debug, Args)]
+#[command(mut_group("join_token", |group| group.required(true)))]
 pub struct JoinArgs {
     /// Where the coordinator listens (UDP): HOST:PORT. Where several take over from each other: all of them, with commas between them.
     pub coordinator: String,
-    /// The join token that the coordinator printed.
-    #[arg(long, env = "LONGHAUL_TOKEN", hide_env_values = true, required_unless_present = "token_file")]
-    pub token: Option<String>,
-    /// A file with the token, or with the whole join line as `coordinator up --token-file` writes it: other users of the machine see a command line, and not a file of mode 0600.
-    #[arg(long, value_name = "FILE", env = "LONGHAUL_TOKEN_FILE", conflicts_with = "token")]
-    pub token_file: Option<PathBuf>,
+    /// What lets this machine in.
+    #[command(flatten)]
+    pub token: TokenArgs,
     /// The cluster that this machine belongs to: a name of your choice, the same on all machines that share fast links.
     #[arg(long, default_value = "default")]
     pub site: String,
@@ -104,7 +104,7 @@ pub struct JoinArgs {
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
     /// Where this machine's checkpoints go, instead of the run's `checkpoint.dir`.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = "LONGHAUL_CHECKPOINT_DIR")]
     pub checkpoint_dir: Option<PathBuf>,
 }
 
@@ -117,17 +117,7 @@ impl JoinArgs {
     /// # Errors
     /// The file cannot be read or has no token in it, or the token is damaged.
     pub fn join_token(&self) -> Result<Token> {
-        if let Some(token) = &self.token {
-            return token.parse().context("read --token");
-        }
-        let path = self.token_file.as_deref().context("give --token or --token-file")?;
-        let shown = path.display();
-        let text = fs::read_to_string(path).with_context(|| format!("read the join token from {shown}"))?;
-        let token = text.split_whitespace().find(|word| word.starts_with(TOKEN_PREFIX));
-        let token = token.with_context(|| {
-            format!("{shown} holds no join token, a word that begins with {TOKEN_PREFIX}: `coordinator token create` prints one")
-        })?;
-        token.parse().with_context(|| format!("read the join token in {shown}"))
+        self.token.read()?.context("give --token or --token-file")
     }
 
     /// Whether this machine has none of the training data, and takes it from other workers.
@@ -164,9 +154,9 @@ fn gib(text: &str) -> Result<f64, String> {
 pub struct DoctorArgs {
     /// Where the coordinator listens (UDP): HOST:PORT.
     pub coordinator: String,
-    /// A join token: the doctor then says, too, whether that coordinator made it. It is not used up.
-    #[arg(long, env = "LONGHAUL_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
+    /// With a join token, the doctor says, too, whether that coordinator made it. It is not used up.
+    #[command(flatten)]
+    pub token: TokenArgs,
     /// `auto`, `cpu`, or `cuda:N`.
     #[arg(long, default_value = "auto")]
     pub device: String,
@@ -303,35 +293,6 @@ mod tests {
             Command::Sample(args) => Ok(args),
             other => Err(format!("{other:?}")),
         }
-    }
-
-    fn join(arguments: &[&str]) -> Result<JoinArgs, String> {
-        let line = ["worker", "join", "head:4800"].iter().chain(arguments);
-        match Cli::try_parse_from(line).map_err(|error| error.to_string())?.command {
-            Command::Join(args) => Ok(args),
-            other => Err(format!("{other:?}")),
-        }
-    }
-
-    #[test]
-    fn a_token_comes_from_the_command_line_or_from_a_file_with_it_or_with_the_join_line() {
-        let token = "lh1.041061050r3ggwv9f1t6asbe41h7jx35ecgj28d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mnr91zgp";
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("token");
-        let from_file = || join(&["--token-file", file.to_str().unwrap()]).unwrap().join_token();
-        let given = join(&["--token", token]).unwrap().join_token().unwrap();
-        for text in [format!("{token}\n"), format!("worker join head:4800 --token {token} --site SITE\n")] {
-            fs::write(&file, text).unwrap();
-            assert_eq!(from_file().unwrap().to_string(), given.to_string());
-        }
-        for (text, error) in [("", "holds no join token"), ("lh1.x", "read the join token in")] {
-            fs::write(&file, text).unwrap();
-            assert!(format!("{:#}", from_file().unwrap_err()).contains(error), "{text}");
-        }
-        fs::remove_file(&file).unwrap();
-        assert!(format!("{:#}", from_file().unwrap_err()).contains("read the join token from"));
-        assert!(join(&[]).unwrap_err().contains("--token"));
-        assert!(join(&["--token", token, "--token-file", "x"]).unwrap_err().contains("cannot be used with"));
     }
 
     #[test]

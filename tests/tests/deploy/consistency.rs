@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use longhaul_tests::kubernetes::{Manifests, Port};
+use longhaul_tests::tools::skipped;
 use serde_json::Value;
 
 use crate::{KUSTOMIZATIONS, built, folders};
@@ -13,7 +14,7 @@ fn kustomize_builds_what_the_tests_read() {
     for (name, folder) in folders() {
         let output = match Command::new("kubectl").arg("kustomize").arg(&folder).output() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                println!("notice: skipped, as kubectl is not installed");
+                skipped("kubectl is not installed");
                 return;
             }
             output => output.unwrap(),
@@ -112,13 +113,28 @@ fn what_the_manifests_expect_from_outside_is_made_by_the_commands_of_the_readme(
     let readme = fs::read_to_string(Manifests::root().join("README.md")).unwrap();
     for (folder, manifests) in built() {
         let worker = manifests.container("workers").unwrap();
-        let secret = &worker.spec["env"][0]["valueFrom"]["secretKeyRef"];
-        let (name, key) = (secret["name"].as_str().unwrap(), secret["key"].as_str().unwrap());
+        let (name, key) = worker.secret_key("/run/secrets/longhaul/token".as_ref()).unwrap();
         assert_eq!(manifests.of_kind("Secret").count(), 0, "{folder}: a token is not kept in a repository");
         assert!(readme.contains(&format!("create secret generic {name} --from-file={key}=")), "{folder}");
         let (text, key) = worker.config_map_key("/data/text.zst".as_ref()).unwrap();
         assert!(manifests.get("ConfigMap", text).is_err(), "{folder}");
         assert!(readme.contains(&format!("create configmap {text} --from-file={key}=")), "{folder}");
+    }
+}
+
+#[test]
+fn the_folder_of_the_readme_needs_no_kind_that_a_cluster_may_not_know() {
+    let readme = fs::read_to_string(Manifests::root().join("README.md")).unwrap();
+    let (_, rest) = readme.split_once("longhaul-here/kustomization.yaml <<END\n").unwrap();
+    let (text, _) = rest.split_once("END\n").unwrap();
+    let folder: Value = serde_saphyr::from_str(text).unwrap();
+    assert_eq!(folder["components"], serde_json::json!([]), "what an operator brings comes later");
+    let base = folder["resources"][0].as_str().unwrap().strip_prefix("../deploy/kubernetes/").unwrap();
+    let images = folder["images"].as_array().unwrap();
+    for set in Manifests::build(base).unwrap().of_kind("StatefulSet") {
+        let image = set["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap();
+        let name = image.split_once(':').unwrap().0;
+        assert!(images.iter().any(|image| image["name"] == name), "{name}");
     }
 }
 

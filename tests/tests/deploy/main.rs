@@ -1,10 +1,6 @@
 //! What is in `deploy`: valid, restricted, and consistent with itself.
 //! That the binaries understand their arguments is tested beside the binaries.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test's own helpers fail the test, or say why it is skipped"
-)]
+#![allow(clippy::unwrap_used, reason = "a test's own helpers fail the test")]
 
 mod compose;
 mod consistency;
@@ -21,15 +17,16 @@ use std::path::PathBuf;
 use longhaul_tests::kubernetes::Manifests;
 
 /// Every folder that one applies, and combinations of them with components.
-const KUSTOMIZATIONS: [(&str, &[&str]); 9] = [
+const KUSTOMIZATIONS: [(&str, &[&str]); 10] = [
     ("base", &[]),
-    ("overlays/cpu", &[]),
-    ("overlays/gpu", &[]),
     ("overlays/ha", &[]),
     ("overlays/second-site", &[]),
+    ("base", &["cpu"]),
+    ("base", &["gpu", "worker-node-ports", "monitoring"]),
     ("base", &["node-ports", "worker-node-ports", "monitoring", "local-disks"]),
-    ("overlays/gpu", &["worker-node-ports", "monitoring"]),
-    ("overlays/ha", &["monitoring", "local-disks"]),
+    ("overlays/ha", &["gpu", "monitoring", "local-disks"]),
+    ("overlays/second-site", &["gpu", "worker-node-ports"]),
+    ("overlays/second-site", &["cpu"]),
     ("overlays/second-site", &["worker-node-ports", "local-disks"]),
 ];
 

@@ -18,7 +18,7 @@ use super::identity_slot::IdentitySlot;
 use super::memory::{self, Room};
 use super::offers::Offers;
 use super::rejoins::Rejoins;
-use super::session::Session;
+use super::session::{FAREWELL_MAX, Session};
 use super::stop::StopSignal;
 use super::survey::{Surveyed, attend};
 use crate::checkpoint::{CheckpointStore, Unusable};
@@ -28,6 +28,9 @@ use crate::network;
 
 /// How long the last packets may take when this worker's part is over.
 const HANG_UP_MAX: Duration = Duration::from_secs(5);
+/// How long a worker may take to end after it was asked to (SIGTERM): to be dismissed, then to end the device's step, then to hang
+/// up. What starts workers waits longer before it kills them.
+pub const LEAVING_MAX: Duration = FAREWELL_MAX.saturating_add(FAREWELL_MAX).saturating_add(HANG_UP_MAX);
 
 /// Joins a run and trains until it ends.
 ///

@@ -21,5 +21,5 @@ mod voice;
 mod ways;
 mod words;
 
-pub use join::{cache_dir, join};
+pub use join::{LEAVING_MAX, cache_dir, join};
 pub(crate) use stop::StopSignal;

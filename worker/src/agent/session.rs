@@ -41,7 +41,7 @@ const DEVICE_QUEUE: usize = 8;
 /// Reports between the synchroniser and the agent, which takes them at once.
 const REPORT_QUEUE: usize = 256;
 /// How long a leaving worker waits to be dismissed: a settlement takes a round trip or two.
-const FAREWELL_MAX: Duration = Duration::from_secs(30);
+pub(super) const FAREWELL_MAX: Duration = Duration::from_secs(30);
 /// Reports that are said at once, and the pause before the next ones: a backlog must not fill the queue of the connection.
 const REPORTS_AT_ONCE: usize = 32;
 const REPORTS_PAUSE: Duration = Duration::from_millis(50);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use longhaul_proto::control::{Hello, Probe, ProbeError};
-use longhaul_proto::identity::{Fingerprint, Token};
+use longhaul_proto::identity::Fingerprint;
 use longhaul_proto::transport;
 use quinn::Endpoint;
 use tokio::net::lookup_host;
@@ -31,19 +31,19 @@ pub(super) async fn examine(args: &DoctorArgs, report: &mut Report<impl Write>) 
         Ok(endpoint) => endpoint,
         Err(finding) => return report.tell(finding),
     };
-    let authority = match args.token.as_deref().map(str::parse::<Token>) {
-        None => {
+    let authority = match args.token.read() {
+        Ok(None) => {
             report.tell(Finding::not_looked_at(
                 "token",
-                "with --token the doctor compares it with the coordinator",
+                "with --token-file or --token the doctor compares it with the coordinator",
             ))?;
             None
         }
-        Some(Err(error)) => {
-            report.tell(Finding::fail("token", error.to_string(), ""))?;
+        Err(error) => {
+            report.tell(Finding::fail("token", format!("{error:#}"), ""))?;
             None
         }
-        Some(Ok(token)) => Some(token.authority),
+        Ok(Some(token)) => Some(token.authority),
     };
     if let Some(mut probe) = reach(&endpoint, address, authority, report).await? {
         report.tell(findings::versions(&Hello::ours(), probe.coordinator()))?;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use clap::Parser as _;
 use longhaul_tests::compose::{Compose, Service};
+use longhaul_worker::agent::LEAVING_MAX;
 use longhaul_worker::cli::{Cli, Command, JoinArgs};
 
 /// The port of which the image's health check asks.
@@ -64,10 +65,21 @@ fn the_token_is_where_the_coordinator_writes_it_and_workers_may_only_read_it() {
     let compose = Compose::read().unwrap();
     let written = compose.services["coordinator"].mounted_at("/run/longhaul").unwrap();
     for (name, service) in compose.built_from("worker") {
-        let file = join(service).token_file.unwrap();
+        let file = join(service).token.token_file.unwrap();
         let (volume, writable) = service.mounted_at(file.parent().unwrap().to_str().unwrap()).unwrap();
         assert_eq!((volume, true), written, "{name}");
         assert!(!writable, "{name}");
-        assert_eq!(service.stop_grace_period.as_deref(), Some("45s"), "leaving takes 30 at most");
+    }
+}
+
+#[test]
+fn a_worker_has_the_time_that_leaving_takes_and_is_not_started_for_ever() {
+    let compose = Compose::read().unwrap();
+    for (name, service) in compose.built_from("worker") {
+        let grace = service.stop_grace_period.as_deref().unwrap();
+        let grace_s: u64 = grace.strip_suffix('s').unwrap().parse().unwrap();
+        assert!(grace_s > LEAVING_MAX.as_secs(), "{name}: {grace}");
+        let (when, times) = service.restart.as_deref().unwrap().split_once(':').unwrap();
+        assert!(when == "on-failure" && times.parse::<u32>().unwrap() > 0, "{name}");
     }
 }

@@ -6,19 +6,15 @@ use std::net::{IpAddr, Ipv4Addr};
 use clap::{CommandFactory as _, Parser as _};
 use longhaul_tests::dockerfile::stages;
 use longhaul_tests::kubernetes::{Container, Manifests, Port, Start};
+use longhaul_worker::agent::LEAVING_MAX;
 use longhaul_worker::cli::{Cli, Command, JoinArgs};
 
-/// What SIGTERM may take: the rest of a round, in seconds.
-const LEAVING_S_MAX: u64 = 30;
-const TOKEN: &str = "a token";
-
 fn start() -> Start {
-    let secret = (("join-token".to_owned(), "token".to_owned()), TOKEN.to_owned());
     Start {
         pod_ip: IpAddr::V4(Ipv4Addr::new(10, 244, 1, 7)),
         node_ip: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)),
         index: 3,
-        secrets: BTreeMap::from([secret]),
+        secrets: BTreeMap::new(),
     }
 }
 
@@ -49,7 +45,7 @@ fn a_worker_of_the_base_joins_the_service_of_the_coordinator() {
         (&service["protocol"], args.coordinator),
         (&"UDP".into(), format!("coordinator:{}", service["port"]))
     );
-    assert_eq!((args.site.as_str(), args.token.as_deref()), ("first", Some(TOKEN)));
+    assert_eq!(args.site, "first");
 }
 
 #[test]
@@ -60,7 +56,19 @@ fn a_worker_of_the_second_cluster_joins_from_a_site_of_its_own() {
     let (host, port) = args.coordinator.rsplit_once(':').unwrap();
     host.parse::<IpAddr>().unwrap();
     assert_eq!(port, "4800");
-    assert_eq!((args.site.as_str(), args.token.as_deref()), ("second", Some(TOKEN)));
+    assert_eq!(args.site, "second");
+}
+
+#[test]
+fn the_token_is_a_file_of_the_secret_and_in_no_environment() {
+    for folder in ["base", "overlays/second-site"] {
+        let manifests = Manifests::build(folder).unwrap();
+        let container = manifests.container("workers").unwrap();
+        let file = join(&container).token.token_file.unwrap();
+        let (secret, key) = container.secret_key(&file).unwrap();
+        assert_eq!((secret, key), ("join-token", "token"), "{folder}");
+        assert!(!container.environment(&start()).unwrap().contains_key("LONGHAUL_TOKEN"), "{folder}");
+    }
 }
 
 #[test]
@@ -91,7 +99,7 @@ fn the_readiness_probe_is_the_health_check_of_the_image() {
 
 #[test]
 fn a_worker_behind_a_port_of_its_node_tells_other_sites_of_it() {
-    let manifests = combined("worker-node-ports");
+    let manifests = combined("base", "worker-node-ports");
     let args = join(&manifests.container("workers").unwrap());
     let advertised = args.advertise.unwrap();
     assert_eq!(advertised.ip(), start().node_ip);
@@ -104,21 +112,24 @@ fn a_worker_behind_a_port_of_its_node_tells_other_sites_of_it() {
 }
 
 #[test]
-fn a_worker_with_a_gpu_takes_that_and_nothing_else() {
-    let manifests = Manifests::build("overlays/gpu").unwrap();
-    let container = manifests.container("workers").unwrap();
-    assert_eq!(join(&container).device, "cuda:0");
-    assert_eq!(container.spec["resources"]["limits"]["nvidia.com/gpu"], "1");
+fn a_worker_with_a_gpu_takes_that_and_nothing_else_in_every_cluster() {
+    for overlay in ["base", "overlays/ha", "overlays/second-site"] {
+        let manifests = combined(overlay, "gpu");
+        let container = manifests.container("workers").unwrap();
+        assert_eq!(join(&container).device, "cuda:0", "{overlay}");
+        assert_eq!(container.spec["resources"]["limits"]["nvidia.com/gpu"], "1", "{overlay}");
+        assert!(container.spec["image"].as_str().unwrap().starts_with("longhaul-worker-cuda:"), "{overlay}");
+    }
 }
 
-/// The base with a component, as a user's own folder would have both.
-fn combined(component: &str) -> Manifests {
+/// An overlay with a component, as a user's own folder would have both.
+fn combined(overlay: &str, component: &str) -> Manifests {
     let root = Manifests::root().canonicalize().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let (base, component) = (root.join("base"), root.join("components").join(component));
+    let (overlay, component) = (root.join(overlay), root.join("components").join(component));
     let kustomization = format!(
         "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [{}]\ncomponents: [{}]\n",
-        base.display(),
+        overlay.display(),
         component.display()
     );
     std::fs::write(folder.path().join("kustomization.yaml"), kustomization).unwrap();
@@ -127,16 +138,17 @@ fn combined(component: &str) -> Manifests {
 
 #[test]
 fn a_worker_keeps_its_identity_and_takes_no_more_threads_than_it_has_cpus() {
-    for folder in ["base", "overlays/cpu", "overlays/gpu", "overlays/second-site"] {
-        let manifests = Manifests::build(folder).unwrap();
+    let all = [
+        ("base", Manifests::build("base").unwrap()),
+        ("overlays/second-site", Manifests::build("overlays/second-site").unwrap()),
+        ("cpu", combined("base", "cpu")),
+        ("gpu", combined("overlays/second-site", "gpu")),
+    ];
+    for (name, manifests) in all {
         let container = manifests.container("workers").unwrap();
         let args = join(&container);
-        assert!(container.keeps(&args.cache_dir.unwrap()), "{folder}");
-        assert_eq!(
-            container.spec["resources"]["limits"]["cpu"],
-            args.threads.unwrap().to_string(),
-            "{folder}"
-        );
+        assert!(container.keeps(&args.cache_dir.unwrap()), "{name}");
+        assert_eq!(container.spec["resources"]["limits"]["cpu"], args.threads.unwrap().to_string(), "{name}");
     }
 }
 
@@ -145,5 +157,5 @@ fn a_pod_is_given_the_time_that_leaving_takes() {
     let manifests = Manifests::build("base").unwrap();
     let grace_s =
         manifests.container("workers").unwrap().pod["terminationGracePeriodSeconds"].as_u64().unwrap();
-    assert!(grace_s > LEAVING_S_MAX, "{grace_s}");
+    assert!(grace_s > LEAVING_MAX.as_secs(), "{grace_s}");
 }

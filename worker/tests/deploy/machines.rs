@@ -1,4 +1,4 @@
-//! Workers on bare machines: units, a cloud's first start, a job of Slurm, and what `install.sh` puts where.
+//! Workers on bare machines: units, a cloud's first start, and what `install.sh` puts where.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,15 +6,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use longhaul_tests::systemd::{self, Unit};
+use longhaul_worker::agent::LEAVING_MAX;
 use longhaul_worker::cli::{Cli, Command as Subcommand, JoinArgs};
 
-fn deploy() -> PathBuf {
+pub fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
-fn join(words: impl IntoIterator<Item = String>) -> JoinArgs {
+pub fn join(words: impl IntoIterator<Item = String>) -> JoinArgs {
     let words: Vec<_> = words.into_iter().collect();
     match Cli::try_parse_from(&words).unwrap_or_else(|error| panic!("{words:?}: {error}")).command {
         Subcommand::Join(args) => args,
@@ -46,10 +47,68 @@ fn the_unit_joins_with_what_its_environment_file_says_and_keeps_what_it_must() {
     assert_eq!((args.coordinator.as_str(), args.site.as_str()), ("head.example.org:4800", "amsterdam"));
     assert_eq!(args.cache_dir.unwrap(), Path::new("/var/lib/longhaul-worker"));
     let (credential, file) = unit.get("LoadCredential").unwrap().split_once(':').unwrap();
-    assert_eq!(args.token_file.unwrap(), Path::new("/run/credentials/w.service").join(credential));
+    assert_eq!(args.token.token_file.unwrap(), Path::new("/run/credentials/w.service").join(credential));
     assert!(file.starts_with("/etc/longhaul/"));
     let leaving_s: u64 = unit.get("TimeoutStopSec").unwrap().parse().unwrap();
-    assert!(leaving_s > 30, "{leaving_s}");
+    assert!(leaving_s > LEAVING_MAX.as_secs(), "{leaving_s}");
+}
+
+#[test]
+fn checkpoints_go_where_the_unit_may_write_unless_its_environment_file_says_otherwise() {
+    for (name, state) in
+        [("longhaul-worker.service", "longhaul-worker"), ("longhaul-worker@.service", "longhaul-worker-1")]
+    {
+        let unit = Unit::read(name, "1").unwrap();
+        assert_eq!(unit.get("StateDirectory").unwrap(), state);
+        let (variable, folder) = unit.get("Environment").unwrap().split_once('=').unwrap();
+        assert!(Path::new(folder).starts_with(Path::new("/var/lib").join(state)), "{folder}");
+        let cli = Cli::command();
+        let mut arguments = cli.find_subcommand("join").unwrap().get_arguments();
+        let checkpoint_dir = arguments.find(|argument| argument.get_id() == "checkpoint_dir").unwrap();
+        assert_eq!(checkpoint_dir.get_env().unwrap(), variable);
+    }
+}
+
+#[test]
+fn nothing_hides_the_devices_of_a_worker() {
+    for name in ["longhaul-worker.service", "longhaul-worker@.service"] {
+        let unit = Unit::read(name, "0").unwrap();
+        // The first two are lists of devices themselves (systemd.exec(5)).
+        for hiding in ["ProtectClock", "PrivateDevices", "DevicePolicy", "DeviceAllow"] {
+            assert!(unit.settings().all(|(key, _)| key != hiding), "{name}: {hiding}");
+        }
+        let before = unit.get("ExecStartPre").unwrap();
+        assert!(before.starts_with("-+/usr/bin/nvidia-modprobe -u -c 0"), "{name}: {before}");
+    }
+}
+
+#[test]
+fn what_cannot_be_mended_is_not_tried_for_ever() {
+    for name in ["longhaul-worker.service", "longhaul-worker@.service"] {
+        let unit = Unit::read(name, "0").unwrap();
+        let number = |key| unit.get(key).unwrap().parse::<u64>().unwrap();
+        assert_eq!(unit.get("RestartPreventExitStatus").unwrap(), "2", "{name}: as clap ends");
+        // A limit that the pauses between starts never reach is none.
+        let interval = unit.get("StartLimitIntervalSec").unwrap().strip_suffix("min").unwrap();
+        let interval_s = interval.parse::<u64>().unwrap() * 60;
+        assert!(interval_s > number("StartLimitBurst") * number("RestartSec") * 2, "{name}");
+    }
+}
+
+#[test]
+fn the_two_units_differ_in_their_gpu_and_in_nothing_else() {
+    let settings = |name| {
+        let unit = Unit::read(name, "7").unwrap();
+        unit.settings().map(|(key, value)| (key.to_owned(), value.to_owned())).collect::<Vec<_>>()
+    };
+    let one = settings("longhaul-worker.service").into_iter();
+    let as_one = |(key, value): (String, String)| {
+        let value = value.replace(" on GPU 7", "").replace("longhaul-worker-7", "longhaul-worker");
+        let value = value.replace(" --device=cuda:7", "").replace(":4817 ", ":4801 ").replace("-c 7", "-c 0");
+        (key, value)
+    };
+    let several = settings("longhaul-worker@.service").into_iter().map(as_one);
+    assert_eq!(one.collect::<Vec<_>>(), several.collect::<Vec<_>>());
 }
 
 #[test]
@@ -81,6 +140,13 @@ fn what_cloud_init_writes_is_what_the_unit_reads() {
             && shell == "sh"
         {
             assert_eq!(options, "-ec");
+            // Nothing is unpacked before all of it was compared.
+            let at = |word: &str| script.find(word).unwrap();
+            assert!(
+                at("curl ") < at("sha256sum --check") && at("sha256sum --check") < at("tar "),
+                "{script}"
+            );
+            assert!(!script.lines().any(|line| line.contains("curl ") && line.contains('|')), "{script}");
             check_syntax("sh", &["-n", "-c", script]);
         }
     }
@@ -111,54 +177,6 @@ fn check_syntax(shell: &str, args: &[&str]) {
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Runs each task as Slurm would, one after the other: what comes before `bash` are options of its own.
-const SRUN: &str = r#"#!/bin/sh
-while [ "$1" != bash ]; do printf '%s\n' "$1" >> "$RECORD/options"; shift; done
-for task in 0 1; do
-  SLURMD_NODENAME=localhost SLURM_LOCALID=$task SLURM_PROCID=$task SLURM_CPUS_PER_TASK=8 "$@" || exit
-done
-"#;
-/// Writes down with what it was called.
-const WORKER: &str = r#"#!/bin/sh
-for word in worker "$@"; do printf '%s\n' "$word"; done > "$RECORD/worker-$SLURM_PROCID"
-"#;
-
-#[test]
-fn a_job_of_slurm_starts_workers_that_differ_in_their_port_and_share_a_folder_of_their_node() {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, script) in [("srun", SRUN), ("worker", WORKER)] {
-        let path = folder.path().join(name);
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
-    let job = |site: Option<&str>| {
-        let mut command = Command::new("bash");
-        command.arg(deploy().join("slurm/join.sbatch")).args(["--data", "/scratch/a text.zst"]);
-        command.env("PATH", &path).env("RECORD", folder.path()).env("LONGHAUL_CACHE", "/scratch/longhaul");
-        command.env("LONGHAUL_COORDINATOR", "head:4800").env("LONGHAUL_TOKEN_FILE", "token");
-        command.envs(site.map(|site| ("LONGHAUL_SITE", site))).output().unwrap()
-    };
-    let without = job(None);
-    assert!(String::from_utf8_lossy(&without.stderr).contains("the name of this cluster"), "{without:?}");
-    let output = job(Some("amsterdam"));
-    assert!(output.status.success(), "{output:?}");
-    let task = |task: usize| {
-        let words = fs::read_to_string(folder.path().join(format!("worker-{task}"))).unwrap();
-        // The token's file is in the environment, from which clap takes it where it is not given.
-        join(words.lines().map(str::to_owned).chain(["--token-file=token".to_owned()]))
-    };
-    for (number, args) in [(0, task(0)), (1, task(1))] {
-        assert_eq!((args.coordinator.as_str(), args.site.as_str()), ("head:4800", "amsterdam"));
-        assert_eq!(args.listen.to_string(), format!("127.0.0.1:{}", 4801 + number));
-        assert_eq!(args.threads, Some(8));
-        assert_eq!(args.cache_dir.unwrap(), Path::new("/scratch/longhaul/localhost"));
-        assert_eq!(args.data.unwrap(), Path::new("/scratch/a text.zst"));
-    }
-    let options = fs::read_to_string(folder.path().join("options")).unwrap();
-    assert!(options.contains("--kill-on-bad-exit=0"), "one that fails leaves the others: {options}");
-}
-
 #[test]
 fn what_is_installed_runs_and_loads_the_libraries_beside_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -177,18 +195,83 @@ fn what_is_installed_runs_and_loads_the_libraries_beside_it() {
     assert!(output.status.success(), "{output:?}");
     let unit = Unit::read("longhaul-worker.service", "").unwrap();
     let program = unit.command_line(&example()).unwrap()[0].clone();
-    let (variable, libraries) = unit.get("Environment").unwrap().split_once('=').unwrap();
     let below = |path: &str| root.join(path.trim_start_matches('/'));
-    let ldd = Command::new("ldd").arg(below(&program)).env(variable, below(libraries)).output().unwrap();
-    let loaded = String::from_utf8(ldd.stdout).unwrap();
-    let torch = loaded.lines().find(|line| line.contains("libtorch_cpu.so")).unwrap();
-    assert!(torch.contains(below(libraries).to_str().unwrap()), "{torch}");
-    let version =
-        Command::new(below(&program)).arg("--version").env(variable, below(libraries)).output().unwrap();
+    // As over ssh, or in a job: nobody tells the loader anything.
+    let start = |program: &str, word: &Path| {
+        Command::new(program).arg(word).env_remove("LD_LIBRARY_PATH").output().unwrap()
+    };
+    let loaded = String::from_utf8(start("ldd", &below(&program)).stdout).unwrap();
+    assert!(!loaded.contains("not found"), "{loaded}");
+    let of_torch = ["libtorch.so", "libtorch_cpu.so", "libc10.so", "libgomp"];
+    for library in loaded.lines().filter(|line| of_torch.iter().any(|name| line.contains(name))) {
+        assert!(library.contains(below("/usr/local").to_str().unwrap()), "{library}");
+    }
+    let version = start(below(&program).to_str().unwrap(), "--version".as_ref());
     assert_eq!(String::from_utf8(version.stdout).unwrap(), format!("worker {}\n", env!("CARGO_PKG_VERSION")));
     assert!(below("/usr/local/lib/systemd/system/longhaul-worker@.service").is_file());
     assert!(below("/usr/local/share/man/man1/worker-join.1").is_file(), "the unit names it");
     assert!(!below("/usr/local/bin/coordinator").exists(), "it was not built there");
+}
+
+/// The options with which the page and a cloud's machine unpack an archive.
+fn unpacking() -> Vec<String> {
+    let page = fs::read_to_string(deploy().join("README.md")).unwrap();
+    let script = fs::read_to_string(deploy().join("cloud-init/worker.yaml")).unwrap();
+    let line = |text: &str| {
+        let line = text.lines().find(|line| line.contains("tar ") && line.contains(" -C / ")).unwrap();
+        let (_, words) = line.split_once("tar ").unwrap();
+        words.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (words, in_a_cloud) = (line(&page), line(&script));
+    // The last word is the archive.
+    assert_eq!(words[..words.len() - 1], in_a_cloud[..in_a_cloud.len() - 1]);
+    words
+}
+
+#[test]
+fn an_archive_leaves_the_folders_of_the_machine_to_their_owners() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    fs::create_dir_all(at("from")).unwrap();
+    // It is asked for its pages and no more.
+    fs::write(at("from/coordinator"), "#!/bin/sh\nif [ \"$1\" = man ]; then mkdir -p \"$2\"; fi\n").unwrap();
+    mode(&at("from/coordinator"), 0o700);
+    let pack = format!(
+        "umask 077; exec {} --from {} --archive {}",
+        deploy().join("install.sh").display(),
+        at("from").display(),
+        at("archive.tar").display()
+    );
+    let packed = Command::new("sh").args(["-c", &pack]).output().unwrap();
+    assert!(packed.status.success(), "{packed:?}");
+    let listed =
+        Command::new("tar").args(["--numeric-owner", "-tvf"]).arg(at("archive.tar")).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.lines().all(|line| line.contains(" 0/0 ") && !line.ends_with(" ./")), "{listed}");
+
+    // Another machine, whose folders are not as those that were packed.
+    let there = [at("machine"), at("machine/usr"), at("machine/usr/local")];
+    for path in &there {
+        fs::create_dir(path).unwrap();
+        mode(path, 0o711);
+    }
+    let mut tar = Command::new("tar");
+    for word in unpacking() {
+        match word.as_str() {
+            "/" => tar.arg(at("machine")),
+            "longhaul.tar.zst" => tar.arg(at("archive.tar")),
+            word => tar.arg(word),
+        };
+    }
+    let unpacked = tar.output().unwrap();
+    assert!(unpacked.status.success(), "{unpacked:?}");
+    let mode_of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    for path in &there {
+        assert_eq!(mode_of(path), 0o711, "{}", path.display());
+    }
+    assert_eq!(mode_of(&at("machine/usr/local/bin")), 0o755);
+    assert_eq!(mode_of(&at("machine/usr/local/bin/coordinator")), 0o755);
 }
 
 #[test]

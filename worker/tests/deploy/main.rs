@@ -7,3 +7,5 @@ mod kubernetes;
 mod launcher;
 mod machines;
 mod pages;
+mod slurm;
+mod tokens;
