@@ -12,7 +12,7 @@ torch=$(printf '%s\n' "$loaded" | grep '/libtorch_cpu\.so$') || {
   echo "$worker does not load libtorch, or it is not where the worker looks for it: cargo xtask setup" >&2
   exit 1
 }
-lib=$(dirname "$torch")
+lib=$(cd "$(dirname "$torch")" && pwd -P)
 assembled=$(cd "$lib/../.." && pwd -P)
 
 {
