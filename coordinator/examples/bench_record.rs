@@ -59,6 +59,7 @@ impl Bench {
                 memory_bytes: 1 << 36,
                 host_memory_bytes: None,
                 held: None,
+                too_late_ms: None,
                 checkpoints: Vec::new(),
             };
             self.say(worker, ToCoordinator::Join(join));

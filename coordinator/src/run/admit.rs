@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use longhaul_common::config::{SITE_CHARS_MAX, is_site_name};
 use longhaul_common::id::{Round, WorkerId};
@@ -71,6 +72,7 @@ impl Run {
         } else {
             self.notice(Severity::Info, Some(worker), format!("joined again from site {}", join.site));
         }
+        self.note_latecomer(worker, join.too_late_ms.map(|ms| Duration::from_millis(ms.into())));
         // Who is not a member yet is told everything again by a coordinator that has forgotten it; but the numbers of sites go round.
         if self.state.sites.len() > sites_before {
             self.persist();

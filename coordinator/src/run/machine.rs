@@ -231,7 +231,7 @@ impl Run {
             self.telling_ends(),
             self.backlog_settle_at(),
             self.joiners_are_due_at(),
-            self.latecomers_wait_until(),
+            self.latecomers_are_looked_at(),
             self.plan_is_looked_at(),
             self.move_waits_until(),
             self.shares_are_looked_at(),
@@ -414,7 +414,6 @@ impl Run {
     pub(super) fn remove(&mut self, worker: WorkerId, severity: Severity, what: &str) {
         let Some(peer) = self.peers.remove(&worker) else { return };
         self.departures.note(self.now, worker, &peer, what);
-        self.note_latecomer(worker, &peer);
         (self.roll, self.unfit) = (None, None);
         self.surveys.leave(worker);
         self.watch.forget(worker);

@@ -58,8 +58,6 @@ pub(super) struct Peer {
     /// Its last answer to `Prepare` or `Heal`, and when that came.
     pub ready: Option<Ready>,
     pub ready_at: Duration,
-    /// When it was told to heal last.
-    pub healing_since: Duration,
     /// Whom it was told to heal from.
     pub donors: Vec<WorkerId>,
     /// How often it was told to heal without becoming equal.
@@ -101,7 +99,6 @@ impl Peer {
             told_holders: None,
             ready: None,
             ready_at: now,
-            healing_since: now,
             donors: Vec::new(),
             heals: 0,
             next_round: None,

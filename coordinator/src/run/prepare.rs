@@ -254,7 +254,7 @@ impl Run {
                 if peer.standing == Standing::Waiting {
                     peer.reopened = None;
                 }
-                (peer.standing, peer.healing_since) = (Standing::Healing, self.now);
+                peer.standing = Standing::Healing;
                 peer.donors = members.iter().map(|member| member.worker).collect();
             }
             self.send(worker, ToWorker::Heal { donors: members });

@@ -3,8 +3,8 @@
 mod absence;
 mod archived;
 mod backlog;
-mod latecomers;
 mod data;
+mod latecomers;
 mod moves;
 mod operate;
 mod pace;

@@ -330,6 +330,7 @@ impl World {
                 memory_bytes: machine.memory_bytes as u64,
                 host_memory_bytes: machine.host_memory_bytes.map(|bytes| bytes as u64),
                 held: None,
+                too_late_ms: None,
                 checkpoints,
             }),
         );

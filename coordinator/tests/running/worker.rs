@@ -72,6 +72,7 @@ impl Worker {
             memory_bytes: 1 << 34,
             host_memory_bytes: None,
             held,
+            too_late_ms: None,
             checkpoints: Vec::new(),
         };
         control.sender.send(&ToCoordinator::Join(join)).unwrap();

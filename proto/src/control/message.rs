@@ -130,6 +130,8 @@ pub struct Join {
     pub host_memory_bytes: Option<u64>,
     /// What is still in memory from before the connection was lost.
     pub held: Option<(Generation, Round)>,
+    /// It was here before and could not take part, as nobody had the results any more that its state lacked; and how many milliseconds that state took to come.
+    pub too_late_ms: Option<u32>,
     /// Checkpoints of this run on its disk, newest first, at most [`CHECKPOINT_OFFERS_MAX`].
     pub checkpoints: Vec<CheckpointOffer>,
 }

@@ -159,6 +159,18 @@ impl Fault {
     }
 }
 
+impl Fault {
+    /// How many workers cannot take part meanwhile. The coordinator is at home in the first site: where that is cut off, it goes on with its workers alone.
+    #[must_use]
+    pub fn keeps_away(self, sites: &[usize]) -> usize {
+        let out = self.takes_out(sites).len();
+        match self {
+            Self::Site(Kind::Cut | Kind::CutIn | Kind::CutOut, 0) => sites.iter().sum::<usize>() - out,
+            _ => out,
+        }
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -244,6 +256,14 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
     const GAP: Duration = Duration::from_secs(15);
+
+    #[test]
+    fn where_the_coordinators_site_is_cut_off_the_others_are_away() {
+        let away = |kind, site| Fault::Site(kind, site).keeps_away(&[3, 1, 2]);
+        assert_eq!([0, 1, 2].map(|site| away(Kind::Cut, site)), [3, 1, 2]);
+        assert_eq!(Fault::Site(Kind::CutOut, 0).keeps_away(&[1, 4]), 4);
+        assert_eq!((away(Kind::Loss, 0), Fault::Worker(Kind::Leave, 2).keeps_away(&[3])), (0, 1));
+    }
 
     #[test]
     fn the_same_seed_gives_the_same_faults_and_another_one_others() {

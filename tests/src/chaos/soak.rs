@@ -286,7 +286,7 @@ impl Soak {
         let Active { fault, began, .. } = self.active.swap_remove(at);
         tell(&format!("{:7.1} s  {fault} is over", now.as_secs_f64()));
         self.heal(fault).with_context(|| format!("heal {fault}"))?;
-        let out = fault.takes_out(&self.config.cluster.sites).len();
+        let out = fault.keeps_away(&self.config.cluster.sites);
         self.report.kept_away(fault.kind(), out, self.now() - began);
         self.changed = (self.now(), format!("{fault} being over"));
         self.report.healed(fault.kind(), self.now());

@@ -93,13 +93,13 @@ pub(super) struct Membership {
 
 impl Membership {
     async fn take_part(self: &Arc<Self>, mut identity: Identity, stop: &mut StopSignal) -> Result<()> {
-        let (mut conversation, mut rejoins) = (None, Rejoins::default());
+        let (mut conversation, mut rejoins, mut too_late) = (None, Rejoins::default(), None);
         loop {
             self.listen_as(&identity)?;
             let (join, welcomed) = match conversation.take() {
                 Some(conversation) => conversation,
                 None => {
-                    let join = self.join_message(&identity)?;
+                    let join = self.join_message(&identity, too_late.take())?;
                     let found = tokio::select! {
                         found = self.dialler.connect(&identity, || join.clone()) => found?,
                         () = stop.asked() => return Ok(()),
@@ -127,6 +127,8 @@ impl Membership {
                 }
                 continue;
             }
+            // That is said once.
+            let join = Join { too_late_ms: None, ..join };
             let session = Session::start(Arc::clone(self), identity, config, &welcomed.welcome, join)?;
             let (ending, used) = session.converse(welcomed, stop).await?;
             identity = used;
@@ -135,7 +137,8 @@ impl Membership {
                     tracing::info!(reason, "this worker's part is over");
                     return Ok(());
                 }
-                Ending::Again(reason) => {
+                Ending::Again(reason, came_after) => {
+                    too_late = came_after;
                     let pause = rejoins.pause(Instant::now());
                     tracing::warn!(reason, pause_ms = pause.as_millis() as u64, "joining again");
                     tokio::select! {
@@ -160,8 +163,8 @@ impl Membership {
         Ok(())
     }
 
-    /// A first message of a new session.
-    fn join_message(&self, identity: &Identity) -> Result<Join> {
+    /// A first message of a new session; `too_late`: in the last one it could not take part, after a state that took so long to come.
+    fn join_message(&self, identity: &Identity, too_late: Option<Duration>) -> Result<Join> {
         let port = self.dialler.endpoint.local_addr().context("ask for the endpoint's port")?.port();
         let lan_address = SocketAddr::new(self.args.listen.ip(), port);
         Ok(Join {
@@ -173,6 +176,7 @@ impl Membership {
             memory_bytes: self.room.bytes,
             host_memory_bytes: self.room.host_bytes,
             held: None,
+            too_late_ms: too_late.map(|took| u32::try_from(took.as_millis()).unwrap_or(u32::MAX)),
             checkpoints: self.offers(identity),
         })
     }

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::LazyLock;
+use std::thread;
 
 use longhaul_common::config::ImageConfig;
 use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
@@ -17,6 +20,8 @@ use super::{DataError, Recipe, Work};
 
 /// What a record counts for beside its text: so a piece of empty ones comes to an end, too.
 const RECORD_BYTES: u64 = 8;
+/// Images that are decoded at once, at most: one takes up to 64 MiB, and larger ones are decoded one by one.
+const DECODERS_MAX: usize = 32;
 /// Images that are decoded side by side between two looks at whether to go on.
 const DECODED_TOGETHER: usize = 64;
 /// Bad records that are remembered of a piece, with their places; the rest is counted.
@@ -121,8 +126,7 @@ impl Piece {
         while images.peek().is_some() {
             work.goes_on()?;
             let together: Vec<RawImage> = images.by_ref().take(DECODED_TOGETHER).collect();
-            let samples = together.into_par_iter().map(|image| sample_of(image, shape));
-            for sample in samples.collect::<Vec<_>>() {
+            for sample in samples_of(together, shape) {
                 match sample {
                     Ok(sample) => decoded.samples.extend_from_slice(&sample),
                     Err(reason) => decoded.bad.note(reason),
@@ -159,6 +163,22 @@ impl Piece {
             }
         }
         Ok(bytes)
+    }
+}
+
+/// Threads that decode images, of all pieces; none: the system gives none, and whoever has a piece decodes it.
+static DECODERS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let pool = ThreadPoolBuilder::new().thread_name(|at| format!("decoder {at}"));
+    pool.num_threads(cores.min(DECODERS_MAX)).build().ok()
+});
+
+/// What images become, in order.
+fn samples_of(images: Vec<RawImage>, shape: &ImageConfig) -> Vec<Result<Vec<u8>, String>> {
+    let sample_of = |image| sample_of(image, shape);
+    match &*DECODERS {
+        Some(pool) => pool.install(|| images.into_par_iter().map(sample_of).collect()),
+        None => images.into_iter().map(sample_of).collect(),
     }
 }
 

@@ -13,7 +13,7 @@ use super::prepared::{ListedPiece, MadePiece, Maker};
 use super::work::FileWork;
 use super::{DataError, Recipe};
 
-/// Threads that make tokens, at most: each has a piece and what it becomes in memory, some 100 MB, and an image that is decoded.
+/// Threads that make tokens, at most: each has a piece and what it becomes in memory, some 100 MB.
 const THREADS_MAX: usize = 32;
 /// More than there are cores: while one waits until its shard is on the disk, another decodes.
 const THREADS_BEYOND_CORES: usize = 2;

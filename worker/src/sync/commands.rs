@@ -102,8 +102,11 @@ impl Synchroniser {
             }
             Command::ReportSettled(settled) => self.report(ToCoordinator::Settled(settled)),
             Command::Lost { round, fragment } => {
-                self.outcome =
-                    Some(Outcome::Rejoin(format!("nobody gave the result of {fragment} in {round}")));
+                let reason = format!("nobody gave the result of {fragment} in {round}");
+                self.outcome = Some(match self.came_after {
+                    Some(took) => Outcome::TooLate(reason, took),
+                    None => Outcome::Rejoin(reason),
+                });
             }
             Command::Accuse { worker, violation } => {
                 tracing::warn!(%worker, %violation, "a member broke the protocol");

@@ -97,6 +97,7 @@ impl Synchroniser {
             }
             Some(Wanted::Heal(donors)) => {
                 tracing::info!(donors = donors.len(), "fetching the state of the run from a peer");
+                self.fetches_since = self.began.elapsed();
                 self.links.network.heal(self.wants, donors, self.state_buffers(), self.parameter_count());
                 Ok(())
             }
@@ -105,6 +106,7 @@ impl Synchroniser {
 
     /// The state that a donor gave.
     pub(super) fn take_state(&mut self, state: HealedState) -> Result<()> {
+        self.came_after = Some(self.began.elapsed().saturating_sub(self.fetches_since));
         let HealedState { next_round, buffers, updates } = state;
         let count = buffers.len();
         let mut buffers = buffers.into_iter().map(|b| Arc::try_unwrap(b).unwrap_or_else(|b| b.to_vec()));

@@ -170,6 +170,9 @@ impl Synchroniser {
             report.validation_loss = validation.map(|validation| validation.loss);
             report.validation_accuracy = validation.and_then(|validation| validation.accuracy);
             running.refusals.hand_over(&mut report);
+            if report.samples > 0 {
+                self.came_after = None;
+            }
             self.report(ToCoordinator::RoundApplied(report));
         }
         self.serve_waiting()?;

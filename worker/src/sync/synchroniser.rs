@@ -66,6 +66,8 @@ pub enum Outcome {
     Dismissed(String),
     /// This member cannot follow the others any more: it joins again, and heals.
     Rejoin(String),
+    /// It was too far behind to take part at all, after a state that took so long to come: it joins again, too.
+    TooLate(String, Duration),
 }
 
 /// The run as this worker takes part in it.
@@ -100,6 +102,10 @@ pub struct Synchroniser {
     pub(super) last_checkpoint: Option<(Round, DeviceState)>,
     pub(super) donations: Donations,
     pub(super) began: Instant,
+    /// When it began to fetch the state, after that.
+    pub(super) fetches_since: Duration,
+    /// What the state took that it came in with, until it takes part.
+    pub(super) came_after: Option<Duration>,
 }
 
 /// What the coordinator wants prepared.
@@ -234,6 +240,8 @@ impl Synchroniser {
             last_checkpoint: None,
             donations: Donations::default(),
             began: Instant::now(),
+            fetches_since: Duration::ZERO,
+            came_after: None,
         }
     }
 

@@ -73,6 +73,7 @@ pub(crate) fn joining(worker: WorkerId, site: &str) -> Join {
         memory_bytes: 1 << 34,
         host_memory_bytes: None,
         held: None,
+        too_late_ms: None,
         checkpoints: Vec::new(),
     }
 }

@@ -302,6 +302,7 @@ impl World {
             memory_bytes: 1 << 34,
             host_memory_bytes: None,
             held: node.generation.as_ref().map(|start| (start.membership.generation, node.open_round())),
+            too_late_ms: None,
             checkpoints: node.disk.iter().map(|saved| saved.offer.clone()).collect(),
         };
         self.handle(Event::Opened { connection, worker, address: IpAddr::V4(Ipv4Addr::LOCALHOST) });

@@ -112,6 +112,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
             memory_bytes: 24 << 30,
             host_memory_bytes: Some(64 << 30),
             held: Some((Generation(2), Round(9))),
+            too_late_ms: Some(11_700),
             checkpoints: vec![offer()],
         }),
         ToCoordinator::Ready(Ready {

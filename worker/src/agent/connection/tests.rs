@@ -106,6 +106,7 @@ fn join(checkpoints: Vec<CheckpointOffer>) -> Join {
         memory_bytes: 1 << 34,
         host_memory_bytes: None,
         held: None,
+        too_late_ms: None,
         checkpoints,
     }
 }
