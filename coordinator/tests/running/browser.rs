@@ -19,6 +19,8 @@ pub struct Browser {
     from: BufReader<File>,
     session: Option<String>,
     calls: u64,
+    /// The page that was opened last is there, with all that it consists of.
+    is_loaded: bool,
     /// What the page said on its console, and what went wrong in it.
     pub complaints: Vec<String>,
     _folder: tempfile::TempDir,
@@ -55,7 +57,8 @@ impl Browser {
         let to = OpenOptions::new().write(true).open(to).unwrap();
         let from = BufReader::new(File::open(from).unwrap());
         let (session, complaints) = (None, Vec::new());
-        let mut browser = Self { child, to, from, session, calls: 0, complaints, _folder: folder };
+        let mut browser =
+            Self { child, to, from, session, calls: 0, is_loaded: false, complaints, _folder: folder };
         let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }))["targetId"].clone();
         let attached = browser.call("Target.attachToTarget", json!({ "targetId": target, "flatten": true }));
         browser.session = attached["sessionId"].as_str().map(str::to_owned);
@@ -73,10 +76,7 @@ impl Browser {
         }
         self.to.write_all(format!("{message}\0").as_bytes()).unwrap();
         loop {
-            let mut bytes = Vec::new();
-            assert!(self.from.read_until(0, &mut bytes).unwrap() > 0, "the browser has ended");
-            bytes.pop();
-            let mut heard: Value = serde_json::from_slice(&bytes).unwrap();
+            let mut heard = self.hear();
             if heard["id"] == self.calls {
                 assert!(heard["error"].is_null(), "{method}: {heard}");
                 return heard["result"].take();
@@ -85,9 +85,17 @@ impl Browser {
         }
     }
 
+    fn hear(&mut self) -> Value {
+        let mut bytes = Vec::new();
+        assert!(self.from.read_until(0, &mut bytes).unwrap() > 0, "the browser has ended");
+        bytes.pop();
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
     fn note(&mut self, event: &Value) {
         let params = &event["params"];
         match event["method"].as_str() {
+            Some("Page.loadEventFired") => self.is_loaded = true,
             Some("Runtime.exceptionThrown") => self.complaints.push(params.to_string()),
             Some("Runtime.consoleAPICalled") => self.complaints.push(params.to_string()),
             // What the API refuses is in the log, too, as it should be.
@@ -98,8 +106,15 @@ impl Browser {
         }
     }
 
+    /// Opens a page, and waits until it is there: before that, what is asked is asked of the one before.
     pub fn open(&mut self, url: &str) {
-        self.call("Page.navigate", json!({ "url": url }));
+        self.is_loaded = false;
+        let answer = self.call("Page.navigate", json!({ "url": url }));
+        assert!(answer["errorText"].is_null(), "{url}: {answer}");
+        while !self.is_loaded {
+            let heard = self.hear();
+            self.note(&heard);
+        }
     }
 
     /// The value of an expression, which may be a promise.
