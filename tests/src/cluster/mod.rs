@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use self::calendar::Calendars;
 use crate::interrupt;
@@ -59,6 +60,8 @@ pub struct Cluster {
     calendars: Option<Calendars>,
     listen: SocketAddr,
     http: SocketAddr,
+    /// Goes last: processes that live write to it.
+    _folder: Option<TempDir>,
 }
 
 #[derive(Debug)]
@@ -100,9 +103,16 @@ impl Cluster {
         let wan = Wan::start(config.sites.len(), &config.link, config.seed, listen, &addresses)?;
         let http = free_address()?;
         let calendars = config.own_calendars.then(|| Calendars::build(&config.folder)).transpose()?;
-        let mut cluster = Self { config, wan, coordinator: None, workers, calendars, listen, http };
+        let mut cluster =
+            Self { config, wan, coordinator: None, workers, calendars, listen, http, _folder: None };
         cluster.start_coordinator()?;
         Ok(cluster)
+    }
+
+    /// With the folder that it has, which goes with it.
+    #[must_use]
+    pub fn with_folder(self, folder: TempDir) -> Self {
+        Self { _folder: Some(folder), ..self }
     }
 
     /// Starts the coordinator (again), and waits until it answers.

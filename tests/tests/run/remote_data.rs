@@ -68,7 +68,8 @@ fn a_worker_without_any_file_waits_for_one_that_has_the_data_and_trains_the_same
 #[test]
 fn workers_of_a_site_fetch_the_data_once_over_the_link_and_have_the_rest_from_each_other() {
     let mut scenario =
-        Setup { sources: NOWHERE, sites: vec![1, 2], steps: 120, ..Setup::default() }.start_coordinator();
+        Setup { sources: NOWHERE, sites: vec![1, 2], batch: 12, steps: 120, ..Setup::default() }
+            .start_coordinator();
     scenario.cluster.start_worker_with(0, &["--data", &text()]).unwrap();
     scenario.cluster.start_worker_with(1, &REMOTE).unwrap();
     scenario.cluster.start_worker_with(2, &REMOTE).unwrap();
@@ -84,6 +85,7 @@ fn a_worker_without_data_goes_on_with_another_holder_when_the_one_that_it_fetche
     let mut scenario = Setup {
         sources: NOWHERE,
         sites: vec![1, 1, 1],
+        batch: 12,
         steps: 1500,
         link: "rate_mbit=6,delay_ms=10",
         ..Setup::default()

@@ -17,7 +17,7 @@ pub fn measure(session: &Session) -> Result<()> {
     let runtime = Runtime::new()?;
     let (mut peers, mut process) = (Vec::new(), Vec::new());
     for _ in session.repeats("kick", 5) {
-        let (mut cluster, _folder) = cluster(vec![2, 2])?;
+        let mut cluster = cluster(vec![2, 2])?;
         cluster.wait_for("all to train", WAIT_MAX, |status| training(status) == 4)?;
         let kicked = identity(&cluster, 3)?;
         let endpoint = runtime.block_on(async { Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()) })?;

@@ -13,7 +13,7 @@ const BETWEEN: Duration = Duration::from_secs(20);
 
 /// Eight deaths in one run, of one worker after the other: each is back before the next.
 pub fn measure(session: &Session) -> Result<()> {
-    let (mut cluster, _folder) = cluster(vec![2, 2])?;
+    let mut cluster = cluster(vec![2, 2])?;
     let (mut next_round, mut back) = (Vec::new(), Vec::new());
     for repeat in session.repeats("worker killed", 8) {
         let victim = repeat as usize % 4;

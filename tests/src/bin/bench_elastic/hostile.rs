@@ -19,7 +19,7 @@ const TURN: Duration = Duration::from_secs(60);
 pub fn measure(session: &Session) -> Result<()> {
     let (turns, turn) = if session.quick { (1, Duration::from_secs(15)) } else { (TURNS, TURN) };
     let attacks = if session.quick { 400 } else { ATTACKS / TURNS };
-    let (mut cluster, _folder) = cluster(vec![1, 1])?;
+    let mut cluster = cluster(vec![1, 1])?;
     cluster.wait_for("both to train", WAIT_MAX, |status| training(status) == 2)?;
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let target = Target::of(&cluster, 2)?;

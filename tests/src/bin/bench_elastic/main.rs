@@ -24,7 +24,6 @@ use longhaul_tests::cluster::{Cluster, ClusterConfig};
 use longhaul_tests::interrupt;
 use longhaul_tests::wan::LinkConfig;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 /// The longest that anything waited for may take.
 const WAIT_MAX: Duration = Duration::from_secs(180);
@@ -105,11 +104,11 @@ impl Session {
 }
 
 /// A run over emulated links, in a folder that goes with it, with the same small model as all of these.
-fn cluster(sites: Vec<usize>) -> Result<(Cluster, TempDir)> {
+fn cluster(sites: Vec<usize>) -> Result<Cluster> {
     cluster_of(run_toml_for(sites.iter().sum()), sites, LINK.parse()?)
 }
 
-fn cluster_of(run_toml: String, sites: Vec<usize>, link: LinkConfig) -> Result<(Cluster, TempDir)> {
+fn cluster_of(run_toml: String, sites: Vec<usize>, link: LinkConfig) -> Result<Cluster> {
     let folder = tempfile::tempdir()?;
     let config = ClusterConfig {
         run_toml,
@@ -122,7 +121,7 @@ fn cluster_of(run_toml: String, sites: Vec<usize>, link: LinkConfig) -> Result<(
         worker_arguments: Vec::new(),
         own_calendars: false,
     };
-    Ok((Cluster::start(config)?, folder))
+    Ok(Cluster::start(config)?.with_folder(folder))
 }
 
 fn run_toml() -> String {

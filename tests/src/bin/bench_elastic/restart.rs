@@ -15,7 +15,7 @@ const AWAY: Duration = Duration::from_secs(5);
 
 /// Five deaths in one run.
 pub fn measure(session: &Session) -> Result<()> {
-    let (mut cluster, _folder) = cluster(vec![2, 2])?;
+    let mut cluster = cluster(vec![2, 2])?;
     let (mut steady, mut kept) = (Vec::new(), Vec::new());
     for _ in session.repeats("coordinator killed", 5) {
         let all = cluster.wait_for("all to train", WAIT_MAX, |status| training(status) == 4)?;

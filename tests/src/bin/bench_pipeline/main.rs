@@ -157,7 +157,7 @@ fn speed(args: &Args, repeats: usize, steps: u64) -> Result<()> {
 fn paced(copies: Copies<'_>, train: &str, link: &LinkConfig, steps: u64) -> Result<f64> {
     let training =
         Training { shape: GPT, sites: SITES, sync: NO_ROUNDS, train, copies, steps, link, seed: 1 };
-    let (mut cluster, _folder) = training.start()?;
+    let mut cluster = training.start()?;
     step_s(&mut cluster, steps)
 }
 
@@ -182,7 +182,7 @@ fn boundaries(args: &Args, steps: u64) -> Result<()> {
         let sync = "preset = \"dense\"";
         let training =
             Training { shape: DEMO, sites: SITES, sync, train: QUALITY, copies, steps, link: &link, seed: 1 };
-        let (mut cluster, _folder) = training.start()?;
+        let mut cluster = training.start()?;
         let status = cluster.wait_until_finished(QUALITY_RUN_MAX)?;
         let loss = status["validation_loss"].as_f64().context("the run has no loss at its end")?;
         let bytes = status["wan_bytes"].as_f64().context("the run has sent nothing")? / steps as f64;

@@ -46,7 +46,7 @@ pub fn compare(wants: impl Fn(&str) -> bool, repeats: usize, steps: u64) -> Resu
         let others = PLANS.iter().filter(|(_, parallel)| *parallel != chosen.parallel);
         plans.extend(others.map(|&(name, parallel)| (name.to_owned(), parallel)));
         let took = in_turns(&plans, repeats, |parallel| {
-            let (mut cluster, _folder) = training(parallel, &sync, &link, steps).start()?;
+            let mut cluster = training(parallel, &sync, &link, steps).start()?;
             step_s(&mut cluster, steps)
         })?;
         for ((plan, _), took) in plans.iter().zip(&took) {

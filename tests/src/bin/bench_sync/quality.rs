@@ -136,7 +136,7 @@ fn alone() -> Result<Vec<Figure>> {
         link: &link,
         seed: 1,
     };
-    let (mut cluster, _folder) = training.start()?;
+    let mut cluster = training.start()?;
     let pace = Pace { round: 1, warm_up: 5, enough_s: 20.0 };
     let (began, mut looks) = (now(), Vec::new());
     watch::until(&mut cluster, Duration::from_secs(120), |status| {

@@ -64,7 +64,7 @@ pub fn measure(session: &mut Session) -> Result<()> {
 fn target(steps: u64) -> Result<Vec<Figure>> {
     let link = LinkConfig::default();
     let train = train(steps);
-    let (mut cluster, _folder) = start("preset = \"dense\"", &train, steps, &link)?;
+    let mut cluster = start("preset = \"dense\"", &train, steps, &link)?;
     let finished = watch::until(&mut cluster, TARGET_LIMIT, |status| status["phase"] == "finished")?;
     let loss = finished.as_ref().and_then(loss_of);
     let figure = match loss {
@@ -84,7 +84,7 @@ fn reach(
     limit: Duration,
 ) -> Result<Vec<Figure>> {
     let train = train(evaluate_every_rounds);
-    let (mut cluster, _folder) = start(sync, &train, steps, link)?;
+    let mut cluster = start(sync, &train, steps, link)?;
     watch::until(&mut cluster, limit, |status| slowest_step(status) > 0)?;
     let began = now();
     let (mut lowest, mut step) = (f64::INFINITY, 0);
@@ -106,7 +106,7 @@ fn reach(
     Ok(figures)
 }
 
-fn start(sync: &str, train: &str, steps: u64, link: &LinkConfig) -> Result<(Cluster, tempfile::TempDir)> {
+fn start(sync: &str, train: &str, steps: u64, link: &LinkConfig) -> Result<Cluster> {
     Training { shape: GPT, sites: &[1, 1], sync, train, copies: Copies::WHOLE, steps, link, seed: 1 }.start()
 }
 

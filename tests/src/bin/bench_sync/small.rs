@@ -39,7 +39,7 @@ pub struct Ended {
 /// Trains to the end. None: it is not reached within `limit`.
 pub fn run(training: &Training<'_>, limit: Duration) -> Result<Option<Ended>> {
     let began = session::now();
-    let (mut cluster, _folder) = training.start()?;
+    let mut cluster = training.start()?;
     let finished = watch::until(&mut cluster, limit, |status| status["phase"] == "finished")?;
     Ok(finished.map(|status| Ended {
         loss: status["validation_loss"].as_f64(),

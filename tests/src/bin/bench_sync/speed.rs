@@ -222,7 +222,7 @@ fn ours(method: &Method, sites: &[usize; 2], link: &LinkConfig, lengths: &Length
         link,
         seed: 1,
     };
-    let (mut cluster, _folder) = training.start()?;
+    let mut cluster = training.start()?;
     let pace = Pace { round: method.round, warm_up: method.warm_up, enough_s: lengths.enough_s };
     let (began, mut looks) = (now(), Vec::new());
     watch::until(&mut cluster, lengths.limit, |status| {

@@ -46,7 +46,7 @@ pub fn local_of(workers: usize, steps: u64) -> Result<f64> {
     };
     let mut runs = (1..=workers as u64).map(start).collect::<Result<Vec<_>>>()?;
     let measured = std::thread::scope(|scope| {
-        let threads: Vec<_> = runs.iter_mut().map(|run| scope.spawn(|| step_s(&mut run.0, steps))).collect();
+        let threads: Vec<_> = runs.iter_mut().map(|run| scope.spawn(|| step_s(run, steps))).collect();
         threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
     });
     let times = measured

@@ -26,7 +26,7 @@ pub fn across(link: &LinkConfig, sync: &str, steps: u64) -> Result<(f64, Vec<Fig
         link,
         seed: 1,
     };
-    let (mut cluster, _folder) = training.start()?;
+    let mut cluster = training.start()?;
     let step_s = step_s(&mut cluster, steps)?;
     let status = cluster.wait_until_finished(RUN_MAX)?;
     let figure = |metric, pointer: &str, unit| {

@@ -52,7 +52,7 @@ impl Copies<'_> {
 
 impl Training<'_> {
     /// Starts the run, in a folder that goes with it.
-    pub fn start(&self) -> Result<(Cluster, tempfile::TempDir)> {
+    pub fn start(&self) -> Result<Cluster> {
         let folder = tempfile::tempdir()?;
         let config = ClusterConfig {
             run_toml: self.run_toml(),
@@ -65,7 +65,7 @@ impl Training<'_> {
             worker_arguments: Vec::new(),
             own_calendars: false,
         };
-        Ok((Cluster::start(config)?, folder))
+        Ok(Cluster::start(config)?.with_folder(folder))
     }
 
     /// What its coordinator is given.
