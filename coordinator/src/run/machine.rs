@@ -16,7 +16,6 @@ use super::departures::Departures;
 use super::event::{ConnectionId, Event};
 use super::generation::Settling;
 use super::latecomers::Latecomers;
-use super::lineup::Lineup;
 use super::pace::Watch;
 use super::parity::Parity;
 use super::peer::{Peer, Standing};
@@ -480,12 +479,6 @@ impl Run {
         }
         self.notices.push_back(notice.clone());
         self.commands.push(Command::Report(notice));
-    }
-
-    /// The phase and what it implies for the last round: whether a joiner could still take part.
-    pub(super) fn is_closing(&self) -> bool {
-        let at_end = |lineup: &Lineup| lineup.first_round >= lineup.until;
-        self.state.drain || self.state.generation.as_ref().is_some_and(at_end)
     }
 
     /// The round that the most advanced member computes, by its heartbeats.

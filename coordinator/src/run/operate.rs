@@ -5,6 +5,7 @@ use longhaul_proto::control::message::{REVOKED_MAX, ToWorker};
 
 use super::command::Severity;
 use super::event::ConnectionId;
+use super::lineup::Lineup;
 use super::machine::Run;
 use super::state::Phase;
 
@@ -12,6 +13,12 @@ impl Run {
     /// Whether nobody is to begin a round. A run that is to end does not wait for that.
     pub(super) fn is_held(&self) -> bool {
         (self.state.paused || self.waits_for_latecomer()) && !self.state.drain
+    }
+
+    /// The phase and what it implies for the last round: whether a joiner could still take part.
+    pub(super) fn is_closing(&self) -> bool {
+        let at_end = |lineup: &Lineup| lineup.first_round >= lineup.until;
+        self.state.drain || self.state.generation.as_ref().is_some_and(at_end)
     }
 
     /// Whether that is so because somebody asked for it.
