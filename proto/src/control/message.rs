@@ -113,7 +113,7 @@ pub struct SignOfLife {
 /// The first message on a control connection. The worker's identity is in its certificate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Join {
-    /// Random for each process: a worker that comes back with another incarnation has lost its memory.
+    /// Random for each session: a worker that comes back with another incarnation has lost what it had of the run.
     pub incarnation: u64,
     /// The name of its site.
     pub site: String,
