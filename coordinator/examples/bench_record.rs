@@ -118,6 +118,7 @@ impl Bench {
                     refused: Vec::new(),
                     refused_beyond: 0,
                     measured: None,
+                    audit: Default::default(),
                 };
                 self.say(worker, ToCoordinator::RoundApplied(report));
             }

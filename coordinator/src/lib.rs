@@ -10,4 +10,5 @@ pub mod record;
 pub mod run;
 pub mod runtime;
 pub mod simulate;
+mod slowdown;
 pub mod store;

@@ -5,15 +5,18 @@ mod running;
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
 use longhaul_common::id::Round;
 use longhaul_proto::control::message::{
     GenerationStart, Heartbeat, Ready, RoundReport, Settled, ToCoordinator, ToWorker,
 };
 use longhaul_proto::control::{EnrolError, enrol, renew};
-use longhaul_proto::identity::{PeerName, control_client};
+use longhaul_proto::identity::{PeerName, Token, control_client};
 use running::Site;
 use running::worker::{Control, Worker, dialler, parts};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
 
 /// Rounds of the run in `running::CONFIG`.
 const ROUNDS: u64 = 3;
@@ -53,6 +56,7 @@ impl Control {
             refused: Vec::new(),
             refused_beyond: 0,
             measured: None,
+            audit: Default::default(),
         }));
     }
 
@@ -127,6 +131,68 @@ async fn a_token_that_was_revoked_lets_nobody_in() {
     let refused = enrol(&dialler(), coordinator, &token, "north").await.unwrap_err();
     assert!(matches!(refused, EnrolError::Refused(_)), "{refused}");
     assert!(refused.to_string().contains("revoked"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn guesses_of_a_join_token_are_answered_one_after_the_other() {
+    const GUESSES: u32 = 6;
+    let site = Site::new();
+    let running = site.start(&[]);
+    let (coordinator, token) = parts(&running.join_line);
+    let began = Instant::now();
+    let mut guesses = JoinSet::new();
+    for _ in 0..GUESSES {
+        let guess = Token { id: token.id, ..Token::create(token.authority).unwrap() };
+        guesses.spawn(async move {
+            let refused = enrol(&dialler(), coordinator, &guess, "north").await.unwrap_err();
+            assert!(refused.to_string().contains("secret is wrong"), "{refused}");
+        });
+    }
+    enrol(&dialler(), coordinator, &token, "north").await.unwrap();
+    guesses.join_all().await;
+    assert!(began.elapsed() >= GUESSES * Duration::from_millis(500), "{:?}", began.elapsed());
+}
+
+/// A laptop that goes from one network to another, or a machine whose lease has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_address_changes_goes_on_and_the_others_hear_where_it_is() {
+    let site = Site::new();
+    let running = site.start(&[]);
+    let workers = [Worker::enrol(&running, "north").await, Worker::enrol(&running, "south").await];
+    let mut first = workers[0].join(None).await.unwrap();
+    let mut second = workers[1].join(None).await.unwrap();
+    let (start, _) = tokio::join!(first.begin(), second.begin());
+    let elsewhere = Ipv4Addr::new(127, 0, 0, 77);
+    workers[1].endpoint.rebind(UdpSocket::bind((elsewhere, 0)).unwrap()).unwrap();
+    // What goes on saying that it is alive is what shows the coordinator where it comes from.
+    let ended = loop {
+        // The connection may be closed already.
+        let _ = second.sender.send(&ToCoordinator::Heartbeat(Heartbeat::default()));
+        if let Ok(ended) = timeout(Duration::from_millis(200), second.connection.closed()).await {
+            break ended;
+        }
+    };
+    assert!(ended.to_string().contains("another address"), "{ended}");
+    let mut second = workers[1].join_again(Some((start.membership.generation, Round(0)))).await;
+    assert!(matches!(second.hear().await, ToWorker::Welcome(welcome) if welcome.resumed));
+    let settle = async |control: &mut Control| {
+        let ToWorker::Settle { generation } = control.hear().await else { panic!("no generation begins") };
+        let results = Vec::new();
+        let (open_round, computing) = (Round(0), Round(0));
+        control.say(ToCoordinator::Settled(Settled { generation, open_round, computing, results }));
+        match control.hear().await {
+            ToWorker::Begin(start) => start,
+            other => panic!("unexpected: {other:?}"),
+        }
+    };
+    let (start, _) = tokio::join!(settle(&mut first), settle(&mut second));
+    let here = |worker: &Worker| {
+        let member =
+            start.membership.members().iter().find(|member| member.worker == worker.identity.worker());
+        member.map(|member| member.wan_address.ip())
+    };
+    assert_eq!(here(&workers[0]), Some(Ipv4Addr::LOCALHOST.into()));
+    assert_eq!(here(&workers[1]), Some(elsewhere.into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

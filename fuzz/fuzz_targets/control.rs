@@ -1,13 +1,15 @@
-//! A control message, in both directions.
+//! A control message, in both directions, and what is said at the desk by and to who has shown no certificate yet.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use longhaul_proto::control::message::{ToCoordinator, ToWorker};
-use longhaul_proto::control::{ControlMessage, decode, encode};
+use longhaul_proto::control::{ControlMessage, FromDesk, ToDesk, decode, encode};
 
 fuzz_target!(|bytes: &[u8]| {
     there_and_back::<ToWorker>(bytes);
     there_and_back::<ToCoordinator>(bytes);
+    there_and_back::<ToDesk>(bytes);
+    there_and_back::<FromDesk>(bytes);
 });
 
 /// Compares bytes: a number that is not one differs from itself.

@@ -12,7 +12,7 @@ use axum::response::Response;
 
 use super::Api;
 use super::calls::failure;
-use super::slowdown::Slowdown;
+use crate::slowdown::Slowdown;
 
 /// The API's bearer tokens. They are never written to a log.
 #[derive(Clone)]

@@ -41,7 +41,7 @@ fn add_run(registry: &mut Registry, status: &Status) {
     }
     registry.register("phase", "1 for the phase that the run is in", phases);
     let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
-    let gauges: [(&str, &str, Option<f64>); 19] = [
+    let gauges: [(&str, &str, Option<f64>); 20] = [
         ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
         ("round", "Rounds that are applied everywhere", Some(status.round as f64)),
         ("rounds", "Rounds of the run", Some(status.rounds as f64)),
@@ -92,6 +92,11 @@ fn add_run(registry: &mut Registry, status: &Status) {
         ),
         ("samples_late", "Samples that came too late for a round's result", Some(status.samples_late as f64)),
         ("samples_pending", "Samples to be given out again", Some(status.samples_pending as f64)),
+        (
+            "audit_worst",
+            "How far what was sent and what is kept are from what there was, at worst",
+            Some(f64::from(status.audit.worst)),
+        ),
         ("parity_broken", "1 when members differed after the newest complete round", broken),
     ];
     for (name, help, value) in gauges {

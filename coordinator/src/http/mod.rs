@@ -34,7 +34,6 @@ mod operate;
 mod page;
 mod recent;
 pub mod recorded;
-mod slowdown;
 mod stream;
 pub mod waiting;
 
@@ -48,7 +47,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::run::Status;
 use crate::runtime::{Input, Journal};
-use slowdown::Slowdown;
+use crate::slowdown::Slowdown;
 
 pub use access::ApiTokens;
 pub use calls::{TOKEN_LIFE_S, TOKEN_LIFE_S_MAX, TokenRequest};

@@ -131,6 +131,8 @@ impl Run {
         };
         let Some(peer) = self.peers.get_mut(&worker).filter(same) else { return false };
         let replaced = peer.connection.replace(connection);
+        let has_moved = !peer.known.is_at(known.lan_address, known.wan_address);
+        peer.known = known.clone();
         // That it was away says nothing of its link.
         peer.silence = Silence::new(self.now);
         self.listen_for_silence();
@@ -143,9 +145,11 @@ impl Run {
             site: known.site,
             resumed: true,
         };
+        self.state.workers.insert(worker, known.clone());
         self.send(worker, ToWorker::Welcome(welcome));
         self.tell_revoked(worker);
-        self.notice(Severity::Info, Some(worker), "is back, and goes on".to_owned());
+        let from = if has_moved { format!(" at {}", known.wan_address) } else { String::new() };
+        self.notice(Severity::Info, Some(worker), format!("is back{from}, and goes on"));
         // What was on its way when the connection broke is said again.
         let newer = self.state.generation.as_ref().filter(|lineup| held < lineup.generation);
         if let Some(start) = newer.and_then(|lineup| lineup.start_of(worker)) {

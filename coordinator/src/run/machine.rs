@@ -28,6 +28,7 @@ use super::replanning::Replanning;
 use super::reports::Roll;
 use super::shares::Shares;
 use super::state::{Checkpoint, Phase, State};
+use super::status::AuditStatus;
 use super::survey::Surveys;
 
 /// Notices kept for the status page.
@@ -73,6 +74,7 @@ pub struct Run {
     pub(super) copy_failed: bool,
     pub(super) summaries: Summaries,
     pub(super) refusals: Refusals,
+    pub(super) audit: AuditStatus,
     /// Of what members measure, for the pace of rounds.
     pub(super) watch: Watch,
     pub(super) shares: Shares,
@@ -137,6 +139,7 @@ impl Run {
             copy_failed: false,
             summaries: Summaries::default(),
             refusals: Refusals::default(),
+            audit: AuditStatus::default(),
             watch: Watch::new(&config),
             shares: Shares::default(),
             notices: VecDeque::new(),

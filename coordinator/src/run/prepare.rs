@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_proto::control::message::{Hash, Ready, Start, ToWorker};
+use longhaul_proto::control::message::{Hash, Member, Ready, Start, ToWorker};
 use serde::{Deserialize, Serialize};
 
 use super::admit::difference;
@@ -247,7 +247,8 @@ impl Run {
             if members.is_empty() {
                 continue;
             }
-            members.sort_by_key(|member| (member.site != site, member.worker));
+            let far = |member: &Member| self.state.ways.far(site, member.site);
+            members.sort_by(|a, b| far(a).total_cmp(&far(b)).then(a.worker.cmp(&b.worker)));
             members.truncate(DONORS_MAX);
             if let Some(peer) = self.peers.get_mut(&worker) {
                 // The answer of one that heals already may be on its way: it is of a state from before.

@@ -366,6 +366,7 @@ mod tests {
             refused: Vec::new(),
             refused_beyond: 0,
             measured: None,
+            audit: Default::default(),
         }
     }
 

@@ -127,9 +127,6 @@ impl Refusals {
 impl Run {
     /// Counts what a report says was refused, and tells people of it.
     pub(super) fn note_refusals(&mut self, worker: WorkerId, report: &RoundReport) {
-        if !self.refusals.is_new(worker, report.round) {
-            return;
-        }
         self.refusals.note_unnamed(report.refused_beyond);
         for refusal in report.refused.iter().take(REFUSALS_REPORTED_MAX) {
             let Some(site) = self.state.sites.get(refusal.site.0 as usize).cloned() else { continue };

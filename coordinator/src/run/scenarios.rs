@@ -4,6 +4,7 @@ mod absence;
 mod archived;
 mod backlog;
 mod data;
+mod healing;
 mod latecomers;
 mod moves;
 mod operate;
@@ -342,6 +343,7 @@ fn a_run_in_which_a_round_was_skipped_says_by_how_many_samples_it_is_short() {
             refused: Vec::new(),
             refused_beyond: 0,
             measured: None,
+            audit: Default::default(),
         }),
     );
     story.handle(Event::Drain);

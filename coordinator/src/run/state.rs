@@ -127,6 +127,14 @@ pub struct Known {
     pub flops_per_s: Option<u64>,
 }
 
+impl Known {
+    /// Whether these are where its own site and others reach it.
+    #[must_use]
+    pub fn is_at(&self, lan_address: SocketAddr, wan_address: SocketAddr) -> bool {
+        (self.lan_address, self.wan_address) == (lan_address, wan_address)
+    }
+}
+
 /// What all members must agree on to train one model on one text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {

@@ -99,6 +99,9 @@ pub struct Status {
     pub samples_pending: u64,
     /// The same books, so that a program can check them.
     pub ledger: LedgerStatus,
+    /// Whether what workers have sent and what they keep add up to what there was.
+    #[serde(default)]
+    pub audit: AuditStatus,
     /// Parts that a copy of the model is in.
     pub parts: u32,
     /// Which plan the coordinator has made, and why, and the one that is to take its place; none: it was written.
@@ -143,6 +146,15 @@ pub struct LedgerStatus {
     pub duplicates: u64,
     /// Positions that wait to be given out again.
     pub pending: u64,
+}
+
+/// What came of comparing what workers have sent and what they keep with what there was, since this coordinator was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AuditStatus {
+    /// Fragments that were looked at.
+    pub fragments: u64,
+    /// The largest difference of one value, over the largest value of its fragment: of f32, some 1e-7.
+    pub worst: f32,
 }
 
 /// How a worker that is here does. One that is lost is [gone](GoneStatus).
@@ -367,6 +379,7 @@ impl Run {
             samples_late,
             samples_pending: ledger.pending,
             ledger,
+            audit: self.audit,
             parts: self.ranks(),
             plan: self.plan_status(),
             members,

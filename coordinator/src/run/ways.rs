@@ -74,6 +74,12 @@ impl Ways {
         [of(a, b), of(b, a)].into_iter().flatten().reduce(slower)
     }
 
+    /// How far one site is from another: the round trip in seconds, nothing within a site, and infinitely many where nobody knows.
+    #[must_use]
+    pub fn far(&self, a: SiteId, b: SiteId) -> f64 {
+        if a == b { 0.0 } else { self.between(a, b).map_or(f64::INFINITY, |link| link.round_trip_s) }
+    }
+
     fn put(&mut self, pair: (SiteId, SiteId), way: KnownWay) {
         if self.known.len() < WAYS_KEPT || self.known.contains_key(&pair) {
             self.known.insert(pair, way);

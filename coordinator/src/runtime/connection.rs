@@ -1,19 +1,29 @@
 //! One task per connection: through the door, then enrolment or control.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::{ToCoordinator, ToWorker};
 use longhaul_proto::control::{
-    Applicant, ControlError, Door, EnrolRefusal, EnrolReply, Guest, ServeEnrolError, accept, serve_enrol,
+    Applicant, CloseCode, ControlError, Door, EnrolRefusal, EnrolReply, Guest, ServeEnrolError, accept,
+    serve_enrol,
 };
+use longhaul_proto::identity::TokenRefusal;
 use quinn::{Connection, Incoming};
 use tokio::sync::{mpsc, oneshot};
 
 use super::input::Input;
 use crate::run::ConnectionId;
+use crate::slowdown::Slowdown;
+
+/// Between looks at where a worker is: quinn tells nobody that a peer has moved.
+const ADDRESS_LOOK: Duration = Duration::from_secs(1);
+
+/// Who was hung up on for that is back after some round trips.
+const REJOINS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Where connections come in.
 #[derive(Clone, Debug)]
@@ -21,6 +31,8 @@ pub struct Reception {
     pub door: Door,
     pub inputs: mpsc::Sender<Input>,
     pub numbers: Arc<AtomicU64>,
+    /// Where those who guess tokens wait.
+    pub slowdown: Slowdown,
 }
 
 impl Reception {
@@ -35,7 +47,7 @@ impl Reception {
     }
 
     async fn enrol(self, address: SocketAddr, applicant: Applicant) {
-        let inputs = self.inputs;
+        let (inputs, slowdown) = (self.inputs, self.slowdown);
         let decide = |request, visitor| async move {
             let (reply, answer) = oneshot::channel();
             let closing =
@@ -43,7 +55,12 @@ impl Reception {
             if inputs.send(Input::Enrol { request, visitor, reply }).await.is_err() {
                 return closing();
             }
-            answer.await.unwrap_or_else(|_| closing())
+            let reply = answer.await.unwrap_or_else(|_| closing());
+            if is_wrong(&reply) && slowdown.wait().await.is_err() {
+                let text = "too many wrong tokens are being tried; try again in a minute";
+                return EnrolReply::Refused(EnrolRefusal::BadRequest(text.to_owned()));
+            }
+            reply
         };
         match serve_enrol(applicant, decide).await {
             Ok(()) => {}
@@ -66,23 +83,47 @@ impl Reception {
         if self.inputs.send(opened).await.is_err() {
             return;
         }
-        loop {
-            match receiver.receive().await {
-                // Waiting here holds this worker's messages back, and nobody else's.
-                Ok(Some(message)) => {
-                    if self.inputs.send(Input::Message { connection, message }).await.is_err() {
-                        return;
+        let talk = async {
+            loop {
+                match receiver.receive().await {
+                    // Waiting here holds this worker's messages back, and nobody else's.
+                    Ok(Some(message)) => {
+                        if self.inputs.send(Input::Message { connection, message }).await.is_err() {
+                            return;
+                        }
                     }
-                }
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::debug!(%worker, %error, "a control connection ended");
-                    break;
+                    Ok(None) => return,
+                    Err(error) => return tracing::debug!(%worker, %error, "a control connection ended"),
                 }
             }
+        };
+        let has_moved = tokio::select! {
+            () = talk => false,
+            () = moved(&quic, address) => true,
+        };
+        if has_moved {
+            // It joins again at once, and says where others reach it. Until it has had the time to, it is not gone.
+            CloseCode::Done.close(&quic, "this worker has another address now");
+            tokio::time::sleep(REJOINS_WITHIN).await;
         }
         // An error means that the coordinator stops.
         let _ = self.inputs.send(Input::Closed { connection }).await;
+    }
+}
+
+/// Whether somebody has shown a token that there is not, or not its secret.
+fn is_wrong(reply: &EnrolReply) -> bool {
+    use TokenRefusal::{Unknown, WrongSecret};
+    matches!(reply, EnrolReply::Refused(EnrolRefusal::Token(Unknown | WrongSecret)))
+}
+
+/// Waits until a worker has another address: QUIC goes on with its connection (RFC 9000, section 9), but nobody who dials it finds it where it was.
+async fn moved(quic: &Connection, address: IpAddr) {
+    loop {
+        tokio::time::sleep(ADDRESS_LOOK).await;
+        if quic.remote_address().ip().to_canonical() != address {
+            return;
+        }
     }
 }
 

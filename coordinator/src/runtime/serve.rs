@@ -24,6 +24,7 @@ use super::journal::Journal;
 use super::owner::{Ended, Owner, OwnerError};
 use crate::http::{Api, ApiTokens, Recorded, listen, router};
 use crate::record::Recorder;
+use crate::slowdown::Slowdown;
 
 /// How often the coordinator's own certificate is renewed, in seconds: well within its life.
 const CERTIFICATE_INTERVAL_S: u64 = 3600;
@@ -137,7 +138,8 @@ pub async fn serve(
     let (http_stop, stopped) = watch::channel(false);
     let serving = served.answer_http(router(api), stopped)?;
     let door = served.open(owner.desk.authority(), clock.unix_s())?;
-    let reception = Reception { door: door.clone(), inputs, numbers: Arc::new(AtomicU64::new(0)) };
+    let (numbers, slowdown) = (Arc::new(AtomicU64::new(0)), Slowdown::default());
+    let reception = Reception { door: door.clone(), inputs, numbers, slowdown };
     let accepting = AbortOnDrop(tokio::spawn(accept(endpoint.clone(), reception)).abort_handle());
     let authority = Authority::from_pem(&owner.desk.authority().to_pem()).ok();
     let renewing = AbortOnDrop(tokio::spawn(renew(endpoint.clone(), door, authority, clock)).abort_handle());

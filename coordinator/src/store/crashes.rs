@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use longhaul_common::id::{Round, WorkerId};
+use longhaul_proto::control::EnrolDesk;
 use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker};
+use longhaul_proto::identity::{Authority, Token, TokenRecord};
 
 use super::*;
 use crate::run::scenarios::story::{config, joining, ready, report};
@@ -104,25 +106,108 @@ fn goes_on(state: State) {
     assert_eq!(welcome.map(|welcome| welcome.resumed), Some(generation.is_some()), "{commands:?}");
 }
 
+/// A disk after its power has failed.
+struct Crash {
+    /// For people.
+    place: String,
+    /// Writes that had succeeded before.
+    succeeded: usize,
+    /// Whether a part of what was under way is there.
+    is_torn: bool,
+}
+
+/// Lets the power fail at each operation of what `write` does (it answers how many of its writes have succeeded), and has `check` look at each disk that may be left.
+fn at_each_crash(write: impl Fn(&Storage) -> usize, mut check: impl FnMut(Crash, &Store)) {
+    let whole = Storage::new(None);
+    write(&whole);
+    // A file is made under another name, so that a crash meanwhile leaves none.
+    let made = Storage::new(None);
+    let _empty = Disk::over(made.clone()).unwrap();
+    for operation in made.operations() + 1..=whole.operations() {
+        let storage = Storage::new(Some(operation));
+        let succeeded = write(&storage);
+        for (image, left) in storage.images(operation).into_iter().enumerate() {
+            let place = format!("operation {operation}, image {image}");
+            let opened = Disk::over(Storage::holding(left));
+            let store = Store::over(opened.unwrap_or_else(|error| panic!("{place}: {error}")));
+            check(Crash { place, succeeded, is_torn: image > 1 }, &store);
+        }
+    }
+}
+
+/// What an enrolment desk writes down: tokens that are made, and one that is revoked.
+fn desks() -> Vec<EnrolState> {
+    let authority = Authority::create(RUN, 0).unwrap();
+    let tokens: Vec<Token> = (0..3).map(|_| Token::create(authority.fingerprint()).unwrap()).collect();
+    let mut desk = EnrolDesk::new(authority, EnrolState::default());
+    let mut states = vec![desk.state().clone()];
+    for token in &tokens {
+        desk.add_token(TokenRecord::new(token, 3600, None), 0).unwrap();
+        states.push(desk.state().clone());
+    }
+    assert!(desk.revoke_token(tokens[1].id), "it is there");
+    states.push(desk.state().clone());
+    states
+}
+
+/// Founds a run and writes these desks, and a secret before each; answers how many of them are written.
+fn write_desks(storage: &Storage, desks: &[EnrolState]) -> usize {
+    let Ok(disk) = Disk::over(storage.clone()) else { return 0 };
+    let store = Store::over(disk);
+    let founding = Founding { run: RUN, config: config().to_toml().unwrap(), authority: "pem".to_owned() };
+    if store.found(&founding, &State::new(RUN, &config()), &desks[0]).is_err() {
+        return 0;
+    }
+    let written = (1..desks.len()).take_while(|&number| {
+        let secret = store.put_api_token(Key::ApiToken, &secret(number));
+        secret.and_then(|()| store.put_enrolment(&desks[number])).is_ok()
+    });
+    1 + written.count()
+}
+
+fn secret(number: usize) -> String {
+    format!("secret {number}")
+}
+
+#[test]
+fn power_that_fails_while_a_token_is_made_or_revoked_leaves_all_that_was_or_is_known_of_tokens() {
+    let desks = desks();
+    assert_eq!(write_desks(&Storage::new(None), &desks), desks.len());
+    let bytes = |desk: &EnrolState| postcard::to_stdvec(desk).unwrap();
+    let mut revoked = [0, 0];
+    at_each_crash(
+        |storage| write_desks(storage, &desks),
+        |crash, store| {
+            let Crash { place, succeeded, .. } = crash;
+            let found = store.load().unwrap().map(|(_, desk)| bytes(&desk));
+            let before = succeeded.checked_sub(1).map(|last| bytes(&desks[last]));
+            let under_way = desks.get(succeeded).map(bytes);
+            assert!(found == before || found == under_way, "{place}: after {succeeded} writes it is neither");
+            // The secret of a desk is written before it.
+            let known = store.api_token(Key::ApiToken).unwrap();
+            let number = desks.iter().position(|desk| Some(bytes(desk)) == found).unwrap_or_default();
+            let may_be = [number, number + 1].map(|number| (number > 0).then(|| secret(number)));
+            assert!(may_be.contains(&known), "{place}: {known:?} with desk {number}");
+            if succeeded + 1 == desks.len() {
+                revoked[usize::from(found == under_way)] += 1;
+            }
+        },
+    );
+    assert!(revoked.iter().all(|&times| times > 0), "{revoked:?}: both must be seen");
+}
+
 #[test]
 fn power_that_fails_at_any_write_leaves_the_state_of_before_or_after_a_transaction() {
     let records = written();
     assert!(records.iter().filter(|record| is_state(record)).count() > 5 && !records.iter().all(is_state));
-    let whole = Storage::new(None);
-    assert_eq!(write_all(&whole, &records), records.len() + 1);
-    // A file is made under another name, so that a crash meanwhile leaves none.
-    let made = Storage::new(None);
-    let _empty = Disk::over(made.clone()).unwrap();
+    assert_eq!(write_all(&Storage::new(None), &records), records.len() + 1);
     let (mut torn, mut befores, mut afters) = (0, 0, 0);
-    for operation in made.operations() + 1..=whole.operations() {
-        let storage = Storage::new(Some(operation));
-        let succeeded = write_all(&storage, &records);
-        let allowed = allowed(&records, succeeded);
-        for (image, left) in storage.images(operation).into_iter().enumerate() {
-            let place = format!("operation {operation}, image {image}");
-            torn += usize::from(image > 1);
-            let opened = Disk::over(Storage::holding(left));
-            let store = Store::over(opened.unwrap_or_else(|error| panic!("{place}: {error}")));
+    at_each_crash(
+        |storage| write_all(storage, &records),
+        |crash, store| {
+            let (place, succeeded) = (crash.place, crash.succeeded);
+            let allowed = allowed(&records, succeeded);
+            torn += usize::from(crash.is_torn);
             let found = store.load().unwrap().map(|(state, _)| state);
             assert!(allowed.contains(&found), "{place}: after {succeeded} writes it holds {found:?}");
             assert_eq!(store.founding().unwrap().is_some(), found.is_some(), "{place}");
@@ -133,8 +218,8 @@ fn power_that_fails_at_any_write_leaves_the_state_of_before_or_after_a_transacti
             if let Some(state) = found {
                 goes_on(state);
             }
-        }
-    }
+        },
+    );
     assert!(torn > 0 && befores > 0 && afters > 0, "{torn} torn, {befores} before, {afters} after");
 }
 

@@ -160,6 +160,7 @@ impl Trainer {
             refused: Vec::new(),
             refused_beyond: 0,
             measured: None,
+            audit: Default::default(),
         }));
         self.next += 1;
         self.round.fetch_max(self.next, Ordering::SeqCst);

@@ -12,10 +12,12 @@ use longhaul_common::schedule::RoundSchedule;
 use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
-pub use super::report::{Measured, REFUSALS_REPORTED_MAX, Refusal, RefusalReason, RoundReport};
+pub use super::report::{
+    AUDIT_MAX, Audit, Measured, REFUSALS_REPORTED_MAX, Refusal, RefusalReason, RoundReport,
+};
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 18;
+pub const PROTOCOL_VERSION: u16 = 19;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];

@@ -37,7 +37,21 @@ pub struct RoundReport {
     pub refused_beyond: u32,
     /// What it has measured of its link and itself, where the bits follow the link.
     pub measured: Option<Measured>,
+    /// Whether what it has sent and what it keeps add up to what there was: those that were looked at since its last report.
+    pub audit: Audit,
 }
+
+/// Fragments of which a member has decoded its own frame again, and compared it and the residual with what went in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Audit {
+    /// How many.
+    pub fragments: u32,
+    /// The largest difference of one value, over the largest value of its fragment: of f32, some 1e-7. More than [`AUDIT_MAX`] is an error.
+    pub worst: f32,
+}
+
+/// What rounding cannot explain.
+pub const AUDIT_MAX: f32 = 1e-4;
 
 /// How fast a member computes, and how fast it exchanges, in seconds; and what it has to spare.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use longhaul_proto::control::message::AUDIT_MAX;
 use serde_json::Value;
 
 /// A promise that a run did not keep.
@@ -21,6 +22,11 @@ pub enum Violation {
         /// As the newest tells it.
         now: String,
     },
+    /// What was sent and what is kept are not what there was.
+    #[error(
+        "conservation: what a worker has sent and what it keeps differ from what there was by {0:e} of a fragment's largest value"
+    )]
+    Unbalanced(f64),
     /// Positions of the sample stream count twice.
     #[error("exactly once: {0} positions count twice")]
     Duplicates(u64),
@@ -58,6 +64,8 @@ pub struct Checker {
     round: u64,
     generation: u64,
     counted: u64,
+    /// Whether some worker has ever looked whether what it sends and keeps adds up; a coordinator that was started again does not remember.
+    has_audited: bool,
     /// Whether the coordinator may know less than it did.
     is_reminded: bool,
     /// The newest round before which somebody has a checkpoint.
@@ -83,6 +91,13 @@ impl Checker {
         match status["ledger"]["duplicates"].as_u64() {
             None | Some(0) => {}
             Some(duplicates) => return Err(Violation::Duplicates(duplicates)),
+        }
+        match status["audit"]["worst"].as_f64() {
+            Some(worst) if worst > f64::from(AUDIT_MAX) => return Err(Violation::Unbalanced(worst)),
+            _ => {
+                self.has_audited |=
+                    status["audit"]["fragments"].as_u64().is_some_and(|fragments| fragments > 0)
+            }
         }
         self.look_at_parity(&status["parity"])?;
         let round = status["round"].as_u64().unwrap_or(0);
@@ -159,6 +174,9 @@ impl Checker {
         if parity["equal"] != true || parity["round"].as_u64().map(|last| last + 1) != Some(rounds) {
             return wrong(format!("after {rounds} rounds, replicas were compared like this: {parity}"));
         }
+        if !self.has_audited {
+            return wrong("nobody has looked whether what was sent and what is kept add up".to_owned());
+        }
         let steps = status["step"].as_u64().unwrap_or(0);
         if samples(status) > steps * batch {
             return wrong(format!("{} samples count in {steps} steps of {batch}", samples(status)));
@@ -217,7 +235,7 @@ mod tests {
     fn status(round: u64) -> Value {
         json!({
             "phase": "training", "round": round, "step": 4 * round, "generation": 2, "samples_counted": 16 * round,
-            "ledger": { "duplicates": 0 },
+            "ledger": { "duplicates": 0 }, "audit": { "fragments": round, "worst": 2e-7 },
             "parity": { "round": round, "hash": format!("{round:x}"), "equal": true },
         })
     }
@@ -270,6 +288,7 @@ mod tests {
     fn each_promise_that_is_broken_is_told() {
         assert_eq!(after(|now| now["parity"]["equal"] = json!(false)), Err(Violation::Parity(5)));
         assert_eq!(after(|now| now["ledger"]["duplicates"] = json!(3)), Err(Violation::Duplicates(3)));
+        assert_eq!(after(|now| now["audit"]["worst"] = json!(0.5)), Err(Violation::Unbalanced(0.5)));
         let rewritten = Violation::Rewritten { round: 5, before: "5".to_owned(), now: "x".to_owned() };
         assert_eq!(after(|now| now["parity"]["hash"] = json!("x")), Err(rewritten));
         for (key, what) in [
@@ -305,7 +324,8 @@ mod tests {
 
     #[test]
     fn an_end_is_looked_at_more_closely() {
-        let checker = Checker::default();
+        let mut checker = Checker::default();
+        checker.look(&status(8), Duration::ZERO).unwrap();
         let mut end = status(9);
         (end["phase"], end["parity"]["round"]) = (json!("finished"), json!(8));
         assert_eq!(checker.ended(&end, 4), Ok(()));
@@ -315,6 +335,7 @@ mod tests {
             wrong[key] = value;
             assert!(checker.ended(&wrong, 4).is_err(), "{key}");
         }
+        assert!(Checker::default().ended(&end, 4).is_err(), "nobody has looked whether anything was lost");
     }
 
     /// Until it has caught up in all, no round is new.

@@ -33,6 +33,8 @@ pub enum Kind {
     OversizedMessage,
     /// A member that sends other members what is no frame, and no request.
     BadFrames,
+    /// A member that takes no part, and sends frames of generations that are or were.
+    ForeignFrames,
     /// Headers that never end.
     SlowHeaders,
     /// Bytes that are no HTTP.
@@ -45,7 +47,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Garbage,
         Self::HalfHandshake,
         Self::ReplayedHandshake,
@@ -57,6 +59,7 @@ impl Kind {
         Self::SilentApplicant,
         Self::OversizedMessage,
         Self::BadFrames,
+        Self::ForeignFrames,
         Self::SlowHeaders,
         Self::NoHttp,
         Self::ManyCalls,
@@ -77,6 +80,7 @@ impl Kind {
             Self::SilentApplicant => quic::silent_applicant(arms, random).await,
             Self::OversizedMessage => quic::oversized_message(arms, random).await,
             Self::BadFrames => quic::bad_frames(arms, random).await,
+            Self::ForeignFrames => quic::foreign_frames(arms, random).await,
             Self::SlowHeaders => http::slow_headers(arms, random).await,
             Self::NoHttp => http::no_http(arms, random).await,
             Self::ManyCalls => http::many_calls(arms).await,
@@ -99,6 +103,7 @@ impl fmt::Display for Kind {
             Self::SilentApplicant => "a silent applicant",
             Self::OversizedMessage => "an oversized message",
             Self::BadFrames => "bad frames of a member",
+            Self::ForeignFrames => "frames of who takes no part",
             Self::SlowHeaders => "HTTP headers that never end",
             Self::NoHttp => "bytes that are no HTTP",
             Self::ManyCalls => "many HTTP calls",

@@ -1,14 +1,17 @@
 //! At the doors of coordinator and workers.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use longhaul_common::id::WorkerId;
+use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_proto::control::message::PROTOCOL_VERSION;
 use longhaul_proto::control::{EnrolError, enrol};
+use longhaul_proto::frame::{Frame, FrameKind, FrameMeta};
 use longhaul_proto::identity::{
     ALPN_CONTROL, ALPN_DATA, ALPN_ENROL, COORDINATOR_OF_ANY_RUN, Identity, PeerName, Token,
 };
+use longhaul_proto::transport::bulk::BulkSender;
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint};
 use rand::Rng;
 use rand_chacha::ChaCha12Rng;
@@ -20,6 +23,14 @@ use super::arms::{Arms, client, record};
 const DATAGRAMS: usize = 8;
 /// Who is turned away hears it within some round trips of this machine, however busy it is.
 const HANG_UP_MAX: Duration = Duration::from_secs(20);
+/// Whoever has not proved its address gets so many times what it has sent,
+const AMPLIFICATION_MAX: usize = 3;
+/// and a datagram more: quinn sends whole ones as long as there is a byte left.
+const DATAGRAM_BYTES: usize = 1200;
+/// Longer than a lost answer is waited for at first (RFC 9002, section 6.2.2: a second).
+const QUIET: Duration = Duration::from_secs(3);
+/// Generations, rounds and fragments of a run that has just begun.
+const YOUNG: u64 = 8;
 /// Numbers that workers of a small run have.
 const NUMBERS: u32 = 4;
 
@@ -42,12 +53,36 @@ pub(super) async fn half_handshake(arms: &Arms, mut random: ChaCha12Rng) -> Resu
     let door = arms.any_door(&mut random);
     let alpn = if door == arms.target.coordinator { ALPN_ENROL } else { ALPN_DATA };
     let datagram = record(&client(&arms.member, alpn, None)?).await?;
-    arms.socket(&mut random)?.send_to(&datagram, door)?;
-    Ok(())
+    send_unproved(arms, &mut random, &datagram, door).await
 }
 
 pub(super) async fn replayed_handshake(arms: &Arms, mut random: ChaCha12Rng) -> Result<()> {
+    // Several of these are one connection to the coordinator, whose answers all go to one of them, so that nobody can say what each was answered.
     arms.socket(&mut random)?.send_to(&arms.recorded, arms.target.coordinator)?;
+    Ok(())
+}
+
+/// Sends one datagram from an address that may be anybody's, and counts what it would have sent there (RFC 9000, section 8.1).
+async fn send_unproved(
+    arms: &Arms,
+    random: &mut ChaCha12Rng,
+    datagram: &[u8],
+    door: SocketAddr,
+) -> Result<()> {
+    let socket = arms.socket(random)?;
+    socket.set_nonblocking(true)?;
+    let socket = tokio::net::UdpSocket::from_std(socket)?;
+    socket.send_to(datagram, door).await?;
+    let (mut answered, mut bytes) = (0, vec![0; 2048]);
+    while let Ok(received) = timeout(QUIET, socket.recv(&mut bytes)).await {
+        answered += received?;
+    }
+    let most = AMPLIFICATION_MAX * datagram.len() + DATAGRAM_BYTES;
+    ensure!(
+        answered <= most,
+        "{} bytes from nobody in particular were answered with {answered}",
+        datagram.len()
+    );
     Ok(())
 }
 
@@ -134,6 +169,35 @@ pub(super) async fn bad_frames(arms: &Arms, mut random: ChaCha12Rng) -> Result<(
                 !answered.is_ok_and(|answer| answer.is_ok_and(|bytes| !bytes.is_empty())),
                 "random bytes were answered"
             );
+        }
+    }
+    Ok(())
+}
+
+/// With a good certificate, and well formed; but of somebody whom no generation has.
+pub(super) async fn foreign_frames(arms: &Arms, mut random: ChaCha12Rng) -> Result<()> {
+    let workers = &arms.target.workers;
+    let address = workers[random.random_range(0..workers.len())];
+    let endpoint = arms.endpoint(&mut random)?;
+    let config = client(&arms.member, ALPN_DATA, Some(&arms.member))?;
+    for number in 0..NUMBERS {
+        let name = PeerName::Worker(WorkerId(number)).in_run(arms.member.run());
+        let Ok(connection) = endpoint.connect_with(config.clone(), address, &name)?.await else { continue };
+        let sender = BulkSender::new(connection);
+        for kind in [FrameKind::Local, FrameKind::Contribution, FrameKind::Result] {
+            // As many values as a fragment of a small model may have, none of which is sensible.
+            let body = vec![0x7e; 4 * random.random_range(1..16_384)];
+            let meta = FrameMeta {
+                kind,
+                generation: Generation(random.random_range(0..YOUNG)),
+                round: Round(random.random_range(0..YOUNG)),
+                fragment: FragmentId(random.random_range(0..YOUNG as u32)),
+                sender: arms.member.worker(),
+                weight: 1_000_000,
+                part: 0,
+            };
+            // Whether it is taken or not, it must change nothing.
+            let _ = timeout(HANG_UP_MAX, sender.send(&Frame::new(meta, body.into())?)).await;
         }
     }
     Ok(())

@@ -52,6 +52,11 @@ fn strangers_at_every_door_get_nothing_and_the_run_goes_on() {
     let went_on = |status: &serde_json::Value| status["round"].as_u64().unwrap_or(0) > round + 2;
     let status = scenario.cluster.wait_for("the run to go on", RUN_MAX, went_on).unwrap();
     assert_eq!(status["phase"], "training");
+    assert!(
+        status["parity"]["equal"] == true && status["loss"].as_f64().is_some_and(f64::is_finite),
+        "{status:#}"
+    );
+    assert_eq!(status["ledger"]["duplicates"], 0, "{status:#}");
     let members = status["members"].as_array().unwrap();
     assert_eq!(members.iter().filter(|member| member["state"] == "training").count(), 2, "{status:#}");
 }

@@ -19,6 +19,7 @@ mod promises;
 mod refusals;
 mod regrouping;
 mod remote_data;
+mod renewal;
 mod scenario;
 mod selection;
 mod shares;

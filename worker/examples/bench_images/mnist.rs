@@ -24,11 +24,11 @@ pub fn bench(images: &Images, test: &Images, quick: bool) -> Result<()> {
         steps: if quick { 40 } else { 20 * epoch },
         evaluate_every: epoch,
     };
-    // Adam as the paper has it.
+    // Adam as the paper has it, but for a learning rate that falls: one that does not leaves the last epochs' accuracies half a percent apart.
     let dense = TrainConfig {
         micro_batch: BATCH as u32,
         warmup_steps: 0,
-        final_learning_rate_share: 1.0,
+        final_learning_rate_share: 0.0,
         weight_decay: 0.0,
         beta2: 0.999,
         gradient_clip: 0.0,

@@ -241,7 +241,10 @@ impl Dialler {
 async fn greet(connection: &Connection, join: Join) -> Result<Conversation, Attempt> {
     let (sender, mut receiver) = match control::open::<ToCoordinator, ToWorker>(connection).await {
         Ok(channel) => channel,
-        Err(error) if error.is_other_version() => return Err(Attempt::Never(error.into())),
+        // Who trains goes on without a coordinator, and one of its own release may come back.
+        Err(error) if error.is_other_version() && join.held.is_none() => {
+            return Err(Attempt::Never(error.into()));
+        }
         Err(error) if error.is_stranger() => {
             return Err(Attempt::Never(anyhow::Error::from(error).context(OUT_OF_THE_RUN)));
         }

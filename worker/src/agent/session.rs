@@ -394,6 +394,7 @@ impl Session {
             self.membership.listen_as(&identity)?;
             self.network.use_identity(&identity)?;
             self.identity = identity;
+            tracing::info!("the certificate is renewed");
             Ok(())
         });
         if let Err(error) = taken {

@@ -9,9 +9,10 @@ use bytes::Bytes;
 use longhaul_common::config::{Source, SyncConfig};
 use longhaul_common::id::{FragmentId, Round, RunId};
 use longhaul_proto::codec::chain::{opening, random_mask, seed_of, uplink};
-use longhaul_proto::codec::{CodecSpec, ColumnUpdate, EncodeError, Encoder, SpecError};
+use longhaul_proto::codec::{CodecSpec, ColumnUpdate, Decoder, EncodeError, Encoder, SpecError};
 
 use self::columns::ColumnTask;
+use super::audit::{self, Books, Findings};
 use super::layouts::Layouts;
 use super::mechanism::GaussianMechanism;
 use super::memory::Memory;
@@ -42,6 +43,7 @@ pub struct Compressor {
     /// For the mechanism: how many values are due in the round that it was asked for last.
     due: Option<(Round, usize)>,
     scratch: Vec<f32>,
+    audit: Findings,
 }
 
 /// What one thread of the pool works with.
@@ -50,11 +52,14 @@ struct Lane {
     scratch: Vec<f32>,
     /// The frame in the making. What leaves is a copy of just its length.
     frame: Vec<u8>,
+    /// For those that are looked at.
+    decoder: Decoder,
 }
 
 impl Lane {
     fn new(config: &SyncConfig) -> Result<Self, SpecError> {
-        Ok(Self { encoder: Encoder::new(uplink(config, 0))?, scratch: Vec::new(), frame: Vec::new() })
+        let (encoder, decoder) = (Encoder::new(uplink(config, 0))?, Decoder::default());
+        Ok(Self { encoder, scratch: Vec::new(), frame: Vec::new(), decoder })
     }
 }
 
@@ -126,6 +131,7 @@ impl Compressor {
             mechanism: None,
             due: None,
             scratch: Vec::new(),
+            audit: Findings::default(),
         })
     }
 
@@ -202,13 +208,18 @@ impl Compressor {
             seed,
             momentum,
             error_decay,
+            is_audited: audit::is_due(round, fragment),
+            difference: None,
             body: Ok(Bytes::new()),
         }
     }
 
     /// Puts back what a compression has changed.
     fn finish(&mut self, round: Round, task: Task<'_>) -> Result<Bytes, CompressError> {
-        let Task { job, kept, columns, body, .. } = task;
+        let Task { job, kept, columns, difference, body, .. } = task;
+        if let Some(difference) = difference {
+            self.audit.note(round, job.fragment, difference);
+        }
         if let Some(columns) = columns {
             self.put_down_columns((round, job.fragment), columns, body.is_ok());
         }
@@ -325,6 +336,11 @@ impl Compressor {
         keeps_gradients
     }
 
+    /// What came of looking at frames, for a report.
+    pub fn audit(&mut self) -> &mut Findings {
+        &mut self.audit
+    }
+
     /// What this worker has not sent, by fragment.
     #[must_use]
     pub fn memories(&self) -> &BTreeMap<FragmentId, Memory> {
@@ -365,6 +381,9 @@ struct Task<'a> {
     seed: u64,
     momentum: f32,
     error_decay: f32,
+    is_audited: bool,
+    /// What came of that.
+    difference: Option<f32>,
     body: Result<Bytes, CompressError>,
 }
 
@@ -374,7 +393,7 @@ impl Task<'_> {
     }
 
     fn compress(&mut self) -> Result<Bytes, CompressError> {
-        let Lane { encoder, scratch, frame } = &mut *self.lane;
+        let Lane { encoder, scratch, frame, decoder } = &mut *self.lane;
         encoder.set_spec(self.chain)?;
         if let Some(columns) = &mut self.columns {
             columns.compress(self.job, self.len, encoder, (self.seed, self.error_decay), frame)?;
@@ -386,12 +405,17 @@ impl Task<'_> {
             None => weighted_mean(&self.job.locals, self.len, scratch)?,
         };
         frame.clear();
-        let Some(Kept { memory, is_corrected, .. }) = &mut self.kept else {
+        let Some(Kept { memory, before, is_corrected }) = &mut self.kept else {
             encoder.encode(self.seed, mean, frame)?;
             return Ok(Bytes::copy_from_slice(frame));
         };
         let (update, residual) = memory.accelerate(self.momentum, mean);
         encoder.encode_with_feedback(self.seed, update, residual, self.error_decay, frame)?;
+        if self.is_audited {
+            let books =
+                Books { before: &before.residual, decay: self.error_decay, added: update, left: residual };
+            self.difference = Some(audit::difference(books, frame, decoder));
+        }
         if *is_corrected {
             memory.mask(encoder.sent_positions());
         }

@@ -4,6 +4,7 @@
 mod adaptation;
 mod archiving;
 mod arriving;
+mod audit;
 mod backlog;
 mod backups;
 mod checkpointing;

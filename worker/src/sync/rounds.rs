@@ -170,6 +170,7 @@ impl Synchroniser {
             report.validation_loss = validation.map(|validation| validation.loss);
             report.validation_accuracy = validation.and_then(|validation| validation.accuracy);
             running.refusals.hand_over(&mut report);
+            running.compressor.audit().hand_over(&mut report);
             if report.samples > 0 {
                 self.came_after = None;
             }
@@ -239,6 +240,7 @@ pub(super) fn empty_report(round: Round) -> RoundReport {
         refused: Vec::new(),
         refused_beyond: 0,
         measured: None,
+        audit: Default::default(),
     }
 }
 

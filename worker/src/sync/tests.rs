@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, WorkerId};
 use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection};
-use longhaul_proto::control::message::{CheckpointOffer, Start, ToWorker};
+use longhaul_proto::control::message::{AUDIT_MAX, CheckpointOffer, Start, ToWorker};
 
 use self::rig::{Rig, VALUES, Worker};
 use super::compressor::{Compressor, Job, Local};
@@ -215,6 +215,10 @@ fn chains_that_change_from_round_to_round_lose_nothing() {
         }
     }
     assert_eq!(formats.len(), 6, "top-k, and all values in every format: {formats:?}");
+    // The run looks at itself, too: at this fragment in round 8.
+    let mut report = super::rounds::empty_report(Round(11));
+    compressor.audit().hand_over(&mut report);
+    assert!(report.audit.fragments == 1 && report.audit.worst < AUDIT_MAX, "{:?}", report.audit);
 }
 
 #[test]

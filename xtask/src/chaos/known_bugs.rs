@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::mirror::mirror;
+use super::simulated::{self, Seeds};
 use crate::bench::build_binaries;
 use crate::checkout::Checkout;
 use crate::clock;
@@ -24,28 +25,34 @@ struct KnownBug {
     patch: PathBuf,
     /// What is wrong with it.
     what: String,
-    /// Checks of the harness, one of which is to find it.
-    found_by: Vec<String>,
-    /// Arguments of the harness.
-    chaos: Vec<String>,
+    found_by: FoundBy,
+}
+
+/// What is to find a bug.
+#[derive(Debug, PartialEq, Eq)]
+enum FoundBy {
+    /// One of these checks of the harness, which is given these arguments.
+    Chaos { checks: Vec<String>, arguments: Vec<String> },
+    /// One of these seeds of the simulations: no status of a run tells.
+    Simulation(Seeds),
 }
 
 impl KnownBug {
     /// Reads a patch, which begins with lines that say what it is.
     fn read(patch: &Path) -> Result<Self> {
         let text = fs::read_to_string(patch).with_context(|| format!("read {}", patch.display()))?;
-        let line = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.map(str::trim).with_context(|| format!("{} has no line `{name} …`", patch.display()))
-        };
+        let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let needed =
+            |name: &str| line(name).with_context(|| format!("{} has no line `{name} …`", patch.display()));
         let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self {
-            name,
-            patch: patch.to_owned(),
-            what: line("What:")?.to_owned(),
-            found_by: line("Found by:")?.split(',').map(|check| check.trim().to_owned()).collect(),
-            chaos: line("Chaos:")?.split_whitespace().map(str::to_owned).collect(),
-        })
+        let found_by = match line("Simulated:") {
+            Some(seeds) => FoundBy::Simulation(seeds.parse()?),
+            None => FoundBy::Chaos {
+                checks: needed("Found by:")?.split(',').map(|check| check.trim().to_owned()).collect(),
+                arguments: needed("Chaos:")?.split_whitespace().map(str::to_owned).collect(),
+            },
+        };
+        Ok(Self { name, patch: patch.to_owned(), what: needed("What:")?.to_owned(), found_by })
     }
 
     /// All of a checkout, by name.
@@ -75,14 +82,36 @@ impl KnownBug {
         Ok(())
     }
 
-    /// What the harness makes of it: the check that found it, if it is one of those that should.
-    fn verdict(&self, has_passed: bool, log: &str) -> Result<String, String> {
-        if has_passed {
-            return Err("every promise was kept".to_owned());
+    /// Lets what is to find it look at a checkout that has it; what found it, or why nothing did.
+    fn look(&self, copy: &Checkout, log: &Path) -> Result<Result<String, String>> {
+        match &self.found_by {
+            FoundBy::Chaos { checks, arguments } => {
+                build_binaries(copy)?;
+                let has_passed = soak(copy, arguments, log)?;
+                let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
+                Ok(verdict(checks, has_passed, &text))
+            }
+            FoundBy::Simulation(seeds) => {
+                let broken = simulated::broken(copy, *seeds)?;
+                Ok(broken.map(str::to_owned).ok_or_else(|| "all seeds hold".to_owned()))
+            }
         }
-        let found = self.found_by.iter().find(|check| log.contains(&format!("{check}: ")));
-        found.cloned().ok_or_else(|| "the harness ended with another error".to_owned())
     }
+}
+
+/// What the harness makes of a bug: the check that found it, if it is one of those that should.
+fn verdict(checks: &[String], has_passed: bool, log: &str) -> Result<String, String> {
+    if has_passed {
+        return Err("every promise was kept".to_owned());
+    }
+    let found = checks.iter().find(|check| log.contains(&format!("{check}: ")));
+    found.cloned().ok_or_else(|| format!("the harness ended with another error, see its log:\n{}", tail(log)))
+}
+
+/// The end of a log, for people.
+fn tail(log: &str) -> String {
+    let lines: Vec<_> = log.lines().collect();
+    lines[lines.len().saturating_sub(5)..].join("\n")
 }
 
 /// Puts each bug back, or those named, and lets chaos find it.
@@ -102,15 +131,14 @@ pub fn run(checkout: &Checkout, names: &[String]) -> Result<()> {
         eprintln!("{}: {}", bug.name, bug.what);
         mirror(checkout, copy.root())?;
         bug.apply(copy.root(), false)?;
-        build_binaries(&copy)?;
         let log = work.join(format!("{}.log", bug.name));
         let began = clock::now();
-        let has_passed = soak(&copy, bug, &log)?;
-        let text = fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
-        match bug.verdict(has_passed, &text) {
-            Ok(check) => println!("{}: found by `{check}` after {} s", bug.name, began.elapsed().as_secs()),
+        match bug.look(&copy, &log)? {
+            Ok(check) => {
+                println!("{}: found by `{check}`, {} s with its build", bug.name, began.elapsed().as_secs());
+            }
             Err(why) => {
-                println!("{}: NOT FOUND: {why}; see {}", bug.name, log.display());
+                println!("{}: NOT FOUND: {why}", bug.name);
                 missed.push(bug.name.as_str());
             }
         }
@@ -120,10 +148,10 @@ pub fn run(checkout: &Checkout, names: &[String]) -> Result<()> {
 }
 
 /// Runs the harness of the copy; answers whether it found nothing.
-fn soak(copy: &Checkout, bug: &KnownBug, log: &Path) -> Result<bool> {
+fn soak(copy: &Checkout, arguments: &[String], log: &Path) -> Result<bool> {
     let file = fs::File::create(log).with_context(|| format!("create {}", log.display()))?;
     let mut command = Command::new(copy.root().join("target/release/chaos"));
-    command.args(&bug.chaos).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    command.args(arguments).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     Ok(command.status().context("start the harness")?.success())
 }
 
@@ -138,21 +166,15 @@ mod tests {
         assert!(bugs.len() >= 5, "{bugs:?}");
         for bug in bugs {
             bug.apply(checkout.root(), true).unwrap();
-            assert!(!bug.what.is_empty() && !bug.chaos.is_empty(), "{bug:?}");
+            assert!(!bug.what.is_empty(), "{bug:?}");
         }
     }
 
     #[test]
     fn a_bug_is_found_by_one_of_its_checks_and_not_by_any_error() {
-        let bug = KnownBug {
-            name: "gives_up".to_owned(),
-            patch: PathBuf::new(),
-            what: String::new(),
-            found_by: vec!["parity".to_owned(), "ends".to_owned()],
-            chaos: Vec::new(),
-        };
-        assert_eq!(bug.verdict(false, "Caused by:\n    ends: worker 1 ended"), Ok("ends".to_owned()));
-        assert!(bug.verdict(true, "ends: nothing").is_err());
-        assert!(bug.verdict(false, "error: no such file").is_err());
+        let checks = ["parity", "ends"].map(str::to_owned);
+        assert_eq!(verdict(&checks, false, "Caused by:\n    ends: worker 1 ended"), Ok("ends".to_owned()));
+        assert!(verdict(&checks, true, "ends: nothing").is_err());
+        assert!(verdict(&checks, false, "error: no such file").is_err());
     }
 }

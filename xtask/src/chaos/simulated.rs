@@ -73,9 +73,8 @@ impl Default for Seeds {
 /// They do not build, or some seed breaks a promise: which, and how to replay it.
 pub fn run(checkout: &Checkout, seeds: Seeds) -> Result<()> {
     for simulation in &SIMULATIONS {
-        let binary = build(checkout, simulation)?;
         let began = clock::now();
-        let failures = simulation.run(&binary, &checkout.root().join(simulation.folder), seeds)?;
+        let failures = simulation.run_in(checkout, seeds)?;
         if let Some(first) = failures.first() {
             eprintln!("{first}");
             bail!(
@@ -90,7 +89,26 @@ pub fn run(checkout: &Checkout, seeds: Seeds) -> Result<()> {
     Ok(())
 }
 
+/// Which simulation finds that a promise is broken by one of these seeds; none: they all hold.
+///
+/// # Errors
+/// They do not build.
+pub fn broken(checkout: &Checkout, seeds: Seeds) -> Result<Option<&'static str>> {
+    for simulation in &SIMULATIONS {
+        if !simulation.run_in(checkout, seeds)?.is_empty() {
+            return Ok(Some(simulation.what));
+        }
+    }
+    Ok(None)
+}
+
 impl Simulation {
+    /// Builds it, and tries these seeds.
+    fn run_in(&self, checkout: &Checkout, seeds: Seeds) -> Result<Vec<String>> {
+        let binary = build(checkout, self)?;
+        self.run(&binary, &checkout.root().join(self.folder), seeds)
+    }
+
     /// In parts, as many at once as there are cores; what those said that failed. After a failure no new part begins.
     fn run(&self, binary: &Path, folder: &Path, seeds: Seeds) -> Result<Vec<String>> {
         let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} seeds, {eta} left")

@@ -1,5 +1,7 @@
 //! Members that are away.
 
+use longhaul_proto::control::message::Join;
+
 use super::*;
 
 /// A run whose members' connections all broke, long after the grace.
@@ -51,6 +53,36 @@ fn members_that_are_away_are_given_up_for_a_checkpoint_or_for_enough_others() {
     story.join(1, &[]);
     story.join(2, &[]);
     assert_eq!(story.told(2).last(), Some(&ToWorker::Prepare(Start::Fresh)), "nobody has anything");
+}
+
+/// It may have another address, or listen at another port.
+#[test]
+fn a_member_that_comes_back_from_elsewhere_is_where_it_says_in_the_next_generation() {
+    let mut story = Story::training();
+    let before = story.run.state().generation.clone().unwrap();
+    let (elsewhere, second) = (SocketAddr::from((Ipv4Addr::LOCALHOST, 71)), ConnectionId(20));
+    let (worker, address) = (WorkerId(2), Ipv4Addr::LOCALHOST.into());
+    story.handle(Event::Opened { connection: second, worker, address });
+    let held = Some((Generation(1), Round(0)));
+    let join = Join { held, wan_address: elsewhere, ..story::joining(worker, "site-2") };
+    story.handle(Event::Message { connection: second, message: ToCoordinator::Join(join) });
+    let told = story.told(20);
+    assert!(matches!(&told[0], ToWorker::Welcome(welcome) if welcome.resumed), "{told:?}");
+    assert_eq!(
+        told[1..],
+        [ToWorker::Settle { generation: Generation(2) }],
+        "others have to hear where it is"
+    );
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 2, 1, 1);
+    story.settled(20, 2, 1, 1);
+    let membership = story.begun(1).membership;
+    let members: Vec<_> =
+        membership.members().iter().map(|member| (member.worker.0, member.wan_address)).collect();
+    let first = before.members().find(|member| member.worker == WorkerId(1)).unwrap().wan_address;
+    assert_eq!((membership.generation, members), (Generation(2), vec![(1, first), (2, elsewhere)]));
+    story.handle(Event::Timer);
+    assert_eq!(story.told(1), [], "once is enough");
 }
 
 /// Ten parameters are one fragment, of each of two sites.

@@ -53,6 +53,7 @@ pub(crate) fn report(round: u64, hash: u8) -> RoundReport {
         refused: Vec::new(),
         refused_beyond: 0,
         measured: None,
+        audit: Default::default(),
     }
 }
 

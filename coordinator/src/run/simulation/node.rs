@@ -276,6 +276,7 @@ impl Node {
             refused: Vec::new(),
             refused_beyond: 0,
             measured: None,
+            audit: Default::default(),
         };
         self.reports.push(report.clone());
         if self.reports.len() > REPORTS_REPEATED {

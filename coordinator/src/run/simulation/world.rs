@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_proto::control::message::{
-    HEARTBEAT_INTERVAL_MS, Heartbeat, Join, OWN_WORD_EVERY, Ready, SignOfLife, Start, ToCoordinator, ToWorker,
+    HEARTBEAT_INTERVAL_MS, Heartbeat, Join, OUT_OF_REACH_REPEATED_MS, OWN_WORD_EVERY, Ready, SignOfLife,
+    Start, ToCoordinator, ToWorker,
 };
 use rand::Rng as _;
 use rand::SeedableRng as _;
@@ -24,6 +25,9 @@ mod rounds;
 const ANSWER_MAX_MS: u64 = 300;
 /// and not used for so long.
 const REST: Duration = Duration::from_secs(5);
+
+/// What a state takes that comes too late.
+const STATE_TOOK_MS: u32 = 700;
 
 /// What happens at some time.
 #[derive(Clone, Debug)]
@@ -80,6 +84,12 @@ pub enum Fault {
     /// Its checkpoints have nowhere to go, for so many milliseconds.
     NoDisk(WorkerId, u64),
     Disk(WorkerId),
+    /// It says for so many milliseconds that the other one is out of its reach, or that it hears nothing, where that is itself.
+    OutOfReach(WorkerId, WorkerId, u64),
+    /// Another process of it says that the one before was too far behind when it came in.
+    TooLate(WorkerId),
+    /// It loses its connection, and has another address when it is back.
+    Move(WorkerId),
 }
 
 pub struct World {
@@ -93,6 +103,9 @@ pub struct World {
     pub reachable_at: Duration,
     /// Whether a worker's memory has gone bad.
     was_corrupted: bool,
+    /// Those who say with their next word that they were too late, and how often workers have moved.
+    too_late: BTreeSet<WorkerId>,
+    moves: BTreeMap<WorkerId, u16>,
     /// Whether owners close a round without those who are late.
     pub lateness: bool,
     /// Of rounds that everyone finished: the final states.
@@ -125,6 +138,8 @@ impl World {
             nodes,
             reachable_at: Duration::ZERO,
             was_corrupted: false,
+            too_late: BTreeSet::new(),
+            moves: BTreeMap::new(),
             lateness,
             log: Vec::new(),
             queue: BTreeMap::new(),
@@ -292,7 +307,8 @@ impl World {
         let node = self.nodes.get_mut(&worker).unwrap();
         node.connection = Some(connection);
         node.welcomed = false;
-        let address = SocketAddr::from(([0, 0, 0, 0], 7000));
+        let moves = self.moves.get(&worker).copied().unwrap_or_default();
+        let address = SocketAddr::from(([0, 0, 0, 0], 7000 + moves));
         let join = Join {
             incarnation,
             site: node.site_name.clone(),
@@ -302,7 +318,7 @@ impl World {
             memory_bytes: 1 << 34,
             host_memory_bytes: None,
             held: node.generation.as_ref().map(|start| (start.membership.generation, node.open_round())),
-            too_late_ms: None,
+            too_late_ms: self.too_late.remove(&worker).then_some(STATE_TOOK_MS),
             checkpoints: node.disk.iter().map(|saved| saved.offer.clone()).collect(),
         };
         self.handle(Event::Opened { connection, worker, address: IpAddr::V4(Ipv4Addr::LOCALHOST) });

@@ -130,6 +130,7 @@ impl World {
                 refused: Vec::new(),
                 refused_beyond: 0,
                 measured: None,
+                audit: Default::default(),
             };
             self.say(place, ToCoordinator::RoundApplied(report));
         }

@@ -13,9 +13,9 @@ use longhaul_common::timeline::Assignment;
 use proptest::prelude::*;
 
 use super::super::message::{
-    Adopted, CheckpointOffer, CheckpointReport, DataAt, DataHolders, DataName, GenerationStart, Heartbeat,
-    HeldPart, HeldResult, Join, Measured, MeasuredLink, Member, Profile, Ready, Refusal, RefusalReason,
-    Replica, RoundReport, SIGNS_MAX, SeenWay, Settled, Settlement, SignOfLife, Start, Welcome,
+    Adopted, Audit, CheckpointOffer, CheckpointReport, DataAt, DataHolders, DataName, GenerationStart,
+    Heartbeat, HeldPart, HeldResult, Join, Measured, MeasuredLink, Member, Profile, Ready, Refusal,
+    RefusalReason, Replica, RoundReport, SIGNS_MAX, SeenWay, Settled, Settlement, SignOfLife, Start, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -94,6 +94,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         refused: refusals(),
         refused_beyond: 300,
         measured: Some(Measured { step_s: 0.5, round_trip_s: 0.05, bit_s: 1e-3, spare_cores: 6.5 }),
+        audit: Audit { fragments: 3, worst: 0.5 },
     };
     let result = HeldResult { fragment: FragmentId(1), hash: [5; 32], sites: vec![SiteId(1)] };
     let checkpoint = |outcome| CheckpointReport {
@@ -333,12 +334,15 @@ fn messages_are_the_golden_bytes() {
         refused: refusals()[2..].to_vec(),
         refused_beyond: 300,
         measured: Some(Measured { step_s: 2.75, round_trip_s: 0.5, bit_s: 0.25, spare_cores: 2.0 }),
+        audit: Audit { fragments: 3, worst: 0.5 },
     });
     // Two refusals: site, round, fragment, the reason's place; of the norm 2.75f32 and 32. Then how many more.
     let refused = "02".to_owned() + "01ac020202" + "01ac02020300003040" + "20" + "ac02";
     // One, and four floats.
     let measured = "01".to_owned() + "00003040" + "0000003f" + "0000803e" + "00000040";
-    let expected = "0302ac020020010100".to_owned() + &"04".repeat(32) + "000000" + &refused + &measured;
+    let audit = "03".to_owned() + "0000003f";
+    let expected =
+        "0302ac020020010100".to_owned() + &"04".repeat(32) + "000000" + &refused + &measured + &audit;
     assert_eq!(hex(encode(&report).unwrap()), expected);
     let (ones, twos) = ("01".repeat(32), "02".repeat(32));
     let data = ToCoordinator::Data(DataAt::Fetched(DATA));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use longhaul_tests::cluster::training;
 
-use super::{Session, WAIT_MAX, cluster, now, round};
+use super::{Session, WAIT_MAX, cluster, now, round, rounds_lost};
 
 /// Who has just come is given longer than who has been heard each half second for a while: before the first death, and between two.
 const SETTLED: Duration = Duration::from_secs(60);
@@ -14,7 +14,7 @@ const BETWEEN: Duration = Duration::from_secs(20);
 /// Eight deaths in one run, of one worker after the other: each is back before the next.
 pub fn measure(session: &Session) -> Result<()> {
     let mut cluster = cluster(vec![2, 2])?;
-    let (mut next_round, mut back) = (Vec::new(), Vec::new());
+    let (mut next_round, mut back, mut lost) = (Vec::new(), Vec::new(), Vec::new());
     for repeat in session.repeats("worker killed", 8) {
         let victim = repeat as usize % 4;
         let before = cluster.wait_for("all to train", WAIT_MAX, |status| training(status) == 4)?;
@@ -30,10 +30,12 @@ pub fn measure(session: &Session) -> Result<()> {
         next_round.push(killed.elapsed().as_secs_f64());
         let started = now();
         cluster.start_worker(victim)?;
-        cluster.wait_for("it to be back", WAIT_MAX, |status| training(status) == 4)?;
+        let here = cluster.wait_for("it to be back", WAIT_MAX, |status| training(status) == 4)?;
         back.push(started.elapsed().as_secs_f64());
+        lost.push(rounds_lost(&here, 4) - rounds_lost(&all, 4));
     }
     session.print("worker killed", "recovery_s", "s", next_round);
     session.print("worker killed", "back_s", "s", back);
+    session.print("worker killed", "rounds_lost", "rounds", lost);
     Ok(())
 }

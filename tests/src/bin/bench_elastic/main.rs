@@ -2,6 +2,7 @@
 //! `docs/benchmarks/elastic.md` says what they mean.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints")]
 
+mod checkpoints;
 mod cut;
 mod death;
 #[path = "../bench_wan/gpt.rs"]
@@ -27,6 +28,9 @@ use serde_json::{Value, json};
 
 /// The longest that anything waited for may take.
 const WAIT_MAX: Duration = Duration::from_secs(180);
+/// Samples of a step for each worker of the small model, and steps of a round.
+const BATCH: usize = 8;
+const STEPS: u64 = 4;
 /// Of the emulator, where nothing else is said.
 const LINK: &str = "rate_mbit=50,delay_ms=10,loss_percent=0.1";
 
@@ -37,7 +41,7 @@ struct Args {
     #[arg(long)]
     quick: bool,
     /// Only these parts.
-    #[arg(long, value_delimiter = ',', default_values = ["leader", "death", "join", "restart", "cut", "hostile", "heartbeats"])]
+    #[arg(long, value_delimiter = ',', default_values = ["leader", "death", "join", "restart", "cut", "hostile", "heartbeats", "checkpoints"])]
     part: Vec<Part>,
 }
 
@@ -57,6 +61,8 @@ enum Part {
     Hostile,
     /// What it costs a link that the coordinator knows who is alive.
     Heartbeats,
+    /// What training stands still for, at the default interval of checkpoints.
+    Checkpoints,
 }
 
 /// What all parts need.
@@ -77,6 +83,7 @@ fn main() -> Result<()> {
             Part::Cut => cut::measure(&session)?,
             Part::Hostile => hostile::measure(&session)?,
             Part::Heartbeats => heartbeats::measure(&session)?,
+            Part::Checkpoints => checkpoints::measure(&session)?,
         }
     }
     Ok(())
@@ -152,15 +159,22 @@ plan = "fixed"
 [sync]
 preset = "sparse-local"
 opening_share = 0.0
-every = 4
+every = {STEPS}
 overlap = 1
 [checkpoint]
 every_rounds = 1000
 [faults]
 reconnect_grace_ms = 60000
 "#,
-        8 * workers
+        BATCH * workers
     )
+}
+
+/// What was given out and is in no result, in rounds of all workers: it is given out again, so nothing is left out; but it has cost the time.
+fn rounds_lost(status: &Value, workers: usize) -> f64 {
+    let of = |key: &str| status[key].as_f64().unwrap_or(0.0);
+    let batch = (BATCH * workers) as f64;
+    (of("step") * batch - of("samples_counted") - of("samples_late")) / (batch * STEPS as f64)
 }
 
 fn round(status: &Value) -> u64 {

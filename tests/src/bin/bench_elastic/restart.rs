@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use longhaul_tests::cluster::{Cluster, training};
 use serde_json::Value;
 
-use super::{Session, WAIT_MAX, cluster, now};
+use super::{Session, WAIT_MAX, cluster, now, rounds_lost};
 
 /// Over so long, each speed is measured.
 const WATCHED: Duration = Duration::from_secs(30);
@@ -16,7 +16,7 @@ const AWAY: Duration = Duration::from_secs(5);
 /// Five deaths in one run.
 pub fn measure(session: &Session) -> Result<()> {
     let mut cluster = cluster(vec![2, 2])?;
-    let (mut steady, mut kept) = (Vec::new(), Vec::new());
+    let (mut steady, mut kept, mut lost) = (Vec::new(), Vec::new(), Vec::new());
     for _ in session.repeats("coordinator killed", 5) {
         let all = cluster.wait_for("all to train", WAIT_MAX, |status| training(status) == 4)?;
         let calm = speed(&mut cluster, |_| Ok(()))?;
@@ -33,9 +33,11 @@ pub fn measure(session: &Session) -> Result<()> {
             Ok(())
         })?;
         kept.push(with_it / calm);
+        lost.push(rounds_lost(&cluster.status(), 4) - rounds_lost(&all, 4));
     }
     session.print("coordinator killed", "steady_s", "s", steady);
     session.print("coordinator killed", "throughput_kept", "ratio", kept);
+    session.print("coordinator killed", "rounds_lost", "rounds", lost);
     Ok(())
 }
 

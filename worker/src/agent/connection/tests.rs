@@ -3,7 +3,7 @@ use std::sync::{Mutex, PoisonError};
 
 use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_proto::control::message::CheckpointOffer;
-use longhaul_proto::control::{Door, EnrolDesk, EnrolState, Guest, accept, serve_enrol};
+use longhaul_proto::control::{CloseCode, Door, EnrolDesk, EnrolState, Guest, accept, serve_enrol};
 use longhaul_proto::identity::{Authority, TokenRecord, WORKER_CERTIFICATE_S, WorkerKey, coordinator_server};
 use longhaul_proto::transport;
 use std::sync::Arc;
@@ -167,8 +167,8 @@ async fn clocks_that_differ_cost_no_use_of_the_token() {
     assert_eq!(coordinator.desk.lock().unwrap().workers().count(), 0);
 }
 
-/// The front of a coordinator that waits while another one leads.
-fn waiting(coordinator: &Coordinator, leader: Option<String>) -> SocketAddr {
+/// The front of a coordinator that hangs up on everybody like this.
+fn front(coordinator: &Coordinator, hang_up: impl Fn(&Connection) + Send + 'static) -> SocketAddr {
     let authority = Authority::from_pem(&coordinator.desk.lock().unwrap().authority().to_pem()).unwrap();
     let endpoint = endpoint(Some(coordinator_server(&authority, unix_s()).unwrap()));
     let address = endpoint.local_addr().unwrap();
@@ -176,11 +176,31 @@ fn waiting(coordinator: &Coordinator, leader: Option<String>) -> SocketAddr {
         let door = Door::new(RUN);
         while let Some(incoming) = endpoint.accept().await {
             if let Ok(guest) = door.admit(incoming).await {
-                NotLeader { leader: leader.clone() }.close(guest.connection());
+                hang_up(guest.connection());
             }
         }
     });
     address
+}
+
+/// The front of one that waits while another one leads.
+fn waiting(coordinator: &Coordinator, leader: Option<String>) -> SocketAddr {
+    front(coordinator, move |connection| NotLeader { leader: leader.clone() }.close(connection))
+}
+
+#[tokio::test]
+async fn who_trains_waits_for_a_coordinator_of_its_own_release_and_who_comes_hears_that_this_is_another() {
+    let coordinator = Coordinator::open();
+    let folder = tempfile::tempdir().unwrap();
+    let dialler = coordinator.dialler(folder.path());
+    let identity = dialler.identity().await.unwrap();
+    let hang_up = |connection: &Connection| CloseCode::Version.close(connection, "another release");
+    let other = front(&coordinator, hang_up).to_string();
+    let comes = dialler.attempt(&other, &identity, &|| join(Vec::new())).await;
+    assert!(matches!(comes, Err(Attempt::Never(_))), "it was let in, or waits");
+    let held = Some((Generation(3), Round(7)));
+    let trains = dialler.attempt(&other, &identity, &|| Join { held, ..join(Vec::new()) }).await;
+    assert!(matches!(trains, Err(Attempt::Later(_))), "it was let in, or gave up");
 }
 
 #[tokio::test]

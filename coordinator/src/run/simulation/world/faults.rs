@@ -41,6 +41,24 @@ impl World {
                 self.at_ms(for_ms, Happening::Fault(Fault::Disk(worker)));
             }
             Fault::Disk(worker) => self.nodes.get_mut(&worker).unwrap().has_disk = true,
+            Fault::OutOfReach(by, of, for_ms) => {
+                if self.nodes[&by].running && !self.nodes[&by].frozen {
+                    let of = if for_ms > 0 { vec![of] } else { Vec::new() };
+                    self.say(by, ToCoordinator::OutOfReach(of));
+                }
+                if for_ms > 0 {
+                    let left = for_ms.saturating_sub(OUT_OF_REACH_REPEATED_MS);
+                    self.at_ms(OUT_OF_REACH_REPEATED_MS, Happening::Fault(Fault::OutOfReach(by, of, left)));
+                }
+            }
+            Fault::TooLate(worker) => {
+                self.too_late.insert(worker);
+                self.stop_node(worker);
+            }
+            Fault::Move(worker) => {
+                *self.moves.entry(worker).or_default() += 1;
+                self.fault(Fault::Disconnect(worker));
+            }
             Fault::Kill(worker) => self.stop_node(worker),
             Fault::Start(worker) => {
                 let node = self.nodes.get_mut(&worker).unwrap();

@@ -1,4 +1,4 @@
-//! Wrong tokens are answered one after the other, with a pause before each.
+//! Wrong tokens, of the API or to join with, are answered one after the other, with a pause before each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::sleep;
 
-/// Between two answers to wrong tokens: seven thousand an hour, of 2^256.
+/// Between two answers to wrong tokens: seven thousand an hour, of 2^128 or more.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Wrong tokens whose answers are waited for at a time. Whoever shows a right one never waits.
 const WAITING_MAX: usize = 16;
 
 /// There are [`WAITING_MAX`] who wait already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooMany;
+pub(crate) struct TooMany;
 
 /// The queue of those who have shown a wrong token. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct Slowdown {
+pub(crate) struct Slowdown {
     places: Arc<Semaphore>,
     turn: Arc<Mutex<()>>,
 }

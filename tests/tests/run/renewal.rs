@@ -1,0 +1,61 @@
+//! Certificates that are renewed while their workers train.
+
+use std::path::Path;
+
+use longhaul_proto::identity::Identity;
+use longhaul_tests::chaos::{Pace, run_toml};
+use longhaul_tests::cluster::{Cluster, ClusterConfig, training};
+
+use crate::scenario::{RUN_MAX, applied_rounds, take_turn};
+
+/// More than half the life of a certificate, and less than all of it.
+const AHEAD_S: i64 = 13 * 3600;
+
+/// Who the first worker is, and its certificate.
+fn identity(folder: &Path) -> (u32, Vec<u8>) {
+    let runs: Vec<_> = std::fs::read_dir(folder.join("cache-0/workers")).unwrap().collect();
+    let [run] = runs.as_slice() else { panic!("{runs:?}") };
+    let identity = Identity::load(&run.as_ref().unwrap().path().join("0")).unwrap().unwrap();
+    (identity.worker().0, identity.certificate().to_vec())
+}
+
+#[test]
+fn a_certificate_past_half_its_life_is_renewed_and_its_worker_goes_on_with_the_new_one() {
+    let _turn = take_turn();
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(ClusterConfig {
+        run_toml: run_toml(2, Pace::default()),
+        sites: vec![1, 1],
+        link: "rate_mbit=50,delay_ms=10".parse().unwrap(),
+        seed: 1,
+        folder: folder.path().to_owned(),
+        threads: 1,
+        own_checkpoints: true,
+        worker_arguments: Vec::new(),
+        own_calendars: true,
+    })
+    .unwrap();
+    let all = cluster.wait_for("both to train", RUN_MAX, |status| training(status) == 2).unwrap();
+    let before = identity(folder.path());
+    cluster.set_calendar(0, AHEAD_S).unwrap();
+    // It looks at its certificate when it speaks to a coordinator anew, and each ten minutes.
+    cluster.kill_coordinator();
+    cluster.start_coordinator().unwrap();
+    let renewed = |folder: &Path| {
+        let (worker, certificate) = identity(folder);
+        worker == before.0 && certificate != before.1
+    };
+    let back = cluster
+        .wait_for("a new certificate", RUN_MAX, |status| training(status) == 2 && renewed(folder.path()))
+        .unwrap();
+    assert_eq!(back["generation"], all["generation"], "nobody was given up");
+    // Who comes anew is dialled with it, and sees it.
+    cluster.kill_worker(1);
+    cluster.start_worker(1).unwrap();
+    let again =
+        |status: &serde_json::Value| training(status) == 2 && status["generation"] != all["generation"];
+    let again = cluster.wait_for("the other one to be back", RUN_MAX, again).unwrap();
+    let round = applied_rounds(&again);
+    cluster.wait_for("rounds of both", RUN_MAX, |status| applied_rounds(status) > round + 3).unwrap();
+    assert_eq!(cluster.status()["parity"]["equal"], true);
+}
