@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::sleep;
 
-/// Between two answers to wrong tokens: seven thousand an hour, of 2^128 or more.
+/// Between two answers to wrong tokens. It makes a guess dear for whoever has few connections; what keeps guesses out is that tokens are of 2^128 or more.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Wrong tokens whose answers are waited for at a time. Whoever shows a right one never waits.
 const WAITING_MAX: usize = 16;

@@ -16,7 +16,7 @@ use longhaul_proto::identity::{PeerName, Token, control_client};
 use running::Site;
 use running::worker::{Control, Worker, dialler, parts};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 /// Rounds of the run in `running::CONFIG`.
 const ROUNDS: u64 = 3;
@@ -161,20 +161,9 @@ async fn a_worker_whose_address_changes_goes_on_and_the_others_hear_where_it_is(
     let workers = [Worker::enrol(&running, "north").await, Worker::enrol(&running, "south").await];
     let mut first = workers[0].join(None).await.unwrap();
     let mut second = workers[1].join(None).await.unwrap();
-    let (start, _) = tokio::join!(first.begin(), second.begin());
+    tokio::join!(first.begin(), second.begin());
     let elsewhere = Ipv4Addr::new(127, 0, 0, 77);
     workers[1].endpoint.rebind(UdpSocket::bind((elsewhere, 0)).unwrap()).unwrap();
-    // What goes on saying that it is alive is what shows the coordinator where it comes from.
-    let ended = loop {
-        // The connection may be closed already.
-        let _ = second.sender.send(&ToCoordinator::Heartbeat(Heartbeat::default()));
-        if let Ok(ended) = timeout(Duration::from_millis(200), second.connection.closed()).await {
-            break ended;
-        }
-    };
-    assert!(ended.to_string().contains("another address"), "{ended}");
-    let mut second = workers[1].join_again(Some((start.membership.generation, Round(0)))).await;
-    assert!(matches!(second.hear().await, ToWorker::Welcome(welcome) if welcome.resumed));
     let settle = async |control: &mut Control| {
         let ToWorker::Settle { generation } = control.hear().await else { panic!("no generation begins") };
         let results = Vec::new();

@@ -74,6 +74,7 @@ fn event_words(event: &Event) -> String {
         }
         Event::Message { connection, message } => format!("{connection} says {}", clip(message)),
         Event::Closed { connection } => format!("{connection} is closed"),
+        Event::Moved { connection, address } => format!("{connection} goes on from {address}"),
         Event::Planned(answer) => format!("planned: {}", clip(answer)),
         Event::Timer => "the time has come".to_owned(),
         Event::Drain => "asked to stop".to_owned(),

@@ -148,8 +148,10 @@ impl Run {
         self.state.workers.insert(worker, known.clone());
         self.send(worker, ToWorker::Welcome(welcome));
         self.tell_revoked(worker);
-        let from = if has_moved { format!(" at {}", known.wan_address) } else { String::new() };
-        self.notice(Severity::Info, Some(worker), format!("is back{from}, and goes on"));
+        self.notice(Severity::Info, Some(worker), "is back, and goes on".to_owned());
+        if has_moved {
+            self.note_move(worker, known.wan_address);
+        }
         // What was on its way when the connection broke is said again.
         let newer = self.state.generation.as_ref().filter(|lineup| held < lineup.generation);
         if let Some(start) = newer.and_then(|lineup| lineup.start_of(worker)) {

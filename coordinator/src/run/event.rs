@@ -46,6 +46,13 @@ pub enum Event {
         /// Which one.
         connection: ConnectionId,
     },
+    /// A connection goes on from another address.
+    Moved {
+        /// Which one.
+        connection: ConnectionId,
+        /// The new one, as the coordinator sees it.
+        address: IpAddr,
+    },
     /// What came of [`super::Command::Plan`].
     Planned(Box<Answer>),
     /// The time of [`super::Run::next_timeout`] has come. Coming early does no harm.

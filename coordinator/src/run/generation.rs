@@ -95,11 +95,7 @@ impl Run {
     fn settle_is_due(&self, members: &BTreeSet<WorkerId>) -> bool {
         let Some(generation) = &self.state.generation else { return false };
         let complete = generation.members().all(|member| members.contains(&member.worker));
-        let moved = |member: &Member| {
-            let peer = self.peers.get(&member.worker);
-            peer.is_some_and(|peer| !peer.known.is_at(member.lan_address, member.wan_address))
-        };
-        let moved = generation.members().any(moved);
+        let moved = self.moves_are_told_at().is_some_and(|at| at <= self.now);
         let joiner = !self.is_closing() && self.joiners_are_due_at().is_some_and(|at| at <= self.now);
         // A coordinator that stopped in the middle of a settle has members that wait for its end.
         let interrupted = self.state.announced > generation.generation;

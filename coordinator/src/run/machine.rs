@@ -11,6 +11,8 @@ use longhaul_proto::control::message::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::addresses::Moves;
+use super::audits::Audits;
 use super::command::{Command, Notice, Record, Severity};
 use super::departures::Departures;
 use super::event::{ConnectionId, Event};
@@ -28,7 +30,6 @@ use super::replanning::Replanning;
 use super::reports::Roll;
 use super::shares::Shares;
 use super::state::{Checkpoint, Phase, State};
-use super::status::AuditStatus;
 use super::survey::Surveys;
 
 /// Notices kept for the status page.
@@ -58,6 +59,7 @@ pub struct Run {
     /// Those who were here since this coordinator was started, and are not any more.
     pub(super) departures: Departures,
     pub(super) latecomers: Latecomers,
+    pub(super) moves: Moves,
     pub(super) last_join: Duration,
     pub(super) begun_at: Duration,
     /// By rank.
@@ -74,7 +76,7 @@ pub struct Run {
     pub(super) copy_failed: bool,
     pub(super) summaries: Summaries,
     pub(super) refusals: Refusals,
-    pub(super) audit: AuditStatus,
+    pub(super) audits: Audits,
     /// Of what members measure, for the pace of rounds.
     pub(super) watch: Watch,
     pub(super) shares: Shares,
@@ -128,6 +130,7 @@ impl Run {
             gone: BTreeSet::new(),
             departures: Departures::default(),
             latecomers: Latecomers::default(),
+            moves: Moves::default(),
             last_join: now,
             begun_at: now,
             parity: BTreeMap::new(),
@@ -139,7 +142,7 @@ impl Run {
             copy_failed: false,
             summaries: Summaries::default(),
             refusals: Refusals::default(),
-            audit: AuditStatus::default(),
+            audits: Audits::default(),
             watch: Watch::new(&config),
             shares: Shares::default(),
             notices: VecDeque::new(),
@@ -174,6 +177,10 @@ impl Run {
             Event::Closed { connection } => {
                 self.handle_closed(connection);
                 true
+            }
+            Event::Moved { connection, address } => {
+                self.handle_moved(connection, address);
+                false
             }
             Event::Timer => true,
             Event::Planned(answer) => {
@@ -234,6 +241,7 @@ impl Run {
             self.backlog_settle_at(),
             self.joiners_are_due_at(),
             self.latecomers_are_looked_at(),
+            self.moves_are_told_at(),
             self.plan_is_looked_at(),
             self.move_waits_until(),
             self.shares_are_looked_at(),
@@ -420,6 +428,8 @@ impl Run {
         self.surveys.leave(worker);
         self.watch.forget(worker);
         self.reach.forget(worker);
+        self.moves.forget(worker);
+        self.audits.forget(worker);
         self.data_moved |= peer.data.is_some();
         if let Some(preparing) = &mut self.preparing {
             preparing.lost(worker);

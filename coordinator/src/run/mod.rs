@@ -2,10 +2,12 @@
 //!
 //! `docs/protocol.md` tells what happens and why; `coordinator/docs/coordinator.md` how it is divided among these files.
 
+mod addresses;
 mod admit;
 mod archived;
 mod as_toml;
 mod assembly;
+mod audits;
 mod command;
 mod data;
 mod departures;

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use longhaul_proto::control::message::AUDIT_MAX;
-
 use super::machine::{Run, shorten};
 use super::parity::Parity;
 use super::state::{Checkpoint, Phase};
@@ -19,11 +17,12 @@ impl Run {
             let still = until.saturating_sub(self.now).as_secs();
             format!("rounds wait for {worker}, which fetches the state: for {still} s at most")
         }));
-        if self.audit.worst > AUDIT_MAX {
-            problems.push(
-                "what a worker has sent and what it keeps do not add up to what there was: `coordinator events` names it".to_owned(),
-            );
-        }
+        problems.extend(self.audits.wrong().map(|worker| {
+            format!(
+                "what {worker} has sent and what it keeps do not add up to what there was: its machine computes wrong, or this release does; \
+                 `coordinator kick {worker}` goes on without it"
+            )
+        }));
         let (here, wanted) = (self.peers.len(), self.config.run.workers);
         if self.state.phase == Phase::Gathering && here < wanted as usize {
             problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use longhaul_common::id::WorkerId;
 use longhaul_common::schedule::RoundSchedule;
-use longhaul_proto::control::message::{AUDIT_MAX, Audit, RoundReport};
+use longhaul_proto::control::message::RoundReport;
 use serde::{Deserialize, Serialize};
 
 use super::command::{Command, Record, Severity};
@@ -101,22 +101,6 @@ impl Run {
             self.persist();
         }
         is_last
-    }
-
-    /// A worker has compared what it sends and keeps with what there was.
-    fn note_audit(&mut self, worker: WorkerId, audit: Audit) {
-        self.audit.fragments += u64::from(audit.fragments);
-        // What is no number is no less wrong.
-        let worst = if audit.worst.is_nan() { f32::MAX } else { audit.worst.min(f32::MAX) };
-        let is_known = self.audit.worst > AUDIT_MAX;
-        self.audit.worst = self.audit.worst.max(worst);
-        if worst > AUDIT_MAX && !is_known {
-            let text = format!(
-                "what it sends and what it keeps do not add up to what there was, by {worst:e} of a fragment's largest value: \
-                 its machine computes wrong, or this release does"
-            );
-            self.notice(Severity::Error, Some(worker), text);
-        }
     }
 
     /// Remembers what a part of the model is where checkpoints are written.

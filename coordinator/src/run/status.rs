@@ -148,7 +148,7 @@ pub struct LedgerStatus {
     pub pending: u64,
 }
 
-/// What came of comparing what workers have sent and what they keep with what there was, since this coordinator was started.
+/// What came of comparing what workers have sent and what they keep with what there was: since this coordinator was started, and since those came who are here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AuditStatus {
     /// Fragments that were looked at.
@@ -379,7 +379,7 @@ impl Run {
             samples_late,
             samples_pending: ledger.pending,
             ledger,
-            audit: self.audit,
+            audit: self.audits.status(),
             parts: self.ranks(),
             plan: self.plan_status(),
             members,

@@ -8,8 +8,7 @@ use std::time::Duration;
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::{ToCoordinator, ToWorker};
 use longhaul_proto::control::{
-    Applicant, CloseCode, ControlError, Door, EnrolRefusal, EnrolReply, Guest, ServeEnrolError, accept,
-    serve_enrol,
+    Applicant, ControlError, Door, EnrolRefusal, EnrolReply, Guest, ServeEnrolError, accept, serve_enrol,
 };
 use longhaul_proto::identity::TokenRefusal;
 use quinn::{Connection, Incoming};
@@ -21,9 +20,8 @@ use crate::slowdown::Slowdown;
 
 /// Between looks at where a worker is: quinn tells nobody that a peer has moved.
 const ADDRESS_LOOK: Duration = Duration::from_secs(1);
-
-/// Who was hung up on for that is back after some round trips.
-const REJOINS_WITHIN: Duration = Duration::from_secs(5);
+/// So many in a row have to find it at the same new address: quinn goes by one from which a packet has come before it has made sure of it, and back again where it was not the peer's.
+const ADDRESS_LOOKS: u32 = 4;
 
 /// Where connections come in.
 #[derive(Clone, Debug)]
@@ -56,9 +54,9 @@ impl Reception {
                 return closing();
             }
             let reply = answer.await.unwrap_or_else(|_| closing());
-            if is_wrong(&reply) && slowdown.wait().await.is_err() {
-                let text = "too many wrong tokens are being tried; try again in a minute";
-                return EnrolReply::Refused(EnrolRefusal::BadRequest(text.to_owned()));
+            if is_wrong(&reply) {
+                // Where too many wait already, it is told at once, as holders of a token must not wait for those who guess.
+                let _ = slowdown.wait().await;
             }
             reply
         };
@@ -97,17 +95,29 @@ impl Reception {
                 }
             }
         };
-        let has_moved = tokio::select! {
-            () = talk => false,
-            () = moved(&quic, address) => true,
-        };
-        if has_moved {
-            // It joins again at once, and says where others reach it. Until it has had the time to, it is not gone.
-            CloseCode::Done.close(&quic, "this worker has another address now");
-            tokio::time::sleep(REJOINS_WITHIN).await;
+        tokio::select! {
+            () = talk => {}
+            () = self.watch_address(connection, &quic, address) => {}
         }
         // An error means that the coordinator stops.
         let _ = self.inputs.send(Input::Closed { connection }).await;
+    }
+
+    /// Says so when a worker goes on from another address, for as long as anybody listens.
+    async fn watch_address(&self, connection: ConnectionId, quic: &Connection, address: IpAddr) {
+        let (mut known, mut seen, mut looks) = (address, address, 0);
+        loop {
+            tokio::time::sleep(ADDRESS_LOOK).await;
+            let now_at = quic.remote_address().ip().to_canonical();
+            looks = if now_at == seen { looks + 1 } else { 1 };
+            seen = now_at;
+            if seen != known && looks >= ADDRESS_LOOKS {
+                known = seen;
+                if self.inputs.send(Input::Moved { connection, address: known }).await.is_err() {
+                    return;
+                }
+            }
+        }
     }
 }
 
@@ -115,16 +125,6 @@ impl Reception {
 fn is_wrong(reply: &EnrolReply) -> bool {
     use TokenRefusal::{Unknown, WrongSecret};
     matches!(reply, EnrolReply::Refused(EnrolRefusal::Token(Unknown | WrongSecret)))
-}
-
-/// Waits until a worker has another address: QUIC goes on with its connection (RFC 9000, section 9), but nobody who dials it finds it where it was.
-async fn moved(quic: &Connection, address: IpAddr) {
-    loop {
-        tokio::time::sleep(ADDRESS_LOOK).await;
-        if quic.remote_address().ip().to_canonical() != address {
-            return;
-        }
-    }
 }
 
 /// Nothing that the coordinator can mend: the person who reads its log can.

@@ -43,6 +43,13 @@ pub enum Input {
         /// Which one.
         connection: ConnectionId,
     },
+    /// A connection goes on from another address.
+    Moved {
+        /// Which one.
+        connection: ConnectionId,
+        /// The new one.
+        address: IpAddr,
+    },
     /// Somebody wants a certificate.
     Enrol {
         /// What it says.

@@ -181,6 +181,7 @@ impl Owner {
                 self.open.remove(&connection);
                 self.step(Event::Closed { connection })
             }
+            Input::Moved { connection, address } => self.step(Event::Moved { connection, address }),
             Input::Enrol { request, visitor, reply } => self.enrol(&request, &visitor, reply),
             Input::Call(call) => self.call(call),
         }

@@ -5,12 +5,12 @@ use longhaul_common::id::{FragmentId, Round};
 use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::{AUDIT_MAX, Audit, RoundReport};
 
-/// Each fragment is looked at once in so many rounds, and an eighth of all in each.
-const ROUNDS: u64 = 8;
+/// One of so many frames is looked at.
+const FRAMES: u64 = 8;
 
-/// Whether this fragment is looked at in this round.
-pub fn is_due(round: Round, fragment: FragmentId) -> bool {
-    (round.0 + u64::from(fragment.0)).is_multiple_of(ROUNDS)
+/// Whether the frame with this seed is looked at: drawn, as which fragments have their turn in a round is regular.
+pub fn is_due(seed: u64) -> bool {
+    seed.is_multiple_of(FRAMES)
 }
 
 /// What went into a frame, and what is left of it.
@@ -26,7 +26,7 @@ pub struct Books<'a> {
     pub left: &'a [f32],
 }
 
-/// max |sent + left − (before·decay + added)| / max |before·decay + added|, in f64: 0 of nothing; infinite where one of them is no number, or the frame is none.
+/// max |sent + left − (before·decay + added)| / max |before·decay + added|, in f64; infinite where one of them is no number, or the frame is none.
 pub fn difference(books: Books<'_>, frame: &[u8], decoder: &mut Decoder) -> f32 {
     let Books { before, decay, added, left } = books;
     let mut sum = left.to_vec();
@@ -42,11 +42,8 @@ pub fn difference(books: Books<'_>, frame: &[u8], decoder: &mut Decoder) -> f32 
         }
         (worst, largest) = (worst.max(difference), largest.max(there_was.abs()));
     }
-    match (worst > 0.0, largest > 0.0) {
-        (false, _) => 0.0,
-        (true, true) => (worst / largest) as f32,
-        (true, false) => f32::INFINITY,
-    }
+    // Below that, f32 has fewer digits, and then none.
+    (worst / largest.max(f64::from(f32::MIN_POSITIVE))) as f32
 }
 
 /// What was found since the last report.
@@ -74,6 +71,8 @@ impl Findings {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_common::id::RunId;
+    use longhaul_proto::codec::chain::seed_of;
     use longhaul_proto::codec::{CodecSpec, Encoder, Selection, ValueFormat};
 
     use super::*;
@@ -105,10 +104,16 @@ mod tests {
     }
 
     #[test]
-    fn each_fragment_is_looked_at_once_in_eight_rounds() {
-        for fragment in (0..20).map(FragmentId) {
-            let times = (16..24).filter(|&round| is_due(Round(round), fragment)).count();
-            assert_eq!(times, 1, "{fragment}");
+    fn whichever_fragments_have_their_turn_an_eighth_of_the_frames_is_looked_at() {
+        for groups in [1, 2, 5, 8] {
+            let turns = (0..4000).flat_map(|round| (0..8).map(move |fragment| (round, fragment)));
+            let frames: Vec<_> =
+                turns.filter(|(round, fragment)| round % groups == fragment % groups).collect();
+            let due = |&&(round, fragment): &&(u64, u64)| {
+                is_due(seed_of(RunId([3; 16]), Round(round), FragmentId(fragment as u32)))
+            };
+            let share = frames.iter().filter(due).count() as f64 / frames.len() as f64;
+            assert!((share - 0.125).abs() < 0.015, "{groups} groups: {share}");
         }
     }
 }

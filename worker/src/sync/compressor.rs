@@ -208,7 +208,7 @@ impl Compressor {
             seed,
             momentum,
             error_decay,
-            is_audited: audit::is_due(round, fragment),
+            is_audited: audit::is_due(seed),
             difference: None,
             body: Ok(Bytes::new()),
         }

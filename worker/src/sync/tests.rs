@@ -215,10 +215,10 @@ fn chains_that_change_from_round_to_round_lose_nothing() {
         }
     }
     assert_eq!(formats.len(), 6, "top-k, and all values in every format: {formats:?}");
-    // The run looks at itself, too: at this fragment in round 8.
+    // The run looks at itself, too, now and then.
     let mut report = super::rounds::empty_report(Round(11));
     compressor.audit().hand_over(&mut report);
-    assert!(report.audit.fragments == 1 && report.audit.worst < AUDIT_MAX, "{:?}", report.audit);
+    assert!(report.audit.fragments > 0 && report.audit.worst < AUDIT_MAX, "{:?}", report.audit);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Each is a patch in `tests/known_bugs`. It is applied to a copy of the working tree, never to the tree itself; the copy has a target folder of its own, so the first bug takes
 //! as long as a first build.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -82,6 +83,14 @@ impl KnownBug {
         Ok(())
     }
 
+    /// Those with which simulations are to find it.
+    fn seeds(&self) -> Option<Seeds> {
+        match self.found_by {
+            FoundBy::Simulation(seeds) => Some(seeds),
+            FoundBy::Chaos { .. } => None,
+        }
+    }
+
     /// Lets what is to find it look at a checkout that has it; what found it, or why nothing did.
     fn look(&self, copy: &Checkout, log: &Path) -> Result<Result<String, String>> {
         match &self.found_by {
@@ -127,7 +136,20 @@ pub fn run(checkout: &Checkout, names: &[String]) -> Result<()> {
     let work = checkout.root().join("target/known-bugs");
     let copy = Checkout::copy(work.join("checkout"));
     let mut missed = Vec::new();
-    for bug in bugs.iter().filter(|bug| names.is_empty() || names.contains(&bug.name)) {
+    let wanted = || bugs.iter().filter(|bug| names.is_empty() || names.contains(&bug.name));
+    // A simulation says that something is wrong, and not that it is this: without the bug it must find nothing.
+    let seeds: BTreeSet<_> = wanted().filter_map(KnownBug::seeds).collect();
+    if !seeds.is_empty() {
+        mirror(checkout, copy.root())?;
+    }
+    for seeds in seeds {
+        let broken = simulated::broken(&copy, seeds)?;
+        ensure!(
+            broken.is_none(),
+            "the simulations find something wrong without any known bug: try `--simulated`"
+        );
+    }
+    for bug in wanted() {
         eprintln!("{}: {}", bug.name, bug.what);
         mirror(checkout, copy.root())?;
         bug.apply(copy.root(), false)?;

@@ -43,7 +43,7 @@ const SIMULATIONS: [Simulation; 2] = [
 ];
 
 /// From one to another, without the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seeds {
     from: u64,
     to: u64,

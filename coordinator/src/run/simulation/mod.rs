@@ -244,6 +244,22 @@ fn an_undisturbed_run_counts_every_position_once() {
     assert!(counted.iter().eq(std::iter::once(0..STEPS * 12)));
 }
 
+/// Nobody else is at its new address, and nobody finds it at the one of before.
+#[test]
+fn a_worker_that_moves_is_where_it_is_in_the_next_generation() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 4, false);
+        let mover = WorkerId(1 + (seed % 4) as u32);
+        world.fault_at_ms(1_000 + 37 * seed, Fault::Move(mover));
+        world.run_until_ms(60_000);
+        check(&world);
+        let lineup = world.run.as_ref().unwrap().state().generation.as_ref().unwrap();
+        let ports = lineup.members().map(|member| (member.worker, member.wan_address.port()));
+        let expected = (1..=4).map(|w| (WorkerId(w), 7000 + u16::from(WorkerId(w) == mover)));
+        assert!(ports.eq(expected), "seed {seed}: {lineup:?}");
+    }
+}
+
 /// Half of the workers die and come back, again and again. etcd takes a record of this length in one request.
 #[test]
 fn the_state_of_64_workers_that_come_and_go_is_one_record() {
