@@ -22,7 +22,7 @@ pub struct DataConfig {
     /// `bytes`, or the path of a `tokenizer.json`.
     #[serde(default = "DataConfig::default_tokenizer")]
     pub tokenizer: String,
-    /// Tokens in a training sequence; not of images.
+    /// Tokens in a training sequence; texts need it, and images have none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sequence_length: u32,
     /// The share at the end of each source's tokens that is held out for validation. Default: 0.05, or 0 where `validation` has sources of its own.

@@ -104,28 +104,28 @@ impl ModelKind {
 pub struct ModelConfig {
     /// `gpt2` or `llama`, of text; `mlp` or `cnn`, of images.
     pub kind: ModelKind,
-    /// Transformer blocks.
+    /// Of gpt2 and llama, which need it: transformer blocks.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub layers: u32,
-    /// Width of the residual stream.
+    /// Of gpt2 and llama, which need it: width of the residual stream.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub width: u32,
-    /// Attention heads.
+    /// Of gpt2 and llama, which need it: attention heads.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub heads: u32,
-    /// Key and value heads, llama only. Default: as many as `heads`.
+    /// Of llama: key and value heads. Default: as many as `heads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_heads: Option<u32>,
-    /// Inner width of the feed-forward part. Default: 4 × width (gpt2), ⅔ of that rounded up to a multiple of 64 (llama).
+    /// Of gpt2 and llama: inner width of the feed-forward part. Default: 4 × width (gpt2), ⅔ of that rounded up to a multiple of 64 (llama).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed_forward_width: Option<u32>,
-    /// The longest sequence, in tokens.
+    /// Of gpt2 and llama, which need it: the longest sequence, in tokens.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub context: u32,
-    /// Entries of the vocabulary. Default: those of the tokenizer (256 for bytes).
+    /// Of gpt2 and llama: entries of the vocabulary. Default: those of the tokenizer (256 for bytes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<u32>,
-    /// Whether the output projection is the token embedding. Default: yes for gpt2, no for llama.
+    /// Of gpt2 and llama: whether the output projection is the token embedding. Default: yes for gpt2, no for llama.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tied_embeddings: Option<bool>,
     /// Of an mlp or a cnn: widths of the hidden linear layers. Default: `[500, 500, 500]` (mlp), `[128]` (cnn).
@@ -198,7 +198,7 @@ pub struct TrainConfig {
     pub evaluate_every_rounds: u64,
     /// Batches of a validation, each of `micro_batch` samples.
     pub evaluate_batches: u32,
-    /// How much of each step each worker computes: `by_speed`, so that nobody waits for a slow one, or `even`. None: by speed where it can be (see [`RunConfig::shares_follow_speed`]).
+    /// How much of each step each worker computes: `by_speed`, so that nobody waits for a slow one, or `even`. Default: by speed where it can be, that is where every worker holds the whole model and there is no `[privacy]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<ShareRule>,
 }

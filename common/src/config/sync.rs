@@ -108,7 +108,7 @@ pub enum ResultForm {
     /// The mean, compressed again; what that leaves behind stays with the owner, for its next result.
     Mean,
     /// The mean at all positions that somebody has sent, in a format of its own: what several sites have sent is there once. Beyond
-    /// `result_keep`, and in what rounding leaves behind, as `Mean`.
+    /// `result_keep`, and in what rounding leaves behind, as `mean`.
     Union,
 }
 
@@ -177,13 +177,13 @@ pub enum LateRule {
 
 /// Declares `[sync]` twice from one list of keys: as it is written, where every key may be missing, and as it is used.
 macro_rules! sync_keys {
-    ($( $(#[$attribute:meta])* $key:ident: $type:ty, )*) => {
+    ($(#[$of_preset:meta])* preset: $preset:ty, $( $(#[$attribute:meta])* $key:ident: $type:ty, )*) => {
         /// `[sync]`, with the preset's value for every key that the file does not set.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(from = "SyncKeys")]
         pub struct SyncConfig {
-            /// Where the values of the other keys come from unless they are set.
-            pub preset: SyncPreset,
+            $(#[$of_preset])*
+            pub preset: $preset,
             $( $(#[$attribute])* pub $key: $type, )*
         }
 
@@ -191,7 +191,7 @@ macro_rules! sync_keys {
         #[derive(Default, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         struct SyncKeys {
-            preset: SyncPreset,
+            preset: $preset,
             $( $key: Option<$type>, )*
         }
 
@@ -230,6 +230,8 @@ macro_rules! sync_keys {
 }
 
 sync_keys! {
+    /// Where the values of the other keys come from unless they are set.
+    preset: SyncPreset,
     /// Steps between rounds (H).
     every: u64,
     /// `adapt`: the most that `every` may become, at the end of the opening or later, where links or their round trips are too slow for it. As much as `every`:
@@ -267,7 +269,7 @@ sync_keys! {
     random_keep: u32,
     /// What is done with values before some are selected: `none` or `dct`.
     transform: Transform,
-    /// Which values are sent: `all`, `top-k` or `threshold`.
+    /// Which values are sent: `all`, `top-k`, `threshold` or `columns`.
     selection: SelectionRule,
     /// Values in a chunk, a power of two.
     chunk: u32,

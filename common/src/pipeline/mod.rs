@@ -29,7 +29,7 @@ pub enum PipelineSchedule {
     /// The same with several chunks a rank (Narayanan et al. 2021, arXiv 2104.04473): shorter bubbles, more traffic between ranks.
     Interleaved,
     /// Backward in two parts, of which the one for the weights waits until there is nothing else to do (Qi et al. 2023, arXiv 2401.10241): ZB-H1, which needs no
-    /// more memory than [`Self::OneForwardOneBackward`].
+    /// more memory than `1f1b`.
     ZeroBubble,
 }
 

@@ -1,4 +1,4 @@
-//! `docs/promises.md` names tests that exist.
+//! `docs/promises.md` names tests that exist, and the book's page tells of the same promises.
 
 #![allow(clippy::unwrap_used, reason = "a file that cannot be read is a failed test")]
 
@@ -23,6 +23,24 @@ fn every_test_that_the_promises_page_names_exists() {
         };
         assert!(found, "docs/promises.md names `{name}`, which is nowhere");
     }
+}
+
+#[test]
+fn the_books_page_says_of_every_promise_what_it_is_worth_and_how_it_is_tested() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |page| fs::read_to_string(root.join(page)).unwrap();
+    let promises = first_cells(&read("docs/promises.md"));
+    assert!(promises.len() > 5, "{promises:?}");
+    let book = read("docs/book/src/promises.md");
+    assert_eq!(first_cells(&book), promises);
+    let items = book.lines().filter_map(|line| line.strip_prefix("- **")?.split_once("**: "));
+    assert_eq!(items.map(|(name, _)| name).collect::<Vec<_>>(), promises);
+}
+
+/// Of the rows of a page's only table.
+fn first_cells(page: &str) -> Vec<String> {
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | ")).skip(2);
+    rows.map(|(cell, _)| cell.to_owned()).collect()
 }
 
 fn read_sources(folder: &Path, into: &mut String) {

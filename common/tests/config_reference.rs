@@ -1,0 +1,66 @@
+//! The book's page of all keys of a `run.toml` is what the sources and the parser say.
+
+#![allow(clippy::unwrap_used, reason = "a file that cannot be read is a failed test")]
+
+#[path = "../examples/config_reference/page.rs"]
+mod page;
+#[path = "../examples/config_reference/parser.rs"]
+mod parser;
+#[path = "../examples/config_reference/source.rs"]
+mod source;
+
+use std::path::Path;
+
+const COMMAND: &str =
+    "cargo run -p longhaul-common --example config_reference > docs/book/src/configuration.md";
+
+fn checked_in() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/book/src/configuration.md");
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn the_page_of_all_keys_is_what_the_sources_say() {
+    let (there, made) = (checked_in(), page::page().unwrap());
+    let differs = there.lines().zip(made.lines()).find(|(there, made)| there != made);
+    assert!(there == made, "the page is old, first where it has\n{differs:?}\nMake it anew: {COMMAND}");
+}
+
+#[test]
+fn the_page_has_every_key_that_the_parser_takes_and_no_other() {
+    let page = checked_in();
+    for table in
+        ["run", "model", "data", "data.image", "train", "train.sparse_backward", "train.selective_backward"]
+            .into_iter()
+            .chain([
+                "parallel",
+                "parallel.differences",
+                "sync",
+                "privacy",
+                "secure_aggregation",
+                "checkpoint",
+                "faults",
+            ])
+    {
+        assert_eq!(listed(&page, &format!("## `[{table}]`")), taken(table), "{table}");
+    }
+    assert_eq!(listed(&page, "## `[[data.sources]]`"), taken("data.sources"));
+    let root = parser::keys(&[]).unwrap();
+    let headings: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("## `[")?.strip_suffix("]`")).collect();
+    let missing: Vec<_> = root.iter().filter(|table| !headings.contains(&table.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// What the parser takes in a table.
+fn taken(table: &str) -> Vec<String> {
+    parser::keys(&table.split('.').collect::<Vec<_>>()).unwrap()
+}
+
+/// The keys of the first table below a heading.
+fn listed(page: &str, heading: &str) -> Vec<String> {
+    let (_, below) = page.split_once(&format!("\n{heading}\n")).unwrap();
+    let rows = below.lines().skip_while(|line| !line.starts_with("| key |")).skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    rows.filter_map(|row| row.split('`').nth(1)).map(str::to_owned).collect()
+}
