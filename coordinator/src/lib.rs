@@ -11,3 +11,4 @@ pub mod run;
 pub mod runtime;
 pub mod simulate;
 pub mod store;
+pub mod tensorboard;
