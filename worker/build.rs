@@ -17,11 +17,15 @@ const SHIM: [&str; 9] = [
 /// Of the shim, what nothing here calls: it is for libtorch, which looks for it in the executable first.
 const FOR_LIBTORCH: &str = "mkl_serv_intel_cpu_true";
 
+/// Set by `cargo xtask dist`: libtorch is looked for beside the program, and nowhere else.
+const RELOCATABLE: &str = "LONGHAUL_RELOCATABLE";
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=native");
     println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
     println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
+    println!("cargo::rerun-if-env-changed={RELOCATABLE}");
     let Some(lib) = std::env::var_os("DEP_TCH_LIBTORCH_LIB") else {
         println!("cargo::error=torch-sys did not say where libtorch is");
         return;
@@ -37,7 +41,10 @@ fn main() {
     build_shim(&lib);
     // First what deploy/install.sh lays beside the program, on a machine that has nothing else of libtorch.
     println!("cargo::rustc-link-arg=-Wl,-rpath,$ORIGIN/../lib/longhaul/torch/lib");
-    println!("cargo::rustc-link-arg=-Wl,-rpath,{}", lib.display());
+    // What is given out names no folder of the machine that built it: somebody else may own it elsewhere.
+    if std::env::var_os(RELOCATABLE).is_none() {
+        println!("cargo::rustc-link-arg=-Wl,-rpath,{}", lib.display());
+    }
     // No symbol of libtorch.so itself is used, but on a CUDA build it is what loads the GPU's kernels.
     println!("cargo::rustc-link-arg=-Wl,--no-as-needed");
     println!("cargo::rustc-link-arg=-ltorch");

@@ -12,3 +12,4 @@ pub mod runtime;
 pub mod simulate;
 mod slowdown;
 pub mod store;
+pub mod tensorboard;

@@ -10,6 +10,7 @@ pub mod data;
 pub mod data_command;
 pub mod doctor;
 pub mod engine;
+pub mod flight;
 pub mod models;
 pub mod network;
 pub mod pages;

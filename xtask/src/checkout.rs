@@ -4,11 +4,20 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
 /// The root folder of the working tree.
 pub struct Checkout {
     root: PathBuf,
     /// Where cargo builds it, if that is not for the user to say.
     target: Option<PathBuf>,
+}
+
+/// The part of `cargo metadata` that is read here.
+#[derive(Deserialize)]
+struct Metadata {
+    target_directory: PathBuf,
 }
 
 impl Checkout {
@@ -71,5 +80,16 @@ impl Checkout {
             }
         }
         command
+    }
+
+    /// Where cargo builds this checkout.
+    pub fn target_directory(&self) -> Result<PathBuf> {
+        let mut command = self.cargo();
+        command.args(["metadata", "--locked", "--no-deps", "--format-version", "1"]);
+        let output = command.output().context("run cargo metadata")?;
+        ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+        let metadata: Metadata =
+            serde_json::from_slice(&output.stdout).context("read what cargo metadata printed")?;
+        Ok(metadata.target_directory)
     }
 }

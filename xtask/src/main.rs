@@ -10,6 +10,7 @@ mod chaos;
 mod checkout;
 mod clock;
 mod demo;
+mod dist;
 mod setup;
 mod table;
 mod verify;
@@ -39,6 +40,8 @@ enum Command {
     Bench(bench::Options),
     /// Train across an emulated WAN, on this machine, with the real binaries.
     Demo(demo::Options),
+    /// Pack the programs with all that they need, for machines that have neither Rust nor Python.
+    Dist(dist::Options),
     /// Let faults of all kinds happen to a run, and see whether it keeps its promises.
     Chaos(chaos::Options),
 }
@@ -62,6 +65,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Test(options) => verify::run(&checkout, options),
         Command::Bench(options) => bench::run(&checkout, options),
         Command::Demo(options) => demo::run(&checkout, options),
+        Command::Dist(options) => dist::run(&checkout, options),
         Command::Chaos(options) => chaos::run(&checkout, options),
     }
 }

@@ -5,10 +5,10 @@
 //! moved into place by one rename ([`assemble`]), all under a lock in the user's cache folder ([`cache`]).
 
 mod assemble;
-mod cache;
+pub mod cache;
 mod fetch;
 mod link;
-mod pins;
+pub mod pins;
 
 use std::fs;
 use std::path::Path;

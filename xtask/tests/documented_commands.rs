@@ -5,7 +5,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PAGES: [&str; 4] = ["README.md", "CONTRIBUTING.md", "deploy/README.md", "docs/book/src/operating.md"];
+const PAGES: [&str; 5] = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "deploy/README.md",
+    "deploy/dist/README.md",
+    "docs/book/src/operating.md",
+];
 
 /// What a page calls a program, and the file that it is.
 const PROGRAMS: [(&str, &str); 3] =

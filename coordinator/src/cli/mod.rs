@@ -219,6 +219,9 @@ pub struct Up {
     /// all of them, with commas between them and this one's own first.
     #[arg(long, value_name = "HOST:PORT[,HOST:PORT]", value_parser = addresses::parse)]
     pub advertise: Option<String>,
+    /// Write the run's curves into a folder of this one, as event files of TensorBoard.
+    #[arg(long, value_name = "DIR", env = "LONGHAUL_TENSORBOARD")]
+    pub tensorboard: Option<PathBuf>,
     /// Print the configuration with every default spelled out, and exit.
     #[arg(long)]
     pub print_config: bool,

@@ -166,6 +166,11 @@ impl Turn<'_> {
         let finished = state.phase == Phase::Finished;
         let run = Run::new(config.clone(), state, clock.now()).context("take up the run")?;
         let mut owner = owner(run, desk, store, &up.state_dir, clock, advertised.to_owned(), up.stay);
+        if let Some(dir) = &up.tensorboard {
+            owner
+                .draw_curves(dir)
+                .with_context(|| format!("write curves into {} (--tensorboard)", dir.display()))?;
+        }
         if finished {
             say(&format!("run {name} is finished; to begin another, give it {another}"));
         } else {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 
+use super::curves::Curves;
 use super::journal::Journal;
 use super::scribe::Scribe;
 use crate::history::{FORMAT, Folder, Found, History, HistoryError, Meta, RoundPoint};
@@ -54,6 +55,7 @@ pub struct Chronicler {
     /// The state directory.
     state_dir: PathBuf,
     scribe: Option<Scribe>,
+    curves: Option<Curves>,
     last_written_ms: u64,
     phase: Option<Phase>,
 }
@@ -82,7 +84,19 @@ impl Chronicler {
         let scribe = scribe.and_then(|scribe| {
             scribe.inspect_err(|error| tracing::warn!(%error, "the dashboard's history is not written")).ok()
         });
-        Self { history, state_dir: state_dir.to_owned(), scribe, last_written_ms: 0, phase: None }
+        Self {
+            history,
+            state_dir: state_dir.to_owned(),
+            scribe,
+            curves: None,
+            last_written_ms: 0,
+            phase: None,
+        }
+    }
+
+    /// From now on, it writes curves for TensorBoard as well.
+    pub fn draw(&mut self, curves: Curves) {
+        self.curves = Some(curves);
     }
 
     /// What the HTTP API reads.
@@ -105,6 +119,9 @@ impl Chronicler {
             history.note(now_ms, status, run.heartbeats());
             history.mark()
         };
+        if let Some(curves) = &mut self.curves {
+            self.history.look(|history| curves.note(now_ms, status, history.recent().back()));
+        }
         if self.phase != Some(status.phase) || now_ms >= self.last_written_ms.saturating_add(LAST_INTERVAL_MS)
         {
             self.write_last(now_ms, status);
@@ -116,6 +133,9 @@ impl Chronicler {
     /// A round counts.
     pub fn note_round(&mut self, now_ms: u64, run: &Run, summary: &RoundSummary) {
         let point = RoundPoint::of(Some(now_ms), summary, &run.state().schedule, &run.config().train);
+        if let Some(curves) = &mut self.curves {
+            curves.note_round(now_ms, &point);
+        }
         self.history.lock().note_round(point);
         self.wake();
     }

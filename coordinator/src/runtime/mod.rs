@@ -7,6 +7,7 @@ mod calls;
 mod chronicler;
 mod clock;
 mod connection;
+mod curves;
 mod found;
 mod input;
 mod journal;

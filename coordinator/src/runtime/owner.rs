@@ -1,6 +1,8 @@
 //! The task that owns the run, its register and its store. It never waits for a peer.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::chronicler::Chronicler;
 use super::clock::Clock;
+use super::curves::Curves;
 use super::input::Input;
 use super::journal::Journal;
 use crate::plan::Answer;
@@ -98,6 +101,16 @@ pub struct Open {
 }
 
 impl Owner {
+    /// Has the run's curves written into a folder of `dir`, for TensorBoard.
+    ///
+    /// # Errors
+    /// The folder cannot be written to.
+    pub fn draw_curves(&mut self, dir: &Path) -> io::Result<()> {
+        let curves = Curves::begin(dir, &self.run, self.clock.unix_ms())?;
+        self.chronicler.draw(curves);
+        Ok(())
+    }
+
     /// Runs until the run is finished or `stop` resolves.
     ///
     /// # Errors

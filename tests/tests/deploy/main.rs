@@ -4,6 +4,7 @@
 
 mod compose;
 mod consistency;
+mod dist;
 mod images;
 mod network;
 mod python;

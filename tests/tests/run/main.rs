@@ -27,3 +27,4 @@ mod site;
 mod speaking;
 mod take_over;
 mod tensor_groups;
+mod traces;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use longhaul_common::config::RunConfig;
+use longhaul_common::explained::Explained;
 use longhaul_proto::control::message::{CheckpointOffer, Join};
 use longhaul_proto::identity::{self, Identity};
 use longhaul_proto::transport::{self, ResetKey};
@@ -24,6 +25,7 @@ use super::survey::{Surveyed, attend};
 use crate::checkpoint::{CheckpointStore, Unusable};
 use crate::cli::JoinArgs;
 use crate::engine::{choose_device, device_name};
+use crate::flight::FlightLog;
 use crate::network;
 
 /// How long the last packets may take when this worker's part is over.
@@ -43,6 +45,9 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     choose_device(&args.device)?;
     let cache_dir = cache_dir(args.cache_dir.clone())?;
     let slot = IdentitySlot::take(&cache_dir, &token.authority, &args.site)?;
+    let flight = FlightLog::new(slot.folder().join(TRACES_FOLDER));
+    flight.write_on_panic();
+    flight.write_when_asked()?;
     let (socket, buffers) = network::bind(args.listen)?;
     if !buffers.are_full() {
         tracing::debug!(
@@ -68,8 +73,11 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     tracing::info!(worker = %identity.worker(), run = %identity.run(), "this machine is part of the run");
     let room = memory::room(&args);
     let unusable = Unusable::default();
-    let member = Arc::new(Membership { args, cache_dir, slot, dialler, reset_key, room, unusable });
+    let member = Arc::new(Membership { args, cache_dir, slot, dialler, reset_key, room, unusable, flight });
     let result = member.take_part(identity, &mut stop).await;
+    if let Err(error) = &result {
+        member.flight.write_and_tell(&Explained(&**error).to_string());
+    }
     // Whatever was said last should arrive: the reason of a failure, a farewell. A peer that does not hang up is not waited for.
     tokio::select! {
         _ = tokio::time::timeout(HANG_UP_MAX, member.dialler.endpoint.wait_idle()) => {}
@@ -89,6 +97,8 @@ pub(super) struct Membership {
     pub room: Room,
     /// Checkpoints in the run's archive that were found damaged.
     pub unusable: Unusable,
+    /// What this process does.
+    pub flight: Arc<FlightLog>,
 }
 
 impl Membership {
@@ -96,6 +106,7 @@ impl Membership {
         let (mut conversation, mut rejoins, mut too_late) = (None, Rejoins::default(), None);
         loop {
             self.listen_as(&identity)?;
+            self.flight.name(identity.worker(), &self.args.site);
             let (join, welcomed) = match conversation.take() {
                 Some(conversation) => conversation,
                 None => {
@@ -212,6 +223,8 @@ impl Membership {
     }
 }
 
+/// The folder in the identity slot with traces of what this process did.
+const TRACES_FOLDER: &str = "traces";
 /// The file in the identity slot that remembers where checkpoints go.
 const CHECKPOINT_FOLDER: &str = "checkpoint-folder";
 

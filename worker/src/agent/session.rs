@@ -113,7 +113,7 @@ impl Session {
         let store = CheckpointStore::new(&checkpoint_dir, run, worker, config.checkpoint.retention());
         let shared = store.clone();
         let offers = RefCell::new(Offers::resume(store, join.checkpoints.clone()));
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(Progress::recorded_by(membership.flight.recorder()));
         let gate = Arc::new(Gate::new(u64::from(config.train.batch), config.round_schedule()));
         let (to_sync, inbox) = mpsc::channel(SYNC_QUEUE_EVENTS);
         let (to_device, device_inbox) = sync_channel(DEVICE_QUEUE);

@@ -15,6 +15,7 @@ use crate::collective::{
     Collective, CollectiveError, NcclCollective, NcclReach, Reduction, RingCollective, RingMember, RingSetup,
     Word,
 };
+use crate::flight::What;
 use crate::models::MEMBERS_MAX;
 use crate::train::progress::Progress;
 
@@ -107,6 +108,7 @@ struct Counted {
 impl Counted {
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
     fn timed<T>(&mut self, bytes: usize, call: impl FnOnce(&mut dyn Collective) -> T) -> T {
+        let _waiting = self.progress.begin(What::WaitForOthers);
         let began = Instant::now();
         self.progress.begins_to_wait(began);
         let answer = call(&mut *self.inner);

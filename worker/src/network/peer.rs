@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Network;
 use super::revoked::hang_up;
+use crate::flight::What;
 
 /// Bytes that wait for one peer or are on their way to it, in models of f32. A round asks for two at most: an update to an uploader or owner,
 /// and the results, which a peer that lags may get of a round or two before it has taken the last ones.
@@ -207,6 +208,12 @@ async fn deliver(network: &Arc<Network>, peer: &std::sync::Weak<Peer>, mut queue
     }
 }
 
+/// As it is recorded.
+fn sending(to: WorkerId, frame: &Frame) -> What {
+    let FrameMeta { kind, round, fragment, .. } = *frame.meta();
+    What::Send { to, kind, round, fragment, bytes: frame.header().body_len }
+}
+
 async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outgoing) {
     let Outgoing { meta, body, hash, _memory } = outgoing;
     let frame = match hash {
@@ -217,6 +224,8 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
         Ok(frame) => frame,
         Err(error) => return tracing::error!(%error, "a frame cannot be sent"),
     };
+    let to = peer.upgrade().map(|peer| peer.worker);
+    let _sending = to.map(|to| network.progress.begin(sending(to, &frame)));
     let (mut refusals, mut failures) = (0, 0);
     // Nobody sends a frame again: without it, the round would wait for ever. So it is tried for as long as the peer is a member; one between ranks,
     // which its receiver refuses until it has been told of the replica or has room, for as long as their session lasts here.

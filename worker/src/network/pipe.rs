@@ -16,6 +16,7 @@ use super::outbox::{Letter, Outbox, PART_VALUES, PipeError};
 use super::recall::Recall;
 use super::stage_mail::{About, Interrupted, LetterKind};
 use crate::engine::{EngineError, Gift, Pipe};
+use crate::flight::What;
 
 /// How tensors travel between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +116,7 @@ impl NetworkPipe {
     /// Does what others may keep waiting, and counts for how long.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for other ranks")]
     fn waiting<T>(&self, exchange: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, EngineError> {
+        let _waiting = self.network.progress.begin(What::WaitForOthers);
         let began = Instant::now();
         self.network.progress.begins_to_wait(began);
         let answer = exchange();

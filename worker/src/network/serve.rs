@@ -26,6 +26,7 @@ use super::request::{
 };
 use super::revoked::hang_up;
 use crate::data::BlockName;
+use crate::flight::What;
 use crate::sync::SyncEvent;
 
 /// Connections of peers at a time: a run of hundreds of workers, with room for those that come back.
@@ -110,6 +111,13 @@ async fn pass_on(network: Arc<Network>, mut frames: mpsc::Receiver<ReceivedFrame
     while let Some(received) = frames.recv().await {
         let (frame, memory) = received.into_parts();
         let meta = frame.meta();
+        network.progress.note(What::Receive {
+            from: meta.sender,
+            kind: meta.kind,
+            round: meta.round,
+            fragment: meta.fragment,
+            bytes: frame.header().body_len,
+        });
         if network.site_of(meta.sender).is_some_and(|site| site != network.site) {
             network.progress.received_over_wan((frame.body().len() + FRAME_HEADER_BYTES) as u64);
         }

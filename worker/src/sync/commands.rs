@@ -12,6 +12,7 @@ use super::adaptation::{apply_chain, bits_in};
 use super::layouts::Layouts;
 use super::reducer::Reduction;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
+use crate::flight::What;
 use crate::train::message::PutBack;
 use crate::train::stretches::Stretches;
 
@@ -44,6 +45,7 @@ impl Synchroniser {
                 self.compress_side_by_side(generation, round, (fragment, locals))?;
             }
             Command::Reduce { generation, round, fragment, contributions } => {
+                let reducing = self.links.progress.begin(What::Reduce { round, fragment });
                 let reduced = match &running.masking {
                     Some(masking) => {
                         let positions = running.compressor.public_positions(round, fragment);
@@ -52,6 +54,7 @@ impl Synchroniser {
                     }
                     None => running.reducer.reduce(round, fragment, contributions),
                 };
+                drop(reducing);
                 let Reduction { result, refused } =
                     reduced.with_context(|| format!("take the mean of {fragment} in {round}"))?;
                 let now = self.began.elapsed();
@@ -79,6 +82,7 @@ impl Synchroniser {
                 self.links.network.pull(from, round, fragment, hash);
             }
             Command::ResultHere { round, fragment, result } => {
+                let _decoding = self.links.progress.begin(What::Decode { round, fragment });
                 let Running { arriving, layouts, decoder, .. } = &mut **running;
                 arriving.add(layouts, round, fragment, &result, decoder);
             }

@@ -10,6 +10,7 @@ use super::columns::of_frame;
 use super::commands::slice_of;
 use super::compressor::{Job, Local};
 use super::synchroniser::{Running, Stage, Synchroniser};
+use crate::flight::What;
 
 /// A fragment, and what the members of the site have of it.
 pub type Wanted = (FragmentId, Vec<MemberUpdate>);
@@ -43,7 +44,10 @@ impl Synchroniser {
                 }
             }
         }
+        let fragments = wanted.len() as u32;
+        let compressing = self.links.progress.begin(What::Compress { round, fragments });
         let bodies = compress(running, round, &wanted)?;
+        drop(compressing);
         for ((fragment, _), body) in wanted.into_iter().zip(bodies) {
             self.feed(Event::Compressed { generation, round, fragment, body });
         }

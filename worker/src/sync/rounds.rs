@@ -12,6 +12,7 @@ use super::backlog::{Waiting, in_all};
 use super::outer::outer_step;
 use super::replica::Replica;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
+use crate::flight::What;
 use crate::train::message::{Applied, DeviceState, Enter, Load, Part, RoundUpdate, ToDevice};
 use crate::train::stretches::Stretches;
 
@@ -112,6 +113,7 @@ impl Synchroniser {
                 return Ok(());
             }
             let Some((_, results)) = running.completed.pop_front() else { return Ok(()) };
+            let updating = self.links.progress.begin(What::Update { round });
             let update = if dense {
                 RoundUpdate::Mean(common_mean(running, round, &results))
             } else {
@@ -133,6 +135,7 @@ impl Synchroniser {
                 false => residual_ratio(running, round),
             };
             let state_hash = if dense { [0; 32] } else { running.replica.hash() };
+            drop(updating);
             if let Some((adaptation, backlog)) = running.adaptation.as_mut().zip(residual_ratio) {
                 adaptation.left(round, backlog);
             }

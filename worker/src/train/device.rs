@@ -27,6 +27,7 @@ use super::stretches::Stretches;
 use super::tally::Tally;
 use crate::data::{Dataset, ReadAhead};
 use crate::engine::{Engine, EngineError, Evaluation, LowRank};
+use crate::flight::What;
 use crate::models::ColumnGradient;
 
 /// Everything that the device thread works with.
@@ -292,7 +293,9 @@ impl Device<'_> {
         gradient: &mut Vec<f32>,
         tally: &mut Tally,
     ) -> Result<()> {
-        let all = self.batch(step, positions)?;
+        let round = stretch.round;
+        let all = self.batch(round, step, positions)?;
+        let _computing = self.progress.begin(What::Compute { round, step });
         let began = Instant::now();
         let waited = self.progress.waited_so_far();
         let samples = self.samples(all, positions)?;
@@ -325,6 +328,7 @@ impl Device<'_> {
         repeated: Vec<f32>,
         tally: &Tally,
     ) -> Result<()> {
+        let _contributing = self.progress.begin(What::Contribute { round: stretch.round });
         let weight = stretch.exchanged;
         self.selector.iter_mut().for_each(Selector::contributed);
         let is_opening = stretch.schedule.is_opening(stretch.round);
@@ -372,6 +376,7 @@ impl Device<'_> {
         };
         stretch.pending = None;
         self.next_round = round.next();
+        let applying = self.progress.begin(What::Apply { round });
         match update {
             RoundUpdate::Parameters(parts) => {
                 parts.iter().try_for_each(|part| self.mix(part))?;
@@ -379,6 +384,7 @@ impl Device<'_> {
             }
             RoundUpdate::Mean(mean) => self.apply_mean(&stretch.schedule, round, mean)?,
         }
+        drop(applying);
         let validation = self.evaluate_after(round)?;
         self.tell_applied(round, validation, stretch.trained.clone())?;
         Ok(None)
@@ -426,6 +432,7 @@ impl Device<'_> {
     /// Waits for a round's result. The wait is the price of the network, and is counted.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
     fn wait_for(&mut self, round: Round) -> Result<Result<RoundUpdate, Outcome>> {
+        let _waiting = self.progress.begin(What::WaitForResult { round });
         let began = Instant::now();
         self.progress.begins_to_wait(began);
         let answer = loop {

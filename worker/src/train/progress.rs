@@ -1,13 +1,16 @@
 //! What the device and the network count, read twice a second for the heartbeat.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use longhaul_proto::control::message::Heartbeat;
 
-/// Counters that several threads add to.
+use crate::flight::{Doing, Recorder, What};
+
+/// Counters that several threads add to, and the record of what each of them does.
 #[derive(Debug, Default)]
 pub struct Progress {
+    recorder: Arc<Recorder>,
     counts: Mutex<Heartbeat>,
     /// Since when the device waits for other workers, if it does.
     waits_since: Mutex<Option<Instant>>,
@@ -23,6 +26,23 @@ pub struct Tokens {
 }
 
 impl Progress {
+    /// Nothing yet, of a process that has this record of what it does.
+    #[must_use]
+    pub fn recorded_by(recorder: Arc<Recorder>) -> Self {
+        Self { recorder, ..Self::default() }
+    }
+
+    /// Something begins that may take time; it ends when what is returned is dropped. It is recorded, and not counted.
+    #[must_use = "it ends when this is dropped"]
+    pub fn begin(&self, what: What) -> Doing {
+        self.recorder.begin(what)
+    }
+
+    /// Something happens that takes no time. It is recorded, and not counted.
+    pub fn note(&self, what: What) {
+        self.recorder.note(what);
+    }
+
     /// A finished step of the run.
     pub fn step(&self, step: u64, tokens: Tokens, loss: f32, compute: Duration) {
         let mut heartbeat = self.lock();

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use serde::Deserialize;
 
 use crate::checkout::Checkout;
 use crate::demo::Profile;
@@ -12,12 +11,6 @@ use crate::demo::Profile;
 /// Where the built binaries are.
 pub struct Binaries {
     dir: PathBuf,
-}
-
-/// The part of `cargo metadata` that is read here.
-#[derive(Deserialize)]
-struct Metadata {
-    target_directory: PathBuf,
 }
 
 impl Binaries {
@@ -37,15 +30,7 @@ impl Binaries {
         if !status.success() {
             bail!("the binaries do not build");
         }
-        let metadata = checkout
-            .cargo()
-            .args(["metadata", "--locked", "--no-deps", "--format-version", "1"])
-            .stderr(Stdio::inherit())
-            .output()
-            .context("run cargo metadata")?;
-        let metadata: Metadata =
-            serde_json::from_slice(&metadata.stdout).context("read what cargo metadata printed")?;
-        Ok(Self { dir: metadata.target_directory.join(folder) })
+        Ok(Self { dir: checkout.target_directory()?.join(folder) })
     }
 
     /// A command that runs one of them.

@@ -12,7 +12,7 @@ use zip::ZipArchive;
 
 use crate::setup::cache::remove_dir_if_present;
 use crate::setup::fetch::VerifiedWheel;
-use crate::setup::pins::{LIBTORCH_VERSION, Part, Variant};
+use crate::setup::pins::{LIBTORCH_VERSION, LICENCES_DIR, Variant, Wheel};
 
 /// The folder below an assembled one that `LIBTORCH` has to name.
 pub const TORCH_DIR: &str = "torch";
@@ -42,7 +42,7 @@ pub fn assemble(wheels: &[VerifiedWheel], assembled: &Path, variant: Variant) ->
     let partial = assembled.with_extension("partial");
     remove_dir_if_present(&partial)?;
     for verified in wheels {
-        unpack(&verified.path, verified.wheel.parts, &partial)
+        unpack(&verified.path, verified.wheel, &partial)
             .with_context(|| format!("unpack {}", verified.path.display()))
             .map_err(name_a_full_disk)?;
     }
@@ -64,16 +64,16 @@ pub fn assemble(wheels: &[VerifiedWheel], assembled: &Path, variant: Variant) ->
     Ok(())
 }
 
-/// Writes the kept parts of one wheel below `target`.
-fn unpack(wheel: &Path, parts: &[Part], target: &Path) -> Result<()> {
-    let file = File::open(wheel).context("open it")?;
+/// Writes the kept parts of one wheel, and its licences, below `target`.
+fn unpack(path: &Path, wheel: &Wheel, target: &Path) -> Result<()> {
+    let file = File::open(path).context("open it")?;
     let mut archive = ZipArchive::new(BufReader::new(file)).context("read its table of contents")?;
     let mut kept = Vec::new();
     let mut total_bytes = 0;
     for index in 0..archive.len() {
         let entry = archive.by_index_raw(index).context("read its table of contents")?;
         let name = entry.name().context("read a name in its table of contents")?;
-        if let Some(destination) = destination(&name, parts)
+        if let Some(destination) = destination(&name, wheel)
             && entry.is_file()
         {
             total_bytes += entry.size();
@@ -84,7 +84,7 @@ fn unpack(wheel: &Path, parts: &[Part], target: &Path) -> Result<()> {
     progress.set_style(ProgressStyle::with_template(
         "unpacking {msg} {wide_bar} {binary_bytes}/{binary_total_bytes}",
     )?);
-    progress.set_message(wheel.file_name().unwrap_or_default().to_string_lossy().into_owned());
+    progress.set_message(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
     for (index, path) in kept {
         let mut entry = archive.by_index(index).context("open an entry")?;
         write_file(&path, &mut progress.wrap_read(&mut entry))?;
@@ -104,18 +104,28 @@ fn write_file(path: &Path, contents: &mut impl io::Read) -> Result<()> {
 }
 
 /// Where an entry of the wheel goes, if it is kept. A name that would climb out of the target is not.
-fn destination(entry: &str, parts: &[Part]) -> Option<PathBuf> {
+fn destination(entry: &str, wheel: &Wheel) -> Option<PathBuf> {
     let climbs = Path::new(entry).components().any(|part| !matches!(part, std::path::Component::Normal(_)));
     if climbs {
         return None;
     }
-    parts.iter().find_map(|part| {
-        if part.from.ends_with('/') {
-            entry.strip_prefix(part.from).map(|rest| Path::new(part.to).join(rest))
-        } else {
-            (entry == part.from).then(|| PathBuf::from(part.to))
-        }
-    })
+    wheel
+        .parts
+        .iter()
+        .find_map(|part| {
+            if part.from.ends_with('/') {
+                entry.strip_prefix(part.from).map(|rest| Path::new(part.to).join(rest))
+            } else {
+                (entry == part.from).then(|| PathBuf::from(part.to))
+            }
+        })
+        .or_else(|| licence(entry, wheel))
+}
+
+/// Likewise for a licence, which lies among what the wheel says of itself (PEP 639). Whoever gives the libraries out needs it.
+fn licence(entry: &str, wheel: &Wheel) -> Option<PathBuf> {
+    let (_, name) = entry.split_once(".dist-info/licenses/")?;
+    Some(Path::new(LICENCES_DIR).join(wheel.name).join(name))
 }
 
 /// Adds what no wheel has: the unversioned libgomp, the version file, and on the CPU an empty `libtorch.so`.
@@ -181,7 +191,7 @@ mod tests {
     use zip::write::SimpleFileOptions;
 
     use super::*;
-    use crate::setup::pins::Wheel;
+    use crate::setup::pins::Part;
 
     static PARTS: [Part; 2] = [
         Part { from: "torch/include/", to: "torch/include/" },
@@ -209,21 +219,24 @@ mod tests {
             &[
                 ("torch/include/c10/a.h", "header"),
                 ("torch/__init__.py", "python"),
+                ("a-1.dist-info/licenses/LICENSE", "terms"),
+                ("a-1.dist-info/METADATA", "who"),
                 ("nvidia/lib/libcudart.so.13", "runtime"),
             ],
         );
         let target = dir.path().join("target");
-        unpack(&wheel, &PARTS, &target).unwrap();
+        unpack(&wheel, &WHEEL, &target).unwrap();
         assert_eq!(fs::read_to_string(target.join("torch/include/c10/a.h")).unwrap(), "header");
         assert_eq!(fs::read_to_string(target.join("torch/lib/libcudart.so.13")).unwrap(), "runtime");
-        assert!(!target.join("torch/__init__.py").exists());
+        assert_eq!(fs::read_to_string(target.join("licences/a/LICENSE")).unwrap(), "terms");
+        assert!(!target.join("torch/__init__.py").exists() && !target.join("a-1.dist-info").exists());
     }
 
     #[test]
     fn an_entry_that_climbs_out_of_the_target_is_not_unpacked() {
-        assert_eq!(destination("torch/include/../../../etc/passwd", &PARTS), None);
-        assert_eq!(destination("/torch/include/a.h", &PARTS), None);
-        assert_eq!(destination("torch/include/a.h", &PARTS), Some("torch/include/a.h".into()));
+        assert_eq!(destination("torch/include/../../../etc/passwd", &WHEEL), None);
+        assert_eq!(destination("/torch/include/a.h", &WHEEL), None);
+        assert_eq!(destination("torch/include/a.h", &WHEEL), Some("torch/include/a.h".into()));
     }
 
     #[test]

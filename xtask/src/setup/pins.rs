@@ -9,6 +9,9 @@ use std::fmt;
 /// The one libtorch version that `tch` 0.24 is made for.
 pub const LIBTORCH_VERSION: &str = "2.11.0";
 
+/// The folder below an assembled one with the licences of its wheels, a folder for each by the wheel's name.
+pub const LICENCES_DIR: &str = "licences";
+
 /// Which libtorch to assemble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {

@@ -19,6 +19,7 @@ use crate::collective::{
     Collective, CollectiveError, NcclCollective, NcclReach, Reduction, RingCollective, RingMember, RingSetup,
     Stop,
 };
+use crate::flight::What;
 use crate::network::{Network, SiteDoorError};
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
@@ -249,6 +250,7 @@ impl SiteMember {
         samples: u32,
         vector: &SiteVector,
     ) -> Result<Agreed, SiteError> {
+        let _waiting = self.setup.progress.begin(What::WaitForSite { round });
         let own = Said { round, samples, ready: vector.ready() as u32 };
         loop {
             let words = collective.exchange(own.to_word(), PEERS_MAX)?;
@@ -280,6 +282,7 @@ impl SiteMember {
         samples: Vec<u32>,
         tally: &mut Tally,
     ) -> Result<(), SiteError> {
+        let _adding = self.setup.progress.begin(What::SumSite { round });
         let (turns, mut values) = vector.next_part(to);
         if samples.iter().any(|samples| *samples > 0) {
             let ranges = vector.layout().ranges(turns.clone());

@@ -7,6 +7,7 @@ use longhaul_common::id::Round;
 
 use super::Device;
 use crate::engine::Evaluation;
+use crate::flight::What;
 
 impl Device<'_> {
     pub(super) fn evaluate_after(&mut self, round: Round) -> Result<Option<Evaluation>> {
@@ -16,6 +17,7 @@ impl Device<'_> {
 
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
     pub(super) fn evaluate(&mut self) -> Result<Option<Evaluation>> {
+        let _evaluating = self.progress.begin(What::Evaluate);
         let train = &self.config.train;
         let mut batches = self.data.validation(train.evaluate_batches as usize, train.micro_batch as usize);
         let (mut waited, mut failed) = (Duration::ZERO, None);

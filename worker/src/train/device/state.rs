@@ -7,6 +7,7 @@ use longhaul_common::id::Round;
 
 use super::{Device, Stretch};
 use crate::engine::Moments;
+use crate::flight::What;
 use crate::train::message::{DeviceState, FromDevice};
 use crate::train::selection::Selector;
 use crate::train::stretches::Stretches;
@@ -50,6 +51,7 @@ impl Device<'_> {
     /// Training stands still for so long, which is counted; all else that a checkpoint takes is done beside it.
     #[allow(clippy::disallowed_methods, reason = "measures what training stands still for")]
     pub(super) fn state_for_checkpoint(&self) -> Result<DeviceState> {
+        let _copying = self.progress.begin(What::Checkpoint);
         let began = Instant::now();
         let state = self.state()?;
         self.progress.stood_still_for_checkpoint(began.elapsed());

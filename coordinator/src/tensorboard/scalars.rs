@@ -1,0 +1,134 @@
+//! Which curves there are, and their points.
+
+use crate::history::{Done, RoundPoint, Sample};
+
+/// A point of a curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scalar {
+    /// The curve; what is before the slash is the group that it is shown in.
+    pub tag: &'static str,
+    /// Its value.
+    pub value: f32,
+}
+
+/// What a round tells. What is not known of it is left out.
+#[must_use]
+pub fn of_round(round: &RoundPoint) -> Vec<Scalar> {
+    let mut scalars = known([
+        ("train/loss", round.loss),
+        ("train/learning_rate", Some(round.learning_rate as f32)),
+        ("sync/steps_between", Some(round.every as f32)),
+        ("sync/residual_ratio", round.residual_ratio),
+    ]);
+    scalars.extend(of_validation(round.validation_loss, round.validation_accuracy));
+    scalars
+}
+
+/// What held-out samples tell.
+#[must_use]
+pub fn of_validation(loss: Option<f32>, accuracy: Option<f32>) -> Vec<Scalar> {
+    known([("validation/loss", loss), ("validation/accuracy", accuracy)])
+}
+
+/// What has been done from one sample to the next.
+#[must_use]
+pub fn of_sample(before: &Sample, sample: &Sample) -> Vec<Scalar> {
+    let Done { tokens, compute_ms, wait_ms, data_wait_ms, checkpoint_ms, wan_bytes, .. } =
+        sample.run.since(before.run);
+    let elapsed_s = sample.at_ms.saturating_sub(before.at_ms) as f64 / 1e3;
+    let device_ms = (compute_ms + wait_ms + data_wait_ms + checkpoint_ms) as f64;
+    let rate = |count: u64| (elapsed_s > 0.0).then(|| (count as f64 / elapsed_s) as f32);
+    let share = |ms: u64| (device_ms > 0.0).then(|| (ms as f64 / device_ms) as f32);
+    known([
+        ("speed/tokens_per_second", rate(tokens)),
+        ("speed/workers", Some(sample.training as f32)),
+        ("time/compute", share(compute_ms)),
+        ("time/wait", share(wait_ms)),
+        ("time/data", share(data_wait_ms)),
+        ("time/checkpoint", share(checkpoint_ms)),
+        ("bytes/between_sites", Some(sample.run.wan_bytes as f32)),
+        ("bytes/dense", Some(sample.run.dense_bytes as f32)),
+        ("bytes/per_second", rate(wan_bytes)),
+    ])
+}
+
+fn known<const N: usize>(values: [(&'static str, Option<f32>); N]) -> Vec<Scalar> {
+    let finite = values.into_iter().filter_map(|(tag, value)| {
+        let value = value.filter(|value| value.is_finite())?;
+        Some(Scalar { tag, value })
+    });
+    finite.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(at_ms: u64, run: Done) -> Sample {
+        Sample { at_ms, step: 0, round: 0, training: 4, run, sites: Vec::new(), ways: Vec::new() }
+    }
+
+    fn round() -> RoundPoint {
+        RoundPoint {
+            at_ms: None,
+            round: 3,
+            step: 40,
+            every: 10,
+            samples: 80,
+            learning_rate: 0.25,
+            loss: Some(2.0),
+            validation_loss: Some(f32::NAN),
+            validation_accuracy: Some(0.5),
+            residual_ratio: Some(1.0),
+        }
+    }
+
+    fn value(scalars: &[Scalar], tag: &str) -> Option<f32> {
+        scalars.iter().find(|scalar| scalar.tag == tag).map(|scalar| scalar.value)
+    }
+
+    #[test]
+    fn what_is_unknown_or_no_number_is_no_point() {
+        let scalars = of_round(&RoundPoint { loss: None, ..round() });
+        let tags: Vec<_> = scalars.iter().map(|scalar| scalar.tag).collect();
+        let known =
+            ["train/learning_rate", "sync/steps_between", "sync/residual_ratio", "validation/accuracy"];
+        assert_eq!(tags, known);
+    }
+
+    #[test]
+    fn rates_and_shares_are_those_between_two_samples() {
+        let before = Done { tokens: 1000, compute_ms: 500, wan_bytes: 10_000, ..Done::default() };
+        let new = Done { tokens: 400, compute_ms: 300, wait_ms: 100, wan_bytes: 6000, ..Done::default() };
+        let mut after = before;
+        after.add(new);
+        let scalars = of_sample(&sample(5000, before), &sample(7000, after));
+        for (tag, expected) in [
+            ("speed/tokens_per_second", 200.0),
+            ("time/compute", 0.75),
+            ("time/wait", 0.25),
+            ("time/data", 0.0),
+            ("bytes/between_sites", 16_000.0),
+            ("bytes/per_second", 3000.0),
+            ("speed/workers", 4.0),
+        ] {
+            assert_eq!(value(&scalars, tag), Some(expected), "{tag}");
+        }
+        let nothing = of_sample(&sample(5000, before), &sample(5000, before));
+        assert_eq!((value(&nothing, "time/compute"), value(&nothing, "bytes/per_second")), (None, None));
+    }
+
+    #[test]
+    fn the_page_lists_every_curve() {
+        let page = include_str!("../../../docs/book/src/tensorboard.md");
+        let all = RoundPoint { validation_loss: Some(1.0), ..round() };
+        let done = Done { compute_ms: 1, ..Done::default() };
+        let samples = of_sample(&sample(0, Done::default()), &sample(1, done));
+        let tags: Vec<_> = of_round(&all).iter().chain(&samples).map(|scalar| scalar.tag).collect();
+        let rows: String = page.lines().filter(|line| line.starts_with("| `")).collect();
+        for tag in &tags {
+            assert!(rows.contains(&format!("`{tag}`")), "{tag}");
+        }
+        assert_eq!(rows.matches('`').count() / 2, tags.len(), "{rows}");
+    }
+}

@@ -1,0 +1,188 @@
+//! What this process did in the last minutes, in bounded memory, to be looked at when something has gone wrong.
+//!
+//! Whoever does something that takes time says so with [`Recorder::begin`] and drops what it is given when that is done. Nothing is written anywhere
+//! before somebody asks ([`FlightLog`]).
+
+mod log;
+mod trace;
+mod what;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+pub use self::log::FlightLog;
+pub use self::what::What;
+
+/// Records that are kept: twenty minutes at a hundred a second, a minute or two of the fastest small model; eight megabytes. Then the oldest goes.
+const RECORDS_KEPT: usize = 1 << 17;
+
+/// Something that was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Record {
+    what: What,
+    /// Microseconds since the recorder began.
+    began_us: u64,
+    /// None: it goes on.
+    took_us: Option<u64>,
+}
+
+/// What was done lately, by all threads.
+#[derive(Debug)]
+pub struct Recorder {
+    began: Instant,
+    /// Unix time then, in microseconds: traces of several workers lie side by side as well as their clocks agree.
+    began_unix_us: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By when they ended.
+    done: VecDeque<Record>,
+    /// What goes on, and since when in microseconds.
+    open: BTreeMap<u64, (What, u64)>,
+    next: u64,
+    /// Records that were too many.
+    forgotten: u64,
+}
+
+/// All that a recorder knows at one time.
+struct Recording {
+    /// Ended ones by when they ended, then those that go on.
+    records: Vec<Record>,
+    now_us: u64,
+    began_unix_us: u64,
+    forgotten: u64,
+}
+
+impl Default for Recorder {
+    #[allow(clippy::disallowed_methods, reason = "measures what the process does")]
+    fn default() -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            began: Instant::now(),
+            began_unix_us: u64::try_from(unix.as_micros()).unwrap_or(u64::MAX),
+            state: Mutex::default(),
+        }
+    }
+}
+
+impl Recorder {
+    /// Something begins; it ends when what is returned is dropped.
+    #[must_use = "it ends when this is dropped"]
+    pub fn begin(self: &Arc<Self>, what: What) -> Doing {
+        let now_us = self.now_us();
+        let mut state = self.lock();
+        let id = state.next;
+        state.next += 1;
+        state.open.insert(id, (what, now_us));
+        Doing { recorder: Arc::clone(self), id }
+    }
+
+    /// Something happens that takes no time.
+    pub fn note(&self, what: What) {
+        let began_us = self.now_us();
+        self.lock().keep(Record { what, began_us, took_us: Some(0) });
+    }
+
+    fn end(&self, id: u64) {
+        let now_us = self.now_us();
+        let mut state = self.lock();
+        if let Some((what, began_us)) = state.open.remove(&id) {
+            state.keep(Record { what, began_us, took_us: Some(now_us.saturating_sub(began_us)) });
+        }
+    }
+
+    fn recording(&self) -> Recording {
+        let now_us = self.now_us();
+        let state = self.lock();
+        let open = state.open.values().map(|&(what, began_us)| Record { what, began_us, took_us: None });
+        Recording {
+            records: state.done.iter().copied().chain(open).collect(),
+            now_us,
+            began_unix_us: self.began_unix_us,
+            forgotten: state.forgotten,
+        }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "measures what the process does")]
+    fn now_us(&self) -> u64 {
+        let since = Instant::now().saturating_duration_since(self.began);
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn keep(&mut self, record: Record) {
+        if self.done.len() == RECORDS_KEPT {
+            self.done.pop_front();
+            self.forgotten += 1;
+        }
+        self.done.push_back(record);
+    }
+}
+
+/// Something that goes on until this is dropped.
+#[derive(Debug)]
+pub struct Doing {
+    recorder: Arc<Recorder>,
+    id: u64,
+}
+
+impl Drop for Doing {
+    fn drop(&mut self) {
+        self.recorder.end(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_common::id::Round;
+
+    use super::*;
+
+    #[test]
+    fn the_oldest_records_go_where_there_are_too_many() {
+        let recorder = Recorder::default();
+        for step in 0..RECORDS_KEPT as u64 + 3 {
+            recorder.note(What::Compute { round: Round(0), step });
+        }
+        let recording = recorder.recording();
+        assert_eq!((recording.records.len(), recording.forgotten), (RECORDS_KEPT, 3));
+        assert_eq!(recording.records[0].what, What::Compute { round: Round(0), step: 3 });
+        assert!(size_of::<Record>() * RECORDS_KEPT <= 8 << 20, "{}", size_of::<Record>());
+    }
+
+    #[test]
+    fn what_goes_on_is_told_as_well_and_what_ended_last_is_last() {
+        let recorder = Arc::new(Recorder::default());
+        let outer = recorder.begin(What::Compute { round: Round(0), step: 1 });
+        let inner = recorder.begin(What::WaitForOthers);
+        let told = |recorder: &Recorder| -> Vec<_> {
+            recorder
+                .recording()
+                .records
+                .iter()
+                .map(|record| (record.what, record.took_us.is_some()))
+                .collect()
+        };
+        assert_eq!(
+            told(&recorder),
+            [(What::Compute { round: Round(0), step: 1 }, false), (What::WaitForOthers, false)]
+        );
+        drop(inner);
+        drop(outer);
+        assert_eq!(
+            told(&recorder),
+            [(What::WaitForOthers, true), (What::Compute { round: Round(0), step: 1 }, true)]
+        );
+        let recording = recorder.recording();
+        let [inner, outer] = recording.records[..] else { panic!("{}", recording.records.len()) };
+        assert!(outer.began_us <= inner.began_us && outer.took_us >= inner.took_us);
+    }
+}
