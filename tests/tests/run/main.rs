@@ -26,3 +26,4 @@ mod site;
 mod speaking;
 mod take_over;
 mod tensor_groups;
+mod tutorials;
