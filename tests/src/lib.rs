@@ -1,4 +1,4 @@
-//! The WAN emulator, the harness of the end-to-end tests, a real etcd, a server that speaks S3, programs from PyPI, and readers of what is in `deploy`.
+//! The WAN emulator, the harness of the end-to-end tests, a real etcd, a server that speaks S3, programs from PyPI, and readers of what is in `deploy` and in the book.
 #![forbid(unsafe_code)]
 
 pub mod chaos;
@@ -14,4 +14,5 @@ pub mod pip;
 pub mod s3;
 pub mod systemd;
 pub mod tools;
+pub mod tutorial;
 pub mod wan;

@@ -16,7 +16,7 @@ pub const SOURCES_MAX: usize = 1 << 10;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
-    /// A UTF-8 text file, plain, `.gz` or `.zst`, on each worker's machine (`worker join --data` names another place there): short for `sources` with one entry.
+    /// A UTF-8 text file, plain, `.gz` or `.zst`, on each worker's machine (`worker join --data PATH` names another place there): short for `sources` with one entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
     /// `bytes`, or the path of a `tokenizer.json`.

@@ -355,7 +355,10 @@ pub(crate) fn now() -> Instant {
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// An address that is free for UDP, and for TCP, where the members of a site meet. No two calls of this process give the same, and others look elsewhere.
-pub(crate) fn free_address() -> io::Result<SocketAddr> {
+///
+/// # Errors
+/// The system gives no socket, or no port is free.
+pub fn free_address() -> io::Result<SocketAddr> {
     static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
     let count = u32::from(PORTS.end - PORTS.start);
     let begin = std::process::id().wrapping_mul(7919);

@@ -1,23 +1,22 @@
 //! `docs/promises.md` names tests that exist, and the book's page tells of the same promises.
 
-#![allow(clippy::unwrap_used, reason = "a file that cannot be read is a failed test")]
-
 use std::fs;
 use std::path::Path;
 
+use crate::root;
+
 #[test]
 fn every_test_that_the_promises_page_names_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let page = fs::read_to_string(root.join("docs/promises.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/promises.md")).unwrap();
     let mut sources = String::new();
     for part in ["common", "proto", "coordinator", "worker", "tests"] {
-        read_sources(&root.join(part), &mut sources);
+        read_sources(&root().join(part), &mut sources);
     }
     let names: Vec<&str> = page.split('`').skip(1).step_by(2).collect();
     assert!(names.len() > 20, "{names:?}");
     for name in names {
         let found = if name.ends_with(".rs") {
-            root.join(name).is_file()
+            root().join(name).is_file()
         } else {
             sources.contains(&format!("fn {name}("))
         };
@@ -27,8 +26,7 @@ fn every_test_that_the_promises_page_names_exists() {
 
 #[test]
 fn the_books_page_says_of_every_promise_what_it_is_worth_and_how_it_is_tested() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let read = |page| fs::read_to_string(root.join(page)).unwrap();
+    let read = |page| fs::read_to_string(root().join(page)).unwrap();
     let promises = first_cells(&read("docs/promises.md"));
     assert!(promises.len() > 5, "{promises:?}");
     let book = read("docs/book/src/promises.md");

@@ -28,3 +28,4 @@ mod speaking;
 mod take_over;
 mod tensor_groups;
 mod traces;
+mod tutorials;

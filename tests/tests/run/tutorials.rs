@@ -1,0 +1,161 @@
+//! The book's tutorials, done as they stand there: each file is written, each command of ours is given, and prints what the page says. What is another here than on
+//! a reader's machines are addresses; and workers compute with one thread.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use longhaul_tests::cluster::{Process, free_address};
+use longhaul_tests::tutorial::{Act, Command, acts};
+use tempfile::TempDir;
+
+use crate::scenario::take_turn;
+
+/// For what a command is to print, and for its end.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Commands that go on until the run ends.
+const STAYING: [&str; 2] = ["up", "join"];
+/// What a reader gives once more where it does not show yet what the page says.
+const LOOKS: [&str; 3] = ["status", "members", "events"];
+
+#[test]
+fn a_run_by_hand_goes_as_the_book_says() {
+    Reader::new().does("docs/book/src/by-hand.md");
+}
+
+#[test]
+fn two_machines_train_together_as_the_book_says() {
+    Reader::new().does("docs/book/src/two-machines.md");
+}
+
+#[test]
+fn a_plan_is_made_as_the_book_says() {
+    Reader::new().does("docs/book/src/planning.md");
+}
+
+#[test]
+#[should_panic(expected = "coordinators without number")]
+fn a_page_that_says_what_is_not_printed_is_found() {
+    Reader::new().follows("\n```console\n$ coordinator --version\ncoordinators without number\n```\n");
+}
+
+/// Somebody in the folder of a clone, with a terminal for each command that stays.
+struct Reader {
+    staying: Vec<Process>,
+    coordinator: SocketAddr,
+    http: SocketAddr,
+    /// Where the worker of a machine listens, by the machine's name.
+    workers: BTreeMap<String, SocketAddr>,
+    given: usize,
+    /// Goes last: processes that live write to it.
+    folder: TempDir,
+}
+
+impl Reader {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let examples = root().join("examples");
+        std::os::unix::fs::symlink(examples, folder.path().join("examples")).unwrap();
+        let [coordinator, http] = [(); 2].map(|()| free_address().unwrap());
+        Self { staying: Vec::new(), coordinator, http, workers: BTreeMap::new(), given: 0, folder }
+    }
+
+    fn does(self, page: &str) {
+        let _turn = take_turn();
+        self.follows(&fs::read_to_string(root().join(page)).unwrap());
+    }
+
+    fn follows(mut self, page: &str) {
+        for act in acts(page) {
+            match act {
+                Act::File { name, text } => fs::write(self.folder.path().join(name), text).unwrap(),
+                Act::Command(command) if is_ours(&command) => self.gives(&command),
+                Act::Command(_) => {}
+            }
+        }
+        assert!(self.given > 0, "no command in\n{page}");
+        for mut process in self.staying {
+            let ended = process.wait(LIMIT).unwrap();
+            assert!(ended.success(), "{}", process.log_tail());
+        }
+    }
+
+    fn gives(&mut self, command: &Command) {
+        let subcommand = command.words.get(1).map_or("", String::as_str);
+        if STAYING.contains(&subcommand) {
+            let mut process = self.start(command);
+            let shown = until(|| command.is_shown_by(&process.log()) || process.ended().is_some());
+            assert!(shown && command.is_shown_by(&process.log()), "{command:?}\n{}", process.log_tail());
+            self.staying.push(process);
+            return;
+        }
+        let is_look = LOOKS.contains(&subcommand);
+        let mut last = String::new();
+        let shown = until(|| {
+            let mut process = self.start(command);
+            let ended = process.wait(LIMIT).unwrap();
+            last = process.log_tail();
+            let is_shown = ended.success() && command.is_shown_by(&process.log());
+            assert!(is_shown || is_look, "{command:?}\n{last}");
+            is_shown
+        });
+        assert!(shown, "{command:?}\n{last}");
+    }
+
+    fn start(&mut self, command: &Command) -> Process {
+        self.given += 1;
+        let (program, arguments) = command.words.split_first().unwrap();
+        let name = format!("{:03}-{program}", self.given);
+        let arguments: Vec<String> = arguments.iter().map(|word| self.here(&command.machine, word)).collect();
+        let home = self.folder.path().join(format!("home-{}", command.machine));
+        Process::start_as(program, &name, self.folder.path(), |process| {
+            process.args(&arguments).env("HOME", home).env_remove("XDG_CACHE_HOME");
+            let says = |what: &str| arguments.iter().any(|word| word == what);
+            if says("up") {
+                process.args(["--http", &self.http.to_string()]);
+            } else if says("join") && !says("--threads") {
+                process.args(["--threads", "1"]);
+            }
+        })
+        .unwrap()
+    }
+
+    /// What stands for a word of the page here.
+    fn here(&mut self, machine: &str, word: &str) -> String {
+        let worker_of = match word {
+            "127.0.0.1:4800" | "0.0.0.0:4800" | "head.example.org:4800" => {
+                return self.coordinator.to_string();
+            }
+            "203.0.113.7:4801" => "head",
+            "0.0.0.0:4801" => machine,
+            _ => return word.to_owned(),
+        };
+        let address = self.workers.entry(worker_of.to_owned()).or_insert_with(|| free_address().unwrap());
+        address.to_string()
+    }
+}
+
+fn is_ours(command: &Command) -> bool {
+    matches!(command.words.first().map(String::as_str), Some("coordinator" | "worker"))
+}
+
+/// Whether it became true in time.
+fn until(mut is_so: impl FnMut() -> bool) -> bool {
+    let pause = Duration::from_millis(100);
+    let mut waited = Duration::ZERO;
+    while !is_so() {
+        if waited > LIMIT {
+            return false;
+        }
+        // Another process prints: nothing wakes this one.
+        std::thread::park_timeout(pause);
+        waited += pause;
+    }
+    true
+}
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
