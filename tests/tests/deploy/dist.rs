@@ -86,18 +86,22 @@ fn provide(machine: &Path, folder: &Path) {
     }
 }
 
-/// What enters another root folder: root's right, or that of a namespace of one's own.
-fn entering() -> Option<&'static [&'static str]> {
-    const WAYS: [&[&str]; 2] = [&["chroot"], &["unshare", "--map-root-user", "chroot"]];
-    WAYS.into_iter().find(|words| {
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).args(["/", "true"]);
-        command.output().is_ok_and(|output| output.status.success())
-    })
+/// What enters another root folder, with a `/proc` of its own, by which the loader knows where a program lies: root's right, or that of a namespace of one's own.
+fn entering(machine: &Path) -> Option<Vec<String>> {
+    let proc = machine.join("proc");
+    fs::create_dir_all(&proc).unwrap();
+    let mounted = format!("--mount-proc={}", proc.display());
+    let ways = [vec!["unshare"], vec!["unshare", "--map-root-user"]];
+    let ways = ways.map(|way| [way, vec!["--fork", "--pid", &mounted]].concat());
+    let way = ways.into_iter().find(|words| {
+        let output = Command::new(words[0]).args(&words[1..]).args(["chroot", "/", "true"]).output();
+        output.is_ok_and(|output| output.status.success())
+    })?;
+    Some(way.into_iter().chain(["chroot"]).map(str::to_owned).collect())
 }
 
 struct Machine<'a> {
-    entering: &'a [&'a str],
+    entering: &'a [String],
     root: &'a Path,
     /// The unpacked folder, as it is called there.
     folder: &'a str,
@@ -105,13 +109,13 @@ struct Machine<'a> {
 
 impl Machine<'_> {
     fn run(&self, program: &str, args: &[&str]) -> Output {
-        let mut command = Command::new(self.entering[0]);
+        let mut command = Command::new(&self.entering[0]);
         command
             .args(&self.entering[1..])
             .arg(self.root)
             .arg(format!("{}/bin/{program}", self.folder))
             .args(args);
-        // chroot itself is found here.
+        // By which they are found here.
         let path = std::env::var_os("PATH").unwrap();
         command.env_clear().env("PATH", path).env("HOME", "/root").output().unwrap()
     }
@@ -141,15 +145,16 @@ fn a_machine_with_a_c_library_and_nothing_else_runs_what_is_packed() {
     everything_is_there(&there);
     the_bill_is_one(&there);
     provide(&machine, &there);
-    let Some(entering) = entering() else {
+    let Some(entering) = entering(&machine) else {
         return skipped("nobody here may enter another root folder");
     };
     let inside = format!("/opt/{}", there.file_name().unwrap().to_str().unwrap());
-    runs(&Machine { entering, root: &machine, folder: &inside });
+    runs(&Machine { entering: &entering, root: &machine, folder: &inside });
 
     // The libraries are those in the folder: without them, there are none.
     fs::rename(there.join("lib"), there.join("elsewhere")).unwrap();
-    let output = Machine { entering, root: &machine, folder: &inside }.run("worker", &["--version"]);
+    let output =
+        Machine { entering: &entering, root: &machine, folder: &inside }.run("worker", &["--version"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("libtorch"), "{output:?}");
 }
 
@@ -218,4 +223,5 @@ fn runs(machine: &Machine<'_>) {
         let finding = findings.lines().find(|line| line.contains(check));
         assert!(finding.is_some_and(|line| line.trim_start().starts_with("ok")), "{check}: {findings}");
     }
+    assert!(findings.contains(&format!("in {}/lib/longhaul/torch", machine.folder)), "{findings}");
 }
