@@ -113,7 +113,7 @@ mod tests {
             moves.by_worker[&worker].due
         };
         assert_eq!(due(10), s(10), "the first time at once");
-        assert_eq!([due(11), due(12)], [s(12), s(12)], "two seconds after the first one");
+        assert_eq!([due(11), due(11)], [s(12), s(12)], "two seconds after the first one");
         assert_eq!([due(13), due(20)], [s(16), s(24)]);
         assert_eq!(due(400), s(400), "long after");
         assert_eq!(due(1001), s(1001), "a first time");
