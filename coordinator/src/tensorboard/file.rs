@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -95,11 +95,8 @@ fn new_file(folder: &Path, now_ms: u64) -> io::Result<(PathBuf, BufWriter<fs::Fi
 fn write_all(file: &mut impl Write, queue: &Receiver<Event>) -> io::Result<()> {
     while let Ok(event) = queue.recv() {
         write_record(file, &event.encode())?;
-        loop {
-            match queue.try_recv() {
-                Ok(event) => write_record(file, &event.encode())?,
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-            }
+        while let Ok(event) = queue.try_recv() {
+            write_record(file, &event.encode())?;
         }
         file.flush()?;
     }
