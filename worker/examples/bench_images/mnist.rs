@@ -24,7 +24,7 @@ pub fn bench(images: &Images, test: &Images, quick: bool) -> Result<()> {
         steps: if quick { 40 } else { 20 * epoch },
         evaluate_every: epoch,
     };
-    // Adam as the paper has it, but for a learning rate that falls: one that does not leaves the last epochs' accuracies half a percent apart.
+    // Adam as the paper has it, but for a learning rate that falls: with one that does not, the last epoch is worse than the best one.
     let dense = TrainConfig {
         micro_batch: BATCH as u32,
         warmup_steps: 0,
