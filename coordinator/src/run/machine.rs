@@ -232,23 +232,6 @@ impl Run {
         self.next_due
     }
 
-    fn find_next_due(&self) -> Option<Duration> {
-        let times = [
-            self.silence_at,
-            self.grace_until,
-            self.gathering_ends(),
-            self.telling_ends(),
-            self.backlog_settle_at(),
-            self.joiners_are_due_at(),
-            self.latecomers_are_looked_at(),
-            self.moves_are_told_at(),
-            self.plan_is_looked_at(),
-            self.move_waits_until(),
-            self.shares_are_looked_at(),
-        ];
-        times.into_iter().flatten().filter(|&at| at > self.now).min()
-    }
-
     /// The durable part.
     #[must_use]
     pub fn state(&self) -> &State {

@@ -46,6 +46,7 @@ mod state;
 mod status;
 mod survey;
 mod tally;
+mod timers;
 mod ways;
 
 pub use command::{Command, Notice, Record, Severity};
