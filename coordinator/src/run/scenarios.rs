@@ -4,6 +4,7 @@ mod absence;
 mod archived;
 mod backlog;
 mod data;
+mod handovers;
 mod healing;
 mod latecomers;
 mod moves;
