@@ -36,8 +36,9 @@ struct Shown {
 }
 
 impl Shown {
-    fn factor(&self) -> f64 {
-        (self.now / self.reference).clamp(1.0 / FACTOR_MAX, FACTOR_MAX)
+    fn factor(&self) -> Option<f64> {
+        let factor = (self.now / self.reference).clamp(1.0 / FACTOR_MAX, FACTOR_MAX);
+        (self.looks == REFERENCE_LOOKS).then_some(factor)
     }
 }
 
@@ -51,12 +52,17 @@ pub(super) struct Speeds {
 impl Speeds {
     /// How many times as fast as at first a worker computes its part; 1 where nothing else is known.
     pub fn factor(&self, worker: WorkerId) -> f64 {
-        self.by_worker.get(&worker).map_or(1.0, Shown::factor)
+        self.known(worker).unwrap_or(1.0)
+    }
+
+    /// That, where something is known.
+    pub fn known(&self, worker: WorkerId) -> Option<f64> {
+        self.by_worker.get(&worker).and_then(Shown::factor)
     }
 
     /// That of each of whom something is known.
     pub fn factors(&self) -> BTreeMap<WorkerId, f64> {
-        self.by_worker.iter().map(|(&worker, shown)| (worker, shown.factor())).collect()
+        self.by_worker.iter().filter_map(|(&worker, shown)| Some((worker, shown.factor()?))).collect()
     }
 }
 
