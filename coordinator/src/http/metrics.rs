@@ -41,13 +41,18 @@ fn add_run(registry: &mut Registry, status: &Status) {
     }
     registry.register("phase", "1 for the phase that the run is in", phases);
     let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
-    let gauges: [(&str, &str, Option<f64>); 20] = [
+    let gauges: [(&str, &str, Option<f64>); 21] = [
         ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
         ("round", "Rounds that are applied everywhere", Some(status.round as f64)),
         ("rounds", "Rounds of the run", Some(status.rounds as f64)),
         ("step", "Steps in rounds that are applied everywhere", Some(status.step as f64)),
         ("steps", "Steps of the run", Some(status.steps as f64)),
         ("loss", "Training loss of the newest round, nats a token", status.loss.map(f64::from)),
+        (
+            "gradient_norm",
+            "L2 norm of a worker's gradient before clipping, in the newest round",
+            status.gradient_norm.map(f64::from),
+        ),
         (
             "validation_loss",
             "The newest validation loss, nats a token",
