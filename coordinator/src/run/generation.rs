@@ -67,16 +67,21 @@ impl Run {
             && !self.drain_is_due()
         {
             return match self.state.moving {
-                Some(_) if until.0 < self.state.schedule.rounds() => self.carry_out_move(until),
-                _ => self.finish("all rounds are applied"),
+                _ if self.state.drain || !self.generation_ends() => self.finish("all rounds are applied"),
+                Some(_) => self.carry_out_move(until),
+                None => self.carry_out_handover(until),
             };
         }
+        self.look_at_speeds();
         self.look_at_plan();
         self.look_at_shares();
         self.look_at_latecomers();
+        self.look_at_those_outside();
         match &self.settling {
             Some(settling) if settling.participants != members => self.start_settle(members),
-            Some(settling) if settling.answers.len() == members.len() && !self.is_held() => {
+            Some(settling)
+                if settling.answers.len() == members.len() && (!self.is_held() || self.handover_is_due()) =>
+            {
                 self.finish_settle();
             }
             Some(_) => {}
@@ -107,6 +112,8 @@ impl Run {
             || backlog
             || self.drain_is_due()
             || self.move_is_due()
+            || self.handover_is_due()
+            || self.together_is_due()
             || self.pace_is_due()
             || self.shares.are_due()
             || self.pause_is_due()
@@ -181,7 +188,8 @@ impl Run {
             self.summaries.reopen(open, rank);
         }
         self.fix_pace(&mut old, first_round);
-        let ends = self.drain_is_due() || self.move_is_due();
+        let ends =
+            self.drain_is_due() || self.move_is_due() || self.handover_is_due() || self.together_is_due();
         let until = if ends { first_round } else { old.until };
         self.lose_shares(&old, &outcomes, first_round, &settling.participants);
         self.count_lost_residuals(&old, &settling.participants);

@@ -27,16 +27,27 @@ impl Run {
     /// A worker has written a checkpoint. Where nobody else has that part of the model, somebody is asked to keep a copy: at the same site if it can be, and one that waits for a
     /// seat before others. Who has not answered yet is not asked again, so that copies take no more of a link than one at a time.
     pub(super) fn have_kept(&mut self, writer: WorkerId, offer: CheckpointOffer) {
-        let Some(peer) = self.peers.get(&writer).filter(|_| self.config.checkpoint.copies) else { return };
-        if !self.is_alone_with(offer.rank) {
+        if !self.config.checkpoint.copies || !self.is_alone_with(offer.rank) {
             return;
         }
-        let (site, holder) = (peer.known.site, peer.member(writer));
+        if let Some(keeper) = self.keeper_for(writer, |_| true) {
+            self.ask_to_keep(keeper, writer, offer);
+        }
+    }
+
+    /// Who is nearest, of those who may.
+    pub(super) fn keeper_for(&self, writer: WorkerId, may: impl Fn(WorkerId) -> bool) -> Option<WorkerId> {
+        let site = self.peers.get(&writer)?.known.site;
         let may_keep = |peer: &Peer| peer.connection.is_some() && !peer.is_keeping;
-        let others = self.peers.iter().filter(|(other, peer)| **other != writer && may_keep(peer));
+        let others =
+            self.peers.iter().filter(|(other, peer)| **other != writer && may_keep(peer) && may(**other));
         let nearest =
             others.min_by_key(|(worker, peer)| (peer.known.site != site, peer.seat.is_some(), **worker));
-        let Some((&keeper, _)) = nearest else { return };
+        nearest.map(|(&keeper, _)| keeper)
+    }
+
+    pub(super) fn ask_to_keep(&mut self, keeper: WorkerId, writer: WorkerId, offer: CheckpointOffer) {
+        let Some(holder) = self.peers.get(&writer).map(|peer| peer.member(writer)) else { return };
         if let Some(peer) = self.peers.get_mut(&keeper) {
             peer.is_keeping = true;
         }
@@ -54,7 +65,8 @@ impl Run {
             Some(offer) => peer.add_offer(CheckpointOffer { private: false, ..offer }),
             None if std::mem::replace(&mut self.copy_failed, true) => {}
             None => {
-                let text = "could not copy a checkpoint that one other worker alone has: it was gone before all of it had come, or the disk is full. Checkpoints                             that are kept for longer (checkpoint.keep) or come further apart (checkpoint.every_rounds) leave more time";
+                let text = "could not copy a checkpoint that one other worker alone has: it was gone before all of it had come, or the disk is full. Checkpoints \
+                            that are kept for longer (checkpoint.keep) or come further apart (checkpoint.every_rounds) leave more time";
                 self.notice(Severity::Warning, Some(worker), text.to_owned());
             }
         }

@@ -17,6 +17,7 @@ use super::command::{Command, Notice, Record, Severity};
 use super::departures::Departures;
 use super::event::{ConnectionId, Event};
 use super::generation::Settling;
+use super::handovers::Handovers;
 use super::latecomers::Latecomers;
 use super::pace::Watch;
 use super::parity::Parity;
@@ -29,8 +30,10 @@ use super::refusals::Refusals;
 use super::replanning::Replanning;
 use super::reports::Roll;
 use super::shares::Shares;
+use super::speeds::Speeds;
 use super::state::{Checkpoint, Phase, State};
 use super::survey::Surveys;
+use super::together::Together;
 
 /// Notices kept for the status page.
 const NOTICES_KEPT: usize = 50;
@@ -59,6 +62,8 @@ pub struct Run {
     /// Those who were here since this coordinator was started, and are not any more.
     pub(super) departures: Departures,
     pub(super) latecomers: Latecomers,
+    pub(super) handovers: Handovers,
+    pub(super) together: Together,
     pub(super) moves: Moves,
     pub(super) last_join: Duration,
     pub(super) begun_at: Duration,
@@ -80,6 +85,7 @@ pub struct Run {
     /// Of what members measure, for the pace of rounds.
     pub(super) watch: Watch,
     pub(super) shares: Shares,
+    pub(super) speeds: Speeds,
     pub(super) notices: VecDeque<Notice>,
     /// When to look for those that have been silent for too long, at the latest; none: nobody is connected.
     pub(super) silence_at: Option<Duration>,
@@ -130,6 +136,8 @@ impl Run {
             gone: BTreeSet::new(),
             departures: Departures::default(),
             latecomers: Latecomers::default(),
+            handovers: Handovers::default(),
+            together: Together::default(),
             moves: Moves::default(),
             last_join: now,
             begun_at: now,
@@ -145,6 +153,7 @@ impl Run {
             audits: Audits::default(),
             watch: Watch::new(&config),
             shares: Shares::default(),
+            speeds: Speeds::default(),
             notices: VecDeque::new(),
             silence_at: None,
             reach: Reach::default(),
@@ -304,7 +313,7 @@ impl Run {
             ToCoordinator::Profile(profile) => self.note_profile(worker, profile),
             ToCoordinator::Kept(offer) => {
                 self.handle_kept(worker, offer);
-                return false;
+                return self.handovers.are_waited_for();
             }
             ToCoordinator::Archived(archived) => peer.note_archived(archived),
             ToCoordinator::Ways(mut ways) => {
@@ -317,7 +326,7 @@ impl Run {
             ToCoordinator::OutOfReach(workers) => return self.handle_out_of_reach(worker, workers),
             ToCoordinator::Links(links) => self.surveys.note_links(worker, &links),
             ToCoordinator::Leaving => {
-                self.let_go(worker, "as it asked to leave", "leaves");
+                self.let_go_when_spared(worker, "as it asked to leave", "leaves");
             }
             ToCoordinator::Failed { reason } => {
                 self.gone.insert(worker);
@@ -371,6 +380,7 @@ impl Run {
         // Whatever moves the run also says something.
         loop {
             let (phase, said) = (self.state.phase, self.commands.len());
+            self.let_go_the_spared();
             match phase {
                 Phase::Gathering => self.advance_gathering(),
                 Phase::Preparing => self.advance_preparing(),
@@ -413,6 +423,7 @@ impl Run {
         self.reach.forget(worker);
         self.moves.forget(worker);
         self.audits.forget(worker);
+        self.handovers.forget(worker);
         self.data_moved |= peer.data.is_some();
         if let Some(preparing) = &mut self.preparing {
             preparing.lost(worker);

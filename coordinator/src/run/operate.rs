@@ -63,7 +63,7 @@ impl Run {
     /// A worker leaves in an orderly way, because an operator asks it to.
     pub(super) fn handle_dismiss(&mut self, worker: WorkerId) {
         let reason = "the operator asks this worker to leave; the run goes on without it";
-        self.let_go(worker, reason, "leaves, as the operator asks");
+        self.let_go_when_spared(worker, reason, "leaves, as the operator asks");
     }
 
     /// Takes leave of a worker that goes in an orderly way.

@@ -52,7 +52,8 @@ impl Run {
         }
         if unseated > 0 && self.state.phase == Phase::Training && !self.copies_may_join() {
             problems.push(
-                "copies of the model join others that train after the opening, and under a strategy that exchanges clipped gradients not at all".to_owned(),
+                "copies of the model join others that train after the opening; before, and under a strategy that exchanges clipped gradients, when all begin anew together, which is \
+                 done for a whole copy and not often".to_owned(),
             );
         }
         let awaited = self.peers.values().filter(|peer| peer.is_awaited()).count();

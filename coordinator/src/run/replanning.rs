@@ -17,12 +17,14 @@ use super::command::{Command, Severity};
 use super::machine::Run;
 use super::source::Source;
 use super::state::{Decided, Phase};
+use super::together::Together;
 use crate::plan::{
     Answer, Choice, Device, DeviceId, Divisions, Link, Plan, Present, Question, in_place_of_groups,
 };
 
-/// A way that carries so many times as much as when the plan was looked at last, or as little, has changed; and so has one that is so many times as long.
-const LINK_FACTOR: f64 = 2.0;
+/// A way that carries so many times as much as when the plan was looked at last, or as little, has changed; and so has one that is so many times as long, and a machine that is so many
+/// times as fast, or as slow.
+const FACTOR: f64 = 2.0;
 /// Round trips shorter than this are all alike.
 const ROUND_TRIP_MIN_S: f64 = 0.01;
 /// The plan is looked at so often, at least, and at most.
@@ -40,6 +42,8 @@ const COME_BACK: Duration = Duration::from_secs(60);
 pub(super) struct Conditions {
     workers: BTreeSet<WorkerId>,
     links: BTreeMap<(SiteId, SiteId), Link>,
+    /// Of those who share a copy: how many times as fast they are as they were at first.
+    speeds: BTreeMap<WorkerId, f64>,
 }
 
 /// What is to become of a question's answer.
@@ -82,14 +86,31 @@ pub struct Moving {
 impl Conditions {
     /// Whether somebody has come or gone, or a way is another one.
     fn differ_from(&self, other: &Self) -> bool {
+        let times = |one: f64, other: f64| (one / other).max(other / one) >= FACTOR;
         let is_other = |(pair, link): (&(SiteId, SiteId), &Link)| {
             other.links.get(pair).is_none_or(|before| {
-                let times = |one: f64, other: f64| (one / other).max(other / one) >= LINK_FACTOR;
                 let long = |link: &Link| link.round_trip_s.max(ROUND_TRIP_MIN_S);
                 times(link.bytes_per_s, before.bytes_per_s) || times(long(link), long(before))
             })
         };
-        self.workers != other.workers || self.links.iter().any(is_other)
+        self.workers != other.workers
+            || self.links.iter().any(is_other)
+            || self.workers.iter().any(|&worker| times(self.speed(worker), other.speed(worker)))
+    }
+
+    fn speed(&self, worker: WorkerId) -> f64 {
+        self.speeds.get(&worker).copied().unwrap_or(1.0)
+    }
+
+    /// Who has become faster or slower since, for people; none: nobody has.
+    fn tell_speeds(&self, since: &Self) -> Option<String> {
+        let changed = |worker: &WorkerId| {
+            let times = self.speed(*worker) / since.speed(*worker);
+            (times.max(1.0 / times) >= FACTOR).then(|| format!("{worker} computes {times:.2} times as fast"))
+        };
+        let told: Vec<String> = self.workers.iter().filter_map(changed).collect();
+        (!told.is_empty())
+            .then(|| format!("{} as when the plan was made, which is looked at again", told.join(", ")))
     }
 }
 
@@ -129,8 +150,11 @@ impl Run {
                 return;
             }
         }
+        let speeds = conditions.tell_speeds(basis);
         if !self.ask_for_plan(Purpose::Move) {
             self.settle_for(conditions);
+        } else if let Some(text) = speeds {
+            self.notice(Severity::Info, None, text);
         }
     }
 
@@ -187,15 +211,7 @@ impl Run {
     /// Everybody has done all before the move, and has it on its disk: they begin anew under the new plan; under the old one, if somebody is gone whom the new one needs.
     pub(super) fn carry_out_move(&mut self, round: Round) {
         let Some(Moving { plan, workers }) = self.state.moving.take() else { return };
-        for peer in self.peers.values_mut() {
-            peer.next_round = peer.next_round.map(|next| next.max(round));
-        }
-        self.count_rounds();
-        self.lose_late(round);
-        if let Some(old) = self.state.generation.clone() {
-            // Of other parts than there are now, no residual is of any use.
-            self.count_lost_residuals(&old, &BTreeSet::new());
-        }
+        self.end_at(round);
         let is_here =
             |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.connection.is_some());
         let here = workers.iter().all(is_here);
@@ -231,9 +247,11 @@ impl Run {
         }
     }
 
-    /// Everybody leaves, and comes back with this plan, to go on from the checkpoint before `round`. None: with the one that there is.
-    fn begin_anew(&mut self, plan: Option<Decided>, round: Round) {
-        let workers = plan.as_ref().or(self.state.plan.as_ref()).map(|plan| self.workers_of(plan));
+    /// Everybody leaves, and comes back with this plan, to go on from the checkpoint before `round`. None: with the one that there is. It is waited for those whom the plan
+    /// needs; where it stays, for all.
+    pub(super) fn begin_anew(&mut self, plan: Option<Decided>, round: Round) {
+        let everybody = || self.peers.keys().copied().collect();
+        let workers = plan.as_ref().map_or_else(everybody, |plan| self.workers_of(plan));
         if let Some(plan) = plan {
             self.follow_plan(plan);
             self.state.cut_at = Some(round.max(self.state.ledger.through()));
@@ -244,12 +262,13 @@ impl Run {
             }
         }
         self.parity.clear();
+        self.together = Together::default();
         (self.preparing, self.settling, self.roll, self.grace_until) = (None, None, None, None);
         self.state.generation = None;
         self.state.phase = Phase::Gathering;
         self.last_join = self.now;
         let here = |worker: &WorkerId| self.peers.contains_key(worker);
-        let coming: BTreeSet<WorkerId> = workers.unwrap_or_default().into_iter().filter(here).collect();
+        let coming: BTreeSet<WorkerId> = workers.into_iter().filter(here).collect();
         self.replanning = Replanning {
             beginning: self.replanning.beginning,
             coming_back: Some((coming, self.now + COME_BACK)),
@@ -261,7 +280,7 @@ impl Run {
             let Some(connection) = peer.connection else { continue };
             let (run, config, site) = (self.state.run, self.config_toml.clone(), peer.known.site);
             self.reply(connection, ToWorker::Welcome(Welcome { run, config, site, resumed: false }));
-            self.close(connection, "the run goes on with another plan");
+            self.close(connection, "the run begins anew from what all have written down");
         }
     }
 
@@ -319,7 +338,8 @@ impl Run {
         let sites: Vec<SiteId> = by_site.keys().copied().collect();
         let name = |((a, b), link): ((usize, usize), Link)| ((sites[a], sites[b]), link);
         let links = self.links(&sites).into_iter().map(name).collect();
-        Conditions { workers: by_site.into_values().flatten().collect(), links }
+        let workers = by_site.into_values().flatten().collect();
+        Conditions { workers, links, speeds: self.speeds.factors() }
     }
 
     /// What a question about those who are here was answered with, as the run has it.
@@ -349,7 +369,7 @@ impl Run {
     fn known_device(&self, worker: WorkerId) -> Option<Device> {
         let slowest = self.state.workers.values().filter_map(|known| known.flops_per_s).min()?;
         let known = &self.peers.get(&worker)?.known;
-        let flops_per_s = known.flops_per_s.unwrap_or(slowest) as f64;
+        let flops_per_s = known.flops_per_s.unwrap_or(slowest) as f64 * self.speeds.factor(worker);
         Some(Device::told(flops_per_s, (known.memory_bytes, known.host_memory_bytes)))
     }
 

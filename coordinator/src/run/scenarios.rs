@@ -5,6 +5,7 @@ mod archived;
 mod backlog;
 mod data;
 mod gradients;
+mod handovers;
 mod healing;
 mod latecomers;
 mod moves;

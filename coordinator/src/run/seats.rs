@@ -62,18 +62,7 @@ impl Run {
 
     /// Makes copies of the workers that have no seat, as many as there are enough for.
     pub(super) fn seat_waiting(&mut self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) {
-        let candidate = |(&worker, peer): (&WorkerId, &Peer)| Candidate {
-            worker,
-            site: peer.known.site,
-            has: has.get(&worker).cloned().unwrap_or_default(),
-        };
-        let unseated = |(worker, peer): &(&WorkerId, &Peer)| {
-            peer.seat.is_none() && peer.connection.is_some() && !self.is_kept_apart(**worker)
-        };
-        let candidates: Vec<Candidate> = self.peers.iter().filter(unseated).map(candidate).collect();
-        let (mut copies, rest) = self.planned_copies(candidates);
-        copies.extend(self.seated(rest));
-        for workers in copies {
+        for workers in self.copies_of_waiting(has) {
             self.replicas_formed += 1;
             let replica = self.replicas_formed;
             for (rank, worker) in (0..).zip(workers) {
@@ -87,6 +76,22 @@ impl Run {
                 }
             }
         }
+    }
+
+    /// The copies that there are enough workers without a seat for: of each its workers, by rank.
+    pub(super) fn copies_of_waiting(&self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) -> Vec<Vec<WorkerId>> {
+        let candidate = |(&worker, peer): (&WorkerId, &Peer)| Candidate {
+            worker,
+            site: peer.known.site,
+            has: has.get(&worker).cloned().unwrap_or_default(),
+        };
+        let unseated = |(worker, peer): &(&WorkerId, &Peer)| {
+            peer.seat.is_none() && peer.connection.is_some() && !self.is_kept_apart(**worker)
+        };
+        let candidates: Vec<Candidate> = self.peers.iter().filter(unseated).map(candidate).collect();
+        let (mut copies, rest) = self.planned_copies(candidates);
+        copies.extend(self.seated(rest));
+        copies
     }
 
     /// The workers of each copy, by rank.

@@ -217,6 +217,9 @@ pub struct MemberStatus {
     /// The newest round, of those that all have applied, whose result has what it contributed; none where it has not the first part of a copy, whose worker counts for all.
     #[serde(default)]
     pub contributed: Option<u64>,
+    /// How many times as fast as at first it computes its part of the model; null where it has all of it, or where that is not known yet.
+    #[serde(default)]
+    pub speed: Option<f64>,
     /// Seconds since it said something; in a finished run, as of its end.
     pub last_seen_s: f64,
 }
@@ -454,6 +457,7 @@ impl Run {
             tokens_per_s,
             state_hash: peer.state_hash.as_ref().map(hex),
             contributed: peer.contributed.map(|round| round.0),
+            speed: self.speeds.known(worker),
             last_seen_s: self.now.saturating_sub(peer.silence.last()).as_secs_f64(),
         }
     }

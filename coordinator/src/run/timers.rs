@@ -19,6 +19,8 @@ impl Run {
             self.plan_is_looked_at(),
             self.move_waits_until(),
             self.shares_are_looked_at(),
+            self.handovers_end(),
+            self.together_at().filter(|_| !self.is_closing()),
         ];
         times.into_iter().flatten().filter(|&at| at > self.now).min()
     }

@@ -439,7 +439,7 @@ impl World {
                 let from = donor.map(|donor| donor.applied);
                 self.load(place, BUILD + Duration::from_secs_f64(took_s.min(1e9)), from);
             }
-            ToWorker::Revoked { .. } | ToWorker::DataHolders(_) => {}
+            ToWorker::Revoked { .. } | ToWorker::DataHolders(_) | ToWorker::Handover => {}
             ToWorker::Speak => self.speak_up(place),
             ToWorker::Keep(part) => self.say(place, ToCoordinator::Kept(Some(part.offer))),
             ToWorker::Settle { generation } => self.settle(place, generation),

@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_common::plan::Membership;
@@ -17,7 +18,7 @@ pub use super::report::{
 };
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 20;
+pub const PROTOCOL_VERSION: u16 = 21;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -343,10 +344,15 @@ pub enum ToWorker {
     Speak,
     /// Who has the run's training data. Said to each who has said [`ToCoordinator::Data`], then and when it changes.
     DataHolders(DataHolders),
+    /// A worker that is to leave has something of the run's state that nobody else has: it goes on until it is dismissed, for [`HANDOVER_MAX`] at most.
+    Handover,
 }
 
 /// After how much silence a worker is asked to speak for itself, in milliseconds: two heartbeats are missing, and an answer is in time yet.
 pub const ASKED_AFTER_MS: u64 = 2 * HEARTBEAT_INTERVAL_MS;
+
+/// How long a worker that is to leave stays until others have what it alone has: a checkpoint of gigabytes over a slow link.
+pub const HANDOVER_MAX: Duration = Duration::from_secs(600);
 
 /// Workers in one [`ToWorker::Revoked`].
 pub const REVOKED_MAX: usize = 4096;

@@ -7,6 +7,7 @@ use serde_json::Value;
 use longhaul_tests::cluster::training;
 
 use crate::faults::assert_exactly_once;
+use crate::operate::identity_of;
 use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
 
 /// One copy of the model on two workers, each with a disk of its own, and a third machine that may take the place of one of them.
@@ -118,4 +119,78 @@ fn who_is_left_goes_on_with_the_whole_model_out_of_the_parts() {
     assert!(!events.contains("starts from the beginning"), "{events}");
     assert_eq!(status["parts"].as_u64(), Some(1));
     assert!(!scenario.cluster.worker(0).unwrap().log().contains("no moments"));
+}
+
+/// Nobody has written a checkpoint yet when the worker is asked to leave, by an operator or by whatever ends its process.
+#[test]
+fn who_alone_has_a_part_hands_it_over_before_it_goes() {
+    for drained in [true, false] {
+        let mut scenario = start_two(Setup { checkpoint: "every_rounds = 0", ..one_copy() });
+        let round = applied_rounds(&scenario.wait_for_round(20));
+        scenario.cluster.start_worker(2).unwrap();
+        let here = |status: &Value| status["members"].as_array().is_some_and(|members| members.len() == 3);
+        scenario.cluster.wait_for("the third to come", RUN_MAX, here).unwrap();
+        if drained {
+            let name = identity_of(&scenario, 1).worker().to_string();
+            let told = scenario.told(&["drain", &name]);
+            assert!(told.contains(&name), "{told}");
+        } else {
+            scenario.cluster.worker(1).unwrap().signal("TERM").unwrap();
+        }
+        let leaving = scenario.cluster.worker(1).unwrap();
+        assert!(leaving.wait(RUN_MAX).unwrap().success(), "{}", leaving.log());
+        assert!(leaving.log().contains("alone has a part of the run's state"), "{}", leaving.log());
+
+        let goes_on = |status: &Value| {
+            training(status) == 2 && events_of(status).contains("goes on from the checkpoint before")
+        };
+        let status = scenario.cluster.wait_for("the third to take the part", RUN_MAX, goes_on).unwrap();
+        scenario.wait_for_round(applied_rounds(&status) + 5);
+        scenario.told(&["stop", "--wait"]);
+        let status = scenario.cluster.wait_until_finished(RUN_MAX).unwrap();
+        assert_exactly_once(&status);
+        let events = events_of(&status);
+        assert!(events.contains("nobody else has its part of the model"), "{events}");
+        assert!(!events.contains("starts from the beginning"), "{events}");
+        assert!(applied_rounds(&status) > round, "{status:#}");
+    }
+}
+
+/// Two machines have a model in two parts; one gets a third of its time from then on, and gives blocks away.
+#[test]
+fn a_machine_that_becomes_slow_gets_a_smaller_part() {
+    let mut scenario = Setup {
+        steps: 100_000,
+        layers: 6,
+        width: 256,
+        batch: 64,
+        micro_batch: 16,
+        learning_rate: 1e-3,
+        parallel: "replan_after_s = 5",
+        sync: "preset = \"dense\"\nfragment_values = 8192",
+        link: "rate_mbit=200,delay_ms=2",
+        sites: vec![1, 1],
+        checkpoint: "every_rounds = 1000",
+        silent_after_ms: 60_000,
+        ..one_copy()
+    }
+    .start();
+    let status = scenario.wait_for_round(3);
+    assert_eq!(status["parts"].as_u64(), Some(2), "{status:#}");
+    let is_known = |status: &Value| {
+        let members = status["members"].as_array();
+        members.is_some_and(|members| members.iter().all(|member| member["speed"].is_number()))
+    };
+    scenario.cluster.wait_for("it to be known how fast they are", RUN_MAX, is_known).unwrap();
+    let slowed = scenario.cluster.worker(1).unwrap().slow_down();
+    let moved = |status: &Value| events_of(status).contains("the plan changes") && training(status) == 2;
+    let status = scenario.cluster.wait_for("the plan to change", RUN_MAX, moved).unwrap();
+    let events = events_of(&status);
+    assert!(events.contains("times as fast as when the plan was made"), "{events}");
+    let round = applied_rounds(&status);
+    scenario.wait_for_round(round + 3);
+    drop(slowed);
+    scenario.told(&["stop", "--wait"]);
+    let status = scenario.cluster.wait_until_finished(RUN_MAX).unwrap();
+    assert_exactly_once(&status);
 }

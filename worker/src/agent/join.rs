@@ -32,7 +32,7 @@ use crate::network;
 /// How long the last packets may take when this worker's part is over.
 const HANG_UP_MAX: Duration = Duration::from_secs(5);
 /// How long a worker may take to end after it was asked to (SIGTERM): to be dismissed, then to end the device's step, then to hang
-/// up. What starts workers waits longer before it kills them.
+/// up; longer where it alone has a part of the run's state ([`HANDOVER_MAX`](longhaul_proto::control::message::HANDOVER_MAX)). What starts workers waits longer before it kills them.
 pub const LEAVING_MAX: Duration = FAREWELL_MAX.saturating_add(FAREWELL_MAX).saturating_add(HANG_UP_MAX);
 
 /// Joins a run and trains until it ends.

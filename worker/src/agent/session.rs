@@ -12,7 +12,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Generation, Round};
 use longhaul_common::model::ModelSpec;
-use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker, Welcome};
+use longhaul_proto::control::message::{HANDOVER_MAX, Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
 use longhaul_proto::identity::Identity;
 use longhaul_proto::transport::bulk::ReceiveLimits;
@@ -71,7 +71,10 @@ pub(super) struct Session {
     part: (u32, u32),
     /// The last generation and round that were reported, for `Join.held`.
     held: Option<(Generation, Round)>,
+    /// Since when it has been asked to stop, and waits to be dismissed.
     leaving: Option<Instant>,
+    /// Whether it waits for longer, as others have yet to get what it alone has.
+    hands_over: bool,
     dismissed: bool,
 }
 
@@ -179,6 +182,7 @@ impl Session {
             part: (0, parts),
             held: None,
             leaving: None,
+            hands_over: false,
             dismissed: false,
         })
     }
@@ -280,7 +284,7 @@ impl Session {
         let mut backlog = ticks(REPORTS_PAUSE);
         let mut words = Words::new(&self.network);
         loop {
-            let farewell = self.leaving.map(|since| since + FAREWELL_MAX);
+            let farewell = self.leaving.map(|since| since + self.farewell_max());
             let wake = tokio::select! {
                 message = receiver.receive() => Wake::Message(message.unwrap_or_else(|error| {
                     tracing::debug!(%error, "the conversation broke off");
@@ -379,9 +383,20 @@ impl Session {
             }
             ToWorker::Seat { rank: Some(rank) } => self.part.0 = *rank,
             ToWorker::Dismiss { .. } => self.dismissed = true,
+            ToWorker::Handover => {
+                self.hands_over = true;
+                tracing::info!(
+                    "this worker alone has a part of the run's state: it goes on until another one has that, for {} minutes at most",
+                    HANDOVER_MAX.as_secs() / 60
+                );
+            }
             ToWorker::DataHolders(holders) => self.network.note_data_holders(holders),
             _ => {}
         }
+    }
+
+    fn farewell_max(&self) -> Duration {
+        if self.hands_over { HANDOVER_MAX.saturating_add(FAREWELL_MAX) } else { FAREWELL_MAX }
     }
 
     async fn renew_if_due(&mut self) {

@@ -173,7 +173,7 @@ impl Survey {
             | ToWorker::Keep(_) => Ok(None),
             // It does so in any case.
             // What was said of data belongs to the session before.
-            ToWorker::Speak | ToWorker::DataHolders(_) => Ok(None),
+            ToWorker::Speak | ToWorker::DataHolders(_) | ToWorker::Handover => Ok(None),
         }
     }
 }

@@ -387,7 +387,8 @@ impl Synchroniser {
             }
             ToWorker::Welcome(_) => {
                 // The first one was read before there was a session.
-                self.outcome = Some(Outcome::Rejoin("the coordinator has no plan any more".into()));
+                self.outcome =
+                    Some(Outcome::Rejoin("all begin anew, from what they have written down".into()));
                 Ok(())
             }
             ToWorker::Keep(part) => {
@@ -402,6 +403,7 @@ impl Synchroniser {
             ToWorker::Refused { .. }
             | ToWorker::Probe { .. }
             | ToWorker::Speak
+            | ToWorker::Handover
             | ToWorker::DataHolders(_) => Ok(()),
         }
     }

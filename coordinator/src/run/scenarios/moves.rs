@@ -25,7 +25,7 @@ pub(super) fn held(story: &Story, worker: u32) -> Vec<HeldPart> {
     }
 }
 
-fn written(next_round: u64, rank: u8) -> ToCoordinator {
+pub(super) fn written(next_round: u64, rank: u8) -> ToCoordinator {
     ToCoordinator::Checkpoint(CheckpointReport {
         next_round: Round(next_round),
         generation: WRITTEN_IN,
@@ -35,7 +35,7 @@ fn written(next_round: u64, rank: u8) -> ToCoordinator {
 }
 
 /// Two workers that have one copy of the model, and a third one without a seat, at the site of the second.
-fn one_copy() -> Story {
+pub(super) fn one_copy() -> Story {
     let text = config_in_parts().to_toml().unwrap().replace("workers = 4", "workers = 2");
     let mut story = Story::of(RunConfig::parse(&text).unwrap());
     story.join_from(1, "a");
@@ -48,7 +48,7 @@ fn one_copy() -> Story {
 }
 
 /// Of what a worker is told to keep: which part, and whose.
-fn keeps(story: &Story, worker: u32) -> Vec<(u32, Vec<u32>)> {
+pub(super) fn keeps(story: &Story, worker: u32) -> Vec<(u32, Vec<u32>)> {
     let part = |message: ToWorker| match message {
         ToWorker::Keep(HeldPart { offer, holders }) => {
             Some((offer.rank, holders.into_iter().map(|holder| holder.worker.0).collect()))

@@ -1,7 +1,7 @@
 //! Plans that change while a run goes on.
 
 use longhaul_common::id::SiteId;
-use longhaul_proto::control::message::{HeldPart, MeasuredLink, SeenWay};
+use longhaul_proto::control::message::{Heartbeat, HeldPart, MeasuredLink, SeenWay};
 
 use super::moves::{held, offer};
 use super::pipelines::{lineup, ready_with, seat_in};
@@ -182,4 +182,115 @@ fn who_is_left_with_a_part_takes_the_whole_model_where_it_has_room() {
     assert_eq!(held(&story, 2).len(), 2);
     story.say(2, ready(0, 9));
     assert_eq!((story.run.state().phase, lineup(&story)), (Phase::Training, vec![vec![2]]));
+}
+
+/// Two workers that have half of a model each, over a slow link.
+fn halves() -> Story {
+    let text = "[run]\nname = \"halves\"\nworkers = 2\nsteps = 100000\n[model]\nkind = \"gpt2\"\nlayers = 8\nwidth = 128\nheads = 2\ncontext = 64\n\
+         [data]\npath = \"none\"\nsequence_length = 64\n[train]\nbatch = 16\nmicro_batch = 2\n[sync]\npreset = \"dense\"\n";
+    let mut story = Story::of(RunConfig::parse(text).unwrap());
+    for worker in [1, 2] {
+        story.join_with(worker, ROOMY);
+        story.say(worker, profile(1e9));
+    }
+    story.say(1, links(1.0));
+    story.say(2, links(1.0));
+    let seats = [1, 2].map(|worker| seat_in(&story.told(worker)).unwrap());
+    for (worker, rank) in [1, 2].into_iter().zip(seats) {
+        story.say(worker, ready_with(rank, 0, 7 + rank as u8));
+    }
+    assert_eq!((story.run.state().phase, story.run.ranks()), (Phase::Training, 2));
+    story
+}
+
+/// Both compute for so many seconds: what each takes of a second, while they train on so many tokens. What was answered when the plan was looked at.
+fn computing(story: &mut Story, seconds: u64, tokens_a_second: u64, computes: [f64; 2]) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for _ in 0..seconds {
+        story.now += Duration::from_secs(1);
+        for (worker, share) in [1, 2].into_iter().zip(computes) {
+            let before = story.run.peers.get(&WorkerId(worker)).and_then(|peer| peer.meter.latest().cloned());
+            let before = before.unwrap_or_default();
+            let heartbeat = Heartbeat {
+                tokens: before.tokens + tokens_a_second,
+                selected_tokens: before.selected_tokens + tokens_a_second,
+                compute_s: before.compute_s + share,
+                ..before
+            };
+            // What is due by then is done with it.
+            story.say(worker, ToCoordinator::Heartbeat(heartbeat));
+            let asked = story.commands.iter().find_map(|command| match command {
+                Command::Plan(question) => Some(question.answer()),
+                _ => None,
+            });
+            if let Some(answer) = asked {
+                answers.push(answer.clone());
+                story.handle(Event::Planned(Box::new(answer)));
+            }
+        }
+    }
+    answers
+}
+
+#[test]
+fn a_machine_that_becomes_slow_gets_a_smaller_part_of_the_model() {
+    let mut story = halves();
+    assert!(computing(&mut story, 120, 1000, [0.5, 0.5]).is_empty());
+    let slow = story.run.replicas_where(|_| true)[0][1];
+    // A fifth of the tokens, for which the slow one computes all the time, and the other one as fast as ever.
+    let computes = [1, 2].map(|worker| if slow == WorkerId(worker) { 1.0 } else { 0.1 });
+    assert!(computing(&mut story, 60, 200, computes).is_empty(), "it may pass");
+    let answered = computing(&mut story, 60, 200, computes);
+    let [Answer::Move(choice, why)] = answered.as_slice() else { panic!("{answered:?}") };
+    assert!(
+        reported_before(&story, &format!("{slow} computes 0.10 times as fast")),
+        "{:#?}",
+        story.run.notices
+    );
+    let stages = &choice.best.0.stages;
+    let blocks: Vec<u32> = stages.iter().map(|stage| stage.end - stage.start).collect();
+    assert!(why.contains("a step") && blocks.iter().max() > blocks.iter().min(), "{blocks:?} {why}");
+}
+
+fn reported_before(story: &Story, text: &str) -> bool {
+    story.run.notices.iter().any(|notice| notice.text.contains(text))
+}
+
+/// Selection leaves out backward passes: who computes less for a token is not faster by that.
+#[test]
+fn who_computes_less_as_less_is_selected_is_as_fast_as_before() {
+    let mut story = halves();
+    computing(&mut story, 60, 1000, [0.6, 0.6]);
+    for _ in 0..40 {
+        story.now += Duration::from_secs(1);
+        for worker in [1, 2] {
+            let before = story.run.peers[&WorkerId(worker)].meter.latest().cloned().unwrap();
+            // A third is for all samples, and of the rest a tenth.
+            let heartbeat = Heartbeat {
+                tokens: before.tokens + 1000,
+                selected_tokens: before.selected_tokens + 100,
+                compute_s: before.compute_s + 0.2 + 0.04,
+                ..before
+            };
+            story.say(worker, ToCoordinator::Heartbeat(heartbeat));
+        }
+        story.handle(Event::Timer);
+    }
+    let speeds = [1, 2].map(|worker| story.run.speeds.factor(WorkerId(worker)));
+    assert!(speeds.iter().all(|factor| (factor - 1.0).abs() < 1e-6), "{speeds:?}");
+}
+
+#[test]
+fn a_machine_that_has_another_part_is_as_fast_as_it_was_with_the_last_one() {
+    let mut story = halves();
+    computing(&mut story, 60, 1000, [0.5, 0.5]);
+    computing(&mut story, 20, 500, [0.5, 0.5]);
+    assert_eq!(story.run.speeds.factor(WorkerId(1)), 0.5);
+    let told = |story: &Story| story.run.peers[&WorkerId(1)].known.flops_per_s;
+    assert_eq!(told(&story), Some(1_000_000_000));
+    for peer in story.run.peers.values_mut() {
+        peer.seat.as_mut().unwrap().replica += 1;
+    }
+    computing(&mut story, 11, 500, [0.5, 0.5]);
+    assert_eq!((story.run.speeds.factor(WorkerId(1)), told(&story)), (1.0, Some(500_000_000)));
 }

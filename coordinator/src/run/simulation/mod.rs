@@ -114,6 +114,9 @@ fn random_world(seed: u64) -> World {
             _ => {}
         }
     }
+    if seed % 4 == 1 {
+        world.nodes.values_mut().for_each(|node| node.in_parts = true);
+    }
     // Drawn apart, so that the others are what they were in seeds that have failed once.
     if seed.is_multiple_of(3) {
         add_words(&mut world, ChaCha8Rng::seed_from_u64(seed ^ 0x0f0a), workers);
@@ -242,6 +245,49 @@ fn an_undisturbed_run_counts_every_position_once() {
     check(&world);
     let counted = world.run.as_ref().unwrap().state().ledger.counted();
     assert!(counted.iter().eq(std::iter::once(0..STEPS * 12)));
+}
+
+/// Whatever a worker that was kicked says, over however many connections, it is told that it is out and nothing else, and the others go on (`World::check_sent`).
+#[test]
+fn who_was_kicked_gets_nothing_whatever_it_says() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, 4, seed % 2 == 0);
+        let kicked = WorkerId(1 + (seed % 4) as u32);
+        let at = 4_000 + 113 * seed;
+        world.fault_at_ms(at, Fault::Kick(kicked));
+        for later in [1, 30, 500, 2_000, 5_000] {
+            world.fault_at_ms(at + later, Fault::Intrude(kicked));
+        }
+        world.run_until_ms(60_000);
+        check(&world);
+        let run = world.run.as_ref().unwrap();
+        assert!(run.state().revoked.contains(&kicked), "seed {seed}: it was kicked");
+        let lineup = run.state().generation.as_ref().unwrap();
+        assert_eq!(lineup.members().count(), 3, "seed {seed}: {lineup:?}");
+    }
+}
+
+/// Step s of one worker with batches of b has the samples from s · b on.
+#[test]
+fn however_many_share_a_run_each_round_has_the_samples_that_one_worker_would_have() {
+    for workers in 1..=6 {
+        let mut world = World::new(u64::from(workers), workers, false);
+        world.run_until_ms(60_000);
+        check(&world);
+        let (batch, schedule) = (u64::from(workers) * 3, schedule());
+        let state = &world.nodes[&WorkerId(1)].applied;
+        assert_eq!(state.len() as u64, schedule.rounds());
+        for result in state {
+            let shares = result.shares.iter().flat_map(|share| &share.positions);
+            let mut positions: Vec<u64> = shares.flat_map(|positions| positions.clone()).collect();
+            positions.sort_unstable();
+            let steps = schedule.steps_of(result.round);
+            assert!(
+                positions.into_iter().eq(steps.start * batch..steps.end * batch),
+                "{workers}: {result:?}"
+            );
+        }
+    }
 }
 
 /// Nobody else is at its new address, and nobody finds it at the one of before.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_proto::control::message::{
-    HEARTBEAT_INTERVAL_MS, Heartbeat, Join, OUT_OF_REACH_REPEATED_MS, OWN_WORD_EVERY, Ready, SignOfLife,
-    Start, ToCoordinator, ToWorker,
+    HEARTBEAT_INTERVAL_MS, Heartbeat, Join, OUT_OF_REACH_REPEATED_MS, OWN_WORD_EVERY, Ready, Settled,
+    SignOfLife, Start, ToCoordinator, ToWorker,
 };
 use rand::Rng as _;
 use rand::SeedableRng as _;
@@ -56,6 +56,8 @@ enum Happening {
         generation: Generation,
         result: Arc<RoundResult>,
     },
+    /// The rest of a result that is here in part, for a process and what it was told to load.
+    Whole(WorkerId, (u64, u64), Round),
     Pull(WorkerId, u64, Round),
     Fault(Fault),
 }
@@ -90,6 +92,8 @@ pub enum Fault {
     TooLate(WorkerId),
     /// It loses its connection, and has another address when it is back.
     Move(WorkerId),
+    /// Who was kicked comes again over another connection, and says whatever a member says.
+    Intrude(WorkerId),
 }
 
 pub struct World {
@@ -235,6 +239,7 @@ impl World {
                     self.receive(to, result);
                 }
             }
+            Happening::Whole(worker, process, round) => self.whole(worker, process, round),
             Happening::Pull(worker, incarnation, round) => self.pull(worker, incarnation, round),
             Happening::Fault(fault) => self.fault(fault),
         }
@@ -255,6 +260,7 @@ impl World {
         for command in commands {
             match command {
                 Command::Send { connection, message } => {
+                    self.check_sent(connection, &message);
                     let at = self.delivery(connection, false);
                     self.push(at, Happening::ToNode(connection, message));
                 }
@@ -279,6 +285,23 @@ impl World {
         let timeout = self.run.as_ref().and_then(Run::next_timeout);
         if let Some(at) = timeout.filter(|at| self.timers.insert(*at)) {
             self.push(at, Happening::Timer);
+        }
+    }
+
+    /// Nobody who was kicked is told anything but that, nor is anybody told that it is a member.
+    fn check_sent(&self, connection: ConnectionId, message: &ToWorker) {
+        let Some(run) = &self.run else { return };
+        let revoked = &run.state().revoked;
+        let to = self.connections.get(&connection).map(|(worker, ..)| *worker);
+        if to.is_some_and(|worker| revoked.contains(&worker)) {
+            assert!(
+                matches!(message, ToWorker::Refused { .. }),
+                "{to:?} was kicked, and is told {message:?}"
+            );
+        }
+        if let ToWorker::Begin(start) = message {
+            let kicked = start.membership.members().iter().find(|member| revoked.contains(&member.worker));
+            assert!(kicked.is_none(), "{kicked:?} was kicked, and is a member");
         }
     }
 
@@ -307,10 +330,19 @@ impl World {
         let node = self.nodes.get_mut(&worker).unwrap();
         node.connection = Some(connection);
         node.welcomed = false;
+        let join = self.join_of(worker);
+        self.handle(Event::Opened { connection, worker, address: IpAddr::V4(Ipv4Addr::LOCALHOST) });
+        self.say(worker, ToCoordinator::Join(join));
+    }
+
+    /// What it says first, as it is now.
+    fn join_of(&mut self, worker: WorkerId) -> Join {
         let moves = self.moves.get(&worker).copied().unwrap_or_default();
         let address = SocketAddr::from(([0, 0, 0, 0], 7000 + moves));
-        let join = Join {
-            incarnation,
+        let too_late_ms = self.too_late.remove(&worker).then_some(STATE_TOOK_MS);
+        let node = &self.nodes[&worker];
+        Join {
+            incarnation: node.incarnation,
             site: node.site_name.clone(),
             lan_address: address,
             wan_address: address,
@@ -318,11 +350,9 @@ impl World {
             memory_bytes: 1 << 34,
             host_memory_bytes: None,
             held: node.generation.as_ref().map(|start| (start.membership.generation, node.open_round())),
-            too_late_ms: self.too_late.remove(&worker).then_some(STATE_TOOK_MS),
+            too_late_ms,
             checkpoints: node.disk.iter().map(|saved| saved.offer.clone()).collect(),
-        };
-        self.handle(Event::Opened { connection, worker, address: IpAddr::V4(Ipv4Addr::LOCALHOST) });
-        self.say(worker, ToCoordinator::Join(join));
+        }
     }
 
     fn say(&mut self, worker: WorkerId, message: ToCoordinator) {
@@ -406,7 +436,8 @@ impl World {
             ToWorker::Probe { .. }
             | ToWorker::Keep(_)
             | ToWorker::Revoked { .. }
-            | ToWorker::DataHolders(_) => {}
+            | ToWorker::DataHolders(_)
+            | ToWorker::Handover => {}
             ToWorker::Speak => {
                 node.speaks_until = self.now + REST;
                 self.say_heartbeat(worker);

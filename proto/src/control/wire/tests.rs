@@ -203,6 +203,7 @@ fn to_worker() -> Vec<ToWorker> {
         ToWorker::Seat { rank: None },
         ToWorker::Probe { peers: vec![member(300, 1)] },
         ToWorker::Speak,
+        ToWorker::Handover,
         ToWorker::DataHolders(DataHolders::default()),
         ToWorker::DataHolders(DataHolders {
             name: Some(DATA),

@@ -36,6 +36,7 @@ impl World {
             // Where nothing is to go on from, a run waits for as many as it wants, and nobody takes the place of who is gone for good here.
             Fault::Kick(worker) | Fault::Leave(worker) if !self.others_go_on_without(worker) => {}
             Fault::Kick(worker) => self.handle(Event::Kick { worker }),
+            Fault::Intrude(worker) => self.intrude(worker),
             Fault::NoDisk(worker, for_ms) => {
                 self.nodes.get_mut(&worker).unwrap().has_disk = false;
                 self.at_ms(for_ms, Happening::Fault(Fault::Disk(worker)));
@@ -93,6 +94,30 @@ impl World {
                 self.nodes.get_mut(&worker).unwrap().corruption = 99;
             }
             Fault::Leave(worker) => self.say(worker, ToCoordinator::Leaving),
+        }
+    }
+
+    /// Without the handshake, which lets nobody in who was kicked: the run by itself has to keep it out.
+    fn intrude(&mut self, worker: WorkerId) {
+        let is_out = self.run.as_ref().is_some_and(|run| run.state().revoked.contains(&worker));
+        if !is_out {
+            return;
+        }
+        let connection = ConnectionId(self.next_connection);
+        self.next_connection += 1;
+        self.connections.insert(connection, (worker, self.now, self.now));
+        self.handle(Event::Opened { connection, worker, address: IpAddr::V4(Ipv4Addr::LOCALHOST) });
+        let generation = self.run.as_ref().map(|run| run.state().announced).unwrap_or_default();
+        let settled = Settled { generation, open_round: Round(0), computing: Round(0), results: Vec::new() };
+        let words = [
+            ToCoordinator::Join(self.join_of(worker)),
+            ToCoordinator::Heartbeat(Heartbeat::default()),
+            ToCoordinator::Settled(settled),
+            ToCoordinator::OutOfReach(self.nodes.keys().copied().collect()),
+            ToCoordinator::Leaving,
+        ];
+        for message in words {
+            self.handle(Event::Message { connection, message });
         }
     }
 

@@ -1,0 +1,201 @@
+//! Who is to leave and has what nobody else has goes once others have it.
+//!
+//! Where the model is in parts, a generation ends at a round, all write their checkpoint, another worker copies that of who leaves, and those who stay go on from there: with a spare in
+//! its place, or under another plan. Where each worker has the whole model, the last one that trains stays until somebody who is about to join does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_proto::control::message::{CheckpointOffer, HANDOVER_MAX, ToWorker};
+use serde::{Deserialize, Serialize};
+
+use super::command::Severity;
+use super::machine::Run;
+use super::peer::{Peer, Standing};
+use super::source::offer_of;
+use super::state::Phase;
+
+/// A worker that would leave.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Leave {
+    /// It goes then, whoever has what it has.
+    until: Duration,
+    /// What it is told when it goes,
+    reason: String,
+    /// and what people are.
+    what: String,
+    /// Who was asked to have a copy of its last checkpoint.
+    asked: BTreeSet<WorkerId>,
+}
+
+/// Those that others still need.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Handovers {
+    leaving: BTreeMap<WorkerId, Leave>,
+}
+
+impl Handovers {
+    /// A worker is gone.
+    pub fn forget(&mut self, worker: WorkerId) {
+        self.leaving.remove(&worker);
+    }
+
+    /// Whether there is one.
+    pub fn are_waited_for(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Whether it goes as soon as it can be spared.
+    pub fn has(&self, worker: WorkerId) -> bool {
+        self.leaving.contains_key(&worker)
+    }
+}
+
+impl Run {
+    /// A worker is to go in an orderly way: at once, or when others have what it alone has.
+    pub(super) fn let_go_when_spared(&mut self, worker: WorkerId, reason: &str, what: &str) {
+        if !self.is_needed(worker) {
+            return self.let_go(worker, reason, what);
+        }
+        if self.handovers.has(worker) {
+            return;
+        }
+        let text = match self.rank_of(worker).filter(|_| self.ranks() > 1) {
+            Some(rank) => format!(
+                "is to leave, and nobody else has its part of the model ({} of {}): it goes when another worker has a copy of its checkpoint, in {} minutes at the latest",
+                rank + 1,
+                self.ranks(),
+                HANDOVER_MAX.as_secs() / 60
+            ),
+            None => format!(
+                "is to leave, and is the only one that trains: it goes when somebody who joins has fetched the state from it, in {} minutes at the latest",
+                HANDOVER_MAX.as_secs() / 60
+            ),
+        };
+        self.notice(Severity::Info, Some(worker), text);
+        let leave = Leave {
+            until: self.now + HANDOVER_MAX,
+            reason: reason.to_owned(),
+            what: what.to_owned(),
+            asked: BTreeSet::new(),
+        };
+        self.handovers.leaving.insert(worker, leave);
+        self.send(worker, ToWorker::Handover);
+    }
+
+    /// Whether something of the run's state would be lost with a worker, and somebody is here who can have it.
+    fn is_needed(&self, worker: WorkerId) -> bool {
+        let is_member = self.peers.get(&worker).is_some_and(Peer::is_present_member);
+        if !is_member || self.state.phase != Phase::Training || self.state.drain {
+            return false;
+        }
+        let whole = self.replicas_where(Peer::is_present_member);
+        let mut stays = self.peers.iter().filter(|(other, peer)| {
+            **other != worker && peer.connection.is_some() && !self.handovers.has(**other)
+        });
+        if !whole.iter().all(|workers| workers.contains(&worker)) {
+            return false;
+        }
+        match self.ranks() {
+            1 => stays.any(|(_, peer)| matches!(peer.standing, Standing::Healing | Standing::Ready)),
+            _ => self.config.may_be_shared() && self.config.checkpoint.copies && stays.next().is_some(),
+        }
+    }
+
+    /// Those go whom nobody needs any more, and those who have waited for long enough.
+    pub(super) fn let_go_the_spared(&mut self) {
+        let is_due = |(worker, leave): &(&WorkerId, &Leave)| {
+            leave.until <= self.now || !self.generation_ends() && !self.is_needed(**worker)
+        };
+        let due: Vec<(WorkerId, Leave)> = self
+            .handovers
+            .leaving
+            .iter()
+            .filter(is_due)
+            .map(|(&worker, leave)| (worker, leave.clone()))
+            .collect();
+        for (worker, Leave { reason, what, .. }) in due {
+            self.let_go(worker, &reason, &what);
+        }
+    }
+
+    /// When that is looked at, if nothing happens before.
+    pub(super) fn handovers_end(&self) -> Option<Duration> {
+        self.handovers.leaving.values().map(|leave| leave.until).min()
+    }
+
+    /// Whether a generation has to end so that all write down what they have.
+    pub(super) fn handover_is_due(&self) -> bool {
+        self.ranks() > 1
+            && self.state.phase == Phase::Training
+            && !self.is_closing()
+            && self.handovers.leaving.keys().any(|worker| self.is_needed(*worker))
+    }
+
+    /// Everybody has done all before `round`, and has it on its disk: when others have what the leaving ones have, those go, and the rest begins anew without them.
+    pub(super) fn carry_out_handover(&mut self, round: Round) {
+        let leaving: Vec<WorkerId> = self.handovers.leaving.keys().copied().collect();
+        if !leaving.iter().all(|&worker| self.is_copied(worker, round)) {
+            return leaving.into_iter().for_each(|worker| self.have_copied(worker, round));
+        }
+        self.end_at(round);
+        for worker in leaving {
+            let Some(Leave { reason, what, .. }) = self.handovers.leaving.remove(&worker) else { continue };
+            if let Some(peer) = self.peers.get_mut(&worker) {
+                // The others of its copy hear that they begin anew, and nothing else.
+                peer.seat = None;
+            }
+            self.let_go(worker, &reason, &what);
+        }
+        self.begin_anew(None, round);
+    }
+
+    /// Whether somebody who stays has the checkpoint before `round` of a worker that leaves. Not before it has told that there is one.
+    fn is_copied(&self, worker: WorkerId, round: Round) -> bool {
+        let Some(own) = self.own_checkpoint(worker, round) else { return false };
+        let has_it = |peer: &Peer| offer_of(peer, round, (own.rank, own.parts), own.state_hash).is_some();
+        self.peers.iter().any(|(other, peer)| !self.handovers.has(*other) && has_it(peer))
+    }
+
+    /// Asks those who stay for a copy of it, one after the other, and each once.
+    fn have_copied(&mut self, worker: WorkerId, round: Round) {
+        let Some(own) = self.own_checkpoint(worker, round).filter(|_| !self.is_copied(worker, round)) else {
+            return;
+        };
+        if self.peers.values().any(|peer| peer.is_keeping) {
+            return;
+        }
+        let Some(Leave { asked, .. }) = self.handovers.leaving.get(&worker) else { return };
+        let may_keep = |other: WorkerId| !asked.contains(&other) && !self.handovers.has(other);
+        let Some(keeper) = self.keeper_for(worker, may_keep) else { return };
+        if let Some(leave) = self.handovers.leaving.get_mut(&worker) {
+            leave.asked.insert(keeper);
+        }
+        self.ask_to_keep(keeper, worker, own);
+    }
+
+    fn own_checkpoint(&self, worker: WorkerId, round: Round) -> Option<CheckpointOffer> {
+        let part = (self.rank_of(worker)?, self.ranks());
+        let name = |offer: &CheckpointOffer| (offer.next_round, (offer.rank, offer.parts));
+        self.peers.get(&worker)?.offers.iter().find(|offer| name(offer) == (round, part)).cloned()
+    }
+
+    /// Whether the generation is one that ends before the run does.
+    pub(super) fn generation_ends(&self) -> bool {
+        self.state.until().is_some_and(|until| until.0 < self.state.schedule.rounds())
+    }
+
+    /// All rounds before `round` are applied by all who are here, and nobody goes on with what is in memory.
+    pub(super) fn end_at(&mut self, round: Round) {
+        for peer in self.peers.values_mut() {
+            peer.next_round = peer.next_round.map(|next| next.max(round));
+        }
+        self.count_rounds();
+        self.lose_late(round);
+        if let Some(old) = self.state.generation.clone() {
+            // Of other parts than there are now, no residual is of any use.
+            self.count_lost_residuals(&old, &BTreeSet::new());
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Workers that are to leave, and have what nobody else has.
+
+use longhaul_proto::control::message::HANDOVER_MAX;
+
+use super::moves::{keeps, offer, one_copy, written};
+use super::pipelines::{lineup, ready_with, seat_in, training};
+use super::planning::welcomed;
+use super::*;
+
+fn is_dismissed(told: &[ToWorker]) -> bool {
+    told.iter().any(|message| matches!(message, ToWorker::Dismiss { .. }))
+}
+
+/// Workers 1 and 2 have the only copy, 3 has no seat; 2 is asked to leave, and the generation ends before round 2.
+fn leaving() -> Story {
+    let mut story = one_copy();
+    story.handle(Event::Dismiss { worker: WorkerId(2) });
+    assert_eq!(story.told(2), [ToWorker::Handover, ToWorker::Settle { generation: Generation(2) }]);
+    assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
+    story.settled(1, 2, 1, 1);
+    story.settled(2, 2, 1, 1);
+    let start = story.begun(2);
+    assert_eq!((start.first_round, start.until), (Round(2), Round(2)));
+    story
+}
+
+/// All have done what they had begun, and have written it down.
+fn finished_and_written(story: &mut Story) {
+    for (worker, rank) in [(1, 0), (2, 1)] {
+        story.say(worker, written(2, rank));
+        story.say(worker, finished(2, None));
+    }
+}
+
+#[test]
+fn the_only_holder_of_a_part_goes_when_another_has_a_copy_and_a_spare_takes_its_place() {
+    let mut story = leaving();
+    story.say(2, written(2, 1));
+    assert_eq!(keeps(&story, 3), [(1, vec![2])], "who is of its site");
+    story.say(1, written(2, 0));
+    for worker in [1, 2] {
+        story.say(worker, finished(2, None));
+        assert!(!is_dismissed(&story.told(2)));
+    }
+    story.say(3, ToCoordinator::Kept(Some(offer(2, 1, false))));
+    assert!(is_dismissed(&story.told(2)));
+    for worker in [1, 3] {
+        assert_eq!(welcomed(&story.told(worker)).len(), 1, "it begins anew");
+    }
+    assert_eq!(story.run.state().phase, Phase::Gathering);
+
+    story.join(1, &[offer(2, 0, true)]);
+    assert_eq!(story.run.state().phase, Phase::Gathering, "all are waited for");
+    story.join(3, &[offer(2, 1, false)]);
+    assert_eq!((seat_in(&story.told(1)), seat_in(&story.told(3))), (Some(0), Some(1)));
+    story.say(1, ready_with(0, 2, 40));
+    story.say(3, ready_with(1, 2, 41));
+    assert_eq!((lineup(&story), story.begun(3).first_round), (vec![vec![1, 3]], Round(2)));
+}
+
+#[test]
+fn a_copy_that_cannot_be_had_is_asked_for_elsewhere_and_each_is_asked_once() {
+    let mut story = leaving();
+    finished_and_written(&mut story);
+    // Both were asked when these checkpoints were written, like for any other.
+    for worker in [3, 1] {
+        assert!(keeps(&story, 3).is_empty() && keeps(&story, 1).is_empty());
+        story.say(worker, ToCoordinator::Kept(None));
+    }
+    assert_eq!(keeps(&story, 3), [(1, vec![2])]);
+    story.say(3, ToCoordinator::Kept(None));
+    assert_eq!((keeps(&story, 3), keeps(&story, 1)), (vec![], vec![(1, vec![2])]));
+    story.say(1, ToCoordinator::Kept(Some(offer(2, 1, false))));
+    assert!(is_dismissed(&story.told(2)));
+}
+
+#[test]
+fn nobody_waits_for_ever_to_leave() {
+    let mut story = leaving();
+    finished_and_written(&mut story);
+    for worker in 1..=3 {
+        story.say(worker, heartbeat(0));
+    }
+    let limit = story.now + HANDOVER_MAX;
+    let mut gone_at = None;
+    while story.now < limit + Duration::from_secs(10) && gone_at.is_none() {
+        story.now += Duration::from_secs(1);
+        for worker in 1..=3 {
+            story.say(worker, heartbeat(0));
+            gone_at = gone_at.or(is_dismissed(&story.told(2)).then_some(story.now));
+        }
+    }
+    assert_eq!(gone_at, Some(limit));
+}
+
+/// Nobody has to give anything to anybody where there is another copy, or nobody is left.
+#[test]
+fn who_can_be_spared_goes_at_once() {
+    let mut story = training();
+    story.say(2, ToCoordinator::Leaving);
+    assert!(is_dismissed(&story.told(2)));
+    assert!(!is_dismissed(&story.told(1)));
+
+    let mut story = Story::training();
+    story.say(2, ToCoordinator::Leaving);
+    assert!(is_dismissed(&story.told(2)));
+    story.settled(1, 2, 1, 1);
+    story.say(1, ToCoordinator::Leaving);
+    assert!(is_dismissed(&story.told(1)), "nobody else is here");
+}
+
+#[test]
+fn the_last_one_that_trains_stays_until_a_joiner_trains() {
+    let mut story = Story::training();
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 2, 1, 1);
+    story.join(3, &[]);
+    assert!(matches!(story.told(3).last(), Some(ToWorker::Heal { .. })));
+    story.say(1, ToCoordinator::Leaving);
+    assert_eq!(story.told(1), [ToWorker::Handover]);
+    story.say(3, ready(2, 7));
+    story.settled(1, 3, 2, 2);
+    assert_eq!(story.begun(3).membership.members().len(), 2);
+    assert!(is_dismissed(&story.told(1)), "{:?}", story.told(1));
+    assert_eq!(story.told(3).last(), Some(&ToWorker::Settle { generation: Generation(4) }));
+}
+
+/// The coordinator does not know any more who wanted to leave; all have come to an end that is none.
+#[test]
+fn a_coordinator_that_is_started_anew_meanwhile_goes_on_with_all() {
+    let mut story = leaving();
+    let (config, state) = (story.run.config.clone(), story.run.state().clone());
+    story = Story::of_state(config, state);
+    for (worker, site) in [(1, "a"), (2, "b")] {
+        story.join_as(worker, site, Some((Generation(2), Round(2))), &[]);
+    }
+    finished_and_written(&mut story);
+    assert_eq!(story.run.state().phase, Phase::Gathering);
+    for worker in [1, 2] {
+        assert_eq!(welcomed(&story.told(worker)).len(), 1);
+    }
+}
+
+#[test]
+fn who_is_to_leave_a_paused_run_does_not_wait_for_its_end() {
+    let mut story = one_copy();
+    story.handle(Event::Pause);
+    story.settled(1, 2, 1, 1);
+    story.settled(2, 2, 1, 1);
+    story.handle(Event::Dismiss { worker: WorkerId(2) });
+    assert_eq!(story.begun(2).until, Round(2));
+    finished_and_written(&mut story);
+    story.say(3, ToCoordinator::Kept(Some(offer(2, 1, false))));
+    assert!(is_dismissed(&story.told(2)));
+    assert!(story.run.status(0).paused);
+}
+
+#[test]
+fn who_dies_before_it_has_gone_is_waited_for_like_anybody_else() {
+    let mut story = leaving();
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    assert_eq!(story.run.state().phase, Phase::Training);
+    story.join(2, &[offer(2, 1, true)]);
+    assert!(!is_dismissed(&story.told(2)), "it came back, and nobody has asked this process to leave");
+}

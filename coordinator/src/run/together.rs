@@ -1,0 +1,72 @@
+//! Copies of the model that cannot join others while those train come in when all begin anew together.
+//!
+//! Where members make common steps whose gradients are clipped by the norm of all parts, a copy that has missed some cannot make up for them (`Run::copies_may_join`). A generation then ends at a
+//! round, all write down what they have, and all begin with that. It costs what a beginning costs, so it is not done often.
+
+use std::time::Duration;
+
+use longhaul_common::id::WorkerId;
+use serde::{Deserialize, Serialize};
+
+use super::command::Severity;
+use super::machine::Run;
+use super::state::Phase;
+
+/// How long workers that could be a copy wait for more of them.
+const WAIT: Duration = Duration::from_secs(2);
+/// All have trained for so many times as long as the last beginning took.
+const TRAINED_MIN: u32 = 10;
+
+/// Those who wait outside.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Together {
+    /// Since when there have been enough of them for a copy; none: there are not.
+    since: Option<Duration>,
+    /// People were told that all begin anew.
+    is_told: bool,
+}
+
+impl Run {
+    /// Looks whether there are enough workers without a seat for a copy that cannot join while others train.
+    pub(super) fn look_at_those_outside(&mut self) {
+        let may_begin_anew = self.state.phase == Phase::Training
+            && !self.is_closing()
+            && !self.is_held()
+            && self.grace_until.is_none()
+            && self.state.moving.is_none()
+            && !self.copies_may_join();
+        if !may_begin_anew {
+            // A generation that ends for them is at its end.
+            if !self.generation_ends() {
+                self.together = Together::default();
+            }
+            return;
+        }
+        let copies = self.copies_of_waiting(&Default::default());
+        self.together.since = (!copies.is_empty()).then(|| self.together.since.unwrap_or(self.now));
+        if self.together_is_due() && !std::mem::replace(&mut self.together.is_told, true) {
+            let mut workers: Vec<WorkerId> = copies.into_iter().flatten().collect();
+            workers.sort_unstable();
+            let workers: Vec<String> = workers.iter().map(ToString::to_string).collect();
+            let text = format!(
+                "{} can be given a part of the model when all begin anew together: what is begun is finished first, and written down",
+                workers.join(", ")
+            );
+            self.notice(Severity::Info, None, text);
+        }
+    }
+
+    /// When that is looked at, if nothing happens before.
+    pub(super) fn together_at(&self) -> Option<Duration> {
+        let waited = self.together.since? + WAIT;
+        let beginning = self.replanning.began.zip(self.replanning.beginning);
+        let trained = beginning.map(|(began, took)| began + took + took * TRAINED_MIN);
+        Some(trained.map_or(waited, |trained| waited.max(trained)))
+    }
+
+    /// Whether a generation has to end so that all can begin anew.
+    pub(super) fn together_is_due(&self) -> bool {
+        let is_time = self.together_at().is_some_and(|at| at <= self.now);
+        is_time && self.state.phase == Phase::Training && !self.is_closing()
+    }
+}
