@@ -287,6 +287,7 @@ impl Node {
             generation: self.generation.as_ref().map(|g| g.membership.generation).unwrap_or_default(),
             round: result.round,
             loss: Some(1.0),
+            gradient_norm: Some(0.5),
             samples: 1,
             sites: result.sites.clone(),
             residual_ratio: None,
