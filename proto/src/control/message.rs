@@ -17,7 +17,7 @@ pub use super::report::{
 };
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 19;
+pub const PROTOCOL_VERSION: u16 = 20;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
