@@ -66,14 +66,6 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
                     .env("RUSTDOCFLAGS", "-D warnings"),
             ),
         );
-        // Nothing else is compiled anew for it than eight small packages, and those of ours that have the feature or use one that has.
-        let otel = |command: &str, more: &[&str]| {
-            let mut cargo = checkout.cargo();
-            cargo.args([command, "--workspace", "--locked", "--features", OTEL]).args(more);
-            cargo
-        };
-        let lints = ["--all-targets", "--", "-D", "warnings"];
-        reports.push(Step::new("clippy, with otel").captured(&mut otel("clippy", &lints)));
         // `cargo test` builds a package's binaries for that package's own integration tests only; the end-to-end
         // tests start those of the others.
         reports.push(Step::new("binaries").captured(checkout.cargo().args([
@@ -88,8 +80,17 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
             "--locked",
             "--no-fail-fast",
         ])));
-        // Last, as it leaves programs with the feature where the others were.
-        reports.push(Step::new("tests of otel").streamed(&mut otel("test", &["--test", "otel"])));
+        // Last, as it leaves programs with the feature where the others were. Nothing else is compiled anew for it than eight small packages, and those of ours that have the feature
+        // or use one that has.
+        reports.push(Step::new("tests of otel").streamed(checkout.cargo().args([
+            "test",
+            "--workspace",
+            "--locked",
+            "--features",
+            OTEL,
+            "--test",
+            "otel",
+        ])));
     }
     summarise(&reports)
 }
