@@ -172,6 +172,14 @@ impl Meter {
         (seconds > 0.0).then_some((seconds, done))
     }
 
+    /// Over the window: steps of the run, and what was done in them; none where none has ended.
+    #[must_use]
+    pub fn recent_steps(&self) -> Option<(u64, Totals)> {
+        let ((_, first), (_, last)) = (self.window.front()?, self.window.back()?);
+        let steps = last.step.checked_sub(first.step).filter(|steps| *steps > 0)?;
+        Some((steps, Totals::of(last).since(&Totals::of(first))))
+    }
+
     /// Steps of the run per second.
     #[must_use]
     pub fn steps_per_s(&self) -> Option<f64> {

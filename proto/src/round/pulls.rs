@@ -62,7 +62,8 @@ pub(super) struct Pulls {
     due: BTreeSet<Key>,
     paused: BTreeSet<(Duration, Key)>,
     in_flight: usize,
-    /// Bytes of the longest that has come; 0: none has.
+    /// How many have come, and bytes of the longest of them.
+    arrived: usize,
     longest: usize,
 }
 
@@ -96,14 +97,16 @@ impl Pulls {
 
     /// It has come, so long.
     pub fn arrived(&mut self, key: Key, bytes: usize) {
+        self.arrived += 1;
         self.longest = self.longest.max(bytes).max(1);
         self.forget(key);
     }
 
-    /// How many may be under way.
+    /// How many may be under way. The first that come may be the short ones of many that are long.
     fn in_flight_max(&self) -> usize {
-        let of_that_length = IN_FLIGHT_BYTES.checked_div(self.longest).unwrap_or(PULLS_IN_FLIGHT_MAX);
-        of_that_length.clamp(PULLS_IN_FLIGHT_MAX, SMALL_PULLS_IN_FLIGHT_MAX)
+        let is_known = self.arrived >= PULLS_IN_FLIGHT_MAX;
+        let of_that_length = IN_FLIGHT_BYTES.checked_div(self.longest).filter(|_| is_known);
+        of_that_length.unwrap_or(PULLS_IN_FLIGHT_MAX).clamp(PULLS_IN_FLIGHT_MAX, SMALL_PULLS_IN_FLIGHT_MAX)
     }
 
     /// None: it was not asked for. Otherwise the name that it must have, if that is known, and who was asked.
@@ -194,16 +197,18 @@ mod tests {
         let under_way = |bytes: &[usize]| {
             let mut pulls = Pulls::default();
             (0..2000).map(Round).for_each(|round| _ = pulls.want((round, F0), None, HOLDERS.to_vec()));
-            let first = pulls.start(Duration::ZERO).len();
-            assert_eq!(first, PULLS_IN_FLIGHT_MAX);
-            for (round, &bytes) in (0..).map(Round).zip(bytes) {
-                pulls.arrived((round, F0), bytes);
+            let mut under_way = pulls.start(Duration::ZERO).len();
+            assert_eq!(under_way, PULLS_IN_FLIGHT_MAX);
+            for round in 0..PULLS_IN_FLIGHT_MAX {
+                pulls.arrived((Round(round as u64), F0), bytes[round % bytes.len()]);
+                under_way = under_way - 1 + pulls.start(Duration::ZERO).len();
+                assert!(under_way == PULLS_IN_FLIGHT_MAX || round + 1 == PULLS_IN_FLIGHT_MAX, "{round}");
             }
-            first - bytes.len() + pulls.start(Duration::ZERO).len()
+            under_way
         };
         assert_eq!(under_way(&[2000, 1500]), SMALL_PULLS_IN_FLIGHT_MAX);
         assert_eq!(under_way(&[2000, 1 << 16, 1500]), 128, "the longest counts");
-        assert_eq!(under_way(&[1 << 22]), PULLS_IN_FLIGHT_MAX);
+        assert_eq!(under_way(&[1500, 1 << 22]), PULLS_IN_FLIGHT_MAX);
         assert_eq!(under_way(&[0]), SMALL_PULLS_IN_FLIGHT_MAX);
     }
 
