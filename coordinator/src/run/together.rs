@@ -33,7 +33,8 @@ impl Run {
             && !self.is_closing()
             && !self.is_held()
             && self.grace_until.is_none()
-            && self.state.moving.is_none()
+            // Where the plan may change, that is how they come in, if it is worth it.
+            && self.replan_after().is_none()
             && !self.copies_may_join();
         if !may_begin_anew {
             // A generation that ends for them is at its end.
