@@ -1,9 +1,10 @@
-//! The WAN emulator, the harness of the end-to-end tests, a real etcd, a server that speaks S3, programs from PyPI, and readers of what is in `deploy` and in the book.
+//! The WAN emulator, the harness of the end-to-end tests, a real etcd, a server that speaks S3, programs from PyPI, what fuzzing has kept, and readers of what is in `deploy` and in the book.
 #![forbid(unsafe_code)]
 
 pub mod chaos;
 pub mod cluster;
 pub mod compose;
+pub mod corpora;
 pub mod dockerfile;
 pub mod etcd;
 pub mod hostile;

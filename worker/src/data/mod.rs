@@ -7,6 +7,8 @@ mod dataset;
 mod detokenizer;
 mod error;
 mod folder;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod image;
 mod lease;
 mod lent;
