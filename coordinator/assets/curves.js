@@ -19,6 +19,9 @@ const CHARTS = [
     ["accuracy", alongRounds(c, a, (round) => round.validation_accuracy), true],
   ] },
   { title: "Learning rate", format: (value) => number(value, 3), lines: (c, a) => [["learning rate", alongRounds(c, a, (round) => round.learning_rate)]] },
+  { title: "Norm of gradients, before clipping", format: (value) => number(value, 3), smooth: true, optional: true, lines: (c, a) => [
+    ["norm", alongRounds(c, a, (round) => round.gradient_norm)],
+  ] },
   { title: "Time of devices", format: (value) => percent(value), smooth: true, lines: (c, a) => [
     ["computing", alongSamples(c, a, shareOf(DONE.compute))],
     ["waiting for others", alongSamples(c, a, shareOf(DONE.wait))],

@@ -108,6 +108,7 @@ impl Bench {
                     generation: Generation(1),
                     round,
                     loss: Some(2.5),
+                    gradient_norm: Some(0.5),
                     samples: 32,
                     sites: (0..SITES).map(SiteId).collect(),
                     residual_ratio: Some(3.0),

@@ -53,6 +53,7 @@ async fn tensorboard_reads_the_curves_of_a_run() {
     // Rounds of two steps.
     assert_eq!(steps("train/loss"), (1..=20).map(|round| 2 * round).collect::<Vec<_>>());
     assert!(curves["train/loss"].iter().all(|(_, loss)| (1.0..5.0).contains(loss)), "{curves:?}");
+    assert!(curves["train/gradient_norm"].iter().all(|(_, norm)| (0.4..2.2).contains(norm)), "{curves:?}");
     assert_eq!(curves["validation/loss"].last(), Some(&(40, 2.3)), "that of the end");
     for tag in ["speed/tokens_per_second", "bytes/per_second", "time/compute"] {
         assert!(curves[tag].iter().any(|(_, value)| *value > 0.0), "{tag}: {curves:?}");

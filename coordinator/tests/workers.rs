@@ -46,6 +46,7 @@ impl Control {
             generation: start.membership.generation,
             round: Round(round),
             loss: Some(2.5),
+            gradient_norm: Some(0.5),
             samples: 4,
             sites: start.membership.sites().collect(),
             residual_ratio: None,

@@ -8,4 +8,6 @@ pub mod frame;
 pub mod identity;
 pub mod masking;
 pub mod round;
+#[cfg(feature = "otel")]
+pub mod telemetry;
 pub mod transport;

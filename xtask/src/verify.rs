@@ -15,6 +15,9 @@ use crate::setup;
 use crate::table;
 use crate::verify::step::{Outcome, Report, Step};
 
+/// What the programs have for collectors of OpenTelemetry, off by default.
+const OTEL: &str = "longhaul-coordinator/otel,longhaul-worker/otel";
+
 /// What `cargo xtask test` accepts.
 #[derive(Args)]
 pub struct Options {
@@ -76,6 +79,17 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
             "--workspace",
             "--locked",
             "--no-fail-fast",
+        ])));
+        // Last, as it leaves programs with the feature where the others were. Nothing else is compiled anew for it than eight small packages, and those of ours that have the feature
+        // or use one that has.
+        reports.push(Step::new("tests of otel").streamed(checkout.cargo().args([
+            "test",
+            "--workspace",
+            "--locked",
+            "--features",
+            OTEL,
+            "--test",
+            "otel",
         ])));
     }
     summarise(&reports)

@@ -27,7 +27,7 @@ pub struct PrivacyConfig {
     pub noise: f64,
     /// δ, for which ε is told: the chance that the guarantee does not hold.
     pub delta: f64,
-    /// Whether workers tell the coordinator their losses, which come from the data without noise.
+    /// Whether workers tell the coordinator their losses and the norms of their gradients, which come from the data without noise.
     #[serde(default)]
     pub report_loss: bool,
 }

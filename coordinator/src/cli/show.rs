@@ -91,6 +91,9 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
     if let Some(share) = status.selected_share.filter(|share| *share < 1.0) {
         lines.push(format!("selected   {:.1} % of the samples for backward passes", 100.0 * share));
     }
+    if let Some(norm) = status.gradient_norm {
+        lines.push(format!("gradient   norm {norm:.3} before clipping"));
+    }
     if let Some(ratio) = status.residual_ratio {
         lines.push(format!("waiting    the changes of about {ratio:.1} exchanges, in error feedback"));
     }

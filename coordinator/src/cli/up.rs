@@ -12,7 +12,7 @@ use super::{CliError, LogFormat, Up, print, say};
 use crate::http::TOKEN_LIFE_S;
 use crate::run::{Phase, Run};
 use crate::runtime::{
-    Clock, Ended, FoundError, Founded, NewToken, Owner, OwnerError, ServeError, Served, Standby,
+    Clock, Ended, Exports, FoundError, Founded, NewToken, Owner, OwnerError, ServeError, Served, Standby,
     StandbyError, found, owner, serve,
 };
 use crate::store::etcd::{Candidate, EtcdAddress};
@@ -30,7 +30,10 @@ pub(super) fn run(up: &Up) -> Result<(), CliError> {
     start_log(up.log_format);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
-    runtime.block_on(coordinate(up, config))
+    let exports = Exports::start();
+    let result = runtime.block_on(coordinate(up, config, &exports));
+    exports.end();
+    result
 }
 
 pub(super) fn read_config(path: &Path) -> Result<RunConfig, CliError> {
@@ -40,7 +43,7 @@ pub(super) fn read_config(path: &Path) -> Result<RunConfig, CliError> {
     RunConfig::parse(&text).map_err(|error| CliError::Misuse(format!("{shown}: {error}")))
 }
 
-async fn coordinate(up: &Up, config: RunConfig) -> Result<(), CliError> {
+async fn coordinate(up: &Up, config: RunConfig, exports: &Exports) -> Result<(), CliError> {
     let mut interrupted = std::pin::pin!(interrupted().context("listen for signals")?);
     let clock = Clock::start();
     let address = state_address(up)?;
@@ -73,13 +76,17 @@ async fn coordinate(up: &Up, config: RunConfig) -> Result<(), CliError> {
             // Without etcd nobody else can have taken over.
             (None, None) => return Ok(()),
         };
-        let turn = Turn { up, config: &config, clock, served: &served, advertised: &advertised };
+        let (config, served, advertised) = (&config, &served, advertised.as_str());
+        let turn = Turn { up, config, clock, served, advertised, exports };
         match Box::pin(turn.lead(store, interrupted.as_mut())).await {
             Ok(said) => {
                 say(&said);
                 return Ok(());
             }
-            Err(Ending::Deposed(why)) => say(&format!("{why}; waiting for another turn")),
+            Err(Ending::Deposed(why)) => {
+                exports.rest();
+                say(&format!("{why}; waiting for another turn"));
+            }
             Err(Ending::Failed(error)) => return Err(error),
         }
     }
@@ -154,18 +161,20 @@ struct Turn<'a> {
     clock: Clock,
     served: &'a Served,
     advertised: &'a str,
+    exports: &'a Exports,
 }
 
 impl Turn<'_> {
     /// Leads to the end of the run, or of the process; answers the last words for people.
     async fn lead(&self, store: Store, interrupted: impl Future<Output = ()>) -> Result<String, Ending> {
-        let Self { up, config, clock, served, advertised } = *self;
+        let Self { up, config, clock, served, advertised, exports } = *self;
         let Founded { state, desk, api_tokens, resumed } =
             found(&store, &up.state_dir, config, clock.unix_s())?;
         let (name, another) = (&config.run.name, store.place().another);
         let finished = state.phase == Phase::Finished;
         let run = Run::new(config.clone(), state, clock.now()).context("take up the run")?;
         let mut owner = owner(run, desk, store, &up.state_dir, clock, advertised.to_owned(), up.stay);
+        owner.export(exports);
         if let Some(dir) = &up.tensorboard {
             owner
                 .draw_curves(dir)

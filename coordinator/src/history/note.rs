@@ -336,6 +336,7 @@ impl RoundPoint {
             samples: summary.samples,
             learning_rate: rate,
             loss: summary.loss,
+            gradient_norm: summary.gradient_norm.filter(|norm| norm.is_finite()),
             validation_loss: summary.validation_loss.filter(|loss| loss.is_finite()),
             validation_accuracy: summary.validation_accuracy.filter(|share| share.is_finite()),
             residual_ratio: summary.residual_ratio.filter(|ratio| ratio.is_finite()),

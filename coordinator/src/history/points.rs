@@ -48,6 +48,9 @@ pub struct RoundPoint {
     pub learning_rate: f64,
     /// Mean training loss, weighted by samples.
     pub loss: Option<f32>,
+    /// Norm of a member's gradient before clipping: the root mean square, weighted by samples. Releases that did not know it kept none.
+    #[serde(default)]
+    pub gradient_norm: Option<f32>,
     /// The newest validation loss,
     pub validation_loss: Option<f32>,
     /// and share of held-out images whose class is told.
@@ -58,14 +61,18 @@ pub struct RoundPoint {
 
 impl Point for RoundPoint {
     fn joined(self, later: Self) -> Self {
-        let weigh = |point: &Self| Some((f64::from(point.loss?), point.samples.max(1) as f64));
-        let loss = match (weigh(&self), weigh(&later)) {
-            (Some((a, of_a)), Some((b, of_b))) => Some(((a * of_a + b * of_b) / (of_a + of_b)) as f32),
-            (a, b) => a.or(b).map(|(loss, _)| loss as f32),
+        let [of_a, of_b] = [&self, &later].map(|point| point.samples.max(1) as f64);
+        let mean = |a: Option<f64>, b: Option<f64>| match (a, b) {
+            (Some(a), Some(b)) => Some((a * of_a + b * of_b) / (of_a + of_b)),
+            (a, b) => a.or(b),
         };
+        let loss = mean(self.loss.map(f64::from), later.loss.map(f64::from)).map(|loss| loss as f32);
+        let square = |norm: Option<f32>| norm.map(|norm| f64::from(norm).powi(2));
+        let squares = mean(square(self.gradient_norm), square(later.gradient_norm));
         Self {
             at_ms: later.at_ms.or(self.at_ms),
             loss,
+            gradient_norm: squares.map(|square| square.sqrt() as f32),
             samples: self.samples.saturating_add(later.samples),
             validation_loss: later.validation_loss.or(self.validation_loss),
             validation_accuracy: later.validation_accuracy.or(self.validation_accuracy),
@@ -88,6 +95,7 @@ mod tests {
             samples,
             learning_rate: 0.1,
             loss,
+            gradient_norm: loss,
             validation_loss: (number == 1).then_some(3.0),
             validation_accuracy: None,
             residual_ratio: None,
@@ -101,6 +109,8 @@ mod tests {
             (joined.loss, joined.samples, joined.validation_loss, joined.round),
             (Some(2.0), 40, Some(3.0), 2)
         );
+        // √((30·1² + 10·5²) / 40)
+        assert_eq!(joined.gradient_norm, Some(7f32.sqrt()));
         assert_eq!(round(1, 1, None).joined(round(2, 1, Some(4.0))).loss, Some(4.0));
     }
 }

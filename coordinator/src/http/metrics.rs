@@ -1,5 +1,6 @@
 #![doc = include_str!("../../../docs/book/src/metrics.md")]
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use prometheus_client::encoding::text::encode as encode_text;
@@ -12,42 +13,123 @@ use crate::run::{Health, Phase, ResidualsLost, Status};
 
 /// What the text is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Before every name.
+const PREFIX: &str = "longhaul";
 
-type Labels = Vec<(&'static str, String)>;
-type Gauges = Family<Labels, Gauge<f64, std::sync::atomic::AtomicU64>>;
+/// What tells the values of one metric apart.
+pub type Labels = Vec<(&'static str, String)>;
+
+/// A metric of a status.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// Without prefix and suffix.
+    name: &'static str,
+    /// What it is, for people.
+    pub help: &'static str,
+    /// What is known.
+    pub values: Values,
+}
+
+/// The values of a metric, by their labels.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// One that has no labels, if it is known.
+    Gauge(Option<f64>),
+    /// Several.
+    Gauges(Vec<(Labels, f64)>),
+    /// One count that has no labels.
+    Counter(u64),
+    /// Several, of which those with the same labels are added up.
+    Counters(Vec<(Labels, u64)>),
+}
+
+impl Metric {
+    /// As it is in the text.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        let suffix = match self.values {
+            Values::Gauge(_) | Values::Gauges(_) => "",
+            Values::Counter(_) | Values::Counters(_) => "_total",
+        };
+        format!("{PREFIX}_{}{suffix}", self.name)
+    }
+}
+
+/// Every metric of a status: the same ones of each, some without a value.
+#[must_use]
+pub fn of(status: &Status) -> Vec<Metric> {
+    let mut metrics = of_run(status);
+    metrics.push(of_data(status));
+    metrics.extend(of_refusals(status));
+    metrics.push(of_losses(status));
+    metrics.extend(of_links(status));
+    metrics.extend(of_workers(status));
+    metrics
+}
 
 /// Writes a status as metrics.
 ///
 /// # Errors
 /// Only when a `String` cannot be written to.
 pub fn encode(status: &Status) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix("longhaul");
-    add_run(&mut registry, status);
-    add_data(&mut registry, status);
-    add_refusals(&mut registry, status);
-    add_losses(&mut registry, status);
-    add_links(&mut registry, status);
-    add_workers(&mut registry, status);
+    let mut registry = Registry::with_prefix(PREFIX);
+    of(status).into_iter().for_each(|metric| register(&mut registry, metric));
     let mut text = String::new();
     encode_text(&mut text, &registry)?;
     Ok(text)
 }
 
-fn add_run(registry: &mut Registry, status: &Status) {
-    let phases = Gauges::default();
-    for phase in [Phase::Gathering, Phase::Preparing, Phase::Training, Phase::Draining, Phase::Finished] {
-        let name = format!("{phase:?}").to_lowercase();
-        phases.get_or_create(&vec![("phase", name)]).set(f64::from(u8::from(phase == status.phase)));
+fn register(registry: &mut Registry, Metric { name, help, values }: Metric) {
+    match values {
+        Values::Gauge(None) => {}
+        Values::Gauge(Some(value)) => registry.register(name, help, ConstGauge::new(value)),
+        Values::Gauges(values) => {
+            let family = Family::<Labels, Gauge<f64, std::sync::atomic::AtomicU64>>::default();
+            for (labels, value) in values {
+                family.get_or_create(&labels).set(value);
+            }
+            registry.register(name, help, family);
+        }
+        Values::Counter(value) => registry.register(name, help, ConstCounter::new(value)),
+        Values::Counters(values) => {
+            let family = Family::<Labels, Counter>::default();
+            for (labels, value) in values {
+                family.get_or_create(&labels).inc_by(value);
+            }
+            registry.register(name, help, family);
+        }
     }
-    registry.register("phase", "1 for the phase that the run is in", phases);
+}
+
+fn gauges(name: &'static str, help: &'static str, values: Vec<(Labels, f64)>) -> Metric {
+    Metric { name, help, values: Values::Gauges(values) }
+}
+
+fn counters(name: &'static str, help: &'static str, values: Vec<(Labels, u64)>) -> Metric {
+    Metric { name, help, values: Values::Counters(values) }
+}
+
+fn of_run(status: &Status) -> Vec<Metric> {
+    let phases = [Phase::Gathering, Phase::Preparing, Phase::Training, Phase::Draining, Phase::Finished];
+    let phase = |phase: Phase| {
+        let name = format!("{phase:?}").to_lowercase();
+        (vec![("phase", name)], f64::from(u8::from(phase == status.phase)))
+    };
+    let mut metrics =
+        vec![gauges("phase", "1 for the phase that the run is in", phases.into_iter().map(phase).collect())];
     let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
-    let gauges: [(&str, &str, Option<f64>); 20] = [
+    let gauges: [(&'static str, &'static str, Option<f64>); 21] = [
         ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
         ("round", "Rounds that are applied everywhere", Some(status.round as f64)),
         ("rounds", "Rounds of the run", Some(status.rounds as f64)),
         ("step", "Steps in rounds that are applied everywhere", Some(status.step as f64)),
         ("steps", "Steps of the run", Some(status.steps as f64)),
         ("loss", "Training loss of the newest round, nats a token", status.loss.map(f64::from)),
+        (
+            "gradient_norm",
+            "L2 norm of a worker's gradient before clipping, in the newest round",
+            status.gradient_norm.map(f64::from),
+        ),
         (
             "validation_loss",
             "The newest validation loss, nats a token",
@@ -99,78 +181,77 @@ fn add_run(registry: &mut Registry, status: &Status) {
         ),
         ("parity_broken", "1 when members differed after the newest complete round", broken),
     ];
-    for (name, help, value) in gauges {
-        if let Some(value) = value {
-            registry.register(name, help, ConstGauge::new(value));
-        }
-    }
-    for (name, help, value) in [
+    let counts = [
         ("tokens", "Tokens of samples that were worked on", status.tokens),
         ("wan_bytes", "Bytes sent between sites", status.wan_bytes),
         ("dense_bytes", "Bytes that dense f32 would have sent", status.dense_bytes),
-    ] {
-        registry.register(name, help, ConstCounter::new(value));
-    }
+    ];
+    metrics.extend(gauges.map(|(name, help, value)| Metric { name, help, values: Values::Gauge(value) }));
+    metrics.extend(counts.map(|(name, help, value)| Metric { name, help, values: Values::Counter(value) }));
+    metrics
 }
 
-fn add_data(registry: &mut Registry, status: &Status) {
-    let fetched = Family::<Labels, Counter>::default();
-    for (from, bytes) in [("other_sites", status.data_wan_bytes), ("own_site", status.data_lan_bytes)] {
-        fetched.get_or_create(&vec![("from", from.to_owned())]).inc_by(bytes);
-    }
-    registry.register("data_fetched_bytes", "Training data fetched from other workers", fetched);
+fn of_data(status: &Status) -> Metric {
+    let fetched = [("other_sites", status.data_wan_bytes), ("own_site", status.data_lan_bytes)];
+    let fetched = fetched.map(|(from, bytes)| (vec![("from", from.to_owned())], bytes));
+    counters("data_fetched_bytes", "Training data fetched from other workers", fetched.to_vec())
 }
 
-fn add_refusals(registry: &mut Registry, status: &Status) {
-    let refused = Family::<Labels, Counter>::default();
-    for refusal in &status.refused {
+fn of_refusals(status: &Status) -> [Metric; 2] {
+    let refused = status.refused.iter().map(|refusal| {
         let labels = vec![("site", refusal.site.clone()), ("reason", refusal.reason.name().to_owned())];
-        refused.get_or_create(&labels).inc_by(refusal.count);
-    }
-    registry.register("refused_contributions", "Contributions that owners left out of results", refused);
-    let unnamed = ConstCounter::new(status.refused_unnamed);
-    let help = "Contributions that owners left out of results and had no room to name";
-    registry.register("refused_contributions_unnamed", help, unnamed);
+        (labels, refusal.count)
+    });
+    [
+        counters("refused_contributions", "Contributions that owners left out of results", refused.collect()),
+        Metric {
+            name: "refused_contributions_unnamed",
+            help: "Contributions that owners left out of results and had no room to name",
+            values: Values::Counter(status.refused_unnamed),
+        },
+    ]
 }
 
-fn add_losses(registry: &mut Registry, status: &Status) {
-    let lost = Family::<Labels, Counter>::default();
+fn of_losses(status: &Status) -> Metric {
     let ResidualsLost { contributions, results, factors } = status.residuals_lost;
-    for (of, count) in [("contributions", contributions), ("results", results), ("factors", factors)] {
-        lost.get_or_create(&vec![("of", of.to_owned())]).inc_by(count);
-    }
-    registry.register("residuals_lost", "Fragments whose residual was lost with a worker", lost);
+    let lost = [("contributions", contributions), ("results", results), ("factors", factors)];
+    let lost = lost.map(|(of, count)| (vec![("of", of.to_owned())], count));
+    counters("residuals_lost", "Fragments whose residual was lost with a worker", lost.to_vec())
 }
 
-fn add_links(registry: &mut Registry, status: &Status) {
-    let (rates, round_trips) = (Gauges::default(), Gauges::default());
+fn of_links(status: &Status) -> [Metric; 2] {
+    let (mut rates, mut round_trips) = (Vec::new(), Vec::new());
     for link in &status.links {
         let labels = vec![("from", link.from.clone()), ("to", link.to.clone())];
-        rates.get_or_create(&labels).set(link.bytes_per_s);
-        round_trips.get_or_create(&labels).set(link.round_trip_s);
+        rates.push((labels.clone(), link.bytes_per_s));
+        round_trips.push((labels, link.round_trip_s));
     }
-    registry.register("link_bytes_per_second", "What the way from one site to another carries", rates);
-    let help = "Round trip between two sites without queues";
-    registry.register("link_round_trip_seconds", help, round_trips);
+    [
+        gauges("link_bytes_per_second", "What the way from one site to another carries", rates),
+        gauges("link_round_trip_seconds", "Round trip between two sites without queues", round_trips),
+    ]
 }
 
-fn add_workers(registry: &mut Registry, status: &Status) {
-    let (states, speeds) = (Gauges::default(), Gauges::default());
-    let (seen, healths) = (Gauges::default(), Gauges::default());
+fn of_workers(status: &Status) -> [Metric; 4] {
+    let mut states: BTreeMap<&str, f64> = BTreeMap::new();
+    let (mut speeds, mut seen, mut healths) = (Vec::new(), Vec::new(), Vec::new());
     for member in &status.members {
-        states.get_or_create(&vec![("state", member.state.clone())]).inc();
+        *states.entry(&member.state).or_default() += 1.0;
         let labels = vec![("worker", member.id.clone()), ("site", member.site.clone())];
         if let Some(speed) = member.tokens_per_s {
-            speeds.get_or_create(&labels).set(speed);
+            speeds.push((labels.clone(), speed));
         }
-        seen.get_or_create(&labels).set(member.last_seen_s);
+        seen.push((labels.clone(), member.last_seen_s));
         if member.health != Health::Steady {
-            let labels = labels.into_iter().chain([("health", member.health.word().to_owned())]).collect();
-            healths.get_or_create(&labels).set(1.0);
+            let health = [("health", member.health.word().to_owned())];
+            healths.push((labels.into_iter().chain(health).collect(), 1.0));
         }
     }
-    registry.register("workers", "Workers that have joined, by state", states);
-    registry.register("worker_tokens_per_second", "Tokens per second of a worker", speeds);
-    registry.register("worker_health", "1 of a worker that is slow or silent", healths);
-    registry.register("worker_last_seen_seconds", "Seconds since a worker said something", seen);
+    let states = states.into_iter().map(|(state, count)| (vec![("state", state.to_owned())], count));
+    [
+        gauges("workers", "Workers that have joined, by state", states.collect()),
+        gauges("worker_tokens_per_second", "Tokens per second of a worker", speeds),
+        gauges("worker_health", "1 of a worker that is slow or silent", healths),
+        gauges("worker_last_seen_seconds", "Seconds since a worker said something", seen),
+    ]
 }

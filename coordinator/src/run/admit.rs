@@ -133,6 +133,8 @@ impl Run {
         let replaced = peer.connection.replace(connection);
         let has_moved = !peer.known.is_at(known.lan_address, known.wan_address);
         peer.known = known.clone();
+        // What it had to say of a copy may have been lost with its connection.
+        peer.is_keeping = false;
         // That it was away says nothing of its link.
         peer.silence = Silence::new(self.now);
         self.listen_for_silence();

@@ -68,8 +68,8 @@ impl Run {
         {
             return match self.state.moving {
                 _ if self.state.drain || !self.generation_ends() => self.finish("all rounds are applied"),
-                Some(_) => self.carry_out_move(until),
-                None => self.carry_out_handover(until),
+                Some(_) if !self.handovers.are_waited_for() => self.carry_out_move(until),
+                _ => self.carry_out_handover(until),
             };
         }
         self.look_at_speeds();
@@ -80,7 +80,8 @@ impl Run {
         match &self.settling {
             Some(settling) if settling.participants != members => self.start_settle(members),
             Some(settling)
-                if settling.answers.len() == members.len() && (!self.is_held() || self.handover_is_due()) =>
+                if settling.answers.len() == members.len()
+                    && (!self.is_held() || self.handover_is_due() || self.is_closing()) =>
             {
                 self.finish_settle();
             }

@@ -27,6 +27,8 @@ struct Leave {
     what: String,
     /// Who was asked to have a copy of its last checkpoint.
     asked: BTreeSet<WorkerId>,
+    /// The process that is to go.
+    incarnation: u64,
 }
 
 /// Those that others still need.
@@ -58,8 +60,9 @@ impl Run {
         if !self.is_needed(worker) {
             return self.let_go(worker, reason, what);
         }
-        if self.handovers.has(worker) {
-            return;
+        let Some(incarnation) = self.peers.get(&worker).map(|peer| peer.known.incarnation) else { return };
+        if self.handovers.leaving.get(&worker).is_some_and(|leave| leave.incarnation == incarnation) {
+            return self.send(worker, ToWorker::Handover);
         }
         let text = match self.rank_of(worker).filter(|_| self.ranks() > 1) {
             Some(rank) => format!(
@@ -79,6 +82,7 @@ impl Run {
             reason: reason.to_owned(),
             what: what.to_owned(),
             asked: BTreeSet::new(),
+            incarnation,
         };
         self.handovers.leaving.insert(worker, leave);
         self.send(worker, ToWorker::Handover);
@@ -86,27 +90,43 @@ impl Run {
 
     /// Whether something of the run's state would be lost with a worker, and somebody is here who can have it.
     fn is_needed(&self, worker: WorkerId) -> bool {
-        let is_member = self.peers.get(&worker).is_some_and(Peer::is_present_member);
-        if !is_member || self.state.phase != Phase::Training || self.state.drain {
+        let is_here = |peer: &Peer| peer.connection.is_some();
+        let mut stays = self
+            .peers
+            .iter()
+            .filter(|(other, peer)| **other != worker && is_here(peer) && !self.handovers.has(**other));
+        if self.state.drain || !self.peers.get(&worker).is_some_and(is_here) {
             return false;
         }
-        let whole = self.replicas_where(Peer::is_present_member);
-        let mut stays = self.peers.iter().filter(|(other, peer)| {
-            **other != worker && peer.connection.is_some() && !self.handovers.has(**other)
-        });
-        if !whole.iter().all(|workers| workers.contains(&worker)) {
-            return false;
-        }
-        match self.ranks() {
-            1 => stays.any(|(_, peer)| matches!(peer.standing, Standing::Healing | Standing::Ready)),
-            _ => self.config.may_be_shared() && self.config.checkpoint.copies && stays.next().is_some(),
+        match self.state.phase {
+            // What the run is to go on from, some of it may be with one worker alone.
+            Phase::Gathering | Phase::Preparing => {
+                let with = self.choose_source().round();
+                stays.next().is_some() && self.choose_source_of(|other| other != worker).round() < with
+            }
+            Phase::Training => {
+                let whole = self.replicas_where(Peer::is_present_member);
+                let is_member = self.peers.get(&worker).is_some_and(Peer::is_present_member);
+                if !is_member || !whole.iter().all(|workers| workers.contains(&worker)) {
+                    return false;
+                }
+                match self.ranks() {
+                    1 => stays.any(|(_, peer)| matches!(peer.standing, Standing::Healing | Standing::Ready)),
+                    _ => {
+                        self.config.may_be_shared() && self.config.checkpoint.copies && stays.next().is_some()
+                    }
+                }
+            }
+            Phase::Draining | Phase::Finished => false,
         }
     }
 
     /// Those go whom nobody needs any more, and those who have waited for long enough.
     pub(super) fn let_go_the_spared(&mut self) {
+        // Who is away for a moment is needed like before; and the end of a run dismisses all.
+        let is_settled = self.grace_until.is_none() && !self.state.drain && !self.generation_ends();
         let is_due = |(worker, leave): &(&WorkerId, &Leave)| {
-            leave.until <= self.now || !self.generation_ends() && !self.is_needed(**worker)
+            leave.until <= self.now || is_settled && !self.is_needed(**worker)
         };
         let due: Vec<(WorkerId, Leave)> = self
             .handovers
@@ -115,8 +135,12 @@ impl Run {
             .filter(is_due)
             .map(|(&worker, leave)| (worker, leave.clone()))
             .collect();
-        for (worker, Leave { reason, what, .. }) in due {
-            self.let_go(worker, &reason, &what);
+        for (worker, Leave { reason, what, incarnation, .. }) in due {
+            self.handovers.forget(worker);
+            // Another process of it has not been asked to leave.
+            if self.peers.get(&worker).is_some_and(|peer| peer.known.incarnation == incarnation) {
+                self.let_go(worker, &reason, &what);
+            }
         }
     }
 
@@ -136,12 +160,21 @@ impl Run {
     /// Everybody has done all before `round`, and has it on its disk: when others have what the leaving ones have, those go, and the rest begins anew without them.
     pub(super) fn carry_out_handover(&mut self, round: Round) {
         let leaving: Vec<WorkerId> = self.handovers.leaving.keys().copied().collect();
-        if !leaving.iter().all(|&worker| self.is_copied(worker, round)) {
+        if leaving.iter().any(|&worker| self.waits_for_copy(worker, round)) {
             return leaving.into_iter().for_each(|worker| self.have_copied(worker, round));
+        }
+        if self.state.moving.take().is_some() {
+            let text = "a plan that was to be moved to is given up: somebody leaves whom it has a part for, or may have".to_owned();
+            self.notice(Severity::Info, None, text);
         }
         self.end_at(round);
         for worker in leaving {
+            let is_copied = self.is_copied(worker, round);
             let Some(Leave { reason, what, .. }) = self.handovers.leaving.remove(&worker) else { continue };
+            if !is_copied {
+                let text = "leaves, and nobody could have a copy of its last checkpoint: the run goes back to the newest one of which somebody has all".to_owned();
+                self.notice(Severity::Error, Some(worker), text);
+            }
             if let Some(peer) = self.peers.get_mut(&worker) {
                 // The others of its copy hear that they begin anew, and nothing else.
                 peer.seat = None;
@@ -151,7 +184,20 @@ impl Run {
         self.begin_anew(None, round);
     }
 
-    /// Whether somebody who stays has the checkpoint before `round` of a worker that leaves. Not before it has told that there is one.
+    /// Whether somebody may yet have a copy. Who has come to the end has told of its checkpoint before; where it could not be written, there is none.
+    fn waits_for_copy(&self, worker: WorkerId, round: Round) -> bool {
+        if self.is_copied(worker, round) || self.own_checkpoint(worker, round).is_none() {
+            return false;
+        }
+        self.peers.values().any(|peer| peer.is_keeping) || self.unasked_keeper(worker).is_some()
+    }
+
+    fn unasked_keeper(&self, worker: WorkerId) -> Option<WorkerId> {
+        let asked = &self.handovers.leaving.get(&worker)?.asked;
+        self.keeper_for(worker, |other| !asked.contains(&other) && !self.handovers.has(other))
+    }
+
+    /// Whether somebody who stays has the checkpoint before `round` of a worker that leaves.
     fn is_copied(&self, worker: WorkerId, round: Round) -> bool {
         let Some(own) = self.own_checkpoint(worker, round) else { return false };
         let has_it = |peer: &Peer| offer_of(peer, round, (own.rank, own.parts), own.state_hash).is_some();
@@ -166,9 +212,7 @@ impl Run {
         if self.peers.values().any(|peer| peer.is_keeping) {
             return;
         }
-        let Some(Leave { asked, .. }) = self.handovers.leaving.get(&worker) else { return };
-        let may_keep = |other: WorkerId| !asked.contains(&other) && !self.handovers.has(other);
-        let Some(keeper) = self.keeper_for(worker, may_keep) else { return };
+        let Some(keeper) = self.unasked_keeper(worker) else { return };
         if let Some(leave) = self.handovers.leaving.get_mut(&worker) {
             leave.asked.insert(keeper);
         }
@@ -188,6 +232,7 @@ impl Run {
 
     /// All rounds before `round` are applied by all who are here, and nobody goes on with what is in memory.
     pub(super) fn end_at(&mut self, round: Round) {
+        self.replanning.stopped.get_or_insert(self.now);
         for peer in self.peers.values_mut() {
             peer.next_round = peer.next_round.map(|next| next.max(round));
         }

@@ -28,7 +28,7 @@ impl Run {
 
     /// Whether the pause has still to be told to those who train: the generation then settles, and the next one waits.
     pub(super) fn pause_is_due(&self) -> bool {
-        self.is_held() && self.settling.is_none()
+        self.is_held() && self.settling.is_none() && !self.is_closing()
     }
 
     pub(super) fn handle_drain(&mut self) {

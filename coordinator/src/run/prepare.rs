@@ -292,6 +292,7 @@ impl Run {
         self.state.rewinds.note_all(self.ranks(), self.state.announced, first_round);
         self.preparing = None;
         self.replanning.beginning = self.replanning.began.map(|at| self.now.saturating_sub(at));
+        self.replanning.stood_still = self.replanning.stopped.take().map(|at| self.now.saturating_sub(at));
         self.state.phase = Phase::Training;
         let until = Round(self.state.schedule.rounds());
         let nothing_open = reference.iter().map(|_| None).collect();

@@ -172,6 +172,14 @@ impl Meter {
         (seconds > 0.0).then_some((seconds, done))
     }
 
+    /// Over the window: steps of the run, and what was done in them; none where none has ended.
+    #[must_use]
+    pub fn recent_steps(&self) -> Option<(u64, Totals)> {
+        let ((_, first), (_, last)) = (self.window.front()?, self.window.back()?);
+        let steps = last.step.checked_sub(first.step).filter(|steps| *steps > 0)?;
+        Some((steps, Totals::of(last).since(&Totals::of(first))))
+    }
+
     /// Steps of the run per second.
     #[must_use]
     pub fn steps_per_s(&self) -> Option<f64> {
@@ -188,6 +196,8 @@ pub struct RoundSummary {
     pub round: Round,
     /// Mean training loss, weighted by samples, nats a token.
     pub loss: Option<f32>,
+    /// Root mean square, over the members and their steps, of the L2 norm of a member's own gradient before clipping. Of a model in parts, that of all parts.
+    pub gradient_norm: Option<f32>,
     /// Mean over the members that evaluated it, nats a token, or an image.
     pub validation_loss: Option<f32>,
     /// Mean over the members that evaluated it: the share of held-out images whose class is told; none of text.
@@ -210,6 +220,7 @@ pub struct Summaries {
     /// Rounds before this one are summed up.
     next: Round,
     loss: Option<f32>,
+    gradient_norm: Option<f32>,
     validation_loss: Option<f32>,
     validation_accuracy: Option<f32>,
     residual_ratio: Option<f32>,
@@ -261,12 +272,14 @@ impl Summaries {
             }
             let summary = RoundSummary {
                 sites_by_rank,
+                gradient_norm: gradient_norm(reports.values()),
                 ..summarise(round, reports.values().map(|(_, report)| report))
             };
             self.next = round.next();
             self.validation_loss = summary.validation_loss.or(self.validation_loss);
             self.validation_accuracy = summary.validation_accuracy.or(self.validation_accuracy);
             self.loss = summary.loss.or(self.loss);
+            self.gradient_norm = summary.gradient_norm.or(self.gradient_norm);
             self.residual_ratio = summary.residual_ratio.or(self.residual_ratio);
             done.push(summary);
         }
@@ -277,6 +290,12 @@ impl Summaries {
     #[must_use]
     pub fn loss(&self) -> Option<f32> {
         self.loss
+    }
+
+    /// The norm of gradients in the newest round that says ([`RoundSummary::gradient_norm`]).
+    #[must_use]
+    pub fn gradient_norm(&self) -> Option<f32> {
+        self.gradient_norm
     }
 
     /// The newest validation loss.
@@ -321,6 +340,20 @@ pub(super) fn share(told: Option<f32>) -> Option<f32> {
     told.filter(|share| (0.0..=1.0).contains(share))
 }
 
+/// [`RoundSummary::gradient_norm`] of members with the parts that they have. Squares of norms add up over the parts, so the mean of each part's does too; none where nobody with one of them tells.
+fn gradient_norm<'a>(reports: impl Iterator<Item = &'a (u32, RoundReport)>) -> Option<f32> {
+    let mut squares: BTreeMap<u32, (f64, u32)> = BTreeMap::new();
+    for (rank, report) in reports {
+        let (sum, count) = squares.entry(*rank).or_default();
+        if let Some(norm) = report.gradient_norm.filter(|norm| norm.is_finite()) {
+            (*sum, *count) = (*sum + f64::from(norm).powi(2), *count + 1);
+        }
+    }
+    let means = squares.into_values().map(|(sum, count)| (count > 0).then(|| sum / f64::from(count)));
+    let norm = means.sum::<Option<f64>>()?.sqrt() as f32;
+    norm.is_finite().then_some(norm)
+}
+
 fn summarise<'a>(round: Round, reports: impl Iterator<Item = &'a RoundReport> + Clone) -> RoundSummary {
     let finite = |value: Option<f32>| value.filter(|v| v.is_finite());
     let weighted = |weight: &dyn Fn(&RoundReport) -> f64, value: &dyn Fn(&RoundReport) -> Option<f32>| {
@@ -343,6 +376,7 @@ fn summarise<'a>(round: Round, reports: impl Iterator<Item = &'a RoundReport> + 
         samples: reports.clone().map(|report| u64::from(report.samples)).sum(),
         sites,
         sites_by_rank: BTreeMap::new(),
+        gradient_norm: None,
         residual_ratio: reports.filter_map(|report| finite(report.residual_ratio)).reduce(f32::max),
     }
 }
@@ -356,6 +390,7 @@ mod tests {
             generation: Default::default(),
             round: Round(round),
             loss: Some(loss),
+            gradient_norm: Some(loss),
             samples,
             sites: vec![SiteId(0)],
             residual_ratio: Some(loss),
@@ -382,6 +417,31 @@ mod tests {
         assert_eq!(summaries.residual_ratio(), Some(5.0));
         let done = summaries.take_through(Round(2));
         assert_eq!(done[0].loss, None, "what is not a number is not a loss");
+    }
+
+    /// Two copies of two parts: norms of the whole are 5 and 13, by 3-4-5 and 5-12-13.
+    #[test]
+    fn norms_of_parts_add_up_and_those_of_copies_are_averaged_in_squares() {
+        let mut summaries = Summaries::default();
+        let mut push = |round, worker, rank, gradient_norm| {
+            let report = RoundReport { gradient_norm, ..report(round, 10, 1.0) };
+            summaries.push(WorkerId(worker), rank, &report);
+        };
+        for (worker, rank, norm) in [(1, 0, 3.0), (2, 1, 4.0), (3, 0, 5.0), (4, 1, 12.0)] {
+            push(0, worker, rank, Some(norm));
+        }
+        for (worker, rank, norm) in
+            [(1, 0, Some(3.0)), (2, 1, None), (3, 0, Some(5.0)), (4, 1, Some(f32::NAN))]
+        {
+            push(1, worker, rank, norm);
+        }
+        for (worker, rank, norm) in [(1, 0, Some(3.0)), (2, 1, Some(4.0)), (3, 0, None), (4, 1, None)] {
+            push(2, worker, rank, norm);
+        }
+        let norms: Vec<_> = summaries.take_through(Round(3)).iter().map(|done| done.gradient_norm).collect();
+        let mean = (f64::midpoint(5.0 * 5.0, 13.0 * 13.0)).sqrt() as f32;
+        assert_eq!(norms, [Some(mean), None, Some(5.0)], "of a whole with an unknown part nothing is known");
+        assert_eq!(summaries.gradient_norm(), Some(5.0));
     }
 
     #[test]

@@ -70,6 +70,10 @@ pub(super) struct Replanning {
     pub began: Option<Duration>,
     /// and what that beginning took.
     pub beginning: Option<Duration>,
+    /// When a generation ended so that all begin anew,
+    pub stopped: Option<Duration>,
+    /// and for how long nobody trained then.
+    pub stood_still: Option<Duration>,
     /// Those whom a move waits for, and until when.
     pub coming_back: Option<(BTreeSet<WorkerId>, Duration)>,
 }
@@ -261,6 +265,7 @@ impl Run {
                 facts.parameters.clear();
             }
         }
+        self.remember_speeds();
         self.parity.clear();
         self.together = Together::default();
         (self.preparing, self.settling, self.roll, self.grace_until) = (None, None, None, None);
@@ -271,6 +276,8 @@ impl Run {
         let coming: BTreeSet<WorkerId> = workers.into_iter().filter(here).collect();
         self.replanning = Replanning {
             beginning: self.replanning.beginning,
+            stopped: self.replanning.stopped,
+            stood_still: self.replanning.stood_still,
             coming_back: Some((coming, self.now + COME_BACK)),
             ..Replanning::default()
         };

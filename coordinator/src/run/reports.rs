@@ -212,6 +212,9 @@ fn progress_line(schedule: &RoundSchedule, summary: &RoundSummary) -> String {
     if let Some(loss) = summary.loss {
         line += &format!(", loss {loss:.4}");
     }
+    if let Some(norm) = summary.gradient_norm {
+        line += &format!(", gradient norm {norm:.3}");
+    }
     if let Some(loss) = summary.validation_loss {
         line += &format!(", validation loss {loss:.4}");
     }

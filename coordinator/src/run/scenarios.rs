@@ -4,6 +4,7 @@ mod absence;
 mod archived;
 mod backlog;
 mod data;
+mod gradients;
 mod handovers;
 mod healing;
 mod latecomers;
@@ -334,6 +335,7 @@ fn a_run_in_which_a_round_was_skipped_says_by_how_many_samples_it_is_short() {
             generation: Generation(1),
             round: Round(0),
             loss: None,
+            gradient_norm: None,
             samples: 0,
             sites: vec![SiteId(0)],
             residual_ratio: None,

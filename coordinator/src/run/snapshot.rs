@@ -13,6 +13,8 @@ use super::status::{MemberStatus, ParityStatus};
 pub struct Snapshot {
     /// Training loss of the newest round, nats a token.
     pub loss: Option<f32>,
+    /// The norm of gradients in the newest round that says.
+    pub gradient_norm: Option<f32>,
     /// The newest validation loss, nats a token, or an image.
     pub validation_loss: Option<f32>,
     /// The newest share of held-out images whose class is told; none of text.
@@ -42,6 +44,7 @@ impl Run {
     pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot {
             loss: self.summaries.loss(),
+            gradient_norm: self.summaries.gradient_norm(),
             validation_loss: self.summaries.validation_loss(),
             validation_accuracy: self.summaries.validation_accuracy(),
             residual_ratio: self.summaries.residual_ratio(),

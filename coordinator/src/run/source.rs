@@ -37,6 +37,17 @@ type Holders = BTreeMap<Hash, usize>;
 /// By round, whether it is in memory, and number of parts: who has each of them, by rank.
 type States = BTreeMap<(Round, bool, u32), BTreeMap<u32, Holders>>;
 
+impl Source {
+    /// The round that follows; none: nothing was done yet.
+    pub fn round(&self) -> Option<Round> {
+        match self {
+            Self::Fresh => None,
+            Self::Memory(round, _) => Some(*round),
+            Self::Checkpoint(found) => Some(found.round),
+        }
+    }
+}
+
 impl Found {
     /// Parts that the model was in.
     fn parts(&self) -> u32 {
@@ -61,21 +72,30 @@ impl Run {
     /// The newest state all of whose parts somebody has, and none of whose rounds was made anew since: of those that differ the one that the run was in, or, where that is
     /// not known, the one that more workers have.
     pub(super) fn choose_source(&self) -> Source {
-        let not_undone = self.states_held(|offer| !self.state.rewinds.have_undone(offer));
+        self.choose_source_of(|_| true)
+    }
+
+    /// The same, of what these workers have.
+    pub(super) fn choose_source_of(&self, has: impl Fn(WorkerId) -> bool) -> Source {
+        let not_undone = self.states_held(&has, |offer| !self.state.rewinds.have_undone(offer));
         let newest = |is_strict| self.newest_of(&not_undone, is_strict);
         // What is of another past is better than nothing.
-        let any_past = || self.newest_of(&self.states_held(|_| true), false);
+        let any_past = || self.newest_of(&self.states_held(&has, |_| true), false);
         newest(true).or_else(|| newest(false)).or_else(any_past).unwrap_or(Source::Fresh)
     }
 
-    /// What is in memory, and those checkpoints that are to be counted.
-    fn states_held(&self, counts: impl Fn(&CheckpointOffer) -> bool) -> States {
+    /// What is in the memory of these workers, and those of their checkpoints that are to be counted.
+    fn states_held(
+        &self,
+        has: impl Fn(WorkerId) -> bool,
+        counts: impl Fn(&CheckpointOffer) -> bool,
+    ) -> States {
         let mut states = States::new();
         let mut count = |state, rank, hash| {
             let parts = states.entry(state).or_default();
             *parts.entry(rank).or_default().entry(hash).or_default() += 1;
         };
-        for peer in self.peers.values() {
+        for (_, peer) in self.peers.iter().filter(|(worker, _)| has(**worker)) {
             let ready = peer
                 .ready
                 .as_ref()

@@ -10,6 +10,7 @@ use longhaul_common::id::WorkerId;
 use serde::{Deserialize, Serialize};
 
 use super::machine::Run;
+use super::peer::Peer;
 use super::seats::Seat;
 
 /// Between looks: what a speed is measured over (`progress::Meter`).
@@ -101,23 +102,29 @@ impl Run {
         }
     }
 
-    /// Of each worker that has a part and computes: tokens in a second of computing. Those of a copy are what its first rank counts.
+    /// All begin anew, and have other parts, or all of the model.
+    pub(super) fn remember_speeds(&mut self) {
+        let workers: Vec<WorkerId> = self.speeds.by_worker.keys().copied().collect();
+        workers.into_iter().for_each(|worker| self.remember_speed(worker));
+        self.speeds.by_worker.clear();
+    }
+
+    /// Of each worker that has a part and computes: tokens in a second of computing. The tokens of a step are what the first rank of its copy counts; each takes the seconds of a step from steps of
+    /// its own, as windows that end between two steps differ by one.
     fn rates(&self) -> Vec<(WorkerId, Seat, f64)> {
-        let done_a_second = |worker: &WorkerId| {
-            let (seconds, done) = self.peers.get(worker)?.meter.recent()?;
-            Some((seconds, done))
-        };
         let mut rates = Vec::new();
-        for workers in self.replicas_where(super::peer::Peer::is_present_member) {
-            let Some((seconds, done)) = workers.first().and_then(done_a_second) else { continue };
+        for workers in self.replicas_where(Peer::is_present_member) {
+            let peers: Vec<&Peer> = workers.iter().filter_map(|worker| self.peers.get(worker)).collect();
+            let Some((steps, done)) = peers.first().and_then(|peer| peer.meter.recent_steps()) else {
+                continue;
+            };
             let (all, selected) = (done.tokens as f64, done.selected_tokens as f64);
-            let tokens_a_second = (FORWARD_SHARE * all + (1.0 - FORWARD_SHARE) * selected) / seconds;
-            for worker in &workers {
-                let Some((seconds, done)) = done_a_second(worker) else { continue };
-                let seat = self.peers.get(worker).and_then(|peer| peer.seat);
-                let computes = done.compute_s >= COMPUTED_MIN_S && tokens_a_second > 0.0;
-                if let Some(seat) = seat.filter(|_| computes) {
-                    rates.push((*worker, seat, tokens_a_second * seconds / done.compute_s));
+            let tokens = (FORWARD_SHARE * all + (1.0 - FORWARD_SHARE) * selected) / steps as f64;
+            for (worker, peer) in workers.iter().zip(peers) {
+                let Some((steps, done)) = peer.meter.recent_steps() else { continue };
+                let computes = done.compute_s >= COMPUTED_MIN_S && tokens > 0.0;
+                if let Some(seat) = peer.seat.filter(|_| computes) {
+                    rates.push((*worker, seat, tokens * steps as f64 / done.compute_s));
                 }
             }
         }

@@ -41,6 +41,9 @@ pub struct Status {
     pub steps: u64,
     /// Mean training loss over the members in the newest round that all have applied, weighted by samples, nats a token.
     pub loss: Option<f32>,
+    /// L2 norm of a member's own gradient, before clipping, in the newest round that says: the root mean square over its steps and over the members. Of a model in parts, that of all parts.
+    #[serde(default)]
+    pub gradient_norm: Option<f32>,
     /// The newest validation loss, nats a token: at the end, the mean over the members.
     pub validation_loss: Option<f32>,
     /// The newest share of held-out images whose class is told: at the end, the mean over the members. None of text.
@@ -332,6 +335,7 @@ impl Run {
         let snapshot = self.state.last_snapshot.clone().unwrap_or_else(|| self.snapshot());
         let Snapshot {
             loss,
+            gradient_norm,
             validation_loss,
             validation_accuracy,
             residual_ratio,
@@ -358,6 +362,7 @@ impl Run {
             step,
             steps: self.state.schedule.steps,
             loss,
+            gradient_norm,
             validation_loss,
             validation_accuracy,
             images: self.config.data.image.is_some(),

@@ -14,7 +14,7 @@ use super::state::Phase;
 
 /// How long workers that could be a copy wait for more of them.
 const WAIT: Duration = Duration::from_secs(2);
-/// All have trained for so many times as long as the last beginning took.
+/// All have trained for so many times as long as nobody did when all began last, or when they began anew.
 const TRAINED_MIN: u32 = 10;
 
 /// Those who wait outside.
@@ -60,7 +60,8 @@ impl Run {
     pub(super) fn together_at(&self) -> Option<Duration> {
         let waited = self.together.since? + WAIT;
         let beginning = self.replanning.began.zip(self.replanning.beginning);
-        let trained = beginning.map(|(began, took)| began + took + took * TRAINED_MIN);
+        let stood_still = self.replanning.stood_still.unwrap_or_default();
+        let trained = beginning.map(|(began, took)| began + took + took.max(stood_still) * TRAINED_MIN);
         Some(trained.map_or(waited, |trained| waited.max(trained)))
     }
 

@@ -8,6 +8,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use super::curves::Curves;
 use super::journal::Journal;
 use super::scribe::Scribe;
+use super::telemetry::Exported;
 use crate::history::{FORMAT, Folder, Found, History, HistoryError, Meta, RoundPoint};
 use crate::run::{Phase, RoundSummary, Run, Status};
 
@@ -56,6 +57,7 @@ pub struct Chronicler {
     state_dir: PathBuf,
     scribe: Option<Scribe>,
     curves: Option<Curves>,
+    exported: Option<Exported>,
     last_written_ms: u64,
     phase: Option<Phase>,
 }
@@ -89,6 +91,7 @@ impl Chronicler {
             state_dir: state_dir.to_owned(),
             scribe,
             curves: None,
+            exported: None,
             last_written_ms: 0,
             phase: None,
         }
@@ -97,6 +100,11 @@ impl Chronicler {
     /// From now on, it writes curves for TensorBoard as well.
     pub fn draw(&mut self, curves: Curves) {
         self.curves = Some(curves);
+    }
+
+    /// From now on, it tells a collector of OpenTelemetry as well.
+    pub fn export(&mut self, exported: Exported) {
+        self.exported = Some(exported);
     }
 
     /// What the HTTP API reads.
@@ -122,6 +130,9 @@ impl Chronicler {
         if let Some(curves) = &mut self.curves {
             self.history.look(|history| curves.note(now_ms, status, history.recent().back()));
         }
+        if let Some(exported) = &mut self.exported {
+            exported.note(now_ms, status);
+        }
         if self.phase != Some(status.phase) || now_ms >= self.last_written_ms.saturating_add(LAST_INTERVAL_MS)
         {
             self.write_last(now_ms, status);
@@ -135,6 +146,9 @@ impl Chronicler {
         let point = RoundPoint::of(Some(now_ms), summary, &run.state().schedule, &run.config().train);
         if let Some(curves) = &mut self.curves {
             curves.note_round(now_ms, &point);
+        }
+        if let Some(exported) = &mut self.exported {
+            exported.note_round(now_ms, &point);
         }
         self.history.lock().note_round(point);
         self.wake();

@@ -15,6 +15,8 @@ mod owner;
 mod scribe;
 mod serve;
 mod standby;
+#[cfg_attr(not(feature = "otel"), path = "no_telemetry.rs")]
+mod telemetry;
 
 pub use chronicler::{Chronicler, SharedHistory};
 pub use clock::Clock;
@@ -24,3 +26,4 @@ pub use journal::{Journal, NumberedEvent};
 pub use owner::{Ended, Owner, OwnerError};
 pub use serve::{ServeError, Served, owner, serve};
 pub use standby::{Standby, StandbyError};
+pub use telemetry::Exports;

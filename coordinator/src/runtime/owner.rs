@@ -20,6 +20,7 @@ use super::clock::Clock;
 use super::curves::Curves;
 use super::input::Input;
 use super::journal::Journal;
+use super::telemetry::Exports;
 use crate::plan::Answer;
 use crate::record::Recorder;
 use crate::run::{Command, ConnectionId, Event, Notice, Phase, Record, Run, Severity, Status};
@@ -109,6 +110,13 @@ impl Owner {
         let curves = Curves::begin(dir, &self.run, self.clock.unix_ms())?;
         self.chronicler.draw(curves);
         Ok(())
+    }
+
+    /// Tells a collector of OpenTelemetry how the run goes, if there is one.
+    pub fn export(&mut self, exports: &Exports) {
+        if let Some(exported) = exports.begin(&self.run, self.clock.unix_ms()) {
+            self.chronicler.export(exported);
+        }
     }
 
     /// Runs until the run is finished or `stop` resolves.

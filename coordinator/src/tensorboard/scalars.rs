@@ -16,6 +16,7 @@ pub struct Scalar {
 pub fn of_round(round: &RoundPoint) -> Vec<Scalar> {
     let mut scalars = known([
         ("train/loss", round.loss),
+        ("train/gradient_norm", round.gradient_norm),
         ("train/learning_rate", Some(round.learning_rate as f32)),
         ("sync/steps_between", Some(round.every as f32)),
         ("sync/residual_ratio", round.residual_ratio),
@@ -77,6 +78,7 @@ mod tests {
             samples: 80,
             learning_rate: 0.25,
             loss: Some(2.0),
+            gradient_norm: Some(0.75),
             validation_loss: Some(f32::NAN),
             validation_accuracy: Some(0.5),
             residual_ratio: Some(1.0),
@@ -89,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_is_unknown_or_no_number_is_no_point() {
-        let scalars = of_round(&RoundPoint { loss: None, ..round() });
+        let scalars = of_round(&RoundPoint { loss: None, gradient_norm: None, ..round() });
         let tags: Vec<_> = scalars.iter().map(|scalar| scalar.tag).collect();
         let known =
             ["train/learning_rate", "sync/steps_between", "sync/residual_ratio", "validation/accuracy"];

@@ -40,6 +40,7 @@ fn everything() -> Metrics {
     for field in [
         "generation",
         "loss",
+        "gradient_norm",
         "validation_loss",
         "validation_accuracy",
         "residual_ratio",

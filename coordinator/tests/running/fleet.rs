@@ -150,6 +150,7 @@ impl Trainer {
             generation: start.membership.generation,
             round: Round(round),
             loss: Some(2.1 + 2.2 * (-(round as f32) / 60.0).exp() + 0.3 * noise),
+            gradient_norm: Some(0.6 + 1.4 * (-(round as f32) / 30.0).exp() + 0.2 * noise),
             samples: 4,
             sites: start.membership.sites().collect(),
             residual_ratio: Some(1.5 + 0.2 * noise),

@@ -71,7 +71,14 @@ impl Site {
 
     /// Starts it, and waits until it has printed the join line.
     pub fn start(&self, more: &[&str]) -> Running {
-        let mut child = self.up(more).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        self.start_in(&[], more)
+    }
+
+    /// The same, with these variables in its environment.
+    pub fn start_in(&self, variables: &[(&str, &str)], more: &[&str]) -> Running {
+        let mut up = self.up(more);
+        let mut child =
+            up.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();

@@ -14,6 +14,9 @@ pub struct RoundReport {
     pub round: Round,
     /// Mean training loss over this member's steps of the round, nats a token; none when it sat the round out.
     pub loss: Option<f32>,
+    /// L2 norm of this member's own gradient before clipping, as the root mean square over its steps of the round; none when it sat the round out. Of a model in parts, of what the member has:
+    /// the squares of all parts add up to that of the whole, as members of a tensor group share out what all of them have.
+    pub gradient_norm: Option<f32>,
     /// Samples that it trained on in the round.
     pub samples: u32,
     /// Sites whose contribution is in every fragment's result.

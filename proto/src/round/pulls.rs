@@ -7,9 +7,14 @@ use longhaul_common::id::{FragmentId, Round, WorkerId};
 
 use crate::control::message::Hash;
 
-/// Pulls that wait for an answer at once: enough to fill a link with fragments of a megabyte, or to catch up with a thousand small ones
-/// in a second on a long link, and few enough that a peer is not swamped when everybody catches up.
+/// Pulls that wait for an answer at once, of results of any size: enough to fill a link with fragments of a megabyte, and few enough that a peer is not swamped when everybody catches up.
 pub const PULLS_IN_FLIGHT_MAX: usize = 64;
+
+/// Of results that are small, as far as they have come: with a round trip of 50 ms, ten thousand come in a second.
+pub const SMALL_PULLS_IN_FLIGHT_MAX: usize = 512;
+
+/// As many are asked for at once as may be together so long.
+const IN_FLIGHT_BYTES: usize = 8 << 20;
 
 /// Holders that are asked for a result, of a run of thousands.
 const HOLDERS_MAX: usize = 16;
@@ -57,6 +62,9 @@ pub(super) struct Pulls {
     due: BTreeSet<Key>,
     paused: BTreeSet<(Duration, Key)>,
     in_flight: usize,
+    /// How many have come, and bytes of the longest of them.
+    arrived: usize,
+    longest: usize,
 }
 
 impl Pulls {
@@ -87,6 +95,20 @@ impl Pulls {
         }
     }
 
+    /// It has come, so long.
+    pub fn arrived(&mut self, key: Key, bytes: usize) {
+        self.arrived += 1;
+        self.longest = self.longest.max(bytes).max(1);
+        self.forget(key);
+    }
+
+    /// How many may be under way. The first that come may be the short ones of many that are long.
+    fn in_flight_max(&self) -> usize {
+        let is_known = self.arrived >= PULLS_IN_FLIGHT_MAX;
+        let of_that_length = IN_FLIGHT_BYTES.checked_div(self.longest).filter(|_| is_known);
+        of_that_length.unwrap_or(PULLS_IN_FLIGHT_MAX).clamp(PULLS_IN_FLIGHT_MAX, SMALL_PULLS_IN_FLIGHT_MAX)
+    }
+
     /// None: it was not asked for. Otherwise the name that it must have, if that is known, and who was asked.
     pub fn in_flight(&self, key: Key) -> Option<(Option<Hash>, WorkerId)> {
         let want = self.wants.get(&key)?;
@@ -106,7 +128,7 @@ impl Pulls {
             }
         }
         let mut requests = Vec::new();
-        while self.in_flight < PULLS_IN_FLIGHT_MAX {
+        while self.in_flight < self.in_flight_max() {
             let Some(key) = self.due.pop_first() else { break };
             let Some(want) = self.wants.get_mut(&key) else { continue };
             let from = want.holders[want.asked % want.holders.len()];
@@ -143,7 +165,7 @@ impl Pulls {
     /// When the next request is due. (Those that wait for a free slot go out when an answer comes.)
     pub fn next_start(&self) -> Option<Duration> {
         let at = if self.due.is_empty() { self.paused.first()?.0 } else { Duration::ZERO };
-        (self.in_flight < PULLS_IN_FLIGHT_MAX).then_some(at)
+        (self.in_flight < self.in_flight_max()).then_some(at)
     }
 }
 
@@ -168,6 +190,26 @@ mod tests {
         pulls.forget((Round(3), F0));
         let next: Vec<u64> = pulls.start(Duration::ZERO).iter().map(|request| request.round.0).collect();
         assert_eq!(next, [PULLS_IN_FLIGHT_MAX as u64]);
+    }
+
+    #[test]
+    fn of_small_results_more_are_asked_for_and_of_large_ones_no_more_than_before() {
+        let under_way = |bytes: &[usize]| {
+            let mut pulls = Pulls::default();
+            (0..2000).map(Round).for_each(|round| _ = pulls.want((round, F0), None, HOLDERS.to_vec()));
+            let mut under_way = pulls.start(Duration::ZERO).len();
+            assert_eq!(under_way, PULLS_IN_FLIGHT_MAX);
+            for round in 0..PULLS_IN_FLIGHT_MAX {
+                pulls.arrived((Round(round as u64), F0), bytes[round % bytes.len()]);
+                under_way = under_way - 1 + pulls.start(Duration::ZERO).len();
+                assert!(under_way == PULLS_IN_FLIGHT_MAX || round + 1 == PULLS_IN_FLIGHT_MAX, "{round}");
+            }
+            under_way
+        };
+        assert_eq!(under_way(&[2000, 1500]), SMALL_PULLS_IN_FLIGHT_MAX);
+        assert_eq!(under_way(&[2000, 1 << 16, 1500]), 128, "the longest counts");
+        assert_eq!(under_way(&[1500, 1 << 22]), PULLS_IN_FLIGHT_MAX);
+        assert_eq!(under_way(&[0]), SMALL_PULLS_IN_FLIGHT_MAX);
     }
 
     #[test]

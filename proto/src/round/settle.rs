@@ -13,7 +13,7 @@ use crate::control::message::{Adopted, HeldResult, Settled, Settlement};
 pub struct Outcome {
     /// For `GenerationStart::settlement`.
     pub settlement: Settlement,
-    /// E, for `GenerationStart::first_round`: the first round that nobody has begun, which new members may take
+    /// E, for `GenerationStart::first_round`: the first round that nobody has begun and of which something is left to be made, which new members may take
     /// part in. Until then all surviving old members are active; who of them has not begun a round yet sits out
     /// by itself.
     pub first_round: Round,
@@ -64,6 +64,8 @@ pub fn settle(
     let is_due = |fragment: &FragmentId| schedule.is_due(open_round, *fragment);
     let due = layout.fragments().filter(is_due).count();
     let is_whole = adopted.keys().copied().filter(is_due).count() == due;
+    // A round that is as it will be has nobody's share but those that it has, though nobody who is left has begun it.
+    let first_free = if is_whole { open_round.next() } else { open_round };
     let counted_sites = sites_in_all(due, adopted.values().map(|(held, _)| *held));
     let results = adopted
         .into_iter()
@@ -76,7 +78,7 @@ pub fn settle(
             results,
         },
         // Slow members may all be behind the open round; nobody contributes to rounds before it.
-        first_round: computing.next().max(open_round),
+        first_round: computing.next().max(first_free),
         is_whole,
         counted_sites,
     })
@@ -196,5 +198,14 @@ mod tests {
     fn new_members_start_no_earlier_than_the_open_round() {
         let outcome = outcome(&[(1, 5, 2, &[])]).expect("w1 answered");
         assert_eq!(outcome.first_round, Round(5));
+    }
+
+    /// Whoever computed it is gone, and its samples are in it: they would count twice.
+    #[test]
+    fn nobody_computes_a_round_of_which_all_is_adopted() {
+        let first_round =
+            |held: &[Holding<'_>]| outcome(&[(1, 5, 2, held)]).expect("w1 answered").first_round;
+        assert_eq!(first_round(&[(0, 1, &[1]), (1, 2, &[1])]), Round(6));
+        assert_eq!(first_round(&[(0, 1, &[1])]), Round(5), "the rest is made anew");
     }
 }

@@ -19,8 +19,8 @@ pub const RECEIVE_WINDOW_BYTES: u32 = 64 * 1024 * 1024;
 /// Unacknowledged bytes of one connection held for retransmission: all the bulk that is on its way, six times the product of 500 Mbit/s and
 /// 80 ms, and room for control.
 pub const SEND_WINDOW_BYTES: u64 = BULK_IN_FLIGHT_BYTES_MAX as u64 + (1 << 20);
-/// Request streams that a peer may have open at once: control and pulls.
-pub const REQUEST_STREAMS_MAX: u32 = 64;
+/// Request streams that a peer may have open at once: control, and pulls, of which small ones are many.
+pub const REQUEST_STREAMS_MAX: u32 = 512;
 /// Silence after which a connection is lost. Long enough for a route to change.
 pub const IDLE_TIMEOUT_MS: u32 = 15_000;
 /// Packets that a peer may receive without acknowledging (draft-ietf-quic-ack-frequency). Each acknowledgement

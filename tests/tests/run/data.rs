@@ -1,5 +1,6 @@
 //! Runs on sources of several kinds.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -31,6 +32,13 @@ fn worker(arguments: &[&str], folder: &Path) -> Output {
     Command::new(binary("worker").unwrap()).args(arguments).current_dir(folder).output().unwrap()
 }
 
+/// What a command that succeeds prints.
+fn worker_in(folder: &Path, arguments: &[&str]) -> String {
+    let output = worker(arguments, folder);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 fn a_worker_whose_prepared_data_is_damaged_makes_it_again_and_the_mixture_trains_on() {
     let sources = mixture();
@@ -53,6 +61,60 @@ fn a_worker_whose_prepared_data_is_damaged_makes_it_again_and_the_mixture_trains
     assert_eq!(status["parity"]["equal"], true, "{status:#}");
     assert_exactly_once(&status);
     assert!(fs::read(&shard).unwrap() == whole, "the shard is not made again");
+}
+
+/// The folder of images of the worker's tests, each so many times.
+fn many_images(folder: &Path, times: u32) {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/tests/fixtures/images/folder");
+    for class in ["circle", "square", "triangle"] {
+        fs::create_dir(folder.join(class)).unwrap();
+        for image in fs::read_dir(fixtures.join(class)).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = image.file_name().unwrap().to_str().unwrap();
+            for time in 0..times {
+                fs::copy(&image, folder.join(class).join(format!("{time:03}-{name}"))).unwrap();
+            }
+        }
+    }
+}
+
+/// What is prepared, by name.
+fn prepared(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let parts = ["lists", "shards", "drafts"].map(|part| cache.join("data").join(part));
+    let files = parts.iter().flat_map(|part| fs::read_dir(part).unwrap()).map(|entry| entry.unwrap().path());
+    files.map(|path| (path.strip_prefix(cache).unwrap().to_owned(), fs::read(&path).unwrap())).collect()
+}
+
+#[test]
+fn workers_of_a_machine_train_on_a_folder_of_images_while_they_prepare_it_and_one_is_killed() {
+    let images = tempfile::tempdir().unwrap();
+    many_images(images.path(), 60);
+    let sources = format!("sources = [{{ path = {:?}, format = \"images\" }}]", images.path());
+    let setup = || Setup {
+        sources: &sources,
+        images: Some("height = 96\nwidth = 96\nclasses = 3"),
+        sites: vec![2],
+        ..Setup::default()
+    };
+    let run_toml = setup().run_toml();
+    let mut scenario = setup().start_coordinator();
+    let folder = scenario.cluster.folder().to_owned();
+    fs::write(folder.join("run.toml"), run_toml).unwrap();
+    fs::create_dir(folder.join("cache-0")).unwrap();
+    std::os::unix::fs::symlink("cache-0", folder.join("cache-1")).unwrap();
+    scenario.cluster.start_worker(0).unwrap();
+    scenario.cluster.start_worker(1).unwrap();
+    let worker = scenario.cluster.worker(0).unwrap();
+    worker.wait_for_words("images are prepared while the run goes on", RUN_MAX).unwrap();
+    scenario.wait_for_round(1);
+    scenario.cluster.kill_worker(0);
+    scenario.cluster.start_worker(0).unwrap();
+    let status = scenario.finish();
+    assert_exactly_once(&status);
+    for cache in ["cache-0", "cache-alone"] {
+        let output = worker_in(&folder, &["data", "verify", "--config", "run.toml", "--cache-dir", cache]);
+        assert!(output.contains("each byte was read, 0 were damaged"), "{output}");
+    }
+    assert!(prepared(&folder.join("cache-0")) == prepared(&folder.join("cache-alone")), "the caches differ");
 }
 
 #[test]

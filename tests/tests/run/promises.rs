@@ -9,6 +9,8 @@ fn parity_holds_over_a_lossy_link_between_two_sites() {
     let loss = status["loss"].as_f64().unwrap();
     // 256 byte values: ln 256 = 5.55 before training; the frequencies of letters alone give about 3.1.
     assert!(loss < 4.0, "the loss is {loss}");
+    let norm = status["gradient_norm"].as_f64().unwrap();
+    assert!(0.0 < norm && norm < 100.0, "the norm of gradients is {norm}");
     assert!(status["bytes_ratio"].as_f64().unwrap() > 2.0, "{status:#}");
     assert_eq!(status["members"].as_array().unwrap().len(), 4);
 }

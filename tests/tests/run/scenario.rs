@@ -35,6 +35,8 @@ pub struct Setup<'a> {
     pub sources: &'a str,
     /// More lines for `[data]`.
     pub data: &'static str,
+    /// Lines for `[data.image]`, and then the model is a perceptron; none: it is a model of language.
+    pub images: Option<&'a str>,
     /// Of the model, like the next.
     pub layers: u32,
     pub width: u32,
@@ -74,6 +76,7 @@ impl Default for Setup<'_> {
             link: "rate_mbit=50,delay_ms=10,loss_percent=0.1",
             sources: "",
             data: "",
+            images: None,
             layers: 2,
             width: 32,
             batch: 16,
@@ -152,6 +155,11 @@ impl Setup<'_> {
         let Self { data, layers, width, batch, micro_batch, learning_rate, shares, .. } = self;
         let Self { parallel, sync, checkpoint, .. } = self;
         let silent_after_ms = self.silent_after_ms;
+        let gpt = || format!("kind = \"gpt2\"\nlayers = {layers}\nwidth = {width}\nheads = 2\ncontext = 32");
+        let (model, length, images) = match self.images {
+            Some(lines) => ("kind = \"mlp\"\nhidden = [16]".to_owned(), "", format!("[data.image]\n{lines}")),
+            None => (gpt(), "sequence_length = 32", String::new()),
+        };
         format!(
             r#"
 [run]
@@ -160,16 +168,13 @@ workers = {workers}
 steps = {steps}
 
 [model]
-kind = "gpt2"
-layers = {layers}
-width = {width}
-heads = 2
-context = 32
+{model}
 
 [data]
 {sources}
-sequence_length = 32
+{length}
 {data}
+{images}
 
 [train]
 batch = {batch}

@@ -124,16 +124,49 @@ impl DeviceThread {
             args.data.as_ref().map_or_else(|| config.data.clone(), |place| config.data.found_at(place));
         let work = Work::default();
         let cache = (self.membership.cache_dir.as_path(), args.cache_bytes_max());
-        let data = Arc::new(Dataset::open_within(&data, &tokenizer, cache, &work)?);
+        let data = Arc::new(Dataset::begin_within(&data, &tokenizer, cache, &work)?);
         let done = work.done();
         if done.made > 0 {
             tracing::info!(shards = done.made, items = done.items, "the training data is prepared");
         }
+        // Whoever leaves waits for no image.
+        let coming = data.coming();
+        if !coming.is_nothing() {
+            self.network.at_end(move || coming.stop());
+        }
         if config.may_be_shared() {
-            let lending = Lending::new(Arc::clone(&data), &tokenizer)?;
-            self.network.lend(Arc::new(lending), data.data_hash());
+            self.lend(&data, &tokenizer)?;
         }
         Ok((tokenizer, data))
+    }
+
+    /// Others may have the data, as soon as there is all of it.
+    fn lend(&self, data: &Arc<Dataset>, tokenizer: &Tokenizer) -> Result<()> {
+        let lend = |data: Arc<Dataset>, tokenizer: &Tokenizer, network: &Network| {
+            let hash = data.data_hash();
+            network.lend(Arc::new(Lending::new(data, tokenizer)?), hash);
+            Ok::<_, DataError>(())
+        };
+        let coming = data.coming();
+        if coming.is_nothing() {
+            return Ok(lend(Arc::clone(data), tokenizer, &self.network)?);
+        }
+        tracing::info!("images are prepared while the run goes on; other workers may have them after that");
+        let (data, tokenizer, network) = (Arc::downgrade(data), tokenizer.clone(), Arc::clone(&self.network));
+        let wait = move || {
+            // Where it comes to no good end, whoever trains on it says so.
+            if coming.wait().is_ok()
+                && let Some(data) = data.upgrade()
+            {
+                match lend(data, &tokenizer, &network) {
+                    Ok(()) => tracing::info!("all images are prepared"),
+                    Err(error) => tracing::warn!(%error, "other workers cannot have the data from this one"),
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("lend when prepared".into());
+        thread.spawn(wait).context("start the thread that waits for the data")?;
+        Ok(())
     }
 
     /// The data that other workers have.

@@ -22,6 +22,7 @@ use super::rejoins::Rejoins;
 use super::session::{FAREWELL_MAX, Session};
 use super::stop::StopSignal;
 use super::survey::{Surveyed, attend};
+use super::telemetry::Exports;
 use crate::checkpoint::{CheckpointStore, Unusable};
 use crate::cli::JoinArgs;
 use crate::engine::{choose_device, device_name};
@@ -73,14 +74,17 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     tracing::info!(worker = %identity.worker(), run = %identity.run(), "this machine is part of the run");
     let room = memory::room(&args);
     let unusable = Unusable::default();
-    let member = Arc::new(Membership { args, cache_dir, slot, dialler, reset_key, room, unusable, flight });
+    let exports = Exports::start();
+    let member =
+        Arc::new(Membership { args, cache_dir, slot, dialler, reset_key, room, unusable, flight, exports });
     let result = member.take_part(identity, &mut stop).await;
     if let Err(error) = &result {
         member.flight.write_and_tell(&Explained(&**error).to_string());
     }
     // Whatever was said last should arrive: the reason of a failure, a farewell. A peer that does not hang up is not waited for.
+    let hung_up = tokio::time::timeout(HANG_UP_MAX, member.dialler.endpoint.wait_idle());
     tokio::select! {
-        _ = tokio::time::timeout(HANG_UP_MAX, member.dialler.endpoint.wait_idle()) => {}
+        _ = async { tokio::join!(hung_up, member.exports.end()) } => {}
         () = stop.asked() => {}
     }
     result
@@ -99,6 +103,7 @@ pub(super) struct Membership {
     pub unusable: Unusable,
     /// What this process does.
     pub flight: Arc<FlightLog>,
+    exports: Exports,
 }
 
 impl Membership {
@@ -107,6 +112,7 @@ impl Membership {
         loop {
             self.listen_as(&identity)?;
             self.flight.name(identity.worker(), &self.args.site);
+            self.exports.follow(&self.flight, &identity, &self.args.site);
             let (join, welcomed) = match conversation.take() {
                 Some(conversation) => conversation,
                 None => {

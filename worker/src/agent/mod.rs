@@ -17,6 +17,8 @@ mod speaking;
 mod speed;
 mod stop;
 mod survey;
+#[cfg_attr(not(feature = "otel"), path = "no_telemetry.rs")]
+mod telemetry;
 mod voice;
 mod ways;
 mod words;

@@ -217,7 +217,7 @@ impl Session {
             if self.dismissed {
                 return ending_of((&mut self.outcome).await.context("the synchroniser is gone")?);
             }
-            if self.leaving.is_some() {
+            if self.leaving.is_some() && !self.hands_over {
                 return Ok(Ending::Over("asked to stop".into()));
             }
             tracing::warn!("the connection to the coordinator is lost; training goes on");
@@ -227,6 +227,10 @@ impl Session {
             };
             self.reports.repeat();
             self.told_ways.repeat();
+            if self.leaving.is_some() {
+                // That it is to leave is not known any more, where the coordinator was started anew. A connection that is gone again is noticed soon.
+                let _ = next.sender.send(&ToCoordinator::Leaving);
+            }
             match self.reports.forgotten() {
                 0 => tracing::info!("the coordinator is back"),
                 lost => tracing::warn!(
@@ -243,6 +247,7 @@ impl Session {
         self.join.held = self.held;
         // If the one that was lost still leads, another one says so at once; if it is gone, nobody waits for its answer first.
         self.membership.dialler.coordinators.go_on(None);
+        let farewell = self.farewell();
         let Self { membership, identity, join, from_sync, outcome, reports, offers, part, .. } = self;
         let message = || Join { checkpoints: offers.borrow().current(), ..join.clone() };
         let mut connecting = std::pin::pin!(membership.dialler.connect(identity, message));
@@ -260,10 +265,16 @@ impl Session {
                 () = stop.asked() => {
                     return Ok(Reconnected::Ended(Ending::Over("asked to stop".into())));
                 }
+                () = sleep_until(farewell.unwrap_or_else(Instant::now)), if farewell.is_some() => {
+                    return Ok(Reconnected::Ended(Ending::Over("asked to stop, and the coordinator was not found again".into())));
+                }
             }
         };
         match found {
             Found::Welcomed(next) if next.welcome.resumed => Ok(Reconnected::Resumed(next)),
+            Found::Welcomed(_) if farewell.is_some() => {
+                Ok(Reconnected::Ended(Ending::Over("asked to stop".into())))
+            }
             Found::Welcomed(next) => {
                 let fresh = Join { held: None, ..message() };
                 Ok(Reconnected::Ended(Ending::Replaced(fresh, Box::new(next))))
@@ -284,7 +295,7 @@ impl Session {
         let mut backlog = ticks(REPORTS_PAUSE);
         let mut words = Words::new(&self.network);
         loop {
-            let farewell = self.leaving.map(|since| since + self.farewell_max());
+            let farewell = self.farewell();
             let wake = tokio::select! {
                 message = receiver.receive() => Wake::Message(message.unwrap_or_else(|error| {
                     tracing::debug!(%error, "the conversation broke off");
@@ -326,6 +337,10 @@ impl Session {
                     // The worker fails whether or not the coordinator hears of it.
                     let _ = sender.send(&ToCoordinator::Failed { reason });
                     return Err(error);
+                }
+                // It was asked to stop, and does not join again.
+                Wake::Outcome(Ok(Outcome::Rejoin(reason))) if self.leaving.is_some() => {
+                    return Ok(Some(Ending::Over(reason)));
                 }
                 Wake::Outcome(outcome) => return ending_of(outcome).map(Some),
                 Wake::Stop if self.leaving.is_some() => {
@@ -395,8 +410,10 @@ impl Session {
         }
     }
 
-    fn farewell_max(&self) -> Duration {
-        if self.hands_over { HANDOVER_MAX.saturating_add(FAREWELL_MAX) } else { FAREWELL_MAX }
+    /// Until when a worker that was asked to stop waits to be dismissed.
+    fn farewell(&self) -> Option<Instant> {
+        let most = if self.hands_over { HANDOVER_MAX.saturating_add(FAREWELL_MAX) } else { FAREWELL_MAX };
+        self.leaving.map(|since| since + most)
     }
 
     async fn renew_if_due(&mut self) {

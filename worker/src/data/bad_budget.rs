@@ -18,6 +18,10 @@ impl BadBudget {
         Self { max, files: Mutex::default() }
     }
 
+    pub(super) fn max(&self) -> u64 {
+        self.max
+    }
+
     /// Some more of a file, the source's so many-th.
     pub(super) fn has(&self, file: usize, more: &BadRecords) -> Result<(), DataError> {
         self.change(file, more, |known| known.add(more))

@@ -29,7 +29,7 @@ impl Cache {
     /// The one in the worker's cache folder, which is made when it is not there.
     pub(super) fn open(cache: &Path, bytes_max: Option<u64>) -> Result<Self, DataError> {
         let folder = cache.join("data");
-        for part in ["stamps", "lists", "shards", "fetched", "uses"] {
+        for part in ["stamps", "lists", "shards", "fetched", "drafts", "uses"] {
             let path = folder.join(part);
             std::fs::create_dir_all(&path).map_err(DataError::io("create folder", &path))?;
         }
@@ -74,6 +74,11 @@ impl Cache {
     /// The folder of those.
     pub(super) fn fetches(&self) -> PathBuf {
         self.folder.join("fetched")
+    }
+
+    /// The folder of what becomes shards piece by piece while it is trained on.
+    pub(super) fn drafts(&self) -> PathBuf {
+        self.folder.join("drafts")
     }
 
     /// That of what processes use: see [`super::lease::Lease`].

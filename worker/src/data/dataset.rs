@@ -9,14 +9,16 @@ use longhaul_common::mixture::Mixture;
 use longhaul_common::sampler::{sample_at, source_seed};
 
 use super::cache::Cache;
+use super::files::files_of;
+use super::filling::Coming;
 use super::image::augment;
 use super::lease::Lease;
 use super::lent::{Catalogue, LentBlock, Stock, Supply};
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
 use super::sample::{SampleShape, tokens};
-use super::side_by_side::{Plan, check_classes, prepare};
-use super::source::{Source, SourceSize, files_of};
+use super::side_by_side::{Plan, When, check_classes, prepare};
+use super::source::{Source, SourceSize};
 use super::{Batch, DataError, Recipe, Sample, Tokenizer, Work};
 
 /// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target; or its image i. The end of each source,
@@ -98,13 +100,31 @@ impl Dataset {
         Self::prepared_by(config, Maker { cache: &cache, tokenizer, work, piece_bytes: PIECE_BYTES })
     }
 
+    /// The same, in which folders of images are decoded while they are trained on: what is wanted first, and everything else meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::open_within`]; what is wrong with an image is told when it is read.
+    pub fn begin_within(
+        config: &DataConfig,
+        tokenizer: &Tokenizer,
+        (cache, bytes_max): (&Path, Option<u64>),
+        work: &Work,
+    ) -> Result<Self, DataError> {
+        let cache = Cache::open(cache, bytes_max)?;
+        let maker = Maker { cache: &cache, tokenizer, work, piece_bytes: PIECE_BYTES };
+        Self::opened_by(config, maker, When::Meanwhile)
+    }
+
     pub(super) fn prepared_by(config: &DataConfig, maker: Maker<'_>) -> Result<Self, DataError> {
-        maker.cache.sweep()?;
+        Self::opened_by(config, maker, When::First)
+    }
+
+    pub(super) fn opened_by(config: &DataConfig, maker: Maker<'_>, when: When) -> Result<Self, DataError> {
         let (sources, lease) = (config.training(), Arc::new(Lease::new(maker.cache)?));
         let plans = sources.iter().chain(&config.validation).map(|source| Plan::new(source, config, &maker));
         let plans: Vec<Plan<'_>> = plans.collect::<Result<_, _>>()?;
         check_classes(&plans)?;
-        let opened = prepare(plans, maker, &lease)?;
+        let opened = prepare(plans, when, maker, &lease)?;
         let mut training: Vec<Arc<Source>> = opened.into_iter().map(Arc::new).collect();
         let validation = training.split_off(sources.len());
         Self::of(config, &sources, training, validation)
@@ -136,7 +156,13 @@ impl Dataset {
         Self::of(config, &sources, training, validation)
     }
 
-    /// What it consists of, made with this tokenizer.
+    /// What of it is prepared while it is used.
+    #[must_use]
+    pub fn coming(&self) -> Coming {
+        Coming::new(self.all().filter_map(|part| part.source.filling()).cloned().collect())
+    }
+
+    /// What it consists of, made with this tokenizer, once it is prepared.
     pub(super) fn catalogue(&self, tokenizer: &Tokenizer) -> Catalogue {
         let tokenizer = tokenizer.json().map(|json| *blake3::hash(&json).as_bytes());
         Catalogue { tokenizer, sources: self.all().map(|part| part.source.listed()).collect() }
@@ -197,6 +223,8 @@ impl Dataset {
     /// Prepared data is damaged, and cannot be made again.
     pub fn batch(&self, positions: impl IntoIterator<Item = u64>, seed: u64) -> Result<Batch, DataError> {
         let (mut batch, mut sample) = (self.shape.batch(), Vec::new());
+        let positions: Vec<u64> = positions.into_iter().collect();
+        bring(positions.iter().map(|position| self.find(*position, seed)))?;
         for position in positions {
             let part = self.read(position, seed, &mut sample)?.0;
             self.shape.push(&sample, part.source.item_bytes(), &mut batch);
@@ -226,6 +254,7 @@ impl Dataset {
                 part.source.expect(part.range(sample));
             }
             let (mut batch, mut sample) = (self.shape.batch(), Vec::new());
+            bring(batch_from(first).filter_map(held_out))?;
             for at in batch_from(first) {
                 if let Some((part, index)) = held_out(at) {
                     part.read(index, &mut sample)?;
@@ -369,6 +398,19 @@ impl Dataset {
     fn others(&self) -> impl Iterator<Item = &Part> {
         self.held_out[self.training.len()..].iter()
     }
+}
+
+/// Decodes samples that are read next, where they are not yet.
+fn bring<'a>(samples: impl Iterator<Item = (&'a Part, u64)>) -> Result<(), DataError> {
+    let mut wanted: Vec<(&Arc<Source>, Vec<u64>)> = Vec::new();
+    for (part, sample) in samples.filter(|(part, _)| part.source.filling().is_some()) {
+        let items = part.range(sample);
+        match wanted.iter_mut().find(|(source, _)| Arc::ptr_eq(source, &part.source)) {
+            Some((_, wanted)) => wanted.extend(items),
+            None => wanted.push((&part.source, items.collect())),
+        }
+    }
+    wanted.into_iter().try_for_each(|(source, items)| source.bring(items))
 }
 
 impl Part {

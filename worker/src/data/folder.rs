@@ -1,11 +1,14 @@
 //! A folder of images as one source: which files it has, and whether they are as they were.
 
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
 use super::DataError;
+use super::image::{Pixels, RawImage};
+use super::records::RECORD_BYTES_MAX;
 use super::stamp::State;
 use super::work::FileWork;
 
@@ -15,6 +18,14 @@ const IMAGES_MAX: usize = 1 << 25;
 const HASHED_TOGETHER: usize = 256;
 /// Endings of names that are read.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
+
+/// An image of a folder, as it was when it was listed.
+#[derive(Clone, Debug)]
+pub(super) struct FolderImage {
+    pub(super) class: u32,
+    pub(super) path: PathBuf,
+    pub(super) state: State,
+}
 
 /// The folders of a folder's classes, by name: the first is class 0. One whose name begins with a point is no class, as tools keep their own things in such.
 pub(super) fn classes_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
@@ -34,15 +45,20 @@ pub fn class_names(folder: &Path) -> Result<Vec<String>, DataError> {
 
 /// The images of a folder with their classes; by name within a class, and each class spread evenly over all, so that what is held out has its share of each. Other
 /// files are nothing to it.
-pub(super) fn images_in(folder: &Path) -> Result<Vec<(u32, PathBuf)>, DataError> {
+pub(super) fn images_in(folder: &Path) -> Result<Vec<FolderImage>, DataError> {
     let refused = |folder: &Path, reason: String| DataError::Folder { path: folder.to_owned(), reason };
     let mut images = Vec::new();
     for (class, inner) in (0..).zip(classes_in(folder)?) {
         let before = images.len();
         let mut files = entries(&inner)?;
-        files.retain(|path| is_image(path) && path.is_file());
+        files.retain(|path| is_image(path));
+        let listed = |path: PathBuf| {
+            let metadata = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
+            Some(FolderImage { class, state: State::from(&metadata), path })
+        };
+        let files: Vec<FolderImage> = files.into_iter().filter_map(listed).collect();
         let count = files.len() as u64;
-        images.extend((0..).zip(files).map(|(index, path)| (index, count, class, path)));
+        images.extend((0..).zip(files).map(|(index, image)| (index, count, image)));
         if images.len() == before {
             let reason =
                 "a class without an image: give it some (.jpg, .jpeg or .png), or take the folder away";
@@ -61,29 +77,87 @@ pub(super) fn images_in(folder: &Path) -> Result<Vec<(u32, PathBuf)>, DataError>
     }
     // By the middle of the index-th of `count` equal parts, (2i + 1) / 2n, without dividing.
     images.sort_by(|(i, n, ..), (j, m, ..)| u64::cmp(&((2 * i + 1) * m), &((2 * j + 1) * n)));
-    Ok(images.into_iter().map(|(_, _, class, path)| (class, path)).collect())
+    Ok(images.into_iter().map(|(.., image)| image).collect())
+}
+
+/// Whether a folder has as many classes as the run.
+///
+/// # Errors
+/// It has not.
+pub(super) fn check_classes(folder: &Path, classes: u64) -> Result<(), DataError> {
+    let there = classes_in(folder)?.len() as u64;
+    // Fewer would do, were it not that one that is missing makes the classes behind it others than in another source.
+    if there != classes {
+        let reason = format!(
+            "it has {there} folders, and data.image.classes = {classes}: a class is the place of its folder among the names of all, so each source has as many"
+        );
+        return Err(DataError::Folder { path: folder.to_owned(), reason });
+    }
+    Ok(())
 }
 
 /// What changes when an image comes, goes, or is written.
 pub(super) fn state(folder: &Path) -> Result<State, DataError> {
+    Ok(state_of(&images_in(folder)?))
+}
+
+/// The same of images that are listed.
+pub(super) fn state_of(images: &[FolderImage]) -> State {
     let (mut bytes, mut newest, mut hasher) = (0, (i64::MIN, 0), blake3::Hasher::new());
-    for (class, path) in images_in(folder)? {
-        let metadata = std::fs::metadata(&path).map_err(DataError::io("open", &path))?;
-        let time = (metadata.mtime(), metadata.mtime_nsec());
-        bytes += metadata.len();
+    for FolderImage { class, path, state } in images {
+        let time = (state.modified_s, state.modified_ns);
+        bytes += state.bytes;
         newest = newest.max(time);
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         hasher.update(&class.to_le_bytes());
         hasher.update(&(name.len() as u64).to_le_bytes());
         hasher.update(name);
-        for number in [metadata.len() as i64, time.0, time.1, metadata.ino() as i64] {
+        for number in [state.bytes as i64, time.0, time.1, state.inode as i64] {
             hasher.update(&number.to_le_bytes());
         }
     }
     let mut number = [0; 8];
     hasher.finalize_xof().fill(&mut number);
     // For the inode there is a number of all names, times and inodes.
-    Ok(State { bytes, modified_s: newest.0, modified_ns: newest.1, inode: u64::from_le_bytes(number) })
+    State { bytes, modified_s: newest.0, modified_ns: newest.1, inode: u64::from_le_bytes(number) }
+}
+
+/// Names the samples of a folder before an image is read: how many images it has and, in order, the class and the size of each.
+pub(super) fn identity(images: &[FolderImage]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&(images.len() as u64).to_le_bytes());
+    for image in images {
+        hasher.update(&image.class.to_le_bytes());
+        hasher.update(&image.state.bytes.to_le_bytes());
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// An image that is as it was listed, before and after it is read.
+///
+/// # Errors
+/// It is not, or cannot be read.
+pub(super) fn read_image(image: &FolderImage) -> Result<RawImage, DataError> {
+    let FolderImage { class, path, state } = image;
+    let changed = || DataError::Changed { path: path.clone() };
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(changed()),
+        file => file.map_err(DataError::io("open", path))?,
+    };
+    let is_as_listed = |file: &File| {
+        let metadata = file.metadata().map_err(DataError::io("read", path))?;
+        if State::from(&metadata) == *state { Ok(()) } else { Err(changed()) }
+    };
+    is_as_listed(&file)?;
+    let content = if state.bytes > RECORD_BYTES_MAX {
+        Pixels::TooLarge { bytes: state.bytes, digest: hash_of_file(path)?.0 }
+    } else {
+        let mut bytes = Vec::with_capacity(state.bytes as usize + 1);
+        (&mut file).take(state.bytes + 1).read_to_end(&mut bytes).map_err(DataError::io("read", path))?;
+        Pixels::Encoded(bytes)
+    };
+    is_as_listed(&file)?;
+    Ok(RawImage { place: path.display().to_string(), class: *class, content })
 }
 
 /// BLAKE3 of all that the images are made of, in hexadecimal.
@@ -91,11 +165,10 @@ pub(super) fn hash(folder: &Path, work: &mut FileWork<'_>) -> Result<String, Dat
     let (mut hasher, mut hashed) = (blake3::Hasher::new(), 0);
     for images in images_in(folder)?.chunks(HASHED_TOGETHER) {
         work.work.goes_on()?;
-        let of_each = images.par_iter().map(|(_, path)| hash_of_file(path));
+        let of_each = images.par_iter().map(|image| hash_of_file(&image.path));
         let of_each = of_each.collect::<Result<Vec<_>, DataError>>()?;
-        for ((class, _), (hash, bytes)) in images.iter().zip(of_each) {
-            hasher.update(&class.to_le_bytes());
-            hasher.update(hash.as_bytes());
+        for (image, (hash, bytes)) in images.iter().zip(of_each) {
+            name_into(&mut hasher, image, &hash);
             hashed += bytes;
         }
         work.has_hashed(hashed);
@@ -103,9 +176,15 @@ pub(super) fn hash(folder: &Path, work: &mut FileWork<'_>) -> Result<String, Dat
     Ok(hasher.finalize().to_hex().to_string())
 }
 
+/// What an image adds to the hash of a folder.
+pub(super) fn name_into(hasher: &mut blake3::Hasher, image: &FolderImage, digest: &blake3::Hash) {
+    hasher.update(&image.class.to_le_bytes());
+    hasher.update(digest.as_bytes());
+}
+
 /// BLAKE3 of a file, and its bytes.
-fn hash_of_file(path: &Path) -> Result<(blake3::Hash, u64), DataError> {
-    let file = std::fs::File::open(path).map_err(DataError::io("open", path))?;
+pub(super) fn hash_of_file(path: &Path) -> Result<(blake3::Hash, u64), DataError> {
+    let file = File::open(path).map_err(DataError::io("open", path))?;
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(&file).map_err(DataError::io("read", path))?;
     Ok((hasher.finalize(), hasher.count()))

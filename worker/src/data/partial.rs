@@ -1,6 +1,6 @@
 //! Files that are written under another name, and get theirs when they are complete and on the disk.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -34,6 +34,17 @@ impl Partial {
                 file.set_len(0).map_err(DataError::io("write", &partial))?;
                 return Ok(Self { owned, file });
             }
+        }
+    }
+
+    /// The one of `path`; none: somebody has it.
+    pub(super) fn try_lock(path: &Path) -> Result<Option<Self>, DataError> {
+        let partial = path.with_extension(ENDING);
+        let file = open_to_lock(&partial)?;
+        match file.try_lock() {
+            Ok(()) if is_at(&file, &partial) => Ok(Some(Self { owned: Owned::new(&partial)?, file })),
+            Ok(()) | Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(DataError::io("lock", &partial)(error)),
         }
     }
 

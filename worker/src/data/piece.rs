@@ -3,29 +3,23 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::LazyLock;
-use std::thread;
 
 use longhaul_common::config::ImageConfig;
-use rayon::prelude::*;
-use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
-use super::image::{RawImage, class_of, decode, sample_bytes};
+use super::image::{RawImage, black, class_of, decode, sample_bytes, stand_in};
 use super::origin::Origin;
 use super::prepared::Maker;
 use super::records::{self, Record, Records};
-use super::{DataError, Recipe, Work};
+use super::{DataError, Recipe, Work, decoders};
 
 /// What a record counts for beside its text: so a piece of empty ones comes to an end, too.
 const RECORD_BYTES: u64 = 8;
-/// Images that are decoded at once, at most: one takes up to 64 MiB, and larger ones are decoded one by one.
-const DECODERS_MAX: usize = 32;
 /// Images that are decoded side by side between two looks at whether to go on.
 const DECODED_TOGETHER: usize = 64;
 /// Bad records that are remembered of a piece, with their places; the rest is counted.
-const EXAMPLES_MAX: usize = 8;
+pub(super) const EXAMPLES_MAX: usize = 8;
 
 /// Records that were read, and not yet tokenised or decoded.
 #[derive(Debug, Default)]
@@ -40,11 +34,18 @@ pub(super) type Classes = BTreeMap<u32, u64>;
 /// What a piece's images became.
 #[derive(Debug, Default)]
 pub(super) struct Decoded {
-    /// One after the other, each with its class.
+    /// One after the other, each with its class: as many as there are images.
     pub(super) samples: Vec<u8>,
     pub(super) classes: Classes,
-    /// Those that could not be decoded.
+    /// Those that could not be decoded, in the place of which others stand.
     pub(super) bad: BadRecords,
+}
+
+impl Decoded {
+    /// Samples that stand for others.
+    pub(super) fn stand_ins(&self) -> u32 {
+        u32::try_from(self.bad.count).unwrap_or(u32::MAX)
+    }
 }
 
 /// What cannot be read.
@@ -56,7 +57,7 @@ pub(super) struct BadRecords {
 }
 
 impl BadRecords {
-    fn note(&mut self, example: String) {
+    pub(super) fn note(&mut self, example: String) {
         self.count += 1;
         if self.examples.len() < EXAMPLES_MAX {
             self.examples.push(example);
@@ -83,8 +84,7 @@ impl Piece {
 
     /// Names what it becomes, in hexadecimal: the same records become the same tokens, in whichever file they are.
     pub(super) fn name(&self, recipe: &blake3::Hash) -> String {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(recipe.as_bytes());
+        let mut hasher = name_of_recipe(recipe);
         for record in &self.records {
             match record {
                 Record::Text(text) => {
@@ -101,7 +101,7 @@ impl Piece {
                 Record::Bad(_) => {}
             }
         }
-        hasher.finalize().to_hex()[..32].to_owned()
+        finish_name(&hasher)
     }
 
     /// How many images of each class it has, if all can be decoded.
@@ -115,24 +115,29 @@ impl Piece {
         classes
     }
 
-    /// Its images as samples, decoded on all cores, as long as the work goes on: the last piece of a source is not left to one of them.
+    /// Its images as samples, decoded on all cores, as long as the work goes on: the last piece of a source is not left to one of them. In the place of one that cannot
+    /// be decoded stands another.
     ///
     /// # Errors
     /// A stop.
     pub(super) fn decode(self, shape: &ImageConfig, work: &Work) -> Result<Decoded, DataError> {
-        let mut decoded = Decoded::default();
+        let (mut decoded, mut is_bad) = (Decoded::default(), Vec::new());
         let as_image = |record| if let Record::Image(image) = record { Some(image) } else { None };
         let mut images = self.records.into_iter().filter_map(as_image).peekable();
         while images.peek().is_some() {
             work.goes_on()?;
             let together: Vec<RawImage> = images.by_ref().take(DECODED_TOGETHER).collect();
-            for sample in samples_of(together, shape) {
-                match sample {
-                    Ok(sample) => decoded.samples.extend_from_slice(&sample),
-                    Err(reason) => decoded.bad.note(reason),
-                }
+            let classes: Vec<u32> = together.iter().map(|image| image.class).collect();
+            let made = decoders::wanted(together, |image| sample_of(image, shape));
+            for (sample, class) in made.into_iter().zip(classes) {
+                is_bad.push(sample.is_err());
+                decoded.samples.extend(sample.unwrap_or_else(|reason| {
+                    decoded.bad.note(reason);
+                    black(class, shape)
+                }));
             }
         }
+        stand_in(&mut decoded.samples, sample_bytes(shape), &is_bad);
         for sample in decoded.samples.chunks(sample_bytes(shape)) {
             *decoded.classes.entry(class_of(sample)).or_default() += 1;
         }
@@ -166,24 +171,20 @@ impl Piece {
     }
 }
 
-/// Threads that decode images, of all pieces; none: the system gives none, and whoever has a piece decodes it.
-static DECODERS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let pool = ThreadPoolBuilder::new().thread_name(|at| format!("decoder {at}"));
-    pool.num_threads(cores.min(DECODERS_MAX)).build().ok()
-});
+/// Begins a piece's name: see [`Piece::name`].
+pub(super) fn name_of_recipe(recipe: &blake3::Hash) -> blake3::Hasher {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(recipe.as_bytes());
+    hasher
+}
 
-/// What images become, in order.
-fn samples_of(images: Vec<RawImage>, shape: &ImageConfig) -> Vec<Result<Vec<u8>, String>> {
-    let sample_of = |image| sample_of(image, shape);
-    match &*DECODERS {
-        Some(pool) => pool.install(|| images.into_par_iter().map(sample_of).collect()),
-        None => images.into_iter().map(sample_of).collect(),
-    }
+/// Ends it.
+pub(super) fn finish_name(hasher: &blake3::Hasher) -> String {
+    hasher.finalize().to_hex()[..32].to_owned()
 }
 
 /// What an image becomes, or where it is and what is wrong with it.
-fn sample_of(mut image: RawImage, shape: &ImageConfig) -> Result<Vec<u8>, String> {
+pub(super) fn sample_of(mut image: RawImage, shape: &ImageConfig) -> Result<Vec<u8>, String> {
     let place = std::mem::take(&mut image.place);
     let mut sample = Vec::with_capacity(sample_bytes(shape));
     decode(image, shape, &mut sample).map_err(|reason| format!("{place}: {reason}"))?;
@@ -217,7 +218,7 @@ impl Pieces {
             match self.records.next_record()? {
                 Some(Record::Bad(example)) => piece.bad.note(example),
                 Some(record) => {
-                    bytes += RECORD_BYTES + self.bytes_of(&record)?;
+                    bytes += self.weight_of(&record)?;
                     piece.records.push(record);
                 }
                 None => break,
@@ -227,16 +228,23 @@ impl Pieces {
         Ok((!is_nothing).then_some(piece))
     }
 
-    /// What a record takes in memory, before or after it is decoded.
+    /// What a record counts for.
     ///
     /// # Errors
     /// An image of a class that there is not.
-    fn bytes_of(&self, record: &Record) -> Result<u64, DataError> {
-        let (Record::Image(image), Some(shape)) = (record, &self.image) else { return Ok(record.bytes()) };
+    fn weight_of(&self, record: &Record) -> Result<u64, DataError> {
+        let (Record::Image(image), Some(shape)) = (record, &self.image) else {
+            return Ok(RECORD_BYTES + record.bytes());
+        };
         if image.class >= shape.classes {
             let (place, class, classes) = (image.place.clone(), image.class, shape.classes);
             return Err(DataError::NoClass { place, class, classes });
         }
-        Ok(record.bytes().max(sample_bytes(shape) as u64))
+        Ok(image_weight(record.bytes(), shape))
     }
+}
+
+/// What an image of so many bytes counts for in a piece: what it takes in memory, before or after it is decoded.
+pub(super) fn image_weight(bytes: u64, shape: &ImageConfig) -> u64 {
+    RECORD_BYTES + bytes.max(sample_bytes(shape) as u64)
 }

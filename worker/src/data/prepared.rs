@@ -30,6 +30,20 @@ pub(super) struct Prepared {
     pub(super) list: PieceList,
 }
 
+impl Prepared {
+    /// A file whose pieces are not known yet.
+    pub(super) fn unlisted(file: &Origin, bytes: u64, recipe: &Recipe) -> Self {
+        let list = PieceList {
+            file: file.path().display().to_string(),
+            recipe: recipe.to_string(),
+            pieces: Vec::new(),
+            bad: BadRecords::default(),
+            classes: Classes::new(),
+        };
+        Self { file: file.clone(), bytes, list }
+    }
+}
+
 /// The pieces of a file under a recipe, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PieceList {
@@ -175,28 +189,31 @@ impl<'a> Maker<'a> {
             let make = || {
                 is_new = true;
                 let item_bytes = recipe.item_bytes();
-                Ok(shard::encode(&piece.tokens(self, file.path(), item_bytes)?, item_bytes))
+                Ok(shard::encode(&piece.tokens(self, file.path(), item_bytes)?, item_bytes, 0))
             };
             let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
             let (bad, classes) = (BadRecords::default(), Classes::new());
             return Ok(MadeShard { shard, is_new, records, bad, classes });
         };
-        // One that lacks images was made of the same records: which of them are bad is found by decoding them again.
-        if let Some(shard) = Shard::map(&path)?.filter(|shard| shard.len() == records) {
+        // One with stand-ins was made of the same records: which of them are bad is found by decoding them again.
+        let is_without = |shard: &Shard| (shard.len(), shard.stand_ins()) == (records, 0);
+        if let Some(shard) = Shard::map(&path)?.filter(is_without) {
             let (bad, classes) = (BadRecords::default(), piece.classes());
             return Ok(MadeShard { shard, is_new, records, bad, classes });
         }
-        let Decoded { samples, classes, bad } = piece.decode(shape, self.work)?;
+        let decoded = piece.decode(shape, self.work)?;
+        let stand_ins = decoded.stand_ins();
+        let Decoded { samples, classes, bad } = decoded;
         let make = || {
             is_new = true;
-            Ok(shard::encode(&samples, recipe.item_bytes()))
+            Ok(shard::encode(&samples, recipe.item_bytes(), stand_ins))
         };
         let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
-        Ok(MadeShard { records: shard.len(), shard, is_new, bad, classes })
+        Ok(MadeShard { records: records - bad.count, shard, is_new, bad, classes })
     }
 }
 
-fn list_name(hash: &str, file: &Origin, recipe: &Recipe) -> String {
+pub(super) fn list_name(hash: &str, file: &Origin, recipe: &Recipe) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(hash.as_bytes());
     hasher.update(recipe.hash(file.path()).as_bytes());

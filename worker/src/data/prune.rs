@@ -64,6 +64,7 @@ impl Cache {
         }
         // All of them are being made.
         pruning.complete_files(&self.fetches())?;
+        pruning.complete_files(&self.drafts())?;
         units.sort_by_key(|unit| unit.used);
         pruning.throw_away(&units, &used, goal)
     }
@@ -72,7 +73,7 @@ impl Cache {
     pub(super) fn sweep(&self) -> Result<(), DataError> {
         let _alone = self.alone()?;
         let mut pruning = Pruning::of(self);
-        for folder in [self.stamps(), self.lists(), self.shards(), self.fetches()] {
+        for folder in [self.stamps(), self.lists(), self.shards(), self.fetches(), self.drafts()] {
             pruning.complete_files(&folder)?;
         }
         self.used().map(drop)

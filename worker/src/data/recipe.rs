@@ -11,6 +11,8 @@ use super::prepared::Maker;
 
 /// Part of every name in the cache: what is prepared in another way, or kept in another layout, has other names.
 const PREPARATION_VERSION: u32 = 2;
+/// The same of images.
+const IMAGES_VERSION: u32 = 3;
 
 /// Vocabularies up to this size take two bytes a token.
 const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
@@ -99,7 +101,8 @@ impl Recipe {
             hasher.update(part);
         }
         hasher.update(&self.piece_bytes.to_le_bytes());
-        hasher.update(&PREPARATION_VERSION.to_le_bytes());
+        let version = if self.image.is_some() { IMAGES_VERSION } else { PREPARATION_VERSION };
+        hasher.update(&version.to_le_bytes());
         hasher.finalize()
     }
 }

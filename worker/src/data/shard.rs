@@ -1,8 +1,8 @@
 //! The tokens or images of a piece as a file that is written once and mapped into memory.
 //!
-//! Layout, little-endian: a header of 64 bytes (magic, format version, bytes in an item, items, bytes in a block, zeros, and from byte 32 on the BLAKE3
+//! Layout, little-endian: a header of 64 bytes (magic, format version, bytes in an item, items, bytes in a block, stand-ins, and from byte 32 on the BLAKE3
 //! of all that and of the table), a table with the BLAKE3 of each block, then the items, which are
-//! tokens, or images with their classes. A block is checked when it is first touched.
+//! tokens, or images with their classes. Stand-ins are copies of images, in the place of such as cannot be decoded. A block is checked when it is first touched.
 
 use std::fs::File;
 use std::ops::Range;
@@ -80,6 +80,11 @@ impl Shard {
     /// Items in it.
     pub(super) fn len(&self) -> u64 {
         self.header.items
+    }
+
+    /// Items that stand for such as cannot be decoded.
+    pub(super) fn stand_ins(&self) -> u32 {
+        self.header.stand_ins
     }
 
     /// Names the items: the hash of the table that has the hashes of all.
@@ -214,13 +219,13 @@ impl<'a> Head<'a> {
 
     /// Whether it is of a shard with this hash, so many items, and so many bytes in each.
     pub(super) fn is_of(&self, hash: [u8; HASH_BYTES], items: u64, item_bytes: usize) -> bool {
-        let Header { hash: own, items: has, item_bytes: each } = self.header;
+        let Header { hash: own, items: has, item_bytes: each, .. } = self.header;
         (own, has, each as usize) == (hash, items, item_bytes)
     }
 
     /// Bytes of the head of a shard of so many items.
     pub(super) fn bytes_of(items: u64, item_bytes: usize) -> usize {
-        Header { item_bytes: item_bytes as u32, items, hash: [0; HASH_BYTES] }.body()
+        Header { item_bytes: item_bytes as u32, items, stand_ins: 0, hash: [0; HASH_BYTES] }.body()
     }
 
     /// Where a block is in the items' bytes; none: there is no such block.
@@ -244,11 +249,11 @@ fn blocks_of(bytes: &Range<usize>) -> Range<usize> {
     if bytes.is_empty() { 0..0 } else { bytes.start / BLOCK_BYTES..bytes.end.div_ceil(BLOCK_BYTES) }
 }
 
-/// A shard as it is to be written, of items of so many bytes each.
-pub(super) fn encode(body: &[u8], item_bytes: usize) -> Vec<u8> {
+/// A shard as it is to be written, of items of so many bytes each, so many of which stand for others.
+pub(super) fn encode(body: &[u8], item_bytes: usize, stand_ins: u32) -> Vec<u8> {
     let items = (body.len() / item_bytes) as u64;
     let table: Vec<u8> = body.chunks(BLOCK_BYTES).flat_map(|block| *blake3::hash(block).as_bytes()).collect();
-    let header = Header { item_bytes: item_bytes as u32, items, hash: [0; HASH_BYTES] };
+    let header = Header { item_bytes: item_bytes as u32, items, stand_ins, hash: [0; HASH_BYTES] };
     let mut file = Vec::with_capacity(HEADER_BYTES + table.len() + body.len());
     file.extend(header.fields());
     file.extend(Header::hash(&header.fields(), &table));
@@ -261,6 +266,7 @@ pub(super) fn encode(body: &[u8], item_bytes: usize) -> Vec<u8> {
 struct Header {
     item_bytes: u32,
     items: u64,
+    stand_ins: u32,
     hash: [u8; HASH_BYTES],
 }
 
@@ -272,6 +278,7 @@ impl Header {
         bytes[12..16].copy_from_slice(&self.item_bytes.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.items.to_le_bytes());
         bytes[24..28].copy_from_slice(&(BLOCK_BYTES as u32).to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.stand_ins.to_le_bytes());
         bytes
     }
 
@@ -292,8 +299,9 @@ impl Header {
     fn read(file: &[u8]) -> Option<(Self, usize)> {
         let item_bytes = u32::from_le_bytes(*file.get(12..)?.first_chunk()?);
         let items = u64::from_le_bytes(*file.get(16..)?.first_chunk()?);
+        let stand_ins = u32::from_le_bytes(*file.get(28..)?.first_chunk()?);
         let hash = *file.get(FIELDS_BYTES..)?.first_chunk()?;
-        let header = Self { item_bytes, items, hash };
+        let header = Self { item_bytes, items, stand_ins, hash };
         let whole = (item_bytes > 0).then(|| header.file_bytes())??;
         Some((header, whole))
     }

@@ -7,12 +7,18 @@ use std::thread;
 use longhaul_common::config::{DataConfig, DataFormat, DataSource};
 
 use super::bad_budget::BadBudget;
-use super::folder::class_names;
+use super::cache::read_document;
+use super::files::files_of;
+use super::filling::{Begun, Preparing};
+use super::folder::{
+    FolderImage, check_classes as check_class_count, class_names, identity, images_in, state_of,
+};
 use super::lease::Lease;
 use super::origin::Origin;
 use super::pipeline::{Makers, with_makers};
-use super::prepared::{Maker, Prepared};
-use super::source::{Source, files_of};
+use super::prepared::{Maker, PieceList, Prepared, list_name};
+use super::source::Source;
+use super::stamp::Stamp;
 use super::{DataError, Recipe};
 
 /// Files that are read at a time: enough that the disk has something to write while others are hashed, and each has a piece of up to some 20 MB in memory.
@@ -25,6 +31,18 @@ pub(super) struct Plan<'a> {
     bad: BadBudget,
     /// With their bytes.
     files: Vec<(Origin, u64)>,
+    /// Of a folder of images, what is in it.
+    images: Option<Vec<FolderImage>>,
+    identity: Option<[u8; 32]>,
+}
+
+/// When a folder of images is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// Before it is used.
+    First,
+    /// While it is used.
+    Meanwhile,
 }
 
 /// One of its files.
@@ -45,10 +63,49 @@ impl<'a> Plan<'a> {
         config: &DataConfig,
         maker: &Maker<'_>,
     ) -> Result<Self, DataError> {
+        let (recipe, bad) = (Recipe::new(source, config, maker), BadBudget::new(config.bad_records_max));
+        let mut files = files_of(source, maker.cache)?.into_iter();
+        let plan = |files, images: Option<Vec<FolderImage>>| {
+            let identity = images.as_deref().map(identity);
+            Self { source, recipe: recipe.clone(), bad, files, images, identity }
+        };
+        if recipe.format == DataFormat::Images
+            && let Some(folder) = files.next()
+        {
+            let images = images_in(folder.path())?;
+            return Ok(plan(vec![(folder, state_of(&images).bytes)], Some(images)));
+        }
         let with_bytes = |file: Origin| file.bytes().map(|bytes| (file, bytes));
-        let files = files_of(source, maker.cache)?.into_iter().map(with_bytes).collect::<Result<_, _>>()?;
-        let bad = BadBudget::new(config.bad_records_max);
-        Ok(Self { source, recipe: Recipe::new(source, config, maker), bad, files })
+        Ok(plan(files.map(with_bytes).collect::<Result<_, _>>()?, None))
+    }
+
+    /// Begins a folder of images that is decoded while it is used; none: it is prepared, or something else.
+    fn begin(
+        &mut self,
+        when: When,
+        maker: Maker<'_>,
+        lease: &Arc<Lease>,
+    ) -> Result<Option<Preparing>, DataError> {
+        let (When::Meanwhile, Some(images)) = (when, &self.images) else { return Ok(None) };
+        let Some((origin, _)) = self.files.first() else { return Ok(None) };
+        check_class_count(origin.path(), self.recipe.classes())?;
+        if let Some(stamp) = Stamp::sure(origin.path(), &state_of(images), maker.cache)? {
+            let list = maker.cache.list(&list_name(&stamp.hash, origin, &self.recipe));
+            if read_document::<PieceList>(&list)?.is_some() {
+                return Ok(None);
+            }
+        }
+        let images = self.images.take().unwrap_or_default();
+        let (origin, recipe, bad_records_max) = (origin.clone(), self.recipe.clone(), self.bad.max());
+        let begun = Begun { origin, images, recipe, bad_records_max };
+        Preparing::begin(begun, maker.cache, lease).map(Some)
+    }
+
+    /// Whether a folder that was prepared is the one that was listed.
+    fn check(&self, source: &Source) -> Result<(), DataError> {
+        let (Some(images), Some((origin, _))) = (&self.images, self.files.first()) else { return Ok(()) };
+        let is_same = source.items() == images.len() as u64 && origin.state()? == [state_of(images)];
+        if is_same { Ok(()) } else { Err(DataError::Changed { path: origin.path().to_owned() }) }
     }
 
     fn wanted(&self) -> impl Iterator<Item = Wanted<'_>> {
@@ -85,17 +142,30 @@ pub(super) fn check_classes(plans: &[Plan<'_>]) -> Result<(), DataError> {
 /// # Errors
 /// That of the first file that has one, though others may have failed before.
 pub(super) fn prepare(
-    plans: Vec<Plan<'_>>,
+    mut plans: Vec<Plan<'_>>,
+    when: When,
     maker: Maker<'_>,
     lease: &Arc<Lease>,
 ) -> Result<Vec<Source>, DataError> {
-    let wanted: Vec<Wanted<'_>> = plans.iter().flat_map(Plan::wanted).collect();
+    let begin = |plan: &mut Plan<'_>| plan.begin(when, maker, lease);
+    let coming: Vec<Option<Preparing>> = plans.iter_mut().map(begin).collect::<Result<_, _>>()?;
+    // What those left behind who died; but what this one has taken up stays.
+    maker.cache.sweep()?;
+    let first = plans.iter().zip(&coming).filter(|(_, coming)| coming.is_none());
+    let wanted: Vec<Wanted<'_>> = first.flat_map(|(plan, _)| plan.wanted()).collect();
     let mut prepared = prepare_files(&wanted, maker, lease)?.into_iter();
-    let sources = plans.iter().map(|plan| {
-        let files = prepared.by_ref().take(plan.files.len()).collect();
-        Source::new(plan.source, plan.recipe.clone(), maker, files, Arc::clone(lease))
+    let sources = plans.iter().zip(coming).map(|(plan, coming)| {
+        let (recipe, lease) = (plan.recipe.clone(), Arc::clone(lease));
+        let Some(coming) = coming else {
+            let files = prepared.by_ref().take(plan.files.len()).collect();
+            let source = Source::new(plan.source, recipe, maker, files, lease).called(plan.identity);
+            return plan.check(&source).map(|()| source);
+        };
+        let unlisted = |(file, bytes): &(Origin, u64)| Prepared::unlisted(file, *bytes, &recipe);
+        let files = plan.files.iter().map(unlisted).collect();
+        Ok(Source::coming(plan.source, recipe, maker, files, lease, coming).called(plan.identity))
     });
-    Ok(sources.collect())
+    sources.collect()
 }
 
 fn prepare_files(wanted: &[Wanted<'_>], maker: Maker<'_>, lease: &Lease) -> Result<Vec<Prepared>, DataError> {

@@ -2,25 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use longhaul_common::config::{DataFormat, DataPlace, DataSource};
+use longhaul_common::config::DataSource;
 
 use super::cache::Cache;
+use super::filling::{Filling, Preparing};
 use super::lease::Lease;
 use super::lent::{BlockName, LentBlock, ListedShard, ListedSource, NotTheBlock, Stock, Supply, shard_name};
-use super::origin::Origin;
+use super::names::{Named, Names};
 use super::piece::BadRecords;
 use super::pipeline::with_makers;
-use super::prepared::{Maker, Prepared};
-use super::remote::RemoteFile;
+use super::prepared::{ListedPiece, Maker, Prepared};
 use super::shard::{BLOCK_BYTES, Shard, blocks_with};
 use super::{DataError, Recipe, Tokenizer, Work};
 
-/// Files of a source, at most: each has a list, which is kept in memory.
-pub(super) const FILES_MAX: usize = 1 << 16;
 /// Shards of a source that are mapped at once: systems allow a process some 65,000 maps in all.
 const MAPPED_MAX: usize = 1 << 13;
 
@@ -30,7 +28,10 @@ pub(super) struct Source {
     pub(super) name: String,
     cache: Cache,
     made: Made,
+    /// What the data's hash has of it, if not the shards.
+    identity: Option<[u8; 32]>,
     shards: Vec<Slot>,
+    names: Names,
     /// Items before each shard, and all: tokens or images.
     starts: Vec<u64>,
     mapped: AtomicUsize,
@@ -50,10 +51,14 @@ enum Made {
 struct Slot {
     /// Which of the files it is made from.
     file: usize,
-    name: String,
-    hash: String,
     items: u64,
     shard: Mutex<Option<Arc<Shard>>>,
+}
+
+impl Slot {
+    fn new(file: usize, items: u64) -> Self {
+        Self { file, items, shard: Mutex::default() }
+    }
 }
 
 /// What was found of a source.
@@ -77,59 +82,6 @@ pub struct SourceSize {
     pub shards: u64,
 }
 
-/// The files of a source, in the order of their names.
-pub(super) fn files_of(source: &DataSource, cache: &Cache) -> Result<Vec<Origin>, DataError> {
-    let pattern = match source.place() {
-        DataPlace::Path(path) => {
-            check_kind(path, source.format())?;
-            let images = path.to_owned();
-            return Ok(vec![match source.labels.clone() {
-                Some(labels) => Origin::Labelled { images, labels },
-                None => Origin::Local(images),
-            }]);
-        }
-        DataPlace::Url(url) => {
-            let files = RemoteFile::find(url, source.endpoint.as_deref(), cache)?;
-            return Ok(files.into_iter().map(Origin::Remote).collect());
-        }
-        DataPlace::Glob(pattern) => pattern,
-    };
-    let refused = |reason: String| DataError::Pattern { pattern: pattern.to_owned(), reason };
-    let mut files = Vec::new();
-    for found in glob::glob(pattern).map_err(|error| refused(error.to_string()))? {
-        let path = found.map_err(|error| {
-            let path = error.path().to_owned();
-            DataError::io("open", &path)(error.into())
-        })?;
-        if path.is_file() {
-            files.push(path);
-        }
-        if files.len() > FILES_MAX {
-            return Err(refused(format!("it matches more than {FILES_MAX} files")));
-        }
-    }
-    files.sort_unstable();
-    if files.is_empty() {
-        return Err(refused("it matches no file".to_owned()));
-    }
-    Ok(files.into_iter().map(Origin::Local).collect())
-}
-
-/// Folders are of images, and nothing else is; of what is not there, opening it tells.
-fn check_kind(path: &Path, format: DataFormat) -> Result<(), DataError> {
-    let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
-    let reason = match (metadata.is_dir(), format == DataFormat::Images) {
-        (true, false) => {
-            "it is a folder: take a glob for the files in it, as \"FOLDER/*.txt\", or, of images, format = \"images\""
-        }
-        (false, true) => {
-            "it is no folder, and format = \"images\" is of one with a folder for each class: leave the format out, or name the folder"
-        }
-        _ => return Ok(()),
-    };
-    Err(DataError::Folder { path: path.to_owned(), reason: reason.to_owned() })
-}
-
 impl Source {
     /// The items of files that are prepared.
     pub(super) fn new(
@@ -139,18 +91,34 @@ impl Source {
         files: Vec<Prepared>,
         lease: Arc<Lease>,
     ) -> Self {
-        let mut shards = Vec::new();
+        let (mut shards, mut names) = (Vec::new(), Vec::new());
         for (file, prepared) in files.iter().enumerate() {
-            shards.extend(prepared.list.pieces.iter().map(|piece| Slot {
-                file,
-                name: piece.name.clone(),
-                hash: piece.hash.clone(),
-                items: piece.items,
-                shard: Mutex::default(),
-            }));
+            for ListedPiece { name, hash, items, .. } in &prepared.list.pieces {
+                shards.push(Slot::new(file, *items));
+                names.push(Named { name: name.clone(), hash: hash.clone() });
+            }
         }
         let made = Made::FromFiles { recipe, tokenizer: maker.tokenizer.clone(), lease, files };
-        Self::of(source.to_string(), maker.cache.clone(), made, shards)
+        Self::of(source.to_string(), maker.cache.clone(), made, shards, Names::Known(names))
+    }
+
+    /// The images of a folder that is prepared meanwhile.
+    pub(super) fn coming(
+        source: &DataSource,
+        recipe: Recipe,
+        maker: Maker<'_>,
+        files: Vec<Prepared>,
+        lease: Arc<Lease>,
+        coming: Preparing,
+    ) -> Self {
+        let shards = coming.filling().pieces().map(|images| Slot::new(0, images)).collect();
+        let made = Made::FromFiles { recipe, tokenizer: maker.tokenizer.clone(), lease, files };
+        Self::of(source.to_string(), maker.cache.clone(), made, shards, Names::Coming(coming))
+    }
+
+    /// The same, of which the data's hash has this.
+    pub(super) fn called(self, identity: Option<[u8; 32]>) -> Self {
+        Self { identity, ..self }
     }
 
     /// The items of shards that other workers have.
@@ -160,25 +128,24 @@ impl Source {
         stock: Arc<Stock>,
         supply: Arc<dyn Supply>,
     ) -> Self {
-        let slot = |shard: &ListedShard| Slot {
-            file: 0,
+        let named = |shard: &ListedShard| Named {
             name: shard_name(&shard.hash),
             hash: blake3::Hash::from_bytes(shard.hash).to_hex().to_string(),
-            items: shard.items,
-            shard: Mutex::default(),
         };
-        let shards = listed.shards.iter().map(slot).collect();
-        Self::of(source.to_string(), stock.cache().clone(), Made::Elsewhere { stock, supply }, shards)
+        let names = Names::Known(listed.shards.iter().map(named).collect());
+        let shards = listed.shards.iter().map(|shard| Slot::new(0, shard.items)).collect();
+        let (cache, made) = (stock.cache().clone(), Made::Elsewhere { stock, supply });
+        Self::of(source.to_string(), cache, made, shards, names).called(listed.identity)
     }
 
-    fn of(name: String, cache: Cache, made: Made, shards: Vec<Slot>) -> Self {
+    fn of(name: String, cache: Cache, made: Made, shards: Vec<Slot>, names: Names) -> Self {
         let starts = std::iter::once(0)
             .chain(shards.iter().scan(0, |sum, slot| {
                 *sum += slot.items;
                 Some(*sum)
             }))
             .collect();
-        Self { name, cache, made, shards, starts, mapped: AtomicUsize::new(0) }
+        Self { name, cache, made, identity: None, shards, names, starts, mapped: AtomicUsize::new(0) }
     }
 
     /// Items of all files: tokens or images.
@@ -188,6 +155,9 @@ impl Source {
 
     /// What was found of it.
     pub(super) fn size(&self) -> SourceSize {
+        if let Names::Coming(coming) = &self.names {
+            return coming.filling().size();
+        }
         let mut size =
             SourceSize { items: self.items(), shards: self.shards.len() as u64, ..SourceSize::default() };
         let mut bad = BadRecords::default();
@@ -206,20 +176,42 @@ impl Source {
 
     /// Names the items.
     pub(super) fn hash_into(&self, hasher: &mut blake3::Hasher) {
+        if let Some(identity) = &self.identity {
+            hasher.update(identity);
+            return;
+        }
         hasher.update(&(self.shards.len() as u64).to_le_bytes());
-        for slot in &self.shards {
-            hasher.update(slot.hash.as_bytes());
+        for index in 0..self.shards.len() {
+            hasher.update(self.hash(index).as_bytes());
         }
     }
 
-    /// What others are told of it.
+    /// What others are told of it, once it is prepared.
     pub(super) fn listed(&self) -> ListedSource {
-        let listed = |slot: &Slot| {
+        let listed = |(index, slot): (usize, &Slot)| {
             // What a list has was written as such a hash.
-            let hash = blake3::Hash::from_hex(&slot.hash).map_or([0; 32], |hash| *hash.as_bytes());
+            let hash = blake3::Hash::from_hex(self.hash(index)).map_or([0; 32], |hash| *hash.as_bytes());
             ListedShard { hash, items: slot.items }
         };
-        ListedSource { shards: self.shards.iter().map(listed).collect() }
+        ListedSource { identity: self.identity, shards: self.shards.iter().enumerate().map(listed).collect() }
+    }
+
+    /// What is prepared while it is used; none: it was prepared before.
+    pub(super) fn filling(&self) -> Option<&Arc<Filling>> {
+        match &self.names {
+            Names::Coming(coming) => Some(coming.filling()),
+            Names::Known(_) => None,
+        }
+    }
+
+    /// The hash of a shard; nothing as long as it is not made.
+    fn hash(&self, index: usize) -> &str {
+        self.names.get(index).map_or("", |named| &named.hash)
+    }
+
+    /// Decodes items that are read next, side by side, where they are not yet.
+    pub(super) fn bring(&self, items: Vec<u64>) -> Result<(), DataError> {
+        self.filling().map_or(Ok(()), |filling| filling.bring(items))
     }
 
     /// A block for another worker, with the head of its shard; none: it is not here.
@@ -249,6 +241,7 @@ impl Source {
 
     /// Makes all shards again that are not there, or fetches all blocks.
     pub(super) fn complete(&self) -> Result<(), DataError> {
+        self.filling().map_or(Ok(()), |filling| filling.wait())?;
         match &self.made {
             Made::FromFiles { recipe, tokenizer, lease, files } => {
                 let work = Work::default();
@@ -293,6 +286,9 @@ impl Source {
                 (coming * BLOCK_BYTES) as u64 + shard.map_or(0, |shard| shard.expect_sound(range))
             }
             (Ok(Some(shard)), Made::FromFiles { .. }) => shard.expect(range),
+            (Ok(None), _) if self.names.get(index).is_none() => {
+                (range.end - range.start) * self.item_bytes() as u64
+            }
             // Whoever reads it finds out, and can say so.
             (Ok(None) | Err(_), _) => 0,
         };
@@ -311,7 +307,7 @@ impl Source {
             Some(shard) => shard.damaged(range.clone()),
             None => blocks_with(range, stock.items().bytes).collect(),
         };
-        let shard = blake3::Hash::from_hex(&self.shards[index].hash).map_or([0; 32], |hash| *hash.as_bytes());
+        let shard = blake3::Hash::from_hex(self.hash(index)).map_or([0; 32], |hash| *hash.as_bytes());
         blocks.into_iter().map(|block| BlockName { shard, block: block as u32 }).collect()
     }
 
@@ -329,10 +325,10 @@ impl Source {
 
     /// Checks each block of each shard, makes the damaged ones again, and returns how many those were.
     pub(super) fn verify(&self, mut checked: impl FnMut(u64)) -> Result<u64, DataError> {
+        self.filling().map_or(Ok(()), |filling| filling.wait())?;
         let mut damaged = 0;
         for index in 0..self.shards.len() {
-            let path = self.cache.shard(&self.shards[index].name);
-            let shard = Shard::map(&path)?;
+            let shard = self.place(index).map_or(Ok(None), |path| Shard::map(&path))?;
             let is_sound = |shard: &Shard| self.fits(index, shard) && shard.check_all().is_ok();
             if !shard.as_ref().is_some_and(is_sound) {
                 match &self.made {
@@ -351,6 +347,12 @@ impl Source {
     }
 
     fn read_shard(&self, index: usize, range: Range<u64>, into: &mut Vec<u8>) -> Result<(), DataError> {
+        if let Some(filling) = self.filling()
+            && self.names.get(index).is_none()
+            && filling.read(index, range.clone(), into)?.is_none()
+        {
+            return Ok(());
+        }
         if let Some(shard) = self.shard(index)?
             && let Ok(bytes) = shard.read(range.clone())
         {
@@ -366,7 +368,12 @@ impl Source {
     }
 
     fn unreliable(&self, index: usize) -> DataError {
-        DataError::Unreliable { path: self.cache.shard(&self.shards[index].name) }
+        DataError::Unreliable { path: self.place(index).unwrap_or_else(|| self.cache.shards()) }
+    }
+
+    /// A shard's file; none: it is not made yet.
+    fn place(&self, index: usize) -> Option<PathBuf> {
+        self.names.get(index).map(|named| self.cache.shard(&named.name))
     }
 
     /// The shard, with all blocks of a range.
@@ -392,9 +399,10 @@ impl Source {
 
     /// The shard, mapped; none when it is missing or its header is damaged.
     fn shard(&self, index: usize) -> Result<Option<Arc<Shard>>, DataError> {
+        let Some(path) = self.place(index) else { return Ok(None) };
         let mut slot = self.slot(index);
         if slot.is_none() {
-            let shard = Shard::map(&self.cache.shard(&self.shards[index].name))?;
+            let shard = Shard::map(&path)?;
             *slot = shard.filter(|shard| self.fits(index, shard)).map(Arc::new);
             if slot.is_some() && self.mapped.fetch_add(1, Ordering::Relaxed) >= MAPPED_MAX {
                 self.unmap_another(index);
@@ -404,8 +412,8 @@ impl Source {
     }
 
     fn fits(&self, index: usize, shard: &Shard) -> bool {
-        let slot = &self.shards[index];
-        shard.len() == slot.items && blake3::Hash::from_bytes(shard.hash()).to_hex().as_str() == slot.hash
+        let hash = blake3::Hash::from_bytes(shard.hash()).to_hex();
+        shard.len() == self.shards[index].items && hash.as_str() == self.hash(index)
     }
 
     /// Forgets it, so that it is mapped anew.
@@ -431,11 +439,13 @@ impl Source {
     /// Makes a shard again.
     fn replace(&self, index: usize) -> Result<Arc<Shard>, DataError> {
         let (work, slot) = (Work::default(), &self.shards[index]);
-        let Made::FromFiles { recipe, tokenizer, files, .. } = &self.made else {
+        let (Made::FromFiles { recipe, tokenizer, files, .. }, Some(Named { name, .. })) =
+            (&self.made, self.names.get(index))
+        else {
             return Err(self.unreliable(index));
         };
         let file = &files[slot.file].file;
-        let made = self.maker(tokenizer, recipe, &work).make_again(file, recipe, &slot.name)?;
+        let made = self.maker(tokenizer, recipe, &work).make_again(file, recipe, name)?;
         if !self.fits(index, &made) {
             return Err(DataError::Changed { path: file.path().to_owned() });
         }

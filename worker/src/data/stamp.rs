@@ -56,18 +56,29 @@ impl Stamp {
     /// The stamp of a file, which is read where it is not known or may have changed.
     pub(super) fn of(path: &Path, cache: &Cache, work: &mut FileWork<'_>) -> Result<Self, DataError> {
         let state = State::of(path)?;
-        let stamp = Self::place(path, cache)?;
-        let is_racy = std::fs::metadata(&stamp).is_ok_and(|at| state.modified_s + RACY_S >= at.mtime());
-        if !is_racy && let Some(known) = read_document::<Self>(&stamp)?.filter(|known| known.state == state) {
+        if let Some(known) = Self::sure(path, &state, cache)? {
             return Ok(known);
         }
         let hash = hash(path, work)?;
         if State::of(path)? != state {
             return Err(DataError::Changed { path: path.to_owned() });
         }
-        let read = Self { state, hash };
+        Self::keep(path, state, hash, cache)
+    }
+
+    /// Notes what a file holds that is in this state.
+    pub(super) fn keep(path: &Path, state: State, hash: String, cache: &Cache) -> Result<Self, DataError> {
+        let (stamp, read) = (Self::place(path, cache)?, Self { state, hash });
         replace(&stamp, &document(&read, &stamp)?)?;
         Ok(read)
+    }
+
+    /// The stamp that is there, if it fits a file in this state, and the file cannot have been written again since.
+    pub(super) fn sure(path: &Path, state: &State, cache: &Cache) -> Result<Option<Self>, DataError> {
+        let stamp = Self::place(path, cache)?;
+        let is_racy = std::fs::metadata(&stamp).is_ok_and(|at| state.modified_s + RACY_S >= at.mtime());
+        let known = if is_racy { None } else { read_document::<Self>(&stamp)? };
+        Ok(known.filter(|known| known.state == *state))
     }
 
     /// The stamp that is there, if it fits the file as it is: nothing is read or written.

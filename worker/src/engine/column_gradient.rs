@@ -73,7 +73,9 @@ impl Engine {
         }
         let gradient =
             ColumnGradient { len: self.parameter_count(), rest, weights: weights.into_values().collect() };
-        Ok((outcome(batch, &shares, &samples)?, gradient))
+        let outcome = outcome(batch, &shares, &samples)?;
+        let gradient_norm = (outcome.tokens > 0).then(|| gradient.norm() as f32);
+        Ok((StepOutcome { gradient_norm, ..outcome }, gradient))
     }
 }
 

@@ -6,7 +6,7 @@ use tch::{Device, TchError, Tensor};
 
 use super::chunk::Targets;
 use super::hooks::GradientHooks;
-use super::{Engine, EngineError, StepOutcome};
+use super::{Engine, EngineError, StepOutcome, clipping};
 use crate::data::{Batch, MicroBatch};
 
 impl Engine {
@@ -15,7 +15,8 @@ impl Engine {
     /// # Errors
     /// Where libtorch fails.
     pub fn gradient(&mut self, batch: &Batch, into: &mut Vec<f32>) -> Result<StepOutcome, EngineError> {
-        let (outcome, gradients) = self.accumulate(batch)?;
+        let (mut outcome, gradients) = self.accumulate(batch)?;
+        self.measure(&gradients, &mut outcome)?;
         self.to_host_in_order(&gradients, into)?;
         Ok(outcome)
     }
@@ -42,7 +43,7 @@ impl Engine {
         let (mut losses, sums) = self.sum(batch.sequences(), before)?;
         self.to_host_in_order(&sums, into)?;
         let loss = self.share_of_loss(batch.sequences(), last, &mut losses)?;
-        let outcome = outcome(batch, &losses.shares, &losses.samples)?;
+        let mut outcome = outcome(batch, &losses.shares, &losses.samples)?;
         if !outcome.loss.is_finite() {
             return Ok(outcome);
         }
@@ -61,6 +62,8 @@ impl Engine {
         let back_propagate = || Tensor::f_run_backward(&[&loss], self.parameters.views(), false, false);
         hooks.listen(&mut take, back_propagate)?;
         self.hooks = Some(hooks);
+        let tensors = places.iter().map(|place| Tensor::f_from_slice(&into[place.clone()])?.f_norm());
+        outcome.gradient_norm = Some(self.share_of_norm(&clipping::stacked(tensors)?)? as f32);
         Ok(outcome)
     }
 
@@ -207,5 +210,5 @@ pub(super) fn outcome(
         losses.resize(start + part.numel(), 0.0);
         part.f_copy_data(&mut losses[start..], part.numel())?;
     }
-    Ok(StepOutcome { loss: loss as f32, tokens: batch.tokens(), losses })
+    Ok(StepOutcome { loss: loss as f32, tokens: batch.tokens(), losses, gradient_norm: None })
 }

@@ -3,6 +3,7 @@
 mod adamw;
 mod allocator;
 mod chunk;
+mod clipping;
 mod column_gradient;
 mod device;
 mod error;
@@ -81,7 +82,7 @@ pub struct Engine {
 }
 
 /// What became of the samples of one step.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutcome {
     /// Mean cross entropy before the update, in nats a token, or an image; zero where there were no samples.
     pub loss: f32,
@@ -89,6 +90,9 @@ pub struct StepOutcome {
     pub tokens: u64,
     /// Mean cross entropy of each sample, of a batch that was [selected](Batch::selected) and where the last layer is here; empty with others.
     pub losses: Vec<f32>,
+    /// L2 norm of the gradient of the mean loss, before clipping: of what is here. Where a copy of the model is in parts, the squares of all of them add up to that of the whole:
+    /// values that all members of a tensor group have are shared out between them. None where there were no samples.
+    pub gradient_norm: Option<f32>,
 }
 
 /// AdamW's memory.
@@ -216,9 +220,10 @@ impl Engine {
     /// # Errors
     /// Where libtorch fails; then the step did not happen, or the engine must be dropped.
     pub fn train_step(&mut self, step: u64, batch: &Batch) -> Result<StepOutcome, EngineError> {
-        let (outcome, gradients) = self.accumulate(batch)?;
+        let (mut outcome, gradients) = self.accumulate(batch)?;
         if outcome.tokens > 0 {
-            self.update(step, &gradients)?;
+            let divisor = self.own_divisor(&gradients, self.gradient_clip, &mut outcome)?;
+            self.update(step, &gradients, divisor.as_ref())?;
         }
         Ok(outcome)
     }
@@ -232,9 +237,9 @@ impl Engine {
         if self.optimiser.updates() == 0 {
             return Err(EngineError::NothingFrozen);
         }
-        let (outcome, gradients) = self.accumulate(batch)?;
+        let (mut outcome, gradients) = self.accumulate(batch)?;
         if outcome.tokens > 0 {
-            let divisor = self.clip_divisor(&gradients, clip)?;
+            let divisor = self.own_divisor(&gradients, clip, &mut outcome)?;
             let rate = self.learning_rate.at(step);
             self.optimiser.update_frozen(self.parameters.views(), &gradients, rate, divisor.as_ref())?;
         }
@@ -247,7 +252,8 @@ impl Engine {
     /// When `gradient` is not as long as the model has parameters; where libtorch fails.
     pub fn apply_gradient(&mut self, step: u64, gradient: &[f32]) -> Result<(), EngineError> {
         let gradients = views_of(&self.spec, &self.to_device(gradient)?)?;
-        self.update(step, &gradients)
+        let divisor = self.clip_divisor(&gradients, self.gradient_clip)?;
+        self.update(step, &gradients, divisor.as_ref())
     }
 
     /// All parameters, into `into`, which is resized to `[P]`.
@@ -344,46 +350,15 @@ impl Engine {
         self.whole_chunk().map(Chunk::model)
     }
 
-    /// Clips the gradients to the configured norm and updates.
-    fn update(&mut self, step: u64, gradients: &[Tensor]) -> Result<(), EngineError> {
-        let divisor = self.clip_divisor(gradients, self.gradient_clip)?;
+    /// AdamW with the gradients over `divisor`, and the learning rate of the run's `step`.
+    fn update(
+        &mut self,
+        step: u64,
+        gradients: &[Tensor],
+        divisor: Option<&Tensor>,
+    ) -> Result<(), EngineError> {
         let rate = self.learning_rate.at(step);
-        Ok(self.optimiser.update(self.parameters.views(), gradients, rate, divisor.as_ref())?)
-    }
-
-    /// What the gradients must be divided by so that their common norm does not exceed `clip`, if anything.
-    fn clip_divisor(&self, gradients: &[Tensor], clip: f64) -> Result<Option<Tensor>, EngineError> {
-        /// What PyTorch's `clip_grad_norm_` adds to the norm.
-        const NORM_FLOOR: f64 = 1e-6;
-        if clip <= 0.0 || gradients.is_empty() {
-            return Ok(None);
-        }
-        let norms = gradients.iter().map(Tensor::f_norm).collect::<Result<Vec<_>, _>>()?;
-        let norms = Tensor::f_stack(&norms, 0)?; // [tensors]
-        let norm = match self.squared_norm_of_all(gradients, &norms)? {
-            Some(squared) => self.scalar(squared.sqrt())?,
-            None => norms.f_norm()?,
-        }; // []
-        let divisor = norm.f_add_scalar(NORM_FLOOR)?.f_div_scalar(clip)?.f_clamp_min(1.0)?;
-        // A division by one costs a pass over the gradients; to know of it, the host would have to wait for a GPU.
-        let idle = self.device == Device::Cpu && divisor.f_double_value(&[])? == 1.0;
-        Ok((!idle).then_some(divisor))
-    }
-
-    /// Of these gradients, with their norms [tensors], and those of all with whom this engine computes: what the members of a tensor group have together, added
-    /// up over the stages of a pipeline in their order, so that all have the same bits. None: it computes alone.
-    fn squared_norm_of_all(&self, gradients: &[Tensor], norms: &Tensor) -> Result<Option<f64>, EngineError> {
-        let of_stage = match (&self.group, &self.rank) {
-            (Some(group), _) => group.squared_norm(gradients, norms)?,
-            (None, Some(_)) => norms.f_norm()?.f_double_value(&[])?.powi(2),
-            (None, None) => return Ok(None),
-        };
-        self.rank.as_ref().map_or(Ok(of_stage), |rank| rank.total(of_stage)).map(Some)
-    }
-
-    /// A number, on the device: [].
-    fn scalar(&self, value: f64) -> Result<Tensor, TchError> {
-        Tensor::f_from_slice(&[value as f32])?.f_view([0i64; 0])?.f_to_device(self.device)
+        Ok(self.optimiser.update(self.parameters.views(), gradients, rate, divisor)?)
     }
 
     /// A vector of the model's length, on the device.

@@ -223,7 +223,7 @@ impl Engine {
         let Some(rank) = &self.rank else { return Err(EngineError::Part) };
         let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
         if micros.is_empty() {
-            return Ok((StepOutcome { loss: 0.0, tokens: 0, losses: Vec::new() }, Vec::new()));
+            return Ok((StepOutcome::default(), Vec::new()));
         }
         rank.pipe().begin();
         if rank.pipe().remembers() {

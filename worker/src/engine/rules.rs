@@ -17,8 +17,8 @@ impl Engine {
         clip: f64,
         into: &mut Vec<f32>,
     ) -> Result<StepOutcome, EngineError> {
-        let (outcome, mut gradients) = self.accumulate(batch)?;
-        if let Some(divisor) = self.clip_divisor(&gradients, clip)? {
+        let (mut outcome, mut gradients) = self.accumulate(batch)?;
+        if let Some(divisor) = self.own_divisor(&gradients, clip, &mut outcome)? {
             gradients.iter_mut().try_for_each(|gradient| gradient.f_div_(&divisor).map(drop))?;
         }
         self.to_host_in_order(&gradients, into)?;

@@ -103,25 +103,44 @@ impl Membership {
     /// # Errors
     /// [`EngineError::Apart`]; [`EngineError::Group`].
     pub fn squared_norm(&self, gradients: &[Tensor], norms: &Tensor) -> Result<f64, EngineError> {
+        if gradients.len() != self.replicated.len() {
+            return Err(EngineError::Part);
+        }
+        let (cut, of_replicated) = self.squares(norms)?;
+        let replicated = gradients.iter().zip(&self.replicated).filter(|(_, is)| **is);
+        let bits = sum_of_bits(replicated.map(|(gradient, _)| gradient))?;
+        let own = Told { cut, bits };
+        let words = self.group.exchange(own.to_word()).map_err(EngineError::Group)?;
+        let all: Vec<Told> = words.into_iter().map(Told::from_word).collect();
+        let first = all.first().map_or(bits, |first| first.bits);
+        match all.iter().position(|told| told.bits != first) {
+            Some(index) => Err(EngineError::Apart { index }),
+            None => Ok(all.iter().map(|told| told.cut).sum::<f64>() + of_replicated),
+        }
+    }
+
+    /// A norm for this member of so many, given its norms [tensors], such that the squares of all members' are that of what they hold together: an equal share
+    /// of what is replicated, and what is cut.
+    ///
+    /// # Errors
+    /// When there are not as many tensors as parameters; where libtorch fails.
+    pub fn share_of_norm(&self, norms: &Tensor, members: u32) -> Result<f64, EngineError> {
+        let (cut, replicated) = self.squares(norms)?;
+        Ok((cut + replicated / f64::from(members)).sqrt())
+    }
+
+    /// The squares of these norms [tensors]: the sum of those of what is cut, and of what is replicated.
+    fn squares(&self, norms: &Tensor) -> Result<(f64, f64), EngineError> {
         let mut values = Vec::new();
         to_host(norms, &mut values)?;
-        if values.len() != self.replicated.len() || gradients.len() != values.len() {
+        if values.len() != self.replicated.len() {
             return Err(EngineError::Part);
         }
         let square = |of_replicated: bool| -> f64 {
             let norms = values.iter().zip(&self.replicated);
             norms.filter(|(_, is)| **is == of_replicated).map(|(norm, _)| f64::from(*norm).powi(2)).sum()
         };
-        let replicated = gradients.iter().zip(&self.replicated).filter(|(_, is)| **is);
-        let bits = sum_of_bits(replicated.map(|(gradient, _)| gradient))?;
-        let own = Told { cut: square(false), bits };
-        let words = self.group.exchange(own.to_word()).map_err(EngineError::Group)?;
-        let all: Vec<Told> = words.into_iter().map(Told::from_word).collect();
-        let first = all.first().map_or(bits, |first| first.bits);
-        match all.iter().position(|told| told.bits != first) {
-            Some(index) => Err(EngineError::Apart { index }),
-            None => Ok(all.iter().map(|told| told.cut).sum::<f64>() + square(true)),
-        }
+        Ok((square(false), square(true)))
     }
 }
 

@@ -3,6 +3,8 @@
 //! Whoever does something that takes time says so with [`Recorder::begin`] and drops what it is given when that is done. Nothing is written anywhere
 //! before somebody asks ([`FlightLog`]).
 
+#[cfg(feature = "otel")]
+mod export;
 mod log;
 mod trace;
 mod what;
@@ -11,6 +13,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+#[cfg(feature = "otel")]
+pub use self::export::Export;
 pub use self::log::FlightLog;
 pub use self::what::What;
 
@@ -34,6 +38,9 @@ pub struct Recorder {
     /// Unix time then, in microseconds: traces of several workers lie side by side as well as their clocks agree.
     began_unix_us: u64,
     state: Mutex<State>,
+    /// Who else is told of what has ended.
+    #[cfg(feature = "otel")]
+    export: Mutex<Option<Export>>,
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +71,8 @@ impl Default for Recorder {
             began: Instant::now(),
             began_unix_us: u64::try_from(unix.as_micros()).unwrap_or(u64::MAX),
             state: Mutex::default(),
+            #[cfg(feature = "otel")]
+            export: Mutex::default(),
         }
     }
 }
@@ -83,15 +92,30 @@ impl Recorder {
     /// Something happens that takes no time.
     pub fn note(&self, what: What) {
         let began_us = self.now_us();
-        self.lock().keep(Record { what, began_us, took_us: Some(0) });
+        self.keep(self.lock(), Record { what, began_us, took_us: Some(0) });
     }
 
     fn end(&self, id: u64) {
         let now_us = self.now_us();
         let mut state = self.lock();
         if let Some((what, began_us)) = state.open.remove(&id) {
-            state.keep(Record { what, began_us, took_us: Some(now_us.saturating_sub(began_us)) });
+            self.keep(state, Record { what, began_us, took_us: Some(now_us.saturating_sub(began_us)) });
         }
+    }
+
+    fn keep(&self, mut state: MutexGuard<'_, State>, record: Record) {
+        state.keep(record);
+        drop(state);
+        #[cfg(feature = "otel")]
+        if let Some(export) = &*self.export.lock().unwrap_or_else(PoisonError::into_inner) {
+            export.put(self.began_unix_us, &record);
+        }
+    }
+
+    /// From now on, a collector is told of what ends.
+    #[cfg(feature = "otel")]
+    pub fn export(&self, export: Export) {
+        *self.export.lock().unwrap_or_else(PoisonError::into_inner) = Some(export);
     }
 
     fn recording(&self) -> Recording {

@@ -158,6 +158,29 @@ impl What {
         }
     }
 
+    /// In which round.
+    #[cfg(feature = "otel")]
+    pub(super) fn round(&self) -> Option<Round> {
+        match *self {
+            Self::WaitForOthers | Self::Evaluate | Self::Checkpoint => None,
+            // Ranks of a copy count exchanges in the place of rounds.
+            Self::Send { kind: FrameKind::Stage, .. } | Self::Receive { kind: FrameKind::Stage, .. } => None,
+            Self::Compute { round, .. }
+            | Self::WaitForData { round, .. }
+            | Self::WaitForResult { round }
+            | Self::Contribute { round }
+            | Self::Apply { round }
+            | Self::Compress { round, .. }
+            | Self::Reduce { round, .. }
+            | Self::Decode { round, .. }
+            | Self::Update { round }
+            | Self::WaitForSite { round }
+            | Self::SumSite { round }
+            | Self::Send { round, .. }
+            | Self::Receive { round, .. } => Some(round),
+        }
+    }
+
     pub(super) fn shape(&self) -> Shape {
         match self {
             Self::Send { .. } => Shape::Overlapping,

@@ -78,6 +78,14 @@ impl ColumnGradient {
         ColumnUpdate::new(u32::try_from(fragment.len()).ok()?, parts, values)
     }
 
+    /// Its L2 norm: what is not there is zero.
+    #[must_use]
+    pub fn norm(&self) -> f64 {
+        let columns = self.weights.iter().flat_map(|weight| weight.values.values());
+        let values = self.rest.iter().map(|(_, values)| values).chain(columns).flatten();
+        values.map(|value| f64::from(*value) * f64::from(*value)).sum::<f64>().sqrt()
+    }
+
     /// The largest vector that is here.
     #[must_use]
     pub fn longest(&self) -> usize {

@@ -275,6 +275,16 @@ impl Network {
         state.door.use_identity(identity)
     }
 
+    /// Does something when all that this network does ends.
+    pub fn at_end(&self, then: impl FnOnce() + Send + 'static) {
+        let mut stopped = self.stopped.subscribe();
+        self.runtime.spawn(async move {
+            // Where the network is gone, it has ended as well.
+            let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
+            then();
+        });
+    }
+
     /// Ends all that this network does. The endpoint stays: the control connection uses it too.
     pub fn stop(&self) {
         self.stopped.send_replace(true);

@@ -36,7 +36,7 @@ const HANDSHAKES_MAX: usize = 256;
 /// How long one may take: some round trips of the longest links.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Requests that are answered at a time on one connection.
-const REQUESTS_MAX: usize = 64;
+const REQUESTS_MAX: usize = 512;
 
 /// Accepts peers until the network is stopped.
 pub(super) async fn accept(network: Arc<Network>, limits: ReceiveLimits) {

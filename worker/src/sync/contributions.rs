@@ -16,11 +16,11 @@ use crate::train::stretches::Stretches;
 impl Synchroniser {
     /// The end of a round on the device.
     pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
-        let LocalUpdate { round, values, columns, repeated, weight, loss, steps, compute, spare_cores } =
+        let LocalUpdate { round, values, columns, repeated, weight, steps, compute, spare_cores, .. } =
             update;
         tracing::debug!(%round, "the device contributes");
         let dense = self.shares_everything_in(round);
-        let loss = self.disclosed(loss);
+        let (loss, gradient_norm) = (self.disclosed(update.loss), self.disclosed(update.gradient_norm));
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let (finished, parts) = take_finished(running, round);
         ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
@@ -58,7 +58,8 @@ impl Synchroniser {
             measured = adaptation.measured();
         }
         running.idle = true;
-        running.reports.insert(round, RoundReport { loss, samples: weight, measured, ..empty_report(round) });
+        let report = RoundReport { loss, gradient_norm, samples: weight, measured, ..empty_report(round) };
+        running.reports.insert(round, report);
         self.feed(Event::Contribute { round, weight });
         Ok(())
     }

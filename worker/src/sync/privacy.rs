@@ -8,7 +8,7 @@ use super::mechanism::GaussianMechanism;
 use super::synchroniser::Synchroniser;
 
 impl Synchroniser {
-    /// A loss, as the coordinator may know it.
+    /// What tells of the data, such as a loss, as the coordinator may know it.
     pub(super) fn disclosed<T>(&self, told: Option<T>) -> Option<T> {
         told.filter(|_| self.config.reports_losses())
     }

@@ -233,6 +233,7 @@ pub(super) fn empty_report(round: Round) -> RoundReport {
         generation: longhaul_common::id::Generation(0),
         round,
         loss: None,
+        gradient_norm: None,
         samples: 0,
         sites: Vec::new(),
         residual_ratio: None,

@@ -310,7 +310,7 @@ impl Device<'_> {
         if !positions.is_empty() {
             self.learn(&samples, &outcome);
             let took = began.elapsed();
-            tally.add(samples.counted, outcome.loss, took);
+            tally.add(samples.counted, outcome.loss, outcome.gradient_norm, took);
             let is_told = self.config.reports_losses() && outcome.tokens > 0;
             let told = if is_told { outcome.loss } else { f32::NAN };
             // In a pipeline, ranks wait for each other within a step. That is no computing, but time in which something may be sent.
@@ -346,10 +346,18 @@ impl Device<'_> {
             None => self.due_parameters(stretch)?,
         };
         let (steps, compute) = (tally.steps, tally.compute);
-        let (round, loss) = (stretch.round, tally.loss());
-        let spare_cores = stretch.spare.count();
-        let update =
-            LocalUpdate { round, values, columns, repeated, weight, steps, compute, loss, spare_cores };
+        let update = LocalUpdate {
+            round: stretch.round,
+            values,
+            columns,
+            repeated,
+            weight,
+            steps,
+            compute,
+            loss: tally.loss(),
+            gradient_norm: tally.gradient_norm(),
+            spare_cores: stretch.spare.count(),
+        };
         self.tell(FromDevice::Contribute(update))
     }
 

@@ -238,6 +238,8 @@ pub struct LocalUpdate {
     pub compute: Duration,
     /// Mean training loss over the round, nats a token; none when this worker had no samples.
     pub loss: Option<f32>,
+    /// Root mean square over the round's steps of the norm of this worker's gradient before clipping, as far as it has it; none when it had no samples.
+    pub gradient_norm: Option<f32>,
     /// Cores that had nothing to do during the steps of the opening, on average.
     pub spare_cores: f32,
 }

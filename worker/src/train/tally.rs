@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-/// Samples and losses of a round.
+/// Samples, losses and gradients of a round.
 pub(super) struct Tally {
     pub samples: u32,
     /// Those of `samples` whose losses are known.
     measured: u32,
     weighted_loss: f64,
+    /// Sum of the squares of gradients' norms, and of how many.
+    squared_norms: f64,
+    norms: u32,
     /// Steps that were measured, and what they took.
     pub steps: u32,
     pub compute: Duration,
@@ -16,20 +19,37 @@ pub(super) struct Tally {
 impl Tally {
     /// After steps on so many samples, whose losses are not known any more.
     pub fn resumed(samples: usize) -> Self {
-        Self { samples: samples as u32, measured: 0, weighted_loss: 0.0, steps: 0, compute: Duration::ZERO }
+        Self {
+            samples: samples as u32,
+            measured: 0,
+            weighted_loss: 0.0,
+            squared_norms: 0.0,
+            norms: 0,
+            steps: 0,
+            compute: Duration::ZERO,
+        }
     }
 
-    pub fn add(&mut self, samples: usize, loss: f32, took: Duration) {
+    pub fn add(&mut self, samples: usize, loss: f32, gradient_norm: Option<f32>, took: Duration) {
         self.steps += 1;
         self.compute += took;
         self.samples += samples as u32;
         self.measured += samples as u32;
         self.weighted_loss += samples as f64 * f64::from(loss);
+        if let Some(norm) = gradient_norm {
+            self.squared_norms += f64::from(norm).powi(2);
+            self.norms += 1;
+        }
     }
 
     /// Mean loss of the samples whose losses are known, nats a token.
     pub fn loss(&self) -> Option<f32> {
         (self.measured > 0).then(|| (self.weighted_loss / f64::from(self.measured)) as f32)
+    }
+
+    /// Root mean square of the norms of the steps' gradients that are known: of squares, unlike of norms, means over the parts of a model add up to that of the whole.
+    pub fn gradient_norm(&self) -> Option<f32> {
+        (self.norms > 0).then(|| (self.squared_norms / f64::from(self.norms)).sqrt() as f32)
     }
 }
 
@@ -40,12 +60,25 @@ mod tests {
     #[test]
     fn a_resumed_round_weighs_as_much_as_one_that_was_never_interrupted() {
         let mut resumed = Tally::resumed(3);
-        resumed.add(2, 3.0, Duration::ZERO);
-        assert_eq!((resumed.samples, resumed.loss()), (5, Some(3.0)));
+        resumed.add(2, 3.0, Some(1.5), Duration::ZERO);
+        assert_eq!((resumed.samples, resumed.loss(), resumed.gradient_norm()), (5, Some(3.0), Some(1.5)));
         let mut whole = Tally::resumed(0);
-        whole.add(3, 9.0, Duration::ZERO);
-        whole.add(2, 3.0, Duration::ZERO);
+        whole.add(3, 9.0, None, Duration::ZERO);
+        whole.add(2, 3.0, None, Duration::ZERO);
         assert_eq!(whole.samples, resumed.samples);
         assert_eq!(Tally::resumed(1).loss(), None, "no loss was measured");
+        assert_eq!(whole.gradient_norm(), None, "no gradient was measured");
+    }
+
+    /// Of two parts whose norms change places, as of the whole model, whose norm is 5 in both steps.
+    #[test]
+    fn norms_of_parts_over_several_steps_add_up_to_that_of_the_whole() {
+        let [mut first, mut second] = [Tally::resumed(0), Tally::resumed(0)];
+        for (a, b) in [(3.0, 4.0), (4.0, 3.0)] {
+            first.add(1, 1.0, Some(a), Duration::ZERO);
+            second.add(1, 1.0, Some(b), Duration::ZERO);
+        }
+        let squares = [first, second].map(|tally| f64::from(tally.gradient_norm().unwrap()).powi(2));
+        assert!((squares.iter().sum::<f64>().sqrt() - 5.0).abs() < 1e-6, "{squares:?}");
     }
 }

@@ -50,6 +50,7 @@ fn round(number: u64) -> RoundPoint {
         samples: 1,
         learning_rate: 0.1,
         loss: Some(number as f32),
+        gradient_norm: Some(0.5),
         validation_loss: None,
         validation_accuracy: None,
         residual_ratio: None,
@@ -257,4 +258,32 @@ fn another_format_is_refused_by_name_and_not_shown_among_the_runs() {
     assert_eq!(Folder::runs(folder.path()).unwrap(), []);
     Folder::begin(folder.path(), &History::new(meta())).unwrap();
     assert_eq!(Folder::runs(folder.path()).unwrap(), [meta()]);
+}
+
+/// As releases before the norm of gradients wrote it.
+#[test]
+fn a_history_without_norms_of_gradients_is_read_and_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut history = History::new(meta());
+    let mut files = Folder::begin(folder.path(), &history).unwrap();
+    watched(&mut history, 0..8, &mut None);
+    files.write_anew(&history).unwrap();
+    files.put_last(&last_of(&history)).unwrap();
+    for (name, key) in [("points.jsonl", "\"gradient_norm\":0.5,"), ("last.json", "\"gradient_norm\":null,")]
+    {
+        let path = file(folder.path(), name);
+        let whole = std::fs::read_to_string(&path).unwrap();
+        assert!(whole.contains(key), "{whole}");
+        std::fs::write(&path, whole.replace(key, "")).unwrap();
+    }
+    let found = Folder::read(folder.path(), &meta().run, u64::MAX).unwrap().unwrap();
+    assert!(found.damaged.is_empty(), "{:?}", found.damaged);
+    let rounds = found.history.rounds().kept();
+    assert_eq!(
+        rounds.iter().map(|round| round.loss).collect::<Vec<_>>(),
+        (0..8).map(|n| Some(n as f32)).collect::<Vec<_>>()
+    );
+    assert!(rounds.iter().all(|round| round.gradient_norm.is_none()));
+    let last = Folder::read_last(folder.path(), &meta().run).unwrap().unwrap();
+    assert_eq!((last.status.gradient_norm, last.status.steps), (None, status().steps));
 }

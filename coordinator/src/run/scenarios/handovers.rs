@@ -2,6 +2,7 @@
 
 use longhaul_proto::control::message::HANDOVER_MAX;
 
+use super::super::{Decided, Moving};
 use super::moves::{keeps, offer, one_copy, written};
 use super::pipelines::{lineup, ready_with, seat_in, training};
 use super::planning::welcomed;
@@ -74,13 +75,24 @@ fn a_copy_that_cannot_be_had_is_asked_for_elsewhere_and_each_is_asked_once() {
     assert!(is_dismissed(&story.told(2)));
 }
 
+/// Nobody may have a copy, or nobody could: then there is nothing to wait for.
+#[test]
+fn who_nobody_can_copy_does_not_wait() {
+    let mut story = leaving();
+    finished_and_written(&mut story);
+    for worker in [3, 1, 3, 1] {
+        assert!(!is_dismissed(&story.told(2)));
+        story.say(worker, ToCoordinator::Kept(None));
+    }
+    assert!(is_dismissed(&story.told(2)));
+    let told = story.run.status(0).events;
+    assert!(told.iter().any(|event| event.text.contains("nobody could have a copy")), "{told:?}");
+}
+
 #[test]
 fn nobody_waits_for_ever_to_leave() {
     let mut story = leaving();
     finished_and_written(&mut story);
-    for worker in 1..=3 {
-        story.say(worker, heartbeat(0));
-    }
     let limit = story.now + HANDOVER_MAX;
     let mut gone_at = None;
     while story.now < limit + Duration::from_secs(10) && gone_at.is_none() {
@@ -91,6 +103,79 @@ fn nobody_waits_for_ever_to_leave() {
         }
     }
     assert_eq!(gone_at, Some(limit));
+}
+
+/// It is needed like before, and comes back.
+#[test]
+fn who_loses_its_connection_before_the_generation_ends_is_not_let_go() {
+    let mut story = one_copy();
+    story.handle(Event::Dismiss { worker: WorkerId(2) });
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    assert!(story.told(1).iter().all(|message| !matches!(message, ToWorker::Seat { .. })));
+    story.join_as(2, "b", Some((Generation(1), Round(0))), &[]);
+    assert!(
+        story.told(2).iter().any(|message| matches!(message, ToWorker::Welcome(welcome) if welcome.resumed))
+    );
+    story.say(2, ToCoordinator::Leaving);
+    assert!(story.told(2).contains(&ToWorker::Handover), "{:?}", story.told(2));
+}
+
+/// The copy of what the first one had is with the second one alone.
+#[test]
+fn who_has_a_part_alone_that_the_run_is_to_go_on_from_stays_until_it_does() {
+    let mut story = leaving();
+    finished_and_written(&mut story);
+    story.say(3, ToCoordinator::Kept(Some(offer(2, 1, false))));
+    story.join(1, &[offer(2, 0, true)]);
+    story.say(1, ToCoordinator::Leaving);
+    assert!(is_dismissed(&story.told(1)), "nobody else is here");
+
+    let mut story = Story::of(one_copy().run.config);
+    story.handle(Event::Pause);
+    story.join(1, &[offer(2, 0, true)]);
+    story.join(3, &[offer(2, 1, false)]);
+    story.say(1, ToCoordinator::Leaving);
+    assert_eq!(story.told(1), [ToWorker::Handover]);
+    story.handle(Event::Resume);
+    story.say(1, ready_with(0, 2, 40));
+    story.say(3, ready_with(1, 2, 41));
+    assert_eq!(lineup(&story), [[1, 3]]);
+    assert!(!is_dismissed(&story.told(1)), "now it alone has a part that trains");
+}
+
+/// Whoever is asked to leave would have no part in the plan, or one that nobody else has then.
+#[test]
+fn a_move_is_given_up_where_somebody_leaves_who_is_needed() {
+    let mut story = leaving();
+    let copies = vec![vec![WorkerId(2), WorkerId(1)]];
+    let plan = Decided {
+        parallel: story.run.config.parallel.clone(),
+        recompute: false,
+        copies,
+        why: "for a test".to_owned(),
+    };
+    let workers = [WorkerId(1), WorkerId(2)].into();
+    story.run.state.moving = Some(Moving { plan, workers });
+    story.say(2, written(2, 1));
+    story.say(1, written(2, 0));
+    for worker in [1, 2] {
+        story.say(worker, finished(2, None));
+        assert!(!is_dismissed(&story.told(2)) && story.run.state().phase == Phase::Training);
+    }
+    story.say(3, ToCoordinator::Kept(Some(offer(2, 1, false))));
+    assert!(is_dismissed(&story.told(2)) && story.run.state().moving.is_none());
+}
+
+/// A generation that is to end does so, whoever asks for a pause meanwhile.
+#[test]
+fn a_pause_does_not_keep_a_generation_from_its_end() {
+    let mut story = leaving();
+    story.handle(Event::Pause);
+    assert!(story.told(1).is_empty(), "{:?}", story.told(1));
+    finished_and_written(&mut story);
+    story.say(3, ToCoordinator::Kept(Some(offer(2, 1, false))));
+    assert!(is_dismissed(&story.told(2)));
+    assert_eq!(story.run.state().phase, Phase::Gathering);
 }
 
 /// Nobody has to give anything to anybody where there is another copy, or nobody is left.

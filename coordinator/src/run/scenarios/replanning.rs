@@ -212,6 +212,7 @@ fn computing(story: &mut Story, seconds: u64, tokens_a_second: u64, computes: [f
             let before = story.run.peers.get(&WorkerId(worker)).and_then(|peer| peer.meter.latest().cloned());
             let before = before.unwrap_or_default();
             let heartbeat = Heartbeat {
+                step: before.step + 1,
                 tokens: before.tokens + tokens_a_second,
                 selected_tokens: before.selected_tokens + tokens_a_second,
                 compute_s: before.compute_s + share,
@@ -267,6 +268,7 @@ fn who_computes_less_as_less_is_selected_is_as_fast_as_before() {
             let before = story.run.peers[&WorkerId(worker)].meter.latest().cloned().unwrap();
             // A third is for all samples, and of the rest a tenth.
             let heartbeat = Heartbeat {
+                step: before.step + 1,
                 tokens: before.tokens + 1000,
                 selected_tokens: before.selected_tokens + 100,
                 compute_s: before.compute_s + 0.2 + 0.04,

@@ -43,6 +43,7 @@ pub(crate) fn report(round: u64, hash: u8) -> RoundReport {
         generation: Generation(1),
         round: Round(round),
         loss: None,
+        gradient_norm: None,
         samples: 4,
         sites: Vec::new(),
         residual_ratio: None,

@@ -114,6 +114,9 @@ fn random_world(seed: u64) -> World {
             _ => {}
         }
     }
+    if seed % 4 == 1 {
+        world.nodes.values_mut().for_each(|node| node.in_parts = true);
+    }
     // Drawn apart, so that the others are what they were in seeds that have failed once.
     if seed.is_multiple_of(3) {
         add_words(&mut world, ChaCha8Rng::seed_from_u64(seed ^ 0x0f0a), workers);

@@ -5,11 +5,12 @@ use std::hash::{DefaultHasher, Hash as _, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use longhaul_common::id::{Round, SiteId, WorkerId};
+use longhaul_common::id::{FragmentId, Round, SiteId, WorkerId};
 use longhaul_common::sampler::Positions;
 use longhaul_common::timeline::Timeline;
 use longhaul_proto::control::message::{
-    CheckpointOffer, CheckpointReport, GenerationStart, Hash, RoundReport, Settled, ToCoordinator,
+    CheckpointOffer, CheckpointReport, GenerationStart, Hash, HeldResult, RoundReport, Settled, Settlement,
+    ToCoordinator,
 };
 
 use super::super::event::ConnectionId;
@@ -32,6 +33,14 @@ pub struct RoundResult {
     pub round: Round,
     pub sites: Vec<SiteId>,
     pub shares: Vec<Share>,
+}
+
+impl RoundResult {
+    pub fn hash(&self) -> Hash {
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&self.id.to_le_bytes());
+        hash
+    }
 }
 
 /// A state is what was applied, in order.
@@ -94,6 +103,10 @@ pub struct Node {
     pub results: BTreeMap<Round, Arc<RoundResult>>,
     pub sent: Option<Round>,
     pub settling: bool,
+    /// Results that are here in part, and of which the rest is on its way.
+    pub partial: BTreeMap<Round, Arc<RoundResult>>,
+    /// Whether results come in parts.
+    pub in_parts: bool,
     /// What others sent to it as the owner.
     pub collected: BTreeMap<Round, BTreeMap<WorkerId, Vec<Share>>>,
     pub reports: Vec<RoundReport>,
@@ -135,6 +148,8 @@ impl Node {
             results: BTreeMap::new(),
             sent: None,
             settling: false,
+            partial: BTreeMap::new(),
+            in_parts: false,
             collected: BTreeMap::new(),
             reports: Vec::new(),
             skipped: Vec::new(),
@@ -158,6 +173,7 @@ impl Node {
             welcomed: self.welcomed,
             disk: std::mem::take(&mut self.disk),
             has_disk: self.has_disk,
+            in_parts: self.in_parts,
             dropped: std::mem::take(&mut self.dropped),
             ..blank
         };
@@ -179,15 +195,7 @@ impl Node {
     /// The first round that is made in this generation: what somebody has of those before is pulled, and made by nobody else, as a real member has it (`round::duties`).
     pub fn first_made(&self) -> Round {
         let settlement = self.generation.as_ref().and_then(|start| start.settlement.as_ref());
-        settlement
-            .map_or(Round(0), |settlement| {
-                if settlement.results.is_empty() {
-                    settlement.open_round
-                } else {
-                    settlement.open_round.next()
-                }
-            })
-            .max(self.open_round())
+        settlement.map_or(Round(0), first_open).max(self.open_round())
     }
 
     pub fn is_active(&self, worker: WorkerId, round: Round) -> bool {
@@ -196,10 +204,17 @@ impl Node {
         member && (round >= start.first_round || start.active_before.contains(&worker))
     }
 
+    /// With one fragment, a round whose result is here is complete. Of several, some may be: then the round is open, and they are told.
     pub fn settled(&self, generation: longhaul_common::id::Generation) -> Settled {
         let open_round = self.open_round();
         let computing = self.last_begun.unwrap_or(Round(open_round.0.saturating_sub(1)));
-        Settled { generation, open_round, computing, results: Vec::new() }
+        let held = |result: &Arc<RoundResult>| HeldResult {
+            fragment: FragmentId(0),
+            hash: result.hash(),
+            sites: result.sites.clone(),
+        };
+        let results = self.partial.get(&open_round).map(held).into_iter().collect();
+        Settled { generation, open_round, computing, results }
     }
 
     pub fn begin(&mut self, start: GenerationStart) {
@@ -213,7 +228,13 @@ impl Node {
             self.timeline.push(assignment.clone());
         }
         if let Some(settlement) = &start.settlement {
-            self.results.retain(|&round, _| round < settlement.open_round);
+            let (open, adopted) = (settlement.open_round, settlement.results.first());
+            self.results.retain(|&round, _| round < open);
+            let partial = std::mem::take(&mut self.partial);
+            self.results.extend(partial.into_iter().filter(|(round, result)| {
+                *round < open
+                    || *round == open && adopted.is_some_and(|adopted| adopted.hash == result.hash())
+            }));
         }
         self.collected.clear();
         self.sent = None;
@@ -266,6 +287,7 @@ impl Node {
             generation: self.generation.as_ref().map(|g| g.membership.generation).unwrap_or_default(),
             round: result.round,
             loss: Some(1.0),
+            gradient_norm: Some(0.5),
             samples: 1,
             sites: result.sites.clone(),
             residual_ratio: None,
@@ -317,4 +339,9 @@ impl Node {
     pub fn has_all(&self) -> bool {
         self.generation.as_ref().is_some_and(|start| self.next_round() >= start.until)
     }
+}
+
+/// The first round that nobody is known to have.
+pub fn first_open(settlement: &Settlement) -> Round {
+    if settlement.results.is_empty() { settlement.open_round } else { settlement.open_round.next() }
 }

@@ -56,6 +56,8 @@ enum Happening {
         generation: Generation,
         result: Arc<RoundResult>,
     },
+    /// The rest of a result that is here in part, for a process and what it was told to load.
+    Whole(WorkerId, (u64, u64), Round),
     Pull(WorkerId, u64, Round),
     Fault(Fault),
 }
@@ -237,6 +239,7 @@ impl World {
                     self.receive(to, result);
                 }
             }
+            Happening::Whole(worker, process, round) => self.whole(worker, process, round),
             Happening::Pull(worker, incarnation, round) => self.pull(worker, incarnation, round),
             Happening::Fault(fault) => self.fault(fault),
         }

@@ -120,6 +120,7 @@ impl World {
                 generation,
                 round: applied,
                 loss: None,
+                gradient_norm: None,
                 samples: self.samples_in(place, applied),
                 sites: self.groups.get(&rank).map(|group| group.sites.clone()).unwrap_or_default(),
                 residual_ratio: None,

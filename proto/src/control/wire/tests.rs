@@ -84,6 +84,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         generation: Generation(2),
         round: Round(9),
         loss: Some(2.5),
+        gradient_norm: Some(1.5),
         samples: 32,
         sites: vec![SiteId(0), SiteId(1)],
         residual_ratio: None,
@@ -325,6 +326,7 @@ fn messages_are_the_golden_bytes() {
         generation: Generation(2),
         round: Round(300),
         loss: None,
+        gradient_norm: Some(0.5),
         samples: 32,
         sites: vec![SiteId(1)],
         residual_ratio: None,
@@ -342,8 +344,12 @@ fn messages_are_the_golden_bytes() {
     // One, and four floats.
     let measured = "01".to_owned() + "00003040" + "0000003f" + "0000803e" + "00000040";
     let audit = "03".to_owned() + "0000003f";
-    let expected =
-        "0302ac020020010100".to_owned() + &"04".repeat(32) + "000000" + &refused + &measured + &audit;
+    let expected = "0302ac0200010000003f20010100".to_owned()
+        + &"04".repeat(32)
+        + "000000"
+        + &refused
+        + &measured
+        + &audit;
     assert_eq!(hex(encode(&report).unwrap()), expected);
     let (ones, twos) = ("01".repeat(32), "02".repeat(32));
     let data = ToCoordinator::Data(DataAt::Fetched(DATA));

@@ -174,7 +174,7 @@ impl Member {
             self.accuse(from, Violation::WrongBytes);
             return self.pull_failed(round, fragment, from);
         };
-        self.pulls.forget((round, fragment));
+        self.pulls.arrived((round, fragment), bytes.len());
         if self.keep_result(round, fragment, Held { bytes, hash, result }) == Inserted::New {
             self.pass_on(&duties, round, fragment);
             self.complete_rounds();

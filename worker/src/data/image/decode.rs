@@ -9,7 +9,7 @@ use longhaul_common::config::ImageConfig;
 use super::resize::Picture;
 use super::{Pixels, RawImage, jpeg};
 use crate::data::batch::CLASS_BYTES;
-use crate::data::records::unwound;
+use crate::data::records::{RECORD_BYTES_MAX, unwound};
 
 /// Bytes that an image's pixels may be, decoded: 178 million pixels in colour, more than cameras have. A file of a few kilobytes can say that it has many more. While it is decoded,
 /// coefficients and copies take up to three times as much beside them.
@@ -31,6 +31,9 @@ pub fn decode(image: RawImage, shape: &ImageConfig, into: &mut Vec<u8>) -> Resul
         Pixels::Grey { height, width, values } => {
             fitted(Picture { height: height as usize, width: width as usize, channels: 1, values }, shape)
         }
+        Pixels::TooLarge { bytes, .. } => {
+            return Err(format!("it has {bytes} bytes, and more than {RECORD_BYTES_MAX} are not read"));
+        }
     };
     for channel in 0..shape.channels as usize {
         // A grey picture has the same in all of them.
@@ -38,6 +41,16 @@ pub fn decode(image: RawImage, shape: &ImageConfig, into: &mut Vec<u8>) -> Resul
     }
     into.extend(&image.class.to_le_bytes()[..CLASS_BYTES]);
     Ok(())
+}
+
+/// Whether others wait for whoever decodes it. Of what cannot be decoded: no.
+pub fn is_large(image: &RawImage) -> bool {
+    let Pixels::Encoded(bytes) = &image.content else { return false };
+    let needed = || {
+        let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().ok()?;
+        Some(reader.into_decoder().ok()?.total_bytes())
+    };
+    unwound(|| needed().ok_or_else(String::new)).is_ok_and(|needed| needed > LARGE_BYTES)
 }
 
 fn decoded(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {

@@ -10,7 +10,7 @@ mod resize;
 use longhaul_common::config::ImageConfig;
 
 pub(super) use self::augment::augment;
-pub(super) use self::decode::decode;
+pub(super) use self::decode::{decode, is_large};
 use super::batch::CLASS_BYTES;
 
 /// An image as a file has it.
@@ -29,27 +29,67 @@ pub(super) enum Pixels {
     Encoded(Vec<u8>),
     /// Grey, `[height, width]`.
     Grey { height: u32, width: u32, values: Vec<u8> },
+    /// A file with more bytes than are read of one.
+    TooLarge { bytes: u64, digest: blake3::Hash },
 }
 
 impl RawImage {
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// Bytes in memory.
+    pub(super) fn read_bytes(&self) -> u64 {
         match &self.content {
-            Pixels::Encoded(bytes) | Pixels::Grey { values: bytes, .. } => bytes,
+            Pixels::Encoded(bytes) | Pixels::Grey { values: bytes, .. } => bytes.len() as u64,
+            Pixels::TooLarge { .. } => 0,
+        }
+    }
+
+    /// BLAKE3 of its bytes.
+    pub(super) fn digest(&self) -> blake3::Hash {
+        match &self.content {
+            Pixels::Encoded(bytes) | Pixels::Grey { values: bytes, .. } => blake3::hash(bytes),
+            Pixels::TooLarge { digest, .. } => *digest,
         }
     }
 
     /// Everything that decides what it becomes.
     pub(super) fn hash_into(&self, hasher: &mut blake3::Hasher) {
         let (height, width) = match self.content {
-            Pixels::Encoded(_) => (0, 0),
+            Pixels::Encoded(_) | Pixels::TooLarge { .. } => (0, 0),
             Pixels::Grey { height, width, .. } => (height, width),
         };
-        for number in [self.class, height, width] {
-            hasher.update(&number.to_le_bytes());
-        }
-        hasher.update(&(self.bytes().len() as u64).to_le_bytes());
-        hasher.update(self.bytes());
+        name_into(hasher, [self.class, height, width], &self.digest());
     }
+}
+
+/// The same of one that need not be there: its class, height and width (of a file none), and BLAKE3 of its bytes.
+pub(super) fn name_into(hasher: &mut blake3::Hasher, numbers: [u32; 3], digest: &blake3::Hash) {
+    numbers.iter().for_each(|number| _ = hasher.update(&number.to_le_bytes()));
+    hasher.update(digest.as_bytes());
+}
+
+/// For each of a piece's images the one that stands there: itself, or of one that cannot be decoded the nearest before it, or else behind it, that can. None: there is no such one.
+pub(super) fn standing(is_bad: &[bool]) -> Option<Vec<usize>> {
+    let mut good = is_bad.iter().position(|is_bad| !is_bad)?;
+    let stands = |(at, is_bad): (usize, &bool)| {
+        if !is_bad {
+            good = at;
+        }
+        good
+    };
+    Some(is_bad.iter().enumerate().map(stands).collect())
+}
+
+/// Of a piece's samples of so many bytes, puts copies of those that stand there in the place of those that cannot be decoded.
+pub(super) fn stand_in(samples: &mut [u8], bytes: usize, is_bad: &[bool]) {
+    for (at, from) in standing(is_bad).into_iter().flatten().enumerate().filter(|(at, _)| is_bad[*at]) {
+        samples.copy_within(from * bytes..(from + 1) * bytes, at * bytes);
+    }
+}
+
+/// What stands for an image where none of its piece can be decoded: black.
+pub(super) fn black(class: u32, shape: &ImageConfig) -> Vec<u8> {
+    let mut sample = vec![0; shape.values() as usize];
+    sample.extend(&class.to_le_bytes()[..CLASS_BYTES]);
+    sample
 }
 
 /// A JPEG or PNG file as a sample, as it is prepared: `[channels, height, width]` of bytes, and the class in two.

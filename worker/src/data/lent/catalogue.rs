@@ -52,6 +52,8 @@ fn a_few_sources<'de, D: Deserializer<'de>>(bytes: D) -> Result<Vec<ListedSource
 /// The shards of a source, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in super::super) struct ListedSource {
+    /// What the data's hash has of it in the place of its shards: of a folder of images, which is trained on before there are any.
+    pub identity: Option<[u8; 32]>,
     pub shards: Vec<ListedShard>,
 }
 

@@ -37,7 +37,7 @@ use super::origin::Origin;
 use super::{DataError, Recipe};
 
 /// Bytes of one record, at most: a file whose line breaks or quotes were lost would else be taken into memory as one.
-const RECORD_BYTES_MAX: u64 = 64 << 20;
+pub(super) const RECORD_BYTES_MAX: u64 = 64 << 20;
 
 /// What comes next in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Record {
         match self {
             Self::Text(text) | Self::Bad(text) => text.len() as u64,
             Self::Tokens(tokens) => size_of_val(tokens.as_slice()) as u64,
-            Self::Image(image) => image.bytes().len() as u64,
+            Self::Image(image) => image.read_bytes(),
         }
     }
 }

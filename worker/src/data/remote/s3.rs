@@ -13,7 +13,7 @@ use object_store::{
 
 use super::error::causes;
 use super::{RemoteError, Version};
-use crate::data::source::FILES_MAX;
+use crate::data::files::FILES_MAX;
 
 /// Bytes of a file that are asked for at a time, and in memory: a tenth of a second of a link of 1 Gbit/s.
 const RANGE_BYTES: u64 = 8 << 20;

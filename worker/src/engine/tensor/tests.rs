@@ -402,6 +402,24 @@ fn a_clipped_norm_is_that_of_the_whole_model_and_counts_each_value_once() {
     }
 }
 
+/// Whether it is clipped or not: where it is not, nobody asks the others.
+#[test]
+fn the_norms_that_members_tell_add_up_to_that_of_the_whole_model() {
+    for spec in models() {
+        let mut gradient = Vec::new();
+        engine(&spec, &train_config(0.0)).gradient(&batch(0), &mut gradient).unwrap();
+        let expected = gradient.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
+        for clip in [0.0, 0.01] {
+            let members = Threads::group(2, Fault::Nothing);
+            let norms = each(members, &spec, &train_config(clip), |_, mut engine| {
+                engine.train_step(0, &batch(0)).unwrap().gradient_norm.unwrap()
+            });
+            let squares = norms.iter().map(|norm| f64::from(*norm).powi(2)).sum::<f64>();
+            assert!((squares / expected - 1.0).abs() < 1e-4, "{}: {norms:?} and {expected}", about(&spec));
+        }
+    }
+}
+
 fn parameters(engine: &Engine) -> Vec<f32> {
     let mut values = Vec::new();
     engine.parameters_to_host(&mut values).unwrap();

@@ -48,7 +48,7 @@ fn the_coordinator_is_told_no_figure_of_the_data_unless_somebody_asked_for_it() 
         let mut rig = after_a_round(more);
         let reports = rig.workers[0].round_reports();
         let [report] = reports.as_slice() else { panic!("{reports:?}") };
-        assert_eq!((report.loss, report.residual_ratio), (loss, None));
+        assert_eq!((report.loss, report.gradient_norm, report.residual_ratio), (loss, loss, None));
     }
 }
 

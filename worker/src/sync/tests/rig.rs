@@ -345,6 +345,7 @@ impl Worker {
             columns: None,
             weight,
             loss: Some(1.0),
+            gradient_norm: Some(1.0),
             spare_cores: 0.0,
         };
         self.handle(SyncEvent::Device(FromDevice::Contribute(update)));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use longhaul_common::id::{Generation, Round, WorkerId};
 use rand::Rng as _;
 
-use super::super::node::{RoundResult, Share};
+use super::super::node::{RoundResult, Share, first_open};
 use super::{Happening, World};
 
 impl World {
@@ -121,6 +121,9 @@ impl World {
             return;
         }
         let node = &self.nodes[&owner];
+        if node.partial.contains_key(&round) {
+            return;
+        }
         let (Some(start), Some(collected)) = (&node.generation, node.collected.get(&round)) else { return };
         let sites: BTreeSet<_> = start.membership.sites().collect();
         let delivered = |site: &_| {
@@ -152,9 +155,30 @@ impl World {
     pub(super) fn receive(&mut self, worker: WorkerId, result: Arc<RoundResult>) {
         let node = self.nodes.get_mut(&worker).unwrap();
         if result.round >= node.next_round() {
+            if node.in_parts && !node.results.contains_key(&result.round) {
+                let (round, incarnation, loads) = (result.round, node.incarnation, node.loads);
+                node.partial.entry(round).or_insert(result);
+                let delay = self.draw(5..400);
+                return self.at_ms(delay, Happening::Whole(worker, (incarnation, loads), round));
+            }
             node.results.entry(result.round).or_insert(result);
         }
         self.go_on(worker);
+    }
+
+    /// The rest of a result has come: not after a generation has ended, which had no more of it sent.
+    pub(super) fn whole(&mut self, worker: WorkerId, process: (u64, u64), round: Round) {
+        let node = self.nodes.get_mut(&worker).unwrap();
+        if (node.incarnation, node.loads) != process || !node.running || node.settling {
+            return;
+        }
+        if node.frozen {
+            return self.at_ms(100, Happening::Whole(worker, process, round));
+        }
+        if let Some(result) = node.partial.remove(&round) {
+            node.results.entry(round).or_insert(result);
+            self.go_on(worker);
+        }
     }
 
     pub(super) fn pull_missing(&mut self, worker: WorkerId) {
@@ -162,7 +186,7 @@ impl World {
         let Some(settlement) = node.generation.as_ref().and_then(|start| start.settlement.as_ref()) else {
             return;
         };
-        let (incarnation, missing) = (node.incarnation, node.open_round().0..settlement.open_round.0);
+        let (incarnation, missing) = (node.incarnation, node.open_round().0..first_open(settlement).0);
         for round in missing {
             let delay = self.draw(10..100);
             self.at_ms(delay, Happening::Pull(worker, incarnation, Round(round)));
@@ -178,11 +202,15 @@ impl World {
         if node.incarnation != incarnation
             || !node.running
             || node.open_round() > round
-            || round >= settlement.open_round
+            || round >= first_open(settlement)
         {
             return;
         }
-        let served = settlement.complete_at.iter().find_map(|donor| {
+        let holders = match settlement.results.first() {
+            Some(adopted) if round == settlement.open_round => &adopted.holders,
+            _ => &settlement.complete_at,
+        };
+        let served = holders.iter().find_map(|donor| {
             let donor = self.nodes.get(donor).filter(|donor| donor.running && !donor.frozen)?;
             donor.applied.get(round.0 as usize).or_else(|| donor.results.get(&round)).cloned()
         });

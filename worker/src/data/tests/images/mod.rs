@@ -2,6 +2,7 @@
 
 mod defects;
 mod formats;
+mod meanwhile;
 mod stream;
 
 use std::ops::Deref;

@@ -102,6 +102,23 @@ fn a_norm_that_is_clipped_is_that_of_all_stages_and_their_members() {
 }
 
 #[test]
+fn the_norms_that_all_parts_tell_add_up_to_that_of_the_whole_model() {
+    for spec in models() {
+        let mut gradient = Vec::new();
+        engine(&spec, &train_config(0.0)).gradient(&batch(0), &mut gradient).unwrap();
+        let expected = gradient.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
+        for clip in [0.0, 0.01] {
+            let pipeline = &pipelines_of_two()[0];
+            let norms = each_in_stages(&spec, &train_config(clip), pipeline, |mut engine| {
+                engine.train_step(0, &batch(0)).unwrap().gradient_norm.unwrap()
+            });
+            let squares = norms.iter().flatten().map(|norm| f64::from(*norm).powi(2)).sum::<f64>();
+            assert!((squares / expected - 1.0).abs() < 1e-4, "{}: {norms:?} and {expected}", about(&spec));
+        }
+    }
+}
+
+#[test]
 fn a_share_of_a_part_joins_its_group_before_the_pipeline() {
     let pipeline = &pipelines_of_two()[0];
     let mut share = engine(&part(&tiny_gpt2(), pipeline, 0).shards(2).unwrap()[0], &train_config(0.0));

@@ -1,0 +1,102 @@
+//! How requests get to a collector: with the TLS that the rest of the program has.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response, ResponseBodyTooLarge};
+use tokio::runtime::{Builder, Runtime};
+
+/// How long a request may take. Specification of OTLP's exporters: ten seconds.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// The longest answer that is read, in bytes: it says how many spans were refused, and why.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// For the exporters, which call it on threads of their own that may wait.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    http: reqwest::Client,
+    /// Theirs are no threads of a runtime.
+    own: Arc<Mutex<Own>>,
+    /// Whether the collector was out of reach when it was tried last.
+    is_down: Arc<AtomicBool>,
+}
+
+/// A runtime that may be dropped wherever the last exporter is, also by a task of another one.
+#[derive(Debug)]
+struct Own(Option<Runtime>);
+
+impl Own {
+    fn wait_for<T>(&self, what: impl Future<Output = T>) -> Option<T> {
+        self.0.as_ref().map(|runtime| runtime.block_on(what))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Client {
+    /// # Errors
+    /// What the system says, or TLS.
+    pub(super) fn new() -> Result<Self, HttpError> {
+        // Another part of the program may have chosen the same before.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder().timeout(REQUEST_MAX).build()?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { http, own: Arc::new(Mutex::new(Own(Some(runtime)))), is_down: Arc::default() })
+    }
+
+    /// People are told of the first failure, and when it is over.
+    fn note(&self, failure: Option<&str>) {
+        let was_down = self.is_down.swap(failure.is_some(), Ordering::Relaxed);
+        match failure {
+            Some(error) if !was_down => tracing::warn!(
+                error,
+                "telemetry cannot be exported; the run goes on without, and it is tried again (OTEL_EXPORTER_OTLP_ENDPOINT)"
+            ),
+            None if was_down => tracing::info!("telemetry is exported again"),
+            _ => {}
+        }
+    }
+}
+
+#[async_trait]
+impl HttpClient for Client {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = own.wait_for(send(&self.http, request)).ok_or("the client is gone")?;
+        match &sent {
+            Ok(answer) if answer.status().is_success() => self.note(None),
+            Ok(answer) => self.note(Some(&format!("the collector answers {}", answer.status()))),
+            Err(error) => self.note(Some(&chain(&**error))),
+        }
+        sent
+    }
+}
+
+async fn send(http: &reqwest::Client, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+    let mut answer = http.execute(request.try_into()?).await?;
+    let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
+    let mut body = Vec::new();
+    while let Some(part) = answer.chunk().await? {
+        if body.len() + part.len() > ANSWER_BYTES_MAX {
+            return Err(Box::new(ResponseBodyTooLarge::new()));
+        }
+        body.extend_from_slice(&part);
+    }
+    let mut response = Response::builder().status(status).body(Bytes::from(body))?;
+    *response.headers_mut() = headers;
+    Ok(response)
+}
+
+/// An error with its causes: the outermost one says no more than that a request failed.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |all, cause| format!("{all}: {cause}"))
+}

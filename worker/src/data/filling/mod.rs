@@ -1,0 +1,504 @@
+//! A folder of images that is trained on while it is prepared: see `docs/data.md`, *While it is trained on*.
+
+mod draft;
+mod filler;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use longhaul_common::config::ImageConfig;
+
+use self::draft::{Draft, Kind, Layout};
+use super::cache::Cache;
+use super::folder::{FolderImage, read_image, state_of};
+use super::image::{black, sample_bytes, standing};
+use super::lease::Lease;
+use super::names::Named;
+use super::origin::Origin;
+use super::piece::{BadRecords, Classes, EXAMPLES_MAX, image_weight, sample_of};
+use super::records::RECORD_BYTES_MAX;
+use super::shard::Head;
+use super::source::SourceSize;
+use super::{DataError, Recipe, decoders};
+
+/// After so long it is looked again for what could not be done, or who has died.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Nothing is known of an image.
+const UNSEEN: u8 = 0;
+/// Its sample is in the draft.
+const GOOD: u8 = 1;
+/// It cannot be decoded.
+const BAD: u8 = 2;
+
+/// A folder as it is begun.
+pub(super) struct Begun {
+    pub(super) origin: Origin,
+    pub(super) images: Vec<FolderImage>,
+    pub(super) recipe: Recipe,
+    pub(super) bad_records_max: u64,
+}
+
+/// The images of a folder, of which some are decoded, some are in shards, and the rest is decoded when it is wanted.
+#[derive(Debug)]
+pub(super) struct Filling {
+    cache: Cache,
+    lease: Arc<Lease>,
+    origin: Origin,
+    images: Vec<FolderImage>,
+    recipe: Recipe,
+    shape: ImageConfig,
+    /// Images before each piece, and all.
+    starts: Vec<u64>,
+    draft: Draft,
+    /// What is known of each image without a look at the draft.
+    seen: Vec<AtomicU8>,
+    /// The shards of pieces that are sealed.
+    names: Vec<OnceLock<Named>>,
+    bad_records_max: u64,
+    /// Images that cannot be decoded, and why; none: another process has found it out.
+    bad: Mutex<BTreeMap<u64, Option<String>>>,
+    end: Mutex<End>,
+    ended: Condvar,
+    /// Whether there is an end: for those who look often.
+    has_ended: AtomicBool,
+    has_warned: AtomicBool,
+}
+
+/// How it went.
+#[derive(Clone, Debug, Default)]
+enum End {
+    /// It goes on.
+    #[default]
+    Open,
+    /// All is in shards.
+    Complete,
+    /// Nobody wants it any more.
+    Stopped,
+    /// More is bad than may be.
+    Bad(BadRecords),
+    /// An image is another one than when the folder was listed.
+    Changed(PathBuf),
+    /// It cannot go on for another reason.
+    Failed(Arc<str>),
+}
+
+/// What there is of an image.
+enum Have {
+    /// Its sample is in the draft.
+    Kept,
+    /// It cannot be decoded.
+    Bad,
+    /// The draft could not take it.
+    Loose(Vec<u8>),
+}
+
+/// The thread that fills a folder, as long as somebody has this or all is filled.
+#[derive(Debug)]
+pub(super) struct Preparing(Arc<Filling>);
+
+impl Drop for Preparing {
+    fn drop(&mut self) {
+        self.0.finish(End::Stopped);
+    }
+}
+
+impl Preparing {
+    /// Begins, or goes on where others were.
+    ///
+    /// # Errors
+    /// There is no room for all of it, or the folder has other classes.
+    pub(super) fn begin(begun: Begun, cache: &Cache, lease: &Arc<Lease>) -> Result<Self, DataError> {
+        let filling = Arc::new(Filling::open(begun, cache, lease)?);
+        let preparing = Self(Arc::clone(&filling));
+        let thread = std::thread::Builder::new().name("fill".into());
+        // It is not waited for: it ends with the image that it is at.
+        thread
+            .spawn(move || filler::run(&filling))
+            .map_err(DataError::io("fill", preparing.0.draft.path()))?;
+        Ok(preparing)
+    }
+
+    pub(super) fn filling(&self) -> &Arc<Filling> {
+        &self.0
+    }
+}
+
+/// What of a dataset is prepared while it is used.
+#[derive(Debug)]
+pub struct Coming(Vec<Arc<Filling>>);
+
+impl Coming {
+    pub(super) fn new(all: Vec<Arc<Filling>>) -> Self {
+        Self(all)
+    }
+
+    /// Whether there is nothing to wait for.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Nobody waits for it any more: whoever reads what is not there is told so.
+    pub fn stop(&self) {
+        self.0.iter().for_each(|filling| filling.finish(End::Stopped));
+    }
+
+    /// Waits until all is prepared, or the dataset is dropped.
+    ///
+    /// # Errors
+    /// It cannot be prepared, or the dataset was dropped before.
+    pub fn wait(&self) -> Result<(), DataError> {
+        self.0.iter().try_for_each(|filling| filling.wait())
+    }
+}
+
+impl Filling {
+    pub(super) fn open(begun: Begun, cache: &Cache, lease: &Arc<Lease>) -> Result<Self, DataError> {
+        let Begun { origin, images, recipe, bad_records_max } = begun;
+        let Some(shape) = recipe.image.clone() else {
+            let reason = "there is no [data.image] that says what images become".to_owned();
+            return Err(DataError::Folder { path: origin.path().to_owned(), reason });
+        };
+        let starts = cut(&images, &recipe, &shape);
+        let sizes = || starts.windows(2).map(|ends| ends[1] - ends[0]);
+        let heads: u64 = sizes().map(|images| Head::bytes_of(images, sample_bytes(&shape)) as u64).sum();
+        let sample_bytes = sample_bytes(&shape) as u64;
+        let layout = Layout {
+            pieces: starts.len() as u64 - 1,
+            images: images.len() as u64,
+            sample_bytes,
+            spare: heads + sizes().max().unwrap_or_default() * sample_bytes,
+        };
+        let mut hasher = blake3::Hasher::new();
+        let state = state_of(&images);
+        for number in [state.bytes, state.modified_s as u64, state.modified_ns as u64, state.inode] {
+            hasher.update(&number.to_le_bytes());
+        }
+        hasher.update(recipe.hash(origin.path()).as_bytes());
+        let path =
+            cache.drafts().join(format!("{}.{}", &hasher.finalize().to_hex()[..32], super::partial::ENDING));
+        let is_whole = |draft: &Draft| has_shards(draft, layout.pieces, cache, lease);
+        let draft = Draft::open(path, layout, cache, is_whole)?;
+        Ok(Self {
+            cache: cache.clone(),
+            lease: Arc::clone(lease),
+            origin,
+            recipe,
+            shape,
+            draft,
+            seen: images.iter().map(|_| AtomicU8::new(UNSEEN)).collect(),
+            names: sizes().map(|_| OnceLock::new()).collect(),
+            images,
+            starts,
+            bad_records_max,
+            bad: Mutex::default(),
+            end: Mutex::default(),
+            ended: Condvar::new(),
+            has_ended: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
+        })
+    }
+
+    /// Images of each piece.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = u64> {
+        self.starts.windows(2).map(|ends| ends[1] - ends[0])
+    }
+
+    /// The images of a piece.
+    fn piece(&self, piece: usize) -> Range<u64> {
+        self.starts[piece]..self.starts[piece + 1]
+    }
+
+    /// The shard of a piece, as far as this process knows it.
+    pub(super) fn name(&self, piece: usize) -> Option<&Named> {
+        self.names.get(piece)?.get()
+    }
+
+    /// The same, looked up.
+    fn sealed(&self, piece: usize) -> Result<Option<&Named>, DataError> {
+        if let Some(named) = self.name(piece) {
+            return Ok(Some(named));
+        }
+        let Some(named) = self.draft.sealed(piece as u64)? else { return Ok(None) };
+        self.lease.shard(&named.name)?;
+        for image in self.piece(piece) {
+            if self.draft.noted(image)?.is_some_and(|noted| noted.kind == Kind::Bad) {
+                self.note_bad(image, None)?;
+            }
+        }
+        Ok(Some(self.names[piece].get_or_init(|| named)))
+    }
+
+    /// Appends the samples of a range of a piece; nothing, where they are in a shard by now.
+    pub(super) fn read(
+        &self,
+        piece: usize,
+        range: Range<u64>,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<&Named>, DataError> {
+        self.goes_on()?;
+        if let Some(named) = self.sealed(piece)? {
+            return Ok(Some(named));
+        }
+        let (before, start) = (into.len(), self.starts[piece]);
+        let mut is_whole = true;
+        for image in range {
+            is_whole &= self.read_image(piece, start + image, into)?;
+        }
+        // What was cut off meanwhile was read as nothing.
+        match self.sealed(piece)? {
+            Some(named) => {
+                into.truncate(before);
+                Ok(Some(named))
+            }
+            None if is_whole => Ok(None),
+            None => Err(DataError::Unreliable { path: self.draft.path().to_owned() }),
+        }
+    }
+
+    /// Decodes those of some images, which are wanted now, that are not there yet: side by side.
+    pub(super) fn bring(&self, images: Vec<u64>) -> Result<(), DataError> {
+        if matches!(*self.end(), End::Complete) {
+            return Ok(());
+        }
+        let bring = |image: u64| {
+            let piece = self.starts.partition_point(|start| *start <= image).saturating_sub(1);
+            if self.sealed(piece)?.is_none() {
+                self.have(image)?;
+            }
+            Ok(())
+        };
+        decoders::wanted(images, bring).into_iter().collect()
+    }
+
+    /// Appends what stands for an image. Whether it was still there.
+    fn read_image(&self, piece: usize, image: u64, into: &mut Vec<u8>) -> Result<bool, DataError> {
+        let Range { start, end } = self.piece(piece);
+        let nearest = std::iter::once(image).chain((start..image).rev()).chain(image + 1..end);
+        for image in nearest {
+            match self.have(image)? {
+                Have::Bad => continue,
+                Have::Loose(sample) => into.extend(sample),
+                Have::Kept => return self.draft.read(image, into),
+            }
+            return Ok(true);
+        }
+        into.extend(black(self.images[image as usize].class, &self.shape));
+        Ok(true)
+    }
+
+    /// What there is of an image, which is decoded where there is nothing.
+    fn have(&self, image: u64) -> Result<Have, DataError> {
+        match self.look(image)? {
+            GOOD => Ok(Have::Kept),
+            BAD => Ok(Have::Bad),
+            _ => {
+                self.goes_on()?;
+                let raw = read_image(&self.images[image as usize]).map_err(|error| self.fails(error))?;
+                self.take(image, raw.digest(), sample_of(raw, &self.shape))
+            }
+        }
+    }
+
+    /// What there is of an image, by what was seen or what others have written.
+    fn look(&self, image: u64) -> Result<u8, DataError> {
+        let seen = &self.seen[image as usize];
+        let known = seen.load(Ordering::Relaxed);
+        if known != UNSEEN {
+            return Ok(known);
+        }
+        let found = match self.draft.noted(image)? {
+            Some(noted) if noted.kind == Kind::Bad => {
+                self.note_bad(image, None)?;
+                BAD
+            }
+            Some(noted) if self.draft.read_checked(image, &noted, &mut Vec::new())? => GOOD,
+            _ => UNSEEN,
+        };
+        seen.store(found, Ordering::Relaxed);
+        Ok(found)
+    }
+
+    /// Keeps what an image has become.
+    fn take(
+        &self,
+        image: u64,
+        digest: blake3::Hash,
+        made: Result<Vec<u8>, String>,
+    ) -> Result<Have, DataError> {
+        let seen = &self.seen[image as usize];
+        match made {
+            Ok(sample) => match self.draft.keep(image, digest, &sample) {
+                Ok(()) => {
+                    seen.store(GOOD, Ordering::Relaxed);
+                    Ok(Have::Kept)
+                }
+                Err(error) => {
+                    self.warn_once(&error);
+                    Ok(Have::Loose(sample))
+                }
+            },
+            Err(reason) => {
+                self.note_bad(image, Some(reason))?;
+                self.draft.note(image, digest, Kind::Bad).unwrap_or_else(|error| self.warn_once(&error));
+                seen.store(BAD, Ordering::Relaxed);
+                Ok(Have::Bad)
+            }
+        }
+    }
+
+    /// An image cannot be decoded.
+    fn note_bad(&self, image: u64, reason: Option<String>) -> Result<(), DataError> {
+        let mut bad = self.bad();
+        let known = bad.entry(image).or_default();
+        *known = reason.or_else(|| known.take());
+        if bad.len() as u64 <= self.bad_records_max {
+            return Ok(());
+        }
+        let refused = self.told(&bad);
+        drop(bad);
+        self.finish(End::Bad(refused));
+        self.goes_on()
+    }
+
+    /// For people.
+    fn told(&self, bad: &BTreeMap<u64, Option<String>>) -> BadRecords {
+        let told = |(image, reason): (&u64, &Option<String>)| {
+            let place = || format!("{}: it cannot be decoded", self.images[*image as usize].path.display());
+            reason.clone().unwrap_or_else(place)
+        };
+        BadRecords { count: bad.len() as u64, examples: bad.iter().take(EXAMPLES_MAX).map(told).collect() }
+    }
+
+    fn bad(&self) -> MutexGuard<'_, BTreeMap<u64, Option<String>>> {
+        self.bad.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was found of it so far.
+    pub(super) fn size(&self) -> SourceSize {
+        let bad = self.told(&self.bad());
+        let classes = self.classes();
+        SourceSize {
+            files: 1,
+            bytes: self.images.iter().map(|image| image.state.bytes).sum(),
+            records: self.images.len() as u64 - bad.count,
+            bad_records: bad.count,
+            bad_examples: bad.examples,
+            items: self.images.len() as u64,
+            classes,
+            shards: self.names.len() as u64,
+        }
+    }
+
+    /// Images of each class, as they stand, and as far as it is known which cannot be decoded.
+    fn classes(&self) -> Classes {
+        let mut classes = Classes::new();
+        for piece in 0..self.names.len() {
+            let (images, is_bad) = (self.piece(piece), self.are_bad(piece));
+            let stands = standing(&is_bad).unwrap_or_else(|| (0..is_bad.len()).collect());
+            for at in stands {
+                *classes.entry(self.images[images.start as usize + at].class).or_default() += 1;
+            }
+        }
+        classes
+    }
+
+    /// Which images of a piece cannot be decoded, as far as it is known.
+    fn are_bad(&self, piece: usize) -> Vec<bool> {
+        let bad = self.bad();
+        self.piece(piece).map(|image| bad.contains_key(&image)).collect()
+    }
+
+    /// An error of an image after which nothing can go on.
+    fn fails(&self, error: DataError) -> DataError {
+        if let DataError::Changed { path } = &error {
+            self.finish(End::Changed(path.clone()));
+        }
+        error
+    }
+
+    fn warn_once(&self, error: &DataError) {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%error, "a decoded image cannot be kept: it is decoded again when it is wanted");
+        }
+    }
+
+    /// An error once there is an end, unless it is a good one.
+    fn goes_on(&self) -> Result<(), DataError> {
+        if !self.has_ended.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match &*self.end() {
+            End::Open | End::Complete => Ok(()),
+            End::Stopped => Err(DataError::Stopped),
+            End::Bad(bad) => Err(bad.clone().refused(self.bad_records_max)),
+            End::Changed(path) => Err(DataError::Changed { path: path.clone() }),
+            End::Failed(reason) => {
+                let reason = std::io::Error::other(reason.to_string());
+                Err(DataError::io("prepare", self.origin.path())(reason))
+            }
+        }
+    }
+
+    /// The first end counts.
+    fn finish(&self, with: End) {
+        let mut end = self.end();
+        if matches!(*end, End::Open) {
+            *end = with;
+            self.has_ended.store(true, Ordering::Relaxed);
+            self.ended.notify_all();
+        }
+    }
+
+    fn end(&self) -> MutexGuard<'_, End> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until all is in shards.
+    ///
+    /// # Errors
+    /// It came to another end.
+    pub(super) fn wait(&self) -> Result<(), DataError> {
+        let open = |end: &mut End| matches!(end, End::Open);
+        drop(self.ended.wait_while(self.end(), open).unwrap_or_else(PoisonError::into_inner));
+        self.goes_on()
+    }
+
+    /// Waits a while, unless there is an end before.
+    fn pause(&self) {
+        let open = |end: &mut End| matches!(end, End::Open);
+        drop(self.ended.wait_timeout_while(self.end(), LOOK_AGAIN, open));
+    }
+}
+
+/// Images before each piece, and all: as [`super::piece::Pieces`] cuts them.
+fn cut(images: &[FolderImage], recipe: &Recipe, shape: &ImageConfig) -> Vec<u64> {
+    let (mut starts, mut bytes) = (vec![0], 0);
+    for (image, next) in images.iter().zip(1..) {
+        let read = if image.state.bytes > RECORD_BYTES_MAX { 0 } else { image.state.bytes };
+        bytes += image_weight(read, shape);
+        if bytes >= recipe.piece_bytes || next == images.len() as u64 {
+            starts.push(next);
+            bytes = 0;
+        }
+    }
+    starts
+}
+
+/// Whether the shards of all pieces of a draft that are sealed are there; from now on they stay.
+fn has_shards(draft: &Draft, pieces: u64, cache: &Cache, lease: &Lease) -> Result<bool, DataError> {
+    for piece in 0..pieces {
+        if let Some(named) = draft.sealed(piece)? {
+            lease.shard(&named.name)?;
+            if !cache.shard(&named.name).is_file() {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,28 @@
+//! What the shards of a source are called.
+
+use super::filling::Preparing;
+
+/// A shard's file, and what is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) name: String,
+    /// See [`super::shard::Shard::hash`], in hexadecimal.
+    pub(super) hash: String,
+}
+
+/// Of all shards of a source.
+#[derive(Debug)]
+pub(super) enum Names {
+    Known(Vec<Named>),
+    /// As long as they are made, of some none.
+    Coming(Preparing),
+}
+
+impl Names {
+    pub(super) fn get(&self, index: usize) -> Option<&Named> {
+        match self {
+            Self::Known(all) => all.get(index),
+            Self::Coming(preparing) => preparing.filling().name(index),
+        }
+    }
+}
