@@ -1,10 +1,11 @@
-//! The WAN emulator, the harness of the end-to-end tests, a real etcd, a server that speaks S3, a collector of telemetry, programs from PyPI, and readers of what is in `deploy` and in the book.
+//! The WAN emulator, the harness of the end-to-end tests, a real etcd, a server that speaks S3, a collector of telemetry, programs from PyPI, what fuzzing has kept, and readers of what is in `deploy` and in the book.
 #![forbid(unsafe_code)]
 
 pub mod chaos;
 pub mod cluster;
 pub mod collector;
 pub mod compose;
+pub mod corpora;
 pub mod dockerfile;
 pub mod etcd;
 pub mod hostile;

@@ -11,6 +11,8 @@ pub mod data_command;
 pub mod doctor;
 pub mod engine;
 pub mod flight;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod models;
 pub mod network;
 pub mod pages;

@@ -10,6 +10,8 @@ mod error;
 mod files;
 mod filling;
 mod folder;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod image;
 mod lease;
 mod lent;

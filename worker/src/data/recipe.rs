@@ -4,6 +4,8 @@ use std::path::Path;
 
 use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource, ImageConfig};
 
+#[cfg(any(test, fuzzing))]
+use super::Tokenizer;
 use super::image::sample_bytes;
 use super::prepared::Maker;
 
@@ -62,6 +64,21 @@ impl Recipe {
             vocabulary: tokenizer.vocabulary(),
             piece_bytes,
             tokenizer: tokenizer.hash(),
+        }
+    }
+
+    /// Of tokens that are bytes, and everything else as it is where nothing is said of it.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn plain(format: DataFormat) -> Self {
+        Self {
+            format,
+            field: if format.is_of_images() { DataSource::LABEL } else { DataSource::TEXT }.to_owned(),
+            column: Column::Name(DataSource::TEXT.to_owned()),
+            separator: "\n".to_owned(),
+            image: None,
+            vocabulary: Tokenizer::Bytes.vocabulary(),
+            piece_bytes: PIECE_BYTES,
+            tokenizer: Tokenizer::Bytes.hash(),
         }
     }
 

@@ -180,7 +180,12 @@ async fn fetch_list(connection: &Connection, of: CheckpointName) -> Result<Vec<F
     let request = postcard::to_stdvec(&Request::Checkpoint(of)).context("write a request")?;
     let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
     let frame = response.next().await?.context("the answer is empty")?;
-    let files: Vec<FileToCopy> = postcard::from_bytes(frame.body()).context("read the list of files")?;
+    read_list(frame.body())
+}
+
+/// What a peer says that a checkpoint has.
+pub(super) fn read_list(bytes: &[u8]) -> Result<Vec<FileToCopy>> {
+    let files: Vec<FileToCopy> = postcard::from_bytes(bytes).context("read the list of files")?;
     let is_complete = files.last().is_some_and(|last| last.file == CheckpointFile::Manifest);
     ensure!(files.len() <= FILES_MAX && is_complete, "the list of files is none of a checkpoint");
     Ok(files)

@@ -2,6 +2,8 @@
 
 mod copies;
 mod drawn;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod group;
 mod heal;
 mod lending;

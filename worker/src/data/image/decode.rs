@@ -13,7 +13,8 @@ use crate::data::records::{RECORD_BYTES_MAX, unwound};
 
 /// Bytes that an image's pixels may be, decoded: 178 million pixels in colour, more than cameras have. A file of a few kilobytes can say that it has many more. While it is decoded,
 /// coefficients and copies take up to three times as much beside them.
-const DECODED_BYTES_MAX: u64 = 1 << 29;
+/// Fuzzers have many more tries with fewer, and see what is taken beside them.
+const DECODED_BYTES_MAX: u64 = if cfg!(fuzzing) { 1 << 24 } else { 1 << 29 };
 /// What has more, some five million pixels, is decoded by one thread at a time: so memory grows by 64 MiB a thread at most.
 const LARGE_BYTES: u64 = 1 << 24;
 

@@ -13,6 +13,8 @@ const IMAGES: [u8; 4] = [0, 0, 8, 3];
 const LABELS: [u8; 4] = [0, 0, 8, 1];
 /// What such a file begins with, for people.
 const HEAD: &str = "its head";
+/// Bytes of an image for which there is memory before they were read, at most.
+const AT_ONCE_BYTES: usize = 1 << 20;
 
 /// The images of a file, with the labels of another.
 pub(super) struct Idx {
@@ -62,10 +64,9 @@ impl Records for Idx {
             return self.end().map(|()| None);
         }
         let (height, width, mut class) = (self.height, self.width, [0]);
-        let mut values = vec![0; height as usize * width as usize];
-        for (input, bytes) in [(&mut self.images, values.as_mut_slice()), (&mut self.labels, &mut class)] {
-            fill(input, bytes, || format!("image {} of {}, counted from 0", self.read, self.count))?;
-        }
+        let place = || format!("image {} of {}, counted from 0", self.read, self.count);
+        let values = taken(&mut self.images, height as usize * width as usize, place)?;
+        fill(&mut self.labels, &mut class, place)?;
         let place = format!("{}, image {}", self.images.path.display(), self.read);
         self.read += 1;
         let content = Pixels::Grey { height, width, values };
@@ -95,11 +96,21 @@ fn sizes<const N: usize>(input: &mut Input, magic: [u8; 4], wanted: &str) -> Res
 
 fn fill(input: &mut Input, bytes: &mut [u8], place: impl Fn() -> String) -> Result<(), DataError> {
     match input.reader.read_exact(bytes) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            Err(malformed(input, &place(), "it is cut off there".to_owned()))
-        }
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(cut_off(input, &place())),
         read => read.map_err(DataError::io("read", &input.path)),
     }
+}
+
+/// So many bytes, for which memory is taken as they come: a head may say that there are many more than the file has.
+fn taken(input: &mut Input, count: usize, place: impl Fn() -> String) -> Result<Vec<u8>, DataError> {
+    let mut bytes = Vec::with_capacity(count.min(AT_ONCE_BYTES));
+    let read = input.reader.by_ref().take(count as u64).read_to_end(&mut bytes);
+    read.map_err(DataError::io("read", &input.path))?;
+    if bytes.len() == count { Ok(bytes) } else { Err(cut_off(input, &place())) }
+}
+
+fn cut_off(input: &Input, place: &str) -> DataError {
+    malformed(input, place, "it is cut off there".to_owned())
 }
 
 fn malformed(input: &Input, place: &str, reason: String) -> DataError {

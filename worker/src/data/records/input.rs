@@ -32,6 +32,12 @@ impl Input {
         Self::new(&file.shown, Box::new(RemoteReader::new(file).map_err(failed)?))
     }
 
+    /// The same with bytes that are said to be of a file of this name.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn of_bytes(name: &str, bytes: &[u8]) -> Result<Self, DataError> {
+        Self::new(Path::new(name), Box::new(io::Cursor::new(bytes.to_vec())))
+    }
+
     fn new(path: &Path, file: Box<dyn Read>) -> Result<Self, DataError> {
         let position = Position::default();
         let counted = BufReader::with_capacity(BUFFER_BYTES, Counted { file, position: position.clone() });

@@ -3,6 +3,8 @@
 mod arrow_sizes;
 mod columns;
 mod delimited;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod guarded;
 mod idx;
 mod image_folder;

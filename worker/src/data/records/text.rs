@@ -25,7 +25,7 @@ impl TextChunks {
         Self::with_chunks(input, CHUNK_BYTES)
     }
 
-    fn with_chunks(input: Input, chunk_bytes: usize) -> Self {
+    pub(super) fn with_chunks(input: Input, chunk_bytes: usize) -> Self {
         let Input { path, reader, position } = input;
         Self { path, source: reader, position, buffer: Vec::new(), offset: 0, chunk_bytes }
     }
