@@ -64,18 +64,23 @@ impl Run {
         if self.handovers.leaving.get(&worker).is_some_and(|leave| leave.incarnation == incarnation) {
             return self.send(worker, ToWorker::Handover);
         }
-        let text = match self.rank_of(worker).filter(|_| self.ranks() > 1) {
+        let why = match self.rank_of(worker).filter(|_| self.ranks() > 1) {
+            _ if self.state.phase != Phase::Training => {
+                "some of what the run goes on from is with nobody else: it goes when others have it"
+                    .to_owned()
+            }
             Some(rank) => format!(
-                "is to leave, and nobody else has its part of the model ({} of {}): it goes when another worker has a copy of its checkpoint, in {} minutes at the latest",
+                "nobody else has its part of the model ({} of {}): it goes when another worker has a copy of its checkpoint",
                 rank + 1,
-                self.ranks(),
-                HANDOVER_MAX.as_secs() / 60
+                self.ranks()
             ),
-            None => format!(
-                "is to leave, and is the only one that trains: it goes when somebody who joins has fetched the state from it, in {} minutes at the latest",
-                HANDOVER_MAX.as_secs() / 60
-            ),
+            None => {
+                "is the only one that trains: it goes when somebody who joins has fetched the state from it"
+                    .to_owned()
+            }
         };
+        let minutes = HANDOVER_MAX.as_secs() / 60;
+        let text = format!("is to leave, and {why}, in {minutes} minutes at the latest");
         self.notice(Severity::Info, Some(worker), text);
         let leave = Leave {
             until: self.now + HANDOVER_MAX,

@@ -23,6 +23,7 @@ mod shares;
 mod spoken_for;
 pub(crate) mod story;
 mod tensor_groups;
+mod together;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -4,7 +4,6 @@ use longhaul_common::id::RunId;
 use longhaul_proto::round::SMALL_RESULTS_KEPT_ROUNDS;
 
 use super::super::Decided;
-use super::moves::{offer, written};
 use super::*;
 
 const PARAMETERS: [u64; 4] = [10, 30, 20, 40];
@@ -33,7 +32,7 @@ pub(super) fn training() -> Story {
     training_of(config_in_parts())
 }
 
-fn training_of(config: RunConfig) -> Story {
+pub(super) fn training_of(config: RunConfig) -> Story {
     let mut story = Story::of(config);
     for worker in 1..=4 {
         story.join(worker, &[]);
@@ -454,51 +453,4 @@ fn who_has_waited_for_others_of_its_copy_heals_again_only_if_nobody_can_have_wha
         let heals = matches!(story.told(1).as_slice(), [ToWorker::Heal { .. }]);
         assert_eq!((settles, heals), (is_taken, !is_taken), "{rounds}: {:?}", story.commands);
     }
-}
-
-/// A copy that came apart, and could not join while others train: all begin anew together, and not more often than it is worth.
-#[test]
-fn a_copy_that_cannot_join_while_others_train_comes_in_when_all_begin_anew() {
-    let text = config_in_parts().to_toml().unwrap().replace("opening_rounds = 0", "opening_rounds = 9");
-    let mut story = training_of(RunConfig::parse(&text).unwrap());
-    let alive = |story: &mut Story, workers: &[u32], until: Duration| {
-        while story.now < until {
-            story.now = (story.now + Duration::from_millis(500)).min(until);
-            for &worker in workers {
-                story.say(worker, heartbeat(0));
-                if story.told(3).iter().any(|message| matches!(message, ToWorker::Settle { .. })) {
-                    return;
-                }
-            }
-        }
-    };
-    story.handle(Event::Closed { connection: ConnectionId(2) });
-    story.settled(3, 2, 0, 0);
-    story.settled(4, 2, 0, 0);
-    alive(&mut story, &[1, 3, 4], Duration::from_secs(60));
-    assert_eq!(story.now, Duration::from_secs(60), "one worker is no copy");
-    story.join(5, &[]);
-    alive(&mut story, &[1, 3, 4, 5], Duration::from_secs(70));
-    assert_eq!(story.now, Duration::from_secs(62), "more may come");
-    let told = story.run.status(0).events;
-    assert!(told.iter().any(|event| event.text.contains("w1, w5 can be given a part")), "{told:?}");
-    for worker in [3, 4] {
-        story.settled(worker, 3, 0, 0);
-    }
-    assert_eq!(story.begun(3).until, Round(1));
-    for (worker, rank) in [(3, 0), (4, 1)] {
-        story.say(worker, written(1, rank));
-        story.say(worker, finished(1, None));
-    }
-    assert_eq!(story.run.state().phase, Phase::Gathering);
-    for (worker, offers) in [(1, vec![]), (3, vec![offer(1, 0, true)]), (4, vec![offer(1, 1, true)])] {
-        story.join(worker, &offers);
-    }
-    assert_eq!(story.run.state().phase, Phase::Gathering, "all are waited for");
-    story.join(5, &[]);
-    for (worker, rank) in [(3, 0), (4, 1), (1, 0), (5, 1)] {
-        story.say(worker, ready_with(rank, 1, 40 + rank as u8));
-    }
-    assert_eq!(lineup(&story).len(), 2);
-    assert_eq!(story.begun(3).first_round, Round(1));
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_proto::control::message::{
-    HEARTBEAT_INTERVAL_MS, Heartbeat, Join, OUT_OF_REACH_REPEATED_MS, OWN_WORD_EVERY, Ready, Settled,
-    SignOfLife, Start, ToCoordinator, ToWorker,
+    HEARTBEAT_INTERVAL_MS, Heartbeat, Join, OUT_OF_REACH_REPEATED_MS, OWN_WORD_EVERY, Ready, SignOfLife,
+    Start, ToCoordinator, ToWorker,
 };
 use rand::Rng as _;
 use rand::SeedableRng as _;
@@ -20,6 +20,7 @@ use super::node::{Node, RoundResult, Share, state_hash};
 mod faults;
 mod heartbeats;
 mod rounds;
+mod strangers;
 
 /// Who was shown a sign of life and does not answer is given up after so long,
 const ANSWER_MAX_MS: u64 = 300;
@@ -247,13 +248,6 @@ impl World {
 
     // ---- the coordinator's side
 
-    /// Whether somebody has a checkpoint who is neither this worker nor was kicked.
-    fn others_go_on_without(&self, worker: WorkerId) -> bool {
-        let Some(run) = &self.run else { return false };
-        let may_stay = |node: &&Node| node.worker != worker && !run.state().revoked.contains(&node.worker);
-        self.nodes.values().filter(may_stay).any(|node| !node.disk.is_empty())
-    }
-
     fn handle(&mut self, event: Event) {
         let Some(run) = &mut self.run else { return };
         let commands = run.handle(self.now, event);
@@ -285,23 +279,6 @@ impl World {
         let timeout = self.run.as_ref().and_then(Run::next_timeout);
         if let Some(at) = timeout.filter(|at| self.timers.insert(*at)) {
             self.push(at, Happening::Timer);
-        }
-    }
-
-    /// Nobody who was kicked is told anything but that, nor is anybody told that it is a member.
-    fn check_sent(&self, connection: ConnectionId, message: &ToWorker) {
-        let Some(run) = &self.run else { return };
-        let revoked = &run.state().revoked;
-        let to = self.connections.get(&connection).map(|(worker, ..)| *worker);
-        if to.is_some_and(|worker| revoked.contains(&worker)) {
-            assert!(
-                matches!(message, ToWorker::Refused { .. }),
-                "{to:?} was kicked, and is told {message:?}"
-            );
-        }
-        if let ToWorker::Begin(start) = message {
-            let kicked = start.membership.members().iter().find(|member| revoked.contains(&member.worker));
-            assert!(kicked.is_none(), "{kicked:?} was kicked, and is a member");
         }
     }
 

@@ -97,28 +97,11 @@ impl World {
         }
     }
 
-    /// Without the handshake, which lets nobody in who was kicked: the run by itself has to keep it out.
-    fn intrude(&mut self, worker: WorkerId) {
-        let is_out = self.run.as_ref().is_some_and(|run| run.state().revoked.contains(&worker));
-        if !is_out {
-            return;
-        }
-        let connection = ConnectionId(self.next_connection);
-        self.next_connection += 1;
-        self.connections.insert(connection, (worker, self.now, self.now));
-        self.handle(Event::Opened { connection, worker, address: IpAddr::V4(Ipv4Addr::LOCALHOST) });
-        let generation = self.run.as_ref().map(|run| run.state().announced).unwrap_or_default();
-        let settled = Settled { generation, open_round: Round(0), computing: Round(0), results: Vec::new() };
-        let words = [
-            ToCoordinator::Join(self.join_of(worker)),
-            ToCoordinator::Heartbeat(Heartbeat::default()),
-            ToCoordinator::Settled(settled),
-            ToCoordinator::OutOfReach(self.nodes.keys().copied().collect()),
-            ToCoordinator::Leaving,
-        ];
-        for message in words {
-            self.handle(Event::Message { connection, message });
-        }
+    /// Whether somebody has a checkpoint who is neither this worker nor was kicked.
+    fn others_go_on_without(&self, worker: WorkerId) -> bool {
+        let Some(run) = &self.run else { return false };
+        let may_stay = |node: &&Node| node.worker != worker && !run.state().revoked.contains(&node.worker);
+        self.nodes.values().filter(may_stay).any(|node| !node.disk.is_empty())
     }
 
     pub(super) fn stop_node(&mut self, worker: WorkerId) {
