@@ -1,4 +1,4 @@
-//! Wrong tokens, of the API or to join with, are answered one after the other, with a pause before each.
+//! Wrong tokens, of the API or to join with, are answered one after the other, with a pause before each; where too many wait, the others are told so as late.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,10 @@ use tokio::time::sleep;
 const PAUSE: Duration = Duration::from_millis(500);
 /// Wrong tokens whose answers are waited for at a time. Whoever shows a right one never waits.
 const WAITING_MAX: usize = 16;
+/// How long an answer to others is held back, each by itself, so that many at a time are no way to guess fast: connections are limited, too.
+const TURNED_AWAY_AFTER: Duration = Duration::from_secs(8);
 
-/// There are [`WAITING_MAX`] who wait already.
+/// There were [`WAITING_MAX`] who waited already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
@@ -32,9 +34,12 @@ impl Slowdown {
     /// Waits for one's turn.
     ///
     /// # Errors
-    /// [`TooMany`], at once.
+    /// [`TooMany`], after as long as the last of those who wait takes.
     pub async fn wait(&self) -> Result<(), TooMany> {
-        let _place = self.places.try_acquire().map_err(|_| TooMany)?;
+        let Ok(_place) = self.places.try_acquire() else {
+            sleep(TURNED_AWAY_AFTER).await;
+            return Err(TooMany);
+        };
         let _turn = self.turn.lock().await;
         sleep(PAUSE).await;
         Ok(())
@@ -49,7 +54,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn wrong_tokens_wait_for_each_other_and_too_many_are_turned_away_at_once() {
+    async fn wrong_tokens_wait_for_each_other_and_too_many_are_turned_away_no_sooner() {
         let slowdown = Slowdown::default();
         let began = Instant::now();
         let mut waiting = JoinSet::new();
@@ -59,8 +64,8 @@ mod tests {
         }
         let ended = waiting.join_all().await;
         let (refused, waited): (Vec<_>, Vec<_>) = ended.into_iter().partition(|(answer, _)| answer.is_err());
-        assert!(refused.iter().all(|(_, at)| *at == began) && refused.len() == 3, "{refused:?}");
         let last = waited.iter().map(|(_, at)| *at - began).max().unwrap();
+        assert!(refused.iter().all(|(_, at)| *at - began >= last) && refused.len() == 3, "{refused:?}");
         assert!(last >= PAUSE * WAITING_MAX as u32, "{last:?}");
         assert_eq!(slowdown.wait().await, Ok(()), "places are given back");
     }

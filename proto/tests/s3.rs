@@ -1,9 +1,5 @@
 //! The archive on a server that speaks S3, where there is one ([`longhaul_tests::s3`]).
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "this is all test code, and tells what it leaves out"
-)]
+#![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 use std::process::Command;
 
@@ -11,6 +7,7 @@ use longhaul_common::config::{ArchiveLocation, Retention};
 use longhaul_common::id::{Generation, Round, RunId};
 use longhaul_proto::checkpoint::archive::{Archive, Archived, Manifest, Part};
 use longhaul_tests::s3::S3Server;
+use longhaul_tests::tools::skipped;
 
 const ENDPOINT: &str = "LONGHAUL_TEST_S3";
 const PART: Part = Part { run: RunId([9; 16]), parts: 1, rank: 0 };
@@ -20,7 +17,7 @@ const VALUES: usize = 300_000;
 #[test]
 fn checkpoints_go_through_an_s3_server_and_back() {
     let Some(server) = S3Server::start().unwrap() else {
-        eprintln!("left out: python has no moto with its server (pip install 'moto[server]')");
+        skipped("python has no moto with its server (pip install 'moto[server]')");
         return;
     };
     server.make_bucket("bucket").unwrap();

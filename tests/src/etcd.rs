@@ -12,6 +12,7 @@ use rcgen::{
 use serde_json::{Value, json};
 
 use crate::cluster::{Process, free_address};
+use crate::tools::skipped;
 
 /// How long it may take to elect itself.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -88,11 +89,10 @@ impl EtcdServer {
         Self::start_as(folder, Some(certificates.clone()))
     }
 
-    #[allow(clippy::print_stderr, reason = "whoever reads a test's output should know what it did not do")]
     fn start_as(folder: &Path, tls: Option<Certificates>) -> Result<Option<Self>> {
         if Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err()
         {
-            eprintln!("skipped: there is no `etcd` in PATH (Debian and Ubuntu: apt-get install etcd-server)");
+            skipped("there is no `etcd` in PATH (Debian and Ubuntu: apt-get install etcd-server)");
             return Ok(None);
         }
         let endpoint = free_address()?.to_string();

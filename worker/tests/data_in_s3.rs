@@ -1,15 +1,12 @@
 //! Sources on a server that speaks S3, where there is one ([`longhaul_tests::s3`]).
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "this is all test code, and tells what it leaves out"
-)]
+#![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use longhaul_tests::s3::S3Server;
+use longhaul_tests::tools::skipped;
 use object_store::ObjectStoreExt as _;
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path as ObjectPath;
@@ -61,7 +58,7 @@ fn told(output: &Output) -> String {
 #[tokio::test]
 async fn files_in_object_storage_are_found_by_a_pattern_and_noticed_when_they_change() {
     let Some(server) = S3Server::start().unwrap() else {
-        eprintln!("left out: python has no moto with its server (pip install 'moto[server]')");
+        skipped("python has no moto with its server (pip install 'moto[server]')");
         return;
     };
     server.make_bucket(BUCKET).unwrap();

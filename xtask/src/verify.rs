@@ -5,6 +5,7 @@
 
 mod deny;
 mod dependency_rules;
+mod notices;
 mod step;
 
 use anyhow::{Result, bail};
@@ -13,6 +14,7 @@ use clap::Args;
 use crate::checkout::Checkout;
 use crate::setup;
 use crate::table;
+use crate::verify::notices::{NOTICES, Notices};
 use crate::verify::step::{Outcome, Report, Step};
 
 /// What the programs have for collectors of OpenTelemetry, off by default.
@@ -35,6 +37,7 @@ pub struct Options {
 /// When any step failed.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     setup::ensure(checkout)?;
+    let notices = Notices::begin()?;
     let mut reports = vec![
         Step::new("format").captured(checkout.cargo().args(["fmt", "--all", "--check"])),
         Step::new("dependency rules").checked(|| dependency_rules::check(checkout)),
@@ -74,25 +77,28 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
             "--bins",
             "--locked",
         ])));
-        reports.push(Step::new("tests").streamed(checkout.cargo().args([
-            "test",
-            "--workspace",
-            "--locked",
-            "--no-fail-fast",
-        ])));
+        reports.push(
+            Step::new("tests").streamed(
+                checkout
+                    .cargo()
+                    .args(["test", "--workspace", "--locked", "--no-fail-fast"])
+                    .env(NOTICES, notices.path()),
+            ),
+        );
         // Last, as it leaves programs with the feature where the others were. Nothing else is compiled anew for it than eight small packages, and those of ours that have the feature
         // or use one that has.
-        reports.push(Step::new("tests of otel").streamed(checkout.cargo().args([
-            "test",
-            "--workspace",
-            "--locked",
-            "--features",
-            OTEL,
-            "--test",
-            "otel",
-        ])));
+        reports.push(
+            Step::new("tests of otel").streamed(
+                checkout
+                    .cargo()
+                    .args(["test", "--workspace", "--locked", "--features", OTEL, "--test", "otel"])
+                    .env(NOTICES, notices.path()),
+            ),
+        );
     }
-    summarise(&reports)
+    let summary = summarise(&reports);
+    notices.show()?;
+    summary
 }
 
 fn summarise(reports: &[Report]) -> Result<()> {

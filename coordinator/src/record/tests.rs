@@ -206,6 +206,27 @@ fn a_record_that_was_cut_off_is_read_up_to_there_and_a_changed_one_is_found_out(
 }
 
 #[test]
+fn where_a_record_cannot_be_written_for_a_while_it_goes_on_afterwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let obstacle = folder.path().join(FOLDER);
+    fs::write(&obstacle, "no folder").unwrap();
+    let mut recorded = Recorded::start(folder.path(), FILE_BYTES_MAX);
+    recorded.train();
+    fs::remove_file(&obstacle).unwrap();
+    // Not each event tries.
+    recorded.beat(1, 1);
+    assert!(!obstacle.exists());
+    recorded.pass(writer::AGAIN_AFTER.as_millis() as u64 + 1000);
+    // The first event finds that there is room again, and what is decided after it is in the record.
+    (2..9).for_each(|tokens| recorded.beat(1, tokens));
+    recorded.recorder.flush();
+    let files = files(folder.path());
+    assert_eq!(files.len(), 1);
+    let summary = replay(&files[0], |_| ()).unwrap();
+    assert!(summary.events > 0 && summary.differences == 0, "{summary:?}");
+}
+
+#[test]
 fn what_is_no_record_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("other.log");

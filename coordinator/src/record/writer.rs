@@ -15,8 +15,10 @@ pub const FOLDER: &str = "decisions";
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Files that are kept, the newest one included.
 pub const FILES_KEPT: usize = 8;
+/// Until another file is tried where one could not be written.
+pub(super) const AGAIN_AFTER: Duration = Duration::from_mins(1);
 
-/// Records what one coordinator decides. It never stops one: where the disk is full, the record ends.
+/// Records what one coordinator decides. It never stops one: where the disk is full, the record has a gap, and goes on in another file when there is room.
 #[derive(Debug)]
 pub struct Recorder {
     folder: PathBuf,
@@ -26,6 +28,10 @@ pub struct Recorder {
     begun: u64,
     file: Option<BufWriter<File>>,
     written: u64,
+    /// When the last event came.
+    now: Duration,
+    /// When another file is tried; it matters while there is none.
+    again_at: Duration,
     /// The event that is being decided about.
     entry: Vec<u8>,
 }
@@ -50,6 +56,8 @@ impl Recorder {
             begun: 0,
             file: None,
             written: 0,
+            now: Duration::ZERO,
+            again_at: Duration::ZERO,
             entry: Vec::new(),
         };
         let begun = recorder.begin_file(run);
@@ -59,6 +67,7 @@ impl Recorder {
 
     /// An event is about to be decided about.
     pub fn before(&mut self, now: Duration, event: &Event) {
+        self.now = now;
         if self.file.is_none() {
             return;
         }
@@ -71,7 +80,7 @@ impl Recorder {
     /// It was decided.
     pub fn after(&mut self, run: &Run, commands: &[Command]) {
         if self.file.is_none() {
-            return;
+            return self.try_again(run);
         }
         let appended = self.append(run, commands);
         self.unless_failed(appended);
@@ -82,6 +91,20 @@ impl Recorder {
         if let Some(file) = &mut self.file {
             let flushed = file.flush();
             self.unless_failed(flushed);
+        }
+    }
+
+    /// A file begins with the run as it is, so that what was decided meanwhile is missing, and nothing else.
+    fn try_again(&mut self, run: &Run) {
+        if self.now < self.again_at {
+            return;
+        }
+        match self.begin_file(run) {
+            Ok(()) => tracing::info!("decisions are recorded again"),
+            Err(error) => {
+                tracing::debug!(%error, "decisions still cannot be recorded");
+                self.again_at = self.now + AGAIN_AFTER;
+            }
         }
     }
 
@@ -112,21 +135,33 @@ impl Recorder {
         }
         fs::create_dir_all(&self.folder)?;
         let name = format!("{:016}-{:06}.log", self.clock_started_unix_ms, self.begun);
+        let path = self.folder.join(name);
+        if let Err(error) = self.begin_file_at(&path, run) {
+            self.file = None;
+            // The beginning of an image is of no use, and would take the place of a record.
+            let _ = fs::remove_file(&path);
+            return Err(error);
+        }
+        self.begun += 1;
+        self.forget_old()
+    }
+
+    fn begin_file_at(&mut self, path: &Path, run: &Run) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = BufWriter::new(options.open(self.folder.join(name))?);
+        let mut file = BufWriter::new(options.open(path)?);
         file.write_all(MAGIC)?;
         file.write_all(&SCHEMA.to_le_bytes())?;
-        (self.file, self.written, self.begun) = (Some(file), 0, self.begun + 1);
+        self.file = Some(file);
         let mut entry = vec![IMAGE];
         let image = (env!("CARGO_PKG_VERSION"), self.clock_started_unix_ms, run);
         postcard::to_io(&image, &mut entry).map_err(io::Error::other)?;
         self.write(&entry)?;
         // What an image takes does not count, so that a large run's file is not followed by another at once.
         self.written = 0;
-        self.forget_old()
+        self.file.as_mut().map_or(Ok(()), BufWriter::flush)
     }
 
     /// Names sort by time.
@@ -142,8 +177,12 @@ impl Recorder {
     fn unless_failed(&mut self, done: io::Result<()>) {
         if let Err(error) = done {
             self.file = None;
+            self.again_at = self.now + AGAIN_AFTER;
             let folder = self.folder.display();
-            tracing::warn!(%error, %folder, "decisions are not recorded any more; the run goes on. Is the disk full?");
+            tracing::warn!(
+                %error, %folder,
+                "decisions are not recorded for now; the run goes on, and it is tried again each minute. Is the disk full?"
+            );
         }
     }
 }

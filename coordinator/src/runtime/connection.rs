@@ -55,7 +55,7 @@ impl Reception {
             }
             let reply = answer.await.unwrap_or_else(|_| closing());
             if is_wrong(&reply) {
-                // Where too many wait already, it is told at once, as holders of a token must not wait for those who guess.
+                // Where too many waited, it has waited as long, and is told the same.
                 let _ = slowdown.wait().await;
             }
             reply

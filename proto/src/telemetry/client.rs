@@ -1,17 +1,21 @@
 //! How requests get to a collector: with the TLS that the rest of the program has.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response, ResponseBodyTooLarge};
+use reqwest::Url;
 use tokio::runtime::{Builder, Runtime};
 
 /// How long a request may take. Specification of OTLP's exporters: ten seconds.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
 /// The longest answer that is read, in bytes: it says how many spans were refused, and why.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// People are told once in a process that others may listen.
+static IN_THE_CLEAR: Once = Once::new();
 
 /// For the exporters, which call it on threads of their own that may wait.
 #[derive(Clone, Debug)]
@@ -69,6 +73,14 @@ impl Client {
 #[async_trait]
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        if is_in_the_clear(&request.uri().to_string()) {
+            IN_THE_CLEAR.call_once(|| {
+                tracing::warn!(
+                    "names of workers, losses and what each did travel to the collector in the clear: \
+                     on a network that others use, write https:// in OTEL_EXPORTER_OTLP_ENDPOINT"
+                );
+            });
+        }
         let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = own.wait_for(send(&self.http, request)).ok_or("the client is gone")?;
         match &sent {
@@ -78,6 +90,16 @@ impl HttpClient for Client {
         }
         sent
     }
+}
+
+/// Whether others on the way can read what is sent there.
+fn is_in_the_clear(to: &str) -> bool {
+    // What cannot be read as one is refused where it is sent.
+    let Ok(to) = Url::parse(to) else { return false };
+    let host = to.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let is_here = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
+    to.scheme() == "http" && !is_here
 }
 
 async fn send(http: &reqwest::Client, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
@@ -99,4 +121,23 @@ async fn send(http: &reqwest::Client, request: Request<Bytes>) -> Result<Respons
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |error| error.source());
     causes.fold(error.to_string(), |all, cause| format!("{all}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_can_listen_to_http_that_leaves_the_machine() {
+        for (url, is) in [
+            ("http://collector.example.org:4318/v1/traces", true),
+            ("http://10.0.0.7:4318", true),
+            ("https://collector.example.org/v1/traces", false),
+            ("http://localhost:4318/v1/traces", false),
+            ("http://127.0.0.1:4318", false),
+            ("http://[::1]:4318", false),
+        ] {
+            assert_eq!(is_in_the_clear(url), is, "{url}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ mod spans;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use opentelemetry::metrics::MeterProvider as _;
+use opentelemetry::metrics::{AsyncInstrument, MeterProvider as _};
 use opentelemetry_otlp::{MetricExporter, SpanExporter, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
@@ -103,28 +103,14 @@ impl Telemetry {
         let meter = provider.meter(SCOPE);
         for Observed { name, help, read } in metrics {
             match read {
-                Read::Gauge(read) => drop(
-                    meter
-                        .f64_observable_gauge(name)
-                        .with_description(help)
-                        .with_callback(move |to| {
-                            read()
-                                .into_iter()
-                                .for_each(|(labels, value)| to.observe(value, &key_values(labels)));
-                        })
-                        .build(),
-                ),
-                Read::Counter(read) => drop(
-                    meter
-                        .u64_observable_counter(name)
-                        .with_description(help)
-                        .with_callback(move |to| {
-                            read()
-                                .into_iter()
-                                .for_each(|(labels, value)| to.observe(value, &key_values(labels)));
-                        })
-                        .build(),
-                ),
+                Read::Gauge(read) => {
+                    let gauge = meter.f64_observable_gauge(name).with_description(help);
+                    drop(gauge.with_callback(observing(read)).build());
+                }
+                Read::Counter(read) => {
+                    let counter = meter.u64_observable_counter(name).with_description(help);
+                    drop(counter.with_callback(observing(read)).build());
+                }
             }
         }
     }
@@ -148,6 +134,13 @@ impl Telemetry {
             let _ = all.recv_timeout(FAREWELL_MAX);
         }
     }
+}
+
+/// Tells what is read now.
+fn observing<T>(
+    read: Box<dyn Fn() -> Labelled<T> + Send + Sync>,
+) -> impl Fn(&dyn AsyncInstrument<T>) + Send + Sync {
+    move |to| read().into_iter().for_each(|(labels, value)| to.observe(value, &key_values(labels)))
 }
 
 fn key_values(labels: Vec<(&'static str, String)>) -> Vec<KeyValue> {

@@ -50,6 +50,14 @@ pub enum Violation {
         /// What had happened.
         what: String,
     },
+    /// A checkpoint that is listed and not as it was to be written.
+    #[error("atomic checkpoints: worker {worker} has one that is damaged: {what}")]
+    Damaged {
+        /// Whose.
+        worker: usize,
+        /// What is wrong with it.
+        what: String,
+    },
     /// A process that was to go on has ended, or the other way round.
     #[error("ends: {0}")]
     Ended(String),

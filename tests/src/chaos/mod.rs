@@ -1,6 +1,7 @@
 //! A run to which things happen: a seeded list of faults, and checks of what the run promises. `tests/docs/chaos.md` is the design.
 
 mod checker;
+mod disks;
 mod report;
 mod run_toml;
 mod schedule;

@@ -13,6 +13,7 @@ use crate::cluster::{Cluster, ClusterConfig, FullDisk, Process, now, training};
 use crate::interrupt;
 use crate::wan::LinkConfig;
 
+use super::disks::damaged_checkpoint;
 use super::schedule::{Event, Fault, Kind, Shape, schedule};
 use super::{Checker, Report, Violation};
 
@@ -313,10 +314,14 @@ impl Soak {
 
     fn heal(&mut self, fault: Fault) -> Result<()> {
         match fault {
-            Fault::Worker(Kind::Kill | Kind::Leave, worker) => self.cluster.start_worker(worker)?,
+            Fault::Worker(Kind::Kill | Kind::Leave, worker) => {
+                self.check_checkpoints(worker)?;
+                self.cluster.start_worker(worker)?;
+            }
             Fault::Worker(Kind::Freeze, worker) => self.process(worker)?.signal("CONT")?,
             Fault::Worker(Kind::Calendar, worker) => self.cluster.set_calendar(worker, 0)?,
             Fault::Worker(Kind::FullDisk, worker) => {
+                self.check_checkpoints(worker)?;
                 self.full_disks.remove(&worker).map_or(Ok(()), FullDisk::unmount)?;
             }
             Fault::Worker(_, worker) => {
@@ -331,6 +336,7 @@ impl Soak {
             }
             Fault::Nobody => {}
             Fault::Everybody => {
+                (0..self.workers()).try_for_each(|worker| self.check_checkpoints(worker))?;
                 self.checker.everybody_restarted();
                 self.cluster.start_coordinator()?;
                 (0..self.workers()).try_for_each(|worker| self.cluster.start_worker(worker))?;
@@ -454,9 +460,17 @@ impl Soak {
         for worker in 0..self.workers() {
             let ended = self.process(worker)?.wait(END_MAX)?;
             ensure!(ended.success(), "worker {worker} ended with {ended}");
+            self.check_checkpoints(worker)?;
         }
         self.report.loss(status["loss"].as_f64());
         Ok(())
+    }
+
+    fn check_checkpoints(&self, worker: usize) -> Result<()> {
+        match damaged_checkpoint(&self.checkpoints(worker).0)? {
+            Some(what) => bail!(Violation::Damaged { worker, what }),
+            None => Ok(()),
+        }
     }
 
     fn process(&mut self, worker: usize) -> Result<&mut Process> {

@@ -71,12 +71,12 @@ mod tests {
     use std::io::ErrorKind;
 
     use super::*;
+    use crate::tools::skipped;
 
     #[test]
     fn a_full_disk_takes_no_file_of_any_size_and_the_folder_is_back_when_it_goes() {
         if !FullDisk::is_possible().unwrap() {
-            println!("skipped: this user may not mount; run it as root");
-            return;
+            return skipped("this user may not mount; run it as root");
         }
         let folder = tempfile::tempdir().unwrap();
         let (before, large) = (folder.path().join("before"), folder.path().join("large"));

@@ -20,6 +20,10 @@ struct Inner {
     state: LinkState,
     /// The link's own generator: what one link loses does not depend on the traffic of another.
     rng: ChaCha8Rng,
+    /// Packets that somebody on the way has kept.
+    heard: Vec<Box<[u8]>>,
+    /// Bytes of which that one still keeps.
+    hears_bytes: usize,
 }
 
 impl Link {
@@ -29,7 +33,8 @@ impl Link {
     /// A configuration that does not pass [`LinkConfig::validated`].
     pub fn new(name: &str, config: LinkConfig, seed: u64) -> Result<Self, ConfigError> {
         let rng = ChaCha8Rng::seed_from_u64(seed ^ fnv1a(name));
-        let inner = Inner { state: LinkState::new(config.validated()?), rng };
+        let inner =
+            Inner { state: LinkState::new(config.validated()?), rng, heard: Vec::new(), hears_bytes: 0 };
         Ok(Self { name: name.into(), inner: Arc::new(Mutex::new(inner)) })
     }
 
@@ -73,10 +78,26 @@ impl Link {
         self.lock().state.stats()
     }
 
-    /// Settles the fate of a packet that reaches the link now.
-    pub(super) fn offer(&self, now: std::time::Duration, len_bytes: u64) -> Verdict {
+    /// From now on, somebody on the way keeps the packets that reach it, lost ones too, as long as those have no more bytes in all.
+    pub fn listen(&self, bytes_max: usize) {
         let inner = &mut *self.lock();
-        inner.state.offer(now, len_bytes, &mut inner.rng)
+        (inner.heard, inner.hears_bytes) = (Vec::new(), bytes_max);
+    }
+
+    /// The packets that were kept, which are taken away: of UDP, what a datagram holds.
+    #[must_use]
+    pub fn heard(&self) -> Vec<Box<[u8]>> {
+        std::mem::take(&mut self.lock().heard)
+    }
+
+    /// Settles the fate of a packet that reaches the link now, with so many bytes of headers around it.
+    pub(super) fn offer(&self, now: std::time::Duration, packet: &[u8], header_bytes: u64) -> Verdict {
+        let inner = &mut *self.lock();
+        if let Some(left) = inner.hears_bytes.checked_sub(packet.len()) {
+            inner.hears_bytes = left;
+            inner.heard.push(packet.into());
+        }
+        inner.state.offer(now, packet.len() as u64 + header_bytes, &mut inner.rng)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -82,9 +82,20 @@ fn every_link_leads_to_a_page_and_a_heading_that_are_there() {
 #[test]
 fn every_picture_is_shown_somewhere() {
     let shown: BTreeSet<String> = pages().iter().flat_map(|(_, text)| links(text)).collect();
-    for name in files_of("figures", "svg") {
+    let pictures = ["svg", "png"].into_iter().flat_map(|kind| files_of("figures", kind));
+    for name in pictures {
         assert!(shown.contains(&format!("figures/{name}")), "no page shows {name}");
     }
+}
+
+#[test]
+fn every_link_of_the_readme_leads_to_a_file_that_is_there_and_one_of_them_is_a_picture() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let here: Vec<_> = links(&readme).into_iter().filter(|link| !link.contains("://")).collect();
+    for link in &here {
+        assert!(root().join(link).exists(), "the README leads to {link}, which is nowhere");
+    }
+    assert!(here.iter().any(|link| link.ends_with(".png")), "{here:?}");
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Runs in which some machines have none of the training data.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
 use longhaul_tests::cluster::training;
+use longhaul_tests::wan::Link;
 use serde_json::Value;
 
 use crate::faults::assert_exactly_once;
@@ -63,6 +65,36 @@ fn a_worker_without_any_file_waits_for_one_that_has_the_data_and_trains_the_same
     // Each of its blocks came with the head of its shard, which is small.
     let whole = shard_bytes(&scenario, 0);
     assert!(wan > 0 && wan < whole + whole / 100 && lan == 0, "{wan} and {lan} of {whole} bytes");
+}
+
+/// The link carries text for who has none, updates, and all that workers and the coordinator say to each other.
+#[test]
+fn strangers_on_the_way_read_nothing_of_a_run() {
+    /// What a stranger knows that hears it, in bytes.
+    const WINDOW: usize = 12;
+    /// Of a datagram, before what is encrypted: flags and a connection's number.
+    const HEADER: usize = 1 + 20;
+    let bytes = zstd::decode_all(fs::File::open(text()).unwrap()).unwrap();
+    let tokens: Vec<u8> = bytes.iter().flat_map(|byte| u16::from(*byte).to_le_bytes()).collect();
+    // Whatever is two of these long has one of them in it, wherever it begins.
+    let known: HashSet<&[u8]> = [&bytes, &tokens].into_iter().flat_map(|text| text.chunks(WINDOW)).collect();
+    let mut heard = Vec::new();
+    run_of_two(&REMOTE, |scenario| {
+        let wan = scenario.cluster.wan();
+        heard = vec![wan.into_site(0).clone(), wan.into_site(1).clone()];
+        heard.iter().for_each(|link| link.listen(64 << 20));
+    });
+    let packets: Vec<_> = heard.iter().flat_map(Link::heard).collect();
+    let mut counts = [0_u64; 256];
+    for packet in &packets {
+        let told = packet.windows(WINDOW).find(|window| known.contains(window));
+        assert_eq!(told.map(String::from_utf8_lossy), None);
+        packet.iter().skip(HEADER).for_each(|byte| counts[usize::from(*byte)] += 1);
+    }
+    // Text, tokens, indices and parameters are full of small numbers, or of some exponents; what is encrypted has all bytes as often.
+    let (least, most) = (*counts.iter().min().unwrap(), *counts.iter().max().unwrap());
+    assert!(least > 2000, "too little was heard: {counts:?}");
+    assert!(most - least < least / 4, "{least} to {most}: {counts:?}");
 }
 
 #[test]

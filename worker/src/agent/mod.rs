@@ -23,5 +23,5 @@ mod voice;
 mod ways;
 mod words;
 
-pub use join::{LEAVING_MAX, cache_dir, join};
+pub use join::{HANDING_OVER_MAX, LEAVING_MAX, cache_dir, join};
 pub(crate) use stop::StopSignal;

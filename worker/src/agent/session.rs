@@ -406,6 +406,8 @@ impl Session {
                 );
             }
             ToWorker::DataHolders(holders) => self.network.note_data_holders(holders),
+            // At once: the synchroniser may be at work on a round.
+            ToWorker::Revoked { workers } => self.network.revoke(workers),
             _ => {}
         }
     }

@@ -396,7 +396,7 @@ impl Synchroniser {
                 Ok(())
             }
             ToWorker::Revoked { workers } => {
-                self.links.network.revoke(&workers);
+                // Connections with them are closed since it came.
                 self.leave_site_of(&workers);
                 Ok(())
             }

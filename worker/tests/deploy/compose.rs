@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use clap::Parser as _;
 use longhaul_tests::compose::{Compose, Service};
-use longhaul_worker::agent::LEAVING_MAX;
+use longhaul_worker::agent::HANDING_OVER_MAX;
 use longhaul_worker::cli::{Cli, Command, JoinArgs};
 
 /// The port of which the image's health check asks.
@@ -78,7 +78,7 @@ fn a_worker_has_the_time_that_leaving_takes_and_is_not_started_for_ever() {
     for (name, service) in compose.built_from("worker") {
         let grace = service.stop_grace_period.as_deref().unwrap();
         let grace_s: u64 = grace.strip_suffix('s').unwrap().parse().unwrap();
-        assert!(grace_s > LEAVING_MAX.as_secs(), "{name}: {grace}");
+        assert!(grace_s > HANDING_OVER_MAX.as_secs(), "{name}: {grace}");
         let (when, times) = service.restart.as_deref().unwrap().split_once(':').unwrap();
         assert!(when == "on-failure" && times.parse::<u32>().unwrap() > 0, "{name}");
     }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use clap::{CommandFactory as _, Parser as _};
 use longhaul_tests::dockerfile::stages;
 use longhaul_tests::kubernetes::{Container, Manifests, Port, Start};
-use longhaul_worker::agent::LEAVING_MAX;
+use longhaul_worker::agent::HANDING_OVER_MAX;
 use longhaul_worker::cli::{Cli, Command, JoinArgs};
 
 fn start() -> Start {
@@ -157,5 +157,5 @@ fn a_pod_is_given_the_time_that_leaving_takes() {
     let manifests = Manifests::build("base").unwrap();
     let grace_s =
         manifests.container("workers").unwrap().pod["terminationGracePeriodSeconds"].as_u64().unwrap();
-    assert!(grace_s > LEAVING_MAX.as_secs(), "{grace_s}");
+    assert!(grace_s > HANDING_OVER_MAX.as_secs(), "{grace_s}");
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use clap::{CommandFactory as _, Parser as _};
 use longhaul_tests::systemd::{self, Unit};
-use longhaul_worker::agent::LEAVING_MAX;
+use longhaul_worker::agent::HANDING_OVER_MAX;
 use longhaul_worker::cli::{Cli, Command as Subcommand, JoinArgs};
 
 pub fn deploy() -> PathBuf {
@@ -50,7 +50,7 @@ fn the_unit_joins_with_what_its_environment_file_says_and_keeps_what_it_must() {
     assert_eq!(args.token.token_file.unwrap(), Path::new("/run/credentials/w.service").join(credential));
     assert!(file.starts_with("/etc/longhaul/"));
     let leaving_s: u64 = unit.get("TimeoutStopSec").unwrap().parse().unwrap();
-    assert!(leaving_s > LEAVING_MAX.as_secs(), "{leaving_s}");
+    assert!(leaving_s > HANDING_OVER_MAX.as_secs(), "{leaving_s}");
 }
 
 #[test]

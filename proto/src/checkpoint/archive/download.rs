@@ -89,10 +89,25 @@ impl Archive {
         Ok(verified)
     }
 
+    /// One that is damaged where it lies is removed: of use to nobody, it would be taken by its length for what each later checkpoint with the same values has to store.
     async fn piece(&self, part: Part, piece: &Piece) -> Result<Bytes, ArchiveError> {
         let path = self.piece_path(part, piece);
-        let bytes = self.get(&path, piece.bytes).await?;
-        let damaged = |reason: String| Err(ArchiveError::damaged(self.shown(&path), reason));
+        match self.piece_at(&path, piece).await {
+            Err(error) if error.is_damage() => {}
+            read => return read,
+        }
+        // It may have been damaged on the way.
+        let read = self.piece_at(&path, piece).await;
+        if read.as_ref().is_err_and(ArchiveError::is_damage) {
+            // Who may only read leaves it there.
+            let _ = self.storage.delete(&path).await;
+        }
+        read
+    }
+
+    async fn piece_at(&self, path: &Path, piece: &Piece) -> Result<Bytes, ArchiveError> {
+        let bytes = self.get(path, piece.bytes).await?;
+        let damaged = |reason: String| Err(ArchiveError::damaged(self.shown(path), reason));
         if bytes.len() as u64 != piece.bytes {
             return damaged(format!("{} of {} bytes", bytes.len(), piece.bytes));
         }

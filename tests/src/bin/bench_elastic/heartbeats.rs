@@ -53,7 +53,8 @@ fn print(case: &str, metric: &str, unit: &str, value: f64) {
     );
 }
 
-fn pause(cluster: &Cluster) -> Result<()> {
+/// Stops all training until further notice.
+pub fn pause(cluster: &Cluster) -> Result<()> {
     let status = Command::new(binary("coordinator")?)
         .args(["pause", "--http", &cluster.http().to_string()])
         .args(["--state-dir".as_ref(), cluster.folder().join("state").as_path() as &Path])

@@ -10,6 +10,7 @@ mod death;
 mod gpt;
 mod heartbeats;
 mod hostile;
+mod idle;
 mod joining;
 mod leader;
 mod restart;
@@ -41,7 +42,7 @@ struct Args {
     #[arg(long)]
     quick: bool,
     /// Only these parts.
-    #[arg(long, value_delimiter = ',', default_values = ["leader", "death", "join", "restart", "cut", "hostile", "heartbeats", "checkpoints"])]
+    #[arg(long, value_delimiter = ',', default_values = ["leader", "death", "join", "restart", "cut", "hostile", "heartbeats", "checkpoints", "idle"])]
     part: Vec<Part>,
 }
 
@@ -63,6 +64,8 @@ enum Part {
     Heartbeats,
     /// What training stands still for, at the default interval of checkpoints.
     Checkpoints,
+    /// What the coordinator of sixteen workers takes.
+    Idle,
 }
 
 /// What all parts need.
@@ -84,6 +87,7 @@ fn main() -> Result<()> {
             Part::Hostile => hostile::measure(&session)?,
             Part::Heartbeats => heartbeats::measure(&session)?,
             Part::Checkpoints => checkpoints::measure(&session)?,
+            Part::Idle => idle::measure(&session)?,
         }
     }
     Ok(())

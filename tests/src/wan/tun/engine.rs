@@ -76,7 +76,7 @@ impl Engine {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             };
-            if let Verdict::DeliverAt(at) = self.links[from].offer(now, len as u64) {
+            if let Verdict::DeliverAt(at) = self.links[from].offer(now, &self.buffer[..len], 0) {
                 self.departures.push(at, Packet { to: 1 - from, contents: self.buffer[..len].into() });
             }
         }

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use super::*;
+use crate::tools::skipped;
 
 fn link(name: &str) -> Link {
     Link::new(name, "rate_mbit=100,delay_ms=1".parse().unwrap(), 1).unwrap()
@@ -28,7 +29,7 @@ fn a_tcp_connection_between_the_namespaces_crosses_both_links() {
     let (forward, reverse) = (link("a-b"), link("b-a"));
     let pair = match TunPair::start(&a, &b, forward.clone(), reverse.clone()) {
         Ok(pair) => pair,
-        Err(error @ TunError::Unavailable { .. }) => return eprintln!("skipped: {error}"),
+        Err(error @ TunError::Unavailable { .. }) => return skipped(&error.to_string()),
         Err(error) => panic!("{error}"),
     };
 

@@ -222,7 +222,7 @@ impl Engine {
 
 /// Puts a datagram on a link, which may lose it.
 fn offer(departures: &mut Departures<Datagram>, link: &Link, now: Duration, datagram: Datagram) {
-    if let Verdict::DeliverAt(at) = link.offer(now, datagram.contents.len() as u64 + HEADER_BYTES) {
+    if let Verdict::DeliverAt(at) = link.offer(now, &datagram.contents, HEADER_BYTES) {
         departures.push(at, datagram);
     }
 }

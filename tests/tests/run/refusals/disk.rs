@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use longhaul_tests::cluster::{Process, binary};
+use longhaul_tests::tools::skipped;
 
 use crate::scenario::{RUN_MAX, Setup};
 
@@ -30,8 +31,7 @@ fn a_full_disk_costs_the_checkpoint_is_told_with_the_reason_and_training_goes_on
     let disk = folder.join("disk");
     std::fs::create_dir(&disk).unwrap();
     let Some(way) = unshare(&disk) else {
-        println!("skipped: this user may neither make a user namespace nor mount; run it as root");
-        return;
+        return skipped("this user may neither make a user namespace nor mount; run it as root");
     };
     let (token, address) = (scenario.cluster.token().unwrap(), scenario.cluster.listen().to_string());
     scenario.cluster.start_worker(0).unwrap();
