@@ -78,15 +78,16 @@ pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<
         Origin::Local(path) | Origin::Labelled { images: path, .. } => Input::open(path),
         Origin::Remote(remote) => Input::remote(remote),
     };
+    let text = || input()?.without_mark();
     let table = || match file {
         Origin::Local(path) | Origin::Labelled { images: path, .. } => TableFile::open(path),
         Origin::Remote(remote) => TableFile::fetch(remote, cache),
     };
     Ok(match recipe.format {
-        DataFormat::Text => Box::new(TextChunks::new(input()?)),
-        DataFormat::Jsonl => Box::new(JsonLines::new(input()?, recipe)),
-        DataFormat::Csv => Box::new(Delimited::new(input()?, b',', recipe)?),
-        DataFormat::Tsv => Box::new(Delimited::new(input()?, b'\t', recipe)?),
+        DataFormat::Text => Box::new(TextChunks::new(text()?)),
+        DataFormat::Jsonl => Box::new(JsonLines::new(text()?, recipe)),
+        DataFormat::Csv => Box::new(Delimited::new(text()?, b',', recipe)?),
+        DataFormat::Tsv => Box::new(Delimited::new(text()?, b'\t', recipe)?),
         DataFormat::Parquet => Box::new(Columns::parquet(table()?, recipe)?),
         DataFormat::Arrow => Box::new(Columns::arrow(table()?, recipe)?),
         DataFormat::TokensU16 => Box::new(Tokens::new(input()?, 2, recipe.vocabulary)),
