@@ -47,6 +47,15 @@ impl Origin {
         }
     }
 
+    /// What is kept of it by its place: the names of stamps.
+    pub(super) fn stamps(&self) -> Result<Vec<String>, DataError> {
+        match self {
+            Self::Local(path) => Ok(vec![Stamp::name(path)?]),
+            Self::Remote(file) => Ok(vec![file.found.clone()]),
+            Self::Labelled { images, labels } => Ok([images.stamps()?, labels.stamps()?].concat()),
+        }
+    }
+
     /// Names what it holds; of a file on this machine by its bytes, which may take reading them.
     pub(super) fn hash(&self, cache: &Cache, work: &mut FileWork<'_>) -> Result<String, DataError> {
         match self {
