@@ -186,16 +186,37 @@ mod tests {
         assert!((0..100).all(|position| chance_at(9, position) != chance_at(10, position)));
     }
 
+    /// Each of `0..size` is hit, as none is hit twice or lies outside.
+    fn assert_permuted(size: u64) {
+        let permutation = Permutation::new(7, size, size);
+        let mut seen = vec![0_u64; size.div_ceil(64) as usize];
+        for index in 0..size {
+            let to = permutation.apply(index);
+            assert!(to < size, "size {size}: {index} goes to {to}");
+            let (word, bit) = (&mut seen[(to / 64) as usize], 1 << (to % 64));
+            assert!(*word & bit == 0, "size {size}: {to} was hit twice");
+            *word |= bit;
+        }
+    }
+
     #[test]
     fn every_small_size_is_permuted() {
-        for size in 1..600 {
-            let permutation = Permutation::new(7, size, size);
-            let mut seen = vec![false; size as usize];
-            for index in 0..size {
-                let to = permutation.apply(index) as usize;
-                assert!(!std::mem::replace(&mut seen[to], true), "size {size}: {to} was hit twice");
-            }
-        }
+        (1..600).for_each(assert_permuted);
+    }
+
+    /// A round number, and those around powers of four: the domain of the network is as large as they are, or four times as large.
+    #[test]
+    fn large_sizes_are_permuted() {
+        [1_000_000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (1 << 24) + 1]
+            .into_iter()
+            .for_each(assert_permuted);
+    }
+
+    /// It takes 125 MB and some minutes: `cargo test --release -p longhaul-common --lib -- --ignored a_billion_samples_are_permuted`.
+    #[test]
+    #[ignore = "takes minutes"]
+    fn a_billion_samples_are_permuted() {
+        assert_permuted(1_000_000_000);
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub struct Options {
     /// `pipeline` bubble, schedule, link, boundary, plans.
     #[arg(long, value_name = "PARTS")]
     part: Option<String>,
+    /// A Python with PyTorch that `bench data`, with Pillow, and `bench selection` measure as well. Default: the one that `LONGHAUL_PYTHON` names.
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<PathBuf>,
     #[command(flatten)]
     images: ImageOptions,
     #[command(flatten)]
@@ -45,15 +48,12 @@ struct ImageOptions {
     /// The folder with Fashion-MNIST's IDX files. Default: where Debian's `dataset-fashion-mnist` puts them.
     #[arg(long, value_name = "FOLDER")]
     fashion: Option<PathBuf>,
-    /// A Python with PyTorch, which is measured as well.
-    #[arg(long, value_name = "PROGRAM")]
-    python: Option<PathBuf>,
 }
 
 impl ImageOptions {
     /// As the target takes them.
     fn arguments(&self) -> Vec<OsString> {
-        let given = [("--mnist", &self.mnist), ("--fashion", &self.fashion), ("--python", &self.python)];
+        let given = [("--mnist", &self.mnist), ("--fashion", &self.fashion)];
         let pair =
             |(name, path): (&str, &Option<PathBuf>)| Some([name.into(), path.clone()?.into_os_string()]);
         given.into_iter().filter_map(pair).flatten().collect()
@@ -72,8 +72,7 @@ enum Name {
     Sync,
     /// The training engine alone.
     Train,
-    /// What data costs training: waiting for it, reading it shuffled, and decoding images once or each time. `LONGHAUL_PYTHON` names a python with PyTorch and
-    /// Pillow for the comparison with DataLoader.
+    /// What data costs training: waiting for it, reading it shuffled, and decoding images once or each time.
     Data,
     /// Doing less work: back-propagation that goes on with some of its gradients, or is made for some samples.
     Selection,
@@ -142,6 +141,7 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     if !of_images.is_empty() && !matches!(options.name, Name::Selection) {
         bail!("{} is for `bench selection`", of_images[0].display());
     }
+    let python = python_for(options, std::env::var_os(PYTHON))?;
     if options.part.is_some() && !matches!(options.name, Name::Sync | Name::Elastic | Name::Pipeline) {
         bail!("--part is for `bench sync`, `bench elastic` and `bench pipeline`");
     }
@@ -167,6 +167,9 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
         if target.contains(&BENCH_IMAGES) {
             command.args(&of_images);
         }
+        if PYTHON_TARGETS.iter().any(|of_python| target.contains(of_python)) {
+            command.args(&python);
+        }
         if options.json || options.sync.is_plot() {
             let status = command.stdin(Stdio::null()).status().context("start the benchmark")?;
             if !status.success() {
@@ -184,8 +187,24 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
 
 /// The target of `bench selection` that reads images.
 const BENCH_IMAGES: &str = "bench_images";
+/// Targets that compare with PyTorch in the Python that they are given.
+const PYTHON_TARGETS: [&str; 2] = ["bench_data", BENCH_IMAGES];
+/// The variable that names a Python where no option does.
+const PYTHON: &str = "LONGHAUL_PYTHON";
 /// The part of `bench pipeline` that is an example of the worker's, which has no parts.
 const BUBBLE: &str = "bubble";
+
+/// As those targets take it that compare with it.
+fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString>> {
+    let takes_it = matches!(options.name, Name::Data | Name::Selection);
+    if options.python.is_some() && !takes_it {
+        bail!(
+            "--python is for `bench data` and `bench selection`; others take the python that {PYTHON} names"
+        );
+    }
+    let python = options.python.clone().map(PathBuf::into_os_string).or(usual).filter(|_| takes_it);
+    Ok(python.map(|python| vec!["--python".into(), python]).unwrap_or_default())
+}
 
 /// The arguments that tell a target which parts are wanted; none: nothing of it is.
 fn parts_for(target: &[&str; 4], parts: Option<&str>) -> Option<Vec<String>> {
@@ -252,6 +271,22 @@ mod tests {
         let mixed = Some("bubble,link,plans");
         assert_eq!((parts_for(bubbles, mixed), parts_for(link, mixed)), (Some(vec![]), some("link,plans")));
         assert_eq!(parts_for(link, Some("bubble")), None);
+    }
+
+    #[test]
+    fn a_python_goes_to_what_compares_with_it_and_the_one_that_is_given_comes_first() {
+        let python = |words: &[&str], usual: Option<&str>| {
+            let line = Line::parse_from(["x"].iter().chain(words));
+            python_for(&line.options, usual.map(OsString::from)).map_err(|error| error.to_string())
+        };
+        for name in ["data", "selection"] {
+            let given = ["--python", "one"].map(OsString::from).to_vec();
+            assert_eq!(python(&[name, "--python", "one"], Some("two")), Ok(given.clone()));
+            assert_eq!(python(&[name], Some("one")), Ok(given));
+            assert_eq!(python(&[name], None), Ok(vec![]));
+        }
+        assert_eq!(python(&["wan"], Some("one")), Ok(vec![]));
+        assert!(python(&["wan", "--python", "one"], None).unwrap_err().contains("LONGHAUL_PYTHON"));
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Page {
         choices: &mut Vec<(String, String, Vec<String>)>,
     ) -> Result<(String, bool), String> {
         match name {
-            "ArchiveLocation" => return Ok(("path or URL".to_owned(), false)),
+            "ArchiveLocation" | "DataLabels" => return Ok(("path or URL".to_owned(), false)),
             "DataUrl" => return Ok(("URL".to_owned(), false)),
             "Column" => return Ok(("text or whole number".to_owned(), false)),
             _ => {}

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::sections::{is_endpoint, is_zero};
-use super::{ConfigError, DataFormat, DataUrl, ImageConfig};
+use super::{ConfigError, DataFormat, DataLabels, DataUrl, ImageConfig};
 
 /// Sources, at most: a mixture of more would differ from its weights by more than five samples.
 pub const SOURCES_MAX: usize = 1 << 10;
@@ -71,9 +71,9 @@ pub struct DataSource {
     /// Of tables: where the text is. Default: `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<Column>,
-    /// Of IDX: the file with the labels.
+    /// Of IDX: the file with the labels, or its URL, where that of the images has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub labels: Option<PathBuf>,
+    pub labels: Option<DataLabels>,
     /// The source's part of the samples, in proportion to the others'. Default: all sources' samples, and so each sample once in an epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
@@ -225,7 +225,7 @@ impl DataConfig {
         let others = if self.path.is_some() { &mut [] } else { found.validation.as_mut_slice() };
         for source in found.sources.iter_mut().chain(others) {
             source.path = source.path.as_ref().map(|path| place.join(path));
-            source.labels = source.labels.as_ref().map(|path| place.join(path));
+            source.labels = source.labels.as_ref().map(|labels| labels.found_at(place));
             // A folder's own name may have characters that mean something in a pattern.
             source.glob = source.glob.as_ref().map(|pattern| {
                 if Path::new(pattern).is_absolute() {

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, DataFormat, DataSource};
+use super::{ConfigError, DataFormat, DataLabels, DataPlace, DataSource};
 
 /// Pixels along either side, at most: more than any classifier takes.
 const SIDE_MAX: u32 = 1 << 12;
@@ -94,12 +94,30 @@ impl DataSource {
         if self.labels.is_some() != (format == DataFormat::Idx) {
             return Err("labels = \"FILE\" is for format = \"idx\", which needs it");
         }
-        if self.path.is_none() && matches!(format, DataFormat::Idx | DataFormat::Images) {
-            return Err(
-                "idx and images have a path: that of one file, or of the folder that has a folder for each class",
-            );
+        match format {
+            DataFormat::Images if self.path.is_none() => {
+                Err("images have a path: that of the folder that has a folder for each class")
+            }
+            DataFormat::Idx => self.check_idx(),
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Each file of images has one of labels, of the same kind.
+    fn check_idx(&self) -> Result<(), &'static str> {
+        let pair = match (self.place(), &self.labels) {
+            (DataPlace::Path(_), Some(DataLabels::Path(_))) => true,
+            (DataPlace::Url(images), Some(DataLabels::Url(labels))) => {
+                !images.is_pattern() && !labels.is_pattern()
+            }
+            _ => false,
+        };
+        if pair {
+            return Ok(());
+        }
+        Err(
+            "idx is one file with images and one with their labels: either path and labels = \"FILE\", or url and labels = \"URL\"",
+        )
     }
 }
 
@@ -121,6 +139,8 @@ mod tests {
             ("{ path = \"train-images-idx3-ubyte.gz\", labels = \"l\" }", DataFormat::Idx),
             ("{ path = \"train-images.idx3-ubyte\", labels = \"l\" }", DataFormat::Idx),
             ("{ path = \"a\", format = \"idx\", labels = \"l\" }", DataFormat::Idx),
+            ("{ url = \"https://a/t-idx3-ubyte.gz?b\", labels = \"https://a/l?b\" }", DataFormat::Idx),
+            ("{ url = \"s3://a/t-idx3-ubyte\", labels = \"s3://a/l\" }", DataFormat::Idx),
             ("{ glob = \"shards/*.tar\" }", DataFormat::Webdataset),
             ("{ glob = \"shards/*.tar.gz\", field = \"kind\" }", DataFormat::Webdataset),
             ("{ url = \"https://a/b.tar\" }", DataFormat::Webdataset),
@@ -157,11 +177,29 @@ mod tests {
             ),
             (
                 format!("{IMAGE}\nsources = [{{ glob = \"*\", format = \"images\" }}]"),
-                "data.sources = *: idx and images have a path",
+                "data.sources = *: images have a path",
+            ),
+            (
+                format!("{IMAGE}\nsources = [{{ url = \"https://a/b\", format = \"images\" }}]"),
+                "data.sources = https://a/b: images have a path",
             ),
             (
                 format!("{IMAGE}\nsources = [{{ url = \"https://a/b\", format = \"idx\", labels = \"c\" }}]"),
-                "data.sources = https://a/b: idx and images have a path",
+                "data.sources = https://a/b: idx is one file",
+            ),
+            (
+                format!(
+                    "{IMAGE}\nsources = [{{ path = \"b\", format = \"idx\", labels = \"https://a/c\" }}]"
+                ),
+                "data.sources = b: idx is one file",
+            ),
+            (
+                format!("{IMAGE}\nsources = [{{ glob = \"*\", format = \"idx\", labels = \"c\" }}]"),
+                "data.sources = *: idx is one file",
+            ),
+            (
+                format!("{IMAGE}\nsources = [{{ url = \"s3://a/*-idx3-ubyte\", labels = \"s3://a/l\" }}]"),
+                "data.sources = s3://a/*-idx3-ubyte: idx is one file",
             ),
             (format!("tokenizer = \"t.json\"\n{IMAGE}{tar}"), "data.tokenizer = t.json: is of texts"),
             (format!("separator = \"\"\n{IMAGE}{tar}"), "data.separator = \"\": is of texts"),

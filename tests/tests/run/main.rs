@@ -7,6 +7,7 @@
 mod archive;
 mod chaos;
 mod data;
+mod examples;
 mod faults;
 mod hostile;
 mod interrupt;

@@ -1,6 +1,6 @@
 //! The promises of the design that a whole run can show, each under its name.
 
-use crate::scenario::{RUN_MAX, Setup};
+use crate::scenario::Setup;
 
 #[test]
 fn parity_holds_over_a_lossy_link_between_two_sites() {
@@ -28,16 +28,7 @@ fn dense_over_two_members_equals_a_single_process_on_the_joint_batch_bit_for_bit
     let train = |sites: &[usize]| {
         let sync = "preset = \"dense\"\nfragment_values = 16384\ndeadline_floor_ms = 240000\ndeadline_ceiling_ms = 240000";
         let setup = Setup { steps: 20, sites: sites.to_vec(), micro_batch: 8, sync, ..Setup::reproducible() };
-        let mut scenario = setup.start_coordinator();
-        for worker in 0..sites.len() {
-            // Workers are numbered in the order of joining, and share a batch in that order.
-            scenario.cluster.start_worker(worker).unwrap();
-            let joined = |status: &serde_json::Value| {
-                status["members"].as_array().is_some_and(|m| m.len() == worker + 1)
-            };
-            scenario.cluster.wait_for("a worker", RUN_MAX, joined).unwrap();
-        }
-        scenario.finish()["parity"]["hash"].clone()
+        setup.start_in_order().finish()["parity"]["hash"].clone()
     };
     let joint = train(&[1]);
     assert!(joint.is_string());
@@ -48,18 +39,9 @@ fn dense_over_two_members_equals_a_single_process_on_the_joint_batch_bit_for_bit
 #[test]
 fn a_run_resumed_from_its_checkpoint_ends_with_the_same_bits_as_one_that_went_through() {
     let setup = || Setup { steps: 1600, checkpoint: "every_rounds = 50", ..Setup::reproducible() };
-    // Workers are numbered in the order of joining, and sums are taken in the order of numbers.
-    let start_in_order = || {
-        let mut scenario = setup().start_coordinator();
-        scenario.cluster.start_worker(0).unwrap();
-        let joined = |status: &serde_json::Value| status["members"].as_array().is_some_and(|m| m.len() == 1);
-        scenario.cluster.wait_for("the first worker", RUN_MAX, joined).unwrap();
-        scenario.cluster.start_worker(1).unwrap();
-        scenario
-    };
-    let whole = start_in_order().finish();
+    let whole = setup().start_in_order().finish();
 
-    let mut scenario = start_in_order();
+    let mut scenario = setup().start_in_order();
     scenario.wait_for_round(120);
     scenario.cluster.kill_coordinator();
     scenario.cluster.kill_worker(0);

@@ -26,6 +26,8 @@ pub struct Scenario {
 /// What differs between tests.
 pub struct Setup<'a> {
     pub steps: u64,
+    /// The line for `[run]` that gives the seed; none: the usual one.
+    pub seed: &'a str,
     pub sites: Vec<usize>,
     /// `run.workers`, where those are not all.
     pub workers: Option<usize>,
@@ -71,6 +73,7 @@ impl Default for Setup<'_> {
     fn default() -> Self {
         Self {
             steps: 60,
+            seed: "",
             sites: vec![2, 2],
             workers: None,
             link: "rate_mbit=50,delay_ms=10,loss_percent=0.1",
@@ -112,6 +115,20 @@ impl Setup<'_> {
         Scenario { cluster, _folder: folder, _turn: turn }
     }
 
+    /// Starts workers one after the other: they are numbered in the order of joining, share a batch in that order, and sums are taken in it.
+    pub fn start_in_order(self) -> Scenario {
+        let workers = self.sites.iter().sum();
+        let mut scenario = self.start_coordinator();
+        for worker in 0..workers {
+            scenario.cluster.start_worker(worker).unwrap();
+            let joined = |status: &Value| {
+                status["members"].as_array().is_some_and(|members| members.len() == worker + 1)
+            };
+            scenario.cluster.wait_for("a worker", RUN_MAX, joined).unwrap();
+        }
+        scenario
+    }
+
     /// Starts the coordinator alone.
     pub fn start_coordinator(self) -> Scenario {
         Scenario { _turn: Some(take_turn()), ..self.gather() }
@@ -127,15 +144,9 @@ impl Setup<'_> {
     fn prepare(self) -> (ClusterConfig, TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let config = ClusterConfig {
-            run_toml: self.run_toml(),
-            sites: self.sites,
             own_checkpoints: self.own_checkpoints,
-            link: self.link.parse::<LinkConfig>().unwrap(),
-            seed: 1,
-            folder: folder.path().to_owned(),
-            threads: 1,
             worker_arguments: self.worker_arguments.iter().map(|argument| (*argument).to_owned()).collect(),
-            own_calendars: false,
+            ..cluster_config(folder.path(), self.run_toml(), self.sites, self.link)
         };
         (config, folder)
     }
@@ -146,7 +157,7 @@ impl Setup<'_> {
         let sources =
             if self.sources.is_empty() { format!("path = {text:?}") } else { self.sources.to_owned() };
         let workers = self.workers.unwrap_or_else(|| self.sites.iter().sum());
-        let steps = self.steps;
+        let Self { steps, seed, .. } = self;
         let privacy = self.privacy.map_or_else(String::new, |lines| format!("[privacy]\n{lines}"));
         let selective =
             self.selective.map_or_else(String::new, |lines| format!("[train.selective_backward]\n{lines}"));
@@ -166,6 +177,7 @@ impl Setup<'_> {
 name = "test"
 workers = {workers}
 steps = {steps}
+{seed}
 
 [model]
 {model}
@@ -208,11 +220,33 @@ reconnect_grace_ms = 8000
     }
 }
 
+fn cluster_config(folder: &Path, run_toml: String, sites: Vec<usize>, link: &str) -> ClusterConfig {
+    ClusterConfig {
+        run_toml,
+        sites,
+        own_checkpoints: false,
+        link: link.parse::<LinkConfig>().unwrap(),
+        seed: 1,
+        folder: folder.to_owned(),
+        threads: 1,
+        worker_arguments: Vec::new(),
+        own_calendars: false,
+    }
+}
+
 pub fn take_turn() -> MutexGuard<'static, ()> {
     RUNS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Scenario {
+    /// Starts a run of any configuration, with a worker at each of two sites, in a folder from which its relative paths count.
+    pub fn start_in(folder: TempDir, run_toml: String) -> Self {
+        let turn = Some(take_turn());
+        let config = cluster_config(folder.path(), run_toml, vec![1, 1], Setup::default().link);
+        let cluster = Cluster::start(config).unwrap();
+        Self { cluster, _folder: folder, _turn: turn }
+    }
+
     /// What a command of the coordinator prints, when it succeeds.
     pub fn told(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(binary("coordinator").unwrap());

@@ -58,6 +58,50 @@ fn the_stages_of_a_copy_train_on_what_the_last_one_selects() {
     assert!((0.1..0.9).contains(&selected_share(&status)), "{status:#}");
 }
 
+/// What is selected is decided by the seed and by losses, whoever computes them: two runs of one seed select the same, and another seed something else.
+fn assert_the_seed_decides(selective: &str, epochs: u64) {
+    const SAMPLES: usize = 240;
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text.txt");
+    // Some of it is harder than the rest.
+    let line = |n: usize| match n % 3 {
+        0 => format!("{:08x} ", n.wrapping_mul(2_654_435_761)),
+        _ => "and so on ".to_owned(),
+    };
+    let tokens: String =
+        (0..).map(line).flat_map(|line| line.into_bytes()).map(char::from).take(32 * SAMPLES + 1).collect();
+    std::fs::write(&text, tokens).unwrap();
+    let sources = format!("path = {text:?}\nvalidation_share = 0.0");
+    let run = |seed: &str| {
+        let setup = Setup {
+            steps: epochs * SAMPLES as u64 / 16,
+            sources: &sources,
+            selective: Some(selective),
+            seed,
+            ..Setup::reproducible()
+        };
+        let status = setup.start_in_order().finish();
+        assert_exactly_once(&status);
+        assert!((0.2..0.9).contains(&selected_share(&status)), "{status:#}");
+        status["parity"]["hash"].clone()
+    };
+    let first = run("seed = 5");
+    assert!(first.is_string());
+    assert_eq!(run("seed = 5"), first);
+    assert_ne!(run("seed = 6"), first);
+}
+
+#[test]
+fn two_runs_of_a_seed_that_select_by_new_losses_end_with_the_same_bits() {
+    assert_the_seed_decides("beta = 2\nhistory = 32\nfull_epochs = 0", 2);
+}
+
+/// From the second epoch on by what was known from the one before.
+#[test]
+fn two_runs_of_a_seed_that_select_by_losses_of_an_epoch_before_end_with_the_same_bits() {
+    assert_the_seed_decides("beta = 2\nhistory = 32\nfull_epochs = 0\nmode = \"stale\"", 4);
+}
+
 /// Weights of products are seven tenths of the model.
 #[test]
 fn a_run_that_sends_columns_of_gradients_sends_less_and_keeps_replicas_equal() {

@@ -1,4 +1,6 @@
-//! What data costs training, as JSON lines: `cargo run --release -p longhaul-worker --example bench_data [-- --quick]`.
+//! What data costs training, as JSON lines: `cargo run --release -p longhaul-worker --example bench_data [-- --quick] [--python PROGRAM]`.
+//!
+//! With a Python that has PyTorch, numpy and Pillow, images are compared with its DataLoader.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -11,10 +13,10 @@ mod memory_limit;
 mod order;
 mod wait;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use longhaul_common::config::{DataConfig, read_toml};
 use longhaul_worker::data::{Dataset, Tokenizer, Work};
 use longhaul_worker::engine::keep_freed_memory;
@@ -22,13 +24,34 @@ use serde_json::json;
 
 const SEED: u64 = 1;
 
+/// What the command line asks for.
+#[derive(Default)]
+struct Options {
+    quick: bool,
+    python: Option<PathBuf>,
+}
+
+impl Options {
+    fn read() -> Result<Self> {
+        let (mut options, mut arguments) = (Self::default(), std::env::args().skip(1));
+        while let Some(argument) = arguments.next() {
+            match &*argument {
+                "--quick" => options.quick = true,
+                "--python" => options.python = Some(arguments.next().context("--python PROGRAM")?.into()),
+                _ => bail!("{argument} is neither --quick nor --python"),
+            }
+        }
+        Ok(options)
+    }
+}
+
 fn main() -> Result<()> {
     keep_freed_memory();
-    let quick = std::env::args().any(|argument| argument == "--quick");
+    let Options { quick, python } = Options::read()?;
     let folder = tempfile::tempdir().context("make a folder for the data")?;
     wait::bench(folder.path(), quick)?;
     order::bench(folder.path(), quick)?;
-    images::bench(folder.path(), quick)
+    images::bench(folder.path(), python.as_deref(), quick)
 }
 
 /// Tokens of one source, prepared, as sequences of `length`.

@@ -49,9 +49,9 @@ pub fn bench(images: &Images, test: &Images, quick: bool) -> Result<()> {
             BENCH,
             case,
             &[
-                ("test_accuracy", last.accuracy.map(f64::from), "ratio"),
-                ("best_test_accuracy", best.reduce(f32::max).map(f64::from), "ratio"),
-                ("backward_multiplications", Some(ratio), "ratio"),
+                ("accuracy", last.accuracy.map(f64::from), "ratio"),
+                ("best_accuracy", best.reduce(f32::max).map(f64::from), "ratio"),
+                ("flops_ratio", Some(ratio), "ratio"),
                 ("seconds", Some(seconds), "s"),
                 ("speedup", Some(all / seconds), "ratio"),
             ],

@@ -17,6 +17,7 @@ use super::join::Membership;
 use super::memory;
 use crate::collective::NcclCollective;
 use crate::data::{DataError, Dataset, Lending, ReadAhead, Stock, Tokenizer, Work};
+use crate::data_progress::{self, Far};
 use crate::engine::{Engine, LowRank, choose_device};
 use crate::network::{FoundData, Network};
 use crate::sync::SyncEvent;
@@ -124,7 +125,9 @@ impl DeviceThread {
             args.data.as_ref().map_or_else(|| config.data.clone(), |place| config.data.found_at(place));
         let work = Work::default();
         let cache = (self.membership.cache_dir.as_path(), args.cache_bytes_max());
-        let data = Arc::new(Dataset::begin_within(&data, &tokenizer, cache, &work)?);
+        let far = || Far::of_preparing(work.done(), Far::items_of(&config.data));
+        let begin = || Dataset::begin_within(&data, &tokenizer, cache, &work);
+        let data = Arc::new(data_progress::watch("preparing", far, begin)??);
         let done = work.done();
         if done.made > 0 {
             tracing::info!(shards = done.made, items = done.items, "the training data is prepared");

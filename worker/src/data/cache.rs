@@ -21,7 +21,7 @@ const DOCUMENT_BYTES_MAX: u64 = 2 << 30;
 #[derive(Clone, Debug)]
 pub(super) struct Cache {
     folder: PathBuf,
-    /// What lists, shards and what is being made may take together.
+    /// What stamps, lists, shards and what is being made may take together.
     pub(super) bytes_max: Option<u64>,
 }
 
@@ -174,7 +174,22 @@ pub(super) fn document<T: Serialize>(content: &T, path: &Path) -> Result<Vec<u8>
 
 /// Notes that a file is used now: what has not been used for longest is thrown away first.
 pub(super) fn touch(path: &Path) -> Result<(), DataError> {
-    let file = OpenOptions::new().write(true).open(path).map_err(DataError::io("open", path))?;
+    match open_to_touch(path)? {
+        Some(file) => touch_open(&file, path),
+        None => Err(DataError::io("touch", path)(io::ErrorKind::NotFound.into())),
+    }
+}
+
+/// A file to touch once it is known to be of use; none: it is not there.
+pub(super) fn open_to_touch(path: &Path) -> Result<Option<File>, DataError> {
+    match OpenOptions::new().write(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        file => file.map(Some).map_err(DataError::io("open", path)),
+    }
+}
+
+/// As [`touch`], of what was at this path when it was opened.
+pub(super) fn touch_open(file: &File, path: &Path) -> Result<(), DataError> {
     let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
     let times = Timestamps { last_access: time(UTIME_OMIT), last_modification: time(UTIME_NOW) };
     futimens(file, &times).map_err(|error| DataError::io("touch", path)(error.into()))

@@ -389,6 +389,12 @@ impl Dataset {
         self.all().map(|part| part.source.verify(&mut checked)).sum()
     }
 
+    /// Bytes of all shards: what [`Self::verify`] reads.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.all().map(|part| part.source.bytes()).sum()
+    }
+
     /// One part of each source.
     fn all(&self) -> impl Iterator<Item = &Part> {
         self.training.iter().chain(self.others())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use longhaul_common::config::{DataFormat, DataPlace, DataSource};
+use longhaul_common::config::{DataFormat, DataLabels, DataPlace, DataSource, DataUrl};
 
 use super::DataError;
 use super::cache::Cache;
@@ -17,16 +17,9 @@ pub(super) fn files_of(source: &DataSource, cache: &Cache) -> Result<Vec<Origin>
     let pattern = match source.place() {
         DataPlace::Path(path) => {
             check_kind(path, source.format())?;
-            let images = path.to_owned();
-            return Ok(vec![match source.labels.clone() {
-                Some(labels) => Origin::Labelled { images, labels },
-                None => Origin::Local(images),
-            }]);
+            return labelled(vec![Origin::Local(path.to_owned())], source, cache);
         }
-        DataPlace::Url(url) => {
-            let files = RemoteFile::find(url, source.endpoint.as_deref(), cache)?;
-            return Ok(files.into_iter().map(Origin::Remote).collect());
-        }
+        DataPlace::Url(url) => return labelled(found(url, source, cache)?, source, cache),
         DataPlace::Glob(pattern) => pattern,
     };
     let refused = |reason: String| DataError::Pattern { pattern: pattern.to_owned(), reason };
@@ -48,6 +41,22 @@ pub(super) fn files_of(source: &DataSource, cache: &Cache) -> Result<Vec<Origin>
         return Err(refused("it matches no file".to_owned()));
     }
     Ok(files.into_iter().map(Origin::Local).collect())
+}
+
+/// The same with the labels of each, where the source has such.
+fn labelled(files: Vec<Origin>, source: &DataSource, cache: &Cache) -> Result<Vec<Origin>, DataError> {
+    let labels = match &source.labels {
+        None => return Ok(files),
+        Some(DataLabels::Path(path)) => vec![Origin::Local(path.clone())],
+        Some(DataLabels::Url(url)) => found(url, source, cache)?,
+    };
+    let pair = |(images, labels)| Origin::Labelled { images: Box::new(images), labels: Box::new(labels) };
+    Ok(files.into_iter().zip(labels).map(pair).collect())
+}
+
+fn found(url: &DataUrl, source: &DataSource, cache: &Cache) -> Result<Vec<Origin>, DataError> {
+    let files = RemoteFile::find(url, source.endpoint.as_deref(), cache)?;
+    Ok(files.into_iter().map(Origin::Remote).collect())
 }
 
 /// Folders are of images, and nothing else is; of what is not there, opening it tells.

@@ -10,7 +10,7 @@ use super::DataError;
 use super::cache::{Cache, files, open_to_lock, remove_left_behind};
 use super::owned::Owned;
 
-/// Names of lists and shards in a file that is locked as long as they are used: one for a whole dataset, which may have more files than a process may open.
+/// Names of stamps, lists and shards in a file that is locked as long as they are used: one for a whole dataset, which may have more files than a process may open.
 #[derive(Debug)]
 pub(super) struct Lease {
     cache: Cache,
@@ -22,6 +22,7 @@ pub(super) struct Lease {
 /// What all leases name.
 #[derive(Debug, Default)]
 pub(super) struct Used {
+    pub(super) stamps: HashSet<String>,
     pub(super) lists: HashSet<String>,
     pub(super) shards: HashSet<String>,
 }
@@ -46,7 +47,12 @@ impl Lease {
         }
     }
 
-    /// From now on the list stays, where it is there or comes to be.
+    /// From now on these stamps stay, where they are there or come to be.
+    pub(super) fn stamps(&self, names: &[String]) -> Result<(), DataError> {
+        self.write(&names.iter().map(|name| format!("stamp {name}\n")).collect::<String>())
+    }
+
+    /// So does the list.
     pub(super) fn list(&self, name: &str) -> Result<(), DataError> {
         self.note("list", name)
     }
@@ -88,6 +94,7 @@ impl Cache {
             };
             for line in text.lines() {
                 match line.split_once(' ') {
+                    Some(("stamp", name)) => used.stamps.insert(name.to_owned()),
                     Some(("list", name)) => used.lists.insert(name.to_owned()),
                     Some((_, name)) => used.shards.insert(name.to_owned()),
                     None => false,

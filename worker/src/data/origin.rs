@@ -13,18 +13,19 @@ use super::work::FileWork;
 pub(super) enum Origin {
     /// On this machine: a file, or a folder of images.
     Local(PathBuf),
-    /// On this machine, with the labels of its images in another.
-    Labelled { images: PathBuf, labels: PathBuf },
     /// On a server or in object storage.
     Remote(RemoteFile),
+    /// A file of images, with their labels in another.
+    Labelled { images: Box<Self>, labels: Box<Self> },
 }
 
 impl Origin {
     /// For people, and for what its name ends with.
     pub(super) fn path(&self) -> &Path {
         match self {
-            Self::Local(path) | Self::Labelled { images: path, .. } => path,
+            Self::Local(path) => path,
             Self::Remote(file) => &file.shown,
+            Self::Labelled { images, .. } => images.path(),
         }
     }
 
@@ -32,8 +33,8 @@ impl Origin {
     pub(super) fn bytes(&self) -> Result<u64, DataError> {
         match self {
             Self::Local(path) => Ok(State::of(path)?.bytes),
-            Self::Labelled { images, labels } => Ok(State::of(images)?.bytes + State::of(labels)?.bytes),
             Self::Remote(file) => Ok(file.version.bytes),
+            Self::Labelled { images, labels } => Ok(images.bytes()? + labels.bytes()?),
         }
     }
 
@@ -41,8 +42,17 @@ impl Origin {
     pub(super) fn state(&self) -> Result<Vec<State>, DataError> {
         match self {
             Self::Local(path) => Ok(vec![State::of(path)?]),
-            Self::Labelled { images, labels } => Ok(vec![State::of(images)?, State::of(labels)?]),
             Self::Remote(_) => Ok(Vec::new()),
+            Self::Labelled { images, labels } => Ok([images.state()?, labels.state()?].concat()),
+        }
+    }
+
+    /// What is kept of it by its place: the names of stamps.
+    pub(super) fn stamps(&self) -> Result<Vec<String>, DataError> {
+        match self {
+            Self::Local(path) => Ok(vec![Stamp::name(path)?]),
+            Self::Remote(file) => Ok(vec![file.found.clone()]),
+            Self::Labelled { images, labels } => Ok([images.stamps()?, labels.stamps()?].concat()),
         }
     }
 
@@ -50,10 +60,10 @@ impl Origin {
     pub(super) fn hash(&self, cache: &Cache, work: &mut FileWork<'_>) -> Result<String, DataError> {
         match self {
             Self::Local(path) => Ok(Stamp::of(path, cache, work)?.hash),
-            Self::Labelled { images, labels } => {
-                Ok(both(&Stamp::of(images, cache, work)?, &Stamp::of(labels, cache, work)?))
-            }
             Self::Remote(file) => Ok(file.hash().to_hex().to_string()),
+            Self::Labelled { images, labels } => {
+                Ok(both(&images.hash(cache, work)?, &labels.hash(cache, work)?))
+            }
         }
     }
 
@@ -61,19 +71,19 @@ impl Origin {
     pub(super) fn known_hash(&self, cache: &Cache) -> Result<Option<String>, DataError> {
         match self {
             Self::Local(path) => Ok(Stamp::known(path, cache)?.map(|stamp| stamp.hash)),
-            Self::Labelled { images, labels } => {
-                let stamps = (Stamp::known(images, cache)?, Stamp::known(labels, cache)?);
-                Ok(stamps.0.zip(stamps.1).map(|(images, labels)| both(&images, &labels)))
-            }
             Self::Remote(file) => Ok(Some(file.hash().to_hex().to_string())),
+            Self::Labelled { images, labels } => {
+                let hashes = (images.known_hash(cache)?, labels.known_hash(cache)?);
+                Ok(hashes.0.zip(hashes.1).map(|(images, labels)| both(&images, &labels)))
+            }
         }
     }
 }
 
 /// Names what two files hold.
-fn both(images: &Stamp, labels: &Stamp) -> String {
+fn both(images: &str, labels: &str) -> String {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(images.hash.as_bytes());
-    hasher.update(labels.hash.as_bytes());
+    hasher.update(images.as_bytes());
+    hasher.update(labels.as_bytes());
     hasher.finalize().to_hex().to_string()
 }

@@ -12,6 +12,9 @@ use super::owned::Owned;
 /// What such a name ends with.
 pub(super) const ENDING: &str = "partial";
 
+/// What the smallest file takes, on most disks.
+const DISK_BLOCK_BYTES: u64 = 1 << 12;
+
 /// A file that becomes the one at a path, which nobody else writes meanwhile. Dropped, it is gone.
 #[derive(Debug)]
 pub(super) struct Partial {
@@ -58,19 +61,12 @@ impl Partial {
         &self.file
     }
 
-    /// Writes all of it, and gives it its name. With a cache there is room made for it first.
-    pub(super) fn publish(
-        mut self,
-        path: &Path,
-        bytes: &[u8],
-        cache: Option<&Cache>,
-    ) -> Result<(), DataError> {
-        if let Some(cache) = cache {
-            self.take_room(bytes.len() as u64, cache)?;
-        }
+    /// Writes all of it, and gives it its name, once there is so much room.
+    fn publish(mut self, path: &Path, bytes: &[u8], room: u64, cache: &Cache) -> Result<(), DataError> {
+        self.take_room(room, cache)?;
         self.write(bytes).map_err(DataError::io("write", self.owned.path()))?;
         // Whoever counts what is there meets it under one name.
-        let _together = cache.map(Cache::together).transpose()?;
+        let _together = cache.together()?;
         // The lock is given up after that: who waits for it must find what was made.
         self.owned.rename(path).map_err(DataError::io("rename to", path))
     }
@@ -115,11 +111,16 @@ pub(super) fn make_once<T>(
     if let Some(found) = open()? {
         return Ok(found);
     }
-    partial.publish(path, &make()?, Some(cache))?;
+    let made = make()?;
+    partial.publish(path, &made, made.len() as u64, cache)?;
     open()?.ok_or_else(|| DataError::Unreliable { path: path.to_owned() })
 }
 
-/// Writes a file anew: who reads it finds the old one or the new one.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
-    Partial::lock(path)?.publish(path, bytes, None)
+/// Writes a stamp anew: who reads it finds the old one or the new one. Where there is no room for it, it is not kept: nothing is lost but time.
+pub(super) fn keep_stamp(path: &Path, bytes: &[u8], cache: &Cache) -> Result<(), DataError> {
+    let room = (bytes.len() as u64).next_multiple_of(DISK_BLOCK_BYTES);
+    match Partial::lock(path)?.publish(path, bytes, room, cache) {
+        Err(DataError::NoRoom { .. }) => Ok(()),
+        kept => kept,
+    }
 }

@@ -95,6 +95,7 @@ impl<'a> Maker<'a> {
         let mut work = FileWork::new(self.work, &makers.has_failed, bytes);
         work.goes_on()?;
         let state = file.state()?;
+        makers.lease.stamps(&file.stamps()?)?;
         let hash = file.hash(self.cache, &mut work)?;
         work.has_hashed(bytes);
         let name = list_name(&hash, file, recipe);

@@ -1,6 +1,9 @@
 //! Throwing away what has not been used for longest.
 
 use std::collections::HashMap;
+use std::fs::Metadata;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -9,6 +12,9 @@ use super::cache::{Cache, files, read_document, remove, remove_left_behind};
 use super::lease::Used;
 use super::partial::ENDING;
 use super::prepared::PieceList;
+
+/// What the system counts a file's place on the disk in.
+const BLOCK_BYTES: u64 = 512;
 
 /// What was thrown away and what is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,10 +27,11 @@ pub struct Pruned {
     pub in_use_bytes: u64,
 }
 
-/// What is thrown away together: a list with the shards that no other list names, or a shard that none does.
+/// What is thrown away together: a list with the shards that no other list names, a shard that none does, or a stamp.
 struct Unit {
     used: SystemTime,
-    list: Option<(PathBuf, u64)>,
+    /// The list or stamp, and its bytes.
+    file: Option<(PathBuf, u64)>,
     shards: Vec<String>,
     is_in_use: bool,
 }
@@ -53,6 +60,9 @@ impl Cache {
         let _alone = self.alone()?;
         let used = self.used()?;
         let (mut units, mut pruning) = (Vec::new(), Pruning::of(self));
+        for path in pruning.complete_files(&self.stamps())? {
+            units.extend(stamp_unit(path, &used)?);
+        }
         for path in pruning.complete_files(&self.lists())? {
             units.extend(list_unit(&path, &used)?);
         }
@@ -111,11 +121,8 @@ impl<'a> Pruning<'a> {
 
     /// A shard that no list has.
     fn shard_unit(&mut self, path: &Path) -> Result<Option<Unit>, DataError> {
-        let metadata = match std::fs::metadata(path) {
-            // A damaged one was removed, to be made again.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            metadata => metadata.map_err(DataError::io("read", path))?,
-        };
+        // A damaged one was removed, to be made again.
+        let Some(metadata) = metadata(path)? else { return Ok(None) };
         let used = metadata.modified().map_err(DataError::io("read", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         self.sizes.insert(name.clone(), metadata.len());
@@ -123,12 +130,12 @@ impl<'a> Pruning<'a> {
             return Ok(None);
         }
         self.users.insert(name.clone(), 1);
-        Ok(Some(Unit { used, list: None, shards: vec![name], is_in_use: false }))
+        Ok(Some(Unit { used, file: None, shards: vec![name], is_in_use: false }))
     }
 
     fn throw_away(mut self, units: &[Unit], used: &Used, goal: Goal) -> Result<Pruned, DataError> {
         let bytes_of = |units: &mut dyn Iterator<Item = &Unit>| -> u64 {
-            units.filter_map(|unit| unit.list.as_ref()).map(|(_, bytes)| bytes).sum()
+            units.filter_map(|unit| unit.file.as_ref()).map(|(_, bytes)| bytes).sum()
         };
         let left_bytes = bytes_of(&mut units.iter()) + self.partial_bytes + self.sizes.values().sum::<u64>();
         let in_use = || units.iter().filter(|unit| unit.is_in_use);
@@ -155,7 +162,7 @@ impl<'a> Pruning<'a> {
     /// The list goes first: one whose shards are gone would have them made again.
     fn remove(&mut self, unit: &Unit) -> Result<u64, DataError> {
         let mut bytes = 0;
-        if let Some((path, size)) = &unit.list {
+        if let Some((path, size)) = &unit.file {
             remove(path)?;
             bytes += size;
         }
@@ -173,6 +180,23 @@ impl<'a> Pruning<'a> {
     }
 }
 
+/// A stamp, which takes more of the disk than it is long.
+fn stamp_unit(path: PathBuf, used: &Used) -> Result<Option<Unit>, DataError> {
+    let is_in_use = path.file_name().is_some_and(|name| used.stamps.contains(&*name.to_string_lossy()));
+    let Some(metadata) = metadata(&path)? else { return Ok(None) };
+    let used = metadata.modified().map_err(DataError::io("read", &path))?;
+    let bytes = metadata.blocks() * BLOCK_BYTES;
+    Ok(Some(Unit { used, file: Some((path, bytes)), shards: Vec::new(), is_in_use }))
+}
+
+/// None: it is not there any more.
+fn metadata(path: &Path) -> Result<Option<Metadata>, DataError> {
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        metadata => metadata.map(Some).map_err(DataError::io("read", path)),
+    }
+}
+
 /// A list with its shards; none where it is damaged, and then it is removed, unless somebody can read it who uses it.
 fn list_unit(path: &Path, used: &Used) -> Result<Option<Unit>, DataError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -186,5 +210,5 @@ fn list_unit(path: &Path, used: &Used) -> Result<Option<Unit>, DataError> {
     let mut shards: Vec<String> = list.pieces.into_iter().map(|piece| piece.name).collect();
     shards.sort_unstable();
     shards.dedup();
-    Ok(Some(Unit { used: used_at, list: Some((path.to_owned(), metadata.len())), shards, is_in_use }))
+    Ok(Some(Unit { used: used_at, file: Some((path.to_owned(), metadata.len())), shards, is_in_use }))
 }

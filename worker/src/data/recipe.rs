@@ -9,11 +9,6 @@ use super::Tokenizer;
 use super::image::sample_bytes;
 use super::prepared::Maker;
 
-/// Part of every name in the cache: what is prepared in another way, or kept in another layout, has other names.
-const PREPARATION_VERSION: u32 = 2;
-/// The same of images.
-const IMAGES_VERSION: u32 = 3;
-
 /// Vocabularies up to this size take two bytes a token.
 const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
 
@@ -38,6 +33,20 @@ pub(super) struct Recipe {
     /// Bytes of text or of images in a piece, until a record ends.
     pub(super) piece_bytes: u64,
     tokenizer: blake3::Hash,
+}
+
+/// Part of every name in the cache: what is prepared in another way, or kept in another layout, has other names. Each format has a version of its own, so that a change of one leaves what the others have.
+const fn preparation_version(format: DataFormat) -> u32 {
+    match format {
+        DataFormat::Parquet | DataFormat::Arrow | DataFormat::TokensU16 | DataFormat::TokensU32 => 2,
+        DataFormat::Text
+        | DataFormat::Jsonl
+        | DataFormat::Csv
+        | DataFormat::Tsv
+        | DataFormat::Idx
+        | DataFormat::Images => 3,
+        DataFormat::Webdataset => 4,
+    }
 }
 
 /// Bytes of an image of this shape with its class, or of a token of this vocabulary.
@@ -101,8 +110,7 @@ impl Recipe {
             hasher.update(part);
         }
         hasher.update(&self.piece_bytes.to_le_bytes());
-        let version = if self.image.is_some() { IMAGES_VERSION } else { PREPARATION_VERSION };
-        hasher.update(&version.to_le_bytes());
+        hasher.update(&preparation_version(self.format).to_le_bytes());
         hasher.finalize()
     }
 }

@@ -16,7 +16,7 @@ use super::names::{Named, Names};
 use super::piece::BadRecords;
 use super::pipeline::with_makers;
 use super::prepared::{ListedPiece, Maker, Prepared};
-use super::shard::{BLOCK_BYTES, Shard, blocks_with};
+use super::shard::{BLOCK_BYTES, Head, Shard, blocks_with};
 use super::{DataError, Recipe, Tokenizer, Work};
 
 /// Shards of a source that are mapped at once: systems allow a process some 65,000 maps in all.
@@ -151,6 +151,13 @@ impl Source {
     /// Items of all files: tokens or images.
     pub(super) fn items(&self) -> u64 {
         self.starts.last().copied().unwrap_or_default()
+    }
+
+    /// Bytes of its shards.
+    pub(super) fn bytes(&self) -> u64 {
+        let each = self.item_bytes();
+        let bytes = |slot: &Slot| Head::bytes_of(slot.items, each) as u64 + slot.items * each as u64;
+        self.shards.iter().map(bytes).sum()
     }
 
     /// What was found of it.

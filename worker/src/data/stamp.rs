@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::cache::{Cache, document, read_document};
-use super::partial::replace;
+use super::cache::{Cache, document, open_to_touch, read_document, touch_open};
+use super::partial::keep_stamp;
 use super::work::FileWork;
 use super::{DataError, folder};
 
@@ -69,16 +69,24 @@ impl Stamp {
     /// Notes what a file holds that is in this state.
     pub(super) fn keep(path: &Path, state: State, hash: String, cache: &Cache) -> Result<Self, DataError> {
         let (stamp, read) = (Self::place(path, cache)?, Self { state, hash });
-        replace(&stamp, &document(&read, &stamp)?)?;
+        keep_stamp(&stamp, &document(&read, &stamp)?, cache)?;
         Ok(read)
     }
 
     /// The stamp that is there, if it fits a file in this state, and the file cannot have been written again since.
     pub(super) fn sure(path: &Path, state: &State, cache: &Cache) -> Result<Option<Self>, DataError> {
         let stamp = Self::place(path, cache)?;
-        let is_racy = std::fs::metadata(&stamp).is_ok_and(|at| state.modified_s + RACY_S >= at.mtime());
-        let known = if is_racy { None } else { read_document::<Self>(&stamp)? };
-        Ok(known.filter(|known| known.state == *state))
+        let Some(file) = open_to_touch(&stamp)? else { return Ok(None) };
+        let written = file.metadata().map_err(DataError::io("read", &stamp))?;
+        if state.modified_s + RACY_S >= written.mtime() {
+            return Ok(None);
+        }
+        let known = read_document::<Self>(&stamp)?.filter(|known| known.state == *state);
+        // What was written long enough before it was stamped was so before it is touched, too.
+        if known.is_some() {
+            touch_open(&file, &stamp)?;
+        }
+        Ok(known)
     }
 
     /// The stamp that is there, if it fits the file as it is: nothing is read or written.
@@ -89,9 +97,13 @@ impl Stamp {
     }
 
     fn place(path: &Path, cache: &Cache) -> Result<PathBuf, DataError> {
+        Ok(cache.stamp(&Self::name(path)?))
+    }
+
+    /// What the stamp of a file is called.
+    pub(super) fn name(path: &Path) -> Result<String, DataError> {
         let absolute = std::path::absolute(path).map_err(DataError::io("find", path))?;
-        let name = blake3::hash(absolute.as_os_str().as_encoded_bytes()).to_hex();
-        Ok(cache.stamp(&name[..32]))
+        Ok(blake3::hash(absolute.as_os_str().as_encoded_bytes()).to_hex()[..32].to_owned())
     }
 }
 

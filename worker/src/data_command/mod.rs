@@ -7,6 +7,7 @@ mod preparing;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
@@ -15,6 +16,7 @@ use longhaul_common::config::{DataConfig, RunConfig};
 use crate::agent::{self, StopSignal};
 use crate::cli::{DataCommand, DataPruneArgs, DataRunArgs};
 use crate::data::{DataError, Dataset, SourceSummary, Tokenizer, Work, prune};
+use crate::data_progress::{self, Far};
 
 /// Bytes in a GiB.
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -70,12 +72,21 @@ async fn prepare(args: &DataRunArgs) -> Result<()> {
 async fn verify(args: &DataRunArgs) -> Result<()> {
     let (data, _) = preparing::prepare(Data::read(args)?).await?;
     let verify = move || {
-        let (mut bytes, mut shards) = (0, 0_u64);
-        let damaged = data.verify(|checked| {
-            bytes += checked;
-            shards += 1;
-        })?;
-        Ok((damaged, bytes, shards))
+        let (bytes, shards) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (all, count) = (data.bytes(), data.sources().iter().map(|source| source.size.shards).sum());
+        let far = || {
+            let shards = HumanCount(shards.load(Ordering::Relaxed));
+            let more = format!("{shards} of {} shards", HumanCount(count));
+            Far { done: bytes.load(Ordering::Relaxed), all, found: 0, more }
+        };
+        let check = || {
+            data.verify(|checked| {
+                bytes.fetch_add(checked, Ordering::Relaxed);
+                shards.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let damaged = data_progress::watch("checking", far, check)??;
+        Ok((damaged, bytes.into_inner(), shards.into_inner()))
     };
     let (damaged, bytes, shards) = on_a_thread(verify).await?;
     let mut told = Told::default();

@@ -198,6 +198,7 @@ impl Filling {
         let hash = hasher.finalize().to_hex().to_string();
         let name = list_name(&hash, &self.origin, &self.recipe);
         self.lease.list(&name)?;
+        self.lease.stamps(&self.origin.stamps()?)?;
         let path = self.cache.list(&name);
         let make = || document(&self.piece_list()?, &path);
         make_once(&path, &self.cache, || read_document::<PieceList>(&path), make)?;

@@ -4,7 +4,7 @@ use longhaul_common::config::{Column, DataFormat};
 
 use super::delimited::Delimited;
 use super::idx::Idx;
-use super::input::Input;
+use super::input::{Input, MARK};
 use super::json_lines::JsonLines;
 use super::text::TextChunks;
 use super::tokens::Tokens;
@@ -37,6 +37,8 @@ pub fn lines(bytes: &[u8]) {
     let (kind, name) = (kind / 2, ["a", "a.gz"][usize::from(kind % 2)]);
     let Ok(input) = Input::of_bytes(name, file) else { return };
     let is_text = kind % 7 == 0;
+    let is_of_tokens = kind % 7 >= 5;
+    let Ok(input) = (if is_of_tokens { Ok(input) } else { input.without_mark() }) else { return };
     let records = read(match kind % 7 {
         0 => Ok(Box::new(TextChunks::with_chunks(input, CHUNK_BYTES))),
         1 => Ok(Box::new(JsonLines::new(input, &Recipe::plain(DataFormat::Jsonl)))),
@@ -47,7 +49,7 @@ pub fn lines(bytes: &[u8]) {
         _ => Ok(Box::new(Tokens::new(input, 4, 1 << 31))),
     });
     if is_text && name == "a" {
-        is_its_beginning(file, &records);
+        is_its_beginning(file.strip_prefix(MARK.as_bytes()).unwrap_or(file), &records);
     }
 }
 

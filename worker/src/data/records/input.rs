@@ -1,7 +1,7 @@
 //! A file's bytes, decompressed.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +12,16 @@ use crate::data::remote::{RemoteFile, RemoteReader};
 /// Bytes read from the disk at a time.
 const BUFFER_BYTES: usize = 1 << 18;
 
+/// What UTF-8 may begin with (a byte order mark, U+FEFF), where it only says that it is UTF-8.
+pub(super) const MARK: &str = "\u{feff}";
+
 /// A file that is being read, and how far.
 pub(in crate::data) struct Input {
     pub(super) path: PathBuf,
     pub(super) reader: Box<dyn Read>,
     pub(super) position: Position,
+    /// Bytes of its content before the first that is read.
+    pub(super) left_out: u64,
 }
 
 impl Input {
@@ -30,6 +35,19 @@ impl Input {
     pub(super) fn remote(file: &RemoteFile) -> Result<Self, DataError> {
         let failed = |source| DataError::Remote { url: file.shown.display().to_string(), source };
         Self::new(&file.shown, Box::new(RemoteReader::new(file).map_err(failed)?))
+    }
+
+    /// The same without the mark that a text may begin with, which is none of it.
+    pub(super) fn without_mark(mut self) -> Result<Self, DataError> {
+        let mut head = Vec::with_capacity(MARK.len());
+        let read = self.reader.by_ref().take(MARK.len() as u64).read_to_end(&mut head);
+        read.map_err(DataError::io("read", &self.path))?;
+        if head == MARK.as_bytes() {
+            self.left_out = MARK.len() as u64;
+        } else {
+            self.reader = Box::new(Cursor::new(head).chain(self.reader));
+        }
+        Ok(self)
     }
 
     /// The same with bytes that are said to be of a file of this name.
@@ -51,7 +69,7 @@ impl Input {
             }
             _ => Box::new(counted),
         };
-        Ok(Self { path: path.to_owned(), reader, position })
+        Ok(Self { path: path.to_owned(), reader, position, left_out: 0 })
     }
 }
 
@@ -75,5 +93,35 @@ impl Read for Counted {
         let read = self.file.read(buffer)?;
         self.position.0.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> (Vec<u8>, u64) {
+        let mut input = Input::of_bytes("a.txt", bytes).unwrap().without_mark().unwrap();
+        let mut content = Vec::new();
+        input.reader.read_to_end(&mut content).unwrap();
+        (content, input.left_out)
+    }
+
+    #[test]
+    fn one_mark_is_left_out_at_the_beginning_and_none_elsewhere() {
+        for (bytes, content, left_out) in [
+            ("\u{feff}text", "text", 3),
+            ("\u{feff}", "", 3),
+            ("\u{feff}\u{feff}text", "\u{feff}text", 3),
+            ("te\u{feff}xt", "te\u{feff}xt", 0),
+            ("ab", "ab", 0),
+            ("", "", 0),
+        ] {
+            assert_eq!(read(bytes.as_bytes()), (content.as_bytes().to_vec(), left_out), "{bytes:?}");
+        }
+        // Others that begin with some of its bytes.
+        for bytes in [&b"\xef\xbb"[..], b"\xef\xbb\xbe", b"\xff\xfea\0"] {
+            assert_eq!(read(bytes), (bytes.to_vec(), 0));
+        }
     }
 }

@@ -16,8 +16,6 @@ mod text;
 mod tokens;
 mod web_dataset;
 
-use std::path::Path;
-
 use longhaul_common::config::DataFormat;
 
 use self::columns::Columns;
@@ -74,30 +72,41 @@ pub(super) trait Records {
 
 /// Opens a file of a source.
 pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<dyn Records>, DataError> {
-    let input = || match file {
-        Origin::Local(path) | Origin::Labelled { images: path, .. } => Input::open(path),
-        Origin::Remote(remote) => Input::remote(remote),
-    };
-    let table = || match file {
-        Origin::Local(path) | Origin::Labelled { images: path, .. } => TableFile::open(path),
-        Origin::Remote(remote) => TableFile::fetch(remote, cache),
-    };
+    let (input, text) = (|| input_of(file), || input_of(file)?.without_mark());
+    let table = || table_of(file, cache);
     Ok(match recipe.format {
-        DataFormat::Text => Box::new(TextChunks::new(input()?)),
-        DataFormat::Jsonl => Box::new(JsonLines::new(input()?, recipe)),
-        DataFormat::Csv => Box::new(Delimited::new(input()?, b',', recipe)?),
-        DataFormat::Tsv => Box::new(Delimited::new(input()?, b'\t', recipe)?),
+        DataFormat::Text => Box::new(TextChunks::new(text()?)),
+        DataFormat::Jsonl => Box::new(JsonLines::new(text()?, recipe)),
+        DataFormat::Csv => Box::new(Delimited::new(text()?, b',', recipe)?),
+        DataFormat::Tsv => Box::new(Delimited::new(text()?, b'\t', recipe)?),
         DataFormat::Parquet => Box::new(Columns::parquet(table()?, recipe)?),
         DataFormat::Arrow => Box::new(Columns::arrow(table()?, recipe)?),
         DataFormat::TokensU16 => Box::new(Tokens::new(input()?, 2, recipe.vocabulary)),
         DataFormat::TokensU32 => Box::new(Tokens::new(input()?, 4, recipe.vocabulary)),
         DataFormat::Idx => {
-            let labels = if let Origin::Labelled { labels, .. } = file { labels } else { Path::new("") };
-            Box::new(Idx::new(input()?, Input::open(labels)?)?)
+            // One without labels is refused where the configuration is read.
+            let labels = if let Origin::Labelled { labels, .. } = file { labels } else { file };
+            Box::new(Idx::new(input()?, input_of(labels)?)?)
         }
         DataFormat::Images => Box::new(ImageFolder::new(file.path(), recipe)?),
         DataFormat::Webdataset => Box::new(WebDataset::new(input()?, recipe)),
     })
+}
+
+fn input_of(file: &Origin) -> Result<Input, DataError> {
+    match file {
+        Origin::Local(path) => Input::open(path),
+        Origin::Remote(remote) => Input::remote(remote),
+        Origin::Labelled { images, .. } => input_of(images),
+    }
+}
+
+fn table_of(file: &Origin, cache: &Cache) -> Result<TableFile, DataError> {
+    match file {
+        Origin::Local(path) => TableFile::open(path),
+        Origin::Remote(remote) => TableFile::fetch(remote, cache),
+        Origin::Labelled { images, .. } => table_of(images, cache),
+    }
 }
 
 /// A list of names for people.

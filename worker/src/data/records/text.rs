@@ -26,8 +26,8 @@ impl TextChunks {
     }
 
     pub(super) fn with_chunks(input: Input, chunk_bytes: usize) -> Self {
-        let Input { path, reader, position } = input;
-        Self { path, source: reader, position, buffer: Vec::new(), offset: 0, chunk_bytes }
+        let Input { path, reader, position, left_out } = input;
+        Self { path, source: reader, position, buffer: Vec::new(), offset: left_out, chunk_bytes }
     }
 
     /// The next chunk; none at the end.
@@ -79,7 +79,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text.txt");
         std::fs::write(&path, text).unwrap();
-        let mut source = TextChunks::with_chunks(Input::open(&path)?, chunk_bytes);
+        let mut source = TextChunks::with_chunks(Input::open(&path)?.without_mark()?, chunk_bytes);
         std::iter::from_fn(|| source.next_chunk().transpose()).collect()
     }
 
@@ -101,6 +101,8 @@ mod tests {
             let message = chunks(b"fine\nfine\nb\xe4d\n", chunk_bytes).unwrap_err().to_string();
             assert!(message.contains("not UTF-8 at byte 11") && message.contains("iconv"), "{message}");
         }
+        let marked = chunks(b"\xef\xbb\xbffine\nb\xe4d\n", 4).unwrap_err().to_string();
+        assert!(marked.contains("not UTF-8 at byte 9"), "{marked}");
         assert!(chunks(b"cut off \xe2\x82", 100).unwrap_err().to_string().contains("byte 8"));
     }
 

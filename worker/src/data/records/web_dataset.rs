@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-use super::input::{Input, Position};
+use super::input::{Input, MARK, Position};
 use super::tar::{Tar, TarFile};
 use super::{RECORD_BYTES_MAX, Record, Records};
 use crate::data::image::{Pixels, RawImage};
@@ -35,7 +35,7 @@ struct Parts {
 
 impl WebDataset {
     pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
-        let Input { path, reader, position } = input;
+        let Input { path, reader, position, .. } = input;
         Self { path, position, tar: Tar::new(reader), field: recipe.field.clone(), next: None, last: None }
     }
 
@@ -99,7 +99,11 @@ impl Parts {
         let bytes = image.content.ok_or(format!("its image has more than {RECORD_BYTES_MAX} bytes"))?;
         let text = |file: TarFile, end: &str| {
             let refused = || format!("its {end} has more than {LABEL_BYTES_MAX} bytes");
-            file.content.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).ok_or_else(refused)
+            let text = |bytes: Vec<u8>| {
+                let text = String::from_utf8_lossy(&bytes);
+                text.strip_prefix(MARK).unwrap_or(&text).to_owned()
+            };
+            file.content.map(text).ok_or_else(refused)
         };
         let class = match (self.class, self.json) {
             (Some(class), _) => {

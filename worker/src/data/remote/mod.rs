@@ -19,8 +19,8 @@ pub use self::error::RemoteError;
 pub(super) use self::fetch::Fetched;
 pub(super) use self::reader::RemoteReader;
 use super::DataError;
-use super::cache::{Cache, document, read_document};
-use super::partial::replace;
+use super::cache::{Cache, document, open_to_touch, read_document, touch_open};
+use super::partial::keep_stamp;
 
 /// A file that is somewhere else, as it was when somebody last looked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub(super) struct RemoteFile {
     endpoint: Option<String>,
     /// Its URL without what only opens it.
     pub(super) shown: PathBuf,
+    /// The stamp of all that was found with it.
+    pub(super) found: String,
     pub(super) version: Version,
 }
 
@@ -59,31 +61,36 @@ impl RemoteFile {
         }
         // What opens it may also choose what it is.
         let (shown, of, whole) = (url.shown(), endpoint.unwrap_or_default(), String::from(url.clone()));
-        let name = blake3::hash(format!("{of} {whole}").as_bytes()).to_hex();
-        let place = cache.stamp(&name[..32]);
+        let name = &blake3::hash(format!("{of} {whole}").as_bytes()).to_hex()[..32];
+        let place = cache.stamp(name);
+        let stamp = open_to_touch(&place)?;
         let known = read_document::<Known>(&place)?;
+        let all = |files: Vec<(String, Version)>| {
+            files.into_iter().map(|file| Self::new(url, endpoint, name, file)).collect()
+        };
         let files = match client.find(url, endpoint) {
             Err(error) if error.is_passing() => {
                 let Some(known) = known else { return Err(failed(error)) };
                 tracing::warn!(url = shown, %error, "cannot be reached: what was prepared of it before is used");
-                return Ok(known.files.into_iter().map(|file| Self::new(url, endpoint, file)).collect());
+                return Ok(all(known.files));
             }
             files => files.map_err(failed)?,
         };
-        if known.is_none_or(|known| known.files != files) {
-            replace(&place, &document(&Known { files: files.clone() }, &place)?)?;
+        match (stamp, known) {
+            (Some(stamp), Some(known)) if known.files == files => touch_open(&stamp, &place)?,
+            _ => keep_stamp(&place, &document(&Known { files: files.clone() }, &place)?, cache)?,
         }
-        Ok(files.into_iter().map(|file| Self::new(url, endpoint, file)).collect())
+        Ok(all(files))
     }
 
     /// With its name in object storage, which is nothing for a file of a web server.
-    fn new(url: &DataUrl, endpoint: Option<&str>, (key, version): (String, Version)) -> Self {
+    fn new(url: &DataUrl, endpoint: Option<&str>, found: &str, (key, version): (String, Version)) -> Self {
         let url = match url {
             DataUrl::Web(_) => url.clone(),
             DataUrl::S3 { bucket, .. } => DataUrl::S3 { bucket: bucket.clone(), key },
         };
         let shown = url.shown().into();
-        Self { url, endpoint: endpoint.map(str::to_owned), shown, version }
+        Self { url, endpoint: endpoint.map(str::to_owned), shown, found: found.to_owned(), version }
     }
 
     /// Names what it holds: its place and version. Without an ETag, what opens it may also choose what it is.

@@ -1,4 +1,4 @@
-//! Each format is read as pyarrow and tokenizers read it: `tests/fixtures/make_data.py`.
+//! Each format is read as Python, pyarrow and tokenizers read it: `tests/fixtures/make_data.py`.
 
 use super::*;
 
@@ -34,8 +34,9 @@ fn every_format_becomes_the_tokens_that_tokenizers_makes_of_what_pyarrow_reads()
     let tokenizer = tokenizer();
     let column = ["snappy.parquet", "zstd.parquet", "lz4.parquet", "gzip.parquet", "dictionary.parquet"];
     let arrow = ["large.arrow", "view.arrow", "dictionary.arrow", "stream.arrow", "records.feather"];
-    let lines = ["records.jsonl", "records.jsonl.gz", "records.jsonl.zst"];
-    let tables = column.iter().chain(&arrow).chain(&["records.csv", "records.tsv"]);
+    let lines = ["records.jsonl", "records.jsonl.gz", "records.jsonl.zst", "marked.jsonl"];
+    let delimited = ["records.csv", "records.tsv", "marked.csv", "marked.tsv"];
+    let tables = column.iter().chain(&arrow).chain(&delimited);
     let sources = tables
         .map(|name| format!("{{ path = \"{name}\", column = \"body\" }}"))
         .chain(lines.map(|name| format!("{{ path = \"{name}\", field = \"body\" }}")))
@@ -46,6 +47,39 @@ fn every_format_becomes_the_tokens_that_tokenizers_makes_of_what_pyarrow_reads()
         let (_folder, data) = open(&source, &tokenizer).unwrap_or_else(|error| panic!("{source}: {error}"));
         assert_eq!(data.peek(0, u64::MAX).unwrap(), expected, "{source}");
     }
+}
+
+#[test]
+fn a_text_becomes_the_tokens_that_tokenizers_makes_of_what_python_reads() {
+    let expected: Vec<u32> = serde_json::from_value(expected()["text_tokens"].clone()).unwrap();
+    let tokenizer = tokenizer();
+    for name in ["records.txt", "records.txt.gz", "records.txt.zst", "marked.txt", "marked.txt.gz"] {
+        let (_folder, data) = open(&format!("{{ path = \"{name}\" }}"), &tokenizer).unwrap();
+        assert_eq!(data.peek(0, u64::MAX).unwrap(), expected, "{name}");
+    }
+}
+
+/// A mark in the first of the columns is none of its name, nor one in a numbered column of its text.
+#[test]
+fn a_byte_order_mark_is_left_out_at_the_beginning_of_a_file_and_is_text_elsewhere() {
+    for (name, key, content) in [
+        ("a.txt", "", "\u{feff}one\n\u{feff}two\n"),
+        ("a.jsonl", "", "\u{feff}{\"text\": \"one\"}\n{\"text\": \"\u{feff}two\"}\n"),
+        ("a.csv", "", "\u{feff}\"text\",n\none,1\n\u{feff}two,2\n"),
+        ("a.tsv", ", column = 1", "\u{feff}one\t1\n\u{feff}two\t2\n"),
+    ] {
+        let folder = Folder::new();
+        folder.write(name, content);
+        let data = folder.open(&format!(
+            "sources = [{{ path = \"{name}\"{key} }}]\nsequence_length = 2\nvalidation_share = 0.0"
+        ));
+        assert_eq!(text(&data.unwrap()), "one\n\u{feff}two\n", "{name}");
+    }
+    let folder = Folder::new();
+    folder.write("a.jsonl", "\u{feff}{\"text\": \"one\"}\n\u{feff}{\"text\": \"two\"}\n");
+    let message =
+        folder.open("sources = [{ path = \"a.jsonl\" }]\nsequence_length = 1").unwrap_err().to_string();
+    assert!(message.contains("a.jsonl, line 2: it is no JSON"), "{message}");
 }
 
 #[test]

@@ -52,6 +52,32 @@ fn each_format_is_read_from_a_server_as_from_a_disk_and_no_copy_stays() {
     }
 }
 
+/// Two files of images and labels, of which the first comes with cuts.
+#[test]
+fn images_and_their_labels_are_read_from_a_server_as_from_a_disk() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/images");
+    let names = ["images-idx3-ubyte", "labels-idx1-ubyte"];
+    let [images, labels] = names.map(|name| std::fs::read(folder.join(name)).unwrap());
+    let server = Server::start(&[(names[0], images), (names[1], labels.clone())]);
+    server.behaviour().cuts = (2, 500);
+    let open = |source: String| {
+        let lines = format!(
+            "image = {{ channels = 1, height = 9, width = 12, classes = 3 }}\nvalidation_share = 0.0\nsources = [{{ {source} }}]"
+        );
+        Folder::new().open(&lines).map(|data| (data.data_hash(), data.samples()))
+    };
+    let there = || {
+        let [images, labels] = names.map(|name| server.url(name));
+        open(format!("url = \"{images}\", labels = \"{labels}\""))
+    };
+    let [images, labels_here] = names.map(|name| folder.join(name));
+    let here = open(format!("path = {images:?}, labels = {labels_here:?}")).unwrap();
+    assert_eq!(there().unwrap(), here);
+    server.behaviour().files.insert(format!("/{}", names[1]), labels[..labels.len() - 1].to_vec());
+    let message = there().unwrap_err().to_string();
+    assert!(message.contains(&server.url(names[1])) && message.contains("it is cut off there"), "{message}");
+}
+
 #[test]
 fn a_cut_connection_is_taken_up_where_it_was() {
     let text_ = long_text(700_000);

@@ -166,6 +166,20 @@ fn other_labels_of_the_same_images_are_noticed() {
 }
 
 #[test]
+fn a_class_of_an_archive_may_have_a_byte_order_mark() {
+    let (image, folder) = (fixture("folder/triangle/02.png"), Folder::new());
+    let open = |[class, json]: [&str; 2]| {
+        let files: [(&str, &[u8]); 4] =
+            [("1.png", &image), ("1.cls", class.as_bytes()), ("2.png", &image), ("2.json", json.as_bytes())];
+        folder.write("a.tar", tar(&files));
+        images(&open(folder.path(), &format!("{SMALL}\nsources = [{{ path = \"a.tar\" }}]")).unwrap())
+    };
+    let plain = open(["1\r\n", "{\"label\": 0}"]);
+    assert_eq!(open(["\u{feff}1\r\n", "\u{feff}{\"label\": 0}"]), plain);
+    assert_eq!(plain.iter().map(|(_, class)| *class).collect::<Vec<_>>(), [1, 0]);
+}
+
+#[test]
 fn samples_of_an_archive_without_an_image_or_a_class_are_bad_records() {
     let (image, folder) = (fixture("folder/triangle/02.png"), Folder::new());
     let files: [(&str, &[u8]); 14] = [

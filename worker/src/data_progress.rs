@@ -1,0 +1,265 @@
+//! How long work on data goes, for people: a bar on a terminal, lines in a log elsewhere.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use indicatif::{BinaryBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
+use longhaul_common::config::DataConfig;
+use tokio::time::Instant;
+
+use crate::data::WorkDone;
+
+/// How often a bar moves: often enough to look alive.
+pub(crate) const BAR_INTERVAL: Duration = Duration::from_millis(250);
+/// How often a line is written where there is no bar: seldom enough for a log.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The bar that is on the terminal.
+static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// How far it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Far {
+    /// Bytes that are done,
+    pub(crate) done: u64,
+    /// of so many,
+    pub(crate) all: u64,
+    /// of which so many took no time, as they were done before.
+    pub(crate) found: u64,
+    /// What else there is to say.
+    pub(crate) more: String,
+}
+
+impl Far {
+    /// What a run's data becomes, for people.
+    pub(crate) fn items_of(config: &DataConfig) -> &'static str {
+        if config.image.is_some() { "images" } else { "tokens" }
+    }
+
+    /// How far a preparation is that makes `items`.
+    pub(crate) fn of_preparing(done: WorkDone, items: &str) -> Self {
+        let WorkDone { files, files_done, bytes, hashed_bytes, read_bytes, found_bytes, .. } = done;
+        let (files_done, files) = (HumanCount(files_done), HumanCount(files));
+        let mut more = format!("{files_done} of {files} files, {} {items}", HumanCount(done.items));
+        if hashed_bytes > read_bytes {
+            more += &format!(", {} hashed", BinaryBytes(hashed_bytes));
+        }
+        Self { done: read_bytes, all: bytes, found: found_bytes, more }
+    }
+}
+
+/// What of it is on the terminal or in the log. Dropped, the terminal is as it was.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    is_terminal: bool,
+    next_line: Instant,
+    pace: Pace,
+    /// What is done: preparing, checking.
+    doing: &'static str,
+}
+
+impl Progress {
+    /// Shows nothing yet.
+    pub(crate) fn new(doing: &'static str) -> Result<Self> {
+        let style =
+            ProgressStyle::with_template("{prefix} {wide_bar} {binary_bytes}/{binary_total_bytes}\n{msg}");
+        let style = style.context("lay out the progress")?;
+        let bar = ProgressBar::new(0).with_style(style).with_prefix(doing);
+        let next_line = Instant::now() + LINE_INTERVAL;
+        let is_terminal = io::stderr().is_terminal();
+        if is_terminal {
+            *shown() = Some(bar.clone());
+        }
+        Ok(Self { bar, is_terminal, next_line, pace: Pace::default(), doing })
+    }
+
+    /// Moves the bar, or writes a line where it is time for one.
+    pub(crate) fn show(&mut self, far: &Far, now: Instant) {
+        let pace = self.pace.at(far, now);
+        if self.is_terminal {
+            // Whoever logs waits for this, and this for whoever logs.
+            let _shown = shown();
+            self.bar.set_length(far.all);
+            self.bar.set_position(far.done);
+            self.bar.set_message(Message { far, pace }.to_string());
+        } else if let Some(line) = self.line(far, pace, now) {
+            tracing::info!("{line}");
+        }
+    }
+
+    /// The next line, once it is time for it.
+    fn line(&mut self, far: &Far, pace: Option<At>, now: Instant) -> Option<String> {
+        if now < self.next_line {
+            return None;
+        }
+        self.next_line = now + LINE_INTERVAL;
+        let share = 100.0 * far.done as f64 / far.all.max(1) as f64;
+        Some(format!(
+            "{} data: {share:.1} % of {}, {}",
+            self.doing,
+            BinaryBytes(far.all),
+            Message { far, pace }
+        ))
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        let mut shown = shown();
+        self.bar.finish_and_clear();
+        *shown = None;
+    }
+}
+
+/// Shows how far it is while something runs.
+pub(crate) fn watch<T>(
+    doing: &'static str,
+    far: impl Fn() -> Far + Send,
+    run: impl FnOnce() -> T,
+) -> Result<T> {
+    let mut progress = Progress::new(doing)?;
+    thread::scope(|scope| {
+        let (runs, ended) = channel::<()>();
+        let show = move || {
+            while ended.recv_timeout(BAR_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                progress.show(&far(), Instant::now());
+            }
+        };
+        thread::Builder::new()
+            .name("progress".into())
+            .spawn_scoped(scope, show)
+            .context("start a thread that shows the progress")?;
+        let done = run();
+        drop(runs);
+        Ok(done)
+    })
+}
+
+/// What logs are written to: the standard error stream, from which a bar goes for the moment.
+#[derive(Debug)]
+pub struct LogStream;
+
+impl Write for LogStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &*shown() {
+            Some(bar) => bar.suspend(|| io::stderr().write(bytes)),
+            None => io::stderr().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+fn shown() -> MutexGuard<'static, Option<ProgressBar>> {
+    SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is said beside the bytes.
+struct Message<'a> {
+    far: &'a Far,
+    pace: Option<At>,
+}
+
+impl std::fmt::Display for Message<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.far.more)?;
+        let Some(At { bytes_per_s, left }) = self.pace else { return Ok(()) };
+        write!(f, ", {}/s, {} left", BinaryBytes(bytes_per_s), HumanDuration(left))
+    }
+}
+
+/// How fast it goes.
+#[derive(Default)]
+struct Pace {
+    first: Option<Instant>,
+}
+
+/// The pace at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct At {
+    bytes_per_s: u64,
+    /// What the rest takes at this pace.
+    left: Duration,
+}
+
+impl Pace {
+    /// The pace so far; none before there is one. What was done before took no time, and does not count.
+    fn at(&mut self, far: &Far, now: Instant) -> Option<At> {
+        let done = far.done.saturating_sub(far.found);
+        if done == 0 {
+            self.first = Some(now);
+            return None;
+        }
+        let took_s = (now - *self.first.get_or_insert(now)).as_secs_f64();
+        let rest = far.all.saturating_sub(far.done);
+        let left = Duration::try_from_secs_f64(took_s * rest as f64 / done as f64).ok()?;
+        (took_s > 0.0).then(|| At { bytes_per_s: (done as f64 / took_s) as u64, left })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn what_is_left_takes_as_long_for_each_byte_as_what_was_read() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        let mut far = Far { all: 1000, done: 200, found: 200, ..Far::default() };
+        let mut at = |done: u64, second: u64| {
+            far.done = done;
+            pace.at(&far, start + Duration::from_secs(second))
+        };
+        assert_eq!(at(200, 0), None);
+        assert_eq!(at(400, 10), Some(At { bytes_per_s: 20, left: Duration::from_secs(30) }));
+        assert_eq!(at(1000, 40), Some(At { bytes_per_s: 20, left: Duration::ZERO }));
+    }
+
+    #[test]
+    fn a_line_every_ten_seconds_says_the_share_what_is_done_the_rate_and_what_is_left() {
+        let mut done = WorkDone {
+            files: 1200,
+            files_done: 7,
+            bytes: 40 * MIB,
+            hashed_bytes: 5 * MIB,
+            items: 12_345,
+            ..WorkDone::default()
+        };
+        let (mut progress, start) = (Progress::new("preparing").unwrap(), Instant::now());
+        let mut line = |read_bytes: u64, second: u64| {
+            done.read_bytes = read_bytes;
+            let (far, now) = (Far::of_preparing(done, "tokens"), start + Duration::from_secs(second));
+            let pace = progress.pace.at(&far, now);
+            progress.line(&far, pace, now)
+        };
+        assert_eq!(line(0, 1), None);
+        assert_eq!(
+            line(MIB, 11).unwrap(),
+            "preparing data: 2.5 % of 40.00 MiB, 7 of 1,200 files, 12,345 tokens, 5.00 MiB hashed, 102.40 KiB/s, 7 minutes left"
+        );
+        assert_eq!(line(5 * MIB, 20), None);
+        let last = line(40 * MIB, 21).unwrap();
+        assert!(
+            last.starts_with("preparing data: 100.0 % of 40.00 MiB, ") && !last.contains("hashed"),
+            "{last}"
+        );
+    }
+
+    #[test]
+    fn what_runs_is_looked_at_meanwhile_and_its_result_comes_back() {
+        let (look, looked) = channel();
+        let far = move || {
+            // Once it was seen, nobody listens any more.
+            let _ = look.send(());
+            Far::default()
+        };
+        assert_eq!(watch("checking", far, || looked.recv().map(|()| 7)).unwrap(), Ok(7));
+    }
+}
