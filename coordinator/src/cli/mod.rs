@@ -3,6 +3,7 @@
 mod addresses;
 mod checkpoints;
 mod client;
+mod follow;
 mod members;
 mod operate;
 mod pages;
@@ -13,6 +14,7 @@ mod simulate;
 mod token;
 mod up;
 mod view;
+mod watch;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -26,6 +28,7 @@ use longhaul_common::explained::Explained;
 pub use checkpoints::{CheckpointsCommand, Place};
 pub use client::{Client, ClientError};
 pub use view::ViewArgs;
+pub use watch::StatusArgs;
 
 /// Where the state directory is unless told otherwise.
 pub const STATE_DIR: &str = "longhaul-state";
@@ -140,7 +143,8 @@ pub enum Command {
     #[command(long_about = SIMULATE_HELP)]
     Simulate(SimulateArgs),
     /// Show how the run goes.
-    Status(AskArgs),
+    #[command(long_about = watch::HELP)]
+    Status(StatusArgs),
     /// Show all workers, those that are gone included.
     ///
     /// For each: its number, host and device, site, what it has of the model, what it does, when it was last heard, the step that
@@ -308,7 +312,7 @@ pub struct Where {
     pub http: Option<String>,
 }
 
-/// `coordinator status`, `members`, `pause` and `resume`; others take this and more.
+/// `coordinator members`, `pause` and `resume`; others take this and more.
 #[derive(Clone, Debug, Args)]
 pub struct AskArgs {
     /// Print JSON, with all that is known, for programs.
@@ -427,7 +431,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Up(up) => up::run(&up),
         Command::Plan(args) => plan::run(&args),
         Command::Simulate(args) => simulate::run(&args),
-        Command::Status(args) => show::run(&args),
+        Command::Status(args) => watch::run(&args),
         Command::Members(args) => members::run(&args),
         Command::Drain(args) => operate::drain(&args),
         Command::Kick(args) => operate::kick(&args),

@@ -1,4 +1,4 @@
-//! `coordinator status` and `coordinator stop`.
+//! A status as a page, and `coordinator stop`.
 
 use std::time::Duration;
 
