@@ -14,6 +14,7 @@ mod simulate;
 mod token;
 mod up;
 mod view;
+mod voice;
 mod watch;
 
 use std::ffi::OsString;
@@ -24,6 +25,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use longhaul_common::explained::Explained;
+
+use voice::{print, say};
 
 pub use checkpoints::{CheckpointsCommand, Place};
 pub use client::{Client, ClientError};
@@ -232,7 +235,7 @@ pub struct Up {
     /// Keep the HTTP API up after the run has finished, instead of exiting.
     #[arg(long)]
     pub stay: bool,
-    /// How messages are written to standard error.
+    /// How messages are written to standard error: all of them, greetings and errors included.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }
@@ -427,6 +430,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         // Help and version are "errors" too, which know where they belong and how to exit.
         Err(error) => error.exit(),
     };
+    let format = match &cli.command {
+        Command::Up(up) => up.log_format,
+        _ => LogFormat::Text,
+    };
     let done = match cli.command {
         Command::Up(up) => up::run(&up),
         Command::Plan(args) => plan::run(&args),
@@ -454,20 +461,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error @ CliError::Misuse(_)) => (MISUSED, error),
         Err(error) => (FAILED, error),
     };
-    say(&format!("error: {error}"));
+    format.complain(&error);
     ExitCode::from(code)
-}
-
-/// A line for a person.
-#[allow(clippy::print_stderr, reason = "this is the command line's own voice")]
-fn say(line: &str) {
-    eprintln!("{line}");
-}
-
-/// A line of output. A reader that has gone away (`| head`) is no reason to complain.
-fn print(line: &str) {
-    use std::io::Write as _;
-    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 #[cfg(test)]
