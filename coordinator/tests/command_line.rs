@@ -6,7 +6,7 @@ mod running;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use longhaul_tests::terminal::Terminal;
+use longhaul_tests::terminal::{Screen, Terminal};
 use running::{CONFIG, Site, coordinator, failure, read};
 
 #[test]
@@ -250,6 +250,33 @@ fn a_terminal_has_colours_unless_somebody_asks_for_none() {
             |rest: &str| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m');
         assert_eq!(said.split("\x1b[").skip(1).any(is_colour), has, "{said:?}");
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn on_a_terminal_the_progress_is_below_all_lines_and_ctrl_c_takes_it_away() {
+    let site = Site::new();
+    let Some(mut terminal) = Terminal::start(&site.up(&["--advertise", "head:4800"])) else { return };
+    let mut said = terminal.until("gathering [--------------------] step 0 of 6, 0 of 0 workers train");
+    site.told(&["pause"]);
+    said += &terminal.until("gathering, paused [--------------------] step 0 of 6");
+    let lines = Screen::after(&said).lines();
+    let (foot, above) = lines.split_last().unwrap();
+    assert!(
+        foot.starts_with("gathering, paused [") && foot.len() <= usize::from(Terminal::COLUMNS),
+        "{lines:#?}"
+    );
+    assert!(above.iter().any(|line| line.starts_with("worker join head:4800 --token lh1.")), "{lines:#?}");
+    assert!(above.iter().any(|line| line.contains("paused: ")), "logged: {lines:#?}");
+    terminal.press("\x03");
+    let (code, rest) = terminal.end();
+    said += &rest;
+    assert_eq!(code, Some(0), "{said}");
+    let screen = Screen::after(&said);
+    let lines = screen.lines();
+    assert!(!lines.iter().any(|line| line.contains("[----") || line.contains("^C")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.starts_with("the coordinator stops")), "{lines:#?}");
+    assert_eq!(screen.cursor(), (lines.len(), 0), "the prompt has a line of its own: {lines:#?}");
 }
 
 fn up_args(site: &Site) -> Vec<String> {

@@ -8,6 +8,7 @@ mod members;
 mod operate;
 mod pages;
 mod plan;
+mod progress;
 mod replay;
 pub(crate) mod show;
 mod simulate;

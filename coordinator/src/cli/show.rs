@@ -167,7 +167,7 @@ pub(super) fn word_for(state: &str, health: Health) -> &str {
     }
 }
 
-fn phase(status: &Status) -> String {
+pub(super) fn phase(status: &Status) -> String {
     let phase = format!("{:?}", status.phase).to_lowercase();
     if status.paused { format!("{phase}, paused") } else { phase }
 }
@@ -201,7 +201,7 @@ fn prefix(hash: &str) -> &str {
     hash.get(..12).unwrap_or(hash)
 }
 
-fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     let seconds = seconds as u64;
     match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
         (0, 0, s) => format!("{s} s"),

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use longhaul_common::config::RunConfig;
 
-use super::{CliError, Up, print};
+use super::{CliError, Up, print, progress};
 use crate::http::TOKEN_LIFE_S;
 use crate::run::{Phase, Run};
 use crate::runtime::{
@@ -196,7 +196,12 @@ impl Turn<'_> {
                 file.display()
             ));
         }
-        Ok(match serve(served, owner, api_tokens, interrupted).await? {
+        let shown = progress::follow(owner.status.subscribe());
+        let ended = tokio::select! {
+            ended = serve(served, owner, api_tokens, interrupted) => ended?,
+            never = shown => match never {},
+        };
+        Ok(match ended {
             Ended::Finished => format!("run {name} is finished"),
             Ended::Stopped => stopped(up, name),
         })
