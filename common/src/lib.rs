@@ -12,6 +12,7 @@ pub mod plan;
 pub mod privacy;
 pub mod sampler;
 pub mod schedule;
+pub mod terminal;
 pub mod timeline;
 pub mod units;
 pub mod weights;

@@ -66,8 +66,8 @@ export class Chart {
     }
     this.shape = shape;
     this.chart?.destroy();
-    this.isZoomed = false;
     this.chart = new uPlot(this.options(), data, this.plot);
+    if (this.isZoomed) this.noteZoom(false);
   }
 
   /** Drawn anew, as colours are others. */

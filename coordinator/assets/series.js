@@ -160,6 +160,7 @@ export function workersOf(status) {
     return member.copy == null ? `part ${member.part}/${status.parts}` : `copy ${member.copy}, part ${member.part}/${status.parts}`;
   };
   const here = status.members.map((member) => ({ ...member, role: role(member), word: stateOf(member), why: null }));
-  const gone = status.gone.map((member) => ({ ...member, role: "", word: member.revoked ? "kicked" : "gone", out: true }));
+  const wordOf = (member) => (member.revoked ? "kicked" : member.left ? "left" : "gone");
+  const gone = status.gone.map((member) => ({ ...member, role: "", word: wordOf(member), out: true }));
   return here.concat(gone);
 }

@@ -62,7 +62,7 @@ function showTiles(record, status) {
     ["Data wait", percent(status.data_wait_share, 2), `${duration(status.data_wait_ms / 1000)} of devices in all`],
     ["Sent between sites", bytes(status.wan_bytes), record.live && recent ? `${rate(recent.done[DONE.wan] / recent.seconds)} lately` : `dense: ${bytes(status.dense_bytes)}`],
     ["Saved", status.bytes_ratio == null ? DASH : `${number(status.bytes_ratio, 3)} ×`, status.bytes_ratio == null ? "nothing to compare with" : `${bytes(Math.max(0, status.dense_bytes - status.wan_bytes))} less than dense f32`],
-    ["Workers", number(training), `${plural(status.members.length, "is", "are")} here, ${status.gone.length} gone`],
+    ["Workers", number(training), `${plural(status.members.length, "is", "are")} here, ${plural(status.gone.length, "is", "are")} not any more`],
     ["Samples", number(status.samples_counted), status.samples_pending ? `${number(status.samples_pending)} to be given out again` : `${number(status.tokens)} ${unit} worked on`],
   ];
   if (status.validation_accuracy != null) tiles.splice(1, 0, ["Accuracy", percent(status.validation_accuracy, 4), "on held-out images"]);

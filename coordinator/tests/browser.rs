@@ -165,6 +165,51 @@ async fn a_hundred_workers_are_shown_by_site_and_then_one_by_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_left_in_order_is_no_alarm() {
+    let Some(mut browser) = block_in_place(browser) else { return };
+    let site = long_run(3);
+    let running = site.start(&[]);
+    let fleet = Fleet::join(&running, &["north", "south", "overseas"], 3).await;
+    let leaver = fleet.workers[2].identity.worker().to_string();
+    block_in_place(|| {
+        browser.open(&format!("http://{}/", site.http_address()));
+        browser.until(&is_shown_as(&leaver, ".training"), 30_000).unwrap();
+        site.told(&["drain", &leaver]);
+        browser.until(&is_shown_as(&leaver, ".left"), 20_000).unwrap();
+        let colours =
+            "[...document.querySelectorAll('#workers .state')].map((state) => getComputedStyle(state).color)";
+        let bad = "getComputedStyle(document.documentElement).getPropertyValue('--bad')";
+        let is_red = format!(
+            "(() => {{ const probe = document.createElement('i'); probe.style.color = {bad}; document.body.append(probe); \
+             const red = getComputedStyle(probe).color; probe.remove(); return {colours}.includes(red); }})()"
+        );
+        assert_eq!(browser.value(&is_red), false);
+        assert_eq!(browser.complaints, Vec::<String>::new());
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn curves_along_another_axis_show_the_whole_run_and_the_button_knows() {
+    let Some(mut browser) = block_in_place(browser) else { return };
+    let site = long_run(2);
+    let running = site.start(&[]);
+    let _fleet = Fleet::join(&running, &["north", "south"], 2).await;
+    block_in_place(|| {
+        browser.open(&format!("http://{}/", site.http_address()));
+        let drawn = "document.querySelectorAll('#curves .uplot canvas').length > 3";
+        browser.until(&format!("{ROUND} > 4 && {drawn}"), 30_000).unwrap();
+        assert_eq!(browser.value("document.getElementById('unzoom').disabled"), true);
+        browser.value("document.querySelector('#curves .plot').dispatchEvent(new KeyboardEvent('keydown', { key: '+', bubbles: true }))");
+        browser.until("!document.getElementById('unzoom').disabled", 10_000).unwrap();
+        let other = "const axis = document.getElementById('axis'); \
+                     axis.value = [...axis.options].find((option) => !option.selected).value; axis.dispatchEvent(new Event('input'))";
+        browser.value(&format!("(() => {{ {other} }})()"));
+        browser.until("document.getElementById('unzoom').disabled", 10_000).unwrap();
+        assert_eq!(browser.complaints, Vec::<String>::new());
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_exported_run_opens_from_a_file_and_asks_for_nothing() {
     let Some(mut browser) = block_in_place(browser) else { return };
     let site = Site::new();

@@ -6,6 +6,7 @@ mod running;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
+use longhaul_tests::terminal::{Screen, Terminal};
 use running::{CONFIG, Site, coordinator, failure, read};
 
 #[test]
@@ -176,6 +177,106 @@ fn what_is_in_use_is_named() {
         failure(coordinator().args(up_args(&third)).args(["--listen", &listen, "--http", "127.0.0.1:0"]));
     assert_eq!(code, 1);
     assert!(said.contains("choose another with --listen"), "{said}");
+}
+
+/// What each line says, all of which are JSON objects: level and message.
+fn objects(said: &str) -> Vec<(String, String)> {
+    let object = |line: &str| {
+        let value: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let text = |key: &str| value[key].as_str().unwrap_or_else(|| panic!("no {key}: {line}")).to_owned();
+        (text("level"), text("message"))
+    };
+    said.lines().map(object).collect()
+}
+
+#[test]
+fn with_json_every_line_of_standard_error_is_an_object() {
+    let json = ["--log-format", "json"];
+    for log in ["info", "off"] {
+        let site = Site::new();
+        let more = [&json[..], &["--http", "0.0.0.0:0"]].concat();
+        let running = site.start_in(&[("LONGHAUL_LOG", log)], &more);
+        assert!(running.join_line.starts_with("worker join "), "{}", running.join_line);
+        site.told(&["stop", "--wait"]);
+        let (code, said) = running.end();
+        assert_eq!(code, Some(0), "{said}");
+        let told = objects(&said);
+        let expected = [
+            "longhaul begins run tested",
+            "on every machine that is to train:",
+            "its bearer token is in",
+            "run tested is finished",
+        ];
+        for words in expected {
+            assert!(told.iter().any(|(level, text)| level == "INFO" && text.contains(words)), "{said}");
+        }
+        assert_eq!(told.len() == expected.len(), log == "off", "{said}");
+    }
+}
+
+#[test]
+fn with_json_an_error_that_ends_it_is_an_object_too() {
+    let json = ["--log-format", "json"];
+    let site = Site::with_config(&CONFIG.replace("batch = 4", "batch = 5"));
+    let (code, said) = failure(&mut site.up(&json));
+    let told = objects(&said);
+    assert!(code == 2 && told.len() == 1 && told[0].0 == "ERROR", "{said}");
+    assert!(told[0].1.contains("train.batch = 5"), "{said}");
+    let site = Site::new();
+    let _running = site.start(&[]);
+    let (code, said) = failure(&mut site.up(&json));
+    let told = objects(&said);
+    let (level, text) = told.last().unwrap();
+    assert!(code == 1 && level == "ERROR" && text.contains("in use by another coordinator"), "{said}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_terminal_has_colours_unless_somebody_asks_for_none() {
+    for (no_color, has) in [(None, true), (Some(""), true), (Some("1"), false)] {
+        let site = Site::new();
+        let mut up = site.up(&[]);
+        if let Some(no_color) = no_color {
+            up.env("NO_COLOR", no_color);
+        }
+        let Some(mut terminal) = Terminal::start(&up) else { return };
+        let greeting = terminal.until("worker join ");
+        site.told(&["stop", "--wait"]);
+        let (code, rest) = terminal.end();
+        let said = greeting + &rest;
+        assert_eq!(code, Some(0), "{said}");
+        let is_colour =
+            |rest: &str| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m');
+        assert_eq!(said.split("\x1b[").skip(1).any(is_colour), has, "{said:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn on_a_terminal_the_progress_is_below_all_lines_and_ctrl_c_takes_it_away() {
+    let site = Site::new();
+    let Some(mut terminal) = Terminal::start(&site.up(&["--advertise", "head:4800"])) else { return };
+    let mut said = terminal.until("gathering [--------------------] step 0 of 6, 0 of 0 workers train");
+    site.told(&["pause"]);
+    said += &terminal.until("gathering, paused [--------------------] step 0 of 6");
+    let lines = Screen::after(&said).lines();
+    let (foot, above) = lines.split_last().unwrap();
+    assert!(
+        foot.starts_with("gathering, paused [") && foot.len() <= usize::from(Terminal::COLUMNS),
+        "{lines:#?}"
+    );
+    assert!(above.iter().any(|line| line.starts_with("worker join head:4800 --token lh1.")), "{lines:#?}");
+    assert!(above.iter().any(|line| line.contains("paused: ")), "logged: {lines:#?}");
+    terminal.press("\x03");
+    let (code, rest) = terminal.end();
+    said += &rest;
+    assert_eq!(code, Some(0), "{said}");
+    let screen = Screen::after(&said);
+    let lines = screen.lines();
+    assert!(!lines.iter().any(|line| line.contains("[----") || line.contains("^C")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.starts_with("the coordinator stops")), "{lines:#?}");
+    assert_eq!(screen.cursor(), (lines.len(), 0), "the prompt has a line of its own: {lines:#?}");
 }
 
 fn up_args(site: &Site) -> Vec<String> {

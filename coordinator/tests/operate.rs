@@ -4,8 +4,9 @@
 mod running;
 
 use std::io::{BufRead as _, BufReader};
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 
+use longhaul_tests::terminal::{Screen, Terminal};
 use running::{Site, read};
 
 /// The status code and the body of a call with a token.
@@ -87,6 +88,122 @@ fn who_follows_the_events_sees_the_last_of_them_and_ends_with_the_run() {
     assert!(rest.iter().any(|line| line.contains("asked to stop")), "{rest:?}");
     let ended = follower.wait_with_output().unwrap();
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    running.end();
+}
+
+/// `coordinator status --watch --every` so many seconds, with more arguments, and its lines.
+fn watch(site: &Site, every: &str, more: &[&str]) -> (Child, impl Iterator<Item = String> + use<>) {
+    let mut watching = running::coordinator();
+    watching.args(["status", "--watch", "--every", every, "--state-dir"]).arg(site.state_dir()).args(more);
+    let mut watching = watching.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(watching.stdout.take().unwrap()).lines().map(Result::unwrap);
+    (watching, lines)
+}
+
+/// It ends by itself, with nothing to complain of.
+fn ends_well(watching: Child) {
+    let ended = watching.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), String::from_utf8_lossy(&ended.stderr).as_ref()), (Some(0), ""));
+}
+
+#[test]
+fn a_watched_status_comes_again_over_a_restart_until_the_run_is_finished() {
+    let site = Site::new();
+    let running = site.start(&[]);
+    let (watching, lines) = watch(&site, "1", &["--json"]);
+    let mut told = lines.map(|line| serde_json::from_str::<serde_json::Value>(&line).unwrap());
+    assert_eq!(told.next().unwrap()["paused"], false);
+    site.told(&["pause"]);
+    assert!(told.by_ref().any(|status| status["paused"] == true));
+    running.kill();
+    // On another port.
+    let running = site.start(&[]);
+    site.told(&["resume"]);
+    assert!(told.by_ref().any(|status| status["paused"] == false));
+    site.told(&["stop", "--wait"]);
+    assert_eq!(told.last().unwrap()["phase"], "finished");
+    ends_well(watching);
+    running.end();
+}
+
+#[test]
+fn a_watched_status_is_a_page_each_time_where_there_is_no_terminal() {
+    let site = Site::new();
+    let running = site.start(&[]);
+    let (watching, mut lines) = watch(&site, "1", &[]);
+    let head = |line: &String| line.starts_with("run        tested (");
+    assert!(head(&lines.next().unwrap()));
+    assert!(lines.any(|line| head(&line)), "it comes again");
+    // Waited for to the end, however seldom it is shown.
+    let (seldom, seldom_lines) = watch(&site, "3600", &[]);
+    site.told(&["stop", "--wait"]);
+    for (watching, lines) in [(watching, lines.collect::<Vec<_>>()), (seldom, seldom_lines.collect())] {
+        let last = lines.iter().rev().find(|line| head(line)).unwrap();
+        assert!(last.ends_with(", finished"), "{lines:#?}");
+        assert!(!lines.iter().any(|line| line.contains('\x1b')));
+        ends_well(watching);
+    }
+    running.end();
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_watch_ends_without_a_word() {
+    let site = Site::new();
+    let _running = site.start(&[]);
+    let (watching, mut lines) = watch(&site, "3600", &[]);
+    lines.next().unwrap();
+    let sent = Command::new("kill").args(["-INT", &watching.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    ends_well(watching);
+}
+
+#[test]
+fn who_reads_no_more_ends_a_watch() {
+    let site = Site::new();
+    let _running = site.start(&[]);
+    let (watching, lines) = watch(&site, "1", &[]);
+    drop(lines);
+    ends_well(watching);
+}
+
+#[test]
+fn how_often_is_for_a_watch_alone() {
+    let site = Site::new();
+    for wrong in [&["status", "--every", "2"][..], &["status", "--watch", "--every", "0"]] {
+        let output = site.ask(wrong);
+        assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn on_a_terminal_a_watched_status_stays_in_its_place_and_within_its_height() {
+    let site = Site::new();
+    let running = site.start(&[]);
+    let mut watching = running::coordinator();
+    watching.args(["status", "--watch", "--every", "1", "--state-dir"]).arg(site.state_dir());
+    let Some(mut terminal) = Terminal::start(&watching) else { return };
+    let shown = terminal.until(" lines more");
+    assert!(shown.contains("\x1b[H") && shown.contains("run        tested ("), "{shown:?}");
+    site.told(&["stop", "--wait"]);
+    let (code, rest) = terminal.end();
+    let all = shown + &rest;
+    assert_eq!(code, Some(0), "{all}");
+    let mut frames = all.split("\x1b[H").skip(1).peekable();
+    let mut screen = Screen::new(Terminal::ROWS, Terminal::COLUMNS);
+    while let Some(frame) = frames.next() {
+        screen.write("\x1b[H");
+        screen.write(frame);
+        let lines = screen.lines();
+        assert!(lines[0].starts_with("run        tested ("), "{lines:#?}");
+        if frames.peek().is_some() {
+            assert_eq!((screen.scrolled(), lines.len()), (0, usize::from(Terminal::ROWS) - 1), "{lines:#?}");
+            assert!(lines.last().unwrap().ends_with(" lines more"), "{lines:#?}");
+        }
+    }
+    let last = screen.lines();
+    assert!(last[0].ends_with(", finished") && last.last().unwrap().contains("DEVICE"), "whole: {last:#?}");
     running.end();
 }
 

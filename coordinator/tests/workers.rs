@@ -289,6 +289,8 @@ async fn a_drained_worker_is_dismissed_and_an_unknown_one_is_named_with_those_wh
     assert!(matches!(second.hear().await, ToWorker::Dismiss { reason } if reason.contains("operator")));
     assert!(matches!(first.hear().await, ToWorker::Settle { .. }));
     let members: serde_json::Value = serde_json::from_str(&site.told(&["members", "--json"])).unwrap();
-    assert_eq!((&members[0]["state"], &members[1]["state"]), (&"training".into(), &"gone".into()));
+    assert_eq!((&members[0]["state"], &members[1]["state"]), (&"training".into(), &"left".into()));
     assert!(members[1]["why"].as_str().unwrap().contains("operator"), "{members:#}");
+    let page = site.told(&["status"]);
+    assert!(page.contains(&format!("not here   1 left ({})", two.identity.worker())), "{page}");
 }

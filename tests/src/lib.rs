@@ -15,6 +15,7 @@ pub mod pages;
 pub mod pip;
 pub mod s3;
 pub mod systemd;
+pub mod terminal;
 pub mod tools;
 pub mod tutorial;
 pub mod wan;

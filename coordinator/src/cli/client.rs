@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::Where;
-use crate::http::EVENTS_WAIT_S_MAX;
+use crate::http::WAIT_S_MAX;
 use crate::store::{API_READ_TOKEN_FILE, API_TOKEN_FILE, HTTP_ADDRESS_FILE, read_small};
 
 /// The coordinator answers at once; what takes longer is lost.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// But for events, which are waited for.
-const FOLLOW_TIMEOUT: Duration = Duration::from_secs(EVENTS_WAIT_S_MAX + 10);
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(WAIT_S_MAX + 10);
 
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]

@@ -3,16 +3,20 @@
 mod addresses;
 mod checkpoints;
 mod client;
+mod follow;
 mod members;
 mod operate;
 mod pages;
 mod plan;
+mod progress;
 mod replay;
 pub(crate) mod show;
 mod simulate;
 mod token;
 mod up;
 mod view;
+mod voice;
+mod watch;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -23,9 +27,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use longhaul_common::explained::Explained;
 
+use voice::{print, say};
+
 pub use checkpoints::{CheckpointsCommand, Place};
 pub use client::{Client, ClientError};
 pub use view::ViewArgs;
+pub use watch::StatusArgs;
 
 /// Where the state directory is unless told otherwise.
 pub const STATE_DIR: &str = "longhaul-state";
@@ -140,7 +147,8 @@ pub enum Command {
     #[command(long_about = SIMULATE_HELP)]
     Simulate(SimulateArgs),
     /// Show how the run goes.
-    Status(AskArgs),
+    #[command(long_about = watch::HELP)]
+    Status(StatusArgs),
     /// Show all workers, those that are gone included.
     ///
     /// For each: its number, host and device, site, what it has of the model, what it does, when it was last heard, the step that
@@ -228,7 +236,7 @@ pub struct Up {
     /// Keep the HTTP API up after the run has finished, instead of exiting.
     #[arg(long)]
     pub stay: bool,
-    /// How messages are written to standard error.
+    /// How messages are written to standard error: all of them, greetings and errors included.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }
@@ -308,7 +316,7 @@ pub struct Where {
     pub http: Option<String>,
 }
 
-/// `coordinator status`, `members`, `pause` and `resume`; others take this and more.
+/// `coordinator members`, `pause` and `resume`; others take this and more.
 #[derive(Clone, Debug, Args)]
 pub struct AskArgs {
     /// Print JSON, with all that is known, for programs.
@@ -423,11 +431,15 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         // Help and version are "errors" too, which know where they belong and how to exit.
         Err(error) => error.exit(),
     };
+    let format = match &cli.command {
+        Command::Up(up) => up.log_format,
+        _ => LogFormat::Text,
+    };
     let done = match cli.command {
         Command::Up(up) => up::run(&up),
         Command::Plan(args) => plan::run(&args),
         Command::Simulate(args) => simulate::run(&args),
-        Command::Status(args) => show::run(&args),
+        Command::Status(args) => watch::run(&args),
         Command::Members(args) => members::run(&args),
         Command::Drain(args) => operate::drain(&args),
         Command::Kick(args) => operate::kick(&args),
@@ -450,20 +462,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error @ CliError::Misuse(_)) => (MISUSED, error),
         Err(error) => (FAILED, error),
     };
-    say(&format!("error: {error}"));
+    format.complain(&error);
     ExitCode::from(code)
-}
-
-/// A line for a person.
-#[allow(clippy::print_stderr, reason = "this is the command line's own voice")]
-fn say(line: &str) {
-    eprintln!("{line}");
-}
-
-/// A line of output. A reader that has gone away (`| head`) is no reason to complain.
-fn print(line: &str) {
-    use std::io::Write as _;
-    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 #[cfg(test)]

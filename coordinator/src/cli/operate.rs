@@ -1,19 +1,13 @@
 //! `coordinator drain`, `kick`, `pause`, `resume` and `events`
 
-use std::time::Duration;
-
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::{AskArgs, CliError, Client, ClientError, EventsArgs, WorkerArgs, print};
-use crate::http::{EVENTS_WAIT_S_MAX, Events};
+use super::follow::Follower;
+use super::{AskArgs, CliError, Client, EventsArgs, WorkerArgs, print};
+use crate::http::{Events, WAIT_S_MAX};
 use crate::run::Severity;
 use crate::runtime::{Kicked, NumberedEvent};
-
-/// Between attempts to reach a coordinator that was there a moment ago.
-const RETRY: Duration = Duration::from_secs(1);
-/// How long a coordinator may be away before following its events ends: a restart takes less.
-const ATTEMPTS_MAX: u32 = 60;
 
 pub(super) fn drain(args: &WorkerArgs) -> Result<(), CliError> {
     let what = || format!("let {} leave", args.worker);
@@ -72,30 +66,18 @@ fn ask(args: &AskArgs, path: &str, what: &'static str, done: &str) -> Result<(),
 
 pub(super) fn events(args: &EventsArgs) -> Result<(), CliError> {
     const WHAT: &str = "ask for the events";
-    let client = Client::find(&args.ask.at).context(WHAT)?;
+    let mut follower = Follower::find(&args.ask.at).context(WHAT)?;
     let mut next = 0;
-    let mut attempts = 0;
     loop {
-        let wait_s = if args.follow && next > 0 { EVENTS_WAIT_S_MAX } else { 0 };
+        let wait_s = if args.follow && next > 0 { WAIT_S_MAX } else { 0 };
         let path = format!("/api/v1/events?after={next}&wait_s={wait_s}");
-        match client.wait_for::<Events>(&path) {
-            Ok(told) => {
-                attempts = 0;
-                told.events.iter().for_each(|event| print(&line_of(event, args.ask.json)));
-                if told.finished || !args.follow {
-                    return Ok(());
-                }
-                // Where nothing has happened yet, the next question waits all the same.
-                next = told.next.max(1);
-            }
-            Err(ClientError::Unreachable { .. }) if next > 0 && attempts < ATTEMPTS_MAX => {
-                attempts += 1;
-                // A person waits here, and nothing else runs in this process.
-                #[allow(clippy::disallowed_methods, reason = "another process may be started again")]
-                std::thread::sleep(RETRY);
-            }
-            Err(error) => return Err(anyhow::Error::new(error).context(WHAT).into()),
+        let told: Events = follower.ask(&path, |_| {}).context(WHAT)?;
+        told.events.iter().for_each(|event| print(&line_of(event, args.ask.json)));
+        if told.finished || !args.follow {
+            return Ok(());
         }
+        // Where nothing has happened yet, the next question waits all the same.
+        next = told.next.max(1);
     }
 }
 

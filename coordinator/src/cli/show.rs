@@ -1,4 +1,4 @@
-//! `coordinator status` and `coordinator stop`.
+//! A status as a page, and `coordinator stop`.
 
 use std::time::Duration;
 
@@ -6,8 +6,10 @@ use anyhow::Context as _;
 use longhaul_common::units::Bytes;
 
 use super::{AskArgs, CliError, Client, ClientError, Stop, print, say};
-use crate::run::{Health, Phase, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
+use crate::run::{GoneStatus, Health, Phase, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
 
+/// Workers that are not here and are named, for each way of going; `coordinator members` has all.
+const GONE_NAMED: usize = 8;
 /// How often `stop --wait` looks.
 const POLL: Duration = Duration::from_millis(300);
 
@@ -128,6 +130,7 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
         let (rate, round_trip_ms) = (Bytes(link.bytes_per_s as u64), 1e3 * link.round_trip_s);
         format!("link       {} → {}: {rate}/s, {round_trip_ms:.1} ms, {seen}", link.from, link.to)
     }));
+    lines.extend(gone(&status.gone));
     lines.extend(status.problems.iter().map(|problem| format!("problem    {problem}")));
     lines.push(String::new());
     let parts = if status.parts > 1 { format!("{:<7}", "PART") } else { String::new() };
@@ -164,9 +167,22 @@ pub(super) fn word_for(state: &str, health: Health) -> &str {
     }
 }
 
-fn phase(status: &Status) -> String {
+pub(super) fn phase(status: &Status) -> String {
     let phase = format!("{:?}", status.phase).to_lowercase();
     if status.paused { format!("{phase}, paused") } else { phase }
+}
+
+/// Who is not here any more, by how they went: those who left in order last, as nobody need look at them.
+fn gone(gone: &[GoneStatus]) -> Option<String> {
+    let told = |word: &&str| {
+        let workers: Vec<&str> =
+            gone.iter().filter(|gone| gone.word() == *word).map(|gone| gone.id.as_str()).collect();
+        let more = if workers.len() > GONE_NAMED { ", …" } else { "" };
+        let named = workers[..workers.len().min(GONE_NAMED)].join(", ");
+        (!workers.is_empty()).then(|| format!("{} {word} ({named}{more})", workers.len()))
+    };
+    let told: Vec<String> = ["gone", "kicked", "left"].iter().filter_map(told).collect();
+    (!told.is_empty()).then(|| format!("not here   {}", told.join(", ")))
 }
 
 /// What has crossed the WAN. A run of one copy of the model exchanges no updates, so there is nothing to compare with.
@@ -185,11 +201,35 @@ fn prefix(hash: &str) -> &str {
     hash.get(..12).unwrap_or(hash)
 }
 
-fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     let seconds = seconds as u64;
     match (seconds / 3600, seconds % 3600 / 60, seconds % 60) {
         (0, 0, s) => format!("{s} s"),
         (0, m, s) => format!("{m} min {s} s"),
         (h, m, _) => format!("{h} h {m} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_left_in_order_is_told_from_who_was_lost() {
+        let of = |id: u32, revoked: bool, left: bool| GoneStatus {
+            id: format!("w{id}"),
+            site: "lab".to_owned(),
+            device: "box cpu".to_owned(),
+            revoked,
+            left,
+            step: None,
+            last_seen_s: None,
+            why: None,
+        };
+        assert_eq!(gone(&[]), None);
+        let few = [of(1, false, true), of(2, false, false), of(3, true, false), of(4, false, true)];
+        assert_eq!(gone(&few).as_deref(), Some("not here   1 gone (w2), 1 kicked (w3), 2 left (w1, w4)"));
+        let many: Vec<GoneStatus> = (0..10).map(|id| of(id, false, false)).collect();
+        assert_eq!(gone(&many).as_deref(), Some("not here   10 gone (w0, w1, w2, w3, w4, w5, w6, w7, …)"));
     }
 }

@@ -6,9 +6,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use longhaul_common::config::RunConfig;
-use tracing_subscriber::EnvFilter;
 
-use super::{CliError, LogFormat, Up, print, say};
+use super::{CliError, Up, print, progress};
 use crate::http::TOKEN_LIFE_S;
 use crate::run::{Phase, Run};
 use crate::runtime::{
@@ -22,12 +21,12 @@ use crate::store::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store, StoreError, write_p
 const TOKEN_REUSED_S: u64 = 3600;
 
 pub(super) fn run(up: &Up) -> Result<(), CliError> {
+    up.log_format.start();
     let config = read_config(&up.config)?;
     if up.print_config {
         print(config.to_toml().context("write the configuration")?.trim_end());
         return Ok(());
     }
-    start_log(up.log_format);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     let exports = Exports::start();
@@ -69,7 +68,7 @@ async fn coordinate(up: &Up, config: RunConfig, exports: &Exports) -> Result<(),
             (None, Some(standby)) => tokio::select! {
                 store = standby.lead(&served) => store.map_err(not_leading)?,
                 () = &mut interrupted => {
-                    say("the coordinator stops; it did not lead");
+                    up.log_format.say("the coordinator stops; it did not lead");
                     return Ok(());
                 }
             },
@@ -80,12 +79,12 @@ async fn coordinate(up: &Up, config: RunConfig, exports: &Exports) -> Result<(),
         let turn = Turn { up, config, clock, served, advertised, exports };
         match Box::pin(turn.lead(store, interrupted.as_mut())).await {
             Ok(said) => {
-                say(&said);
+                up.log_format.say(&said);
                 return Ok(());
             }
             Err(Ending::Deposed(why)) => {
                 exports.rest();
-                say(&format!("{why}; waiting for another turn"));
+                up.log_format.say(&format!("{why}; waiting for another turn"));
             }
             Err(Ending::Failed(error)) => return Err(error),
         }
@@ -98,7 +97,7 @@ fn state_address(up: &Up) -> Result<Option<EtcdAddress>, CliError> {
     let address = EtcdAddress::read(&url.0, |name| std::env::var(name).ok())
         .map_err(|error| CliError::Misuse(error.to_string()))?;
     if address.is_in_the_clear() {
-        say(
+        up.log_format.say(
             "the run's keys travel to etcd in the clear: on a network that others use, write etcds:// in --state",
         );
     }
@@ -181,23 +180,28 @@ impl Turn<'_> {
                 .with_context(|| format!("write curves into {} (--tensorboard)", dir.display()))?;
         }
         if finished {
-            say(&format!("run {name} is finished; to begin another, give it {another}"));
+            up.log_format.say(&format!("run {name} is finished; to begin another, give it {another}"));
         } else {
             let token = join_token(&mut owner)?;
             if let Some(file) = &up.token_file {
                 write_private(file, &format!("{}\n", token.command))
                     .with_context(|| format!("write the join line to {}", file.display()))?;
             }
-            greet(name, resumed, served, &token, up.token_file.as_deref());
+            greet(up, name, resumed, served, &token);
         }
         if !served.http_address.ip().is_loopback() {
             let file = up.state_dir.join(API_TOKEN_FILE);
-            say(&format!(
+            up.log_format.say(&format!(
                 "the HTTP API is reachable from other machines: its bearer token is in {}",
                 file.display()
             ));
         }
-        Ok(match serve(served, owner, api_tokens, interrupted).await? {
+        let shown = progress::follow(owner.status.subscribe());
+        let ended = tokio::select! {
+            ended = serve(served, owner, api_tokens, interrupted) => ended?,
+            never = shown => match never {},
+        };
+        Ok(match ended {
             Ended::Finished => format!("run {name} is finished"),
             Ended::Stopped => stopped(up, name),
         })
@@ -228,31 +232,20 @@ fn join_token(owner: &mut Owner) -> Result<NewToken, Ending> {
 
 /// What a person needs first: the line to paste, or the file that it is in. What is no terminal is kept by somebody, as a journal or as a
 /// cluster's logs, and a token in a file stays out of that.
-fn greet(name: &str, resumed: bool, served: &Served, token: &NewToken, file: Option<&Path>) {
+fn greet(up: &Up, name: &str, resumed: bool, served: &Served, token: &NewToken) {
     let what = if resumed { "goes on with" } else { "begins" };
-    say(&format!(
+    up.log_format.say(&format!(
         "longhaul {what} run {name}: workers connect to {} (UDP), the dashboard is at http://{}/",
         served.listen,
         reachable(served.http_address)
     ));
-    match file.filter(|_| !std::io::stdout().is_terminal()) {
+    match up.token_file.as_deref().filter(|_| !std::io::stdout().is_terminal()) {
         Some(file) => print(&format!("on every machine that is to train: the line in {}", file.display())),
         None => {
-            say("on every machine that is to train:");
+            up.log_format.say("on every machine that is to train:");
             print(&token.command);
         }
     }
-}
-
-fn start_log(format: LogFormat) {
-    let filter =
-        EnvFilter::try_from_env("LONGHAUL_LOG").unwrap_or_else(|_| EnvFilter::new("info,quinn=warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // Tests start several in one process; the first log stays.
-    let _ = match format {
-        LogFormat::Text => log.with_target(false).with_ansi(std::io::stderr().is_terminal()).try_init(),
-        LogFormat::Json => log.json().flatten_event(true).try_init(),
-    };
 }
 
 /// The address that the local command line dials.

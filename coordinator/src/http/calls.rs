@@ -30,11 +30,6 @@ pub struct TokenRequest {
     pub uses: Option<u32>,
 }
 
-pub async fn status(State(api): State<Api>) -> Response {
-    let status = api.status.borrow().clone();
-    Json(&*status).into_response()
-}
-
 pub async fn metrics(State(api): State<Api>) -> Response {
     let status = api.status.borrow().clone();
     match metrics::encode(&status) {

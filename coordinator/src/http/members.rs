@@ -15,7 +15,7 @@ pub struct Member {
     pub site: String,
     /// Which part of which copy of the model it has; null: none.
     pub role: Option<String>,
-    /// As in the status; `gone`, or `kicked`, who is not here.
+    /// As in the status; of one that is not here `left`, where that was in order, `kicked`, or `gone`.
     pub state: String,
     /// How well it keeps up; none of one that is not here.
     pub health: Option<Health>,
@@ -61,7 +61,7 @@ fn gone(gone: &GoneStatus) -> Member {
         name: gone.device.clone(),
         site: gone.site.clone(),
         role: None,
-        state: if gone.revoked { "kicked" } else { "gone" }.to_owned(),
+        state: gone.word().to_owned(),
         health: None,
         last_heard_s: gone.last_seen_s,
         step: gone.step,

@@ -5,7 +5,7 @@
 //! | `GET /healthz` | 200 while the process serves | anybody |
 //! | `GET /readyz` | 200 while decisions are made | anybody |
 //! | `GET /metrics` | Prometheus text, see [`metrics`] | readers |
-//! | `GET /api/v1/status` | [`Status`] | readers |
+//! | `GET /api/v1/status?wait_s=S` | [`Status`]; with `wait_s`, after so long, or when the run is finished | readers |
 //! | `POST /api/v1/stop` | `{}`: the run drains | writers |
 //! | `GET /api/v1/members` | [`Member`]s, those that are gone included | readers |
 //! | `GET /api/v1/events?after=N&wait_s=S` | [`Events`] with higher numbers; waits for one, or for the run's end, for so long | readers |
@@ -53,13 +53,13 @@ pub use access::ApiTokens;
 pub use calls::{TOKEN_LIFE_S, TOKEN_LIFE_S_MAX, TokenRequest};
 pub use history::{ALL_TIMES, Curves, EARLIER_MAX, Record, Recorded, Update};
 pub use members::Member;
-pub use operate::{EVENTS_WAIT_S_MAX, Events};
+pub use operate::{Events, WAIT_S_MAX};
 pub use page::exported;
 pub use stream::LISTENERS_MAX;
 
 /// Requests to this API are small, in bytes.
 const BODY_BYTES_MAX: usize = 4096;
-/// Calls that wait for an event at a time: each holds a connection.
+/// Calls that wait for an event or for the run's end at a time: each holds a connection.
 const FOLLOWERS_MAX: usize = 64;
 
 /// What the handlers share.
@@ -113,7 +113,7 @@ pub fn router(api: Api) -> Router {
         .route("/api/v1/tokens/{id}", delete(calls::revoke_token))
         .route_layer(from_fn_with_state(api.clone(), access::writers));
     let reading = Router::new()
-        .route("/api/v1/status", get(calls::status))
+        .route("/api/v1/status", get(operate::status))
         .route("/api/v1/members", get(operate::members))
         .route("/api/v1/events", get(operate::events))
         .route("/api/v1/history", get(history::history))

@@ -1,4 +1,4 @@
-//! The calls of an operator: who is here, what happens, pause, resume, drain and kick.
+//! The calls of an operator: how it goes, who is here, what happens, pause, resume, drain and kick.
 
 use std::time::Duration;
 
@@ -16,8 +16,16 @@ use super::members::members_of;
 use crate::run::Phase;
 use crate::runtime::{Answered, ApiCall, CallRefusal, NumberedEvent};
 
-/// The longest that a call for events waits for one, in seconds: shorter than what proxies cut off.
-pub const EVENTS_WAIT_S_MAX: u64 = 25;
+/// The longest that a call for events waits for one, or one for the status for the run's end, in seconds: shorter than what proxies cut off.
+pub const WAIT_S_MAX: u64 = 25;
+
+/// What `GET /api/v1/status` takes.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StatusQuery {
+    /// How long to wait for the run's end, in seconds.
+    wait_s: u64,
+}
 
 /// What `GET /api/v1/events` takes.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -39,6 +47,33 @@ pub struct Events {
     /// Whether the run was finished by then: its last event is among these, or was told before.
     #[serde(default)]
     pub finished: bool,
+}
+
+pub async fn status(
+    State(api): State<Api>,
+    query: Result<Query<StatusQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    let wait_s = match query {
+        Ok(Query(StatusQuery { wait_s })) => wait_s,
+        Err(error) => {
+            let text = format!("the question is not understood ({error}); it is ?wait_s=SECONDS");
+            return failure(StatusCode::BAD_REQUEST, &text);
+        }
+    };
+    if wait_s > 0 && !is_finished(&api) {
+        let Ok(_place) = api.followers.try_acquire() else {
+            return failure(
+                StatusCode::TOO_MANY_REQUESTS,
+                "too many follow the run already; ask without wait_s",
+            );
+        };
+        let mut status = api.status.clone();
+        let end = status.wait_for(|status| status.phase == Phase::Finished);
+        // It goes on: that is an answer, too.
+        let _ = timeout(Duration::from_secs(wait_s.min(WAIT_S_MAX)), end).await;
+    }
+    let status = api.status.borrow().clone();
+    Json(&*status).into_response()
 }
 
 pub async fn members(State(api): State<Api>) -> Response {
@@ -68,7 +103,7 @@ pub async fn events(
                 "too many follow the events already; ask without wait_s",
             );
         };
-        let at_most = Duration::from_secs(wait_s.min(EVENTS_WAIT_S_MAX));
+        let at_most = Duration::from_secs(wait_s.min(WAIT_S_MAX));
         let mut status = api.status.clone();
         let end = status.wait_for(|status| status.phase == Phase::Finished);
         // Nothing happened: that is an answer, too.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use longhaul_common::id::WorkerId;
 use serde::{Deserialize, Serialize};
 
+use super::command::Severity;
 use super::machine::{Run, shorten};
 use super::peer::Peer;
 use super::status::GoneStatus;
@@ -24,14 +25,20 @@ struct Departure {
     last_seen: Duration,
     step: u64,
     why: String,
+    in_order: bool,
     left: Duration,
 }
 
 impl Departures {
-    /// A worker that was here is not any more.
-    pub fn note(&mut self, now: Duration, worker: WorkerId, peer: &Peer, why: &str) {
-        let step = peer.meter.latest().map_or(0, |heartbeat| heartbeat.step);
-        let departure = Departure { last_seen: peer.silence.last(), step, why: shorten(why), left: now };
+    /// A worker that was here is not any more: in order, if that is nothing to be warned of.
+    pub fn note(&mut self, now: Duration, worker: WorkerId, peer: &Peer, severity: Severity, why: &str) {
+        let departure = Departure {
+            last_seen: peer.silence.last(),
+            step: peer.meter.latest().map_or(0, |heartbeat| heartbeat.step),
+            why: shorten(why),
+            in_order: severity == Severity::Info,
+            left: now,
+        };
         self.by_worker.insert(worker, departure);
         if self.by_worker.len() > DEPARTURES_KEPT
             && let Some(oldest) = self.by_worker.iter().min_by_key(|(_, of)| of.left).map(|(&of, _)| of)
@@ -59,6 +66,7 @@ impl Run {
                 site: self.site_name(known.site),
                 device: known.device.clone(),
                 revoked: self.state.revoked.contains(worker),
+                left: departure.is_some_and(|departure| departure.in_order),
                 step: departure.map(|departure| departure.step),
                 last_seen_s: departure.map(|of| self.now.saturating_sub(of.last_seen).as_secs_f64()),
                 why: departure.map(|departure| departure.why.clone()),

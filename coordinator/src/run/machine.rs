@@ -413,10 +413,10 @@ impl Run {
         );
     }
 
-    /// Forgets a worker's process, and closes its connection. If it was a member, the generation settles without it.
+    /// Forgets a worker's process, and closes its connection. If it was a member, the generation settles without it. Who leaves in order leaves with [`Severity::Info`].
     pub(super) fn remove(&mut self, worker: WorkerId, severity: Severity, what: &str) {
         let Some(peer) = self.peers.remove(&worker) else { return };
-        self.departures.note(self.now, worker, &peer, what);
+        self.departures.note(self.now, worker, &peer, severity, what);
         (self.roll, self.unfit) = (None, None);
         self.surveys.leave(worker);
         self.watch.forget(worker);

@@ -235,12 +235,27 @@ pub struct GoneStatus {
     pub device: String,
     /// Whether it is out for good.
     pub revoked: bool,
+    /// Whether it left in order: it asked to, or was asked to. One of which this coordinator has not seen that is taken for lost.
+    #[serde(default)]
+    pub left: bool,
     /// The step that it computed last.
     pub step: Option<u64>,
     /// Seconds since it said something.
     pub last_seen_s: Option<f64>,
     /// Why it is not here.
     pub why: Option<String>,
+}
+
+impl GoneStatus {
+    /// `kicked`, `left` who left in order, or `gone`.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self { revoked: true, .. } => "kicked",
+            Self { left: true, .. } => "left",
+            _ => "gone",
+        }
+    }
 }
 
 /// Whether all members hold the same bits.

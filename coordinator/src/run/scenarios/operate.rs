@@ -100,10 +100,28 @@ fn a_worker_that_is_asked_to_leave_is_dismissed_and_the_others_settle_without_it
     assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
     let status = story.run.status(0);
     let [gone] = status.gone.as_slice() else { panic!("{:?}", status.gone) };
-    assert_eq!((gone.id.as_str(), gone.revoked), ("w2", false));
+    assert_eq!((gone.id.as_str(), gone.revoked, gone.word()), ("w2", false, "left"));
     assert!(gone.why.as_ref().is_some_and(|why| why.contains("operator")), "{gone:?}");
     story.join(2, &[]);
     assert!(story.run.status(0).gone.is_empty(), "it may come back");
+}
+
+#[test]
+fn who_asks_to_leave_has_left_and_who_is_lost_is_gone() {
+    let word = |story: &Story| story.run.status(0).gone.iter().map(|gone| gone.word()).collect::<Vec<_>>();
+    let mut story = Story::training();
+    story.say(2, ToCoordinator::Leaving);
+    assert_eq!(word(&story), ["left"]);
+    let mut story = Story::training();
+    story.say(2, ToCoordinator::Failed { reason: "the disk is full".into() });
+    assert_eq!(word(&story), ["gone"]);
+    let mut story = Story::training();
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    assert_eq!(word(&story), ["gone"]);
+    // How it went last counts.
+    story.join(2, &[]);
+    story.say(2, ToCoordinator::Leaving);
+    assert_eq!(word(&story), ["left"]);
 }
 
 #[test]
@@ -123,7 +141,7 @@ fn everybody_is_told_of_a_worker_that_is_kicked_after_it_is_written_down() {
         reason: "was taken out of the run by the operator, for good".into(),
     };
     assert!(story.commands.contains(&closed), "{:?}", story.commands);
-    assert!(story.run.status(0).gone[0].revoked);
+    assert!(story.run.status(0).gone[0].revoked && story.run.status(0).gone[0].word() == "kicked");
     // It does not get in again, and who comes is told.
     story.join(2, &[]);
     assert!(matches!(story.told(2).as_slice(), [ToWorker::Refused { .. }]), "{:?}", story.told(2));

@@ -1,0 +1,163 @@
+//! What a terminal may be given: colours, and a line at its foot.
+
+use std::ffi::OsStr;
+use std::io::{IsTerminal, Stderr, Write};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// Characters of a [`gauge`], its ends aside.
+const GAUGE: u64 = 20;
+
+/// Whether what is written there may have colours: it is a terminal that knows them (`TERM` is not `dumb`), and nobody has asked for none
+/// (`NO_COLOR`, <https://no-color.org>).
+#[must_use]
+pub fn takes_colours(to: &impl IsTerminal) -> bool {
+    let variable = |name| std::env::var_os(name);
+    to.is_terminal() && wants_colours(variable("NO_COLOR").as_deref(), variable("TERM").as_deref())
+}
+
+/// Whether the cursor can be moved there: it is a terminal, and none that can do nothing (`TERM` is `dumb`).
+#[must_use]
+pub fn moves_cursors(to: &impl IsTerminal) -> bool {
+    to.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+fn wants_colours(no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+    no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
+}
+
+/// How much of it is done, as a bar.
+#[must_use]
+pub fn gauge(done: u64, of: u64) -> String {
+    let full = (u128::from(done.min(of)) * u128::from(GAUGE)).checked_div(of.into()).unwrap_or(0) as usize;
+    format!("[{}{}]", "#".repeat(full), "-".repeat(GAUGE as usize - full))
+}
+
+/// This process's standard error, with a line at its foot once that [is there](Foot::enable).
+pub fn foot() -> &'static Foot<Stderr> {
+    static FOOT: LazyLock<Foot<Stderr>> = LazyLock::new(|| Foot::new(std::io::stderr()));
+    &FOOT
+}
+
+/// A line at the foot of a terminal, below all else that is written there. What else is written goes through [`Foot::above`].
+#[derive(Debug)]
+pub struct Foot<W> {
+    state: Mutex<State<W>>,
+}
+
+#[derive(Debug)]
+struct State<W> {
+    out: W,
+    is_there: bool,
+    line: String,
+}
+
+impl<W: Write> Foot<W> {
+    /// Without a line: it may be no terminal.
+    pub const fn new(out: W) -> Self {
+        Self { state: Mutex::new(State { out, is_there: false, line: String::new() }) }
+    }
+
+    /// It is a terminal that [moves its cursor](moves_cursors), and for people.
+    pub fn enable(&self) {
+        self.lock().is_there = true;
+    }
+
+    /// Shows a line in the place of the one before; an empty one takes it away. What is wider than the terminal is cut there. Nothing is shown before
+    /// [`Foot::enable`].
+    pub fn show(&self, line: &str) {
+        let mut state = self.lock();
+        let line: String = line.chars().filter(|c| !c.is_control()).collect();
+        if state.is_there && state.line != line {
+            let drawn = format!("{CLEAR}{}", drawn(&line));
+            state.line = line;
+            // A terminal that is gone shows nothing.
+            let _ = state.out.write_all(drawn.as_bytes()).and_then(|()| state.out.flush());
+        }
+    }
+
+    /// Has something written above the line, which ends with the end of a line.
+    pub fn above<T>(&self, write: impl FnOnce(&mut W) -> T) -> T {
+        let state = &mut *self.lock();
+        if state.line.is_empty() {
+            return write(&mut state.out);
+        }
+        let _ = state.out.write_all(CLEAR.as_bytes()).and_then(|()| state.out.flush());
+        let written = write(&mut state.out);
+        let drawn = drawn(&state.line);
+        let _ = state.out.write_all(drawn.as_bytes()).and_then(|()| state.out.flush());
+        written
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<W>> {
+        // Who panicked while it wrote has left at most half a line.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<W: Write> Write for &Foot<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.above(|out| out.write(bytes))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.lock().out.flush()
+    }
+}
+
+/// Back to the beginning of the line, and nothing there any more.
+const CLEAR: &str = "\r\x1b[2K";
+
+/// Without going on in the next line, and with the cursor before it: what the terminal itself writes, as `^C`, stays in this line.
+fn drawn(line: &str) -> String {
+    if line.is_empty() { String::new() } else { format!("\x1b[?7l{line}\x1b[?7h\r") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_for_who_has_not_asked_for_none() {
+        let wants = |no_color: Option<&str>, term: Option<&str>| {
+            wants_colours(no_color.map(OsStr::new), term.map(OsStr::new))
+        };
+        assert!(wants(None, None) && wants(None, Some("xterm")) && wants(Some(""), Some("xterm")));
+        assert!(!wants(Some("1"), Some("xterm")) && !wants(Some("0"), None) && !wants(None, Some("dumb")));
+    }
+
+    #[test]
+    fn a_gauge_is_full_when_all_is_done() {
+        assert_eq!(gauge(0, 6), "[--------------------]");
+        assert_eq!(gauge(3, 6), "[##########----------]");
+        assert_eq!(gauge(9, 6), "[####################]");
+        assert_eq!(gauge(0, 0), "[--------------------]");
+        assert_eq!(gauge(u64::MAX - 1, u64::MAX), "[###################-]");
+    }
+
+    /// What is written of these steps.
+    fn written(steps: impl FnOnce(&Foot<&mut Vec<u8>>)) -> String {
+        let mut bytes = Vec::new();
+        steps(&Foot::new(&mut bytes));
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_stands_above_the_line_at_the_foot() {
+        let all = written(|foot| {
+            let mut above = foot;
+            foot.show("not yet");
+            above.write_all(b"before\n").unwrap();
+            foot.enable();
+            foot.show("one");
+            foot.show("one");
+            above.write_all(b"log\n").unwrap();
+            foot.show("t\x1bwo\n");
+            foot.show("");
+            above.write_all(b"after\n").unwrap();
+        });
+        let line = |text: &str| format!("\x1b[?7l{text}\x1b[?7h\r");
+        let (one, two) = (line("one"), line("two"));
+        let expected = ["before\n", CLEAR, &one, CLEAR, "log\n", &one, CLEAR, &two, CLEAR, "after\n"];
+        assert_eq!(all, expected.concat());
+    }
+}
