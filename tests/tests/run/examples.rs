@@ -24,7 +24,7 @@ const CLASSES: u32 = 10;
 /// Pixels of a row, and rows.
 const SIDE: u32 = 28;
 
-const STEPS: i64 = 40;
+const STEPS: i64 = 60;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -53,7 +53,7 @@ fn train(mut run: Table, folder: TempDir) -> Status {
 
 /// Whether a run has learnt something of text: bytes that are as likely as each other have a loss of 5.5.
 fn assert_it_learns(status: &Status) {
-    let loss = status["validation_loss"].as_f64().unwrap();
+    let loss = status["loss"].as_f64().unwrap();
     assert!(loss < 4.5, "{status:#}");
 }
 

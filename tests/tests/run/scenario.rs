@@ -117,7 +117,7 @@ impl Setup<'_> {
 
     /// Starts workers one after the other: they are numbered in the order of joining, share a batch in that order, and sums are taken in it.
     pub fn start_in_order(self) -> Scenario {
-        let workers = self.sites.iter().sum();
+        let workers: usize = self.sites.iter().sum();
         let mut scenario = self.start_coordinator();
         for worker in 0..workers {
             scenario.cluster.start_worker(worker).unwrap();

@@ -71,7 +71,7 @@ fn assert_the_seed_decides(selective: &str, epochs: u64) {
     let tokens: String =
         (0..).map(line).flat_map(|line| line.into_bytes()).map(char::from).take(32 * SAMPLES + 1).collect();
     std::fs::write(&text, tokens).unwrap();
-    let sources = format!("path = {text:?}\nvalidation_share = 0.0");
+    let sources = format!("path = {text:?}");
     let run = |seed: &str| {
         let setup = Setup {
             steps: epochs * SAMPLES as u64 / 16,

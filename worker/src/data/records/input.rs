@@ -53,7 +53,7 @@ impl Input {
     /// The same with bytes that are said to be of a file of this name.
     #[cfg(any(test, fuzzing))]
     pub(super) fn of_bytes(name: &str, bytes: &[u8]) -> Result<Self, DataError> {
-        Self::new(Path::new(name), Box::new(io::Cursor::new(bytes.to_vec())))
+        Self::new(Path::new(name), Box::new(Cursor::new(bytes.to_vec())))
     }
 
     fn new(path: &Path, file: Box<dyn Read>) -> Result<Self, DataError> {

@@ -100,8 +100,10 @@ fn stamps_of_what_is_in_use_stay_and_those_of_other_files_go() {
     for name in ["used.txt", "other.txt"] {
         folder.write(name, format!("{name}{}", alphabet(500)));
     }
-    let (images, labels) =
-        ([0_u8, 0, 8, 3, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 1, 7, 8, 9, 10], [0_u8, 0, 8, 1, 0, 0, 0, 4, 0, 1, 0, 1]);
+    let (images, labels) = (
+        [0_u8, 0, 8, 3, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 1, 7, 8, 9, 10],
+        [0_u8, 0, 8, 1, 0, 0, 0, 4, 0, 1, 0, 1],
+    );
     folder.write("images", images);
     folder.write("labels", labels);
     drop(open(&folder, "other.txt"));
