@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod explained;
+pub mod host;
 pub mod id;
 pub mod learning_rate;
 pub mod mixture;

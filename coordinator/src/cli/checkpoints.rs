@@ -26,7 +26,8 @@ pub enum CheckpointsCommand {
         #[allow(missing_docs, reason = "clap would show it as help")]
         at: Where,
     },
-    /// Read checkpoints through and compare each byte with the recorded hashes. Exits with 1 if something is damaged or missing.
+    /// Read checkpoints through and compare each byte with the recorded hashes. Exits with 1 if something is damaged or missing. A damaged piece of an archive is removed,
+    /// so that the next checkpoint with the same values writes it anew.
     Verify {
         #[command(flatten)]
         #[allow(missing_docs, reason = "clap would show it as help")]

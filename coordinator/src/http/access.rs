@@ -9,6 +9,7 @@ use axum::http::header::{AUTHORIZATION, HOST, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
+use longhaul_common::host::is_this_machine;
 
 use super::Api;
 use super::calls::failure;
@@ -114,8 +115,7 @@ fn is_local(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return true };
     let name =
         host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name);
-    let name = name.trim_start_matches('[').trim_end_matches(']');
-    name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    is_this_machine(name)
 }
 
 #[cfg(test)]

@@ -53,6 +53,7 @@ mod together;
 mod ways;
 
 pub use command::{Command, Notice, Record, Severity};
+pub use departures::GoneStatus;
 pub use event::{ConnectionId, Event};
 pub use ledger::Ledger;
 pub use lineup::{Lineup, SyncGroup};
@@ -67,7 +68,7 @@ pub use residuals::ResidualsLost;
 pub use snapshot::Snapshot;
 pub use state::{Checkpoint, Decided, Facts, Known, Phase, State};
 pub use status::{
-    CheckpointStatus, EventStatus, GoneStatus, Health, LedgerStatus, LinkStatus, MemberStatus, ParityStatus,
+    CheckpointStatus, EventStatus, Health, LedgerStatus, LinkStatus, MemberStatus, ParityStatus,
     RefusalStatus, Status,
 };
 pub use tally::Tally;

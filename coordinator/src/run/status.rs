@@ -5,6 +5,7 @@ use longhaul_proto::control::message::{DataAt, Hash};
 use serde::{Deserialize, Serialize};
 
 use super::command::{Notice, Severity};
+use super::departures::GoneStatus;
 use super::machine::Run;
 use super::parity::Parity;
 use super::peer::{Peer, Standing};
@@ -222,40 +223,6 @@ pub struct MemberStatus {
     pub speed: Option<f64>,
     /// Seconds since it said something; in a finished run, as of its end.
     pub last_seen_s: f64,
-}
-
-/// A worker that was here and is not. What this coordinator has not seen itself is null.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GoneStatus {
-    /// Its number.
-    pub id: String,
-    /// The name of its site.
-    pub site: String,
-    /// Host and device.
-    pub device: String,
-    /// Whether it is out for good.
-    pub revoked: bool,
-    /// Whether it left in order: it asked to, or was asked to. One of which this coordinator has not seen that is taken for lost.
-    #[serde(default)]
-    pub left: bool,
-    /// The step that it computed last.
-    pub step: Option<u64>,
-    /// Seconds since it said something.
-    pub last_seen_s: Option<f64>,
-    /// Why it is not here.
-    pub why: Option<String>,
-}
-
-impl GoneStatus {
-    /// `kicked`, `left` who left in order, or `gone`.
-    #[must_use]
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self { revoked: true, .. } => "kicked",
-            Self { left: true, .. } => "left",
-            _ => "gone",
-        }
-    }
 }
 
 /// Whether all members hold the same bits.

@@ -1,13 +1,12 @@
 //! How requests get to a collector: with the TLS that the rest of the program has.
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use longhaul_common::host::is_this_machine;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response, ResponseBodyTooLarge};
-use reqwest::Url;
 use tokio::runtime::{Builder, Runtime};
 
 /// How long a request may take. Specification of OTLP's exporters: ten seconds.
@@ -73,7 +72,7 @@ impl Client {
 #[async_trait]
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        if is_in_the_clear(&request.uri().to_string()) {
+        if is_in_the_clear(&request) {
             IN_THE_CLEAR.call_once(|| {
                 tracing::warn!(
                     "names of workers, losses and what each did travel to the collector in the clear: \
@@ -92,14 +91,10 @@ impl HttpClient for Client {
     }
 }
 
-/// Whether others on the way can read what is sent there.
-fn is_in_the_clear(to: &str) -> bool {
-    // What cannot be read as one is refused where it is sent.
-    let Ok(to) = Url::parse(to) else { return false };
-    let host = to.host_str().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    let is_here = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
-    to.scheme() == "http" && !is_here
+/// Whether others on the way can read what is sent.
+fn is_in_the_clear<T>(request: &Request<T>) -> bool {
+    let to = request.uri();
+    to.scheme_str() == Some("http") && !to.host().is_some_and(is_this_machine)
 }
 
 async fn send(http: &reqwest::Client, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
@@ -137,7 +132,7 @@ mod tests {
             ("http://127.0.0.1:4318", false),
             ("http://[::1]:4318", false),
         ] {
-            assert_eq!(is_in_the_clear(url), is, "{url}");
+            assert_eq!(is_in_the_clear(&Request::get(url).body(()).unwrap()), is, "{url}");
         }
     }
 }

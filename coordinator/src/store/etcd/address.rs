@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use longhaul_common::host::is_this_machine;
+
 /// Members of a cluster that are named: five are many.
 const ENDPOINTS_MAX: usize = 16;
 
@@ -112,8 +114,7 @@ impl EtcdAddress {
     pub fn is_in_the_clear(&self) -> bool {
         let is_local = |endpoint: &String| {
             let host = endpoint.rsplit_once(':').map_or("", |(host, _)| host);
-            let host = host.trim_start_matches('[').trim_end_matches(']');
-            host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            is_this_machine(host)
         };
         self.tls.is_none() && !self.endpoints.iter().all(is_local)
     }

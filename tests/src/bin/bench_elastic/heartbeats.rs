@@ -46,7 +46,8 @@ fn counts(cluster: &Cluster) -> [Count; 2] {
     [wan.into_site(0), wan.out_of_site(0)].map(|link| link.stats().offered)
 }
 
-fn print(case: &str, metric: &str, unit: &str, value: f64) {
+/// One figure.
+pub fn print(case: &str, metric: &str, unit: &str, value: f64) {
     println!(
         "{}",
         json!({ "bench": "elastic", "case": case, "metric": metric, "value": value, "unit": unit })

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use longhaul_tests::cluster::training;
 use longhaul_tests::hostile::memory_of;
 
-use super::heartbeats::pause;
+use super::heartbeats::{pause, print};
 use super::{Session, WAIT_MAX, cluster, now};
 
 const SITES: [usize; 4] = [4; 4];
@@ -32,11 +32,10 @@ pub fn measure(session: &Session) -> Result<()> {
             let (cpu_before, began) = (cpu_s(process)?, now());
             std::thread::park_timeout(if session.quick { MEASURED / 6 } else { MEASURED });
             let share = (cpu_s(process)? - cpu_before) / began.elapsed().as_secs_f64();
-            session.print(&case, "coordinator_cpu_share", "of a core", vec![share]);
+            print(&case, "coordinator_cpu_share", "of a core", share);
             let memory = memory_of(process)?;
-            let megabytes = |bytes: u64| vec![bytes as f64 / 1e6];
-            session.print(&case, "coordinator_resident", "MB", megabytes(memory.resident));
-            session.print(&case, "coordinator_peak", "MB", megabytes(memory.peak));
+            print(&case, "coordinator_resident", "MB", memory.resident as f64 / 1e6);
+            print(&case, "coordinator_peak", "MB", memory.peak as f64 / 1e6);
             let statuses = (0..STATUSES).map(|_| {
                 let asked = now();
                 let status = cluster.status();

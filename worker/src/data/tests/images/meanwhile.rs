@@ -396,12 +396,13 @@ fn room_is_taken_for_all_before_anything_is_decoded_and_is_enough_for_it() {
 #[test]
 fn the_stamp_of_a_folder_that_was_filled_stays_as_long_as_it_is_used() {
     let images = Images::new();
-    let data = images.begin(0).unwrap();
-    data.coming().wait().unwrap();
+    // By this thread: one of its own would have it in use for a moment longer.
+    let filling = images.filling(0, None).unwrap();
+    assert!(filling.fill().unwrap());
     let stamps = || files(&images.cache.path().join("data/stamps")).unwrap().len();
     crate::data::prune(images.cache.path(), 0).unwrap();
     assert_eq!(stamps(), 1);
-    drop(data);
+    drop(filling);
     assert_eq!((crate::data::prune(images.cache.path(), 0).unwrap().left_bytes, stamps()), (0, 0));
 }
 
