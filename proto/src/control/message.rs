@@ -18,7 +18,7 @@ pub use super::report::{
 };
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 21;
+pub const PROTOCOL_VERSION: u16 = 22;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];

@@ -13,7 +13,7 @@ use quinn::Connection;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::CheckpointFile;
-use crate::sync::{HealedState, hash_of};
+use crate::sync::HealedState;
 
 /// A request, in postcard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,16 +29,11 @@ pub(super) enum Request {
     State {
         /// Not from before this round: the peer waits until it is there.
         from: Round,
+        /// The [name](Manifest::name) of a copy of which who asks has pieces: where the peer still keeps that one for it, it is meant.
+        known: Option<Hash>,
     },
-    /// A part of a vector of such a copy: so many frames of [`STATE_FRAME_VALUES`], at most [`STATE_PIECE_FRAMES`].
-    StatePiece {
-        /// Which vector, by its hash.
-        buffer: Hash,
-        /// The first frame.
-        first: u32,
-        /// How many.
-        frames: u32,
-    },
+    /// A piece of such a copy, by its hash: frames of [`STATE_FRAME_VALUES`].
+    StatePiece(Hash),
     /// So many bytes of nothing, at most [`PROBE_BYTES_MAX`], in frames, so that the peer can time them.
     Probe {
         /// How many.
@@ -105,14 +100,28 @@ pub(super) struct Manifest {
     pub values: u64,
     /// Optimiser steps behind the moments.
     pub updates: u64,
-    /// [`hash_of`] of each vector. The same round may have been done twice, with different results; and moments may be each member's own.
-    pub buffers: Vec<Hash>,
+    /// BLAKE3 of each piece of each vector, of its values as little-endian f32. The same round may have been done twice, with different results; and moments may be each member's own.
+    pub buffers: Vec<Vec<Hash>>,
 }
 
-/// Values in a frame of state: 1 MiB, so that a lost connection costs little, and many are in flight on a long link.
+impl Manifest {
+    /// A hash of all of it, which no other state has.
+    pub fn name(&self) -> Hash {
+        let mut hasher = blake3::Hasher::new();
+        for number in [self.next_round.0, self.values, self.updates, self.buffers.len() as u64] {
+            hasher.update(&number.to_le_bytes());
+        }
+        self.buffers.iter().flatten().for_each(|piece| {
+            hasher.update(piece);
+        });
+        *hasher.finalize().as_bytes()
+    }
+}
+
+/// Values in a frame of state: 1 MiB, so that many are in flight on a long link.
 pub(super) const STATE_FRAME_VALUES: usize = 256 * 1024;
-/// Frames that are asked for at a time.
-pub(super) const STATE_PIECE_FRAMES: u32 = 2;
+/// Values in a piece, the last one of a vector excepted: two frames, so that a lost connection costs little.
+pub(super) const STATE_PIECE_VALUES: usize = 2 * STATE_FRAME_VALUES;
 
 /// How long a donor may take to say what it has: it answers when its round is over, which may be a hundred steps of three seconds.
 const STATE_ANSWER_MAX: Duration = Duration::from_secs(300);
@@ -220,33 +229,47 @@ pub(super) fn manifest_of(state: &HealedState) -> Manifest {
         next_round: state.next_round,
         values: state.buffers.first().map_or(0, |buffer| buffer.len() as u64),
         updates: state.updates,
-        buffers: state.buffers.iter().map(|buffer| hash_of(buffer)).collect(),
+        buffers: state.buffers.iter().map(|buffer| hashes_of_pieces(buffer)).collect(),
     }
 }
 
-/// Asks for a copy of the state, which the peer keeps from then on.
-pub(super) async fn ask_for_state(connection: &Connection, from: Round) -> Result<Manifest> {
-    let request = postcard::to_stdvec(&Request::State { from }).context("write a request")?;
+fn hashes_of_pieces(values: &[f32]) -> Vec<Hash> {
+    values.chunks(STATE_PIECE_VALUES).map(|piece| *blake3::hash(&bytes_of(piece)).as_bytes()).collect()
+}
+
+fn bytes_of(values: &[f32]) -> Bytes {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// Asks for a copy of the state, which the peer keeps from then on; for the one with this name, where the peer has kept it.
+pub(super) async fn ask_for_state(
+    connection: &Connection,
+    from: Round,
+    known: Option<Hash>,
+) -> Result<Manifest> {
+    let request = postcard::to_stdvec(&Request::State { from, known }).context("write a request")?;
     let limits = ReceiveLimits { stall_deadline: STATE_ANSWER_MAX, ..ReceiveLimits::default() };
     let mut response = pull(connection, &request, limits).await?;
     let frame = next_state_frame(&mut response).await?.context("the answer is empty")?;
     postcard::from_bytes(frame.body()).context("read the manifest")
 }
 
-/// Asks for a part of such a copy. A frame that is too long is an error; that the values are too few is for the caller to see.
-pub(super) async fn fetch_piece(connection: &Connection, buffer: Hash, first: u32) -> Result<Vec<f32>> {
-    let frames = STATE_PIECE_FRAMES;
-    let request = Request::StatePiece { buffer, first, frames };
-    let request = postcard::to_stdvec(&request).context("write a request")?;
+/// Asks for a piece of such a copy.
+///
+/// # Errors
+/// What comes does not have the hash. It is not read further than a piece is long.
+pub(super) async fn fetch_piece(connection: &Connection, piece: Hash) -> Result<Vec<f32>> {
+    let request = postcard::to_stdvec(&Request::StatePiece(piece)).context("write a request")?;
     let limits = ReceiveLimits { frame_deadline: STATE_FRAME_MAX, ..ReceiveLimits::default() };
     let mut response = pull(connection, &request, limits).await?;
-    let mut values = Vec::new();
-    for _ in 0..frames {
-        let Some(frame) = next_state_frame(&mut response).await? else { break };
+    let (mut hasher, mut values) = (blake3::Hasher::new(), Vec::new());
+    while let Some(frame) = next_state_frame(&mut response).await? {
         let words = frame.body().as_chunks::<4>().0;
-        ensure!(words.len() <= STATE_FRAME_VALUES, "a frame of the state is too long");
+        ensure!(values.len() + words.len() <= STATE_PIECE_VALUES, "a piece of the state is too long");
+        hasher.update(frame.body());
         values.extend(words.iter().map(|word| f32::from_le_bytes(*word)));
     }
+    ensure!(hasher.finalize() == piece, "a piece of the state is not the one that was announced");
     Ok(values)
 }
 
@@ -258,19 +281,11 @@ pub(super) async fn send_manifest(mut reply: PullReply, own: WorkerId, manifest:
     Ok(reply.finish().await?)
 }
 
-/// Answers with frames of a vector: those from `first` on, as far as there are any.
-pub(super) async fn send_piece(
-    mut reply: PullReply,
-    own: WorkerId,
-    buffer: &[f32],
-    first: u32,
-    frames: u32,
-) -> Result<()> {
-    let frames = buffer.chunks(STATE_FRAME_VALUES).zip(0..).skip(first as usize).take(frames as usize);
-    for (values, index) in frames {
-        let body: Bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+/// Answers with a piece.
+pub(super) async fn send_piece(mut reply: PullReply, own: WorkerId, values: &[f32]) -> Result<()> {
+    for (values, index) in values.chunks(STATE_FRAME_VALUES).zip(0..) {
         let meta = meta(FrameKind::State, own, Round(0), FragmentId(index), 0);
-        reply.send(&Frame::new(meta, body)?).await?;
+        reply.send(&Frame::new(meta, bytes_of(values))?).await?;
     }
     Ok(reply.finish().await?)
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_proto::control::CloseCode;
+use longhaul_proto::control::message::Hash;
 use longhaul_proto::frame::{FRAME_HEADER_BYTES, FrameKind};
 use longhaul_proto::identity::peer_worker;
 use longhaul_proto::round::{Frame, FrameHeader};
 use longhaul_proto::transport::bulk::{BulkReceiver, PullReply, PullRequest, ReceiveLimits, ReceivedFrame};
 use longhaul_proto::transport::{Nudging, Strangers};
-use quinn::{Connection, Incoming};
+use quinn::{Connection, ConnectionError, Incoming};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
@@ -21,8 +22,8 @@ use super::copies;
 use super::lending::{send_block, send_catalogue, send_tokenizer};
 use super::pipe::about_of;
 use super::request::{
-    Manifest, Request, STATE_PIECE_FRAMES, answer_sign, manifest_of, send_manifest, send_mask_secret,
-    send_piece, send_probe, send_result,
+    Manifest, Request, answer_sign, manifest_of, send_manifest, send_mask_secret, send_piece, send_probe,
+    send_result,
 };
 use super::revoked::hang_up;
 use crate::data::BlockName;
@@ -102,8 +103,16 @@ async fn serve(
             tracing::info!(peer = %worker, "a worker was taken out of the run: its connection is closed");
         }
     }
-    network.snapshots.release(connection.stable_id());
+    if !is_lost(&connection) {
+        network.snapshots.release(connection.stable_id());
+    }
     Ok(())
+}
+
+/// Whether it was lost, and its worker may come back for the rest of what it fetches; who has hung up fetches nothing more.
+fn is_lost(connection: &Connection) -> bool {
+    let reason = connection.close_reason();
+    matches!(reason, Some(ConnectionError::TimedOut | ConnectionError::Reset))
 }
 
 /// Hands frames to the synchroniser, or to the device of a rank, in the order in which they are complete.
@@ -188,19 +197,16 @@ async fn answer(
                 }
             }
         }
-        Request::State { from } => offer_state(network, (connection, peer), reply, from).await,
-        Request::StatePiece { buffer, first, frames } => {
-            match network.snapshots.buffer(peer, &buffer, Instant::now()) {
-                Some(values) => {
-                    let frames = frames.min(STATE_PIECE_FRAMES);
-                    send_piece(reply, network.worker, &values, first, frames).await
-                }
-                None => {
-                    reply.refuse();
-                    Ok(())
-                }
-            }
+        Request::State { from, known } => {
+            offer_state(network, (connection, peer), reply, (from, known)).await
         }
+        Request::StatePiece(hash) => match network.snapshots.piece(peer, &hash, Instant::now()) {
+            Some(piece) => send_piece(reply, network.worker, piece.values()).await,
+            None => {
+                reply.refuse();
+                Ok(())
+            }
+        },
         Request::Checkpoint(of) => copies::send_list(network, reply, of).await,
         Request::CheckpointFile { of, file, offset } => {
             copies::send_file(network, reply, (of, file), offset).await
@@ -242,10 +248,10 @@ async fn offer_state(
     network: &Arc<Network>,
     peer: (&Connection, WorkerId),
     reply: PullReply,
-    from: Round,
+    wanted: (Round, Option<Hash>),
 ) -> Result<()> {
     let kept = tokio::select! {
-        kept = keep_state(network, peer, from) => kept?,
+        kept = keep_state(network, peer, wanted) => kept?,
         // A round may take minutes: the place of who does not wait for its end is for others.
         () = reply.unwanted() => return Ok(()),
     };
@@ -260,8 +266,13 @@ async fn offer_state(
 async fn keep_state(
     network: &Arc<Network>,
     (connection, worker): (&Connection, WorkerId),
-    from: Round,
+    (from, known): (Round, Option<Hash>),
 ) -> Result<Option<Manifest>> {
+    let over = connection.stable_id();
+    let again = known.and_then(|name| network.snapshots.again(worker, &name, over, Instant::now()));
+    if again.is_some() {
+        return Ok(again);
+    }
     let Some(asking) = network.snapshots.ask(worker, Instant::now()) else { return Ok(None) };
     let (answer, found) = oneshot::channel();
     let ask = SyncEvent::ServeState { from, reply: answer };
@@ -270,10 +281,10 @@ async fn keep_state(
     let described = spawn_blocking(move || (manifest_of(&state), state)).await;
     let (manifest, state) = described.context("read the state")?;
     let is_first = network.snapshots.forget_unused(Instant::now()).is_none();
-    let is_kept = asking.keep(connection.stable_id(), &manifest, state, Instant::now());
-    if connection.close_reason().is_some() {
+    let is_kept = asking.keep(over, &manifest, state, Instant::now());
+    if connection.close_reason().is_some() && !is_lost(connection) {
         // What was kept for it may have been dropped already.
-        network.snapshots.release(connection.stable_id());
+        network.snapshots.release(over);
     }
     if is_first {
         let forgetting = Arc::clone(network);

@@ -8,7 +8,7 @@ use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::Hash;
 use tokio::time::Instant;
 
-use super::request::Manifest;
+use super::request::{Manifest, STATE_PIECE_VALUES};
 use crate::sync::HealedState;
 
 /// States at a time: each may be as large as the model with its moments. Who asks for another one meanwhile asks another donor, or again.
@@ -19,8 +19,8 @@ pub(super) const UNUSED_MAX: Duration = Duration::from_secs(60);
 /// What is kept.
 ///
 /// A copy is for those who asked before it was made, and who asked when it was the same as one made for them: one from before a settlement may have
-/// rounds that do not count any more. It goes when the last of them is gone. Each worker has one, and waits for one, however often it asks and over however many
-/// connections.
+/// rounds that do not count any more. It goes when the last of them has hung up, or has asked for nothing for a while: whose connection was lost goes on with it. Each worker has one, and
+/// waits for one, however often it asks and over however many connections.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     kept: Mutex<Kept>,
@@ -73,18 +73,37 @@ impl Snapshots {
         (has_room && kept.asking.insert(worker)).then(|| Asking { snapshots: self, worker })
     }
 
-    /// A vector of the state that is kept for a worker.
-    pub fn buffer(&self, worker: WorkerId, hash: &Hash, now: Instant) -> Option<Arc<Vec<f32>>> {
+    /// The state with this name, if it is the one that is kept for this worker, which asks for it over another connection now.
+    pub fn again(&self, worker: WorkerId, name: &Hash, connection: usize, now: Instant) -> Option<Manifest> {
         let mut kept = self.lock();
+        kept.retain_claims(|claim| claim.is_in_use(now));
         kept.snapshots.iter_mut().find_map(|snapshot| {
             let claim = snapshot.claims.iter_mut().find(|claim| claim.worker == worker)?;
-            let at = snapshot.manifest.buffers.iter().position(|buffer| buffer == hash)?;
-            claim.used = now;
-            snapshot.buffers.get(at).cloned()
+            let is_meant = snapshot.manifest.name() == *name;
+            is_meant.then(|| {
+                (claim.connection, claim.used) = (connection, now);
+                snapshot.manifest.clone()
+            })
         })
     }
 
-    /// A connection has ended.
+    /// A piece of the state that is kept for a worker.
+    pub fn piece(&self, worker: WorkerId, hash: &Hash, now: Instant) -> Option<KeptPiece> {
+        let mut kept = self.lock();
+        kept.snapshots.iter_mut().find_map(|snapshot| {
+            let claim = snapshot.claims.iter_mut().find(|claim| claim.worker == worker)?;
+            let vectors = snapshot.manifest.buffers.iter().zip(&snapshot.buffers);
+            let mut found = vectors.filter_map(|(pieces, buffer)| {
+                let index = pieces.iter().position(|piece| piece == hash)?;
+                Some(KeptPiece { buffer: Arc::clone(buffer), index })
+            });
+            let piece = found.next()?;
+            claim.used = now;
+            Some(piece)
+        })
+    }
+
+    /// A worker has hung up.
     pub fn release(&self, connection: usize) {
         self.lock().retain_claims(|claim| claim.connection != connection);
     }
@@ -99,6 +118,20 @@ impl Snapshots {
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A piece of a state that is kept.
+#[derive(Debug)]
+pub(super) struct KeptPiece {
+    buffer: Arc<Vec<f32>>,
+    index: usize,
+}
+
+impl KeptPiece {
+    /// Its values.
+    pub fn values(&self) -> &[f32] {
+        self.buffer.chunks(STATE_PIECE_VALUES).nth(self.index).unwrap_or_default()
     }
 }
 
@@ -149,7 +182,12 @@ mod tests {
     }
 
     fn hash(round: u64, buffer: usize) -> Hash {
-        manifest_of(&state(round)).buffers[buffer]
+        manifest_of(&state(round)).buffers[buffer][0]
+    }
+
+    /// What a worker gets for a hash.
+    fn piece(snapshots: &Snapshots, worker: u32, hash: &Hash, now: Instant) -> Option<Vec<f32>> {
+        Some(snapshots.piece(WorkerId(worker), hash, now)?.values().to_vec())
     }
 
     /// A worker asks over a connection of its own number, and is given the state of this round.
@@ -168,10 +206,10 @@ mod tests {
         assert!(asking.is_none(), "there is no room");
         snapshots.release(4);
         assert!(keep(&snapshots, 9, 3, now) && keep(&snapshots, 4, 4, now));
-        let of_9 = || snapshots.buffer(WorkerId(9), &hash(3, 1), now);
+        let of_9 = || piece(&snapshots, 9, &hash(3, 1), now);
         snapshots.release(3);
-        assert_eq!(of_9(), Some(Arc::new(vec![3.0; 3])));
-        assert_eq!(snapshots.buffer(WorkerId(3), &hash(3, 1), now), None, "it has hung up");
+        assert_eq!(of_9(), Some(vec![3.0; 3]));
+        assert_eq!(piece(&snapshots, 3, &hash(3, 1), now), None, "it has hung up");
         assert!(!keep(&snapshots, 3, 5, now));
         snapshots.release(9);
         assert_eq!(of_9(), None);
@@ -184,8 +222,8 @@ mod tests {
         for round in 0..10 {
             assert!(keep(&snapshots, 1, round, now));
         }
-        assert_eq!(snapshots.buffer(WorkerId(1), &hash(8, 1), now), None);
-        assert!(snapshots.buffer(WorkerId(1), &hash(9, 1), now).is_some());
+        assert_eq!(piece(&snapshots, 1, &hash(8, 1), now), None);
+        assert!(piece(&snapshots, 1, &hash(9, 1), now).is_some());
         let first = snapshots.ask(WorkerId(1), now);
         assert!(first.is_some() && snapshots.ask(WorkerId(1), now).is_none(), "it waits for an answer");
         drop(first);
@@ -198,12 +236,28 @@ mod tests {
         let (snapshots, began) = (Snapshots::default(), Instant::now());
         assert!(keep(&snapshots, 1, 1, began) && keep(&snapshots, 2, 2, began));
         let later = began + UNUSED_MAX / 2;
-        assert_eq!(snapshots.buffer(WorkerId(2), &hash(2, ZEROS), later), Some(Arc::new(vec![0.0; 3])));
-        assert_eq!(snapshots.buffer(WorkerId(2), &hash(1, 1), later), None, "it is not of its state");
+        assert_eq!(piece(&snapshots, 2, &hash(2, ZEROS), later), Some(vec![0.0; 3]));
+        assert_eq!(piece(&snapshots, 2, &hash(1, 1), later), None, "it is not of its state");
         assert_eq!(snapshots.forget_unused(began + UNUSED_MAX), Some(later + UNUSED_MAX));
-        assert_eq!(snapshots.buffer(WorkerId(1), &hash(1, ZEROS), later), None);
-        assert!(snapshots.buffer(WorkerId(2), &hash(2, 1), later).is_some());
+        assert_eq!(piece(&snapshots, 1, &hash(1, ZEROS), later), None);
+        assert!(piece(&snapshots, 2, &hash(2, 1), later).is_some());
         assert_eq!(snapshots.forget_unused(later + UNUSED_MAX), None);
-        assert_eq!(snapshots.buffer(WorkerId(2), &hash(2, 1), later), None);
+        assert_eq!(piece(&snapshots, 2, &hash(2, 1), later), None);
+    }
+    #[test]
+    fn whose_connection_was_lost_goes_on_with_its_state_and_nobody_else_does() {
+        let (snapshots, began) = (Snapshots::default(), Instant::now());
+        assert!(keep(&snapshots, 1, 1, began) && keep(&snapshots, 2, 2, began));
+        let name = manifest_of(&state(1)).name();
+        let again = |worker, connection, now| snapshots.again(WorkerId(worker), &name, connection, now);
+        assert_eq!(again(2, 20, began), None, "it has a state of its own");
+        assert_eq!(again(3, 30, began), None);
+        let later = began + UNUSED_MAX / 2;
+        assert_eq!(again(1, 10, later), Some(manifest_of(&state(1))));
+        // The connection that was lost.
+        snapshots.release(1);
+        assert_eq!(piece(&snapshots, 1, &hash(1, 1), later), Some(vec![1.0; 3]));
+        assert_eq!(again(1, 11, later + UNUSED_MAX), None, "it has asked for nothing for too long");
+        assert_eq!(piece(&snapshots, 1, &hash(1, 1), later), None);
     }
 }

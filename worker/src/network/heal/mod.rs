@@ -4,6 +4,7 @@
 mod tests;
 mod transfer;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::transfer::Transfer;
 use super::Network;
-use super::request::{Manifest, ask_for_state, fetch_piece};
+use super::request::{Manifest, STATE_PIECE_VALUES, ask_for_state, fetch_piece};
+use super::snapshots::UNUSED_MAX;
 use crate::back_off::BackOff;
 use crate::sync::HealedState;
 
@@ -30,8 +32,11 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 const DONORS_AT_ONCE: usize = 4;
 /// How long others are waited for when the first one has said what it has. They are asked at the same time, and members end their rounds together.
 const GATHER_MAX: Duration = Duration::from_millis(500);
-/// How long donors are asked again that have no room for another joiner, or no state yet: a transfer of a gigabyte at 30 Mbit/s. They may be other ones after that.
+/// For how long nothing new may have come while donors are asked again that have no room for another joiner, or no state yet: a transfer of a gigabyte at 30 Mbit/s. They may be
+/// other ones after that.
 const REFUSED_MAX: Duration = Duration::from_secs(300);
+/// The same where connections were lost over which some of the state had come: donors keep it for as long.
+const LOST_MAX: Duration = UNUSED_MAX;
 
 /// What comes of a donor, or why nothing does.
 type Answer<T> = Result<T, Failure>;
@@ -77,7 +82,8 @@ struct Source {
     manifest: Manifest,
 }
 
-/// The state, as `buffers` vectors of `values`. Who refuses has no room for another joiner: all are asked again then, with growing pauses. What has come is not fetched again.
+/// The state, as `buffers` vectors of `values`. Who refuses has no room for another joiner, and whose connection was lost may be reached again: all are asked anew then, with growing
+/// pauses. What has come is not fetched again.
 pub(super) async fn fetch_state(
     network: &Arc<Network>,
     donors: Vec<Member>,
@@ -86,18 +92,28 @@ pub(super) async fn fetch_state(
 ) -> Result<HealedState> {
     let shape = Shape { buffers, values };
     let (mut before, mut back_off) = (None, BackOff::default());
-    let give_up = Instant::now() + REFUSED_MAX;
+    let (mut arrived, mut last_came) = (0, Instant::now());
     loop {
         let failures = match ask_in_turn(network, &donors, shape, &mut before).await {
             Ok(state) => return Ok(state),
             Err(failures) => failures,
         };
-        let is_worth_it = failures.iter().any(|failure| failure.is_refusal) && Instant::now() < give_up;
+        let has = before.as_ref().map_or(0, Transfer::arrived);
+        if has > arrived {
+            (last_came, back_off) = (Instant::now(), BackOff::default());
+        }
+        arrived = arrived.max(has);
+        let is_refused = failures.iter().any(|failure| failure.is_refusal);
+        let patience = match (is_refused, arrived) {
+            (true, _) => REFUSED_MAX,
+            (false, 1..) => LOST_MAX,
+            (false, 0) => Duration::ZERO,
+        };
         let words = failures.into_iter().map(|failure| failure.words).collect::<Vec<_>>().join("; ");
-        if !is_worth_it {
+        if last_came.elapsed() >= patience {
             bail!("{words}");
         }
-        tracing::debug!(reason = words, "donors are asked again");
+        tracing::debug!(reason = words, arrived, "donors are asked again");
         sleep(back_off.next_pause()).await;
     }
 }
@@ -130,12 +146,14 @@ async fn attempt(
     before: &mut Option<Transfer>,
     failures: &mut Vec<Failure>,
 ) -> Result<HealedState> {
-    let mut asking = ask_all(network, donors, shape);
+    let known = before.as_ref().map(|transfer| transfer.manifest().clone());
+    let mut asking = ask_all(network, donors, shape, known.as_ref().map(Manifest::name));
     let sources = gather(&mut asking, failures).await;
     let is_near = |source: &Source| source.donor.site == network.site;
     let near_alone = sources.iter().any(is_near);
     let is_of_use = |source: &Source| !near_alone || is_near(source);
-    let chosen = chosen(sources.iter().filter(|source| is_of_use(source))).context("there is no donor")?;
+    let of_use = sources.iter().filter(|source| is_of_use(source));
+    let chosen = chosen(of_use, known.as_ref()).context("there is no donor")?;
     let transfer = Mutex::new(Transfer::new(chosen, before.take()));
     let fetching = Arc::new(Fetching { transfer, whole: Notify::new() });
     let mut tasks = JoinSet::new();
@@ -167,34 +185,37 @@ async fn finish(transfer: Transfer, before: &mut Option<Transfer>) -> Result<Hea
         *before = Some(transfer);
         bail!("not all of the state could be had");
     }
-    match spawn_blocking(move || transfer.finish()).await.context("read the state")? {
-        Ok((state, given)) => {
-            let next_round = state.next_round.0;
-            let mebibytes = given.values().sum::<u64>() >> 20;
-            tracing::info!(next_round, mebibytes, donors = given.len(), "the state is here");
-            Ok(state)
-        }
-        Err(sound) => {
-            *before = Some(sound);
-            bail!("what came is not the state that was announced")
-        }
-    }
+    let finished = spawn_blocking(move || transfer.finish()).await.context("read the state")?;
+    let (state, given) = finished?;
+    let next_round = state.next_round.0;
+    let mebibytes = given.values().sum::<u64>() >> 20;
+    tracing::info!(next_round, mebibytes, donors = given.len(), "the state is here");
+    Ok(state)
 }
 
-/// The newest state, of the nearest that has it: who is a round behind is about to be there.
-fn chosen<'a>(sources: impl Iterator<Item = &'a Source> + Clone) -> Option<Manifest> {
-    let newest = sources.clone().map(|source| source.manifest.next_round).max();
-    let mut of_newest = sources.filter(|source| Some(source.manifest.next_round) == newest);
-    of_newest.next().map(|source| source.manifest.clone())
+/// The one of which there is something already; or else the newest state, of the nearest that has it: who is a round behind is about to be there.
+fn chosen<'a>(
+    sources: impl Iterator<Item = &'a Source> + Clone,
+    known: Option<&Manifest>,
+) -> Option<Manifest> {
+    let mut manifests = sources.map(|source| &source.manifest);
+    let newest = manifests.clone().map(|manifest| manifest.next_round).max();
+    let again = manifests.clone().find(|manifest| Some(*manifest) == known);
+    again.or_else(|| manifests.find(|manifest| Some(manifest.next_round) == newest)).cloned()
 }
 
 /// Asks all donors at a time what they have. Their answers come with their places.
-fn ask_all(network: &Arc<Network>, donors: &[Member], shape: Shape) -> JoinSet<(usize, Answer<Source>)> {
+fn ask_all(
+    network: &Arc<Network>,
+    donors: &[Member],
+    shape: Shape,
+    known: Option<Hash>,
+) -> JoinSet<(usize, Answer<Source>)> {
     let mut asking = JoinSet::new();
     for (place, donor) in donors.iter().cloned().enumerate() {
         let network = Arc::clone(network);
         asking.spawn(async move {
-            let answer = ask(&network, &donor, shape).await;
+            let answer = ask(&network, &donor, shape, known).await;
             (place, answer.map_err(|error| Failure::of(donor.worker, &error)))
         });
     }
@@ -237,26 +258,32 @@ async fn fetch_while_of_run(
     })
 }
 
-async fn ask(network: &Arc<Network>, donor: &Member, shape: Shape) -> Result<Source> {
+async fn ask(network: &Arc<Network>, donor: &Member, shape: Shape, known: Option<Hash>) -> Result<Source> {
     let name = PeerName::Worker(donor.worker).in_run(network.run);
     let address = network.address_of(donor);
     let connecting = network.endpoint.connect_with(network.client(), address, &name).context("dial")?;
     let connection = timeout(CONNECT_MAX, connecting).await.context("no answer")?.context("connect")?;
-    let asked = offer(&connection, Round(0), shape);
+    let asked = offer(&connection, (Round(0), known), shape);
     let manifest = network.while_of_run(donor.worker, &connection, asked).await?;
     Ok(Source { donor: donor.clone(), connection, manifest })
 }
 
-async fn offer(connection: &Connection, from: Round, shape: Shape) -> Result<Manifest> {
-    let manifest = ask_for_state(connection, from).await?;
+async fn offer(
+    connection: &Connection,
+    (from, known): (Round, Option<Hash>),
+    shape: Shape,
+) -> Result<Manifest> {
+    let manifest = ask_for_state(connection, from, known).await?;
+    let (vectors, pieces) = (manifest.buffers.len(), shape.values.div_ceil(STATE_PIECE_VALUES));
     ensure!(
-        manifest.buffers.len() == shape.buffers && manifest.values == shape.values as u64,
-        "its state has {} vectors of {} values, not {} of {}",
-        manifest.buffers.len(),
+        vectors == shape.buffers && manifest.values == shape.values as u64,
+        "its state has {vectors} vectors of {} values, not {} of {}",
         manifest.values,
         shape.buffers,
         shape.values
     );
+    let has_all = manifest.buffers.iter().all(|hashes| hashes.len() == pieces);
+    ensure!(has_all, "its state is not announced in {pieces} pieces a vector");
     Ok(manifest)
 }
 
@@ -270,12 +297,13 @@ async fn fetch_from(
 ) -> Result<()> {
     let wanted = fetching.lock().manifest().next_round;
     if manifest.next_round < wanted {
-        manifest = offer(connection, wanted, shape).await?;
+        manifest = offer(connection, (wanted, None), shape).await?;
     }
     if manifest.next_round != wanted {
         return Ok(());
     }
-    let fetch = || fetch_pieces(donor, connection, &manifest.buffers, fetching);
+    let offered: BTreeSet<Hash> = manifest.buffers.into_iter().flatten().collect();
+    let fetch = || fetch_pieces(donor, connection, &offered, fetching);
     tokio::try_join!(fetch(), fetch()).map(|_| ())
 }
 
@@ -283,14 +311,14 @@ async fn fetch_from(
 async fn fetch_pieces(
     donor: WorkerId,
     connection: &Connection,
-    offered: &[Hash],
+    offered: &BTreeSet<Hash>,
     fetching: &Fetching,
 ) -> Result<()> {
     loop {
         let Some(piece) = fetching.lock().take(donor, offered) else { return Ok(()) };
-        let values = fetch_piece(connection, piece.buffer, piece.first_frame()).await?;
+        let values = fetch_piece(connection, piece).await?;
         let mut transfer = fetching.lock();
-        transfer.put(piece, donor, &values)?;
+        transfer.put(piece, donor, values)?;
         if transfer.is_whole() {
             fetching.whole.notify_one();
         }

@@ -1,12 +1,16 @@
 use std::collections::BTreeSet;
 use std::iter::from_fn;
-use std::net::UdpSocket;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use longhaul_proto::identity::Authority;
 use longhaul_proto::transport::bulk::{PullRequest, ReceiveLimits};
+use tokio::net::UdpSocket;
 use tokio::sync::oneshot;
 
-use super::super::request::{Request, STATE_FRAME_VALUES, manifest_of, send_manifest, send_piece};
+use super::super::request::{
+    Request, STATE_FRAME_VALUES, STATE_PIECE_VALUES, manifest_of, send_manifest, send_piece,
+};
 use super::super::tests::{Worker, authority, endpoint, member};
 use super::*;
 use crate::sync::SyncEvent;
@@ -52,6 +56,16 @@ enum Bad {
     Refuses,
 }
 
+fn piece_of(state: &HealedState, hash: Hash) -> &[f32] {
+    let manifest = manifest_of(state);
+    let mut vectors = manifest.buffers.iter().zip(&state.buffers);
+    let piece = vectors.find_map(|(hashes, buffer)| {
+        let index = hashes.iter().position(|of| *of == hash)?;
+        buffer.chunks(STATE_PIECE_VALUES).nth(index)
+    });
+    piece.unwrap()
+}
+
 fn bad_donor(authority: &(Authority, u64), number: u32, state: HealedState, bad: Bad) -> Member {
     let (_, endpoint) = endpoint(authority, number);
     let member = member(number, endpoint.local_addr().unwrap());
@@ -66,21 +80,20 @@ fn bad_donor(authority: &(Authority, u64), number: u32, state: HealedState, bad:
                     (Request::State { .. }, _) => {
                         send_manifest(reply, WorkerId(number), &manifest_of(&state)).await.unwrap();
                     }
-                    (Request::StatePiece { .. }, Bad::Stuck) => unanswered.push(reply),
-                    (Request::StatePiece { .. }, Bad::Refuses) if unanswered.is_empty() => {
+                    (Request::StatePiece(_), Bad::Stuck) => unanswered.push(reply),
+                    (Request::StatePiece(_), Bad::Refuses) if unanswered.is_empty() => {
                         unanswered.push(reply);
                     }
-                    (Request::StatePiece { .. }, Bad::Refuses) => reply.refuse(),
-                    (Request::StatePiece { .. }, Bad::Dies) if given > 0 => {
+                    (Request::StatePiece(_), Bad::Refuses) => reply.refuse(),
+                    (Request::StatePiece(_), Bad::Dies) if given > 0 => {
                         connection.close(0u32.into(), b"dead");
                     }
-                    (Request::StatePiece { buffer, first, frames }, _) => {
-                        let hashes = manifest_of(&state).buffers;
-                        let values = &state.buffers[hashes.iter().position(|hash| *hash == buffer).unwrap()];
+                    (Request::StatePiece(hash), _) => {
                         let off = if matches!(bad, Bad::Lies) { 1.0 } else { 0.0 };
-                        let values: Vec<f32> = values.iter().map(|value| value + off).collect();
+                        let values: Vec<f32> =
+                            piece_of(&state, hash).iter().map(|value| value + off).collect();
                         // Who asked may have had it from another one.
-                        let _ = send_piece(reply, WorkerId(number), &values, first, frames).await;
+                        let _ = send_piece(reply, WorkerId(number), &values).await;
                         given += 1;
                     }
                     (other, _) => panic!("{other:?}"),
@@ -109,7 +122,7 @@ async fn a_state_is_fetched_from_several_donors_whatever_becomes_of_some_of_them
     let (honest, _) = donor(&authority, 9, vec![state(5, 0)]);
     let dying = bad_donor(&authority, 2, state(5, 0), Bad::Dies);
     let stuck = bad_donor(&authority, 3, state(5, 0), Bad::Stuck);
-    let unreachable = member(4, UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let unreachable = member(4, UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap());
     assert_same(&heal_from(&authority, vec![honest.clone()]).await, &state(5, 0));
     assert_same(&heal_from(&authority, vec![stuck, honest.clone()]).await, &state(5, 0));
     let healed = heal_from(&authority, vec![honest, dying, unreachable]).await;
@@ -148,7 +161,7 @@ async fn a_donor_that_gives_another_state_than_it_announced_is_passed_over() {
     assert_same(&heal_from(&authority, vec![liar.clone(), honest]).await, &state(5, 0));
     let worker = Worker::start(&authority, 1, ReceiveLimits::default());
     let error = fetch_state(&worker.network, vec![liar], 2, VALUES).await.unwrap_err();
-    assert!(error.to_string().contains("not the state that was announced"), "{error:#}");
+    assert!(error.to_string().contains("not the one that was announced"), "{error:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,9 +169,15 @@ async fn healing_fails_when_all_donors_have_failed() {
     let authority = authority();
     let dying = bad_donor(&authority, 2, state(5, 0), Bad::Dies);
     let worker = Worker::start(&authority, 1, ReceiveLimits::default());
-    let healing = fetch_state(&worker.network, vec![dying], 2, VALUES);
-    let error = timeout(PATIENCE, healing).await.expect("there is nobody to wait for").unwrap_err();
+    let (mut before, mut failures) = (None, Vec::new());
+    let attempt = attempt(&worker.network, &[dying], SHAPE, &mut before, &mut failures);
+    let error = timeout(PATIENCE, attempt).await.expect("there is nobody to wait for").unwrap_err();
     assert!(error.to_string().contains("not all of the state could be had"), "{error:#}");
+    assert!(!failures.is_empty() && before.is_some_and(|transfer| transfer.arrived() == 1));
+    let unreachable = member(4, UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap());
+    let healing = fetch_state(&worker.network, vec![unreachable], 2, VALUES);
+    let error = timeout(PATIENCE, healing).await.expect("nothing has come").unwrap_err();
+    assert!(error.to_string().contains("there is no donor"), "{error:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,14 +185,15 @@ async fn what_a_donor_that_has_failed_was_asked_for_is_asked_of_others() {
     let authority = authority();
     let refusing = bad_donor(&authority, 2, state(5, 0), Bad::Refuses);
     let worker = Worker::start(&authority, 1, ReceiveLimits::default());
-    let source = ask(&worker.network, &refusing, SHAPE).await.unwrap();
+    let source = ask(&worker.network, &refusing, SHAPE, None).await.unwrap();
     let manifest = source.manifest.clone();
     let transfer = Mutex::new(Transfer::new(manifest.clone(), None));
+    let all: BTreeSet<Hash> = manifest.buffers.into_iter().flatten().collect();
     let fetching = Arc::new(Fetching { transfer, whole: Notify::new() });
     let network = Arc::clone(&worker.network);
     let fetched = fetch_while_of_run(network, source, SHAPE, Arc::clone(&fetching)).await;
     assert!(fetched.is_err_and(|failure| failure.is_refusal));
-    let left = |donor| from_fn(|| fetching.lock().take(WorkerId(donor), &manifest.buffers)).count();
+    let left = |donor| from_fn(|| fetching.lock().take(WorkerId(donor), &all)).count();
     assert_eq!([3, 4].map(left), [6, 6], "two others may be asked for each piece");
 }
 
@@ -199,7 +219,7 @@ async fn a_donor_may_answer_when_a_round_of_minutes_is_over() {
         tokio::time::resume();
         reply.send(state(5, 0)).unwrap();
     };
-    let (source, ()) = tokio::join!(ask(&joiner.network, &member, SHAPE), training);
+    let (source, ()) = tokio::join!(ask(&joiner.network, &member, SHAPE, None), training);
     assert_eq!(source.unwrap().manifest, manifest_of(&state(5, 0)));
 }
 
@@ -260,10 +280,65 @@ async fn a_worker_that_asks_for_each_rounds_state_takes_one_place_of_those_for_j
     let mut connected = Vec::new();
     for _ in 0..10 {
         let shape = Shape { buffers: 2, values: FEW };
-        connected.push(ask(&greedy.network, &donor, shape).await.unwrap());
+        connected.push(ask(&greedy.network, &donor, shape, None).await.unwrap());
     }
     let joiner = Worker::start(&authority, 2, ReceiveLimits::default());
     let healed = fetch_state(&joiner.network, vec![donor], 2, FEW).await.unwrap();
     assert_eq!(healed.next_round, Round(11));
     drop(connected);
+}
+
+/// A way on which, once, nothing goes any more after so many bytes of answers, until who asks dials anew; and how many bytes of answers it has carried.
+async fn way_that_goes_dark(to: SocketAddr, after_bytes: usize) -> (SocketAddr, Arc<AtomicUsize>) {
+    let bind = || UdpSocket::bind(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let (near, far) = (bind().await.unwrap(), bind().await.unwrap());
+    let (address, carried) = (near.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counter = Arc::clone(&carried);
+    tokio::spawn(async move {
+        let (mut asks, mut answers) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+        let (mut asker, mut was_dark, mut is_dark) = (None, false, false);
+        loop {
+            tokio::select! {
+                Ok((bytes, from)) = near.recv_from(&mut asks) => {
+                    asker = Some(from);
+                    // A long header: a handshake.
+                    is_dark &= asks[0] & 0x80 == 0;
+                    if !is_dark {
+                        far.send_to(&asks[..bytes], to).await.unwrap();
+                    }
+                }
+                Ok((bytes, _)) = far.recv_from(&mut answers) => {
+                    is_dark |= !was_dark && counter.load(Ordering::Relaxed) >= after_bytes;
+                    was_dark |= is_dark;
+                    if let Some(asker) = asker && !is_dark {
+                        counter.fetch_add(bytes, Ordering::Relaxed);
+                        near.send_to(&answers[..bytes], asker).await.unwrap();
+                    }
+                }
+            }
+        }
+    });
+    (address, carried)
+}
+
+/// The donor is a round further each time that it is asked for its state.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_lost_connection_a_joiner_goes_on_with_the_same_state_from_where_it_was() {
+    let authority = authority();
+    let mut donor = Worker::start(&authority, 2, ReceiveLimits::default());
+    let member = donor.member.clone();
+    let serving = tokio::spawn(async move {
+        for round in 5.. {
+            asked(&mut donor).await.send(state(round, 0)).unwrap();
+        }
+    });
+    let whole = 2 * VALUES * size_of::<f32>();
+    let (way, carried) = way_that_goes_dark(member.lan_address, whole * 3 / 4).await;
+    let donors = vec![Member { lan_address: way, wan_address: way, ..member }];
+    let healed = timeout(PATIENCE, heal_from(&authority, donors)).await.expect("it goes on");
+    serving.abort();
+    assert_same(&healed, &state(5, 0));
+    // At most the two pieces that were on their way came twice.
+    let carried = carried.load(Ordering::Relaxed);
+    assert!((whole..whole * 8 / 5).contains(&carried), "{carried} of {whole}");
 }

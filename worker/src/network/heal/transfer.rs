@@ -3,39 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::Hash;
 
-use super::super::request::{Manifest, STATE_FRAME_VALUES, STATE_PIECE_FRAMES};
-use crate::sync::{HealedState, hash_of};
+use super::super::request::{Manifest, STATE_PIECE_VALUES};
+use crate::sync::HealedState;
 
-/// Values of a piece.
-const PIECE_VALUES: usize = STATE_FRAME_VALUES * STATE_PIECE_FRAMES as usize;
 /// Donors that the same piece is asked of, when there is nothing else to ask for: one of them may be slow.
 const FETCHERS_MAX: usize = 2;
 
-/// A piece to ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Its vector's hash.
-    pub buffer: Hash,
-    index: usize,
-}
-
-impl Piece {
-    /// Its first frame.
-    pub fn first_frame(&self) -> u32 {
-        self.index as u32 * STATE_PIECE_FRAMES
-    }
-}
-
-/// The pieces of one state.
+/// The pieces of one state, by their hashes: what is the same in two places, as moments that are all zero, is fetched once.
 #[derive(Debug)]
 pub struct Transfer {
     manifest: Manifest,
-    /// By hash: moments that are all zero are one vector.
-    buffers: BTreeMap<Hash, Buffer>,
+    pieces: BTreeMap<Hash, Piece>,
     given: Given,
 }
 
@@ -43,42 +25,33 @@ pub struct Transfer {
 pub type Given = BTreeMap<WorkerId, u64>;
 
 #[derive(Debug)]
-struct Buffer {
-    values: Vec<f32>,
-    pieces: Vec<Standing>,
+struct Piece {
+    /// How many values it must have.
+    len: usize,
+    standing: Standing,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Standing {
     /// Who is asked for it: nobody, at first.
     Wanted(Vec<WorkerId>),
-    Here,
-}
-
-impl Buffer {
-    fn empty(len: usize) -> Self {
-        let pieces = vec![Standing::Wanted(Vec::new()); len.div_ceil(PIECE_VALUES)];
-        Self { values: vec![0.0; len], pieces }
-    }
-
-    /// Nobody is asked for anything any more.
-    fn forget_fetchers(mut self) -> Self {
-        let wanted = self.pieces.iter_mut().filter(|piece| **piece != Standing::Here);
-        wanted.for_each(|piece| *piece = Standing::Wanted(Vec::new()));
-        self
-    }
+    /// Its values.
+    Here(Vec<f32>),
 }
 
 impl Transfer {
-    /// Of this state, with what has come of it `before`. The caller has checked that the manifest is of this run's model.
+    /// Of this state, with what has come `before`. The caller has checked that the manifest is of this run's model.
     pub fn new(manifest: Manifest, before: Option<Self>) -> Self {
-        let mut before = before.map(|transfer| transfer.buffers).unwrap_or_default();
-        let len = manifest.values as usize;
-        let mut buffer =
-            |hash: &Hash| before.remove(hash).map_or_else(|| Buffer::empty(len), Buffer::forget_fetchers);
-        let hashes: BTreeSet<Hash> = manifest.buffers.iter().copied().collect();
-        let buffers = hashes.into_iter().map(|hash| (hash, buffer(&hash))).collect();
-        Self { manifest, buffers, given: Given::new() }
+        let mut before = before.map(|transfer| transfer.pieces).unwrap_or_default();
+        let mut pieces = BTreeMap::new();
+        for vector in &manifest.buffers {
+            for (hash, len) in vector.iter().zip(piece_lengths(manifest.values as usize)) {
+                let here = before.remove(hash).filter(|piece| matches!(piece.standing, Standing::Here(_)));
+                let wanted = || Piece { len, standing: Standing::Wanted(Vec::new()) };
+                pieces.entry(*hash).or_insert_with(|| here.unwrap_or_else(wanted));
+            }
+        }
+        Self { manifest, pieces, given: Given::new() }
     }
 
     /// What it is of.
@@ -86,85 +59,94 @@ impl Transfer {
         &self.manifest
     }
 
-    /// What to ask a donor for that has these vectors: what nobody is asked for, or else what one other is asked for. None: nothing.
-    pub fn take(&mut self, donor: WorkerId, offered: &[Hash]) -> Option<Piece> {
-        let mut best: Option<(&mut Vec<WorkerId>, Piece)> = None;
-        let offered = self.buffers.iter_mut().filter(|(hash, _)| offered.contains(hash));
-        let pieces = offered.flat_map(|(hash, buffer)| {
-            buffer
-                .pieces
-                .iter_mut()
-                .zip(0..)
-                .map(|(standing, index)| (standing, Piece { buffer: *hash, index }))
-        });
-        for (standing, piece) in pieces {
-            let Standing::Wanted(fetchers) = standing else { continue };
+    /// How many pieces are here.
+    pub fn arrived(&self) -> usize {
+        self.pieces.values().filter(|piece| matches!(piece.standing, Standing::Here(_))).count()
+    }
+
+    /// What to ask a donor for that has these pieces: what nobody is asked for, or else what one other is asked for. None: nothing.
+    pub fn take(&mut self, donor: WorkerId, offered: &BTreeSet<Hash>) -> Option<Hash> {
+        let mut best: Option<(&mut Vec<WorkerId>, Hash)> = None;
+        for (hash, piece) in self.pieces.iter_mut().filter(|(hash, _)| offered.contains(*hash)) {
+            let Standing::Wanted(fetchers) = &mut piece.standing else { continue };
             if fetchers.len() >= FETCHERS_MAX || fetchers.contains(&donor) {
                 continue;
             }
             if best.as_ref().is_none_or(|(least, _)| fetchers.len() < least.len()) {
-                best = Some((fetchers, piece));
+                best = Some((fetchers, *hash));
             }
         }
-        let (fetchers, piece) = best?;
+        let (fetchers, hash) = best?;
         fetchers.push(donor);
-        Some(piece)
+        Some(hash)
     }
 
     /// A donor has failed: what it was asked for is for others.
     pub fn forget(&mut self, donor: WorkerId) {
-        for piece in self.buffers.values_mut().flat_map(|buffer| &mut buffer.pieces) {
-            if let Standing::Wanted(fetchers) = piece {
+        for piece in self.pieces.values_mut() {
+            if let Standing::Wanted(fetchers) = &mut piece.standing {
                 fetchers.retain(|fetcher| *fetcher != donor);
             }
         }
     }
 
-    /// A piece has arrived from a donor. One that was here already changes nothing.
+    /// A piece has arrived from a donor, and has its hash. One that was here already changes nothing.
     ///
     /// # Errors
-    /// It has another length.
-    pub fn put(&mut self, piece: Piece, donor: WorkerId, values: &[f32]) -> Result<()> {
-        let Some((place, standing)) = self.place_of(piece) else { return Ok(()) };
-        ensure!(values.len() == place.len(), "a piece of the state has the wrong length");
-        if *standing != Standing::Here {
-            place.copy_from_slice(values);
-            *standing = Standing::Here;
-            *self.given.entry(donor).or_default() += size_of_val(values) as u64;
+    /// It has another length than its place.
+    pub fn put(&mut self, hash: Hash, donor: WorkerId, values: Vec<f32>) -> Result<()> {
+        let Some(piece) = self.pieces.get_mut(&hash) else { return Ok(()) };
+        ensure!(values.len() == piece.len, "a piece of the state has the wrong length");
+        if matches!(piece.standing, Standing::Wanted(_)) {
+            *self.given.entry(donor).or_default() += size_of_val(values.as_slice()) as u64;
+            piece.standing = Standing::Here(values);
         }
         Ok(())
     }
 
-    /// Whether all of it is here.
+    /// Nothing is left to ask for.
     pub fn is_whole(&self) -> bool {
-        self.buffers.values().flat_map(|buffer| &buffer.pieces).all(|piece| *piece == Standing::Here)
+        self.arrived() == self.pieces.len()
     }
 
-    /// The whole state, and who gave it. Reads all of it: not for a thread that others wait for.
+    /// The state, and who gave how many bytes of it.
     ///
     /// # Errors
-    /// Some of it is not what was announced. What is, to go on with.
-    pub fn finish(mut self) -> Result<(HealedState, Given), Self> {
-        self.buffers.retain(|hash, buffer| hash_of(&buffer.values) == *hash);
-        let shared = |buffer: Buffer| Arc::new(buffer.values);
-        let Manifest { next_round, updates, buffers: hashes, .. } = &self.manifest;
-        if !hashes.iter().all(|hash| self.buffers.contains_key(hash)) {
-            return Err(self);
+    /// It is not whole, or its manifest was of no state: the same hash in places of different lengths.
+    pub fn finish(mut self) -> Result<(HealedState, Given)> {
+        let mut uses: BTreeMap<Hash, usize> = BTreeMap::new();
+        self.manifest.buffers.iter().flatten().for_each(|hash| *uses.entry(*hash).or_default() += 1);
+        let Manifest { next_round, updates, buffers, values } = self.manifest;
+        let mut whole = Vec::with_capacity(buffers.len());
+        for hashes in buffers {
+            let mut vector = Vec::with_capacity(values as usize);
+            for hash in hashes {
+                let piece = self.pieces.get(&hash).context("a piece of the state is missing")?;
+                let Standing::Here(values) = &piece.standing else { anyhow::bail!("a piece has not come") };
+                vector.extend_from_slice(values);
+                let left = uses.entry(hash).or_default();
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    // So that a state that is large is not here twice.
+                    self.pieces.remove(&hash);
+                }
+            }
+            ensure!(vector.len() == values as usize, "what came is not the state that was announced");
+            whole.push(Arc::new(vector));
         }
-        let sound: BTreeMap<Hash, _> =
-            self.buffers.into_iter().map(|(hash, buffer)| (hash, shared(buffer))).collect();
-        let buffers = hashes.iter().filter_map(|hash| sound.get(hash).cloned()).collect();
-        Ok((HealedState { next_round: *next_round, buffers, updates: *updates }, self.given))
+        Ok((HealedState { next_round, buffers: whole, updates }, self.given))
     }
+}
 
-    fn place_of(&mut self, piece: Piece) -> Option<(&mut [f32], &mut Standing)> {
-        let Buffer { values, pieces } = self.buffers.get_mut(&piece.buffer)?;
-        Some((values.chunks_mut(PIECE_VALUES).nth(piece.index)?, pieces.get_mut(piece.index)?))
-    }
+/// How long the pieces of a vector are.
+fn piece_lengths(values: usize) -> impl Iterator<Item = usize> {
+    (0..values).step_by(STATE_PIECE_VALUES).map(move |start| STATE_PIECE_VALUES.min(values - start))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::iter::from_fn;
+
     use longhaul_common::id::Round;
 
     use super::super::super::request::manifest_of;
@@ -174,72 +156,94 @@ mod tests {
     const B: WorkerId = WorkerId(2);
     const C: WorkerId = WorkerId(3);
 
-    /// Two vectors of three pieces each, the last one of a thousand values, and one of zeros twice.
+    /// Two vectors of three pieces each, the last one of a thousand values, and one of zeros, of which two pieces are the same.
     fn state(seed: u32) -> HealedState {
         let vector = |part: u32| {
-            (0..2 * PIECE_VALUES as u32 + 1000).map(|index| (index * part + seed * part) as f32).collect()
+            (0..2 * STATE_PIECE_VALUES as u32 + 1000)
+                .map(|index| (index * part + seed * part) as f32)
+                .collect()
         };
-        let buffers = [1, 0, 0].map(|part| Arc::new(vector(part))).into();
+        let buffers = [1, 2, 0].map(|part| Arc::new(vector(part))).into();
         HealedState { next_round: Round(5), buffers, updates: 9 }
     }
 
-    fn values(state: &HealedState, piece: Piece) -> Vec<f32> {
-        let at = manifest_of(state).buffers.iter().position(|hash| *hash == piece.buffer).unwrap();
-        state.buffers[at].chunks(PIECE_VALUES).nth(piece.index).unwrap().to_vec()
+    fn values(state: &HealedState, hash: Hash) -> Vec<f32> {
+        let manifest = manifest_of(state);
+        let mut pieces = manifest
+            .buffers
+            .iter()
+            .zip(&state.buffers)
+            .flat_map(|(hashes, buffer)| hashes.iter().zip(buffer.chunks(STATE_PIECE_VALUES)));
+        pieces.find(|(of, _)| **of == hash).unwrap().1.to_vec()
+    }
+
+    fn offered(manifest: &Manifest, buffers: usize) -> BTreeSet<Hash> {
+        manifest.buffers[..buffers].iter().flatten().copied().collect()
     }
 
     #[test]
     fn each_piece_is_asked_for_once_and_what_is_slow_of_one_other_as_well() {
         let state = state(0);
         let manifest = manifest_of(&state);
-        let mut transfer = Transfer::new(manifest.clone(), None);
-        let first: Vec<Piece> = std::iter::from_fn(|| transfer.take(A, &manifest.buffers)).collect();
-        assert_eq!(first.len(), 6, "zeros are fetched once");
-        let offered = &manifest.buffers[..1];
-        let second: Vec<Piece> = std::iter::from_fn(|| transfer.take(B, offered)).collect();
+        let (all, of_one) = (offered(&manifest, 3), offered(&manifest, 1));
+        let mut transfer = Transfer::new(manifest, None);
+        let first: Vec<Hash> = from_fn(|| transfer.take(A, &all)).collect();
+        assert_eq!(first.len(), 8, "zeros are fetched once");
+        let second: Vec<Hash> = from_fn(|| transfer.take(B, &of_one)).collect();
         assert_eq!(second.len(), 3, "B has one of the vectors");
-        assert_eq!(transfer.take(C, offered), None, "two are asked for each of those");
+        assert_eq!(transfer.take(C, &of_one), None, "two are asked for each of those");
         transfer.forget(B);
-        let third: Vec<Piece> = std::iter::from_fn(|| transfer.take(C, offered)).collect();
+        let third: Vec<Hash> = from_fn(|| transfer.take(C, &of_one)).collect();
         assert_eq!(third, second, "all that B was asked for");
-        for piece in first {
-            assert!(transfer.put(piece, A, &values(&state, piece)[1..]).is_err(), "too short");
-            transfer.put(piece, A, &values(&state, piece)).unwrap();
-            transfer.put(piece, B, &vec![7.0; values(&state, piece).len()]).unwrap();
+        for hash in first {
+            let values = values(&state, hash);
+            assert!(transfer.put(hash, A, values[1..].to_vec()).is_err(), "too short");
+            assert!(!transfer.is_whole());
+            transfer.put(hash, A, values.clone()).unwrap();
+            transfer.put(hash, B, values).unwrap();
         }
-        assert_eq!((transfer.is_whole(), transfer.take(C, &manifest.buffers)), (true, None));
+        assert_eq!((transfer.is_whole(), transfer.take(C, &all)), (true, None));
         let (whole, given) = transfer.finish().unwrap();
-        assert_eq!(
-            given,
-            [(A, 2 * 4 * state.buffers[0].len() as u64)].into(),
-            "what was here already changes nothing"
-        );
+        let distinct = 2 * state.buffers[0].len() + STATE_PIECE_VALUES + 1000;
+        assert_eq!(given, [(A, 4 * distinct as u64)].into(), "what was here already changes nothing");
         assert_eq!((whole.next_round, whole.updates), (Round(5), 9));
         assert_eq!(whole.buffers, state.buffers);
     }
 
     #[test]
-    fn of_a_state_that_is_not_the_announced_one_what_is_sound_is_kept() {
-        let (honest, other) = (state(0), state(1));
-        let manifest = manifest_of(&honest);
-        let mut transfer = Transfer::new(manifest.clone(), None);
-        while let Some(piece) = transfer.take(A, &manifest.buffers) {
-            let lies = manifest.buffers[0] == piece.buffer;
-            let values = if lies {
-                other.buffers[0].chunks(PIECE_VALUES).nth(piece.index).unwrap().to_vec()
-            } else {
-                values(&honest, piece)
-            };
-            transfer.put(piece, A, &values).unwrap();
+    fn what_another_state_has_as_well_is_not_asked_for_again() {
+        let (one, other) = (state(0), state(1));
+        let mut transfer = Transfer::new(manifest_of(&one), None);
+        let all = offered(&manifest_of(&one), 3);
+        let asked: Vec<Hash> = from_fn(|| transfer.take(A, &all)).take(7).collect();
+        asked.iter().for_each(|hash| transfer.put(*hash, A, values(&one, *hash)).unwrap());
+        assert_eq!((transfer.arrived(), transfer.is_whole()), (7, false));
+        assert!(transfer.finish().is_err());
+
+        let mut transfer = Transfer::new(manifest_of(&one), None);
+        while let Some(hash) = transfer.take(A, &all) {
+            transfer.put(hash, A, values(&one, hash)).unwrap();
         }
-        let rest = transfer.finish().unwrap_err();
-        // The moments are of the next state as well.
         let next = manifest_of(&other);
-        assert_eq!(manifest.buffers[1..], next.buffers[1..]);
-        let mut transfer = Transfer::new(next.clone(), Some(rest));
-        let left: Vec<Piece> = std::iter::from_fn(|| transfer.take(A, &next.buffers)).collect();
-        assert!(left.len() == 3 && left.iter().all(|piece| piece.buffer == next.buffers[0]), "{left:?}");
-        left.iter().for_each(|piece| transfer.put(*piece, B, &values(&other, *piece)).unwrap());
+        let mut transfer = Transfer::new(next.clone(), Some(transfer));
+        assert_eq!(transfer.arrived(), 2, "the zeros");
+        let all = offered(&next, 3);
+        let left: Vec<Hash> = from_fn(|| transfer.take(B, &all)).collect();
+        assert_eq!(left.len(), 6);
+        left.iter().for_each(|hash| transfer.put(*hash, B, values(&other, *hash)).unwrap());
         assert_eq!(transfer.finish().unwrap().0.buffers, other.buffers);
+    }
+
+    #[test]
+    fn a_manifest_with_one_hash_for_pieces_of_two_lengths_is_of_no_state() {
+        let mut manifest = manifest_of(&state(0));
+        manifest.buffers[0][2] = manifest.buffers[0][0];
+        let all = offered(&manifest, 3);
+        let mut transfer = Transfer::new(manifest, None);
+        while let Some(hash) = transfer.take(A, &all) {
+            transfer.put(hash, A, values(&state(0), hash)).unwrap();
+        }
+        let error = transfer.finish().unwrap_err();
+        assert!(error.to_string().contains("not the state that was announced"), "{error:#}");
     }
 }
