@@ -90,11 +90,8 @@ impl Package {
             }
             _ => {}
         }
-        python("python3".as_ref(), &["-m", "venv"], &[folder.as_os_str()])?;
         let requirement = format!("{}=={}", self.name, self.version);
-        let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--no-input", "--retries", "1"];
-        let pip: Vec<&str> = pip.iter().chain(pip_options).copied().collect();
-        python(&folder.join("bin/python3"), &pip, &[requirement.as_ref()])
+        install_into(folder, pip_options, requirement.as_ref())
     }
 
     fn lock(self, cache: &Path) -> Result<File> {
@@ -103,6 +100,34 @@ impl Package {
         file.lock().with_context(|| format!("lock {}", path.display()))?;
         Ok(file)
     }
+}
+
+/// An environment in this folder with what pip makes of a project's folder. None, with a notice: no index is reached from here that has what builds it.
+///
+/// # Panics
+/// It cannot be installed; or no test is to be skipped ([`EVERY_TOOL`](crate::tools::EVERY_TOOL)).
+#[must_use]
+pub fn install_project_for_a_test(project: &Path, folder: &Path) -> Option<()> {
+    match install_into(folder, &[], project.as_os_str()) {
+        Ok(()) => Some(()),
+        Err(Unavailable::Offline) => {
+            skipped("pip reaches no index with what builds a package");
+            None
+        }
+        Err(Unavailable::NoPython) => {
+            skipped("there is no python3 with venv");
+            None
+        }
+        Err(Unavailable::Broken(error)) => panic!("install {}: {error:#}", project.display()),
+    }
+}
+
+/// Makes an environment and installs what pip is to take.
+fn install_into(folder: &Path, pip_options: &[&str], what: &std::ffi::OsStr) -> Result<(), Unavailable> {
+    python("python3".as_ref(), &["-m", "venv"], &[folder.as_os_str()])?;
+    let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--no-input", "--retries", "1"];
+    let pip: Vec<&str> = pip.iter().chain(pip_options).copied().collect();
+    python(&folder.join("bin/python3"), &pip, &[what])
 }
 
 fn python(python: &Path, args: &[&str], last: &[&std::ffi::OsStr]) -> Result<(), Unavailable> {

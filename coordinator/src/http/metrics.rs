@@ -24,6 +24,8 @@ pub type Labels = Vec<(&'static str, String)>;
 pub struct Metric {
     /// Without prefix and suffix.
     name: &'static str,
+    /// The names of its labels.
+    labels: &'static [&'static str],
     /// What it is, for people.
     pub help: &'static str,
     /// What is known.
@@ -53,6 +55,20 @@ impl Metric {
         };
         format!("{PREFIX}_{}{suffix}", self.name)
     }
+
+    /// Its row in the book's table of metrics.
+    #[must_use]
+    pub fn row(&self) -> String {
+        let kind = match self.values {
+            Values::Gauge(_) | Values::Gauges(_) => "gauge",
+            Values::Counter(_) | Values::Counters(_) => "counter",
+        };
+        let labels = match self.labels {
+            [] => String::new(),
+            labels => format!("{{{}}}", labels.join(",")),
+        };
+        format!("| `{}{labels}` | {kind} | {} |", self.full_name(), self.help)
+    }
 }
 
 /// Every metric of a status: the same ones of each, some without a value.
@@ -79,7 +95,7 @@ pub fn encode(status: &Status) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-fn register(registry: &mut Registry, Metric { name, help, values }: Metric) {
+fn register(registry: &mut Registry, Metric { name, help, values, .. }: Metric) {
     match values {
         Values::Gauge(None) => {}
         Values::Gauge(Some(value)) => registry.register(name, help, ConstGauge::new(value)),
@@ -101,12 +117,19 @@ fn register(registry: &mut Registry, Metric { name, help, values }: Metric) {
     }
 }
 
-fn gauges(name: &'static str, help: &'static str, values: Vec<(Labels, f64)>) -> Metric {
-    Metric { name, help, values: Values::Gauges(values) }
+/// A metric's name, what it is for people, and the names of its labels.
+type Described = (&'static str, &'static str, &'static [&'static str]);
+
+fn gauges((name, help, labels): Described, values: Vec<(Labels, f64)>) -> Metric {
+    Metric { name, labels, help, values: Values::Gauges(values) }
 }
 
-fn counters(name: &'static str, help: &'static str, values: Vec<(Labels, u64)>) -> Metric {
-    Metric { name, help, values: Values::Counters(values) }
+fn counters((name, help, labels): Described, values: Vec<(Labels, u64)>) -> Metric {
+    Metric { name, labels, help, values: Values::Counters(values) }
+}
+
+fn counter(name: &'static str, help: &'static str, value: u64) -> Metric {
+    Metric { name, labels: &[], help, values: Values::Counter(value) }
 }
 
 fn of_run(status: &Status) -> Vec<Metric> {
@@ -115,8 +138,8 @@ fn of_run(status: &Status) -> Vec<Metric> {
         let name = format!("{phase:?}").to_lowercase();
         (vec![("phase", name)], f64::from(u8::from(phase == status.phase)))
     };
-    let mut metrics =
-        vec![gauges("phase", "1 for the phase that the run is in", phases.into_iter().map(phase).collect())];
+    let described: Described = ("phase", "1 for the phase that the run is in", &["phase"]);
+    let mut metrics = vec![gauges(described, phases.into_iter().map(phase).collect())];
     let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
     let gauges: [(&'static str, &'static str, Option<f64>); 21] = [
         ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
@@ -124,15 +147,15 @@ fn of_run(status: &Status) -> Vec<Metric> {
         ("rounds", "Rounds of the run", Some(status.rounds as f64)),
         ("step", "Steps in rounds that are applied everywhere", Some(status.step as f64)),
         ("steps", "Steps of the run", Some(status.steps as f64)),
-        ("loss", "Training loss of the newest round, nats a token", status.loss.map(f64::from)),
+        ("loss", "Training loss of the newest round, nats a token, or an image", status.loss.map(f64::from)),
         (
             "gradient_norm",
-            "L2 norm of a worker's gradient before clipping, in the newest round",
+            "L2 norm of a worker's own gradient before clipping, in the newest round: the root mean square over its steps and over the workers; of a model in parts, that of all parts",
             status.gradient_norm.map(f64::from),
         ),
         (
             "validation_loss",
-            "The newest validation loss, nats a token",
+            "The newest validation loss, nats a token, or an image",
             status.validation_loss.map(f64::from),
         ),
         (
@@ -147,7 +170,7 @@ fn of_run(status: &Status) -> Vec<Metric> {
         ),
         (
             "selected_share",
-            "Share of the tokens whose samples were selected for backward passes",
+            "Share of the tokens that were worked on whose samples were selected for backward passes",
             status.selected_share,
         ),
         ("tokens_per_second", "Tokens per second over all workers", status.tokens_per_s),
@@ -176,25 +199,32 @@ fn of_run(status: &Status) -> Vec<Metric> {
         ("samples_pending", "Samples to be given out again", Some(status.samples_pending as f64)),
         (
             "audit_worst",
-            "How far what was sent and what is kept are from what there was, at worst",
+            "How far what a worker has sent and what it keeps are from what there was, at worst, over a fragment's largest value: rounding is some 1e-7",
             Some(f64::from(status.audit.worst)),
         ),
         ("parity_broken", "1 when members differed after the newest complete round", broken),
     ];
     let counts = [
-        ("tokens", "Tokens of samples that were worked on", status.tokens),
+        (
+            "tokens",
+            "Tokens of samples that were worked on; where these are images, each is one",
+            status.tokens,
+        ),
         ("wan_bytes", "Bytes sent between sites", status.wan_bytes),
         ("dense_bytes", "Bytes that dense f32 would have sent", status.dense_bytes),
     ];
-    metrics.extend(gauges.map(|(name, help, value)| Metric { name, help, values: Values::Gauge(value) }));
-    metrics.extend(counts.map(|(name, help, value)| Metric { name, help, values: Values::Counter(value) }));
+    let gauge = |(name, help, value)| Metric { name, labels: &[], help, values: Values::Gauge(value) };
+    metrics.extend(gauges.map(gauge));
+    metrics.extend(counts.map(|(name, help, value)| counter(name, help, value)));
     metrics
 }
 
 fn of_data(status: &Status) -> Metric {
     let fetched = [("other_sites", status.data_wan_bytes), ("own_site", status.data_lan_bytes)];
     let fetched = fetched.map(|(from, bytes)| (vec![("from", from.to_owned())], bytes));
-    counters("data_fetched_bytes", "Training data fetched from other workers", fetched.to_vec())
+    let help =
+        "Training data that workers without it have fetched from other_sites, or within their own_site";
+    counters(("data_fetched_bytes", help, &["from"]), fetched.to_vec())
 }
 
 fn of_refusals(status: &Status) -> [Metric; 2] {
@@ -202,13 +232,11 @@ fn of_refusals(status: &Status) -> [Metric; 2] {
         let labels = vec![("site", refusal.site.clone()), ("reason", refusal.reason.name().to_owned())];
         (labels, refusal.count)
     });
+    let help = "Contributions that owners left out of results";
+    let unnamed = "Contributions that owners left out of results, and whose site reports had no room to name";
     [
-        counters("refused_contributions", "Contributions that owners left out of results", refused.collect()),
-        Metric {
-            name: "refused_contributions_unnamed",
-            help: "Contributions that owners left out of results and had no room to name",
-            values: Values::Counter(status.refused_unnamed),
-        },
+        counters(("refused_contributions", help, &["site", "reason"]), refused.collect()),
+        counter("refused_contributions_unnamed", unnamed, status.refused_unnamed),
     ]
 }
 
@@ -216,7 +244,7 @@ fn of_losses(status: &Status) -> Metric {
     let ResidualsLost { contributions, results, factors } = status.residuals_lost;
     let lost = [("contributions", contributions), ("results", results), ("factors", factors)];
     let lost = lost.map(|(of, count)| (vec![("of", of.to_owned())], count));
-    counters("residuals_lost", "Fragments whose residual was lost with a worker", lost.to_vec())
+    counters(("residuals_lost", "Fragments whose residual was lost with a worker", &["of"]), lost.to_vec())
 }
 
 fn of_links(status: &Status) -> [Metric; 2] {
@@ -226,9 +254,10 @@ fn of_links(status: &Status) -> [Metric; 2] {
         rates.push((labels.clone(), link.bytes_per_s));
         round_trips.push((labels, link.round_trip_s));
     }
+    let (carries, back) = ("What the way from one site to another carries", "Its round trip without queues");
     [
-        gauges("link_bytes_per_second", "What the way from one site to another carries", rates),
-        gauges("link_round_trip_seconds", "Round trip between two sites without queues", round_trips),
+        gauges(("link_bytes_per_second", carries, &["from", "to"]), rates),
+        gauges(("link_round_trip_seconds", back, &["from", "to"]), round_trips),
     ]
 }
 
@@ -248,10 +277,12 @@ fn of_workers(status: &Status) -> [Metric; 4] {
         }
     }
     let states = states.into_iter().map(|(state, count)| (vec![("state", state.to_owned())], count));
+    let of: &[&str] = &["worker", "site"];
+    let health: &[&str] = &["worker", "site", "health"];
     [
-        gauges("workers", "Workers that have joined, by state", states.collect()),
-        gauges("worker_tokens_per_second", "Tokens per second of a worker", speeds),
-        gauges("worker_health", "1 of a worker that is slow or silent", healths),
-        gauges("worker_last_seen_seconds", "Seconds since a worker said something", seen),
+        gauges(("workers", "Workers that have joined, by state", &["state"]), states.collect()),
+        gauges(("worker_tokens_per_second", "Tokens per second of a worker", of), speeds),
+        gauges(("worker_health", "1 for slow or silent, of a worker that is", health), healths),
+        gauges(("worker_last_seen_seconds", "Seconds since a worker said something", of), seen),
     ]
 }

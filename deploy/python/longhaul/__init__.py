@@ -5,6 +5,7 @@ README.md of this package shows how they go together.
 
 from .api import ApiError, Run
 from .checkpoint import Checkpoint, DamagedCheckpoint, checkpoints
+from .curves import Curves, UnreadableHistory, curves
 from .history import History, parse_metrics
 from .programs import Coordinator, DidNotStart, Worker, join, start
 
@@ -12,12 +13,15 @@ __all__ = [
     "ApiError",
     "Checkpoint",
     "Coordinator",
+    "Curves",
     "DamagedCheckpoint",
     "DidNotStart",
     "History",
     "Run",
+    "UnreadableHistory",
     "Worker",
     "checkpoints",
+    "curves",
     "join",
     "parse_metrics",
     "start",

@@ -93,6 +93,30 @@ class Files(unittest.TestCase):
         with self.assertRaises(longhaul.DamagedCheckpoint):
             longhaul.Checkpoint(self.folder / "round-1")
 
+    def test_curves_are_read_without_what_a_crash_has_cut_short_and_of_other_releases_not(self) -> None:
+        folder = self.folder / "history" / "a"
+        folder.mkdir(parents=True)
+        point = {"at_ms": 5, "round": 3, "step": 6, "loss": 2.0}
+        sample = {"at_ms": 5, "step": 6, "round": 3, "training": 2, "run": [7, 0, 0, 0, 0, 9, 90]}
+        sample.update(sites=[[7, 0, 0, 0, 0, 9, 90]], ways=[[100.0, 0.5]])
+        about = {"format": 1, "run": "a", "name": "one", "begun_ms": 1}
+        lines = [{"run": about}, {"site": [0, "oslo"]}, {"way": [0, "oslo", "rome"]}, {"round": point}, {"sample": sample}]
+        text = "\n".join(json.dumps(line) for line in lines) + '\n{"round": {"at_ms": 6, "ro'
+        (folder / "points.jsonl").write_text(text)
+        later = {**point, "round": 4, "loss": None}
+        (folder / "last.json").write_text(json.dumps({"open": {"round": [later, 1], "sample": None}}))
+        foreign = self.folder / "history" / "b"
+        foreign.mkdir()
+        (foreign / "points.jsonl").write_text(json.dumps({"run": {**about, "format": 2}}) + "\n")
+        (one,) = longhaul.curves(self.folder)
+        self.assertEqual([(at["round"], at["loss"]) for at in one.rounds], [(3, 2.0), (4, None)])
+        row = one.samples[0]
+        self.assertEqual((row["tokens"], row["wan_bytes of oslo"], row["round_trip_s of oslo → rome"]), (7, 9, 0.5))
+        with self.assertRaises(longhaul.UnreadableHistory):
+            longhaul.Curves(foreign)
+        with self.assertRaises(longhaul.UnreadableHistory):
+            longhaul.Curves(self.folder / "nowhere")
+
     def test_metrics_are_read_with_their_labels(self) -> None:
         text = '# HELP a b\nlonghaul_step 3.0\nlonghaul_workers{state="training"} 2\n# EOF\n'
         self.assertEqual(

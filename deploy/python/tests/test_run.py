@@ -93,6 +93,13 @@ class ARun(unittest.TestCase):
         said = [event["text"] for event in coordinator.run.events(follow=True)]
         self.assertTrue(said)
 
+        kept = longhaul.curves(self.folder / "state")[-1]
+        self.assertEqual(kept.about["name"], "from-python")
+        self.assertEqual([kept.rounds[-1]["step"], kept.samples[-1]["step"]], [8, 8])
+        losses = [point["loss"] for point in kept.rounds]
+        self.assertAlmostEqual(losses[-1], last["loss"], places=5)
+        self.assertGreater(kept.samples[-1]["tokens"], 0)
+
         found = longhaul.checkpoints(self.folder / "checkpoints")
         self.assertEqual([checkpoint.round for checkpoint in found][-1], 8)
         self.assertEqual(found[-1].config["model_type"], "gpt2")
@@ -104,6 +111,9 @@ class ARun(unittest.TestCase):
             frame = found[-1].frame()
             self.assertAlmostEqual(frame.loc[wide[0], "mean"], float(values.mean()), places=6)
             self.assertTrue(0.0 < frame.loc[wide[0], "largest"] < 10.0)
+            self.assertEqual(list(kept.frame()["loss"]), losses)
+            self.assertEqual(kept.sample_frame()["tokens"].iloc[-1], kept.samples[-1]["tokens"])
+            self.assertTrue(kept.frame()["at"].is_monotonic_increasing)
             table = history.frame()
             self.assertEqual(len(table), len(history.looks))
             self.assertEqual(table["longhaul_step"].iloc[-1], 8.0)

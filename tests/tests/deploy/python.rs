@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use longhaul_tests::cluster::binary;
-use longhaul_tests::pip::Package;
+use longhaul_tests::pip::{Package, install_project_for_a_test};
 use longhaul_tests::tools::skipped;
 
 /// It brings NumPy.
@@ -34,6 +34,26 @@ fn the_packages_own_tests_pass_with_the_programs_that_are_built_here() {
         output => output.unwrap(),
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// In a copy, as building leaves things beside the sources.
+#[test]
+fn pip_installs_the_package_and_it_is_found_from_anywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let (project, environment) = (folder.path().join("project"), folder.path().join("environment"));
+    let copied =
+        Command::new("cp").args(["--recursive", "--"]).arg(package()).arg(&project).status().unwrap();
+    assert!(copied.success());
+    let Some(()) = install_project_for_a_test(&project, &environment) else { return };
+    std::fs::remove_dir_all(&project).unwrap();
+    let mut python = Command::new(environment.join("bin/python3"));
+    python.current_dir(folder.path()).args(["-W", "error", "-c"]);
+    python.arg("import importlib.metadata, longhaul; print(longhaul.__file__, importlib.metadata.version('longhaul')); longhaul.curves('.')");
+    let output = python.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("/environment/lib"), "{said}");
+    assert!(said.trim_end().ends_with(env!("CARGO_PKG_VERSION")), "{said}");
 }
 
 #[test]
