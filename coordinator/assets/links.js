@@ -12,6 +12,8 @@ const CHARTS = [
   { title: "Sent by each site", format: rate, of: (place) => perSecond(DONE.wan, place) },
   { title: "Of what a site's fastest way carries", format: (value) => percent(value, 2), of: (place, record) => useOf(place, record) },
   { title: "Bits sent for each value, by site", format: (value) => number(value, 3), of: (place) => bitsPerValue(place) },
+  { title: "Density: values sent of those there are, by site", format: (value) => percent(value, 3), of: (place) => (_, after) => encodingOf(after, place)?.[0] ?? null },
+  { title: "Bits of each value that is sent, by site", format: (value) => number(value, 3), of: (place) => (_, after) => encodingOf(after, place)?.[1] ?? null },
 ];
 
 export class LinksPart {
@@ -68,6 +70,11 @@ export class LinksPart {
   }
 }
 
+/** How a site encoded what it sent by the time of a sample: density, and bits of a value; histories of earlier releases have none. */
+function encodingOf(sample, place) {
+  return sample?.encodings?.[place];
+}
+
 /** The share that a site uses of the fastest of its ways, as each was known then. */
 function useOf(place, record) {
   const own = record.ways.map(([from], way) => (from === record.sites[place] ? way : null)).filter((way) => way != null);
@@ -98,6 +105,8 @@ function showUplinks(record, links) {
       sent: all?.[DONE.wan],
       saved: all ? Math.max(0, all[DONE.dense] - all[DONE.wan]) : null,
       bits: all?.[DONE.dense] > 0 ? (32 * all[DONE.wan]) / all[DONE.dense] : null,
+      density: last ? encodingOf(last, place)?.[0] : null,
+      valueBits: last ? encodingOf(last, place)?.[1] : null,
       now: recent?.done[DONE.dense] > 0 ? (32 * recent.done[DONE.wan]) / recent.done[DONE.dense] : null,
     };
   });
@@ -110,5 +119,7 @@ function showUplinks(record, links) {
     { name: "Saved against dense f32", number: true, of: (row) => bytes(row.saved) },
     { name: "Bits a value", number: true, of: (row) => (row.bits == null ? DASH : number(row.bits, 3)) },
     { name: ofNow, number: true, of: (row) => (row.now == null ? DASH : number(row.now, 3)) },
+    { name: "Density", number: true, of: (row) => percent(row.density, 3) },
+    { name: "Bits of each", number: true, of: (row) => (row.valueBits == null ? DASH : number(row.valueBits, 3)) },
   ], rows, (row) => row.name);
 }

@@ -11,7 +11,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_coordinator::record::{FOLDER, Recorder, replay};
 use longhaul_coordinator::run::{ConnectionId, Event, Phase, Run, State};
-use longhaul_proto::control::message::{Heartbeat, Join, Ready, RoundReport, ToCoordinator};
+use longhaul_proto::control::message::{Encoding, Heartbeat, Join, Ready, RoundReport, ToCoordinator};
 
 const WORKERS: u32 = 16;
 const SITES: u32 = 4;
@@ -98,6 +98,7 @@ impl Bench {
                 data_wan_bytes: 0,
                 data_lan_bytes: 0,
                 loss: 2.5,
+                encoding: Some(Encoding { density: 1.0, value_bits: 32.0 }),
             };
             self.say(worker, ToCoordinator::Heartbeat(heartbeat));
         }

@@ -13,7 +13,7 @@ use super::activity::Activity;
 use super::done::Done;
 use super::points::{RoundPoint, Sample};
 use super::thinned::{Pushed, Thinned};
-use crate::run::{LinkStatus, Phase, RoundSummary, Status};
+use crate::run::{LinkStatus, Phase, RoundSummary, Status, plausible};
 
 /// The layout of what is told and kept. What reads another one says so.
 pub const FORMAT: u32 = 1;
@@ -67,6 +67,7 @@ pub struct History {
     sampled_ms: u64,
     run: Done,
     by_site: Vec<Done>,
+    encodings: Vec<Option<[f32; 2]>>,
     workers: BTreeMap<WorkerId, Worker>,
 }
 
@@ -114,6 +115,7 @@ impl History {
             sampled_ms: 0,
             run: Done::default(),
             by_site: Vec::new(),
+            encodings: Vec::new(),
             workers: BTreeMap::new(),
         }
     }
@@ -192,6 +194,7 @@ impl History {
         heartbeats: impl Iterator<Item = (WorkerId, &'a str, &'a Heartbeat)>,
     ) {
         let mut here = BTreeMap::new();
+        self.encodings.fill(None);
         for (id, site, heartbeat) in heartbeats {
             let heard = Done::of(heartbeat);
             let mut worker = self.workers.get(&id).copied().unwrap_or(Worker {
@@ -205,6 +208,10 @@ impl History {
             self.run.add(new);
             if let Some(site) = self.place_of(site) {
                 self.by_site[site].add(new);
+                self.encodings.resize(self.sites.len(), None);
+                let said = plausible(heartbeat.encoding);
+                let known = &mut self.encodings[site];
+                *known = known.or(said.map(|encoding| [encoding.density, encoding.value_bits]));
             }
             here.insert(id, worker);
         }
@@ -265,6 +272,7 @@ impl History {
             run: self.run,
             sites: self.by_site.clone(),
             ways,
+            encodings: self.encodings.clone(),
         };
         if self.recent.len() == RECENT_KEPT {
             self.recent.pop_front();

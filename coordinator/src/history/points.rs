@@ -22,6 +22,9 @@ pub struct Sample {
     pub sites: Vec<Done>,
     /// What each way between sites carries, by its place: bytes a second, and seconds of a round trip.
     pub ways: Vec<[f32; 2]>,
+    /// How each site encodes what it sends to others, by the place of its name: the share of values that it sends, and bits of each of these; null where nobody has said. Releases that did not know it kept none.
+    #[serde(default)]
+    pub encodings: Vec<Option<[f32; 2]>>,
 }
 
 /// Sums and states of then: the later one holds the earlier one.

@@ -261,9 +261,10 @@ fn of_links(status: &Status) -> [Metric; 2] {
     ]
 }
 
-fn of_workers(status: &Status) -> [Metric; 4] {
+fn of_workers(status: &Status) -> [Metric; 6] {
     let mut states: BTreeMap<&str, f64> = BTreeMap::new();
     let (mut speeds, mut seen, mut healths) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut densities, mut bits) = (Vec::new(), Vec::new());
     for member in &status.members {
         *states.entry(&member.state).or_default() += 1.0;
         let labels = vec![("worker", member.id.clone()), ("site", member.site.clone())];
@@ -271,6 +272,8 @@ fn of_workers(status: &Status) -> [Metric; 4] {
             speeds.push((labels.clone(), speed));
         }
         seen.push((labels.clone(), member.last_seen_s));
+        densities.extend(member.density.map(|density| (labels.clone(), density)));
+        bits.extend(member.value_bits.map(|bits| (labels.clone(), bits)));
         if member.health != Health::Steady {
             let health = [("health", member.health.word().to_owned())];
             healths.push((labels.into_iter().chain(health).collect(), 1.0));
@@ -283,6 +286,8 @@ fn of_workers(status: &Status) -> [Metric; 4] {
         gauges(("workers", "Workers that have joined, by state", &["state"]), states.collect()),
         gauges(("worker_tokens_per_second", "Tokens per second of a worker", of), speeds),
         gauges(("worker_health", "1 for slow or silent, of a worker that is", health), healths),
+        gauges(("worker_density", "Share of the values that a worker sends to other sites", of), densities),
+        gauges(("worker_value_bits", "Bits of each of these values, with their share of scales", of), bits),
         gauges(("worker_last_seen_seconds", "Seconds since a worker said something", of), seen),
     ]
 }

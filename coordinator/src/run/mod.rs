@@ -11,6 +11,7 @@ mod audits;
 mod command;
 mod data;
 mod departures;
+mod encoding;
 mod event;
 mod generation;
 mod handovers;
@@ -54,6 +55,7 @@ mod ways;
 
 pub use command::{Command, Notice, Record, Severity};
 pub use departures::GoneStatus;
+pub use encoding::plausible;
 pub use event::{ConnectionId, Event};
 pub use ledger::Ledger;
 pub use lineup::{Lineup, SyncGroup};

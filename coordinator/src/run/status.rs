@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::{Notice, Severity};
 use super::departures::GoneStatus;
+use super::encoding::plausible;
 use super::machine::Run;
 use super::parity::Parity;
 use super::peer::{Peer, Standing};
@@ -221,6 +222,12 @@ pub struct MemberStatus {
     /// How many times as fast as at first it computes its part of the model; null where it has all of it, or where that is not known yet.
     #[serde(default)]
     pub speed: Option<f64>,
+    /// The share of the values that it sent in its last exchange with other sites; null where others send for it, or in another form.
+    #[serde(default)]
+    pub density: Option<f64>,
+    /// Bits of each of these values, with their share of scales.
+    #[serde(default)]
+    pub value_bits: Option<f64>,
     /// Seconds since it said something; in a finished run, as of its end.
     pub last_seen_s: f64,
 }
@@ -426,6 +433,7 @@ impl Run {
         };
         let counted = peer.meter.recent().filter(|_| peer.seat.is_none_or(|seat| seat.rank == 0));
         let tokens_per_s = counted.map(|(seconds, done)| done.tokens as f64 / seconds);
+        let encoding = peer.meter.latest().and_then(|heartbeat| plausible(heartbeat.encoding));
         MemberStatus {
             id: worker.to_string(),
             site: self.site_name(peer.known.site),
@@ -440,6 +448,8 @@ impl Run {
             state_hash: peer.state_hash.as_ref().map(hex),
             contributed: peer.contributed.map(|round| round.0),
             speed: self.speeds.known(worker),
+            density: encoding.map(|encoding| encoding.density.into()),
+            value_bits: encoding.map(|encoding| encoding.value_bits.into()),
             last_seen_s: self.now.saturating_sub(peer.silence.last()).as_secs_f64(),
         }
     }

@@ -66,7 +66,16 @@ mod tests {
     use super::*;
 
     fn sample(at_ms: u64, run: Done) -> Sample {
-        Sample { at_ms, step: 0, round: 0, training: 4, run, sites: Vec::new(), ways: Vec::new() }
+        Sample {
+            at_ms,
+            step: 0,
+            round: 0,
+            training: 4,
+            run,
+            sites: Vec::new(),
+            ways: Vec::new(),
+            encodings: Vec::new(),
+        }
     }
 
     fn round() -> RoundPoint {

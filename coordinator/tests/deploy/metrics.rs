@@ -59,7 +59,7 @@ fn everything() -> Metrics {
     status["refused"] = json!([{ "site": "a", "reason": "norm", "count": 1, "round": 1, "by": "w1" }]);
     status["members"] = json!([{
         "id": "w1", "site": "a", "part": 1, "device": "cpu", "state": "training", "health": "slow", "step": 1,
-        "tokens_per_s": 1.0, "state_hash": null, "last_seen_s": 1.0,
+        "tokens_per_s": 1.0, "state_hash": null, "density": 0.1, "value_bits": 4.0, "last_seen_s": 1.0,
     }]);
     let status: Status = serde_json::from_value(status).unwrap();
     told(&metrics::encode(&status).unwrap())

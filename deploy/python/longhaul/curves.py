@@ -59,6 +59,10 @@ class Curves:
         for place, way in enumerate(sample["ways"]):
             name = self._ways.get(place, place)
             row[f"bytes_per_s of {name}"], row[f"round_trip_s of {name}"] = way[0], way[1]
+        for place, encoding in enumerate(sample.get("encodings", ())):
+            if encoding is not None:
+                name = self._sites.get(place, place)
+                row[f"density of {name}"], row[f"value_bits of {name}"] = encoding
         return row
 
     def frame(self) -> Any:

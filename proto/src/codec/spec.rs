@@ -60,9 +60,20 @@ impl CodecSpec {
     /// The parts must be in their ranges, as [`CodecSpec::validate`] has it.
     #[must_use]
     pub fn bits_per_value(&self) -> f64 {
-        let seen = self.stage.as_ref().map_or(1.0, |stage| stage.as_leading().seen_share());
+        let seen = self.seen_share();
         let rule = self.selection.as_rule();
         seen * (rule.kept_share() * self.bits_per_kept_value() + rule.position_bits())
+    }
+
+    /// The share of the values that is sent.
+    #[must_use]
+    pub fn density(&self) -> f64 {
+        self.seen_share() * self.selection.as_rule().kept_share()
+    }
+
+    /// The share of the values that the leading stage leaves for the selection.
+    fn seen_share(&self) -> f64 {
+        self.stage.as_ref().map_or(1.0, |stage| stage.as_leading().seen_share())
     }
 
     /// Bits of a kept value with its share of scales, before entropy coding.

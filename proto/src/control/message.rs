@@ -252,6 +252,17 @@ pub struct Heartbeat {
     pub data_lan_bytes: u64,
     /// Mean training loss of the last finished step, nats a token; NaN where it is kept back, or nothing was trained on.
     pub loss: f32,
+    /// How it encoded what it last sent to other sites as its own; none: nothing yet, or in a form that has no such numbers.
+    pub encoding: Option<Encoding>,
+}
+
+/// How updates are encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Encoding {
+    /// The share of an update's values that is sent: its density.
+    pub density: f32,
+    /// Bits of each of these, with their share of scales, without where they are and before entropy coding.
+    pub value_bits: f32,
 }
 
 /// What a member holds when a generation ends.

@@ -48,6 +48,9 @@ impl Synchroniser {
         let compressing = self.links.progress.begin(What::Compress { round, fragments });
         let bodies = compress(running, round, &wanted)?;
         drop(compressing);
+        if let Some((fragment, _)) = wanted.first() {
+            self.links.progress.encodes(running.compressor.encoding(round, *fragment));
+        }
         for ((fragment, _), body) in wanted.into_iter().zip(bodies) {
             self.feed(Event::Compressed { generation, round, fragment, body });
         }

@@ -10,6 +10,7 @@ use longhaul_common::config::{Source, SyncConfig};
 use longhaul_common::id::{FragmentId, Round, RunId};
 use longhaul_proto::codec::chain::{opening, random_mask, seed_of, uplink};
 use longhaul_proto::codec::{CodecSpec, ColumnUpdate, Decoder, EncodeError, Encoder, SpecError};
+use longhaul_proto::control::message::Encoding;
 
 use self::columns::ColumnTask;
 use super::audit::{self, Books, Findings};
@@ -296,6 +297,15 @@ impl Compressor {
     /// Compresses by this chain from now on, whatever is configured.
     pub fn adapt(&mut self, chain: CodecSpec) {
         self.adapted = Some(chain);
+    }
+
+    /// How a round's contribution to a fragment is encoded; none of columns, whose number each step decides.
+    #[must_use]
+    pub fn encoding(&self, round: Round, fragment: FragmentId) -> Option<Encoding> {
+        let chain = self.chain(self.layouts.schedule().is_opening(round), fragment);
+        let [density, value_bits] =
+            [chain.density(), chain.bits_per_kept_value()].map(|number| number as f32);
+        (!self.is_of_columns()).then_some(Encoding { density, value_bits })
     }
 
     fn chain(&self, is_opening: bool, fragment: FragmentId) -> CodecSpec {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use longhaul_proto::control::message::Heartbeat;
+use longhaul_proto::control::message::{Encoding, Heartbeat};
 
 use crate::flight::{Doing, Recorder, What};
 
@@ -101,6 +101,11 @@ impl Progress {
     pub fn fetched_data(&self, bytes: u64, wan: bool) {
         let mut heartbeat = self.lock();
         *(if wan { &mut heartbeat.data_wan_bytes } else { &mut heartbeat.data_lan_bytes }) += bytes;
+    }
+
+    /// What goes to other sites as this worker's own is encoded so now.
+    pub fn encodes(&self, encoding: Option<Encoding>) {
+        self.lock().encoding = encoding;
     }
 
     /// What a dense f32 exchange would have sent to other sites in place of a frame that was sent.

@@ -2,6 +2,7 @@ use std::path::{Path, PathBuf};
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::RunId;
+use longhaul_proto::control::message::Encoding;
 
 use super::*;
 use crate::history::{Folder, Last, Rest};
@@ -114,6 +115,22 @@ fn sums_are_those_of_all_and_of_each_site_and_go_on_over_a_process_that_counts_f
     assert_eq!((last.run.tokens, last.ways[0]), (113, [1e6, 0.05]));
     let activity = history.activity().intervals().back().unwrap();
     assert_eq!(activity.workers.keys().collect::<Vec<_>>(), ["w0"], "who is not here did nothing");
+}
+
+#[test]
+fn a_site_sends_as_whoever_sends_for_it_says_and_nothing_that_cannot_be() {
+    let mut history = History::new(meta());
+    let says = |density| {
+        let encoding = Some(Encoding { density, value_bits: 4.0 });
+        Heartbeat { encoding, ..heartbeat(1) }
+    };
+    let (silent, sends, odd) = (heartbeat(1), says(0.25), says(7.0));
+    let said =
+        [(WorkerId(0), "north", &silent), (WorkerId(1), "north", &sends), (WorkerId(2), "south", &odd)];
+    history.note(10_000, &status(), said.into_iter());
+    assert_eq!(history.recent().back().unwrap().encodings, [Some([0.25, 4.0]), None]);
+    history.note(20_000, &status(), [(WorkerId(0), "north", &silent)].into_iter());
+    assert_eq!(history.recent().back().unwrap().encodings, [None, None], "who sent is gone");
 }
 
 #[test]

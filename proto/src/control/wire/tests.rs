@@ -13,9 +13,10 @@ use longhaul_common::timeline::Assignment;
 use proptest::prelude::*;
 
 use super::super::message::{
-    Adopted, Audit, CheckpointOffer, CheckpointReport, DataAt, DataHolders, DataName, GenerationStart,
-    Heartbeat, HeldPart, HeldResult, Join, Measured, MeasuredLink, Member, Profile, Ready, Refusal,
-    RefusalReason, Replica, RoundReport, SIGNS_MAX, SeenWay, Settled, Settlement, SignOfLife, Start, Welcome,
+    Adopted, Audit, CheckpointOffer, CheckpointReport, DataAt, DataHolders, DataName, Encoding,
+    GenerationStart, Heartbeat, HeldPart, HeldResult, Join, Measured, MeasuredLink, Member, Profile, Ready,
+    Refusal, RefusalReason, Replica, RoundReport, SIGNS_MAX, SeenWay, Settled, Settlement, SignOfLife, Start,
+    Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -302,7 +303,7 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&finished(Some(2.75), None)).unwrap()), "06ac02010000304000");
     assert_eq!(hex(encode(&finished(Some(2.75), Some(0.5))).unwrap()), "06ac020100003040010000003f");
     assert_eq!(hex(encode(&ToCoordinator::Leaving).unwrap()), "07");
-    // Step, tokens and those of them that were selected, four doubles of seconds, six counts, 2.75f32.
+    // Step, tokens and those of them that were selected, four doubles of seconds, six counts, 2.75f32, and an option of two floats.
     let heartbeat = ToCoordinator::Heartbeat(Heartbeat {
         step: 300,
         tokens: 7,
@@ -318,9 +319,10 @@ fn messages_are_the_golden_bytes() {
         data_wan_bytes: 301,
         data_lan_bytes: 4,
         loss: 2.75,
+        encoding: Some(Encoding { density: 0.5, value_bits: 4.0 }),
     });
     let (zero, half) = ("0000000000000000", "000000000000e03f");
-    let expected = format!("02ac020705{half}{zero}{half}{zero}010203ac02ad020400003040");
+    let expected = format!("02ac020705{half}{zero}{half}{zero}010203ac02ad020400003040010000003f00008040");
     assert_eq!(hex(encode(&heartbeat).unwrap()), expected);
     let report = ToCoordinator::RoundApplied(RoundReport {
         generation: Generation(2),
