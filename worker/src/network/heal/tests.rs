@@ -169,8 +169,8 @@ async fn healing_fails_when_all_donors_have_failed() {
     let authority = authority();
     let dying = bad_donor(&authority, 2, state(5, 0), Bad::Dies);
     let worker = Worker::start(&authority, 1, ReceiveLimits::default());
-    let (mut before, mut failures) = (None, Vec::new());
-    let attempt = attempt(&worker.network, &[dying], SHAPE, &mut before, &mut failures);
+    let (mut before, mut failures, donors) = (None, Vec::new(), [dying]);
+    let attempt = attempt(&worker.network, &donors, SHAPE, &mut before, &mut failures);
     let error = timeout(PATIENCE, attempt).await.expect("there is nobody to wait for").unwrap_err();
     assert!(error.to_string().contains("not all of the state could be had"), "{error:#}");
     assert!(!failures.is_empty() && before.is_some_and(|transfer| transfer.arrived() == 1));
