@@ -98,7 +98,6 @@ class ARun(unittest.TestCase):
         self.assertEqual([kept.rounds[-1]["step"], kept.samples[-1]["step"]], [8, 8])
         losses = [point["loss"] for point in kept.rounds]
         self.assertAlmostEqual(losses[-1], last["loss"], places=5)
-        self.assertGreater(kept.samples[-1]["tokens"], 0)
 
         found = longhaul.checkpoints(self.folder / "checkpoints")
         self.assertEqual([checkpoint.round for checkpoint in found][-1], 8)
