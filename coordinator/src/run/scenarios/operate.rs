@@ -151,6 +151,24 @@ fn everybody_is_told_of_a_worker_that_is_kicked_after_it_is_written_down() {
     assert_eq!(story.told(1)[1], revoked);
 }
 
+/// The beginning of a generation says what of the rounds before counts, so it is said again to who has missed it, whoever is in it.
+#[test]
+fn who_comes_back_to_a_generation_of_which_somebody_was_kicked_hears_of_that_first() {
+    let state = Story::training().run.state().clone();
+    let mut story = Story::of_state(config(), state);
+    story.handle(Event::Kick { worker: WorkerId(2) });
+    story.resume(1, Generation(0));
+    let told = story.told(1);
+    let [ToWorker::Welcome(_), ToWorker::Revoked { workers }, ToWorker::Begin(start), rest @ ..] =
+        told.as_slice()
+    else {
+        panic!("{told:?}")
+    };
+    assert_eq!((workers.as_slice(), start.membership.generation), ([WorkerId(2)].as_slice(), Generation(1)));
+    let settle = ToWorker::Settle { generation: Generation(2) };
+    assert!(rest.contains(&settle), "it is over with whoever was kicked: {rest:?}");
+}
+
 #[test]
 fn a_worker_that_is_not_here_can_be_kicked_and_once_is_enough() {
     let mut story = Story::training();

@@ -121,6 +121,7 @@ pub struct World {
     sequence: u64,
     connections: BTreeMap<ConnectionId, (WorkerId, Duration, Duration)>,
     next_connection: u64,
+    said: strangers::Said,
     next_result: u64,
     /// What reached a stopped process, in order.
     stopped: BTreeMap<WorkerId, Vec<Happening>>,
@@ -152,6 +153,7 @@ impl World {
             sequence: 0,
             connections: BTreeMap::new(),
             next_connection: 0,
+            said: strangers::Said::default(),
             next_result: 0,
             stopped: BTreeMap::new(),
             rng: ChaCha8Rng::seed_from_u64(seed),

@@ -4,9 +4,21 @@ use longhaul_proto::control::message::Settled;
 
 use super::*;
 
+/// What the coordinator has said.
+#[derive(Default)]
+pub struct Said {
+    /// Who is out of the run, over each connection.
+    revoked: BTreeMap<ConnectionId, BTreeSet<WorkerId>>,
+    /// That a generation begins, to somebody.
+    begun: BTreeSet<Generation>,
+}
+
 impl World {
-    /// Nobody who was kicked is told anything but that, nor is anybody told that it is a member.
-    pub(super) fn check_sent(&self, connection: ConnectionId, message: &ToWorker) {
+    /// Nobody who was kicked is told anything but that, nor is it a member when a generation begins. Who comes back to one that had begun before has heard first who is out, and so connects with nobody of those.
+    pub(super) fn check_sent(&mut self, connection: ConnectionId, message: &ToWorker) {
+        if let ToWorker::Revoked { workers } = message {
+            self.said.revoked.entry(connection).or_default().extend(workers);
+        }
         let Some(run) = &self.run else { return };
         let revoked = &run.state().revoked;
         let to = self.connections.get(&connection).map(|(worker, ..)| *worker);
@@ -17,8 +29,13 @@ impl World {
             );
         }
         if let ToWorker::Begin(start) = message {
-            let kicked = start.membership.members().iter().find(|member| revoked.contains(&member.worker));
-            assert!(kicked.is_none(), "{kicked:?} was kicked, and is a member");
+            let is_said_again = !self.said.begun.insert(start.membership.generation);
+            let told = self.said.revoked.get(&connection).filter(|_| is_said_again);
+            let is_known = |worker: &WorkerId| told.is_some_and(|told| told.contains(worker));
+            let members = start.membership.members().iter().map(|member| member.worker);
+            let kicked: Vec<WorkerId> =
+                members.filter(|worker| revoked.contains(worker) && !is_known(worker)).collect();
+            assert!(kicked.is_empty(), "{kicked:?} were kicked, and are members for {to:?}");
         }
     }
 
