@@ -28,5 +28,6 @@ mod site;
 mod speaking;
 mod take_over;
 mod tensor_groups;
+mod terminal;
 mod traces;
 mod tutorials;
