@@ -6,6 +6,7 @@
 
 mod archive;
 mod chaos;
+mod dashboard;
 mod data;
 mod examples;
 mod faults;
