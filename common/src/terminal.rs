@@ -62,6 +62,11 @@ impl<W: Write> Foot<W> {
         self.lock().is_there = true;
     }
 
+    /// Whether it was [enabled](Foot::enable).
+    pub fn is_there(&self) -> bool {
+        self.lock().is_there
+    }
+
     /// Shows a line in the place of the one before; an empty one takes it away. What is wider than the terminal is cut there. Nothing is shown before
     /// [`Foot::enable`].
     pub fn show(&self, line: &str) {
@@ -147,7 +152,9 @@ mod tests {
             let mut above = foot;
             foot.show("not yet");
             above.write_all(b"before\n").unwrap();
+            assert!(!foot.is_there());
             foot.enable();
+            assert!(foot.is_there());
             foot.show("one");
             foot.show("one");
             above.write_all(b"log\n").unwrap();

@@ -5,9 +5,10 @@ import { number, rate } from "./words.js";
 import { latest } from "./series.js";
 
 const HEIGHT = 190;
-/** Between ticks of times, in seconds, and of bytes. */
+/** Between ticks of times, in seconds, of bytes, and of what is counted. */
 const SECONDS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000];
 const BINARY = [1, 1024, 1024 ** 2, 1024 ** 3, 1024 ** 4].flatMap((unit) => [1, 2, 5, 10, 20, 50, 100, 200, 500].map((count) => count * unit));
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
 /** Rows of a table of curves. */
 const ROWS = 50;
 const KEYS = "Arrow keys move along the curve, plus and minus zoom, 0 shows all.";
@@ -18,11 +19,12 @@ export function lineColour(at) {
 }
 
 export class Chart {
-  /** `format` makes a text of a value; `axis` says what x is: "step" or "time". */
-  constructor(parent, title, format, zoomed) {
+  /** `format` makes a text of a value; `axis` says what x is: "step" or "time"; `isWhole`: of values there are no halves. */
+  constructor(parent, title, format, zoomed, isWhole = false) {
     this.title = title;
     this.format = format;
     this.isBytes = format === rate;
+    this.isWhole = isWhole;
     this.zoomed = zoomed;
     this.value = el("span");
     this.names = el("ul", { class: "names" });
@@ -84,10 +86,10 @@ export class Chart {
       height: HEIGHT,
       legend: { show: false },
       cursor: { sync: { key: this.axis }, drag: { x: true, y: false, dist: 6 }, points: { size: 6 } },
-      scales: { x: { time: false }, y: { range: (_, min, max) => rangeOf(min, max) } },
+      scales: { x: { time: false }, y: { range: (_, min, max) => rangeOf(min, max, this.isWhole) } },
       axes: [
         { ...axis, size: 28, incrs: this.axis === "time" ? SECONDS : undefined, values: (_, ticks) => ticks.map(along) },
-        { ...axis, size: this.isBytes ? 78 : 58, incrs: this.isBytes ? BINARY : undefined, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
+        { ...axis, size: this.isBytes ? 78 : 58, incrs: this.isBytes ? BINARY : this.isWhole ? WHOLE : undefined, values: (_, ticks) => ticks.map((tick) => this.format(tick)) },
       ],
       series: [{}, ...this.lines.map((line, at) => ({
         label: line.name,
@@ -156,9 +158,9 @@ export class Chart {
 }
 
 /** What an axis shows of values: never so little that all of its ticks have the same words. */
-function rangeOf(min, max) {
+function rangeOf(min, max, isWhole) {
   if (min == null) return [0, 1];
-  const least = Math.max(0.02 * Math.max(Math.abs(min), Math.abs(max)), 1e-12);
+  const least = isWhole ? 2 : Math.max(0.02 * Math.max(Math.abs(min), Math.abs(max)), 1e-12);
   const more = Math.max(0, least - (max - min)) / 2;
   return uPlot.rangeNum(min - more, max + more, 0.1, true);
 }

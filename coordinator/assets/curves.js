@@ -32,11 +32,11 @@ const CHARTS = [
   { title: "Bits sent for each value (dense: 32)", format: (value) => number(value, 3), smooth: true, optional: true, lines: (c, a) => [
     ["bits", alongSamples(c, a, bitsPerValue())],
   ] },
-  { title: "Steps between rounds", format: (value) => number(value), lines: (c, a) => [["steps", alongRounds(c, a, (round) => round.every)]] },
+  { title: "Steps between rounds", isWhole: true, format: (value) => number(value), lines: (c, a) => [["steps", alongRounds(c, a, (round) => round.every)]] },
   { title: "Exchanges that wait in error feedback", format: (value) => number(value, 3), optional: true, smooth: true, lines: (c, a) => [
     ["exchanges", alongRounds(c, a, (round) => round.residual_ratio)],
   ] },
-  { title: "Workers that train", format: (value) => number(value), lines: (c, a) => [["workers", alongSamples(c, a, (_, after) => after.training)]] },
+  { title: "Workers that train", isWhole: true, format: (value) => number(value), lines: (c, a) => [["workers", alongSamples(c, a, (_, after) => after.training)]] },
 ];
 
 export class CurvesPart {
@@ -79,7 +79,7 @@ export class CurvesPart {
       }
       if (!chart) {
         const unit = this.record.meta.images ? "images" : "tokens";
-        chart = new Chart(byId("curves"), spec.unit ? `${spec.title} (${unit} a second)` : spec.title, spec.format, () => this.noteZoom());
+        chart = new Chart(byId("curves"), spec.unit ? `${spec.title} (${unit} a second)` : spec.title, spec.format, () => this.noteZoom(), spec.isWhole);
         this.charts.set(spec.title, chart);
       }
       chart.figure.hidden = false;

@@ -42,8 +42,8 @@ export class LinksPart {
     tabulate(byId("links-table"), "time", this.table);
     showUplinks(record, links);
     table(byId("ways"), "Ways, in one direction each", [
-      { name: "From", of: (link) => link.from },
-      { name: "To", of: (link) => link.to },
+      { name: "From", class: "s", of: (link) => link.from },
+      { name: "To", class: "s", of: (link) => link.to },
       { name: "Carries", number: true, of: (link) => rate(link.bytes_per_s) },
       { name: "Round trip", number: true, of: (link) => `${number(1000 * link.round_trip_s, 3)} ms` },
       { name: "Seen", number: true, of: (link) => (link.seen_s == null ? "before the plan" : `${duration(link.seen_s)} ago`) },
@@ -112,7 +112,7 @@ function showUplinks(record, links) {
   });
   const ofNow = record.live ? "lately" : "at the end";
   table(byId("uplinks"), "What each site sends to others, since this page's curves began", [
-    { name: "Site", of: (row) => row.name },
+    { name: "Site", class: "s", of: (row) => row.name },
     { name: `Sends ${ofNow}`, number: true, of: (row) => rate(row.goodput) },
     { name: "Of what its fastest way carries", number: true, of: (row) => percent(row.use, 2) },
     { name: "Sent", number: true, of: (row) => bytes(row.sent) },

@@ -22,7 +22,7 @@ export function showWorkers(workers, site, choose, act) {
   const rows = all.slice(0, ROWS_MAX);
   const columns = [
     { name: "Worker", class: "s", of: (worker) => worker.id },
-    { name: "Site", of: (worker) => worker.site },
+    { name: "Site", class: "s", of: (worker) => worker.site },
     { name: "State", of: (worker) => (cell) => showState(cell, worker.word) },
     { name: "Role", class: "s", of: (worker) => worker.role || DASH },
     { name: "Step", number: true, of: (worker) => number(worker.step) },

@@ -1,6 +1,7 @@
-//! The WAN emulator, the harness of the end-to-end tests, a real etcd, a server that speaks S3, a collector of telemetry, programs from PyPI, what fuzzing has kept, and readers of what is in `deploy` and in the book.
+//! The WAN emulator, the harness of the end-to-end tests, a real etcd, a server that speaks S3, a collector of telemetry, a browser, programs from PyPI, what fuzzing has kept, and readers of what is in `deploy` and in the book.
 #![forbid(unsafe_code)]
 
+pub mod browser;
 pub mod chaos;
 pub mod cluster;
 pub mod collector;

@@ -1,25 +1,21 @@
-//! How long work on data goes, for people: a bar on a terminal, lines in a log elsewhere.
+//! How long work on data goes, for people: a line at the foot of a terminal, lines in a log elsewhere.
 
-use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use indicatif::{BinaryBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
+use indicatif::{BinaryBytes, HumanCount, HumanDuration};
 use longhaul_common::config::DataConfig;
+use longhaul_common::terminal::{foot, gauge};
 use tokio::time::Instant;
 
 use crate::data::WorkDone;
 
-/// How often a bar moves: often enough to look alive.
-pub(crate) const BAR_INTERVAL: Duration = Duration::from_millis(250);
-/// How often a line is written where there is no bar: seldom enough for a log.
+/// How often the line at the foot is made: often enough to look alive.
+pub(crate) const FOOT_INTERVAL: Duration = Duration::from_millis(250);
+/// How often a line is written into a log: seldom enough for a log.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
-
-/// The bar that is on the terminal.
-static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// How far it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,8 +50,6 @@ impl Far {
 
 /// What of it is on the terminal or in the log. Dropped, the terminal is as it was.
 pub(crate) struct Progress {
-    bar: ProgressBar,
-    is_terminal: bool,
     next_line: Instant,
     pace: Pace,
     /// What is done: preparing, checking.
@@ -64,28 +58,20 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Shows nothing yet.
-    pub(crate) fn new(doing: &'static str) -> Result<Self> {
-        let style =
-            ProgressStyle::with_template("{prefix} {wide_bar} {binary_bytes}/{binary_total_bytes}\n{msg}");
-        let style = style.context("lay out the progress")?;
-        let bar = ProgressBar::new(0).with_style(style).with_prefix(doing);
-        let next_line = Instant::now() + LINE_INTERVAL;
-        let is_terminal = io::stderr().is_terminal();
-        if is_terminal {
-            *shown() = Some(bar.clone());
-        }
-        Ok(Self { bar, is_terminal, next_line, pace: Pace::default(), doing })
+    pub(crate) fn new(doing: &'static str) -> Self {
+        Self { next_line: Instant::now() + LINE_INTERVAL, pace: Pace::default(), doing }
     }
 
-    /// Moves the bar, or writes a line where it is time for one.
+    /// Shows it at the foot of the terminal; where there is none, writes a line into the log where it is time for one.
     pub(crate) fn show(&mut self, far: &Far, now: Instant) {
         let pace = self.pace.at(far, now);
-        if self.is_terminal {
-            // Whoever logs waits for this, and this for whoever logs.
-            let _shown = shown();
-            self.bar.set_length(far.all);
-            self.bar.set_position(far.done);
-            self.bar.set_message(Message { far, pace }.to_string());
+        if foot().is_there() {
+            foot().show(&format!(
+                "{} data {} {}",
+                self.doing,
+                gauge(far.done, far.all),
+                Message { far, pace }
+            ));
         } else if let Some(line) = self.line(far, pace, now) {
             tracing::info!("{line}");
         }
@@ -97,21 +83,13 @@ impl Progress {
             return None;
         }
         self.next_line = now + LINE_INTERVAL;
-        let share = 100.0 * far.done as f64 / far.all.max(1) as f64;
-        Some(format!(
-            "{} data: {share:.1} % of {}, {}",
-            self.doing,
-            BinaryBytes(far.all),
-            Message { far, pace }
-        ))
+        Some(format!("{} data: {}", self.doing, Message { far, pace }))
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        let mut shown = shown();
-        self.bar.finish_and_clear();
-        *shown = None;
+        foot().show("");
     }
 }
 
@@ -121,11 +99,11 @@ pub(crate) fn watch<T>(
     far: impl Fn() -> Far + Send,
     run: impl FnOnce() -> T,
 ) -> Result<T> {
-    let mut progress = Progress::new(doing)?;
+    let mut progress = Progress::new(doing);
     thread::scope(|scope| {
         let (runs, ended) = channel::<()>();
         let show = move || {
-            while ended.recv_timeout(BAR_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(FOOT_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 progress.show(&far(), Instant::now());
             }
         };
@@ -139,28 +117,7 @@ pub(crate) fn watch<T>(
     })
 }
 
-/// What logs are written to: the standard error stream, from which a bar goes for the moment.
-#[derive(Debug)]
-pub struct LogStream;
-
-impl Write for LogStream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &*shown() {
-            Some(bar) => bar.suspend(|| io::stderr().write(bytes)),
-            None => io::stderr().write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
-    }
-}
-
-fn shown() -> MutexGuard<'static, Option<ProgressBar>> {
-    SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What is said beside the bytes.
+/// How far it is, how fast it goes, and what else there is to say.
 struct Message<'a> {
     far: &'a Far,
     pace: Option<At>,
@@ -168,9 +125,13 @@ struct Message<'a> {
 
 impl std::fmt::Display for Message<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.far.more)?;
-        let Some(At { bytes_per_s, left }) = self.pace else { return Ok(()) };
-        write!(f, ", {}/s, {} left", BinaryBytes(bytes_per_s), HumanDuration(left))
+        let Far { done, all, more, .. } = self.far;
+        let share = 100.0 * *done as f64 / (*all).max(1) as f64;
+        write!(f, "{share:.1} % of {}", BinaryBytes(*all))?;
+        if let Some(At { bytes_per_s, left }) = self.pace {
+            write!(f, ", {}/s, {} left", BinaryBytes(bytes_per_s), HumanDuration(left))?;
+        }
+        write!(f, ", {more}")
     }
 }
 
@@ -232,7 +193,7 @@ mod tests {
             items: 12_345,
             ..WorkDone::default()
         };
-        let (mut progress, start) = (Progress::new("preparing").unwrap(), Instant::now());
+        let (mut progress, start) = (Progress::new("preparing"), Instant::now());
         let mut line = |read_bytes: u64, second: u64| {
             done.read_bytes = read_bytes;
             let (far, now) = (Far::of_preparing(done, "tokens"), start + Duration::from_secs(second));
@@ -242,7 +203,7 @@ mod tests {
         assert_eq!(line(0, 1), None);
         assert_eq!(
             line(MIB, 11).unwrap(),
-            "preparing data: 2.5 % of 40.00 MiB, 7 of 1,200 files, 12,345 tokens, 5.00 MiB hashed, 102.40 KiB/s, 7 minutes left"
+            "preparing data: 2.5 % of 40.00 MiB, 102.40 KiB/s, 7 minutes left, 7 of 1,200 files, 12,345 tokens, 5.00 MiB hashed"
         );
         assert_eq!(line(5 * MIB, 20), None);
         let last = line(40 * MIB, 21).unwrap();

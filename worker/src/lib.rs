@@ -8,7 +8,7 @@ pub mod cli;
 pub mod collective;
 pub mod data;
 pub mod data_command;
-pub mod data_progress;
+mod data_progress;
 pub mod doctor;
 pub mod engine;
 pub mod flight;

@@ -1,12 +1,11 @@
 //! The `worker` binary.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
 use longhaul_common::explained::Explained;
+use longhaul_common::terminal::{foot, moves_cursors, takes_colours};
 use longhaul_worker::cli::{Cli, Command, LogFormat};
-use longhaul_worker::data_progress::LogStream;
 use longhaul_worker::engine::keep_freed_memory;
 use longhaul_worker::{agent, data, data_command, doctor, pages, sample};
 use tracing_subscriber::EnvFilter;
@@ -49,9 +48,11 @@ fn run(command: Command) -> anyhow::Result<()> {
 
 fn start_logging(format: LogFormat) {
     let filter = EnvFilter::try_from_env("LONGHAUL_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let colours =
-        std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(|| LogStream);
+    let colours = takes_colours(&std::io::stderr());
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(foot);
+    if format == LogFormat::Text && moves_cursors(&std::io::stderr()) {
+        foot().enable();
+    }
     match format {
         LogFormat::Text => logs.with_target(false).init(),
         LogFormat::Json => logs.json().init(),

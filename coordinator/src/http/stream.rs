@@ -1,6 +1,7 @@
 //! How a run goes, as it goes: server-sent events for the dashboard.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -10,16 +11,17 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream::poll_fn;
 use serde::Deserialize;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::Api;
 use super::calls::failure;
 use super::history::{Place, record_of, update_of};
+use crate::run::{Health, Status};
 
 /// Those who listen at a time: each holds a connection.
 pub const LISTENERS_MAX: usize = 32;
-/// Between updates: a killed worker is to be seen within three seconds, of which noticing takes one or two.
+/// Between updates, while all do what they did. What else they do is told at once: a killed worker is to be seen within three seconds, of which noticing takes one or two.
 const UPDATE_EVERY: Duration = Duration::from_secs(1);
 /// Who has not taken a message by then is dropped.
 const SLOW_MAX: Duration = Duration::from_secs(10);
@@ -60,10 +62,11 @@ pub async fn stream(
 async fn tell(api: Api, after: Option<Place>, frames: mpsc::Sender<String>, _place: OwnedSemaphorePermit) {
     // What was not told by then is asked for anew.
     let _ = timeout(STREAM_MAX, async {
-        let mut after = after;
+        let (mut after, mut status) = (after, api.status.clone());
         loop {
             // Looked at first: what the run says at its end is told yet.
-            let ends = api.status.has_changed().is_err();
+            let ends = status.has_changed().is_err();
+            let told = Arc::clone(&status.borrow());
             let Some((frame, place)) = next_frame(&api, after.take()).await else { return };
             after = Some(place);
             if frames.send_timeout(frame, SLOW_MAX).await.is_err() || ends {
@@ -71,11 +74,26 @@ async fn tell(api: Api, after: Option<Place>, frames: mpsc::Sender<String>, _pla
             }
             tokio::select! {
                 () = sleep(UPDATE_EVERY) => {}
+                // No more often than the run publishes how it goes.
+                () = other_doings(&mut status, &told) => {}
                 () = frames.closed() => return,
             }
         }
     })
     .await;
+}
+
+/// Resolves when the run, or one of its workers, does something else than was told; or when no more is said.
+async fn other_doings(status: &mut watch::Receiver<Arc<Status>>, told: &Status) {
+    let run = |status: &Status| (status.phase, status.paused, status.stopping);
+    let is_other = |now: &Arc<Status>| run(now) != run(told) || !workers(now).eq(workers(told));
+    // An error means that the run has said its last.
+    let _ = status.wait_for(is_other).await;
+}
+
+/// What each worker that is here does.
+fn workers(status: &Status) -> impl Iterator<Item = (&str, &str, Health)> {
+    status.members.iter().map(|worker| (&*worker.id, &*worker.state, worker.health))
 }
 
 /// What came after a place, or all there is. Neither is made where requests are taken.

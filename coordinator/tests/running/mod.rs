@@ -1,7 +1,6 @@
 //! A coordinator as a process of its own.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 
-pub mod browser;
 pub mod fleet;
 pub mod worker;
 

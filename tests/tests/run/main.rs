@@ -6,6 +6,7 @@
 
 mod archive;
 mod chaos;
+mod dashboard;
 mod data;
 mod examples;
 mod faults;
@@ -28,5 +29,6 @@ mod site;
 mod speaking;
 mod take_over;
 mod tensor_groups;
+mod terminal;
 mod traces;
 mod tutorials;

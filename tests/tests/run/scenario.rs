@@ -65,6 +65,8 @@ pub struct Setup<'a> {
     pub own_checkpoints: bool,
     /// A worker that has said nothing for so long is taken out.
     pub silent_after_ms: u64,
+    /// The least of that, of whoever is heard regularly; none: it is as long.
+    pub suspect_after_ms: Option<u64>,
     /// More of each worker's command line.
     pub worker_arguments: &'a [&'a str],
 }
@@ -94,6 +96,7 @@ impl Default for Setup<'_> {
             checkpoint: "every_rounds = 4",
             own_checkpoints: false,
             silent_after_ms: 3000,
+            suspect_after_ms: None,
             worker_arguments: &[],
         }
     }
@@ -166,6 +169,7 @@ impl Setup<'_> {
         let Self { data, layers, width, batch, micro_batch, learning_rate, shares, .. } = self;
         let Self { parallel, sync, checkpoint, .. } = self;
         let silent_after_ms = self.silent_after_ms;
+        let suspect_after_ms = self.suspect_after_ms.unwrap_or(silent_after_ms);
         let gpt = || format!("kind = \"gpt2\"\nlayers = {layers}\nwidth = {width}\nheads = 2\ncontext = 32");
         let (model, length, images) = match self.images {
             Some(lines) => ("kind = \"mlp\"\nhidden = [16]".to_owned(), "", format!("[data.image]\n{lines}")),
@@ -213,7 +217,7 @@ shares = "{shares}"
 
 [faults]
 silent_after_ms = {silent_after_ms}
-suspect_after_ms = {silent_after_ms}
+suspect_after_ms = {suspect_after_ms}
 reconnect_grace_ms = 8000
 "#
         )

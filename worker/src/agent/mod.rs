@@ -6,6 +6,7 @@ mod device_thread;
 mod ending;
 mod identity_slot;
 mod join;
+mod line;
 mod memory;
 mod offers;
 mod reach;

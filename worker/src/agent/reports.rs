@@ -1,8 +1,11 @@
 //! Reports to the coordinator: those that wait while it is away, and the last ones that were said.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use longhaul_proto::control::message::ToCoordinator;
+
+use crate::train::progress::Progress;
 
 /// Reports kept: at a round every few seconds, well over ten minutes of absence.
 pub const REPORTS_KEPT: usize = 512;
@@ -67,6 +70,14 @@ impl Reports {
     }
 }
 
+/// A report as it is to be said: counts that waited are older than those said meanwhile, and would look like ones begun anew.
+pub fn as_of_now<'a>(report: &'a ToCoordinator, progress: &Progress) -> Cow<'a, ToCoordinator> {
+    match report {
+        ToCoordinator::Heartbeat(_) => Cow::Owned(ToCoordinator::Heartbeat(progress.heartbeat())),
+        report => Cow::Borrowed(report),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,5 +115,17 @@ mod tests {
             }
             assert_eq!(reports.next(), Some(&finished(1000)));
         }
+    }
+
+    #[test]
+    fn the_last_counts_are_not_older_than_those_that_were_said_while_they_waited() {
+        let progress = Progress::default();
+        let waits = ToCoordinator::Heartbeat(progress.heartbeat());
+        progress.sent(100, true);
+        let said_meanwhile = ToCoordinator::Heartbeat(progress.heartbeat());
+        assert_ne!(waits, said_meanwhile);
+        assert_eq!(*as_of_now(&waits, &progress), said_meanwhile);
+        let other = ToCoordinator::Failed { reason: "no memory".to_owned() };
+        assert_eq!(*as_of_now(&other, &progress), other);
     }
 }

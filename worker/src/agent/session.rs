@@ -1,6 +1,5 @@
 //! A session: this worker with one memory of the run, through any number of connections.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -24,8 +23,9 @@ use super::connection::{Conversation, Found, unix_s};
 use super::device_thread::DeviceThread;
 use super::ending::{Ending, ending_of};
 use super::join::Membership;
+use super::line::Line;
 use super::offers::{Offers, tell_archived};
-use super::reports::Reports;
+use super::reports::{Reports, as_of_now};
 use super::stop::StopSignal;
 use super::voice::Voice;
 use super::ways::{LOOK, ToldWays};
@@ -54,6 +54,7 @@ const RENEWAL_CHECK: Duration = Duration::from_secs(600);
 pub(super) struct Session {
     membership: Arc<Membership>,
     identity: Identity,
+    config: Arc<RunConfig>,
     join: Join,
     progress: Arc<Progress>,
     gate: Arc<Gate>,
@@ -155,7 +156,7 @@ impl Session {
         let device = DeviceThread {
             membership: Arc::clone(&membership),
             worker,
-            config,
+            config: Arc::clone(&config),
             network: Arc::clone(&network),
             gate: Arc::clone(&gate),
             progress: Arc::clone(&progress),
@@ -166,6 +167,7 @@ impl Session {
         Ok(Self {
             membership,
             identity,
+            config,
             join,
             progress,
             gate,
@@ -193,7 +195,11 @@ impl Session {
         first: Conversation,
         stop: &mut StopSignal,
     ) -> Result<(Ending, Identity)> {
-        let ending = self.follow(first, stop).await;
+        let line = Line::new(self.identity.worker(), &self.config, Arc::clone(&self.progress));
+        let ending = tokio::select! {
+            ending = self.follow(first, stop) => ending,
+            never = line.follow() => match never {},
+        };
         let identity = self.end(stop).await;
         Ok((ending?, identity))
     }
@@ -482,34 +488,9 @@ enum Reconnected {
     Ended(Ending),
 }
 
-/// A report as it is to be said: counts that waited are older than those said meanwhile, and would look like ones begun anew.
-fn as_of_now<'a>(report: &'a ToCoordinator, progress: &Progress) -> Cow<'a, ToCoordinator> {
-    match report {
-        ToCoordinator::Heartbeat(_) => Cow::Owned(ToCoordinator::Heartbeat(progress.heartbeat())),
-        report => Cow::Borrowed(report),
-    }
-}
-
 /// A clock that does not hurry after a delay.
 pub(super) fn ticks(period: Duration) -> Interval {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_counts_are_not_older_than_those_that_were_said_while_they_waited() {
-        let progress = Progress::default();
-        let waits = ToCoordinator::Heartbeat(progress.heartbeat());
-        progress.sent(100, true);
-        let said_meanwhile = ToCoordinator::Heartbeat(progress.heartbeat());
-        assert_ne!(waits, said_meanwhile);
-        assert_eq!(*as_of_now(&waits, &progress), said_meanwhile);
-        let other = ToCoordinator::Failed { reason: "no memory".to_owned() };
-        assert_eq!(*as_of_now(&other, &progress), other);
-    }
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, interval, sleep};
 use super::{Data, open};
 use crate::agent::StopSignal;
 use crate::data::{DataError, Dataset, Work, WorkDone};
-use crate::data_progress::{BAR_INTERVAL, Far, Progress};
+use crate::data_progress::{FOOT_INTERVAL, Far, Progress};
 
 /// What is half done when a stop is asked for has so long to come to an end of its own: most records take a fraction of it.
 const STOP_MAX: Duration = Duration::from_millis(700);
@@ -27,8 +27,8 @@ pub(super) async fn prepare(data: Data) -> Result<(Dataset, WorkDone)> {
         let _ = teller.send(open(&data, &shared));
     };
     std::thread::Builder::new().name("preparation".into()).spawn(start).context("start a thread")?;
-    let mut progress = Progress::new("preparing")?;
-    let mut moments = interval(BAR_INTERVAL);
+    let mut progress = Progress::new("preparing");
+    let mut moments = interval(FOOT_INTERVAL);
     let result = loop {
         tokio::select! {
             result = &mut told => break result,

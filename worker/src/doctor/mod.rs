@@ -6,9 +6,10 @@ mod machine;
 mod path;
 mod report;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use anyhow::{Context, Result, bail};
+use longhaul_common::terminal::takes_colours;
 
 use crate::cli::DoctorArgs;
 use report::Report;
@@ -18,7 +19,7 @@ use report::Report;
 /// # Errors
 /// Something would stop a worker, or the report cannot be printed.
 pub async fn doctor(args: DoctorArgs) -> Result<()> {
-    let mut report = Report::new(io::stdout(), has_colours());
+    let mut report = Report::new(io::stdout(), takes_colours(&io::stdout()));
     examine(&args, &mut report).await.context("print the report")?;
     if report.conclude().context("print the report")? {
         Ok(())
@@ -33,11 +34,4 @@ async fn examine(args: &DoctorArgs, report: &mut Report<impl Write>) -> io::Resu
     report.tell(machine::threads(&args.device))?;
     report.tell(machine::cache(args.cache_dir.clone()))?;
     path::examine(args, report).await
-}
-
-/// By the convention of no-color.org, and never into a file or pipe.
-fn has_colours() -> bool {
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
-    io::stdout().is_terminal() && !plain && !dumb
 }

@@ -1,23 +1,16 @@
 //! The dashboard in a real browser, over workers that speak the protocol and train nothing. Where there is no Chromium, it is skipped with a notice, or fails with `LONGHAUL_EVERY_TOOL`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod reading;
+#[path = "../running/mod.rs"]
 mod running;
 
 use std::path::Path;
 
-use longhaul_tests::tools::skipped;
-use running::browser::Browser;
+use longhaul_tests::browser::Browser;
 use running::fleet::Fleet;
 use running::{CONFIG, Site, coordinator, read};
 use tokio::task::block_in_place;
-
-fn browser() -> Option<Browser> {
-    let browser = Browser::start();
-    if browser.is_none() {
-        skipped("there is no Chromium here (Debian: apt-get install chromium)");
-    }
-    browser
-}
 
 fn long_run(workers: usize) -> Site {
     let config = CONFIG
@@ -31,6 +24,9 @@ fn picture(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("dashboard-{name}.png"))
 }
 
+/// What the page may take, in milliseconds, to show a second of a run of 100 workers: a person sees no delay.
+const UPDATE_MAX_MS: f64 = 100.0;
+
 /// Where a worker's state is in the table of all.
 fn is_shown_as(worker: &str, words: &str) -> String {
     format!(
@@ -43,7 +39,7 @@ const ROUND: &str = "Number(document.getElementById('steps').textContent.match(/
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_follows_a_run_shows_a_death_and_a_return_and_its_buttons_need_a_token() {
-    let Some(mut browser) = block_in_place(browser) else { return };
+    let Some(mut browser) = block_in_place(Browser::start) else { return };
     let site = long_run(6);
     let running = site.start(&[]);
     let mut fleet = Fleet::join(&running, &["north", "south", "overseas"], 6).await;
@@ -78,9 +74,8 @@ async fn the_page_follows_a_run_shows_a_death_and_a_return_and_its_buttons_need_
         let tabulated = "document.querySelectorAll('#curves-table thead th').length - 1";
         let drawn = "[...document.querySelectorAll('#curves .chart:not([hidden])')].reduce((all, chart) => all + Math.max(1, chart.querySelectorAll('.names li').length), 0)";
         assert_eq!(browser.value(tabulated), browser.value(drawn), "each line of each chart is a column");
-        assert!(
-            browser.value("document.querySelectorAll('#time-table tbody tr').length").as_u64() >= Some(6)
-        );
+        // The first interval is over by then.
+        browser.wait("document.querySelectorAll('#time-table tbody tr').length >= 6", 10_000);
         assert_eq!(browser.nameless(), Vec::<String>::new());
         browser.screenshot(1440, &picture("1440"));
         browser.resize(390, 844);
@@ -94,6 +89,8 @@ async fn the_page_follows_a_run_shows_a_death_and_a_return_and_its_buttons_need_
         );
         browser.screenshot(390, &picture("390"));
         assert_eq!(browser.complaints, Vec::<String>::new());
+        let refused = format!("401 http://{}/api/v1/pause", site.http_address());
+        assert_eq!(browser.failed, [refused], "the wrong token, and nothing else");
     });
 }
 
@@ -134,7 +131,7 @@ fn operate(site: &Site, browser: &mut Browser) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_workers_are_shown_by_site_and_then_one_by_one() {
-    let Some(mut browser) = block_in_place(browser) else { return };
+    let Some(mut browser) = block_in_place(Browser::start) else { return };
     let site = long_run(100);
     let running = site.start(&[]);
     let sites = ["north", "south", "overseas", "alpine", "delta"];
@@ -153,20 +150,25 @@ async fn a_hundred_workers_are_shown_by_site_and_then_one_by_one() {
         assert_eq!(browser.value("document.querySelectorAll('#workers tbody tr').length"), sites.len());
         browser.until("performance.getEntriesByName('longhaul-update').length > 12", 60_000).unwrap();
         let times = browser.value(
-            "performance.getEntriesByName('longhaul-update').slice(1).map((one) => Math.round(one.duration))",
+            "performance.getEntriesByName('longhaul-update').slice(1).map((one) => Math.round(10 * one.duration) / 10)",
         );
-        eprintln!("an update with 100 workers took {times} ms");
+        let mut times: Vec<f64> = times.as_array().unwrap().iter().map(|ms| ms.as_f64().unwrap()).collect();
+        times.sort_by(f64::total_cmp);
+        let middle = times[times.len() / 2];
+        eprintln!("an update with 100 workers took {middle} ms in the middle, of {times:?}");
+        assert!(middle < UPDATE_MAX_MS, "an update took {middle} ms in the middle");
         browser.screenshot(1440, &picture("100-workers"));
         browser.value("document.querySelector('#map .siteg').dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))");
         browser.until("document.querySelectorAll('#workers tbody tr').length === 20", 10_000).unwrap();
         assert_eq!(browser.nameless(), Vec::<String>::new());
         assert_eq!(browser.complaints, Vec::<String>::new());
+        assert_eq!(browser.failed, Vec::<String>::new());
     });
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_left_in_order_is_no_alarm() {
-    let Some(mut browser) = block_in_place(browser) else { return };
+    let Some(mut browser) = block_in_place(Browser::start) else { return };
     let site = long_run(3);
     let running = site.start(&[]);
     let fleet = Fleet::join(&running, &["north", "south", "overseas"], 3).await;
@@ -190,7 +192,7 @@ async fn who_left_in_order_is_no_alarm() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn curves_along_another_axis_show_the_whole_run_and_the_button_knows() {
-    let Some(mut browser) = block_in_place(browser) else { return };
+    let Some(mut browser) = block_in_place(Browser::start) else { return };
     let site = long_run(2);
     let running = site.start(&[]);
     let _fleet = Fleet::join(&running, &["north", "south"], 2).await;
@@ -205,13 +207,20 @@ async fn curves_along_another_axis_show_the_whole_run_and_the_button_knows() {
                      axis.value = [...axis.options].find((option) => !option.selected).value; axis.dispatchEvent(new Event('input'))";
         browser.value(&format!("(() => {{ {other} }})()"));
         browser.until("document.getElementById('unzoom').disabled", 10_000).unwrap();
+        let workers = "window.charts.find((chart) => chart.root.isConnected && chart.root.closest('figure').textContent.startsWith('Workers that train'))";
+        browser.wait(&format!("{workers}?.data[1].length > 0"), 10_000);
+        let ticks = browser.value(&format!("{workers}.axes[1]._values"));
+        assert!(
+            ticks.as_array().unwrap().contains(&"2".into()) && !ticks.to_string().contains('.'),
+            "{ticks}"
+        );
         assert_eq!(browser.complaints, Vec::<String>::new());
     });
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exported_run_opens_from_a_file_and_asks_for_nothing() {
-    let Some(mut browser) = block_in_place(browser) else { return };
+    let Some(mut browser) = block_in_place(Browser::start) else { return };
     let site = Site::new();
     let running = site.start(&[]);
     let _fleet = Fleet::join(&running, &["north", "<img src=x>"], 2).await;
@@ -247,7 +256,7 @@ fn seen(browser: &mut Browser, is_seen: bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tab_that_nobody_sees_holds_no_connection_and_goes_on_where_it_was() {
-    let Some(mut browser) = block_in_place(browser) else { return };
+    let Some(mut browser) = block_in_place(Browser::start) else { return };
     let site = long_run(2);
     let running = site.start(&[]);
     let _fleet = Fleet::join(&running, &["north", "south"], 2).await;
@@ -277,7 +286,7 @@ async fn a_tab_that_nobody_sees_holds_no_connection_and_goes_on_where_it_was() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_end_of_a_run_the_page_says_so_and_asks_no_more() {
-    let Some(mut browser) = block_in_place(browser) else { return };
+    let Some(mut browser) = block_in_place(Browser::start) else { return };
     let site = Site::with_config(&CONFIG.replace("steps = 6", "steps = 40"));
     let running = site.start(&[]);
     block_in_place(|| {
@@ -297,7 +306,7 @@ async fn at_the_end_of_a_run_the_page_says_so_and_asks_no_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_to_look_with_is_asked_for_again_by_a_button_and_outlives_a_refusal_to_write() {
-    let Some(mut browser) = block_in_place(browser) else { return };
+    let Some(mut browser) = block_in_place(Browser::start) else { return };
     let site = Site::new();
     let _running = site.start(&["--http", "0.0.0.0:0"]);
     let token = |name: &str| read(&site.state_dir().join(name)).trim().to_owned();
@@ -345,7 +354,7 @@ async fn a_token_to_look_with_is_asked_for_again_by_a_button_and_outlives_a_refu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_the_focus_keeps_it_and_states_differ_by_more_than_colour() {
-    let Some(mut browser) = block_in_place(browser) else { return };
+    let Some(mut browser) = block_in_place(Browser::start) else { return };
     let site = Site::new();
     let _running = site.start(&[]);
     block_in_place(|| {
