@@ -2,6 +2,8 @@
 
 #include "guarded.h"
 
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -60,6 +62,22 @@ void require_scalar(const at::Tensor &tensor, const at::Tensor &parameters) {
               "AdamW takes its step and its divisor as one float on the device of the parameters");
 }
 
+// While it lives, this thread and those that libtorch shares its work with take numbers below the smallest normal one for zero. The first moment of what has no
+// gradient any more fades to such numbers, and a processor takes several times as long for each of them.
+class SubnormalsAreZero {
+public:
+  SubnormalsAreZero() { set(true); }
+  ~SubnormalsAreZero() { set(false); }
+  SubnormalsAreZero(const SubnormalsAreZero &) = delete;
+  SubnormalsAreZero &operator=(const SubnormalsAreZero &) = delete;
+
+private:
+  static void set(bool on) {
+    at::parallel_for(0, at::get_num_threads(), /*grain_size=*/1,
+                     [on](int64_t, int64_t) { at::globalContext().setFlushDenormal(on); });
+  }
+};
+
 void update(const longhaul_fused_adamw_call &call) {
   if (call.count == 0) {
     return;
@@ -77,6 +95,10 @@ void update(const longhaul_fused_adamw_call &call) {
   if (call.gradient_divisor != nullptr) {
     require_scalar(*call.gradient_divisor, parameters[0]);
     divisor = *call.gradient_divisor;
+  }
+  std::optional<SubnormalsAreZero> flushed;
+  if (parameters[0].is_cpu()) {
+    flushed.emplace();
   }
   const std::vector<at::Tensor> steps(call.count, *call.step);
   at::_fused_adamw_(parameters, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, call.learning_rate, call.beta1,

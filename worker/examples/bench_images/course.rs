@@ -82,34 +82,101 @@ impl Course<'_> {
 
     /// From the same parameters whatever is asked for. With selection a step looks at β + 1 times as many images, but in the first epoch.
     pub fn run(&self, train: &TrainConfig, selective: Option<&SelectiveBackwardConfig>) -> Result<Outcome> {
-        let mut engine = self.engine(train)?;
-        let mut selector = selective.map(|config| Selector::new(config, SEED, self.images.len()));
-        let more = selective.map_or(1.0, |config| config.beta + 1.0);
-        let looked_at = (self.batch as f64 * more).round() as u64;
-        let (mut took, mut evaluations, mut position) = (Duration::ZERO, Vec::new(), 0);
-        let (mut given, mut selected) = (0, 0);
-        for step in 0..self.steps {
-            let began = Instant::now();
-            let is_first_epoch = position < self.images.len();
-            let positions = position..position + if is_first_epoch { self.batch } else { looked_at };
-            position = positions.end;
-            let all = self.images.batch(positions.clone(), SEED);
-            let trained = match &mut selector {
-                None => engine.train_step(step, &all)?.tokens,
-                Some(selector) => {
-                    let visit = |position| Candidate { position, visit: self.images.visit(position, SEED) };
-                    let candidates: Vec<Candidate> = positions.clone().map(visit).collect();
-                    step_on_selected(&mut engine, selector, step, &all, &candidates)?
-                }
-            };
-            if !is_first_epoch {
-                (given, selected) = (given + (positions.end - positions.start), selected + trained);
-            }
-            took += began.elapsed();
-            if (step + 1) % self.evaluate_every == 0 || step + 1 == self.steps {
-                evaluations.push((took, engine.evaluate(&self.held_out)?.context("held-out images")?));
+        let mut training = Training::new(self, train, selective)?;
+        while training.step < self.steps {
+            training.advance()?;
+        }
+        Ok(training.into_outcome())
+    }
+
+    /// One after the other makes so many steps, until all have ended, so that what else the machine does falls on each alike. Besides what became of each,
+    /// the seconds of a step in each of its turns.
+    pub fn run_in_turns(&self, trains: &[&TrainConfig], turn: u64) -> Result<Vec<(Outcome, Vec<f64>)>> {
+        let mut trainings =
+            trains.iter().map(|train| Training::new(self, train, None)).collect::<Result<Vec<_>>>()?;
+        let mut turns = vec![Vec::new(); trainings.len()];
+        for first in (0..self.steps).step_by(turn.max(1) as usize) {
+            let steps = turn.min(self.steps - first);
+            for (training, turns) in trainings.iter_mut().zip(&mut turns) {
+                let before = training.took;
+                (0..steps).try_for_each(|_| training.advance())?;
+                turns.push((training.took - before).as_secs_f64() / steps as f64);
             }
         }
-        Ok(Outcome { evaluations, share: selected as f64 / f64::max(given as f64, 1.0) })
+        Ok(trainings.into_iter().map(Training::into_outcome).zip(turns).collect())
+    }
+}
+
+/// A course on its way.
+struct Training<'a> {
+    course: &'a Course<'a>,
+    engine: Engine,
+    selector: Option<Selector>,
+    /// Images that a step looks at behind the first epoch.
+    looked_at: u64,
+    /// Steps made.
+    step: u64,
+    /// Images that were looked at.
+    position: u64,
+    took: Duration,
+    evaluations: Vec<(Duration, Evaluation)>,
+    /// Behind the first epoch: images that were looked at, and those of them that were trained on.
+    given: u64,
+    selected: u64,
+}
+
+impl<'a> Training<'a> {
+    fn new(
+        course: &'a Course<'a>,
+        train: &TrainConfig,
+        selective: Option<&SelectiveBackwardConfig>,
+    ) -> Result<Self> {
+        let more = selective.map_or(1.0, |config| config.beta + 1.0);
+        Ok(Self {
+            course,
+            engine: course.engine(train)?,
+            selector: selective.map(|config| Selector::new(config, SEED, course.images.len())),
+            looked_at: (course.batch as f64 * more).round() as u64,
+            step: 0,
+            position: 0,
+            took: Duration::ZERO,
+            evaluations: Vec::new(),
+            given: 0,
+            selected: 0,
+        })
+    }
+
+    /// One step, and an evaluation where one is due.
+    fn advance(&mut self) -> Result<()> {
+        let (course, images) = (self.course, self.course.images);
+        let began = Instant::now();
+        let is_first_epoch = self.position < images.len();
+        let count = if is_first_epoch { course.batch } else { self.looked_at };
+        let positions = self.position..self.position + count;
+        self.position = positions.end;
+        let all = images.batch(positions.clone(), SEED);
+        let trained = match &mut self.selector {
+            None => self.engine.train_step(self.step, &all)?.tokens,
+            Some(selector) => {
+                let visit = |position| Candidate { position, visit: images.visit(position, SEED) };
+                let candidates: Vec<Candidate> = positions.map(visit).collect();
+                step_on_selected(&mut self.engine, selector, self.step, &all, &candidates)?
+            }
+        };
+        if !is_first_epoch {
+            (self.given, self.selected) = (self.given + count, self.selected + trained);
+        }
+        self.took += began.elapsed();
+        self.step += 1;
+        if self.step % course.evaluate_every == 0 || self.step == course.steps {
+            let evaluation = self.engine.evaluate(&course.held_out)?.context("held-out images")?;
+            self.evaluations.push((self.took, evaluation));
+        }
+        Ok(())
+    }
+
+    fn into_outcome(self) -> Outcome {
+        let share = self.selected as f64 / f64::max(self.given as f64, 1.0);
+        Outcome { evaluations: self.evaluations, share }
     }
 }

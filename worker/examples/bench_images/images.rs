@@ -63,6 +63,15 @@ impl Images {
         self
     }
 
+    /// Models take pixels for numbers from −1 to 1. With half of the contrast, all from the middle on, black is 0 and white 1.
+    pub fn with_black_at_zero(mut self) -> Self {
+        let width = self.width();
+        for sample in self.samples.chunks_mut(width) {
+            sample[..width - CLASS_BYTES].iter_mut().for_each(|pixel| *pixel = 128 + *pixel / 2);
+        }
+        self
+    }
+
     fn width(&self) -> usize {
         self.shape.values() as usize + CLASS_BYTES
     }

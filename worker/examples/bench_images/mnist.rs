@@ -13,12 +13,16 @@ const BENCH: &str = "selection/mnist";
 const BATCH: u64 = 50;
 /// 80 of 500.
 const KEEP: f64 = 0.16;
+/// Steps that one of the two makes before it is the other's turn.
+const TURN: u64 = 300;
 
-pub fn bench(images: &Images, test: &Images, quick: bool) -> Result<()> {
+pub fn bench(images: Images, test: Images, quick: bool) -> Result<()> {
+    // Four of five pixels are black. As −1 they are one large constant that the first layer must learn to take away, and the nets tell fewer images.
+    let [images, test] = [images, test].map(Images::with_black_at_zero);
     let epoch = images.len() / BATCH;
     let course = Course {
         spec: ModelSpec::of_images(&ModelConfig::of(ModelKind::Mlp), &images.shape)?,
-        images,
+        images: &images,
         held_out: test.all(),
         batch: BATCH,
         steps: if quick { 40 } else { 20 * epoch },
@@ -39,10 +43,11 @@ pub fn bench(images: &Images, test: &Images, quick: bool) -> Result<()> {
     let sparse = TrainConfig { sparse_backward: Some(columns), ..dense.clone() };
     let [all_multiplied, multiplied] =
         [&dense, &sparse].map(|train| backward_multiplications(&course, train));
-    let outcomes = [course.run(&dense, None)?, course.run(&sparse, None)?];
-    let all = outcomes[0].last()?.0;
     let ratio = multiplied? as f64 / all_multiplied? as f64;
-    for (case, outcome, ratio) in [("all columns", &outcomes[0], 1.0), ("80 of 500", &outcomes[1], ratio)] {
+    let outcomes = course.run_in_turns(&[&dense, &sparse], TURN)?;
+    let steps: Vec<f64> = outcomes.iter().map(|(_, turns)| median(turns)).collect();
+    let cases = [("all columns", 1.0), ("80 of 500", ratio)];
+    for (((case, ratio), (outcome, _)), step_s) in cases.into_iter().zip(&outcomes).zip(&steps) {
         let (seconds, last) = outcome.last()?;
         let best = outcome.evaluations.iter().filter_map(|(_, evaluation)| evaluation.accuracy);
         print(
@@ -53,11 +58,18 @@ pub fn bench(images: &Images, test: &Images, quick: bool) -> Result<()> {
                 ("best_accuracy", best.reduce(f32::max).map(f64::from), "ratio"),
                 ("flops_ratio", Some(ratio), "ratio"),
                 ("seconds", Some(seconds), "s"),
-                ("speedup", Some(all / seconds), "ratio"),
+                ("step_ms", Some(step_s * 1e3), "ms"),
+                ("speedup", Some(steps[0] / step_s), "ratio"),
             ],
         );
     }
     Ok(())
+}
+
+fn median(turns: &[f64]) -> f64 {
+    let mut turns = turns.to_vec();
+    turns.sort_unstable_by(f64::total_cmp);
+    turns[turns.len() / 2]
 }
 
 /// Of one batch, counted where libtorch makes them: those of a gradient without those of a forward pass.

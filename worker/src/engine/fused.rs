@@ -144,4 +144,31 @@ mod tests {
         // The first update of AdamW is a step of the learning rate against the gradient's sign.
         assert!((parameters.double_value(&[3, 3]) + 0.1).abs() < 1e-6);
     }
+
+    #[test]
+    fn a_moment_that_fades_does_not_become_subnormal() {
+        // As many as several threads share.
+        let parameters = Tensor::ones([1 << 10, 1 << 10], (Kind::Float, Device::Cpu));
+        let faded = parameters.full_like(f64::from(f32::MIN_POSITIVE));
+        let lists = [&parameters, &parameters.zeros_like(), &faded, &parameters.ones_like()]
+            .map(|tensor| [tensor.shallow_clone()]);
+        let [parameters, gradients, first, second] = &lists;
+        let factors = UpdateFactors {
+            step: &Tensor::from_slice(&[1000f32]),
+            gradient_divisor: None,
+            learning_rate: 0.1,
+            beta1: 0.9,
+            beta2: 0.999,
+            weight_decay: 0.0,
+            epsilon: 1e-8,
+        };
+        fused_adamw(UpdateTensors { parameters, gradients, first, second }, factors).unwrap();
+        let faded = Vec::<f32>::try_from(faded.flatten(0, -1)).unwrap();
+        assert!(!faded.iter().any(|value| value.is_subnormal()), "{}", faded[0]);
+        assert_eq!(second[0].min().double_value(&[]) as f32, 0.999, "normal numbers are as ever");
+        // Everybody else has them again: half of it is no zero.
+        let smallest = Tensor::ones([1 << 20], (Kind::Float, Device::Cpu)) * f64::from(f32::MIN_POSITIVE);
+        assert_eq!((smallest * 0.5).count_nonzero(None::<i64>).int64_value(&[]), 1 << 20);
+        assert!(std::hint::black_box(f32::MIN_POSITIVE) * std::hint::black_box(0.5) > 0.0);
+    }
 }

@@ -188,6 +188,35 @@ fn half_precision_keeps_the_columns_that_f32_keeps() {
 }
 
 #[test]
+fn gradients_that_several_threads_write_are_zero_but_in_what_was_kept() {
+    const WIDE: [i64; 2] = [300, 1000]; // in, out
+    const KEPT: i64 = 160;
+    for (layout, kind) in LAYOUTS.into_iter().flat_map(|layout| {
+        [(Kind::Double, 1e-12), (Kind::Float, 1e-5), (Kind::BFloat16, 0.1)].map(|kind| (layout, kind))
+    }) {
+        tch::manual_seed(2);
+        let ([inputs, outputs], (kind, tolerance)) = (WIDE, kind);
+        let sizes = if layout == Layout::InFirst { [inputs, outputs] } else { [outputs, inputs] };
+        let (x, weight) = (leaf(&[4, inputs], kind), leaf(&sizes, kind));
+        let gradient = leaf(&[4, outputs], kind).detach();
+        let selection = selection(KEPT as u32, SparseMode::Columns);
+        let y = sparse_product(&x, &weight, None, layout, selection).unwrap();
+        let loss = (&y * &gradient).sum(Kind::Double);
+        let found = Tensor::run_backward(&[&loss], &[&weight], false, false).remove(0);
+        let found = if layout == Layout::InFirst { found.tr() } else { found }; // [out, in]
+
+        let sums = gradient.to_kind(Kind::Double).abs().sum_dim_intlist([0].as_slice(), false, Kind::Double);
+        let (_, columns) = sums.topk(KEPT, 0, true, true);
+        let mask = Tensor::zeros([outputs, 1], (Kind::Double, Device::Cpu)).index_fill(0, &columns, 1.0);
+        let [x, gradient] = [x.detach(), gradient].map(|tensor| tensor.to_kind(Kind::Double));
+        let expected = gradient.tr().matmul(&x) * mask;
+        assert!(apart(&found, &expected) < tolerance, "{layout:?}, {kind:?}");
+        let unkept = found.abs().sum_dim_intlist([1].as_slice(), false, Kind::Double).eq(0.0);
+        assert_eq!(unkept.sum(Kind::Int64).int64_value(&[]), outputs - KEPT, "{layout:?}, {kind:?}");
+    }
+}
+
+#[test]
 fn columns_that_are_left_out_are_not_multiplied() {
     let of = |given: &Given, selection: Selection, leaves: &[&Tensor]| {
         let loss = given.product(selection).sum(Kind::Double);
