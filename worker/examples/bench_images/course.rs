@@ -168,7 +168,7 @@ impl<'a> Training<'a> {
         }
         self.took += began.elapsed();
         self.step += 1;
-        if self.step % course.evaluate_every == 0 || self.step == course.steps {
+        if self.step.is_multiple_of(course.evaluate_every) || self.step == course.steps {
             let evaluation = self.engine.evaluate(&course.held_out)?.context("held-out images")?;
             self.evaluations.push((self.took, evaluation));
         }
