@@ -42,18 +42,7 @@ impl Package {
     /// It is reached, and the package cannot be installed; or no test is to be skipped ([`EVERY_TOOL`](crate::tools::EVERY_TOOL)).
     #[must_use]
     pub fn for_a_test(self) -> Option<PathBuf> {
-        match self.install() {
-            Ok(folder) => Some(folder),
-            Err(Unavailable::Offline) => {
-                skipped(&format!("pip reaches no index with {}", self.name));
-                None
-            }
-            Err(Unavailable::NoPython) => {
-                skipped(&format!("there is no python3 with venv for {}", self.name));
-                None
-            }
-            Err(Unavailable::Broken(error)) => panic!("install {}: {error:#}", self.name),
-        }
+        or_skipped(self.install(), self.name)
     }
 
     /// The folder with its `bin`, in the user's cache folder.
@@ -108,17 +97,22 @@ impl Package {
 /// It cannot be installed; or no test is to be skipped ([`EVERY_TOOL`](crate::tools::EVERY_TOOL)).
 #[must_use]
 pub fn install_project_for_a_test(project: &Path, folder: &Path) -> Option<()> {
-    match install_into(folder, &[], project.as_os_str()) {
-        Ok(()) => Some(()),
+    or_skipped(install_into(folder, &[], project.as_os_str()), &format!("what builds {}", project.display()))
+}
+
+/// What was installed, or a notice that a test is skipped as this is not to be had here.
+fn or_skipped<T>(installed: Result<T, Unavailable>, what: &str) -> Option<T> {
+    match installed {
+        Ok(there) => Some(there),
         Err(Unavailable::Offline) => {
-            skipped("pip reaches no index with what builds a package");
+            skipped(&format!("pip reaches no index with {what}"));
             None
         }
         Err(Unavailable::NoPython) => {
-            skipped("there is no python3 with venv");
+            skipped(&format!("there is no python3 with venv for {what}"));
             None
         }
-        Err(Unavailable::Broken(error)) => panic!("install {}: {error:#}", project.display()),
+        Err(Unavailable::Broken(error)) => panic!("install {what}: {error:#}"),
     }
 }
 

@@ -254,7 +254,10 @@ fn of_links(status: &Status) -> [Metric; 2] {
         rates.push((labels.clone(), link.bytes_per_s));
         round_trips.push((labels, link.round_trip_s));
     }
-    let (carries, back) = ("What the way from one site to another carries", "Its round trip without queues");
+    let (carries, back) = (
+        "What the way from one site to another carries",
+        "The round trip from one site to another, without queues",
+    );
     [
         gauges(("link_bytes_per_second", carries, &["from", "to"]), rates),
         gauges(("link_round_trip_seconds", back, &["from", "to"]), round_trips),
@@ -287,7 +290,14 @@ fn of_workers(status: &Status) -> [Metric; 6] {
         gauges(("worker_tokens_per_second", "Tokens per second of a worker", of), speeds),
         gauges(("worker_health", "1 for slow or silent, of a worker that is", health), healths),
         gauges(("worker_density", "Share of the values that a worker sends to other sites", of), densities),
-        gauges(("worker_value_bits", "Bits of each of these values, with their share of scales", of), bits),
+        gauges(
+            (
+                "worker_value_bits",
+                "Bits of each value that a worker sends to other sites, with its share of scales",
+                of,
+            ),
+            bits,
+        ),
         gauges(("worker_last_seen_seconds", "Seconds since a worker said something", of), seen),
     ]
 }
