@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-const SHIM: [&str; 9] = [
+const SHIM: [&str; 11] = [
     "native/allocator.cpp",
     "native/deferred_weights.cpp",
     "native/fused_adamw.cpp",
     "native/gradient_hooks.cpp",
     "native/mkl.cpp",
     "native/multiplications.cpp",
+    "native/norms.cpp",
+    "native/pinned.cpp",
     "native/selection.cpp",
     "native/sparse_backward.cpp",
     "native/tensor_group.cpp",

@@ -1,13 +1,15 @@
-//! Seconds of training until a small byte-level model has a given loss, with samples that are selected and with all, and bytes of gradients that are columns, as JSON lines:
+//! The processor's seconds of training until a small byte-level model has a given loss, with samples that are selected and with all, and bytes of gradients that are columns, as JSON lines:
 //! `cargo run --release -p longhaul-worker --example bench_selective [-- --quick]`.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a benchmark reads the clock and prints")]
 
+#[path = "shared/processor_time.rs"]
+mod processor_time;
 #[path = "shared/selected_step.rs"]
 mod selected_step;
 
 use std::num::NonZeroU32;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longhaul_common::config::{
@@ -22,6 +24,7 @@ use longhaul_worker::train::selection::{Candidate, Selector};
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::processor_time::processor_time;
 use crate::selected_step::step_on_selected;
 
 /// Samples that a step trains on, about.
@@ -125,7 +128,7 @@ impl Bench {
         let (mut took, mut losses, mut position) = (Duration::ZERO, Vec::new(), 0);
         let (mut given, mut selected) = (0, 0);
         for step in 0..self.steps {
-            let began = Instant::now();
+            let began = processor_time();
             let is_first_epoch = position < self.data.samples();
             let count = if is_first_epoch { TRAINED as u64 } else { looked_at };
             let candidates: Vec<Candidate> = (position..position + count)
@@ -140,7 +143,7 @@ impl Bench {
             if !is_first_epoch {
                 (given, selected) = (given + count, selected + trained);
             }
-            took += began.elapsed();
+            took += processor_time().saturating_sub(began);
             if (step + 1) % self.evaluate_every == 0 {
                 losses.push((took, engine.evaluate(&self.validation)?.context("held-out text")?.loss));
             }

@@ -17,6 +17,7 @@ pub mod fuzz;
 pub mod models;
 pub mod network;
 pub mod pages;
+mod pinned;
 pub mod sample;
 mod shim;
 pub mod sync;

@@ -12,7 +12,7 @@ use longhaul_common::config::{
 use longhaul_common::model::ModelSpec;
 use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection, Update};
 use longhaul_worker::data::Batch;
-use longhaul_worker::engine::Engine;
+use longhaul_worker::engine::{Engine, choose_device};
 
 /// Values of each of the weights that are watched, 64 × 256: more than any activation and any other tensor has.
 const WEIGHT_VALUES: usize = 64 * 256;
@@ -103,7 +103,13 @@ fn engine(spec: &ModelSpec) -> Engine {
         layers: vec!["*.mlp.*".to_owned()],
     });
     let train = TrainConfig { sparse_backward, ..TrainConfig::default() };
-    Engine::new(spec, &train, 10, 1, tch::Device::Cpu, NonZeroU32::new(1)).expect("the model fits")
+    Engine::new(spec, &train, 10, 1, device(), NonZeroU32::new(1)).expect("the model fits")
+}
+
+/// The CPU, or what `LONGHAUL_TEST_DEVICE` names.
+fn device() -> tch::Device {
+    choose_device(&std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned()))
+        .expect("it is there")
 }
 
 fn batch() -> Batch {

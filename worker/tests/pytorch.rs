@@ -6,7 +6,7 @@ use std::path::Path;
 use longhaul_common::config::{ImageConfig, ModelConfig, ModelKind, Precision, TrainConfig};
 use longhaul_common::model::{Initial, ModelSpec};
 use longhaul_worker::data::Batch;
-use longhaul_worker::engine::Engine;
+use longhaul_worker::engine::{Engine, choose_device};
 use longhaul_worker::models::{Model, Parameters};
 use safetensors::SafeTensors;
 use tch::{Device, Tensor};
@@ -122,16 +122,21 @@ fn classes(stream: i64) -> Vec<u8> {
 
 fn inputs(kind: ModelKind) -> Tensor {
     if kind.is_of_images() {
-        return Tensor::from_slice(&images(TOKEN_STREAM)).view([SEQUENCES as i64, -1]);
+        return Tensor::from_slice(&images(TOKEN_STREAM)).view([SEQUENCES as i64, -1]).to_device(device());
     }
     let tokens: Vec<i64> = noise(SEQUENCES * (CONTEXT + 1), TOKEN_STREAM)
         .map(|value| ((value + 0.5) * VOCABULARY as f32) as i64)
         .collect();
-    Tensor::from_slice(&tokens).view([SEQUENCES as i64, -1]).narrow(1, 0, CONTEXT as i64)
+    Tensor::from_slice(&tokens).view([SEQUENCES as i64, -1]).to_device(device()).narrow(1, 0, CONTEXT as i64)
+}
+
+/// The CPU, or what `LONGHAUL_TEST_DEVICE` names.
+fn device() -> Device {
+    choose_device(&std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned())).unwrap()
 }
 
 fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {
-    let mut engine = Engine::new(spec, train, 5, 1, Device::Cpu, None).unwrap();
+    let mut engine = Engine::new(spec, train, 5, 1, device(), None).unwrap();
     engine.load_parameters(&parameters(spec)).unwrap();
     engine
 }
@@ -148,7 +153,7 @@ fn distance(values: &[f32], reference: &[f32]) -> f64 {
 fn logits_are_those_of_pytorch() {
     for kind in KINDS {
         let (spec, reference) = (spec(kind), Reference::read(kind).values("logits"));
-        let parameters = Parameters::new(&spec, &parameters(&spec), Device::Cpu).unwrap();
+        let parameters = Parameters::new(&spec, &parameters(&spec), device()).unwrap();
         // bf16 has eight significant bits; the model is three products deep in each of two blocks.
         for (precision, tolerance) in [(Precision::F32, 2e-6), (Precision::Bf16, 3e-2)] {
             let model = Model::of_all(&spec, &parameters, precision).unwrap();

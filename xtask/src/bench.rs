@@ -30,7 +30,7 @@ pub struct Options {
     /// `pipeline` bubble, schedule, link, boundary, plans.
     #[arg(long, value_name = "PARTS")]
     part: Option<String>,
-    /// A Python with PyTorch that `bench data`, with Pillow, and `bench selection` measure as well. Default: the one that `LONGHAUL_PYTHON` names.
+    /// A Python with PyTorch that `bench data`, with Pillow, `bench gpu` and `bench selection` measure as well. Default: the one that `LONGHAUL_PYTHON` names.
     #[arg(long, value_name = "PROGRAM")]
     python: Option<PathBuf>,
     #[command(flatten)]
@@ -72,6 +72,8 @@ enum Name {
     Sync,
     /// The training engine alone.
     Train,
+    /// Training on one GPU, which has to be there, with `cargo xtask setup --cuda`.
+    Gpu,
     /// What data costs training: waiting for it, reading it shuffled, and decoding images once or each time.
     Data,
     /// Doing less work: back-propagation that goes on with some of its gradients, or is made for some samples.
@@ -96,6 +98,7 @@ impl Name {
             Self::Wan => &[["--package", "longhaul-tests", "--bin", "bench-wan"]],
             Self::Sync => &[["--package", "longhaul-tests", "--bin", "bench-sync"]],
             Self::Train => &[["--package", "longhaul-worker", "--example", "bench_train"]],
+            Self::Gpu => &[["--package", "longhaul-worker", "--example", "bench_gpu"]],
             Self::Data => &[["--package", "longhaul-worker", "--example", "bench_data"]],
             Self::Selection => &[
                 ["--package", "longhaul-worker", "--example", "bench_selection"],
@@ -120,6 +123,7 @@ impl Name {
             Self::Wan
                 | Self::Sync
                 | Self::Train
+                | Self::Gpu
                 | Self::Data
                 | Self::Selection
                 | Self::Pipeline
@@ -188,7 +192,7 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
 /// The target of `bench selection` that reads images.
 const BENCH_IMAGES: &str = "bench_images";
 /// Targets that compare with PyTorch in the Python that they are given.
-const PYTHON_TARGETS: [&str; 2] = ["bench_data", BENCH_IMAGES];
+const PYTHON_TARGETS: [&str; 3] = ["bench_data", "bench_gpu", BENCH_IMAGES];
 /// The variable that names a Python where no option does.
 const PYTHON: &str = "LONGHAUL_PYTHON";
 /// The part of `bench pipeline` that is an example of the worker's, which has no parts.
@@ -196,10 +200,10 @@ const BUBBLE: &str = "bubble";
 
 /// As those targets take it that compare with it.
 fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString>> {
-    let takes_it = matches!(options.name, Name::Data | Name::Selection);
+    let takes_it = matches!(options.name, Name::Data | Name::Gpu | Name::Selection);
     if options.python.is_some() && !takes_it {
         bail!(
-            "--python is for `bench data` and `bench selection`; others take the python that {PYTHON} names"
+            "--python is for `bench data`, `bench gpu` and `bench selection`; others take the python that {PYTHON} names"
         );
     }
     let python = options.python.clone().map(PathBuf::into_os_string).or(usual).filter(|_| takes_it);
@@ -279,7 +283,7 @@ mod tests {
             let line = Line::parse_from(["x"].iter().chain(words));
             python_for(&line.options, usual.map(OsString::from)).map_err(|error| error.to_string())
         };
-        for name in ["data", "selection"] {
+        for name in ["data", "gpu", "selection"] {
             let given = ["--python", "one"].map(OsString::from).to_vec();
             assert_eq!(python(&[name, "--python", "one"], Some("two")), Ok(given.clone()));
             assert_eq!(python(&[name], Some("one")), Ok(given));

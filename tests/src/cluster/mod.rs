@@ -161,7 +161,7 @@ impl Cluster {
         let process = Process::start_as("worker", &name, &self.config.folder, |command| {
             given = self.calendars.iter().try_for_each(|calendars| calendars.give(&name, command));
             command.arg("join").arg(coordinator.to_string()).args(["--token", &token]);
-            command.arg("--site").arg(format!("site-{}", worker.site)).args(["--device", "cpu"]);
+            command.arg("--site").arg(format!("site-{}", worker.site)).args(["--device", &device()]);
             command.arg("--threads").arg(self.config.threads.to_string());
             command.arg("--cache-dir").arg(format!("cache-{index}"));
             command.arg("--listen").arg(worker.listen.to_string());
@@ -371,4 +371,10 @@ pub fn free_address() -> io::Result<SocketAddr> {
         }
     }
     Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no port of {PORTS:?} is free")))
+}
+
+/// What workers compute on: the CPU, or what `LONGHAUL_TEST_DEVICE` names.
+#[must_use]
+pub fn device() -> String {
+    std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned())
 }

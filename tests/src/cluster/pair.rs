@@ -85,7 +85,12 @@ impl Pair {
         let name = format!("worker-{index}");
         let process = Process::start_as("worker", &name, &self.folder, |command| {
             command.args(line.split_whitespace().skip(1));
-            command.arg("--site").arg(format!("site-{index}")).args(["--device", "cpu", "--threads", "1"]);
+            command.arg("--site").arg(format!("site-{index}")).args([
+                "--device",
+                &super::device(),
+                "--threads",
+                "1",
+            ]);
             command.arg("--cache-dir").arg(format!("cache-{index}")).args(["--listen", "127.0.0.1:0"]);
         })?;
         self.workers.push(process);

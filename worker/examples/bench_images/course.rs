@@ -1,7 +1,7 @@
 //! Training with all samples, or with those that are selected.
 
 use std::num::NonZeroU32;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longhaul_common::config::{SelectionMode, SelectiveBackwardConfig, TrainConfig};
@@ -11,6 +11,7 @@ use longhaul_worker::engine::{Engine, Evaluation};
 use longhaul_worker::train::selection::{Candidate, Selector};
 
 use crate::images::Images;
+use crate::processor_time::processor_time;
 use crate::selected_step::step_on_selected;
 
 /// Everything random follows from it.
@@ -34,20 +35,20 @@ pub struct Course<'a> {
 
 /// What became of it.
 pub struct Outcome {
-    /// By evaluation: seconds of training before it, and what it said.
+    /// By evaluation: the processor's time of the training before it, and what it said.
     pub evaluations: Vec<(Duration, Evaluation)>,
     /// The share of the images that were looked at, behind the epochs in which all are, that were trained on.
     pub share: f64,
 }
 
 impl Outcome {
-    /// Seconds of all steps, and the last evaluation.
+    /// The processor's seconds of all steps, and the last evaluation.
     pub fn last(&self) -> Result<(f64, Evaluation)> {
         let last = self.evaluations.last().context("a course ends with an evaluation")?;
         Ok((last.0.as_secs_f64(), last.1))
     }
 
-    /// Seconds until at most this share of the images was not told.
+    /// The processor's seconds until at most this share of the images was not told.
     pub fn reached(&self, error: f64) -> Option<f64> {
         let is_there = |evaluation: &Evaluation| error_of(evaluation) <= error;
         self.evaluations
@@ -80,20 +81,19 @@ impl Course<'_> {
         Ok(Engine::new(&self.spec, train, self.steps, SEED, tch::Device::Cpu, NonZeroU32::new(1))?)
     }
 
-    /// From the same parameters whatever is asked for. With selection a step looks at β + 1 times as many images, but in the first epoch.
+    /// From the same parameters whatever is asked for.
     pub fn run(&self, train: &TrainConfig, selective: Option<&SelectiveBackwardConfig>) -> Result<Outcome> {
-        let mut training = Training::new(self, train, selective)?;
+        let mut training = Training::new(self, &Way { train, selective })?;
         while training.step < self.steps {
             training.advance()?;
         }
         Ok(training.into_outcome())
     }
 
-    /// One after the other makes so many steps, until all have ended, so that what else the machine does falls on each alike. Besides what became of each,
-    /// the seconds of a step in each of its turns.
-    pub fn run_in_turns(&self, trains: &[&TrainConfig], turn: u64) -> Result<Vec<(Outcome, Vec<f64>)>> {
-        let mut trainings =
-            trains.iter().map(|train| Training::new(self, train, None)).collect::<Result<Vec<_>>>()?;
+    /// The same for several. One after the other makes so many steps, until all have ended, so that what else the machine does falls on each
+    /// alike. Besides what became of each, the seconds of a step in each of its turns.
+    pub fn run_in_turns(&self, ways: &[Way<'_>], turn: u64) -> Result<Vec<(Outcome, Vec<f64>)>> {
+        let mut trainings = ways.iter().map(|way| Training::new(self, way)).collect::<Result<Vec<_>>>()?;
         let mut turns = vec![Vec::new(); trainings.len()];
         for first in (0..self.steps).step_by(turn.max(1) as usize) {
             let steps = turn.min(self.steps - first);
@@ -102,9 +102,17 @@ impl Course<'_> {
                 (0..steps).try_for_each(|_| training.advance())?;
                 turns.push((training.took - before).as_secs_f64() / steps as f64);
             }
+            eprintln!("{} of {} steps", first + steps, self.steps);
         }
         Ok(trainings.into_iter().map(Training::into_outcome).zip(turns).collect())
     }
+}
+
+/// How a course is trained.
+pub struct Way<'a> {
+    pub train: &'a TrainConfig,
+    /// A step looks at β + 1 times as many images with it, but in the first epoch.
+    pub selective: Option<&'a SelectiveBackwardConfig>,
 }
 
 /// A course on its way.
@@ -126,15 +134,12 @@ struct Training<'a> {
 }
 
 impl<'a> Training<'a> {
-    fn new(
-        course: &'a Course<'a>,
-        train: &TrainConfig,
-        selective: Option<&SelectiveBackwardConfig>,
-    ) -> Result<Self> {
+    fn new(course: &'a Course<'a>, way: &Way<'_>) -> Result<Self> {
+        let selective = way.selective;
         let more = selective.map_or(1.0, |config| config.beta + 1.0);
         Ok(Self {
             course,
-            engine: course.engine(train)?,
+            engine: course.engine(way.train)?,
             selector: selective.map(|config| Selector::new(config, SEED, course.images.len())),
             looked_at: (course.batch as f64 * more).round() as u64,
             step: 0,
@@ -149,7 +154,7 @@ impl<'a> Training<'a> {
     /// One step, and an evaluation where one is due.
     fn advance(&mut self) -> Result<()> {
         let (course, images) = (self.course, self.course.images);
-        let began = Instant::now();
+        let began = processor_time();
         let is_first_epoch = self.position < images.len();
         let count = if is_first_epoch { course.batch } else { self.looked_at };
         let positions = self.position..self.position + count;
@@ -166,7 +171,7 @@ impl<'a> Training<'a> {
         if !is_first_epoch {
             (self.given, self.selected) = (self.given + count, self.selected + trained);
         }
-        self.took += began.elapsed();
+        self.took += processor_time().saturating_sub(began);
         self.step += 1;
         if self.step.is_multiple_of(course.evaluate_every) || self.step == course.steps {
             let evaluation = self.engine.evaluate(&course.held_out)?.context("held-out images")?;

@@ -15,6 +15,8 @@ mod fashion;
 mod images;
 mod large;
 mod mnist;
+#[path = "../shared/processor_time.rs"]
+mod processor_time;
 #[path = "../shared/selected_step.rs"]
 mod selected_step;
 

@@ -5,7 +5,7 @@ use longhaul_common::config::{ModelConfig, ModelKind, SparseBackwardConfig, Spar
 use longhaul_common::model::ModelSpec;
 use longhaul_worker::engine::count_multiplications;
 
-use crate::course::{Course, SEED};
+use crate::course::{Course, SEED, Way};
 use crate::images::Images;
 use crate::print;
 
@@ -44,7 +44,8 @@ pub fn bench(images: Images, test: Images, quick: bool) -> Result<()> {
     let [all_multiplied, multiplied] =
         [&dense, &sparse].map(|train| backward_multiplications(&course, train));
     let ratio = multiplied? as f64 / all_multiplied? as f64;
-    let outcomes = course.run_in_turns(&[&dense, &sparse], TURN)?;
+    let ways = [&dense, &sparse].map(|train| Way { train, selective: None });
+    let outcomes = course.run_in_turns(&ways, TURN)?;
     let steps: Vec<f64> = outcomes.iter().map(|(_, turns)| median(turns)).collect();
     let cases = [("all columns", 1.0), ("80 of 500", ratio)];
     for (((case, ratio), (outcome, _)), step_s) in cases.into_iter().zip(&outcomes).zip(&steps) {

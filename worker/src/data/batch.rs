@@ -2,6 +2,8 @@
 
 use tch::{Device, TchError, Tensor};
 
+use crate::pinned::pinned;
+
 /// Bytes behind an image's pixels: its class, little-endian.
 pub(crate) const CLASS_BYTES: usize = 2;
 
@@ -129,7 +131,7 @@ impl Batch {
     pub(super) fn stage(&mut self, size: usize, device: Device) -> Result<(), TchError> {
         let tensor = |micro: MicroBatch<'_>| {
             let tensor = micro.host_tensor()?;
-            if device.is_cuda() { tensor.f_pin_memory(device) } else { Ok(tensor) }
+            if device.is_cuda() { pinned(&tensor) } else { Ok(tensor) }
         };
         let tensors = self.micro_batches(size).map(tensor).collect::<Result<_, _>>()?;
         self.staged = Some(Staged { size, tensors });

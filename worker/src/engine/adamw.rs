@@ -129,6 +129,38 @@ impl AdamW {
             self.frozen = Some(self.floored(1.0 - self.beta2.powi(updates))?);
         }
         let second = self.frozen.as_deref().unwrap_or_default();
+        if !self.step.device().is_cuda() {
+            return self.fused_frozen(parameters, gradients, learning_rate, divisor);
+        }
+        // There the kernel makes f32 of its numbers, of β₂ 1, and of the corrections 0/0.
+        for (at, parameters) in parameters.iter().enumerate() {
+            let gradient = match divisor {
+                Some(divisor) => gradients[at].shallow_clone().f_div_(divisor)?,
+                None => gradients[at].shallow_clone(),
+            };
+            let mut first = self.first_views[at].shallow_clone();
+            let _ = first.f_mul_scalar_(self.beta1)?.f_add_(&gradient.f_mul_scalar(1.0 - self.beta1)?)?;
+            let decay = if at < self.decayed { learning_rate * self.weight_decay } else { 0.0 };
+            let divided = first.f_div(&second[at].f_sqrt()?.f_add_scalar_(self.epsilon)?)?;
+            let change = divided.f_mul_scalar(-learning_rate)?;
+            tch::no_grad(|| {
+                let mut parameters = parameters.shallow_clone();
+                let _ = parameters.f_mul_scalar_(1.0 - decay)?.f_add_(&change)?;
+                Ok::<_, TchError>(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The same by the kernel.
+    fn fused_frozen(
+        &mut self,
+        parameters: &[Tensor],
+        gradients: &[Tensor],
+        learning_rate: f64,
+        divisor: Option<&Tensor>,
+    ) -> Result<(), TchError> {
+        let second = self.frozen.as_deref().unwrap_or_default();
         let _ = self.step.f_fill_(CORRECTED_LONG_AGO)?;
         let tensors = UpdateTensors { parameters, gradients, first: &self.first_views, second };
         self.fused(tensors, FROZEN_BETA2, learning_rate, divisor)
@@ -209,8 +241,13 @@ impl AdamW {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::test_device;
     use crate::models::Parameters;
     use crate::models::tests::tiny_gpt2;
+
+    fn there(values: &[f32]) -> Tensor {
+        Tensor::from_slice(values).to_device(test_device())
+    }
 
     /// The formulas of the paper in f64, over many updates, with and without a divisor.
     #[test]
@@ -221,16 +258,16 @@ mod tests {
         assert!(0 < decayed && decayed < len);
         let wave = |i: usize, t: usize| ((i * 37 + t * 101) % 997) as f64 / 500.0 - 1.0;
         let start: Vec<f32> = (0..len).map(|i| wave(i, 0) as f32).collect();
-        let parameters = Parameters::new(&spec, &start, Device::Cpu).unwrap();
-        let mut adamw = AdamW::new(&train, &spec, Device::Cpu).unwrap();
+        let parameters = Parameters::new(&spec, &start, test_device()).unwrap();
+        let mut adamw = AdamW::new(&train, &spec, test_device()).unwrap();
 
         let mut theta: Vec<f64> = start.iter().map(|&x| f64::from(x)).collect();
         let (mut m, mut v) = (vec![0.0; len], vec![0.0; len]);
         for t in 1..=20 {
             let (rate, divisor) = (0.01 / t as f64, if t % 2 == 0 { 1.0 } else { 2.0 });
             let g: Vec<f32> = (0..len).map(|i| wave(i, t) as f32).collect();
-            let gradients = views_of(&spec, &Tensor::from_slice(&g)).unwrap();
-            let tensor = Tensor::from(divisor as f32);
+            let gradients = views_of(&spec, &there(&g)).unwrap();
+            let tensor = Tensor::from(divisor as f32).to_device(test_device());
             let given = (divisor != 1.0).then_some(&tensor);
             adamw.update(parameters.views(), &gradients, rate, given).unwrap();
             for i in 0..len {
@@ -258,13 +295,13 @@ mod tests {
         let (len, decayed) = (spec.parameter_count() as usize, spec.decayed_count() as usize);
         let wave = |i: usize, t: usize| ((i * 37 + t * 101) % 997) as f64 / 500.0 - 1.0;
         let start: Vec<f32> = (0..len).map(|i| wave(i, 0) as f32).collect();
-        let parameters = Parameters::new(&spec, &start, Device::Cpu).unwrap();
-        let mut adamw = AdamW::new(&train, &spec, Device::Cpu).unwrap();
+        let parameters = Parameters::new(&spec, &start, test_device()).unwrap();
+        let mut adamw = AdamW::new(&train, &spec, test_device()).unwrap();
         let first: Vec<f32> = (0..len).map(|i| wave(i, 50) as f32).collect();
         // Some are far below the floor.
         let second: Vec<f32> = (0..len).map(|i| wave(i, 60).powi(8) as f32).collect();
         let mut floors = Vec::with_capacity(len);
-        for view in views_of(&spec, &Tensor::from_slice(&second)).unwrap() {
+        for view in views_of(&spec, &there(&second)).unwrap() {
             let values = Vec::<f32>::try_from(view.flatten(0, -1)).unwrap();
             let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64;
             floors.extend(values.iter().map(|_| 0.01 * mean));
@@ -277,8 +314,8 @@ mod tests {
         for t in 1..=20 {
             let (rate, divisor) = (0.01 / t as f64, if t % 2 == 0 { 1.0 } else { 2.0 });
             let g: Vec<f32> = (0..len).map(|i| wave(i, t) as f32).collect();
-            let gradients = views_of(&spec, &Tensor::from_slice(&g)).unwrap();
-            let tensor = Tensor::from(divisor as f32);
+            let gradients = views_of(&spec, &there(&g)).unwrap();
+            let tensor = Tensor::from(divisor as f32).to_device(test_device());
             let given = (divisor != 1.0).then_some(&tensor);
             adamw.update_frozen(parameters.views(), &gradients, rate, given).unwrap();
             for i in 0..len {
@@ -300,9 +337,9 @@ mod tests {
     fn a_rate_of_zero_changes_only_the_moments() {
         let spec = tiny_gpt2();
         let start = vec![0.5; spec.parameter_count() as usize];
-        let parameters = Parameters::new(&spec, &start, Device::Cpu).unwrap();
-        let mut adamw = AdamW::new(&TrainConfig::default(), &spec, Device::Cpu).unwrap();
-        let gradients = views_of(&spec, &Tensor::from_slice(&start)).unwrap();
+        let parameters = Parameters::new(&spec, &start, test_device()).unwrap();
+        let mut adamw = AdamW::new(&TrainConfig::default(), &spec, test_device()).unwrap();
+        let gradients = views_of(&spec, &there(&start)).unwrap();
         adamw.update(parameters.views(), &gradients, 0.0, None).unwrap();
         assert_eq!(Vec::<f32>::try_from(parameters.flat()).unwrap(), start);
         let first = Vec::<f32>::try_from(adamw.first()).unwrap();

@@ -2,6 +2,7 @@
 
 use tch::{Device, TchError, Tensor};
 
+use super::norms::norms;
 use super::{Engine, EngineError, StepOutcome};
 
 impl Engine {
@@ -24,24 +25,35 @@ impl Engine {
         clip: f64,
         outcome: &mut StepOutcome,
     ) -> Result<Option<Tensor>, EngineError> {
-        match self.measure(gradients, outcome)? {
-            Some(norms) if clip > 0.0 => self.divisor(gradients, &norms, clip),
-            _ => Ok(None),
-        }
+        let (norms, divisor) = self.norms_and_divisor(gradients, clip)?;
+        self.tell_norm(norms.as_ref(), outcome)?;
+        Ok(divisor)
     }
 
-    /// The norms [tensors] of the gradients of a step that this engine has made, if there are any; what they come to goes into its outcome.
-    pub(super) fn measure(
+    /// The norms [tensors] of the gradients of a step that this engine has made, if there are any, and what they must be divided by, if anything. Of a GPU that computes
+    /// alone nothing is read.
+    pub(super) fn norms_and_divisor(
         &self,
         gradients: &[Tensor],
-        outcome: &mut StepOutcome,
-    ) -> Result<Option<Tensor>, EngineError> {
+        clip: f64,
+    ) -> Result<(Option<Tensor>, Option<Tensor>), EngineError> {
         if gradients.is_empty() {
-            return Ok(None);
+            return Ok((None, None));
         }
         let norms = norms(gradients)?;
-        outcome.gradient_norm = Some(self.share_of_norm(&norms)? as f32);
-        Ok(Some(norms))
+        let divisor = if clip > 0.0 { self.divisor(gradients, &norms, clip)? } else { None };
+        Ok((Some(norms), divisor))
+    }
+
+    /// What the norms [tensors] of the gradients of a step come to, if there are any, in its outcome.
+    pub(super) fn tell_norm(
+        &self,
+        norms: Option<&Tensor>,
+        outcome: &mut StepOutcome,
+    ) -> Result<(), EngineError> {
+        let told = norms.map(|norms| self.share_of_norm(norms)).transpose()?;
+        outcome.gradient_norm = told.map(|norm| norm as f32);
+        Ok(())
     }
 
     /// Of a gradient with these norms [tensors]: [`StepOutcome::gradient_norm`]. It asks nobody else, who may be far away.
@@ -87,11 +99,6 @@ impl Engine {
     }
 }
 
-/// [tensors]
-fn norms(gradients: &[Tensor]) -> Result<Tensor, TchError> {
-    stacked(gradients.iter().map(Tensor::f_norm))
-}
-
 /// Numbers [] as one vector.
 pub(super) fn stacked(numbers: impl Iterator<Item = Result<Tensor, TchError>>) -> Result<Tensor, TchError> {
     Tensor::f_stack(&numbers.collect::<Result<Vec<_>, _>>()?, 0)
@@ -106,11 +113,12 @@ mod tests {
 
     use super::*;
     use crate::data::Batch;
+    use crate::engine::test_device;
     use crate::models::tests::{tiny_gpt2, tiny_llama};
 
     fn engine(spec: &ModelSpec, gradient_clip: f64) -> Engine {
         let train = TrainConfig { micro_batch: 3, gradient_clip, ..TrainConfig::default() };
-        Engine::new(spec, &train, 100, 1, Device::Cpu, NonZeroU32::new(1)).unwrap()
+        Engine::new(spec, &train, 100, 1, test_device(), NonZeroU32::new(1)).unwrap()
     }
 
     fn assert_near(told: Option<f32>, expected: f64, what: &str) {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use tch::Kind;
 
 use super::gradient::{Sum, outcome, places};
-use super::{Engine, EngineError, StepOutcome, to_host};
+use super::host::HostLink;
+use super::{Engine, EngineError, StepOutcome};
 use crate::data::Batch;
 use crate::models::{ColumnGradient, Columns, WeightColumns};
 
@@ -56,7 +57,7 @@ impl Engine {
             let left = gradients.left.ok_or(EngineError::Part)?;
             for (at, (columns, values)) in chunk.columns(&left)? {
                 if let Some(weight) = weights.get_mut(&at) {
-                    add(weight, &(columns, values))?;
+                    add(weight, &(columns, values), &self.link)?;
                 }
             }
         }
@@ -67,7 +68,7 @@ impl Engine {
             }
             let mut values = vec![0.0; place.len()];
             if let Some(sum) = sum.into_tensor() {
-                to_host(&sum, &mut values)?;
+                self.link.read_all(&sum, &mut values)?;
             }
             rest.push((place.start, values));
         }
@@ -79,10 +80,10 @@ impl Engine {
     }
 }
 
-fn add(weight: &mut WeightColumns, (columns, values): &Columns) -> Result<(), EngineError> {
+fn add(weight: &mut WeightColumns, (columns, values): &Columns, link: &HostLink) -> Result<(), EngineError> {
     let columns = Vec::<i64>::try_from(columns.f_to_kind(Kind::Int64)?)?;
     let mut host = Vec::new();
-    to_host(&values.f_contiguous()?, &mut host)?;
+    link.read_all(&values.f_contiguous()?, &mut host)?;
     weight.add(&columns, &host);
     Ok(())
 }

@@ -41,6 +41,12 @@ fn choose_among(name: &str, gpus: usize) -> Result<Device, EngineError> {
     }
 }
 
+/// What tests compute on: the CPU, or what `LONGHAUL_TEST_DEVICE` names.
+#[cfg(test)]
+pub(crate) fn test_device() -> Device {
+    choose_device(&std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned())).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -84,6 +84,16 @@ pub enum EngineError {
     /// Text cannot be continued from nothing.
     #[error("the prompt is empty")]
     EmptyPrompt,
+    /// A token that the model does not know: on a GPU, libtorch would end all that the process does there.
+    #[error(
+        "the prompt has token {token}, and the model's vocabulary has {vocabulary}: it is of another tokenizer"
+    )]
+    Token {
+        /// The first such token.
+        token: u32,
+        /// How many there are, from 0.
+        vocabulary: u32,
+    },
 }
 
 impl EngineError {

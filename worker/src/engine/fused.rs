@@ -110,6 +110,7 @@ mod tests {
     use tch::{Device, Kind};
 
     use super::*;
+    use crate::engine::test_device;
 
     fn update(parameters: &Tensor, gradient: &Tensor) -> Result<(), TchError> {
         let (first, second) = (parameters.zeros_like(), parameters.zeros_like());
@@ -118,7 +119,7 @@ mod tests {
         fused_adamw(
             UpdateTensors { parameters: &parameters, gradients: &gradients, first: &first, second: &second },
             UpdateFactors {
-                step: &Tensor::from_slice(&[1f32]),
+                step: &Tensor::from_slice(&[1f32]).to_device(test_device()),
                 gradient_divisor: None,
                 learning_rate: 0.1,
                 beta1: 0.9,
@@ -131,14 +132,14 @@ mod tests {
 
     #[test]
     fn tensors_that_do_not_belong_together_are_refused_before_memory_is_touched() {
-        let parameters = Tensor::zeros([4, 4], (Kind::Float, Device::Cpu));
+        let parameters = Tensor::zeros([4, 4], (Kind::Float, test_device()));
         let refused = |gradient: &Tensor, reason: &str| {
             let error = update(&parameters, gradient).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         };
-        refused(&Tensor::zeros([2], (Kind::Float, Device::Cpu)), "does not belong");
+        refused(&Tensor::zeros([2], (Kind::Float, test_device())), "does not belong");
         refused(&parameters.to_kind(Kind::Double), "32-bit floats");
-        refused(&Tensor::zeros([4, 8], (Kind::Float, Device::Cpu)).narrow(1, 0, 4), "contiguous");
+        refused(&Tensor::zeros([4, 8], (Kind::Float, test_device())).narrow(1, 0, 4), "contiguous");
         assert_eq!(parameters.abs().sum(Kind::Float).double_value(&[]), 0.0);
         update(&parameters, &parameters.ones_like()).unwrap();
         // The first update of AdamW is a step of the learning rate against the gradient's sign.
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_moment_that_fades_does_not_become_subnormal() {
-        // As many as several threads share.
+        // As many as several threads share. A GPU is as fast with subnormal numbers.
         let parameters = Tensor::ones([1 << 10, 1 << 10], (Kind::Float, Device::Cpu));
         let faded = parameters.full_like(f64::from(f32::MIN_POSITIVE));
         let lists = [&parameters, &parameters.zeros_like(), &faded, &parameters.ones_like()]

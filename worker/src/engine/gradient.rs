@@ -16,7 +16,8 @@ impl Engine {
     /// Where libtorch fails.
     pub fn gradient(&mut self, batch: &Batch, into: &mut Vec<f32>) -> Result<StepOutcome, EngineError> {
         let (mut outcome, gradients) = self.accumulate(batch)?;
-        self.measure(&gradients, &mut outcome)?;
+        let (norms, _) = self.norms_and_divisor(&gradients, 0.0)?;
+        self.tell_norm(norms.as_ref(), &mut outcome)?;
         self.to_host_in_order(&gradients, into)?;
         Ok(outcome)
     }
@@ -70,12 +71,19 @@ impl Engine {
     /// The gradients of the parameter tensors, summed over the micro-batches, each weighted by its share of the samples;
     /// none where there are no samples.
     pub(super) fn accumulate(&self, batch: &Batch) -> Result<(StepOutcome, Vec<Tensor>), EngineError> {
+        let (unread, sums) = self.accumulate_unread(batch)?;
+        Ok((unread.read(batch)?, sums))
+    }
+
+    /// The same, of which a device may not have computed anything yet.
+    pub(super) fn accumulate_unread(&self, batch: &Batch) -> Result<(Unread, Vec<Tensor>), EngineError> {
         if self.rank.is_some() {
-            return self.explained(self.accumulate_in_pipeline(batch));
+            let (outcome, sums) = self.explained(self.accumulate_in_pipeline(batch))?;
+            return Ok((Unread::Read(outcome), sums));
         }
         let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
         let (losses, sums) = self.explained(self.sum(batch.sequences(), &micros))?;
-        Ok((outcome(batch, &losses.shares, &losses.samples)?, sums))
+        Ok((Unread::OnDevice(losses), sums))
     }
 
     /// Losses and summed gradients of some micro-batches of a batch of so many sequences.
@@ -131,15 +139,36 @@ impl Engine {
         }
         for (gradient, place) in gradients.iter().zip(places(gradients)) {
             let values = &mut into[place];
-            gradient.f_copy_data(values, values.len())?;
+            self.link.read(gradient, values)?;
         }
         Ok(())
     }
 }
 
+/// What becomes of the samples of a step, wherever that is.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// A pipeline reads it on the way.
+    Read(StepOutcome),
+    OnDevice(Losses),
+}
+
+impl Unread {
+    /// Waits for the device.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn read(self, batch: &Batch) -> Result<StepOutcome, EngineError> {
+        match self {
+            Self::Read(outcome) => Ok(outcome),
+            Self::OnDevice(losses) => outcome(batch, &losses.shares, &losses.samples),
+        }
+    }
+}
+
 /// Of the micro-batches of a step.
 #[derive(Debug, Default)]
-struct Losses {
+pub(super) struct Losses {
     /// What each adds to the loss of the batch.
     shares: Vec<Tensor>,
     /// The losses [B] of the sequences of each, where they are asked for.

@@ -49,9 +49,9 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use longhaul_common::config::TrainConfig;
-    use tch::Device;
 
     use super::*;
+    use crate::engine::test_device;
     use crate::models::tests::tiny_gpt2;
 
     fn parameters(engine: &Engine) -> Vec<f32> {
@@ -65,7 +65,7 @@ mod tests {
     fn it_looks_as_far_as_the_step_will_go_and_steps_back_bit_for_bit() {
         let train =
             TrainConfig { warmup_steps: 0, weight_decay: 0.3, gradient_clip: 0.5, ..TrainConfig::default() };
-        let mut engine = Engine::new(&tiny_gpt2(), &train, 100, 3, Device::Cpu, None).unwrap();
+        let mut engine = Engine::new(&tiny_gpt2(), &train, 100, 3, test_device(), None).unwrap();
         let len = engine.parameter_count();
         for step in 0..4 {
             let gradient: Vec<f32> =

@@ -12,10 +12,12 @@ mod fused;
 mod generator;
 mod gradient;
 mod hooks;
+mod host;
 mod interpreter;
 mod look_ahead;
 mod low_rank;
 mod multiplications;
+mod norms;
 mod pipeline;
 mod rules;
 mod sampling;
@@ -30,6 +32,8 @@ use longhaul_common::pipeline::PipelineSchedule;
 use tch::{Device, TchError, Tensor};
 
 pub use allocator::keep_freed_memory;
+#[cfg(test)]
+pub(crate) use device::test_device;
 pub use device::{choose_device, device_name};
 pub use error::EngineError;
 pub use evaluation::Evaluation;
@@ -48,6 +52,7 @@ use crate::models::{Model, Parameters, draw_parameters, views_of};
 use adamw::AdamW;
 use chunk::{Chunk, Computing};
 use hooks::GradientHooks;
+use host::HostLink;
 use look_ahead::Parked;
 use tensor::Membership;
 
@@ -59,6 +64,7 @@ use tensor::Membership;
 pub struct Engine {
     spec: ModelSpec,
     device: Device,
+    link: HostLink,
     micro_batch: usize,
     precision: Precision,
     recompute: bool,
@@ -128,6 +134,7 @@ impl Engine {
         let mut engine = Self {
             spec: spec.clone(),
             device,
+            link: HostLink::new(device)?,
             micro_batch: train.micro_batch as usize,
             precision: train.precision,
             recompute: train.recompute,
@@ -220,12 +227,8 @@ impl Engine {
     /// # Errors
     /// Where libtorch fails; then the step did not happen, or the engine must be dropped.
     pub fn train_step(&mut self, step: u64, batch: &Batch) -> Result<StepOutcome, EngineError> {
-        let (mut outcome, gradients) = self.accumulate(batch)?;
-        if outcome.tokens > 0 {
-            let divisor = self.own_divisor(&gradients, self.gradient_clip, &mut outcome)?;
-            self.update(step, &gradients, divisor.as_ref())?;
-        }
-        Ok(outcome)
+        let clip = self.gradient_clip;
+        self.step(batch, clip, |engine, gradients, divisor| engine.update(step, gradients, divisor))
     }
 
     /// One local step under a second moment that is not changed any more: gradient of the mean loss, clipped to the norm `clip` (0: not
@@ -237,12 +240,29 @@ impl Engine {
         if self.optimiser.updates() == 0 {
             return Err(EngineError::NothingFrozen);
         }
-        let (mut outcome, gradients) = self.accumulate(batch)?;
-        if outcome.tokens > 0 {
-            let divisor = self.own_divisor(&gradients, clip, &mut outcome)?;
-            let rate = self.learning_rate.at(step);
-            self.optimiser.update_frozen(self.parameters.views(), &gradients, rate, divisor.as_ref())?;
+        let rate = self.learning_rate.at(step);
+        self.step(batch, clip, |engine, gradients, divisor| {
+            Ok(engine.optimiser.update_frozen(engine.parameters.views(), gradients, rate, divisor)?)
+        })
+    }
+
+    /// A step by this update with the gradients and what they are divided by.
+    fn step(
+        &mut self,
+        batch: &Batch,
+        clip: f64,
+        update: impl FnOnce(&mut Self, &[Tensor], Option<&Tensor>) -> Result<(), EngineError>,
+    ) -> Result<StepOutcome, EngineError> {
+        let (unread, gradients) = self.accumulate_unread(batch)?;
+        let mut norms = None;
+        if batch.tokens() > 0 {
+            let (found, divisor) = self.norms_and_divisor(&gradients, clip)?;
+            update(self, &gradients, divisor.as_ref())?;
+            norms = found;
         }
+        // Only now, when a GPU has all its work, does the host wait for it.
+        let mut outcome = unread.read(batch)?;
+        self.tell_norm(norms.as_ref(), &mut outcome)?;
         Ok(outcome)
     }
 
@@ -261,7 +281,7 @@ impl Engine {
     /// # Errors
     /// Where libtorch fails.
     pub fn parameters_to_host(&self, into: &mut Vec<f32>) -> Result<(), EngineError> {
-        to_host(self.parameters.flat(), into)
+        Ok(self.link.read_all(self.parameters.flat(), into)?)
     }
 
     /// The parameters from `start` on, as many as there is room for.
@@ -270,7 +290,7 @@ impl Engine {
     /// When they reach beyond the last parameter; where libtorch fails.
     pub fn read_parameters(&self, start: usize, into: &mut [f32]) -> Result<(), EngineError> {
         let part = self.parameters.flat().f_narrow(0, start as i64, into.len() as i64)?;
-        Ok(part.f_copy_data(into, into.len())?)
+        Ok(self.link.read(&part, into)?)
     }
 
     /// Replaces all parameters.
@@ -296,7 +316,7 @@ impl Engine {
         if given > expected {
             return Err(EngineError::Length { given, expected });
         }
-        let values = Tensor::f_from_slice(values)?.f_to_device(self.device)?;
+        let values = self.link.write(values, self.device)?;
         let mut part = self.parameters.flat().f_narrow(0, start as i64, values.numel() as i64)?;
         if kept != 1.0 {
             let _ = part.f_mul_scalar_(f64::from(kept))?;
@@ -311,8 +331,8 @@ impl Engine {
     /// Where libtorch fails.
     pub fn moments_to_host(&self) -> Result<Moments, EngineError> {
         let mut moments = Moments { updates: self.optimiser.updates(), ..Moments::default() };
-        to_host(self.optimiser.first(), &mut moments.first)?;
-        to_host(self.optimiser.second(), &mut moments.second)?;
+        self.link.read_all(self.optimiser.first(), &mut moments.first)?;
+        self.link.read_all(self.optimiser.second(), &mut moments.second)?;
         Ok(moments)
     }
 
@@ -366,7 +386,7 @@ impl Engine {
         if values.len() != self.parameter_count() {
             return Err(EngineError::Length { given: values.len(), expected: self.parameter_count() });
         }
-        Ok(Tensor::f_from_slice(values)?.f_to_device(self.device)?)
+        Ok(self.link.write(values, self.device)?)
     }
 }
 

@@ -97,9 +97,9 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use longhaul_common::config::TrainConfig;
-    use tch::Device;
 
     use super::*;
+    use crate::engine::test_device;
     use crate::engine::{LearningRate, Moments};
     use crate::models::tests::tiny_gpt2;
 
@@ -108,7 +108,7 @@ mod tests {
     }
 
     fn engine(train: &TrainConfig) -> Engine {
-        Engine::new(&tiny_gpt2(), train, 100, 3, Device::Cpu, None).unwrap()
+        Engine::new(&tiny_gpt2(), train, 100, 3, test_device(), None).unwrap()
     }
 
     fn parameters(engine: &Engine) -> Vec<f64> {

@@ -80,6 +80,7 @@ mod tests {
     use tch::Kind;
 
     use super::*;
+    use crate::engine::test_device;
     use crate::models::tests::{tiny_gpt2, tiny_llama};
     use crate::models::{Model, Parameters, draw_parameters};
 
@@ -88,11 +89,13 @@ mod tests {
     /// Weights large enough for attention to be anything but even.
     fn model(spec: &ModelSpec, precision: Precision) -> Model {
         let values: Vec<f32> = draw_parameters(spec, 3).iter().map(|value| value * 8.0).collect();
-        Model::of_all(spec, &Parameters::new(spec, &values, Device::Cpu).unwrap(), precision).unwrap()
+        Model::of_all(spec, &Parameters::new(spec, &values, test_device()).unwrap(), precision).unwrap()
     }
 
     fn tokens() -> Tensor {
-        Tensor::from_slice(&(0..CONTEXT as i64).map(|i| i * i * 7 % 64).collect::<Vec<_>>()).view([1, -1])
+        Tensor::from_slice(&(0..CONTEXT as i64).map(|i| i * i * 7 % 64).collect::<Vec<_>>())
+            .view([1, -1])
+            .to_device(test_device())
     }
 
     #[test]
@@ -105,7 +108,7 @@ mod tests {
                 let scale = whole.abs().max().double_value(&[]);
                 // One by one, and in pieces behind which, between which and before which there are others.
                 for pieces in [[1; CONTEXT].as_slice(), &[CONTEXT], &[5, 1, 1, 4, 5], &[1, 15]] {
-                    let mut cache = Cache::new(&spec, precision, Device::Cpu).unwrap();
+                    let mut cache = Cache::new(&spec, precision, test_device()).unwrap();
                     for &piece in pieces {
                         let next = tokens().narrow(1, cache.len() as i64, piece as i64);
                         let logits = model.next_logits(&next, &mut cache).unwrap();
@@ -124,8 +127,8 @@ mod tests {
     fn a_full_cache_refuses_a_token_and_a_cleared_one_knows_nothing_of_the_past() {
         for spec in [tiny_gpt2(), tiny_llama()] {
             let model = model(&spec, Precision::F32);
-            let mut cache = Cache::new(&spec, Precision::F32, Device::Cpu).unwrap();
-            let one = Tensor::from_slice(&[9i64]).view([1, -1]);
+            let mut cache = Cache::new(&spec, Precision::F32, test_device()).unwrap();
+            let one = Tensor::from_slice(&[9i64]).view([1, -1]).to_device(test_device());
             let alone = model.next_logits(&one, &mut cache).unwrap();
             cache.clear();
             assert!(cache.is_empty());
@@ -141,7 +144,7 @@ mod tests {
     #[test]
     fn nothing_that_is_kept_belongs_to_autograd() {
         let spec = tiny_llama();
-        let mut cache = Cache::new(&spec, Precision::F32, Device::Cpu).unwrap();
+        let mut cache = Cache::new(&spec, Precision::F32, test_device()).unwrap();
         let logits = model(&spec, Precision::F32).next_logits(&tokens(), &mut cache).unwrap();
         assert!(!logits.requires_grad());
         assert!(cache.layers.iter().flatten().all(|kept| !kept.requires_grad()));

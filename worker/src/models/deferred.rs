@@ -222,12 +222,13 @@ unsafe extern "C" {
 
 #[cfg(test)]
 mod tests {
-    use tch::{Device, Kind};
+    use tch::Kind;
 
     use super::*;
+    use crate::engine::test_device;
 
     fn leaf(shape: &[i64]) -> Tensor {
-        Tensor::randn(shape, (Kind::Float, Device::Cpu)).set_requires_grad(true)
+        Tensor::randn(shape, (Kind::Float, test_device())).set_requires_grad(true)
     }
 
     /// Against autograd's own products: the same bits, or their rounding where it takes another order.
@@ -235,7 +236,7 @@ mod tests {
     fn what_is_left_makes_the_gradients_that_autograd_makes() {
         for (kind, tolerance) in [(Kind::Float, 1e-5), (Kind::BFloat16, 2e-2)] {
             let (x, rows, columns) = (leaf(&[2, 3, 8]), leaf(&[5, 8]), leaf(&[5, 4]));
-            let (bias, weights) = (leaf(&[4]), Tensor::randn([2, 3, 4], (Kind::Float, Device::Cpu)));
+            let (bias, weights) = (leaf(&[4]), Tensor::randn([2, 3, 4], (Kind::Float, test_device())));
             let loss = |y: &Tensor| (y.to_kind(Kind::Float).gelu("none") * &weights).sum(Kind::Float);
             let plain = x.to_kind(kind).linear::<Tensor>(&rows.to_kind(kind), None);
             let plain = plain.matmul(&columns.to_kind(kind)) + bias.to_kind(kind);

@@ -146,9 +146,15 @@ impl Block {
             return Err(TchError::Shape(format!("a block takes three dimensions, not {x:?}")));
         };
         let qkv = self.attention_in.forward(&self.products.enter_columns(x)?, &self.products)?; // [B, T, 3·H·E]
-        let parts = qkv.f_view([batch, length, 3, self.heads, self.head_width])?; // [B, T, 3, H, E]
-        let parts = parts.f_permute([2, 0, 3, 1, 4])?.f_unbind(0)?; // 3 × [B, H, T, E]
-        let mixed = self.products.attention(&parts[0], &parts[1], &parts[2], past)?; // [B, T, H·E]
+        let heads = |part: &Tensor| {
+            part.f_view([batch, length, self.heads, self.head_width])?.f_transpose(1, 2) // [B, H, T, E]
+        };
+        let parts = qkv.f_chunk(3, -1)?; // 3 × [B, T, H·E]
+        let parts = parts.iter().map(heads).collect::<Result<Vec<_>, TchError>>()?;
+        let [q, k, v] = &*parts else {
+            return Err(TchError::Shape(format!("queries, keys and values are three, not {qkv:?}")));
+        };
+        let mixed = self.products.attention(q, k, v, past)?; // [B, T, H·E]
         self.attention_out.forward_rows(&mixed, &self.products) // [B, T, D]
     }
 

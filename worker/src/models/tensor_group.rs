@@ -211,9 +211,10 @@ mod tests {
     use std::ops::Range;
     use std::sync::Weak;
 
-    use tch::{Device, Kind};
+    use tch::Kind;
 
     use super::*;
+    use crate::engine::test_device;
 
     /// One of two members that have the same values.
     struct Alike(#[allow(dead_code, reason = "tells whether this is still there")] Arc<()>);
@@ -274,7 +275,10 @@ mod tests {
     #[test]
     fn one_end_sums_backwards_and_the_other_one_forwards() {
         let (group, _) = group();
-        let x = Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0]).view([2, 2]).set_requires_grad(true);
+        let x = Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0])
+            .view([2, 2])
+            .to_device(test_device())
+            .set_requires_grad(true);
         // A part of another tensor, in another order than in memory.
         let inner = x.transpose(0, 1).narrow(0, 1, 1); // [1, 2]
         let entered = group.enter(&inner).unwrap();
@@ -289,7 +293,7 @@ mod tests {
     #[test]
     fn a_graph_keeps_the_members_and_the_last_one_to_need_them_lets_them_go() {
         let (group, there) = group();
-        let x = Tensor::ones([2], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let x = Tensor::ones([2], (Kind::Float, test_device())).set_requires_grad(true);
         let entered = group.enter(&x).unwrap();
         drop(group);
         assert!(there.upgrade().is_some());
@@ -302,10 +306,10 @@ mod tests {
     #[test]
     fn what_cannot_be_summed_is_an_error_and_says_why() {
         let (group, _) = group();
-        let halves = Tensor::ones([2], (Kind::BFloat16, Device::Cpu));
+        let halves = Tensor::ones([2], (Kind::BFloat16, test_device()));
         assert!(group.leave(&halves).unwrap_err().to_string().contains("32-bit floats"));
         assert!(group.take_failure().is_none());
-        let nothing = Tensor::ones([0], (Kind::Float, Device::Cpu));
+        let nothing = Tensor::ones([0], (Kind::Float, test_device()));
         assert!(group.leave(&nothing).is_err());
         assert!(matches!(group.take_failure(), Some(CollectiveError::NoSamples)));
         assert!(group.take_failure().is_none());

@@ -4,13 +4,13 @@ use std::num::NonZeroU32;
 
 use longhaul_common::config::{Precision, SparseBackwardConfig, SparseMode, TrainConfig};
 use longhaul_common::model::ModelSpec;
-use tch::Device;
 
 use super::*;
+use crate::engine::test_device;
 use crate::models::tests::{tiny_gpt2, tiny_llama};
 
 fn engine(spec: &ModelSpec, train: &TrainConfig, collects: bool) -> Engine {
-    let mut engine = Engine::new(spec, train, 100, 1, Device::Cpu, NonZeroU32::new(1)).unwrap();
+    let mut engine = Engine::new(spec, train, 100, 1, test_device(), NonZeroU32::new(1)).unwrap();
     if collects {
         engine.collect_columns().unwrap();
     }

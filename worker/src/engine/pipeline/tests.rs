@@ -7,9 +7,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use longhaul_common::config::{SparseBackwardConfig, SparseMode, TrainConfig};
 use longhaul_common::pipeline::{PipelineSchedule, Place};
-use tch::Device;
 
 use super::*;
+use crate::engine::test_device;
 use crate::models::tests::{tiny_gpt2, tiny_llama};
 
 /// What a message is about.
@@ -147,7 +147,7 @@ pub fn whole(spec: &ModelSpec, gradient_clip: f64) -> Engine {
 }
 
 fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {
-    Engine::new(spec, train, 100, 1, Device::Cpu, NonZeroU32::new(1)).unwrap()
+    Engine::new(spec, train, 100, 1, test_device(), NonZeroU32::new(1)).unwrap()
 }
 
 /// Equal shares of the blocks, stage by stage.

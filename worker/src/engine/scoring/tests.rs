@@ -4,14 +4,14 @@ use std::num::NonZeroU32;
 
 use longhaul_common::config::TrainConfig;
 use longhaul_common::model::ModelSpec;
-use tch::Device;
 
 use super::*;
+use crate::engine::test_device;
 use crate::models::tests::{tiny_gpt2, tiny_llama};
 
 fn engine(spec: &ModelSpec, recompute: bool) -> Engine {
     let train = TrainConfig { micro_batch: 2, recompute, ..TrainConfig::default() };
-    Engine::new(spec, &train, 100, 1, Device::Cpu, NonZeroU32::new(1)).unwrap()
+    Engine::new(spec, &train, 100, 1, test_device(), NonZeroU32::new(1)).unwrap()
 }
 
 fn batch(sequences: u32) -> Batch {
@@ -32,7 +32,7 @@ fn gradient(engine: &mut Engine, batch: &Batch) -> Vec<f32> {
 fn single_gradients(engine: &mut Engine, all: &Batch) -> Vec<Vec<f32>> {
     let one = |at: usize| {
         let mut single = Batch::new(16);
-        let tokens = all.micro_batches(1).nth(at).unwrap().to_tensor(Device::Cpu).unwrap();
+        let tokens = all.micro_batches(1).nth(at).unwrap().to_tensor(tch::Device::Cpu).unwrap();
         single.push(Vec::<i64>::try_from(tokens.view(-1)).unwrap().into_iter().map(|token| token as u32));
         single
     };

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use longhaul_common::config::{Precision, TrainConfig};
 use longhaul_common::model::{Cut, ModelSpec};
-use tch::Device;
 
 use super::*;
 use crate::collective::{Collective, CollectiveError, Reduction, RingCollective, ring_pair};
 use crate::data::Batch;
 use crate::engine::Generator;
 use crate::engine::pipeline_tests::{Trained, train_config, trained, whole};
+use crate::engine::test_device;
 use crate::models::tests::{tiny_gpt2, tiny_llama};
 
 /// What a collective does wrong.
@@ -157,7 +157,7 @@ fn rings() -> Vec<Box<dyn Collective>> {
 }
 
 fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {
-    Engine::new(spec, train, 100, 1, Device::Cpu, NonZeroU32::new(1)).unwrap()
+    Engine::new(spec, train, 100, 1, test_device(), NonZeroU32::new(1)).unwrap()
 }
 
 /// What each member makes of its engine, in a thread of its own.
@@ -503,5 +503,5 @@ fn a_share_computes_with_its_group_only_and_at_its_own_place() {
     }
     assert!(matches!(share.train_step(0, &batch(0)), Err(EngineError::Part)));
     assert!(matches!(share.evaluate([&batch(0)]), Err(EngineError::Part)));
-    assert!(Generator::new(&shards[1], &parameters(&share), Device::Cpu, None).is_err());
+    assert!(Generator::new(&shards[1], &parameters(&share), test_device(), None).is_err());
 }

@@ -6,10 +6,9 @@ use std::path::Path;
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
 use longhaul_common::sampler::shares;
-use tch::Device;
 
 use crate::data::{Dataset, Tokenizer, Work};
-use crate::engine::Engine;
+use crate::engine::{Engine, test_device};
 
 /// Of the toy's text, whose characters all lie below it.
 const VOCABULARY: u32 = 64;
@@ -87,7 +86,7 @@ pub fn dataset(config: &RunConfig, folder: &Path) -> Dataset {
 
 pub fn engine(config: &RunConfig) -> Engine {
     let (run, one) = (&config.run, NonZeroU32::new(1));
-    Engine::new(&spec(config), &config.train, run.steps, run.seed, Device::Cpu, one).unwrap()
+    Engine::new(&spec(config), &config.train, run.steps, run.seed, test_device(), one).unwrap()
 }
 
 /// Who trains on what, and the gradients of it: what the reference takes from elsewhere. Gradients are tested against PyTorch's in
