@@ -190,6 +190,9 @@ impl Trainer {
             self.done.tokens += 2000 + 40 * (self.place % 7);
             self.done.compute_s += 0.5 - waits;
             self.done.wait_s += waits - 0.01;
+            self.done.encode_s += 0.03;
+            self.done.encode_wait_s += 0.3 * (waits - 0.01);
+            self.done.bubble_s += 0.2 * (waits - 0.01);
             self.done.data_wait_s += 0.004;
             self.done.checkpoint_s += 0.006;
             self.done.wan_sent_bytes += 60_000 + 5000 * (self.next % 9);
