@@ -85,8 +85,8 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
     ];
     if status.encode_ms > 0.0 {
         lines.push(format!(
-            "encoding   {} of workers in all, {} of the devices' time waited for",
-            duration(status.encode_ms / 1e3),
+            "encoding   {:.0} ms of workers in all, {} of the devices' time waited for",
+            status.encode_ms,
             or_dash(status.encode_wait_share.map(|share| format!("{:.2} %", 100.0 * share))),
         ));
     }

@@ -249,7 +249,9 @@ const IS_DRAWN: &str = "window.isDrawn = (kind) => {
       const canvas = document.querySelector('#timeline canvas');
       const colour = getComputedStyle(document.documentElement).getPropertyValue(`--${kind}`).trim().slice(1);
       const wanted = colour.match(/../g).map((part) => parseInt(part, 16));
-      const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+      const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
+      copy.drawImage(canvas, 0, 0);
+      const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
       let count = 0;
       for (let at = 0; at < data.length; at += 4) {
         if (data[at + 3] === 255 && wanted.every((part, which) => Math.abs(part - data[at + which]) < 4)) count += 1;

@@ -358,7 +358,7 @@ mod tests {
             let mut pass = || {
                 [&mut *first, last].into_iter().for_each(|pipe| pipe.begin());
                 first.send(task, &Tensor::ones([8, 8], (Kind::Float, Device::Cpu))).unwrap();
-                last.receive(task, &[8, 8]).unwrap();
+                assert_eq!(last.receive(task, &[8, 8]).unwrap().size(), [8, 8]);
                 progress.heartbeat()
             };
             let outside = pass();
