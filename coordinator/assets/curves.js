@@ -2,7 +2,7 @@
 
 import { byId, el, keyed, setText } from "./elements.js";
 import { clock, number, percent, rate } from "./words.js";
-import { alongRounds, alongSamples, bitsPerValue, DONE, perSecond, shareOf, smoothed } from "./series.js";
+import { alongRounds, alongSamples, bitsPerValue, DONE, perSecond, shareOf, smoothed, TIMES } from "./series.js";
 import { Chart, tabulate } from "./chart.js";
 
 /** Lines of other runs at a time. */
@@ -23,10 +23,12 @@ const CHARTS = [
     ["norm", alongRounds(c, a, (round) => round.gradient_norm)],
   ] },
   { title: "Time of devices", format: (value) => percent(value), smooth: true, lines: (c, a) => [
-    ["computing", alongSamples(c, a, shareOf(DONE.compute))],
-    ["waiting for others", alongSamples(c, a, shareOf(DONE.wait))],
-    ["waiting for data", alongSamples(c, a, shareOf(DONE.data))],
-    ["checkpoints", alongSamples(c, a, shareOf(DONE.checkpoint))],
+    ["computing", alongSamples(c, a, shareOf(TIMES.compute))],
+    ["encoding, waited for", whereAny(alongSamples(c, a, shareOf(TIMES.encode)))],
+    ["bubbles of pipelines", whereAny(alongSamples(c, a, shareOf(TIMES.bubble)))],
+    ["waiting for others", alongSamples(c, a, shareOf(TIMES.wait))],
+    ["waiting for data", alongSamples(c, a, shareOf(TIMES.data))],
+    ["checkpoints", alongSamples(c, a, shareOf(TIMES.checkpoint))],
   ] },
   { title: "Sent between sites", format: rate, smooth: true, optional: true, lines: (c, a) => [["sent", alongSamples(c, a, perSecond(DONE.wan))]] },
   { title: "Bits sent for each value (dense: 32)", format: (value) => number(value, 3), smooth: true, optional: true, lines: (c, a) => [
@@ -38,6 +40,11 @@ const CHARTS = [
   ] },
   { title: "Workers that train", isWhole: true, format: (value) => number(value), lines: (c, a) => [["workers", alongSamples(c, a, (_, after) => after.training)]] },
 ];
+
+/** No line, where all of it would be zero. */
+function whereAny([x, y]) {
+  return y.some((value) => value > 0) ? [x, y] : [[], []];
+}
 
 export class CurvesPart {
   /** `curvesOf(run)` fetches those of another run. */

@@ -1,7 +1,17 @@
 // From a record to lines: what was kept are sums, and what is shown are differences of them.
 
 /** The numbers of a sum, as the coordinator writes them. */
-export const DONE = { tokens: 0, compute: 1, wait: 2, data: 3, checkpoint: 4, wan: 5, dense: 6 };
+export const DONE = { tokens: 0, compute: 1, wait: 2, data: 3, checkpoint: 4, wan: 5, dense: 6, encode: 7, encodeWait: 8, bubble: 9 };
+
+/** What the time of devices goes into, of sums or their differences: no moment counts twice. */
+export const TIMES = {
+  compute: (done) => done[DONE.compute],
+  encode: (done) => done[DONE.encodeWait],
+  bubble: (done) => done[DONE.bubble],
+  wait: (done) => Math.max(0, done[DONE.wait] - done[DONE.encodeWait] - done[DONE.bubble]),
+  data: (done) => done[DONE.data],
+  checkpoint: (done) => done[DONE.checkpoint],
+};
 
 /** Samples as they were taken that are kept: half a minute of them. */
 const RECENT_KEPT = 16;
@@ -92,19 +102,19 @@ function rising(points) {
 
 /** The sum of the run, or of the site at a place. */
 export function sumOf(sample, place) {
-  return place == null ? sample.run : sample.sites[place] ?? [0, 0, 0, 0, 0, 0, 0];
+  return place == null ? sample.run : sample.sites[place] ?? Object.values(DONE).map(() => 0);
 }
 
 export function perSecond(kind, place) {
   return (before, after, seconds) => (sumOf(after, place)[kind] - sumOf(before, place)[kind]) / seconds;
 }
 
-/** The share of one kind in the time of devices. */
-export function shareOf(kind) {
+/** The share of one of the [`TIMES`] in the time of devices. */
+export function shareOf(time) {
   return (before, after) => {
     const done = after.run.map((value, at) => value - before.run[at]);
     const all = done[DONE.compute] + done[DONE.wait] + done[DONE.data] + done[DONE.checkpoint];
-    return all > 0 ? done[kind] / all : null;
+    return all > 0 ? time(done) / all : null;
   };
 }
 

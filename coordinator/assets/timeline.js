@@ -5,8 +5,22 @@ import { clock, percent, plural } from "./words.js";
 import { sitesOf } from "./map.js";
 import { isBySite } from "./workers.js";
 
-const KINDS = [["compute", "computing"], ["wait", "waiting for others"], ["data", "waiting for data"], ["checkpoint", "checkpoints"]];
-const ROW = 24;
+/** From the foot of a column upwards: the colour's name, the place in a worker's numbers, and words. */
+const KINDS = [
+  ["compute", 0, "computing"],
+  ["encode", 4, "encoding, waited for"],
+  ["bubble", 5, "bubbles of pipelines"],
+  ["wait", 1, "waiting for others"],
+  ["data", 2, "waiting for data"],
+  ["checkpoint", 3, "checkpoints"],
+];
+/** The place of what was encoded while the device did something else, and words. */
+const BESIDE = [6, "encoding meanwhile, below the line"];
+const NONE = [0, 0, 0, 0, 0, 0, 0];
+const ROW = 30;
+/** Of a row: what is above its line, and what is below it. */
+const ABOVE = 20;
+const BELOW = 6;
 const ROWS_MAX = 64;
 /** Columns that are drawn: twelve minutes. */
 const COLUMNS = 240;
@@ -16,7 +30,7 @@ export class TimelinePart {
   constructor() {
     this.canvas = el("canvas", { role: "img" });
     byId("timeline").append(this.canvas);
-    for (const [kind, words] of KINDS) {
+    for (const [kind, , words] of [...KINDS, ["encode low", ...BESIDE]]) {
       byId("kinds").append(el("li", { class: kind }, el("span", { class: "swatch" }), el("span", { class: "text" }, words)));
     }
     byId("kinds").append(el("li", null, el("span", { class: "text" }, "blank: nothing of these, or not here")));
@@ -59,35 +73,40 @@ export class TimelinePart {
     context.font = "12px system-ui, sans-serif";
     context.textBaseline = "middle";
     this.left = Math.min(120, 10 + Math.max(0, ...this.rows.map((row) => context.measureText(row.name).width)));
-    const [ink, line, ...colours] = ["--ink", "--grid", ...KINDS.map(([kind]) => `--${kind}`)].map(colour);
+    this.colours = Object.fromEntries(KINDS.map(([kind]) => [kind, colour(`--${kind}`)]));
+    const [ink, line] = ["--ink", "--grid"].map(colour);
     this.step = (this.width - this.left) / Math.max(60, this.activity.length);
     this.rows.forEach((row, at) => {
       const top = at * ROW;
       context.fillStyle = line;
-      context.fillRect(this.left, top + ROW - 1, this.width - this.left, 1);
+      context.fillRect(this.left, top + ABOVE, this.width - this.left, 1);
       context.fillStyle = ink;
-      context.fillText(fitting(context, row.name, this.left - 6), 0, top + ROW / 2);
-      this.activity.forEach((interval, column) => this.drawColumn(context, colours, shares(interval, row.ids), column, top));
+      context.fillText(fitting(context, row.name, this.left - 6), 0, top + ABOVE / 2);
+      this.activity.forEach((interval, column) => this.drawColumn(context, shares(interval, row.ids), column, top + ABOVE));
     });
   }
 
-  drawColumn(context, colours, parts, column, top) {
+  /** Above the line what the device did, from there upwards, and below it what was encoded meanwhile. */
+  drawColumn(context, parts, column, line) {
     if (!parts) return;
-    let y = top + ROW - 2;
     const x = this.left + column * this.step;
-    parts.forEach((share, kind) => {
-      const height = share * (ROW - 4);
-      context.fillStyle = colours[kind];
-      context.fillRect(x, y - height, Math.max(1, this.step - (this.step > 4 ? 0.6 : 0)), height);
+    const width = Math.max(1, this.step - (this.step > 4 ? 0.6 : 0));
+    let y = line;
+    for (const [kind, place] of KINDS) {
+      const height = parts[place] * (ABOVE - 2);
+      context.fillStyle = this.colours[kind];
+      context.fillRect(x, y - height, width, height);
       y -= height;
-    });
+    }
+    context.fillStyle = this.colours.encode;
+    context.fillRect(x, line + 1, width, Math.min(1, parts[BESIDE[0]]) * BELOW);
   }
 
   tell(event) {
     const row = this.rows?.[Math.floor(event.offsetY / ROW)];
     const interval = this.activity?.[Math.floor((event.offsetX - this.left) / this.step)];
     const parts = row && interval && shares(interval, row.ids);
-    const words = parts ? KINDS.map(([, name], kind) => `${name} ${percent(parts[kind], 2)}`).join(", ") : "nothing";
+    const words = parts ? told().map(([place, name]) => `${name} ${percent(parts[place], 2)}`).join(", ") : "nothing";
     setText(byId("time-tip"), row && interval ? `${row.name}, ${clock(interval.at_ms)}: ${words}` : "");
   }
 
@@ -100,12 +119,12 @@ export class TimelinePart {
       if (!minutes.has(minute)) minutes.set(minute, {});
       const sums = minutes.get(minute);
       for (const [id, kinds] of Object.entries(interval.workers)) {
-        sums[id] = (sums[id] ?? [0, 0, 0, 0]).map((sum, kind) => sum + kinds[kind]);
+        sums[id] = (sums[id] ?? NONE).map((sum, place) => sum + kinds[place]);
       }
     }
     const rows = [...minutes].reverse().flatMap(([minute, workers]) => this.rows.map(({ name, ids }) => ({ minute, name, parts: shares({ workers }, ids) })));
     const columns = [{ name: "From", class: "s", of: (row) => clock(row.minute) }, { name: "Who", class: "s", of: (row) => row.name }];
-    KINDS.forEach(([, name], kind) => columns.push({ name, number: true, of: (row) => percent(row.parts?.[kind], 3) }));
+    for (const [place, name] of told()) columns.push({ name, number: true, of: (row) => percent(row.parts?.[place], 3) });
     table(byId("time-table"), "Shares of each minute", columns, rows, (row) => `${row.minute} ${row.name}`);
   }
 }
@@ -118,10 +137,15 @@ function fitting(context, name, width) {
   return `${name.slice(0, count)}…`;
 }
 
+/** Places and words of all that is told of a column. */
+function told() {
+  return [...KINDS.map(([, place, words]) => [place, words]), [BESIDE[0], "encoding meanwhile"]];
+}
+
 /** What each kind has of the time of these workers; null where they said nothing of any. */
 function shares(interval, ids) {
-  const sums = [0, 0, 0, 0];
-  for (const id of ids) (interval.workers[id] ?? []).forEach((ms, kind) => (sums[kind] += ms));
-  const all = sums.reduce((sum, ms) => sum + ms, 0);
+  const sums = [...NONE];
+  for (const id of ids) (interval.workers[id] ?? []).forEach((ms, place) => (sums[place] += ms));
+  const all = KINDS.reduce((sum, [, place]) => sum + sums[place], 0);
   return all > 0 ? sums.map((ms) => ms / all) : null;
 }

@@ -83,6 +83,17 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
         ),
         traffic(status),
     ];
+    if status.encode_ms > 0.0 {
+        lines.push(format!(
+            "encoding   {:.0} ms of workers in all, {} of the devices' time waited for",
+            status.encode_ms,
+            or_dash(status.encode_wait_share.map(|share| format!("{:.2} %", 100.0 * share))),
+        ));
+    }
+    if let Some(share) = status.bubble_share.filter(|share| *share > 0.0) {
+        let all = duration(status.bubble_ms / 1e3);
+        lines.push(format!("bubbles    {:.2} % of the devices' time, {all} in all", 100.0 * share));
+    }
     if status.data_wan_bytes + status.data_lan_bytes > 0 {
         let (wan, lan) = (Bytes(status.data_wan_bytes), Bytes(status.data_lan_bytes));
         lines.push(format!("fetched    {wan} of training data from other sites, {lan} within sites"));

@@ -11,7 +11,7 @@ mod note;
 mod points;
 mod thinned;
 
-pub use activity::{Activity, Interval};
+pub use activity::{Activity, Interval, Spent};
 pub use done::Done;
 pub use folder::{FOLDER, Folder, Found, HistoryError, Last, Rest};
 pub use news::{Mark, News, Open};

@@ -141,7 +141,7 @@ fn of_run(status: &Status) -> Vec<Metric> {
     let described: Described = ("phase", "1 for the phase that the run is in", &["phase"]);
     let mut metrics = vec![gauges(described, phases.into_iter().map(phase).collect())];
     let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
-    let gauges: [(&'static str, &'static str, Option<f64>); 21] = [
+    let gauges: [(&'static str, &'static str, Option<f64>); 25] = [
         ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
         ("round", "Rounds that are applied everywhere", Some(status.round as f64)),
         ("rounds", "Rounds of the run", Some(status.rounds as f64)),
@@ -184,6 +184,26 @@ fn of_run(status: &Status) -> Vec<Metric> {
             "data_wait_share",
             "What devices waited for training data, over their whole time",
             status.data_wait_share,
+        ),
+        (
+            "encode_ms",
+            "Milliseconds in which workers encoded and decoded updates, beside computing as well, over the whole run",
+            Some(status.encode_ms),
+        ),
+        (
+            "encode_wait_share",
+            "What devices waited for results while their workers encoded or decoded, over their whole time",
+            status.encode_wait_share,
+        ),
+        (
+            "bubble_ms",
+            "Milliseconds in which devices waited, within steps, for other ranks of their pipelines, over the whole run",
+            Some(status.bubble_ms),
+        ),
+        (
+            "bubble_share",
+            "What devices waited, within steps, for other ranks of their pipelines, over their whole time",
+            status.bubble_share,
         ),
         (
             "checkpoint_stall_share",

@@ -16,6 +16,9 @@ impl Run {
             &mut heartbeat.wait_s,
             &mut heartbeat.data_wait_s,
             &mut heartbeat.checkpoint_s,
+            &mut heartbeat.encode_s,
+            &mut heartbeat.encode_wait_s,
+            &mut heartbeat.bubble_s,
         ] {
             *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
         }

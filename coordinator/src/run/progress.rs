@@ -37,6 +37,12 @@ pub struct Totals {
     pub data_wait_s: f64,
     /// Device seconds in which training stood still for checkpoints.
     pub checkpoint_s: f64,
+    /// Seconds in which updates were encoded or decoded, whatever the device did meanwhile.
+    pub encode_s: f64,
+    /// Device seconds of waiting for results meanwhile: part of `wait_s`.
+    pub encode_wait_s: f64,
+    /// Device seconds in bubbles of pipelines: part of `wait_s`.
+    pub bubble_s: f64,
 }
 
 impl Totals {
@@ -54,6 +60,9 @@ impl Totals {
             wait_s: heartbeat.wait_s,
             data_wait_s: heartbeat.data_wait_s,
             checkpoint_s: heartbeat.checkpoint_s,
+            encode_s: heartbeat.encode_s,
+            encode_wait_s: heartbeat.encode_wait_s,
+            bubble_s: heartbeat.bubble_s,
         }
     }
 
@@ -71,6 +80,9 @@ impl Totals {
             wait_s: self.wait_s + other.wait_s,
             data_wait_s: self.data_wait_s + other.data_wait_s,
             checkpoint_s: self.checkpoint_s + other.checkpoint_s,
+            encode_s: self.encode_s + other.encode_s,
+            encode_wait_s: self.encode_wait_s + other.encode_wait_s,
+            bubble_s: self.bubble_s + other.bubble_s,
         }
     }
 
@@ -88,6 +100,9 @@ impl Totals {
             wait_s: (self.wait_s - before.wait_s).max(0.0),
             data_wait_s: (self.data_wait_s - before.data_wait_s).max(0.0),
             checkpoint_s: (self.checkpoint_s - before.checkpoint_s).max(0.0),
+            encode_s: (self.encode_s - before.encode_s).max(0.0),
+            encode_wait_s: (self.encode_wait_s - before.encode_wait_s).max(0.0),
+            bubble_s: (self.bubble_s - before.bubble_s).max(0.0),
         }
     }
 
@@ -104,6 +119,9 @@ impl Totals {
             && self.wait_s >= before.wait_s
             && self.data_wait_s >= before.data_wait_s
             && self.checkpoint_s >= before.checkpoint_s
+            && self.encode_s >= before.encode_s
+            && self.encode_wait_s >= before.encode_wait_s
+            && self.bubble_s >= before.bubble_s
     }
 
     /// Σ compute / (Σ compute + Σ wait); none before there was any.
@@ -122,19 +140,30 @@ impl Totals {
     /// What checkpoints took of the time in which devices computed, waited or stood still for them; none before there was any.
     #[must_use]
     pub fn checkpoint_stall_share(&self) -> Option<f64> {
-        let all = self.device_s();
-        (all > 0.0).then(|| self.checkpoint_s / all)
+        self.share(self.checkpoint_s)
     }
 
     /// What waiting for training data took of that time.
     #[must_use]
     pub fn data_wait_share(&self) -> Option<f64> {
-        let all = self.device_s();
-        (all > 0.0).then(|| self.data_wait_s / all)
+        self.share(self.data_wait_s)
     }
 
-    fn device_s(&self) -> f64 {
-        self.compute_s + self.wait_s + self.data_wait_s + self.checkpoint_s
+    /// What waiting for results took of it while the same worker encoded or decoded updates.
+    #[must_use]
+    pub fn encode_wait_share(&self) -> Option<f64> {
+        self.share(self.encode_wait_s)
+    }
+
+    /// What bubbles of pipelines took of it.
+    #[must_use]
+    pub fn bubble_share(&self) -> Option<f64> {
+        self.share(self.bubble_s)
+    }
+
+    fn share(&self, seconds: f64) -> Option<f64> {
+        let all = self.compute_s + self.wait_s + self.data_wait_s + self.checkpoint_s;
+        (all > 0.0).then(|| seconds / all)
     }
 }
 

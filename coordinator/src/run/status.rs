@@ -78,6 +78,18 @@ pub struct Status {
     /// The same, over the whole time of the devices.
     #[serde(default)]
     pub data_wait_share: Option<f64>,
+    /// Milliseconds in which workers encoded and decoded updates, whatever their devices did meanwhile, over the whole run.
+    #[serde(default)]
+    pub encode_ms: f64,
+    /// What devices waited for results meanwhile, over their whole time.
+    #[serde(default)]
+    pub encode_wait_share: Option<f64>,
+    /// Milliseconds in which devices waited, within steps, for other ranks of their pipelines, over the whole run.
+    #[serde(default)]
+    pub bubble_ms: f64,
+    /// The same, over the whole time of the devices.
+    #[serde(default)]
+    pub bubble_share: Option<f64>,
     /// Bytes of training data that workers without it have fetched from other sites, over the whole run.
     #[serde(default)]
     pub data_wan_bytes: u64,
@@ -364,6 +376,10 @@ impl Run {
             share_of_local_speed_mean: totals.share_of_local_speed(),
             data_wait_ms: 1e3 * totals.data_wait_s,
             data_wait_share: totals.data_wait_share(),
+            encode_ms: 1e3 * totals.encode_s,
+            encode_wait_share: totals.encode_wait_share(),
+            bubble_ms: 1e3 * totals.bubble_s,
+            bubble_share: totals.bubble_share(),
             data_wan_bytes: totals.data_wan_bytes,
             data_lan_bytes: totals.data_lan_bytes,
             checkpoint_stall_share: totals.checkpoint_stall_share(),

@@ -34,8 +34,8 @@ pub fn of_validation(loss: Option<f32>, accuracy: Option<f32>) -> Vec<Scalar> {
 /// What has been done from one sample to the next.
 #[must_use]
 pub fn of_sample(before: &Sample, sample: &Sample) -> Vec<Scalar> {
-    let Done { tokens, compute_ms, wait_ms, data_wait_ms, checkpoint_ms, wan_bytes, .. } =
-        sample.run.since(before.run);
+    let done = sample.run.since(before.run);
+    let Done { tokens, compute_ms, wait_ms, data_wait_ms, checkpoint_ms, wan_bytes, .. } = done;
     let elapsed_s = sample.at_ms.saturating_sub(before.at_ms) as f64 / 1e3;
     let device_ms = (compute_ms + wait_ms + data_wait_ms + checkpoint_ms) as f64;
     let rate = |count: u64| (elapsed_s > 0.0).then(|| (count as f64 / elapsed_s) as f32);
@@ -44,7 +44,9 @@ pub fn of_sample(before: &Sample, sample: &Sample) -> Vec<Scalar> {
         ("speed/tokens_per_second", rate(tokens)),
         ("speed/workers", Some(sample.training as f32)),
         ("time/compute", share(compute_ms)),
-        ("time/wait", share(wait_ms)),
+        ("time/encode", share(done.encode_wait_ms)),
+        ("time/wait", share(done.other_wait_ms())),
+        ("time/bubble", share(done.bubble_ms)),
         ("time/data", share(data_wait_ms)),
         ("time/checkpoint", share(checkpoint_ms)),
         ("bytes/between_sites", Some(sample.run.wan_bytes as f32)),
@@ -110,14 +112,24 @@ mod tests {
     #[test]
     fn rates_and_shares_are_those_between_two_samples() {
         let before = Done { tokens: 1000, compute_ms: 500, wan_bytes: 10_000, ..Done::default() };
-        let new = Done { tokens: 400, compute_ms: 300, wait_ms: 100, wan_bytes: 6000, ..Done::default() };
+        let new = Done {
+            tokens: 400,
+            compute_ms: 300,
+            wait_ms: 100,
+            encode_wait_ms: 20,
+            bubble_ms: 40,
+            wan_bytes: 6000,
+            ..Done::default()
+        };
         let mut after = before;
         after.add(new);
         let scalars = of_sample(&sample(5000, before), &sample(7000, after));
         for (tag, expected) in [
             ("speed/tokens_per_second", 200.0),
             ("time/compute", 0.75),
-            ("time/wait", 0.25),
+            ("time/wait", 0.1),
+            ("time/encode", 0.05),
+            ("time/bubble", 0.1),
             ("time/data", 0.0),
             ("bytes/between_sites", 16_000.0),
             ("bytes/per_second", 3000.0),

@@ -243,3 +243,85 @@ async fn words_can_be_read_by_those_who_prefer_light_and_by_those_who_prefer_dar
         complains_of_nothing(&browser);
     });
 }
+
+/// Whether some of the timeline has a kind's colour.
+const IS_DRAWN: &str = "window.isDrawn = (kind) => {
+      const canvas = document.querySelector('#timeline canvas');
+      const colour = getComputedStyle(document.documentElement).getPropertyValue(`--${kind}`).trim().slice(1);
+      const wanted = colour.match(/../g).map((part) => parseInt(part, 16));
+      const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
+      copy.drawImage(canvas, 0, 0);
+      const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+      let count = 0;
+      for (let at = 0; at < data.length; at += 4) {
+        if (data[at + 3] === 255 && wanted.every((part, which) => Math.abs(part - data[at + which]) < 4)) count += 1;
+      }
+      return count > 3;
+    };
+    null";
+
+/// Legend, drawing, table and words of what each worker did.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_timeline_shows_computing_encoding_bubbles_and_waiting_apart_and_tells_them_in_words() {
+    const DRAWN: [&str; 4] = ["compute", "encode", "bubble", "wait"];
+    let Some(mut browser) = block_in_place(Browser::start) else { return };
+    let site = long_run(4);
+    let running = site.start(&[]);
+    let _fleet = Fleet::join(&running, &["north", "south"], 4).await;
+    block_in_place(|| {
+        open(&mut browser, &site, 12);
+        let names =
+            browser.value("[...document.querySelectorAll('#kinds .text')].map((name) => name.textContent)");
+        let named = [
+            "computing",
+            "encoding, waited for",
+            "bubbles of pipelines",
+            "waiting for others",
+            "waiting for data",
+            "checkpoints",
+            "encoding meanwhile, below the line",
+            "blank: nothing of these, or not here",
+        ];
+        assert_eq!(names, serde_json::json!(named));
+        let label = browser.value("document.querySelector('#timeline canvas').getAttribute('aria-label')");
+        assert!(label.as_str().unwrap().contains("table below"), "{label}");
+        browser.value(IS_DRAWN);
+        for scheme in ["light", "dark"] {
+            browser.prefer(scheme);
+            browser.wait(&format!("matchMedia('(prefers-color-scheme: {scheme})').matches"), REACTS_MS);
+            for kind in DRAWN {
+                let drawn = format!("isDrawn('{kind}')");
+                browser.wait(&drawn, REACTS_MS);
+            }
+            browser.resize(1440, 900);
+            browser.screenshot(1440, &picture(&format!("timeline-1440-{scheme}")));
+            browser.resize(390, 844);
+            browser.wait("document.querySelector('#timeline canvas').clientWidth < 390", REACTS_MS);
+            assert!(browser.number("document.documentElement.scrollWidth") <= 390.0, "it fits a phone");
+            browser.screenshot(390, &picture(&format!("timeline-390-{scheme}")));
+            browser.resize(1440, 900);
+            browser.wait("document.querySelector('#timeline canvas').clientWidth > 390", REACTS_MS);
+        }
+        browser.value(
+            "document.querySelectorAll('details.astable').forEach((details) => (details.open = true))",
+        );
+        let heads = "[...document.querySelectorAll('#time-table thead th')].map((head) => head.textContent)";
+        browser.wait(&format!("{heads}.length > 2"), REACTS_MS);
+        let mut columns = vec!["From", "Who"];
+        columns.extend(&named[..6]);
+        columns.push("encoding meanwhile");
+        assert_eq!(browser.value(heads), serde_json::json!(columns));
+        let shares = "[...document.querySelectorAll('#time-table tbody tr')].map((row) => [...row.cells].slice(2).map((cell) => parseFloat(cell.textContent)))";
+        browser
+            .wait(&format!("{shares}.some((row) => row.slice(0, 4).every((share) => share > 0))"), REACTS_MS);
+        let sums = browser.value(&format!("{shares}.map((row) => row.slice(0, 6).reduce((sum, share) => sum + share, 0)).filter((sum) => sum > 0)"));
+        for sum in sums.as_array().unwrap() {
+            assert!(
+                (sum.as_f64().unwrap() - 100.0).abs() < 1.0,
+                "shares of the device's time add up: {sums}"
+            );
+        }
+        assert_eq!(browser.nameless(), Vec::<String>::new());
+        complains_of_nothing(&browser);
+    });
+}

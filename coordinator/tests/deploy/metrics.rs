@@ -48,6 +48,8 @@ fn everything() -> Metrics {
         "tokens_per_s",
         "share_of_local_speed",
         "data_wait_share",
+        "encode_wait_share",
+        "bubble_share",
         "checkpoint_stall_share",
     ] {
         assert!(status.get(field).is_some(), "{field}");

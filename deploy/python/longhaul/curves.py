@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Union
 
 #: What a sample's sums are of, in the file's order.
-_DONE = ("tokens", "compute_ms", "wait_ms", "data_wait_ms", "checkpoint_ms", "wan_bytes", "dense_bytes")
+_DONE = ("tokens", "compute_ms", "wait_ms", "data_wait_ms", "checkpoint_ms", "wan_bytes", "dense_bytes", "encode_ms",
+         "encode_wait_ms", "bubble_ms")
 _FORMAT = 1
 
 

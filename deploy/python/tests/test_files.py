@@ -97,7 +97,7 @@ class Files(unittest.TestCase):
         folder = self.folder / "history" / "a"
         folder.mkdir(parents=True)
         point = {"at_ms": 5, "round": 3, "step": 6, "loss": 2.0}
-        sample = {"at_ms": 5, "step": 6, "round": 3, "training": 2, "run": [7, 0, 0, 0, 0, 9, 90]}
+        sample = {"at_ms": 5, "step": 6, "round": 3, "training": 2, "run": [7, 0, 0, 0, 0, 9, 90, 5, 4, 3]}
         sample.update(sites=[[7, 0, 0, 0, 0, 9, 90]], ways=[[100.0, 0.5]], encodings=[[0.25, 4.0]])
         about = {"format": 1, "run": "a", "name": "one", "begun_ms": 1}
         lines = [{"run": about}, {"site": [0, "oslo"]}, {"way": [0, "oslo", "rome"]}, {"round": point}, {"sample": sample}]
@@ -112,6 +112,7 @@ class Files(unittest.TestCase):
         self.assertEqual([(at["round"], at["loss"]) for at in one.rounds], [(3, 2.0), (4, None)])
         row = one.samples[0]
         self.assertEqual((row["density of oslo"], row["value_bits of oslo"]), (0.25, 4.0))
+        self.assertEqual((row["encode_ms"], row["bubble_ms"], row.get("bubble_ms of oslo")), (5, 3, None), "releases before had none")
         self.assertEqual((row["tokens"], row["wan_bytes of oslo"], row["round_trip_s of oslo → rome"]), (7, 9, 0.5))
         with self.assertRaises(longhaul.UnreadableHistory):
             longhaul.Curves(foreign)

@@ -18,7 +18,7 @@ pub use super::report::{
 };
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 22;
+pub const PROTOCOL_VERSION: u16 = 23;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -238,6 +238,12 @@ pub struct Heartbeat {
     pub data_wait_s: f64,
     /// Seconds in which training stood still while the device's state was copied for checkpoints.
     pub checkpoint_s: f64,
+    /// Seconds in which updates were encoded or decoded, whatever the device did meanwhile; what was side by side counts once.
+    pub encode_s: f64,
+    /// Of `wait_s`, those in which the device waited for a round's result meanwhile.
+    pub encode_wait_s: f64,
+    /// Of `wait_s`, those in which it waited, within a step, for other ranks of its pipeline: the pipeline's bubble.
+    pub bubble_s: f64,
     /// Bytes sent to other sites.
     pub wan_sent_bytes: u64,
     /// Bytes received from other sites.

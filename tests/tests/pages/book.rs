@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use longhaul_tests::tools::skipped;
 
 use crate::root;
 
@@ -113,4 +117,54 @@ fn every_file_of_the_checkout_that_a_page_names_is_there() {
         }
     }
     assert!(named > 20, "{named}");
+}
+
+/// The values of an attribute in the page's own part of what mdBook has made.
+fn attributes<'a>(html: &'a str, name: &str) -> Vec<&'a str> {
+    let start = format!(" {name}=\"");
+    html.split(start.as_str()).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0)).collect()
+}
+
+/// Its part between navigation and scripts.
+fn main_part(html: &str) -> &str {
+    let (_, after) = html.split_once("<main>").unwrap();
+    after.split_once("</main>").unwrap().0
+}
+
+/// Every chapter of the table of contents is made, and what it leads to and shows is there.
+fn follow_all(made: &Path) {
+    let read = |name: &str| fs::read_to_string(made.join(name)).unwrap();
+    let chapters = links(&fs::read_to_string(book().join("SUMMARY.md")).unwrap());
+    let mut followed = 0;
+    for chapter in chapters {
+        let name = chapter.replace(".md", ".html");
+        let html = read(&name);
+        let main = main_part(&html);
+        assert!(main.contains("<h1"), "{name} has no heading");
+        let targets = attributes(main, "href").into_iter().chain(attributes(main, "src"));
+        for target in targets.filter(|target| !target.contains("://")) {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file = if file.is_empty() { &name } else { file };
+            assert!(made.join(file).is_file(), "{name} leads to {target}, which mdBook has not made");
+            let is_heading = || attributes(&read(file), "id").contains(&anchor);
+            assert!(anchor.is_empty() || is_heading(), "{name} leads to {target}, where no such heading is");
+            followed += 1;
+        }
+    }
+    assert!(followed > 100, "{followed}");
+}
+
+#[test]
+fn mdbook_makes_every_page_without_a_complaint_and_their_links_lead_to_each_other() {
+    let made = tempfile::tempdir().unwrap();
+    let mut command = Command::new("mdbook");
+    command.arg("build").arg(root().join("docs/book")).arg("--dest-dir").arg(made.path());
+    let output = match command.output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return skipped("mdbook is not installed"),
+        output => output.unwrap(),
+    };
+    let said = String::from_utf8_lossy(&output.stderr).to_string() + &String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(!said.contains("WARN") && !said.contains("ERROR"), "{said}");
+    follow_all(made.path());
 }

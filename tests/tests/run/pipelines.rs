@@ -1,5 +1,6 @@
 //! Copies of the model on several workers each.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -110,6 +111,46 @@ fn a_model_in_parts_learns_what_the_whole_model_learns() {
     for (name, setup) in in_parts {
         assert_close(name, &alone, &trained(setup));
     }
+}
+
+/// Milliseconds from the run's beginning to its end; and of them by worker and kind: computing, waiting, for data, for checkpoints, encoding, bubble, and what was encoded besides.
+fn spent(scenario: &Scenario) -> (u64, BTreeMap<String, [u64; 7]>) {
+    let history = scenario.cluster.folder().join("state/history");
+    let run = std::fs::read_dir(history).unwrap().next().unwrap().unwrap().path();
+    let points = std::fs::read_to_string(run.join("points.jsonl")).unwrap();
+    let first: Value = serde_json::from_str(points.lines().next().unwrap()).unwrap();
+    let last: Value = serde_json::from_slice(&std::fs::read(run.join("last.json")).unwrap()).unwrap();
+    let ms = |time: &Value| time.as_u64().unwrap();
+    let mut sums = BTreeMap::new();
+    for interval in last["activity"].as_array().unwrap() {
+        for (worker, kinds) in interval["workers"].as_object().unwrap() {
+            let kinds: [u64; 7] = serde_json::from_value(kinds.clone()).unwrap();
+            let sum: &mut [u64; 7] = sums.entry(worker.clone()).or_default();
+            sum.iter_mut().zip(kinds).for_each(|(sum, ms)| *sum += ms);
+        }
+    }
+    (ms(&last["at_ms"]) - ms(&first["run"]["begun_ms"]), sums)
+}
+
+/// Two copies in two parts, one on each site, which exchange what they compress.
+#[test]
+fn workers_tell_bubbles_and_encoding_apart_from_other_waiting_and_no_moment_counts_twice() {
+    let mut scenario = Setup { steps: 400, silent_after_ms: 240_000, ..hybrid() }.start();
+    let status = scenario.finish();
+    let (elapsed_ms, spent) = spent(&scenario);
+    assert_eq!(spent.len(), 4, "{spent:?}");
+    for (worker, [compute, wait, data, checkpoint, encode, bubble, beside]) in &spent {
+        assert!(*compute > 0 && *bubble > 0, "{worker} has neighbours, and waits for them: {spent:?}");
+        let device = compute + wait + data + checkpoint + encode + bubble;
+        assert!(device <= elapsed_ms, "{worker} was busy for {device} ms of {elapsed_ms}: {spent:?}");
+        assert!(encode + beside <= elapsed_ms, "{worker} encoded for longer than {elapsed_ms}: {spent:?}");
+    }
+    let encoded: u64 = spent.values().map(|kinds| kinds[4] + kinds[6]).sum();
+    assert!(encoded > 0, "somebody compresses: {spent:?}");
+    let number = |key: &str| status[key].as_f64().unwrap();
+    let bubbles: u64 = spent.values().map(|kinds| kinds[5]).sum();
+    assert!(number("bubble_ms") >= bubbles as f64 && number("encode_ms") >= encoded as f64, "{status:#}");
+    assert!(number("bubble_share") > 0.0 && number("bubble_share") < 1.0, "{status:#}");
 }
 
 /// 0.12 million parameters, of which `dense` keeps 82 bytes each, 9.7 MB, and activations of four sequences of 1.6 MB.

@@ -17,7 +17,7 @@ use crate::collective::{
 };
 use crate::flight::What;
 use crate::models::MEMBERS_MAX;
-use crate::train::progress::Progress;
+use crate::train::progress::{Awaited, Progress};
 
 /// How long a sum may take once a member has come to it. All have met at the beginning of the round (`Engine::meet`), so the others are at most as far behind as their device is slower
 /// within a round's steps, or their synchroniser too busy to take what it is told.
@@ -109,10 +109,9 @@ impl Counted {
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
     fn timed<T>(&mut self, bytes: usize, call: impl FnOnce(&mut dyn Collective) -> T) -> T {
         let _waiting = self.progress.begin(What::WaitForOthers);
-        let began = Instant::now();
-        self.progress.begins_to_wait(began);
+        self.progress.begins_to_wait(Awaited::Others, Instant::now());
         let answer = call(&mut *self.inner);
-        self.progress.waited(began.elapsed());
+        self.progress.waited(Instant::now());
         self.progress.sent(bytes as u64, false);
         answer
     }

@@ -17,6 +17,7 @@ use super::recall::Recall;
 use super::stage_mail::{About, Interrupted, LetterKind};
 use crate::engine::{EngineError, Gift, Pipe};
 use crate::flight::What;
+use crate::train::progress::Awaited;
 
 /// How tensors travel between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,17 +111,20 @@ impl NetworkPipe {
     fn post_number(&self, to: u32, about: About, body: Bytes) -> Result<(), EngineError> {
         let meta = meta_of(self.session, self.network.worker, about, 0);
         let to = self.worker(to)?;
-        self.waiting(|| self.network.send_stage(to, meta, body))
+        self.waiting(Awaited::Others, || self.network.send_stage(to, meta, body))
     }
 
     /// Does what others may keep waiting, and counts for how long.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for other ranks")]
-    fn waiting<T>(&self, exchange: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, EngineError> {
+    fn waiting<T>(
+        &self,
+        awaited: Awaited,
+        exchange: impl FnOnce() -> Result<T, Interrupted>,
+    ) -> Result<T, EngineError> {
         let _waiting = self.network.progress.begin(What::WaitForOthers);
-        let began = Instant::now();
-        self.network.progress.begins_to_wait(began);
+        self.network.progress.begins_to_wait(awaited, Instant::now());
         let answer = exchange();
-        self.network.progress.waited(began.elapsed());
+        self.network.progress.waited(Instant::now());
         answer.map_err(interrupted)
     }
 
@@ -134,7 +138,7 @@ impl NetworkPipe {
         }
         let letter =
             Letter { to: self.worker(to)?, about, sequences: self.sequences_of(about), values: host };
-        self.waiting(|| self.outbox.post(letter))
+        self.waiting(Awaited::Others, || self.outbox.post(letter))
     }
 
     /// The sequences whose activations these are, where they are remembered.
@@ -166,7 +170,8 @@ impl NetworkPipe {
 
     fn fetch(&self, from: u32, about: About, parts: usize) -> Result<Vec<Bytes>, EngineError> {
         let from = self.worker(from)?;
-        self.waiting(|| self.network.stage_mail.wait(self.session, from, about, parts))
+        let mail = &self.network.stage_mail;
+        self.waiting(Awaited::Neighbour, || mail.wait(self.session, from, about, parts))
     }
 
     fn fetch_tensor(&mut self, from: u32, about: About, shape: &[i64]) -> Result<Tensor, EngineError> {
@@ -339,5 +344,33 @@ mod tests {
         let [lent, gave_back] =
             [0, 1].map(|rank: usize| ranks[rank].network.progress.heartbeat().wan_sent_bytes);
         assert!(gave_back * 3 < lent, "{gave_back} bytes came back of {lent}");
+    }
+
+    /// What is passed on outside of steps, as for an evaluation, is waited for and no bubble.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_a_rank_waits_for_its_neighbours_within_a_step_is_bubble() {
+        let pipeline = pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
+        let (ranks, mut pipes) = replica(&pipeline, BoundaryFormats::EXACT);
+        let progress = Arc::clone(&ranks[1].network.progress);
+        tokio::task::spawn_blocking(move || {
+            let task = Task { work: Work::Forward, chunk: 0, micro_batch: 0 };
+            let [first, last] = pipes.as_mut_slice() else { panic!("two ranks") };
+            let mut pass = || {
+                [&mut *first, last].into_iter().for_each(|pipe| pipe.begin());
+                first.send(task, &Tensor::ones([8, 8], (Kind::Float, Device::Cpu))).unwrap();
+                assert_eq!(last.receive(task, &[8, 8]).unwrap().size(), [8, 8]);
+                progress.heartbeat()
+            };
+            let outside = pass();
+            assert!(outside.wait_s > 0.0 && outside.bubble_s == 0.0, "{outside:?}");
+            let step = progress.begin_step();
+            let within = pass();
+            drop(step);
+            assert!(within.bubble_s > 0.0, "{within:?}");
+            assert!((within.wait_s - outside.wait_s - within.bubble_s).abs() < 1e-9, "{within:?}");
+            assert_eq!(pass().bubble_s, within.bubble_s, "the step is over");
+        })
+        .await
+        .unwrap();
     }
 }

@@ -169,6 +169,7 @@ mod tests {
     use super::super::Replica;
     use super::super::tests::{Worker, authority, member};
     use super::*;
+    use crate::train::progress::Awaited;
 
     /// A way to `target` from its own address for one client, that carries nothing while it is cut.
     struct Way {
@@ -224,13 +225,13 @@ mod tests {
             out_of_reach.wait_for(|now| *now == workers).await.unwrap();
         };
         becomes(&[]).await;
-        network.progress.begins_to_wait(Instant::now().into_std());
+        network.progress.begins_to_wait(Awaited::Result, Instant::now().into_std());
         becomes(&[3]).await;
         way.is_cut.store(true, Ordering::Relaxed);
         becomes(&[2, 3]).await;
         way.is_cut.store(false, Ordering::Relaxed);
         becomes(&[3]).await;
-        network.progress.waited(Duration::ZERO);
+        network.progress.waited(Instant::now().into_std());
         becomes(&[]).await;
         // While it does not wait, it learns from what it sends.
         way.is_cut.store(true, Ordering::Relaxed);
@@ -265,9 +266,9 @@ mod tests {
         });
         assert!(network.awaited().await.is_empty());
         let long_ago = Instant::now().into_std().checked_sub(WAIT_MIN).unwrap();
-        network.progress.begins_to_wait(long_ago);
+        network.progress.begins_to_wait(Awaited::Others, long_ago);
         assert_eq!(network.awaited().await, [2, 3].map(WorkerId).into());
-        network.progress.waited(WAIT_MIN);
+        network.progress.waited(Instant::now().into_std());
         assert!(network.awaited().await.is_empty());
     }
 }

@@ -45,7 +45,7 @@ impl Synchroniser {
                 self.compress_side_by_side(generation, round, (fragment, locals))?;
             }
             Command::Reduce { generation, round, fragment, contributions } => {
-                let reducing = self.links.progress.begin(What::Reduce { round, fragment });
+                let reducing = self.links.progress.begin_coding(What::Reduce { round, fragment });
                 let reduced = match &running.masking {
                     Some(masking) => {
                         let positions = running.compressor.public_positions(round, fragment);
@@ -82,7 +82,7 @@ impl Synchroniser {
                 self.links.network.pull(from, round, fragment, hash);
             }
             Command::ResultHere { round, fragment, result } => {
-                let _decoding = self.links.progress.begin(What::Decode { round, fragment });
+                let _decoding = self.links.progress.begin_coding(What::Decode { round, fragment });
                 let Running { arriving, layouts, decoder, .. } = &mut **running;
                 arriving.add(layouts, round, fragment, &result, decoder);
             }

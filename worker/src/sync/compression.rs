@@ -45,7 +45,7 @@ impl Synchroniser {
             }
         }
         let fragments = wanted.len() as u32;
-        let compressing = self.links.progress.begin(What::Compress { round, fragments });
+        let compressing = self.links.progress.begin_coding(What::Compress { round, fragments });
         let bodies = compress(running, round, &wanted)?;
         drop(compressing);
         if let Some((fragment, _)) = wanted.first() {

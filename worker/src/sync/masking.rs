@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::compression::compress_masked;
 use super::synchroniser::{Stage, Synchroniser};
+use crate::flight::What;
 
 /// The masks of a generation.
 pub struct Masking {
@@ -213,7 +214,9 @@ impl Synchroniser {
             masking.waiting.insert(fragment, Waiting { round, locals });
             return Ok(());
         }
+        let compressing = self.links.progress.begin_coding(What::Compress { round, fragments: 1 });
         let body = compress_masked(running, round, fragment, &locals)?;
+        drop(compressing);
         self.feed(Event::Compressed { generation, round, fragment, body });
         Ok(())
     }

@@ -19,7 +19,7 @@ use longhaul_common::schedule::RoundSchedule;
 use self::group::Moment;
 use super::gate::{Entry, Gate};
 use super::message::{Applied, Enter, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice};
-use super::progress::{Progress, Tokens};
+use super::progress::{Awaited, Progress, Tokens};
 use super::selection::Selector;
 use super::share::Share;
 use super::spare::SpareCores;
@@ -296,6 +296,7 @@ impl Device<'_> {
         let round = stretch.round;
         let all = self.batch(round, step, positions)?;
         let _computing = self.progress.begin(What::Compute { round, step });
+        let _in_step = self.progress.begin_step();
         let began = Instant::now();
         let waited = self.progress.waited_so_far();
         let samples = self.samples(all, positions)?;
@@ -441,8 +442,7 @@ impl Device<'_> {
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
     fn wait_for(&mut self, round: Round) -> Result<Result<RoundUpdate, Outcome>> {
         let _waiting = self.progress.begin(What::WaitForResult { round });
-        let began = Instant::now();
-        self.progress.begins_to_wait(began);
+        self.progress.begins_to_wait(Awaited::Result, Instant::now());
         let answer = loop {
             match self.inbox.recv() {
                 Ok(ToDevice::Apply { round: got, update, put_back }) if got == round => {
@@ -457,7 +457,7 @@ impl Device<'_> {
                 Err(_) => break Err(Outcome::Over),
             }
         };
-        self.progress.waited(began.elapsed());
+        self.progress.waited(Instant::now());
         Ok(answer)
     }
 

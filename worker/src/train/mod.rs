@@ -10,3 +10,4 @@ pub mod share;
 mod spare;
 pub mod stretches;
 mod tally;
+mod waits;

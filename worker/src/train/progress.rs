@@ -5,15 +5,17 @@ use std::time::{Duration, Instant};
 
 use longhaul_proto::control::message::{Encoding, Heartbeat};
 
+use super::waits::Waits;
 use crate::flight::{Doing, Recorder, What};
+
+pub use super::waits::Awaited;
 
 /// Counters that several threads add to, and the record of what each of them does.
 #[derive(Debug, Default)]
 pub struct Progress {
     recorder: Arc<Recorder>,
     counts: Mutex<Heartbeat>,
-    /// Since when the device waits for other workers, if it does.
-    waits_since: Mutex<Option<Instant>>,
+    waits: Mutex<Waits>,
 }
 
 /// Tokens of a step.
@@ -23,6 +25,31 @@ pub struct Tokens {
     pub given: u64,
     /// Of those that it trained on.
     pub selected: u64,
+}
+
+/// Updates are encoded or decoded, until this is dropped.
+#[derive(Debug)]
+pub struct Coding {
+    progress: Arc<Progress>,
+    _recorded: Doing,
+}
+
+impl Drop for Coding {
+    #[allow(clippy::disallowed_methods, reason = "measures what encoding takes")]
+    fn drop(&mut self) {
+        let took = self.progress.waits().end_coding(Instant::now());
+        self.progress.lock().encode_s += took.as_secs_f64();
+    }
+}
+
+/// The device computes a step, until this is dropped.
+#[derive(Debug)]
+pub struct InStep(Arc<Progress>);
+
+impl Drop for InStep {
+    fn drop(&mut self) {
+        self.0.waits().set_in_step(false);
+    }
 }
 
 impl Progress {
@@ -36,6 +63,21 @@ impl Progress {
     #[must_use = "it ends when this is dropped"]
     pub fn begin(&self, what: What) -> Doing {
         self.recorder.begin(what)
+    }
+
+    /// Updates begin to be encoded or decoded: that is recorded, and counted.
+    #[must_use = "it ends when this is dropped"]
+    #[allow(clippy::disallowed_methods, reason = "measures what encoding takes")]
+    pub fn begin_coding(self: &Arc<Self>, what: What) -> Coding {
+        self.waits().begin_coding(Instant::now());
+        Coding { progress: Arc::clone(self), _recorded: self.begin(what) }
+    }
+
+    /// A step begins: what the device waits for its neighbours in a pipeline until it ends is bubble.
+    #[must_use = "it ends when this is dropped"]
+    pub fn begin_step(self: &Arc<Self>) -> InStep {
+        self.waits().set_in_step(true);
+        InStep(Arc::clone(self))
     }
 
     /// Something happens that takes no time. It is recorded, and not counted.
@@ -54,20 +96,23 @@ impl Progress {
     }
 
     /// The device begins to wait for what other workers send; [`Self::waited`] follows.
-    pub fn begins_to_wait(&self, now: Instant) {
-        *self.waits_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    pub fn begins_to_wait(&self, awaited: Awaited, now: Instant) {
+        self.waits().begin(awaited, now);
     }
 
-    /// The device waited for the network.
-    pub fn waited(&self, wait: Duration) {
-        *self.waits_since.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.lock().wait_s += wait.as_secs_f64();
+    /// The device has waited for what other workers send.
+    pub fn waited(&self, now: Instant) {
+        let waited = self.waits().end(now);
+        let mut heartbeat = self.lock();
+        heartbeat.wait_s += waited.all.as_secs_f64();
+        heartbeat.encode_wait_s += waited.encoding.as_secs_f64();
+        heartbeat.bubble_s += waited.bubble.as_secs_f64();
     }
 
     /// Since when the device waits for what other workers send, if it does.
     #[must_use]
     pub fn waits_since(&self) -> Option<Instant> {
-        *self.waits_since.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waits().since()
     }
 
     /// The device waited for samples.
@@ -117,6 +162,10 @@ impl Progress {
     #[must_use]
     pub fn heartbeat(&self) -> Heartbeat {
         self.lock().clone()
+    }
+
+    fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Heartbeat> {

@@ -303,7 +303,7 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&finished(Some(2.75), None)).unwrap()), "06ac02010000304000");
     assert_eq!(hex(encode(&finished(Some(2.75), Some(0.5))).unwrap()), "06ac020100003040010000003f");
     assert_eq!(hex(encode(&ToCoordinator::Leaving).unwrap()), "07");
-    // Step, tokens and those of them that were selected, four doubles of seconds, six counts, 2.75f32, and an option of two floats.
+    // Step, tokens and those of them that were selected, seven doubles of seconds, six counts, 2.75f32, and an option of two floats.
     let heartbeat = ToCoordinator::Heartbeat(Heartbeat {
         step: 300,
         tokens: 7,
@@ -312,6 +312,9 @@ fn messages_are_the_golden_bytes() {
         wait_s: 0.0,
         data_wait_s: 0.5,
         checkpoint_s: 0.0,
+        encode_s: 0.5,
+        encode_wait_s: 0.0,
+        bubble_s: 0.5,
         wan_sent_bytes: 1,
         wan_received_bytes: 2,
         lan_sent_bytes: 3,
@@ -322,7 +325,9 @@ fn messages_are_the_golden_bytes() {
         encoding: Some(Encoding { density: 0.5, value_bits: 4.0 }),
     });
     let (zero, half) = ("0000000000000000", "000000000000e03f");
-    let expected = format!("02ac020705{half}{zero}{half}{zero}010203ac02ad020400003040010000003f00008040");
+    let expected = format!(
+        "02ac020705{half}{zero}{half}{zero}{half}{zero}{half}010203ac02ad020400003040010000003f00008040"
+    );
     assert_eq!(hex(encode(&heartbeat).unwrap()), expected);
     let report = ToCoordinator::RoundApplied(RoundReport {
         generation: Generation(2),

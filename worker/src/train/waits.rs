@@ -1,0 +1,154 @@
+//! Which kinds of waiting the device's time goes into, and how long updates are encoded.
+
+use std::time::{Duration, Instant};
+
+/// What a device waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// A round's result.
+    Result,
+    /// What another rank of its pipeline hands on.
+    Neighbour,
+    /// Anything else that others who compute with it have to do.
+    Others,
+}
+
+/// A wait that is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waited {
+    /// How long it was.
+    pub all: Duration,
+    /// Of that, while updates were encoded or decoded here, where a result was waited for.
+    pub encoding: Duration,
+    /// Of that, in a pipeline's bubble: for a neighbour, within a step.
+    pub bubble: Duration,
+}
+
+/// What is waited for now, and whether something is encoded meanwhile, on whichever threads. Pure: time is an argument. No moment counts twice.
+#[derive(Debug, Default)]
+pub struct Waits {
+    wait: Option<Wait>,
+    is_in_step: bool,
+    /// So much is encoded or decoded side by side.
+    coding: u32,
+    /// Since when any has been.
+    coding_since: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Wait {
+    awaited: Awaited,
+    since: Instant,
+    /// Of it, what was spent encoding that is over.
+    encoding: Duration,
+}
+
+impl Waits {
+    /// The device begins to wait.
+    pub fn begin(&mut self, awaited: Awaited, now: Instant) {
+        self.wait = Some(Wait { awaited, since: now, encoding: Duration::ZERO });
+    }
+
+    /// It has waited; for nothing, if it did not.
+    pub fn end(&mut self, now: Instant) -> Waited {
+        let Some(wait) = self.wait.take() else { return Waited::default() };
+        let all = now.saturating_duration_since(wait.since);
+        let goes_on = self.coding_since.map_or(Duration::ZERO, |since| wait.from(since, now));
+        let (encoding, bubble) = match wait.awaited {
+            Awaited::Result => ((wait.encoding + goes_on).min(all), Duration::ZERO),
+            Awaited::Neighbour if self.is_in_step => (Duration::ZERO, all),
+            Awaited::Neighbour | Awaited::Others => (Duration::ZERO, Duration::ZERO),
+        };
+        Waited { all, encoding, bubble }
+    }
+
+    /// Since when the device waits, if it does.
+    #[must_use]
+    pub fn since(&self) -> Option<Instant> {
+        self.wait.as_ref().map(|wait| wait.since)
+    }
+
+    /// Whether the device computes a step, in which it may wait for others.
+    pub fn set_in_step(&mut self, is_in_step: bool) {
+        self.is_in_step = is_in_step;
+    }
+
+    /// Something begins to be encoded or decoded.
+    pub fn begin_coding(&mut self, now: Instant) {
+        self.coding += 1;
+        self.coding_since.get_or_insert(now);
+    }
+
+    /// Something has been. How long anything was, where nothing else is now.
+    pub fn end_coding(&mut self, now: Instant) -> Duration {
+        self.coding = self.coding.saturating_sub(1);
+        let Some(since) = self.coding_since.take_if(|_| self.coding == 0) else { return Duration::ZERO };
+        if let Some(wait) = &mut self.wait {
+            wait.encoding += wait.from(since, now);
+        }
+        now.saturating_duration_since(since)
+    }
+}
+
+impl Wait {
+    /// How long this wait and something that began then went on together, until now.
+    fn from(&self, began: Instant, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since.max(began))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Clock(Instant);
+
+    impl Clock {
+        #[allow(clippy::disallowed_methods, reason = "a time to count from")]
+        fn new() -> Self {
+            Self(Instant::now())
+        }
+
+        fn at(&self, ms: u64) -> Instant {
+            self.0 + Duration::from_millis(ms)
+        }
+    }
+
+    fn waited(all: u64, encoding: u64, bubble: u64) -> Waited {
+        let [all, encoding, bubble] = [all, encoding, bubble].map(Duration::from_millis);
+        Waited { all, encoding, bubble }
+    }
+
+    #[test]
+    fn what_is_encoded_side_by_side_counts_once_and_costs_the_device_what_it_waited_meanwhile() {
+        let (clock, mut waits) = (Clock::new(), Waits::default());
+        waits.begin_coding(clock.at(0));
+        waits.begin(Awaited::Result, clock.at(10));
+        waits.begin_coding(clock.at(20));
+        assert_eq!(waits.end_coding(clock.at(30)), Duration::ZERO, "the first one goes on");
+        assert_eq!(waits.end_coding(clock.at(40)), Duration::from_millis(40));
+        waits.begin_coding(clock.at(90));
+        assert_eq!(waits.end(clock.at(100)), waited(90, 30 + 10, 0));
+        assert_eq!(waits.end_coding(clock.at(150)), Duration::from_millis(60));
+        waits.begin(Awaited::Result, clock.at(200));
+        assert_eq!(waits.end(clock.at(207)), waited(7, 0, 0));
+        assert_eq!(waits.end(clock.at(300)), waited(0, 0, 0), "it did not wait");
+    }
+
+    #[test]
+    fn a_bubble_is_what_a_rank_waits_for_a_neighbour_within_a_step() {
+        let (clock, mut waits) = (Clock::new(), Waits::default());
+        let mut wait = |awaited, is_in_step| {
+            waits.set_in_step(is_in_step);
+            waits.begin_coding(clock.at(0));
+            waits.begin(awaited, clock.at(0));
+            let ended = waits.end(clock.at(5));
+            waits.end_coding(clock.at(5));
+            ended
+        };
+        assert_eq!(wait(Awaited::Neighbour, true), waited(5, 0, 5));
+        assert_eq!(wait(Awaited::Neighbour, false), waited(5, 0, 0), "in an evaluation");
+        assert_eq!(wait(Awaited::Others, true), waited(5, 0, 0), "for the sums of a tensor group");
+        assert_eq!(wait(Awaited::Result, false), waited(5, 5, 0));
+    }
+}
