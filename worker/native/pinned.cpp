@@ -8,7 +8,7 @@
 
 extern "C" {
 
-// A copy of a tensor in memory that a GPU copies from and to by itself, which the caller frees; null when it failed: then `error` holds the reason, cut to
+// A copy of a tensor in memory that a GPU copies from and to by itself, or the tensor where it is there already, which the caller frees; null when it failed: then `error` holds the reason, cut to
 // `error_size` bytes with the final zero.
 at::Tensor *longhaul_pinned(const at::Tensor *tensor, char *error, size_t error_size);
 }

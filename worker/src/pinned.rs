@@ -8,7 +8,7 @@ use torch_sys::C_tensor;
 
 use crate::shim::Reason;
 
-/// A copy of a tensor of the host in memory from and to which a GPU copies by itself.
+/// A copy of a tensor of the host in memory from and to which a GPU copies by itself; the tensor, where it is in such memory already.
 ///
 /// # Errors
 /// When there is no GPU; where libtorch fails.

@@ -88,8 +88,8 @@ def main() -> None:
     warm_up, count = (int(argument) for argument in sys.argv[1:])
     steps = (warm_up, count)
     measure("bf16", steps)
+    measure("bf16, 4 micro-batches", steps, micros=4)
     measure("bf16, loss in f32", steps, in_f32=True)
-    measure("bf16, loss in f32, 4 micro-batches", steps, micros=4, in_f32=True)
     measure("bf16, compiled", steps, compiled=True)
     measure("f32", steps, dtype=torch.float32)
 

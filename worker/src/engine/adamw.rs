@@ -74,19 +74,23 @@ impl AdamW {
         learning_rate: f64,
         divisor: Option<&Tensor>,
     ) -> Result<(), TchError> {
-        if parameters.len() != self.first_views.len() || gradients.len() != parameters.len() {
-            let (parameters, gradients, moments) =
-                (parameters.len(), gradients.len(), self.first_views.len());
-            return Err(TchError::Shape(format!(
-                "AdamW has moments of {moments} tensors, not of {parameters} with {gradients} gradients"
-            )));
-        }
+        self.require_alike(parameters, gradients)?;
         self.frozen = None;
         self.updates += 1;
         let _ = self.step.f_fill_(self.updates as f64)?;
         let tensors =
             UpdateTensors { parameters, gradients, first: &self.first_views, second: &self.second_views };
         self.fused(tensors, self.beta2, learning_rate, divisor)
+    }
+
+    fn require_alike(&self, parameters: &[Tensor], gradients: &[Tensor]) -> Result<(), TchError> {
+        let (parameters, gradients, moments) = (parameters.len(), gradients.len(), self.first_views.len());
+        if parameters == moments && gradients == moments {
+            return Ok(());
+        }
+        Err(TchError::Shape(format!(
+            "AdamW has moments of {moments} tensors, not of {parameters} with {gradients} gradients"
+        )))
     }
 
     /// The kernel's update of all tensors, of which some are subject to weight decay, with the `step` as it is.
@@ -124,6 +128,7 @@ impl AdamW {
         learning_rate: f64,
         divisor: Option<&Tensor>,
     ) -> Result<(), TchError> {
+        self.require_alike(parameters, gradients)?;
         if self.frozen.is_none() {
             let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);
             self.frozen = Some(self.floored(1.0 - self.beta2.powi(updates))?);

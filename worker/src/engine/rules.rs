@@ -36,7 +36,7 @@ impl Engine {
         let gradient = self.to_device(into)?; // [P]
         let momentum =
             self.optimiser.first().f_mul_scalar(beta1)?.f_add(&gradient.f_mul_scalar(1.0 - beta1)?)?;
-        super::to_host(&momentum, into)?;
+        self.link.read_all(&momentum, into)?;
         Ok(outcome)
     }
 
@@ -46,7 +46,7 @@ impl Engine {
     /// Where libtorch fails.
     pub fn decayed_momentum(&self) -> Result<Vec<f32>, EngineError> {
         let mut decayed = Vec::new();
-        super::to_host(&self.optimiser.first().f_mul_scalar(self.optimiser.beta1())?, &mut decayed)?;
+        self.link.read_all(&self.optimiser.first().f_mul_scalar(self.optimiser.beta1())?, &mut decayed)?;
         Ok(decayed)
     }
 

@@ -105,6 +105,7 @@ impl Progress {
         let waited = self.waits().end(now);
         let mut heartbeat = self.lock();
         heartbeat.wait_s += waited.all.as_secs_f64();
+        heartbeat.encode_s += waited.coded.as_secs_f64();
         heartbeat.encode_wait_s += waited.encoding.as_secs_f64();
         heartbeat.bubble_s += waited.bubble.as_secs_f64();
     }

@@ -22,6 +22,8 @@ pub struct Waited {
     pub encoding: Duration,
     /// Of that, in a pipeline's bubble: for a neighbour, within a step.
     pub bubble: Duration,
+    /// How long updates were encoded or decoded, of what was not told when that ended, so that it is told together with `encoding`.
+    pub coded: Duration,
 }
 
 /// What is waited for now, and whether something is encoded meanwhile, on whichever threads. Pure: time is an argument. No moment counts twice.
@@ -39,7 +41,7 @@ pub struct Waits {
 struct Wait {
     awaited: Awaited,
     since: Instant,
-    /// Of it, what was spent encoding that is over.
+    /// Of it, where it is for a result, what was spent encoding that is over.
     encoding: Duration,
 }
 
@@ -53,13 +55,19 @@ impl Waits {
     pub fn end(&mut self, now: Instant) -> Waited {
         let Some(wait) = self.wait.take() else { return Waited::default() };
         let all = now.saturating_duration_since(wait.since);
-        let goes_on = self.coding_since.map_or(Duration::ZERO, |since| wait.from(since, now));
-        let (encoding, bubble) = match wait.awaited {
-            Awaited::Result => ((wait.encoding + goes_on).min(all), Duration::ZERO),
-            Awaited::Neighbour if self.is_in_step => (Duration::ZERO, all),
-            Awaited::Neighbour | Awaited::Others => (Duration::ZERO, Duration::ZERO),
-        };
-        Waited { all, encoding, bubble }
+        match wait.awaited {
+            Awaited::Result => {
+                let (mut encoding, mut coded) = (wait.encoding, wait.encoding);
+                if let Some(since) = &mut self.coding_since {
+                    encoding += wait.from(*since, now);
+                    coded += now.saturating_duration_since(*since);
+                    *since = now;
+                }
+                Waited { all, encoding: encoding.min(all), coded, ..Waited::default() }
+            }
+            Awaited::Neighbour if self.is_in_step => Waited { all, bubble: all, ..Waited::default() },
+            Awaited::Neighbour | Awaited::Others => Waited { all, ..Waited::default() },
+        }
     }
 
     /// Since when the device waits, if it does.
@@ -79,14 +87,17 @@ impl Waits {
         self.coding_since.get_or_insert(now);
     }
 
-    /// Something has been. How long anything was, where nothing else is now.
+    /// Something has been. How long anything was, where nothing else is now, but for what [`Self::end`] will tell.
     pub fn end_coding(&mut self, now: Instant) -> Duration {
         self.coding = self.coding.saturating_sub(1);
         let Some(since) = self.coding_since.take_if(|_| self.coding == 0) else { return Duration::ZERO };
-        if let Some(wait) = &mut self.wait {
-            wait.encoding += wait.from(since, now);
-        }
-        now.saturating_duration_since(since)
+        let coded = now.saturating_duration_since(since);
+        let Some(wait) = self.wait.as_mut().filter(|wait| wait.awaited == Awaited::Result) else {
+            return coded;
+        };
+        let meanwhile = wait.from(since, now);
+        wait.encoding += meanwhile;
+        coded.saturating_sub(meanwhile)
     }
 }
 
@@ -114,9 +125,9 @@ mod tests {
         }
     }
 
-    fn waited(all: u64, encoding: u64, bubble: u64) -> Waited {
-        let [all, encoding, bubble] = [all, encoding, bubble].map(Duration::from_millis);
-        Waited { all, encoding, bubble }
+    fn waited(all: u64, encoding: u64, bubble: u64, coded: u64) -> Waited {
+        let [all, encoding, bubble, coded] = [all, encoding, bubble, coded].map(Duration::from_millis);
+        Waited { all, encoding, bubble, coded }
     }
 
     #[test]
@@ -126,13 +137,17 @@ mod tests {
         waits.begin(Awaited::Result, clock.at(10));
         waits.begin_coding(clock.at(20));
         assert_eq!(waits.end_coding(clock.at(30)), Duration::ZERO, "the first one goes on");
-        assert_eq!(waits.end_coding(clock.at(40)), Duration::from_millis(40));
+        assert_eq!(waits.end_coding(clock.at(40)), Duration::from_millis(10), "the rest with the wait");
         waits.begin_coding(clock.at(90));
-        assert_eq!(waits.end(clock.at(100)), waited(90, 30 + 10, 0));
-        assert_eq!(waits.end_coding(clock.at(150)), Duration::from_millis(60));
+        assert_eq!(waits.end(clock.at(100)), waited(90, 30 + 10, 0, 30 + 10));
+        assert_eq!(waits.end_coding(clock.at(150)), Duration::from_millis(50), "10 are told");
         waits.begin(Awaited::Result, clock.at(200));
-        assert_eq!(waits.end(clock.at(207)), waited(7, 0, 0));
-        assert_eq!(waits.end(clock.at(300)), waited(0, 0, 0), "it did not wait");
+        assert_eq!(waits.end(clock.at(207)), waited(7, 0, 0, 0));
+        assert_eq!(waits.end(clock.at(300)), waited(0, 0, 0, 0), "it did not wait");
+        waits.begin_coding(clock.at(400));
+        waits.begin(Awaited::Result, clock.at(410));
+        assert_eq!(waits.end(clock.at(420)), waited(10, 10, 0, 20), "with what was before the wait");
+        assert_eq!(waits.end_coding(clock.at(425)), Duration::from_millis(5));
     }
 
     #[test]
@@ -146,9 +161,9 @@ mod tests {
             waits.end_coding(clock.at(5));
             ended
         };
-        assert_eq!(wait(Awaited::Neighbour, true), waited(5, 0, 5));
-        assert_eq!(wait(Awaited::Neighbour, false), waited(5, 0, 0), "in an evaluation");
-        assert_eq!(wait(Awaited::Others, true), waited(5, 0, 0), "for the sums of a tensor group");
-        assert_eq!(wait(Awaited::Result, false), waited(5, 5, 0));
+        assert_eq!(wait(Awaited::Neighbour, true), waited(5, 0, 5, 0));
+        assert_eq!(wait(Awaited::Neighbour, false), waited(5, 0, 0, 0), "in an evaluation");
+        assert_eq!(wait(Awaited::Others, true), waited(5, 0, 0, 0), "for the sums of a tensor group");
+        assert_eq!(wait(Awaited::Result, false), waited(5, 5, 0, 5));
     }
 }
