@@ -43,8 +43,9 @@ impl HostLink {
         let into =
             into.get_mut(..count).ok_or_else(|| TchError::Shape(format!("{count} values for {room}")))?;
         let lanes = self.lanes(&flat, into.chunks_mut(self.stripe(count)))?;
+        let size = self.window;
         lanes.into_par_iter().try_for_each(|(window, flat, into)| {
-            copy(into.len(), self.window, |at, len| {
+            copy(into.len(), size, |at, len| {
                 let mut window = window.f_narrow(0, 0, len as i64)?;
                 window.f_copy_(&flat.f_narrow(0, at as i64, len as i64)?)?;
                 window.f_copy_data(&mut into[at..at + len], len)
@@ -71,8 +72,9 @@ impl HostLink {
         }
         let there = Tensor::f_empty([values.len() as i64], (Kind::Float, device))?;
         let lanes = self.lanes(&there, values.chunks(self.stripe(values.len())))?;
+        let size = self.window;
         lanes.into_par_iter().try_for_each(|(window, there, values)| {
-            copy(values.len(), self.window, |at, len| {
+            copy(values.len(), size, |at, len| {
                 let mut window = window.f_narrow(0, 0, len as i64)?;
                 window.f_copy_(&Tensor::f_from_slice(&values[at..at + len])?)?;
                 there.f_narrow(0, at as i64, len as i64)?.f_copy_(&window)
