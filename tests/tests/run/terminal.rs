@@ -35,8 +35,12 @@ fn a_worker_on_a_terminal_shows_how_far_it_is_and_ctrl_c_has_it_leave_in_order()
     let lines = screen.lines();
     assert!(!lines.iter().any(|line| line.contains("[----") || line.contains("^C")), "{lines:#?}");
     assert_eq!(screen.cursor(), (lines.len(), 0), "the prompt has a line of its own: {lines:#?}");
-    let status = scenario.cluster.status();
-    assert_eq!((&status["gone"][0]["id"], &status["gone"][0]["left"]), (&"w1".into(), &true.into()));
+    // The worker has ended before the coordinator's next status.
+    let left = |status: &Value| {
+        let gone = &status["gone"][0];
+        (&gone["id"], &gone["left"]) == (&"w1".into(), &true.into())
+    };
+    scenario.cluster.wait_for("the second worker to have left", RUN_MAX, left).unwrap();
 }
 
 #[test]
