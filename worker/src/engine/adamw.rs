@@ -133,11 +133,24 @@ impl AdamW {
             let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);
             self.frozen = Some(self.floored(1.0 - self.beta2.powi(updates))?);
         }
-        let second = self.frozen.as_deref().unwrap_or_default();
-        if !self.step.device().is_cuda() {
-            return self.fused_frozen(parameters, gradients, learning_rate, divisor);
+        if self.step.device().is_cuda() {
+            return self.plain_frozen(parameters, gradients, learning_rate, divisor);
         }
-        // There the kernel makes f32 of its numbers, of β₂ 1, and of the corrections 0/0.
+        let second = self.frozen.as_deref().unwrap_or_default();
+        let _ = self.step.f_fill_(CORRECTED_LONG_AGO)?;
+        let tensors = UpdateTensors { parameters, gradients, first: &self.first_views, second };
+        self.fused(tensors, FROZEN_BETA2, learning_rate, divisor)
+    }
+
+    /// The same by plain operators: on a GPU the kernel makes f32 of its numbers, of β₂ 1, and of the corrections 0/0.
+    fn plain_frozen(
+        &self,
+        parameters: &[Tensor],
+        gradients: &[Tensor],
+        learning_rate: f64,
+        divisor: Option<&Tensor>,
+    ) -> Result<(), TchError> {
+        let second = self.frozen.as_deref().unwrap_or_default();
         for (at, parameters) in parameters.iter().enumerate() {
             let gradient = match divisor {
                 Some(divisor) => gradients[at].shallow_clone().f_div_(divisor)?,
@@ -155,20 +168,6 @@ impl AdamW {
             })?;
         }
         Ok(())
-    }
-
-    /// The same by the kernel.
-    fn fused_frozen(
-        &mut self,
-        parameters: &[Tensor],
-        gradients: &[Tensor],
-        learning_rate: f64,
-        divisor: Option<&Tensor>,
-    ) -> Result<(), TchError> {
-        let second = self.frozen.as_deref().unwrap_or_default();
-        let _ = self.step.f_fill_(CORRECTED_LONG_AGO)?;
-        let tensors = UpdateTensors { parameters, gradients, first: &self.first_views, second };
-        self.fused(tensors, FROZEN_BETA2, learning_rate, divisor)
     }
 
     /// m / (√max(v, φ²·mean(v)) + ε) `[P]`, with m as it is given and v and its mean as in [`Self::update_frozen`], but not corrected.
