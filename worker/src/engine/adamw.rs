@@ -129,10 +129,7 @@ impl AdamW {
         divisor: Option<&Tensor>,
     ) -> Result<(), TchError> {
         self.require_alike(parameters, gradients)?;
-        if self.frozen.is_none() {
-            let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);
-            self.frozen = Some(self.floored(1.0 - self.beta2.powi(updates))?);
-        }
+        self.freeze()?;
         if self.step.device().is_cuda() {
             return self.plain_frozen(parameters, gradients, learning_rate, divisor);
         }
@@ -142,7 +139,15 @@ impl AdamW {
         self.fused(tensors, FROZEN_BETA2, learning_rate, divisor)
     }
 
-    /// The same by plain operators: on a GPU the kernel makes f32 of its numbers, of β₂ 1, and of the corrections 0/0.
+    fn freeze(&mut self) -> Result<(), TchError> {
+        if self.frozen.is_none() {
+            let updates = i32::try_from(self.updates).unwrap_or(i32::MAX);
+            self.frozen = Some(self.floored(1.0 - self.beta2.powi(updates))?);
+        }
+        Ok(())
+    }
+
+    /// [`Self::update_frozen`] by plain operators: on a GPU the kernel makes f32 of its numbers, of β₂ 1, and of the corrections 0/0.
     fn plain_frozen(
         &self,
         parameters: &[Tensor],
@@ -294,6 +299,22 @@ mod tests {
 
     #[test]
     fn frozen_updates_follow_their_formula_in_f64_and_leave_the_second_moment() {
+        assert_frozen(|adamw, parameters, gradients, rate, divisor| {
+            adamw.update_frozen(parameters, gradients, rate, divisor)
+        });
+    }
+
+    #[test]
+    fn frozen_updates_by_plain_operators_follow_the_same_formula() {
+        assert_frozen(|adamw, parameters, gradients, rate, divisor| {
+            adamw.freeze()?;
+            adamw.plain_frozen(parameters, gradients, rate, divisor)
+        });
+    }
+
+    fn assert_frozen(
+        update: impl Fn(&mut AdamW, &[Tensor], &[Tensor], f64, Option<&Tensor>) -> Result<(), TchError>,
+    ) {
         let spec = tiny_gpt2();
         let train = TrainConfig { weight_decay: 0.3, epsilon: 1e-6, ..TrainConfig::default() };
         let (len, decayed) = (spec.parameter_count() as usize, spec.decayed_count() as usize);
@@ -321,7 +342,7 @@ mod tests {
             let gradients = views_of(&spec, &there(&g)).unwrap();
             let tensor = Tensor::from(divisor as f32).to_device(test_device());
             let given = (divisor != 1.0).then_some(&tensor);
-            adamw.update_frozen(parameters.views(), &gradients, rate, given).unwrap();
+            update(&mut adamw, parameters.views(), &gradients, rate, given).unwrap();
             for i in 0..len {
                 m[i] = 0.9 * m[i] + 0.1 * f64::from(g[i]) / divisor;
                 let v_hat = f64::from(second[i]).max(floors[i]) / (1.0 - 0.95f64.powi(7));
