@@ -221,7 +221,9 @@ impl History {
             self.finish(now_ms, status);
             return;
         }
-        self.note_activity(now_ms);
+        if self.activity.is_due(now_ms) {
+            self.end_interval(now_ms);
+        }
         if now_ms >= self.sampled_ms.saturating_add(SAMPLE_MS) {
             self.sample(now_ms, status);
         }
@@ -237,6 +239,9 @@ impl History {
 
     /// No more will come: what waits for others is kept as it is, and the last validation, which no round tells of, is the last round's.
     fn finish(&mut self, now_ms: u64, status: &Status) {
+        if self.workers.values().any(|worker| worker.done != worker.interval_from) {
+            self.end_interval(now_ms);
+        }
         let newest = self.samples.newest();
         if newest.is_none_or(|newest| (newest.step, newest.round) != (status.step, status.round)) {
             self.sample(now_ms, status);
@@ -287,10 +292,7 @@ impl History {
         ways
     }
 
-    fn note_activity(&mut self, now_ms: u64) {
-        if !self.activity.is_due(now_ms) {
-            return;
-        }
+    fn end_interval(&mut self, now_ms: u64) {
         let done =
             self.workers.iter().map(|(id, worker)| (id.to_string(), worker.done.since(worker.interval_from)));
         self.activity.push(now_ms, done);

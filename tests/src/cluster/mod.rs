@@ -336,10 +336,20 @@ pub fn training(status: &Value) -> usize {
 
 /// What a coordinator answers there; null while nobody does, or one that does not lead.
 fn status_at(http: SocketAddr) -> Value {
+    answer(http, "status")
+}
+
+/// `/api/v1/history` of a coordinator, or null while nobody answers.
+#[must_use]
+pub fn history_at(http: SocketAddr) -> Value {
+    answer(http, "history")
+}
+
+fn answer(http: SocketAddr, what: &str) -> Value {
     let agent: ureq::Agent =
         ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(2))).build().into();
     agent
-        .get(format!("http://{http}/api/v1/status"))
+        .get(format!("http://{http}/api/v1/{what}"))
         .call()
         .ok()
         .and_then(|mut response| response.body_mut().read_json().ok())
