@@ -27,7 +27,7 @@ pub struct Options {
     #[arg(long)]
     quick: bool,
     /// Only these parts: of `sync` speed, sites, quality, traffic, reach; of `elastic` leader, death, join, restart, cut, hostile, heartbeats, checkpoints, idle; of
-    /// `pipeline` bubble, schedule, link, boundary, plans.
+    /// `pipeline` bubble, schedule, link, boundary, plans; of `data` wait, order, images.
     #[arg(long, value_name = "PARTS")]
     part: Option<String>,
     /// A Python with PyTorch that `bench data`, with Pillow, `bench gpu` and `bench selection` measure as well. Default: the one that `LONGHAUL_PYTHON` names.
@@ -110,7 +110,7 @@ impl Name {
             }
             Self::Elastic => &[["--package", "longhaul-tests", "--bin", "bench-elastic"]],
             Self::Pipeline => &[
-                ["--package", "longhaul-worker", "--example", "bench_pipeline"],
+                ["--package", "longhaul-worker", "--example", BUBBLE_TARGET],
                 ["--package", "longhaul-tests", "--bin", "bench-pipeline"],
             ],
         }
@@ -146,8 +146,10 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
         bail!("{} is for `bench selection`", of_images[0].display());
     }
     let python = python_for(options, std::env::var_os(PYTHON))?;
-    if options.part.is_some() && !matches!(options.name, Name::Sync | Name::Elastic | Name::Pipeline) {
-        bail!("--part is for `bench sync`, `bench elastic` and `bench pipeline`");
+    if options.part.is_some()
+        && !matches!(options.name, Name::Sync | Name::Elastic | Name::Pipeline | Name::Data)
+    {
+        bail!("--part is for `bench sync`, `bench elastic`, `bench pipeline` and `bench data`");
     }
     if options.name.needs_libtorch() && !options.sync.is_plot() {
         setup::ensure(checkout)?;
@@ -197,6 +199,7 @@ const PYTHON_TARGETS: [&str; 3] = ["bench_data", "bench_gpu", BENCH_IMAGES];
 const PYTHON: &str = "LONGHAUL_PYTHON";
 /// The part of `bench pipeline` that is an example of the worker's, which has no parts.
 const BUBBLE: &str = "bubble";
+const BUBBLE_TARGET: &str = "bench_pipeline";
 
 /// As those targets take it that compare with it.
 fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString>> {
@@ -214,7 +217,7 @@ fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString
 fn parts_for(target: &[&str; 4], parts: Option<&str>) -> Option<Vec<String>> {
     let Some(parts) = parts else { return Some(Vec::new()) };
     let (bubble, others): (Vec<_>, Vec<_>) = parts.split(',').partition(|part| *part == BUBBLE);
-    match target.contains(&"--example") {
+    match target.contains(&BUBBLE_TARGET) {
         true => (!bubble.is_empty()).then(Vec::new),
         false => (!others.is_empty()).then(|| vec!["--part".to_owned(), others.join(",")]),
     }

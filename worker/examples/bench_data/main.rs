@@ -29,7 +29,12 @@ const SEED: u64 = 1;
 struct Options {
     quick: bool,
     python: Option<PathBuf>,
+    /// Only these of [`PARTS`]; none: all.
+    parts: Option<String>,
 }
+
+/// What waiting costs, what reading in the order of training does, and images.
+const PARTS: [&str; 3] = ["wait", "order", "images"];
 
 impl Options {
     fn read() -> Result<Self> {
@@ -38,20 +43,37 @@ impl Options {
             match &*argument {
                 "--quick" => options.quick = true,
                 "--python" => options.python = Some(arguments.next().context("--python PROGRAM")?.into()),
-                _ => bail!("{argument} is neither --quick nor --python"),
+                "--part" => options.parts = Some(arguments.next().context("--part PART[,…]")?),
+                _ => bail!("{argument} is none of --quick, --part and --python"),
             }
         }
-        Ok(options)
+        let mut named = options.parts.iter().flat_map(|parts| parts.split(','));
+        match named.find(|part| !PARTS.contains(part)) {
+            Some(part) => bail!("there is no part {part}: there are {}", PARTS.join(", ")),
+            None => Ok(options),
+        }
+    }
+
+    fn has(&self, part: &str) -> bool {
+        self.parts.as_ref().is_none_or(|parts| parts.split(',').any(|named| named == part))
     }
 }
 
 fn main() -> Result<()> {
     keep_freed_memory();
-    let Options { quick, python } = Options::read()?;
+    let options = Options::read()?;
+    let (quick, python) = (options.quick, options.python.as_deref());
     let folder = tempfile::tempdir().context("make a folder for the data")?;
-    wait::bench(folder.path(), quick)?;
-    order::bench(folder.path(), quick)?;
-    images::bench(folder.path(), python.as_deref(), quick)
+    if options.has("wait") {
+        wait::bench(folder.path(), quick)?;
+    }
+    if options.has("order") {
+        order::bench(folder.path(), quick)?;
+    }
+    if options.has("images") {
+        images::bench(folder.path(), python, quick)?;
+    }
+    Ok(())
 }
 
 /// Tokens of one source, prepared, as sequences of `length`.

@@ -27,10 +27,10 @@ pub struct Course<'a> {
     pub held_out: Vec<Batch>,
     /// Images that a step trains on, about.
     pub batch: u64,
-    /// Steps, whichever images are trained on.
+    /// Steps, whichever images are trained on, where a way has no other number.
     pub steps: u64,
-    /// Steps from one evaluation to the next, which take no time.
-    pub evaluate_every: u64,
+    /// How often it is judged, which takes no time.
+    pub evaluations: u64,
 }
 
 /// What became of it.
@@ -39,6 +39,8 @@ pub struct Outcome {
     pub evaluations: Vec<(Duration, Evaluation)>,
     /// The share of the images that were looked at, behind the epochs in which all are, that were trained on.
     pub share: f64,
+    /// Steps made.
+    pub steps: u64,
 }
 
 impl Outcome {
@@ -77,33 +79,32 @@ pub fn selective(beta: f64, mode: SelectionMode) -> SelectiveBackwardConfig {
 
 impl Course<'_> {
     /// An engine with one thread.
-    pub fn engine(&self, train: &TrainConfig) -> Result<Engine> {
-        Ok(Engine::new(&self.spec, train, self.steps, SEED, tch::Device::Cpu, NonZeroU32::new(1))?)
+    pub fn engine(&self, train: &TrainConfig, steps: u64) -> Result<Engine> {
+        Ok(Engine::new(&self.spec, train, steps, SEED, tch::Device::Cpu, NonZeroU32::new(1))?)
     }
 
     /// From the same parameters whatever is asked for.
     pub fn run(&self, train: &TrainConfig, selective: Option<&SelectiveBackwardConfig>) -> Result<Outcome> {
-        let mut training = Training::new(self, &Way { train, selective })?;
-        while training.step < self.steps {
-            training.advance()?;
-        }
+        let mut training = Training::new(self, &Way { train, selective, steps: self.steps })?;
+        training.advance_to(self.steps)?;
         Ok(training.into_outcome())
     }
 
-    /// The same for several. One after the other makes so many steps, until all have ended, so that what else the machine does falls on each
+    /// The same for several. One after the other makes its part of its steps, in so many turns, so that what else the machine does falls on each
     /// alike. Besides what became of each, the seconds of a step in each of its turns.
-    pub fn run_in_turns(&self, ways: &[Way<'_>], turn: u64) -> Result<Vec<(Outcome, Vec<f64>)>> {
+    pub fn run_in_turns(&self, ways: &[Way<'_>], turns: u64) -> Result<Vec<(Outcome, Vec<f64>)>> {
         let mut trainings = ways.iter().map(|way| Training::new(self, way)).collect::<Result<Vec<_>>>()?;
-        let mut turns = vec![Vec::new(); trainings.len()];
-        for first in (0..self.steps).step_by(turn.max(1) as usize) {
-            let steps = turn.min(self.steps - first);
-            for (training, turns) in trainings.iter_mut().zip(&mut turns) {
-                let before = training.took;
-                (0..steps).try_for_each(|_| training.advance())?;
-                turns.push((training.took - before).as_secs_f64() / steps as f64);
+        let mut seconds = vec![Vec::new(); trainings.len()];
+        for turn in 1..=turns {
+            for (training, seconds) in trainings.iter_mut().zip(&mut seconds) {
+                let (before, first) = (training.took, training.step);
+                training.advance_to(training.steps * turn / turns)?;
+                let steps = (training.step - first).max(1);
+                seconds.push((training.took - before).as_secs_f64() / steps as f64);
             }
-            eprintln!("{} of {} steps", first + steps, self.steps);
+            eprintln!("{turn} of {turns} turns");
         }
+        let turns = seconds;
         Ok(trainings.into_iter().map(Training::into_outcome).zip(turns).collect())
     }
 }
@@ -113,6 +114,8 @@ pub struct Way<'a> {
     pub train: &'a TrainConfig,
     /// A step looks at β + 1 times as many images with it, but in the first epoch.
     pub selective: Option<&'a SelectiveBackwardConfig>,
+    /// The learning rate falls over these.
+    pub steps: u64,
 }
 
 /// A course on its way.
@@ -122,7 +125,8 @@ struct Training<'a> {
     selector: Option<Selector>,
     /// Images that a step looks at behind the first epoch.
     looked_at: u64,
-    /// Steps made.
+    /// Steps in all, and those that are made.
+    steps: u64,
     step: u64,
     /// Images that were looked at.
     position: u64,
@@ -139,9 +143,10 @@ impl<'a> Training<'a> {
         let more = selective.map_or(1.0, |config| config.beta + 1.0);
         Ok(Self {
             course,
-            engine: course.engine(way.train)?,
+            engine: course.engine(way.train, way.steps)?,
             selector: selective.map(|config| Selector::new(config, SEED, course.images.len())),
             looked_at: (course.batch as f64 * more).round() as u64,
+            steps: way.steps,
             step: 0,
             position: 0,
             took: Duration::ZERO,
@@ -149,6 +154,10 @@ impl<'a> Training<'a> {
             given: 0,
             selected: 0,
         })
+    }
+
+    fn advance_to(&mut self, step: u64) -> Result<()> {
+        (self.step..step).try_for_each(|_| self.advance())
     }
 
     /// One step, and an evaluation where one is due.
@@ -173,7 +182,8 @@ impl<'a> Training<'a> {
         }
         self.took += processor_time().saturating_sub(began);
         self.step += 1;
-        if self.step.is_multiple_of(course.evaluate_every) || self.step == course.steps {
+        let due = |step: u64| step * course.evaluations / self.steps;
+        if due(self.step) > due(self.step - 1) {
             let evaluation = self.engine.evaluate(&course.held_out)?.context("held-out images")?;
             self.evaluations.push((self.took, evaluation));
         }
@@ -182,6 +192,6 @@ impl<'a> Training<'a> {
 
     fn into_outcome(self) -> Outcome {
         let share = self.selected as f64 / f64::max(self.given as f64, 1.0);
-        Outcome { evaluations: self.evaluations, share }
+        Outcome { evaluations: self.evaluations, share, steps: self.step }
     }
 }

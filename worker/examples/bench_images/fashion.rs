@@ -14,10 +14,10 @@ const BENCH: &str = "selection/fashion";
 const BATCH: u64 = 64;
 /// Of the final error with all images.
 const TARGET: f64 = 1.1;
-/// Of all images, while each is trained on once a visit.
+/// How often each image is looked at, in each of the ways.
 const EPOCHS: u64 = 6;
-/// Steps that one of the ways makes before it is the next one's turn.
-const TURN: u64 = 200;
+/// Ways that go on one after the other do so in as many parts.
+const TURNS: u64 = 24;
 /// Images of a quick run.
 const QUICK: usize = 500;
 
@@ -31,24 +31,31 @@ pub fn bench(images: Images, test: Images, quick: bool) -> Result<()> {
         held_out: test.all(),
         batch: BATCH,
         steps: EPOCHS * epoch,
-        evaluate_every: (epoch / 4).max(1),
+        evaluations: 4 * EPOCHS,
     };
     let train = TrainConfig { micro_batch: BATCH as u32, warmup_steps: 100, ..TrainConfig::default() };
     let betas: &[f64] = if quick { &[1.0] } else { &[0.5, 1.0, 2.0, 3.0] };
     let modes = [SelectionMode::Fresh, SelectionMode::Stale];
     let selected: Vec<_> =
         modes.iter().flat_map(|mode| betas.iter().map(|beta| selective(*beta, *mode))).collect();
-    let all = Way { train: &train, selective: None };
-    let ways: Vec<_> = iter::once(all)
-        .chain(selected.iter().map(|config| Way { train: &train, selective: Some(config) }))
+    // As many steps as look at all images so often, nothing being selected in the first epoch.
+    let steps = |beta: f64| epoch + ((EPOCHS - 1) as f64 * epoch as f64 / (beta + 1.0)).round() as u64;
+    let way = |selective, beta| Way { train: &train, selective, steps: steps(beta) };
+    // Those that are trained with all images in as few steps tell what selecting is good for.
+    let ways: Vec<_> = iter::once(0.0)
+        .chain(betas.iter().copied())
+        .map(|beta| way(None, beta))
+        .chain(selected.iter().map(|config| way(Some(config), config.beta)))
         .collect();
     let outcomes: Vec<_> =
-        course.run_in_turns(&ways, TURN)?.into_iter().map(|(outcome, _)| outcome).collect();
+        course.run_in_turns(&ways, TURNS)?.into_iter().map(|(outcome, _)| outcome).collect();
     let [all, others @ ..] = &*outcomes else { return Ok(()) };
     let target = TARGET * error_of(&all.last()?.1);
     report("all", all, all, target)?;
-    for (config, outcome) in selected.iter().zip(others) {
-        let case = format!("beta {} {:?}", config.beta, config.mode).to_lowercase();
+    let fewer = betas.iter().map(|beta| format!("all in as many steps as beta {beta}"));
+    let selected =
+        selected.iter().map(|config| format!("beta {} {:?}", config.beta, config.mode).to_lowercase());
+    for (case, outcome) in fewer.chain(selected).zip(others) {
         report(&case, outcome, all, target)?;
     }
     Ok(())
@@ -64,6 +71,7 @@ fn report(case: &str, outcome: &Outcome, all: &Outcome, target: f64) -> Result<(
             ("seconds_to_target", own, "s"),
             ("speedup_to_target", others.zip(own).map(|(all, own)| all / own), "ratio"),
             ("seconds", Some(seconds), "s"),
+            ("steps", Some(outcome.steps as f64), ""),
             ("test_error", Some(error_of(&last)), "ratio"),
             ("selected_share", Some(outcome.share), "ratio"),
         ],

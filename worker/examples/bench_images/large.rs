@@ -37,7 +37,7 @@ pub fn bench(python: Option<&Path>, quick: bool) -> Result<()> {
     let steps = images.len() * epochs / BATCH;
     let course = |steps| -> Result<Course<'_>> {
         let spec = ModelSpec::of_images(&model, &images.shape)?;
-        Ok(Course { spec, images: &images, held_out: test.all(), batch: BATCH, steps, evaluate_every: steps })
+        Ok(Course { spec, images: &images, held_out: test.all(), batch: BATCH, steps, evaluations: 1 })
     };
     let dense =
         TrainConfig { micro_batch: 32, warmup_steps: 0, learning_rate: 1e-4, ..TrainConfig::default() };
