@@ -8,6 +8,7 @@
     reason = "a benchmark reads the clock and prints"
 )]
 
+mod disk;
 mod images;
 mod memory_limit;
 mod order;

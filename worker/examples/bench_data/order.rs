@@ -36,6 +36,16 @@ pub fn bench(folder: &Path, quick: bool) -> Result<()> {
     };
     let [sequential_s, shuffled_s] = [passes(folder, &stored)?, passes(folder, &shuffled)?];
     drop(limit);
+    let sample_bytes = 2 * LENGTH as usize;
+    match super::disk::speeds(&folder.join("order.bin"), sample_bytes) {
+        Ok(speeds) => {
+            let [sequential, shuffled] = speeds.map(|bytes_per_s| bytes_per_s / sample_bytes as f64);
+            print(&case, "disk_sequential", sequential, "samples/s");
+            print(&case, "disk_shuffled", shuffled, "samples/s");
+            print(&case, "disk_shuffled_over_sequential", shuffled / sequential, "");
+        }
+        Err(error) => eprintln!("the disk by itself is not measured: {error:#}"),
+    }
     for (of, place) in [("", 0), ("later_", 1)] {
         let (sequential_s, shuffled_s) = (sequential_s[place], shuffled_s[place]);
         print(&case, &format!("{of}sequential"), samples as f64 / sequential_s, "samples/s");

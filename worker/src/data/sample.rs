@@ -74,7 +74,7 @@ impl SampleShape {
     /// Adds a sample, as a shard has it, to a batch.
     pub(super) fn push(&self, sample: &[u8], item_bytes: usize, batch: &mut Batch) {
         match self {
-            Self::Tokens(_) => batch.push(tokens(sample, item_bytes)),
+            Self::Tokens(_) => push_tokens(sample, item_bytes, batch),
             Self::Image(_) => batch.push_image(sample),
         }
     }
@@ -102,6 +102,15 @@ impl SampleShape {
                 }
             }
         }
+    }
+}
+
+/// Adds tokens of so many bytes. Where their size is known when this is compiled, none of them is copied by a call.
+fn push_tokens(sample: &[u8], token_bytes: usize, batch: &mut Batch) {
+    match token_bytes {
+        2 => batch.push(sample.as_chunks().0.iter().map(|token| u16::from_le_bytes(*token).into())),
+        4 => batch.push(sample.as_chunks().0.iter().map(|token| u32::from_le_bytes(*token))),
+        _ => batch.push(tokens(sample, token_bytes)),
     }
 }
 

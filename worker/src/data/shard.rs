@@ -70,9 +70,10 @@ impl Shard {
         // another one, renamed when complete, and replaced, not overwritten, when damaged. Of a shard that is fetched, blocks are written
         // that nobody has used yet: each is hashed before it is, and while it is written it has another hash.
         let map = unsafe { Mmap::map(&file) }.map_err(DataError::io("map", path))?;
-        let Some(header) = Header::parse(&map) else { return Ok(None) };
-        // Samples come shuffled: what the system reads around a page is not wanted. What is wanted, `expect` says. Without the advice it is only slower.
+        // Samples come shuffled: what the system reads around a page is not wanted, and may be all of the file as soon as the header is touched. What is wanted, `expect`
+        // says. Without the advice it is only slower.
         let _ = map.advise(Advice::Random);
+        let Some(header) = Header::parse(&map) else { return Ok(None) };
         let [checked, expected] = [(); 2].map(|()| Marks::new(header.blocks()));
         Ok(Some(Self { map, header, checked, expected }))
     }

@@ -406,9 +406,9 @@ impl Source {
 
     /// The shard, mapped; none when it is missing or its header is damaged.
     fn shard(&self, index: usize) -> Result<Option<Arc<Shard>>, DataError> {
-        let Some(path) = self.place(index) else { return Ok(None) };
         let mut slot = self.slot(index);
         if slot.is_none() {
+            let Some(path) = self.place(index) else { return Ok(None) };
             let shard = Shard::map(&path)?;
             *slot = shard.filter(|shard| self.fits(index, shard)).map(Arc::new);
             if slot.is_some() && self.mapped.fetch_add(1, Ordering::Relaxed) >= MAPPED_MAX {

@@ -9,18 +9,19 @@ use std::thread::JoinHandle;
 use tch::Device;
 
 pub use self::queue::Wanted;
-use self::queue::{Queue, Task};
+use self::queue::{Numbered, Queue};
 use super::{Batch, DataError, Dataset};
 
 /// Steps for which [`ReadAhead::take`] wants to know what is trained on, the one that is taken included.
 pub const STEPS_AHEAD: usize = queue::EXPECTED_MAX;
 
-/// A thread that reads the samples of the next steps while the device computes, and makes tensors of them. It ends with this.
+/// Two threads that read the samples of the next steps while the device computes, and make tensors of them: one tells the system what will be read, the other one
+/// reads it. They end with this.
 #[derive(Debug)]
 pub struct ReadAhead {
     shared: Arc<Shared>,
     reader: Reader,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -34,7 +35,7 @@ struct State {
     queue: Queue,
     /// Nobody wants anything any more.
     is_over: bool,
-    /// The thread is gone: whoever wants something reads it.
+    /// A thread is gone: whoever wants something reads it.
     is_alone: bool,
 }
 
@@ -47,17 +48,21 @@ struct Reader {
 }
 
 impl ReadAhead {
-    /// Starts the thread: it reads for `device`, by the order that the run's seed makes.
+    /// Starts the threads: they read for `device`, by the order that the run's seed makes.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// The system has no threads to give.
     pub fn start(data: Arc<Dataset>, seed: u64, device: Device) -> io::Result<Self> {
         let (shared, reader) = (Arc::<Shared>::default(), Reader { data, seed, device });
-        let thread = std::thread::Builder::new().name("read-ahead".into()).spawn({
-            let (shared, reader) = (Arc::clone(&shared), reader.clone());
-            move || serve(&shared, &reader)
-        })?;
-        Ok(Self { shared, reader, thread: Some(thread) })
+        // What is started already ends with this, where there is no thread for the other one.
+        let mut ahead = Self { shared, reader, threads: Vec::new() };
+        for (name, work) in [("expect", expect as fn(&Shared, &Reader)), ("read-ahead", read)] {
+            let (shared, reader) = (Arc::clone(&ahead.shared), ahead.reader.clone());
+            let thread =
+                std::thread::Builder::new().name(name.into()).spawn(move || work(&shared, &reader))?;
+            ahead.threads.push(thread);
+        }
+        Ok(ahead)
     }
 
     /// The samples of the first of these steps; the others, up to [`STEPS_AHEAD`] in all, are read ahead as far as there is room. They may be others at each call: what was
@@ -88,8 +93,10 @@ impl Drop for ReadAhead {
     fn drop(&mut self) {
         self.shared.lock().is_over = true;
         self.shared.changed.notify_all();
-        // One that panicked has said so.
-        let _ = self.thread.take().map(JoinHandle::join);
+        for thread in self.threads.drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -98,9 +105,23 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// What is to be done next, as soon as there is something; none: it is over.
+    fn next(&self, poll: impl Fn(&mut Queue) -> Option<Numbered>) -> Option<Numbered> {
+        let mut state = self.lock();
+        loop {
+            if state.is_over {
+                return None;
+            }
+            if let Some(next) = poll(&mut state.queue) {
+                return Some(next);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
-/// Says that the thread is gone, however it went.
+/// Says that a thread is gone, however it went.
 struct Alone<'a>(&'a Shared);
 
 impl Drop for Alone<'_> {
@@ -110,28 +131,22 @@ impl Drop for Alone<'_> {
     }
 }
 
-fn serve(shared: &Shared, reader: &Reader) {
+/// Tells the system what will be read, which takes as long as reading where much of it comes from the disk.
+fn expect(shared: &Shared, reader: &Reader) {
     let _alone = Alone(shared);
-    let mut state = shared.lock();
-    while !state.is_over {
-        let Some(task) = state.queue.poll_task() else {
-            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            continue;
-        };
-        drop(state);
-        match task {
-            Task::Expect(number, wanted) => {
-                let bytes = reader.expect(&wanted);
-                state = shared.lock();
-                state.queue.handle_expected(number, bytes);
-            }
-            Task::Read(number, wanted) => {
-                let batch = reader.read(&wanted);
-                state = shared.lock();
-                state.queue.handle_read(number, batch);
-                shared.changed.notify_all();
-            }
-        }
+    while let Some((number, wanted)) = shared.next(|queue| queue.poll_expect()) {
+        let bytes = reader.expect(&wanted);
+        shared.lock().queue.handle_expected(number, bytes);
+        shared.changed.notify_all();
+    }
+}
+
+fn read(shared: &Shared, reader: &Reader) {
+    let _alone = Alone(shared);
+    while let Some((number, wanted)) = shared.next(Queue::poll_read) {
+        let batch = reader.read(&wanted);
+        shared.lock().queue.handle_read(number, batch);
+        shared.changed.notify_all();
     }
 }
 

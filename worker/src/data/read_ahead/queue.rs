@@ -21,18 +21,13 @@ pub struct Wanted {
     pub micro_batch: usize,
 }
 
-/// What the reading thread is to do next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Task {
-    /// Tell the system what this step will read, then say so: [`Queue::handle_expected`].
-    Expect(u64, Arc<Wanted>),
-    /// Read this step's samples, then hand them over: [`Queue::handle_read`].
-    Read(u64, Arc<Wanted>),
-}
+/// A step with its number, for [`Queue::handle_expected`] or [`Queue::handle_read`].
+pub(super) type Numbered = (u64, Arc<Wanted>);
 
 /// The steps to come, the next one first.
 ///
-/// The device says what it wants ([`Self::want`]) and takes the first of it ([`Self::poll_batch`]); the thread asks for work ([`Self::poll_task`]).
+/// The device says what it wants ([`Self::want`]) and takes the first of it ([`Self::poll_batch`]); of two threads one asks what to tell the
+/// system ([`Self::poll_expect`]), the other one what to read ([`Self::poll_read`]).
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     steps: VecDeque<Step>,
@@ -71,19 +66,27 @@ impl Queue {
         Some(read)
     }
 
-    /// What to do now, if anything. The system is told before anything is read, as soon as there is room.
-    pub fn poll_task(&mut self) -> Option<Task> {
+    /// The step of which the system is to be told now what it will read, if there is room, or if it is read next.
+    pub fn poll_expect(&self) -> Option<Numbered> {
         let in_hand: u64 = self.steps.iter().filter_map(|step| step.expected).sum();
-        let has_room = in_hand < EXPECTED_BYTES_MAX;
-        let next = self.steps.iter().take(READY_MAX).position(|step| !step.is_begun);
-        let unsaid = self.steps.iter().position(|step| step.expected.is_none());
-        if let Some(at) = unsaid.filter(|&at| has_room || next == Some(at)) {
-            let step = &self.steps[at];
-            return Some(Task::Expect(step.number, Arc::clone(&step.wanted)));
-        }
-        let step = &mut self.steps[next?];
+        let at = self.steps.iter().position(|step| step.expected.is_none())?;
+        let step = &self.steps[at];
+        (in_hand < EXPECTED_BYTES_MAX || self.next() == Some(at))
+            .then(|| (step.number, Arc::clone(&step.wanted)))
+    }
+
+    /// The step whose samples are to be read now, if any: never before the system was told of it.
+    pub fn poll_read(&mut self) -> Option<Numbered> {
+        let at = self.next()?;
+        let step = &mut self.steps[at];
+        step.expected?;
         step.is_begun = true;
-        Some(Task::Read(step.number, Arc::clone(&step.wanted)))
+        Some((step.number, Arc::clone(&step.wanted)))
+    }
+
+    /// Which step is read next.
+    fn next(&self) -> Option<usize> {
+        self.steps.iter().take(READY_MAX).position(|step| !step.is_begun)
     }
 
     /// The system was told of so many bytes.
@@ -122,16 +125,15 @@ mod tests {
     /// Does what there is to do, each step's reading bringing in so many bytes, and tells which positions were expected and read.
     fn work(queue: &mut Queue, bytes: u64) -> (Vec<u64>, Vec<u64>) {
         let (mut expected, mut read) = (Vec::new(), Vec::new());
-        while let Some(task) = queue.poll_task() {
-            match task {
-                Task::Expect(number, wanted) => {
-                    expected.push(wanted.positions[0]);
-                    queue.handle_expected(number, bytes);
-                }
-                Task::Read(number, wanted) => {
-                    read.push(wanted.positions[0]);
-                    queue.handle_read(number, Ok(batch(wanted.positions[0])));
-                }
+        loop {
+            if let Some((number, wanted)) = queue.poll_expect() {
+                expected.push(wanted.positions[0]);
+                queue.handle_expected(number, bytes);
+            } else if let Some((number, wanted)) = queue.poll_read() {
+                read.push(wanted.positions[0]);
+                queue.handle_read(number, Ok(batch(wanted.positions[0])));
+            } else {
+                break;
             }
         }
         (expected, read)
@@ -194,9 +196,9 @@ mod tests {
     fn what_is_read_while_it_is_not_wanted_any_more_is_dropped() {
         let mut queue = Queue::default();
         queue.want([step(0)]);
-        let Some(Task::Expect(number, _)) = queue.poll_task() else { panic!("nothing to expect") };
-        queue.handle_expected(number, 1);
-        let Some(Task::Read(number, _)) = queue.poll_task() else { panic!("nothing to read") };
+        assert_eq!(queue.poll_read(), None, "the system was not told of it yet");
+        queue.handle_expected(queue.poll_expect().unwrap().0, 1);
+        let (number, _) = queue.poll_read().unwrap();
         queue.want([step(1)]);
         queue.handle_read(number, Ok(batch(0)));
         assert_eq!(queue.poll_batch().map(|_| ()), None);
@@ -208,14 +210,12 @@ mod tests {
     fn an_error_is_that_of_the_step_which_could_not_be_read() {
         let mut queue = Queue::default();
         queue.want((0..2).map(step));
-        while let Some(task) = queue.poll_task() {
-            match task {
-                Task::Expect(number, _) => queue.handle_expected(number, 1),
-                Task::Read(number, wanted) if wanted.positions[0] == 1 => {
-                    queue.handle_read(number, Err(DataError::Stopped));
-                }
-                Task::Read(number, _) => queue.handle_read(number, Ok(batch(0))),
-            }
+        while let Some((number, _)) = queue.poll_expect() {
+            queue.handle_expected(number, 1);
+        }
+        for read in [Ok(batch(0)), Err(DataError::Stopped)] {
+            let (number, _) = queue.poll_read().unwrap();
+            queue.handle_read(number, read);
         }
         assert_eq!(taken(&mut queue), Some(0));
         assert!(matches!(queue.poll_batch(), Some(Err(DataError::Stopped))));

@@ -34,6 +34,15 @@ fn an_epoch_holds_each_sample_once() {
     }
 }
 
+/// More than libtorch is given at a time.
+#[test]
+fn a_large_batch_has_all_tokens_in_order() {
+    let text = alphabet(60_000);
+    let (_folder, data) = dataset(&text, 59_999, 0.0).unwrap();
+    let tokens: Vec<u32> = text.bytes().map(u32::from).collect();
+    assert_eq!(rows(&data.batch([0], 7).unwrap()), tokens);
+}
+
 #[test]
 fn the_end_of_the_text_is_held_out() {
     let (_folder, data) = dataset(&(alphabet(80) + &"0123456789".repeat(2)), 5, 0.2).unwrap();
