@@ -14,6 +14,7 @@ pub mod engine;
 pub mod flight;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod host_tensor;
 pub mod models;
 pub mod network;
 pub mod pages;

@@ -1,15 +1,12 @@
 //! Samples for one step.
 
-use tch::kind::Element;
 use tch::{Device, TchError, Tensor};
 
+use crate::host_tensor::host_tensor;
 use crate::pinned::pinned;
 
 /// Bytes behind an image's pixels: its class, little-endian.
 pub(crate) const CLASS_BYTES: usize = 2;
-
-/// Values that libtorch fills or copies with one thread: half of its `GRAIN_SIZE`.
-const PART_VALUES: usize = 1 << 14;
 
 /// Samples of equal size.
 ///
@@ -219,22 +216,11 @@ impl MicroBatch<'_> {
 
     fn host_tensor(self) -> Result<Tensor, TchError> {
         let values = match self.values {
-            Slice::Tokens(tokens) => in_parts(tokens)?,
-            Slice::Images(bytes) => in_parts(bytes)?,
+            Slice::Tokens(tokens) => host_tensor(tokens)?,
+            Slice::Images(bytes) => host_tensor(bytes)?,
         };
         values.f_view([-1, self.width as i64])
     }
-}
-
-/// Values as a tensor, filled in parts so small that libtorch has one thread do it: whoever has it take several gets a pool of threads of its own, which wait for more by
-/// spinning and so take the cores of whoever computes.
-fn in_parts<T: Element>(values: &[T]) -> Result<Tensor, TchError> {
-    let tensor = Tensor::f_empty([values.len() as i64], (T::KIND, Device::Cpu))?;
-    for (part, at) in values.chunks(PART_VALUES).zip((0_i64..).step_by(PART_VALUES)) {
-        let mut place = tensor.f_narrow(0, at, part.len() as i64)?;
-        place.f_copy_(&Tensor::f_from_slice(part)?)?;
-    }
-    Ok(tensor)
 }
 
 fn name(sample: &[u8]) -> u64 {

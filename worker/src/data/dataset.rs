@@ -265,10 +265,13 @@ impl Dataset {
         })
     }
 
-    /// Tells the system that the sample at a position of the run's stream is read soon, and answers how many bytes that may bring into memory.
-    pub(super) fn expect(&self, position: u64, seed: u64) -> u64 {
-        let (part, index) = self.find(position, seed);
-        part.source.expect(part.range(index))
+    /// Tells the system that the samples at these positions of the run's stream are read soon, decodes those that have to be, and answers how many bytes that may bring into memory. What
+    /// cannot be decoded, whoever reads it finds out.
+    pub(super) fn expect(&self, positions: &[u64], seed: u64) -> u64 {
+        let found = || positions.iter().map(|position| self.find(*position, seed));
+        let bytes = found().map(|(part, index)| part.source.expect(part.range(index))).sum();
+        let _ = bring(found());
+        bytes
     }
 
     /// The sample at a position of the run's stream.

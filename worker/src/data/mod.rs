@@ -45,7 +45,7 @@ pub use detokenizer::Detokenizer;
 pub use error::DataError;
 pub use filling::Coming;
 pub use folder::class_names;
-pub use image::image_sample;
+pub use image::{augment, image_sample};
 pub use lent::{BlockName, Catalogue, Lending, LentBlock, NotTheBlock, Stock, Supply};
 pub use owned::abandon;
 pub use prune::{Pruned, prune};

@@ -9,7 +9,7 @@ mod resize;
 
 use longhaul_common::config::ImageConfig;
 
-pub(super) use self::augment::augment;
+pub use self::augment::augment;
 pub(super) use self::decode::{decode, is_large};
 use super::batch::CLASS_BYTES;
 

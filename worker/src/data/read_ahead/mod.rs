@@ -131,7 +131,7 @@ impl Drop for Alone<'_> {
     }
 }
 
-/// Tells the system what will be read, which takes as long as reading where much of it comes from the disk.
+/// Tells the system what will be read, which takes as long as reading where much of it comes from the disk; and has images decoded, while others are made tensors of.
 fn expect(shared: &Shared, reader: &Reader) {
     let _alone = Alone(shared);
     while let Some((number, wanted)) = shared.next(|queue| queue.poll_expect()) {
@@ -152,7 +152,7 @@ fn read(shared: &Shared, reader: &Reader) {
 
 impl Reader {
     fn expect(&self, wanted: &Wanted) -> u64 {
-        wanted.positions.iter().map(|&position| self.data.expect(position, self.seed)).sum()
+        self.data.expect(&wanted.positions, self.seed)
     }
 
     fn read(&self, wanted: &Wanted) -> Result<Batch, DataError> {

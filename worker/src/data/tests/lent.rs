@@ -176,9 +176,7 @@ fn what_will_be_read_is_said_before_and_only_what_is_missing() {
     let pair = Pair::new();
     let (neighbour, remote) = pair.remote(None);
     // Several samples of a block bring it once, and nothing is read of a shard that has only a head so far.
-    let expect = |positions: std::ops::Range<u64>| -> u64 {
-        positions.map(|position| remote.expect(position, 1)).sum()
-    };
+    let expect = |positions: std::ops::Range<u64>| remote.expect(&positions.collect::<Vec<_>>(), 1);
     let bytes = expect(0..8) + expect(0..8);
     let expected = neighbour.expected.lock().unwrap().clone();
     assert_eq!(bytes, (expected.len() * BLOCK_BYTES) as u64);
@@ -188,13 +186,13 @@ fn what_will_be_read_is_said_before_and_only_what_is_missing() {
     assert_eq!(fetched, expected);
     let before = neighbour.fetched.lock().unwrap().len();
     neighbour.expected.lock().unwrap().clear();
-    (0..8).for_each(|position| _ = remote.expect(position, 1));
+    expect(0..8);
     assert!(neighbour.expected.lock().unwrap().is_empty(), "what is here is expected again");
     remote.batch(0..8, 1).unwrap();
     assert_eq!(neighbour.fetched.lock().unwrap().len(), before);
     // A block of a shard of which others are here is counted once, and what is here of it as what a sample is.
     neighbour.expected.lock().unwrap().clear();
-    let bytes: u64 = (0..400).map(|position| remote.expect(position, 1)).sum();
+    let bytes = expect(0..400);
     let expected = neighbour.expected.lock().unwrap().len();
     assert!(bytes <= (expected * BLOCK_BYTES) as u64 + 400 * 2 * 65, "{bytes} bytes of {expected} blocks");
     // All that is held out is asked for before the first of it is waited for.
