@@ -11,11 +11,8 @@ use tch::{Device, TchError, Tensor};
 /// Where libtorch has no memory.
 pub(crate) fn host_tensor<T: Element + Copy>(values: &[T]) -> Result<Tensor, TchError> {
     let tensor = Tensor::f_empty([values.len() as i64], (T::KIND, Device::Cpu))?;
-    if T::KIND.elt_size_in_bytes() != size_of::<T>() {
-        return Err(TchError::Kind(format!("{:?} does not take {} bytes", T::KIND, size_of::<T>())));
-    }
     if !values.is_empty() {
-        // SAFETY: the tensor is contiguous, was just made of as many elements of the same size, and nobody else has it yet.
+        // SAFETY: the tensor is contiguous, was just made of as many elements of the same size, as `Element` promises, and nobody else has it yet.
         unsafe { values.as_ptr().copy_to_nonoverlapping(tensor.data_ptr().cast(), values.len()) };
     }
     Ok(tensor)

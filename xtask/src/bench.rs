@@ -111,7 +111,7 @@ impl Name {
             Self::Elastic => &[["--package", "longhaul-tests", "--bin", "bench-elastic"]],
             Self::Pipeline => &[
                 ["--package", "longhaul-worker", "--example", BUBBLE_TARGET],
-                ["--package", "longhaul-tests", "--bin", "bench-pipeline"],
+                ["--package", "longhaul-tests", "--bin", OTHER_PIPELINE_TARGET],
             ],
         }
     }
@@ -200,6 +200,7 @@ const PYTHON: &str = "LONGHAUL_PYTHON";
 /// The part of `bench pipeline` that is an example of the worker's, which has no parts.
 const BUBBLE: &str = "bubble";
 const BUBBLE_TARGET: &str = "bench_pipeline";
+const OTHER_PIPELINE_TARGET: &str = "bench-pipeline";
 
 /// As those targets take it that compare with it.
 fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString>> {
@@ -217,9 +218,11 @@ fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString
 fn parts_for(target: &[&str; 4], parts: Option<&str>) -> Option<Vec<String>> {
     let Some(parts) = parts else { return Some(Vec::new()) };
     let (bubble, others): (Vec<_>, Vec<_>) = parts.split(',').partition(|part| *part == BUBBLE);
-    match target.contains(&BUBBLE_TARGET) {
-        true => (!bubble.is_empty()).then(Vec::new),
-        false => (!others.is_empty()).then(|| vec!["--part".to_owned(), others.join(",")]),
+    let of = |parts: &str| vec!["--part".to_owned(), parts.to_owned()];
+    match target[3] {
+        BUBBLE_TARGET => (!bubble.is_empty()).then(Vec::new),
+        OTHER_PIPELINE_TARGET => (!others.is_empty()).then(|| of(&others.join(","))),
+        _ => Some(of(parts)),
     }
 }
 
@@ -278,6 +281,11 @@ mod tests {
         let mixed = Some("bubble,link,plans");
         assert_eq!((parts_for(bubbles, mixed), parts_for(link, mixed)), (Some(vec![]), some("link,plans")));
         assert_eq!(parts_for(link, Some("bubble")), None);
+        let data = &Name::Data.targets()[0];
+        assert_eq!(
+            [Some("order"), Some("bubble")].map(|parts| parts_for(data, parts)),
+            [some("order"), some("bubble")]
+        );
     }
 
     #[test]

@@ -193,6 +193,12 @@ impl History {
         status: &Status,
         heartbeats: impl Iterator<Item = (WorkerId, &'a str, &'a Heartbeat)>,
     ) {
+        if status.phase == Phase::Finished
+            && self.workers.values().any(|worker| worker.done != worker.interval_from)
+        {
+            // With the run's end all have left: what they had told before is all that there will be.
+            self.end_interval(now_ms);
+        }
         let mut here = BTreeMap::new();
         self.encodings.fill(None);
         for (id, site, heartbeat) in heartbeats {
@@ -239,9 +245,6 @@ impl History {
 
     /// No more will come: what waits for others is kept as it is, and the last validation, which no round tells of, is the last round's.
     fn finish(&mut self, now_ms: u64, status: &Status) {
-        if self.workers.values().any(|worker| worker.done != worker.interval_from) {
-            self.end_interval(now_ms);
-        }
         let newest = self.samples.newest();
         if newest.is_none_or(|newest| (newest.step, newest.round) != (status.step, status.round)) {
             self.sample(now_ms, status);

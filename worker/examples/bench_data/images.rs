@@ -14,6 +14,7 @@ use longhaul_worker::data::{
     Batch, Dataset, ReadAhead, STEPS_AHEAD, Tokenizer, Wanted, Work, augment, image_sample,
 };
 use rayon::prelude::*;
+use tempfile::TempDir;
 
 use super::{SEED, print};
 
@@ -49,21 +50,24 @@ pub fn bench(folder: &Path, python: Option<&Path>, quick: bool) -> Result<()> {
     // For the page cache; then for the clock, each time one after the other.
     uncached_pass(&files, &shape)?;
     let kept_bytes = u64::from(count) * shape.values() * COPIES;
-    let rounds = (0..if quick { 1 } else { ROUNDS }).map(|round| {
+    let (mut rounds, mut last) = (Vec::new(), None);
+    for _ in 0..if quick { 1 } else { ROUNDS } {
         take_memory(folder, kept_bytes)?;
         let uncached_s = uncached_pass(&files, &shape)?;
+        drop(last.take());
         take_memory(folder, kept_bytes)?;
-        Ok((uncached_s, first_pass(&config, &folder.join(format!("images-cache-{round}")))?))
-    });
-    let mut rounds = rounds.collect::<Result<Vec<(f64, FirstPass)>>>()?;
-    rounds.sort_by(|(uncached, first), (other_uncached, other)| {
-        f64::total_cmp(&(first.pass_s / uncached), &(other.pass_s / other_uncached))
-    });
-    let middle = rounds.len() / 2;
-    for (at, (uncached_s, first)) in rounds.iter().enumerate().filter(|(at, _)| *at != middle) {
-        eprintln!("round {at}: first pass {:+.1} %", 100.0 * (first.pass_s / uncached_s - 1.0));
+        let first = first_pass(&config, folder)?;
+        rounds.push([uncached_s, first.pass_s, first.prepared_s]);
+        last = Some(first);
     }
-    let (uncached_s, FirstPass { pass_s: first_s, prepared_s, data, ahead }) = rounds.swap_remove(middle);
+    let FirstPass { data, ahead, _cache, .. } = last.context("there is a round")?;
+    rounds.sort_by(|[uncached_s, first_s, _], [other_uncached_s, other_s, _]| {
+        f64::total_cmp(&(first_s / uncached_s), &(other_s / other_uncached_s))
+    });
+    let slower =
+        |[uncached_s, first_s, _]: &[f64; 3]| format!("{:+.1}", 100.0 * (first_s / uncached_s - 1.0));
+    eprintln!("first passes, in %: {}", rounds.iter().map(slower).collect::<Vec<_>>().join(", "));
+    let [uncached_s, first_s, prepared_s] = rounds[rounds.len() / 2];
     let began = Instant::now();
     (1..=PASSES as u64).try_for_each(|epoch| cached_pass(&ahead, data.samples(), epoch))?;
     let later_s = began.elapsed().as_secs_f64() / PASSES as f64;
@@ -103,18 +107,22 @@ struct FirstPass {
     pass_s: f64,
     /// From the beginning until all is in shards.
     prepared_s: f64,
-    data: Arc<Dataset>,
     ahead: ReadAhead,
+    data: Arc<Dataset>,
+    /// Removed with this.
+    _cache: TempDir,
 }
 
-fn first_pass(config: &DataConfig, cache: &Path) -> Result<FirstPass> {
+fn first_pass(config: &DataConfig, folder: &Path) -> Result<FirstPass> {
+    let cache = TempDir::new_in(folder).context("make a folder for the cache")?;
     let began = Instant::now();
-    let data = Arc::new(Dataset::begin_within(config, &Tokenizer::Bytes, (cache, None), &Work::default())?);
+    let place = (cache.path(), None);
+    let data = Arc::new(Dataset::begin_within(config, &Tokenizer::Bytes, place, &Work::default())?);
     let ahead = ReadAhead::start(Arc::clone(&data), SEED, tch::Device::Cpu)?;
     cached_pass(&ahead, data.samples(), 0)?;
     let pass_s = began.elapsed().as_secs_f64();
     data.coming().wait()?;
-    Ok(FirstPass { pass_s, prepared_s: began.elapsed().as_secs_f64(), data, ahead })
+    Ok(FirstPass { pass_s, prepared_s: began.elapsed().as_secs_f64(), ahead, data, _cache: cache })
 }
 
 /// Decodes each file on all cores, and moves and mirrors it, batch after batch. Seconds.

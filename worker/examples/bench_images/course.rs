@@ -27,7 +27,7 @@ pub struct Course<'a> {
     pub held_out: Vec<Batch>,
     /// Images that a step trains on, about.
     pub batch: u64,
-    /// Steps, whichever images are trained on, where a way has no other number.
+    /// Steps of [`Self::run`], whichever images are trained on; each way has its own.
     pub steps: u64,
     /// How often it is judged, which takes no time.
     pub evaluations: u64,
@@ -99,13 +99,14 @@ impl Course<'_> {
             for (training, seconds) in trainings.iter_mut().zip(&mut seconds) {
                 let (before, first) = (training.took, training.step);
                 training.advance_to(training.steps * turn / turns)?;
-                let steps = (training.step - first).max(1);
-                seconds.push((training.took - before).as_secs_f64() / steps as f64);
+                let steps = training.step - first;
+                if steps > 0 {
+                    seconds.push((training.took - before).as_secs_f64() / steps as f64);
+                }
             }
             eprintln!("{turn} of {turns} turns");
         }
-        let turns = seconds;
-        Ok(trainings.into_iter().map(Training::into_outcome).zip(turns).collect())
+        Ok(trainings.into_iter().map(Training::into_outcome).zip(seconds).collect())
     }
 }
 

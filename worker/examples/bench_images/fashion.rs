@@ -8,7 +8,7 @@ use longhaul_common::model::ModelSpec;
 
 use crate::course::{Course, Outcome, Way, error_of, selective};
 use crate::images::Images;
-use crate::print;
+use crate::{Options, print};
 
 const BENCH: &str = "selection/fashion";
 const BATCH: u64 = 64;
@@ -21,7 +21,8 @@ const TURNS: u64 = 24;
 /// Images of a quick run.
 const QUICK: usize = 500;
 
-pub fn bench(images: Images, test: Images, quick: bool) -> Result<()> {
+pub fn bench(images: Images, test: Images, options: &Options) -> Result<()> {
+    let &Options { quick, constant_rate, .. } = options;
     // Nothing is selected in the first epoch.
     let (images, test) = if quick { (images.cut_to(QUICK), test.cut_to(QUICK)) } else { (images, test) };
     let epoch = images.len() / BATCH;
@@ -33,7 +34,10 @@ pub fn bench(images: Images, test: Images, quick: bool) -> Result<()> {
         steps: EPOCHS * epoch,
         evaluations: 4 * EPOCHS,
     };
-    let train = TrainConfig { micro_batch: BATCH as u32, warmup_steps: 100, ..TrainConfig::default() };
+    let mut train = TrainConfig { micro_batch: BATCH as u32, warmup_steps: 100, ..TrainConfig::default() };
+    if constant_rate {
+        train.final_learning_rate_share = 1.0;
+    }
     let betas: &[f64] = if quick { &[1.0] } else { &[0.5, 1.0, 2.0, 3.0] };
     let modes = [SelectionMode::Fresh, SelectionMode::Stale];
     let selected: Vec<_> =
@@ -41,9 +45,10 @@ pub fn bench(images: Images, test: Images, quick: bool) -> Result<()> {
     // As many steps as look at all images so often, nothing being selected in the first epoch.
     let steps = |beta: f64| epoch + ((EPOCHS - 1) as f64 * epoch as f64 / (beta + 1.0)).round() as u64;
     let way = |selective, beta| Way { train: &train, selective, steps: steps(beta) };
-    // Those that are trained with all images in as few steps tell what selecting is good for.
+    // Those that are trained with all images in as few steps tell what selecting is good for. Where the rate stays, they are beginnings of the first one.
+    let fewer = if constant_rate { &[] } else { betas };
     let ways: Vec<_> = iter::once(0.0)
-        .chain(betas.iter().copied())
+        .chain(fewer.iter().copied())
         .map(|beta| way(None, beta))
         .chain(selected.iter().map(|config| way(Some(config), config.beta)))
         .collect();
@@ -52,7 +57,7 @@ pub fn bench(images: Images, test: Images, quick: bool) -> Result<()> {
     let [all, others @ ..] = &*outcomes else { return Ok(()) };
     let target = TARGET * error_of(&all.last()?.1);
     report("all", all, all, target)?;
-    let fewer = betas.iter().map(|beta| format!("all in as many steps as beta {beta}"));
+    let fewer = fewer.iter().map(|beta| format!("all in as many steps as beta {beta}"));
     let selected =
         selected.iter().map(|config| format!("beta {} {:?}", config.beta, config.mode).to_lowercase());
     for (case, outcome) in fewer.chain(selected).zip(others) {

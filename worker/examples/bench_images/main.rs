@@ -1,5 +1,5 @@
 //! Classifiers of images trained with a part of their gradients, or with samples that are selected, against training with all, as JSON lines:
-//! `cargo run --release -p longhaul-worker --example bench_images [-- --quick] [--only PART] [--mnist FOLDER] [--fashion FOLDER] [--python PROGRAM]`.
+//! `cargo run --release -p longhaul-worker --example bench_images [-- --quick] [--only PART] [--mnist FOLDER] [--fashion FOLDER] [--constant-rate] [--python PROGRAM]`.
 //!
 //! Parts are `mnist`, `fashion` and `large`; all of them by default. The folders have the four IDX files of MNIST and of Fashion-MNIST, as they are or with gzip; a part whose folder is missing is left out, and says so. With a Python that has
 //! PyTorch, the last part is measured against it as well.
@@ -47,6 +47,8 @@ struct Options {
     only: Option<Part>,
     mnist: PathBuf,
     fashion: PathBuf,
+    /// Fashion-MNIST's learning rate does not fall.
+    constant_rate: bool,
     python: Option<PathBuf>,
 }
 
@@ -62,7 +64,7 @@ fn main() -> Result<()> {
     if options.wants(Part::Fashion)
         && let Some([train, test]) = found(&options.fashion, "Debian's `dataset-fashion-mnist`", "--fashion")?
     {
-        fashion::bench(train, test, options.quick)?;
+        fashion::bench(train, test, &options)?;
     }
     if options.wants(Part::Large) {
         large::bench(options.python.as_deref(), options.quick)?;
@@ -88,7 +90,8 @@ impl Options {
 
     fn read() -> Result<Self> {
         let (mnist, fashion) = (PathBuf::from(MNIST), PathBuf::from(FASHION));
-        let mut options = Self { quick: false, only: None, mnist, fashion, python: None };
+        let mut options =
+            Self { quick: false, only: None, mnist, fashion, constant_rate: false, python: None };
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
             let mut path = || arguments.next().map(PathBuf::from).with_context(|| format!("{argument} PATH"));
@@ -97,8 +100,11 @@ impl Options {
                 "--only" => options.only = Some(Part::read(arguments.next().as_deref())?),
                 "--mnist" => options.mnist = path()?,
                 "--fashion" => options.fashion = path()?,
+                "--constant-rate" => options.constant_rate = true,
                 "--python" => options.python = Some(path()?),
-                _ => bail!("{argument} is none of --quick, --only, --mnist, --fashion and --python"),
+                _ => bail!(
+                    "{argument} is none of --quick, --only, --mnist, --fashion, --constant-rate and --python"
+                ),
             }
         }
         Ok(options)

@@ -113,7 +113,7 @@ impl DeviceThread {
                 .context("sync.within_site = \"nccl\", where \"ring\" needs no GPU")?;
         }
         let read_ahead = ReadAhead::start(Arc::clone(&data), config.run.seed, device)
-            .context("start the thread that reads training data")?;
+            .context("start the threads that read training data")?;
         Ok(Text { tokenizer, data, read_ahead, device })
     }
 

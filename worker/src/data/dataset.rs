@@ -270,7 +270,7 @@ impl Dataset {
     pub(super) fn expect(&self, positions: &[u64], seed: u64) -> u64 {
         let found = || positions.iter().map(|position| self.find(*position, seed));
         let bytes = found().map(|(part, index)| part.source.expect(part.range(index))).sum();
-        let _ = bring(found());
+        let _ = bring(found().filter(|(part, _)| part.source.keeps()));
         bytes
     }
 

@@ -13,7 +13,7 @@ const AHEAD_MAX: usize = 8;
 /// How far such threads give way to others (`nice(2)`).
 const NICENESS: i32 = 19;
 
-/// Threads for images that somebody waits for; none: the system gives none, and whoever has the images decodes them.
+/// Threads for images of the next steps, which somebody waits for or soon will; none: the system gives none, and whoever has the images decodes them.
 static WANTED: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
     let threads = cores().min(DECODERS_MAX - AHEAD_MAX);
     ThreadPoolBuilder::new().thread_name(|at| format!("decoder {at}")).num_threads(threads).build().ok()

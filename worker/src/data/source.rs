@@ -221,6 +221,11 @@ impl Source {
         self.filling().map_or(Ok(()), |filling| filling.bring(items))
     }
 
+    /// Whether what is brought stays until it is read.
+    pub(super) fn keeps(&self) -> bool {
+        self.filling().is_none_or(|filling| filling.keeps())
+    }
+
     /// A block for another worker, with the head of its shard; none: it is not here.
     pub(super) fn lend(&self, index: usize, block: usize) -> Result<Option<LentBlock>, DataError> {
         let lent = |shard: &Shard| {

@@ -261,19 +261,29 @@ impl Filling {
         }
     }
 
-    /// Decodes those of some images, which are wanted now, that are not there yet: side by side.
-    pub(super) fn bring(&self, images: Vec<u64>) -> Result<(), DataError> {
-        if matches!(*self.end(), End::Complete) {
+    /// Decodes those of some images, which are wanted now, that are not there yet: side by side. Where all are, nobody queues behind what others want.
+    pub(super) fn bring(&self, mut images: Vec<u64>) -> Result<(), DataError> {
+        let is_seen = |image: u64| self.seen[image as usize].load(Ordering::Relaxed) != UNSEEN;
+        images.retain(|image| !is_seen(*image) && self.name(self.piece_of(*image)).is_none());
+        if images.is_empty() {
             return Ok(());
         }
         let bring = |image: u64| {
-            let piece = self.starts.partition_point(|start| *start <= image).saturating_sub(1);
-            if self.sealed(piece)?.is_none() {
+            if self.sealed(self.piece_of(image))?.is_none() {
                 self.have(image)?;
             }
             Ok(())
         };
         decoders::wanted(images, bring).into_iter().collect()
+    }
+
+    /// Whether what is decoded can be kept, as far as it is known.
+    pub(super) fn keeps(&self) -> bool {
+        !self.has_warned.load(Ordering::Relaxed)
+    }
+
+    fn piece_of(&self, image: u64) -> usize {
+        self.starts.partition_point(|start| *start <= image).saturating_sub(1)
     }
 
     /// Appends what stands for an image. Whether it was still there.

@@ -6,6 +6,9 @@ use rand_chacha::ChaCha8Rng;
 
 /// Moves and mirrors an image `[channels, height, width]`, as the run's seed has it for this position of its stream: so whoever trains on a position sees the
 /// same, and each epoch something else. To move is what others call a random crop with padding.
+///
+/// # Panics
+/// If the shape is one that its check refuses: of no rows or columns, or moved by more than there are.
 pub fn augment(pixels: &mut [u8], shape: &ImageConfig, seed: u64, position: u64) {
     if shape.shift == 0 && !shape.flip {
         return;

@@ -82,6 +82,7 @@ impl ReadAhead {
                 return batch;
             }
             if state.is_alone {
+                drop(state);
                 return self.reader.read(&first);
             }
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -114,6 +115,8 @@ impl Shared {
                 return None;
             }
             if let Some(next) = poll(&mut state.queue) {
+                // What one thread has begun may be what the other one waits for.
+                self.changed.notify_all();
                 return Some(next);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

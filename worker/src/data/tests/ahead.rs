@@ -99,7 +99,7 @@ fn it_ends_with_its_owner_whatever_it_does() {
         let ahead = started(&data);
         ahead.take((0..40).map(|step| wanted(&[step, step + 1]))).unwrap();
         drop(ahead);
-        // Its thread held it, too.
+        // Its threads held it, too.
         assert_eq!(Arc::strong_count(&data), 1);
     }
 }

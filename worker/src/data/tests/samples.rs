@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::data::Batch;
+use crate::data::sample::SampleShape;
 
 /// The data, and the folder that it is read from.
 fn dataset(text: &str, sequence_length: u32, validation_share: f64) -> Result<(Folder, Dataset), DataError> {
@@ -34,7 +35,22 @@ fn an_epoch_holds_each_sample_once() {
     }
 }
 
-/// More than libtorch is given at a time.
+#[test]
+fn tokens_are_what_their_bytes_say_however_many_those_are() {
+    let wanted = [0_u32, 1, 258, 65_535];
+    for token_bytes in [2, 3, 4] {
+        let stored: Vec<u8> =
+            wanted.iter().flat_map(|token| token.to_le_bytes()[..token_bytes].to_vec()).collect();
+        let mut batch = Batch::new(wanted.len() - 1);
+        SampleShape::Tokens(3).push(&stored, token_bytes, &mut batch);
+        assert_eq!(rows(&batch), wanted, "{token_bytes} bytes");
+    }
+    let mut batch = Batch::new(0);
+    SampleShape::Tokens(0).push(&[1, 2, 3, 4], 4, &mut batch);
+    assert_eq!(rows(&batch), [0x0403_0201]);
+}
+
+/// So large a batch libtorch would fill with several threads.
 #[test]
 fn a_large_batch_has_all_tokens_in_order() {
     let text = alphabet(60_000);

@@ -169,6 +169,17 @@ fn read(filling: &Filling, piece: usize, images: std::ops::Range<u64>) -> Result
 }
 
 #[test]
+fn what_will_be_read_is_decoded_by_then() {
+    let images = Images::new();
+    let data = images.begin(0).unwrap();
+    data.expect(&(0..22).collect::<Vec<_>>(), 7);
+    for image in images_in(images.folder.path()).unwrap() {
+        std::fs::remove_file(image.path).unwrap();
+    }
+    assert_eq!(data.batch(0..22, 7).unwrap().sequences(), 22);
+}
+
+#[test]
 fn what_is_used_while_it_is_prepared_is_the_same_and_becomes_the_same_cache_byte_for_byte() {
     let images = Images::new();
     let (data, (prepared, other)) = (images.begin(0).unwrap(), images.prepared(0));
