@@ -74,6 +74,14 @@ impl Images {
         Filling::open(self.begun(max), &cache, &Arc::new(Lease::new(&cache)?))
     }
 
+    /// Nobody else fills while this is held. There is a draft.
+    fn as_filler(&self) -> Partial {
+        let draft = files(&self.cache.path().join("data/drafts")).unwrap().remove(0);
+        let mut place = draft.with_extension("").into_os_string();
+        place.push("-filler");
+        Partial::try_lock(Path::new(&place)).unwrap().unwrap()
+    }
+
     fn begun(&self, max: u64) -> Begun {
         let (cache, config) = (Cache::open(self.cache.path(), None).unwrap(), config(&Self::lines(max)));
         let config = config.found_at(self.folder.path());
@@ -171,6 +179,8 @@ fn read(filling: &Filling, piece: usize, images: std::ops::Range<u64>) -> Result
 #[test]
 fn what_will_be_read_is_decoded_by_then() {
     let images = Images::new();
+    let _draft = images.filling(0, None).unwrap();
+    let _filler = images.as_filler();
     let data = images.begin(0).unwrap();
     data.expect(&(0..22).collect::<Vec<_>>(), 7);
     for image in images_in(images.folder.path()).unwrap() {
@@ -279,10 +289,7 @@ fn who_does_not_fill_takes_what_another_has_made_and_gives_it_what_it_decodes() 
     assert_eq!(read(&owner, 0, 0..4).unwrap(), whole);
     first.iter().for_each(|image| std::fs::rename(away(image), &image.path).unwrap());
     // As long as somebody is about it, nobody else is.
-    let draft = files(&images.cache.path().join("data/drafts")).unwrap().remove(0);
-    let mut place = draft.with_extension("").into_os_string();
-    place.push("-filler");
-    let held = Partial::try_lock(Path::new(&place)).unwrap().unwrap();
+    let held = images.as_filler();
     assert!(!other.fill().unwrap());
     drop(held);
     assert!(owner.fill().unwrap() && other.fill().unwrap());
