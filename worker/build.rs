@@ -2,19 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SHIM: [&str; 11] = [
-    "native/allocator.cpp",
-    "native/deferred_weights.cpp",
-    "native/fused_adamw.cpp",
-    "native/gradient_hooks.cpp",
-    "native/mkl.cpp",
-    "native/multiplications.cpp",
-    "native/norms.cpp",
-    "native/pinned.cpp",
-    "native/selection.cpp",
-    "native/sparse_backward.cpp",
-    "native/tensor_group.cpp",
-];
+const SHIM: [&str; 3] = ["native/allocator.cpp", "native/mkl.cpp", "native/shim.cpp"];
 
 /// Of the shim, what nothing here calls: it is for libtorch, which looks for it in the executable first.
 const FOR_LIBTORCH: &str = "mkl_serv_intel_cpu_true";

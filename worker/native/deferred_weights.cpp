@@ -2,15 +2,14 @@
 // leaves this file. See ../src/models/deferred.rs.
 
 #include "guarded.h"
+#include "operation.h"
 #include "selection.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/mm.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <cstddef>
 #include <mutex>
@@ -51,12 +50,12 @@ bool longhaul_left_columns(const longhaul_left *left, const at::Tensor *const *l
                            at::Tensor **columns, at::Tensor **values, char *error, size_t error_size);
 }
 
-namespace {
+namespace longhaul {
 
 struct Left {
   at::Tensor weight;
   at::Tensor x; // [N, in]
-  longhaul::Kept kept;
+  Kept kept;
   bool in_first;
   std::optional<at::Tensor> bias;
   at::Tensor of_bias; // [out], where there is one: made at once, as it takes all of the gradient and next to no time
@@ -77,20 +76,16 @@ struct Queue : torch::CustomClassHolder {
   std::vector<Columns> columns;
 };
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
+class DeferredProduct final : public Operation {
+public:
+  DeferredProduct(bool in_first, Selection selection, c10::intrusive_ptr<Queue> queue)
+      : in_first(in_first), selection(selection), queue(std::move(queue)) {}
 
-struct Product : torch::autograd::Function<Product> {
-  static at::Tensor forward(AutogradContext *context, const at::Tensor &x, const at::Tensor &weight,
-                            const std::optional<at::Tensor> &bias, bool in_first, int64_t kept, bool by_row,
-                            const c10::intrusive_ptr<Queue> &queue) {
+  at::Tensor forward(AutogradContext *context, const at::Tensor &x, const std::optional<at::Tensor> &with,
+                     const std::optional<at::Tensor> &added) override {
     context->save_for_backward({x});
-    context->saved_data["weight"] = weight;
-    context->saved_data["bias"] = bias;
-    context->saved_data["in_first"] = in_first;
-    context->saved_data["kept"] = kept;
-    context->saved_data["by_row"] = by_row;
-    context->saved_data["queue"] = c10::IValue::make_capsule(queue);
+    weight = *with;
+    bias = added;
     const at::Tensor matrix = in_first ? weight.to(x.scalar_type()) : weight.to(x.scalar_type()).t(); // [in, out]
     const at::Tensor rows = x.reshape({-1, matrix.size(0)});
     const at::Tensor y = bias.has_value() ? at::addmm(bias->to(x.scalar_type()), rows, matrix) : at::mm(rows, matrix);
@@ -99,45 +94,47 @@ struct Product : torch::autograd::Function<Product> {
     return y.view(sizes);
   }
 
-  static variable_list backward(AutogradContext *context, variable_list gradients) {
+  InputGradients backward(AutogradContext *context, const at::Tensor &of_product) override {
     const at::Tensor x = context->get_saved_variables()[0].detach();
-    const at::Tensor weight = context->saved_data["weight"].toTensor();
-    const bool in_first = context->saved_data["in_first"].toBool();
     const at::Tensor matrix = weight.detach().to(x.scalar_type()); // [in, out] or [out, in]
     const int64_t width = matrix.size(in_first ? 1 : 0);
-    const at::Tensor gradient = gradients[0].detach().reshape({-1, width}); // [N, out]
-    const longhaul::Selection selection{context->saved_data["kept"].toInt(), context->saved_data["by_row"].toBool()};
-    const longhaul::Kept kept = longhaul::keep(gradient, selection);
+    const at::Tensor gradient = of_product.detach().reshape({-1, width}); // [N, out]
+    const Kept kept = keep(gradient, selection);
     // Pixels want none.
     const at::Tensor of_x = context->needs_input_grad(0)
-                                ? longhaul::gradient_of_input(kept, matrix, in_first).view(x.sizes())
+                                ? gradient_of_input(kept, matrix, in_first).view(x.sizes())
                                 : at::Tensor();
-    const auto bias = context->saved_data["bias"].toOptional<at::Tensor>();
-    const auto queue = c10::static_intrusive_pointer_cast<Queue>(context->saved_data["queue"].toCapsule());
+    const at::Tensor rows = x.reshape({-1, x.size(-1)});
     if (queue->columns_only) {
-      return columns_at_once(*queue, kept, weight, x.reshape({-1, x.size(-1)}), in_first, of_x,
+      return columns_at_once(kept, rows, of_x,
                              bias.has_value() ? gradient.sum(0).to(bias->scalar_type()) : at::Tensor());
     }
     const std::lock_guard<std::mutex> lock(queue->mutex);
-    queue->left.push_back(Left{weight, x.reshape({-1, x.size(-1)}), kept, in_first, bias,
-                               bias.has_value() ? gradient.sum(0) : at::Tensor()});
-    return {of_x, {}, {}, {}, {}, {}, {}};
+    queue->left.push_back(
+        Left{weight, rows, kept, in_first, bias, bias.has_value() ? gradient.sum(0) : at::Tensor()});
+    return {of_x, {}, {}};
   }
 
+private:
   // The columns go into the queue, and no gradient of the weight to autograd, unless it is of all of them.
-  static variable_list columns_at_once(Queue &queue, const longhaul::Kept &kept, const at::Tensor &weight,
-                                       const at::Tensor &x, bool in_first, const at::Tensor &of_x,
-                                       const at::Tensor &of_bias) {
+  InputGradients columns_at_once(const Kept &kept, const at::Tensor &x, const at::Tensor &of_x,
+                                 const at::Tensor &of_bias) {
     if (!kept.columns.has_value()) {
       const int64_t out = weight.size(in_first ? 1 : 0);
-      const at::Tensor whole = longhaul::gradient_of_weight(kept, x, out, in_first).to(weight.scalar_type());
-      return {of_x, whole, of_bias, {}, {}, {}, {}};
+      return {of_x, gradient_of_weight(kept, x, out, in_first).to(weight.scalar_type()), of_bias};
     }
     const at::Tensor values = at::mm(kept.gradient.t(), x).to(weight.scalar_type()); // [k, in]
-    const std::lock_guard<std::mutex> lock(queue.mutex);
-    queue.columns.push_back(Columns{weight, *kept.columns, values});
-    return {of_x, {}, of_bias, {}, {}, {}, {}};
+    const std::lock_guard<std::mutex> lock(queue->mutex);
+    queue->columns.push_back(Columns{weight, *kept.columns, values});
+    return {of_x, {}, of_bias};
   }
+
+  const bool in_first;
+  const Selection selection;
+  const c10::intrusive_ptr<Queue> queue;
+  // The leaves themselves, by which what is left of them is found.
+  at::Tensor weight;
+  std::optional<at::Tensor> bias;
 };
 
 // Adds a gradient to what is there already, if anything.
@@ -156,7 +153,7 @@ std::vector<at::Tensor> gradients_of(const std::vector<Left> &all, const at::Ten
   };
   for (const Left &left : all) {
     const int64_t out = left.weight.size(left.in_first ? 1 : 0);
-    add_to(left.weight, longhaul::gradient_of_weight(left.kept, left.x, out, left.in_first));
+    add_to(left.weight, gradient_of_weight(left.kept, left.x, out, left.in_first));
     if (left.bias.has_value()) {
       add_to(*left.bias, left.of_bias);
     }
@@ -164,20 +161,20 @@ std::vector<at::Tensor> gradients_of(const std::vector<Left> &all, const at::Ten
   return sums;
 }
 
-} // namespace
+} // namespace longhaul
 
 struct longhaul_deferred {
-  c10::intrusive_ptr<Queue> queue;
+  c10::intrusive_ptr<longhaul::Queue> queue;
 };
 
 struct longhaul_left {
-  std::vector<Left> all;
-  std::vector<Columns> columns;
+  std::vector<longhaul::Left> all;
+  std::vector<longhaul::Columns> columns;
 };
 
 longhaul_deferred *longhaul_new_deferred(bool columns_only, char *error, size_t error_size) {
   longhaul_deferred *deferred = nullptr;
-  const auto make = [&] { deferred = new longhaul_deferred{c10::make_intrusive<Queue>(columns_only)}; };
+  const auto make = [&] { deferred = new longhaul_deferred{c10::make_intrusive<longhaul::Queue>(columns_only)}; };
   longhaul::guarded(make, error, error_size);
   return deferred;
 }
@@ -190,7 +187,9 @@ at::Tensor *longhaul_deferred_product(longhaul_deferred *deferred, const at::Ten
   at::Tensor *product = nullptr;
   const auto compute = [&] {
     const auto added = bias != nullptr ? std::optional<at::Tensor>(*bias) : std::nullopt;
-    product = new at::Tensor(Product::apply(*x, *weight, added, in_first, kept, by_row, deferred->queue));
+    const longhaul::Selection selection{kept, by_row};
+    const auto operation = c10::make_intrusive<longhaul::DeferredProduct>(in_first, selection, deferred->queue);
+    product = new at::Tensor(longhaul::recorded(operation, *x, *weight, added));
   };
   longhaul::guarded(compute, error, error_size);
   return product;
@@ -213,7 +212,7 @@ void longhaul_free_left(longhaul_left *left) { delete left; }
 bool longhaul_left_gradients(const longhaul_left *left, const at::Tensor *const *leaves, size_t count,
                              at::Tensor **gradients, char *error, size_t error_size) {
   const auto compute = [&] {
-    const std::vector<at::Tensor> sums = gradients_of(left->all, leaves, count);
+    const std::vector<at::Tensor> sums = longhaul::gradients_of(left->all, leaves, count);
     for (size_t i = 0; i < count; ++i) {
       gradients[i] = sums[i].defined() ? new at::Tensor(sums[i]) : nullptr;
     }
@@ -227,7 +226,7 @@ bool longhaul_left_columns(const longhaul_left *left, const at::Tensor *const *l
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < count; ++i) {
       std::vector<at::Tensor> which, what;
-      for (const Columns &found : left->columns) {
+      for (const longhaul::Columns &found : left->columns) {
         if (leaves[i]->is_same(found.weight)) {
           which.push_back(found.columns);
           what.push_back(found.values);

@@ -26,24 +26,24 @@ void longhaul_listen_to_gradients(longhaul_gradient_hooks *hooks, longhaul_gradi
 void longhaul_free_gradient_hooks(longhaul_gradient_hooks *hooks);
 }
 
-namespace {
+namespace longhaul {
 
 struct Listener {
   longhaul_gradient_arrived arrived = nullptr;
   void *context = nullptr;
 };
 
-} // namespace
+} // namespace longhaul
 
 struct longhaul_gradient_hooks {
-  std::shared_ptr<Listener> listener;
+  std::shared_ptr<longhaul::Listener> listener;
 };
 
 longhaul_gradient_hooks *longhaul_hook_gradients(const at::Tensor *const *parameters, size_t count, char *error,
                                                  size_t error_size) {
   longhaul_gradient_hooks *hooks = nullptr;
   const auto hook = [&] {
-    auto listener = std::make_shared<Listener>();
+    auto listener = std::make_shared<longhaul::Listener>();
     for (size_t index = 0; index < count; ++index) {
       TORCH_CHECK(parameters[index]->is_cpu(), "gradients are watched on the host only");
       parameters[index]->register_hook([listener, index](const at::Tensor &gradient) {
@@ -60,12 +60,12 @@ longhaul_gradient_hooks *longhaul_hook_gradients(const at::Tensor *const *parame
 }
 
 void longhaul_listen_to_gradients(longhaul_gradient_hooks *hooks, longhaul_gradient_arrived arrived, void *context) {
-  *hooks->listener = Listener{arrived, context};
+  *hooks->listener = longhaul::Listener{arrived, context};
 }
 
 void longhaul_free_gradient_hooks(longhaul_gradient_hooks *hooks) {
   if (hooks != nullptr) {
-    *hooks->listener = Listener{};
+    *hooks->listener = longhaul::Listener{};
     delete hooks;
   }
 }

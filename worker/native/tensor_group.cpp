@@ -2,11 +2,13 @@
 // interface. No exception leaves this file. See ../src/models/tensor_group.rs.
 
 #include "guarded.h"
+#include "operation.h"
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <cstddef>
+#include <optional>
+#include <utility>
 
 extern "C" {
 
@@ -29,7 +31,7 @@ at::Tensor *longhaul_enter_group(const longhaul_group *group, const at::Tensor *
 at::Tensor *longhaul_leave_group(const longhaul_group *group, const at::Tensor *x, char *error, size_t error_size);
 }
 
-namespace {
+namespace longhaul {
 
 struct Members : torch::CustomClassHolder {
   void *context = nullptr;
@@ -55,42 +57,51 @@ at::Tensor summed(const Members &members, const at::Tensor &x) {
   return values.to(x.device());
 }
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
 // "f" in Shoeybi et al. 2019.
-struct Enter : torch::autograd::Function<Enter> {
-  static at::Tensor forward(AutogradContext *context, const at::Tensor &x, const MembersPointer &members) {
-    context->saved_data["members"] = c10::IValue::make_capsule(members);
+class Enter final : public Operation {
+public:
+  explicit Enter(MembersPointer members) : members(std::move(members)) {}
+
+  at::Tensor forward(AutogradContext *, const at::Tensor &x, const std::optional<at::Tensor> &,
+                     const std::optional<at::Tensor> &) override {
     return x.view_as(x);
   }
 
-  static variable_list backward(AutogradContext *context, variable_list gradients) {
-    const auto members = c10::static_intrusive_pointer_cast<Members>(context->saved_data["members"].toCapsule());
-    return {summed(*members, gradients[0]), {}};
+  InputGradients backward(AutogradContext *, const at::Tensor &gradient) override {
+    return {summed(*members, gradient), {}, {}};
   }
+
+private:
+  const MembersPointer members;
 };
 
 // "g" there.
-struct Leave : torch::autograd::Function<Leave> {
-  static at::Tensor forward(AutogradContext *, const at::Tensor &x, const MembersPointer &members) {
+class Leave final : public Operation {
+public:
+  explicit Leave(MembersPointer members) : members(std::move(members)) {}
+
+  at::Tensor forward(AutogradContext *, const at::Tensor &x, const std::optional<at::Tensor> &,
+                     const std::optional<at::Tensor> &) override {
     return summed(*members, x);
   }
 
-  static variable_list backward(AutogradContext *, variable_list gradients) { return {gradients[0], {}}; }
+  InputGradients backward(AutogradContext *, const at::Tensor &gradient) override { return {gradient, {}, {}}; }
+
+private:
+  const MembersPointer members;
 };
 
-} // namespace
+} // namespace longhaul
 
 struct longhaul_group {
-  MembersPointer members;
+  longhaul::MembersPointer members;
 };
 
 longhaul_group *longhaul_new_group(void *context, longhaul_sum sum, longhaul_release release, char *error,
                                    size_t error_size) {
   longhaul_group *group = nullptr;
   const auto make = [&] {
-    group = new longhaul_group{c10::make_intrusive<Members>()};
+    group = new longhaul_group{c10::make_intrusive<longhaul::Members>()};
     group->members->context = context;
     group->members->sum = sum;
     group->members->release = release;
@@ -103,12 +114,18 @@ void longhaul_free_group(longhaul_group *group) { delete group; }
 
 at::Tensor *longhaul_enter_group(const longhaul_group *group, const at::Tensor *x, char *error, size_t error_size) {
   at::Tensor *entered = nullptr;
-  longhaul::guarded([&] { entered = new at::Tensor(Enter::apply(*x, group->members)); }, error, error_size);
+  const auto compute = [&] {
+    entered = new at::Tensor(longhaul::recorded(c10::make_intrusive<longhaul::Enter>(group->members), *x));
+  };
+  longhaul::guarded(compute, error, error_size);
   return entered;
 }
 
 at::Tensor *longhaul_leave_group(const longhaul_group *group, const at::Tensor *x, char *error, size_t error_size) {
   at::Tensor *left = nullptr;
-  longhaul::guarded([&] { left = new at::Tensor(Leave::apply(*x, group->members)); }, error, error_size);
+  const auto compute = [&] {
+    left = new at::Tensor(longhaul::recorded(c10::make_intrusive<longhaul::Leave>(group->members), *x));
+  };
+  longhaul::guarded(compute, error, error_size);
   return left;
 }
