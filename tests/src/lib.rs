@@ -1,4 +1,4 @@
-//! The WAN emulator, the harness of the end-to-end tests, a real etcd, a server that speaks S3, a collector of telemetry, a browser, programs from PyPI, what fuzzing has kept, and readers of what is in `deploy` and in the book.
+//! The harness of the end-to-end tests, a real etcd, a server that speaks S3, a collector of telemetry, a browser, programs from PyPI, what fuzzing has kept, and readers of what is in `deploy` and in the book.
 #![forbid(unsafe_code)]
 
 pub mod browser;
@@ -19,4 +19,3 @@ pub mod systemd;
 pub mod terminal;
 pub mod tools;
 pub mod tutorial;
-pub mod wan;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, ClusterConfig, FullDisk, Process, now, training};
 use crate::interrupt;
-use crate::wan::LinkConfig;
+use longhaul_emulator::LinkConfig;
 
 use super::disks::damaged_checkpoint;
 use super::schedule::{Event, Fault, Kind, Shape, schedule};

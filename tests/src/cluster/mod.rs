@@ -18,8 +18,8 @@ use tempfile::TempDir;
 
 use self::calendar::Calendars;
 use crate::interrupt;
-use crate::wan::LinkConfig;
 pub use disk::FullDisk;
+use longhaul_emulator::LinkConfig;
 pub use pair::Pair;
 pub use process::{Process, Slowed, binary};
 pub use wan::Wan;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
-use crate::wan::udp::{Access, NotTo, RelayConfig, Relays};
-use crate::wan::{Link, LinkConfig};
+use longhaul_emulator::udp::{Access, NotTo, RelayConfig, Relays};
+use longhaul_emulator::{Link, LinkConfig};
 
 /// Two sites share one link in each direction. More than two have an access link each, in and out: a packet crosses the one out of its site and the one into the
 /// other, each with half of the delay and of the losses that are asked for, and all of the rate.

@@ -1,7 +1,7 @@
 //! Every preset of `[sync]` trains end to end: two sites, real processes, a lossy link.
 
 use longhaul_common::config::SyncPreset;
-use longhaul_tests::wan::LinkConfig;
+use longhaul_emulator::LinkConfig;
 use serde_json::Value;
 
 use crate::scenario::{RUN_MAX, Setup};

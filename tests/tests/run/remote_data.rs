@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
+use longhaul_emulator::Link;
 use longhaul_tests::cluster::training;
-use longhaul_tests::wan::Link;
 use serde_json::Value;
 
 use crate::faults::assert_exactly_once;

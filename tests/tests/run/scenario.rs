@@ -5,8 +5,8 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use longhaul_emulator::LinkConfig;
 use longhaul_tests::cluster::{Cluster, ClusterConfig, binary};
-use longhaul_tests::wan::LinkConfig;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::checkout::Checkout;
 
 /// The packages that the programs are in.
-pub const SHIPPED: [&str; 3] = ["longhaul-coordinator", "longhaul-worker", "longhaul-tests"];
+pub const SHIPPED: [&str; 3] = ["longhaul-coordinator", "longhaul-worker", "longhaul-emulator"];
 
 /// A package.
 #[derive(Debug, Deserialize)]

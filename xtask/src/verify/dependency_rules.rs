@@ -10,11 +10,12 @@ struct Rule {
     never_knows: &'static [&'static str],
 }
 
-const RULES: [Rule; 5] = [
+const RULES: [Rule; 6] = [
     Rule { crate_name: "longhaul-common", never_knows: &["tokio", "quinn", "socket2", "tch", "torch-sys"] },
     Rule { crate_name: "longhaul-proto", never_knows: &["tch", "torch-sys", "aws-lc-rs"] },
     Rule { crate_name: "longhaul-coordinator", never_knows: &["tch", "torch-sys"] },
     Rule { crate_name: "longhaul-worker", never_knows: &["longhaul-coordinator"] },
+    Rule { crate_name: "longhaul-emulator", never_knows: &["tch", "torch-sys"] },
     Rule { crate_name: "xtask", never_knows: &["tch", "torch-sys"] },
 ];
 

@@ -18,7 +18,7 @@ const NONE: &str = "[checkpoint]\nevery_rounds = 0\n";
 pub fn measure(session: &Session) -> Result<()> {
     for (case, sync) in CASES {
         eprintln!("elastic/checkpoints: {case}");
-        let link = longhaul_tests::wan::LinkConfig::default();
+        let link = longhaul_emulator::LinkConfig::default();
         let sites = &[2];
         let train = SPEED;
         let training = Training {

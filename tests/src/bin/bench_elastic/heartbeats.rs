@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use longhaul_emulator::Count;
 use longhaul_tests::cluster::{Cluster, binary, training};
-use longhaul_tests::wan::Count;
 use serde_json::json;
 
 use super::{Session, WAIT_MAX, cluster_of, now, run_toml_for};

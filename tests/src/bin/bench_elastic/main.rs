@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
+use longhaul_emulator::LinkConfig;
 use longhaul_tests::cluster::{Cluster, ClusterConfig};
 use longhaul_tests::interrupt;
-use longhaul_tests::wan::LinkConfig;
 use serde_json::{Value, json};
 
 /// The longest that anything waited for may take.

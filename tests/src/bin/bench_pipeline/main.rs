@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
+use longhaul_emulator::LinkConfig;
 use longhaul_tests::interrupt;
-use longhaul_tests::wan::LinkConfig;
 use serde_json::json;
 
 use gpt::{GPT, SPEED, local, step_s};

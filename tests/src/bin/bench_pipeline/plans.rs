@@ -6,9 +6,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
+use longhaul_emulator::LinkConfig;
 use longhaul_tests::cluster::binary;
 use longhaul_tests::interrupt;
-use longhaul_tests::wan::LinkConfig;
 use serde_json::Value;
 
 use super::gpt::{GPT, SPEED, local, step_s};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longhaul_common::config::SyncPreset;
-use longhaul_tests::wan::LinkConfig;
+use longhaul_emulator::LinkConfig;
 
 use super::book::Figure;
 use super::gpt::{self, GPT, SPEED, slowest_step};

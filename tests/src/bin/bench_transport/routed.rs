@@ -5,8 +5,8 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
+use longhaul_emulator::tun::{SideConfig, TunError, TunPair};
 use longhaul_proto::transport::{bind_udp, endpoint};
-use longhaul_tests::wan::tun::{SideConfig, TunError, TunPair};
 use socket2::{Domain, Socket, Type};
 
 use super::transfer::Arrivals;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use longhaul_emulator::udp::{RelayConfig, Relays};
+use longhaul_emulator::{Link, LinkConfig};
 use longhaul_proto::transport::{bind_udp, client_config, endpoint};
-use longhaul_tests::wan::udp::{RelayConfig, Relays};
-use longhaul_tests::wan::{Link, LinkConfig};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Connection, Endpoint};
 use rustls::crypto::ring::default_provider;

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
+use longhaul_emulator::LinkConfig;
 use longhaul_tests::interrupt;
-use longhaul_tests::wan::LinkConfig;
 
 /// Seconds a step and share of local speed for a GPT of 10.9 million parameters on two sites.
 #[derive(Parser)]

@@ -1,7 +1,7 @@
 //! Runs of this project over the emulated link.
 
 use anyhow::Result;
-use longhaul_tests::wan::LinkConfig;
+use longhaul_emulator::LinkConfig;
 use serde_json::Value;
 
 use super::Figure;

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use longhaul_emulator::tun::{SideConfig, TunError, TunPair};
+use longhaul_emulator::{Link, LinkConfig};
 use longhaul_tests::interrupt;
-use longhaul_tests::wan::tun::{SideConfig, TunError, TunPair};
-use longhaul_tests::wan::{Link, LinkConfig};
 
 /// A python that has torch.
 pub struct Python {

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::Result;
+use longhaul_emulator::LinkConfig;
 use longhaul_tests::cluster::{Cluster, ClusterConfig};
-use longhaul_tests::wan::LinkConfig;
 
 /// Sequences of a worker in each step, unless told otherwise.
 const BATCH: usize = 8;

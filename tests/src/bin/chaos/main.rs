@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use longhaul_emulator::LinkConfig;
 use longhaul_tests::chaos::{BATCH, Kind, Pace, Soak, SoakConfig, run_toml};
 use longhaul_tests::cluster::ClusterConfig;
 use longhaul_tests::interrupt;
-use longhaul_tests::wan::LinkConfig;
 
 /// Faults of all kinds, in a seeded order, while a run trains: does it keep its promises?
 #[derive(Parser)]

@@ -10,10 +10,7 @@ use clap::Parser;
 use crate::cli::{Arguments, Mode};
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .init();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::WARN).init();
     let arguments = Arguments::parse();
     let result = match &arguments.mode {
         Some(Mode::Tun(tun)) => cli::tun::run(tun),

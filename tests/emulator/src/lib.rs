@@ -2,7 +2,8 @@
 //!
 //! [`LinkState`] is the model: pure, fed with the time and a random number generator. [`Link`] shares one
 //! between threads and reads the clock. [`udp::Relays`] and [`tun::TunPair`] move real packets through links.
-//! `tests/docs/emulator.md` is the design.
+//! `docs/emulator.md` is the design.
+#![forbid(unsafe_code)]
 
 pub mod tun;
 pub mod udp;

@@ -9,7 +9,7 @@ pub mod udp;
 use std::io::Write;
 use std::process::ExitCode;
 
-use longhaul_tests::wan::tun::TunError;
+use longhaul_emulator::tun::TunError;
 
 pub use self::arguments::{Arguments, Mode};
 

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use tun_rs::SyncDevice;
 
-use crate::wan::departures::Departures;
-use crate::wan::waiter::Waiter;
-use crate::wan::{Link, Verdict, clock};
+use crate::departures::Departures;
+use crate::waiter::Waiter;
+use crate::{Link, Verdict, clock};
 
 /// The longest IP packet: a device's MTU may be raised while we run.
 const PACKET_BYTES_MAX: usize = 65_535;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-use super::{SideConfig, TunError};
+use super::{DEVICE, SideConfig, TunError};
 
 /// As on an Ethernet path.
 const MTU_BYTES: u16 = 1500;
@@ -13,9 +13,6 @@ const MTU_BYTES: u16 = 1500;
 /// Packets that the kernel holds for us: a full TCP window written at once must not be dropped before it reaches
 /// the link, whose queue is the one to be modelled.
 const DEVICE_QUEUE_PACKETS: u32 = 10_000;
-
-/// Name of each side's device within its namespace.
-pub const DEVICE: &str = "wan";
 
 /// A network namespace of ours, deleted when dropped.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use longhaul_tests::wan::tun::SideConfig;
-use longhaul_tests::wan::{Link, LinkConfig};
+use longhaul_emulator::tun::SideConfig;
+use longhaul_emulator::{Link, LinkConfig};
 
 const LINK_HELP: &str = "\
 LINKS

@@ -2,24 +2,24 @@
 //!
 //! It needs root, `/dev/net/tun` and the `ip` command of iproute2.
 
+#[cfg(feature = "tun")]
 mod engine;
+#[cfg(feature = "tun")]
 mod netns;
+#[cfg_attr(not(feature = "tun"), path = "no_pair.rs")]
+mod pair;
 
 use std::fs::File;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::os::fd::AsFd;
 
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use self::engine::Engine;
-use self::netns::Namespace;
-use super::Link;
+pub use self::pair::TunPair;
 
-pub use self::netns::DEVICE;
+/// Name of each side's device within its namespace.
+pub const DEVICE: &str = "wan";
 
 /// One side: a namespace, and an address in it.
 #[derive(Clone, Debug)]
@@ -41,6 +41,11 @@ pub enum TunError {
         /// What was refused.
         reason: String,
     },
+    /// The emulator lacks the feature `tun`.
+    #[error(
+        "this wan-emulator was built without TUN devices: build it with `--features tun` (`cargo build --release` has all)"
+    )]
+    NotBuilt,
     /// The address of a side is not `A.B.C.D/LEN`.
     #[error("`{0}` is not an IPv4 address with a prefix length, such as 10.77.0.1/24")]
     BadAddress(String),
@@ -55,14 +60,6 @@ pub enum TunError {
     /// A system call failed although it was allowed.
     #[error("TUN device")]
     Io(#[from] io::Error),
-}
-
-/// Two namespaces joined by two links. Dropping it deletes them, and so ends what is connected through them.
-#[derive(Debug)]
-pub struct TunPair {
-    stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
-    _namespaces: [Namespace; 2],
 }
 
 impl SideConfig {
@@ -91,35 +88,6 @@ impl SideConfig {
         };
         let worked = std::thread::scope(|scope| scope.spawn(run).join());
         worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }
-}
-
-impl TunPair {
-    /// Makes the namespaces and the devices and starts to forward: `a` to `b` over `forward`, back over `reverse`.
-    ///
-    /// # Errors
-    /// [`TunError::Unavailable`] without the privileges or the means; otherwise what failed. Nothing is left over.
-    pub fn start(a: &SideConfig, b: &SideConfig, forward: Link, reverse: Link) -> Result<Self, TunError> {
-        let (namespace_a, device_a) = netns::make_side(a)?;
-        let (namespace_b, device_b) = netns::make_side(b)?;
-        let stop =
-            Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?);
-        let engine = Engine::new([device_a, device_b], [forward, reverse], &stop)?;
-        let thread = std::thread::Builder::new().name("wan-tun".to_owned()).spawn(move || {
-            if let Err(error) = engine.run() {
-                tracing::error!(%error, "the TUN link has stopped");
-            }
-        })?;
-        Ok(Self { stop, thread: Some(thread), _namespaces: [namespace_a, namespace_b] })
-    }
-}
-
-impl Drop for TunPair {
-    fn drop(&mut self) {
-        let stopped = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
-        if let (Ok(_), Some(thread)) = (stopped, self.thread.take()) {
-            let _ = thread.join();
-        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The line protocol on standard input.
 
 use anyhow::{Context, bail};
-use longhaul_tests::wan::udp::Relays;
-use longhaul_tests::wan::{Link, LinkStats};
+use longhaul_emulator::udp::Relays;
+use longhaul_emulator::{Link, LinkStats};
 use serde_json::{Map, Value, json};
 
 use super::arguments::find;

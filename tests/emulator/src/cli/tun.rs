@@ -1,6 +1,6 @@
 //! The TUN mode of `wan-emulator`.
 
-use longhaul_tests::wan::tun::{DEVICE, TunPair};
+use longhaul_emulator::tun::{DEVICE, TunPair};
 use serde_json::json;
 
 use super::arguments::{TunArguments, find};

@@ -104,8 +104,8 @@ fn datagrams_cross_in_order_replies_find_their_client_and_both_are_counted() {
         assert_eq!(from, address);
     }
 
-    assert_eq!(forward.stats().delivered, crate::wan::Count { packets: 20, bytes: 20 * (2 + 28) });
-    assert_eq!(reverse.stats().delivered, crate::wan::Count { packets: 2, bytes: 2 * (1000 + 28) });
+    assert_eq!(forward.stats().delivered, crate::Count { packets: 20, bytes: 20 * (2 + 28) });
+    assert_eq!(reverse.stats().delivered, crate::Count { packets: 2, bytes: 2 * (1000 + 28) });
     assert_eq!(relays.stats(), RelayStats::default());
 }
 

@@ -3,8 +3,10 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use longhaul_tests::tools::skipped;
+
 use super::*;
-use crate::tools::skipped;
+use crate::Link;
 
 fn link(name: &str) -> Link {
     Link::new(name, "rate_mbit=100,delay_ms=1".parse().unwrap(), 1).unwrap()

@@ -9,7 +9,7 @@ use std::time::Duration;
 use quinn_udp::RecvMeta;
 
 use super::port::UdpPort;
-use crate::wan::waiter::Waiter;
+use crate::waiter::Waiter;
 
 /// Clients of all relays of a thread at once: each takes a socket, and a process has 1024 by default.
 pub const FLOWS_MAX: usize = 512;

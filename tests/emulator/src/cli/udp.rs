@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use longhaul_tests::wan::udp::{RelayConfig, Relays};
+use longhaul_emulator::udp::{RelayConfig, Relays};
 use serde_json::json;
 
 use super::arguments::{RelayArguments, find};

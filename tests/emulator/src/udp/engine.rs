@@ -15,9 +15,9 @@ use super::egress::{Batch, Route};
 use super::flows::FlowTable;
 use super::port::UdpPort;
 use super::receiver::Receiver;
-use crate::wan::departures::Departures;
-use crate::wan::waiter::Waiter;
-use crate::wan::{Link, Verdict, clock};
+use crate::departures::Departures;
+use crate::waiter::Waiter;
+use crate::{Link, Verdict, clock};
 
 /// An IPv4 header and a UDP header: what a datagram takes on the wire beside its contents.
 const HEADER_BYTES: u64 = 28;
