@@ -8,17 +8,22 @@ pub const EVERY_TOOL: &str = "LONGHAUL_EVERY_TOOL";
 /// A variable that names a file to which notices are added: `cargo xtask test` shows them once more below its table.
 pub const NOTICES: &str = "LONGHAUL_NOTICES";
 
-/// Says that a test is skipped, and why.
+/// Reasons that a machine of CI cannot mend, by words of each. All others fail with [`EVERY_TOOL`].
+const ACCEPTED: [&str; 3] = [
+    // It has no GPU, and libtorch for CPUs brings no NCCL.
+    "libtorch sees 0 GPUs",
+    "nvidia-nccl-cu13",
+    // No package of a system has it, and compiling it takes minutes. Another test follows the book's links without it.
+    "mdbook is not installed",
+];
+
+/// Says that a test, or a part of it, is skipped, and why.
 ///
 /// # Panics
-/// [`EVERY_TOOL`] is set.
+/// [`EVERY_TOOL`] is set, and the reason is not on the list.
 pub fn skipped(why: &str) {
-    assert!(std::env::var_os(EVERY_TOOL).is_none(), "{EVERY_TOOL} is set, and {why}");
-    notice(why);
-}
-
-/// Says what a test does not do here, and why; it is no error, as no machine has all of that.
-pub fn notice(why: &str) {
+    let is_accepted = ACCEPTED.iter().any(|reason| why.contains(reason));
+    assert!(is_accepted || std::env::var_os(EVERY_TOOL).is_none(), "{EVERY_TOOL} is set, and {why}");
     let name = std::thread::current().name().unwrap_or("a test").to_owned();
     let line = format!("notice: {name} is skipped, as {why}\n");
     // Not by a macro: the harness would keep it to itself where the test passes. A notice that cannot be written is no reason to fail.

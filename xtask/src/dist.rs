@@ -12,10 +12,11 @@ mod packages;
 mod requirements;
 mod stage;
 mod sums;
+mod wheel;
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -43,6 +44,9 @@ pub struct Options {
     /// Pack the coordinator, the worker and the WAN emulator of this folder, instead of building them.
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
+    /// Also make a wheel: the Python package with the programs in it, for `pip install`.
+    #[arg(long)]
+    wheel: bool,
 }
 
 /// Builds what is given out, and packs it.
@@ -82,7 +86,14 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     archive::pack(&root, &out.join(&tarball), time_s)?;
     let beside = format!("{name}.{}", bom::FILE);
     fs::write(out.join(&beside), &bom).context("write the bill of materials")?;
-    sums::write_of(&out, &[beside, tarball.clone()])?;
+    let mut made = vec![beside, tarball.clone()];
+    if options.wheel {
+        let wheel = wheel::pack(checkout, &root, packages.version()?, &requirements, &out)?;
+        println!("{}", wheel.display());
+        let name = wheel.file_name().context("the wheel has no name")?;
+        made.push(sums::as_text(Path::new(name))?);
+    }
+    sums::write_of(&out, &made)?;
     remove_dir_if_present(&staging)?;
     println!("{}", out.join(tarball).display());
     Ok(())

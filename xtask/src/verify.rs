@@ -1,34 +1,45 @@
 //! `cargo xtask test`: everything that CI requires, in one command that never writes to the tree.
 //!
-//! All steps use the dev profile and the same flags for dependencies, so that what one step compiled serves the
-//! next; torch-sys takes minutes and must be compiled once. Every step runs, whatever failed before it.
+//! All steps use the dev profile and one set of features ([`tests::OTEL`]), so that what one step compiled serves the next. Every
+//! step runs, whatever failed before it. CONTRIBUTING.md says how long all of it may take.
 
 mod deny;
 mod dependency_rules;
+mod nightly;
 mod notices;
 mod step;
+mod tests;
+mod timed;
+
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::checkout::Checkout;
+use crate::clock;
+use crate::demo;
 use crate::setup;
 use crate::table;
-use crate::verify::notices::{NOTICES, Notices};
+use crate::verify::notices::Notices;
 use crate::verify::step::{Outcome, Report, Step};
+use crate::verify::tests::{OTEL, Which};
 
-/// What the programs have for collectors of OpenTelemetry, off by default.
-const OTEL: &str = "longhaul-coordinator/otel,longhaul-worker/otel";
+/// The longest that `.ci/run` may take on a clean clone and two cores. A test that adds a minute replaces one.
+const BUDGET: Duration = Duration::from_secs(25 * 60);
 
 /// What `cargo xtask test` accepts.
 #[derive(Args)]
 pub struct Options {
     /// Only formatting, lints, dependency rules and unit tests.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "nightly")]
     quick: bool,
     /// Fail, instead of skipping a step with a notice, when a tool is not installed.
     #[arg(long)]
     ci: bool,
+    /// Besides, for hours: the full matrix of whole runs, 100,000 simulated seeds, half an hour of faults, known bugs, fuzzing.
+    #[arg(long)]
+    nightly: bool,
 }
 
 /// Runs all steps and prints a table of them.
@@ -36,9 +47,38 @@ pub struct Options {
 /// # Errors
 /// When any step failed.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
+    let started = clock::now();
     setup::ensure(checkout)?;
     let notices = Notices::begin()?;
-    let mut reports = vec![
+    let which = match options {
+        Options { quick: true, .. } => Which::Units,
+        Options { nightly: true, .. } => Which::Nightly,
+        _ => Which::All,
+    };
+    let mut reports = lints(checkout);
+    if !options.quick {
+        reports.extend(deny::steps(checkout, options.ci));
+        reports.extend(pages_and_features(checkout));
+    }
+    reports.push(Step::new("build of the tests").captured(&mut tests::build(checkout, which)));
+    let mut tables = String::new();
+    reports.push(Step::new("tests").checked(|| {
+        tables = tests::run(checkout, which, notices.path())?.tables();
+        Ok(())
+    }));
+    if options.nightly {
+        reports.extend(nightly::steps(checkout));
+    }
+    println!("\n{tables}");
+    let summary = summarise(&reports);
+    notices.show()?;
+    let took = clock::now() - started;
+    println!("all steps: {:.0} s; the budget of CI is {} s", took.as_secs_f64(), BUDGET.as_secs());
+    summary
+}
+
+fn lints(checkout: &Checkout) -> Vec<Report> {
+    vec![
         Step::new("format").captured(checkout.cargo().args(["fmt", "--all", "--check"])),
         Step::new("dependency rules").checked(|| dependency_rules::check(checkout)),
         Step::new("clippy").captured(checkout.cargo().args([
@@ -46,59 +86,28 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
             "--workspace",
             "--all-targets",
             "--locked",
+            "--features",
+            OTEL,
             "--",
             "-D",
             "warnings",
         ])),
-    ];
-    if options.quick {
-        reports.push(Step::new("unit tests").streamed(checkout.cargo().args([
-            "test",
-            "--workspace",
-            "--lib",
-            "--bins",
-            "--locked",
-        ])));
-    } else {
-        reports.extend(deny::steps(checkout, options.ci));
-        reports.push(
-            Step::new("rustdoc").captured(
-                checkout
-                    .cargo()
-                    .args(["doc", "--workspace", "--no-deps", "--locked"])
-                    .env("RUSTDOCFLAGS", "-D warnings"),
-            ),
-        );
-        // `cargo test` builds a package's binaries for that package's own integration tests only; the end-to-end
-        // tests start those of the others.
-        reports.push(Step::new("binaries").captured(checkout.cargo().args([
-            "build",
-            "--workspace",
-            "--bins",
-            "--locked",
-        ])));
-        reports.push(
-            Step::new("tests").streamed(
-                checkout
-                    .cargo()
-                    .args(["test", "--workspace", "--locked", "--no-fail-fast"])
-                    .env(NOTICES, notices.path()),
-            ),
-        );
-        // Last, as it leaves programs with the feature where the others were. Nothing else is compiled anew for it than eight small packages, and those of ours that have the feature
-        // or use one that has.
-        reports.push(
-            Step::new("tests of otel").streamed(
-                checkout
-                    .cargo()
-                    .args(["test", "--workspace", "--locked", "--features", OTEL, "--test", "otel"])
-                    .env(NOTICES, notices.path()),
-            ),
-        );
-    }
-    let summary = summarise(&reports);
-    notices.show()?;
-    summary
+    ]
+}
+
+fn pages_and_features(checkout: &Checkout) -> Vec<Report> {
+    let mut rustdoc = checkout.cargo();
+    rustdoc.args(["doc", "--workspace", "--no-deps", "--locked", "--features", OTEL]);
+    let mut least = checkout.cargo();
+    least.args(["clippy", "--locked", "--no-default-features"]);
+    least
+        .args(demo::PACKAGES.iter().flat_map(|package| ["--package", package]))
+        .args(["--", "-D", "warnings"]);
+    vec![
+        Step::new("rustdoc").captured(rustdoc.env("RUSTDOCFLAGS", "-D warnings")),
+        // As the demo is built. What has no feature at all also has no `otel`.
+        Step::new("without features").captured(&mut least),
+    ]
 }
 
 fn summarise(reports: &[Report]) -> Result<()> {

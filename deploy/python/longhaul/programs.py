@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -22,6 +23,19 @@ LOOK_S = 0.05
 END_S_MAX = 5.0
 # Of what a program wrote, as much is told when it did not start, in bytes.
 TOLD_BYTES_MAX = 4000
+
+
+# Where a wheel that brings the programs has them.
+BUNDLE = Path(__file__).resolve().parent / "bundle"
+
+
+def program_path(program: Union[str, Path]) -> str:
+    """A program by its name: the wheel's own, or else the one in ``PATH``. A path stays as it is, and so does a name that is nowhere."""
+    text = str(program)
+    if os.sep in text:
+        return text
+    own = BUNDLE / "bin" / text
+    return str(own) if own.is_file() else (shutil.which(text) or text)
 
 
 class DidNotStart(Exception):
@@ -84,7 +98,7 @@ def start(
     state = Path(state_dir)
     state.mkdir(parents=True, exist_ok=True)
     token_file = Path(options.setdefault("token_file", state / "join-token"))
-    command = [str(program), "up", "--config", str(config), "--state-dir", str(state), *_arguments(options)]
+    command = [program_path(program), "up", "--config", str(config), "--state-dir", str(state), *_arguments(options)]
     log, address_file = state / "coordinator.log", state / "http-address"
     written = log.stat().st_size if log.exists() else 0
     old_token, old_address = _stamp(token_file), _stamp(address_file)
@@ -174,7 +188,7 @@ def join(
     """Starts a worker on this machine with a line that the coordinator printed. Options are those of ``worker join``:
     ``device="cuda:0"``, ``threads=4``, ``cache_dir="cache"``."""
     coordinator, token = _parse_join_line(join_line)
-    command = [str(program), "join", coordinator, "--site", site, *_arguments(options)]
+    command = [program_path(program), "join", coordinator, "--site", site, *_arguments(options)]
     path = Path(log)
     # Other users of the machine see command lines.
     environment = {**os.environ, "LONGHAUL_TOKEN": token}

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use longhaul_tests::tools::notice;
+use longhaul_tests::tools::skipped;
 use longhaul_worker::collective::{CHUNK_BYTES, Collective, CollectiveError, Reduction, even_ranges};
 
 use super::rig::{PATIENT, each};
@@ -155,7 +155,7 @@ fn for_sizes<S: Site>(site: &S, work: impl Fn(Vec<S::Member>) -> Vec<S::Member>)
 }
 
 fn present<S: Site>(site: &S, size: usize) -> Option<Vec<S::Member>> {
-    site.members(size).map_err(|why| notice(&format!("with {size} members, {why}"))).ok()
+    site.members(size).map_err(|why| skipped(&format!("with {size} members, {why}"))).ok()
 }
 
 fn reduction(rank: usize, samples: Option<&[u32]>) -> Reduction {

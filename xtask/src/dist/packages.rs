@@ -10,7 +10,8 @@ use serde::Deserialize;
 use crate::checkout::Checkout;
 
 /// The packages that the programs are in.
-pub const SHIPPED: [&str; 3] = ["longhaul-coordinator", "longhaul-worker", "longhaul-emulator"];
+pub const SHIPPED: [&str; 4] =
+    ["longhaul-coordinator", "longhaul-worker", "longhaul-emulator", "longhaul-demo"];
 
 /// A package.
 #[derive(Debug, Deserialize)]

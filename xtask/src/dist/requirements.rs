@@ -65,6 +65,13 @@ impl Requirements {
         self.libraries.iter().map(|(name, versions)| (name.as_str(), versions.as_slice()))
     }
 
+    /// The newest version of the C library that is needed, as `(2, 34)`.
+    pub fn glibc(&self) -> Option<(u32, u32)> {
+        let versions = self.libraries.values().flatten();
+        let of_glibc = versions.filter_map(|version| version.strip_prefix("GLIBC_")?.split_once('.'));
+        of_glibc.filter_map(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?))).max()
+    }
+
     /// As a table for the page.
     pub fn table(&self) -> String {
         let mut text = String::from("| library | with |\n| --- | --- |\n");

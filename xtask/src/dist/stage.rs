@@ -12,9 +12,9 @@ use crate::dist::requirements::Requirements;
 use crate::dist::sums;
 
 /// The programs that are given out.
-pub const PROGRAMS: [&str; 3] = ["coordinator", "worker", "wan-emulator"];
-/// The one that only the tarball has, to try things with: `install.sh` puts it on no machine.
-const EMULATOR: &str = PROGRAMS[2];
+pub const PROGRAMS: [&str; 4] = ["coordinator", "worker", "wan-emulator", "longhaul-demo"];
+/// Those that only the tarball has, to try things with: `install.sh` puts them on no machine.
+const TO_TRY: [&str; 2] = [PROGRAMS[2], PROGRAMS[3]];
 /// What of the checkout lies beside the programs.
 const FILES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "examples"];
 
@@ -52,7 +52,9 @@ pub fn lay_out(checkout: &Checkout, libtorch: &Libtorch, programs: &Path, root: 
         fs::rename(entry.path(), root.join(entry.file_name())).context("move what was installed")?;
     }
     fs::remove_dir_all(&installed).context("remove the folder of the installation")?;
-    copy(&programs.join(EMULATOR), &root.join("bin").join(EMULATOR))?;
+    for program in TO_TRY {
+        copy(&programs.join(program), &root.join("bin").join(program))?;
+    }
     for name in FILES {
         copy(&checkout.root().join(name), &root.join(name))?;
     }

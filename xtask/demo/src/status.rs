@@ -1,13 +1,14 @@
 //! What the coordinator's `/api/v1/status` says, as far as the demo shows it.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
+use anyhow::{Context, Result};
 use serde::Deserialize;
-use ureq::Agent;
 
-/// An answer comes from this machine; one that takes longer is asked for again.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+use crate::http;
+
+/// Where a coordinator tells it.
+const PATH: &str = "/api/v1/status";
 
 /// How the run goes. What is not known yet is absent.
 #[derive(Debug, Clone, Deserialize)]
@@ -102,28 +103,11 @@ pub struct Checkpoint {
     pub error: Option<String>,
 }
 
-/// Asks a coordinator for its status.
-pub struct StatusClient {
-    agent: Agent,
-    url: String,
-}
-
-impl StatusClient {
-    /// A client of the coordinator at this address.
-    pub fn new(http: SocketAddr) -> Self {
-        let agent = Agent::config_builder().timeout_global(Some(ANSWER_TIMEOUT)).build().into();
-        Self { agent, url: format!("http://{http}/api/v1/status") }
-    }
-
-    /// The status now; none while nobody answers.
-    ///
-    /// # Errors
-    /// The answer is not a status.
-    pub fn status(&self) -> anyhow::Result<Option<Status>> {
-        match self.agent.get(&self.url).call() {
-            Ok(mut response) => Ok(Some(response.body_mut().read_json()?)),
-            Err(ureq::Error::StatusCode(code)) => anyhow::bail!("{} answered {code}", self.url),
-            Err(_) => Ok(None),
-        }
-    }
+/// The status of the coordinator at this address; none while nobody answers.
+///
+/// # Errors
+/// The answer is not a status.
+pub fn ask(coordinator: SocketAddr) -> Result<Option<Status>> {
+    let Some(body) = http::get(coordinator, PATH)? else { return Ok(None) };
+    serde_json::from_slice(&body).context("read the coordinator's status").map(Some)
 }

@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::demo::Options;
-use crate::demo::binaries::Binaries;
-use crate::demo::group::Group;
+use crate::Options;
+use crate::group::Group;
+use crate::programs::Programs;
 
 /// The name of its process.
 pub const EMULATOR: &str = "wan-emulator";
@@ -45,11 +45,11 @@ impl Emulator {
     /// Starts a relay for each target, over the link pair named with it; returns where the relays listen.
     pub fn start(
         group: &mut Group,
-        binaries: &Binaries,
+        programs: &Programs,
         options: &Options,
         targets: &[(SocketAddr, &str)],
     ) -> Result<(Self, Vec<SocketAddr>)> {
-        let mut command = binaries.command(EMULATOR);
+        let mut command = programs.command(EMULATOR);
         for link in ["a-b", "b-a"] {
             let (rate, delay, loss) = (options.rate_mbit, options.rtt_ms / 2.0, options.loss);
             command

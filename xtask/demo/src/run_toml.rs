@@ -1,21 +1,22 @@
 //! The demo's `run.toml`: the example with the user's wishes put in.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use toml::{Table, Value};
 
-use crate::checkout::Checkout;
-use crate::demo::cluster::SITES;
-use crate::demo::folder::Folder;
-use crate::demo::{Options, Plan};
+use crate::cluster::SITES;
+use crate::folder::Folder;
+use crate::{Options, Plan};
 
 /// Writes the run's configuration into the demo's folder.
-pub fn write(checkout: &Checkout, options: &Options, folder: &Folder) -> Result<()> {
-    let template = checkout.root().join("examples/demo.toml");
+pub fn write(examples: &Path, options: &Options, folder: &Folder) -> Result<()> {
+    let examples = std::path::absolute(examples).with_context(|| format!("find {}", examples.display()))?;
+    let template = examples.join("demo.toml");
     let text = fs::read_to_string(&template).with_context(|| format!("read {}", template.display()))?;
     let mut config: Table = text.parse().with_context(|| format!("parse {}", template.display()))?;
-    adapt(&mut config, checkout, options.workers_per_site * SITES, options.steps)
+    adapt(&mut config, &examples, options.workers_per_site * SITES, options.steps)
         .with_context(|| format!("adapt {}", template.display()))?;
     match options.plan {
         Plan::Data => keep_whole(&mut config),
@@ -27,17 +28,18 @@ pub fn write(checkout: &Checkout, options: &Options, folder: &Folder) -> Result<
     fs::write(&path, config.to_string()).with_context(|| format!("write {}", path.display()))
 }
 
-fn adapt(config: &mut Table, checkout: &Checkout, workers: u32, steps: Option<u32>) -> Result<()> {
+fn adapt(config: &mut Table, examples: &Path, workers: u32, steps: Option<u32>) -> Result<()> {
     let workers = i64::from(workers);
     let run = section(config, "run")?;
     run.insert("workers".into(), Value::Integer(workers));
     if let Some(steps) = steps {
         run.insert("steps".into(), Value::Integer(i64::from(steps)));
     }
-    // The example's path counts from the checkout; each worker runs in a folder of its own.
+    // The example's path counts from the folder above the examples; each worker runs in a folder of its own.
     let data = section(config, "data")?;
     let path = data.get("path").and_then(Value::as_str).context("data.path is missing")?;
-    let path = checkout.root().join(path).to_str().context("the checkout's path is not UTF-8")?.to_owned();
+    let path = examples.parent().unwrap_or(examples).join(path);
+    let path = path.to_str().context("the path of the examples is not UTF-8")?.to_owned();
     data.insert("path".into(), Value::String(path));
     // A step's sequences are divided evenly among the workers.
     let train = section(config, "train")?;
@@ -70,14 +72,14 @@ mod tests {
 
     #[test]
     fn the_example_is_adapted_to_the_users_wishes() {
-        let checkout = Checkout::of_this_run();
-        let text = fs::read_to_string(checkout.root().join("examples/demo.toml")).unwrap();
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        let text = fs::read_to_string(examples.join("demo.toml")).unwrap();
         let mut config: Table = text.parse().unwrap();
-        adapt(&mut config, &checkout, 6, Some(10)).unwrap();
+        adapt(&mut config, &examples, 6, Some(10)).unwrap();
         assert_eq!(config["run"]["workers"].as_integer(), Some(6));
         assert_eq!(config["run"]["steps"].as_integer(), Some(10));
         assert_eq!(config["train"]["batch"].as_integer().map(|batch| batch % 6), Some(0));
-        assert!(std::path::Path::new(config["data"]["path"].as_str().unwrap()).is_file());
+        assert!(Path::new(config["data"]["path"].as_str().unwrap()).is_file());
         keep_whole(&mut config);
         assert_eq!(config["parallel"]["plan"].as_str(), Some("fixed"));
         cut_in_two(&mut config).unwrap();

@@ -1,6 +1,5 @@
 //! What a demo ends with.
 
-use std::env;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
@@ -8,8 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use indicatif::{HumanBytes, HumanCount};
 
-use crate::demo::emulator::LinkCounters;
-use crate::demo::status::{Checkpoint, Parity, Status};
+use crate::emulator::LinkCounters;
+use crate::programs::from_here;
+use crate::status::{Checkpoint, Parity, Status};
 
 /// The figures of a finished run.
 pub struct Summary {
@@ -70,11 +70,6 @@ impl Summary {
             ),
         ]
     }
-}
-
-/// The path as a user would type it: shorter, when it is below the working directory.
-fn from_here(path: &Path) -> &Path {
-    env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok()).unwrap_or(path)
 }
 
 impl fmt::Display for Summary {

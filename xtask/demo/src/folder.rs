@@ -6,16 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::checkout::Checkout;
-
 /// Marks a folder as a demo's own, which the next demo may empty.
 const MARKER: &str = ".longhaul-demo";
 
-/// The git-ignored default, in the checkout.
-const DEFAULT_NAME: &str = "longhaul-demo";
-
-/// What is not worth keeping once a demo has succeeded.
-const TRANSIENT: [&str; 3] = ["state", "caches", "join.txt"];
+/// Not worth keeping once a demo has succeeded. The state directory is: `coordinator view` shows the run from it.
+const TRANSIENT: [&str; 2] = ["caches", "join.txt"];
 
 /// An absolute folder with the layout of a demo.
 pub struct Folder {
@@ -27,13 +22,8 @@ impl Folder {
     ///
     /// # Errors
     /// The folder holds something that no demo put there.
-    pub fn create(checkout: &Checkout, dir: Option<&Path>) -> Result<Self> {
-        let root = dir.map_or_else(|| checkout.root().join(DEFAULT_NAME), Path::to_path_buf);
-        let root = std::path::absolute(&root).with_context(|| format!("find {}", root.display()))?;
-        Self::create_at(root)
-    }
-
-    fn create_at(root: PathBuf) -> Result<Self> {
+    pub fn create(dir: &Path) -> Result<Self> {
+        let root = std::path::absolute(dir).with_context(|| format!("find {}", dir.display()))?;
         if root.join(MARKER).is_file() {
             fs::remove_dir_all(&root).with_context(|| format!("empty {}", root.display()))?;
         } else if fs::read_dir(&root).is_ok_and(|mut entries| entries.next().is_some()) {
@@ -94,8 +84,8 @@ impl Folder {
         self.root.join("checkpoints")
     }
 
-    /// Frees what nobody needs after a success. The logs are small and stay.
-    pub fn keep_checkpoints_only(&self) -> Result<()> {
+    /// Frees what nobody needs after a success. State, checkpoints and logs stay.
+    pub fn remove_caches(&self) -> Result<()> {
         for name in TRANSIENT {
             let path = self.root.join(name);
             let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
@@ -118,23 +108,23 @@ mod tests {
     fn a_demo_empties_its_own_folder_and_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("demo");
-        let first = Folder::create_at(root.clone()).unwrap();
+        let first = Folder::create(&root).unwrap();
         fs::write(first.run_toml(), "old").unwrap();
-        let second = Folder::create_at(root.clone()).unwrap();
+        let second = Folder::create(&root).unwrap();
         assert!(!second.run_toml().exists());
         fs::remove_file(root.join(MARKER)).unwrap();
-        assert!(Folder::create_at(root).is_err(), "a folder without the marker belongs to somebody else");
+        assert!(Folder::create(&root).is_err(), "a folder without the marker belongs to somebody else");
     }
 
     #[test]
-    fn after_a_success_checkpoints_and_logs_stay() {
+    fn after_a_success_state_checkpoints_and_logs_stay() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::create_at(dir.path().join("demo")).unwrap();
+        let folder = Folder::create(&dir.path().join("demo")).unwrap();
         let checkpoint = folder.create_worker_dir("a-0").unwrap().join("checkpoints");
         fs::create_dir(&checkpoint).unwrap();
         fs::create_dir(folder.state()).unwrap();
-        folder.keep_checkpoints_only().unwrap();
-        assert!(checkpoint.is_dir() && folder.logs().is_dir());
-        assert!(!folder.state().exists() && !folder.caches().exists());
+        folder.remove_caches().unwrap();
+        assert!(checkpoint.is_dir() && folder.logs().is_dir() && folder.state().is_dir());
+        assert!(!folder.caches().exists());
     }
 }

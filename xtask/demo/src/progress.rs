@@ -2,7 +2,7 @@
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::demo::status::{Event, Severity, Status};
+use crate::status::{Event, Severity, Status};
 
 /// Without a terminal, a line is printed each time so much of the run is done.
 const PLAIN_LINES: u64 = 20;

@@ -9,16 +9,16 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
-use std::sync::mpsc::Receiver;
 
 use anyhow::{Context, Result, bail};
 
-use crate::demo::binaries::Binaries;
-use crate::demo::emulator::{EMULATOR, Emulator, LinkCounters};
-use crate::demo::folder::Folder;
-use crate::demo::group::{Ended, Group};
-use crate::demo::status::{Status, StatusClient};
-use crate::demo::{Options, Plan, pause};
+use crate::emulator::{EMULATOR, Emulator, LinkCounters};
+use crate::folder::Folder;
+use crate::group::{Ended, Group};
+use crate::interrupts::Interrupts;
+use crate::programs::Programs;
+use crate::status::{self, Status};
+use crate::{Options, Plan};
 
 /// Sites of a demo: two, `a` and `b`.
 pub const SITES: u32 = 2;
@@ -36,7 +36,7 @@ const RESTARTS_MAX: u32 = 5;
 pub struct Cluster {
     group: Group,
     emulator: Emulator,
-    client: StatusClient,
+    http: SocketAddr,
     programs: Vec<Program>,
 }
 
@@ -57,10 +57,10 @@ struct Worker {
 impl Cluster {
     /// Starts the emulator, the coordinator and, once that answers, the workers.
     pub fn start(
-        binaries: &Binaries,
+        programs: &Programs,
         folder: &Folder,
         options: &Options,
-        interrupts: &Receiver<()>,
+        interrupts: &Interrupts,
     ) -> Result<Self> {
         let coordinator = free_udp_address()?;
         let http = TcpListener::bind("127.0.0.1:0")
@@ -75,19 +75,19 @@ impl Cluster {
                 .iter()
                 .map(|worker| (worker.listen, if worker.site == "a" { "b-a/a-b" } else { "a-b/b-a" })),
         );
-        let (emulator, relayed) = Emulator::start(&mut group, binaries, options, &relays)?;
-        let mut cluster = Self { group, emulator, client: StatusClient::new(http), programs: Vec::new() };
-        cluster.launch(COORDINATOR, coordinator_command(binaries, folder, coordinator, http))?;
+        let (emulator, relayed) = Emulator::start(&mut group, programs, options, &relays)?;
+        let mut cluster = Self { group, emulator, http, programs: Vec::new() };
+        cluster.launch(COORDINATOR, coordinator_command(programs, folder, coordinator, http))?;
         while cluster.status()?.is_none() {
             cluster.tend(None)?;
-            pause(interrupts)?;
+            interrupts.pause()?;
         }
         let token = read_token(folder)?;
         let (relayed_coordinator, relayed_workers) =
             relayed.split_first().context("the emulator opened no relays")?;
         for (worker, advertise) in workers.iter().zip(relayed_workers) {
             let join = if worker.site == "a" { &coordinator } else { relayed_coordinator };
-            let mut command = worker_command(binaries, folder, worker, &token, *join, *advertise)?;
+            let mut command = worker_command(programs, folder, worker, &token, *join, *advertise)?;
             command.arg("--checkpoint-dir").arg(match options.plan {
                 Plan::Data => folder.create_worker_dir(&worker.name)?.join("checkpoints"),
                 // The parts of a model are of use side by side.
@@ -134,7 +134,7 @@ impl Cluster {
     /// # Errors
     /// It answers something else.
     pub fn status(&self) -> Result<Option<Status>> {
-        self.client.status().context("ask the coordinator how it goes")
+        status::ask(self.http).context("ask the coordinator how it goes")
     }
 
     /// What crossed the links so far.
@@ -162,12 +162,12 @@ impl Program {
 }
 
 fn coordinator_command(
-    binaries: &Binaries,
+    programs: &Programs,
     folder: &Folder,
     listen: SocketAddr,
     http: SocketAddr,
 ) -> Command {
-    let mut command = binaries.command("coordinator");
+    let mut command = programs.command("coordinator");
     command.current_dir(folder.root()).arg("up");
     command.arg("--config").arg(folder.run_toml());
     command.arg("--state-dir").arg(folder.state());
@@ -179,7 +179,7 @@ fn coordinator_command(
 }
 
 fn worker_command(
-    binaries: &Binaries,
+    programs: &Programs,
     folder: &Folder,
     worker: &Worker,
     token: &str,
@@ -187,7 +187,7 @@ fn worker_command(
     advertise: SocketAddr,
 ) -> Result<Command> {
     let dir = folder.create_worker_dir(&worker.name)?;
-    let mut command = binaries.command("worker");
+    let mut command = programs.command("worker");
     command
         .current_dir(&dir)
         .args(["join", &coordinator.to_string(), "--token", token, "--site", worker.site])

@@ -1,0 +1,192 @@
+//! The Python package with the programs in it, as a wheel (PEP 427): `pip install` and no compiler.
+//!
+//! libtorch is in it, as in the tarball, and not a dependency on PyPI's torch: that one brings 2.7 GB of CUDA's libraries to
+//! machines that have no GPU, and its version would have to be this one to the letter. Decision 0087.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use sha2::{Digest as _, Sha256};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+use crate::checkout::Checkout;
+use crate::dist::requirements::Requirements;
+use crate::dist::sums;
+
+/// The folder of the package that the programs and all that goes with them are in.
+const BUNDLE: &str = "longhaul/bundle";
+/// The package's sources, from the root of a checkout.
+const PACKAGE: &str = "deploy/python/longhaul";
+/// Kinds of files that the package consists of.
+const SOURCES: [&str; 2] = ["py", "typed"];
+
+/// A wheel that is being written: its files, and the lines of `RECORD`.
+struct Wheel {
+    zip: ZipWriter<BufWriter<File>>,
+    record: String,
+    options: SimpleFileOptions,
+}
+
+/// Packs what is laid out in `root`, with the package's sources, into a wheel in `out`; its path.
+///
+/// # Errors
+/// A file that cannot be read or written, or programs that name no version of the C library.
+pub fn pack(
+    checkout: &Checkout,
+    root: &Path,
+    version: &str,
+    requirements: &Requirements,
+    out: &Path,
+) -> Result<PathBuf> {
+    let tag = platform_tag(requirements)?;
+    let path = out.join(format!("longhaul-{version}-py3-none-{tag}.whl"));
+    let info = format!("longhaul-{version}.dist-info");
+    let mut wheel = Wheel::create(&path)?;
+    let package = checkout.root().join(PACKAGE);
+    for file in sums::files_below(&package)? {
+        let kind = file.extension().and_then(|kind| kind.to_str());
+        if kind.is_some_and(|kind| SOURCES.contains(&kind)) {
+            wheel.add_file(&package.join(&file), &format!("longhaul/{}", sums::as_text(&file)?))?;
+        }
+    }
+    for file in sums::files_below(root)? {
+        wheel.add_file(&root.join(&file), &format!("{BUNDLE}/{}", sums::as_text(&file)?))?;
+    }
+    let readme = fs::read_to_string(checkout.root().join("deploy/python/README.md"))
+        .context("read the package's page")?;
+    wheel.add_text(&format!("{info}/METADATA"), &metadata(version, &readme))?;
+    wheel.add_text(
+        &format!("{info}/WHEEL"),
+        &format!("Wheel-Version: 1.0\nGenerator: longhaul\nRoot-Is-Purelib: false\nTag: py3-none-{tag}\n"),
+    )?;
+    wheel
+        .add_text(&format!("{info}/entry_points.txt"), "[console_scripts]\nlonghaul = longhaul.cli:main\n")?;
+    wheel.finish(&format!("{info}/RECORD"))?;
+    Ok(path)
+}
+
+/// As PEP 600 has it: any Linux whose C library is this new.
+fn platform_tag(requirements: &Requirements) -> Result<String> {
+    ensure!(cfg!(target_arch = "x86_64"), "wheels are made on x86-64");
+    let (major, minor) = requirements.glibc().context("no program says which C library it needs")?;
+    Ok(format!("manylinux_{major}_{minor}_x86_64"))
+}
+
+fn metadata(version: &str, readme: &str) -> String {
+    format!(
+        "Metadata-Version: 2.1\nName: longhaul\nVersion: {version}\n\
+         Summary: Train one model on several clusters that only slow links join\n\
+         License: MIT OR Apache-2.0\nRequires-Python: >=3.9\nProvides-Extra: notebook\n\
+         Requires-Dist: numpy>=1.24; extra == 'notebook'\nRequires-Dist: pandas>=2; extra == 'notebook'\n\
+         Description-Content-Type: text/markdown\n\n{readme}"
+    )
+}
+
+impl Wheel {
+    fn create(path: &Path) -> Result<Self> {
+        let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
+        // Always the same time, so that the same files are the same bytes.
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Deflated)
+            .last_modified_time(zip::DateTime::default());
+        Ok(Self { zip: ZipWriter::new(BufWriter::new(file)), record: String::new(), options })
+    }
+
+    fn add_file(&mut self, from: &Path, name: &str) -> Result<()> {
+        let of_this = || format!("pack {}", from.display());
+        let mut file = File::open(from).with_context(of_this)?;
+        let metadata = file.metadata().with_context(of_this)?;
+        let mode = if metadata.permissions().mode() & 0o100 == 0 { 0o644 } else { 0o755 };
+        let options = self.options.unix_permissions(mode).large_file(metadata.len() >= u64::from(u32::MAX));
+        self.zip.start_file(name, options).with_context(of_this)?;
+        let mut summed = Summed { inner: &mut self.zip, hash: Sha256::new(), length: 0 };
+        io::copy(&mut file, &mut summed).with_context(of_this)?;
+        let (hash, length) = (summed.hash.finalize(), summed.length);
+        self.remember(name, &hash, length);
+        Ok(())
+    }
+
+    fn add_text(&mut self, name: &str, text: &str) -> Result<()> {
+        self.zip
+            .start_file(name, self.options.unix_permissions(0o644))
+            .context("pack the wheel's own files")?;
+        self.zip.write_all(text.as_bytes()).context("pack the wheel's own files")?;
+        let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        self.remember(name, &Sha256::digest(text.as_bytes()), length);
+        Ok(())
+    }
+
+    /// A line of `RECORD`: no name that is given out has a comma or a quote.
+    fn remember(&mut self, name: &str, hash: &[u8], length: u64) {
+        writeln!(self.record, "{name},sha256={},{length}", url_safe_base64(hash))
+            .expect("a String takes every text");
+    }
+
+    fn finish(mut self, record: &str) -> Result<()> {
+        writeln!(self.record, "{record},,").expect("a String takes every text");
+        self.zip.start_file(record, self.options.unix_permissions(0o644)).context("write RECORD")?;
+        self.zip.write_all(self.record.as_bytes()).context("write RECORD")?;
+        self.zip.finish().context("end the wheel")?.flush().context("write the wheel")
+    }
+}
+
+/// What is written through it is hashed and counted.
+struct Summed<'a, W> {
+    inner: &'a mut W,
+    hash: Sha256,
+    length: u64,
+}
+
+impl<W: Write> Write for Summed<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.hash.update(&bytes[..written]);
+        self.length += u64::try_from(written).unwrap_or(u64::MAX);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// RFC 4648, section 5, without padding, as `RECORD` has it.
+fn url_safe_base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let word =
+            chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for place in 0..=chunk.len() {
+            let index = word >> (18 - 6 * place) & 63;
+            text.push(char::from(LETTERS[index as usize]));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 4648, section 10, and bytes whose letters differ from those of the usual alphabet.
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        let vectors: [(&[u8], &str); 6] = [
+            (b"", ""),
+            (b"f", "Zg"),
+            (b"fo", "Zm8"),
+            (b"foo", "Zm9v"),
+            (b"foobar", "Zm9vYmFy"),
+            (&[0xfb, 0xff], "-_8"),
+        ];
+        for (bytes, text) in vectors {
+            assert_eq!(url_safe_base64(bytes), text);
+        }
+    }
+}

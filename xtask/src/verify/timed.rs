@@ -1,0 +1,120 @@
+//! How long tests took, read from what their harness prints.
+
+use std::fmt::Write as _;
+
+use crate::table;
+
+/// Tests that the closing table lists.
+const SLOWEST: usize = 10;
+
+/// A test, and the program that it is in.
+#[derive(Debug, Clone, PartialEq)]
+struct Test {
+    name: String,
+    program: String,
+    seconds: f64,
+}
+
+/// The tests that have ended so far.
+#[derive(Debug, Default)]
+pub struct Timed {
+    program: String,
+    tests: Vec<Test>,
+    failed: Vec<String>,
+}
+
+impl Timed {
+    /// Takes a line of `cargo test -- --report-time`.
+    pub fn read(&mut self, line: &str) {
+        let line = line.trim_end();
+        if let Some(program) = line.trim_start().strip_prefix("Running ") {
+            // `Running tests/integration/main.rs (target/debug/deps/integration-0123456789abcdef)`
+            let path = program.rsplit_once('(').map_or(program, |(_, path)| path.trim_end_matches(')'));
+            let file = path.rsplit('/').next().unwrap_or(path);
+            self.program = file.rsplit_once('-').map_or(file, |(name, _)| name).to_owned();
+            return;
+        }
+        let Some((name, outcome)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
+        else {
+            return;
+        };
+        if outcome.starts_with("FAILED") {
+            self.failed.push(format!("{} {name}", self.program));
+        }
+        // `ok <0.123s>`
+        let seconds = outcome.rsplit_once('<').and_then(|(_, time)| time.strip_suffix("s>")?.parse().ok());
+        if let Some(seconds) = seconds {
+            self.tests.push(Test { name: name.to_owned(), program: self.program.clone(), seconds });
+        }
+    }
+
+    /// A line for each test that failed.
+    pub fn failures(&self) -> String {
+        self.failed.iter().fold(String::new(), |mut text, name| {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\n  {name}");
+            text
+        })
+    }
+
+    /// Tables of the slowest tests, and of the programs that they are in.
+    pub fn tables(&self) -> String {
+        let mut tests: Vec<&Test> = self.tests.iter().collect();
+        tests.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        let mut slowest = vec![["slowest tests", "program", "time"].map(String::from).to_vec()];
+        slowest.extend(
+            tests
+                .iter()
+                .take(SLOWEST)
+                .map(|test| vec![test.name.clone(), test.program.clone(), format!("{:.1} s", test.seconds)]),
+        );
+        let mut programs: Vec<(&str, usize, f64)> = Vec::new();
+        for test in &self.tests {
+            match programs.iter_mut().find(|(name, ..)| *name == test.program) {
+                Some((_, count, seconds)) => {
+                    *count += 1;
+                    *seconds += test.seconds;
+                }
+                None => programs.push((&test.program, 1, test.seconds)),
+            }
+        }
+        let mut sums = vec![["program", "tests", "sum of times"].map(String::from).to_vec()];
+        sums.extend(programs.iter().map(|(name, count, seconds)| {
+            vec![(*name).to_owned(), count.to_string(), format!("{seconds:.1} s")]
+        }));
+        format!("{}\n{}", table::render(&slowest), table::render(&sums))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRINTED: &str = "     Running unittests src/lib.rs (target/debug/deps/longhaul_proto-0af1)\n\
+        running 2 tests\n\
+        test codec::quick ... ok <0.001s>\n\
+        test codec::slow ... ok <12.500s>\n\
+        test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 12.50s\n\
+        \u{20}    Running tests/run/main.rs (target/debug/deps/run-9e2b)\n\
+        test pipelines::breaks ... FAILED <3.250s>\n\
+        test later ... ignored, nightly: covered by pipelines::breaks\n";
+
+    #[test]
+    fn the_slowest_tests_come_first_and_programs_are_summed_up() {
+        let mut timed = Timed::default();
+        PRINTED.lines().for_each(|line| timed.read(line));
+        let tables = timed.tables();
+        let lines: Vec<Vec<&str>> = tables.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[2], ["codec::slow", "longhaul_proto", "12.5", "s"], "{tables}");
+        assert_eq!(lines[3], ["pipelines::breaks", "run", "3.2", "s"], "{tables}");
+        assert!(lines.contains(&vec!["longhaul_proto", "2", "12.5", "s"]), "{tables}");
+        assert!(lines.contains(&vec!["run", "1", "3.2", "s"]), "{tables}");
+    }
+
+    #[test]
+    fn failures_are_named_with_their_program() {
+        let mut timed = Timed::default();
+        PRINTED.lines().for_each(|line| timed.read(line));
+        assert_eq!(timed.failures(), "\n  run pipelines::breaks");
+    }
+}
