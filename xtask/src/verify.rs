@@ -91,7 +91,16 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
             Step::new("tests of otel").streamed(
                 checkout
                     .cargo()
-                    .args(["test", "--workspace", "--locked", "--features", OTEL, "--test", "otel"])
+                    .args([
+                        "test",
+                        "--workspace",
+                        "--locked",
+                        "--features",
+                        OTEL,
+                        "--test",
+                        "integration",
+                        "otel::",
+                    ])
                     .env(NOTICES, notices.path()),
             ),
         );
