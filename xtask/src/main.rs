@@ -10,6 +10,10 @@ mod chaos;
 mod checkout;
 mod clock;
 mod demo;
+#[cfg(feature = "dist")]
+mod dist;
+#[cfg(not(feature = "dist"))]
+#[path = "dist_elsewhere.rs"]
 mod dist;
 mod setup;
 mod table;

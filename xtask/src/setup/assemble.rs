@@ -1,14 +1,13 @@
 //! Turning verified wheels into a libtorch folder, all or nothing.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
-use indicatif::{ProgressBar, ProgressStyle};
-use zip::ZipArchive;
 
 use crate::setup::cache::remove_dir_if_present;
 use crate::setup::fetch::VerifiedWheel;
@@ -19,6 +18,12 @@ pub const TORCH_DIR: &str = "torch";
 
 /// Libraries that the linker or the loader asks for by these names, whatever the variant.
 const LIBRARIES: [&str; 5] = ["libc10.so", "libgomp.so", "libgomp.so.1", "libtorch.so", "libtorch_cpu.so"];
+
+/// The script that reads wheels.
+const UNPACK: &str = include_str!("unpack.py");
+
+/// What systems say of a full disk (`ENOSPC`, `EDQUOT`).
+const FULL_DISK: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
 
 /// Whether an earlier setup finished here and nobody took files away since.
 pub fn is_complete(assembled: &Path, variant: Variant) -> bool {
@@ -64,49 +69,42 @@ pub fn assemble(wheels: &[VerifiedWheel], assembled: &Path, variant: Variant) ->
     Ok(())
 }
 
-/// Writes the kept parts of one wheel, and its licences, below `target`.
+/// Writes the kept parts of one wheel, and its licences, below `target`. Python unpacks: pip needs it before, and a crate would be compiled before anything else can be
+/// done.
 fn unpack(path: &Path, wheel: &Wheel, target: &Path) -> Result<()> {
-    let file = File::open(path).context("open it")?;
-    let mut archive = ZipArchive::new(BufReader::new(file)).context("read its table of contents")?;
-    let mut kept = Vec::new();
-    let mut total_bytes = 0;
-    for index in 0..archive.len() {
-        let entry = archive.by_index_raw(index).context("read its table of contents")?;
-        let name = entry.name().context("read a name in its table of contents")?;
-        if let Some(destination) = destination(&name, wheel)
-            && entry.is_file()
-        {
-            total_bytes += entry.size();
-            kept.push((index, target.join(destination)));
+    eprintln!("{} {}: unpacking", wheel.name, wheel.version);
+    let names = python("list", path, String::new()).context("read its table of contents")?;
+    let mut kept = String::new();
+    for name in names.lines() {
+        if let Some(destination) = destination(name, wheel) {
+            let path = target.join(destination);
+            writeln!(kept, "{name}\t{}", path.to_str().context("the cache's path is not UTF-8")?)?;
         }
     }
-    let progress = ProgressBar::new(total_bytes);
-    progress.set_style(ProgressStyle::with_template(
-        "unpacking {msg} {wide_bar} {binary_bytes}/{binary_total_bytes}",
-    )?);
-    progress.set_message(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
-    for (index, path) in kept {
-        let mut entry = archive.by_index(index).context("open an entry")?;
-        write_file(&path, &mut progress.wrap_read(&mut entry))?;
-    }
-    progress.finish_and_clear();
-    Ok(())
+    python("unpack", path, kept).map(drop)
 }
 
-fn write_file(path: &Path, contents: &mut impl io::Read) -> Result<()> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+/// Runs [`UNPACK`] with this input, and returns its output.
+fn python(what: &str, wheel: &Path, input: String) -> Result<String> {
+    let mut command = Command::new("python3");
+    command.args(["-c", UNPACK, what]).arg(wheel);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().context("start python3")?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // Why it does not read on, if it does not, is among its own words.
+        let _ = stdin.write_all(input.as_bytes());
     }
-    let mut file = BufWriter::new(File::create(path).with_context(|| format!("create {}", path.display()))?);
-    io::copy(contents, &mut file)
-        .and_then(|_| file.flush())
-        .with_context(|| format!("write {}", path.display()))
+    let output = child.wait_with_output().context("wait for python3")?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    String::from_utf8(output.stdout).context("a name is not UTF-8")
 }
 
-/// Where an entry of the wheel goes, if it is kept. A name that would climb out of the target is not.
+/// Where an entry of the wheel goes, if it is kept. A name that would climb out of the target, or end a line, is not.
 fn destination(entry: &str, wheel: &Wheel) -> Option<PathBuf> {
     let climbs = Path::new(entry).components().any(|part| !matches!(part, std::path::Component::Normal(_)));
-    if climbs {
+    if climbs || entry.contains(char::is_control) {
         return None;
     }
     wheel
@@ -170,11 +168,12 @@ fn sync_file_system(dir: &Path) -> Result<()> {
 }
 
 fn name_a_full_disk(error: anyhow::Error) -> anyhow::Error {
-    let full = error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded));
-    if full {
+    let is_of_kind = |cause: &(dyn std::error::Error + 'static)| {
+        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    };
+    let is_in_words = |words: String| FULL_DISK.iter().any(|full| words.contains(full));
+    if error.chain().any(|cause| is_of_kind(cause) || is_in_words(cause.to_string())) {
         anyhow!(
             "{error:#}: the disk is full; free 1 GB, or set XDG_CACHE_HOME to another disk, and run setup again"
         )
@@ -185,11 +184,6 @@ fn name_a_full_disk(error: anyhow::Error) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
-    use zip::ZipWriter;
-    use zip::write::SimpleFileOptions;
-
     use super::*;
     use crate::setup::pins::Part;
 
@@ -202,12 +196,12 @@ mod tests {
         Wheel { name: "a", version: "1", platform: "any", file: "a.whl", sha256: "", parts: &PARTS };
 
     fn wheel_with(path: &Path, entries: &[(&str, &str)]) {
-        let mut writer = ZipWriter::new(File::create(path).unwrap());
-        for (name, contents) in entries {
-            writer.start_file(*name, SimpleFileOptions::default()).unwrap();
-            writer.write_all(contents.as_bytes()).unwrap();
-        }
-        writer.finish().unwrap();
+        let script = "import sys, zipfile\nwith zipfile.ZipFile(sys.argv[1], 'w', zipfile.ZIP_DEFLATED) as wheel:\n  \
+                      for name, text in zip(sys.argv[2::2], sys.argv[3::2]): wheel.writestr(name, text)";
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).arg(path);
+        command.args(entries.iter().flat_map(|(name, contents)| [name, contents]));
+        assert!(command.status().unwrap().success());
     }
 
     #[test]
@@ -233,6 +227,15 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_no_wheel_is_refused_in_the_words_of_its_reader() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.whl");
+        fs::write(&path, "no archive").unwrap();
+        let error = unpack(&path, &WHEEL, dir.path()).unwrap_err();
+        assert!(format!("{error:#}").contains("not a zip file"), "{error:#}");
+    }
+
+    #[test]
     fn an_entry_that_climbs_out_of_the_target_is_not_unpacked() {
         assert_eq!(destination("torch/include/../../../etc/passwd", &WHEEL), None);
         assert_eq!(destination("/torch/include/a.h", &WHEEL), None);
@@ -254,7 +257,11 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_named_with_its_remedy() {
-        let error = anyhow::Error::new(io::Error::from(io::ErrorKind::StorageFull)).context("write x");
-        assert!(name_a_full_disk(error).to_string().contains("the disk is full"));
+        for error in [
+            anyhow::Error::new(io::Error::from(io::ErrorKind::StorageFull)),
+            anyhow!("[Errno 28] No space left on device"),
+        ] {
+            assert!(name_a_full_disk(error.context("write x")).to_string().contains("the disk is full"));
+        }
     }
 }

@@ -1,13 +1,11 @@
 //! Fetching the pinned wheels, with the user's own pip configuration: mirror, proxy and certificates.
 
-use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use sha2::{Digest, Sha256};
 
 use crate::setup::cache::{Cache, remove_dir_if_present};
 use crate::setup::pins::Wheel;
@@ -19,9 +17,6 @@ pub struct VerifiedWheel {
     /// Where it lies.
     pub path: PathBuf,
 }
-
-/// Bytes read at a time while hashing: large enough to keep a disk busy.
-const HASH_CHUNK_BYTES: usize = 1 << 20;
 
 /// Lines of pip's error output that are shown when no cause is recognised: pip puts the cause last.
 const PIP_ERROR_LINES_SHOWN: usize = 12;
@@ -69,23 +64,14 @@ fn is_verified(path: &Path, wheel: &Wheel) -> Result<bool> {
     }
 }
 
-fn sha256_hex(file: File) -> io::Result<String> {
-    let mut reader = BufReader::with_capacity(HASH_CHUNK_BYTES, file);
-    let mut hasher = Sha256::new();
-    loop {
-        let chunk = reader.fill_buf()?;
-        if chunk.is_empty() {
-            break;
-        }
-        hasher.update(chunk);
-        let consumed = chunk.len();
-        reader.consume(consumed);
+/// By `sha256sum`: a crate for it would be compiled before anything else can be done.
+fn sha256_hex(file: File) -> Result<String> {
+    let output = Command::new("sha256sum").stdin(file).output().context("run sha256sum")?;
+    if !output.status.success() {
+        bail!("sha256sum failed: {}", String::from_utf8_lossy(&output.stderr).trim_end());
     }
-    let mut hex = String::with_capacity(64);
-    for byte in hasher.finalize() {
-        write!(hex, "{byte:02x}").map_err(io::Error::other)?;
-    }
-    Ok(hex)
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
 fn remove_file_if_present(path: &Path) -> Result<()> {

@@ -1,0 +1,29 @@
+//! `cargo xtask dist`, where xtask was built without it: what it packs with would be compiled for every other command too.
+
+use std::ffi::OsString;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::checkout::Checkout;
+
+/// Whatever is given, `--help` included: an xtask that has the command reads it.
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+pub struct Options {
+    /// Options of the command; `cargo xtask dist --help` lists them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
+    arguments: Vec<OsString>,
+}
+
+/// Builds an xtask with all features, and has it do the same.
+///
+/// # Errors
+/// It does not build, or fails.
+pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
+    let mut command = checkout.cargo();
+    command.args(["run", "--profile", "demo", "--locked", "--package", "xtask", "--", "dist"]);
+    let status = command.args(&options.arguments).status().context("start cargo run")?;
+    ensure!(status.success(), "cargo xtask dist failed");
+    Ok(())
+}
