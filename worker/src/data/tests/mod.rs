@@ -3,13 +3,17 @@
 mod ahead;
 mod damage;
 mod damaged_sources;
+#[cfg(all(feature = "parquet", feature = "tokenizers"))]
 mod formats;
+#[cfg(feature = "images")]
 mod images;
 mod lent;
 mod preparing;
 mod pruning;
+#[cfg(feature = "remote-data")]
 mod remote;
 mod samples;
+#[cfg(feature = "remote-data")]
 mod server;
 
 use std::path::{Path, PathBuf};
