@@ -8,14 +8,20 @@ line of JSON with its seconds per step; with `--each-step`, one for each step as
     python ddp_gpt.py --data text.txt ddp --rank 0 --world 2 --master 10.77.0.1:29500 --hook fp16 --interface wan
     python ddp_gpt.py --data text.txt diloco --rank 0 --world 2 --master 10.77.0.1:29500 --interface wan
 
-The model has 10,893,312 parameters: token and position embeddings (256 + 128) × 384, six blocks of
-12 · 384² + 13 · 384 (weights; biases and two layer norms), a final layer norm of 2 · 384, and an untied head of
+The model has 10,893,312 parameters, unless told otherwise: token and position embeddings (256 + 128) × 384, six blocks
+of 12 · 384² + 13 · 384 (weights; biases and two layer norms), a final layer norm of 2 · 384, and an untied head of
 384 × 256.
+
+With `--report` a run is a whole one, as the worker makes it: the learning rate rises and falls as a cosine over
+`--steps`, the gradient is clipped, a share at the end of the text is held out, and the loss on it at the end is written
+to the file.
 """
 
 import argparse
+import dataclasses
 import datetime
 import json
+import math
 import os
 import statistics
 import time
@@ -27,7 +33,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH, LAYERS, HEADS, SEQUENCE, VOCABULARY = 384, 6, 6, 128, 256
+VOCABULARY = 256
+# As the worker's defaults.
+BETAS, WEIGHT_DECAY, LAST_RATE_SHARE, HELD_OUT_SHARE = (0.9, 0.95), 0.1, 0.1, 0.05
 
 # One bucket for PowerSGD: with several it deadlocks over gloo at WAN latency.
 ONE_BUCKET_MB = 1024
@@ -37,37 +45,49 @@ POWERSGD_START_STEP = 2
 COLLECTIVE_MAX = datetime.timedelta(hours=2)
 
 
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    layers: int
+    width: int
+    heads: int
+    sequence: int
+    tied: bool
+
+
 class Block(nn.Module):
     """Pre-norm transformer block (Radford et al. 2019)."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.norm_1 = nn.LayerNorm(WIDTH)
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
-        self.attention_out = nn.Linear(WIDTH, WIDTH)
-        self.norm_2 = nn.LayerNorm(WIDTH)
-        self.up = nn.Linear(WIDTH, 4 * WIDTH)
-        self.down = nn.Linear(4 * WIDTH, WIDTH)
+        self.heads, width = shape.heads, shape.width
+        self.norm_1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.norm_2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        heads = self.qkv(self.norm_1(x)).view(batch, length, 3, HEADS, WIDTH // HEADS)
+        batch, length, width = x.shape
+        heads = self.qkv(self.norm_1(x)).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = heads.permute(2, 0, 3, 1, 4)  # each [B, H, T, D/H]
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.attention_out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
+        x = x + self.attention_out(mixed.transpose(1, 2).reshape(batch, length, width))
         return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
 
 
 class Gpt(nn.Module):
     """Byte-level GPT-2: the loss of predicting each next byte."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
-        self.positions = nn.Embedding(SEQUENCE, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.tokens = nn.Embedding(VOCABULARY, shape.width)
+        self.positions = nn.Embedding(shape.sequence, shape.width)
+        self.blocks = nn.Sequential(*(Block(shape) for _ in range(shape.layers)))
+        self.norm = nn.LayerNorm(shape.width)
+        self.head = nn.Linear(shape.width, VOCABULARY, bias=False)
+        if shape.tied:
+            self.head.weight = self.tokens.weight
         self.apply(self._initialise)
 
     @staticmethod
@@ -83,18 +103,46 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def batches(path: str, batch: int, rank: int, seed: int):
-    """Endless (inputs, targets), each [B, T]: random windows of the file, other ones on each rank."""
+def text(path: str, sequence: int) -> Tensor:
     with open(path, "rb") as file:
         data = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).long()
-    if len(data) <= SEQUENCE:
-        raise SystemExit(f"{path} is shorter than one sequence of {SEQUENCE} bytes")
+    if len(data) * HELD_OUT_SHARE <= sequence:
+        raise SystemExit(f"{path} is too short for sequences of {sequence} bytes")
+    return data
+
+
+def batches(data: Tensor, sequence: int, batch: int, rank: int, seed: int):
+    """Endless (inputs, targets), each [B, T]: random windows, other ones on each rank."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + rank)
-    offsets = torch.arange(SEQUENCE + 1)
+    offsets = torch.arange(sequence + 1)
     while True:
-        starts = torch.randint(len(data) - SEQUENCE, (batch, 1), generator=generator)
+        starts = torch.randint(len(data) - sequence, (batch, 1), generator=generator)
         windows = data[starts + offsets]
         yield windows[:, :-1], windows[:, 1:]
+
+
+@torch.no_grad()
+def held_out_loss(model: Gpt, data: Tensor, sequence: int, batch: int) -> float:
+    """The mean over all windows of the held-out text, one beside the other."""
+    count = (len(data) - 1) // sequence
+    inputs = data[: count * sequence].view(count, sequence)
+    targets = data[1 : count * sequence + 1].view(count, sequence)
+    total = 0.0
+    for i, t in zip(inputs.split(batch), targets.split(batch), strict=True):
+        total += model(i, t).item() * len(i)
+    return total / count
+
+
+def learning_rate(step: int, arguments: argparse.Namespace) -> float:
+    """Of a step from 0: a linear warm-up, then half a cosine down to a tenth; without `--report`, always the same."""
+    peak, rising = arguments.learning_rate, arguments.rising_steps
+    if not arguments.report:
+        return peak
+    if step < rising:
+        return peak * (step + 1) / rising
+    progress = min((step - rising) / max(arguments.steps - rising, 1), 1.0)
+    last = peak * LAST_RATE_SHARE
+    return last + (peak - last) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 def join(arguments: argparse.Namespace) -> None:
@@ -151,17 +199,30 @@ class OuterLoop:
         return nn.utils.parameters_to_vector(self.parameters)
 
 
+def adamw(model: nn.Module, arguments: argparse.Namespace) -> torch.optim.AdamW:
+    """Weight decay is for matrices only."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": WEIGHT_DECAY},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=arguments.learning_rate, betas=BETAS, fused=True)
+
+
 def train(
-    model: nn.Module, arguments: argparse.Namespace, rank: int, outer: OuterLoop | None
+    model: nn.Module, data, arguments: argparse.Namespace, outer: OuterLoop | None
 ) -> tuple[list[float], list[float]]:
     """Seconds and loss of each step, the warm-up's included."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate, weight_decay=0.1, fused=True)
+    optimizer = adamw(model, arguments)
     seconds, losses = [], []
-    data = batches(arguments.data, arguments.batch, rank, arguments.seed)
     for step in range(arguments.warmup + arguments.steps):
         start = time.perf_counter()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, arguments)
         loss = model(*next(data))
         loss.backward()
+        if arguments.gradient_clip > 0.0:
+            nn.utils.clip_grad_norm_(model.parameters(), arguments.gradient_clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if outer:
@@ -184,6 +245,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="threads per rank [1]")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--heads", type=int, default=6)
+    parser.add_argument("--sequence", type=int, default=128, help="bytes of a sequence [128]")
+    parser.add_argument("--tied", action="store_true", help="the head is the token embedding")
+    parser.add_argument("--gradient-clip", type=float, default=0.0, help="norm of the gradient; 0: not clipped [0]")
+    parser.add_argument("--rising-steps", type=int, default=40, help="with --report: steps to the peak rate [40]")
+    parser.add_argument("--report", help="train a whole run, and write the loss on held-out text to this file")
     parser.add_argument("--each-step", action="store_true", help="print a line of JSON after each step")
     modes = parser.add_subparsers(dest="mode", required=True)
     modes.add_parser("local", help="one process, no network")
@@ -203,18 +272,34 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def write_report(path: str, loss: float) -> None:
+    """As a whole: it is looked for by its name."""
+    with open(path + ".part", "w", encoding="ascii") as file:
+        json.dump({"loss": loss}, file)
+    os.replace(path + ".part", path)
+
+
 def main() -> None:
     arguments = parse()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
-    model = Gpt()
+    shape = Shape(
+        arguments.layers, arguments.width, arguments.heads, arguments.sequence, arguments.tied
+    )
+    model = Gpt(shape)
     is_ddp = arguments.mode == "ddp"
     is_alone = arguments.mode == "local"
     rank = 0 if is_alone else arguments.rank
     if not is_alone:
         join(arguments)
     outer = OuterLoop(model, arguments) if arguments.mode == "diloco" else None
-    seconds, losses = train(distributed(model, arguments) if is_ddp else model, arguments, rank, outer)
+    data = text(arguments.data, shape.sequence)
+    held_out = int(len(data) * HELD_OUT_SHARE) if arguments.report else 0
+    seen, kept = data[: len(data) - held_out], data[len(data) - held_out :]
+    stream = batches(seen, shape.sequence, arguments.batch, rank, arguments.seed)
+    seconds, losses = train(distributed(model, arguments) if is_ddp else model, stream, arguments, outer)
+    if arguments.report and rank == 0:
+        write_report(arguments.report, held_out_loss(model, kept, shape.sequence, arguments.batch))
     measured = seconds[arguments.warmup :]
     report = {
         "mode": arguments.mode,
@@ -223,7 +308,7 @@ def main() -> None:
         "world": 1 if is_alone else arguments.world,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "batch": arguments.batch,
-        "sequence": SEQUENCE,
+        "sequence": shape.sequence,
         "threads": arguments.threads,
         "steps": len(measured),
         "s_per_step": statistics.fmean(measured),
@@ -236,6 +321,8 @@ def main() -> None:
     }
     print(json.dumps(report), flush=True)
     if not is_alone:
+        # Nobody ends before the report is there.
+        dist.barrier()
         dist.destroy_process_group()
 
 

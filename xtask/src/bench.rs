@@ -26,7 +26,7 @@ pub struct Options {
     /// Take seconds, for a look; figures to keep need the whole run.
     #[arg(long)]
     quick: bool,
-    /// Only these parts: of `sync` speed, sites, quality, traffic, reach; of `elastic` leader, death, join, restart, cut, hostile, heartbeats, checkpoints, idle; of
+    /// Only these parts: of `sync` whole, speed, sites, quality, traffic, reach; of `elastic` leader, death, join, restart, cut, hostile, heartbeats, checkpoints, idle; of
     /// `pipeline` bubble, schedule, link, boundary, plans; of `data` wait, order, images.
     #[arg(long, value_name = "PARTS")]
     part: Option<String>,

@@ -52,7 +52,6 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     let notices = Notices::begin()?;
     let which = match options {
         Options { quick: true, .. } => Which::Units,
-        Options { nightly: true, .. } => Which::Nightly,
         _ => Which::All,
     };
     let mut reports = lints(checkout);
@@ -67,7 +66,7 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
         Ok(())
     }));
     if options.nightly {
-        reports.extend(nightly::steps(checkout));
+        reports.extend(nightly::steps(checkout, notices.path()));
     }
     println!("\n{tables}");
     let summary = summarise(&reports);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_common::sampler::Positions;
+use longhaul_common::sampler::{Positions, SampleFeed};
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_common::timeline::{Assignment, Timeline};
 use serde::{Deserialize, Serialize};
@@ -190,6 +190,31 @@ impl Ledger {
         waiting.flat_map(|loss| &loss.positions).map(|range| range.end - range.start).sum()
     }
 
+    /// Positions below this one, and no other, were given out for rounds that are applied everywhere.
+    #[must_use]
+    pub fn given_out(&self) -> u64 {
+        self.feed_behind().cursor
+    }
+
+    /// Of the positions that [were given out](Self::given_out), those that are to be given out again. The others are those that count, or these books are wrong.
+    #[must_use]
+    pub fn waiting(&self) -> Ranges {
+        let SampleFeed { first_step, backlog, cursor } = self.feed_behind();
+        // A later feed has those of its losses in its backlog.
+        let is_to_come = |loss: &&Loss| loss.reissued_at.is_none_or(|at| at >= first_step);
+        let lost = self.losses.iter().filter(is_to_come).flat_map(|loss| &loss.positions);
+        let mut waiting = Ranges::default();
+        for range in backlog.iter().chain(lost) {
+            waiting.insert(range.start..range.end.min(cursor));
+        }
+        waiting
+    }
+
+    /// What there is to give out behind the rounds that are applied everywhere.
+    fn feed_behind(&self) -> SampleFeed {
+        self.timeline.feed_from(self.first_step(self.through), &[])
+    }
+
     /// Who shares the steps of `round`.
     #[must_use]
     pub fn workers_in(&self, round: Round) -> &[WorkerId] {
@@ -321,6 +346,40 @@ mod tests {
         assert_eq!((ledger.duplicates(), ledger.counted().len()), (0, 16));
         ledger.count_through(Round(3));
         assert_eq!((ledger.duplicates(), ledger.counted().len()), (3, 16 + 5));
+    }
+
+    /// Whether each position that was given out counts or waits.
+    fn is_balanced(ledger: &Ledger) -> bool {
+        ledger.counted().len() + ledger.waiting().len() == ledger.given_out()
+    }
+
+    #[test]
+    fn each_position_that_was_given_out_counts_or_waits_until_it_is_given_out_again() {
+        let mut ledger = books();
+        let told = |ledger: &Ledger| (ledger.counted().len(), ledger.waiting().len(), ledger.given_out());
+        ledger.count_through(Round(2));
+        ledger.lose(Round(1), W2);
+        assert_eq!(told(&ledger), (12, 4, 16), "it waits for another assignment");
+        ledger.lose(Round(2), W2);
+        assert_eq!(told(&ledger), (12, 4, 16), "what is not applied was not given out for what is");
+        ledger.assign(Round(4), vec![W1], Vec::new());
+        assert_eq!(told(&ledger), (12, 4, 16), "it waits for the steps that it is assigned to");
+        ledger.count_through(Round(4));
+        assert_eq!(told(&ledger), (24, 8, 32));
+        ledger.count_through(Round(5));
+        assert_eq!(told(&ledger), (32, 0, 32));
+        assert!(ledger.cut_back(Round(1)) && is_balanced(&ledger));
+    }
+
+    #[test]
+    fn books_with_a_gap_do_not_balance() {
+        let mut ledger = books();
+        ledger.lose(Round(1), W2);
+        ledger.assign(Round(2), vec![W1], Vec::new());
+        ledger.count_through(Round(3));
+        assert!(is_balanced(&ledger));
+        ledger.counted.remove(3..4);
+        assert!(!is_balanced(&ledger));
     }
 
     #[test]

@@ -163,6 +163,12 @@ pub struct LedgerStatus {
     pub duplicates: u64,
     /// Positions that wait to be given out again.
     pub pending: u64,
+    /// Positions below this one were given out for rounds that are applied everywhere.
+    #[serde(default)]
+    pub given_out: u64,
+    /// Of these, those that do not count and are to be given out again. The others are all in `positions_applied`, or exactly-once is broken.
+    #[serde(default)]
+    pub waiting: u64,
 }
 
 /// What came of comparing what workers have sent and what they keep with what there was: since this coordinator was started, and since those came who are here.
@@ -350,6 +356,8 @@ impl Run {
             positions_applied: self.state.ledger.counted().len(),
             duplicates: self.state.ledger.duplicates(),
             pending: self.state.ledger.pending(),
+            given_out: self.state.ledger.given_out(),
+            waiting: self.state.ledger.waiting().len(),
         };
         Status {
             run: self.state.run.to_string(),

@@ -1,7 +1,5 @@
 //! The `wan-emulator` binary as scripts use it.
 
-#![allow(clippy::unwrap_used, reason = "a test's own helpers fail the test")]
-
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -30,6 +30,18 @@ pub enum Violation {
     /// Positions of the sample stream count twice.
     #[error("exactly once: {0} positions count twice")]
     Duplicates(u64),
+    /// Positions of the sample stream neither count nor are to be given out again.
+    #[error(
+        "exactly once: of {given_out} positions that were given out {applied} count, and {waiting} are given out again"
+    )]
+    Unaccounted {
+        /// For rounds that are applied everywhere.
+        given_out: u64,
+        /// Those that count.
+        applied: u64,
+        /// Those that are to be given out again.
+        waiting: u64,
+    },
     /// Something that may only grow.
     #[error("nothing applied is lost: {what} went from {before} back to {now}")]
     Backwards {
@@ -96,10 +108,7 @@ impl Checker {
         if status.is_null() {
             return Ok(());
         }
-        match status["ledger"]["duplicates"].as_u64() {
-            None | Some(0) => {}
-            Some(duplicates) => return Err(Violation::Duplicates(duplicates)),
-        }
+        exactly_once(status)?;
         match status["audit"]["worst"].as_f64() {
             Some(worst) if worst > f64::from(AUDIT_MAX) => return Err(Violation::Unbalanced(worst)),
             _ => {
@@ -215,6 +224,23 @@ impl Checker {
     }
 }
 
+/// Whether each position of the sample stream that was given out for rounds that are applied everywhere counts once, or is to be given out again.
+///
+/// # Errors
+/// It does not.
+pub fn exactly_once(status: &Value) -> Result<(), Violation> {
+    let number = |key| status["ledger"][key].as_u64().unwrap_or(0);
+    let (applied, waiting) = (number("positions_applied"), number("waiting"));
+    let (given_out, duplicates) = (number("given_out"), number("duplicates"));
+    if duplicates > 0 {
+        return Err(Violation::Duplicates(duplicates));
+    }
+    if applied + waiting != given_out {
+        return Err(Violation::Unaccounted { given_out, applied, waiting });
+    }
+    Ok(())
+}
+
 /// The newest round before which a checkpoint was written, and said to be.
 fn newest_checkpoint(status: &Value) -> u64 {
     let checkpoints = status["checkpoints"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -243,7 +269,8 @@ mod tests {
     fn status(round: u64) -> Value {
         json!({
             "phase": "training", "round": round, "step": 4 * round, "generation": 2, "samples_counted": 16 * round,
-            "ledger": { "duplicates": 0 }, "audit": { "fragments": round, "worst": 2e-7 },
+            "ledger": { "duplicates": 0, "positions_applied": 16 * round, "waiting": 2, "given_out": 16 * round + 2 },
+            "audit": { "fragments": round, "worst": 2e-7 },
             "parity": { "round": round, "hash": format!("{round:x}"), "equal": true },
         })
     }
@@ -296,6 +323,10 @@ mod tests {
     fn each_promise_that_is_broken_is_told() {
         assert_eq!(after(|now| now["parity"]["equal"] = json!(false)), Err(Violation::Parity(5)));
         assert_eq!(after(|now| now["ledger"]["duplicates"] = json!(3)), Err(Violation::Duplicates(3)));
+        for (key, value) in [("positions_applied", 79), ("waiting", 1), ("given_out", 83)] {
+            let told = after(|now| now["ledger"][key] = json!(value));
+            assert!(matches!(told, Err(Violation::Unaccounted { .. })), "{key}: {told:?}");
+        }
         assert_eq!(after(|now| now["audit"]["worst"] = json!(0.5)), Err(Violation::Unbalanced(0.5)));
         let rewritten = Violation::Rewritten { round: 5, before: "5".to_owned(), now: "x".to_owned() };
         assert_eq!(after(|now| now["parity"]["hash"] = json!("x")), Err(rewritten));

@@ -7,7 +7,7 @@ mod run_toml;
 mod schedule;
 mod soak;
 
-pub use checker::{Checker, Violation};
+pub use checker::{Checker, Violation, exactly_once};
 pub use report::Report;
 pub use run_toml::{BATCH, Pace, run_toml};
 pub use schedule::{Event, Fault, Kind, Shape, schedule};

@@ -46,9 +46,10 @@ fn picture(name: &str) -> PathBuf {
 }
 
 /// Two workers on each of two sites, for longer than anybody looks; `w3` is the last of them.
-fn scenario() -> Scenario {
-    Setup { steps: 1_000_000, silent_after_ms: 6000, suspect_after_ms: Some(2000), ..Setup::default() }
-        .start_in_order()
+fn scenario(alone: bool) -> Scenario {
+    let setup =
+        Setup { steps: 1_000_000, silent_after_ms: 6000, suspect_after_ms: Some(2000), ..Setup::default() };
+    Setup { alone, ..setup }.start_in_order()
 }
 
 fn open(browser: &mut Browser, scenario: &Scenario) {
@@ -64,7 +65,7 @@ fn open(browser: &mut Browser, scenario: &Scenario) {
 fn curves_of_a_real_run_move_and_a_worker_that_is_killed_is_red_within_three_seconds_and_back_when_it_is_started_anew()
  {
     let Some(mut browser) = Browser::start() else { return };
-    let mut scenario = scenario();
+    let mut scenario = scenario(true);
     open(&mut browser, &scenario);
     let mut losses = 1.0;
     for time in 1..=3 {
@@ -90,9 +91,10 @@ fn curves_of_a_real_run_move_and_a_worker_that_is_killed_is_red_within_three_sec
 }
 
 #[test]
+#[ignore = "nightly: covered by the_page_follows_a_run_shows_a_death_and_a_return_and_its_buttons_need_a_token"]
 fn buttons_over_a_real_run_do_nothing_without_the_write_token_and_say_what_they_need() {
     let Some(mut browser) = Browser::start() else { return };
-    let scenario = scenario();
+    let scenario = scenario(false);
     open(&mut browser, &scenario);
     let kick = "[...window.stateOf('w3').closest('tr').querySelectorAll('button')].find((button) => button.textContent === 'Kick w3').click()";
     for (press, title) in [(kick, "Kick w3?"), ("document.getElementById('pause').click()", "Pause the run?")]

@@ -1,5 +1,6 @@
 //! Processes that die, freeze, and come back.
 
+use longhaul_tests::chaos::exactly_once;
 use longhaul_tests::cluster::training;
 
 use crate::scenario::RUN_MAX;
@@ -16,6 +17,7 @@ fn survival_and_exactly_once_hold_when_a_worker_is_killed_and_comes_back() {
 
 /// Factors of all matrices, moments and parameters go to the joiner, maybe between the two exchanges of a step.
 #[test]
+#[ignore = "nightly: covered by powersgd_follows_the_reference, a_joiner_goes_on_from_what_the_others_hold"]
 fn low_rank_gradients_survive_a_death_and_a_return() {
     let sync = "preset = \"powersgd\"\nopening_share = 0\nfragment_values = 16384";
     survives_a_death_and_a_return(Setup { steps: 250, sync, ..Setup::default() });
@@ -23,6 +25,7 @@ fn low_rank_gradients_survive_a_death_and_a_return() {
 
 /// Some fragments are due and others are not, and the outer momentum must be the same everywhere.
 #[test]
+#[ignore = "nightly: covered by streaming_diloco_follows_the_reference, any_mixture_of_faults_is_survived"]
 fn streaming_with_momentum_survives_a_death_and_a_return() {
     let sync = "preset = \"streaming-diloco\"\nevery = 3\ngroups = 3\nfragment_values = 8192";
     survives_a_death_and_a_return(Setup { steps: 2500, sync, ..Setup::default() });
@@ -30,6 +33,7 @@ fn streaming_with_momentum_survives_a_death_and_a_return() {
 
 /// Owners change, and what their means left behind with them.
 #[test]
+#[ignore = "nightly: covered by cocktail_follows_the_reference, any_mixture_of_faults_is_survived"]
 fn two_way_compression_survives_a_death_and_a_return() {
     let sync = "preset = \"cocktail\"\nfragment_values = 8192";
     survives_a_death_and_a_return(Setup { steps: 500, sync, ..Setup::default() });
@@ -37,6 +41,7 @@ fn two_way_compression_survives_a_death_and_a_return() {
 
 /// What waits of columns stays with its worker, and a joiner has none.
 #[test]
+#[ignore = "nightly: covered by a_run_that_sends_columns_of_gradients_sends_less_and_keeps_replicas_equal, a_dense_joiner_replays_what_it_missed_and_says_which_rounds_went_on_without_it"]
 fn columns_of_gradients_survive_a_death_and_a_return() {
     let sync = "preset = \"dense\"\nselection = \"columns\"\nresult = \"bundle\"\nwithin_site = \"direct\"\nvalues = \"int4\"\nerror_decay = 1.0\nfragment_values = 8192";
     survives_a_death_and_a_return(Setup { steps: 250, sync, sparse: Some("keep = 0.1"), ..Setup::default() });
@@ -44,6 +49,7 @@ fn columns_of_gradients_survive_a_death_and_a_return() {
 
 /// A death and a return among members that make common steps.
 #[test]
+#[ignore = "nightly: covered by a_settlement_amid_a_streamed_step_of_a_mixed_opening_loses_nothing, a_dense_joiner_replays_what_it_missed_and_says_which_rounds_went_on_without_it"]
 fn an_opening_of_common_steps_survives_a_death_and_a_return() {
     let sync = "opening_rounds = 150\nevery_max = 1\nfragment_values = 8192";
     survives_a_death_and_a_return(Setup { steps: 250, sync, ..Setup::default() });
@@ -51,6 +57,7 @@ fn an_opening_of_common_steps_survives_a_death_and_a_return() {
 
 /// The same after it: who returns needs the second moment that is frozen.
 #[test]
+#[ignore = "nightly: covered by auto_follows_the_reference, moments_that_are_another_workers_alone_or_nowhere_start_from_zero"]
 fn local_steps_under_a_frozen_moment_survive_a_death_and_a_return() {
     let sync = "opening_rounds = 20\nopening_share = 0\nevery_max = 1\nfragment_values = 8192";
     let setup = Setup { steps: 600, sync, ..Setup::default() };
@@ -59,6 +66,7 @@ fn local_steps_under_a_frozen_moment_survive_a_death_and_a_return() {
 
 /// All are killed while a mean is on its way: the step that it waits for is made again.
 #[test]
+#[ignore = "nightly: covered by dense_with_look_ahead_follows_the_reference, what_is_saved_is_what_comes_back"]
 fn gradients_that_are_a_step_late_go_on_from_a_checkpoint() {
     let sync = "preset = \"dense\"\noverlap = 1\nlook_ahead = true\nfragment_values = 16384";
     let setup =
@@ -146,6 +154,7 @@ fn survival_a_frozen_worker_is_taken_out_and_heals_when_it_thaws() {
 }
 
 #[test]
+#[ignore = "nightly: covered by a_worker_on_a_terminal_shows_how_far_it_is_and_ctrl_c_has_it_leave_in_order"]
 fn a_worker_that_is_asked_to_stop_leaves_and_the_others_go_on() {
     let mut scenario = long().start();
     scenario.wait_for_round(3);
@@ -183,7 +192,41 @@ fn a_checkpoint_that_cannot_be_written_is_reported_and_training_goes_on() {
     assert!(problems.contains("run.toml/checkpoints"), "{status:#}");
 }
 
-/// The books of the run: no position of the data counted twice, none left over but what a departed member took along at the very end.
+/// The books of the run: of all positions of the data up to the last one that is applied, each counts once, but for those that a departed member took along and that are to be given out again.
 pub fn assert_exactly_once(status: &serde_json::Value) {
-    assert_eq!(status["ledger"]["duplicates"], 0, "{status:#}");
+    exactly_once(status).unwrap_or_else(|violation| panic!("{violation}\n{status:#}"));
+    assert!(status["ledger"]["given_out"].as_u64() > Some(0), "nothing was trained on: {status:#}");
+}
+
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn status(applied: u64, duplicates: u64) -> Value {
+        json!({ "ledger": { "positions_applied": applied, "duplicates": duplicates, "pending": 4, "given_out": 100, "waiting": 4 } })
+    }
+
+    #[test]
+    fn a_run_whose_positions_count_or_are_given_out_again_is_right() {
+        assert_exactly_once(&status(96, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "of 100 positions that were given out 95 count, and 4 are given out again")]
+    fn a_position_that_is_missing_is_found() {
+        assert_exactly_once(&status(95, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "1 positions count twice")]
+    fn a_position_that_counts_twice_is_found() {
+        assert_exactly_once(&status(96, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "nothing was trained on")]
+    fn a_status_without_books_is_none() {
+        assert_exactly_once(&json!({}));
+    }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use longhaul_tests::hostile::{Attackers, Kind, Target, memory_of};
 
+use crate::faults::assert_exactly_once;
 use crate::scenario::{RUN_MAX, Setup};
 
 /// Some of each kind.
@@ -56,7 +57,7 @@ fn strangers_at_every_door_get_nothing_and_the_run_goes_on() {
         status["parity"]["equal"] == true && status["loss"].as_f64().is_some_and(f64::is_finite),
         "{status:#}"
     );
-    assert_eq!(status["ledger"]["duplicates"], 0, "{status:#}");
+    assert_exactly_once(&status);
     let members = status["members"].as_array().unwrap();
     assert_eq!(members.iter().filter(|member| member["state"] == "training").count(), 2, "{status:#}");
 }

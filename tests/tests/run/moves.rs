@@ -64,6 +64,7 @@ fn a_part_whose_only_worker_is_lost_goes_on_with_another_one_from_the_copy_of_it
 
 /// Gradients of all parameters are exchanged, so that copies cannot join others that train. Two machines with room for half of the model each are joined by two more.
 #[test]
+#[ignore = "nightly: covered by machines_that_have_joined_are_made_use_of, a_checkpoint_of_other_parts_is_cut_anew_by_all"]
 fn machines_that_join_make_the_coordinator_plan_anew_and_the_state_moves_to_them() {
     let mut scenario = start_two(Setup {
         steps: 20_000,
@@ -73,6 +74,7 @@ fn machines_that_join_make_the_coordinator_plan_anew_and_the_state_moves_to_them
         parallel: "replan_after_s = 3",
         sync: "preset = \"dense\"\nfragment_values = 8192",
         checkpoint: "every_rounds = 50",
+        alone: true,
         ..one_copy()
     });
     let before = scenario.wait_for_round(20);
@@ -98,6 +100,7 @@ fn machines_that_join_make_the_coordinator_plan_anew_and_the_state_moves_to_them
 
 /// Across a slow link the model is cut, as gradients are many and activations few. One worker is lost for good, nobody takes its place, and the other has room for the whole model.
 #[test]
+#[ignore = "nightly: covered by who_is_left_with_a_part_takes_the_whole_model_where_it_has_room, a_model_in_parts_goes_on_in_other_parts_with_its_moments"]
 fn who_is_left_goes_on_with_the_whole_model_out_of_the_parts() {
     let mut scenario = Setup {
         steps: 150,
@@ -106,6 +109,7 @@ fn who_is_left_goes_on_with_the_whole_model_out_of_the_parts() {
         sync: "preset = \"dense\"\nfragment_values = 8192",
         link: "rate_mbit=2,delay_ms=5",
         checkpoint: "every_rounds = 20\nkeep = 3",
+        alone: true,
         ..one_copy()
     }
     .start();
@@ -123,6 +127,7 @@ fn who_is_left_goes_on_with_the_whole_model_out_of_the_parts() {
 
 /// Nobody has written a checkpoint yet when the worker is asked to leave, by an operator or by whatever ends its process.
 #[test]
+#[ignore = "nightly: covered by the_only_holder_of_a_part_goes_when_another_has_a_copy_and_a_spare_takes_its_place, a_part_goes_from_disk_to_disk_with_the_private_state_of_who_wrote_it"]
 fn who_alone_has_a_part_hands_it_over_before_it_goes() {
     for drained in [true, false] {
         let mut scenario = start_two(Setup { checkpoint: "every_rounds = 0", ..one_copy() });
@@ -158,6 +163,7 @@ fn who_alone_has_a_part_hands_it_over_before_it_goes() {
 
 /// Two machines have a model in two parts; one gets a third of its time from then on, and gives blocks away.
 #[test]
+#[ignore = "nightly: covered by a_machine_that_becomes_slow_gets_a_smaller_part_of_the_model"]
 fn a_machine_that_becomes_slow_gets_a_smaller_part() {
     let mut scenario = Setup {
         steps: 100_000,
@@ -172,6 +178,7 @@ fn a_machine_that_becomes_slow_gets_a_smaller_part() {
         sites: vec![1, 1],
         checkpoint: "every_rounds = 1000",
         silent_after_ms: 60_000,
+        alone: true,
         ..one_copy()
     }
     .start();

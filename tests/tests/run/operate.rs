@@ -14,14 +14,15 @@ use longhaul_tests::cluster::{Process, binary};
 use quinn::{Connection, ConnectionError, Endpoint};
 use serde_json::Value;
 
+use crate::faults::assert_exactly_once;
 use crate::scenario::{RUN_MAX, Scenario, Setup};
 
 /// Who is to end a connection has done so long before.
 const CLOSED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A run that nobody finishes by chance, and in which nobody is taken for lost: who is out was put out.
-fn long(sites: Vec<usize>) -> Scenario {
-    Setup { steps: 100_000, sites, checkpoint: "every_rounds = 1000", ..Setup::reproducible() }.start()
+fn long() -> Setup<'static> {
+    Setup { steps: 100_000, sites: vec![2, 2], checkpoint: "every_rounds = 1000", ..Setup::reproducible() }
 }
 
 /// Who a worker's process is, as it keeps it in its cache folder.
@@ -64,8 +65,9 @@ fn members(status: &Value, state: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: covered by a_kicked_worker_is_connected_with_nobody_a_second_later, a_kicked_worker_is_told_why_cut_off_and_certified_no_more"]
 async fn a_kicked_worker_is_cut_off_by_the_coordinator_and_by_every_peer() {
-    let mut scenario = long(vec![2, 2]);
+    let mut scenario = long().start();
     scenario.wait_for_round(2);
     let identities: Vec<Identity> = (0..4).map(|index| identity_of(&scenario, index)).collect();
     let kicked = &identities[1];
@@ -147,7 +149,7 @@ fn cut_off_after(scenario: &mut Scenario, kicked: usize, peers: &[usize], name: 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kicked_worker_is_connected_with_nobody_a_second_later() {
     const CUT_OFF_MAX: Duration = Duration::from_secs(1);
-    let mut scenario = long(vec![2, 2]);
+    let mut scenario = Setup { alone: true, ..long() }.start();
     scenario.wait_for_round(2);
     let identities: Vec<Identity> = (0..4).map(|index| identity_of(&scenario, index)).collect();
     let endpoint = transport::endpoint(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), None).unwrap();
@@ -207,8 +209,9 @@ fn what_happens_appears_to_who_follows_the_events_until_interrupted() {
 }
 
 #[test]
+#[ignore = "nightly: covered by a_pause_outlives_the_coordinator_and_a_member, a_pause_is_durable_and_what_is_asked_is_among_the_events, a_worker_that_is_asked_to_leave_is_dismissed_and_the_others_settle_without_it"]
 fn a_worker_drains_and_a_pause_outlives_the_coordinator() {
-    let mut scenario = long(vec![2, 2]);
+    let mut scenario = long().start();
     scenario.wait_for_round(2);
     let name = identity_of(&scenario, 3).worker().to_string();
     scenario.told(&["drain", &name]);
@@ -237,7 +240,8 @@ fn a_worker_drains_and_a_pause_outlives_the_coordinator() {
     scenario.wait_for_round(round + 3);
     scenario.told(&["stop", "--wait"]);
     let status = scenario.cluster.wait_until_finished(RUN_MAX).unwrap();
-    assert_eq!((&status["parity"]["equal"], &status["ledger"]["duplicates"]), (&true.into(), &0.into()));
+    assert_eq!(status["parity"]["equal"], true, "{status:#}");
+    assert_exactly_once(&status);
     replay_all(&scenario);
 }
 

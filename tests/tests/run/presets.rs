@@ -55,6 +55,7 @@ fn every_preset_trains_and_keeps_all_replicas_equal() {
 
 /// The mean of a step arrives while the next one is computed, where the parameters will be.
 #[test]
+#[ignore = "nightly: covered by dense_with_look_ahead_follows_the_reference"]
 fn gradients_that_look_ahead_train_and_keep_all_replicas_equal() {
     let sync = "preset = \"dense\"\noverlap = 1\nlook_ahead = true\nvalues = \"int4\"\nopening_rounds = 10\n\
                 opening_values = \"int8\"\nfragment_values = 16384";
@@ -66,6 +67,7 @@ fn gradients_that_look_ahead_train_and_keep_all_replicas_equal() {
 /// A mean that is compressed again, both ways in few bits: what either side leaves behind comes later. Of all values, and of those that
 /// somebody has sent.
 #[test]
+#[ignore = "nightly: covered by sparse_local_both_ways_follows_the_reference_between_two_members, sparse_local_with_unions_follows_the_reference"]
 fn two_way_compression_trains_and_keeps_all_replicas_equal() {
     for result in ["mean", "union"] {
         let sync = format!(
@@ -86,8 +88,16 @@ fn the_bits_of_a_value_follow_the_link() {
         let sync = "preset = \"auto\"\nevery = 10\noverlap = 10\ngroups = 1\nopening_rounds = 20\nopening_share = 0\n\
                     early_share = 0\nbits_max = 8.2\nfragment_values = 16384";
         let sites = vec![1, 1];
-        let setup =
-            Setup { steps: 400, sites, link, width: 64, learning_rate: 2e-3, sync, ..Setup::default() };
+        let setup = Setup {
+            steps: 400,
+            sites,
+            link,
+            width: 64,
+            learning_rate: 2e-3,
+            sync,
+            alone: true,
+            ..Setup::default()
+        };
         setup.start().finish()["wan_bytes"].as_f64().unwrap()
     };
     let (fast, slow) = (wan_bytes("rate_mbit=200,delay_ms=10"), wan_bytes("rate_mbit=1,delay_ms=10"));
@@ -96,10 +106,12 @@ fn the_bits_of_a_value_follow_the_link() {
 
 /// Steps of a few milliseconds, and round trips of a hundred: the opening shows it, and the rest of the run has fewer rounds.
 #[test]
+#[ignore = "nightly: covered by long_round_trips_move_rounds_apart_after_the_opening"]
 fn rounds_move_apart_where_round_trips_are_long() {
     let sync = "opening_rounds = 20\nopening_share = 0\nfragment_values = 8192";
     let link = "rate_mbit=50,delay_ms=50";
-    let setup = Setup { steps: 320, sites: vec![1, 1], link, width: 64, sync, ..Setup::default() };
+    let setup =
+        Setup { steps: 320, sites: vec![1, 1], link, width: 64, sync, alone: true, ..Setup::default() };
     let status = setup.start().finish();
     let rounds = status["rounds"].as_u64().unwrap();
     assert!((20..200).contains(&rounds), "{rounds} rounds");
@@ -109,6 +121,7 @@ fn rounds_move_apart_where_round_trips_are_long() {
 
 /// The same, where the opening has seen short round trips, and they become long after it: members report it, and the coordinator moves rounds apart.
 #[test]
+#[ignore = "nightly: covered by a_link_that_becomes_slow_moves_rounds_apart_and_one_that_recovers_brings_them_back"]
 fn rounds_move_apart_when_a_link_becomes_slow_after_the_opening() {
     let sync = "opening_rounds = 20\nopening_share = 0\nfragment_values = 8192";
     let link = "rate_mbit=50,delay_ms=1";
@@ -119,6 +132,7 @@ fn rounds_move_apart_when_a_link_becomes_slow_after_the_opening() {
         width: 64,
         learning_rate: 2e-3,
         sync,
+        alone: true,
         ..Setup::default()
     };
     let mut scenario = setup.start();

@@ -8,6 +8,7 @@ const SYNC: &str = "preset = \"diloco\"\nevery = 4\nouter_momentum = 0.0\nouter_
 
 /// Little noise, and so little privacy, as two sites cannot average much of it away: see `worker/docs/sync.md`.
 #[test]
+#[ignore = "nightly: covered by masked_and_noisy_contributions_train_and_keep_all_replicas_equal, the_status_tells_what_was_spent_and_counts_what_a_new_generation_repeats"]
 fn a_private_run_trains_keeps_all_replicas_equal_and_tells_what_it_spends() {
     let privacy = Some("clip = 2.0\nnoise = 0.01\ndelta = 1e-6\nreport_loss = true");
     let mut scenario = Setup { sync: SYNC, privacy, ..Setup::default() }.start();
@@ -26,6 +27,7 @@ fn a_private_run_trains_keeps_all_replicas_equal_and_tells_what_it_spends() {
 
 /// So much noise that nothing is left of an update: if any of it went around the mechanism, the model would learn.
 #[test]
+#[ignore = "nightly: covered by what_is_sent_and_what_is_kept_for_later_are_clipped_and_noisy_alike, the_coordinator_is_told_no_figure_of_the_data_unless_somebody_asked_for_it"]
 fn of_what_is_drowned_in_noise_nothing_is_learnt_and_no_loss_is_told() {
     let privacy = Some("clip = 1e-4\nnoise = 100.0\ndelta = 1e-6");
     let mut scenario = Setup { sync: SYNC, privacy, ..Setup::default() }.start();

@@ -16,6 +16,7 @@ fn parity_holds_over_a_lossy_link_between_two_sites() {
 }
 
 #[test]
+#[ignore = "nightly: covered by every_preset_trains_and_keeps_all_replicas_equal"]
 fn parity_holds_for_dense_too() {
     let sync = "preset = \"dense\"\nfragment_values = 16384";
     let mut scenario = Setup { steps: 12, sync, ..Setup::default() }.start();

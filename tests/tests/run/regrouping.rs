@@ -37,6 +37,7 @@ fn one_copy(workers: usize) -> Setup<'static> {
         sync: EXACT,
         checkpoint: "every_rounds = 20\nkeep = 100",
         own_checkpoints: true,
+        alone: true,
         ..Setup::default()
     }
 }
@@ -94,6 +95,7 @@ fn model_before(scenario: &Scenario, round: u64, whole: &ModelSpec) -> Vec<f32> 
 /// Of two that share each layer one is lost for good, with its disk: who is left makes whole layers of both shares, of which it has a copy of the other one. Then another worker joins, the run moves, and each takes a
 /// share again: the newcomer's comes straight from who has the whole model. What it has learnt then is what one worker has that never moved, with the same samples in each step.
 #[test]
+#[ignore = "nightly: covered by a_run_with_groups_moves_to_another_plan_and_its_shares_are_cut_anew, a_model_whose_layers_are_shared_goes_on_with_other_shares_and_in_other_parts"]
 fn a_copy_goes_from_a_tensor_group_to_one_worker_and_back_and_learns_what_one_worker_learns() {
     let mut scenario = one_copy(2).start_coordinator();
     (0..2).for_each(|worker| scenario.cluster.start_worker(worker).unwrap());

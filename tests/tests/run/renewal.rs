@@ -6,7 +6,8 @@ use longhaul_proto::identity::Identity;
 use longhaul_tests::chaos::{Pace, run_toml};
 use longhaul_tests::cluster::{Cluster, ClusterConfig, training};
 
-use crate::scenario::{RUN_MAX, applied_rounds, take_turn};
+use crate::scenario::{RUN_MAX, applied_rounds};
+use crate::turns::take_turn;
 
 /// More than half the life of a certificate, and less than all of it.
 const AHEAD_S: i64 = 13 * 3600;

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use longhaul_emulator::LinkConfig;
@@ -10,8 +9,7 @@ use longhaul_tests::cluster::{Cluster, ClusterConfig, binary};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A run takes both cores of a small machine.
-static RUNS: Mutex<()> = Mutex::new(());
+use crate::turns::{Turn, take_all_turns, take_turn};
 
 /// The longest that a run of these may take, on a machine that does other things as well.
 pub const RUN_MAX: Duration = Duration::from_secs(240);
@@ -20,7 +18,7 @@ pub const RUN_MAX: Duration = Duration::from_secs(240);
 pub struct Scenario {
     pub cluster: Cluster,
     _folder: TempDir,
-    _turn: Option<MutexGuard<'static, ()>>,
+    _turn: Option<Turn<'static>>,
 }
 
 /// What differs between tests.
@@ -69,6 +67,8 @@ pub struct Setup<'a> {
     pub suspect_after_ms: Option<u64>,
     /// More of each worker's command line.
     pub worker_arguments: &'a [&'a str],
+    /// Whether no other run goes meanwhile, as what is tested depends on how fast the machine is.
+    pub alone: bool,
 }
 
 impl Default for Setup<'_> {
@@ -98,6 +98,7 @@ impl Default for Setup<'_> {
             silent_after_ms: 3000,
             suspect_after_ms: None,
             worker_arguments: &[],
+            alone: false,
         }
     }
 }
@@ -112,10 +113,14 @@ impl Setup<'_> {
 
     /// Starts coordinator and workers.
     pub fn start(self) -> Scenario {
-        let turn = Some(take_turn());
+        let turn = Some(self.take_turn());
         let (config, folder) = self.prepare();
         let cluster = Cluster::start(config).unwrap();
         Scenario { cluster, _folder: folder, _turn: turn }
+    }
+
+    fn take_turn(&self) -> Turn<'static> {
+        if self.alone { take_all_turns() } else { take_turn() }
     }
 
     /// Starts workers one after the other: they are numbered in the order of joining, share a batch in that order, and sums are taken in it.
@@ -134,7 +139,7 @@ impl Setup<'_> {
 
     /// Starts the coordinator alone.
     pub fn start_coordinator(self) -> Scenario {
-        Scenario { _turn: Some(take_turn()), ..self.gather() }
+        Scenario { _turn: Some(self.take_turn()), ..self.gather() }
     }
 
     /// Starts the coordinator alone, for workers that never come to train: that takes no turn.
@@ -236,10 +241,6 @@ fn cluster_config(folder: &Path, run_toml: String, sites: Vec<usize>, link: &str
         worker_arguments: Vec::new(),
         own_calendars: false,
     }
-}
-
-pub fn take_turn() -> MutexGuard<'static, ()> {
-    RUNS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Scenario {

@@ -21,6 +21,7 @@ fn assert_finished_with_some_selected(status: &Value) {
 }
 
 #[test]
+#[ignore = "nightly: covered by a_site_with_nothing_to_contribute_does_not_start_the_clock, a_member_without_samples_has_nothing_in_the_mean"]
 fn members_that_have_selected_nothing_do_not_hold_up_those_that_exchange_gradients() {
     let setup = Setup {
         steps: 100,
@@ -35,6 +36,7 @@ fn members_that_have_selected_nothing_do_not_hold_up_those_that_exchange_gradien
 }
 
 #[test]
+#[ignore = "nightly: covered by a_site_with_nothing_to_contribute_does_not_start_the_clock, a_member_without_samples_holds_no_fragment_up"]
 fn members_that_have_selected_nothing_do_not_hold_up_those_that_exchange_deltas() {
     let setup =
         Setup { steps: 100, batch: 2, micro_batch: 1, selective: Some(HARDLY_ANY), ..Setup::reproducible() };
@@ -43,6 +45,7 @@ fn members_that_have_selected_nothing_do_not_hold_up_those_that_exchange_deltas(
 }
 
 #[test]
+#[ignore = "nightly: covered by ranks_of_a_pipeline_train_on_what_the_last_one_selects_also_where_that_is_nothing"]
 fn the_stages_of_a_copy_train_on_what_the_last_one_selects() {
     let setup = Setup {
         steps: 40,
@@ -92,12 +95,14 @@ fn assert_the_seed_decides(selective: &str, epochs: u64) {
 }
 
 #[test]
+#[ignore = "nightly: covered by a_run_with_the_same_seed_selects_the_same_and_chance_goes_by_position_not_by_who_asks, the_same_steps_give_the_same_bits"]
 fn two_runs_of_a_seed_that_select_by_new_losses_end_with_the_same_bits() {
     assert_the_seed_decides("beta = 2\nhistory = 32\nfull_epochs = 0", 2);
 }
 
 /// From the second epoch on by what was known from the one before.
 #[test]
+#[ignore = "nightly: covered by a_run_with_the_same_seed_selects_the_same_and_chance_goes_by_position_not_by_who_asks, all_samples_of_the_first_epochs_are_selected_and_their_losses_are_what_is_compared_with"]
 fn two_runs_of_a_seed_that_select_by_losses_of_an_epoch_before_end_with_the_same_bits() {
     assert_the_seed_decides("beta = 2\nhistory = 32\nfull_epochs = 0\nmode = \"stale\"", 4);
 }

@@ -30,6 +30,7 @@ fn a_worker_that_computes_slowly_has_a_smaller_part_of_each_step() {
         learning_rate: 1e-3,
         shares: "by_speed",
         checkpoint: "every_rounds = 100000",
+        alone: true,
         ..Setup::reproducible()
     };
     let mut scenario = setup.start();

@@ -28,6 +28,7 @@ fn members_of_a_site_reduce_over_a_ring_and_replicas_stay_equal() {
 }
 
 #[test]
+#[ignore = "nightly: covered by fragments_of_a_site_of_two_leave_before_the_rest_is_computed"]
 fn gradients_leave_a_site_of_several_while_they_are_computed() {
     // Of a GPU they leave at the end of the step.
     if cluster::device() != "cpu" {
@@ -41,6 +42,7 @@ fn gradients_leave_a_site_of_several_while_they_are_computed() {
 }
 
 #[test]
+#[ignore = "nightly: covered by a_run_that_sends_columns_of_gradients_sends_less_and_keeps_replicas_equal"]
 fn members_of_a_site_that_are_told_to_send_directly_have_no_ring() {
     let sync = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384\nwithin_site = \"direct\"";
     let mut scenario = Setup { sync, ..Setup::default() }.start();

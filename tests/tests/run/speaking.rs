@@ -3,6 +3,7 @@
 use longhaul_tests::cluster::training;
 use serde_json::Value;
 
+use crate::faults::assert_exactly_once;
 use crate::operate::{identity_of, replay_all};
 use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
 
@@ -68,11 +69,12 @@ fn survival_a_frozen_worker_that_speaks_for_its_site_takes_nobody_with_it() {
     scenario.cluster.worker(speaker).unwrap().signal("CONT").unwrap();
     let back = |status: &Value| training(status) == 4 && applied_rounds(status) > applied_rounds(&without);
     scenario.cluster.wait_for("the thawed worker to be back", RUN_MAX, back).unwrap();
-    assert_eq!(scenario.cluster.status()["ledger"]["duplicates"], 0);
+    assert_exactly_once(&scenario.cluster.status());
     replay_all(&scenario);
 }
 
 #[test]
+#[ignore = "nightly: covered by survival_a_frozen_worker_that_speaks_for_its_site_takes_nobody_with_it, a_speaker_that_falls_silent_takes_nobody_with_it"]
 fn survival_a_killed_worker_that_speaks_for_its_site_takes_nobody_with_it() {
     let mut scenario = three_together();
     let kill = |scenario: &mut Scenario, place| scenario.cluster.kill_worker(place);

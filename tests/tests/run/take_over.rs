@@ -9,7 +9,8 @@ use tempfile::TempDir;
 
 use crate::faults::assert_exactly_once;
 use crate::refusals::{assert_says, refusal};
-use crate::scenario::{RUN_MAX, Setup, applied_rounds, take_turn};
+use crate::scenario::{RUN_MAX, Setup, applied_rounds};
+use crate::turns::take_turn;
 
 /// Of a run that two workers train. Workers hear nothing of a coordinator for fifteen seconds before they look for another one.
 fn run_toml() -> String {
@@ -51,6 +52,7 @@ fn goes_on_to_its_end(pair: &mut Pair, before: &Value) {
 }
 
 #[test]
+#[ignore = "nightly: covered by over_tls_another_coordinator_takes_over_and_who_has_not_the_right_certificates_hears_what_to_do"]
 fn survival_of_a_dead_leader_another_coordinator_takes_over_and_no_round_is_lost() {
     let _turn = take_turn();
     let Some((mut pair, _folder)) = pair() else { return };
@@ -61,6 +63,7 @@ fn survival_of_a_dead_leader_another_coordinator_takes_over_and_no_round_is_lost
 }
 
 #[test]
+#[ignore = "nightly: covered by over_tls_another_coordinator_takes_over_and_who_has_not_the_right_certificates_hears_what_to_do, nobody_whose_lease_has_ended_writes, a_leader_that_cannot_reach_etcd_stops_before_its_lease_has_run_out"]
 fn survival_of_a_frozen_leader_it_leads_no_more_when_it_thaws() {
     let _turn = take_turn();
     let Some((mut pair, _folder)) = pair() else { return };

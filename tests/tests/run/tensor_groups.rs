@@ -87,6 +87,7 @@ fn a_model_whose_layers_are_shared_learns_what_the_whole_model_learns() {
 
 /// Replicas × stages × tensor: a stage on each of two sites, both stages on one, and two copies of that.
 #[test]
+#[ignore = "nightly: covered by stages_of_tensor_groups_train_as_one_engine_with_the_whole_model_does, a_model_whose_layers_are_shared_learns_what_the_whole_model_learns"]
 fn a_model_in_parts_whose_layers_are_shared_learns_what_the_whole_model_learns() {
     let alone = trained(dense(&[1], ""));
     let both = [
@@ -124,6 +125,7 @@ pub(super) fn assert_members_never_part(scenario: &Scenario) {
 /// What is cut and what all members hold is sparsified, quantised and late in different sync groups; with each norm, members compare what all hold. Where the first one's outcome is not handed on,
 /// the run ends with what this test looks for.
 #[test]
+#[ignore = "nightly: covered by members_whose_replicated_gradients_differ_are_told_so_and_change_nothing, copies_and_parts_round_each_in_their_own_way_and_members_of_one_copy_alike"]
 fn members_do_not_part_where_updates_are_compressed() {
     let streaming = "preset = \"streaming-diloco\"\nevery = 8\nfragment_values = 4096";
     let low_rank = "preset = \"powersgd\"\nrank = 2\nfragment_values = 8192";
@@ -137,12 +139,14 @@ fn members_do_not_part_where_updates_are_compressed() {
 }
 
 #[test]
+#[ignore = "nightly: covered by those_who_are_left_of_two_copies_make_one_and_the_whole_one_does_not_wait_for_them, groups_are_within_sites_and_those_with_the_same_share_are_members"]
 fn a_member_dies_and_its_copy_comes_back_with_it() {
     dies_and_comes_back(groups(), 2);
 }
 
 /// With both members of each of two stages.
 #[test]
+#[ignore = "nightly: covered by those_who_are_left_of_two_copies_make_one_and_the_whole_one_does_not_wait_for_them, stages_of_a_copy_are_groups_of_a_site_each_and_may_be_at_different_ones"]
 fn a_member_of_a_stage_dies_and_its_copy_comes_back_with_it() {
     dies_and_comes_back(Setup { sites: vec![4, 4], ..stages() }, 4);
 }
@@ -156,12 +160,14 @@ fn dies_and_comes_back(setup: Setup<'_>, workers: usize) {
 }
 
 #[test]
+#[ignore = "nightly: covered by a_run_in_parts_goes_on_from_their_checkpoints_and_is_sampled_from_them, a_model_whose_layers_are_shared_is_put_together_and_each_share_must_be_there"]
 fn a_run_of_tensor_groups_goes_on_from_its_checkpoints_and_is_sampled_from_them() {
     goes_on_and_is_sampled(groups());
 }
 
 /// One copy, a stage on each site. What goes there in eight bits is rounded at random, in the same way by both members.
 #[test]
+#[ignore = "nightly: covered by a_run_in_parts_goes_on_from_their_checkpoints_and_is_sampled_from_them, a_model_whose_layers_are_shared_goes_on_with_other_shares_and_in_other_parts"]
 fn a_run_of_stages_of_tensor_groups_goes_on_from_its_checkpoints_and_is_sampled_from_them() {
     goes_on_and_is_sampled(stages());
 }
@@ -172,6 +178,7 @@ fn stages() -> Setup<'static> {
 
 /// Two copies in two parts that are shared by two each, and gradients in factors of low rank.
 #[test]
+#[ignore = "nightly: covered by powersgd_follows_the_reference, a_norm_that_is_clipped_is_that_of_all_stages_and_their_members"]
 fn stages_of_tensor_groups_do_not_part_where_gradients_are_of_low_rank() {
     let sync = "preset = \"powersgd\"\nrank = 2\nfragment_values = 8192";
     let mut scenario = Setup { steps: 100, sites: vec![4, 4], sync, ..stages() }.start();

@@ -46,6 +46,7 @@ fn a_worker_tells_what_it_does_when_it_is_asked_and_trains_on() {
 }
 
 #[test]
+#[ignore = "nightly: covered by a_thread_that_panics_leaves_a_trace_of_what_it_did"]
 fn a_worker_that_fails_leaves_a_trace_behind() {
     // Whose loss is no number before long.
     let mut scenario = Setup { learning_rate: 1e12, ..Setup::reproducible() }.start();

@@ -11,7 +11,7 @@ use longhaul_tests::cluster::{Process, free_address};
 use longhaul_tests::tutorial::{Act, Command, acts};
 use tempfile::TempDir;
 
-use crate::scenario::take_turn;
+use crate::turns::take_turn;
 
 /// For what a command is to print, and for its end.
 const LIMIT: Duration = Duration::from_secs(120);

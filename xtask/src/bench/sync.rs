@@ -12,9 +12,12 @@ pub struct SyncOptions {
     /// Only methods whose name contains this.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Rates of the links of `speed`, in Mbit/s.
+    /// Rates of the links of `whole` and `speed`, in Mbit/s.
     #[arg(long, value_name = "LIST")]
     rates: Option<String>,
+    /// Steps of the runs of `whole`: 1500,6000.
+    #[arg(long, value_name = "LIST")]
+    steps: Option<String>,
     /// Append figures to this file, and measure nothing that is in it: an interrupted run goes on where it was.
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
@@ -44,6 +47,7 @@ impl SyncOptions {
         let values = [
             ("--only", self.only.clone()),
             ("--rates", self.rates.clone()),
+            ("--steps", self.steps.clone()),
             ("--results", path(&self.results)?),
             ("--hours", self.hours.map(|hours| hours.to_string())),
             ("--plot", path(&self.plot)?),
@@ -82,6 +86,10 @@ mod tests {
         assert_eq!(
             arguments(&["x", "--only", "auto", "--hours", "2.5", "--results", "/tmp/r.jsonl"]),
             ["--only", "auto", "--results", "/tmp/r.jsonl", "--hours", "2.5"]
+        );
+        assert_eq!(
+            arguments(&["x", "--steps", "1500", "--rates", "1,10"]),
+            ["--rates", "1,10", "--steps", "1500"]
         );
         let here = std::env::current_dir().unwrap();
         assert_eq!(arguments(&["x", "--results", "r"])[1], here.join("r").to_str().unwrap());

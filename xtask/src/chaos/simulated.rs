@@ -31,8 +31,8 @@ const SIMULATIONS: [Simulation; 2] = [
     Simulation {
         what: "the round protocol",
         folder: "proto",
-        target: &["--package", "longhaul-proto", "--test", "round_sim"],
-        test: "any_mixture_of_faults_is_survived",
+        target: &["--package", "longhaul-proto", "--test", "integration"],
+        test: "round_sim::any_mixture_of_faults_is_survived",
     },
     Simulation {
         what: "the run",

@@ -1,11 +1,13 @@
 //! What takes hours, and what a change to the protocol should have seen once: `cargo xtask test --nightly`.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::checkout::Checkout;
 use crate::verify::step::{Report, Step};
+use crate::verify::tests::{self, Which};
 
 /// Half an hour of faults to real processes, seeds of both simulations, and bugs put back.
 const CHAOS: [(&str, &[&str]); 3] = [
@@ -24,8 +26,12 @@ const FUZZED: [(&str, &[&str]); 2] = [
 const FUZZ: &str = "-max_total_time=120";
 
 /// Runs them, one after the other.
-pub fn steps(checkout: &Checkout) -> Vec<Report> {
-    let mut reports = Vec::new();
+pub fn steps(checkout: &Checkout, notices: &Path) -> Vec<Report> {
+    let mut reports = vec![Step::new("whole runs of the night").checked(|| {
+        let timed = tests::run(checkout, Which::Night, notices)?;
+        println!("\n{}", timed.tables());
+        Ok(())
+    })];
     for (name, arguments) in CHAOS {
         let program = std::env::current_exe().unwrap_or_else(|_| "xtask".into());
         let mut command = Command::new(program);

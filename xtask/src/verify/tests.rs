@@ -12,9 +12,6 @@ use crate::verify::timed::Timed;
 
 /// For collectors of OpenTelemetry: on in every step that compiles, so that nothing is compiled twice.
 pub const OTEL: &str = "longhaul-coordinator/otel,longhaul-worker/otel";
-/// Tests that the nightly run has and CI leaves to others, which each of them names.
-pub const NIGHTLY: &str = "longhaul-tests/nightly";
-
 /// Has cargo start each test program with the variable that makes the harness of stable Rust time its tests. The compiler must not
 /// see it: build scripts watch it, and half of all crates would be compiled anew.
 const RUNNER: (&str, &str) = ("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", "env RUSTC_BOOTSTRAP=1");
@@ -26,27 +23,30 @@ pub enum Which {
     Units,
     /// All that CI runs.
     All,
-    /// Those, and the ones that take too long for CI.
-    Nightly,
+    /// Whole runs of real processes that take too long for CI.
+    Night,
 }
 
 impl Which {
     /// Of cargo: what is built. Examples are checked by clippy and never linked; documentation has no code that runs.
-    fn arguments(self) -> Vec<String> {
-        let mut words = vec!["--workspace", "--locked", "--lib", "--bins"];
-        if self != Self::Units {
-            words.push("--tests");
+    fn targets(self) -> &'static [&'static str] {
+        match self {
+            Self::Units => &["--workspace", "--lib", "--bins"],
+            Self::All => &["--workspace", "--lib", "--bins", "--tests"],
+            Self::Night => &["--workspace", "--bins", "--test", "run"],
         }
-        let features = if self == Self::Nightly { format!("{OTEL},{NIGHTLY}") } else { OTEL.to_owned() };
-        let words = words.into_iter().map(str::to_owned);
-        words.chain(["--features".to_owned(), features]).collect()
+    }
+
+    /// Of the harness: what is run.
+    fn selection(self) -> &'static [&'static str] {
+        if self == Self::Night { &["--ignored"] } else { &[] }
     }
 }
 
 /// Compiles and links all that [`run`] starts.
 pub fn build(checkout: &Checkout, which: Which) -> Command {
     let mut command = checkout.cargo();
-    command.arg("test").args(which.arguments()).arg("--no-run");
+    command.args(["test", "--locked", "--features", OTEL, "--no-run"]).args(which.targets());
     command
 }
 
@@ -56,8 +56,8 @@ pub fn build(checkout: &Checkout, which: Which) -> Command {
 /// One failed.
 pub fn run(checkout: &Checkout, which: Which, notices: &Path) -> Result<Timed> {
     let mut command = checkout.cargo();
-    command.arg("test").args(which.arguments()).arg("--no-fail-fast");
-    command.args(["--", "-Z", "unstable-options", "--report-time"]);
+    command.args(["test", "--locked", "--features", OTEL, "--no-fail-fast"]).args(which.targets());
+    command.args(["--", "-Z", "unstable-options", "--report-time"]).args(which.selection());
     command.env(RUNNER.0, RUNNER.1).env(NOTICES, notices);
     // One pipe for both streams: cargo says on one which program's tests follow on the other.
     let (reader, writer) = pipe().context("make a pipe")?;

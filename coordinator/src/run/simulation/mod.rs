@@ -69,6 +69,12 @@ fn check(world: &World) -> bool {
         assert!(applied.insert(position), "position {position} is in two results");
     }
     let counted: BTreeSet<u64> = ledger.counted().iter().flatten().collect();
+    let waiting: BTreeSet<u64> = ledger.waiting().iter().flatten().collect();
+    assert!(counted.is_disjoint(&waiting), "positions that count are to be given out again");
+    let gaps: Vec<_> = (0..ledger.given_out())
+        .filter(|position| !counted.contains(position) && !waiting.contains(position))
+        .collect();
+    assert!(gaps.is_empty(), "given out, and neither in the ledger nor to be given out again: {gaps:?}");
     let beyond: Vec<_> = applied.difference(&counted).collect();
     assert!(beyond.is_empty(), "applied, and not in the ledger: {beyond:?}");
     // Only what was late can be missing: it was in a residual, which died with its holder or outlived the run.

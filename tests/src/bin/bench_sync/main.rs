@@ -1,4 +1,4 @@
-//! Measures every strategy of synchronisation: its speed over links, what it costs in quality, what it sends, and when it gets where
+//! Measures every strategy of synchronisation: whole runs, its speed over links, what it costs in quality, what it sends, and when it gets where
 //! PyTorch's DDP gets. One JSON line per figure goes to stdout, progress to stderr; `docs/benchmarks/sync.md` says how each is measured.
 
 mod book;
@@ -18,6 +18,7 @@ mod traffic;
 #[path = "../bench_wan/training.rs"]
 mod training;
 mod watch;
+mod whole;
 
 use std::path::PathBuf;
 
@@ -38,11 +39,14 @@ struct Args {
     #[arg(long)]
     only: Option<String>,
     /// Only these parts.
-    #[arg(long, value_delimiter = ',', default_values = ["speed", "sites", "quality", "traffic", "reach"])]
+    #[arg(long, value_delimiter = ',', default_values = ["whole", "speed", "sites", "quality", "traffic", "reach"])]
     part: Vec<Part>,
-    /// Rates of the links of `speed`, in Mbit/s.
-    #[arg(long, value_delimiter = ',', default_values_t = speed::RATES_MBIT)]
-    rates: Vec<f64>,
+    /// Rates of the links of `whole` (default: 100,10,1) and of `speed` (default: 1,10,100,1000), in Mbit/s.
+    #[arg(long, value_delimiter = ',')]
+    rates: Option<Vec<f64>>,
+    /// Steps of the runs of `whole`. Default: 1500,6000, with `--quick` 300.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(60..))]
+    steps: Option<Vec<u64>>,
     /// Appends figures to this file, and measures nothing that is in it: an interrupted run goes on where it was.
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
@@ -62,6 +66,8 @@ const SITES_RATES_MBIT: [f64; 2] = [1000.0, 100.0];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
+    /// Share of local speed, loss and bits of whole runs, by link.
+    Whole,
     /// Share of local speed, by link.
     Speed,
     /// The same with two workers in each site, where steps wait for their exchange.
@@ -83,7 +89,13 @@ fn main() -> Result<()> {
     let mut session = Session::start(args.results.as_deref(), args.only, args.quick, args.hours)?;
     for part in args.part {
         match part {
-            Part::Speed => speed::measure(&mut session, &args.rates)?,
+            Part::Whole => {
+                let rates = args.rates.as_deref().unwrap_or(&whole::RATES_MBIT);
+                whole::measure(&mut session, rates, args.steps.as_deref())?;
+            }
+            Part::Speed => {
+                speed::measure(&mut session, args.rates.as_deref().unwrap_or(&speed::RATES_MBIT))?;
+            }
             Part::Sites => {
                 speed::sites_of(&mut session, 2, &[SyncPreset::Dense], &SITES_RATES_MBIT)?;
             }

@@ -20,6 +20,8 @@ pub struct Method {
     pub repeats: u32,
     /// Learning rates that are tried first; the one in the middle where only one is. The same span for all that step as AdamW does.
     pub rates: [f64; 3],
+    /// That which is best in whole runs of `quality`, as `docs/benchmarks/sync.md` has it.
+    pub best_rate: f64,
 }
 
 /// As AdamW does it: a step is about as long as the rate, whatever the gradient.
@@ -64,6 +66,16 @@ pub fn preset(preset: SyncPreset) -> Method {
             SyncPreset::Dgc => SGD,
             SyncPreset::Demo => SIGN,
             _ => ADAMW,
+        },
+        best_rate: match preset {
+            SyncPreset::Auto | SyncPreset::Dense => 5e-3,
+            SyncPreset::Diloco | SyncPreset::OnebitAdam => 2.5e-3,
+            SyncPreset::Demo => 4e-3,
+            SyncPreset::Dgc => 2e-3,
+            SyncPreset::StreamingDiloco
+            | SyncPreset::Cocktail
+            | SyncPreset::SparseLocal
+            | SyncPreset::Powersgd => 1e-2,
         },
     }
 }

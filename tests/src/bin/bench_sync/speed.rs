@@ -255,10 +255,11 @@ fn pytorch_case(
         let pace = Pace { round, warm_up, enough_s: lengths.enough_s };
         local.beside(
             1,
-            || python.local(lengths.local_steps as usize),
+            || python.local(&[], lengths.local_steps as usize),
             || {
-                let times =
-                    python.across(link, mode, lengths.limit, |times| pace.is_enough(&looks(times)))?;
+                let links = pytorch::links(link)?;
+                let enough = |times: &[f64]| pace.is_enough(&looks(times));
+                let times = python.across(&links, &[], mode, lengths.limit, enough)?;
                 let times = times.context("no root or no TUN device for PyTorch over the link")?;
                 Ok(pace.measured(&looks(&times)).map_or(Outcome::Over(lengths.limit), Outcome::Measured))
             },
@@ -267,7 +268,7 @@ fn pytorch_case(
 }
 
 /// From the times of single steps.
-fn looks(times: &[f64]) -> Vec<Look> {
+pub fn looks(times: &[f64]) -> Vec<Look> {
     let add = |(at_s, steps): &mut (f64, u64), time: &f64| {
         (*at_s, *steps) = (*at_s + time, *steps + 1);
         Some(Look { at_s: *at_s, steps: *steps, bytes: 0 })

@@ -20,11 +20,24 @@ const GRACE: Duration = Duration::from_secs(60);
 pub fn until(
     cluster: &mut Cluster,
     limit: Duration,
+    condition: impl FnMut(&Value) -> bool,
+) -> Result<Option<Value>> {
+    until_every(cluster, PAUSE, limit, condition)
+}
+
+/// The same with another time between looks.
+///
+/// # Errors
+/// As [`until`].
+pub fn until_every(
+    cluster: &mut Cluster,
+    pause: Duration,
+    limit: Duration,
     mut condition: impl FnMut(&Value) -> bool,
 ) -> Result<Option<Value>> {
     let began = now();
     let mut met = false;
-    let status = cluster.look_every(PAUSE, "the measurement", limit + GRACE, |status| {
+    let status = cluster.look_every(pause, "the measurement", limit + GRACE, |status| {
         met = condition(status);
         met || began.elapsed() > limit
     })?;

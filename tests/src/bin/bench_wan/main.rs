@@ -74,7 +74,7 @@ fn local(args: &Args, steps: u64, python: Option<&pytorch::Python>) -> Result<(f
         progress(&format!("local, {turn} of {turns}"));
         ours_s += gpt::local(steps)? / f64::from(turns);
         if let Some(python) = python {
-            torch_s += python.local(torch_steps)? / f64::from(turns);
+            torch_s += python.local(&[], torch_steps)? / f64::from(turns);
         }
     }
     report("ours, local", &Figure { metric: "step_s", value: ours_s, unit: "s" });
@@ -92,7 +92,9 @@ fn pytorch_across(link: &LinkConfig, python: &pytorch::Python, local_s: f64) -> 
         [("PyTorch, DDP f32", "none"), ("PyTorch, DDP fp16", "fp16"), ("PyTorch, DDP PowerSGD", "powersgd")]
     {
         progress(case);
-        match python.across(link, &["ddp", "--hook", hook], Duration::MAX, |times| times.len() >= steps)? {
+        let links = pytorch::links(link)?;
+        let mode = ["ddp", "--hook", hook];
+        match python.across(&links, &[], &mode, Duration::MAX, |times| times.len() >= steps)? {
             Some(times) => {
                 let step_s = pytorch::mean(&times[pytorch::WARM_UP_STEPS..]);
                 report_against(case, step_s, local_s, &[]);

@@ -20,6 +20,14 @@ pub struct Python {
 /// A way to train on two ranks, as arguments of the script.
 pub type Mode<'a> = &'a [&'a str];
 
+/// The script's options before the mode: the model, and how it is trained. Empty: those of the model of `gpt`.
+pub type Options<'a> = &'a [String];
+
+/// Both directions of a link.
+pub fn links(link: &LinkConfig) -> Result<[Link; 2]> {
+    Ok([Link::new("a-b", link.clone(), 1)?, Link::new("b-a", link.clone(), 2)?])
+}
+
 const SIDES: [(&str, &str, &str); 2] =
     [("longhaul-a", "10.77.0.1/24", "10.77.0.1"), ("longhaul-b", "10.77.0.2/24", "10.77.0.2")];
 
@@ -50,9 +58,9 @@ fn text() -> Result<tempfile::NamedTempFile> {
 
 impl Python {
     /// Seconds a step of two processes that train side by side and do not talk.
-    pub fn local(&self, steps: usize) -> Result<f64> {
+    pub fn local(&self, options: Options<'_>, steps: usize) -> Result<f64> {
         let all = WARM_UP_STEPS + steps;
-        let rank = || Rank::start(self.script(Command::new(&self.path)).arg("local"));
+        let rank = || Rank::start(self.script(Command::new(&self.path), options).arg("local"));
         let times = watch([rank()?, rank()?], Duration::MAX, |times| times.len() >= all)?;
         Ok(mean(&times[WARM_UP_STEPS..all]))
     }
@@ -61,15 +69,16 @@ impl Python {
     /// None: this machine grants no TUN devices.
     pub fn across(
         &self,
-        link: &LinkConfig,
+        links: &[Link; 2],
+        options: Options<'_>,
         mode: Mode<'_>,
         limit: Duration,
         enough: impl Fn(&[f64]) -> bool,
     ) -> Result<Option<Vec<f64>>> {
         let sides = SIDES.map(|(netns, address, _)| SideConfig::new(netns, address));
         let [a, b] = sides;
-        let links = (Link::new("a-b", link.clone(), 1)?, Link::new("b-a", link.clone(), 2)?);
-        let pair = match TunPair::start(&a?, &b?, links.0, links.1) {
+        let [there, back] = links.clone();
+        let pair = match TunPair::start(&a?, &b?, there, back) {
             Ok(pair) => pair,
             Err(TunError::Unavailable { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -77,7 +86,7 @@ impl Python {
         let rank = |rank: usize| {
             let mut inside = Command::new("ip");
             inside.args(["netns", "exec", SIDES[rank].0]).arg(&self.path);
-            let mut command = self.script(inside);
+            let mut command = self.script(inside, options);
             command.args(mode).args(["--rank", &rank.to_string(), "--world", "2", "--interface", "wan"]);
             Rank::start(command.args(["--master", &format!("{}:29500", SIDES[0].2)]))
         };
@@ -86,11 +95,12 @@ impl Python {
         Ok(Some(times))
     }
 
-    /// The script with far more steps than anybody waits for.
-    fn script(&self, mut command: Command) -> Command {
+    /// The script with far more steps than anybody waits for, unless the options say how many.
+    fn script(&self, mut command: Command, options: Options<'_>) -> Command {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/ddp_gpt.py");
         command.arg(script).arg("--data").arg(self.text.path());
         command.args(["--batch", "8", "--threads", "1", "--steps", "1000000", "--each-step"]);
+        command.args(options);
         command
     }
 }
@@ -106,16 +116,16 @@ fn watch(mut ranks: [Rank; 2], limit: Duration, enough: impl Fn(&[f64]) -> bool)
     let began = Instant::now();
     loop {
         interrupt::check()?;
+        // Before the look at what it said: it may end as soon as that is enough.
+        let ended = [ranks[0].child.try_wait()?, ranks[1].child.try_wait()?];
         let [a, b] = ranks.each_ref().map(Rank::times);
         let both: Vec<f64> = a.into_iter().zip(b).map(|(a, b)| f64::midpoint(a, b)).collect();
         if enough(&both) || began.elapsed() > limit {
             return Ok(both);
         }
-        for rank in &mut ranks {
-            if let Some(status) = rank.child.try_wait()? {
-                ensure!(!status.success(), "the PyTorch script ended before enough steps");
-                anyhow::bail!("the PyTorch script ended with {status}");
-            }
+        if let Some(status) = ended.into_iter().flatten().next() {
+            ensure!(!status.success(), "the PyTorch script ended before enough steps");
+            anyhow::bail!("the PyTorch script ended with {status}");
         }
         // A line of another process is waited for: nothing wakes this one.
         std::thread::park_timeout(POLL);

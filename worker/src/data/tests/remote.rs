@@ -1,4 +1,4 @@
-//! Sources on a web server. Those in object storage are tested in `worker/tests/data_in_s3.rs`.
+//! Sources on a web server. Those in object storage are tested in `worker/tests/integration/data_in_s3.rs`.
 
 use super::server::Server;
 use super::*;

@@ -5,6 +5,7 @@ mod labels;
 mod palette;
 mod speed;
 mod tables;
+mod whole;
 
 use std::path::Path;
 
@@ -19,6 +20,7 @@ pub fn draw(results: &Path, folder: &Path) -> Result<()> {
     let files = [
         ("sync-frontier.svg", frontier::picture(&book)?),
         ("sync-speed.svg", speed::picture(&book)?),
+        ("sync-whole.md", whole::whole(&book)),
         ("sync-quality.md", tables::quality(&book)),
         ("sync-speed.md", tables::speed(&book)),
         ("sync-traffic.md", tables::traffic(&book)),

@@ -88,7 +88,8 @@ pub fn reach(book: &Book) -> Option<String> {
     table(&["method", "after", "steps", "lowest loss seen, nats"], rows)
 }
 
-fn table<R: AsRef<[String]>>(head: &[&str], rows: impl Iterator<Item = R>) -> Option<String> {
+/// Rows under a head; none: there are no rows.
+pub(super) fn table<R: AsRef<[String]>>(head: &[&str], rows: impl Iterator<Item = R>) -> Option<String> {
     let mut text = format!("| {} |\n|{}\n", head.join(" | "), " --- |".repeat(head.len()));
     let mut is_empty = true;
     for row in rows {
@@ -100,7 +101,7 @@ fn table<R: AsRef<[String]>>(head: &[&str], rows: impl Iterator<Item = R>) -> Op
 }
 
 /// Three significant digits, without an exponent.
-fn figure(value: f64) -> String {
+pub(super) fn figure(value: f64) -> String {
     let digits = 2 - value.abs().max(f64::MIN_POSITIVE).log10().floor() as i32;
     format!("{value:.*}", usize::try_from(digits).unwrap_or(0))
 }

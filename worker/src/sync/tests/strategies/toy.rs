@@ -90,7 +90,7 @@ pub fn engine(config: &RunConfig) -> Engine {
 }
 
 /// Who trains on what, and the gradients of it: what the reference takes from elsewhere. Gradients are tested against PyTorch's in
-/// `tests/pytorch.rs`.
+/// `tests/integration/pytorch.rs`.
 pub struct Oracle {
     engine: Engine,
     data: Dataset,

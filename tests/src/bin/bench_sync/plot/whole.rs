@@ -1,0 +1,113 @@
+//! Tables of whole runs: one for each number of steps and link.
+
+use std::fmt::Write;
+
+use super::tables::{figure, table};
+use crate::book::Book;
+use crate::method;
+use crate::whole::{BENCH, RATES_MBIT, STEPS, bits, case_name, compared, reference_loss};
+
+const HEAD: [&str; 8] = [
+    "method",
+    "whole-run share",
+    "time-to-loss share",
+    "loss, nats",
+    "over `dense`",
+    "steady share",
+    "bits sent per parameter and step",
+    "bits on the wire",
+];
+
+/// Every method at every link, in the order in which they are measured; none: there is none.
+pub fn whole(book: &Book) -> Option<String> {
+    let mut text = String::new();
+    for steps in STEPS {
+        for rate_mbit in RATES_MBIT {
+            let ours = method::presets().into_iter().map(|method| method.name);
+            let theirs = method::PYTORCH.iter().map(|(name, ..)| *name);
+            let rows = ours.chain(theirs).filter_map(|name| row(book, name, rate_mbit, steps));
+            let Some(rows) = table(&HEAD, rows) else { continue };
+            let bits = figure(bits(rate_mbit));
+            // Into a string, which takes everything.
+            let _ =
+                writeln!(text, "{steps} steps at {rate_mbit} Mbit/s ({bits} bits a parameter and step):\n");
+            let _ = writeln!(text, "{rows}");
+        }
+        let dense = reference_loss(book, steps).filter(|_| !text.is_empty());
+        if let Some(loss) = dense {
+            let _ = writeln!(text, "`dense` without a link has {loss:.3} after {steps} steps.\n");
+        }
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+fn row(book: &Book, method: &str, rate_mbit: f64, steps: u64) -> Option<[String; HEAD.len()]> {
+    let case = case_name(method, rate_mbit, steps);
+    book.case(BENCH, &case).next()?;
+    let value = |metric| book.value(BENCH, &case, metric);
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let or_nothing = Option::unwrap_or_default;
+    let derived = compared(book, method, rate_mbit, steps);
+    let derived = |metric| derived.iter().find(|figure| figure.metric == metric).map(|figure| figure.value);
+    let share = value("whole_run_share").map(percent);
+    let at_most = value("whole_run_share_at_most").zip(value("share_so_far"));
+    let at_most =
+        at_most.map(|(most, so_far)| format!("at most {} ({} so far)", percent(most), percent(so_far)));
+    let to_loss = derived("time_to_loss_share").map(percent);
+    let to_loss = to_loss
+        .or_else(|| derived("time_to_loss_share_at_most").map(|most| format!("at most {}", percent(most))))
+        .or_else(|| {
+            derived("time_to_loss_share_at_least").map(|least| format!("at least {}", percent(least)))
+        });
+    Some([
+        method.to_owned(),
+        or_nothing(share.or(at_most)),
+        or_nothing(to_loss),
+        or_nothing(value("loss").map(|loss| format!("{loss:.3}"))),
+        or_nothing(derived("over_dense").map(|over| format!("{over:+.1} %"))),
+        or_nothing(value("steady_share").map(percent)),
+        or_nothing(value("bits_sent").map(figure)),
+        or_nothing(value("bits_on_the_wire").map(figure)),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::book::Figure;
+
+    #[test]
+    fn rows_say_what_was_measured_and_which_figures_are_bounds() {
+        let mut book = Book::open(None).unwrap();
+        assert_eq!(whole(&book), None);
+        let mut add = |case: &str, figures: &[(&'static str, f64)]| {
+            let figures: Vec<_> =
+                figures.iter().map(|&(metric, value)| Figure { metric, value, unit: "" }).collect();
+            book.add(BENCH, case, &figures).unwrap();
+        };
+        add("dense without a link, 1500 steps", &[("loss", 1.5)]);
+        let auto = [
+            ("whole_run_share", 0.5),
+            ("steady_share", 0.9),
+            ("loss", 1.53),
+            ("bits_sent", 0.8),
+            ("bits_on_the_wire", 1.0),
+            ("seconds", 150.0),
+            ("local_step_s", 0.05),
+        ];
+        add(&case_name("auto", 10.0, 1500), &auto);
+        let dense = [("over_the_limit_of", 900.0), ("whole_run_share_at_most", 0.08), ("share_so_far", 0.02)];
+        add(&case_name("dense", 10.0, 1500), &dense);
+        let text = whole(&book).unwrap();
+        let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+        assert_eq!(
+            rows,
+            [
+                "| auto | 50.0 % | at most 50.0 % | 1.530 | +2.0 % | 90.0 % | 0.800 | 1.00 |",
+                "| dense | at most 8.0 % (2.0 % so far) |  |  |  |  |  |  |"
+            ],
+            "{text}"
+        );
+        assert!(text.starts_with("1500 steps at 10 Mbit/s (0.670 bits"), "{text}");
+    }
+}

@@ -1,0 +1,10 @@
+//! What `deploy` starts workers with, read by the worker's own parser.
+
+mod compose;
+mod image;
+mod kubernetes;
+mod launcher;
+mod machines;
+mod pages;
+mod slurm;
+mod tokens;

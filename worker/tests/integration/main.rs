@@ -1,0 +1,14 @@
+//! The worker as a process, and the crate by its public interface: one binary, as each is linked with libtorch.
+
+#![allow(clippy::unwrap_used, reason = "this is all test code")]
+
+mod collective;
+mod columns;
+mod data_command;
+mod data_in_s3;
+mod deploy;
+mod doctor;
+#[cfg(feature = "otel")]
+mod otel;
+mod own_process;
+mod pytorch;
