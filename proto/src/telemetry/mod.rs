@@ -105,11 +105,11 @@ impl Telemetry {
             match read {
                 Read::Gauge(read) => {
                     let gauge = meter.f64_observable_gauge(name).with_description(help);
-                    drop(gauge.with_callback(observing(read)).build());
+                    let _ = gauge.with_callback(observing(read)).build();
                 }
                 Read::Counter(read) => {
                     let counter = meter.u64_observable_counter(name).with_description(help);
-                    drop(counter.with_callback(observing(read)).build());
+                    let _ = counter.with_callback(observing(read)).build();
                 }
             }
         }

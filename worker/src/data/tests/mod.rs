@@ -13,7 +13,6 @@ mod pruning;
 #[cfg(feature = "remote-data")]
 mod remote;
 mod samples;
-#[cfg(feature = "remote-data")]
 mod server;
 
 use std::path::{Path, PathBuf};
