@@ -96,7 +96,9 @@ fn lints(checkout: &Checkout) -> Vec<Report> {
 
 fn pages_and_features(checkout: &Checkout) -> Vec<Report> {
     let mut rustdoc = checkout.cargo();
-    rustdoc.args(["doc", "--workspace", "--no-deps", "--locked", "--features", OTEL]);
+    // With examples, as cargo chooses the features of dependencies as for tests then, and clippy has checked those.
+    rustdoc.args(["doc", "--workspace", "--lib", "--bins", "--examples"]);
+    rustdoc.args(["--no-deps", "--locked", "--features", OTEL]);
     let mut least = checkout.cargo();
     least.args(["clippy", "--locked", "--no-default-features"]);
     least

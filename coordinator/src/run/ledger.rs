@@ -339,8 +339,7 @@ mod tests {
     #[test]
     fn a_position_that_is_given_out_twice_is_noticed() {
         let mut ledger = books();
-        let feed =
-            longhaul_common::sampler::SampleFeed { first_step: 4, backlog: vec![0..2, 2..3], cursor: 16 };
+        let feed = SampleFeed { first_step: 4, backlog: vec![0..2, 2..3], cursor: 16 };
         ledger.timeline.push(Assignment::evenly(feed, vec![W1]));
         ledger.count_through(Round(2));
         assert_eq!((ledger.duplicates(), ledger.counted().len()), (0, 16));

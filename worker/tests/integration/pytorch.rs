@@ -1,5 +1,8 @@
 //! Models, gradients and optimiser against Hugging Face's models in PyTorch, and against classifiers of images in PyTorch: see `fixtures/make_reference.py`.
 
+#[path = "pytorch/transformers.rs"]
+mod transformers;
+
 use std::path::Path;
 
 use longhaul_common::config::{ImageConfig, ModelConfig, ModelKind, Precision, TrainConfig};
@@ -44,13 +47,13 @@ fn spec(kind: ModelKind) -> ModelSpec {
     let classifier = match kind {
         ModelKind::Mlp => ModelConfig { hidden: Some(vec![16, 12]), ..unset },
         ModelKind::Cnn => ModelConfig { channels: Some(vec![4, 6]), hidden: Some(vec![12]), ..unset },
-        _ => return language_model(kind),
+        _ => return ModelSpec::resolve(&language_model(kind), VOCABULARY).unwrap(),
     };
     ModelSpec::of_images(&classifier, &IMAGE).unwrap()
 }
 
-fn language_model(kind: ModelKind) -> ModelSpec {
-    let config = ModelConfig {
+fn language_model(kind: ModelKind) -> ModelConfig {
+    ModelConfig {
         kind,
         layers: 2,
         width: 32,
@@ -62,8 +65,7 @@ fn language_model(kind: ModelKind) -> ModelSpec {
         tied_embeddings: None,
         hidden: None,
         channels: None,
-    };
-    ModelSpec::resolve(&config, VOCABULARY).unwrap()
+    }
 }
 
 /// The script's `noise`.

@@ -1,7 +1,7 @@
 //! Two sites on this machine with a slow link between them train one model.
 //!
 //! The processes are those of a real run, with the WAN emulator in the provider's place. However the demo ends, none of them
-//! outlives it: see [`group`]. It needs the programs and the folder `examples`, and neither a checkout nor a compiler, so that
+//! outlives it: see `group.rs`. It needs the programs and the folder `examples`, and neither a checkout nor a compiler, so that
 //! the tarball and the Python package carry it (`longhaul-demo`); `cargo xtask demo` builds the programs first.
 
 #![forbid(unsafe_code)]
