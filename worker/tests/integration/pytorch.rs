@@ -1,6 +1,5 @@
 //! Models, gradients and optimiser against Hugging Face's models in PyTorch, and against classifiers of images in PyTorch: see `fixtures/make_reference.py`.
 
-#[path = "pytorch/transformers.rs"]
 mod transformers;
 
 use std::path::Path;

@@ -28,12 +28,13 @@ pub enum Which {
 }
 
 impl Which {
-    /// Of cargo: what is built. Examples are checked by clippy and never linked; documentation has no code that runs.
+    /// Of cargo: what is built. Examples are checked by clippy and never linked; documentation has no code that runs. `--tests` means all targets with tests, those of libraries and
+    /// programs as well, and builds the programs that the others start; `--bins` would link a harness for programs that have no test.
     fn targets(self) -> &'static [&'static str] {
         match self {
             Self::Units => &["--workspace", "--lib", "--bins"],
-            Self::All => &["--workspace", "--lib", "--bins", "--tests"],
-            Self::Night => &["--workspace", "--bins", "--test", "run"],
+            Self::All => &["--workspace", "--tests"],
+            Self::Night => &["--workspace", "--test", "run"],
         }
     }
 
