@@ -8,7 +8,11 @@ use longhaul_common::terminal::{foot, moves_cursors, takes_colours};
 use longhaul_worker::cli::{Cli, Command, LogFormat};
 use longhaul_worker::engine::keep_freed_memory;
 use longhaul_worker::{agent, data, data_command, doctor, pages, sample};
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Threads for sockets and timers; the device and the synchroniser have threads of their own.
 const RUNTIME_THREADS: usize = 2;
@@ -47,14 +51,16 @@ fn run(command: Command) -> anyhow::Result<()> {
 }
 
 fn start_logging(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("LONGHAUL_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let chosen = std::env::var("LONGHAUL_LOG").ok().and_then(|chosen| chosen.parse::<Targets>().ok());
+    let filter = chosen.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     let colours = takes_colours(&std::io::stderr());
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(foot);
+    let logs = tracing_subscriber::fmt::layer().with_ansi(colours).with_writer(foot);
+    let registry = tracing_subscriber::registry();
     if format == LogFormat::Text && moves_cursors(&std::io::stderr()) {
         foot().enable();
     }
     match format {
-        LogFormat::Text => logs.with_target(false).init(),
-        LogFormat::Json => logs.json().init(),
+        LogFormat::Text => registry.with(logs.with_target(false).with_filter(filter)).init(),
+        LogFormat::Json => registry.with(logs.json().with_filter(filter)).init(),
     }
 }

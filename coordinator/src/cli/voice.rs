@@ -3,7 +3,11 @@
 use std::io::Write as _;
 
 use longhaul_common::terminal::{foot, moves_cursors, takes_colours};
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::{CliError, LogFormat};
 
@@ -26,22 +30,23 @@ impl LogFormat {
         if self == Self::Text && moves_cursors(&std::io::stderr()) {
             foot().enable();
         }
-        let filter =
-            EnvFilter::try_from_env("LONGHAUL_LOG").unwrap_or_else(|_| EnvFilter::new("info,quinn=warn"));
-        let log = tracing_subscriber::fmt().with_writer(foot);
+        let chosen = std::env::var("LONGHAUL_LOG").ok().and_then(|chosen| chosen.parse::<Targets>().ok());
+        let filter = chosen.unwrap_or_else(|| {
+            Targets::new().with_default(LevelFilter::INFO).with_target("quinn", LevelFilter::WARN)
+        });
+        let log = tracing_subscriber::fmt::layer().with_writer(foot);
+        let registry = tracing_subscriber::registry();
         // Tests start several in one process; the first log stays.
         let _ = match self {
             Self::Text => {
                 let colours = takes_colours(&std::io::stderr());
-                log.with_env_filter(filter).with_target(false).with_ansi(colours).try_init()
+                let log = log.with_target(false).with_ansi(colours);
+                registry.with(log.with_filter(filter)).try_init()
             }
             Self::Json => {
                 // What is said is no log: nothing leaves it out.
-                let filter = match format!("{SAID}=info").parse() {
-                    Ok(said) => filter.add_directive(said),
-                    Err(_) => filter,
-                };
-                log.with_env_filter(filter).json().flatten_event(true).try_init()
+                let filter = filter.with_target(SAID, LevelFilter::INFO);
+                registry.with(log.json().flatten_event(true).with_filter(filter)).try_init()
             }
         };
     }

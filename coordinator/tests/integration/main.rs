@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod browser;
+#[cfg(feature = "object-storage")]
 mod checkpoints;
 mod command_line;
 mod corpora;

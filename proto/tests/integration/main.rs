@@ -15,5 +15,6 @@ mod loopback;
 mod otel;
 mod outages;
 mod round_sim;
+#[cfg(feature = "object-storage")]
 mod s3;
 mod simulated_path;

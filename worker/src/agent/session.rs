@@ -112,6 +112,7 @@ impl Session {
         let parts = config.parallel.seats();
         let config = Arc::new(config);
         // Before the network starts, which only an end of the session stops.
+        RunArchive::check(&config)?;
         let checkpoint_dir = membership.checkpoint_dir(&config)?;
         let (run, worker) = (identity.run(), identity.worker());
         let store = CheckpointStore::new(&checkpoint_dir, run, worker, config.checkpoint.retention());

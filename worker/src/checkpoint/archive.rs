@@ -8,7 +8,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::id::{RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_proto::checkpoint::archive::{
-    Archive, ArchiveError, Archived, Content, Manifest, Part, Private,
+    self, Archive, ArchiveError, Archived, Content, Manifest, Part, Private,
 };
 use longhaul_proto::control::message::CheckpointOffer;
 use tokio::runtime::Handle;
@@ -39,6 +39,14 @@ pub struct RunArchive {
 }
 
 impl RunArchive {
+    /// Refuses a run whose configuration names an archive where this program has none.
+    ///
+    /// # Errors
+    /// [`ArchiveError::NotBuilt`]
+    pub fn check(config: &RunConfig) -> Result<(), ArchiveError> {
+        config.checkpoint.to.as_ref().map_or(Ok(()), archive::require)
+    }
+
     /// None: the configuration names no archive. It is not looked for yet.
     #[must_use]
     pub fn of(config: Arc<RunConfig>, run: RunId, unusable: Unusable, runtime: Handle) -> Option<Self> {
@@ -265,5 +273,5 @@ fn values_of(bytes: &[u8]) -> Arc<[f32]> {
     bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "object-storage"))]
 mod tests;

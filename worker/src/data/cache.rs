@@ -67,6 +67,7 @@ impl Cache {
     }
 
     /// What a file elsewhere holds, as long as it is read.
+    #[cfg(feature = "parquet")]
     pub(super) fn fetched(&self, name: &str) -> PathBuf {
         self.fetches().join(name)
     }

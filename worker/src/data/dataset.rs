@@ -19,7 +19,7 @@ use super::recipe::PIECE_BYTES;
 use super::sample::{SampleShape, tokens};
 use super::side_by_side::{Plan, When, check_classes, prepare};
 use super::source::{Source, SourceSize};
-use super::{Batch, DataError, Recipe, Sample, Tokenizer, Work};
+use super::{Batch, DataError, Recipe, Sample, Tokenizer, Work, built};
 
 /// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target; or its image i. The end of each source,
 /// or other sources, are held out for validation.
@@ -120,6 +120,7 @@ impl Dataset {
     }
 
     pub(super) fn opened_by(config: &DataConfig, maker: Maker<'_>, when: When) -> Result<Self, DataError> {
+        built::check(config)?;
         let (sources, lease) = (config.training(), Arc::new(Lease::new(maker.cache)?));
         let plans = sources.iter().chain(&config.validation).map(|source| Plan::new(source, config, &maker));
         let plans: Vec<Plan<'_>> = plans.collect::<Result<_, _>>()?;
@@ -321,6 +322,7 @@ impl Dataset {
         tokenizer: &Tokenizer,
         cache: &Path,
     ) -> Result<Vec<SourceFile>, DataError> {
+        built::check(config)?;
         let (cache, work) = (Cache::open(cache, None)?, Work::default());
         let maker = Maker { cache: &cache, tokenizer, work: &work, piece_bytes: PIECE_BYTES };
         let mut files = Vec::new();

@@ -58,7 +58,7 @@ impl<'a> Detokenizer<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "tokenizers"))]
 mod tests {
     use super::*;
 

@@ -92,6 +92,16 @@ pub enum DataError {
         /// What the library says.
         reason: String,
     },
+    /// Something that this program lacks.
+    #[error(
+        "this worker was built without {what}: build it with `--features {feature}` (`cargo build --release` has all)"
+    )]
+    NotBuilt {
+        /// What.
+        what: &'static str,
+        /// The feature that brings it.
+        feature: &'static str,
+    },
     /// A pattern that matches no file, or is none.
     #[error(
         "data source {pattern}: {reason}; relative patterns count from the folder that the worker was started in"

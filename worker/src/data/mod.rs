@@ -2,6 +2,7 @@
 
 mod bad_budget;
 mod batch;
+mod built;
 mod cache;
 mod dataset;
 mod decoders;

@@ -57,6 +57,7 @@ impl Partial {
     }
 
     /// The file itself.
+    #[cfg(feature = "parquet")]
     pub(super) fn file(&self) -> &File {
         &self.file
     }

@@ -8,6 +8,14 @@ use longhaul_common::config::DataConfig;
 use super::DataError;
 use super::error::READ_TOKENIZER;
 
+#[cfg(feature = "tokenizers")]
+mod described;
+#[cfg(not(feature = "tokenizers"))]
+#[path = "tokenizer/not_described.rs"]
+mod described;
+
+pub use self::described::Described;
+
 /// How text becomes tokens.
 #[derive(Clone, Debug)]
 pub enum Tokenizer {
@@ -18,7 +26,7 @@ pub enum Tokenizer {
         /// The file's content, which a checkpoint carries along.
         json: Arc<[u8]>,
         /// What it describes.
-        tokenizer: Box<tokenizers::Tokenizer>,
+        tokenizer: Box<Described>,
     },
 }
 
@@ -41,9 +49,8 @@ impl Tokenizer {
     /// # Errors
     /// When it is no tokenizer.
     pub fn of_json(json: Vec<u8>, path: &Path) -> Result<Self, DataError> {
-        let tokenizer = tokenizers::Tokenizer::from_bytes(&json)
-            .map_err(|error| DataError::Tokenizer { path: path.to_owned(), reason: error.to_string() })?;
-        if largest(&tokenizer) == Some(u32::MAX) {
+        let tokenizer = Described::read(&json, path)?;
+        if tokenizer.largest() == Some(u32::MAX) {
             let reason = format!("it has a token {}, and there must be one more than that", u32::MAX);
             return Err(DataError::Tokenizer { path: path.to_owned(), reason });
         }
@@ -55,7 +62,9 @@ impl Tokenizer {
     pub fn vocabulary(&self) -> u32 {
         match self {
             Self::Bytes => DataConfig::BYTES_VOCABULARY,
-            Self::Json { tokenizer, .. } => largest(tokenizer).map_or(0, |largest| largest.saturating_add(1)),
+            Self::Json { tokenizer, .. } => {
+                tokenizer.largest().map_or(0, |largest| largest.saturating_add(1))
+            }
         }
     }
 
@@ -84,10 +93,7 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         match self {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Self::Json { tokenizer, .. } => {
-                let encoding = tokenizer.encode_fast(text, false).map_err(|error| error.to_string())?;
-                Ok(encoding.get_ids().to_vec())
-            }
+            Self::Json { tokenizer, .. } => tokenizer.encode(text),
         }
     }
 
@@ -102,22 +108,16 @@ impl Tokenizer {
                     tokens.iter().map(|&token| u8::try_from(token).unwrap_or(b'?')).collect();
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
-            Self::Json { tokenizer, .. } => {
-                tokenizer.decode(tokens, false).map_err(|error| error.to_string())
-            }
+            Self::Json { tokenizer, .. } => tokenizer.decode(tokens),
         }
     }
-}
-
-/// Its largest token.
-fn largest(tokenizer: &tokenizers::Tokenizer) -> Option<u32> {
-    tokenizer.get_vocab(true).into_values().max()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[cfg(feature = "tokenizers")]
     const WORDS: &str = r#"{"version":"1.0","added_tokens":[],"normalizer":null,"post_processor":null,"decoder":null,
         "truncation":null,"padding":null,"pre_tokenizer":{"type":"Whitespace"},
         "model":{"type":"WordLevel","vocab":{"[unk]":0,"one":1,"two":7},"unk_token":"[unk]"}}"#;
@@ -130,6 +130,7 @@ mod tests {
         assert_eq!(Tokenizer::Bytes.vocabulary(), 256);
     }
 
+    #[cfg(feature = "tokenizers")]
     #[test]
     fn a_tokenizer_file_decides_tokens_and_vocabulary() {
         let folder = tempfile::tempdir().unwrap();

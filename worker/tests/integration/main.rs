@@ -5,6 +5,7 @@
 mod collective;
 mod columns;
 mod data_command;
+#[cfg(feature = "remote-data")]
 mod data_in_s3;
 mod deploy;
 mod doctor;

@@ -1,19 +1,29 @@
 //! Why an archive could not be read or written.
 
-use object_store::Error;
+use std::error::Error;
 
 /// A checkpoint that is not in the archive as it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// The place cannot be reached.
-    #[error("{operation} {place}: {source}{}", remedy(source))]
+    #[error("{operation} {place}: {source}{remedy}")]
     Storage {
         /// What was tried.
         operation: &'static str,
         /// On what.
         place: String,
         /// What the storage says.
-        source: Error,
+        source: Box<dyn Error + Send + Sync>,
+        /// What to do about it, after a semicolon; or nothing.
+        remedy: &'static str,
+    },
+    /// This program has no archive of any kind.
+    #[error(
+        "this program was built without an archive of checkpoints, which {place} is: build it with `--features object-storage` (`cargo build --release` has all)"
+    )]
+    NotBuilt {
+        /// What was to be opened.
+        place: String,
     },
     /// Something is there and is not what was written.
     #[error("{place} is damaged: {reason}")]
@@ -26,30 +36,9 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
-    pub(super) fn storage(operation: &'static str, place: impl ToString) -> impl FnOnce(Error) -> Self {
-        move |source| Self::Storage { operation, place: place.to_string(), source }
-    }
-
-    pub(super) fn damaged(place: impl ToString, reason: impl ToString) -> Self {
-        Self::Damaged { place: place.to_string(), reason: reason.to_string() }
-    }
-
     /// Whether what is there will not become right by trying again.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })
-    }
-}
-
-fn remedy(error: &Error) -> &'static str {
-    match error {
-        Error::Unauthenticated { .. } | Error::PermissionDenied { .. } => {
-            "; the environment of this process must have credentials for it, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
-        }
-        Error::Generic { store: "S3" | "GCS", .. } => {
-            "; is the bucket there (checkpoint.to), and is checkpoint.endpoint where it is?"
-        }
-        Error::NotFound { .. } => "; is the folder there (checkpoint.to)?",
-        _ => "",
     }
 }

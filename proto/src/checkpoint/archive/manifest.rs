@@ -101,7 +101,8 @@ impl Manifest {
     }
 
     /// Why it cannot be one, if so: no document may make a reader take more memory than a piece has, or look for an object elsewhere.
-    pub(super) fn objection(&self) -> Option<String> {
+    #[must_use]
+    pub fn objection(&self) -> Option<String> {
         let is_hash = |text: &str| {
             text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         };

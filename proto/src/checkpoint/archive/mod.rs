@@ -7,41 +7,33 @@
 //!
 //! Reads and writes are bounded by the storage's timeouts and retries; no object is larger than a piece, so nothing is ever half an object.
 
-mod download;
 mod error;
 mod manifest;
-mod open;
-mod prune;
-mod upload;
+#[cfg(feature = "object-storage")]
+mod stored;
+#[cfg(not(feature = "object-storage"))]
+#[path = "absent.rs"]
+mod stored;
 
-pub use download::Verified;
 pub use error::ArchiveError;
 pub use manifest::{Content, Manifest, Piece, Private};
-pub use upload::Upload;
+pub use stored::{Archive, Upload};
 
-use std::sync::Arc;
-
+use longhaul_common::config::ArchiveLocation;
 use longhaul_common::id::{Round, RunId};
-use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore};
-
-use super::{folder_name, parse_folder_name, parse_part_name, part_name};
 
 /// Bytes of a piece, at most: a fragment has an eighth of it by default.
 pub const PIECE_BYTES_MAX: u64 = 8 << 20;
-/// Bytes of a manifest, at most: a model of 10¹⁰ parameters takes about half of it.
-const MANIFEST_BYTES_MAX: u64 = 64 << 20;
-/// Requests at a time: enough to fill a link over a round trip, and as many pieces in memory.
-const REQUESTS_AT_ONCE: usize = 4;
 
-/// The archive of whatever runs.
-#[derive(Clone, Debug)]
-pub struct Archive {
-    storage: Arc<dyn ObjectStore>,
-    /// What all names begin with, with a slash where it is not empty.
-    prefix: String,
-    /// For people.
-    place: String,
+/// Whether this program has archives at all, before anything is done that needs one.
+///
+/// # Errors
+/// [`ArchiveError::NotBuilt`]
+pub fn require(location: &ArchiveLocation) -> Result<(), ArchiveError> {
+    if cfg!(feature = "object-storage") {
+        return Ok(());
+    }
+    Err(ArchiveError::NotBuilt { place: location.to_string() })
 }
 
 /// A part of the model of a run.
@@ -64,103 +56,13 @@ pub struct Archived {
     pub next_round: Round,
 }
 
-impl Archive {
-    /// On some storage, under `prefix`; `place` is its name for people.
-    #[must_use]
-    pub fn on(storage: Arc<dyn ObjectStore>, prefix: &str, place: String) -> Self {
-        let slash = if prefix.is_empty() { "" } else { "/" };
-        Self { storage, prefix: format!("{prefix}{slash}"), place }
-    }
-
-    /// Its name for people.
-    #[must_use]
-    pub fn place(&self) -> &str {
-        &self.place
-    }
-
-    /// The checkpoints of all runs, or of one, by part, newest first.
-    ///
-    /// # Errors
-    /// The storage cannot be asked.
-    pub async fn list(&self, run: Option<RunId>) -> Result<Vec<Archived>, ArchiveError> {
-        let runs = match run {
-            Some(run) => vec![run],
-            None => self.folders("").await?.iter().filter_map(|name| name.parse().ok()).collect(),
-        };
-        let mut archived = Vec::new();
-        for run in runs {
-            for (rank, parts) in
-                self.folders(&format!("{run}")).await?.iter().filter_map(|name| parse_part_name(name))
-            {
-                let part = Part { run, parts, rank };
-                let manifests = self.manifests(part).await?;
-                archived.extend(manifests.into_iter().map(|(next_round, _)| Archived { part, next_round }));
-            }
-        }
-        archived.sort_by_key(|of| (of.part.run, std::cmp::Reverse(of.next_round), of.part));
-        Ok(archived)
-    }
-
-    /// What a checkpoint is called, for people.
-    #[must_use]
-    pub fn name_of(&self, of: Archived) -> String {
-        format!("{}/{}", self.place, manifest_path(of))
-    }
-
-    /// Names of folders in a folder.
-    async fn folders(&self, folder: &str) -> Result<Vec<String>, ArchiveError> {
-        let path = self.path(folder);
-        let listed = self.storage.list_with_delimiter(Some(&path)).await;
-        let listed = listed.map_err(ArchiveError::storage("list", self.shown(&path)))?;
-        let names = listed.common_prefixes.iter().filter_map(Path::filename);
-        Ok(names.map(str::to_owned).collect())
-    }
-
-    /// The manifests of a part, newest first.
-    async fn manifests(&self, part: Part) -> Result<Vec<(Round, ObjectMeta)>, ArchiveError> {
-        let path = self.path(&part_path(part));
-        let listed = self.storage.list_with_delimiter(Some(&path)).await;
-        let listed = listed.map_err(ArchiveError::storage("list", self.shown(&path)))?;
-        let round = |object: ObjectMeta| {
-            let round = parse_folder_name(object.location.filename()?.strip_suffix(".json")?)?;
-            Some((round, object))
-        };
-        let mut manifests: Vec<_> = listed.objects.into_iter().filter_map(round).collect();
-        manifests.sort_by_key(|(round, _)| std::cmp::Reverse(*round));
-        Ok(manifests)
-    }
-
-    fn path(&self, below: &str) -> Path {
-        Path::from(format!("{}{below}", self.prefix))
-    }
-
-    fn path_of(&self, of: Archived) -> Path {
-        self.path(&manifest_path(of))
-    }
-
-    fn piece_path(&self, part: Part, piece: &Piece) -> Path {
-        self.path(&format!("{}/{PIECES}/{}", part_path(part), piece.blake3))
-    }
-
-    /// A path for people.
-    fn shown(&self, path: &Path) -> String {
-        match path.as_ref().strip_prefix(&self.prefix) {
-            Some(below) if !below.is_empty() => format!("{}/{below}", self.place),
-            _ => self.place.clone(),
-        }
-    }
+/// What came of reading all of a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Pieces that are as they were written.
+    pub pieces: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What is not, and why.
+    pub damaged: Vec<String>,
 }
-
-/// Where a part's pieces are.
-const PIECES: &str = "pieces";
-
-fn part_path(part: Part) -> String {
-    format!("{}/{}", part.run, part_name(part.rank, part.parts))
-}
-
-fn manifest_path(of: Archived) -> String {
-    format!("{}/{}.json", part_path(of.part), folder_name(of.next_round))
-}
-
-#[cfg(test)]
-mod tests;

@@ -6,11 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
 use cudarc::nccl::sys::{cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 
 use super::NcclError;
-use super::library::{IN_PROGRESS, NcclLibrary, SUCCESS, Status};
+pub(super) use super::library::NcclLibrary;
+use super::library::{IN_PROGRESS, SUCCESS, Status};
 use crate::collective::ring::{Limit, left};
 
 /// The bytes of a communicator's id.
@@ -47,6 +48,18 @@ pub(super) fn context(device: usize) -> Result<Arc<CudaContext>, NcclError> {
         return Err(NcclError::NoDriver);
     }
     CudaContext::new(device).map_err(NcclError::cuda("open the device"))
+}
+
+/// Bytes of its memory that nobody uses now.
+pub(super) fn free_bytes(context: &CudaContext) -> Result<u64, NcclError> {
+    let (free, _) = context.mem_get_info().map_err(NcclError::cuda("ask for the device's memory"))?;
+    Ok(free as u64)
+}
+
+impl NcclError {
+    fn cuda(what: &'static str) -> impl FnOnce(DriverError) -> Self {
+        move |error| Self::Cuda { what, reason: error.to_string() }
+    }
 }
 
 impl Communicator {

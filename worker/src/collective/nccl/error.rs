@@ -1,7 +1,5 @@
 use std::time::Duration;
 
-use cudarc::driver::DriverError;
-
 /// Why there is no reduction between GPUs.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum NcclError {
@@ -13,6 +11,11 @@ pub enum NcclError {
         /// How many there are.
         gpus: i64,
     },
+    /// This program has no means to speak with either.
+    #[error(
+        "this worker was built without CUDA's driver and NCCL: build it with `--features nccl` (`cargo build --release` has all)"
+    )]
+    NotBuilt,
     /// CUDA's driver is missing.
     #[error(
         "CUDA's driver library libcuda.so cannot be opened: install NVIDIA's driver, or use the ring over TCP"
@@ -89,10 +92,6 @@ pub enum NcclError {
 }
 
 impl NcclError {
-    pub(super) fn cuda(what: &'static str) -> impl FnOnce(DriverError) -> Self {
-        move |error| Self::Cuda { what, reason: error.to_string() }
-    }
-
     pub(super) fn torch(what: &'static str) -> impl FnOnce(tch::TchError) -> Self {
         move |error| Self::Torch { what, reason: error.to_string() }
     }

@@ -1,8 +1,13 @@
 //! Reduction between the GPUs of a site, by NCCL, with a ring beside it that agrees on each call.
 #![allow(unsafe_code, reason = "hands device memory to NCCL")]
 
+#[cfg(feature = "nccl")]
+mod communicator;
+#[cfg(not(feature = "nccl"))]
+#[path = "absent.rs"]
 mod communicator;
 mod error;
+#[cfg(feature = "nccl")]
 mod library;
 mod machine;
 
@@ -14,8 +19,7 @@ use tch::{Cuda, Device, Kind, Tensor};
 
 pub use error::NcclError;
 
-use self::communicator::{Communicator, ID_BYTES};
-use self::library::NcclLibrary;
+use self::communicator::{Communicator, ID_BYTES, NcclLibrary};
 use super::ranges::{even_ranges, objection};
 use super::ring::{Limit, share};
 use super::statement::Statement;
@@ -36,9 +40,7 @@ pub enum NcclReach {
 /// # Errors
 /// There is no driver, or it fails.
 pub fn gpu_memory_bytes(device: usize) -> Result<u64, NcclError> {
-    let context = communicator::context(device)?;
-    let (free, _) = context.mem_get_info().map_err(NcclError::cuda("ask for the device's memory"))?;
-    Ok(free as u64)
+    communicator::free_bytes(&*communicator::context(device)?)
 }
 
 /// What a member says that cannot use NCCL, in place of the hash of its machine.

@@ -27,7 +27,9 @@ pub use stop::Stop;
 pub use tls::{SiteTls, SiteTlsError};
 
 use self::accept::accept;
-pub(super) use self::clock::{Limit, left};
+pub(super) use self::clock::Limit;
+#[cfg(feature = "nccl")]
+pub(super) use self::clock::left;
 use self::dial::dial;
 use self::frame::Kind;
 use self::memory::{Bytes, Memory, Values};

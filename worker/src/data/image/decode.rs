@@ -1,25 +1,11 @@
 //! From a file's bytes to pixels of the size that is wanted.
 
-use std::io::Cursor;
-use std::sync::{Mutex, PoisonError};
-
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use longhaul_common::config::ImageConfig;
 
 use super::resize::Picture;
-use super::{Pixels, RawImage, jpeg};
+use super::{Pixels, RawImage, encoded};
 use crate::data::batch::CLASS_BYTES;
-use crate::data::records::{RECORD_BYTES_MAX, unwound};
-
-/// Bytes that an image's pixels may be, decoded: 178 million pixels in colour, more than cameras have. A file of a few kilobytes can say that it has many more. While it is decoded,
-/// coefficients and copies take up to three times as much beside them.
-/// Fuzzers have many more tries with fewer, and see what is taken beside them.
-const DECODED_BYTES_MAX: u64 = if cfg!(fuzzing) { 1 << 24 } else { 1 << 29 };
-/// What has more, some five million pixels, is decoded by one thread at a time: so memory grows by 64 MiB a thread at most.
-const LARGE_BYTES: u64 = 1 << 24;
-
-/// Held by whoever decodes a large image.
-static LARGE: Mutex<()> = Mutex::new(());
+use crate::data::records::RECORD_BYTES_MAX;
 
 /// Appends the sample that an image becomes: `[channels, height, width]` of bytes, and the class.
 ///
@@ -27,7 +13,7 @@ static LARGE: Mutex<()> = Mutex::new(());
 /// What is wrong with the image, in the decoder's words; then nothing is appended.
 pub fn decode(image: RawImage, shape: &ImageConfig, into: &mut Vec<u8>) -> Result<(), String> {
     let Picture { channels, values, .. } = match image.content {
-        Pixels::Encoded(bytes) => unwound(|| decoded(&bytes, shape))?,
+        Pixels::Encoded(bytes) => encoded::read(&bytes, shape)?,
         Pixels::Grey { height, width, values } => {
             fitted(Picture { height: height as usize, width: width as usize, channels: 1, values }, shape)
         }
@@ -45,65 +31,11 @@ pub fn decode(image: RawImage, shape: &ImageConfig, into: &mut Vec<u8>) -> Resul
 
 /// Whether others wait for whoever decodes it. Of what cannot be decoded: no.
 pub fn is_large(image: &RawImage) -> bool {
-    let Pixels::Encoded(bytes) = &image.content else { return false };
-    let needed = || {
-        let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().ok()?;
-        Some(reader.into_decoder().ok()?.total_bytes())
-    };
-    unwound(|| needed().ok_or_else(String::new)).is_ok_and(|needed| needed > LARGE_BYTES)
+    matches!(&image.content, Pixels::Encoded(bytes) if encoded::is_large(bytes))
 }
 
-fn decoded(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {
-    let words = |error: image::ImageError| error.to_string();
-    let mut reader = ImageReader::new(Cursor::new(bytes));
-    let format = image::guess_format(bytes).ok();
-    match format {
-        Some(ImageFormat::Png) => {}
-        Some(ImageFormat::Jpeg) if jpeg::has_end(bytes) => {}
-        Some(ImageFormat::Jpeg) => return Err("it is cut off".to_owned()),
-        _ => return Err("it is neither JPEG nor PNG".to_owned()),
-    }
-    reader.set_format(format.unwrap_or(ImageFormat::Png));
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(DECODED_BYTES_MAX);
-    reader.limits(limits);
-    let decoder = reader.into_decoder().map_err(words)?;
-    let ((width, height), needed) = (decoder.dimensions(), decoder.total_bytes());
-    if needed > DECODED_BYTES_MAX {
-        let most = DECODED_BYTES_MAX >> 20;
-        return Err(format!(
-            "it has {width} × {height} pixels, and more than {most} MiB of them are not decoded"
-        ));
-    }
-    let _alone = (needed > LARGE_BYTES).then(|| LARGE.lock().unwrap_or_else(PoisonError::into_inner));
-    let image = DynamicImage::from_decoder(decoder).map_err(words)?;
-    Ok(fitted(picture(image, shape), shape))
-}
-
-fn fitted(picture: Picture, shape: &ImageConfig) -> Picture {
+pub(super) fn fitted(picture: Picture, shape: &ImageConfig) -> Picture {
     picture.fit(shape.height as usize, shape.width as usize)
-}
-
-/// With one value for a pixel where the image is grey or is to be, else with three. How opaque it is does not count.
-fn picture(image: DynamicImage, shape: &ImageConfig) -> Picture {
-    let (height, width) = (image.height() as usize, image.width() as usize);
-    if !image.color().has_color() {
-        return Picture { height, width, channels: 1, values: image.into_luma8().into_raw() };
-    }
-    let colours = image.into_rgb8().into_raw();
-    match shape.channels {
-        1 => {
-            let values = colours.as_chunks().0.iter().map(|pixel| luma(*pixel)).collect();
-            Picture { height, width, channels: 1, values }
-        }
-        _ => Picture { height, width, channels: 3, values: colours },
-    }
-}
-
-/// The weights of ITU-R BT.601, rounded: as Pillow and JPEG have them.
-fn luma([red, green, blue]: [u8; 3]) -> u8 {
-    let [red, green, blue] = [red, green, blue].map(u32::from);
-    ((19_595 * red + 38_470 * green + 7_471 * blue + (1 << 15)) >> 16) as u8
 }
 
 #[cfg(test)]
@@ -125,6 +57,7 @@ mod tests {
         assert_eq!(sample(grey), Ok(vec![7, 9, 7, 9, 7, 9, 2, 0]));
     }
 
+    #[cfg(feature = "images")]
     #[test]
     fn what_is_no_image_is_said() {
         let refused = |bytes: &[u8]| sample(Pixels::Encoded(bytes.to_vec())).unwrap_err();
@@ -133,6 +66,7 @@ mod tests {
         assert_eq!(refused(&[0xff, 0xd8, 0xff, 0xe0]), "it is cut off");
     }
 
+    #[cfg(feature = "images")]
     #[test]
     fn a_few_bytes_that_say_they_are_many_pixels_are_not_decoded() {
         // Signature, and a header of 60,000 × 60,000 pixels with its checksum: the rest is not looked at.

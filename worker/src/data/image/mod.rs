@@ -4,6 +4,12 @@
 
 mod augment;
 mod decode;
+#[cfg(feature = "images")]
+mod encoded;
+#[cfg(not(feature = "images"))]
+#[path = "not_encoded.rs"]
+mod encoded;
+#[cfg(feature = "images")]
 mod jpeg;
 mod resize;
 

@@ -1,33 +1,35 @@
 //! Records of a file, one after the other, each with its place.
 
-mod arrow_sizes;
-mod columns;
 mod delimited;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
-mod guarded;
 mod idx;
 mod image_folder;
 mod input;
 mod json_lines;
-mod table_file;
+#[cfg(feature = "parquet")]
+mod tables;
+#[cfg(not(feature = "parquet"))]
+#[path = "no_tables.rs"]
+mod tables;
 mod tar;
 mod text;
 mod tokens;
+#[cfg(any(feature = "images", feature = "parquet"))]
+mod unwound;
 mod web_dataset;
 
 use longhaul_common::config::DataFormat;
 
-use self::columns::Columns;
 use self::delimited::Delimited;
-pub(super) use self::guarded::unwound;
 use self::idx::Idx;
 use self::image_folder::ImageFolder;
 use self::input::Input;
 use self::json_lines::JsonLines;
-use self::table_file::TableFile;
 use self::text::TextChunks;
 use self::tokens::Tokens;
+#[cfg(any(feature = "images", feature = "parquet"))]
+pub(super) use self::unwound::unwound;
 use self::web_dataset::WebDataset;
 use super::cache::Cache;
 use super::image::RawImage;
@@ -73,14 +75,12 @@ pub(super) trait Records {
 /// Opens a file of a source.
 pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<dyn Records>, DataError> {
     let (input, text) = (|| input_of(file), || input_of(file)?.without_mark());
-    let table = || table_of(file, cache);
     Ok(match recipe.format {
         DataFormat::Text => Box::new(TextChunks::new(text()?)),
         DataFormat::Jsonl => Box::new(JsonLines::new(text()?, recipe)),
         DataFormat::Csv => Box::new(Delimited::new(text()?, b',', recipe)?),
         DataFormat::Tsv => Box::new(Delimited::new(text()?, b'\t', recipe)?),
-        DataFormat::Parquet => Box::new(Columns::parquet(table()?, recipe)?),
-        DataFormat::Arrow => Box::new(Columns::arrow(table()?, recipe)?),
+        DataFormat::Parquet | DataFormat::Arrow => return tables::open(file, recipe, cache),
         DataFormat::TokensU16 => Box::new(Tokens::new(input()?, 2, recipe.vocabulary)),
         DataFormat::TokensU32 => Box::new(Tokens::new(input()?, 4, recipe.vocabulary)),
         DataFormat::Idx => {
@@ -98,14 +98,6 @@ fn input_of(file: &Origin) -> Result<Input, DataError> {
         Origin::Local(path) => Input::open(path),
         Origin::Remote(remote) => Input::remote(remote),
         Origin::Labelled { images, .. } => input_of(images),
-    }
-}
-
-fn table_of(file: &Origin, cache: &Cache) -> Result<TableFile, DataError> {
-    match file {
-        Origin::Local(path) => TableFile::open(path),
-        Origin::Remote(remote) => TableFile::fetch(remote, cache),
-        Origin::Labelled { images, .. } => table_of(images, cache),
     }
 }
 

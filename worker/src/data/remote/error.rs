@@ -1,7 +1,5 @@
 //! Why a file cannot be had from where it is.
 
-use std::error::Error;
-
 /// What a server or object storage says.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
@@ -44,6 +42,11 @@ pub enum RemoteError {
     /// It does not say how long it is.
     #[error("the server does not say how long it is; fetch it, and give its path")]
     NoLength,
+    /// This program has no means to ask.
+    #[error(
+        "this worker was built without data from web servers and object storage: build it with `--features remote-data` (`cargo build --release` has all)"
+    )]
+    NotBuilt,
     /// This machine has no means to ask.
     #[error("this process cannot ask servers: {0}")]
     NoClient(String),
@@ -54,25 +57,4 @@ impl RemoteError {
     pub(super) fn is_passing(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Busy(_) | Self::Cut(_) | Self::Slow(_))
     }
-
-    /// What went wrong between here and there, with its causes. The URL is not among them, as it may have a signature.
-    pub(super) fn of_web(error: reqwest::Error) -> Self {
-        let is_final = error.is_redirect() || error.is_builder();
-        let causes = causes(&error.without_url());
-        if is_final { Self::Refused(causes) } else { Self::Unreachable(causes) }
-    }
-}
-
-/// An error with its causes.
-pub(super) fn causes(error: &dyn Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !words.contains(&more) {
-            words += &format!(": {more}");
-        }
-        cause = error.source();
-    }
-    words
 }

@@ -1,23 +1,24 @@
 //! Files on servers and in object storage.
 
-mod back_off;
-mod client;
 mod error;
+#[cfg(feature = "parquet")]
 mod fetch;
-mod reader;
-mod s3;
-mod web;
+#[cfg(feature = "remote-data")]
+mod net;
+#[cfg(not(feature = "remote-data"))]
+#[path = "no_net.rs"]
+mod net;
 
 use std::path::PathBuf;
 
 use longhaul_common::config::DataUrl;
 use serde::{Deserialize, Serialize};
 
-use self::back_off::Attempts;
-use self::client::Client;
 pub use self::error::RemoteError;
+#[cfg(feature = "parquet")]
 pub(super) use self::fetch::Fetched;
-pub(super) use self::reader::RemoteReader;
+use self::net::Client;
+pub(super) use self::net::RemoteReader;
 use super::DataError;
 use super::cache::{Cache, document, open_to_touch, read_document, touch_open};
 use super::partial::keep_stamp;
@@ -109,15 +110,5 @@ impl RemoteFile {
         }
         hasher.update(&bytes.to_le_bytes());
         hasher.finalize()
-    }
-}
-
-impl Version {
-    /// Of a file that must be told from another one.
-    fn new(bytes: u64, etag: Option<String>, modified: Option<String>) -> Result<Self, RemoteError> {
-        if etag.is_none() && modified.is_none() {
-            return Err(RemoteError::NoVersion);
-        }
-        Ok(Self { bytes, etag, modified })
     }
 }

@@ -3,11 +3,14 @@
 mod ahead;
 mod damage;
 mod damaged_sources;
+#[cfg(all(feature = "parquet", feature = "tokenizers"))]
 mod formats;
+#[cfg(feature = "images")]
 mod images;
 mod lent;
 mod preparing;
 mod pruning;
+#[cfg(feature = "remote-data")]
 mod remote;
 mod samples;
 mod server;

@@ -11,7 +11,7 @@ mod shares;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use longhaul_tests::wan::LinkConfig;
+use longhaul_emulator::LinkConfig;
 
 use crate::book::{Book, Figure};
 use crate::method::{self, Method};

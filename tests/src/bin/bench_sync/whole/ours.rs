@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use longhaul_emulator::LinkConfig;
 use longhaul_tests::cluster::{self, Cluster};
-use longhaul_tests::wan::LinkConfig;
 use serde_json::Value;
 
 use super::scale::WHOLE;

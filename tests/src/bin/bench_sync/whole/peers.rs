@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use longhaul_tests::wan::LinkConfig;
+use longhaul_emulator::LinkConfig;
 
 use super::scale::WHOLE;
 use super::shares::steady_step_s;

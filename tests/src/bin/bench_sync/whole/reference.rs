@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use longhaul_tests::wan::LinkConfig;
+use longhaul_emulator::LinkConfig;
 
 use super::shares::Curve;
 use super::{BENCH, SEED, scale::WHOLE};

@@ -23,7 +23,7 @@ const REDIRECTS_MAX: usize = 5;
 type Bucket = (String, Option<String>);
 
 /// One for the process, which keeps connections.
-pub(super) struct Client {
+pub(in crate::data::remote) struct Client {
     runtime: Runtime,
     pub(super) web: reqwest::Client,
     stores: Mutex<HashMap<Bucket, Arc<dyn ObjectStore>>>,
@@ -31,7 +31,7 @@ pub(super) struct Client {
 
 impl Client {
     /// The process's.
-    pub(super) fn get() -> Result<&'static Self, RemoteError> {
+    pub(in crate::data::remote) fn get() -> Result<&'static Self, RemoteError> {
         static CLIENT: OnceLock<Result<Client, String>> = OnceLock::new();
         let client = CLIENT.get_or_init(|| Self::new().map_err(|error| format!("{error:#}")));
         client.as_ref().map_err(|reason| RemoteError::NoClient(reason.clone()))
@@ -98,7 +98,7 @@ impl Client {
     }
 
     /// The files at a URL, with their names in object storage.
-    pub(super) fn find(
+    pub(in crate::data::remote) fn find(
         &self,
         url: &DataUrl,
         endpoint: Option<&str>,

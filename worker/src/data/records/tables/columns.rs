@@ -13,9 +13,8 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::arrow_sizes::{check_file, check_stream};
-use super::guarded::guarded;
 use super::table_file::TableFile;
-use super::{Record, Records, listed};
+use crate::data::records::{Record, Records, listed, unwound};
 use crate::data::{DataError, Recipe};
 
 /// Rows of a Parquet file that are decoded at once.
@@ -107,6 +106,11 @@ impl Records for Columns {
         let share = self.rows.filter(|rows| *rows > 0).map_or(0.0, |rows| self.row as f64 / rows as f64);
         (self.table.size as f64 * share.min(1.0)) as u64
     }
+}
+
+/// What a reader gives, which panics on some kinds of damage.
+fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
+    unwound(read, ArrowError::ParseError)
 }
 
 fn malformed(path: &Path, format: &'static str, row: u64, error: &dyn std::error::Error) -> DataError {

@@ -11,8 +11,7 @@ use object_store::{
     ClientConfigKey, Error, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt as _, RetryConfig,
 };
 
-use super::error::causes;
-use super::{RemoteError, Version};
+use super::{RemoteError, Version, causes};
 use crate::data::files::FILES_MAX;
 
 /// Bytes of a file that are asked for at a time, and in memory: a tenth of a second of a link of 1 Gbit/s.

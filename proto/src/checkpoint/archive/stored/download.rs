@@ -5,21 +5,9 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use object_store::path::Path;
 use object_store::{Error, ObjectStoreExt as _};
 
-use super::{
-    Archive, ArchiveError, Archived, Content, MANIFEST_BYTES_MAX, Manifest, Part, Piece, REQUESTS_AT_ONCE,
-};
+use super::{Archive, MANIFEST_BYTES_MAX, REQUESTS_AT_ONCE};
+use crate::checkpoint::archive::{ArchiveError, Archived, Content, Manifest, Part, Piece, Verified};
 use crate::checkpoint::sealed;
-
-/// What came of reading all of a checkpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
-    /// Pieces that are as they were written.
-    pub pieces: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// What is not, and why.
-    pub damaged: Vec<String>,
-}
 
 impl Archive {
     /// What a checkpoint is. It is of the part, run and round that it should be.

@@ -8,7 +8,8 @@ use longhaul_common::id::Round;
 use object_store::path::Path;
 use object_store::{Error, ObjectMeta};
 
-use super::{Archive, ArchiveError, Archived, PIECES, Part, part_path};
+use super::{Archive, PIECES, part_path};
+use crate::checkpoint::archive::{ArchiveError, Archived, Part};
 
 impl Archive {
     /// Removes checkpoints of a part that are too many, now that the one before `written` is complete, and pieces that no checkpoint names. Says how many

@@ -6,10 +6,8 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use object_store::{Error, ObjectStoreExt as _};
 
-use super::{
-    Archive, ArchiveError, Archived, Content, MANIFEST_BYTES_MAX, Manifest, PIECE_BYTES_MAX, Part, Piece,
-    REQUESTS_AT_ONCE,
-};
+use super::{Archive, MANIFEST_BYTES_MAX, REQUESTS_AT_ONCE};
+use crate::checkpoint::archive::{ArchiveError, Archived, Content, Manifest, PIECE_BYTES_MAX, Part, Piece};
 use crate::checkpoint::sealed;
 
 /// A checkpoint on its way into an archive. What is given up, or dies with its process, is not listed, and its pieces go with a later

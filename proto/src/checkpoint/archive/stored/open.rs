@@ -10,7 +10,8 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::{ClientConfigKey, ObjectStore, Result, RetryConfig};
 
-use super::{Archive, ArchiveError};
+use super::Archive;
+use crate::checkpoint::archive::ArchiveError;
 
 /// A request that takes longer is given up: the largest pieces at 4 Mbit/s, four at a time.
 const REQUEST_MAX: &str = "70 seconds";

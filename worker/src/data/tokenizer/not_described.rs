@@ -1,0 +1,34 @@
+//! In place of the `tokenizers` library, where the worker is built without the feature `tokenizers`: none is ever read.
+
+use std::convert::Infallible;
+use std::path::Path;
+
+use crate::data::{DataError, built};
+
+/// There is none.
+#[derive(Clone, Debug)]
+pub struct Described {
+    never: Infallible,
+}
+
+impl Described {
+    /// Refuses.
+    ///
+    /// # Errors
+    /// Always.
+    pub(super) fn read(_: &[u8], _: &Path) -> Result<Self, DataError> {
+        Err(built::TOKENIZERS.missing())
+    }
+
+    pub(super) fn largest(&self) -> Option<u32> {
+        match self.never {}
+    }
+
+    pub(super) fn encode(&self, _: &str) -> Result<Vec<u32>, String> {
+        match self.never {}
+    }
+
+    pub(super) fn decode(&self, _: &[u32]) -> Result<String, String> {
+        match self.never {}
+    }
+}
