@@ -23,7 +23,7 @@ pub mod result {
 
     impl fmt::Display for ZipError {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("zip archives are not read or written here (third-party/zip)")
+            f.write_str("zip archives are not read or written here (worker/third-party/zip)")
         }
     }
 
