@@ -8,7 +8,7 @@ use std::sync::Arc;
 use longhaul_common::config::{ModelConfig, ModelKind, Precision};
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
-use longhaul_tests::tools::notice;
+use longhaul_tests::tools::skipped;
 use longhaul_worker::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
 use longhaul_worker::models::{Model, Parameters};
 use serde_json::Value;
@@ -20,7 +20,7 @@ use super::{
 #[test]
 fn transformers_opens_checkpoints_of_both_families_and_computes_the_same_logits() {
     let Some(python) = python() else {
-        return notice("LONGHAUL_PYTHON names no Python that has transformers");
+        return skipped("LONGHAUL_PYTHON names no Python that has transformers");
     };
     for (kind, class) in [(ModelKind::Gpt2, "GPT2LMHeadModel"), (ModelKind::Llama, "LlamaForCausalLM")] {
         for tied in [false, true] {
