@@ -177,11 +177,13 @@ impl Case<'_> {
     fn predicted_s(&self) -> Result<f64> {
         let Self { preset, parallel, sequences, micro_batch, wan, local_s } = *self;
         let Wan { mbit, rtt_ms, loss_percent } = wan;
+        // As it was measured: the steady pace alone.
+        let early = if preset == "auto" { "early_share = 0.0\n" } else { "" };
         let text = format!(
             "[run]\nname = \"measured\"\nworkers = 2\nsteps = 600\n[model]\nkind = \"gpt2\"\nlayers = 6\nwidth = 384\nheads = 6\n\
              context = 128\ntied_embeddings = false\n[data]\npath = \"text\"\nsequence_length = 128\n\
              [train]\nbatch = {}\nmicro_batch = {micro_batch}\n[parallel]\n{parallel}\n\
-             [sync]\npreset = \"{preset}\"\nopening_share = 0.0\nopening_rounds = 2\n[checkpoint]\nevery_rounds = 0\n",
+             [sync]\npreset = \"{preset}\"\nopening_share = 0.0\nopening_rounds = 2\n{early}[checkpoint]\nevery_rounds = 0\n",
             2 * sequences
         );
         let config = RunConfig::parse(&text)?;

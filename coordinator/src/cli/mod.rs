@@ -17,6 +17,7 @@ mod up;
 mod view;
 mod voice;
 mod watch;
+mod whole_run;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;

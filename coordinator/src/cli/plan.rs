@@ -10,10 +10,11 @@ use longhaul_common::units::Bytes;
 use serde_json::json;
 
 use super::up::read_config;
+use super::whole_run::in_words;
 use super::{CliError, PlanArgs, print};
 use crate::plan::{
-    Candidate, Choice, DeviceId, Divisions, Plan, Prediction, Rival, Topology, Workload, choose_among,
-    choose_with_groups, parallel_of, shape, why,
+    Candidate, Choice, DeviceId, Divisions, Plan, Prediction, Rival, Topology, WholeRun, Workload,
+    choose_among, choose_with_groups, parallel_of, phases, shape, whole_run, why,
 };
 
 pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
@@ -21,12 +22,30 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let topology = read_topology(&args.topology)?;
     let spec = spec_of(&config)?;
     let (topology, choice) = chosen(&config, topology, &spec)?;
+    let whole = whole_run_of(&config, &spec, &topology, &choice)?;
     if args.json {
-        print(&format!("{:#}", as_json(&topology, &choice)));
+        let mut json = as_json(&topology, &choice);
+        json["whole_run"] = json!(whole);
+        print(&format!("{json:#}"));
     } else {
         describe(&config, &spec, &topology, &choice).iter().for_each(|line| print(line));
+        in_words(&whole).iter().for_each(|line| print(line));
     }
     Ok(())
+}
+
+/// From the first step to the last, with the opening.
+fn whole_run_of(
+    config: &RunConfig,
+    spec: &ModelSpec,
+    topology: &Topology,
+    choice: &Choice,
+) -> Result<WholeRun, CliError> {
+    // As for the choice, how the model is cut does not change what a step asks for.
+    let parallel = ParallelConfig { tensor: choice.tensor, ..config.parallel.joined() };
+    let work = Workload::of(&RunConfig { parallel, ..config.clone() }, spec);
+    let whole = whole_run(topology, &work, &choice.best.0, &phases(config, spec));
+    Ok(whole.context("predict the whole run")?)
 }
 
 /// The best plan, and the machines that it is for: where it has tensor groups, or they are written (`parallel.tensor`), groups of them. Each of those that are written has a copy, or, where

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::plan::{read_topology, spec_of};
 use super::up::read_config;
+use super::whole_run::time;
 use super::{CliError, SimulateArgs, print, say};
 use crate::plan::Topology;
 use crate::simulate::{Faults, Report, Setup, SimulateError, simulate};
@@ -58,7 +59,14 @@ fn describe(report: &Report) -> Vec<String> {
         line("the coordinator", plan.clone());
     }
     line("training began after", report.first_generation_s.map_or("never".to_owned(), time));
-    line("a step took", report.step_s.map_or("nobody knows".to_owned(), time));
+    if let Some((steps, took)) = report.opening {
+        line("the opening took", format!("{}, {steps} steps", time(took)));
+    }
+    line(
+        "of local speed, the whole run",
+        report.share_of_local_speed.map_or("nobody knows".to_owned(), percent),
+    );
+    line("of the last nine tenths, a step took", report.step_s.map_or("nobody knows".to_owned(), time));
     line("tokens a second", format!("{:.0}", report.tokens_per_s));
     line("of the machines' time, computing", percent(report.utilisation));
     line("of computing and waiting, waiting", percent(report.stalled));
@@ -82,15 +90,6 @@ fn describe(report: &Report) -> Vec<String> {
 
 fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
-}
-
-fn time(seconds: f64) -> String {
-    match seconds {
-        s if s < 1.0 => format!("{:.1} ms", 1e3 * s),
-        s if s < 120.0 => format!("{s:.2} s"),
-        s if s < 7200.0 => format!("{:.1} min", s / 60.0),
-        s => format!("{:.1} h", s / 3600.0),
-    }
 }
 
 #[cfg(test)]

@@ -3,24 +3,28 @@
 mod division;
 mod groups;
 mod memory;
+mod phases;
 mod predict;
 mod replan;
 mod search;
 mod tensor;
 mod topology;
 mod unfit;
+mod whole_run;
 mod words;
 mod workload;
 mod written;
 
 pub use division::{Division, Divisions};
 pub use groups::choose_with_groups;
+pub use phases::{Phase, PhaseKind, phases};
 pub use predict::{LinkLoad, Prediction, paces, predict};
 pub use replan::{Answer, Present, Prospect, Question};
 pub use search::{Candidate, Choice, Rival, choose, choose_among};
 pub use tensor::{GroupSums, in_place_of_groups};
 pub use topology::{Device, DeviceId, Link, Site, Topology, TopologyError};
 pub use unfit::{NoPlan, Unfit};
+pub use whole_run::{PhaseTime, WholeRun, whole_run};
 pub use words::{outline, shape, why};
 pub use workload::{Exchange, Workload};
 pub use written::parallel_of;

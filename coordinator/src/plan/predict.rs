@@ -55,22 +55,10 @@ pub struct LinkLoad {
 /// # Errors
 /// The plan does not fit.
 pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Prediction, Unfit> {
-    let mut slowest: Option<(f64, usize, Trace)> = None;
-    trace_replicas(topology, work, plan, |replica, took, traced| {
-        if let Some(traced) = traced
-            && slowest.as_ref().is_none_or(|(slowest, ..)| took > *slowest)
-        {
-            slowest = Some((took, replica, traced));
-        }
-    })?;
-    let nobody = || Unfit::Schedule("there is no replica".to_owned());
-    let (compute_s, replica, slowest) = slowest.ok_or_else(nobody)?;
+    let (compute_s, replica, slowest) = trace_slowest(topology, work, plan)?;
     let sums_s = sums_s(topology, work, plan, replica);
     let needs = Needs::of(topology, work, plan, &slowest.held_most)?;
-    let ways = Ways { topology, groups: Groups::of(work, plan), handed_on: handed_on(work, plan) };
-    let exchange = ways.following(work.exchange, compute_s);
-    let sync_s = ways.exchange_s(exchange);
-    let step_s = together(exchange, compute_s, sync_s, plan.pipeline.micro_batches);
+    let StepTime { step_s, sync_s, links } = step_with(topology, work, plan, (work.exchange, 1.0), compute_s);
     let tokens = f64::from(work.batch) * f64::from(work.sequence);
     Ok(Prediction {
         step_s,
@@ -81,8 +69,50 @@ pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Pred
         tokens_per_s: tokens / step_s,
         memory_bytes: needs.device,
         host_memory_bytes: needs.host,
-        links: ways.loads(exchange),
+        links,
     })
+}
+
+/// The replica that computes for longest, which all wait for: its time, its place, and what it does.
+///
+/// # Errors
+/// No schedule goes with the numbers, or there is no replica.
+pub(super) fn trace_slowest(
+    topology: &Topology,
+    work: &Workload,
+    plan: &Plan,
+) -> Result<(f64, usize, Trace), Unfit> {
+    let mut slowest: Option<(f64, usize, Trace)> = None;
+    trace_replicas(topology, work, plan, |replica, took, traced| {
+        if let Some(traced) = traced
+            && slowest.as_ref().is_none_or(|(slowest, ..)| took > *slowest)
+        {
+            slowest = Some((took, replica, traced));
+        }
+    })?;
+    slowest.ok_or_else(|| Unfit::Schedule("there is no replica".to_owned()))
+}
+
+/// A step with its exchange.
+pub(super) struct StepTime {
+    pub step_s: f64,
+    pub sync_s: f64,
+    pub links: Vec<LinkLoad>,
+}
+
+/// A step that computes for so long and exchanges this; where bits follow the link, the exchange may take as long as so many steps.
+pub(super) fn step_with(
+    topology: &Topology,
+    work: &Workload,
+    plan: &Plan,
+    (exchange, window_steps): (Exchange, f64),
+    compute_s: f64,
+) -> StepTime {
+    let ways = Ways { topology, groups: Groups::of(work, plan), handed_on: handed_on(work, plan) };
+    let exchange = ways.following(exchange, compute_s * window_steps);
+    let sync_s = ways.exchange_s(exchange);
+    let step_s = together(exchange, compute_s, sync_s, plan.pipeline.micro_batches);
+    StepTime { step_s, sync_s, links: ways.loads(exchange) }
 }
 
 /// A bound from below of a plan's step, in seconds, where its slowest rank computes for so long: as if nobody waited in the pipeline, and with the least bits.

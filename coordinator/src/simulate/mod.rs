@@ -1,5 +1,6 @@
 //! A whole run in virtual time: the real coordinator, and workers that take the time that the planner says. [`docs/simulate.md`](../docs/simulate.md) is the design.
 
+mod exchanges;
 mod faults;
 mod queue;
 mod rounds;
@@ -47,6 +48,10 @@ pub struct Report {
     pub workers: usize,
     /// Steps that count.
     pub steps: u64,
+    /// The steps of the opening, and the seconds from the first generation until they counted; none: there is no opening, or it was not over.
+    pub opening: Option<(u64, f64)>,
+    /// The time in which the slowest copy would compute those steps that count, over the time from the first generation on.
+    pub share_of_local_speed: Option<f64>,
     /// Of each step of the last nine tenths of the run, in seconds.
     pub step_s: Option<f64>,
     /// Tokens that were trained on in a second, from the first generation on.

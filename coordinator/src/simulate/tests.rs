@@ -173,3 +173,34 @@ fn too_few_machines_are_refused() {
     let error = simulate(setup(&alone, "tensor = 2\nstages = 2", SPARSE, "")).unwrap_err().to_string();
     assert!(error.contains("parallel.tensor = 2: the topology has 1 groups"), "{error}");
 }
+
+/// Four bits of each value in the opening, which takes more of the run the slower the link is and the shorter the run.
+#[test]
+fn an_opening_takes_the_time_that_the_planner_says_and_less_of_a_longer_run() {
+    let with = |mbit: u32, steps: u64| {
+        let sites = SITES.replace("mbit = 100", &format!("mbit = {mbit}"));
+        let mut setup = setup(&sites, WHOLE, "preset = \"auto\"", "");
+        setup.config.run.steps = steps;
+        let work = crate::plan::Workload::of(&setup.config, &setup.spec);
+        let (plan, _) =
+            crate::plan::choose_among(&setup.topology, &work, |rows| rows.len() == 4).unwrap().best;
+        let phases = crate::plan::phases(&setup.config, &setup.spec);
+        let planned = crate::plan::whole_run(&setup.topology, &work, &plan, &phases).unwrap();
+        (planned, report(setup))
+    };
+    let (planned, simulated) = with(2, 1500);
+    let [opening, ..] = planned.phases[..] else { panic!("{planned:?}") };
+    let (steps, took) = simulated.opening.unwrap();
+    // Nothing streams in a simulation, and what is computed takes up to 5 % longer.
+    let most = steps as f64 * (planned.local_s / 1500.0 + opening.sync_s);
+    assert!(
+        steps == 100 && took > 0.97 * opening.seconds() && took < 1.06 * most,
+        "{simulated:#?} {planned:?}"
+    );
+    let share = |report: &Report| report.share_of_local_speed.unwrap();
+    assert!(
+        (share(&simulated) / planned.share_of_local_speed - 1.0).abs() < 0.1,
+        "{simulated:#?} {planned:?}"
+    );
+    assert!(share(&with(20, 1500).1) > share(&simulated) && share(&with(2, 6000).1) > share(&simulated));
+}

@@ -17,6 +17,7 @@ use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
 use self::heartbeats::Speaker;
+use super::exchanges::Exchanges;
 use super::queue::{Happening, Queue};
 use super::rounds::Group;
 use super::shares::Shares;
@@ -68,8 +69,8 @@ pub(super) struct World {
     sequence_s: BTreeMap<WorkerId, f64>,
     /// How much of a step each has.
     shares: Shares,
-    /// Seconds of an exchange of a round, for each of its steps.
-    sync_s: f64,
+    /// What exchanges take, by the phase of the run.
+    exchanges: Exchanges,
     timer_at: Option<Duration>,
     last_generation: Generation,
     /// By site: its workers are away until then.
@@ -92,6 +93,8 @@ struct Tally {
     told: u64,
     thinking: Duration,
     began: Option<Duration>,
+    /// When the opening's steps counted.
+    opened: Option<Duration>,
     /// When a tenth of all steps counted, and how many did.
     tenth: Option<(Duration, u64)>,
     plan: Option<String>,
@@ -142,7 +145,7 @@ impl World {
             groups: BTreeMap::new(),
             sequence_s: BTreeMap::new(),
             shares: Shares::default(),
-            sync_s: 0.0,
+            exchanges: Exchanges::default(),
             timer_at: None,
             last_generation: Generation(0),
             out_until,

@@ -74,7 +74,7 @@ impl World {
     }
 
     /// Sequences that a worker has of each step of a round: as many as were assigned to its copy.
-    fn sequences_of(&self, place: usize, round: Round) -> f64 {
+    pub(super) fn sequences_of(&self, place: usize, round: Round) -> f64 {
         let step = self.schedule().steps_of(round).start;
         let copies = || self.run.state().generation.as_ref().map_or(1, |lineup| lineup.replicas.len().max(1));
         let even = || f64::from(self.config.train.batch) / copies() as f64;
@@ -162,10 +162,10 @@ impl World {
 
     pub(super) fn contribute(&mut self, place: usize, rank: u32, round: Round) {
         let worker = self.workers[place].id;
-        let steps = self.steps_in(round);
+        let steps = self.schedule().steps_of(round);
         let Some(group) = self.groups.get_mut(&rank) else { return };
         let generation = group.generation;
-        let takes = Duration::from_secs_f64((self.sync_s * steps as f64).min(1e9));
+        let takes = self.exchanges.takes(steps);
         for whole in group.contribute(worker, round) {
             self.queue.push(self.now + takes, Happening::Result(generation, rank, whole));
         }
@@ -196,6 +196,9 @@ impl World {
     pub(super) fn note_progress(&mut self) {
         let schedule = self.schedule();
         let counted = schedule.steps_of(self.run.state().ledger.through()).start;
+        if counted > 0 && counted >= self.exchanges.opening_steps() {
+            self.tally.opened.get_or_insert(self.now);
+        }
         if self.tally.tenth.is_none() && counted * 10 >= schedule.steps {
             self.tally.tenth = Some((self.now, counted));
         }

@@ -6,7 +6,8 @@ use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_proto::control::message::{GenerationStart, Member, Settled, ToCoordinator};
 
 use super::World;
-use crate::plan::{DeviceId, Plan, Unfit, Workload, in_place_of_groups, paces, predict};
+use crate::plan::{DeviceId, Plan, Unfit, Workload, in_place_of_groups, paces, phases, whole_run};
+use crate::simulate::exchanges::Exchanges;
 use crate::simulate::rounds::Group;
 use crate::simulate::shares::Shares;
 use crate::simulate::worker::Stage;
@@ -113,7 +114,7 @@ impl World {
             recompute: self.config.train.recompute,
         };
         let paces = paces(topology, &work, &plan)?;
-        let sync_s = predict(topology, &work, &plan)?.sync_s;
+        let whole = whole_run(topology, &work, &plan, &phases(&self.config, &self.setup.spec))?;
         // A pace is that of an even share.
         let batch = self.config.train.batch;
         let even = f64::from(batch) / lineup.replicas.len().max(1) as f64;
@@ -122,7 +123,8 @@ impl World {
             sequence_s.extend(replica.ranks.iter().map(|member| (member.worker, pace / even)));
         }
         let shares = Shares::of(&lineup.assignments, &lineup.replicas, batch.into());
-        (self.sequence_s, self.sync_s, self.shares) = (sequence_s, sync_s, shares);
+        self.exchanges = Exchanges::of(&whole);
+        (self.sequence_s, self.shares) = (sequence_s, shares);
         Ok(())
     }
 }

@@ -2,11 +2,29 @@
 
 use std::time::Duration;
 
+use longhaul_common::id::WorkerId;
+
 use super::World;
 use crate::run::Phase;
 use crate::simulate::Report;
 
 impl World {
+    /// A step of the slowest copy as the present generation has it, if it waited for nobody.
+    fn local_step_s(&self) -> f64 {
+        let lineup = self.run.state().generation.as_ref();
+        let firsts = lineup
+            .into_iter()
+            .flat_map(|lineup| &lineup.replicas)
+            .filter_map(|replica| replica.ranks.first());
+        let round = self.until();
+        let of = |worker: WorkerId| {
+            let sequence_s = self.sequence_s.get(&worker).copied().unwrap_or_default();
+            let place = self.place_of(worker).unwrap_or_default();
+            sequence_s * self.sequences_of(place, round)
+        };
+        firsts.map(|member| of(member.worker)).fold(0.0, f64::max)
+    }
+
     pub(super) fn report(mut self, took: Duration) -> Report {
         (0..self.workers.len()).for_each(|place| self.bury(place));
         let Self { tally, now, .. } = &self;
@@ -19,6 +37,9 @@ impl World {
             if all.is_zero() { 0.0 } else { of.as_secs_f64() / all.as_secs_f64() }
         };
         let step_s = tally.tenth.filter(|(_, counted)| steps > *counted);
+        let opening = self.exchanges.opening_steps();
+        let opened = tally.opened.zip(tally.began).filter(|_| opening > 0);
+        let local_s = self.local_step_s() * steps as f64;
         let mean_and_most = |times: &[Duration]| {
             let most = times.iter().max()?.as_secs_f64();
             Some([times.iter().sum::<Duration>().as_secs_f64() / times.len() as f64, most])
@@ -29,6 +50,8 @@ impl World {
             first_generation_s: tally.began.map(|began| began.as_secs_f64()),
             workers: self.workers.len(),
             steps,
+            opening: opened.map(|(at, began)| (opening, (at - began).as_secs_f64())),
+            share_of_local_speed: (training_s > 0.0).then(|| local_s / training_s),
             step_s: step_s.map(|(at, counted)| since(at) / (steps - counted) as f64),
             tokens_per_s: if training_s > 0.0 { tally.tokens as f64 / training_s } else { 0.0 },
             utilisation: share(tally.compute, tally.lived),

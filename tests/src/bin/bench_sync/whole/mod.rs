@@ -201,7 +201,7 @@ fn figures(case: &Case<'_>, measured: &Measured, local_step_s: f64, link: &LinkC
 fn tell(session: &mut Session, case: &Case<'_>) -> Result<()> {
     let name = case.name();
     let Some(loss) = session.book.value(BENCH, &name, "loss") else { return Ok(()) };
-    if reference::around(session, loss, case.steps)?.is_none() {
+    if !reference::measure_around(session, loss, case.steps)? {
         return Ok(());
     }
     let derived = compared(&session.book, case.method, case.rate_mbit, case.steps);

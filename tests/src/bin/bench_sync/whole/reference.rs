@@ -17,26 +17,18 @@ const SITES: &[usize] = &[2];
 /// Of a step, with its exchange within the site: several times as long as on a busy machine.
 const STEP_MAX: Duration = Duration::from_secs(1);
 
-/// What a run of `steps` steps has at its end without a link, and the curve around another loss.
-pub struct Reference {
-    pub loss: f64,
-    pub curve: Curve,
-}
-
-/// What is known, and measures what is not. None: there was no time for it, or it failed.
-pub fn around(session: &mut Session, loss: f64, steps: u64) -> Result<Option<Reference>> {
+/// Measures the runs without a link that a loss after so many steps is compared with, as far as they are not known. False: there was no time for one, or it failed.
+pub fn measure_around(session: &mut Session, loss: f64, steps: u64) -> Result<bool> {
     loop {
-        let own = session.book.value(BENCH, &case_name(steps), "loss");
-        let curve = known(&session.book);
-        let next = if own.is_none() { Some(steps) } else { curve.wants(loss, steps) };
-        match (own, next) {
-            (Some(loss), None) => return Ok(Some(Reference { loss, curve })),
-            (_, Some(next)) => measure(session, next)?,
-            (None, None) => return Ok(None),
-        }
-        let is_known = |book: &Book, steps| book.value(BENCH, &case_name(steps), "loss").is_some();
-        if next.is_some_and(|next| !is_known(&session.book, next)) {
-            return Ok(None);
+        let is_known = |book: &Book, steps| loss_of(book, steps).is_some();
+        let next = match is_known(&session.book, steps) {
+            true => known(&session.book).wants(loss, steps),
+            false => Some(steps),
+        };
+        let Some(next) = next else { return Ok(true) };
+        measure(session, next)?;
+        if !is_known(&session.book, next) {
+            return Ok(false);
         }
     }
 }
