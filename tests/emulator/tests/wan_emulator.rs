@@ -1,5 +1,7 @@
 //! The `wan-emulator` binary as scripts use it.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -273,5 +273,6 @@ fn values_of(bytes: &[u8]) -> Arc<[f32]> {
     bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 
-#[cfg(all(test, feature = "object-storage"))]
+#[cfg(test)]
+#[cfg(feature = "object-storage")]
 mod tests;

@@ -58,7 +58,8 @@ impl<'a> Detokenizer<'a> {
     }
 }
 
-#[cfg(all(test, feature = "tokenizers"))]
+#[cfg(test)]
+#[cfg(feature = "tokenizers")]
 mod tests {
     use super::*;
 
