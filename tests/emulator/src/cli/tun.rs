@@ -22,8 +22,7 @@ pub fn run(arguments: &TunArguments) -> anyhow::Result<()> {
         "a": { "netns": a.netns, "address": a.address },
         "b": { "netns": b.netns, "address": b.address },
     });
-    let pair = TunPair::start(&a, &b, forward, reverse)?;
-    let result = session::serve(&Control { links, relays: None }, &ready, arguments.common.exit_with_stdin);
-    drop(pair);
-    result
+    // Its namespaces go with it.
+    let _pair = TunPair::start(&a, &b, forward, reverse)?;
+    session::serve(&Control { links, relays: None }, &ready, arguments.common.exit_with_stdin)
 }
