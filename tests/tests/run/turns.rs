@@ -4,8 +4,8 @@ use std::num::NonZero;
 use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 use std::thread;
 
-/// Runs that go at once at least. A small run of four processes waits for its links much of the time, so that two share two cores.
-const TURNS_MIN: usize = 2;
+/// Runs that go at once at least. A small run of four processes waits for its links most of the time: on two cores its workers used a sixth of one each.
+const TURNS_MIN: usize = 3;
 /// On a larger machine.
 const CORES_PER_TURN: usize = 2;
 
@@ -18,6 +18,11 @@ static TURNS: LazyLock<Turns> = LazyLock::new(|| {
 /// Waits for one turn.
 pub fn take_turn() -> Turn<'static> {
     TURNS.take(1)
+}
+
+/// Waits for turns that leave at least one to others, for a run of many processes.
+pub fn take_most_turns() -> Turn<'static> {
+    TURNS.take(TURNS_MIN - 1)
 }
 
 /// Waits until no other run goes, for a test that depends on how fast this machine is.

@@ -1,8 +1,10 @@
 //! The tests themselves: built in one go with one set of features, run by cargo, and timed.
 
 use std::io::{BufRead as _, BufReader, pipe};
+use std::num::NonZero;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 
@@ -15,6 +17,9 @@ pub const OTEL: &str = "longhaul-coordinator/otel,longhaul-worker/otel";
 /// Has cargo start each test program with the variable that makes the harness of stable Rust time its tests. The compiler must not
 /// see it: build scripts watch it, and half of all crates would be compiled anew.
 const RUNNER: (&str, &str) = ("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", "env RUSTC_BOOTSTRAP=1");
+
+/// Tests of a program that go at once at least: many wait for a clock or a link, and cores are idle meanwhile.
+const THREADS_MIN: usize = 4;
 
 /// Which tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +63,9 @@ pub fn build(checkout: &Checkout, which: Which) -> Command {
 pub fn run(checkout: &Checkout, which: Which, notices: &Path) -> Result<Timed> {
     let mut command = checkout.cargo();
     command.args(["test", "--locked", "--features", OTEL, "--no-fail-fast"]).args(which.targets());
-    command.args(["--", "-Z", "unstable-options", "--report-time"]).args(which.selection());
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).max(THREADS_MIN);
+    command.args(["--", "-Z", "unstable-options", "--report-time", "--test-threads", &threads.to_string()]);
+    command.args(which.selection());
     command.env(RUNNER.0, RUNNER.1).env(NOTICES, notices);
     // One pipe for both streams: cargo says on one which program's tests follow on the other.
     let (reader, writer) = pipe().context("make a pipe")?;
