@@ -1,5 +1,7 @@
 //! What this worker was built without: refused before anything is read, and where it would be used.
 
+use std::path::PathBuf;
+
 use longhaul_common::config::{DataConfig, DataFormat, DataLabels, DataPlace, DataSource};
 
 use super::DataError;
@@ -11,6 +13,8 @@ pub(super) struct Optional {
     feature: &'static str,
 }
 
+pub(super) const GZIP: Optional =
+    Optional { is_here: cfg!(feature = "gzip"), what: "files of gzip (.gz)", feature: "gzip" };
 pub(super) const PARQUET: Optional =
     Optional { is_here: cfg!(feature = "parquet"), what: "Parquet and Arrow files", feature: "parquet" };
 pub(super) const IMAGES: Optional =
@@ -44,11 +48,17 @@ pub(super) fn check(config: &DataConfig) -> Result<(), DataError> {
 }
 
 fn check_source(source: &DataSource) -> Result<(), DataError> {
-    let format = source.format();
+    let (format, place) = (source.format(), source.place());
     PARQUET.check(matches!(format, DataFormat::Parquet | DataFormat::Arrow))?;
     IMAGES.check(matches!(format, DataFormat::Images | DataFormat::Webdataset))?;
     let labels_are_remote = matches!(source.labels, Some(DataLabels::Url(_)));
-    REMOTE_DATA.check(matches!(source.place(), DataPlace::Url(_)) || labels_are_remote)
+    REMOTE_DATA.check(matches!(place, DataPlace::Url(_)) || labels_are_remote)?;
+    let name: PathBuf = match place {
+        DataPlace::Path(path) => path.to_owned(),
+        DataPlace::Glob(pattern) => pattern.into(),
+        DataPlace::Url(url) => url.shown().into(),
+    };
+    GZIP.check(name.extension().is_some_and(|end| end.eq_ignore_ascii_case("gz")))
 }
 
 #[cfg(test)]
@@ -73,6 +83,8 @@ mod tests {
             ("path = \"a\"\nformat = \"images\"", IMAGES.is_here),
             ("path = \"a.tar\"\nformat = \"webdataset\"", IMAGES.is_here),
             ("url = \"https://a.example/a.txt\"", REMOTE_DATA.is_here),
+            ("path = \"a.txt.gz\"", GZIP.is_here),
+            ("glob = \"a/*.gz\"", GZIP.is_here),
             ("path = \"a.txt\"", true),
             ("path = \"a\"\nformat = \"idx\"\nlabels = \"b\"", true),
         ] {

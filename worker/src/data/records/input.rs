@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::gzip;
 use crate::data::DataError;
 use crate::data::remote::{RemoteFile, RemoteReader};
 
@@ -63,10 +64,7 @@ impl Input {
             Some(end) if end.eq_ignore_ascii_case("zst") => {
                 Box::new(zstd::Decoder::with_buffer(counted).map_err(DataError::io("decompress", path))?)
             }
-            // Tools append members to such files, and each is a part of the text.
-            Some(end) if end.eq_ignore_ascii_case("gz") => {
-                Box::new(flate2::bufread::MultiGzDecoder::new(counted))
-            }
+            Some(end) if end.eq_ignore_ascii_case("gz") => gzip::decompressed(counted)?,
             _ => Box::new(counted),
         };
         Ok(Self { path: path.to_owned(), reader, position, left_out: 0 })

@@ -3,6 +3,11 @@
 mod delimited;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+#[cfg(feature = "gzip")]
+mod gzip;
+#[cfg(not(feature = "gzip"))]
+#[path = "no_gzip.rs"]
+mod gzip;
 mod idx;
 mod image_folder;
 mod input;

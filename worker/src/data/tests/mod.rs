@@ -3,7 +3,7 @@
 mod ahead;
 mod damage;
 mod damaged_sources;
-#[cfg(all(feature = "parquet", feature = "tokenizers"))]
+#[cfg(all(feature = "gzip", feature = "parquet", feature = "tokenizers"))]
 mod formats;
 #[cfg(feature = "images")]
 mod images;
