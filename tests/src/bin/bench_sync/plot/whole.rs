@@ -99,7 +99,7 @@ mod tests {
         let dense = [("over_the_limit_of", 900.0), ("whole_run_share_at_most", 0.08), ("share_so_far", 0.02)];
         add(&case_name("dense", 10.0, 1500), &dense);
         let text = whole(&book).unwrap();
-        let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+        let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| ")).skip(2).collect();
         assert_eq!(
             rows,
             [
