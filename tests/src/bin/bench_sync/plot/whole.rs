@@ -18,17 +18,18 @@ const HEAD: [&str; 8] = [
     "bits on the wire",
 ];
 
-/// Every method at every link, in the order in which they are measured; none: there is none.
+/// A sentence on `auto`, and every method at every link, in the order in which they are measured; none: there is none.
 pub fn whole(book: &Book) -> Option<String> {
     let mut text = String::new();
     for steps in STEPS {
+        // Into a string, which takes everything.
+        let _ = headline(book, steps).iter().try_for_each(|sentence| writeln!(text, "{sentence}\n"));
         for rate_mbit in RATES_MBIT {
             let ours = method::presets().into_iter().map(|method| method.name);
             let theirs = method::PYTORCH.iter().map(|(name, ..)| *name);
             let rows = ours.chain(theirs).filter_map(|name| row(book, name, rate_mbit, steps));
             let Some(rows) = table(&HEAD, rows) else { continue };
             let bits = figure(bits(rate_mbit));
-            // Into a string, which takes everything.
             let _ =
                 writeln!(text, "{steps} steps at {rate_mbit} Mbit/s ({bits} bits a parameter and step):\n");
             let _ = writeln!(text, "{rows}");
@@ -41,11 +42,43 @@ pub fn whole(book: &Book) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
+/// `auto` at all links, in words; none: it has not been measured at each.
+fn headline(book: &Book, steps: u64) -> Option<String> {
+    let at = |rate_mbit, metric| book.value(BENCH, &case_name("auto", rate_mbit, steps), metric);
+    let percents = |metric| Some(listed(all(RATES_MBIT.map(|rate| at(rate, metric)))?.map(percent)));
+    let over = |rate| {
+        let figures = compared(book, "auto", rate, steps);
+        figures.iter().find(|figure| figure.metric == "over_dense").map(|figure| figure.value)
+    };
+    let over = listed(all(RATES_MBIT.map(over))?.map(|over| format!("{over:+.1} %")));
+    Some(format!(
+        "A whole run of {steps} steps with `auto`, opening included, keeps {} of local speed over links of {} Mbit/s for ten million parameters ({} bits for each parameter and step), and ends with a loss {over} from that of `dense` at equal tokens. \
+         Its steady pace is {}.",
+        percents("whole_run_share")?,
+        listed(RATES_MBIT.map(|rate| rate.to_string())),
+        listed(RATES_MBIT.map(|rate| figure(bits(rate)))),
+        percents("steady_share")?,
+    ))
+}
+
+/// All of them, or nothing.
+fn all(values: [Option<f64>; 3]) -> Option<[f64; 3]> {
+    let [Some(a), Some(b), Some(c)] = values else { return None };
+    Some([a, b, c])
+}
+
+fn listed([a, b, c]: [String; 3]) -> String {
+    format!("{a}, {b} and {c}")
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
 fn row(book: &Book, method: &str, rate_mbit: f64, steps: u64) -> Option<[String; HEAD.len()]> {
     let case = case_name(method, rate_mbit, steps);
     book.case(BENCH, &case).next()?;
     let value = |metric| book.value(BENCH, &case, metric);
-    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let or_nothing = Option::unwrap_or_default;
     let derived = compared(book, method, rate_mbit, steps);
     let derived = |metric| derived.iter().find(|figure| figure.metric == metric).map(|figure| figure.value);
@@ -109,5 +142,34 @@ mod tests {
             "{text}"
         );
         assert!(text.starts_with("1500 steps at 10 Mbit/s (0.670 bits"), "{text}");
+    }
+
+    #[test]
+    fn the_sentence_on_auto_wants_all_three_links() {
+        let mut book = Book::open(None).unwrap();
+        let figure = |metric, value| Figure { metric, value, unit: "" };
+        book.add(BENCH, "dense without a link, 1500 steps", &[figure("loss", 1.5)]).unwrap();
+        let mut add = |rate, share, loss| {
+            assert_eq!(headline(&book, 1500), None);
+            let figures = [
+                figure("whole_run_share", share),
+                figure("steady_share", 0.9),
+                figure("loss", loss),
+                figure("seconds", 100.0),
+                figure("local_step_s", 0.05),
+            ];
+            book.add(BENCH, &case_name("auto", rate, 1500), &figures).unwrap();
+        };
+        add(100.0, 0.75, 1.5);
+        add(10.0, 0.5, 1.485);
+        add(1.0, 0.125, 1.53);
+        let told = headline(&book, 1500).unwrap();
+        assert!(told.contains("keeps 75.0 %, 50.0 % and 12.5 % of local speed"), "{told}");
+        assert!(
+            told.contains("100, 10 and 1 Mbit/s") && told.contains("(6.70, 0.670 and 0.0670 bits"),
+            "{told}"
+        );
+        assert!(told.contains("a loss +0.0 %, -1.0 % and +2.0 % from"), "{told}");
+        assert!(told.ends_with("Its steady pace is 90.0 %, 90.0 % and 90.0 %."), "{told}");
     }
 }

@@ -17,7 +17,7 @@ use crate::book::{Book, Figure};
 use crate::method::{self, Method};
 use crate::session::Session;
 use crate::small;
-use scale::WHOLE;
+use scale::{RATE_SCALE, WHOLE};
 use shares::{Ran, Takes};
 
 pub use reference::loss_of as reference_loss;
@@ -120,7 +120,7 @@ fn ours_case(session: &mut Session, case: &Case<'_>, method: &Method, local: &mu
     session.case(BENCH, &case.name(), case.limit_about(), |_| {
         let before = local.ours.map_or_else(|| ours::local_step_s(enough_s), Ok)?;
         let link = scale::link(case.rate_mbit, before)?;
-        let train = small::train(method.best_rate);
+        let train = small::train(method.best_rate * RATE_SCALE);
         let training = ours::training(&method.sync, &train, case.steps, &link);
         let measured = ours::run(&training, limit(case, before)?)?;
         let after = ours::local_step_s(enough_s)?;

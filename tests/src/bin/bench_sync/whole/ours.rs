@@ -7,13 +7,13 @@ use longhaul_emulator::LinkConfig;
 use longhaul_tests::cluster::{self, Cluster};
 use serde_json::Value;
 
-use super::scale::WHOLE;
+use super::scale::{COPIES, WHOLE};
 use super::shares::steady_step_s;
 use super::{Measured, SEED, SITES};
 use crate::gpt::slowest_step;
 use crate::pace::{Look, Pace};
 use crate::session::now;
-use crate::training::{Copies, Training};
+use crate::training::Training;
 use crate::{small, watch};
 
 /// No round within the measurement.
@@ -31,7 +31,7 @@ const LAST_PART: u64 = 24;
 
 /// A run of [`WHOLE`] over this link.
 pub fn training<'a>(sync: &'a str, train: &'a str, steps: u64, link: &'a LinkConfig) -> Training<'a> {
-    Training { shape: WHOLE, sites: &SITES, sync, train, copies: Copies::WHOLE, steps, link, seed: SEED }
+    Training { shape: WHOLE, sites: &SITES, sync, train, copies: COPIES, steps, link, seed: SEED }
 }
 
 /// Seconds a step of two workers that train side by side and do not talk.

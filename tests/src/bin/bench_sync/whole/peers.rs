@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_emulator::LinkConfig;
 
-use super::scale::WHOLE;
+use super::scale::{COPIES, RATE_SCALE, WHOLE};
 use super::shares::steady_step_s;
 use super::{Measured, SEED};
 use crate::pytorch::{self, Mode, Python};
@@ -16,13 +16,14 @@ const AROUND: Duration = Duration::from_secs(180);
 /// As our own runs clip theirs.
 const CLIP: &str = "1.0";
 
-/// The learning rate of a way to train: that of ours which it is most like (`docs/benchmarks/sync.md`).
+/// The learning rate of a way to train: that of ours which it is most like.
 pub fn learning_rate(mode: Mode<'_>) -> f64 {
-    match mode {
+    let best = match mode {
         ["diloco", ..] => 2.5e-3,
         _ if mode.contains(&"powersgd") => 1e-2,
         _ => 5e-3,
-    }
+    };
+    best * RATE_SCALE
 }
 
 /// Seconds a step of two processes that do not talk.
@@ -69,13 +70,14 @@ fn read_loss(report: &[u8]) -> Result<f64> {
     report["loss"].as_f64().context("the script's report has no loss")
 }
 
-/// The model, as options of the script.
+/// The model and its batch, as options of the script.
 fn shape() -> Vec<String> {
     let sizes = [
         ("--layers", WHOLE.layers),
         ("--width", WHOLE.width),
         ("--heads", WHOLE.heads),
         ("--sequence", WHOLE.context),
+        ("--batch", COPIES.batch as u64),
     ];
     let sizes = sizes.into_iter().flat_map(|(name, size)| [name.to_owned(), size.to_string()]);
     sizes.chain(WHOLE.tied_embeddings.then(|| "--tied".to_owned())).collect()
@@ -89,7 +91,7 @@ mod tests {
     #[test]
     fn each_peer_has_the_learning_rate_of_what_it_is_most_like() {
         let rates: Vec<_> = PYTORCH.iter().map(|(_, mode, _)| learning_rate(mode)).collect();
-        assert_eq!(rates, [5e-3, 5e-3, 1e-2, 2.5e-3]);
+        assert_eq!(rates, [2.5e-3, 2.5e-3, 5e-3, 1.25e-3]);
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::time::Duration;
 use anyhow::Result;
 use longhaul_emulator::LinkConfig;
 
+use super::scale::{COPIES, RATE_SCALE, WHOLE};
 use super::shares::Curve;
-use super::{BENCH, SEED, scale::WHOLE};
+use super::{BENCH, SEED};
 use crate::book::{Book, Figure};
 use crate::session::Session;
-use crate::training::{Copies, Training};
+use crate::training::Training;
 use crate::{method, quality, small};
 
 /// The same two workers, in one place.
@@ -49,13 +50,13 @@ fn measure(session: &mut Session, steps: u64) -> Result<()> {
     session.case(BENCH, &case_name(steps), limit, |_| {
         let dense = method::presets().into_iter().find(|method| method.name == quality::REFERENCE);
         let (sync, rate) = dense.map(|method| (method.sync, method.best_rate)).unwrap_or_default();
-        let (link, train) = (LinkConfig::default(), small::train(rate));
+        let (link, train) = (LinkConfig::default(), small::train(rate * RATE_SCALE));
         let training = Training {
             shape: WHOLE,
             sites: SITES,
             sync: &sync,
             train: &train,
-            copies: Copies::WHOLE,
+            copies: COPIES,
             steps,
             link: &link,
             seed: SEED,
