@@ -41,7 +41,7 @@ pub struct Options {
     /// Where the tarball, its bill of materials and their sums go. Default: `dist` below the target folder.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Pack the coordinator, the worker and the WAN emulator of this folder, instead of building them.
+    /// Pack the coordinator, the worker, the WAN emulator and `longhaul-demo` of this folder, instead of building them.
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
     /// Also make a wheel: the Python package with the programs in it, for `pip install`.

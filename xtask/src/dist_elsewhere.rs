@@ -24,6 +24,6 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     let mut command = checkout.cargo();
     command.args(["run", "--profile", "demo", "--locked", "--package", "xtask", "--", "dist"]);
     let status = command.args(&options.arguments).status().context("start cargo run")?;
-    ensure!(status.success(), "cargo xtask dist failed");
+    ensure!(status.success(), "nothing was packed (see above)");
     Ok(())
 }

@@ -35,7 +35,8 @@ def program_path(program: Union[str, Path]) -> str:
     if os.sep in text:
         return text
     own = BUNDLE / "bin" / text
-    return str(own) if own.is_file() else (shutil.which(text) or text)
+    found = None if own.is_file() else shutil.which(text)
+    return str(own) if own.is_file() else (os.path.abspath(found) if found else text)
 
 
 class DidNotStart(Exception):

@@ -1,4 +1,4 @@
-//! Turns of the machine: as many runs go at once as it has cores for.
+//! Turns of the machine: so many runs go at once.
 
 use std::num::NonZero;
 use std::sync::{Condvar, LazyLock, Mutex, PoisonError};

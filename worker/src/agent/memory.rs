@@ -25,12 +25,22 @@ pub(super) struct Room {
     pub host_bytes: Option<u64>,
 }
 
+/// Bytes that nobody uses on a GPU; where that cannot be found out, a warning says how to tell it.
+fn free_on_gpu(index: usize) -> Option<u64> {
+    let unknown = |error: &_| {
+        tracing::warn!(
+            "the free memory of cuda:{index} is not known, so that any part of the model counts as fitting; --memory-gib says it: {error}"
+        );
+    };
+    gpu_memory_bytes(index).inspect_err(unknown).ok()
+}
+
 /// What there is on this machine.
 pub(super) fn room(args: &JoinArgs) -> Room {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let (found, host_bytes) = match choose_device(&args.device) {
         Ok(Device::Cuda(index)) => {
-            (gpu_memory_bytes(index).ok(), Some(host_share(&meminfo, gpus()).unwrap_or(u64::MAX)))
+            (free_on_gpu(index), Some(host_share(&meminfo, gpus()).unwrap_or(u64::MAX)))
         }
         Ok(_) => (bytes_of(&meminfo, "MemAvailable:"), None),
         Err(_) => (None, None),

@@ -1,6 +1,6 @@
 //! What this worker was built without: refused before anything is read, and where it would be used.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use longhaul_common::config::{DataConfig, DataFormat, DataLabels, DataPlace, DataSource};
 
@@ -53,12 +53,20 @@ fn check_source(source: &DataSource) -> Result<(), DataError> {
     IMAGES.check(matches!(format, DataFormat::Images | DataFormat::Webdataset))?;
     let labels_are_remote = matches!(source.labels, Some(DataLabels::Url(_)));
     REMOTE_DATA.check(matches!(place, DataPlace::Url(_)) || labels_are_remote)?;
-    let name: PathBuf = match place {
-        DataPlace::Path(path) => path.to_owned(),
-        DataPlace::Glob(pattern) => pattern.into(),
-        DataPlace::Url(url) => url.shown().into(),
-    };
-    GZIP.check(name.extension().is_some_and(|end| end.eq_ignore_ascii_case("gz")))
+    if let Some(DataLabels::Path(path)) = &source.labels {
+        check_name(path)?;
+    }
+    match place {
+        DataPlace::Path(path) => check_name(path),
+        // Once more, file by file, when they are found.
+        DataPlace::Glob(pattern) => check_name(Path::new(pattern)),
+        DataPlace::Url(url) => check_name(Path::new(&url.shown())),
+    }
+}
+
+/// Refuses a file that is packed in a way that cannot be unpacked here.
+pub(super) fn check_name(path: &Path) -> Result<(), DataError> {
+    GZIP.check(path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gz")))
 }
 
 #[cfg(test)]

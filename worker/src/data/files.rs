@@ -5,6 +5,7 @@ use std::path::Path;
 use longhaul_common::config::{DataFormat, DataLabels, DataPlace, DataSource, DataUrl};
 
 use super::DataError;
+use super::built;
 use super::cache::Cache;
 use super::origin::Origin;
 use super::remote::RemoteFile;
@@ -30,6 +31,7 @@ pub(super) fn files_of(source: &DataSource, cache: &Cache) -> Result<Vec<Origin>
             DataError::io("open", &path)(error.into())
         })?;
         if path.is_file() {
+            built::check_name(&path)?;
             files.push(path);
         }
         if files.len() > FILES_MAX {

@@ -10,18 +10,21 @@ use anyhow::{Context, Result, ensure};
 /// An answer comes from this machine; one that takes longer is asked for again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Every answer begins with it.
+const PROTOCOL: &[u8] = b"HTTP/1.";
+
 /// The longest answer that is read, in bytes. A status of 128 workers has a tenth of it.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
-/// The body of an answer; none where nobody answers in time.
+/// The body of an answer; none where nobody answers in time, or whoever does ends in the middle.
 ///
 /// # Errors
-/// The answer is not of status 200, or not HTTP.
+/// The answer is not of status 200, not HTTP, or too long.
 pub fn get(server: SocketAddr, path: &str) -> Result<Option<Vec<u8>>> {
     // HTTP/1.0 asks for a body that ends with the connection, in one piece.
     let request = format!("GET {path} HTTP/1.0\r\nHost: {server}\r\n\r\n");
     match exchange(server, &request) {
-        Ok(answer) => body(answer).with_context(|| format!("ask http://{server}{path}")).map(Some),
+        Ok(answer) => body(answer).with_context(|| format!("ask http://{server}{path}")),
         // It is being started, or started again.
         Err(_) => Ok(None),
     }
@@ -37,16 +40,27 @@ fn exchange(server: SocketAddr, request: &str) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// What follows the empty line after the headers.
-fn body(mut answer: Vec<u8>) -> Result<Vec<u8>> {
+/// The bytes after the headers; none of an answer that was cut off, as by the death of the server.
+fn body(mut answer: Vec<u8>) -> Result<Option<Vec<u8>>> {
     const END_OF_HEADERS: &[u8] = b"\r\n\r\n";
+    ensure!((answer.len() as u64) < ANSWER_BYTES_MAX, "the answer has {ANSWER_BYTES_MAX} bytes or more");
+    let protocol = answer.len().min(PROTOCOL.len());
+    ensure!(answer[..protocol] == PROTOCOL[..protocol], "the answer is not HTTP");
     let end = answer.windows(END_OF_HEADERS.len()).position(|bytes| bytes == END_OF_HEADERS);
-    let end = end.context("the answer is not HTTP")?;
-    let head = String::from_utf8_lossy(&answer[..end]);
+    let Some(end) = end else { return Ok(None) };
+    let head = String::from_utf8_lossy(&answer[..end]).into_owned();
     let first = head.lines().next().unwrap_or_default();
-    let is_ok = first.starts_with("HTTP/1.") && first.split_whitespace().nth(1) == Some("200");
-    ensure!(is_ok, "the answer is {first:?}");
-    Ok(answer.split_off(end + END_OF_HEADERS.len()))
+    ensure!(first.split_whitespace().nth(1) == Some("200"), "the answer is {first:?}");
+    let body = answer.split_off(end + END_OF_HEADERS.len());
+    let is_whole = length(&head).is_none_or(|length| body.len() >= length);
+    Ok(is_whole.then_some(body))
+}
+
+/// Bytes of the body, where the headers say it.
+fn length(head: &str) -> Option<usize> {
+    let mut headers = head.lines().filter_map(|line| line.split_once(':'));
+    let (_, length) = headers.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?;
+    length.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -77,6 +91,14 @@ mod tests {
         let error = answered("HTTP/1.0 404 Not Found\r\n\r\n").unwrap_err();
         assert!(format!("{error:#}").contains("404"), "{error:#}");
         assert!(answered("SSH-2.0").is_err());
+    }
+
+    #[test]
+    fn a_server_that_dies_while_it_answers_has_no_answer() {
+        for cut_off in ["", "HTTP/1.0 200 OK\r\nconten", "HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\n{\"a\""]
+        {
+            assert_eq!(answered(cut_off).unwrap(), None, "{cut_off}");
+        }
     }
 
     #[test]

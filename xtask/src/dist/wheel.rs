@@ -172,7 +172,62 @@ fn url_safe_base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    /// Programs that say what they were asked for, in place of those that take minutes to build: pip and Python decide on the rest.
+    #[test]
+    fn pip_installs_a_wheel_whose_record_is_right_and_its_command_starts_a_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, out, site) =
+            (folder.path().join("root"), folder.path().join("out"), folder.path().join("site"));
+        for made in [root.join("bin"), out.clone()] {
+            fs::create_dir_all(made).unwrap();
+        }
+        let program = root.join("bin/longhaul-demo");
+        fs::write(&program, "#!/bin/sh\necho demo \"$@\"\n").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        // Of a program of this machine: its C library.
+        let needs = folder.path().join("needs");
+        fs::create_dir(&needs).unwrap();
+        fs::copy("/usr/bin/env", needs.join("env")).unwrap();
+        let requirements = Requirements::of(&needs).unwrap();
+        let wheel = pack(&Checkout::of_this_run(), &root, "9.8.7", &requirements, &out).unwrap();
+        let python = |arguments: &[&str]| {
+            let mut command = Command::new("python3");
+            command.args(arguments).env("PYTHONPATH", &site).env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+            said
+        };
+        python(&["-c", RECORD_IS_RIGHT, wheel.to_str().unwrap()]);
+        let into = ["--no-index", "--no-deps", "--quiet", "--target", site.to_str().unwrap()];
+        python(&[&["-m", "pip", "install"], &into[..], &[wheel.to_str().unwrap()]].concat());
+        let call =
+            |words: &str| format!("import sys; from longhaul.cli import main; sys.exit(main({words}))");
+        assert_eq!(python(&["-c", &call("['demo', '--steps', '3']")]), "demo --steps 3\n");
+        assert!(python(&["-c", &call("['--help']")]).contains("coordinator"));
+        let script =
+            Command::new("python3").args(["-c", &call("['dmeo']")]).env("PYTHONPATH", &site).output();
+        let refused = script.unwrap();
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("there is no command 'dmeo'"));
+    }
+
+    /// Each file of a wheel is in its `RECORD` with the hash and the length that it has.
+    const RECORD_IS_RIGHT: &str = r#"
+import base64, csv, hashlib, io, sys, zipfile
+wheel = zipfile.ZipFile(sys.argv[1])
+record = next(name for name in wheel.namelist() if name.endswith(".dist-info/RECORD"))
+lines = {name: (hash, length) for name, hash, length in csv.reader(io.StringIO(wheel.read(record).decode()))}
+assert sorted(lines) == sorted(wheel.namelist()), lines
+for name, (hash, length) in lines.items():
+    content = wheel.read(name)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    assert name == record or (hash, length) == ("sha256=" + digest, str(len(content))), name
+"#;
 
     /// RFC 4648, section 10, and bytes whose letters differ from those of the usual alphabet.
     #[test]

@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import zipfile
+import zlib
 
 CHUNK_BYTES = 1 << 20
 
@@ -26,5 +27,5 @@ def main(what, wheel):
 
 try:
     main(*sys.argv[1:])
-except (OSError, zipfile.BadZipFile) as error:
-    sys.exit(str(error))
+except (OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+    sys.exit(f"{type(error).__name__}: {error}")

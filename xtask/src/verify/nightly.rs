@@ -60,6 +60,7 @@ fn run_fuzz(checkout: &Checkout) -> Result<()> {
         for target in targets {
             let mut command = Command::new("cargo");
             command.current_dir(checkout.root().join(folder)).env("LD_LIBRARY_PATH", &libraries);
+            // Inputs that it keeps go into the folder of its corpus, which git ignores.
             command.args(["+nightly", "fuzz", "run", target, "--", FUZZ, "-malloc_limit_mb=64"]);
             let status = command.stdin(Stdio::null()).status().context("start cargo fuzz")?;
             ensure!(status.success(), "fuzzing {target}: {status}");

@@ -18,6 +18,9 @@ struct Test {
 /// The tests that have ended so far.
 #[derive(Debug, Default)]
 pub struct Timed {
+    /// The program whose unit tests came last,
+    units: String,
+    /// and the one that runs.
     program: String,
     tests: Vec<Test>,
     failed: Vec<String>,
@@ -28,10 +31,7 @@ impl Timed {
     pub fn read(&mut self, line: &str) {
         let line = line.trim_end();
         if let Some(program) = line.trim_start().strip_prefix("Running ") {
-            // `Running tests/integration/main.rs (target/debug/deps/integration-0123456789abcdef)`
-            let path = program.rsplit_once('(').map_or(program, |(_, path)| path.trim_end_matches(')'));
-            let file = path.rsplit('/').next().unwrap_or(path);
-            self.program = file.rsplit_once('-').map_or(file, |(name, _)| name).to_owned();
+            self.begin(program);
             return;
         }
         let Some((name, outcome)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
@@ -39,12 +39,26 @@ impl Timed {
             return;
         };
         if outcome.starts_with("FAILED") {
-            self.failed.push(format!("{} {name}", self.program));
+            self.failed.push(format!("{}: {name}", self.program));
         }
         // `ok <0.123s>`
         let seconds = outcome.rsplit_once('<').and_then(|(_, time)| time.strip_suffix("s>")?.parse().ok());
         if let Some(seconds) = seconds {
             self.tests.push(Test { name: name.to_owned(), program: self.program.clone(), seconds });
+        }
+    }
+
+    /// Takes `tests/integration/main.rs (target/debug/deps/integration-0123456789abcdef)`. Several packages have a program of that name:
+    /// cargo runs it after the unit tests of its package.
+    fn begin(&mut self, program: &str) {
+        let path = program.rsplit_once('(').map_or(program, |(_, path)| path.trim_end_matches(')'));
+        let file = path.rsplit('/').next().unwrap_or(path);
+        let name = file.rsplit_once('-').map_or(file, |(name, _)| name);
+        if program.starts_with("unittests ") {
+            self.units = name.to_owned();
+            self.program = name.to_owned();
+        } else {
+            self.program = format!("{name} of {}", self.units);
         }
     }
 
@@ -106,15 +120,15 @@ mod tests {
         let tables = timed.tables();
         let lines: Vec<Vec<&str>> = tables.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[2], ["codec::slow", "longhaul_proto", "12.5", "s"], "{tables}");
-        assert_eq!(lines[3], ["pipelines::breaks", "run", "3.2", "s"], "{tables}");
+        assert_eq!(lines[3], ["pipelines::breaks", "run", "of", "longhaul_proto", "3.2", "s"], "{tables}");
         assert!(lines.contains(&vec!["longhaul_proto", "2", "12.5", "s"]), "{tables}");
-        assert!(lines.contains(&vec!["run", "1", "3.2", "s"]), "{tables}");
+        assert!(lines.contains(&vec!["run", "of", "longhaul_proto", "1", "3.2", "s"]), "{tables}");
     }
 
     #[test]
     fn failures_are_named_with_their_program() {
         let mut timed = Timed::default();
         PRINTED.lines().for_each(|line| timed.read(line));
-        assert_eq!(timed.failures(), "\n  run pipelines::breaks");
+        assert_eq!(timed.failures(), "\n  run of longhaul_proto: pipelines::breaks");
     }
 }

@@ -51,7 +51,8 @@ impl World {
             workers: self.workers.len(),
             steps,
             opening: opened.map(|(at, began)| (opening, (at - began).as_secs_f64())),
-            share_of_local_speed: (training_s > 0.0).then(|| local_s / training_s),
+            // With machines that come and go, steps of one generation are not those of another.
+            share_of_local_speed: (training_s > 0.0 && tally.generations == 1).then(|| local_s / training_s),
             step_s: step_s.map(|(at, counted)| since(at) / (steps - counted) as f64),
             tokens_per_s: if training_s > 0.0 { tally.tokens as f64 / training_s } else { 0.0 },
             utilisation: share(tally.compute, tally.lived),

@@ -67,7 +67,7 @@ fn provide(machine: &Path, folder: &Path) {
         .collect();
     assert!(named.contains(&"libc.so.6".to_owned()), "{page}");
     let mut loaded = String::new();
-    for program in ["coordinator", "worker", "wan-emulator"] {
+    for program in ["coordinator", "worker", "wan-emulator", "longhaul-demo"] {
         loaded += &succeeded(
             Command::new("ldd").arg(folder.join("bin").join(program)).env_remove("LD_LIBRARY_PATH"),
         );
@@ -171,7 +171,7 @@ fn everything_is_there(folder: &Path) {
     ] {
         assert!(folder.join(file).is_file(), "{file}");
     }
-    for program in ["coordinator", "worker", "wan-emulator"] {
+    for program in ["coordinator", "worker", "wan-emulator", "longhaul-demo"] {
         assert_eq!(
             fs::metadata(folder.join("bin").join(program)).unwrap().permissions().mode() & 0o777,
             0o755
@@ -211,6 +211,7 @@ fn runs(machine: &Machine<'_>) {
     let version = format!("worker {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(machine.says("worker", &["--version"]), version);
     machine.says("wan-emulator", &["--help"]);
+    assert!(machine.says("longhaul-demo", &["--help"]).contains("--rate-mbit"));
     assert!(machine.says("coordinator", &["--help"]).contains("simulate"));
     let example = |name: &str| format!("{}/examples/{name}.toml", machine.folder);
     let plan = ["plan", "--config", &example("demo"), "--topology", &example("machines")];
