@@ -40,6 +40,8 @@ pub use crate::programs::Programs;
 
 /// How to train, whoever built the programs.
 #[derive(Args)]
+// The name is taken by the options of xtask that these go with.
+#[group(id = "demo")]
 pub struct Options {
     /// Workers in each of the two sites.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
