@@ -10,7 +10,7 @@ use serde_json::Value;
 use longhaul_tests::cluster::training;
 
 use crate::faults::assert_exactly_once;
-use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
+use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds, at_once};
 
 /// Every step is exchanged, and nothing is rounded: what comes out is what one worker with the whole model would have made of the same samples.
 pub(super) const EXACT: &str =
@@ -108,9 +108,7 @@ fn a_model_in_parts_learns_what_the_whole_model_learns() {
             ),
         ),
     ];
-    for (name, setup) in in_parts {
-        assert_close(name, &alone, &trained(setup));
-    }
+    at_once(in_parts.into(), |(name, setup)| assert_close(name, &alone, &trained(setup)));
 }
 
 /// Milliseconds that each worker has told of, by kind: computing, waiting, for data, for checkpoints, encoding, bubble, and what was encoded besides.

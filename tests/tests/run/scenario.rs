@@ -1,7 +1,9 @@
 //! A small run that every test starts from.
 
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use longhaul_emulator::LinkConfig;
@@ -274,6 +276,18 @@ impl Scenario {
         assert_eq!(status["step"], status["steps"], "{status:#}");
         status
     }
+}
+
+/// Does the same with each, as many at once as there are turns.
+///
+/// # Panics
+/// It does with one of them.
+pub fn at_once<S: Send, T: Send>(all: Vec<S>, work: impl Fn(S) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(|| work(one))).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended.map(|outcome| outcome.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
 }
 
 /// Rounds that are applied, as the status tells.

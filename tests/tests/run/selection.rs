@@ -130,7 +130,7 @@ fn a_run_that_sends_columns_of_gradients_sends_less_and_keeps_replicas_equal() {
     };
     let (dense_bytes, dense_loss) = run("");
     let (bytes, loss) = run("selection = \"columns\"\nresult = \"bundle\"");
-    assert!(bytes < 0.8 * dense_bytes, "{bytes} of {dense_bytes}");
+    assert!(bytes < 0.56 * dense_bytes, "{bytes} of {dense_bytes}");
     // The same gradients, added up in another order.
     assert!((loss - dense_loss).abs() < 0.01, "{loss} and {dense_loss}");
 }

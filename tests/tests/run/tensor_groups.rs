@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::faults::assert_exactly_once;
 use crate::pipelines::{assert_close, dense, last_checkpoints, lose_a_copy_for_a_while, sampled, trained};
-use crate::scenario::{Scenario, Setup};
+use crate::scenario::{Scenario, Setup, at_once};
 
 /// The model of `Setup`, of this width.
 pub(super) fn model_of(width: u32) -> ModelSpec {
@@ -80,9 +80,9 @@ fn a_model_whose_layers_are_shared_learns_what_the_whole_model_learns() {
     let across = [("1 x 1 x tp2", vec![2]), ("2 x 1 x tp2", vec![2, 2])];
     // Each worker meets its group and those of its site with the same share at one door.
     let beside = [("2 x 1 x tp2, on one site", vec![4])];
-    for (name, sites) in across.into_iter().chain(beside) {
+    at_once(across.into_iter().chain(beside).collect(), |(name, sites)| {
         assert_close(name, &alone, &trained_in_groups(dense(&sites, "tensor = 2"), 1));
-    }
+    });
 }
 
 /// Replicas × stages × tensor: a stage on each of two sites, both stages on one, and two copies of that.
@@ -101,9 +101,7 @@ fn a_model_in_parts_whose_layers_are_shared_learns_what_the_whole_model_learns()
         ),
         ("2 x 2 x tp2", dense(&[4, 4], "stages = 2\ntensor = 2\nboundary = \"f32\"")),
     ];
-    for (name, setup) in both {
-        assert_close(name, &alone, &trained_in_groups(setup, 2));
-    }
+    at_once(both.into(), |(name, setup)| assert_close(name, &alone, &trained_in_groups(setup, 2)));
 }
 
 /// Two copies, each shared by the two workers of a site.
