@@ -6,6 +6,7 @@ pub mod codec;
 pub mod control;
 pub mod frame;
 pub mod identity;
+pub mod little_endian;
 pub mod masking;
 pub mod round;
 #[cfg(feature = "otel")]

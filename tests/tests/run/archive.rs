@@ -6,7 +6,7 @@ use longhaul_tests::cluster::binary;
 use serde_json::Value;
 
 use crate::faults::assert_exactly_once;
-use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
+use crate::scenario::{QUICK_LINK, RUN_MAX, Scenario, Setup, applied_rounds, at_once};
 
 /// All workers are killed, and their disks are gone with all that was on them.
 fn lose_all_machines(scenario: &mut Scenario) {
@@ -30,11 +30,12 @@ fn archived(scenario: &Scenario) -> Vec<Value> {
 
 #[test]
 fn a_run_goes_on_from_the_archive_when_all_machines_and_their_disks_are_lost() {
-    for parallel in ["plan = \"fixed\"", "stages = 2"] {
+    at_once(vec!["plan = \"fixed\"", "stages = 2"], |parallel| {
         let checkpoint = "every_rounds = 10\nkeep = 3\nto = \"archive\"";
         let setup = Setup {
-            steps: 1200,
+            steps: 520,
             sites: vec![1, 1],
+            link: QUICK_LINK,
             own_checkpoints: true,
             parallel,
             checkpoint,
@@ -65,5 +66,5 @@ fn a_run_goes_on_from_the_archive_when_all_machines_and_their_disks_are_lost() {
         let all = archived(&scenario);
         assert_eq!(all.len(), 3 * parts, "{all:?}");
         assert_eq!(all[0]["next_round"], status["rounds"]);
-    }
+    });
 }

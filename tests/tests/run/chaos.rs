@@ -5,19 +5,20 @@ use std::time::Duration;
 use longhaul_tests::chaos::{BATCH, Kind, Pace, Soak, SoakConfig, run_toml};
 use longhaul_tests::cluster::ClusterConfig;
 
-use crate::turns::take_most_turns;
+use crate::scenario::SLOW_LINK;
+use crate::turns::take_turns_of_many;
 
 /// On a machine that does other things as well.
 const PROGRESS_MAX: Duration = Duration::from_secs(60);
 
 #[test]
 fn every_promise_is_kept_while_all_kinds_of_faults_happen() {
-    let _turn = take_most_turns();
+    let _turn = take_turns_of_many();
     let folder = tempfile::tempdir().unwrap();
     let cluster = ClusterConfig {
         run_toml: run_toml(4, Pace::default()),
         sites: vec![2, 2],
-        link: "rate_mbit=50,delay_ms=10,loss_percent=0.1".parse().unwrap(),
+        link: SLOW_LINK.parse().unwrap(),
         seed: 1,
         folder: folder.path().to_owned(),
         threads: 1,

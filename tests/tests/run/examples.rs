@@ -24,7 +24,7 @@ const CLASSES: u32 = 10;
 /// Pixels of a row, and rows.
 const SIDE: u32 = 28;
 
-const STEPS: i64 = 60;
+const STEPS: i64 = 30;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

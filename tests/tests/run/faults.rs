@@ -3,11 +3,11 @@
 use longhaul_tests::chaos::exactly_once;
 use longhaul_tests::cluster::training;
 
-use crate::scenario::RUN_MAX;
-use crate::scenario::{Setup, applied_rounds};
+use crate::scenario::{RUN_MAX, SLOW_LINK, Setup, applied_rounds};
 
+/// Half a minute or more, most of which its workers wait.
 fn long() -> Setup<'static> {
-    Setup { steps: 3000, checkpoint: "every_rounds = 100", ..Setup::default() }
+    Setup { steps: 600, link: SLOW_LINK, checkpoint: "every_rounds = 20", ..Setup::default() }
 }
 
 #[test]

@@ -8,13 +8,14 @@ use longhaul_tests::cluster::training;
 
 use crate::faults::assert_exactly_once;
 use crate::operate::identity_of;
-use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
+use crate::scenario::{QUICK_LINK, RUN_MAX, Scenario, Setup, applied_rounds, at_once};
 
 /// One copy of the model on two workers, each with a disk of its own, and a third machine that may take the place of one of them.
 fn one_copy() -> Setup<'static> {
     Setup {
-        steps: 1200,
+        steps: 600,
         sites: vec![2, 1],
+        link: QUICK_LINK,
         workers: Some(2),
         parallel: "stages = 2",
         own_checkpoints: true,
@@ -43,7 +44,7 @@ pub(super) fn events_of(status: &Value) -> String {
 /// The part of the worker that is lost is on the disk of the other one: the newcomer fetches it from there.
 #[test]
 fn a_part_whose_only_worker_is_lost_goes_on_with_another_one_from_the_copy_of_its_checkpoint() {
-    for lost in [1, 0] {
+    at_once(vec![1, 0], |lost| {
         let mut scenario = start_two(one_copy());
         scenario.wait_for_round(45);
         lose_for_good(&mut scenario, lost);
@@ -59,7 +60,7 @@ fn a_part_whose_only_worker_is_lost_goes_on_with_another_one_from_the_copy_of_it
         assert!(loss < 3.4, "the loss is {loss}");
         let log = scenario.cluster.worker(2).unwrap().log();
         assert!(log.contains("a checkpoint's part is here") && !log.contains("no moments"), "{log}");
-    }
+    });
 }
 
 /// Gradients of all parameters are exchanged, so that copies cannot join others that train. Two machines with room for half of the model each are joined by two more.
@@ -174,7 +175,7 @@ fn a_machine_that_becomes_slow_gets_a_smaller_part() {
         learning_rate: 1e-3,
         parallel: "replan_after_s = 5",
         sync: "preset = \"dense\"\nfragment_values = 8192",
-        link: "rate_mbit=200,delay_ms=2",
+        link: QUICK_LINK,
         sites: vec![1, 1],
         checkpoint: "every_rounds = 1000",
         silent_after_ms: 60_000,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use longhaul_tests::cluster::training;
 
 use crate::faults::assert_exactly_once;
-use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds, at_once};
+use crate::scenario::{QUICK_LINK, RUN_MAX, Scenario, Setup, applied_rounds, at_once};
 
 /// Every step is exchanged, and nothing is rounded: what comes out is what one worker with the whole model would have made of the same samples.
 pub(super) const EXACT: &str =
@@ -23,7 +23,7 @@ pub fn dense(sites: &[usize], parallel: &'static str) -> Setup<'static> {
         parallel,
         sync: EXACT,
         silent_after_ms: 240_000,
-        link: "rate_mbit=200,delay_ms=2",
+        link: QUICK_LINK,
         ..Setup::default()
     }
 }

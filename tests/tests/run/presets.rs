@@ -37,6 +37,8 @@ fn every_preset_trains_and_keeps_all_replicas_equal() {
         let sync = format!("{}\nfragment_values = 16384", sync(preset));
         let mut scenario = Setup {
             steps: 60,
+            // One that reduces within itself, and one that has nothing to reduce.
+            sites: vec![2, 1],
             width: 64,
             learning_rate: learning_rate(preset),
             sync: &sync,

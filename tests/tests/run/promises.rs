@@ -39,11 +39,11 @@ fn dense_over_two_members_equals_a_single_process_on_the_joint_batch_bit_for_bit
 /// A run that is killed as a whole and started again from its checkpoint ends with the very bits of one that was not.
 #[test]
 fn a_run_resumed_from_its_checkpoint_ends_with_the_same_bits_as_one_that_went_through() {
-    let setup = || Setup { steps: 1600, checkpoint: "every_rounds = 50", ..Setup::reproducible() };
+    let setup = || Setup { steps: 400, checkpoint: "every_rounds = 20", ..Setup::reproducible() };
     let whole = setup().start_in_order().finish();
 
     let mut scenario = setup().start_in_order();
-    scenario.wait_for_round(120);
+    scenario.wait_for_round(50);
     scenario.cluster.kill_coordinator();
     scenario.cluster.kill_worker(0);
     scenario.cluster.kill_worker(1);

@@ -16,6 +16,13 @@ use crate::turns::{Turn, take_all_turns, take_turn};
 /// The longest that a run of these may take, on a machine that does other things as well.
 pub const RUN_MAX: Duration = Duration::from_secs(240);
 
+/// A link over which a round takes long enough for something to happen to a worker and for it to come back, and over which workers leave
+/// the machine to other runs meanwhile.
+pub const SLOW_LINK: &str = "rate_mbit=50,delay_ms=100,loss_percent=0.1";
+
+/// A link that pipelines across sites wait for several times in each step.
+pub const QUICK_LINK: &str = "rate_mbit=200,delay_ms=2";
+
 /// A run and the folder that goes with it.
 pub struct Scenario {
     pub cluster: Cluster,
@@ -80,7 +87,7 @@ impl Default for Setup<'_> {
             seed: "",
             sites: vec![2, 2],
             workers: None,
-            link: "rate_mbit=50,delay_ms=10,loss_percent=0.1",
+            link: "rate_mbit=50,delay_ms=30,loss_percent=0.1",
             sources: "",
             data: "",
             images: None,

@@ -1,11 +1,14 @@
 //! Turns of the machine: so many runs go at once.
 
+use std::collections::VecDeque;
 use std::num::NonZero;
 use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 use std::thread;
 
 /// Runs that go at once at least. A small run of four processes waits for its links most of the time: on two cores its workers used a sixth of one each.
-const TURNS_MIN: usize = 3;
+const TURNS_MIN: usize = 6;
+/// Of a run of many processes.
+const TURNS_OF_MANY: usize = 2;
 /// On a larger machine.
 const CORES_PER_TURN: usize = 2;
 
@@ -20,17 +23,18 @@ pub fn take_turn() -> Turn<'static> {
     TURNS.take(1)
 }
 
-/// Waits for turns that leave at least one to others, for a run of many processes.
-pub fn take_most_turns() -> Turn<'static> {
-    TURNS.take(TURNS_MIN - 1)
+/// Waits for the turns of a run of many processes.
+pub fn take_turns_of_many() -> Turn<'static> {
+    TURNS.take(TURNS_OF_MANY)
 }
 
-/// Waits until no other run goes, for a test that depends on how fast this machine is.
+/// Waits until no other run goes or waits for a turn, for a test that depends on how fast this machine is.
 pub fn take_all_turns() -> Turn<'static> {
     TURNS.take(TURNS.count)
 }
 
-/// A number of turns. Those who ask get theirs in the order in which they asked, so that nobody who asks for several waits for ever.
+/// A number of turns. Those who ask get theirs in the order in which they asked, so that nobody who asks for several waits for ever. Who
+/// asks for all is overtaken by those who do not: it would hold them up until the running ones have ended.
 struct Turns {
     count: usize,
     state: Mutex<State>,
@@ -41,8 +45,18 @@ struct State {
     free: usize,
     /// Of who asks next.
     next_ticket: u64,
-    /// Of who gets turns next.
-    served_next: u64,
+    /// Those who wait for some, in the order of their tickets,
+    some: VecDeque<u64>,
+    /// and those who wait for all.
+    all: VecDeque<u64>,
+}
+
+impl State {
+    /// Whether it is the turn of the one with this ticket, who asks for so many.
+    fn serves(&self, ticket: u64, count: usize) -> bool {
+        let next = self.some.front().or_else(|| self.all.front());
+        next == Some(&ticket) && count <= self.free
+    }
 }
 
 /// Turns that somebody has. They are given back when this is dropped.
@@ -53,7 +67,7 @@ pub struct Turn<'a> {
 
 impl Turns {
     fn new(count: usize) -> Self {
-        let state = State { free: count, next_ticket: 0, served_next: 0 };
+        let state = State { free: count, next_ticket: 0, some: VecDeque::new(), all: VecDeque::new() };
         Self { count, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -61,9 +75,13 @@ impl Turns {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let ticket = state.next_ticket;
         state.next_ticket += 1;
-        let waits = |state: &mut State| state.served_next != ticket || state.free < count;
+        let is_all = count == self.count;
+        let queue = if is_all { &mut state.all } else { &mut state.some };
+        queue.push_back(ticket);
+        let waits = |state: &mut State| !state.serves(ticket, count);
         let mut state = self.changed.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
-        state.served_next += 1;
+        let queue = if is_all { &mut state.all } else { &mut state.some };
+        queue.pop_front();
         state.free -= count;
         drop(state);
         self.changed.notify_all();
@@ -93,30 +111,52 @@ mod tests {
         }
     }
 
-    #[test]
-    fn who_asks_for_all_turns_waits_for_those_before_and_is_not_overtaken() {
-        let turns = Turns::new(2);
+    /// What those say who ask for so many of three turns, one after the other, while somebody has all: each gives its turns back at once.
+    fn order(asked: &[(usize, &'static str)]) -> Vec<&'static str> {
+        let turns = Turns::new(3);
         let (said, order) = mpsc::channel();
-        let (first, second) = (turns.take(1), turns.take(1));
+        let first = turns.take(3);
         thread::scope(|scope| {
-            let ask = |count, name| {
+            for (before, &(count, name)) in asked.iter().enumerate() {
                 let (turns, said) = (&turns, said.clone());
                 scope.spawn(move || {
                     let turn = turns.take(count);
                     said.send(name).unwrap();
                     drop(turn);
                 });
-            };
-            ask(2, "all");
-            wait_until_asked(&turns, 3);
-            ask(1, "one");
-            wait_until_asked(&turns, 4);
+                wait_until_asked(turns, 2 + before as u64);
+            }
+            assert!(order.try_recv().is_err(), "no turn is free");
             drop(first);
-            assert!(order.try_recv().is_err(), "one turn is free, and the next one wants two");
-            drop(second);
-            assert_eq!(order.iter().take(2).collect::<Vec<_>>(), ["all", "one"]);
         });
-        assert_eq!(turns.state.lock().unwrap().free, 2);
+        assert_eq!(turns.state.lock().unwrap().free, 3);
+        order.try_iter().collect()
+    }
+
+    #[test]
+    fn who_asks_for_all_turns_comes_after_those_who_ask_for_some() {
+        assert_eq!(order(&[(3, "all"), (2, "two"), (3, "all, later")]), ["two", "all", "all, later"]);
+    }
+
+    #[test]
+    fn who_asks_for_several_turns_is_not_overtaken() {
+        let turns = Turns::new(3);
+        let held = (turns.take(1), turns.take(1));
+        thread::scope(|scope| {
+            let (said, order) = mpsc::channel();
+            for (count, name) in [(2, "two"), (1, "one")] {
+                let (turns, said) = (&turns, said.clone());
+                scope.spawn(move || {
+                    let turn = turns.take(count);
+                    said.send(name).unwrap();
+                    drop(turn);
+                });
+                wait_until_asked(turns, if count == 2 { 3 } else { 4 });
+            }
+            assert!(order.try_recv().is_err(), "one turn is free, and the next one wants two");
+            drop(held.0);
+            assert_eq!(order.iter().take(2).collect::<Vec<_>>().first(), Some(&"two"));
+        });
     }
 
     #[test]

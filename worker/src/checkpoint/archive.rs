@@ -11,6 +11,7 @@ use longhaul_proto::checkpoint::archive::{
     self, Archive, ArchiveError, Archived, Content, Manifest, Part, Private,
 };
 use longhaul_proto::control::message::CheckpointOffer;
+use longhaul_proto::little_endian::f32_of;
 use tokio::runtime::Handle;
 
 use super::recut::overlap;
@@ -225,7 +226,7 @@ async fn download(
         return Ok(None);
     }
     let bytes = spec.synchronised_count() * size_of::<f32>() as u64;
-    let parameters = values_of(&archive.read(of.part, &manifest.parameters, bytes).await?);
+    let parameters = f32_of(&archive.read(of.part, &manifest.parameters, bytes).await?);
     let tokenizer = match &manifest.tokenizer {
         Some(content) => {
             ensure!(content.bytes <= TOKENIZER_BYTES_MAX, "its tokenizer has {} bytes", content.bytes);
@@ -264,13 +265,9 @@ async fn read_vectors(
         let most = model_bytes.saturating_mul(VECTOR_MODELS_MAX);
         ensure!(content.bytes <= most, "{name} has {} bytes, where {most} are the most", content.bytes);
         let bytes = archive.read(part, content, content.bytes).await?;
-        read.insert(name.clone(), values_of(&bytes));
+        read.insert(name.clone(), f32_of(&bytes));
     }
     Ok(read)
-}
-
-fn values_of(bytes: &[u8]) -> Arc<[f32]> {
-    bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 
 #[cfg(test)]

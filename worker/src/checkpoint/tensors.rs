@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use longhaul_common::model::ModelSpec;
+use longhaul_proto::little_endian::{extend_f32, f32_of, of_f32};
 use safetensors::{Dtype, SafeTensors, View};
 
 use super::CheckpointError;
 
-/// A named tensor, converted to bytes only while it is written.
+/// A named tensor.
 struct F32<'a> {
     shape: Vec<usize>,
     values: &'a [f32],
@@ -26,7 +27,7 @@ impl View for F32<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        self.values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
+        of_f32(self.values).into()
     }
 
     fn data_len(&self) -> usize {
@@ -107,7 +108,7 @@ pub(super) fn read_model(path: &Path, bytes: &[u8], spec: &ModelSpec) -> Result<
             );
             return Err(other(reason));
         }
-        flat.extend(values_of(tensor.data()));
+        extend_f32(&mut flat, tensor.data());
     }
     match file.len() - parameters.len() {
         0 => Ok(flat),
@@ -125,9 +126,5 @@ pub(super) fn read_vectors(
     if let Some((name, tensor)) = tensors.iter().find(|(_, tensor)| tensor.dtype() != Dtype::F32) {
         return Err(CheckpointError::damaged(path, format!("{name} is {:?}, not F32", tensor.dtype())));
     }
-    Ok(tensors.into_iter().map(|(name, tensor)| (name, values_of(tensor.data()).collect())))
-}
-
-fn values_of(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
-    bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word))
+    Ok(tensors.into_iter().map(|(name, tensor)| (name, f32_of(tensor.data()))))
 }

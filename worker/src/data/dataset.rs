@@ -7,6 +7,7 @@ use std::sync::Arc;
 use longhaul_common::config::{DataConfig, DataSource};
 use longhaul_common::mixture::Mixture;
 use longhaul_common::sampler::{sample_at, source_seed};
+use longhaul_proto::little_endian::tokens;
 
 use super::cache::Cache;
 use super::files::files_of;
@@ -16,7 +17,7 @@ use super::lease::Lease;
 use super::lent::{Catalogue, LentBlock, Stock, Supply};
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
-use super::sample::{SampleShape, tokens};
+use super::sample::SampleShape;
 use super::side_by_side::{Plan, When, check_classes, prepare};
 use super::source::{Source, SourceSize};
 use super::{Batch, DataError, Recipe, Sample, Tokenizer, Work, built};
@@ -346,7 +347,7 @@ impl Dataset {
             (Some(part), SampleShape::Tokens(_)) => {
                 let mut bytes = Vec::new();
                 part.source.read(0..part.items.end.min(count), &mut bytes)?;
-                Ok(tokens(&bytes, part.source.item_bytes()).collect())
+                Ok(tokens(&bytes, part.source.item_bytes()))
             }
             _ => Ok(Vec::new()),
         }

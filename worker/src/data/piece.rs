@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use longhaul_common::config::ImageConfig;
+use longhaul_proto::little_endian::extend_with_tokens;
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
@@ -157,7 +158,7 @@ impl Piece {
         let refused = |reason| DataError::io("tokenize", file)(io::Error::other(reason));
         let mut bytes = Vec::new();
         let mut take = |tokens: &[u32]| {
-            bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes().into_iter().take(token_bytes)));
+            extend_with_tokens(&mut bytes, tokens, token_bytes);
         };
         for record in self.records {
             maker.work.goes_on()?;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use longhaul_common::config::{DataConfig, ImageConfig};
+use longhaul_proto::little_endian::tokens;
 
 use super::Batch;
 use super::image::class_of;
@@ -82,7 +83,7 @@ impl SampleShape {
     /// A sample, as a shard has it, for people.
     pub(super) fn content(&self, mut sample: Vec<u8>, item_bytes: usize) -> Content {
         match self {
-            Self::Tokens(_) => Content::Tokens(tokens(&sample, item_bytes).collect()),
+            Self::Tokens(_) => Content::Tokens(tokens(&sample, item_bytes)),
             Self::Image(shape) => {
                 let class = class_of(&sample);
                 sample.truncate(shape.values() as usize);
@@ -112,13 +113,4 @@ fn push_tokens(sample: &[u8], token_bytes: usize, batch: &mut Batch) {
         4 => batch.push(sample.as_chunks().0.iter().map(|token| u32::from_le_bytes(*token))),
         _ => batch.push(tokens(sample, token_bytes)),
     }
-}
-
-/// Tokens of so many bytes, up to four, little-endian.
-pub(super) fn tokens(bytes: &[u8], token_bytes: usize) -> impl Iterator<Item = u32> {
-    bytes.chunks_exact(token_bytes).map(|token| {
-        let mut word = [0; 4];
-        word[..token.len()].copy_from_slice(token);
-        u32::from_le_bytes(word)
-    })
 }

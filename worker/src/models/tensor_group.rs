@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use longhaul_common::model::Shard;
+use longhaul_proto::little_endian::of_f32;
 use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
 
@@ -81,7 +82,7 @@ impl TensorGroup {
         for part in values.chunks_mut(HANDED_ON_VALUES) {
             let mut bytes = Vec::new();
             if is_first {
-                bytes.extend(part.iter().flat_map(|value| value.to_le_bytes()));
+                bytes.extend_from_slice(of_f32(part));
             }
             collective.broadcast(0, &mut bytes, size_of_val(part))?;
             let words = bytes.as_chunks().0.iter();

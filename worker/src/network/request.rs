@@ -7,6 +7,7 @@ use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::frame::{Frame, FrameKind, FrameMeta};
+use longhaul_proto::little_endian::{extend_f32, of_f32};
 use longhaul_proto::masking::MASK_SECRET_BYTES;
 use longhaul_proto::transport::bulk::{PullReply, PullResponse, ReceiveLimits, pull};
 use quinn::Connection;
@@ -234,11 +235,7 @@ pub(super) fn manifest_of(state: &HealedState) -> Manifest {
 }
 
 fn hashes_of_pieces(values: &[f32]) -> Vec<Hash> {
-    values.chunks(STATE_PIECE_VALUES).map(|piece| *blake3::hash(&bytes_of(piece)).as_bytes()).collect()
-}
-
-fn bytes_of(values: &[f32]) -> Bytes {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    values.chunks(STATE_PIECE_VALUES).map(|piece| *blake3::hash(of_f32(piece)).as_bytes()).collect()
 }
 
 /// Asks for a copy of the state, which the peer keeps from then on; for the one with this name, where the peer has kept it.
@@ -264,10 +261,12 @@ pub(super) async fn fetch_piece(connection: &Connection, piece: Hash) -> Result<
     let mut response = pull(connection, &request, limits).await?;
     let (mut hasher, mut values) = (blake3::Hasher::new(), Vec::new());
     while let Some(frame) = next_state_frame(&mut response).await? {
-        let words = frame.body().as_chunks::<4>().0;
-        ensure!(values.len() + words.len() <= STATE_PIECE_VALUES, "a piece of the state is too long");
+        ensure!(
+            values.len() + frame.body().len() / size_of::<f32>() <= STATE_PIECE_VALUES,
+            "a piece of the state is too long"
+        );
         hasher.update(frame.body());
-        values.extend(words.iter().map(|word| f32::from_le_bytes(*word)));
+        extend_f32(&mut values, frame.body());
     }
     ensure!(hasher.finalize() == piece, "a piece of the state is not the one that was announced");
     Ok(values)
@@ -285,7 +284,7 @@ pub(super) async fn send_manifest(mut reply: PullReply, own: WorkerId, manifest:
 pub(super) async fn send_piece(mut reply: PullReply, own: WorkerId, values: &[f32]) -> Result<()> {
     for (values, index) in values.chunks(STATE_FRAME_VALUES).zip(0..) {
         let meta = meta(FrameKind::State, own, Round(0), FragmentId(index), 0);
-        reply.send(&Frame::new(meta, bytes_of(values))?).await?;
+        reply.send(&Frame::new(meta, Bytes::copy_from_slice(of_f32(values)))?).await?;
     }
     Ok(reply.finish().await?)
 }

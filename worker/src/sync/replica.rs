@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use longhaul_common::id::Round;
 use longhaul_proto::control::message::Hash;
+use longhaul_proto::little_endian::of_f32;
 
 use super::outer::OuterStep;
 use crate::train::stretches::Stretches;
@@ -113,8 +114,7 @@ pub fn hash_of(values: &[f32]) -> Hash {
 }
 
 fn hash_of_block(values: &[f32]) -> Hash {
-    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    *blake3::hash(&bytes).as_bytes()
+    *blake3::hash(of_f32(values)).as_bytes()
 }
 
 fn root_of(blocks: impl Iterator<Item = Hash>) -> Hash {

@@ -1,12 +1,12 @@
 //! What items of a run's data may be.
 
 use longhaul_common::config::DataConfig;
+use longhaul_proto::little_endian::tokens;
 
 use super::super::Tokenizer;
 use super::super::batch::CLASS_BYTES;
 use super::super::image::class_of;
 use super::super::recipe::item_bytes;
-use super::super::sample::tokens;
 
 /// Items of a shard.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ impl Items {
     /// Whether a model can be given them: bytes of a shard, the first of which has so many before it. The class of an image that is cut within its class is not looked at.
     pub fn are_sound(&self, before: usize, bytes: &[u8]) -> bool {
         if !self.are_images {
-            return tokens(bytes, self.bytes).all(|token| token < self.below);
+            return tokens(bytes, self.bytes).into_iter().all(|token| token < self.below);
         }
         let first_end = self.bytes - before % self.bytes;
         let ends = (first_end..=bytes.len()).step_by(self.bytes).filter(|end| *end >= CLASS_BYTES);
