@@ -39,6 +39,7 @@ fn every_preset_trains_and_keeps_all_replicas_equal() {
             steps: 60,
             // One that reduces within itself, and one that has nothing to reduce.
             sites: vec![2, 1],
+            batch: 12,
             width: 64,
             learning_rate: learning_rate(preset),
             sync: &sync,

@@ -1,12 +1,15 @@
 //! The tests themselves: built in one go with one set of features, run by cargo, and timed.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, pipe};
 use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::checkout::Checkout;
 use crate::verify::notices::NOTICES;
@@ -14,12 +17,16 @@ use crate::verify::timed::Timed;
 
 /// For collectors of OpenTelemetry: on in every step that compiles, so that nothing is compiled twice.
 pub const OTEL: &str = "longhaul-coordinator/otel,longhaul-worker/otel";
-/// Has cargo start each test program with the variable that makes the harness of stable Rust time its tests. The compiler must not
-/// see it: build scripts watch it, and half of all crates would be compiled anew.
-const RUNNER: (&str, &str) = ("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", "env RUSTC_BOOTSTRAP=1");
+/// Has cargo start each test program in a way that says of which package it is, and with the variable that makes the harness of stable Rust
+/// time its tests. The compiler must not see it: build scripts watch it, and half of all crates would be compiled anew.
+const RUNNER: &str = r#"target.'cfg(unix)'.runner = ["sh", "-c", 'echo "tests of $CARGO_PKG_NAME" && RUSTC_BOOTSTRAP=1 exec "$0" "$@"']"#;
 
 /// Tests of a program that go at once at least: many wait for a clock or a link, and cores are idle meanwhile.
 const THREADS_MIN: usize = 4;
+/// Whole runs take turns, and those that want the machine to themselves wait for all others: a thread that waits for its turn costs nothing.
+const THREADS_OF_RUNS: usize = 16;
+/// The program of whole runs.
+const RUNS: &str = "run";
 
 /// Which tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,11 +49,6 @@ impl Which {
             Self::Night => &["--workspace", "--test", "run"],
         }
     }
-
-    /// Of the harness: what is run.
-    fn selection(self) -> &'static [&'static str] {
-        if self == Self::Night { &["--ignored"] } else { &[] }
-    }
 }
 
 /// Compiles and links all that [`run`] starts.
@@ -56,17 +58,89 @@ pub fn build(checkout: &Checkout, which: Which) -> Command {
     command
 }
 
+/// Tests that one cargo runs, program by program.
+struct Part {
+    /// Of cargo: which programs.
+    targets: Vec<String>,
+    /// Of the harness: which tests.
+    selection: &'static [&'static str],
+    threads: usize,
+}
+
+impl Part {
+    fn new(targets: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let targets = targets.into_iter().map(Into::into).collect();
+        Self { targets, selection: &[], threads: cores.max(THREADS_MIN) }
+    }
+
+    fn of_runs(selection: &'static [&'static str]) -> Self {
+        Self { selection, threads: THREADS_OF_RUNS, ..Self::new(["--test", RUNS]) }
+    }
+}
+
 /// Runs the tests, shows what they print as it comes, and returns how long each took.
 ///
 /// # Errors
 /// One failed.
 pub fn run(checkout: &Checkout, which: Which, notices: &Path) -> Result<Timed> {
+    let mut timed = Timed::default();
+    for together in parts(checkout, which)? {
+        thread::scope(|scope| {
+            let start = |part| scope.spawn(|| run_part(checkout, part, notices));
+            let running: Vec<_> = together.into_iter().map(start).collect();
+            for part in running {
+                timed.add(part.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+            }
+            anyhow::Ok(())
+        })?;
+    }
+    if timed.has_failures() {
+        bail!("cargo test failed:{}", timed.failures());
+    }
+    Ok(timed)
+}
+
+/// What goes at once, one after the other: those of libraries compute, while those of programs often wait; whole runs go by themselves.
+fn parts(checkout: &Checkout, which: Which) -> Result<Vec<Vec<Part>>> {
+    Ok(match which {
+        Which::Units => vec![vec![Part::new(["--lib", "--bins"])]],
+        Which::Night => vec![vec![Part::of_runs(&["--ignored"])]],
+        Which::All => {
+            let programs = Part::new(programs_with_tests(checkout)?);
+            vec![vec![Part::new(["--lib"]), programs], vec![Part::of_runs(&[])]]
+        }
+    })
+}
+
+/// Cargo's options for all programs that have tests, without libraries and whole runs.
+fn programs_with_tests(checkout: &Checkout) -> Result<BTreeSet<String>> {
+    let output =
+        checkout.cargo().args(["metadata", "--no-deps", "--locked", "--format-version", "1"]).output();
+    let output = output.context("run cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).context("read what cargo metadata prints")?;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let targets = list(&metadata["packages"]).into_iter().flat_map(move |package| list(&package["targets"]));
+    let option = |target: Value| {
+        let (name, kind) = (target["name"].as_str()?, target["kind"][0].as_str()?);
+        let has_tests = target["test"] == true && matches!(kind, "bin" | "test") && name != RUNS;
+        has_tests.then(|| format!("--{kind}={name}"))
+    };
+    Ok(targets.filter_map(option).collect())
+}
+
+fn run_part(checkout: &Checkout, part: Part, notices: &Path) -> Result<Timed> {
     let mut command = checkout.cargo();
-    command.args(["test", "--locked", "--features", OTEL, "--no-fail-fast"]).args(which.targets());
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).max(THREADS_MIN);
-    command.args(["--", "-Z", "unstable-options", "--report-time", "--test-threads", &threads.to_string()]);
-    command.args(which.selection());
-    command.env(RUNNER.0, RUNNER.1).env(NOTICES, notices);
+    command.args(["test", "--config", RUNNER, "--locked", "--features", OTEL, "--no-fail-fast"]);
+    command.arg("--workspace").args(part.targets);
+    let threads = part.threads.to_string();
+    command.args(["--", "-Z", "unstable-options", "--report-time", "--test-threads", &threads]);
+    command.args(part.selection);
+    command.env(NOTICES, notices);
     // One pipe for both streams: cargo says on one which program's tests follow on the other.
     let (reader, writer) = pipe().context("make a pipe")?;
     let mut child = command
@@ -85,8 +159,8 @@ pub fn run(checkout: &Checkout, which: Which, notices: &Path) -> Result<Timed> {
         timed.read(&line);
     }
     let status = child.wait().context("wait for cargo test")?;
-    if !status.success() {
-        bail!("cargo test: {status}{}", timed.failures());
+    if !status.success() && !timed.has_failures() {
+        bail!("cargo test: {status}");
     }
     Ok(timed)
 }

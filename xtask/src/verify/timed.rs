@@ -18,9 +18,7 @@ struct Test {
 /// The tests that have ended so far.
 #[derive(Debug, Default)]
 pub struct Timed {
-    /// The program whose unit tests came last,
-    units: String,
-    /// and the one that runs.
+    /// The one that runs.
     program: String,
     tests: Vec<Test>,
     failed: Vec<String>,
@@ -32,6 +30,13 @@ impl Timed {
         let line = line.trim_end();
         if let Some(program) = line.trim_start().strip_prefix("Running ") {
             self.begin(program);
+            return;
+        }
+        // Several packages have programs of the same name.
+        if let Some(package) = line.strip_prefix("tests of ") {
+            if package.replace('-', "_") != self.program {
+                self.program = format!("{} of {package}", self.program);
+            }
             return;
         }
         let Some((name, outcome)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
@@ -48,18 +53,23 @@ impl Timed {
         }
     }
 
-    /// Takes `tests/integration/main.rs (target/debug/deps/integration-0123456789abcdef)`. Several packages have a program of that name:
-    /// cargo runs it after the unit tests of its package.
+    /// Takes `tests/integration/main.rs (target/debug/deps/integration-0123456789abcdef)`.
     fn begin(&mut self, program: &str) {
         let path = program.rsplit_once('(').map_or(program, |(_, path)| path.trim_end_matches(')'));
         let file = path.rsplit('/').next().unwrap_or(path);
         let name = file.rsplit_once('-').map_or(file, |(name, _)| name);
-        if program.starts_with("unittests ") {
-            self.units = name.to_owned();
-            self.program = name.to_owned();
-        } else {
-            self.program = format!("{name} of {}", self.units);
-        }
+        name.clone_into(&mut self.program);
+    }
+
+    /// Adds what another cargo ran.
+    pub fn add(&mut self, other: Self) {
+        self.tests.extend(other.tests);
+        self.failed.extend(other.failed);
+    }
+
+    /// Whether a test failed.
+    pub fn has_failures(&self) -> bool {
+        !self.failed.is_empty()
     }
 
     /// A line for each test that failed.
@@ -105,11 +115,13 @@ mod tests {
     use super::*;
 
     const PRINTED: &str = "     Running unittests src/lib.rs (target/debug/deps/longhaul_proto-0af1)\n\
+        tests of longhaul-proto\n\
         running 2 tests\n\
         test codec::quick ... ok <0.001s>\n\
         test codec::slow ... ok <12.500s>\n\
         test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 12.50s\n\
         \u{20}    Running tests/run/main.rs (target/debug/deps/run-9e2b)\n\
+        tests of longhaul-tests\n\
         test pipelines::breaks ... FAILED <3.250s>\n\
         test later ... ignored, nightly: covered by pipelines::breaks\n";
 
@@ -120,15 +132,15 @@ mod tests {
         let tables = timed.tables();
         let lines: Vec<Vec<&str>> = tables.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[2], ["codec::slow", "longhaul_proto", "12.5", "s"], "{tables}");
-        assert_eq!(lines[3], ["pipelines::breaks", "run", "of", "longhaul_proto", "3.2", "s"], "{tables}");
+        assert_eq!(lines[3], ["pipelines::breaks", "run", "of", "longhaul-tests", "3.2", "s"], "{tables}");
         assert!(lines.contains(&vec!["longhaul_proto", "2", "12.5", "s"]), "{tables}");
-        assert!(lines.contains(&vec!["run", "of", "longhaul_proto", "1", "3.2", "s"]), "{tables}");
+        assert!(lines.contains(&vec!["run", "of", "longhaul-tests", "1", "3.2", "s"]), "{tables}");
     }
 
     #[test]
     fn failures_are_named_with_their_program() {
         let mut timed = Timed::default();
         PRINTED.lines().for_each(|line| timed.read(line));
-        assert_eq!(timed.failures(), "\n  run of longhaul_proto: pipelines::breaks");
+        assert_eq!(timed.failures(), "\n  run of longhaul-tests: pipelines::breaks");
     }
 }
