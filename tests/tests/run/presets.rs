@@ -31,10 +31,24 @@ fn learning_rate(preset: SyncPreset) -> f64 {
     }
 }
 
+/// A twentieth above the loss on held-out text that a preset ends with: however slow the machine is, nobody is left out of a round. Those that
+/// wait for no round of their own vary by a hundredth with the machine, and `sparse-local` by a twenty-fifth.
+fn loss_max(preset: SyncPreset) -> f64 {
+    match preset {
+        SyncPreset::Demo => 3.0,
+        SyncPreset::Dense | SyncPreset::OnebitAdam | SyncPreset::Powersgd => 3.2,
+        SyncPreset::Auto | SyncPreset::StreamingDiloco => 3.22,
+        SyncPreset::Cocktail | SyncPreset::Diloco => 3.3,
+        SyncPreset::Dgc => 3.32,
+        SyncPreset::SparseLocal => 3.75,
+    }
+}
+
 #[test]
 fn every_preset_trains_and_keeps_all_replicas_equal() {
     at_once(SyncPreset::ALL.to_vec(), |preset| {
-        let sync = format!("{}\nfragment_values = 16384", sync(preset));
+        let deadlines = "deadline_floor_ms = 240000\ndeadline_ceiling_ms = 240000";
+        let sync = format!("{}\nfragment_values = 16384\n{deadlines}", sync(preset));
         let mut scenario = Setup {
             steps: 60,
             // One that reduces within itself, and one that has nothing to reduce.
@@ -43,14 +57,15 @@ fn every_preset_trains_and_keeps_all_replicas_equal() {
             width: 64,
             learning_rate: learning_rate(preset),
             sync: &sync,
+            silent_after_ms: 240_000,
             ..Setup::default()
         }
         .start();
         // Parity is asserted there.
         let status = scenario.finish();
-        let loss = status["loss"].as_f64().unwrap();
+        let loss = status["validation_loss"].as_f64().unwrap();
         // 256 byte values: ln 256 = 5.55 before training; the frequencies of letters alone give about 3.1.
-        assert!(loss < 4.2, "{preset:?}: the loss is {loss}");
+        assert!(loss < loss_max(preset), "{preset:?}: the loss is {loss}");
         let refused = &status["refused"];
         assert_eq!(refused.as_array().map(Vec::len), Some(0), "{preset:?}: {refused:#}");
     });

@@ -36,7 +36,7 @@ const STEPS_QUICK: u64 = 300;
 const SITES: [usize; 2] = [1, 1];
 const SEED: u64 = 1;
 /// So many times the time of local runs is what a case may take;
-const LIMIT_TIMES: f64 = 12.0;
+const LIMIT_TIMES: f64 = 5.0;
 /// `auto` is to have a figure on every link.
 const LIMIT_TIMES_AUTO: f64 = 30.0;
 /// About what a step takes, where it is to be said how long a case may take before that is measured.
