@@ -11,7 +11,7 @@ use longhaul_tests::cluster::{Cluster, ClusterConfig, binary};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::turns::{Turn, take_all_turns, take_turn};
+use crate::turns::{Turn, take_all_turns, take_turn, take_turns_of_many};
 
 /// The longest that a run of these may take, on a machine that does other things as well.
 pub const RUN_MAX: Duration = Duration::from_secs(240);
@@ -19,6 +19,9 @@ pub const RUN_MAX: Duration = Duration::from_secs(240);
 /// A link over which a round takes long enough for something to happen to a worker and for it to come back, and over which workers leave
 /// the machine to other runs meanwhile.
 pub const SLOW_LINK: &str = "rate_mbit=50,delay_ms=100,loss_percent=0.1";
+
+/// A run of more workers takes the turns of several.
+const WORKERS_OF_A_TURN: usize = 4;
 
 /// A link that pipelines across sites wait for several times in each step.
 pub const QUICK_LINK: &str = "rate_mbit=200,delay_ms=2";
@@ -129,7 +132,11 @@ impl Setup<'_> {
     }
 
     fn take_turn(&self) -> Turn<'static> {
-        if self.alone { take_all_turns() } else { take_turn() }
+        match self.sites.iter().sum::<usize>() {
+            _ if self.alone => take_all_turns(),
+            workers if workers > WORKERS_OF_A_TURN => take_turns_of_many(),
+            _ => take_turn(),
+        }
     }
 
     /// Starts workers one after the other: they are numbered in the order of joining, share a batch in that order, and sums are taken in it.

@@ -15,7 +15,7 @@ use crate::turns::take_turn;
 /// Of a run that two workers train. Workers hear nothing of a coordinator for fifteen seconds before they look for another one.
 fn run_toml() -> String {
     let setup =
-        Setup { steps: 2000, sites: vec![1, 1], checkpoint: "every_rounds = 100", ..Setup::default() };
+        Setup { steps: 4000, sites: vec![1, 1], checkpoint: "every_rounds = 100", ..Setup::default() };
     setup.run_toml().replace("reconnect_grace_ms = 8000", "reconnect_grace_ms = 60000")
 }
 

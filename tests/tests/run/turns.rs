@@ -28,7 +28,7 @@ pub fn take_turns_of_many() -> Turn<'static> {
     TURNS.take(TURNS_OF_MANY)
 }
 
-/// Waits until no other run goes or waits for a turn, for a test that depends on how fast this machine is.
+/// Waits until no other run has a turn or waits for one, for a test that depends on how fast this machine is.
 pub fn take_all_turns() -> Turn<'static> {
     TURNS.take(TURNS.count)
 }

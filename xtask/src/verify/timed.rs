@@ -39,6 +39,10 @@ impl Timed {
             }
             return;
         }
+        // Cargo's closing list of programs: one that was killed named no test.
+        if line.trim_start().starts_with("`-p ") {
+            self.failed.push(line.trim().to_owned());
+        }
         let Some((name, outcome)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
         else {
             return;
@@ -67,12 +71,17 @@ impl Timed {
         self.failed.extend(other.failed);
     }
 
-    /// Whether a test failed.
+    /// Adds what is no test.
+    pub fn fail(&mut self, what: String) {
+        self.failed.push(what);
+    }
+
+    /// Whether anything failed.
     pub fn has_failures(&self) -> bool {
         !self.failed.is_empty()
     }
 
-    /// A line for each test that failed.
+    /// A line for each test that failed, and for each program.
     pub fn failures(&self) -> String {
         self.failed.iter().fold(String::new(), |mut text, name| {
             // Writing to a string cannot fail.
@@ -123,7 +132,9 @@ mod tests {
         \u{20}    Running tests/run/main.rs (target/debug/deps/run-9e2b)\n\
         tests of longhaul-tests\n\
         test pipelines::breaks ... FAILED <3.250s>\n\
-        test later ... ignored, nightly: covered by pipelines::breaks\n";
+        test later ... ignored, nightly: covered by pipelines::breaks\n\
+        error: 1 target failed:\n\
+        \u{20}   `-p longhaul-tests --test run`\n";
 
     #[test]
     fn the_slowest_tests_come_first_and_programs_are_summed_up() {
@@ -141,6 +152,9 @@ mod tests {
     fn failures_are_named_with_their_program() {
         let mut timed = Timed::default();
         PRINTED.lines().for_each(|line| timed.read(line));
-        assert_eq!(timed.failures(), "\n  run of longhaul-tests: pipelines::breaks");
+        assert_eq!(
+            timed.failures(),
+            "\n  run of longhaul-tests: pipelines::breaks\n  `-p longhaul-tests --test run`"
+        );
     }
 }
