@@ -60,19 +60,16 @@ fn pipelines_of_two() -> [Pipeline; 4] {
 
 #[test]
 fn stages_of_tensor_groups_train_as_one_engine_with_the_whole_model_does() {
-    for (model, spec) in models().into_iter().enumerate() {
+    for spec in models() {
         let expected = trained(whole(&spec, 0.5));
-        for (at, pipeline) in pipelines_of_two().into_iter().enumerate() {
+        for pipeline in pipelines_of_two() {
             let run = |recompute| {
                 let train = TrainConfig { recompute, ..train_config(0.5) };
                 trained_in_stages(&spec, &train, &pipeline)
             };
             let found = run(false);
             assert_near(&found, &expected, &format!("{}, {:?}", about(&spec), pipeline.schedule));
-            // Each model and each schedule once.
-            if at == model {
-                assert!(run(true) == found, "{}, {:?}", about(&spec), pipeline.schedule);
-            }
+            assert!(run(true) == found, "{}, {:?}", about(&spec), pipeline.schedule);
         }
     }
 }
