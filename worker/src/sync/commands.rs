@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Round, WorkerId};
 use longhaul_proto::control::message::ToCoordinator;
+use longhaul_proto::little_endian::of_f32;
 use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
 
 use super::adaptation::{apply_chain, bits_in};
@@ -149,10 +150,7 @@ impl Synchroniser {
 
 /// A member's slice as a frame body: f32, little-endian; empty when it has nothing for the round.
 fn local_body(running: &Running, round: Round, fragment: FragmentId) -> Bytes {
-    slice_of(&running.contributed, &running.layouts, round, fragment)
-        .iter()
-        .flat_map(|value| value.to_le_bytes())
-        .collect()
+    Bytes::copy_from_slice(of_f32(slice_of(&running.contributed, &running.layouts, round, fragment)))
 }
 
 /// What this member has for a fragment in a round; empty when it has nothing, as without samples.

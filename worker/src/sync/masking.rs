@@ -8,6 +8,7 @@ use longhaul_common::id::{FragmentId, Generation, Round, SiteId, WorkerId};
 use longhaul_common::plan::Membership;
 use longhaul_proto::codec::EncodeError;
 use longhaul_proto::control::message::GenerationStart;
+use longhaul_proto::little_endian::of_f32;
 use longhaul_proto::masking::{FixedPoint, MASK_SECRET_BYTES, PairSecret, Place, add_masked, seal};
 use longhaul_proto::round::{Contribution, Event, Local};
 use tokio::sync::oneshot;
@@ -263,6 +264,5 @@ impl Synchroniser {
 /// What a site has reduced together, as an update of all of them: by the time of the secret, the reduction may be of a later round.
 fn joint(worker: WorkerId, locals: &[Local], mean: &[f32]) -> Local {
     let weight = locals.iter().fold(0u32, |sum, local| sum.saturating_add(local.weight));
-    let body = mean.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
-    Local { worker, weight, body: Some(body.into()) }
+    Local { worker, weight, body: Some(Bytes::copy_from_slice(of_f32(mean))) }
 }

@@ -9,6 +9,7 @@ use object_store::{Error, ObjectStoreExt as _};
 use super::{Archive, MANIFEST_BYTES_MAX, REQUESTS_AT_ONCE};
 use crate::checkpoint::archive::{ArchiveError, Archived, Content, Manifest, PIECE_BYTES_MAX, Part, Piece};
 use crate::checkpoint::sealed;
+use crate::little_endian::of_f32;
 
 /// A checkpoint on its way into an archive. What is given up, or dies with its process, is not listed, and its pieces go with a later
 /// [`Archive::prune`].
@@ -39,7 +40,7 @@ impl Upload<'_> {
     /// [`ArchiveError::Storage`]
     pub async fn values(&mut self, values: &[f32]) -> Result<Content, ArchiveError> {
         let pieces = values.chunks(self.piece_bytes / 4);
-        self.pieces(pieces.map(|values| values.iter().flat_map(|value| value.to_le_bytes()).collect())).await
+        self.pieces(pieces.map(|values| Bytes::copy_from_slice(of_f32(values)))).await
     }
 
     /// Stores a string of bytes.
