@@ -31,15 +31,17 @@ fn learning_rate(preset: SyncPreset) -> f64 {
     }
 }
 
-/// Some twentieth above the loss on held-out text that a preset ends with: however slow the machine is, nobody is left out of a round. Those that
-/// wait for no round of their own vary by a hundredth with the machine, and `sparse-local` by a twenty-fifth: its bound is twice as far.
+/// Some twenty-fifth above the loss on held-out text that a preset ends with: however slow the machine is, nobody is left out of a round, and
+/// most presets end with the same loss each time. Two vary by a fourteenth: `cocktail` has random masks, each run its own, and `sparse-local` ends
+/// before its rounds have brought what they hold back.
 fn loss_max(preset: SyncPreset) -> f64 {
     match preset {
         SyncPreset::Demo => 3.0,
         SyncPreset::Dense | SyncPreset::OnebitAdam | SyncPreset::Powersgd => 3.2,
         SyncPreset::Auto | SyncPreset::StreamingDiloco => 3.22,
-        SyncPreset::Cocktail | SyncPreset::Diloco => 3.3,
+        SyncPreset::Diloco => 3.25,
         SyncPreset::Dgc => 3.32,
+        SyncPreset::Cocktail => 3.4,
         SyncPreset::SparseLocal => 3.9,
     }
 }
@@ -56,6 +58,8 @@ fn every_preset_trains_and_keeps_all_replicas_equal() {
             batch: 12,
             width: 64,
             learning_rate: learning_rate(preset),
+            // Over a few hundred tokens alone, the loss of `cocktail` varies by a tenth.
+            evaluate_batches: 64,
             sync: &sync,
             silent_after_ms: 240_000,
             ..Setup::default()

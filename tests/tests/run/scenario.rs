@@ -57,6 +57,8 @@ pub struct Setup<'a> {
     pub micro_batch: u32,
     /// Its peak.
     pub learning_rate: f64,
+    /// Of `micro_batch` sequences each: what is held out for the loss at the end.
+    pub evaluate_batches: u32,
     /// How steps are divided among workers.
     pub shares: &'a str,
     /// Lines for `[train.selective_backward]`; none: the run has no such table.
@@ -99,6 +101,7 @@ impl Default for Setup<'_> {
             batch: 16,
             micro_batch: 4,
             learning_rate: 5e-3,
+            evaluate_batches: 2,
             shares: "even",
             selective: None,
             sparse: None,
@@ -187,7 +190,8 @@ impl Setup<'_> {
             self.selective.map_or_else(String::new, |lines| format!("[train.selective_backward]\n{lines}"));
         let sparse =
             self.sparse.map_or_else(String::new, |lines| format!("[train.sparse_backward]\n{lines}"));
-        let Self { data, layers, width, batch, micro_batch, learning_rate, shares, .. } = self;
+        let Self { data, layers, width, batch, micro_batch, learning_rate, evaluate_batches, shares, .. } =
+            self;
         let Self { parallel, sync, checkpoint, .. } = self;
         let silent_after_ms = self.silent_after_ms;
         let suspect_after_ms = self.suspect_after_ms.unwrap_or(silent_after_ms);
@@ -218,7 +222,7 @@ batch = {batch}
 micro_batch = {micro_batch}
 learning_rate = {learning_rate}
 warmup_steps = 5
-evaluate_batches = 2
+evaluate_batches = {evaluate_batches}
 shares = "{shares}"
 
 {selective}
