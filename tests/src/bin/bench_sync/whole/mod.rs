@@ -15,7 +15,7 @@ use longhaul_emulator::LinkConfig;
 
 use crate::book::{Book, Figure};
 use crate::method::{self, Method};
-use crate::session::Session;
+use crate::session::{self, Session};
 use crate::small;
 use scale::{RATE_SCALE, WHOLE};
 use shares::{Ran, Takes};
@@ -68,6 +68,21 @@ impl Case<'_> {
         case_name(self.method, self.rate_mbit, self.steps)
     }
 
+    /// Whether a shorter run was over its limit already: a longer one has the same pace, and takes several times as long to say so.
+    fn is_hopeless(&self, book: &Book) -> bool {
+        if book.case(BENCH, &self.name()).next().is_some() {
+            return false;
+        }
+        let shorter = shorter_over_the_limit(book, self.method, self.rate_mbit, self.steps);
+        if let Some(shorter) = shorter {
+            session::progress(&format!(
+                "{BENCH}: {} is left out: {shorter} steps were over the limit",
+                self.name()
+            ));
+        }
+        shorter.is_some()
+    }
+
     /// Before anything is measured.
     fn limit_about(&self) -> Duration {
         Duration::from_secs_f64(self.steps as f64 * STEP_S_ABOUT * self.limit_times)
@@ -77,6 +92,15 @@ impl Case<'_> {
 /// A method, its link and the steps of its run.
 pub fn case_name(method: &str, rate_mbit: f64, steps: u64) -> String {
     format!("{method}, {rate_mbit} Mbit/s, {steps} steps")
+}
+
+/// The steps of a shorter run with this method and link that was over its limit.
+pub fn shorter_over_the_limit(book: &Book, method: &str, rate_mbit: f64, steps: u64) -> Option<u64> {
+    let is_over = |shorter: &u64| {
+        *shorter < steps
+            && book.value(BENCH, &case_name(method, rate_mbit, *shorter), "over_the_limit_of").is_some()
+    };
+    STEPS.into_iter().find(is_over)
 }
 
 /// The newest speeds without exchange, which are those before the next case as well.
@@ -101,14 +125,18 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64], steps: Option<&[u64]>)
             let limit_times = if method.name == "auto" { LIMIT_TIMES_AUTO } else { LIMIT_TIMES };
             for &rate_mbit in rates_mbit {
                 let case = Case { method: method.name, rate_mbit, steps, limit_times };
-                ours_case(session, &case, &method, &mut local)?;
+                if !case.is_hopeless(&session.book) {
+                    ours_case(session, &case, &method, &mut local)?;
+                }
             }
         }
         for (name, mode, _) in method::PYTORCH {
             let wanted = if session.wants(name) { rates_mbit } else { &[] };
             for &rate_mbit in wanted {
                 let case = Case { method: name, rate_mbit, steps, limit_times: LIMIT_TIMES };
-                peer_case(session, &case, mode, &mut local)?;
+                if !case.is_hopeless(&session.book) {
+                    peer_case(session, &case, mode, &mut local)?;
+                }
             }
         }
     }
@@ -281,6 +309,17 @@ mod tests {
         assert!(
             ["whole_run_share", "loss", "bits_sent"].iter().all(|metric| told(&figures, metric).is_none())
         );
+    }
+
+    #[test]
+    fn a_longer_run_than_one_over_its_limit_is_left_out() {
+        let mut book = Book::open(None).unwrap();
+        let over = Figure { metric: "over_the_limit_of", value: 375.0, unit: "s" };
+        book.add(BENCH, &CASE.name(), &[over]).unwrap();
+        let longer = Case { steps: 6000, ..CASE };
+        assert!(longer.is_hopeless(&book) && !CASE.is_hopeless(&book), "that one may be measured anew");
+        assert!(!Case { rate_mbit: 100.0, ..longer }.is_hopeless(&book));
+        assert!(!Case { method: "dense", ..longer }.is_hopeless(&book));
     }
 
     #[test]
