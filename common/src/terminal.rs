@@ -1,7 +1,7 @@
 //! What a terminal may be given: colours, and a line at its foot.
 
 use std::ffi::OsStr;
-use std::io::{IsTerminal, Stderr, Write};
+use std::io::{ErrorKind, IsTerminal, Stderr, Write};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// Characters of a [`gauge`], its ends aside.
@@ -49,12 +49,14 @@ struct State<W> {
     out: W,
     is_there: bool,
     line: String,
+    /// Writes that have failed since the last that did not.
+    lost: u64,
 }
 
 impl<W: Write> Foot<W> {
     /// Without a line: it may be no terminal.
     pub const fn new(out: W) -> Self {
-        Self { state: Mutex::new(State { out, is_there: false, line: String::new() }) }
+        Self { state: Mutex::new(State { out, is_there: false, line: String::new(), lost: 0 }) }
     }
 
     /// It is a terminal that [moves its cursor](moves_cursors), and for people.
@@ -99,13 +101,28 @@ impl<W: Write> Foot<W> {
     }
 }
 
+/// A log whose reader has gone away (`| head`, a terminal that was closed), or whose disk is full, goes nowhere: whoever writes it goes on. Where it can be written again, it begins with how much is missing.
 impl<W: Write> Write for &Foot<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.above(|out| out.write(bytes))
+        let lost = std::mem::take(&mut self.lock().lost);
+        let written = self.above(|out| {
+            if lost > 0 {
+                out.write_all(format!("({lost} messages could not be written here)\n").as_bytes())?;
+            }
+            out.write(bytes)
+        });
+        match written {
+            Err(error) if error.kind() != ErrorKind::Interrupted => {
+                self.lock().lost += lost + 1;
+                Ok(bytes.len())
+            }
+            written => written,
+        }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        self.lock().out.flush()
+        let _ = self.lock().out.flush();
+        Ok(())
     }
 }
 
@@ -119,6 +136,8 @@ fn drawn(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -144,6 +163,34 @@ mod tests {
         let mut bytes = Vec::new();
         steps(&Foot::new(&mut bytes));
         String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_no_error_and_counted() {
+        struct Gone<'a>(&'a Cell<bool>, Vec<u8>);
+        impl Write for Gone<'_> {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                if self.0.get() { Err(ErrorKind::BrokenPipe.into()) } else { self.1.write(bytes) }
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                Err(ErrorKind::BrokenPipe.into())
+            }
+        }
+        let is_gone = Cell::new(true);
+        let foot = Foot::new(Gone(&is_gone, Vec::new()));
+        foot.enable();
+        foot.show("line");
+        let mut above = &foot;
+        above.write_all(b"one\n").unwrap();
+        above.write_all(b"two\n").unwrap();
+        above.flush().unwrap();
+        foot.show("");
+        is_gone.set(false);
+        above.write_all(b"three\n").unwrap();
+        above.write_all(b"four\n").unwrap();
+        let written = foot.above(|out| String::from_utf8(out.1.clone()).unwrap());
+        assert_eq!(written, "(2 messages could not be written here)\nthree\nfour\n");
     }
 
     #[test]

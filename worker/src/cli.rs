@@ -77,7 +77,7 @@ pub struct JoinArgs {
     /// The cluster that this machine belongs to: a name of your choice, the same on all machines that share fast links.
     #[arg(long, default_value = "default")]
     pub site: String,
-    /// `auto` (a GPU if there is one), `cpu`, or `cuda:N`.
+    /// `auto` (a GPU that no other worker here has, or else the CPU), `cpu`, or `cuda:N`.
     #[arg(long, default_value = "auto")]
     pub device: String,
     /// CPU threads for the device. Default: one for each core.

@@ -1,6 +1,6 @@
 //! What the values of a `run.toml` must satisfy, alone and together.
 
-use super::{ConfigError, RunConfig, ShareRule};
+use super::{ConfigError, RunConfig, ShareRule, TrainConfig};
 
 impl RunConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
@@ -63,12 +63,30 @@ impl RunConfig {
         ];
         for (key, value, low, high) in numbers {
             if !(low..=high).contains(&value) {
-                let reason = format!("must lie between {low:e} and {high:e}");
-                return Err(ConfigError::value(key, value, reason));
+                return Err(ConfigError::value(key, value, range(low, high)));
             }
+        }
+        // Of a short run with the warm-up of others nobody has said it.
+        let longest = self.run.steps.max(TrainConfig::default().warmup_steps);
+        if train.warmup_steps > longest {
+            let reason = format!(
+                "the run has {} steps, and would never come to its learning rate: a twentieth of them is usual",
+                self.run.steps
+            );
+            return Err(ConfigError::value("train.warmup_steps", train.warmup_steps, reason));
         }
         train.sparse_backward.as_ref().map_or(Ok(()), |sparse| sparse.check_for(self))?;
         train.selective_backward.as_ref().map_or(Ok(()), |selective| selective.check_for(self))
+    }
+}
+
+/// What a number must be, in words that name no limit which nobody meets.
+fn range(low: f64, high: f64) -> String {
+    let low = if low == f64::MIN_POSITIVE { "above 0".to_owned() } else { format!("at least {low}") };
+    match high {
+        f64::MAX => format!("must be {low}"),
+        _ if high == 1.0 - f64::EPSILON => format!("must be {low} and below 1"),
+        _ => format!("must be {low} and at most {high}"),
     }
 }
 

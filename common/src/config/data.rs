@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::sections::{is_endpoint, is_zero};
-use super::{ConfigError, DataFormat, DataLabels, DataUrl, ImageConfig};
+use super::sections::{is_endpoint, is_true, is_zero};
+use super::{ConfigError, DataFormat, DataLabels, DataUrl, Dialect, ImageConfig};
 
 /// Sources, at most: a mixture of more would differ from its weights by more than five samples.
 pub const SOURCES_MAX: usize = 1 << 10;
@@ -35,6 +35,10 @@ pub struct DataConfig {
     /// and nobody looks for it: whoever knows a source's defects says how many it may have.
     #[serde(default)]
     pub bad_records_max: u64,
+    /// Whether a file that a source's pattern or folder has and that would not be read (a link that leads nowhere, a folder among files, an image of a kind that is not read)
+    /// stops the preparation. Without, it is counted and named. Default: it does.
+    #[serde(default = "DataConfig::default_strict_files", skip_serializing_if = "is_true")]
+    pub strict_files: bool,
     /// What images are made into; then all sources are of images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageConfig>,
@@ -71,6 +75,16 @@ pub struct DataSource {
     /// Of tables: where the text is. Default: `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<Column>,
+    /// Of CSV and TSV: what stands between the values of a row, one ASCII character. Default: a comma, of TSV a tab.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delimiter: Option<String>,
+    /// Of CSV and TSV: what is put around a value that has delimiters, line breaks or quotes in it, where it is doubled (RFC 4180), one ASCII character; `""`: nothing, and a
+    /// quote is text as any other. Default: `"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quote: Option<String>,
+    /// Of CSV and TSV: what is put before a quote within quotes in the place of doubling it, one ASCII character, such as `\\`. Default: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escape: Option<String>,
     /// Of IDX: the file with the labels, or its URL, where that of the images has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<DataLabels>,
@@ -149,6 +163,12 @@ impl DataSource {
         self.format.unwrap_or_else(|| DataFormat::of(&self.place().as_path()))
     }
 
+    /// How its rows are written, where it has such; else what is wrong with the keys that say so.
+    pub fn dialect(&self) -> Result<Dialect, &'static str> {
+        let delimiter = if self.format() == DataFormat::Tsv { b'\t' } else { b',' };
+        Dialect::of(delimiter, self.delimiter.as_deref(), self.quote.as_deref(), self.escape.as_deref())
+    }
+
     fn check_place(&self, key: &'static str) -> Result<(), ConfigError> {
         let refused = |reason: &str| Err(ConfigError::value(key, self, reason));
         if self.url.is_none() && self.place().as_path().to_string_lossy().contains("://") {
@@ -184,6 +204,13 @@ impl DataSource {
                 "only tables (csv, tsv, parquet, arrow) have a column: take a field for JSON lines, or leave it out",
             );
         }
+        let has_dialect = self.delimiter.is_some() || self.quote.is_some() || self.escape.is_some();
+        if has_dialect && !matches!(format, DataFormat::Csv | DataFormat::Tsv) {
+            return refused(
+                "only CSV and TSV have a delimiter, a quote and an escape: take format = \"csv\", or leave them out",
+            );
+        }
+        self.dialect().map(drop).or_else(refused)?;
         if self.column == Some(Column::Number(0)) {
             return refused("columns are counted from 1 on");
         }
@@ -214,6 +241,10 @@ impl DataConfig {
 
     fn default_separator() -> String {
         "\n".to_owned()
+    }
+
+    const fn default_strict_files() -> bool {
+        true
     }
 
     /// The same data at another place: `path` is there, and relative paths of sources count from there.
@@ -404,6 +435,7 @@ mod tests {
         for text in [
             "path = \"a.txt\"",
             "sources = [{ path = \"a.csv\", column = 2, weight = 0.5 }, { glob = \"b/*.jsonl\", field = \"body\", weight = 2 }]",
+            "sources = [{ path = \"a.tsv\", delimiter = \"|\", quote = \"\" }, { path = \"b.csv\", quote = \"'\", escape = \"\\\\\" }]\nstrict_files = false",
             "sources = [{ url = \"https://a/b.jsonl?c\" }, { url = \"s3://a/b/*.parquet\", endpoint = \"http://c\" }]",
             "sources = [{ path = \"a\", format = \"tokens-u32\" }]\nvalidation = [{ path = \"b.parquet\" }]\nbad_records_max = 7",
         ] {
@@ -428,6 +460,18 @@ mod tests {
             (
                 "sources = [{ path = \"a.csv\", column = 0 }]",
                 "data.sources = a.csv: columns are counted from 1",
+            ),
+            (
+                "sources = [{ path = \"a.jsonl\", quote = \"\" }]",
+                "data.sources = a.jsonl: only CSV and TSV have",
+            ),
+            (
+                "sources = [{ path = \"a.csv\", delimiter = \"ab\" }]",
+                "data.sources = a.csv: its delimiter is one",
+            ),
+            (
+                "sources = [{ path = \"a.csv\", quote = \",\" }]",
+                "data.sources = a.csv: its delimiter and its quote",
             ),
             ("sources = [{ path = \"a\", weight = 0 }]", "data.sources = a: a weight is above zero"),
             ("sources = [{ path = \"a\", weight = 1 }, { path = \"b\" }]", "data.sources = b: has no weight"),

@@ -40,7 +40,7 @@ impl DataFormat {
         let packed = extension(path).is_some_and(|end| matches!(end.as_str(), "gz" | "zst"));
         let name = if packed { path.with_extension("") } else { path.to_owned() };
         match extension(&name).as_deref() {
-            Some("jsonl" | "ndjson") => Self::Jsonl,
+            Some("jsonl" | "ndjson" | "json") => Self::Jsonl,
             Some("csv") => Self::Csv,
             Some("tsv") => Self::Tsv,
             Some("parquet") => Self::Parquet,
@@ -56,6 +56,18 @@ impl DataFormat {
     #[must_use]
     pub fn is_table(self) -> bool {
         matches!(self, Self::Csv | Self::Tsv | Self::Parquet | Self::Arrow)
+    }
+
+    /// Whether it is text, with or without a form.
+    #[must_use]
+    pub fn is_text(self) -> bool {
+        matches!(self, Self::Text | Self::Jsonl | Self::Csv | Self::Tsv)
+    }
+
+    /// Whether it has records with a separator between them.
+    #[must_use]
+    pub fn has_records(self) -> bool {
+        self == Self::Jsonl || self.is_table()
     }
 
     /// Whether it has images.

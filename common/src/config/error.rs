@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use toml::ser::ValueSerializer;
 
 use super::data_url::without_secrets;
+use super::other_names;
 
 /// A `run.toml` that cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -15,12 +16,14 @@ pub enum ConfigError {
     #[error("{0}")]
     Syntax(String),
     /// A key that does not exist.
-    #[error("unknown key `{key}`{} the keys there are {known}", suggestion(nearest.as_deref()))]
+    #[error("unknown key `{key}`{} the keys there are {known}", suggestion(*here, nearest.as_deref()))]
     UnknownKey {
         /// The key as written.
         key: String,
         /// The known key nearest to it, when one is near.
         nearest: Option<String>,
+        /// What to write for a key that other tools call so.
+        here: Option<&'static str>,
         /// All keys of that table, as a list for people.
         known: String,
     },
@@ -44,11 +47,25 @@ pub fn read_toml<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| ConfigError::from_toml::<T>(&error, text))
 }
 
-fn suggestion(nearest: Option<&str>) -> String {
-    nearest.map_or_else(|| ";".to_owned(), |key| format!(", did you mean `{key}`? Otherwise,"))
+fn suggestion(here: Option<&str>, nearest: Option<&str>) -> String {
+    match (here, nearest) {
+        (Some(here), _) => format!(": here that is {here};"),
+        (None, Some(key)) => format!(", did you mean `{key}`? Otherwise,"),
+        (None, None) => ";".to_owned(),
+    }
 }
 
 impl ConfigError {
+    /// Of a run's configuration: an unknown key may be one of another tool.
+    pub(super) fn of_run(self) -> Self {
+        match self {
+            Self::UnknownKey { key, nearest, known, .. } => {
+                Self::UnknownKey { here: other_names::here(&key), key, nearest, known }
+            }
+            other => other,
+        }
+    }
+
     pub(super) fn value(key: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
         Self::Value { key, value: without_secrets(&value.to_string()), reason: reason.into() }
     }
@@ -67,7 +84,7 @@ impl ConfigError {
                 // Below this, "nearest" is a random name rather than a slip of the finger.
                 .filter(|(similarity, _)| *similarity > 0.75)
                 .map(|(_, name)| name.to_owned());
-            return Self::UnknownKey { key: key.to_owned(), nearest, known: known.join(", ") };
+            return Self::UnknownKey { key: key.to_owned(), nearest, here: None, known: known.join(", ") };
         }
         let Some(span) = error.span() else { return Self::Syntax(message.to_owned()) };
         let index = text.get(..span.start).unwrap_or(text).matches('\n').count();

@@ -141,6 +141,11 @@ pub(super) fn is_zero(value: &u32) -> bool {
     *value == 0
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+pub(super) fn is_true(value: &bool) -> bool {
+    *value
+}
+
 impl ModelConfig {
     /// One of which nothing is said but its kind; numbers that a language model needs are zero.
     #[must_use]
@@ -386,7 +391,7 @@ impl RunConfig {
     /// # Errors
     /// [`ConfigError`] names the key and says what would be right.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let config: Self = read_toml(text)?;
+        let config: Self = read_toml(text).map_err(ConfigError::of_run)?;
         config.check()?;
         Ok(config)
     }

@@ -62,8 +62,11 @@ impl Client {
         let address = at.http.clone().or_else(|| stored(HTTP_ADDRESS_FILE)).ok_or_else(unknown)?;
         let token = std::env::var("LONGHAUL_API_TOKEN").ok().or_else(|| stored(API_TOKEN_FILE));
         let token = token.or_else(|| stored(API_READ_TOKEN_FILE));
-        let config =
-            ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false).build();
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(TIMEOUT))
+            .http_status_as_error(false)
+            .proxy(None)
+            .build();
         Ok(Self { agent: config.into(), address, token })
     }
 

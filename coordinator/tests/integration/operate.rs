@@ -1,11 +1,12 @@
 //! An operator's commands and the calls behind them, without workers.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, ErrorKind};
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use longhaul_tests::terminal::{Screen, Terminal};
 
-use crate::running::{Site, read};
+use crate::running::{Site, coordinator, read};
 
 /// The status code and the body of a call with a token.
 fn call(site: &Site, method: &str, path: &str, token: Option<&str>) -> (u16, String) {
@@ -76,7 +77,7 @@ fn who_follows_the_events_sees_the_last_of_them_and_ends_with_the_run() {
     let site = Site::new();
     let running = site.start(&[]);
     site.told(&["pause"]);
-    let mut follower = crate::running::coordinator();
+    let mut follower = coordinator();
     follower.args(["events", "--follow", "--state-dir"]).arg(site.state_dir());
     let mut follower = follower.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -91,7 +92,7 @@ fn who_follows_the_events_sees_the_last_of_them_and_ends_with_the_run() {
 
 /// `coordinator status --watch --every` so many seconds, with more arguments, and its lines.
 fn watch(site: &Site, every: &str, more: &[&str]) -> (Child, impl Iterator<Item = String> + use<>) {
-    let mut watching = crate::running::coordinator();
+    let mut watching = coordinator();
     watching.args(["status", "--watch", "--every", every, "--state-dir"]).arg(site.state_dir()).args(more);
     let mut watching = watching.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(watching.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -179,7 +180,7 @@ fn how_often_is_for_a_watch_alone() {
 fn on_a_terminal_a_watched_status_stays_in_its_place_and_within_its_height() {
     let site = Site::new();
     let running = site.start(&[]);
-    let mut watching = crate::running::coordinator();
+    let mut watching = coordinator();
     watching.args(["status", "--watch", "--every", "1", "--state-dir"]).arg(site.state_dir());
     let Some(mut terminal) = Terminal::start(&watching) else { return };
     let shown = terminal.until(" lines more");
@@ -246,7 +247,7 @@ fn a_record_is_replayed_and_something_else_is_refused_by_name() {
     running.end();
     let record =
         std::fs::read_dir(site.state_dir().join("decisions")).unwrap().next().unwrap().unwrap().path();
-    let replay = |args: &[&str]| crate::running::coordinator().arg("replay").args(args).output().unwrap();
+    let replay = |args: &[&str]| coordinator().arg("replay").args(args).output().unwrap();
     let output = replay(&[record.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
@@ -257,4 +258,42 @@ fn a_record_is_replayed_and_something_else_is_refused_by_name() {
     let output = replay(&[config.to_str().unwrap()]);
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("is no record of decisions"));
+}
+
+/// What it is asked with is the run's write token.
+#[test]
+fn no_command_goes_by_a_proxy() {
+    let site = Site::new();
+    let _running = site.start(&[]);
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    proxy.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", proxy.local_addr().unwrap());
+    for command in ["pause", "status", "resume", "members", "events"] {
+        let mut asked = coordinator();
+        for name in ["http_proxy", "https_proxy", "all_proxy"] {
+            asked.env(name, &url).env(name.to_uppercase(), &url);
+        }
+        asked.env_remove("no_proxy").env_remove("NO_PROXY");
+        let output = asked.arg(command).arg("--state-dir").arg(site.state_dir()).output().unwrap();
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(proxy.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "{command}");
+    }
+}
+
+/// As with `coordinator up … 2>&1 | head -1`.
+#[test]
+fn a_coordinator_outlives_the_reader_of_its_log() {
+    let site = Site::new();
+    let mut child = site.up(&[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stderr.take());
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    for _ in 0..3 {
+        site.told(&["pause"]);
+        site.told(&["resume"]);
+    }
+    assert_eq!(site.status()["paused"], false);
+    assert_eq!(child.try_wait().unwrap(), None, "it writes to nobody, and goes on");
+    site.told(&["stop"]);
+    ends_well(child);
 }

@@ -18,7 +18,7 @@ use super::memory;
 use crate::collective::NcclCollective;
 use crate::data::{DataError, Dataset, Lending, ReadAhead, Stock, Tokenizer, Work};
 use crate::data_progress::{self, Far};
-use crate::engine::{Engine, LowRank, choose_device};
+use crate::engine::{Engine, LowRank, claim_device};
 use crate::network::{FoundData, Network};
 use crate::sync::SyncEvent;
 use crate::train::device::{Device, Outbox};
@@ -106,12 +106,13 @@ impl DeviceThread {
 
     fn open(&self) -> Result<Text> {
         let (args, config) = (&self.membership.args, &*self.config);
-        let (tokenizer, data) = if args.data_is_remote() { self.open_remote()? } else { self.open_here()? };
-        let device = choose_device(&args.device)?;
+        // Before data is prepared, which may take hours.
+        let device = claim_device(&args.device)?;
         if config.sync.within_site == WithinSite::Nccl {
             NcclCollective::available(device)
                 .context("sync.within_site = \"nccl\", where \"ring\" needs no GPU")?;
         }
+        let (tokenizer, data) = if args.data_is_remote() { self.open_remote()? } else { self.open_here()? };
         let read_ahead = ReadAhead::start(Arc::clone(&data), config.run.seed, device)
             .context("start the threads that read training data")?;
         Ok(Text { tokenizer, data, read_ahead, device })
@@ -121,6 +122,8 @@ impl DeviceThread {
     fn open_here(&self) -> Result<(Tokenizer, Arc<Dataset>)> {
         let (args, config) = (&self.membership.args, &*self.config);
         let tokenizer = Tokenizer::load(&config.data.tokenizer)?;
+        // A model that cannot have these tokens is refused before there are any.
+        ModelSpec::of(config, tokenizer.vocabulary())?;
         let data =
             args.data.as_ref().map_or_else(|| config.data.clone(), |place| config.data.found_at(place));
         let work = Work::default();
@@ -219,7 +222,7 @@ impl DeviceThread {
         let Text { tokenizer, data, device, .. } = text;
         let whole = ModelSpec::of(config, tokenizer.vocabulary())?;
         let spec = part_of(&whole, config, rank)?;
-        memory::check(args.memory_bytes(), *device, &spec, config, rank)?;
+        memory::check(memory::allowed(args, *device), *device, &spec, config, rank)?;
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
         let run = &config.run;
         let mut engine = Engine::new(&spec, &config.train, run.steps, run.seed, *device, threads)?;

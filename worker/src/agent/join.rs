@@ -25,7 +25,7 @@ use super::survey::{Surveyed, attend};
 use super::telemetry::Exports;
 use crate::checkpoint::{CheckpointStore, Unusable};
 use crate::cli::JoinArgs;
-use crate::engine::{choose_device, device_name};
+use crate::engine::{claim_device, device_name};
 use crate::flight::FlightLog;
 use crate::network;
 
@@ -45,7 +45,7 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     let mut stop = StopSignal::listen()?;
     let token = args.join_token()?;
     // Asked for before anything else, so that a wrong device costs no use of the token.
-    choose_device(&args.device)?;
+    claim_device(&args.device)?;
     let cache_dir = cache_dir(args.cache_dir.clone())?;
     let slot = IdentitySlot::take(&cache_dir, &token.authority, &args.site)?;
     let flight = FlightLog::new(slot.folder().join(TRACES_FOLDER));
@@ -202,7 +202,7 @@ impl Membership {
 
     fn describe(&self) -> String {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let device = choose_device(&self.args.device).map_or_else(|_| self.args.device.clone(), device_name);
+        let device = claim_device(&self.args.device).map_or_else(|_| self.args.device.clone(), device_name);
         format!("{} {device}", host.trim())
     }
 

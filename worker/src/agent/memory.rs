@@ -9,9 +9,10 @@ use longhaul_common::pipeline::{Held, PipelineSchedule, held_most};
 use longhaul_common::units::Bytes;
 use tch::{Cuda, Device};
 
+use super::control_group;
 use crate::cli::JoinArgs;
 use crate::collective::gpu_memory_bytes;
-use crate::engine::choose_device;
+use crate::engine::claim_device;
 
 /// Micro-batches that are followed to see how many are kept at a time: with more, no schedule but one keeps more.
 const FOLLOWED_MAX: u32 = 1 << 12;
@@ -38,11 +39,16 @@ fn free_on_gpu(index: usize) -> Option<u64> {
 /// What there is on this machine.
 pub(super) fn room(args: &JoinArgs) -> Room {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let (found, host_bytes) = match choose_device(&args.device) {
+    let (found, host_bytes) = match claim_device(&args.device) {
         Ok(Device::Cuda(index)) => {
-            (free_on_gpu(index), Some(host_share(&meminfo, gpus()).unwrap_or(u64::MAX)))
+            let of_group = control_group::free_bytes().map(|bytes| bytes / gpus().max(1));
+            let shared = [host_share(&meminfo, gpus()), of_group];
+            (free_on_gpu(index), Some(shared.into_iter().flatten().min().unwrap_or(u64::MAX)))
         }
-        Ok(_) => (bytes_of(&meminfo, "MemAvailable:"), None),
+        Ok(_) => {
+            let free = [bytes_of(&meminfo, "MemAvailable:"), control_group::free_bytes()];
+            (free.into_iter().flatten().min(), None)
+        }
         Err(_) => (None, None),
     };
     Room { bytes: args.memory_bytes().or(found).unwrap_or(u64::MAX), host_bytes }
@@ -60,11 +66,30 @@ fn gpus() -> u64 {
     (listed as u64).max(u64::try_from(Cuda::device_count()).unwrap_or(0))
 }
 
-/// A line of `/proc/meminfo`.
+/// A line of `/proc/meminfo`, or of a process's `status`.
 fn bytes_of(meminfo: &str, key: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kilobytes.checked_mul(1024)
+}
+
+/// Bytes that this worker may take of its device's memory, and who says so.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowed {
+    bytes: u64,
+    by: &'static str,
+}
+
+/// What the command line allows, or else what the control group leaves and this process has already; none: nobody has said anything.
+pub(super) fn allowed(args: &JoinArgs, device: Device) -> Option<Allowed> {
+    let told = args.memory_bytes().map(|bytes| Allowed { bytes, by: "--memory-gib" });
+    let own = || bytes_of(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "RssAnon:");
+    let by = "its control group (the container's or the job's limit)";
+    let group = || {
+        let free = control_group::free_bytes()?;
+        Some(Allowed { bytes: free.saturating_add(own().unwrap_or(0)), by })
+    };
+    told.or_else(|| if matches!(device, Device::Cuda(_)) { None } else { group() })
 }
 
 /// Refuses a part of the model that needs more of its device's memory than is allowed.
@@ -72,13 +97,13 @@ fn bytes_of(meminfo: &str, key: &str) -> Option<u64> {
 /// # Errors
 /// Says what it needs, and what would help.
 pub(super) fn check(
-    allowed: Option<u64>,
+    allowed: Option<Allowed>,
     device: Device,
     part: &ModelSpec,
     config: &RunConfig,
     rank: u32,
 ) -> Result<()> {
-    let Some(allowed) = allowed else { return Ok(()) };
+    let Some(Allowed { bytes: allowed, by }) = allowed else { return Ok(()) };
     let (memory, whose) = match device {
         Device::Cuda(_) => (Memory::Gpu, " of its GPU's memory"),
         _ => (Memory::Machine, ""),
@@ -87,7 +112,7 @@ pub(super) fn check(
     let seats = config.parallel.seats();
     ensure!(
         needed <= allowed,
-        "part {} of {seats} of the model needs {}{whose}, and --memory-gib allows {}: let more workers share a copy (parallel.stages in run.toml, or parallel.tensor within a site; \
+        "part {} of {seats} of the model needs {}{whose}, and {by} allows {}: let more workers share a copy (parallel.stages in run.toml, or parallel.tensor within a site; \
          `coordinator plan` says how), compute activations again (train.recompute), or take a smaller train.micro_batch",
         rank + 1,
         Bytes(needed),
@@ -175,10 +200,11 @@ mod tests {
         let part = part(&config, 0);
         let [gpu, machine] = [Memory::Gpu, Memory::Machine].map(|memory| needed(memory, &part, &config, 0));
         assert_eq!(machine - gpu, (78 - 24) * part.parameter_count() + (64 << 20));
-        let allowed = Some((gpu + machine) / 2);
+        let told = |bytes| Some(Allowed { bytes, by: "--memory-gib" });
+        let allowed = told((gpu + machine) / 2);
         assert!(check(allowed, Device::Cuda(0), &part, &config, 0).is_ok());
         assert!(check(allowed, Device::Cpu, &part, &config, 0).is_err());
-        let error = check(Some(1 << 20), Device::Cuda(0), &part, &config, 0).unwrap_err().to_string();
+        let error = check(told(1 << 20), Device::Cuda(0), &part, &config, 0).unwrap_err().to_string();
         assert!(error.contains("of its GPU's memory, and --memory-gib allows 1.05 MB"), "{error}");
     }
 
@@ -213,9 +239,15 @@ mod tests {
     fn what_does_not_fit_is_refused_with_what_would_help() {
         let config = config("");
         let part = part(&config, 0);
-        let check = |allowed| check(allowed, Device::Cpu, &part, &config, 0);
+        let check = |bytes: Option<u64>| {
+            let allowed = bytes.map(|bytes| Allowed { bytes, by: "its control group" });
+            check(allowed, Device::Cpu, &part, &config, 0)
+        };
         assert!(check(None).is_ok() && check(Some(1 << 30)).is_ok());
         let error = check(Some(1 << 20)).unwrap_err().to_string();
-        assert!(error.contains("1.05 MB") && error.contains("parallel.stages"), "{error}");
+        assert!(
+            error.contains("its control group allows 1.05 MB") && error.contains("parallel.stages"),
+            "{error}"
+        );
     }
 }

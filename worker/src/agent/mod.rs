@@ -1,6 +1,7 @@
 //! `worker join`: identity, the conversation with the coordinator, and sessions that come and go with it.
 
 mod connection;
+mod control_group;
 mod coordinators;
 mod device_thread;
 mod ending;

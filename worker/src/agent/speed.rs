@@ -10,7 +10,7 @@ use longhaul_proto::control::message::Profile;
 
 use crate::cli::JoinArgs;
 use crate::data::{Batch, Tokenizer};
-use crate::engine::{Engine, choose_device};
+use crate::engine::{Engine, claim_device};
 
 /// Steps are timed for as long as this, and at least so many.
 const ENOUGH: Duration = Duration::from_millis(700);
@@ -33,7 +33,7 @@ pub(super) fn measure(args: &JoinArgs, config: &RunConfig) -> Result<Profile> {
             (ModelSpec::resolve(&one_layer, vocabulary)?, made_up(config, vocabulary))
         }
     };
-    let device = choose_device(&args.device)?;
+    let device = claim_device(&args.device)?;
     let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
     let mut engine = Engine::new(&spec, &config.train, u64::MAX, config.run.seed, device, threads)?;
     // The first step also takes memory and chooses kernels.

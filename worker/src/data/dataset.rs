@@ -15,8 +15,10 @@ use super::filling::Coming;
 use super::image::augment;
 use super::lease::Lease;
 use super::lent::{Catalogue, LentBlock, Stock, Supply};
+use super::passed::PassedOver;
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
+use super::records::check_unknown;
 use super::sample::SampleShape;
 use super::side_by_side::{Plan, When, check_classes, prepare};
 use super::source::{Source, SourceSize};
@@ -51,6 +53,15 @@ pub struct SourceSummary {
     pub samples: u64,
     /// The share of the run's samples that come from it; none: it is held out.
     pub share: Option<f64>,
+}
+
+/// What a run's sources have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// Files that are read.
+    pub files: Vec<SourceFile>,
+    /// By source, what else is there.
+    pub passed: Vec<(String, PassedOver)>,
 }
 
 /// A file of a source.
@@ -122,6 +133,7 @@ impl Dataset {
 
     pub(super) fn opened_by(config: &DataConfig, maker: Maker<'_>, when: When) -> Result<Self, DataError> {
         built::check(config)?;
+        check_separator(config, maker.tokenizer)?;
         let (sources, lease) = (config.training(), Arc::new(Lease::new(maker.cache)?));
         let plans = sources.iter().chain(&config.validation).map(|source| Plan::new(source, config, &maker));
         let plans: Vec<Plan<'_>> = plans.collect::<Result<_, _>>()?;
@@ -318,24 +330,26 @@ impl Dataset {
     ///
     /// # Errors
     /// [`DataError`] names the file and what to do.
-    pub fn look(
-        config: &DataConfig,
-        tokenizer: &Tokenizer,
-        cache: &Path,
-    ) -> Result<Vec<SourceFile>, DataError> {
+    pub fn look(config: &DataConfig, tokenizer: &Tokenizer, cache: &Path) -> Result<Looked, DataError> {
         built::check(config)?;
+        check_separator(config, tokenizer)?;
         let (cache, work) = (Cache::open(cache, None)?, Work::default());
         let maker = Maker { cache: &cache, tokenizer, work: &work, piece_bytes: PIECE_BYTES };
-        let mut files = Vec::new();
+        let mut looked = Looked::default();
         for source in config.training().iter().chain(&config.validation) {
             let recipe = Recipe::new(source, config, &maker);
-            for file in files_of(source, &cache)? {
+            let found = files_of(source, config.strict_files, &cache)?;
+            if found.passed.count() > 0 {
+                looked.passed.push((source.to_string(), found.passed));
+            }
+            for file in found.files {
+                check_unknown(&file, &recipe, &cache)?;
                 let bytes = file.bytes()?;
                 let is_prepared = maker.find(&file, &recipe)?.is_some();
-                files.push(SourceFile { path: file.path().to_owned(), bytes, is_prepared });
+                looked.files.push(SourceFile { path: file.path().to_owned(), bytes, is_prepared });
             }
         }
-        Ok(files)
+        Ok(looked)
     }
 
     /// Up to `count` tokens at the beginning of a source, as they are trained on; of images none.
@@ -442,6 +456,13 @@ impl Part {
         let items = self.shape.items(sample);
         self.items.start + items.start..self.items.start + items.end
     }
+}
+
+/// Where records have it between them, a separator that looks like a special token is one.
+fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Result<(), DataError> {
+    let sources = config.training();
+    let has_records = sources.iter().chain(&config.validation).any(|source| source.format().has_records());
+    if has_records { tokenizer.check_separator(&config.separator) } else { Ok(()) }
 }
 
 /// How sources are mixed: each must have a sample where it has a weight, and one of them at least where none has.

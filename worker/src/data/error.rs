@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use indicatif::BinaryBytes;
 
 use super::RemoteError;
+use super::passed::PassedOver;
 
 /// Data that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -28,10 +29,18 @@ pub enum DataError {
         /// What is wrong.
         source: RemoteError,
     },
+    /// A file that begins as something else than what it is read as.
+    #[error("{} is {what}", path.display())]
+    OtherContent {
+        /// Which file.
+        path: PathBuf,
+        /// What it is, and what to do.
+        what: String,
+    },
     /// A text that is not UTF-8.
     #[error(
-        "{} is not UTF-8 at byte {offset} of its text; convert it, for example with \
-         `iconv -f latin1 -t utf-8`", path.display()
+        "{} is not UTF-8 at byte {offset} of its text; if it is in another encoding, convert it, for example \
+         with `iconv -f latin1 -t utf-8` if that is the one", path.display()
     )]
     NotUtf8 {
         /// Which file.
@@ -92,6 +101,14 @@ pub enum DataError {
         /// What the library says.
         reason: String,
     },
+    /// What stands between records is not what it looks like.
+    #[error("data.separator = {separator:?}: {reason}")]
+    Separator {
+        /// The separator.
+        separator: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Something that this program lacks.
     #[error(
         "this worker was built without {what}: build it with `--features {feature}` (`cargo build --release` has all)"
@@ -111,6 +128,16 @@ pub enum DataError {
         pattern: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// Something that a source's place has and that would be missing.
+    #[error(
+        "data source {name}: of what is there, {lost}; mend it, or take what can be read alone with data.strict_files = false"
+    )]
+    PassedOver {
+        /// The source.
+        name: String,
+        /// What would be missing.
+        lost: PassedOver,
     },
     /// A column that a table does not have.
     #[error("{} has no column {column}; its columns are {known}", path.display())]

@@ -1,48 +1,187 @@
 //! Which files a source has.
 
-use std::path::Path;
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
 
+use glob::{MatchOptions, Pattern, PatternError};
 use longhaul_common::config::{DataFormat, DataLabels, DataPlace, DataSource, DataUrl};
+use walkdir::WalkDir;
 
-use super::DataError;
-use super::built;
 use super::cache::Cache;
+use super::folder::FolderImage;
 use super::origin::Origin;
+use super::passed::{self, PassedOver, Reason};
 use super::remote::RemoteFile;
+use super::{DataError, built, folder};
 
 /// Files of a source, at most: each has a list, which is kept in memory.
 pub(super) const FILES_MAX: usize = 1 << 16;
 
-/// The files of a source, in the order of their names.
-pub(super) fn files_of(source: &DataSource, cache: &Cache) -> Result<Vec<Origin>, DataError> {
-    let pattern = match source.place() {
+/// What a source's place has.
+pub(super) struct Found {
+    /// In the order of their names.
+    pub(super) files: Vec<Origin>,
+    /// Of a folder of images, what is in it.
+    pub(super) images: Option<Vec<FolderImage>>,
+    pub(super) passed: PassedOver,
+}
+
+/// The files of a source. Where the configuration is strict, it is an error that something may be missing.
+pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> Result<Found, DataError> {
+    let all = |files| Found { files, images: None, passed: PassedOver::default() };
+    let found = match source.place() {
         DataPlace::Path(path) => {
             check_kind(path, source.format())?;
-            return labelled(vec![Origin::Local(path.to_owned())], source, cache);
+            let files = labelled(vec![Origin::Local(path.to_owned())], source, cache)?;
+            if source.format() == DataFormat::Images {
+                let (images, passed) = folder::listing(path)?;
+                Found { files, images: Some(images), passed }
+            } else {
+                all(files)
+            }
         }
-        DataPlace::Url(url) => return labelled(found(url, source, cache)?, source, cache),
-        DataPlace::Glob(pattern) => pattern,
+        DataPlace::Url(url) => all(labelled(remote(url, source, cache)?, source, cache)?),
+        DataPlace::Glob(pattern) => {
+            let (paths, passed) = matches_of(pattern)?;
+            Found { passed, ..all(paths.into_iter().map(Origin::Local).collect()) }
+        }
     };
+    let lost = found.passed.lost();
+    if is_strict && lost.count() > 0 {
+        return Err(DataError::PassedOver { name: source.to_string(), lost });
+    }
+    if found.files.is_empty() {
+        let reason = format!("it matches no file; {}", found.passed);
+        return Err(DataError::Pattern { pattern: source.to_string(), reason });
+    }
+    Ok(found)
+}
+
+/// The files that a pattern matches, by name, and what else it matches.
+fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
     let refused = |reason: String| DataError::Pattern { pattern: pattern.to_owned(), reason };
-    let mut files = Vec::new();
-    for found in glob::glob(pattern).map_err(|error| refused(error.to_string()))? {
-        let path = found.map_err(|error| {
-            let path = error.path().to_owned();
-            DataError::io("open", &path)(error.into())
-        })?;
-        if path.is_file() {
-            built::check_name(&path)?;
-            files.push(path);
+    let pattern = PathPattern::new(pattern).map_err(|error| refused(error.to_string()))?;
+    let (mut files, mut passed) = (Vec::new(), PassedOver::default());
+    let mut walk = WalkDir::new(&pattern.root).follow_links(true).min_depth(1).into_iter();
+    while let Some(entry) = walk.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                let path = error.path().unwrap_or(&pattern.root);
+                match passed::reason_of(&error) {
+                    Some(Reason::DanglingLink) if pattern.matches(path) => {
+                        passed.add(Reason::DanglingLink, path)
+                    }
+                    Some(Reason::Unreadable) if pattern.matches(path) || pattern.leads_to(path) => {
+                        passed.add(Reason::Unreadable, path)
+                    }
+                    _ => {}
+                }
+                continue;
+            }
+        };
+        let (path, kind) = (entry.path(), entry.file_type());
+        let found = pattern.matches(path);
+        if kind.is_dir() {
+            let is_within = pattern.leads_to(path);
+            if found && !is_within {
+                passed.add(Reason::Folder, path);
+            } else if !is_within && pattern.would_lead_to(path) {
+                passed.add(Reason::Hidden, path);
+            }
+            if !is_within {
+                walk.skip_current_dir();
+            }
+        } else if kind.is_file() && found {
+            built::check_name(path)?;
+            files.push(pattern.shown(path));
+        } else if found {
+            passed.add(Reason::NoFile, path);
+        } else if pattern.would_match(path) {
+            passed.add(Reason::Hidden, path);
         }
         if files.len() > FILES_MAX {
             return Err(refused(format!("it matches more than {FILES_MAX} files")));
         }
     }
     files.sort_unstable();
-    if files.is_empty() {
-        return Err(refused("it matches no file".to_owned()));
+    Ok((files, passed))
+}
+
+/// A pattern of paths: a folder, and what is wanted below it.
+struct PathPattern {
+    root: PathBuf,
+    /// Of each name below, up to the first `**`.
+    names: Vec<Pattern>,
+    /// Whether there is `**`, and so any number of names.
+    is_deep: bool,
+    /// Whether a name behind that is written with a point at its beginning.
+    has_points: bool,
+    /// Of all names below.
+    below: Pattern,
+}
+
+/// `*` and `?` stand for what is within a name, and for no point at its beginning.
+const AS_SHELLS: MatchOptions =
+    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+
+const WITH_HIDDEN: MatchOptions = MatchOptions { require_literal_leading_dot: false, ..AS_SHELLS };
+
+impl PathPattern {
+    fn new(pattern: &str) -> Result<Self, PatternError> {
+        let parts: Vec<&str> = pattern.split('/').collect();
+        let is_plain = |part: &&str| !part.contains(['*', '?', '[']);
+        let plain = parts.iter().take_while(|part| is_plain(part)).count().min(parts.len() - 1);
+        let (root, below) = parts.split_at(plain);
+        let root = match root {
+            [] => PathBuf::from("."),
+            [""] => PathBuf::from("/"),
+            root => PathBuf::from(root.join("/")),
+        };
+        let names = below.iter().take_while(|part| **part != "**");
+        let names = names.map(|part| Pattern::new(part)).collect::<Result<Vec<_>, _>>()?;
+        let is_deep = names.len() < below.len();
+        let has_points = below.iter().skip(names.len()).any(|part| part.starts_with('.'));
+        Ok(Self { root, names, is_deep, has_points, below: Pattern::new(&below.join("/"))? })
     }
-    Ok(files.into_iter().map(Origin::Local).collect())
+
+    /// Names below the root. What is no UTF-8 in them is matched by `?` and `*`.
+    fn names_of<'a>(&self, path: &'a Path) -> Cow<'a, str> {
+        path.strip_prefix(&self.root).unwrap_or(path).to_string_lossy()
+    }
+
+    fn matches(&self, path: &Path) -> bool {
+        self.below.matches_with(&self.names_of(path), AS_SHELLS)
+    }
+
+    /// Whether it is left out only as a name begins with a point.
+    fn would_match(&self, path: &Path) -> bool {
+        self.below.matches_with(&self.names_of(path), WITH_HIDDEN)
+    }
+
+    /// Whether something in this folder may match.
+    fn leads_to(&self, folder: &Path) -> bool {
+        let names = self.names_of(folder);
+        let is_hidden_below =
+            || !self.has_points && names.split('/').skip(self.names.len()).any(|name| name.starts_with('.'));
+        self.leads(folder, AS_SHELLS) && !is_hidden_below()
+    }
+
+    /// Whether it does not only as a name begins with a point.
+    fn would_lead_to(&self, folder: &Path) -> bool {
+        self.leads(folder, WITH_HIDDEN)
+    }
+
+    fn leads(&self, folder: &Path, options: MatchOptions) -> bool {
+        let names = self.names_of(folder);
+        let mut fits = names.split('/').zip(&self.names).map(|(name, part)| part.matches_with(name, options));
+        (self.is_deep || names.split('/').count() < self.names.len()) && fits.all(|fits| fits)
+    }
+
+    /// A file that was found, as people write it.
+    fn shown(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(".").unwrap_or(path).to_owned()
+    }
 }
 
 /// The same with the labels of each, where the source has such.
@@ -50,13 +189,13 @@ fn labelled(files: Vec<Origin>, source: &DataSource, cache: &Cache) -> Result<Ve
     let labels = match &source.labels {
         None => return Ok(files),
         Some(DataLabels::Path(path)) => vec![Origin::Local(path.clone())],
-        Some(DataLabels::Url(url)) => found(url, source, cache)?,
+        Some(DataLabels::Url(url)) => remote(url, source, cache)?,
     };
     let pair = |(images, labels)| Origin::Labelled { images: Box::new(images), labels: Box::new(labels) };
     Ok(files.into_iter().zip(labels).map(pair).collect())
 }
 
-fn found(url: &DataUrl, source: &DataSource, cache: &Cache) -> Result<Vec<Origin>, DataError> {
+fn remote(url: &DataUrl, source: &DataSource, cache: &Cache) -> Result<Vec<Origin>, DataError> {
     let files = RemoteFile::find(url, source.endpoint.as_deref(), cache)?;
     Ok(files.into_iter().map(Origin::Remote).collect())
 }
@@ -74,4 +213,85 @@ fn check_kind(path: &Path, format: DataFormat) -> Result<(), DataError> {
         _ => return Ok(()),
     };
     Err(DataError::Folder { path: path.to_owned(), reason: reason.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::fs::{create_dir_all, write};
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A folder with these files, and what a pattern below it takes and passes over.
+    fn found(files: &[&str], pattern: &str) -> Result<(Vec<String>, String), String> {
+        let folder = tempfile::tempdir().unwrap();
+        for name in files {
+            let path = folder.path().join(name);
+            create_dir_all(path.parent().unwrap()).unwrap();
+            write(path, "text").unwrap();
+        }
+        symlink(folder.path().join("nowhere"), folder.path().join("gone.txt")).unwrap();
+        symlink(folder.path(), folder.path().join("circle")).unwrap();
+        let whole = format!("{}/{pattern}", folder.path().display());
+        let (paths, passed) = matches_of(&whole).map_err(|error| error.to_string())?;
+        let below = |path: PathBuf| path.strip_prefix(folder.path()).unwrap().to_string_lossy().into_owned();
+        let passed = passed.to_string().replace(&format!("{}/", folder.path().display()), "");
+        Ok((paths.into_iter().map(below).collect(), passed))
+    }
+
+    #[test]
+    fn a_pattern_takes_what_shells_and_python_take_and_counts_what_it_leaves() {
+        let files = [
+            "a.txt",
+            "b.txt",
+            ".c.txt",
+            "d.csv",
+            "sub/e.txt",
+            "sub/.git/f.txt",
+            "sub/deep/g.txt",
+            "s[1]/h.txt",
+        ];
+        for (pattern, taken, passed) in [
+            (
+                "*.txt",
+                vec!["a.txt", "b.txt"],
+                "2 passed over: 1 links that lead nowhere (gone.txt); 1 hidden (.c.txt)",
+            ),
+            ("a.txt", vec!["a.txt"], "0 passed over"),
+            ("[ab].txt", vec!["a.txt", "b.txt"], "0 passed over"),
+            (".*.txt", vec![".c.txt"], "0 passed over"),
+            (
+                "sub/*",
+                vec!["sub/e.txt"],
+                "1 passed over: 1 folders (`**` in a pattern takes what is in them) (sub/deep)",
+            ),
+            ("s*/*.txt", vec!["s[1]/h.txt", "sub/e.txt"], "0 passed over"),
+            ("s[[]1[]]/*", vec!["s[1]/h.txt"], "0 passed over"),
+            ("sub/**/*.txt", vec!["sub/deep/g.txt", "sub/e.txt"], "1 passed over: 1 hidden (sub/.git)"),
+            ("sub/**", vec!["sub/deep/g.txt", "sub/e.txt"], "1 passed over: 1 hidden (sub/.git)"),
+            ("sub/**/.git/*", vec!["sub/.git/f.txt"], "0 passed over"),
+            ("*/f.txt", vec![], "0 passed over"),
+            ("none*", vec![], "0 passed over"),
+            ("nowhere/*", vec![], "0 passed over"),
+        ] {
+            let (found, left) = found(&files, pattern).unwrap();
+            assert_eq!(
+                (found.iter().map(String::as_str).collect(), left.as_str()),
+                (taken, passed),
+                "{pattern}"
+            );
+        }
+        assert!(found(&files, "a[").unwrap_err().contains("a["));
+    }
+
+    #[test]
+    fn names_that_are_no_utf8_are_taken_as_any_others() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path().join("ok.txt"), "text").unwrap();
+        write(folder.path().join(OsStr::from_bytes(b"caf\xe9.txt")), "text").unwrap();
+        let (paths, passed) = matches_of(&format!("{}/*.txt", folder.path().display())).unwrap();
+        assert_eq!((paths.len(), passed.count()), (2, 0));
+    }
 }

@@ -5,9 +5,11 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
+use walkdir::WalkDir;
 
 use super::DataError;
 use super::image::{Pixels, RawImage};
+use super::passed::{self, PassedOver, Reason};
 use super::records::RECORD_BYTES_MAX;
 use super::stamp::State;
 use super::work::FileWork;
@@ -18,20 +20,27 @@ const IMAGES_MAX: usize = 1 << 25;
 const HASHED_TOGETHER: usize = 256;
 /// Endings of names that are read.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
+/// And of images that are not.
+const OTHER_ENDINGS: [&str; 13] =
+    ["avif", "bmp", "gif", "heic", "jfif", "jp2", "jxl", "pbm", "pgm", "ppm", "tif", "tiff", "webp"];
 
 /// An image of a folder, as it was when it was listed.
 #[derive(Clone, Debug)]
 pub(super) struct FolderImage {
     pub(super) class: u32,
+    /// Within the folder of its class.
+    name: PathBuf,
     pub(super) path: PathBuf,
     pub(super) state: State,
 }
 
 /// The folders of a folder's classes, by name: the first is class 0. One whose name begins with a point is no class, as tools keep their own things in such.
 pub(super) fn classes_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let is_hidden =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     Ok(entries(folder)?.into_iter().filter(|path| path.is_dir() && !is_hidden(path)).collect())
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
 /// The names of the classes of a folder of images, in order.
@@ -43,26 +52,36 @@ pub fn class_names(folder: &Path) -> Result<Vec<String>, DataError> {
     Ok(classes_in(folder)?.into_iter().map(name).collect())
 }
 
-/// The images of a folder with their classes; by name within a class, and each class spread evenly over all, so that what is held out has its share of each. Other
-/// files are nothing to it.
+/// The images of a folder with their classes; by name within a class, and each class spread evenly over all, so that what is held out has its share of each.
 pub(super) fn images_in(folder: &Path) -> Result<Vec<FolderImage>, DataError> {
+    Ok(listing(folder)?.0)
+}
+
+/// The same, and what else is there. Images of a class may be in folders within its own.
+pub(super) fn listing(folder: &Path) -> Result<(Vec<FolderImage>, PassedOver), DataError> {
     let refused = |folder: &Path, reason: String| DataError::Folder { path: folder.to_owned(), reason };
-    let mut images = Vec::new();
+    let (mut images, mut passed) = (Vec::new(), PassedOver::default());
+    for path in entries(folder)? {
+        let is_image = has_ending(&path, &ENDINGS) || has_ending(&path, &OTHER_ENDINGS);
+        match path.is_dir() {
+            _ if is_hidden(&path) => passed.add(Reason::Hidden, &path),
+            true => {}
+            // It may be a class that is missing.
+            false if path.is_symlink() && !path.exists() => passed.add(Reason::DanglingLink, &path),
+            false if is_image => passed.add(Reason::NoClass, &path),
+            false => passed.add(Reason::NoImage, &path),
+        }
+    }
     for (class, inner) in (0..).zip(classes_in(folder)?) {
         let before = images.len();
-        let mut files = entries(&inner)?;
-        files.retain(|path| is_image(path));
-        let listed = |path: PathBuf| {
-            let metadata = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
-            Some(FolderImage { class, state: State::from(&metadata), path })
-        };
-        let files: Vec<FolderImage> = files.into_iter().filter_map(listed).collect();
+        let files = images_of(class, &inner, &mut passed)?;
         let count = files.len() as u64;
         images.extend((0..).zip(files).map(|(index, image)| (index, count, image)));
         if images.len() == before {
-            let reason =
-                "a class without an image: give it some (.jpg, .jpeg or .png), or take the folder away";
-            return Err(refused(&inner, reason.to_owned()));
+            let reason = format!(
+                "a class without an image: give it some (.jpg, .jpeg or .png), or take the folder away; {passed}"
+            );
+            return Err(refused(&inner, reason));
         }
         if images.len() > IMAGES_MAX {
             let reason = format!("it has more than {IMAGES_MAX} images: pack them, as WebDataset does");
@@ -70,14 +89,60 @@ pub(super) fn images_in(folder: &Path) -> Result<Vec<FolderImage>, DataError> {
         }
     }
     if images.is_empty() {
-        return Err(refused(
-            folder,
-            "it has no folders, of which each is to have the images of a class".to_owned(),
-        ));
+        let reason = format!("it has no folders, of which each is to have the images of a class; {passed}");
+        return Err(refused(folder, reason));
     }
     // By the middle of the index-th of `count` equal parts, (2i + 1) / 2n, without dividing.
     images.sort_by(|(i, n, ..), (j, m, ..)| u64::cmp(&((2 * i + 1) * m), &((2 * j + 1) * n)));
-    Ok(images.into_iter().map(|(.., image)| image).collect())
+    Ok((images.into_iter().map(|(.., image)| image).collect(), passed))
+}
+
+/// The images of a class, by name, wherever in its folder they are.
+fn images_of(class: u32, folder: &Path, passed: &mut PassedOver) -> Result<Vec<FolderImage>, DataError> {
+    let mut images = Vec::new();
+    let mut walk = WalkDir::new(folder).follow_links(true).sort_by_file_name().min_depth(1).into_iter();
+    while let Some(entry) = walk.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                let path = error.path().unwrap_or(folder);
+                match passed::reason_of(&error) {
+                    Some(_) if is_hidden(path) => passed.add(Reason::Hidden, path),
+                    Some(Reason::DanglingLink)
+                        if !has_ending(path, &ENDINGS) && !has_ending(path, &OTHER_ENDINGS) =>
+                    {
+                        passed.add(Reason::NoImage, path)
+                    }
+                    Some(reason) => passed.add(reason, path),
+                    None => {}
+                }
+                continue;
+            }
+        };
+        let (path, kind) = (entry.path(), entry.file_type());
+        if is_hidden(path) {
+            passed.add(Reason::Hidden, path);
+            if kind.is_dir() {
+                walk.skip_current_dir();
+            }
+        } else if kind.is_dir() {
+            // What is in it comes next.
+        } else if !kind.is_file() {
+            passed.add(Reason::NoFile, path);
+        } else if has_ending(path, &ENDINGS) {
+            let metadata = match std::fs::metadata(path) {
+                // Whoever has removed it meanwhile has done so before it was listed.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                found => found.map_err(DataError::io("read", path))?,
+            };
+            let name = path.strip_prefix(folder).unwrap_or(path).to_owned();
+            images.push(FolderImage { class, name, state: State::from(&metadata), path: path.to_owned() });
+        } else {
+            let is_other = has_ending(path, &OTHER_ENDINGS);
+            passed.add(if is_other { Reason::OtherImage } else { Reason::NoImage }, path);
+        }
+    }
+    Ok(images)
 }
 
 /// Whether a folder has as many classes as the run.
@@ -104,11 +169,11 @@ pub(super) fn state(folder: &Path) -> Result<State, DataError> {
 /// The same of images that are listed.
 pub(super) fn state_of(images: &[FolderImage]) -> State {
     let (mut bytes, mut newest, mut hasher) = (0, (i64::MIN, 0), blake3::Hasher::new());
-    for FolderImage { class, path, state } in images {
+    for FolderImage { class, name, state, .. } in images {
         let time = (state.modified_s, state.modified_ns);
         bytes += state.bytes;
         newest = newest.max(time);
-        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        let name = name.as_os_str().as_encoded_bytes();
         hasher.update(&class.to_le_bytes());
         hasher.update(&(name.len() as u64).to_le_bytes());
         hasher.update(name);
@@ -138,7 +203,7 @@ pub(super) fn identity(images: &[FolderImage]) -> [u8; 32] {
 /// # Errors
 /// It is not, or cannot be read.
 pub(super) fn read_image(image: &FolderImage) -> Result<RawImage, DataError> {
-    let FolderImage { class, path, state } = image;
+    let FolderImage { class, path, state, .. } = image;
     let changed = || DataError::Changed { path: path.clone() };
     let mut file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(changed()),
@@ -190,9 +255,9 @@ pub(super) fn hash_of_file(path: &Path) -> Result<(blake3::Hash, u64), DataError
     Ok((hasher.finalize(), hasher.count()))
 }
 
-fn is_image(path: &Path) -> bool {
+fn has_ending(path: &Path, endings: &[&str]) -> bool {
     let end = path.extension().and_then(|end| end.to_str()).map(str::to_ascii_lowercase);
-    end.is_some_and(|end| ENDINGS.contains(&end.as_str()))
+    end.is_some_and(|end| endings.contains(&end.as_str()))
 }
 
 /// What is in a folder, by name.

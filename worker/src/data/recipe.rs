@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource, ImageConfig};
+use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource, Dialect, ImageConfig};
 
 #[cfg(any(test, fuzzing))]
 use super::Tokenizer;
@@ -20,10 +20,14 @@ pub(super) const PIECE_BYTES: u64 = 16 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     pub(super) format: DataFormat,
+    /// Whether the configuration says so; else the file's name does.
+    pub(super) is_said: bool,
     /// Of JSON.
     pub(super) field: String,
     /// Of tables.
     pub(super) column: Column,
+    /// Of CSV and TSV.
+    pub(super) dialect: Dialect,
     /// After each record, where a file has records.
     pub(super) separator: String,
     /// What images become.
@@ -35,17 +39,16 @@ pub(super) struct Recipe {
     tokenizer: blake3::Hash,
 }
 
+/// Values as RFC 4180 has them.
+const PLAIN: Dialect = Dialect { delimiter: b',', quote: Some(b'"'), escape: None };
+
 /// Part of every name in the cache: what is prepared in another way, or kept in another layout, has other names. Each format has a version of its own, so that a change of one leaves what the others have.
 const fn preparation_version(format: DataFormat) -> u32 {
     match format {
         DataFormat::Parquet | DataFormat::Arrow | DataFormat::TokensU16 | DataFormat::TokensU32 => 2,
-        DataFormat::Text
-        | DataFormat::Jsonl
-        | DataFormat::Csv
-        | DataFormat::Tsv
-        | DataFormat::Idx
-        | DataFormat::Images => 3,
-        DataFormat::Webdataset => 4,
+        DataFormat::Idx | DataFormat::Images => 3,
+        DataFormat::Text | DataFormat::Jsonl | DataFormat::Csv | DataFormat::Tsv => 4,
+        DataFormat::Webdataset => 5,
     }
 }
 
@@ -66,8 +69,11 @@ impl Recipe {
         let field = if format.is_of_images() { DataSource::LABEL } else { DataSource::TEXT };
         Self {
             format,
+            is_said: source.format.is_some(),
             field: source.field.clone().unwrap_or_else(|| field.to_owned()),
             column: source.column.clone().unwrap_or_else(|| Column::Name(text())),
+            // One that makes no sense was refused with the configuration.
+            dialect: source.dialect().unwrap_or(PLAIN),
             separator: config.separator.clone(),
             image: config.image.clone(),
             vocabulary: tokenizer.vocabulary(),
@@ -81,8 +87,10 @@ impl Recipe {
     pub(super) fn plain(format: DataFormat) -> Self {
         Self {
             format,
+            is_said: true,
             field: if format.is_of_images() { DataSource::LABEL } else { DataSource::TEXT }.to_owned(),
             column: Column::Name(DataSource::TEXT.to_owned()),
+            dialect: Dialect { delimiter: if format == DataFormat::Tsv { b'\t' } else { b',' }, ..PLAIN },
             separator: "\n".to_owned(),
             image: None,
             vocabulary: Tokenizer::Bytes.vocabulary(),
@@ -101,7 +109,7 @@ impl Recipe {
         self.image.as_ref().map_or(0, |shape| shape.classes.into())
     }
 
-    /// Names what is made from the bytes of a file called so: what its name ends with decides whether it is decompressed.
+    /// Names what is made from the bytes of a file called so: what its name ends with may decide whether it is decompressed.
     pub(super) fn hash(&self, file: &Path) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         let end = file.extension().unwrap_or_default().to_ascii_lowercase();
@@ -118,14 +126,15 @@ impl Recipe {
 /// Only what its format reads: a separator between records is nothing to a text.
 impl std::fmt::Display for Recipe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { field, column, separator, .. } = self;
+        let Self { field, column, dialect, separator, .. } = self;
         match self.format {
+            DataFormat::Text if self.is_said => write!(f, "text, whatever it is"),
             DataFormat::Text => write!(f, "text"),
             DataFormat::TokensU16 => write!(f, "tokens-u16 below {}", self.vocabulary),
             DataFormat::TokensU32 => write!(f, "tokens-u32 below {}", self.vocabulary),
             DataFormat::Jsonl => write!(f, "jsonl, field {field:?}, separator {separator:?}"),
-            DataFormat::Csv => write!(f, "csv, column {column}, separator {separator:?}"),
-            DataFormat::Tsv => write!(f, "tsv, column {column}, separator {separator:?}"),
+            DataFormat::Csv => write!(f, "csv, column {column}, {dialect}, separator {separator:?}"),
+            DataFormat::Tsv => write!(f, "tsv, column {column}, {dialect}, separator {separator:?}"),
             DataFormat::Parquet => write!(f, "parquet, column {column}, separator {separator:?}"),
             DataFormat::Arrow => write!(f, "arrow, column {column}, separator {separator:?}"),
             DataFormat::Idx => write!(f, "idx, {}", Shape(self)),

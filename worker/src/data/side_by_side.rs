@@ -5,18 +5,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use longhaul_common::config::{DataConfig, DataFormat, DataSource};
+use rayon::prelude::*;
 
 use super::bad_budget::BadBudget;
 use super::cache::read_document;
-use super::files::files_of;
+use super::files::{Found, files_of};
 use super::filling::{Begun, Preparing};
-use super::folder::{
-    FolderImage, check_classes as check_class_count, class_names, identity, images_in, state_of,
-};
+use super::folder::{FolderImage, check_classes as check_class_count, class_names, identity, state_of};
 use super::lease::Lease;
 use super::origin::Origin;
+use super::passed::PassedOver;
 use super::pipeline::{Makers, with_makers};
 use super::prepared::{Maker, PieceList, Prepared, list_name};
+use super::records::check_unknown;
 use super::source::Source;
 use super::stamp::Stamp;
 use super::{DataError, Recipe};
@@ -34,6 +35,8 @@ pub(super) struct Plan<'a> {
     /// Of a folder of images, what is in it.
     images: Option<Vec<FolderImage>>,
     identity: Option<[u8; 32]>,
+    /// What else is there.
+    passed: PassedOver,
 }
 
 /// When a folder of images is decoded.
@@ -64,19 +67,19 @@ impl<'a> Plan<'a> {
         maker: &Maker<'_>,
     ) -> Result<Self, DataError> {
         let (recipe, bad) = (Recipe::new(source, config, maker), BadBudget::new(config.bad_records_max));
-        let mut files = files_of(source, maker.cache)?.into_iter();
-        let plan = |files, images: Option<Vec<FolderImage>>| {
-            let identity = images.as_deref().map(identity);
-            Self { source, recipe: recipe.clone(), bad, files, images, identity }
-        };
-        if recipe.format == DataFormat::Images
-            && let Some(folder) = files.next()
-        {
-            let images = images_in(folder.path())?;
-            return Ok(plan(vec![(folder, state_of(&images).bytes)], Some(images)));
+        let Found { files, images, passed } = files_of(source, config.strict_files, maker.cache)?;
+        if passed.count() > 0 {
+            tracing::info!(%source, %passed, "not all that is there is read");
         }
-        let with_bytes = |file: Origin| file.bytes().map(|bytes| (file, bytes));
-        Ok(plan(files.map(with_bytes).collect::<Result<_, _>>()?, None))
+        files.par_iter().try_for_each(|file| check_unknown(file, &recipe, maker.cache))?;
+        let bytes_of_folder = images.as_deref().map(|images| state_of(images).bytes);
+        let with_bytes = |file: Origin| {
+            let bytes = bytes_of_folder.map_or_else(|| file.bytes(), Ok)?;
+            Ok((file, bytes))
+        };
+        let files = files.into_iter().map(with_bytes).collect::<Result<_, DataError>>()?;
+        let identity = images.as_deref().map(identity);
+        Ok(Self { source, recipe, bad, files, images, identity, passed })
     }
 
     /// Begins a folder of images that is decoded while it is used; none: it is prepared, or something else.
@@ -158,12 +161,15 @@ pub(super) fn prepare(
         let (recipe, lease) = (plan.recipe.clone(), Arc::clone(lease));
         let Some(coming) = coming else {
             let files = prepared.by_ref().take(plan.files.len()).collect();
-            let source = Source::new(plan.source, recipe, maker, files, lease).called(plan.identity);
+            let source = Source::new(plan.source, recipe, maker, files, lease)
+                .called(plan.identity)
+                .beside(plan.passed.clone());
             return plan.check(&source).map(|()| source);
         };
         let unlisted = |(file, bytes): &(Origin, u64)| Prepared::unlisted(file, *bytes, &recipe);
         let files = plan.files.iter().map(unlisted).collect();
-        Ok(Source::coming(plan.source, recipe, maker, files, lease, coming).called(plan.identity))
+        let source = Source::coming(plan.source, recipe, maker, files, lease, coming);
+        Ok(source.called(plan.identity).beside(plan.passed.clone()))
     });
     sources.collect()
 }

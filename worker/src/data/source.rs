@@ -13,6 +13,7 @@ use super::filling::{Filling, Preparing};
 use super::lease::Lease;
 use super::lent::{BlockName, LentBlock, ListedShard, ListedSource, NotTheBlock, Stock, Supply, shard_name};
 use super::names::{Named, Names};
+use super::passed::PassedOver;
 use super::piece::BadRecords;
 use super::pipeline::with_makers;
 use super::prepared::{ListedPiece, Maker, Prepared};
@@ -30,6 +31,7 @@ pub(super) struct Source {
     made: Made,
     /// What the data's hash has of it, if not the shards.
     identity: Option<[u8; 32]>,
+    passed: PassedOver,
     shards: Vec<Slot>,
     names: Names,
     /// Items before each shard, and all: tokens or images.
@@ -41,7 +43,7 @@ pub(super) struct Source {
 #[derive(Debug)]
 enum Made {
     /// They are made.
-    FromFiles { recipe: Recipe, tokenizer: Tokenizer, lease: Arc<Lease>, files: Vec<Prepared> },
+    FromFiles { recipe: Box<Recipe>, tokenizer: Tokenizer, lease: Arc<Lease>, files: Vec<Prepared> },
     /// Other workers have them.
     Elsewhere { stock: Arc<Stock>, supply: Arc<dyn Supply> },
 }
@@ -80,6 +82,8 @@ pub struct SourceSize {
     pub classes: BTreeMap<u32, u64>,
     /// Shards.
     pub shards: u64,
+    /// What else is there, and is not taken.
+    pub passed: PassedOver,
 }
 
 impl Source {
@@ -98,7 +102,8 @@ impl Source {
                 names.push(Named { name: name.clone(), hash: hash.clone() });
             }
         }
-        let made = Made::FromFiles { recipe, tokenizer: maker.tokenizer.clone(), lease, files };
+        let (recipe, tokenizer) = (Box::new(recipe), maker.tokenizer.clone());
+        let made = Made::FromFiles { recipe, tokenizer, lease, files };
         Self::of(source.to_string(), maker.cache.clone(), made, shards, Names::Known(names))
     }
 
@@ -112,13 +117,19 @@ impl Source {
         coming: Preparing,
     ) -> Self {
         let shards = coming.filling().pieces().map(|images| Slot::new(0, images)).collect();
-        let made = Made::FromFiles { recipe, tokenizer: maker.tokenizer.clone(), lease, files };
+        let (recipe, tokenizer) = (Box::new(recipe), maker.tokenizer.clone());
+        let made = Made::FromFiles { recipe, tokenizer, lease, files };
         Self::of(source.to_string(), maker.cache.clone(), made, shards, Names::Coming(coming))
     }
 
     /// The same, of which the data's hash has this.
     pub(super) fn called(self, identity: Option<[u8; 32]>) -> Self {
         Self { identity, ..self }
+    }
+
+    /// The same, beside which there is this.
+    pub(super) fn beside(self, passed: PassedOver) -> Self {
+        Self { passed, ..self }
     }
 
     /// The items of shards that other workers have.
@@ -145,7 +156,8 @@ impl Source {
                 Some(*sum)
             }))
             .collect();
-        Self { name, cache, made, identity: None, shards, names, starts, mapped: AtomicUsize::new(0) }
+        let (identity, passed, mapped) = (None, PassedOver::default(), AtomicUsize::new(0));
+        Self { name, cache, made, identity, passed, shards, names, starts, mapped }
     }
 
     /// Items of all files: tokens or images.
@@ -163,10 +175,14 @@ impl Source {
     /// What was found of it.
     pub(super) fn size(&self) -> SourceSize {
         if let Names::Coming(coming) = &self.names {
-            return coming.filling().size();
+            return SourceSize { passed: self.passed.clone(), ..coming.filling().size() };
         }
-        let mut size =
-            SourceSize { items: self.items(), shards: self.shards.len() as u64, ..SourceSize::default() };
+        let mut size = SourceSize {
+            items: self.items(),
+            shards: self.shards.len() as u64,
+            passed: self.passed.clone(),
+            ..SourceSize::default()
+        };
         let mut bad = BadRecords::default();
         for file in self.files() {
             size.files += 1;

@@ -27,6 +27,8 @@ pub enum Tokenizer {
         json: Arc<[u8]>,
         /// What it describes.
         tokenizer: Box<Described>,
+        /// What the file has beside that, and is not taken over.
+        settings: Vec<String>,
     },
 }
 
@@ -49,12 +51,49 @@ impl Tokenizer {
     /// # Errors
     /// When it is no tokenizer.
     pub fn of_json(json: Vec<u8>, path: &Path) -> Result<Self, DataError> {
-        let tokenizer = Described::read(&json, path)?;
+        let mut tokenizer = Described::read(&json, path)?;
+        let settings = tokenizer.without_settings();
         if tokenizer.largest() == Some(u32::MAX) {
             let reason = format!("it has a token {}, and there must be one more than that", u32::MAX);
             return Err(DataError::Tokenizer { path: path.to_owned(), reason });
         }
-        Ok(Self::Json { json: json.into(), tokenizer: Box::new(tokenizer) })
+        if !settings.is_empty() {
+            let (path, settings) = (path.display(), settings.join(", "));
+            tracing::info!(%path, settings, "a tokenizer's file has settings of its last use, which are not taken over");
+        }
+        Ok(Self::Json { json: json.into(), tokenizer: Box::new(tokenizer), settings })
+    }
+
+    /// Settings that its file has of its last use, in words: truncation, padding, dropout. Texts become tokens without them.
+    #[must_use]
+    pub fn settings(&self) -> &[String] {
+        match self {
+            Self::Bytes => &[],
+            Self::Json { settings, .. } => settings,
+        }
+    }
+
+    /// Refuses what looks like a special token, stands between records, and would be several tokens of text.
+    ///
+    /// # Errors
+    /// It does.
+    pub(super) fn check_separator(&self, separator: &str) -> Result<(), DataError> {
+        let name = separator.trim();
+        if !looks_special(name) {
+            return Ok(());
+        }
+        let refused = |reason| DataError::Separator { separator: separator.to_owned(), reason };
+        match self {
+            Self::Bytes => Err(refused(format!(
+                "it looks like a special token, and with tokenizer = \"bytes\" it is {} bytes of text; take \"\\n\", or a tokenizer that has it",
+                name.len()
+            ))),
+            Self::Json { tokenizer, .. } if tokenizer.has_as_tokens(name).map_err(refused)? => Ok(()),
+            Self::Json { tokenizer, .. } => Err(refused(format!(
+                "it looks like a special token, and the tokenizer has none of this name, so that it would be text; its special tokens are {}",
+                listed(&tokenizer.special())
+            ))),
+        }
     }
 
     /// One more than the largest token.
@@ -73,7 +112,11 @@ impl Tokenizer {
     pub fn hash(&self) -> blake3::Hash {
         match self {
             Self::Bytes => blake3::hash(DataConfig::BYTES.as_bytes()),
-            Self::Json { json, .. } => blake3::hash(json),
+            Self::Json { json, settings, .. } if settings.is_empty() => blake3::hash(json),
+            // Of the same file, versions that took them over made other tokens.
+            Self::Json { json, .. } => {
+                blake3::Hasher::new().update(b"without settings of its last use").update(json).finalize()
+            }
         }
     }
 
@@ -113,6 +156,69 @@ impl Tokenizer {
     }
 }
 
+/// Special tokens that a message names.
+const NAMED_MAX: usize = 8;
+
+/// What tokenizers call the tokens that they have for it.
+const SPECIAL_NAMES: [&str; 21] = [
+    "s",
+    "bos",
+    "eos",
+    "pad",
+    "unk",
+    "sep",
+    "cls",
+    "mask",
+    "eot",
+    "eod",
+    "eom",
+    "endoftext",
+    "end_of_text",
+    "begin_of_text",
+    "start_of_turn",
+    "end_of_turn",
+    "im_start",
+    "im_end",
+    "startoftext",
+    "end_of_document",
+    "document_end",
+];
+
+/// `<s>`, `</s>`, `<|endoftext|>`, `[SEP]`, and several of them one after the other.
+fn looks_special(name: &str) -> bool {
+    let first = |name: &str| -> Option<usize> {
+        let close = match name.as_bytes().first()? {
+            b'<' => '>',
+            b'[' => ']',
+            _ => return None,
+        };
+        let end = name.find(close)?;
+        let inner = &name[1..end];
+        let is_piped = inner.len() > 2 && inner.starts_with('|') && inner.ends_with('|');
+        let plain = inner.strip_prefix('/').unwrap_or(inner);
+        let is_known = SPECIAL_NAMES.iter().any(|known| {
+            plain.eq_ignore_ascii_case(known)
+                && (close == '>' || plain.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
+        });
+        ((is_piped || is_known) && !inner.contains(char::is_whitespace)).then_some(end + 1)
+    };
+    let mut rest = name;
+    while let Some(end) = first(rest) {
+        rest = rest[end..].trim_start();
+    }
+    !name.is_empty() && rest.is_empty()
+}
+
+fn listed(names: &[String]) -> String {
+    let more = names.len().saturating_sub(NAMED_MAX);
+    let named = names[..names.len() - more].join(", ");
+    match (names.is_empty(), more) {
+        (true, _) => "none".to_owned(),
+        (_, 0) => named,
+        _ => format!("{named} and {more} more"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +234,68 @@ mod tests {
         assert_eq!(tokens, [97, 0xc3, 0xb1, 10]);
         assert_eq!(Tokenizer::Bytes.decode(&tokens).unwrap(), "añ\n");
         assert_eq!(Tokenizer::Bytes.vocabulary(), 256);
+    }
+
+    /// Each of these is what Hugging Face writes after a call with it; together and alone.
+    #[cfg(feature = "tokenizers")]
+    #[test]
+    fn settings_of_a_file_s_last_use_change_no_token_and_are_named() {
+        let truncation = r#"{"direction":"Right","max_length":2,"strategy":"LongestFirst","stride":0}"#;
+        let padding = r#"{"strategy":{"Fixed":9},"direction":"Left","pad_to_multiple_of":null,"pad_id":0,"pad_type_id":0,"pad_token":"[unk]"}"#;
+        let merges = r#"{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,
+            "fuse_unk":false,"byte_fallback":false,"vocab":{"o":0,"n":1,"e":2,"on":3,"one":4},"merges":["o n","on e"]}"#;
+        let bpe =
+            WORDS.replace(&WORDS[WORDS.find(r#"{"type":"WordLevel""#).unwrap()..WORDS.len() - 1], merges);
+        let read = |json: String| Tokenizer::of_json(json.into_bytes(), Path::new("tokenizer.json")).unwrap();
+        for (whole, text) in [(WORDS, "two one one three one"), (bpe.as_str(), "one one one one one")] {
+            let plain = read(whole.to_owned());
+            assert!(plain.settings().is_empty());
+            let (cut, padded) = (("\"truncation\":null", truncation), ("\"padding\":null", padding));
+            let dropped = ("\"dropout\":null", "0.5");
+            for settings in
+                [vec![cut], vec![padded], vec![dropped], vec![cut, padded], vec![cut, padded, dropped]]
+            {
+                let write = |json: String, (key, value): &(&str, &str)| {
+                    json.replace(key, &key.replace("null", value))
+                };
+                let json = settings.iter().fold(whole.to_owned(), write);
+                if json == whole {
+                    continue;
+                }
+                let tokenizer = read(json);
+                assert_eq!(tokenizer.encode(text).unwrap(), plain.encode(text).unwrap(), "{settings:?}");
+                let count = settings.len() - usize::from(settings.contains(&dropped) && whole == WORDS);
+                assert_eq!(tokenizer.settings().len(), count, "{:?}", tokenizer.settings());
+                assert_ne!(tokenizer.hash(), plain.hash());
+            }
+        }
+        let cut = read(WORDS.replace("\"truncation\":null", &format!("\"truncation\":{truncation}")));
+        assert_eq!(cut.settings(), ["truncation to 2 tokens"]);
+    }
+
+    #[cfg(feature = "tokenizers")]
+    #[test]
+    fn a_separator_that_looks_like_a_special_token_is_one() {
+        let special = r#"{"id":8,"content":"<|end|>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}"#;
+        let json = WORDS.replace("\"added_tokens\":[]", &format!("\"added_tokens\":[{special}]"));
+        let words = Tokenizer::of_json(json.into_bytes(), Path::new("tokenizer.json")).unwrap();
+        for separator in [
+            "\n", "", " ", "<", "<>", "|", "< one >", "a < b", "---", "<br>", "[END]", "</p>", "[sep]",
+            "x<s>",
+        ] {
+            words.check_separator(separator).unwrap();
+            Tokenizer::Bytes.check_separator(separator).unwrap();
+        }
+        for separator in ["<|end|>", "<|end|>\n", "<|end|><|end|>"] {
+            words.check_separator(separator).unwrap();
+            let message = Tokenizer::Bytes.check_separator(separator).unwrap_err().to_string();
+            assert!(message.contains("bytes of text"), "{message}");
+        }
+        for separator in ["</s>", "<s>", "<|endoftext|>", "[SEP]", "<eos>\n", " <end_of_turn>", "<|end|></s>"]
+        {
+            let message = words.check_separator(separator).unwrap_err().to_string();
+            assert!(message.contains("its special tokens are <|end|>"), "{message}");
+        }
     }
 
     #[cfg(feature = "tokenizers")]

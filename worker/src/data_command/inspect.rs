@@ -6,7 +6,7 @@ use indicatif::{BinaryBytes, HumanCount};
 use super::images::{Classes, Drawn};
 use super::{Data, Line, Told, open};
 use crate::cli::DataInspectArgs;
-use crate::data::{Content, Dataset, Work};
+use crate::data::{Content, Dataset, Looked, Work};
 
 /// Looks, and prepares nothing.
 pub(super) fn inspect(args: &DataInspectArgs) -> Result<()> {
@@ -16,7 +16,8 @@ pub(super) fn inspect(args: &DataInspectArgs) -> Result<()> {
 /// What is printed, with so many samples.
 fn report(data: &Data, samples: u64) -> Result<Told> {
     let mut told = Told::default();
-    let files = Dataset::look(&data.config, &data.tokenizer, &data.cache_dir)?;
+    told.line_of_settings(&data.tokenizer);
+    let Looked { files, passed } = Dataset::look(&data.config, &data.tokenizer, &data.cache_dir)?;
     for file in &files {
         let state = if file.is_prepared { "prepared" } else { "not prepared" };
         told.line(&format_args!("{}: {}, {state}", file.path.display(), BinaryBytes(file.bytes)));
@@ -33,6 +34,7 @@ fn report(data: &Data, samples: u64) -> Result<Told> {
         told.line(&format_args!("an epoch has {} samples", HumanCount(dataset.samples())));
         show_samples(&dataset, data, samples, &mut told)?;
     } else {
+        passed.iter().for_each(|(source, passed)| told.line(&format_args!("{source}: {passed}")));
         told.line(
             &"`worker data prepare` with the same arguments prepares the rest; then there are samples to see",
         );

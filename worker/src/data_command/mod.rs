@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
 use longhaul_common::config::{DataConfig, RunConfig};
+use longhaul_common::model::ModelSpec;
 
 use crate::agent::{self, StopSignal};
 use crate::cli::{DataCommand, DataPruneArgs, DataRunArgs};
@@ -49,14 +50,20 @@ impl Data {
         let run = RunConfig::parse(&text).with_context(|| format!("read {}", args.config.display()))?;
         let config = args.data.as_ref().map_or_else(|| run.data.clone(), |place| run.data.found_at(place));
         let tokenizer = Tokenizer::load(&config.tokenizer)?;
+        // A model that cannot have these tokens is refused before there are any.
+        ModelSpec::of(&run, tokenizer.vocabulary())
+            .with_context(|| format!("read {}", args.config.display()))?;
         let cache_dir = agent::cache_dir(args.cache_dir.clone())?;
         Ok(Self { config, tokenizer, cache_dir, cache_bytes_max: args.cache_bytes_max() })
     }
 }
 
 async fn prepare(args: &DataRunArgs) -> Result<()> {
-    let (data, done) = preparing::prepare(Data::read(args)?).await?;
+    let data = Data::read(args)?;
+    let tokenizer = data.tokenizer.clone();
+    let (data, done) = preparing::prepare(data).await?;
     let mut told = Told::default();
+    told.line_of_settings(&tokenizer);
     for source in data.sources() {
         told.line(&Line(&source));
     }
@@ -148,6 +155,9 @@ impl fmt::Display for Line<'_> {
             Some(share) => write!(f, "{:.1} % of the run's", 100.0 * share)?,
             None => write!(f, "held out")?,
         }
+        if size.passed.count() > 0 {
+            write!(f, "; {}", size.passed)?;
+        }
         if size.bad_records > 0 {
             let examples = size.bad_examples.join("\n  ");
             write!(f, "; {} records were left out:\n  {examples}", HumanCount(size.bad_records))?;
@@ -163,6 +173,16 @@ struct Told(String);
 impl Told {
     fn line(&mut self, line: &dyn fmt::Display) {
         self.0 += &format!("{line}\n");
+    }
+
+    /// Of a tokenizer's file that has more than a tokenizer.
+    fn line_of_settings(&mut self, tokenizer: &Tokenizer) {
+        if !tokenizer.settings().is_empty() {
+            let settings = tokenizer.settings().join(", ");
+            self.line(&format_args!(
+                "the tokenizer's file has settings of its last use, which are not taken over: {settings}"
+            ));
+        }
     }
 
     /// Whoever no longer reads has read enough.

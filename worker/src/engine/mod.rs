@@ -3,6 +3,7 @@
 mod adamw;
 mod allocator;
 mod chunk;
+mod claims;
 mod clipping;
 mod column_gradient;
 mod device;
@@ -34,7 +35,7 @@ use tch::{Device, TchError, Tensor};
 pub use allocator::keep_freed_memory;
 #[cfg(test)]
 pub(crate) use device::test_device;
-pub use device::{choose_device, device_name};
+pub use device::{choose_device, claim_device, device_name};
 pub use error::EngineError;
 pub use evaluation::Evaluation;
 pub use generator::{Continuation, Generator};

@@ -5,7 +5,6 @@
 //! the tarball and the Python package carry it (`longhaul-demo`); `cargo xtask demo` builds the programs first.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool talks to its user")]
 
 mod clock;
 mod cluster;
@@ -19,6 +18,7 @@ mod parts;
 mod programs;
 mod progress;
 mod run_toml;
+mod said;
 mod status;
 mod summary;
 
@@ -96,10 +96,11 @@ pub fn run(
     let started = clock::now();
     let sample = programs.sample(summary.checkpoint(), PROMPT)?;
     parts.add("a sample", clock::now() - started);
-    println!("\n{summary}\nThe model continues \"{PROMPT}\":\n");
-    println!("{}", paragraph::set(&sample, "  "));
+    said::print(format_args!("\n{summary}\nThe model continues \"{PROMPT}\":\n"));
+    said::print(paragraph::set(&sample, "  "));
     folder.remove_caches()?;
-    println!("Time: {parts}\n\nOpen its dashboard:\n  {}", programs.view_line(&folder.state()));
+    let view = programs.view_line(&folder.state());
+    said::print(format_args!("Time: {parts}\n\nOpen its dashboard:\n  {view}"));
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! `longhaul-demo`: the demo with programs that somebody built.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stderr, reason = "a command-line tool talks to its user")]
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            let _ = writeln!(io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }

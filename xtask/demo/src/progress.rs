@@ -2,6 +2,7 @@
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::said;
 use crate::status::{Event, Severity, Status};
 
 /// Without a terminal, a line is printed each time so much of the run is done.
@@ -34,7 +35,7 @@ impl Progress {
     /// Says something that stays: above the bar, or as a line among lines.
     pub fn say(&self, line: &str) {
         if self.bar.is_hidden() {
-            eprintln!("{line}");
+            said::tell(line);
         } else {
             self.bar.println(line);
         }
@@ -49,12 +50,8 @@ impl Progress {
         if self.bar.is_hidden() {
             let done = status.step * PLAIN_LINES / status.steps.max(1);
             if done > self.plain_lines_printed || self.phase != status.phase {
-                eprintln!(
-                    "step {}/{} {}",
-                    status.step,
-                    status.steps,
-                    join([speed.as_str(), &traffic], " · ")
-                );
+                let pace = join([speed.as_str(), &traffic], " · ");
+                said::tell(format_args!("step {}/{} {pace}", status.step, status.steps));
                 self.plain_lines_printed = done;
             }
         }
@@ -92,7 +89,7 @@ impl Drop for Progress {
         if !self.bar.is_hidden() {
             // Not drawn once more: the terminal's echo of a Ctrl-C has moved the cursor, and the bar would be there twice.
             self.bar.set_draw_target(ProgressDrawTarget::hidden());
-            eprintln!();
+            said::tell("");
         }
     }
 }

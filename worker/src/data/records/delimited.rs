@@ -1,6 +1,6 @@
 //! Values with commas or tabs between them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -9,75 +9,122 @@ use csv::ByteRecord;
 use longhaul_common::config::Column;
 
 use super::input::{Input, Position};
+use super::rows::{Row, Rows};
 use super::{RECORD_BYTES_MAX, Record, Records, listed};
 use crate::data::{DataError, Recipe};
 
 /// The texts of one column.
 pub(super) struct Delimited {
     path: PathBuf,
-    rows: csv::Reader<Bounded>,
+    reader: csv::Reader<Watched>,
     /// What may be read until the row ends.
     left: Rc<Cell<u64>>,
+    rows: Rc<RefCell<Rows>>,
     position: Position,
     column: usize,
+    /// Values that each row has, and whose number that is.
+    width: Option<(usize, &'static str)>,
     separator: String,
     row: ByteRecord,
 }
 
 impl Delimited {
-    pub(super) fn new(input: Input, delimiter: u8, recipe: &Recipe) -> Result<Self, DataError> {
+    pub(super) fn new(input: Input, recipe: &Recipe) -> Result<Self, DataError> {
+        let Input { path, reader, position, .. } = input;
         let left = Rc::new(Cell::new(RECORD_BYTES_MAX));
-        let bounded = Bounded { reader: input.reader, left: Rc::clone(&left) };
+        let rows = Rc::new(RefCell::new(Rows::new(recipe.dialect)));
+        let watched = Watched { reader, left: Rc::clone(&left), rows: Rc::clone(&rows) };
         let is_named = matches!(recipe.column, Column::Name(_));
-        let mut rows = csv::ReaderBuilder::new()
-            .delimiter(delimiter)
+        let mut reader = csv::ReaderBuilder::new()
+            .delimiter(recipe.dialect.delimiter)
+            .quoting(recipe.dialect.quote.is_some())
+            .quote(recipe.dialect.quote.unwrap_or(b'"'))
+            .escape(recipe.dialect.escape)
             // A row of another length is a record that is bad, not the end of the file.
             .flexible(true)
             .has_headers(is_named)
-            .from_reader(bounded);
-        let column = match &recipe.column {
-            Column::Number(number) => (*number as usize).saturating_sub(1),
+            .from_reader(watched);
+        let (column, width) = match &recipe.column {
+            Column::Number(number) => ((*number as usize).saturating_sub(1), None),
             Column::Name(name) => {
-                let header = rows.byte_headers().map_err(|error| malformed(&input.path, 1, &error))?;
-                header.iter().position(|cell| cell == name.as_bytes()).ok_or_else(|| DataError::NoColumn {
-                    path: input.path.clone(),
-                    column: recipe.column.to_string(),
-                    known: listed(header.iter().map(|cell| str::from_utf8(cell).unwrap_or("(no UTF-8)"))),
-                })?
+                let header = reader.byte_headers().map_err(|error| malformed(&path, 1, error.to_string()))?;
+                let (column, width) = (place_of(name, header, &path)?, header.len());
+                if let Some(fault) =
+                    rows.borrow_mut().take(reader.position().byte()).and_then(|row| row.fault)
+                {
+                    return Err(malformed(&path, 1, fault.to_owned()));
+                }
+                (column, Some((width, "the head")))
             }
         };
-        Ok(Self {
-            path: input.path,
-            rows,
-            left,
-            position: input.position,
-            column,
-            separator: recipe.separator.clone(),
-            row: ByteRecord::new(),
-        })
+        let (separator, row) = (recipe.separator.clone(), ByteRecord::new());
+        Ok(Self { path, reader, left, rows, position, column, width, separator, row })
     }
 
     /// The text of the row that was read, or what is wrong with it.
-    fn text(&self) -> Result<String, String> {
-        let cell = self.row.get(self.column).ok_or_else(|| {
-            format!("it has {} columns, and column {} was asked for", self.row.len(), self.column + 1)
-        })?;
+    fn text(&mut self, fault: Option<&'static str>) -> Result<String, String> {
+        if let Some(fault) = fault {
+            return Err(fault.to_owned());
+        }
+        let values = self.row.len();
+        let Some(cell) = self.row.get(self.column) else {
+            return Err(format!("it has {values} columns, and column {} was asked for", self.column + 1));
+        };
+        let (width, whose) = *self.width.get_or_insert((values, "the first row"));
+        if values != width {
+            return Err(format!(
+                "it has {values} values, and {whose} has {width}: is there a delimiter in a text without quotes around it?"
+            ));
+        }
         let text = str::from_utf8(cell).map_err(|_| "it is not UTF-8".to_owned())?;
         Ok(format!("{text}{}", self.separator))
+    }
+}
+
+/// Where the column of this name is.
+fn place_of(name: &str, header: &ByteRecord, path: &Path) -> Result<usize, DataError> {
+    let mut places =
+        header.iter().enumerate().filter(|(_, cell)| *cell == name.as_bytes()).map(|(place, _)| place);
+    match (places.next(), places.next()) {
+        (Some(place), None) => Ok(place),
+        (Some(first), Some(second)) => {
+            let reason = format!(
+                "columns {} and {} are both called `{name}`: say column = {} or {}, and leave out the head",
+                first + 1,
+                second + 1,
+                first + 1,
+                second + 1
+            );
+            Err(malformed(path, 1, reason))
+        }
+        (None, _) => Err(DataError::NoColumn {
+            path: path.to_owned(),
+            column: format!("`{name}`"),
+            known: listed(header.iter().map(|cell| str::from_utf8(cell).unwrap_or("(no UTF-8)"))),
+        }),
     }
 }
 
 impl Records for Delimited {
     fn next_record(&mut self) -> Result<Option<Record>, DataError> {
         self.left.set(RECORD_BYTES_MAX);
-        let read = self.rows.read_byte_record(&mut self.row);
-        let line = self.rows.position().line();
-        if !read.map_err(|error| malformed(&self.path, line, &error))? {
+        let read = self.reader.read_byte_record(&mut self.row);
+        let line = self.reader.position().line();
+        if !read.map_err(|error| malformed(&self.path, line, error.to_string()))? {
             return Ok(None);
         }
-        let line = self.row.position().map_or(line, csv::Position::line);
-        let bad = |reason| Record::Bad(format!("{}, line {line}: {reason}", self.path.display()));
-        Ok(Some(self.text().map_or_else(bad, Record::Text)))
+        let row = self.rows.borrow_mut().take(self.reader.position().byte());
+        let text = self.text(row.and_then(|row| row.fault));
+        Ok(Some(text.map_or_else(
+            |reason| {
+                let lines = match row {
+                    Some(Row { first, last, .. }) if last > first => format!("lines {first} to {last}"),
+                    row => format!("line {}", row.map_or(line, |row| row.first)),
+                };
+                Record::Bad(format!("{}, {lines}: {reason}", self.path.display()))
+            },
+            Record::Text,
+        )))
     }
 
     fn read_bytes(&self) -> u64 {
@@ -85,22 +132,18 @@ impl Records for Delimited {
     }
 }
 
-fn malformed(path: &Path, line: u64, error: &csv::Error) -> DataError {
-    DataError::Malformed {
-        path: path.to_owned(),
-        format: "a table",
-        place: format!("line {line}"),
-        reason: error.to_string(),
-    }
+fn malformed(path: &Path, line: u64, reason: String) -> DataError {
+    DataError::Malformed { path: path.to_owned(), format: "a table", place: format!("line {line}"), reason }
 }
 
-/// Refuses to read more than it may.
-struct Bounded {
+/// Refuses to read more than it may, and has rows looked at.
+struct Watched {
     reader: Box<dyn Read>,
     left: Rc<Cell<u64>>,
+    rows: Rc<RefCell<Rows>>,
 }
 
-impl Read for Bounded {
+impl Read for Watched {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.left.get() == 0 {
             let reason = format!("a row has more than {RECORD_BYTES_MAX} bytes; is a quote not closed?");
@@ -108,6 +151,7 @@ impl Read for Bounded {
         }
         let wanted = buffer.len().min(usize::try_from(self.left.get()).unwrap_or(usize::MAX));
         let read = self.reader.read(&mut buffer[..wanted])?;
+        self.rows.borrow_mut().see(&buffer[..read]);
         self.left.set(self.left.get() - read as u64);
         Ok(read)
     }

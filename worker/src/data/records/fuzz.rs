@@ -37,29 +37,40 @@ pub fn lines(bytes: &[u8]) {
     let (kind, name) = (kind / 2, ["a", "a.gz"][usize::from(kind % 2)]);
     let Ok(input) = Input::of_bytes(name, file) else { return };
     let is_text = kind % 7 == 0;
-    let is_of_tokens = kind % 7 >= 5;
-    let Ok(input) = (if is_of_tokens { Ok(input) } else { input.without_mark() }) else { return };
+    let format = match kind % 7 {
+        0 => DataFormat::Text,
+        1 => DataFormat::Jsonl,
+        2 | 3 => DataFormat::Csv,
+        4 => DataFormat::Tsv,
+        _ => DataFormat::TokensU16,
+    };
+    let Ok(input) = input.checked(&Recipe::plain(format)) else { return };
     let records = read(match kind % 7 {
         0 => Ok(Box::new(TextChunks::with_chunks(input, CHUNK_BYTES))),
         1 => Ok(Box::new(JsonLines::new(input, &Recipe::plain(DataFormat::Jsonl)))),
-        2 => table(input, b',', Some(2)),
-        3 => table(input, b',', None),
-        4 => table(input, b'\t', None),
+        2 => table(input, DataFormat::Csv, Some(2)),
+        3 => table(input, DataFormat::Csv, None),
+        4 => table(input, DataFormat::Tsv, None),
         5 => Ok(Box::new(Tokens::new(input, 2, 1 << 15))),
         _ => Ok(Box::new(Tokens::new(input, 4, 1 << 31))),
     });
-    if is_text && name == "a" {
+    if is_text && name == "a" && !is_packed(file) {
         is_its_beginning(file.strip_prefix(MARK.as_bytes()).unwrap_or(file), &records);
     }
 }
 
+/// As zstd and gzip begin.
+fn is_packed(file: &[u8]) -> bool {
+    matches!(file, [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] | [0x1f, 0x8b, 8, ..])
+}
+
 /// Of a column by its number, or else by its name.
-fn table(input: Input, delimiter: u8, number: Option<u32>) -> Result<Box<dyn Records>, DataError> {
-    let mut recipe = Recipe::plain(DataFormat::Csv);
+fn table(input: Input, format: DataFormat, number: Option<u32>) -> Result<Box<dyn Records>, DataError> {
+    let mut recipe = Recipe::plain(format);
     if let Some(number) = number {
         recipe.column = Column::Number(number);
     }
-    Ok(Box::new(Delimited::new(input, delimiter, &recipe)?))
+    Ok(Box::new(Delimited::new(input, &recipe)?))
 }
 
 /// A text is what its chunks are, one behind the other, until one is refused.

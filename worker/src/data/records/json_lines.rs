@@ -35,8 +35,7 @@ impl JsonLines {
 
     /// The text of the line that was read, or what is wrong with it.
     fn text(&self) -> Result<String, String> {
-        let value: Value =
-            serde_json::from_slice(&self.bytes).map_err(|error| format!("it is no JSON: {error}"))?;
+        let value = parse(&self.bytes).map_err(|error| format!("it is no JSON: {error}"))?;
         let Value::Object(mut object) = value else { return Err("it is no JSON object".to_owned()) };
         match object.remove(&self.field) {
             Some(Value::String(text)) => Ok(text + &self.separator),
@@ -47,6 +46,39 @@ impl JsonLines {
             }
         }
     }
+}
+
+/// JSON (RFC 8259), and numbers as Python writes them that JSON has none for: `NaN`, `Infinity`, `-Infinity`. They are null here, as no text is one.
+fn parse(line: &[u8]) -> Result<Value, serde_json::Error> {
+    serde_json::from_slice(line).or_else(|error| match without_python_numbers(line) {
+        Some(plain) => serde_json::from_slice(&plain).map_err(|_| error),
+        None => Err(error),
+    })
+}
+
+/// The same line with null in the place of such numbers; none: there are none.
+fn without_python_numbers(line: &[u8]) -> Option<Vec<u8>> {
+    const NUMBERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let (mut plain, mut at, mut is_quoted, mut found) = (Vec::with_capacity(line.len()), 0, false, false);
+    while let Some(&byte) = line.get(at) {
+        let number = NUMBERS.iter().find(|number| !is_quoted && line[at..].starts_with(number));
+        if let Some(number) = number {
+            plain.extend_from_slice(b"null");
+            (at, found) = (at + number.len(), true);
+            continue;
+        }
+        plain.push(byte);
+        at += 1;
+        match byte {
+            b'"' => is_quoted = !is_quoted,
+            b'\\' if is_quoted => {
+                plain.extend(line.get(at));
+                at += 1;
+            }
+            _ => {}
+        }
+    }
+    found.then_some(plain)
 }
 
 impl Records for JsonLines {
@@ -77,5 +109,28 @@ impl Records for JsonLines {
 
     fn read_bytes(&self) -> u64 {
         self.position.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_as_python_writes_them_are_no_defect_and_words_in_texts_stay() {
+        for (line, expected) in [
+            (r#"{"text":"one","score":NaN}"#, r#"{"text":"one","score":null}"#),
+            (r#"{"a":[Infinity, -Infinity,NaN],"text":"NaN"}"#, r#"{"a":[null,null,null],"text":"NaN"}"#),
+            (r#"{"text":"a \"NaN\" \\","b":-Infinity}"#, r#"{"text":"a \"NaN\" \\","b":null}"#),
+            (r#"{"Infinity":1}"#, r#"{"Infinity":1}"#),
+        ] {
+            let expected: Value = serde_json::from_str(expected).unwrap();
+            assert_eq!(parse(line.as_bytes()).unwrap(), expected, "{line}");
+        }
+        for line in
+            ["{\"a\":nan}", "{\"a\":NaN", "{\"a\":NaNa}", "{\"a\":+Infinity}", "{NaN:1}", "NaN\"", "\"NaN"]
+        {
+            assert!(parse(line.as_bytes()).is_err(), "{line}");
+        }
     }
 }

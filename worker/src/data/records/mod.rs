@@ -1,5 +1,6 @@
 //! Records of a file, one after the other, each with its place.
 
+mod content;
 mod delimited;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -12,6 +13,7 @@ mod idx;
 mod image_folder;
 mod input;
 mod json_lines;
+mod rows;
 #[cfg(feature = "parquet")]
 mod tables;
 #[cfg(not(feature = "parquet"))]
@@ -29,7 +31,7 @@ use longhaul_common::config::DataFormat;
 use self::delimited::Delimited;
 use self::idx::Idx;
 use self::image_folder::ImageFolder;
-use self::input::Input;
+use self::input::{Input, Told};
 use self::json_lines::JsonLines;
 use self::text::TextChunks;
 use self::tokens::Tokens;
@@ -79,30 +81,57 @@ pub(super) trait Records {
 
 /// Opens a file of a source.
 pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<dyn Records>, DataError> {
-    let (input, text) = (|| input_of(file), || input_of(file)?.without_mark());
+    let input = || input_of(file, recipe);
     Ok(match recipe.format {
-        DataFormat::Text => Box::new(TextChunks::new(text()?)),
-        DataFormat::Jsonl => Box::new(JsonLines::new(text()?, recipe)),
-        DataFormat::Csv => Box::new(Delimited::new(text()?, b',', recipe)?),
-        DataFormat::Tsv => Box::new(Delimited::new(text()?, b'\t', recipe)?),
+        DataFormat::Text => Box::new(TextChunks::new(input()?)),
+        DataFormat::Jsonl => Box::new(JsonLines::new(input()?, recipe)),
+        DataFormat::Csv | DataFormat::Tsv => Box::new(Delimited::new(input()?, recipe)?),
         DataFormat::Parquet | DataFormat::Arrow => return tables::open(file, recipe, cache),
         DataFormat::TokensU16 => Box::new(Tokens::new(input()?, 2, recipe.vocabulary)),
         DataFormat::TokensU32 => Box::new(Tokens::new(input()?, 4, recipe.vocabulary)),
         DataFormat::Idx => {
             // One without labels is refused where the configuration is read.
             let labels = if let Origin::Labelled { labels, .. } = file { labels } else { file };
-            Box::new(Idx::new(input()?, input_of(labels)?)?)
+            Box::new(Idx::new(input()?, input_of(labels, recipe)?)?)
         }
         DataFormat::Images => Box::new(ImageFolder::new(file.path(), recipe)?),
         DataFormat::Webdataset => Box::new(WebDataset::new(input()?, recipe)),
     })
 }
 
-fn input_of(file: &Origin) -> Result<Input, DataError> {
+/// Looks at the beginning of a file that was never hashed, and so never prepared, whether it is what it is read as. Of others, and of those that are elsewhere, whoever reads them does.
+pub(super) fn check_unknown(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<(), DataError> {
+    if file.known_hash(cache)?.is_some() { Ok(()) } else { check_beginning(file, recipe) }
+}
+
+fn check_beginning(file: &Origin, recipe: &Recipe) -> Result<(), DataError> {
     match file {
-        Origin::Local(path) => Input::open(path),
-        Origin::Remote(remote) => Input::remote(remote),
-        Origin::Labelled { images, .. } => input_of(images),
+        // A folder.
+        Origin::Local(_) if recipe.format == DataFormat::Images => Ok(()),
+        Origin::Local(path) => Input::look(path, told(recipe))?.checked(recipe).map(drop),
+        Origin::Remote(_) => Ok(()),
+        Origin::Labelled { images, labels } => {
+            check_beginning(images, recipe)?;
+            check_beginning(labels, recipe)
+        }
+    }
+}
+
+fn input_of(file: &Origin, recipe: &Recipe) -> Result<Input, DataError> {
+    match file {
+        Origin::Local(path) => Input::open(path, told(recipe))?.checked(recipe),
+        Origin::Remote(remote) => Input::remote(remote, told(recipe))?.checked(recipe),
+        Origin::Labelled { images, .. } => input_of(images, recipe),
+    }
+}
+
+fn told(recipe: &Recipe) -> Told {
+    match recipe.format {
+        // A table has its own packing within.
+        DataFormat::TokensU16 | DataFormat::TokensU32 | DataFormat::Parquet | DataFormat::Arrow => {
+            Told::ByName
+        }
+        _ => Told::ByContent,
     }
 }
 

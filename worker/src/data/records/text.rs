@@ -73,13 +73,18 @@ impl Records for TextChunks {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_common::config::DataFormat;
+
+    use super::super::input::Told;
     use super::*;
+    use crate::data::Recipe;
 
     fn chunks(text: &[u8], chunk_bytes: usize) -> Result<Vec<String>, DataError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text.txt");
         std::fs::write(&path, text).unwrap();
-        let mut source = TextChunks::with_chunks(Input::open(&path)?.without_mark()?, chunk_bytes);
+        let input = Input::open(&path, Told::ByContent)?.checked(&Recipe::plain(DataFormat::Text))?;
+        let mut source = TextChunks::with_chunks(input, chunk_bytes);
         std::iter::from_fn(|| source.next_chunk().transpose()).collect()
     }
 
@@ -113,9 +118,9 @@ mod tests {
         let text = "all work and no play\n".repeat(1000);
         let packed = zstd::encode_all(text.as_bytes(), 3).unwrap();
         std::fs::write(&path, &packed).unwrap();
-        let mut source = TextChunks::new(Input::open(&path).unwrap());
+        let mut source = TextChunks::new(Input::open(&path, Told::ByContent).unwrap());
         assert_eq!(source.next_chunk().unwrap().unwrap(), text);
         std::fs::write(&path, &packed[..packed.len() - 5]).unwrap();
-        assert!(TextChunks::new(Input::open(&path).unwrap()).next_chunk().is_err());
+        assert!(TextChunks::new(Input::open(&path, Told::ByContent).unwrap()).next_chunk().is_err());
     }
 }

@@ -12,6 +12,9 @@ use crate::data::{DataError, Recipe};
 /// Bytes of a file that says of which class an image is, at most.
 const LABEL_BYTES_MAX: u64 = 1 << 20;
 
+/// Files of a sample that a message names.
+const OTHERS_MAX: usize = 8;
+
 /// The samples of an archive.
 pub(super) struct WebDataset {
     path: PathBuf,
@@ -31,6 +34,10 @@ struct Parts {
     image: Option<TarFile>,
     class: Option<TarFile>,
     json: Option<TarFile>,
+    /// The ends of the first other files.
+    others: Vec<String>,
+    /// The name of one of which there is another.
+    twice: Option<String>,
 }
 
 impl WebDataset {
@@ -70,11 +77,13 @@ impl Records for WebDataset {
                 break;
             }
             key = Some(its_key.to_owned());
-            match end.to_ascii_lowercase().as_str() {
-                "jpg" | "jpeg" | "png" => parts.image = Some(file),
-                "cls" => parts.class = Some(file),
-                "json" => parts.json = Some(file),
+            let end = end.to_ascii_lowercase();
+            match end.as_str() {
+                "jpg" | "jpeg" | "png" => parts.put(file, |parts| &mut parts.image),
+                "cls" => parts.put(file, |parts| &mut parts.class),
+                "json" => parts.put(file, |parts| &mut parts.json),
                 // Other things that are known of the sample.
+                _ if parts.others.len() < OTHERS_MAX => parts.others.push(end),
                 _ => {}
             }
         }
@@ -94,8 +103,27 @@ impl Records for WebDataset {
 }
 
 impl Parts {
+    fn put(&mut self, file: TarFile, place: impl Fn(&mut Self) -> &mut Option<TarFile>) {
+        let name = file.name.clone();
+        if place(self).replace(file).is_some() {
+            self.twice.get_or_insert(name);
+        }
+    }
+
     fn image(self, field: &str, place: String) -> Result<RawImage, String> {
-        let image = self.image.ok_or("it has no .jpg, .jpeg or .png")?;
+        if let Some(name) = self.twice {
+            return Err(format!(
+                "{name} is there twice, or another image or class of this sample beside it: each sample has a name of its own"
+            ));
+        }
+        let others = || match self.others.as_slice() {
+            [] => String::new(),
+            others => format!(
+                ": it has {}, as what follows the first point of a name says what a file is",
+                others.iter().map(|end| format!(".{end}")).collect::<Vec<_>>().join(", ")
+            ),
+        };
+        let image = self.image.ok_or_else(|| format!("it has no .jpg, .jpeg or .png{}", others()))?;
         let bytes = image.content.ok_or(format!("its image has more than {RECORD_BYTES_MAX} bytes"))?;
         let text = |file: TarFile, end: &str| {
             let refused = || format!("its {end} has more than {LABEL_BYTES_MAX} bytes");
@@ -112,7 +140,7 @@ impl Parts {
                 class.trim().parse().map_err(|_| refused())?
             }
             (None, Some(json)) => class_in(&text(json, ".json")?, field)?,
-            (None, None) => return Err("it has neither .cls nor .json".to_owned()),
+            (None, None) => return Err(format!("it has neither .cls nor .json{}", others())),
         };
         Ok(RawImage { place, class, content: Pixels::Encoded(bytes) })
     }

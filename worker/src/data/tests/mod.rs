@@ -14,6 +14,9 @@ mod pruning;
 mod remote;
 mod samples;
 mod server;
+mod silent;
+#[cfg(feature = "tokenizers")]
+mod tokenizers;
 
 use std::path::{Path, PathBuf};
 

@@ -20,6 +20,18 @@ impl Described {
         Err(built::TOKENIZERS.missing())
     }
 
+    pub(super) fn without_settings(&mut self) -> Vec<String> {
+        match self.never {}
+    }
+
+    pub(super) fn special(&self) -> Vec<String> {
+        match self.never {}
+    }
+
+    pub(super) fn has_as_tokens(&self, _: &str) -> Result<bool, String> {
+        match self.never {}
+    }
+
     pub(super) fn largest(&self) -> Option<u32> {
         match self.never {}
     }

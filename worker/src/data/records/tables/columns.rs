@@ -11,8 +11,10 @@ use arrow_schema::{ArrowError, DataType, Schema};
 use longhaul_common::config::Column;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::errors::ParquetError;
 
 use super::arrow_sizes::{check_file, check_stream};
+use super::raw_texts::RawTexts;
 use super::table_file::TableFile;
 use crate::data::records::{Record, Records, listed, unwound};
 use crate::data::{DataError, Recipe};
@@ -22,6 +24,11 @@ const BATCH_ROWS: usize = 1024;
 /// What an Arrow file begins with, and a stream does not.
 const ARROW_MAGIC: &[u8; 6] = b"ARROW1";
 
+/// What a row has, or what is wrong with it.
+type Text = Result<String, &'static str>;
+
+const NULL: &str = "it is null";
+
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
 
 /// The texts of one column.
@@ -29,8 +36,12 @@ pub(super) struct Columns {
     table: TableFile,
     format: &'static str,
     batches: Batches,
+    /// Of a Parquet file some of whose texts are not UTF-8, all of them from then on.
+    raw: Option<RawTexts>,
+    /// The place of a Parquet file's column in its schema.
+    column: Option<usize>,
     /// Of the batch that was decoded last.
-    texts: VecDeque<Option<String>>,
+    texts: VecDeque<Text>,
     separator: String,
     row: u64,
     /// Rows of the file, where it says so.
@@ -48,7 +59,7 @@ impl Columns {
         let mask = ProjectionMask::roots(builder.parquet_schema(), [column]);
         let reader = guarded(|| Ok(builder.with_projection(mask).with_batch_size(BATCH_ROWS).build()?));
         let batches = Box::new(reader.map_err(refused)?);
-        Ok(Self::new(table, "Parquet", batches, recipe, rows))
+        Ok(Self { column: Some(column), ..Self::new(table, "Parquet", batches, recipe, rows) })
     }
 
     /// Opens an Arrow file or stream.
@@ -81,23 +92,54 @@ impl Columns {
         rows: Option<u64>,
     ) -> Self {
         let separator = recipe.separator.clone();
-        Self { table, format, batches, texts: VecDeque::new(), separator, row: 0, rows }
+        let (raw, column, texts) = (None, None, VecDeque::new());
+        Self { table, format, batches, raw, column, texts, separator, row: 0, rows }
     }
+
+    /// The texts of the next rows, which may be none; nothing at the end.
+    fn next_texts(&mut self) -> Result<Option<Vec<Text>>, DataError> {
+        if self.raw.is_none() {
+            let next = || Ok(self.batches.next().transpose()?.map(|batch| texts(batch.column(0))));
+            match (guarded(next), self.column) {
+                (Ok(batch), _) => return Ok(batch),
+                (Err(error), Some(column)) if is_of_encoding(&error) => {
+                    let (file, row) = (self.table.rewound()?, self.row);
+                    let raw = unwound(|| RawTexts::open(file, column, row), ParquetError::General);
+                    self.raw = Some(raw.map_err(|error| self.refused(&error))?);
+                }
+                (Err(error), _) => return Err(self.refused(&error)),
+            }
+        }
+        let Some(raw) = &mut self.raw else { return Ok(None) };
+        let rows = unwound(|| raw.next_rows(BATCH_ROWS), ParquetError::General);
+        let rows = rows.map_err(|error| self.refused(&error))?;
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|_| "it is not UTF-8");
+        let texts: Vec<Text> = rows.into_iter().map(|bytes| bytes.ok_or(NULL).and_then(text)).collect();
+        Ok((!texts.is_empty()).then_some(texts))
+    }
+
+    fn refused(&self, error: &dyn std::error::Error) -> DataError {
+        malformed(&self.table.path, self.format, self.row, error)
+    }
+}
+
+/// Whether a reader refuses a text that is not UTF-8, as its message has it.
+fn is_of_encoding(error: &ArrowError) -> bool {
+    let message = error.to_string().to_ascii_lowercase();
+    message.contains("utf-8") || message.contains("utf8")
 }
 
 impl Records for Columns {
     fn next_record(&mut self) -> Result<Option<Record>, DataError> {
         while self.texts.is_empty() {
-            let next = || Ok(self.batches.next().transpose()?.map(|batch| texts(batch.column(0))));
-            let texts = guarded(next);
-            let texts = texts.map_err(|error| malformed(&self.table.path, self.format, self.row, &error))?;
-            let Some(texts) = texts else { return Ok(None) };
+            let Some(texts) = self.next_texts()? else { return Ok(None) };
             self.texts = texts.into();
         }
+        let Some(text) = self.texts.pop_front() else { return Ok(None) };
         self.row += 1;
-        Ok(self.texts.pop_front().map(|text| match text {
-            Some(text) => Record::Text(text + &self.separator),
-            None => Record::Bad(format!("{}, row {}: it is null", self.table.path.display(), self.row)),
+        Ok(Some(match text {
+            Ok(text) => Record::Text(text + &self.separator),
+            Err(reason) => Record::Bad(format!("{}, row {}: {reason}", self.table.path.display(), self.row)),
         }))
     }
 
@@ -147,20 +189,20 @@ fn is_text(kind: &DataType) -> bool {
     }
 }
 
-/// The texts of an array of a type that [`is_text`]; none where one is null.
-fn texts(array: &dyn Array) -> Vec<Option<String>> {
-    let owned = |text: Option<&str>| text.map(str::to_owned);
+/// The texts of an array of a type that [`is_text`].
+fn texts(array: &dyn Array) -> Vec<Text> {
+    let owned = |text: Option<&str>| text.map(str::to_owned).ok_or(NULL);
     match array.data_type() {
         DataType::LargeUtf8 => array.as_string::<i64>().iter().map(owned).collect(),
         DataType::Utf8View => array.as_string_view().iter().map(owned).collect(),
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
             if dictionary.values().is_empty() {
-                return vec![None; array.len()];
+                return vec![Err(NULL); array.len()];
             }
             let values = texts(dictionary.values());
             let keys = dictionary.normalized_keys().into_iter().enumerate();
-            keys.map(|(row, key)| if array.is_null(row) { None } else { values[key].clone() }).collect()
+            keys.map(|(row, key)| if array.is_null(row) { Err(NULL) } else { values[key].clone() }).collect()
         }
         _ => array.as_string::<i32>().iter().map(owned).collect(),
     }

@@ -2,6 +2,7 @@
 
 mod arrow_sizes;
 mod columns;
+mod raw_texts;
 mod table_file;
 
 use longhaul_common::config::DataFormat;

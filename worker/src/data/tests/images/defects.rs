@@ -288,3 +288,63 @@ fn damaged_files_of_images_are_decoded_or_refused_and_nothing_else() {
     }
     assert!(refused > 150, "{refused}");
 }
+
+/// `torchvision.datasets.ImageFolder` takes the first two; `z.webp` as well, which is not read here.
+#[test]
+fn what_a_folder_of_images_has_is_read_wherever_it_is_in_its_class_or_named() {
+    let folder = two_classes();
+    std::fs::create_dir_all(folder.path().join("a/sub/deep")).unwrap();
+    folder.write("a/sub/deep/y.png", fixture("folder/triangle/05.png"));
+    folder.write("a/notes.txt", "nothing to it");
+    folder.write("a/.DS_Store", "a tool's own");
+    folder.write("README.md", "nothing to it");
+    let lines = format!("{SMALL}\n{HERE}");
+    let data = open(folder.path(), &lines).unwrap();
+    assert_eq!(data.samples(), 4);
+    let passed = data.sources()[0].size.passed.to_string();
+    assert!(passed.starts_with("3 passed over: 1 hidden (") && passed.contains("2 no images ("), "{passed}");
+    for (name, words) in [("a/z.webp", "neither JPEG nor PNG"), ("outside.png", "in no folder of a class")] {
+        folder.write(name, fixture("folder/triangle/05.png"));
+        let message = open(folder.path(), &lines).unwrap_err().to_string();
+        assert!(message.contains(words) && message.contains(name), "{message}");
+        let data = open(folder.path(), &format!("strict_files = false\n{lines}")).unwrap();
+        assert_eq!((data.samples(), data.sources()[0].size.passed.count()), (4, 4));
+        std::fs::remove_file(folder.path().join(name)).unwrap();
+    }
+}
+
+/// The `webdataset` library raises an error of a name that is there twice, and cuts names at their first point.
+#[test]
+fn samples_of_an_archive_that_are_there_twice_or_cut_otherwise_are_named() {
+    let png = fixture("folder/triangle/05.png");
+    for (files, words) in [
+        (
+            vec![("a.png", &png[..]), ("a.cls", b"0"), ("a.png", &png), ("a.cls", b"1")],
+            "sample a: a.png is there twice",
+        ),
+        (
+            vec![("a.png", &png), ("a.cls", b"0"), ("a.jpg", &png)],
+            "sample a: a.jpg is there twice, or another image",
+        ),
+        (vec![("a.png", &png), ("a.cls", b"0"), ("a.cls", b"0")], "sample a: a.cls is there twice"),
+        (
+            vec![("22.05.png", &png), ("22.05.cls", b"0")],
+            "sample 22: it has no .jpg, .jpeg or .png: it has .05.png, .05.cls",
+        ),
+        (
+            vec![("d/1.left.png", &png), ("d/1.cls", b"0")],
+            "sample d/1: it has no .jpg, .jpeg or .png: it has .left.png",
+        ),
+        (
+            vec![("a.png", &png), ("a.label.cls", b"0")],
+            "sample a: it has neither .cls nor .json: it has .label.cls",
+        ),
+    ] {
+        let folder = Folder::new();
+        folder.write("a.tar", tar(&files));
+        let message = open(folder.path(), &format!("{SMALL}\nsources = [{{ path = \"a.tar\" }}]"))
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains(words), "{message}");
+    }
+}

@@ -1,0 +1,272 @@
+//! Keys as people of transformers, DeepSpeed, torchtitan, axolotl and other tools write them, and ours.
+
+/// Names of one thing elsewhere, and what to write here.
+struct Other {
+    names: &'static [&'static str],
+    /// Our key and a line of `run.toml`, or why there is none.
+    here: &'static str,
+}
+
+const fn other(names: &'static [&'static str], here: &'static str) -> Other {
+    Other { names, here }
+}
+
+const OTHERS: [Other; 37] = [
+    other(
+        &[
+            "gradient_accumulation_steps",
+            "grad_accum",
+            "accumulate_grad_batches",
+            "gradient_accumulation",
+            "gas",
+            "accumulation_steps",
+        ],
+        "a result of two sizes: [train] batch = 32 (all samples of a step, over all workers) and micro_batch = 8 (what a worker computes at once)",
+    ),
+    other(
+        &["train_batch_size", "global_batch_size", "batch_size", "effective_batch_size"],
+        "[train] batch = 32, all samples of a step, over all workers",
+    ),
+    other(
+        &[
+            "per_device_train_batch_size",
+            "train_micro_batch_size_per_gpu",
+            "micro_batch_size",
+            "local_batch_size",
+            "device_batch_size",
+        ],
+        "[train] micro_batch = 8, what a worker computes at once; batch is that of a step over all workers",
+    ),
+    other(
+        &[
+            "eval_steps",
+            "eval_interval",
+            "evaluation_steps",
+            "val_check_interval",
+            "evals_per_epoch",
+            "eval_every",
+        ],
+        "[train] evaluate_every_rounds = 40; a round is each exchange, every sync.every steps",
+    ),
+    other(
+        &["eval_iters", "eval_batches", "limit_val_batches", "per_device_eval_batch_size", "eval_batch_size"],
+        "[train] evaluate_batches = 8, each of micro_batch samples",
+    ),
+    other(
+        &[
+            "save_steps",
+            "save_interval",
+            "checkpoint_interval",
+            "checkpoint_every",
+            "saves_per_epoch",
+            "save_every",
+            "interval",
+        ],
+        "[checkpoint] every_rounds = 20; a round is each exchange, every sync.every steps",
+    ),
+    other(&["save_total_limit", "keep_latest_k", "max_checkpoints", "keep_last"], "[checkpoint] keep = 2"),
+    other(
+        &["output_dir", "dump_folder", "save_dir", "checkpoint_dir", "out_dir"],
+        "[checkpoint] dir = \"checkpoints\"",
+    ),
+    other(
+        &[
+            "max_steps",
+            "num_steps",
+            "total_steps",
+            "training_steps",
+            "train_iters",
+            "max_iters",
+            "iterations",
+            "num_training_steps",
+        ],
+        "[run] steps = 1000",
+    ),
+    other(
+        &["num_train_epochs", "num_epochs", "epochs", "max_epochs"],
+        "a number of steps, samples × epochs / train.batch; `worker data prepare` says how many samples there are. [run] steps = 1000",
+    ),
+    other(&["lr", "max_lr", "peak_lr", "base_lr"], "[train] learning_rate = 1e-3, the peak"),
+    other(
+        &["min_lr", "lr_min", "min_lr_ratio", "final_lr", "eta_min", "min_lr_factor", "cosine_min_lr_ratio"],
+        "[train] final_learning_rate_share = 0.1, of the peak",
+    ),
+    other(
+        &["warmup_iters", "warmup", "num_warmup_steps", "lr_warmup_steps", "warmup_num_steps"],
+        "[train] warmup_steps = 20",
+    ),
+    other(&["warmup_ratio", "warmup_fraction", "warmup_proportion"], "in steps: [train] warmup_steps = 20"),
+    other(
+        &["lr_scheduler_type", "lr_scheduler", "scheduler", "lr_decay_style", "decay_type", "lr_schedule"],
+        "always a linear warm-up and a cosine decay, so leave it out; [train] warmup_steps = 20 and final_learning_rate_share = 0.1 are its numbers",
+    ),
+    other(
+        &["optimizer", "optim", "optimiser", "optimizer_type"],
+        "always AdamW, so leave it out; [train] beta1, beta2, epsilon and weight_decay are its numbers",
+    ),
+    other(&["adam_beta1", "beta_1"], "[train] beta1 = 0.9"),
+    other(&["adam_beta2", "beta_2"], "[train] beta2 = 0.95"),
+    other(&["betas", "adam_betas"], "[train] beta1 = 0.9 and beta2 = 0.95"),
+    other(&["adam_epsilon", "eps", "adam_eps"], "[train] epsilon = 1e-8"),
+    other(&["wd", "adam_weight_decay", "l2"], "[train] weight_decay = 0.1, on matrices only"),
+    other(
+        &[
+            "max_grad_norm",
+            "gradient_clipping",
+            "clip_grad",
+            "grad_clip",
+            "clip_grad_norm",
+            "gradient_clip_val",
+            "max_norm",
+        ],
+        "[train] gradient_clip = 1.0",
+    ),
+    other(
+        &["bf16", "fp16", "mixed_precision", "dtype", "torch_dtype", "amp", "mixed_precision_param", "tf32"],
+        "[train] precision = \"bf16\", or \"f32\"",
+    ),
+    other(
+        &[
+            "gradient_checkpointing",
+            "activation_checkpointing",
+            "activation_checkpoint",
+            "recompute_granularity",
+            "recompute_activations",
+            "checkpoint_activations",
+        ],
+        "[train] recompute = true",
+    ),
+    other(
+        &[
+            "max_seq_length",
+            "seq_len",
+            "seq_length",
+            "sequence_len",
+            "block_size",
+            "max_length",
+            "cutoff_len",
+        ],
+        "[data] sequence_length = 128; [model] context is the longest that the model may have",
+    ),
+    other(&["n_layer", "n_layers", "num_layers", "num_hidden_layers", "depth"], "[model] layers = 12"),
+    other(
+        &["n_embd", "hidden_size", "d_model", "dim", "embed_dim", "n_embed", "model_dim"],
+        "[model] width = 768",
+    ),
+    other(&["n_head", "n_heads", "num_heads", "num_attention_heads"], "[model] heads = 12"),
+    other(&["n_kv_heads", "num_key_value_heads", "num_query_groups", "n_kv_head"], "[model] kv_heads = 4"),
+    other(
+        &["intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "mlp_dim", "hidden_dim"],
+        "[model] feed_forward_width = 3072",
+    ),
+    other(
+        &["max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "context_length", "ctx_len"],
+        "[model] context = 1024; [data] sequence_length is what is trained on",
+    ),
+    other(
+        &["vocab_size", "padded_vocab_size", "n_vocab"],
+        "[model] vocabulary = 32000, or left out for the tokenizer's",
+    ),
+    other(
+        &["tie_word_embeddings", "weight_tying", "tie_embeddings", "share_embeddings"],
+        "[model] tied_embeddings = true",
+    ),
+    other(
+        &[
+            "pipeline_parallel_degree",
+            "pipeline_model_parallel_size",
+            "pp_size",
+            "pipe_parallel_size",
+            "pp",
+            "pipeline_parallel_size",
+        ],
+        "[parallel] stages = 2",
+    ),
+    other(
+        &["tensor_parallel_degree", "tensor_model_parallel_size", "tp_size", "tp", "tensor_parallel_size"],
+        "[parallel] tensor = 2, within a site",
+    ),
+    other(
+        &[
+            "world_size",
+            "nproc_per_node",
+            "num_processes",
+            "n_gpus",
+            "nnodes",
+            "data_parallel_size",
+            "dp_size",
+        ],
+        "[run] workers = 4, one for each device",
+    ),
+    other(
+        &["dataset", "datasets", "data_files", "train_file", "data_path", "train_data", "dataset_path"],
+        "[data] path = \"text.txt\", or sources = [{ glob = \"data/*.jsonl\", field = \"text\" }]",
+    ),
+];
+
+/// What to write here for a key of another tool; none: it is not known.
+pub(super) fn here(key: &str) -> Option<&'static str> {
+    let plain: String = key.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() }).collect();
+    OTHERS.iter().find(|other| other.names.contains(&plain.as_str())).map(|other| other.here)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::config::RunConfig;
+
+    const SMALL: &str = "[run]\nname = \"a\"\nworkers = 2\nsteps = 9\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n[data]\npath = \"a\"\nsequence_length = 8\n";
+
+    #[test]
+    fn each_name_is_answered_once_and_is_none_of_ours() {
+        let names: Vec<&str> = OTHERS.iter().flat_map(|other| other.names).copied().collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "a name is there twice");
+        for name in names {
+            let message = RunConfig::parse(&format!("{SMALL}[train]\n{name} = 1")).unwrap_err().to_string();
+            let expected = format!("unknown key `{name}`: here ");
+            assert!(message.starts_with(&expected), "{message}");
+        }
+        assert_eq!(here("Gradient-Accumulation-Steps"), here("grad_accum"));
+        assert_eq!(here("learning_rate"), None);
+    }
+
+    /// `[table] key = value` of an answer is a line that can be pasted.
+    #[test]
+    fn each_line_of_an_answer_is_read() {
+        let mut lines = 0;
+        for other in &OTHERS {
+            let Some(at) = other.here.find('[') else { continue };
+            let (table, rest) = other.here[at + 1..].split_once("] ").unwrap();
+            let Some((key, value)) = rest.split_once(" = ") else { continue };
+            if key.contains([' ', ',']) || table == "data" && key != "sequence_length" {
+                continue;
+            }
+            let value = value.split([',', ';', ' ']).next().unwrap();
+            let line = format!("{key} = {value}\n");
+            let text = match SMALL.find(&format!("[{table}]\n")) {
+                Some(at) => {
+                    let plain: String = SMALL[at..]
+                        .lines()
+                        .filter(|line| !line.starts_with(&format!("{key} =")))
+                        .map(|line| format!("{line}\n"))
+                        .collect();
+                    let whole = format!("{}{plain}", &SMALL[..at]);
+                    whole.replacen(&format!("[{table}]\n"), &format!("[{table}]\n{line}"), 1)
+                }
+                None => format!("{SMALL}[{table}]\n{line}"),
+            };
+            // Its sizes may not go with the others'.
+            if let Err(error) = RunConfig::parse(&text) {
+                let message = error.to_string();
+                assert!(
+                    !message.contains("unknown key") && !message.starts_with("line"),
+                    "{line}: {message}"
+                );
+            }
+            lines += 1;
+        }
+        assert!(lines > 20, "{lines}");
+    }
+}

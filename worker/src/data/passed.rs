@@ -1,0 +1,132 @@
+//! What a source's place has that is not taken from it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Names that are told of each reason.
+const NAMED_MAX: usize = 5;
+
+/// Why something is passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// A link that leads nowhere.
+    DanglingLink,
+    /// Something that this user may not look at, or a circle of links.
+    Unreadable,
+    /// A folder where files are wanted.
+    Folder,
+    /// A pipe, a socket, a device.
+    NoFile,
+    /// An image of a kind that is not read.
+    OtherImage,
+    /// An image that is in no class's folder.
+    NoClass,
+    /// Its name begins with a point, which a pattern or a class does not take unless it says so.
+    Hidden,
+    /// Beside images, something that is none.
+    NoImage,
+}
+
+impl Reason {
+    /// Whether something that was meant may be missing for it.
+    fn is_loss(self) -> bool {
+        !matches!(self, Self::Hidden | Self::NoImage)
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::DanglingLink => "links that lead nowhere",
+            Self::Unreadable => "not to be looked at (permissions, or a circle of links)",
+            Self::Folder => "folders (`**` in a pattern takes what is in them)",
+            Self::NoFile => "neither files nor folders",
+            Self::OtherImage => "images that are neither JPEG nor PNG (convert them)",
+            Self::NoClass => "images in no folder of a class",
+            Self::Hidden => "hidden",
+            Self::NoImage => "no images",
+        }
+    }
+}
+
+/// Why a walk through folders could not look at something; none: it is gone, or is seen where a circle of links leads to.
+pub(super) fn reason_of(error: &walkdir::Error) -> Option<Reason> {
+    const NOT_A_FOLDER: i32 = 20;
+    const TOO_MANY_LINKS: i32 = 40;
+    let reason = error.io_error()?;
+    let is_link = error.path().is_some_and(Path::is_symlink);
+    match (reason.kind(), reason.raw_os_error()) {
+        (ErrorKind::NotFound, _) | (_, Some(NOT_A_FOLDER)) => is_link.then_some(Reason::DanglingLink),
+        (_, Some(TOO_MANY_LINKS)) => Some(Reason::DanglingLink),
+        _ => Some(Reason::Unreadable),
+    }
+}
+
+/// What is passed over: how many for each reason, and the first names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PassedOver(BTreeMap<Reason, (u64, Vec<String>)>);
+
+impl PassedOver {
+    /// One more.
+    pub(super) fn add(&mut self, reason: Reason, path: &Path) {
+        let (count, names) = self.0.entry(reason).or_default();
+        *count += 1;
+        if names.len() < NAMED_MAX {
+            names.push(path.display().to_string());
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.values().map(|(count, _)| count).sum()
+    }
+
+    /// Those of which something that was meant may be missing.
+    pub(super) fn lost(&self) -> Self {
+        Self(
+            self.0
+                .iter()
+                .filter(|(reason, _)| reason.is_loss())
+                .map(|(reason, of)| (*reason, of.clone()))
+                .collect(),
+        )
+    }
+}
+
+/// `3 passed over: 2 links that lead nowhere (a, b); 1 hidden (.c)`.
+impl fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed over", self.count())?;
+        for (index, (reason, (count, names))) in self.0.iter().enumerate() {
+            let (before, more) = (if index == 0 { ": " } else { "; " }, count - names.len() as u64);
+            write!(f, "{before}{count} {} ({}", reason.words(), names.join(", "))?;
+            if more > 0 {
+                write!(f, " and {more} more")?;
+            }
+            write!(f, ")")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_names_of_each_reason_are_told_and_the_rest_is_counted() {
+        let mut passed = PassedOver::default();
+        assert_eq!(passed.to_string(), "0 passed over");
+        for name in ["a", "b", "c", "d", "e", "f", "g"] {
+            passed.add(Reason::NoImage, Path::new(name));
+        }
+        assert_eq!(passed.lost(), PassedOver::default());
+        passed.add(Reason::DanglingLink, Path::new("x"));
+        assert_eq!(
+            passed.to_string(),
+            "8 passed over: 1 links that lead nowhere (x); 7 no images (a, b, c, d, e and 2 more)"
+        );
+        assert_eq!(passed.lost().to_string(), "1 passed over: 1 links that lead nowhere (x)");
+    }
+}

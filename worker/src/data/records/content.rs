@@ -1,0 +1,303 @@
+//! What a file's first bytes say of it, where its name or the configuration says something else.
+
+use longhaul_common::config::DataFormat;
+
+/// Bytes of a file's content that are looked at.
+pub(super) const HEAD_BYTES: usize = 512;
+
+/// Where tar has its mark.
+const TAR_MARK_AT: usize = 257;
+
+/// What begins so, and what to do where it is none of what is wanted.
+struct Kind {
+    begins: &'static [u8],
+    name: &'static str,
+    remedy: &'static str,
+}
+
+const fn kind(begins: &'static [u8], name: &'static str, remedy: &'static str) -> Kind {
+    Kind { begins, name, remedy }
+}
+
+const ELSE: &str = "take it out of the source, or convert it to a format that is read";
+const AN_IMAGE: &str =
+    "images are in folders of classes (format = \"images\") or archives (format = \"webdataset\")";
+const UNPACK: &str = "unpack it, or pack it with zstd or gzip";
+
+/// Packed in a way that is not unpacked here.
+const PACKED: [Kind; 9] = [
+    kind(b"\xfd7zXZ\0", "an xz file", "unpack it (`xz -d`), or pack it with zstd or gzip"),
+    kind(b"BZh", "a bzip2 file", "unpack it (`bzip2 -d`), or pack it with zstd or gzip"),
+    kind(b"\x04\x22\x4d\x18", "an lz4 file", "unpack it (`lz4 -d`), or pack it with zstd or gzip"),
+    kind(b"PK\x03\x04", "a zip archive", "unpack it (`unzip`), and name the files in it"),
+    kind(b"PK\x05\x06", "an empty zip archive", ELSE),
+    kind(b"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK),
+    kind(b"Rar!\x1a\x07", "a rar archive", UNPACK),
+    kind(b"\xff\x06\0\0sNaPpY", "a snappy file", UNPACK),
+    kind(b"LZIP\x01", "an lzip file", UNPACK),
+];
+
+/// Where bzip2's first block begins, behind the digit of its size; or its end, where there is nothing in it.
+const BZIP2_BLOCKS: [&[u8]; 2] = [b"\x31\x41\x59\x26\x53\x59", b"\x17\x72\x45\x38\x50\x90"];
+
+/// Neither text nor tokens.
+const BINARY: [Kind; 18] = [
+    kind(b"PAR1", "a Parquet file", "say format = \"parquet\""),
+    kind(b"ARROW1", "an Arrow file", "say format = \"arrow\""),
+    kind(b"\xff\xff\xff\xff", "an Arrow stream", "say format = \"arrow\""),
+    kind(b"\0\0\x08", "an IDX file", "say format = \"idx\", and name its labels"),
+    kind(b"\x89PNG\r\n", "a PNG image", AN_IMAGE),
+    kind(b"\xff\xd8\xff", "a JPEG image", AN_IMAGE),
+    kind(b"GIF8", "a GIF image", ELSE),
+    kind(b"%PDF-", "a PDF document", "convert it to text (`pdftotext`)"),
+    kind(b"SQLite format 3\0", "an SQLite database", ELSE),
+    kind(b"\x89HDF\r\n", "an HDF5 file", ELSE),
+    kind(
+        b"\x93NUMPY",
+        "a numpy array",
+        "write tokens with `array.astype('<u2').tofile(...)` and say format = \"tokens-u16\"",
+    ),
+    kind(b"Obj\x01", "an Avro file", ELSE),
+    kind(b"\x80\x02}", "a pickle of Python", ELSE),
+    kind(b"\x80\x04\x95", "a pickle of Python", ELSE),
+    kind(b"\x80\x05\x95", "a pickle of Python", ELSE),
+    kind(b"GGUF\x03\0", "a GGUF model", "that is a model and no data"),
+    kind(b"\x7fELF", "a program", ELSE),
+    kind(b"\0asm", "a program", ELSE),
+];
+
+const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v";
+/// The line behind it.
+const POINTER_HASH: &[u8] = b"\noid sha256:";
+const UTF16: &str = "UTF-16 text: convert it, for example with `iconv -f utf-16 -t utf-8`";
+const UTF32: &str = "UTF-32 text: convert it, for example with `iconv -f utf-32 -t utf-8`";
+
+/// Refuses bytes that a file begins with and that are packed in a way that is not unpacked here.
+pub(super) fn check_packing(head: &[u8]) -> Result<(), String> {
+    let is_bzip2 = |head: &[u8]| {
+        BZIP2_BLOCKS.iter().any(|block| head.get(4..).is_some_and(|rest| rest.starts_with(block)))
+    };
+    let found = PACKED.iter().find(|kind| head.starts_with(kind.begins));
+    match found {
+        Some(kind) if kind.begins != b"BZh" || is_bzip2(head) => {
+            Err(format!("{}: {}", kind.name, kind.remedy))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses content that begins as something else than it is read as. Where only the end of the file's name says that it is text, text that begins as JSON or as a web page is refused too.
+pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<(), String> {
+    let has_hash = || head.windows(POINTER_HASH.len()).any(|line| line == POINTER_HASH);
+    if head.starts_with(POINTER) && head.len() < HEAD_BYTES && has_hash() {
+        return Err("a pointer of git-lfs and not the file: `git lfs pull` brings that".to_owned());
+    }
+    match format {
+        DataFormat::Text | DataFormat::Jsonl | DataFormat::Csv | DataFormat::Tsv => {
+            check_text(head)?;
+            if format == DataFormat::Text && !is_said { check_prose(head) } else { Ok(()) }
+        }
+        DataFormat::Parquet => expect(head, &[b"PAR1"]),
+        DataFormat::Arrow => expect(head, &[b"ARROW1", b"\xff\xff\xff\xff"]),
+        DataFormat::Idx => expect(head, &[b"\0\0\x08"]),
+        DataFormat::Webdataset if is_tar(head) => Ok(()),
+        DataFormat::Webdataset => expect(head, &[]),
+        // Any bytes may be numbers, and a folder has none.
+        DataFormat::TokensU16 | DataFormat::TokensU32 | DataFormat::Images => Ok(()),
+    }
+}
+
+/// Refuses what is known to be something else; of what is not known, its reader tells.
+fn expect(head: &[u8], beginnings: &[&[u8]]) -> Result<(), String> {
+    if beginnings.iter().any(|begins| head.starts_with(begins)) { Ok(()) } else { check_text(head) }
+}
+
+fn check_text(head: &[u8]) -> Result<(), String> {
+    if is_tar(head) {
+        return Err("a tar archive: say format = \"webdataset\" for one with images, or unpack it".to_owned());
+    }
+    // A text may begin with such letters.
+    let is_binary =
+        |kind: &&Kind| !kind.begins.iter().all(u8::is_ascii_graphic) || head.iter().any(is_no_text);
+    if let Some(kind) = BINARY.iter().filter(|kind| head.starts_with(kind.begins)).find(is_binary) {
+        return Err(format!("{}: {}", kind.name, kind.remedy));
+    }
+    if is_safetensors(head) {
+        return Err("a model's safetensors: that is a model and no data".to_owned());
+    }
+    match head {
+        [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => Err(UTF32.to_owned()),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Err(UTF16.to_owned()),
+        // ASCII in UTF-16, without a mark.
+        [0, 1..=127, 0, 1..=127, 0, 1..=127, ..] | [1..=127, 0, 1..=127, 0, 1..=127, 0, ..] => {
+            Err(UTF16.to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a text that is no prose.
+fn check_prose(head: &[u8]) -> Result<(), String> {
+    let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
+    if is_json(head) {
+        return Err("JSON: say format = \"jsonl\", where there is an object on each line; or format = \"text\", if braces and keys are to be trained on".to_owned());
+    }
+    let is_page = [&b"<!doctype html"[..], b"<html"]
+        .iter()
+        .any(|begins| head.get(..begins.len()).is_some_and(|there| there.eq_ignore_ascii_case(begins)));
+    if is_page {
+        return Err("a web page: is it what a server says in place of the file? Say format = \"text\", if tags are to be trained on".to_owned());
+    }
+    Ok(())
+}
+
+/// Whether an object begins with a key, or an array with such an object.
+fn is_json(head: &[u8]) -> bool {
+    let head = head.strip_prefix(b"[").unwrap_or(head).trim_ascii_start();
+    let Some(key) = head.strip_prefix(b"{").and_then(|rest| rest.trim_ascii_start().strip_prefix(b"\""))
+    else {
+        return false;
+    };
+    let end = key.iter().position(|&byte| byte == b'"');
+    end.is_some_and(|end| key[end + 1..].trim_ascii_start().starts_with(b":"))
+}
+
+/// Bytes below the letters that no text has, and those beyond ASCII that begin no character of UTF-8.
+fn is_no_text(byte: &u8) -> bool {
+    matches!(byte, 0..=8 | 0x0e..=0x1a | 0x1c..=0x1f | 0xc0 | 0xc1 | 0xf5..)
+}
+
+fn is_tar(head: &[u8]) -> bool {
+    head.get(TAR_MARK_AT..).is_some_and(|rest| rest.starts_with(b"ustar"))
+}
+
+/// The length of a header, and the header.
+fn is_safetensors(head: &[u8]) -> bool {
+    let Some((length, header)) = head.split_first_chunk() else { return false };
+    u64::from_le_bytes(*length) < 1 << 32 && header.starts_with(b"{\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OF_TEXT: [DataFormat; 4] = [DataFormat::Text, DataFormat::Jsonl, DataFormat::Csv, DataFormat::Tsv];
+
+    fn tar() -> Vec<u8> {
+        let mut tar = vec![b'a'; HEAD_BYTES];
+        tar[TAR_MARK_AT..TAR_MARK_AT + 5].copy_from_slice(b"ustar");
+        tar
+    }
+
+    #[test]
+    fn what_is_no_text_is_named_whatever_format_of_text_it_is_read_as() {
+        let tar = tar();
+        let safetensors = [&100u64.to_le_bytes()[..], b"{\"a\":{\"dtype\":\"F32\""].concat();
+        for (head, name) in [
+            (&b"PAR1\x15\x04"[..], "a Parquet file: say format = \"parquet\""),
+            (b"ARROW1\0\0", "an Arrow file"),
+            (b"\0\0\x08\x03\0\0", "an IDX file"),
+            (b"\x89PNG\r\n\x1a\n", "a PNG image"),
+            (b"\xff\xd8\xff\xe0", "a JPEG image"),
+            (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\x01\n", "a PDF document"),
+            (b"\x93NUMPY\x01\0", "a numpy array"),
+            (b"\x80\x04\x95\x10", "a pickle"),
+            (b"SQLite format 3\0", "an SQLite"),
+            (b"\xff\xfeh\0i\0", "UTF-16 text"),
+            (b"\xfe\xff\0h\0i", "UTF-16 text"),
+            (b"h\0i\0 \0t\0", "UTF-16 text"),
+            (b"\0h\0i\0 \0t", "UTF-16 text"),
+            (b"\xff\xfe\0\0h\0\0\0", "UTF-32 text"),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "a pointer of git-lfs"),
+            (&tar, "a tar archive"),
+            (&safetensors, "a model's safetensors"),
+        ] {
+            for format in OF_TEXT {
+                for is_said in [false, true] {
+                    let message = check(head, format, is_said).unwrap_err();
+                    assert!(message.starts_with(name), "{format:?}: {message}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_formats_take_what_is_theirs_and_name_what_is_known() {
+        let tar = tar();
+        for (head, format) in [
+            (&b"PAR1\x15"[..], DataFormat::Parquet),
+            (b"ARROW1\0\0", DataFormat::Arrow),
+            (b"\xff\xff\xff\xff\x10", DataFormat::Arrow),
+            (b"\0\0\x08\x03", DataFormat::Idx),
+            (&tar, DataFormat::Webdataset),
+        ] {
+            check(head, format, false).unwrap();
+            for other in [DataFormat::Parquet, DataFormat::Arrow, DataFormat::Idx, DataFormat::Webdataset] {
+                assert_eq!(check(head, other, true).is_ok(), other == format, "{other:?} {head:?}");
+            }
+            // Any bytes may be numbers.
+            check(head, DataFormat::TokensU16, false).unwrap();
+            check(head, DataFormat::TokensU32, false).unwrap();
+        }
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 5\n";
+        assert!(check(pointer, DataFormat::TokensU16, true).unwrap_err().contains("git lfs pull"));
+    }
+
+    #[test]
+    fn text_that_is_no_prose_is_refused_unless_it_is_asked_for() {
+        for (head, name) in [
+            ("{\"text\": \"a\"}\n", "JSON"),
+            ("\u{feff}{\"text\": \"a\"}\n", "JSON"),
+            ("\n  { \"a b\" : 1}", "JSON"),
+            ("[\n  {\"a\": 1}]", "JSON"),
+            ("<!DOCTYPE html>\n", "a web page"),
+            ("\n<HTML lang=\"en\">", "a web page"),
+        ] {
+            let message = check(head.as_bytes(), DataFormat::Text, false).unwrap_err();
+            assert!(message.starts_with(name), "{head}: {message}");
+            check(head.as_bytes(), DataFormat::Text, true).unwrap();
+        }
+        for head in [
+            "",
+            "{",
+            "{}",
+            "{\"",
+            "{\"quoted\" words}",
+            "{{\"a\": 1}}",
+            "[1] A. Author",
+            "<p>a</p>",
+            "{a: b}",
+            "\"text\": a",
+            "BZh",
+            "PK",
+            "\0",
+            "a\0b",
+            "version https://git-lfs.github.com/spec/v1 is how it begins",
+            "GIF89a is a format",
+            "PAR1,PAR2,text\n",
+            "ARROW1\n",
+            "%PDF-1.7 begins so, é",
+            "id,text\n",
+        ] {
+            check(head.as_bytes(), DataFormat::Text, false)
+                .unwrap_or_else(|error| panic!("{head:?}: {error}"));
+            check_packing(head.as_bytes()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_packed_otherwise_is_named() {
+        for (head, name) in [
+            (&b"\xfd7zXZ\0\0\x04"[..], "an xz file: unpack it (`xz -d`)"),
+            (b"BZh91AY&SY\x12", "a bzip2 file"),
+            (b"BZh9\x17\x72\x45\x38\x50\x90", "a bzip2 file"),
+            (b"\x04\x22\x4d\x18\x64", "an lz4 file"),
+            (b"PK\x03\x04\x14\0", "a zip archive"),
+            (b"7z\xbc\xaf\x27\x1c\0", "a 7z archive"),
+            (b"Rar!\x1a\x07\x01\0", "a rar archive"),
+        ] {
+            assert!(check_packing(head).unwrap_err().starts_with(name), "{name}");
+        }
+        check_packing(b"BZhe tail of a text").unwrap();
+    }
+}

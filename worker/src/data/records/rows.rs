@@ -1,0 +1,195 @@
+//! Rows of delimited text: where they are, and what is wrong with their quotes.
+
+use std::collections::VecDeque;
+
+use longhaul_common::config::Dialect;
+
+/// Goes through a delimited text beside the library that divides it, and notes where rows are, and what that takes without a word: a quote that is never closed, and
+/// text behind one that is. Either makes one record of what may be many rows.
+#[derive(Debug)]
+pub(super) struct Rows {
+    dialect: Dialect,
+    state: State,
+    /// Bytes that it has seen, and line breaks.
+    seen: u64,
+    breaks: u64,
+    current: Option<Row>,
+    /// Rows that have ended, as many as are read ahead.
+    ended: VecDeque<Row>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Before the first character of a value.
+    Begun,
+    Unquoted,
+    Quoted,
+    /// Behind an escape within quotes.
+    Escaped,
+    /// Behind a quote within quotes: the value ends with it, or it is the first of two.
+    Closed,
+}
+
+/// A row that is not empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// Its lines, from 1 on.
+    pub(super) first: u64,
+    pub(super) last: u64,
+    /// Bytes of the text until it has ended.
+    end: u64,
+    /// The first thing that is wrong with its quotes.
+    pub(super) fault: Option<&'static str>,
+}
+
+const NEVER_CLOSED: &str =
+    "a quote is opened in it and never closed; where quotes are text as any other, say quote = \"\"";
+const TEXT_BEHIND: &str =
+    "there is text behind a closing quote; where quotes are text as any other, say quote = \"\"";
+
+impl Rows {
+    pub(super) fn new(dialect: Dialect) -> Self {
+        let (state, ended) = (State::Begun, VecDeque::new());
+        Self { dialect, state, seen: 0, breaks: 0, current: None, ended }
+    }
+
+    /// Some more of the text; of no bytes at all, its end.
+    pub(super) fn see(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.step(*byte));
+        if bytes.is_empty() {
+            if matches!(self.state, State::Quoted | State::Escaped) {
+                self.fault(NEVER_CLOSED);
+            }
+            self.end_row(self.seen);
+        }
+    }
+
+    fn step(&mut self, byte: u8) {
+        let is_within = matches!(self.state, State::Quoted | State::Escaped);
+        let ends_row = !is_within && matches!(byte, b'\r' | b'\n');
+        if ends_row {
+            self.end_row(self.seen + 1);
+        } else {
+            let line = self.breaks + 1;
+            let row = self.current.get_or_insert(Row { first: line, last: line, end: 0, fault: None });
+            row.last = line;
+        }
+        self.state = self.after(byte, ends_row);
+        self.seen += 1;
+        self.breaks += u64::from(byte == b'\n');
+    }
+
+    fn after(&mut self, byte: u8, ends_row: bool) -> State {
+        let Dialect { delimiter, quote, escape } = self.dialect;
+        let ends = ends_row || byte == delimiter;
+        match self.state {
+            State::Begun if Some(byte) == quote => State::Quoted,
+            State::Begun | State::Unquoted | State::Closed if ends => State::Begun,
+            State::Begun | State::Unquoted => State::Unquoted,
+            State::Quoted if escape.is_some() && Some(byte) == escape => State::Escaped,
+            State::Quoted if Some(byte) == quote => State::Closed,
+            State::Quoted | State::Escaped => State::Quoted,
+            State::Closed if Some(byte) == quote => State::Quoted,
+            State::Closed => {
+                self.fault(TEXT_BEHIND);
+                State::Unquoted
+            }
+        }
+    }
+
+    fn fault(&mut self, reason: &'static str) {
+        if let Some(row) = &mut self.current {
+            row.fault.get_or_insert(reason);
+        }
+    }
+
+    fn end_row(&mut self, end: u64) {
+        self.ended.extend(self.current.take().map(|row| Row { end, ..row }));
+        self.state = State::Begun;
+    }
+
+    /// The last row that has ended when so many bytes were read; all before it are forgotten.
+    pub(super) fn take(&mut self, read: u64) -> Option<Row> {
+        let mut last = None;
+        while self.ended.front().is_some_and(|row| row.end <= read) {
+            last = self.ended.pop_front();
+        }
+        last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Dialect = Dialect { delimiter: b',', quote: Some(b'"'), escape: None };
+
+    /// First and last lines of all rows, and their faults.
+    fn rows(dialect: Dialect, text: &str) -> Vec<(u64, u64, Option<&'static str>)> {
+        let mut rows = Rows::new(dialect);
+        // However it comes in parts.
+        text.as_bytes().chunks(3).for_each(|part| rows.see(part));
+        rows.see(b"");
+        rows.ended.into_iter().map(|row| (row.first, row.last, row.fault)).collect()
+    }
+
+    #[test]
+    fn rows_have_their_lines_whatever_ends_them() {
+        for (text, lines) in [
+            ("a,b\nc\n", vec![(1, 1), (2, 2)]),
+            ("a\r\nb\r\nc", vec![(1, 1), (2, 2), (3, 3)]),
+            ("a\n\n\nb\n", vec![(1, 1), (4, 4)]),
+            ("\"a\nb\",c", vec![(1, 2)]),
+            ("a\r\n\"b\r\n\r\nc\"\r\nd\n", vec![(1, 1), (2, 4), (5, 5)]),
+            ("\n", vec![]),
+        ] {
+            let found: Vec<_> = rows(PLAIN, text).into_iter().map(|(first, last, _)| (first, last)).collect();
+            assert_eq!(found, lines, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn quotes_that_open_and_close_where_values_do_are_sound() {
+        let has_faults = |dialect, text| rows(dialect, text).iter().any(|(.., fault)| fault.is_some());
+        for text in [
+            "",
+            "a,b\n",
+            "\"a\",\"b\"\n",
+            "\"a\"\"b\"\r\n",
+            "a\"b,c\"\n",
+            "\"\"",
+            "\"a,\nb\",c",
+            "\"\"\"\"\n",
+            "\"a\"\rb",
+        ] {
+            assert!(!has_faults(PLAIN, text), "{text:?}");
+        }
+        assert!(!has_faults(Dialect { quote: None, ..PLAIN }, "\"a\nb\"c,\"\n"));
+        assert!(!has_faults(Dialect { escape: Some(b'\\'), ..PLAIN }, "\"a\\\"b\",\"c\\\\\"\n"));
+    }
+
+    #[test]
+    fn what_makes_one_record_of_several_rows_is_found_with_its_lines() {
+        for (text, first, last, reason) in [
+            ("a,\"b\nc\n", 1, 2, NEVER_CLOSED),
+            ("a,b\n\"\"\"c\n", 2, 2, NEVER_CLOSED),
+            ("1,\"open\n2,two\n3,\"x\"\n", 1, 3, TEXT_BEHIND),
+            ("\"a\"b,\"c\"d\n", 1, 1, TEXT_BEHIND),
+            ("\"a\" ,c\n", 1, 1, TEXT_BEHIND),
+        ] {
+            assert_eq!(rows(PLAIN, text).last(), Some(&(first, last, Some(reason))), "{text:?}");
+        }
+        let escaped = Dialect { escape: Some(b'\\'), ..PLAIN };
+        assert_eq!(rows(escaped, "\"a\\\"\n"), [(1, 1, Some(NEVER_CLOSED))]);
+    }
+
+    #[test]
+    fn a_row_is_taken_when_it_has_ended() {
+        let mut rows = Rows::new(PLAIN);
+        rows.see(b"\"a\"b\nc\n\"d\"e\n");
+        assert_eq!(rows.take(4), None);
+        assert_eq!(rows.take(5).map(|row| (row.first, row.fault)), Some((1, Some(TEXT_BEHIND))));
+        assert_eq!(rows.take(7).map(|row| (row.first, row.fault)), Some((2, None)));
+        assert_eq!(rows.take(99).map(|row| (row.first, row.fault)), Some((3, Some(TEXT_BEHIND))));
+    }
+}

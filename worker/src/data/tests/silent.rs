@@ -1,0 +1,179 @@
+//! What other tools take, or leave out without a word, is taken here or named: each kind with instances of its own.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+const LINES: &str = "sequence_length = 2\nvalidation_share = 0.0\nseparator = \"|\"";
+
+/// What a file with this name and content becomes, or why it is refused.
+fn read_as(name: &str, keys: &str, content: &[u8]) -> Result<String, String> {
+    let folder = Folder::new();
+    folder.write(name, content);
+    let lines = format!("{LINES}\nsources = [{{ path = \"{name}\"{keys} }}]");
+    folder.open(&lines).map(|data| text(&data)).map_err(|error| error.to_string())
+}
+
+/// Beside each row what Python's `csv`, strict, gives of the rest.
+#[test]
+fn a_table_s_row_of_another_shape_is_a_bad_record_with_its_line() {
+    for (name, content, place, reason) in [
+        ("a.csv", "id,text\n1,Hello, world\n2,plain\n", "line 2", "it has 3 values, and the head has 2"),
+        ("a.csv", "id,text,n\n1,one\n2,two,3\n", "line 2", "it has 2 values, and the head has 3"),
+        ("a.csv", "text\na,b\nc\n", "line 2", "it has 2 values, and the head has 1"),
+        ("a.csv", "id,text\n1,\"a\nb\",c\n2,d\n", "lines 2 to 3", "it has 3 values"),
+        ("a.tsv", "id\ttext\n1\tone\ttwo\n2\tthree\n", "line 2", "it has 3 values"),
+        (
+            "a.tsv",
+            "id\ttext\n1\t\"open\n2\ttwo\n3\tthree\n4\t\"x\"\n",
+            "lines 2 to 5",
+            "text behind a closing quote",
+        ),
+        (
+            "a.tsv",
+            "id\ttext\n1\tone\n2\t\"open\n3\tthree\n",
+            "lines 3 to 4",
+            "a quote is opened in it and never closed",
+        ),
+        ("a.csv", "id,text\n1,\"one\"x\n2,two\n", "line 2", "text behind a closing quote"),
+        ("a.csv", "id,text\n1,one\n2,\"", "line 3", "never closed"),
+        ("a.csv", "id,text\n1,a\n\n2,b,c\n", "line 4", "it has 3 values"),
+        ("a.csv", "id,text\n1,\"a\nb\",c", "lines 2 to 3", "it has 3 values"),
+        ("a.csv", "id,text\r\n1,\"o\"\"ne\"\r\n2,two,\r\n", "line 3", "it has 3 values"),
+    ] {
+        let message = read_as(name, "", content.as_bytes()).unwrap_err();
+        assert!(message.contains("1 records of a source cannot be read"), "{content:?}: {message}");
+        assert!(
+            message.contains(&format!("{name}, {place}: ")) && message.contains(reason),
+            "{content:?}: {message}"
+        );
+    }
+    for (name, keys, content, expected) in [
+        ("a.csv", "", "id,text\n1,\"Hello, world\"\n2,a\"b\n", "Hello, world|a\"b|"),
+        ("a.csv", "", "id,text\n1,\"a\n\"\"b\"\"\"\n\n2,\n", "a\n\"b\"||"),
+        ("a.tsv", ", quote = \"\"", "id\ttext\n1\t\"open\n2\ttwo\n", "\"open|two|"),
+        ("a.csv", ", delimiter = \";\"", "id;text\n1;a, b\n", "a, b|"),
+        ("a.csv", ", quote = \"'\"", "id,text\n1,'a, \"b\"'\n", "a, \"b\"|"),
+        ("a.csv", ", escape = \"\\\\\"", "id,text\n1,\"a \\\"b\\\", c\"\n", "a \"b\", c|"),
+        ("a.txt", ", format = \"csv\", delimiter = \"\\t\", column = 2", "1\tone\n2\ttwo\n", "one|two|"),
+    ] {
+        assert_eq!(read_as(name, keys, content.as_bytes()).as_deref(), Ok(expected), "{content:?}");
+    }
+    let message = read_as("a.csv", "", b"text,text\n1,2\n").unwrap_err();
+    assert!(message.contains("columns 1 and 2 are both called `text`"), "{message}");
+}
+
+#[test]
+fn content_decides_where_a_name_says_something_else() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+    for (name, keys, content, words) in [
+        ("a.txt", "", pointer.as_bytes(), "a pointer of git-lfs and not the file: `git lfs pull`"),
+        ("a.parquet", "", pointer.as_bytes(), "a pointer of git-lfs"),
+        ("a.arrow", "", pointer.as_bytes(), "a pointer of git-lfs"),
+        ("a.jsonl", "", pointer.as_bytes(), "a pointer of git-lfs"),
+        ("a.csv", "", pointer.as_bytes(), "a pointer of git-lfs"),
+        ("a.bin", "", pointer.as_bytes(), "a pointer of git-lfs"),
+        ("a.txt.xz", "", b"\xfd7zXZ\0\0\x04\xe6\xd6", "an xz file: unpack it"),
+        ("a.txt", "", b"BZh91AY&SY\x12\x34\x56", "a bzip2 file: unpack it"),
+        ("a.jsonl.zip", "", b"PK\x03\x04\x14\0\0\0\x08\0", "a zip archive: unpack it"),
+        ("a.txt", "", b"\xff\xfeh\0i\0\n\0", "UTF-16 text: convert it, for example with `iconv -f utf-16"),
+        ("a.csv", "", b"\xfe\xff\0t\0e\0x\0t\0\n", "UTF-16 text"),
+        ("a.text", "", b"{\"text\": \"one\"}\n", "JSON: say format = \"jsonl\""),
+        ("a.txt", "", b"<!DOCTYPE html>\n<html>", "a web page"),
+        ("a.txt", "", b"PAR1\x15\x04\x15\x10", "a Parquet file: say format = \"parquet\""),
+        ("a.csv", "", b"\x89PNG\r\n\x1a\n", "a PNG image"),
+        ("a.parquet", "", b"ARROW1\0\0\xff\xff\xff\xff", "an Arrow file: say format"),
+        ("a.txt.gz", "", b"plain text\n", "no gzip file, though its name ends so"),
+    ] {
+        let message = read_as(name, keys, content).unwrap_err();
+        assert!(message.contains(&format!("{name} is {words}")), "{name}: {message}");
+    }
+    let line = b"{\"text\": \"one\", \"n\": NaN}\n";
+    assert_eq!(read_as("a.json", "", line).unwrap(), "one|");
+    assert_eq!(read_as("a.text", ", format = \"jsonl\"", line).unwrap(), "one|");
+    assert_eq!(read_as("a.txt", ", format = \"text\"", line).unwrap().as_bytes(), line);
+    let packed = zstd::encode_all(&line[..], 3).unwrap();
+    assert_eq!(read_as("a.jsonl", "", &packed).unwrap(), "one|");
+}
+
+/// `zstd --long=31` asks for a window of 2 GiB, whatever there is.
+#[test]
+fn large_windows_of_zstd_are_read() {
+    for log in [27, 28, 31] {
+        let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        encoder.long_distance_matching(true).unwrap();
+        encoder.window_log(log).unwrap();
+        std::io::Write::write_all(&mut encoder, b"one\ntwo\n").unwrap();
+        assert_eq!(read_as("a.txt", "", &encoder.finish().unwrap()).unwrap(), "one\ntwo\n", "{log}");
+    }
+}
+
+#[test]
+fn what_a_pattern_has_and_would_not_be_read_is_refused_or_else_counted() {
+    let folder = Folder::new();
+    folder.write("ok.txt", "one\n");
+    folder.write(".hidden.txt", "two\n");
+    let pattern = "sources = [{ glob = \"*.txt\" }]";
+    let lines = format!("{LINES}\n{pattern}");
+    assert_eq!(
+        folder.open(&lines).unwrap().sources()[0].size.passed.to_string(),
+        format!("1 passed over: 1 hidden ({}/.hidden.txt)", folder.path().display())
+    );
+    symlink(folder.path().join("nowhere"), folder.path().join("gone.txt")).unwrap();
+    let message = folder.open(&lines).unwrap_err().to_string();
+    assert!(message.contains("1 links that lead nowhere") && message.contains("/gone.txt"), "{message}");
+    assert!(message.contains("data.strict_files = false") && !message.contains("hidden"), "{message}");
+    let data = folder.open(&format!("{LINES}\nstrict_files = false\n{pattern}")).unwrap();
+    assert_eq!((text(&data).as_str(), data.sources()[0].size.passed.count()), ("one\n", 2));
+}
+
+/// A row with bytes that are no text, in a file as pyarrow writes it: with a dictionary, and a row that is null.
+#[cfg(feature = "parquet")]
+#[test]
+fn a_row_of_parquet_that_is_no_text_is_a_bad_record_and_all_others_are_read() {
+    use std::sync::Arc;
+
+    use parquet::data_type::{ByteArray, ByteArrayType};
+    use parquet::file::properties::WriterProperties;
+    use parquet::file::writer::SerializedFileWriter;
+    use parquet::schema::parser::parse_message_type;
+
+    for dictionary in [true, false] {
+        let schema = Arc::new(
+            parse_message_type("message m { required int32 n; optional binary text (UTF8); }").unwrap(),
+        );
+        let properties = WriterProperties::builder().set_dictionary_enabled(dictionary).build();
+        let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties)).unwrap();
+        // Rows 0 to 4999 in two groups; row 3211 is no text, row 4000 null.
+        for rows in [0..3000, 3000..5000] {
+            let mut group = file.next_row_group().unwrap();
+            let mut column = group.next_column().unwrap().unwrap();
+            let numbers: Vec<i32> = rows.clone().collect();
+            column.typed::<parquet::data_type::Int32Type>().write_batch(&numbers, None, None).unwrap();
+            column.close().unwrap();
+            let mut column = group.next_column().unwrap().unwrap();
+            let text =
+                |row: i32| if row == 3211 { vec![b'a', 0xff, 0xe9] } else { row.to_string().into_bytes() };
+            let texts: Vec<ByteArray> =
+                rows.clone().filter(|row| *row != 4000).map(|row| text(row).into()).collect();
+            let levels: Vec<i16> = rows.map(|row| i16::from(row != 4000)).collect();
+            column.typed::<ByteArrayType>().write_batch(&texts, Some(&levels), None).unwrap();
+            column.close().unwrap();
+            group.close().unwrap();
+        }
+        let bytes = file.into_inner().unwrap();
+        let message = read_as("a.parquet", "", &bytes).unwrap_err();
+        assert!(message.contains("a.parquet, row 3212: it is not UTF-8"), "{message}");
+        let folder = Folder::new();
+        folder.write("a.parquet", &bytes);
+        let data = folder
+            .open(&format!("{LINES}\nbad_records_max = 2\nsources = [{{ path = \"a.parquet\" }}]"))
+            .unwrap();
+        let expected: String =
+            (0..5000).filter(|row| ![3211, 4000].contains(row)).map(|row| format!("{row}|")).collect();
+        assert_eq!(text(&data), expected);
+        let size = data.sources().remove(0).size;
+        assert_eq!((size.records, size.bad_records), (4998, 2));
+        assert!(size.bad_examples[1].contains("row 4001: it is null"), "{:?}", size.bad_examples);
+    }
+}

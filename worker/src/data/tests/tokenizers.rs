@@ -1,0 +1,70 @@
+//! Tokenizers of each class make what `tokenizers` makes in Python, whatever their files were last used for: `tests/fixtures/make_tokenizers.py`.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::*;
+
+#[derive(Deserialize)]
+struct Made {
+    name: String,
+    tokenizer: Value,
+    /// What its file has after calls with these.
+    settings: Map<String, Value>,
+    texts: Vec<String>,
+    tokens: Vec<Vec<u32>>,
+}
+
+impl Made {
+    /// The tokenizer of its file after calls with those of its settings whose bits are set, and how many they are.
+    fn after_calls(&self, which: usize) -> (Tokenizer, usize) {
+        let mut json = self.tokenizer.clone();
+        let chosen = self.settings.iter().enumerate().filter(|(index, _)| which >> index & 1 == 1);
+        let mut count = 0;
+        for (_, (name, setting)) in chosen {
+            let place = if name == "dropout" { &mut json["model"][name] } else { &mut json[name] };
+            *place = setting.clone();
+            count += 1;
+        }
+        let json = serde_json::to_vec(&json).unwrap();
+        (Tokenizer::of_json(json, Path::new("tokenizer.json")).unwrap(), count)
+    }
+}
+
+#[test]
+fn every_class_makes_the_tokens_of_the_reference_and_no_setting_changes_one() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers.json");
+    let all: Vec<Made> = serde_json::from_slice(&std::fs::read(fixture).unwrap()).unwrap();
+    let kinds: std::collections::BTreeSet<&str> =
+        all.iter().filter_map(|made| made.tokenizer["model"]["type"].as_str()).collect();
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["BPE", "Unigram", "WordLevel", "WordPiece"]);
+    for made in &all {
+        for which in 0..1 << made.settings.len() {
+            let (tokenizer, count) = made.after_calls(which);
+            assert_eq!(tokenizer.settings().len(), count, "{}: {:?}", made.name, tokenizer.settings());
+            for (text, expected) in made.texts.iter().zip(&made.tokens) {
+                assert_eq!(tokenizer.encode(text).as_ref(), Ok(expected), "{}: {text:?}", made.name);
+            }
+        }
+    }
+}
+
+/// From a file of records to what is trained on, with a file that was last used with truncation to four tokens.
+#[test]
+fn all_of_a_text_is_trained_on_with_a_file_that_was_last_used_for_less() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers.json");
+    let all: Vec<Made> = serde_json::from_slice(&std::fs::read(fixture).unwrap()).unwrap();
+    for made in &all {
+        let (tokenizer, _) = made.after_calls((1 << made.settings.len()) - 1);
+        let folder = Folder::new();
+        let lines = made.texts.iter().map(|text| serde_json::json!({ "text": text }).to_string() + "\n");
+        folder.write("a.jsonl", lines.collect::<String>());
+        let data = "sequence_length = 2\nvalidation_share = 0.0\nseparator = \"</s>\"\nsources = [{ path = \"a.jsonl\" }]";
+        let data = folder.open_with(data, &tokenizer, 1 << 20, &Work::default()).unwrap();
+        let (plain, _) = made.after_calls(0);
+        let expected = made.texts.iter().flat_map(|text| plain.encode(&format!("{text}</s>")).unwrap());
+        assert_eq!(data.peek(0, u64::MAX).unwrap(), expected.collect::<Vec<_>>(), "{}", made.name);
+        let kept = made.tokens.iter().map(Vec::len).sum::<usize>();
+        assert!(data.peek(0, u64::MAX).unwrap().len() >= kept, "{}", made.name);
+    }
+}
