@@ -9,7 +9,7 @@ use longhaul_common::config::{SITE_CHARS_MAX, is_site_name};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, Join, Ready, ToWorker, Welcome};
 
-use super::command::Severity;
+use super::command::{Command, Severity};
 use super::event::ConnectionId;
 use super::keeping::names_a_part;
 use super::machine::{Run, shorten};
@@ -54,7 +54,7 @@ impl Run {
         }
         if self.peers.contains_key(&worker) {
             self.gone.insert(worker);
-            self.remove(worker, Severity::Warning, "was restarted");
+            self.remove(worker, Severity::Warning, Command::RESTARTED);
         }
         let site = known.site;
         let mut peer = Peer::new(known.clone(), Some(connection), self.now);
@@ -139,7 +139,7 @@ impl Run {
         peer.silence = Silence::new(self.now);
         self.listen_for_silence();
         if let Some(replaced) = replaced {
-            self.close(replaced, "the worker opened another connection");
+            self.close(replaced, Command::REPLACED);
         }
         let welcome = Welcome {
             run: self.state.run,

@@ -35,6 +35,13 @@ pub enum Command {
     Report(Notice),
 }
 
+impl Command {
+    /// Why a connection is closed whose worker has opened another one,
+    pub const REPLACED: &str = "the worker opened another connection";
+    /// or has come as another process.
+    pub const RESTARTED: &str = "was restarted";
+}
+
 /// Something for the durable store.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Record {

@@ -250,9 +250,11 @@ impl Owner {
     fn close(&mut self, connection: ConnectionId, reason: &str) {
         let Some(Open { sender, quic, .. }) = self.open.remove(&connection) else { return };
         let reason = reason.to_owned();
+        let is_replaced = [Command::REPLACED, Command::RESTARTED].contains(&reason.as_str());
+        let code = if is_replaced { CloseCode::Replaced } else { CloseCode::Done };
         self.farewells.spawn(async move {
             sender.finish().await;
-            CloseCode::Done.close(&quic, &reason);
+            code.close(&quic, &reason);
         });
     }
 

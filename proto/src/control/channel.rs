@@ -25,6 +25,8 @@ pub const QUEUE_BYTES_MAX: usize = 2 * super::CONTROL_FRAME_BYTES_MAX;
 
 /// How long the last bytes may take to reach the peer before this side hangs up.
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a peer may take between its last word and hanging up.
+const HANG_UP_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Why nothing more is heard, or was said, on a channel. The connection is closed then.
 #[derive(Debug, thiserror::Error)]
@@ -198,6 +200,12 @@ impl<T: ControlMessage> ControlSender<T> {
     #[must_use]
     pub fn ear(&self) -> Ear {
         Ear(self.connection.clone())
+    }
+
+    /// Whether the peer has closed the connection, or does so within a moment, as another one with this side's identity has taken its place.
+    pub async fn was_replaced(&self) -> bool {
+        let closed = timeout(HANG_UP_DEADLINE, self.connection.closed()).await;
+        closed.is_ok_and(|error| CloseCode::Replaced.closed(&error))
     }
 
     /// Sends what is queued, waits until the peer has it (but a few seconds at most), and ends the stream.

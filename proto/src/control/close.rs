@@ -20,6 +20,8 @@ pub enum CloseCode {
     NotLeader = 5,
     /// There is no room for the peer.
     Full = 6,
+    /// Another connection with the peer's identity has taken this one's place.
+    Replaced = 7,
 }
 
 impl CloseCode {

@@ -86,6 +86,14 @@ impl Dialler {
         }
     }
 
+    /// A new identity for the token, in the place of the one in the folder.
+    ///
+    /// # Errors
+    /// The coordinator refuses the token, or the folder cannot be written.
+    pub async fn another_identity(&self) -> Result<Identity> {
+        self.insist(async |coordinator| self.enrol(coordinator).await).await
+    }
+
     /// Renews an identity whose time has come; answers the new one.
     ///
     /// # Errors

@@ -17,6 +17,8 @@ pub(super) enum Ending {
     Again(String, Option<Duration>),
     /// The coordinator does not know this session any more; it has welcomed the worker as a new one.
     Replaced(Join, Box<Conversation>),
+    /// Another process has this worker's identity. This one is another worker from now on.
+    Twin,
     /// The certificate has expired. This machine is another worker from now on, with another certificate.
     Renamed(Identity),
 }

@@ -23,6 +23,7 @@ use super::session::{FAREWELL_MAX, Session};
 use super::stop::StopSignal;
 use super::survey::{Surveyed, attend};
 use super::telemetry::Exports;
+use super::twins::Twins;
 use crate::checkpoint::{CheckpointStore, Unusable};
 use crate::cli::JoinArgs;
 use crate::engine::{claim_device, device_name};
@@ -77,8 +78,18 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     let room = memory::room(&args);
     let unusable = Unusable::default();
     let exports = Exports::start();
-    let member =
-        Arc::new(Membership { args, cache_dir, slot, dialler, reset_key, room, unusable, flight, exports });
+    let member = Arc::new(Membership {
+        args,
+        cache_dir,
+        slot,
+        dialler,
+        reset_key,
+        room,
+        unusable,
+        flight,
+        exports,
+        twins: Twins::default(),
+    });
     let result = member.take_part(identity, &mut stop).await;
     if let Err(error) = &result {
         member.flight.write_and_tell(&Explained(&**error).to_string());
@@ -106,6 +117,7 @@ pub(super) struct Membership {
     /// What this process does.
     pub flight: Arc<FlightLog>,
     exports: Exports,
+    twins: Twins,
 }
 
 impl Membership {
@@ -133,11 +145,16 @@ impl Membership {
                     }
                 }
             };
+            self.twins.welcomed(Instant::now());
             let config =
                 RunConfig::parse(&welcomed.welcome.config).context("read the run's configuration")?;
             if config.is_plan_open() {
                 match attend(self, &identity, config, welcomed, stop).await? {
                     Surveyed::Welcomed(planned) => conversation = Some((join, planned)),
+                    Surveyed::Twin => match self.enrol_as_another(stop).await? {
+                        Some(new) => identity = new,
+                        None => return Ok(()),
+                    },
                     Surveyed::Lost => tracing::warn!("the connection to the coordinator is lost"),
                     Surveyed::Over(reason) => {
                         tracing::info!(reason, "this worker's part is over");
@@ -166,12 +183,42 @@ impl Membership {
                     }
                 }
                 Ending::Replaced(join, next) => conversation = Some((join, *next)),
+                Ending::Twin => match self.enrol_as_another(stop).await? {
+                    Some(new) => identity = new,
+                    None => return Ok(()),
+                },
                 Ending::Renamed(new) => {
                     tracing::warn!(worker = %new.worker(), "the certificate has expired: joining anew, as another worker");
                     identity = new;
                 }
             }
         }
+    }
+
+    /// Another process has taken this one's place. Whether this one has to be another worker.
+    pub(super) fn yields_to_a_twin(&self) -> bool {
+        let folder = self.slot.folder().display();
+        let yields = self.twins.must_yield(Instant::now());
+        if !yields {
+            tracing::warn!(
+                "another process has this worker's identity and took its place: was the cache folder {folder} copied to another machine? This one insists on it"
+            );
+        }
+        yields
+    }
+
+    /// An identity of its own in the place of one that another process has; none: a stop was asked for.
+    async fn enrol_as_another(&self, stop: &mut StopSignal) -> Result<Option<Identity>> {
+        let folder = self.slot.folder().display();
+        let enrolled = tokio::select! {
+            enrolled = self.dialler.another_identity() => enrolled,
+            () = stop.asked() => return Ok(None),
+        };
+        let identity = enrolled.with_context(|| {
+            format!("another process has this worker's identity, as where a cache folder is copied, and this one cannot enrol as another: give it another --cache-dir than that of {folder}, and a token that is good")
+        })?;
+        tracing::warn!(worker = %identity.worker(), "another process has the identity in {folder}, as where a cache folder is copied: this one is another worker now");
+        Ok(Some(identity))
     }
 
     /// Data from peers is welcome under this identity.

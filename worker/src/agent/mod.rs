@@ -21,6 +21,7 @@ mod stop;
 mod survey;
 #[cfg_attr(not(feature = "otel"), path = "no_telemetry.rs")]
 mod telemetry;
+mod twins;
 mod voice;
 mod ways;
 mod words;

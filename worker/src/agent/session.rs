@@ -211,7 +211,10 @@ impl Session {
             self.voice.begin(&sender);
             let talked = self.talk(&sender, &mut receiver, stop).await;
             self.voice.end();
-            if !matches!(talked, Ok(None)) {
+            let mut is_replaced = false;
+            if matches!(talked, Ok(None)) {
+                is_replaced = !self.dismissed && sender.was_replaced().await;
+            } else {
                 // The last words: a farewell, or why this worker fails.
                 tokio::select! {
                     () = sender.finish() => {}
@@ -226,6 +229,9 @@ impl Session {
             }
             if self.leaving.is_some() && !self.hands_over {
                 return Ok(Ending::Over("asked to stop".into()));
+            }
+            if is_replaced && self.membership.yields_to_a_twin() {
+                return Ok(Ending::Twin);
             }
             tracing::warn!("the connection to the coordinator is lost; training goes on");
             let next = match self.reconnect(stop).await? {

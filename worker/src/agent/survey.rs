@@ -28,6 +28,8 @@ pub(super) enum Surveyed {
     Welcomed(Conversation),
     /// The connection to the coordinator is lost.
     Lost,
+    /// Another process has this worker's identity. This one is another worker from now on.
+    Twin,
     /// This worker's part is over.
     Over(String),
 }
@@ -68,6 +70,9 @@ pub(super) async fn attend(
     }
     match ended? {
         End::Welcomed => Ok(Surveyed::Welcomed(conversation)),
+        End::Lost if conversation.sender.was_replaced().await && membership.yields_to_a_twin() => {
+            Ok(Surveyed::Twin)
+        }
         End::Lost => Ok(Surveyed::Lost),
         // The last words.
         End::Over(reason) => {
