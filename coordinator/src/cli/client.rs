@@ -22,12 +22,16 @@ pub enum ClientError {
     )]
     Unknown(String),
     /// Nobody answers there.
-    #[error("no coordinator answers at {address} ({reason}): is it running? `coordinator up` starts it")]
+    #[error(
+        "no coordinator answers at {address} ({reason}): is it running? `coordinator up` goes on with a run that is not over; `coordinator view --state-dir {state_dir}` shows what is recorded of it, and of one that is"
+    )]
     Unreachable {
         /// Where.
         address: String,
         /// What the system says.
         reason: String,
+        /// Where its records may be.
+        state_dir: String,
     },
     /// It refused.
     #[error("{0}")]
@@ -48,6 +52,7 @@ pub struct Client {
     agent: ureq::Agent,
     address: String,
     token: Option<String>,
+    state_dir: String,
 }
 
 impl Client {
@@ -67,7 +72,7 @@ impl Client {
             .http_status_as_error(false)
             .proxy(None)
             .build();
-        Ok(Self { agent: config.into(), address, token })
+        Ok(Self { agent: config.into(), address, token, state_dir: at.state_dir.display().to_string() })
     }
 
     /// Reads something.
@@ -123,8 +128,11 @@ impl Client {
         answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
     ) -> Result<T, ClientError> {
         let address = || self.address.clone();
-        let mut answer = answer
-            .map_err(|error| ClientError::Unreachable { address: address(), reason: error.to_string() })?;
+        let mut answer = answer.map_err(|error| ClientError::Unreachable {
+            address: address(),
+            reason: error.to_string(),
+            state_dir: self.state_dir.clone(),
+        })?;
         let foreign = |reason: String| ClientError::Foreign { address: address(), reason };
         if answer.status().is_success() {
             return answer.body_mut().read_json().map_err(|error| foreign(error.to_string()));

@@ -1,7 +1,10 @@
 //! Processes that die, freeze, and come back.
 
+use std::process::Command;
+
 use longhaul_tests::chaos::exactly_once;
 use longhaul_tests::cluster::training;
+use serde_json::Value;
 
 use crate::scenario::{RUN_MAX, SLOW_LINK, Setup, applied_rounds};
 
@@ -229,4 +232,28 @@ mod tests {
     fn a_status_without_books_is_none() {
         assert_exactly_once(&json!({}));
     }
+}
+
+/// As where a machine is cloned, or a home folder copied to another one.
+#[test]
+fn two_processes_with_one_identity_become_two_workers_and_train() {
+    let setup = Setup { sites: vec![2, 1], workers: Some(2), ..long() };
+    let mut scenario = setup.start_coordinator();
+    let cluster = &mut scenario.cluster;
+    for worker in [0, 2] {
+        cluster.start_worker(worker).unwrap();
+    }
+    let before = cluster.wait_for("both to train", RUN_MAX, |status| training(status) == 2).unwrap();
+    let copied = Command::new("cp").args(["-r", "cache-0", "cache-1"]).current_dir(cluster.folder()).status();
+    assert!(copied.unwrap().success());
+    cluster.start_worker(1).unwrap();
+    let three = cluster.wait_for("all to train", RUN_MAX, |status| training(status) == 3).unwrap();
+    let generation = |status: &Value| status["generation"].as_u64().unwrap();
+    // The copy comes, the other one yields to it or it to the other one, and joins as another worker.
+    assert!(generation(&three) <= generation(&before) + 4, "{three:#}");
+    let round = applied_rounds(&three);
+    let later =
+        cluster.wait_for("rounds of all", RUN_MAX, |status| applied_rounds(status) > round + 5).unwrap();
+    assert_eq!((generation(&later), training(&later)), (generation(&three), 3), "{later:#}");
+    assert!(cluster.whole_logs().unwrap().contains("another process has the identity in"));
 }
