@@ -315,7 +315,10 @@ fn without_a_coordinator_the_command_line_says_what_to_do() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("name its --state-dir"));
     site.start(&[]).kill();
     let output = site.ask(&["status"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("`coordinator up` goes on with a run that is not over; `coordinator view --state-dir"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr)
+            .contains("`coordinator up` goes on with a run that is not over; `coordinator view --state-dir")
+    );
 }
 
 #[test]

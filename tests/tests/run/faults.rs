@@ -196,7 +196,7 @@ fn a_checkpoint_that_cannot_be_written_is_reported_and_training_goes_on() {
 }
 
 /// The books of the run: of all positions of the data up to the last one that is applied, each counts once, but for those that a departed member took along and that are to be given out again.
-pub fn assert_exactly_once(status: &serde_json::Value) {
+pub fn assert_exactly_once(status: &Value) {
     exactly_once(status).unwrap_or_else(|violation| panic!("{violation}\n{status:#}"));
     assert!(status["ledger"]["given_out"].as_u64() > Some(0), "nothing was trained on: {status:#}");
 }
