@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::sections::{is_endpoint, is_true, is_zero};
-use super::{ConfigError, DataFormat, DataLabels, DataUrl, Dialect, ImageConfig};
+use super::{Column, ConfigError, DataFormat, DataLabels, DataUrl, Dialect, ImageConfig};
 
 /// Sources, at most: a mixture of more would differ from its weights by more than five samples.
 pub const SOURCES_MAX: usize = 1 << 10;
@@ -35,8 +35,7 @@ pub struct DataConfig {
     /// and nobody looks for it: whoever knows a source's defects says how many it may have.
     #[serde(default)]
     pub bad_records_max: u64,
-    /// Whether a file that a source's pattern or folder has and that would not be read (a link that leads nowhere, a folder among files, an image of a kind that is not read)
-    /// stops the preparation. Without, it is counted and named. Default: it does.
+    /// Whether to refuse a source that would lose files: dangling links, folders among files, images of unsupported types. `false` counts and names them instead. Default: `true`.
     #[serde(default = "DataConfig::default_strict_files", skip_serializing_if = "is_true")]
     pub strict_files: bool,
     /// What images are made into; then all sources are of images.
@@ -75,14 +74,13 @@ pub struct DataSource {
     /// Of tables: where the text is. Default: `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<Column>,
-    /// Of CSV and TSV: what stands between the values of a row, one ASCII character. Default: a comma, of TSV a tab.
+    /// Of CSV and TSV: the field delimiter, one ASCII character. Default: a comma, of TSV a tab.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delimiter: Option<String>,
-    /// Of CSV and TSV: what is put around a value that has delimiters, line breaks or quotes in it, where it is doubled (RFC 4180), one ASCII character; `""`: nothing, and a
-    /// quote is text as any other. Default: `"`.
+    /// Of CSV and TSV: the quote character, one ASCII character, doubled within a quoted field (RFC 4180). `""` turns quoting off. Default: `"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quote: Option<String>,
-    /// Of CSV and TSV: what is put before a quote within quotes in the place of doubling it, one ASCII character, such as `\\`. Default: nothing.
+    /// Of CSV and TSV: the escape character within quoted fields, one ASCII character, such as `\\`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escape: Option<String>,
     /// Of IDX: the file with the labels, or its URL, where that of the images has one.
@@ -91,25 +89,6 @@ pub struct DataSource {
     /// The source's part of the samples, in proportion to the others'. Default: all sources' samples, and so each sample once in an epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
-}
-
-/// A column of a table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "a column's name in quotes, or its number from 1 on, is wanted")]
-pub enum Column {
-    /// By its name: a CSV file's first line has them.
-    Name(String),
-    /// By its place, from 1 on: a CSV file's first line is then a record.
-    Number(u32),
-}
-
-impl fmt::Display for Column {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => write!(f, "`{name}`"),
-            Self::Number(number) => write!(f, "{number}"),
-        }
-    }
 }
 
 /// Where a source's files are.
@@ -163,7 +142,10 @@ impl DataSource {
         self.format.unwrap_or_else(|| DataFormat::of(&self.place().as_path()))
     }
 
-    /// How its rows are written, where it has such; else what is wrong with the keys that say so.
+    /// The dialect of its CSV or TSV.
+    ///
+    /// # Errors
+    /// Names the key that makes no sense.
     pub fn dialect(&self) -> Result<Dialect, &'static str> {
         let delimiter = if self.format() == DataFormat::Tsv { b'\t' } else { b',' };
         Dialect::of(delimiter, self.delimiter.as_deref(), self.quote.as_deref(), self.escape.as_deref())

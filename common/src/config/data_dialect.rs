@@ -14,7 +14,10 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    /// That of RFC 4180, but for these. The error is what is wrong with them.
+    /// RFC 4180 with these characters in place of its own.
+    ///
+    /// # Errors
+    /// Names the character that is refused.
     pub(super) fn of(
         default: u8,
         delimiter: Option<&str>,

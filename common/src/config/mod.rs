@@ -7,6 +7,7 @@ mod check_model;
 mod check_sync;
 mod check_unread;
 mod data;
+mod data_column;
 mod data_dialect;
 mod data_format;
 mod data_labels;
@@ -26,7 +27,8 @@ mod sync;
 mod values;
 
 pub use archive::{ArchiveLocation, Bucket, ParseArchiveLocationError, Retention};
-pub use data::{Column, DataConfig, DataPlace, DataSource, SOURCES_MAX};
+pub use data::{DataConfig, DataPlace, DataSource, SOURCES_MAX};
+pub use data_column::Column;
 pub use data_dialect::Dialect;
 pub use data_format::DataFormat;
 pub use data_labels::DataLabels;

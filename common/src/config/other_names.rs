@@ -161,7 +161,7 @@ const OTHERS: [Other; 37] = [
     ),
     other(
         &["max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "context_length", "ctx_len"],
-        "[model] context = 1024; [data] sequence_length is what is trained on",
+        "[model] context = 1024; [data] sequence_length sets the training length",
     ),
     other(
         &["vocab_size", "padded_vocab_size", "n_vocab"],

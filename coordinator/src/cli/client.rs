@@ -23,7 +23,7 @@ pub enum ClientError {
     Unknown(String),
     /// Nobody answers there.
     #[error(
-        "no coordinator answers at {address} ({reason}): is it running? `coordinator up` goes on with a run that is not over; `coordinator view --state-dir {state_dir}` shows what is recorded of it, and of one that is"
+        "no coordinator answers at {address} ({reason}): is it running? `coordinator up` continues an unfinished run; `coordinator view --state-dir {state_dir}` shows the records of any run"
     )]
     Unreachable {
         /// Where.

@@ -317,7 +317,7 @@ fn without_a_coordinator_the_command_line_says_what_to_do() {
     let output = site.ask(&["status"]);
     assert!(
         String::from_utf8_lossy(&output.stderr)
-            .contains("`coordinator up` goes on with a run that is not over; `coordinator view --state-dir")
+            .contains("`coordinator up` continues an unfinished run; `coordinator view --state-dir")
     );
 }
 

@@ -209,20 +209,15 @@ impl Session {
         let Conversation { mut sender, mut receiver, .. } = first;
         loop {
             self.voice.begin(&sender);
-            let talked = self.talk(&sender, &mut receiver, stop).await;
+            let over = self.talk(&sender, &mut receiver, stop).await.transpose();
             self.voice.end();
-            let mut is_replaced = false;
-            if matches!(talked, Ok(None)) {
-                is_replaced = !self.dismissed && sender.was_replaced().await;
-            } else {
+            if let Some(over) = over {
                 // The last words: a farewell, or why this worker fails.
                 tokio::select! {
                     () = sender.finish() => {}
                     () = stop.asked() => {}
                 }
-            }
-            if let Some(ending) = talked? {
-                return Ok(ending);
+                return over;
             }
             if self.dismissed {
                 return ending_of((&mut self.outcome).await.context("the synchroniser is gone")?);
@@ -230,7 +225,7 @@ impl Session {
             if self.leaving.is_some() && !self.hands_over {
                 return Ok(Ending::Over("asked to stop".into()));
             }
-            if is_replaced && self.membership.yields_to_a_twin() {
+            if sender.was_replaced().await && self.membership.yields_to_a_twin() {
                 return Ok(Ending::Twin);
             }
             tracing::warn!("the connection to the coordinator is lost; training goes on");
