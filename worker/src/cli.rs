@@ -93,9 +93,9 @@ pub struct JoinArgs {
     /// What prepared data may take in that folder, in GiB: what has not been used for longest is thrown away for what is prepared. Default: no limit.
     #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = gib)]
     pub cache_max_gib: Option<f64>,
-    /// The UDP address on which other workers reach this one.
-    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:0")]
-    pub listen: SocketAddr,
+    /// The UDP address on which other workers reach this one. Default: all of this machine's, of IPv4 and IPv6, with any port.
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
     /// The address by which workers of other sites reach this one, when a router forwards a port. Default: as the coordinator sees it.
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<SocketAddr>,

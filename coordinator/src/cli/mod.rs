@@ -1,6 +1,7 @@
 //! The commands that a person types. Parsing is here, so that tests can parse what documents and manifests say.
 
 mod addresses;
+mod checkpoint;
 mod checkpoints;
 mod client;
 mod follow;
@@ -109,12 +110,36 @@ For a worker that is only to leave, there is `coordinator drain`.
 
     coordinator kick w3";
 
+const STOP_HELP: &str = "\
+End the run, or stop it for now.
+
+The rounds that are begun are finished, all workers write a checkpoint, and their processes end. Then
+the coordinator ends. A run that has ended is finished, and does not go on.
+
+With --resumable it does: start the coordinator and the workers again with the same commands. That is
+for machines that are switched off at night, and for time limits of a batch system; nothing that was
+trained is lost. What starts processes again that end, as Kubernetes or systemd may, starts the run
+again as well.
+
+    coordinator stop --wait
+    coordinator stop --resumable --wait";
+
+const CHECKPOINT_HELP: &str = "\
+Have all workers write a checkpoint after the next round, and train on.
+
+Besides those that `checkpoint.every_rounds` asks for: before an upgrade or a risky change, or to look
+at the model as it is now. With --wait, waits until all have written it, and says where; fails if one
+could not.
+
+    coordinator checkpoint --wait";
+
 const PAUSE_HELP: &str = "\
 Let nobody train until `coordinator resume`.
 
 Who computes a round finishes it, and begins no other. Workers stay connected and keep all they have
 in memory; who joins meanwhile waits. A coordinator that is started again remembers the pause. No
-checkpoint is written for it: who is to be switched off loses what came after its last one.";
+checkpoint is written for it; before all machines are switched off, `coordinator stop --resumable` has
+one written.";
 
 const EVENTS_HELP: &str = "\
 Show what has happened: who came and went, generations, checkpoints, changes of pace.
@@ -161,6 +186,9 @@ pub enum Command {
     /// Take a worker out of the run for good.
     #[command(long_about = KICK_HELP)]
     Kick(WorkerArgs),
+    /// Have all workers write a checkpoint, and train on.
+    #[command(long_about = CHECKPOINT_HELP)]
+    Checkpoint(CheckpointArgs),
     /// Let nobody train until `coordinator resume`.
     #[command(long_about = PAUSE_HELP)]
     Pause(AskArgs),
@@ -185,6 +213,7 @@ pub enum Command {
     #[command(subcommand)]
     Checkpoints(CheckpointsCommand),
     /// End the run in an orderly way: the rounds that are begun are finished, and a checkpoint is written.
+    #[command(long_about = STOP_HELP)]
     Stop(Stop),
     /// Print what makes a shell complete the words of this command.
     ///
@@ -394,10 +423,24 @@ pub enum TokenCommand {
     },
 }
 
+/// `coordinator checkpoint`
+#[derive(Clone, Debug, Args)]
+pub struct CheckpointArgs {
+    /// Wait until all have written it.
+    #[arg(long)]
+    pub wait: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "clap would show it as help")]
+    pub at: Where,
+}
+
 /// `coordinator stop`
 #[derive(Clone, Debug, Args)]
 pub struct Stop {
-    /// Wait until the run is finished.
+    /// Have all write a checkpoint and leave: with the same commands, the run goes on.
+    #[arg(long)]
+    pub resumable: bool,
+    /// Wait until that is so, and the coordinator has ended.
     #[arg(long)]
     pub wait: bool,
     #[command(flatten)]
@@ -444,6 +487,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Members(args) => members::run(&args),
         Command::Drain(args) => operate::drain(&args),
         Command::Kick(args) => operate::kick(&args),
+        Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Pause(args) => operate::pause(&args),
         Command::Resume(args) => operate::resume(&args),
         Command::Events(args) => operate::events(&args),

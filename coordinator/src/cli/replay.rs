@@ -78,6 +78,8 @@ fn event_words(event: &Event) -> String {
         Event::Planned(answer) => format!("planned: {}", clip(answer)),
         Event::Timer => "the time has come".to_owned(),
         Event::Drain => "asked to stop".to_owned(),
+        Event::Checkpoint => "asked for a checkpoint".to_owned(),
+        Event::Suspend => "asked to stop for now".to_owned(),
         Event::Pause => "asked to pause".to_owned(),
         Event::Resume => "asked to go on".to_owned(),
         Event::Dismiss { worker } => format!("asked to let {worker} leave"),

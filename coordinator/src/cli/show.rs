@@ -12,6 +12,8 @@ use crate::run::{GoneStatus, Health, Phase, PrivacyStatus, RefusalStatus, Residu
 const GONE_NAMED: usize = 8;
 /// How often `stop --wait` looks.
 const POLL: Duration = Duration::from_millis(300);
+/// After so many looks a coordinator has ended, if it does so with its run: 15 s.
+const ENDS_WITHIN: u32 = 50;
 
 pub(super) fn run(args: &AskArgs) -> Result<(), CliError> {
     let client = Client::find(&args.at).context("ask for the status")?;
@@ -26,18 +28,37 @@ pub(super) fn run(args: &AskArgs) -> Result<(), CliError> {
 }
 
 pub(super) fn stop(args: &Stop) -> Result<(), CliError> {
-    let client = Client::find(&args.at).context("stop the run")?;
-    let _: serde_json::Value = client.post("/api/v1/stop", &serde_json::json!({})).context("stop the run")?;
-    if !args.wait {
-        print("the run drains; `coordinator status` shows how far it is");
-        return Ok(());
+    let what = if args.resumable { "stop the run for now" } else { "stop the run" };
+    let client = Client::find(&args.at).context(what)?;
+    let request = serde_json::json!({ "resumable": args.resumable });
+    let _: serde_json::Value = client.post("/api/v1/stop", &request).context(what)?;
+    match (args.wait, args.resumable) {
+        (false, false) => print("the run drains; `coordinator status` shows how far it is"),
+        (false, true) => print(
+            "all workers write a checkpoint and leave, then the coordinator ends; with --wait this command waits for that",
+        ),
+        (true, _) => say(wait_for_the_end(&client, args.resumable)?),
     }
+    Ok(())
+}
+
+/// A coordinator ends when its run does, unless it is to stay.
+fn wait_for_the_end(client: &Client, resumable: bool) -> Result<&'static str, CliError> {
+    let mut looks = 0;
     loop {
         match client.get::<Status>("/api/v1/status") {
-            Ok(status) if status.phase == Phase::Finished => break,
+            Ok(status) if status.phase == Phase::Finished => {
+                looks += 1;
+                if looks > ENDS_WITHIN {
+                    return Ok("the run is finished; its coordinator stays");
+                }
+            }
             Ok(_) => {}
-            // It was there a moment ago: a coordinator leaves when its run is finished.
-            Err(ClientError::Unreachable { .. }) => break,
+            // It was there a moment ago.
+            Err(ClientError::Unreachable { .. }) if resumable && looks == 0 => {
+                return Ok("the run has stopped for now; the same commands go on with it");
+            }
+            Err(ClientError::Unreachable { .. }) => return Ok("the run is finished"),
             Err(error) => return Err(anyhow::Error::new(error).context("wait for the end").into()),
         }
         // A person waits here, and nothing else runs in this process.
@@ -47,8 +68,6 @@ pub(super) fn stop(args: &Stop) -> Result<(), CliError> {
         )]
         std::thread::sleep(POLL);
     }
-    say("the run is finished");
-    Ok(())
 }
 
 /// A status as a page for people.

@@ -203,9 +203,20 @@ impl Turn<'_> {
         };
         Ok(match ended {
             Ended::Finished => format!("run {name} is finished"),
+            Ended::Suspended => suspended(up, name),
             Ended::Stopped => stopped(up, name),
         })
     }
+}
+
+fn suspended(up: &Up, name: &str) -> String {
+    let state = match &up.state {
+        Some(_) => String::new(),
+        None => format!(" (--state-dir {})", up.state_dir.display()),
+    };
+    format!(
+        "run {name} stops for now: its workers have written a checkpoint and left. It goes on with the same commands, here{state} and on each machine"
+    )
 }
 
 fn stopped(up: &Up, name: &str) -> String {

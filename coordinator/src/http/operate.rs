@@ -125,6 +125,10 @@ fn is_finished(api: &Api) -> bool {
     api.status.borrow().phase == Phase::Finished
 }
 
+pub async fn checkpoint(State(api): State<Api>) -> Response {
+    done(&api, ApiCall::Checkpoint).await
+}
+
 pub async fn pause(State(api): State<Api>) -> Response {
     done(&api, ApiCall::Pause).await
 }
@@ -149,7 +153,7 @@ pub async fn kick(State(api): State<Api>, Path(worker): Path<String>) -> Respons
     }
 }
 
-async fn done(api: &Api, call: impl FnOnce(Answered<()>) -> ApiCall) -> Response {
+pub(super) async fn done(api: &Api, call: impl FnOnce(Answered<()>) -> ApiCall) -> Response {
     match ask(api, call).await {
         Ok(Ok(())) => empty(),
         Ok(Err(refusal)) => refused(&refusal),

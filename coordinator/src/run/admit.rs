@@ -12,6 +12,7 @@ use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, Join, Ready, ToWor
 use super::command::{Command, Severity};
 use super::event::ConnectionId;
 use super::keeping::names_a_part;
+use super::lineup::Lineup;
 use super::machine::{Run, shorten};
 use super::peer::{Peer, Standing, resolve, site_number};
 use super::silence::Silence;
@@ -30,6 +31,12 @@ impl Run {
         address: IpAddr,
         join: Join,
     ) {
+        if self.suspending {
+            return self.close(
+                connection,
+                "the run stops for now: it goes on when its coordinator is started again",
+            );
+        }
         if let Some(reason) = self.reason_to_refuse(worker, &join) {
             self.reply(connection, ToWorker::Refused { reason: reason.clone() });
             self.notice(Severity::Warning, Some(worker), format!("was refused: {reason}"));
@@ -156,7 +163,9 @@ impl Run {
         }
         // What was on its way when the connection broke is said again.
         let newer = self.state.generation.as_ref().filter(|lineup| held < lineup.generation);
-        if let Some(start) = newer.and_then(|lineup| lineup.start_of(worker)) {
+        let start_of =
+            |lineup: &Lineup| lineup.start_of(worker, self.checkpoint_in == Some(lineup.generation));
+        if let Some(start) = newer.and_then(start_of) {
             self.send(worker, ToWorker::Begin(Arc::new(start)));
         }
         if let Some(generation) = self.settling.as_ref().and_then(|settling| settling.unanswered_by(worker)) {

@@ -176,23 +176,33 @@ impl Run {
             sites.len(),
             lineup.first_round
         );
+        let checkpoint = self.takes_checkpoint(&lineup);
+        self.checkpoint_in = checkpoint.then_some(lineup.generation);
         self.state.generation = Some(lineup.clone());
         self.begun_at = self.now;
         self.gone.clear();
         self.roll = None;
         self.persist();
-        let common = lineup.common_start();
+        let common = lineup.common_start(checkpoint);
         for Member { worker, .. } in members {
             if let Some(peer) = self.peers.get_mut(&worker) {
                 peer.standing = Standing::Member;
                 peer.heals = 0;
             }
-            let own = || lineup.start_of(worker).map(Arc::new);
+            let own = || lineup.start_of(worker, checkpoint).map(Arc::new);
             if let Some(start) = common.clone().or_else(own) {
                 self.send(worker, ToWorker::Begin(start));
             }
         }
         self.notice(Severity::Info, None, text);
+    }
+
+    /// Whether all write a checkpoint after the first round of this generation: somebody has asked for one, or the generation before was to have one and ended before that.
+    fn takes_checkpoint(&mut self, lineup: &Lineup) -> bool {
+        let before = self.state.generation.as_ref().filter(|old| self.checkpoint_in == Some(old.generation));
+        let is_owed = before.is_some_and(|old| self.state.ledger.through() <= old.first_round);
+        let asked = std::mem::take(&mut self.checkpoint_asked) || is_owed;
+        asked && lineup.first_round < lineup.until
     }
 
     /// How a part of the model is cut. Known as soon as somebody has built it.

@@ -59,6 +59,10 @@ pub enum Event {
     Timer,
     /// Somebody asks for an orderly end.
     Drain,
+    /// Somebody asks that all write a checkpoint and leave, so that the run can go on later.
+    Suspend,
+    /// Somebody asks that all write a checkpoint soon, and train on.
+    Checkpoint,
     /// Somebody asks that nobody trains until [`Event::Resume`].
     Pause,
     /// Somebody asks that training goes on.

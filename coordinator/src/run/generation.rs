@@ -117,6 +117,7 @@ impl Run {
             || self.together_is_due()
             || self.pace_is_due()
             || self.shares.are_due()
+            || self.checkpoint_is_due()
             || self.pause_is_due()
     }
 

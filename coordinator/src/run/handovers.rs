@@ -1,7 +1,8 @@
-//! Who is to leave and has what nobody else has goes once others have it.
+//! Who is to leave and has what nobody else has goes once others have it, or it is on a disk.
 //!
-//! Where the model is in parts, a generation ends at a round, all write their checkpoint, another worker copies that of who leaves, and those who stay go on from there: with a spare in
-//! its place, or under another plan. Where each worker has the whole model, the last one that trains stays until somebody who is about to join does.
+//! Where each worker has the whole model and somebody is about to join, the last one that trains stays until the joiner does. Otherwise a generation ends at a round and all write their
+//! checkpoint. Another worker copies that of who leaves, if somebody stays, and those who stay go on from there: with a spare in its place, or under another plan. Where nobody stays, the
+//! run waits for whoever has such a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -64,24 +65,14 @@ impl Run {
         if self.handovers.leaving.get(&worker).is_some_and(|leave| leave.incarnation == incarnation) {
             return self.send(worker, ToWorker::Handover);
         }
-        let why = match self.rank_of(worker).filter(|_| self.ranks() > 1) {
-            _ if self.state.phase != Phase::Training => {
-                "some of what the run goes on from is with nobody else: it goes when others have it"
-                    .to_owned()
-            }
-            Some(rank) => format!(
-                "nobody else has its part of the model ({} of {}): it goes when another worker has a copy of its checkpoint",
-                rank + 1,
-                self.ranks()
-            ),
-            None => {
-                "is the only one that trains: it goes when somebody who joins has fetched the state from it"
-                    .to_owned()
-            }
-        };
         let minutes = HANDOVER_MAX.as_secs() / 60;
-        let text = format!("is to leave, and {why}, in {minutes} minutes at the latest");
+        let text =
+            format!("is to leave, and {}, in {minutes} minutes at the latest", self.why_needed(worker));
         self.notice(Severity::Info, Some(worker), text);
+        self.keep_until_spared(worker, incarnation, (reason, what));
+    }
+
+    fn keep_until_spared(&mut self, worker: WorkerId, incarnation: u64, (reason, what): (&str, &str)) {
         let leave = Leave {
             until: self.now + HANDOVER_MAX,
             reason: reason.to_owned(),
@@ -93,13 +84,49 @@ impl Run {
         self.send(worker, ToWorker::Handover);
     }
 
-    /// Whether something of the run's state would be lost with a worker, and somebody is here who can have it.
-    fn is_needed(&self, worker: WorkerId) -> bool {
-        let is_here = |peer: &Peer| peer.connection.is_some();
-        let mut stays = self
+    /// Everybody is to go: members once all have written a checkpoint of the same round.
+    pub(super) fn let_all_go(&mut self, reason: &str, what: &str) {
+        let all: Vec<(WorkerId, u64, bool)> = self
             .peers
             .iter()
-            .filter(|(other, peer)| **other != worker && is_here(peer) && !self.handovers.has(**other));
+            .filter(|(_, peer)| peer.connection.is_some())
+            .map(|(&worker, peer)| (worker, peer.known.incarnation, peer.is_present_member()))
+            .collect();
+        for (worker, incarnation, is_member) in all {
+            match is_member && self.state.phase == Phase::Training {
+                true => self.keep_until_spared(worker, incarnation, (reason, what)),
+                false => self.let_go(worker, reason, what),
+            }
+        }
+    }
+
+    /// For people.
+    fn why_needed(&self, worker: WorkerId) -> String {
+        if self.state.phase != Phase::Training {
+            return "some of what the run goes on from is with nobody else: it goes when others have it"
+                .to_owned();
+        }
+        let parts = self.ranks();
+        let whose = match self.rank_of(worker).filter(|_| parts > 1) {
+            Some(rank) => format!("nobody else has its part of the model ({} of {parts})", rank + 1),
+            None => "is the only one that trains".to_owned(),
+        };
+        let when = match () {
+            () if parts == 1 && self.has_joiners() => "somebody who joins has fetched the state from it",
+            () if self.may_copy()
+                && self.keeper_for(worker, |other| !self.handovers.has(other)).is_some() =>
+            {
+                "another worker has a copy of its checkpoint"
+            }
+            () => "its checkpoint is written",
+        };
+        format!("{whose}: it goes when {when}")
+    }
+
+    /// Whether something of the run's state would be lost with a worker.
+    fn is_needed(&self, worker: WorkerId) -> bool {
+        let is_here = |peer: &Peer| peer.connection.is_some();
+        let stays = |other: WorkerId| other != worker && !self.handovers.has(other);
         if self.state.drain || !self.peers.get(&worker).is_some_and(is_here) {
             return false;
         }
@@ -107,23 +134,27 @@ impl Run {
             // What the run is to go on from, some of it may be with one worker alone.
             Phase::Gathering | Phase::Preparing => {
                 let with = self.choose_source().round();
-                stays.next().is_some() && self.choose_source_of(|other| other != worker).round() < with
+                let others_stay = self.peers.iter().any(|(other, peer)| is_here(peer) && stays(*other));
+                others_stay && self.choose_source_of(|other| other != worker).round() < with
             }
             Phase::Training => {
                 let whole = self.replicas_where(Peer::is_present_member);
-                let is_member = self.peers.get(&worker).is_some_and(Peer::is_present_member);
-                if !is_member || !whole.iter().all(|workers| workers.contains(&worker)) {
-                    return false;
-                }
-                match self.ranks() {
-                    1 => stays.any(|(_, peer)| matches!(peer.standing, Standing::Healing | Standing::Ready)),
-                    _ => {
-                        self.config.may_be_shared() && self.config.checkpoint.copies && stays.next().is_some()
-                    }
-                }
+                self.peers.get(&worker).is_some_and(Peer::is_present_member)
+                    && !whole.iter().any(|workers| workers.iter().copied().all(stays))
             }
             Phase::Draining | Phase::Finished => false,
         }
+    }
+
+    /// Whether somebody who stays is about to have the state.
+    fn has_joiners(&self) -> bool {
+        let joins = |peer: &Peer| matches!(peer.standing, Standing::Healing | Standing::Ready);
+        self.peers.iter().any(|(other, peer)| joins(peer) && !self.handovers.has(*other))
+    }
+
+    /// Whether a worker may be asked for a copy of another one's checkpoint.
+    fn may_copy(&self) -> bool {
+        self.config.may_be_shared() && self.config.checkpoint.copies
     }
 
     /// Those go whom nobody needs any more, and those who have waited for long enough.
@@ -156,7 +187,8 @@ impl Run {
 
     /// Whether a generation has to end so that all write down what they have.
     pub(super) fn handover_is_due(&self) -> bool {
-        self.ranks() > 1
+        // Where each worker has the whole model, a joiner fetches it while training goes on.
+        (self.ranks() > 1 || !self.has_joiners())
             && self.state.phase == Phase::Training
             && !self.is_closing()
             && self.handovers.leaving.keys().any(|worker| self.is_needed(*worker))
@@ -172,14 +204,11 @@ impl Run {
             let text = "a plan that was to be moved to is given up: somebody leaves whom it has a part for, or may have".to_owned();
             self.notice(Severity::Info, None, text);
         }
-        self.end_at(round);
+        let survivors = self.keep_their_residuals(&leaving, round);
+        self.end_at(round, &survivors);
+        self.tell_what_goes(&leaving, round);
         for worker in leaving {
-            let is_copied = self.is_copied(worker, round);
             let Some(Leave { reason, what, .. }) = self.handovers.leaving.remove(&worker) else { continue };
-            if !is_copied {
-                let text = "leaves, and nobody could have a copy of its last checkpoint: the run goes back to the newest one of which somebody has all".to_owned();
-                self.notice(Severity::Error, Some(worker), text);
-            }
             if let Some(peer) = self.peers.get_mut(&worker) {
                 // The others of its copy hear that they begin anew, and nothing else.
                 peer.seat = None;
@@ -187,6 +216,34 @@ impl Run {
             self.let_go(worker, &reason, &what);
         }
         self.begin_anew(None, round);
+    }
+
+    /// Those who find in their own checkpoints what they had yet to send. Where others stay, they take the places of those who leave.
+    fn keep_their_residuals(&self, leaving: &[WorkerId], round: Round) -> BTreeSet<WorkerId> {
+        let is_here = |peer: &Peer| peer.connection.is_some();
+        let all_leave = self.peers.iter().all(|(worker, peer)| !is_here(peer) || leaving.contains(worker));
+        let written =
+            self.peers.keys().copied().filter(|worker| self.own_checkpoint(*worker, round).is_some());
+        written.filter(|worker| all_leave || !leaving.contains(worker)).collect()
+    }
+
+    /// Where the state before `round` is when these are gone.
+    fn tell_what_goes(&mut self, leaving: &[WorkerId], round: Round) {
+        let has_written = |worker: &WorkerId| self.own_checkpoint(*worker, round).is_some();
+        let alone = leaving.iter().filter(|worker| !self.is_copied(**worker, round));
+        let (written, lost): (Vec<WorkerId>, Vec<WorkerId>) = alone.partition(|worker| has_written(worker));
+        if !written.is_empty() {
+            let names: Vec<String> = written.iter().map(ToString::to_string).collect();
+            let text = format!(
+                "all before {round} is in checkpoints of {}, which leave: the run goes on from there when they are back, and from an older checkpoint without them",
+                names.join(", ")
+            );
+            self.notice(Severity::Info, None, text);
+        }
+        for worker in lost {
+            let text = "leaves, and its last checkpoint could not be written: the run goes back to the newest one of which somebody has all".to_owned();
+            self.notice(Severity::Error, Some(worker), text);
+        }
     }
 
     /// Whether somebody may yet have a copy. Who has come to the end has told of its checkpoint before; where it could not be written, there is none.
@@ -198,7 +255,7 @@ impl Run {
     }
 
     fn unasked_keeper(&self, worker: WorkerId) -> Option<WorkerId> {
-        let asked = &self.handovers.leaving.get(&worker)?.asked;
+        let asked = &self.handovers.leaving.get(&worker).filter(|_| self.may_copy())?.asked;
         self.keeper_for(worker, |other| !asked.contains(&other) && !self.handovers.has(other))
     }
 
@@ -235,8 +292,8 @@ impl Run {
         self.state.until().is_some_and(|until| until.0 < self.state.schedule.rounds())
     }
 
-    /// All rounds before `round` are applied by all who are here, and nobody goes on with what is in memory.
-    pub(super) fn end_at(&mut self, round: Round) {
+    /// All rounds before `round` are applied by all who are here, and nobody goes on with what is in memory. Only survivors find their residuals again.
+    pub(super) fn end_at(&mut self, round: Round, survivors: &BTreeSet<WorkerId>) {
         self.replanning.stopped.get_or_insert(self.now);
         for peer in self.peers.values_mut() {
             peer.next_round = peer.next_round.map(|next| next.max(round));
@@ -244,8 +301,7 @@ impl Run {
         self.count_rounds();
         self.lose_late(round);
         if let Some(old) = self.state.generation.clone() {
-            // Of other parts than there are now, no residual is of any use.
-            self.count_lost_residuals(&old, &BTreeSet::new());
+            self.count_lost_residuals(&old, survivors);
         }
     }
 }

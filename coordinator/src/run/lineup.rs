@@ -74,14 +74,14 @@ impl Lineup {
 
     /// What every worker is told, where all are told the same: each has a copy by itself.
     #[must_use]
-    pub fn common_start(&self) -> Option<Arc<GenerationStart>> {
+    pub fn common_start(&self, checkpoint: bool) -> Option<Arc<GenerationStart>> {
         let [_] = &*self.groups else { return None };
-        self.start_of(self.members().next()?.worker).map(Arc::new)
+        self.start_of(self.members().next()?.worker, checkpoint).map(Arc::new)
     }
 
-    /// What a worker is told; none: it does not take part.
+    /// What a worker is told; none: it does not take part. `checkpoint`: whether all are to write one after the first round.
     #[must_use]
-    pub fn start_of(&self, worker: WorkerId) -> Option<GenerationStart> {
+    pub fn start_of(&self, worker: WorkerId, checkpoint: bool) -> Option<GenerationStart> {
         let group = &self.groups[self.rank_of(worker)?];
         let membership = &group.membership;
         let of_group = |worker: &&WorkerId| membership.member(**worker).is_some();
@@ -95,6 +95,7 @@ impl Lineup {
             until: self.until,
             schedule: self.schedule,
             replica: replica.cloned(),
+            checkpoint,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use longhaul_common::config::RunConfig;
-use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_proto::control::message::{
     CheckpointOffer, CheckpointReport, SIGNS_MAX, ToCoordinator, ToWorker,
 };
@@ -63,6 +63,12 @@ pub struct Run {
     pub(super) departures: Departures,
     pub(super) latecomers: Latecomers,
     pub(super) handovers: Handovers,
+    /// All are to leave, and nobody comes in. A coordinator that is started again knows nothing of it: the run goes on then.
+    pub(super) suspending: bool,
+    /// Somebody has asked for a checkpoint, and no generation has begun since.
+    pub(super) checkpoint_asked: bool,
+    /// All write one after the first round of this generation.
+    pub(super) checkpoint_in: Option<Generation>,
     pub(super) together: Together,
     pub(super) moves: Moves,
     pub(super) last_join: Duration,
@@ -137,6 +143,9 @@ impl Run {
             departures: Departures::default(),
             latecomers: Latecomers::default(),
             handovers: Handovers::default(),
+            suspending: false,
+            checkpoint_asked: false,
+            checkpoint_in: None,
             together: Together::default(),
             moves: Moves::default(),
             last_join: now,
@@ -198,6 +207,14 @@ impl Run {
             }
             Event::Drain => {
                 self.handle_drain();
+                true
+            }
+            Event::Checkpoint => {
+                self.handle_checkpoint_call();
+                true
+            }
+            Event::Suspend => {
+                self.handle_suspend();
                 true
             }
             Event::Pause => {

@@ -43,6 +43,39 @@ impl Run {
         }
     }
 
+    /// All write a checkpoint after the first round of a new generation, which is the same one for all of them.
+    pub(super) fn handle_checkpoint_call(&mut self) {
+        if self.state.phase == Phase::Training && !self.is_closing() && !self.checkpoint_asked {
+            self.checkpoint_asked = true;
+            self.notice(Severity::Info, None, "a checkpoint is asked for".to_owned());
+        }
+    }
+
+    /// Whether a generation has to begin for that.
+    pub(super) fn checkpoint_is_due(&self) -> bool {
+        self.checkpoint_asked && !self.is_closing() && !self.is_held()
+    }
+
+    /// Everybody writes a checkpoint and leaves; the run is not over.
+    pub(super) fn handle_suspend(&mut self) {
+        if self.suspending || self.state.drain || self.state.phase == Phase::Finished {
+            return;
+        }
+        self.suspending = true;
+        let text =
+            "asked to stop for now: the rounds that are begun are finished, all write a checkpoint and leave";
+        self.notice(Severity::Info, None, text.to_owned());
+        let reason =
+            "the run stops for now: it goes on when its coordinator and its workers are started again";
+        self.let_all_go(reason, "leaves, as the run stops for now");
+    }
+
+    /// Whether the run is to stop for now, and everybody has left.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.suspending && self.peers.is_empty() && self.state.phase != Phase::Finished
+    }
+
     pub(super) fn handle_pause(&mut self) {
         if self.state.paused || self.state.drain || self.state.phase == Phase::Finished {
             return;

@@ -215,7 +215,8 @@ impl Run {
     /// Everybody has done all before the move, and has it on its disk: they begin anew under the new plan; under the old one, if somebody is gone whom the new one needs.
     pub(super) fn carry_out_move(&mut self, round: Round) {
         let Some(Moving { plan, workers }) = self.state.moving.take() else { return };
-        self.end_at(round);
+        // Of other parts than there are now, no residual is of any use.
+        self.end_at(round, &BTreeSet::new());
         let is_here =
             |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.connection.is_some());
         let here = workers.iter().all(is_here);

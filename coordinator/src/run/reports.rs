@@ -107,7 +107,10 @@ impl Run {
     fn note_milestone(&mut self, rank: u32, verdict: &Verdict) {
         let (next, every) = (verdict.round.next(), self.config.checkpoint.every_rounds);
         let is_last = self.state.until() == Some(next);
-        if is_last || every > 0 && next.0.is_multiple_of(every) {
+        let is_asked = self.state.generation.as_ref().is_some_and(|lineup| {
+            self.checkpoint_in == Some(lineup.generation) && lineup.first_round == verdict.round
+        });
+        if is_last || is_asked || every > 0 && next.0.is_multiple_of(every) {
             self.state.milestones.entry(next).or_default().insert(rank, verdict.hash);
             if self.state.milestones.len() > MILESTONES_KEPT {
                 self.state.milestones.pop_first();

@@ -26,6 +26,14 @@ impl Owner {
                 self.publish();
                 let _ = reply.send(());
             }
+            ApiCall::Suspend(reply) => {
+                let answer = self.pause(Event::Suspend)?;
+                let _ = reply.send(answer);
+            }
+            ApiCall::Checkpoint(reply) => {
+                let answer = self.pause(Event::Checkpoint)?;
+                let _ = reply.send(answer);
+            }
             ApiCall::Pause(reply) => {
                 let answer = self.pause(Event::Pause)?;
                 let _ = reply.send(answer);
@@ -67,6 +75,12 @@ impl Owner {
             (_, Phase::Finished) => Some("the run is finished"),
             (Event::Pause, _) if state.drain => {
                 Some("the run was asked to stop: it ends by itself, and is not paused")
+            }
+            (Event::Checkpoint, phase) if phase != Phase::Training || state.drain => {
+                Some("nobody trains, or the run ends and writes one anyway")
+            }
+            (Event::Suspend, _) if state.drain => {
+                Some("the run was asked to stop for good already: it ends by itself")
             }
             _ => None,
         };

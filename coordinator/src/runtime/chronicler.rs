@@ -299,7 +299,7 @@ mod tests {
         {
             let (mut chronicler, journal) = started(folder.path(), 1000);
             let text = "something happened".to_owned();
-            journal.add(&Notice { at_ms: 5, severity: Severity::Info, worker: None, text });
+            journal.add(&Notice { at_ms: 5, severity: Severity::Info, worker: None, text }, 1005);
             chronicler.note(6000, &run(), &Arc::new(run().status(0)));
         }
         let (chronicler, journal) = started(folder.path(), 20_000);

@@ -68,6 +68,10 @@ pub enum Input {
 pub enum ApiCall {
     /// End the run in an orderly way.
     Stop(oneshot::Sender<()>),
+    /// Have all write a checkpoint and leave, and stop; or why that is of no use.
+    Suspend(Answered<()>),
+    /// Have all write a checkpoint soon, and train on; or why that is of no use.
+    Checkpoint(Answered<()>),
     /// Let nobody train until [`ApiCall::Resume`]; or why that is of no use.
     Pause(Answered<()>),
     /// Let training go on.

@@ -25,7 +25,6 @@ pub struct NumberedEvent {
 #[derive(Debug)]
 pub struct Journal {
     kept: Mutex<VecDeque<NumberedEvent>>,
-    clock_started_unix_ms: u64,
     /// The number of the newest.
     newest: watch::Sender<u64>,
 }
@@ -35,11 +34,7 @@ impl Journal {
     /// is started again go on above.
     #[must_use]
     pub fn new(clock_started_unix_ms: u64) -> Self {
-        Self {
-            kept: Mutex::new(VecDeque::new()),
-            clock_started_unix_ms,
-            newest: watch::channel(clock_started_unix_ms).0,
-        }
+        Self { kept: Mutex::new(VecDeque::new()), newest: watch::channel(clock_started_unix_ms).0 }
     }
 
     /// Puts those that a coordinator before kept, oldest first, in the place of what is there. Numbers go on above theirs, also where the clock was
@@ -51,10 +46,10 @@ impl Journal {
         self.newest.send_modify(|number| *number = (*number).max(newest.unwrap_or_default()));
     }
 
-    /// Adds a notice; the oldest goes where there are too many.
-    pub fn add(&self, notice: &Notice) {
+    /// Adds a notice of this Unix time; the oldest goes where there are too many.
+    pub fn add(&self, notice: &Notice, at_unix_ms: u64) {
         let number = *self.newest.borrow() + 1;
-        let event = EventStatus::of(notice, self.clock_started_unix_ms);
+        let event = EventStatus { at_unix_ms, ..EventStatus::of(notice, 0) };
         let mut kept = self.lock();
         if kept.len() == NOTICES_KEPT {
             kept.pop_front();
@@ -68,6 +63,13 @@ impl Journal {
     #[must_use]
     pub fn after(&self, number: u64) -> Vec<NumberedEvent> {
         self.lock().iter().filter(|event| event.number > number).cloned().collect()
+    }
+
+    /// The newest so many, in order.
+    #[must_use]
+    pub fn newest(&self, count: usize) -> Vec<EventStatus> {
+        let kept = self.lock();
+        kept.iter().skip(kept.len().saturating_sub(count)).map(|numbered| numbered.event.clone()).collect()
     }
 
     /// Returns as soon as there is one after this number.
@@ -94,7 +96,7 @@ mod tests {
     fn what_came_after_a_number_is_told_once_and_old_notices_go() {
         let journal = Journal::new(1000);
         for count in 0..NOTICES_KEPT + 3 {
-            journal.add(&notice(&count.to_string()));
+            journal.add(&notice(&count.to_string()), 1005);
         }
         let all = journal.after(0);
         assert_eq!(
@@ -103,7 +105,9 @@ mod tests {
         );
         let last = all.last().unwrap().number;
         assert!(journal.after(last).is_empty());
-        journal.add(&notice("new"));
+        journal.add(&notice("new"), 1007);
+        let newest = journal.newest(2).into_iter().map(|event| event.at_unix_ms);
+        assert!(newest.eq([1005, 1007]));
         assert_eq!(journal.after(last).len(), 1);
         assert!(Journal::new(1001 + last).after(0).is_empty());
     }
@@ -111,10 +115,10 @@ mod tests {
     #[test]
     fn a_journal_goes_on_above_what_another_coordinator_kept_also_where_the_clock_was_set_back() {
         let before = Journal::new(5_000_000);
-        before.add(&notice("before"));
+        before.add(&notice("before"), 5_000_000);
         let journal = Journal::new(1000);
         journal.begin_with(before.after(0));
-        journal.add(&notice("now"));
+        journal.add(&notice("now"), 1000);
         let told: Vec<(u64, String)> =
             journal.after(0).into_iter().map(|event| (event.number, event.event.text)).collect();
         assert_eq!(told, [(5_000_001, "before".to_owned()), (5_000_002, "now".to_owned())]);
@@ -130,7 +134,7 @@ mod tests {
                 journal.after(0)
             }
         });
-        journal.add(&notice("here"));
+        journal.add(&notice("here"), 5);
         assert_eq!(waiting.await.unwrap()[0].event.text, "here");
     }
 }

@@ -58,6 +58,8 @@ impl From<StoreError> for OwnerError {
 pub enum Ended {
     /// The run is finished.
     Finished,
+    /// Everybody has written a checkpoint and left: the run goes on when all are started again.
+    Suspended,
     /// Somebody stopped the coordinator, and the run goes on without it.
     Stopped,
 }
@@ -137,6 +139,9 @@ impl Owner {
             if self.run.state().phase == Phase::Finished && !self.stay {
                 break Ended::Finished;
             }
+            if self.run.is_suspended() {
+                break Ended::Suspended;
+            }
             let timeout = self.run.next_timeout().map(|at| self.clock.at(at));
             tokio::select! {
                 () = &mut stop => break Ended::Stopped,
@@ -148,6 +153,9 @@ impl Owner {
                     if timeout.is_some() => self.step(Event::Timer)?,
                 _ = publish.tick() => {
                     self.store.check_lead()?;
+                    if let Some(moved_ms) = self.clock.follow() {
+                        tell_calendar(moved_ms);
+                    }
                     self.publish();
                     self.recorder.flush();
                 }
@@ -170,6 +178,7 @@ impl Owner {
     async fn part(mut self, ended: Ended) {
         let reason = match ended {
             Ended::Finished => "the run is finished",
+            Ended::Suspended => "the run stops for now",
             Ended::Stopped => "the coordinator stops; train on, it will be back",
         };
         for connection in self.open.keys().copied().collect::<Vec<_>>() {
@@ -228,7 +237,7 @@ impl Owner {
                 }
                 Command::Report(notice) => {
                     log(&notice);
-                    self.journal.add(&notice);
+                    self.journal.add(&notice, self.clock.unix_ms());
                 }
             }
         }
@@ -259,7 +268,10 @@ impl Owner {
     }
 
     pub(super) fn publish(&mut self) {
-        let status = Arc::new(self.run.status(self.clock.started_unix_ms()));
+        let mut status = self.run.status(self.clock.started_unix_ms());
+        // With the time of their own day, where the calendar has moved since.
+        status.events = self.journal.newest(status.events.len());
+        let status = Arc::new(status);
         self.chronicler.note(self.clock.unix_ms(), &self.run, &status);
         self.status.send_replace(status);
     }
@@ -282,6 +294,15 @@ impl Owner {
         let _ = reply.send(decision);
         Ok(())
     }
+}
+
+fn tell_calendar(moved_ms: i64) {
+    let (hours, way) = (moved_ms as f64 / 3_600_000.0, if moved_ms < 0 { "back" } else { "forward" });
+    tracing::warn!(
+        "this machine's calendar has moved {way} by {:.1} h: it slept, or its clock was set. Certificates and join tokens \
+         count by it from now on; a token that has expired meanwhile is replaced by `coordinator token create`",
+        hours.abs()
+    );
 }
 
 fn log(notice: &Notice) {

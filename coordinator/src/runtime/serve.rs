@@ -27,7 +27,9 @@ use crate::record::Recorder;
 use crate::slowdown::Slowdown;
 
 /// How often the coordinator's own certificate is renewed, in seconds: well within its life.
-const CERTIFICATE_INTERVAL_S: u64 = 3600;
+const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(3600);
+/// How often it is looked whether the calendar has moved, in seconds.
+const CALENDAR_INTERVAL_S: u64 = 2;
 /// How long pollers can still read that the run is finished, in milliseconds.
 const LINGER_MS: u64 = 1500;
 /// How long open HTTP requests may take after that, in seconds.
@@ -154,12 +156,12 @@ pub async fn serve(
     if matches!(ended, Ok(Ended::Finished)) {
         tokio::time::sleep(Duration::from_millis(LINGER_MS)).await;
     }
-    http_stop.send_replace(true);
-    // Both are courtesies to peers that may be gone.
-    let _ = timeout(Duration::from_secs(HTTP_SHUTDOWN_S), serving).await;
+    // Both are courtesies to peers that may be gone. Who sees that HTTP is not answered any more takes all ports for free.
     if !deposed {
         let _ = timeout(Duration::from_secs(HTTP_SHUTDOWN_S), endpoint.wait_idle()).await;
     }
+    http_stop.send_replace(true);
+    let _ = timeout(Duration::from_secs(HTTP_SHUTDOWN_S), serving).await;
     Ok(ended?)
 }
 
@@ -179,14 +181,18 @@ async fn accept(endpoint: Endpoint, reception: Reception) {
     }
 }
 
-/// Keeps the coordinator's own certificate fresh.
-async fn renew(endpoint: Endpoint, door: Door, authority: Option<Authority>, clock: Clock) {
+/// Keeps the coordinator's own certificate fresh: it is renewed when it is old, and at once when the calendar has moved.
+async fn renew(endpoint: Endpoint, door: Door, authority: Option<Authority>, mut clock: Clock) {
     let Some(authority) = authority else { return };
-    let mut due = interval(Duration::from_secs(CERTIFICATE_INTERVAL_S));
-    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    due.tick().await;
+    let mut look = interval(Duration::from_secs(CALENDAR_INTERVAL_S));
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut due = clock.now() + CERTIFICATE_INTERVAL;
     loop {
-        due.tick().await;
+        look.tick().await;
+        if clock.follow().is_none() && clock.now() < due {
+            continue;
+        }
+        due = clock.now() + CERTIFICATE_INTERVAL;
         match server_config(&authority, &door, clock.unix_s()) {
             Ok(config) => endpoint.set_server_config(Some(config)),
             Err(error) => tracing::error!(%error, "cannot renew the coordinator's certificate"),

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::identity::{
     ALERT_UNKNOWN_CA, AuthorityError, COORDINATOR_OF_ANY_RUN, Exporter, ExporterError, Fingerprint, Identity,
-    IdentityError, PeerName, TlsError, Token, WorkerKey, enrol_client, renew_client,
+    IdentityError, PeerName, TlsError, Token, WorkerKey, enrol_client, is_out_of_date, renew_client,
 };
 
 /// Why a worker did not get a certificate.
@@ -29,6 +29,13 @@ pub enum EnrolError {
         /// Who was dialled.
         address: SocketAddr,
     },
+    /// Its certificate is not valid by this machine's clock.
+    #[error(
+        "the coordinator's certificate has expired, or is not valid yet, by this machine's clock ({}): set the clocks of both \
+         machines right; `worker doctor` compares them",
+        .0
+    )]
+    OutOfDate(ConnectionError),
     /// The coordinator said no.
     #[error("the coordinator refuses: {0}")]
     Refused(EnrolRefusal),
@@ -133,6 +140,7 @@ async fn dial(
         {
             EnrolError::WrongCoordinator { address }
         }
+        error if is_out_of_date(&error) => EnrolError::OutOfDate(error),
         error => EnrolError::Connection(error),
     })
 }

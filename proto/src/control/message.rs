@@ -18,7 +18,7 @@ pub use super::report::{
 };
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 23;
+pub const PROTOCOL_VERSION: u16 = 24;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -423,6 +423,8 @@ pub struct GenerationStart {
     pub schedule: RoundSchedule,
     /// With whom the receiver holds a copy of the model; none: it has all of it. Members are those that hold the same part.
     pub replica: Option<Replica>,
+    /// Whether all write a checkpoint after `first_round`, besides those that are due.
+    pub checkpoint: bool,
 }
 
 /// The workers that hold a copy of the model together, each a part of it.

@@ -13,7 +13,7 @@ use super::{
     ProbeRequest, STRANGER_WINDOW_BYTES, ToDesk, open,
 };
 use crate::identity::{
-    ALERT_CERTIFICATE_EXPIRED, ALERT_UNKNOWN_CA, COORDINATOR_OF_ANY_RUN, Fingerprint, TlsError, probe_client,
+    ALERT_UNKNOWN_CA, COORDINATOR_OF_ANY_RUN, Fingerprint, TlsError, is_out_of_date, probe_client,
 };
 use crate::transport;
 
@@ -195,9 +195,9 @@ fn handshake_failed(error: ConnectionError) -> ProbeError {
         {
             ProbeError::Busy
         }
+        error if is_out_of_date(error) => ProbeError::OutOfDate,
         ConnectionError::TransportError(cause) => match cause.code {
             code if code == TransportErrorCode::crypto(ALERT_UNKNOWN_CA) => ProbeError::WrongCoordinator,
-            code if code == TransportErrorCode::crypto(ALERT_CERTIFICATE_EXPIRED) => ProbeError::OutOfDate,
             _ => ProbeError::NotACoordinator { reason: error.to_string() },
         },
         _ => ProbeError::NotACoordinator { reason: error.to_string() },

@@ -24,9 +24,9 @@ pub use name::{COORDINATOR_OF_ANY_RUN, NameError, PeerName};
 pub use peer::{PeerError, peer_name, peer_worker};
 pub use proof::{Exporter, ExporterError, Proof, Secret};
 pub use request::{REQUEST_BYTES_MAX, WorkerKey};
-pub(crate) use tls::{ALERT_CERTIFICATE_EXPIRED, ALERT_UNKNOWN_CA};
+pub(crate) use tls::ALERT_UNKNOWN_CA;
 pub use tls::{
-    TlsError, control_client, coordinator_server, data_client, data_server, enrol_client,
+    TlsError, control_client, coordinator_server, data_client, data_server, enrol_client, is_out_of_date,
     is_refused_as_expired, probe_client, renew_client,
 };
 pub use token::{TOKEN_PREFIX, Token, TokenError, TokenId};

@@ -32,6 +32,13 @@ pub fn is_refused_as_expired(error: &ConnectionError) -> bool {
     matches!(error, ConnectionError::ConnectionClosed(close) if close.error_code == expired)
 }
 
+/// Whether this side hung up because, by this machine's clock, the peer's certificate has expired or is not valid yet.
+#[must_use]
+pub fn is_out_of_date(error: &ConnectionError) -> bool {
+    let expired = TransportErrorCode::crypto(ALERT_CERTIFICATE_EXPIRED);
+    matches!(error, ConnectionError::TransportError(cause) if cause.code == expired)
+}
+
 /// A configuration that could not be made: in practice, damaged certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {

@@ -40,12 +40,12 @@ impl Calendars {
         Ok(())
     }
 
-    /// Sets that calendar so many seconds ahead of the machine's, at once.
+    /// Sets that calendar so many seconds ahead of the machine's, at once, also for a process that is yet to be started.
     ///
     /// # Errors
-    /// Nobody was given a calendar of this name.
+    /// Its file cannot be written.
     pub fn set(&self, name: &str, ahead_s: i64) -> Result<()> {
-        let file = std::fs::File::options().write(true).open(self.file(name));
+        let file = std::fs::File::options().write(true).create(true).truncate(false).open(self.file(name));
         let file = file.with_context(|| format!("open the calendar of {name}"))?;
         // In place, as processes have it mapped.
         Ok(std::os::unix::fs::FileExt::write_all_at(&file, &ahead_s.to_ne_bytes(), 0)?)

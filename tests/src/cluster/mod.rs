@@ -24,6 +24,9 @@ pub use pair::Pair;
 pub use process::{Process, Slowed, binary};
 pub use wan::Wan;
 
+/// The name of its calendar.
+const COORDINATOR: &str = "coordinator";
+
 /// Between looks at a run.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -121,7 +124,9 @@ impl Cluster {
     /// It does not start; the error ends with its log.
     pub fn start_coordinator(&mut self) -> Result<()> {
         let folder = &self.config.folder;
+        let mut given = Ok(());
         let process = Process::start("coordinator", folder, |command| {
+            given = self.calendars.iter().try_for_each(|calendars| calendars.give(COORDINATOR, command));
             command.args([
                 "up",
                 "--stay",
@@ -136,6 +141,7 @@ impl Cluster {
             command.arg("--http").arg(self.http.to_string());
         })?;
         self.coordinator = Some(process);
+        given?;
         self.wait_for("the coordinator to answer", Duration::from_secs(30), |status| !status.is_null())?;
         Ok(())
     }
@@ -182,6 +188,15 @@ impl Cluster {
     pub fn set_calendar(&self, index: usize, ahead_s: i64) -> Result<()> {
         let calendars = self.calendars.as_ref().context("workers have no calendars of their own")?;
         calendars.set(&format!("worker-{index}"), ahead_s)
+    }
+
+    /// Sets the coordinator's calendar so many seconds ahead of the machine's.
+    ///
+    /// # Errors
+    /// It was not started with a calendar of its own.
+    pub fn set_head_calendar(&self, ahead_s: i64) -> Result<()> {
+        let calendars = self.calendars.as_ref().context("the coordinator has no calendar of its own")?;
+        calendars.set(COORDINATOR, ahead_s)
     }
 
     /// The token that the coordinator wrote.

@@ -27,6 +27,7 @@ mod selection;
 mod shares;
 mod site;
 mod speaking;
+mod switching_off;
 mod take_over;
 mod tensor_groups;
 mod terminal;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use longhaul_proto::identity::Identity;
 use longhaul_tests::chaos::{Pace, run_toml};
-use longhaul_tests::cluster::{Cluster, ClusterConfig, training};
+use longhaul_tests::cluster::{Cluster, ClusterConfig, Process, training};
 
 use crate::scenario::{RUN_MAX, applied_rounds};
 use crate::turns::take_turn;
@@ -18,6 +18,49 @@ fn identity(folder: &Path) -> (u32, Vec<u8>) {
     let [run] = runs.as_slice() else { panic!("{runs:?}") };
     let identity = Identity::load(&run.as_ref().unwrap().path().join("0")).unwrap().unwrap();
     (identity.worker().0, identity.certificate().to_vec())
+}
+
+/// Longer than certificates and join tokens live.
+const SLEPT_S: i64 = 30 * 3600;
+
+/// A machine that wakes up finds its calendar so much further on, and its coordinator has not been started anew.
+#[test]
+fn a_coordinator_whose_machine_has_slept_lets_workers_in_with_a_new_token() {
+    let _turn = take_turn();
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start_coordinator_only(ClusterConfig {
+        run_toml: run_toml(2, Pace::default()),
+        sites: vec![1, 1],
+        link: "rate_mbit=50,delay_ms=10".parse().unwrap(),
+        seed: 1,
+        folder: folder.path().to_owned(),
+        threads: 1,
+        own_checkpoints: true,
+        worker_arguments: Vec::new(),
+        own_calendars: true,
+    })
+    .unwrap();
+    cluster.set_head_calendar(SLEPT_S).unwrap();
+    (0..2).for_each(|worker| cluster.set_calendar(worker, SLEPT_S).unwrap());
+    let head = cluster.coordinator().unwrap();
+    head.wait_for_words("calendar has moved forward by 30.0 h", RUN_MAX).unwrap();
+
+    let create = |command: &mut std::process::Command| {
+        command.args(["token", "create", "--state-dir", "state"]);
+    };
+    let mut created = Process::start_as("coordinator", "token", folder.path(), create).unwrap();
+    assert!(created.wait(RUN_MAX).unwrap().success(), "{}", created.log_tail());
+    std::fs::write(folder.path().join("join.txt"), created.log()).unwrap();
+    (0..2).for_each(|worker| cluster.start_worker(worker).unwrap());
+    let status = cluster.wait_for("both to train", RUN_MAX, |status| training(status) == 2).unwrap();
+    let joined = status["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|event| event["text"].as_str().unwrap().contains("joined"));
+    let at_s = joined.unwrap()["at_unix_ms"].as_i64().unwrap() / 1000;
+    let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64;
+    assert!((at_s - now_s - SLEPT_S).abs() < 600, "an event has the time of the calendar: {at_s}, {now_s}");
 }
 
 #[test]

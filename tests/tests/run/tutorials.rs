@@ -42,7 +42,7 @@ fn a_page_that_says_what_is_not_printed_is_found() {
 }
 
 /// Somebody in the folder of a clone, with a terminal for each command that stays.
-struct Reader {
+pub struct Reader {
     staying: Vec<Process>,
     coordinator: SocketAddr,
     http: SocketAddr,
@@ -54,7 +54,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let examples = root().join("examples");
         std::os::unix::fs::symlink(examples, folder.path().join("examples")).unwrap();
@@ -62,7 +62,7 @@ impl Reader {
         Self { staying: Vec::new(), coordinator, http, workers: BTreeMap::new(), given: 0, folder }
     }
 
-    fn does(self, page: &str) {
+    pub fn does(self, page: &str) {
         let _turn = take_turn();
         self.follows(&fs::read_to_string(root().join(page)).unwrap());
     }
@@ -156,6 +156,6 @@ fn until(mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }

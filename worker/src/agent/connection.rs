@@ -8,10 +8,11 @@ use anyhow::{Context, Result};
 use longhaul_common::explained::Explained;
 use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{self, ControlReceiver, ControlSender, NotLeader};
-use longhaul_proto::identity::{self, Identity, PeerName, Token, is_refused_as_expired};
+use longhaul_proto::identity::{self, Identity, PeerName, Token, is_out_of_date, is_refused_as_expired};
 use quinn::{Connection, Endpoint};
 use tokio::time::Instant;
 
+use super::addresses;
 use super::coordinators::Coordinators;
 use super::reminder::Reminder;
 use crate::back_off::BackOff;
@@ -213,6 +214,9 @@ impl Dialler {
             .map_err(Attempt::Never)?;
         let connection = match connecting.await {
             Err(error) if is_refused_as_expired(&error) => return Ok(None),
+            Err(error) if is_out_of_date(&error) => {
+                return Err(Attempt::Later(control::EnrolError::OutOfDate(error).into()));
+            }
             connected => connected.context("connect to the coordinator").map_err(Attempt::Later)?,
         };
         match greet(&connection, join()).await {
@@ -223,7 +227,7 @@ impl Dialler {
     }
 
     async fn lookup(&self, coordinator: &str) -> Result<SocketAddr, Attempt> {
-        let mut found = tokio::net::lookup_host(coordinator).await.map_err(|error| {
+        let found = tokio::net::lookup_host(coordinator).await.map_err(|error| {
             let malformed = error.kind() == std::io::ErrorKind::InvalidInput;
             let error = anyhow::Error::from(error);
             if malformed {
@@ -233,15 +237,25 @@ impl Dialler {
                 Attempt::Later(error.context(format!("look up {coordinator:?}")))
             }
         })?;
-        found.find(|address| self.same_family(address)).ok_or_else(|| {
+        let all = addresses::in_order(found);
+        let usable: Vec<SocketAddr> = all.iter().copied().filter(|address| self.may_dial(address)).collect();
+        let first = usable.first().copied().ok_or_else(|| {
+            let named: Vec<String> = all.iter().map(|address| address.ip().to_string()).collect();
             Attempt::Later(anyhow::anyhow!(
-                "{coordinator:?} has no address of the kind that this worker listens on: `--listen '[::]:0'` is for IPv6"
+                "{coordinator:?} has IPv6 addresses alone ({}), and this worker has IPv4 alone, as --listen says or this machine does",
+                named.join(", ")
             ))
-        })
+        })?;
+        if usable.len() == 1 {
+            return Ok(first);
+        }
+        // Where none answers, dialling one says why.
+        Ok(addresses::first_that_answers(&self.endpoint, &usable).await.unwrap_or(first))
     }
 
-    fn same_family(&self, address: &SocketAddr) -> bool {
-        self.endpoint.local_addr().is_ok_and(|own| own.is_ipv4() == address.is_ipv4())
+    /// From a socket for IPv6, both kinds can be dialled (RFC 3493, section 3.7).
+    fn may_dial(&self, address: &SocketAddr) -> bool {
+        self.endpoint.local_addr().is_ok_and(|own| own.is_ipv6() || address.is_ipv4())
     }
 }
 

@@ -1,6 +1,6 @@
 //! One `worker join`, from the first packet to the last.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +53,7 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     flight.write_on_panic();
     flight.write_when_asked()?;
     let (socket, buffers) = network::bind(args.listen)?;
+    let listens_at = socket.local_addr().context("ask for the socket's address")?.ip();
     if !buffers.are_full() {
         tracing::debug!(
             ?buffers,
@@ -83,6 +84,7 @@ pub async fn join(args: JoinArgs) -> Result<()> {
         cache_dir,
         slot,
         dialler,
+        listens_at,
         reset_key,
         room,
         unusable,
@@ -109,6 +111,7 @@ pub(super) struct Membership {
     pub cache_dir: PathBuf,
     pub slot: IdentitySlot,
     pub dialler: Dialler,
+    listens_at: IpAddr,
     reset_key: ResetKey,
     /// What the model may take, as it was before there was one.
     pub room: Room,
@@ -232,7 +235,7 @@ impl Membership {
     /// A first message of a new session; `too_late`: in the last one it could not take part, after a state that took so long to come.
     fn join_message(&self, identity: &Identity, too_late: Option<Duration>) -> Result<Join> {
         let port = self.dialler.endpoint.local_addr().context("ask for the endpoint's port")?.port();
-        let lan_address = SocketAddr::new(self.args.listen.ip(), port);
+        let lan_address = SocketAddr::new(self.listens_at, port);
         Ok(Join {
             incarnation: rand::random(),
             site: self.args.site.clone(),

@@ -1,5 +1,6 @@
 //! `worker join`: identity, the conversation with the coordinator, and sessions that come and go with it.
 
+mod addresses;
 mod connection;
 mod control_group;
 mod coordinators;
@@ -26,5 +27,6 @@ mod voice;
 mod ways;
 mod words;
 
+pub(crate) use addresses::{first_that_answers, in_order};
 pub use join::{HANDING_OVER_MAX, LEAVING_MAX, cache_dir, join};
 pub(crate) use stop::StopSignal;

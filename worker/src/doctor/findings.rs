@@ -54,6 +54,13 @@ pub(super) fn unreachable(address: SocketAddr, error: &ProbeError, knock: Option
             format!("something answers on UDP port {port} of {ip}, but it is not a coordinator"),
             CHECK_ADDRESS,
         ),
+        (ProbeError::Silent, Some(Knock::AnswerToPieces)) => Finding::fail(
+            "udp",
+            format!(
+                "{ip} answers, but packets of 1200 bytes do not get there in one piece, which QUIC needs (RFC 9000)"
+            ),
+            "raise the MTU of the tunnel or link that is in between: 1228 bytes for IPv4, 1280 for IPv6 (`tracepath` finds it)",
+        ),
         (ProbeError::Silent, _) => Finding::fail(
             "udp",
             format!("no answer over UDP from {address} within {} s", PROBE_DIAL_MAX.as_secs()),
@@ -162,6 +169,7 @@ mod tests {
             (silent(Some(Knock::Silence)), "no answer over UDP"),
             (silent(Some(Knock::Closed)), "nothing listens on its UDP port 7700"),
             (silent(Some(Knock::Answer)), "something answers on UDP port 7700"),
+            (silent(Some(Knock::AnswerToPieces)), "packets of 1200 bytes do not get there"),
             (unreachable(ADDRESS, &other, None), "what answers is not a coordinator"),
         ];
         for (finding, words) in cases {

@@ -24,6 +24,8 @@ pub(super) enum Knock {
     Closed,
     /// Something answered.
     Answer,
+    /// Something answered, and not where no router may take the packet to pieces, which QUIC forbids (RFC 9000 §14).
+    AnswerToPieces,
 }
 
 /// Sends a QUIC packet of a version that nobody speaks, which any QUIC server answers with those that it does
@@ -32,11 +34,26 @@ pub(super) enum Knock {
 /// # Errors
 /// There is no way to the address from this machine.
 pub(super) async fn knock(address: SocketAddr, patience: Duration) -> io::Result<Knock> {
+    match attempt(address, patience, true).await? {
+        Knock::Answer => match attempt(address, patience, false).await {
+            Ok(Knock::Answer) => Ok(Knock::Answer),
+            // The kernel may know already that the path is too narrow.
+            _ => Ok(Knock::AnswerToPieces),
+        },
+        other => Ok(other),
+    }
+}
+
+async fn attempt(address: SocketAddr, patience: Duration, may_be_in_pieces: bool) -> io::Result<Knock> {
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
     let socket = UdpSocket::bind(any).await?;
+    if !may_be_in_pieces {
+        // As for all packets of quinn.
+        quinn::udp::UdpSocketState::new((&socket).into())?;
+    }
     // To connected sockets the kernel reports that a port is closed.
     socket.connect(address).await?;
     for _ in 0..ATTEMPTS {

@@ -1,7 +1,7 @@
 //! The path to the coordinator, and who is at its end.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use longhaul_proto::control::{Hello, Probe, ProbeError};
@@ -13,23 +13,29 @@ use tokio::net::lookup_host;
 use super::findings;
 use super::knock::{PATIENCE, knock};
 use super::report::{Finding, Report};
+use crate::agent::{first_that_answers, in_order};
 use crate::cli::DoctorArgs;
+use crate::network;
 
 /// Round trips that are measured: odd, so that one of them is the median.
 const ECHOES: usize = 9;
 
 /// Examines the path, as far as it leads.
 pub(super) async fn examine(args: &DoctorArgs, report: &mut Report<impl Write>) -> io::Result<()> {
-    let address = match look_up(&args.coordinator).await {
-        Ok((address, finding)) => {
+    let addresses = match look_up(&args.coordinator).await {
+        Ok((addresses, finding)) => {
             report.tell(finding)?;
-            address
+            addresses
         }
         Err(finding) => return report.tell(finding),
     };
-    let endpoint = match open(address, report)? {
+    let endpoint = match open(report)? {
         Ok(endpoint) => endpoint,
         Err(finding) => return report.tell(finding),
+    };
+    let address = match addresses.as_slice() {
+        [one] => *one,
+        several => first_that_answers(&endpoint, several).await.unwrap_or(several[0]),
     };
     let authority = match args.token.read() {
         Ok(None) => {
@@ -53,7 +59,8 @@ pub(super) async fn examine(args: &DoctorArgs, report: &mut Report<impl Write>) 
     Ok(())
 }
 
-async fn look_up(coordinator: &str) -> Result<(SocketAddr, Finding), Finding> {
+/// All addresses of a coordinator, in the order in which they are tried.
+async fn look_up(coordinator: &str) -> Result<(Vec<SocketAddr>, Finding), Finding> {
     let found = lookup_host(coordinator).await.map_err(|error| {
         let malformed = error.kind() == io::ErrorKind::InvalidInput;
         let remedy = if malformed {
@@ -63,32 +70,21 @@ async fn look_up(coordinator: &str) -> Result<(SocketAddr, Finding), Finding> {
         };
         Finding::fail("coordinator", format!("{coordinator:?} does not resolve: {error}"), remedy)
     })?;
-    let found: Vec<SocketAddr> = found.collect();
-    // `worker join` listens on IPv4 unless told otherwise.
-    let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
-    let Some(address) = first.copied() else {
+    let found = in_order(found);
+    if found.is_empty() {
         return Err(Finding::fail("coordinator", format!("{coordinator:?} has no address"), ""));
+    }
+    let named: Vec<String> = found.iter().map(ToString::to_string).collect();
+    let says = match named.as_slice() {
+        [one] if one == coordinator => one.clone(),
+        all => format!("{coordinator} is {}", all.join(", ")),
     };
-    let says = if coordinator == address.to_string() {
-        coordinator.to_owned()
-    } else {
-        format!("{coordinator} is {address}")
-    };
-    let finding = if address.is_ipv4() {
-        Finding::fine("coordinator", says)
-    } else {
-        Finding::warn("coordinator", says, "IPv6 only: `worker join` needs `--listen '[::]:0'`")
-    };
-    Ok((address, finding))
+    Ok((found, Finding::fine("coordinator", says)))
 }
 
 /// A socket as a worker's, and what the kernel granted.
-fn open(address: SocketAddr, report: &mut Report<impl Write>) -> io::Result<Result<Endpoint, Finding>> {
-    let any = match address {
-        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    };
-    let (socket, granted) = match transport::bind_udp(SocketAddr::new(any, 0)) {
+fn open(report: &mut Report<impl Write>) -> io::Result<Result<Endpoint, Finding>> {
+    let (socket, granted) = match network::bind(None) {
         Ok(bound) => bound,
         Err(error) => return Ok(Err(Finding::fail("buffers", format!("no UDP socket: {error}"), ""))),
     };

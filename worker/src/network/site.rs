@@ -1,7 +1,7 @@
 //! Where members of this worker's site come in for the reduction within the site.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -14,12 +14,20 @@ use crate::collective::SiteTls;
 /// Ports that are tried for one that is free for UDP as well as for TCP.
 const PORTS_TRIED: usize = 16;
 
-/// A worker's UDP socket. Where the system is to choose the port (0), it is one that is free for TCP too: members of the site meet
-/// there.
+/// A worker's UDP socket. Without an address it is for all of this machine's: of both kinds, or of IPv4 where there is no IPv6.
 ///
 /// # Errors
 /// The address cannot be bound.
-pub fn bind(listen: SocketAddr) -> Result<(UdpSocket, SocketBuffers), BindError> {
+pub fn bind(listen: Option<SocketAddr>) -> Result<(UdpSocket, SocketBuffers), BindError> {
+    let any = |ip: IpAddr| bind_to(SocketAddr::new(ip, 0));
+    match listen {
+        Some(listen) => bind_to(listen),
+        None => any(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| any(Ipv4Addr::UNSPECIFIED.into())),
+    }
+}
+
+/// Where the system is to choose the port (0), it is one that is free for TCP too: members of the site meet there.
+fn bind_to(listen: SocketAddr) -> Result<(UdpSocket, SocketBuffers), BindError> {
     if listen.port() != 0 {
         return bind_udp(listen);
     }

@@ -335,6 +335,9 @@ impl Synchroniser {
         self.take_place(&start)?;
         self.begin_site(&start);
         let (assignments, until, schedule) = (start.assignments.clone(), start.until, start.schedule);
+        if start.checkpoint {
+            self.links.gate.ask_for_checkpoint(start.first_round);
+        }
         self.begin_masking(&start)?;
         self.feed(Event::Begin(Box::new(start)));
         if let Stage::Running(running) = &self.stage

@@ -28,6 +28,8 @@ struct State {
     until: Round,
     schedule: RoundSchedule,
     timeline: Timeline,
+    /// A checkpoint is asked for after this round.
+    checkpoint_after: Option<Round>,
 }
 
 /// The answer of [`Gate::enter`].
@@ -57,6 +59,7 @@ impl Gate {
             until: Round(0),
             schedule,
             timeline,
+            checkpoint_after: None,
         };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -111,6 +114,17 @@ impl Gate {
         state.schedule = schedule;
         state.open = true;
         self.changed.notify_all();
+    }
+
+    /// Has a checkpoint written after a round, besides those that are due.
+    pub fn ask_for_checkpoint(&self, after: Round) {
+        self.lock().checkpoint_after = Some(after);
+    }
+
+    /// Whether one was asked for after this round. True once.
+    #[must_use]
+    pub fn take_checkpoint(&self, after: Round) -> bool {
+        self.lock().checkpoint_after.take_if(|asked| *asked == after).is_some()
     }
 
     /// Sends a device that waits at the gate away, to be told where to go on: its life is over, and this is the number of the next.

@@ -1,6 +1,6 @@
 //! Workers that are to leave, and have what nobody else has.
 
-use longhaul_proto::control::message::HANDOVER_MAX;
+use longhaul_proto::control::message::{CheckpointReport, HANDOVER_MAX};
 
 use super::super::{Decided, Moving};
 use super::moves::{keeps, offer, one_copy, written};
@@ -86,7 +86,114 @@ fn who_nobody_can_copy_does_not_wait() {
     }
     assert!(is_dismissed(&story.told(2)));
     let told = story.run.status(0).events;
-    assert!(told.iter().any(|event| event.text.contains("nobody could have a copy")), "{told:?}");
+    let expected = "before r2 is in checkpoints of w2, which leave";
+    assert!(told.iter().any(|event| event.text.contains(expected)), "{told:?}");
+}
+
+fn of_whole_model(next_round: u64) -> CheckpointOffer {
+    CheckpointOffer { parts: 1, ..offer(next_round, 0, true) }
+}
+
+/// The only one that trains is to leave, and its generation ends before round 2.
+fn last_one_leaving() -> Story {
+    let mut story = Story::training();
+    story.say(2, ToCoordinator::Leaving);
+    assert!(is_dismissed(&story.told(2)), "there is another one");
+    story.settled(1, 2, 1, 1);
+    story.told(1);
+    story.say(1, ToCoordinator::Leaving);
+    assert_eq!(story.told(1), [ToWorker::Handover, ToWorker::Settle { generation: Generation(3) }]);
+    story.settled(1, 3, 1, 1);
+    let start = story.begun(1);
+    assert_eq!((start.first_round, start.until), (Round(2), Round(2)));
+    story
+}
+
+#[test]
+fn the_last_one_writes_a_checkpoint_before_it_goes_and_the_run_goes_on_from_there() {
+    let mut story = last_one_leaving();
+    story.say(1, written(2, 0));
+    assert!(!is_dismissed(&story.told(1)), "not all that it has begun is in it");
+    story.say(1, finished(2, None));
+    assert!(is_dismissed(&story.told(1)));
+    assert_eq!(story.run.state().phase, Phase::Gathering);
+    let lost = story.run.state().residuals_lost;
+    assert_eq!((lost.contributions, lost.results), (1, 0), "of the first that left alone");
+    let told = story.run.status(0).events;
+    assert!(told.iter().any(|event| event.text.contains("before r2 is in checkpoints of w1")), "{told:?}");
+
+    story.join(1, &[of_whole_model(2)]);
+    story.join(2, &[]);
+    assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(2)))));
+}
+
+#[test]
+fn who_cannot_write_its_last_checkpoint_goes_all_the_same_and_that_is_told() {
+    let mut story = last_one_leaving();
+    let full = CheckpointReport {
+        next_round: Round(2),
+        generation: WRITTEN_IN,
+        path: String::new(),
+        outcome: Err("no space left".to_owned()),
+    };
+    story.say(1, ToCoordinator::Checkpoint(full));
+    story.say(1, finished(2, None));
+    assert!(is_dismissed(&story.told(1)));
+    let told = story.run.status(0).events;
+    assert!(told.iter().any(|event| event.text.contains("last checkpoint could not be written")), "{told:?}");
+}
+
+/// The newcomer has nothing yet, and is there when the checkpoint is written.
+#[test]
+fn who_joins_while_the_last_one_writes_is_asked_for_a_copy() {
+    let mut story = last_one_leaving();
+    story.join(3, &[]);
+    story.say(1, written(2, 0));
+    story.say(1, finished(2, None));
+    assert!(!is_dismissed(&story.told(1)));
+    assert_eq!(keeps(&story, 3), [(0, vec![1])]);
+    story.say(3, ToCoordinator::Kept(Some(of_whole_model(2))));
+    assert!(is_dismissed(&story.told(1)));
+}
+
+#[test]
+fn a_run_that_stops_for_now_has_all_write_a_checkpoint_and_leave() {
+    let mut story = Story::training();
+    story.join(3, &[]);
+    story.handle(Event::Suspend);
+    assert!(is_dismissed(&story.told(3)), "it has nothing yet");
+    for worker in [1, 2] {
+        let told = story.told(worker);
+        assert!(matches!(told.as_slice(), [ToWorker::Handover, ToWorker::Settle { .. }]), "{told:?}");
+    }
+    story.join(3, &[]);
+    assert!(story.told(3).is_empty(), "nobody comes in");
+    story.settled(1, 2, 1, 1);
+    story.settled(2, 2, 1, 1);
+    assert_eq!(story.begun(1).until, Round(2));
+    for worker in [1, 2] {
+        assert!(!story.run.is_suspended() && !is_dismissed(&story.told(1)));
+        story.say(worker, written(2, 0));
+        story.say(worker, finished(2, None));
+    }
+    assert!(is_dismissed(&story.told(1)) && is_dismissed(&story.told(2)) && story.run.is_suspended());
+
+    let (config, state) = (story.run.config.clone(), story.run.state().clone());
+    story = Story::of_state(config, state);
+    story.join(1, &[of_whole_model(2)]);
+    story.join(2, &[of_whole_model(2)]);
+    assert_eq!(story.told(2).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(2)))));
+}
+
+#[test]
+fn a_run_that_stops_for_now_while_nobody_is_here_has_stopped() {
+    let mut story = Story::new();
+    story.handle(Event::Suspend);
+    assert!(story.run.is_suspended());
+    let mut story = Story::new();
+    story.join(1, &[]);
+    story.handle(Event::Suspend);
+    assert!(is_dismissed(&story.told(1)) && story.run.is_suspended());
 }
 
 #[test]
@@ -178,7 +285,7 @@ fn a_pause_does_not_keep_a_generation_from_its_end() {
     assert_eq!(story.run.state().phase, Phase::Gathering);
 }
 
-/// Nobody has to give anything to anybody where there is another copy, or nobody is left.
+/// Nobody has to give anything to anybody where there is another copy.
 #[test]
 fn who_can_be_spared_goes_at_once() {
     let mut story = training();
@@ -189,9 +296,7 @@ fn who_can_be_spared_goes_at_once() {
     let mut story = Story::training();
     story.say(2, ToCoordinator::Leaving);
     assert!(is_dismissed(&story.told(2)));
-    story.settled(1, 2, 1, 1);
-    story.say(1, ToCoordinator::Leaving);
-    assert!(is_dismissed(&story.told(1)), "nobody else is here");
+    assert!(!is_dismissed(&story.told(1)));
 }
 
 #[test]

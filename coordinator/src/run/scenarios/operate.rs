@@ -181,3 +181,44 @@ fn a_worker_that_is_not_here_can_be_kicked_and_once_is_enough() {
     story.resume(1, Generation(1));
     assert_eq!(story.told(1)[1], ToWorker::Revoked { workers: vec![WorkerId(9)] });
 }
+
+#[test]
+fn all_write_a_checkpoint_after_the_first_round_of_a_new_generation() {
+    let mut story = Story::training();
+    story.handle(Event::Checkpoint);
+    story.settled(1, 2, 1, 1);
+    story.settled(2, 2, 1, 1);
+    let [one, other] = [1, 2].map(|worker| story.begun(worker));
+    assert!(one.checkpoint && other.checkpoint);
+    assert_eq!((one.first_round, other.first_round), (Round(2), Round(2)));
+
+    // It ends before anybody has applied that round: the next one is to have it.
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 3, 2, 2);
+    assert!(story.begun(1).checkpoint);
+    let first = story.begun(1).first_round;
+    (0..=first.0).for_each(|round| story.applied(1, round, 9));
+    assert_eq!(
+        story.run.state().milestones.keys().collect::<Vec<_>>(),
+        [&first.next()],
+        "a state that is remembered"
+    );
+
+    story.join(3, &[]);
+    story.say(3, ready(first.0 + 1, 9));
+    story.settled(1, 4, first.0 + 1, first.0 + 1);
+    assert!(!story.begun(3).checkpoint, "it was asked for once");
+}
+
+#[test]
+fn a_run_at_its_end_or_before_its_beginning_is_asked_for_no_checkpoint() {
+    let mut story = Story::new();
+    story.join(1, &[]);
+    story.handle(Event::Checkpoint);
+    assert!(!story.run.checkpoint_asked);
+    let mut story = Story::training();
+    story.handle(Event::Drain);
+    story.told(1);
+    story.handle(Event::Checkpoint);
+    assert!(story.told(1).is_empty() && !story.run.checkpoint_asked);
+}

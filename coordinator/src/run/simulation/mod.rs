@@ -254,6 +254,56 @@ fn a_run_without_a_checkpoint_outlives_any_time_without_a_coordinator() {
     }
 }
 
+/// How the workers of `world` leave for the night.
+fn leave_all(world: &mut World, seed: u64, at: u64) {
+    let workers = world.nodes.len() as u64;
+    match seed % 3 {
+        // One after the other, as shells that are closed, or all at once, as a batch system ends them.
+        way @ 0..2 => {
+            let apart = way * (seed * 37 % 400);
+            for (turn, worker) in world.nodes.keys().copied().collect::<Vec<_>>().into_iter().enumerate() {
+                let leaves = at + apart * turn as u64;
+                world.fault_at_ms(leaves, Fault::LeaveFor(worker, 20_000 + apart * (workers - turn as u64)));
+            }
+            if seed % 2 == 1 {
+                world.fault_at_ms(at + 15_000, Fault::StopRun);
+            }
+        }
+        _ => world.fault_at_ms(at, Fault::Suspend(5_000)),
+    }
+}
+
+/// Nothing of a run is lost where everybody leaves in order, before the first checkpoint or after it.
+#[test]
+fn all_leave_in_order_and_the_run_goes_on_where_it_was() {
+    for seed in 0..90 {
+        let mut world = World::new(seed, 1 + (seed % 4) as u32, false);
+        world.nodes.values_mut().for_each(|node| node.tells_last = true);
+        let at = 700 + 53 * seed;
+        leave_all(&mut world, seed, at);
+        world.run_until_ms(at - 1);
+        let made = world.nodes.values().map(Node::next_round).max().unwrap();
+        world.run_until_ms(at + 14_000);
+        assert!(
+            world.nodes.values().all(|node| node.dismissed || seed % 3 == 2),
+            "seed {seed}: all have left"
+        );
+        world.run_until_ms(120_000);
+        world.log.iter().for_each(|line| println!("{line}"));
+        check(&world);
+        let since = world.log.iter().position(|line| line.contains("fault: Return")).unwrap();
+        let goes_on = world.log[since..]
+            .iter()
+            .find_map(|line| line.split_once("goes on from the checkpoint before r"));
+        let (_, rest) = goes_on.unwrap_or_else(|| panic!("seed {seed}: it goes on from a checkpoint"));
+        let round: u64 = rest.split(' ').next().unwrap().parse().unwrap();
+        assert!(round >= made.0, "seed {seed}: {round} of {made}");
+        let lost =
+            world.log.iter().find(|line| line.contains("the beginning") || line.contains("not be written"));
+        assert_eq!(lost, None, "seed {seed}");
+    }
+}
+
 #[test]
 fn an_undisturbed_run_counts_every_position_once() {
     let mut world = World::new(1, 4, false);

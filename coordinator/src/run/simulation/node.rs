@@ -107,6 +107,8 @@ pub struct Node {
     pub partial: BTreeMap<Round, Arc<RoundResult>>,
     /// Whether results come in parts.
     pub in_parts: bool,
+    /// Whether it tells of the checkpoint at its end. Not in seeds from before it did: another message makes another run of them.
+    pub tells_last: bool,
     /// What others sent to it as the owner.
     pub collected: BTreeMap<Round, BTreeMap<WorkerId, Vec<Share>>>,
     pub reports: Vec<RoundReport>,
@@ -150,6 +152,7 @@ impl Node {
             settling: false,
             partial: BTreeMap::new(),
             in_parts: false,
+            tells_last: false,
             collected: BTreeMap::new(),
             reports: Vec::new(),
             skipped: Vec::new(),
@@ -174,6 +177,7 @@ impl Node {
             disk: std::mem::take(&mut self.disk),
             has_disk: self.has_disk,
             in_parts: self.in_parts,
+            tells_last: self.tells_last,
             dropped: std::mem::take(&mut self.dropped),
             ..blank
         };

@@ -73,11 +73,16 @@ pub enum Fault {
     Disconnect(WorkerId),
     Corrupt(WorkerId),
     Leave(WorkerId),
+    /// It asks to leave, whoever has a state, and is started again after so many milliseconds.
+    LeaveFor(WorkerId, u64),
+    Return(WorkerId),
     StopRun,
     StartRun,
     /// Nobody reaches the coordinator for so many milliseconds; workers reach each other.
     CutOff(u64),
     Drain,
+    /// An operator has all leave, and starts the coordinator again when it has ended and so many milliseconds have passed.
+    Suspend(u64),
     Pause,
     Resume,
     /// An operator asks it to leave.
@@ -110,6 +115,8 @@ pub struct World {
     was_corrupted: bool,
     /// Those who say with their next word that they were too late, and how often workers have moved.
     too_late: BTreeSet<WorkerId>,
+    /// An operator waits until all have left, to start them again so much later.
+    suspended_for: Option<u64>,
     moves: BTreeMap<WorkerId, u16>,
     /// Whether owners close a round without those who are late.
     pub lateness: bool,
@@ -145,6 +152,7 @@ impl World {
             reachable_at: Duration::ZERO,
             was_corrupted: false,
             too_late: BTreeSet::new(),
+            suspended_for: None,
             moves: BTreeMap::new(),
             lateness,
             log: Vec::new(),
@@ -175,8 +183,21 @@ impl World {
             let ((at, _), happening) = entry.remove_entry();
             self.now = at;
             self.happen(happening);
+            self.end_if_suspended();
             if self.phase() == Phase::Finished {
                 break;
+            }
+        }
+    }
+
+    /// What a coordinator does, and who starts it and its workers again.
+    fn end_if_suspended(&mut self) {
+        let is_over = self.run.as_ref().is_some_and(Run::is_suspended);
+        if let Some(for_ms) = self.suspended_for.take_if(|_| is_over) {
+            self.run = None;
+            self.at_ms(for_ms, Happening::Fault(Fault::StartRun));
+            for worker in self.nodes.keys().copied().collect::<Vec<_>>() {
+                self.at_ms(for_ms, Happening::Fault(Fault::Return(worker)));
             }
         }
     }

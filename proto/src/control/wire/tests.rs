@@ -182,6 +182,7 @@ fn to_worker() -> Vec<ToWorker> {
         until: Round(300),
         schedule: SCHEDULE,
         replica: Some(Replica { session: Generation(2), ranks: vec![member(2, 0), member(7, 1)] }),
+        checkpoint: true,
     };
     vec![
         ToWorker::Welcome(Welcome {
@@ -426,6 +427,7 @@ fn the_start_of_the_largest_run_fits_into_a_frame() {
         until: Round(1 << 41),
         schedule: SCHEDULE,
         replica: None,
+        checkpoint: false,
     }));
     let bytes = encode(&start).unwrap().len();
     assert!(bytes < CONTROL_FRAME_BYTES_MAX / 2, "{bytes} bytes leave no room for growth");

@@ -64,6 +64,7 @@ fn start_of(membership: Membership, settlement: Option<Settlement>) -> Event {
         until: Round(40),
         schedule: config().schedule,
         replica: None,
+        checkpoint: false,
     }))
 }
 

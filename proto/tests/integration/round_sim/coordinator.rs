@@ -55,6 +55,7 @@ impl Coordinator {
             until,
             schedule,
             replica: None,
+            checkpoint: false,
         };
         let begin = this.live.iter().map(|&worker| (worker, Event::Begin(Box::new(start.clone())))).collect();
         (this, begin)
@@ -123,6 +124,7 @@ impl Coordinator {
             until: self.until,
             schedule: self.schedule,
             replica: None,
+            checkpoint: false,
         };
         self.live.iter().map(|&worker| (worker, Event::Begin(Box::new(start.clone())))).collect()
     }

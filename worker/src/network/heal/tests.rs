@@ -48,7 +48,7 @@ fn donor(authority: &(Authority, u64), number: u32, states: Vec<HealedState>) ->
 enum Bad {
     /// It is there, and sends nothing of the state.
     Stuck,
-    /// It dies after its first piece.
+    /// It dies when its first piece has arrived: its second request stays unanswered, and a third one follows an answer.
     Dies,
     /// It sends something else than it has announced.
     Lies,
@@ -85,6 +85,9 @@ fn bad_donor(authority: &(Authority, u64), number: u32, state: HealedState, bad:
                         unanswered.push(reply);
                     }
                     (Request::StatePiece(_), Bad::Refuses) => reply.refuse(),
+                    (Request::StatePiece(_), Bad::Dies) if given > 0 && unanswered.is_empty() => {
+                        unanswered.push(reply);
+                    }
                     (Request::StatePiece(_), Bad::Dies) if given > 0 => {
                         connection.close(0u32.into(), b"dead");
                     }

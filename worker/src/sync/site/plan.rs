@@ -141,6 +141,7 @@ mod tests {
             until: Round(100),
             schedule: SCHEDULE,
             replica: None,
+            checkpoint: false,
         }
     }
 

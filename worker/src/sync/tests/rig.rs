@@ -143,6 +143,7 @@ impl<const N: usize> Rig<N> {
             until: UNTIL,
             schedule: self.schedule(),
             replica: None,
+            checkpoint: false,
         }
     }
 
@@ -212,7 +213,7 @@ impl Worker {
         let key = WorkerKey::generate().unwrap();
         let certificate = authority.issue_worker(&key.request().unwrap(), worker, now).unwrap();
         let identity = Identity::new(certificate, authority.certificate().clone(), key.to_pkcs8()).unwrap();
-        let (socket, _) = network::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let (socket, _) = network::bind(Some(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
         let endpoint = transport::endpoint(socket, Some(data_server(&identity).unwrap())).unwrap();
         let address = endpoint.local_addr().unwrap();
         let (own_queue, inbox) = mpsc::channel(SYNC_QUEUE_EVENTS);

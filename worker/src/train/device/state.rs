@@ -77,6 +77,7 @@ impl Device<'_> {
 
     pub(super) fn is_checkpoint(&self, round: Round) -> bool {
         let every = self.config.checkpoint.every_rounds;
-        every != 0 && round.next().0.is_multiple_of(every)
+        // Either way it is not asked for any more.
+        self.gate.take_checkpoint(round) || every != 0 && round.next().0.is_multiple_of(every)
     }
 }

@@ -27,7 +27,7 @@ fn every_worker_listens_at_its_address_in_the_network_that_its_site_is_called_by
         let [(network, attachment)] = service.networks.iter().collect::<Vec<_>>().try_into().unwrap();
         assert_eq!(*network, args.site, "{name}");
         assert_eq!(
-            (args.listen.ip(), args.listen.port()),
+            (args.listen.unwrap().ip(), args.listen.unwrap().port()),
             (IpAddr::V4(attachment.ipv4_address), PORT),
             "{name}"
         );
@@ -53,7 +53,7 @@ fn every_worker_is_told_to_the_other_site_by_a_relay_that_leads_to_it() {
         let relay = format!(
             "--relay={}={}@{other}-{site}/{site}-{other}",
             args.advertise.unwrap(),
-            args.listen,
+            args.listen.unwrap(),
             site = args.site
         );
         assert!(relays.contains(&relay), "{name}: {relay} is not among {relays:?}");

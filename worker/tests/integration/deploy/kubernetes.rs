@@ -76,16 +76,16 @@ fn a_worker_is_reached_at_its_pods_address_on_the_declared_port() {
     let manifests = Manifests::build("base").unwrap();
     let container = manifests.container("workers").unwrap();
     let args = join(&container);
-    assert_eq!(args.listen.ip(), start().pod_ip);
+    assert_eq!(args.listen.unwrap().ip(), start().pod_ip);
     let port = |name: &str, protocol: &str| Port {
         name: name.to_owned(),
         protocol: protocol.to_owned(),
-        number: args.listen.port().into(),
+        number: args.listen.unwrap().port().into(),
     };
     // Members of a site meet under the same number.
     assert_eq!(container.ports().unwrap(), [port("data", "UDP"), port("site", "TCP")]);
     let probe = &container.spec["readinessProbe"]["exec"]["command"];
-    assert_eq!(probe[2], format!(":{:04X} ", args.listen.port()), "as the kernel lists it");
+    assert_eq!(probe[2], format!(":{:04X} ", args.listen.unwrap().port()), "as the kernel lists it");
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn workers_of_several_gpus_differ_in_their_gpu_their_port_and_their_folder() {
     let args = |instance: &str| join(unit(instance).command_line(&example()).unwrap());
     let (first, second) = (args("0"), args("1"));
     assert_eq!([first.device.as_str(), second.device.as_str()], ["cuda:0", "cuda:1"]);
-    assert_eq!(first.listen.port() + 1, second.listen.port());
+    assert_eq!(first.listen.unwrap().port() + 1, second.listen.unwrap().port());
     assert_ne!(unit("0").get("StateDirectory").unwrap(), unit("1").get("StateDirectory").unwrap());
 }
 

@@ -95,7 +95,7 @@ fn a_job_starts_workers_that_differ_in_their_port_and_share_a_folder_of_their_no
     assert!(output.status.success(), "{output:?}");
     for (number, args) in [(0, cluster.task(0)), (1, cluster.task(1))] {
         assert_eq!((args.coordinator.as_str(), args.site.as_str()), ("head:4800,other:4800", "amsterdam"));
-        assert_eq!(args.listen.to_string(), format!("10.1.2.3:{}", 4801 + number));
+        assert_eq!(args.listen.unwrap().to_string(), format!("10.1.2.3:{}", 4801 + number));
         assert_eq!(args.threads, Some(8), "as many as it has CPUs");
         assert_eq!(args.cache_dir.unwrap(), Path::new("/scratch/longhaul/node-1"));
         assert_eq!(args.data.unwrap(), Path::new("/scratch/a text.zst"));
@@ -111,11 +111,11 @@ fn a_node_that_calls_itself_a_loopback_address_is_told_by_the_one_that_leads_to_
     let cluster = Cluster::new("127.0.1.1 node-1\n192.0.2.9 head\n");
     let output = cluster.job(&[AMSTERDAM], &[]);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(cluster.task(1).listen.to_string(), "10.1.2.3:4802");
+    assert_eq!(cluster.task(1).listen.unwrap().to_string(), "10.1.2.3:4802");
     let chosen = [AMSTERDAM, ("LONGHAUL_INTERFACE", "ib0"), ("LONGHAUL_PORT", "4901")];
     let output = cluster.job(&chosen, &[]);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(cluster.task(1).listen.to_string(), "10.9.2.3:4902");
+    assert_eq!(cluster.task(1).listen.unwrap().to_string(), "10.9.2.3:4902");
 }
 
 #[test]

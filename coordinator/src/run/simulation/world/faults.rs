@@ -28,6 +28,10 @@ impl World {
                 }
             }
             Fault::Drain => self.handle(Event::Drain),
+            Fault::Suspend(for_ms) => {
+                self.handle(Event::Suspend);
+                self.suspended_for = Some(for_ms);
+            }
             Fault::Pause => self.handle(Event::Pause),
             // Nobody takes the word of an operator who asks a dead coordinator; who wants a run to go on asks again.
             Fault::Resume if self.run.is_none() => self.at_ms(500, Happening::Fault(Fault::Resume)),
@@ -94,6 +98,14 @@ impl World {
                 self.nodes.get_mut(&worker).unwrap().corruption = 99;
             }
             Fault::Leave(worker) => self.say(worker, ToCoordinator::Leaving),
+            Fault::LeaveFor(worker, for_ms) => {
+                self.say(worker, ToCoordinator::Leaving);
+                self.at_ms(for_ms, Happening::Fault(Fault::Return(worker)));
+            }
+            Fault::Return(worker) => {
+                self.nodes.get_mut(&worker).unwrap().dismissed = false;
+                self.fault(Fault::Start(worker));
+            }
         }
     }
 

@@ -32,6 +32,8 @@ impl World {
         if node.has_all() && !node.finished {
             node.finished = true;
             node.write_checkpoint();
+            let written = node.written().next_back().filter(|_| node.tells_last);
+            written.into_iter().for_each(|message| self.say(worker, message));
             self.say_finished(worker);
         }
     }

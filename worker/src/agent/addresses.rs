@@ -1,0 +1,121 @@
+//! Which of a host's addresses to dial: a name may stand for several, of both kinds.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use longhaul_proto::control::{Probe, ProbeError};
+use quinn::Endpoint;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+/// An address is tried so long after the one before it (RFC 8305, section 5), or when that has failed.
+const BETWEEN: Duration = Duration::from_millis(250);
+
+/// The order in which addresses are tried: kinds take turns, IPv4 first. RFC 8305 begins with IPv6; here the address by which a worker is seen is where others dial it, and more of them have IPv4.
+pub fn in_order(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let (four, six): (Vec<_>, Vec<_>) = addresses.into_iter().partition(SocketAddr::is_ipv4);
+    let (mut four, mut six) = (four.into_iter(), six.into_iter());
+    let mut ordered = Vec::new();
+    loop {
+        let before = ordered.len();
+        ordered.extend(four.next());
+        ordered.extend(six.next());
+        if ordered.len() == before {
+            return ordered;
+        }
+    }
+}
+
+/// Where a coordinator answers first. None: nowhere.
+pub async fn first_that_answers(endpoint: &Endpoint, addresses: &[SocketAddr]) -> Option<SocketAddr> {
+    let (mut left, mut asked) = (addresses.iter().copied(), JoinSet::new());
+    let mut ask = |asked: &mut JoinSet<Option<SocketAddr>>| {
+        let address = left.next()?;
+        let endpoint = endpoint.clone();
+        asked.spawn(async move {
+            let dialled = Probe::dial(&endpoint, address, None).await;
+            let answers = matches!(
+                dialled,
+                Ok(_) | Err(ProbeError::Busy | ProbeError::Version { .. } | ProbeError::OutOfDate)
+            );
+            answers.then_some(address)
+        });
+        Some(())
+    };
+    let mut has_more = ask(&mut asked).is_some();
+    loop {
+        tokio::select! {
+            answered = asked.join_next() => match answered {
+                Some(Ok(Some(address))) => return Some(address),
+                Some(_) => has_more = has_more && ask(&mut asked).is_some(),
+                None => return None,
+            },
+            () = sleep(BETWEEN), if has_more => has_more = ask(&mut asked).is_some(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use longhaul_common::id::RunId;
+    use longhaul_proto::control::Door;
+    use longhaul_proto::identity::{Authority, coordinator_server};
+    use longhaul_proto::transport;
+
+    use super::super::connection::unix_s;
+    use super::*;
+
+    #[test]
+    fn kinds_take_turns_and_the_first_is_of_ipv4() {
+        let parse =
+            |text: &str| text.split(' ').map(|address| address.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        for (found, ordered) in [
+            ("[::1]:1 [::2]:1 1.1.1.1:1", "1.1.1.1:1 [::1]:1 [::2]:1"),
+            ("1.1.1.1:1 2.2.2.2:1 3.3.3.3:1 [::1]:1", "1.1.1.1:1 [::1]:1 2.2.2.2:1 3.3.3.3:1"),
+            ("[::1]:1", "[::1]:1"),
+        ] {
+            assert_eq!(in_order(parse(found)), parse(ordered));
+        }
+        assert!(in_order([]).is_empty());
+    }
+
+    /// A coordinator, as far as somebody who asks whether there is one can see.
+    fn answering(run: RunId) -> Endpoint {
+        let authority = Authority::create(run, unix_s()).unwrap();
+        let tls = coordinator_server(&authority, unix_s()).unwrap();
+        let (socket, _) = transport::bind_udp(([127, 0, 0, 1], 0).into()).unwrap();
+        let endpoint = transport::endpoint(socket, Some(tls)).unwrap();
+        let accepting = endpoint.clone();
+        tokio::spawn(async move {
+            let door = Door::new(run);
+            while let Some(incoming) = accepting.accept().await {
+                let door = door.clone();
+                tokio::spawn(async move { drop(door.admit(incoming).await) });
+            }
+        });
+        endpoint
+    }
+
+    #[tokio::test]
+    async fn an_address_that_nobody_answers_at_holds_nobody_up() {
+        let (socket, _) = transport::bind_udp("[::]:0".parse().unwrap())
+            .or_else(|_| transport::bind_udp("0.0.0.0:0".parse().unwrap()))
+            .unwrap();
+        let dialling = transport::endpoint(socket, None).unwrap();
+        let mute = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let silent = mute.local_addr().unwrap();
+        let coordinator = answering(RunId([7; 16]));
+        let answers = coordinator.local_addr().unwrap();
+        // Of port 0 nothing can be dialled at all.
+        let nowhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        for addresses in
+            [vec![answers], vec![silent, answers], vec![nowhere, silent, answers], vec![answers, silent]]
+        {
+            assert_eq!(first_that_answers(&dialling, &addresses).await, Some(answers), "{addresses:?}");
+        }
+        assert_eq!(first_that_answers(&dialling, &[nowhere]).await, None);
+        assert_eq!(first_that_answers(&dialling, &[]).await, None);
+    }
+}
