@@ -97,7 +97,7 @@ fn line_of(numbered: &NumberedEvent, as_json: bool) -> String {
 }
 
 /// The calendar's date and time of a Unix time, in UTC: `2026-03-01 12:00:00.250Z`.
-fn utc(unix_ms: u64) -> String {
+pub(super) fn utc(unix_ms: u64) -> String {
     let (days, rest_ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
     let (year, month, day) = date_of(days);
     let (h, m, s, ms) = (rest_ms / 3_600_000, rest_ms / 60_000 % 60, rest_ms / 1000 % 60, rest_ms % 1000);

@@ -5,26 +5,44 @@ use std::time::Duration;
 use anyhow::Context as _;
 use longhaul_common::units::Bytes;
 
-use super::{AskArgs, CliError, Client, ClientError, Stop, print, say};
+use super::operate::utc;
+use super::{AskArgs, CliError, Client, ClientError, Stop, Where, print, say};
+use crate::history::{Folder, Last};
 use crate::run::{GoneStatus, Health, Phase, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
 
 /// Workers that are not here and are named, for each way of going; `coordinator members` has all.
 const GONE_NAMED: usize = 8;
 /// How often `stop --wait` looks.
 const POLL: Duration = Duration::from_millis(300);
-/// After so many looks a coordinator has ended, if it does so with its run: 15 s.
-const ENDS_WITHIN: u32 = 50;
 
 pub(super) fn run(args: &AskArgs) -> Result<(), CliError> {
-    let client = Client::find(&args.at).context("ask for the status")?;
+    let status = match Client::find(&args.at).and_then(|client| client.get("/api/v1/status")) {
+        Ok(status) => status,
+        Err(error) => recorded(&args.at, &error).ok_or(error).context("ask for the status")?,
+    };
     if args.json {
-        let status: serde_json::Value = client.get("/api/v1/status").context("ask for the status")?;
         print(&format!("{status:#}"));
         return Ok(());
     }
-    let status: Status = client.get("/api/v1/status").context("ask for the status")?;
+    let status: Status = serde_json::from_value(status).context("read the status")?;
     describe(&status).iter().for_each(|line| print(line));
     Ok(())
+}
+
+/// How the newest run of a state directory was when its coordinator ended, where none answers.
+fn recorded(at: &Where, error: &ClientError) -> Option<serde_json::Value> {
+    let is_away = matches!(error, ClientError::Unreachable { .. } | ClientError::Unknown(_));
+    if !is_away || at.http.is_some() {
+        return None;
+    }
+    let newest = Folder::runs(&at.state_dir).ok()?.into_iter().next()?;
+    let Last { at_ms, status, .. } = Folder::read_last(&at.state_dir, &newest.run).ok()??;
+    say(&format!(
+        "no coordinator answers; at {} the run was as follows, by the records in {}",
+        utc(at_ms),
+        at.state_dir.display()
+    ));
+    serde_json::to_value(&*status).ok()
 }
 
 pub(super) fn stop(args: &Stop) -> Result<(), CliError> {
@@ -44,18 +62,18 @@ pub(super) fn stop(args: &Stop) -> Result<(), CliError> {
 
 /// A coordinator ends when its run does, unless it is to stay.
 fn wait_for_the_end(client: &Client, resumable: bool) -> Result<&'static str, CliError> {
-    let mut looks = 0;
+    let mut has_finished = false;
     loop {
         match client.get::<Status>("/api/v1/status") {
             Ok(status) if status.phase == Phase::Finished => {
-                looks += 1;
-                if looks > ENDS_WITHIN {
-                    return Ok("the run is finished; its coordinator stays");
+                if status.stays {
+                    return Ok("the run is finished");
                 }
+                has_finished = true;
             }
             Ok(_) => {}
             // It was there a moment ago.
-            Err(ClientError::Unreachable { .. }) if resumable && looks == 0 => {
+            Err(ClientError::Unreachable { .. }) if resumable && !has_finished => {
                 return Ok("the run has stopped for now; the same commands go on with it");
             }
             Err(ClientError::Unreachable { .. }) => return Ok("the run is finished"),

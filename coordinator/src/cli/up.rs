@@ -180,7 +180,7 @@ impl Turn<'_> {
                 .with_context(|| format!("write curves into {} (--tensorboard)", dir.display()))?;
         }
         if finished {
-            up.log_format.say(&format!("run {name} is finished; to begin another, give it {another}"));
+            up.log_format.say(&format!("run {name} is finished: `coordinator status` and `coordinator view` show how it went; to begin another, give it {another}"));
         } else {
             let token = join_token(&mut owner)?;
             if let Some(file) = &up.token_file {

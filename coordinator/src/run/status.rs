@@ -134,6 +134,9 @@ pub struct Status {
     /// The ways between sites, as they were measured or as the run's traffic has shown them.
     #[serde(default)]
     pub links: Vec<LinkStatus>,
+    /// Whether the coordinator stays when the run is finished.
+    #[serde(default)]
+    pub stays: bool,
     /// The newest checkpoints, newest first.
     pub checkpoints: Vec<CheckpointStatus>,
     /// The last events, oldest first.
@@ -407,6 +410,7 @@ impl Run {
             gone: self.gone_statuses(),
             parity,
             links: self.link_statuses(),
+            stays: false,
             checkpoints: self.checkpoint_statuses(),
             events: self.event_statuses(clock_started_unix_ms),
             refused: self.refusal_statuses(),

@@ -271,6 +271,7 @@ impl Owner {
         let mut status = self.run.status(self.clock.started_unix_ms());
         // With the time of their own day, where the calendar has moved since.
         status.events = self.journal.newest(status.events.len());
+        status.stays = self.stay;
         let status = Arc::new(status);
         self.chronicler.note(self.clock.unix_ms(), &self.run, &status);
         self.status.send_replace(status);

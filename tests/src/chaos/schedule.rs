@@ -35,6 +35,12 @@ pub enum Kind {
     FullDisk,
     /// A worker's calendar jumps, ahead or back, by less than what certificates allow clocks to differ by, and back again.
     Calendar,
+    /// The coordinator's calendar is a day ahead, and right again.
+    HeadCalendar,
+    /// All workers are asked to leave (SIGTERM), and started again.
+    LeaveAll,
+    /// Every process is stopped (SIGSTOP), and wakes up three hours later by its calendar.
+    Sleep,
     /// `kill -9` of every process, as when the power fails everywhere; all are started again.
     Outage,
     /// Nothing: with what counts meanwhile, what counts beside faults is compared.
@@ -43,7 +49,7 @@ pub enum Kind {
 
 impl Kind {
     /// All faults.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::Kill,
         Self::Freeze,
         Self::Leave,
@@ -56,6 +62,9 @@ impl Kind {
         Self::NoDisk,
         Self::FullDisk,
         Self::Calendar,
+        Self::HeadCalendar,
+        Self::LeaveAll,
+        Self::Sleep,
         Self::Outage,
     ];
 
@@ -75,6 +84,9 @@ impl Kind {
             Self::NoDisk => "no_disk",
             Self::FullDisk => "full_disk",
             Self::Calendar => "calendar",
+            Self::HeadCalendar => "head_calendar",
+            Self::LeaveAll => "leave_all",
+            Self::Sleep => "sleep",
             Self::Outage => "outage",
             Self::Nothing => "nothing",
         }
@@ -86,8 +98,8 @@ impl Kind {
                 Hits::Worker
             }
             Self::Cut | Self::CutIn | Self::CutOut | Self::Slow | Self::Loss => Hits::Site,
-            Self::Coordinator => Hits::Coordinator,
-            Self::Outage => Hits::Everybody,
+            Self::Coordinator | Self::HeadCalendar => Hits::Coordinator,
+            Self::LeaveAll | Self::Sleep | Self::Outage => Hits::Everybody,
             Self::Nothing => Hits::Nobody,
         }
     }
@@ -96,11 +108,12 @@ impl Kind {
     fn lasts(self) -> (Duration, Duration) {
         let between = |from: u64, to: u64| (Duration::from_millis(from), Duration::from_millis(to));
         match self {
-            Self::Kill | Self::Leave => between(500, 6000),
+            Self::Kill | Self::Leave | Self::LeaveAll => between(500, 6000),
             Self::Freeze | Self::Cut | Self::CutIn | Self::CutOut => between(300, 9000),
             Self::Slow | Self::Loss => between(3000, 9000),
             Self::Coordinator | Self::Outage => between(100, 5000),
-            Self::NoDisk | Self::FullDisk | Self::Calendar => between(3000, 9000),
+            Self::NoDisk | Self::FullDisk | Self::Calendar | Self::HeadCalendar => between(3000, 9000),
+            Self::Sleep => between(1000, 5000),
             Self::Nothing => between(0, 0),
         }
     }
@@ -122,9 +135,9 @@ pub enum Fault {
     /// A site, by its place.
     Site(Kind, usize),
     /// The coordinator.
-    Coordinator,
-    /// Every process.
-    Everybody,
+    Coordinator(Kind),
+    /// Every process, or every worker.
+    Everybody(Kind),
     /// Nobody.
     Nobody,
 }
@@ -134,9 +147,9 @@ impl Fault {
     #[must_use]
     pub fn kind(self) -> Kind {
         match self {
-            Self::Worker(kind, _) | Self::Site(kind, _) => kind,
-            Self::Coordinator => Kind::Coordinator,
-            Self::Everybody => Kind::Outage,
+            Self::Worker(kind, _) | Self::Site(kind, _) | Self::Coordinator(kind) | Self::Everybody(kind) => {
+                kind
+            }
             Self::Nobody => Kind::Nothing,
         }
     }
@@ -147,14 +160,14 @@ impl Fault {
         match self {
             Self::Worker(Kind::NoDisk | Kind::FullDisk | Kind::Calendar, _)
             | Self::Site(Kind::Slow | Kind::Loss, _)
-            | Self::Coordinator
+            | Self::Coordinator(_)
             | Self::Nobody => Vec::new(),
             Self::Worker(_, worker) => vec![worker],
             Self::Site(_, site) => {
                 let first: usize = sites[..site].iter().sum();
                 (first..first + sites[site]).collect()
             }
-            Self::Everybody => (0..sites.iter().sum()).collect(),
+            Self::Everybody(_) => (0..sites.iter().sum()).collect(),
         }
     }
 }
@@ -176,8 +189,7 @@ impl fmt::Display for Fault {
         match self {
             Self::Worker(kind, worker) => write!(f, "{} of worker {worker}", kind.word()),
             Self::Site(kind, site) => write!(f, "{} of site {site}", kind.word()),
-            Self::Coordinator => f.write_str(Kind::Coordinator.word()),
-            Self::Everybody => f.write_str(Kind::Outage.word()),
+            Self::Coordinator(kind) | Self::Everybody(kind) => f.write_str(kind.word()),
             Self::Nobody => f.write_str(Kind::Nothing.word()),
         }
     }
@@ -232,8 +244,8 @@ pub fn schedule(seed: u64, shape: &Shape, duration: Duration, gap: Duration) -> 
         let fault = match kind.hits() {
             Hits::Worker => Fault::Worker(kind, rng.random_range(0..workers)),
             Hits::Site => Fault::Site(kind, rng.random_range(0..shape.sites.len())),
-            Hits::Coordinator => Fault::Coordinator,
-            Hits::Everybody => Fault::Everybody,
+            Hits::Coordinator => Fault::Coordinator(kind),
+            Hits::Everybody => Fault::Everybody(kind),
             Hits::Nobody => Fault::Nobody,
         };
         if at + lasts > duration {
@@ -277,7 +289,7 @@ mod tests {
         assert_eq!(events.len(), 239, "one each quarter of a minute, none of which outlasts the hour");
         let mut kinds = BTreeMap::new();
         events.iter().for_each(|event| *kinds.entry(event.fault.kind()).or_insert(0) += 1);
-        assert!(kinds.values().all(|&count| (18..=19).contains(&count)), "{kinds:?}");
+        assert!(kinds.values().all(|&count| (14..=15).contains(&count)), "{kinds:?}");
         for worker in 0..6 {
             let is_hit = |event: &Event| matches!(event.fault, Fault::Worker(_, of) if of == worker);
             assert!(events.iter().any(is_hit), "worker {worker} is spared");
@@ -312,7 +324,7 @@ mod tests {
         assert_eq!(Fault::Site(Kind::Cut, 1).takes_out(&[1, 3, 2]), [1, 2, 3]);
         assert_eq!(Fault::Site(Kind::Slow, 1).takes_out(&[1, 3, 2]), [0; 0]);
         assert_eq!(Fault::Worker(Kind::Kill, 4).takes_out(&[1, 3, 2]), [4]);
-        assert_eq!(Fault::Coordinator.takes_out(&[1, 3, 2]), [0; 0]);
-        assert_eq!(Fault::Everybody.takes_out(&[1, 2]), [0, 1, 2]);
+        assert_eq!(Fault::Coordinator(Kind::Coordinator).takes_out(&[1, 3, 2]), [0; 0]);
+        assert_eq!(Fault::Everybody(Kind::Outage).takes_out(&[1, 2]), [0, 1, 2]);
     }
 }

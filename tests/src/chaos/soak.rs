@@ -31,6 +31,10 @@ const SLOW: u64 = 20;
 const LOSS: (f64, f64) = (0.3, 10.0);
 /// By how much a calendar jumps: a certificate that was made meanwhile is good everywhere, as certificates begin an hour before they are made.
 const JUMP_S: i64 = CLOCK_SKEW_S as i64 - 600;
+/// By how much the calendar is further when all wake up: they renew their certificates at twelve hours.
+const SLEPT_S: i64 = 3 * 3600;
+/// A clock that is set wrong.
+const DAY_S: i64 = 86_400;
 
 /// What is to happen to a run.
 #[derive(Clone, Debug)]
@@ -67,6 +71,8 @@ pub struct Soak {
     active: Vec<Active>,
     /// By worker: the disk that its checkpoints go to, where that is full.
     full_disks: BTreeMap<usize, FullDisk>,
+    /// What calendars that are right are ahead of the machine's, as all have slept, in seconds.
+    calendar_s: i64,
     /// The newest change, and what it was.
     changed: (Duration, String),
     /// Workers that train, as the newest status tells.
@@ -135,6 +141,7 @@ impl Soak {
             to_come,
             active,
             full_disks: BTreeMap::new(),
+            calendar_s: 0,
             changed,
             training: workers,
             told_of: Duration::ZERO,
@@ -230,15 +237,16 @@ impl Soak {
 
     /// Nobody is hit twice at a time, and half of the workers are left, unless all are hit at once.
     fn may_begin(&self, fault: Fault) -> bool {
-        if fault == Fault::Everybody {
-            return self.active.is_empty();
+        if matches!(fault, Fault::Everybody(_)) {
+            let is_up = fault.kind() != Kind::LeaveAll || self.training >= self.workers();
+            return is_up && self.active.is_empty();
         }
         let sites = &self.config.cluster.sites;
         let out: Vec<_> = self.active.iter().flat_map(|active| active.fault.takes_out(sites)).collect();
         let more = fault.takes_out(sites);
         let same = |active: &Active| match (active.fault, fault) {
             (Fault::Worker(_, a), Fault::Worker(_, b)) | (Fault::Site(_, a), Fault::Site(_, b)) => a == b,
-            (Fault::Coordinator, Fault::Coordinator) => true,
+            (Fault::Coordinator(_), Fault::Coordinator(_)) => true,
             _ => false,
         };
         let is_hit = self.active.iter().any(same) || more.iter().any(|worker| out.contains(worker));
@@ -255,7 +263,8 @@ impl Soak {
             Fault::Worker(Kind::Freeze, worker) => self.process(worker)?.signal("STOP")?,
             Fault::Worker(Kind::Leave, worker) => self.process(worker)?.signal("TERM")?,
             Fault::Worker(Kind::Calendar, worker) => {
-                self.cluster.set_calendar(worker, if worker.is_multiple_of(2) { JUMP_S } else { -JUMP_S })?;
+                let jump = if worker.is_multiple_of(2) { JUMP_S } else { -JUMP_S };
+                self.cluster.set_calendar(worker, self.calendar_s + jump)?;
             }
             Fault::Worker(Kind::FullDisk, worker) => {
                 let disk = FullDisk::mount(&self.checkpoints(worker).0)?;
@@ -267,9 +276,16 @@ impl Soak {
                 std::fs::write(folder, "")?;
             }
             Fault::Site(kind, site) => self.bend(site, kind)?,
-            Fault::Coordinator => self.cluster.kill_coordinator(),
+            Fault::Coordinator(Kind::HeadCalendar) => {
+                self.cluster.set_head_calendar(self.calendar_s + DAY_S)?;
+            }
+            Fault::Coordinator(_) => self.cluster.kill_coordinator(),
             Fault::Nobody => {}
-            Fault::Everybody => {
+            Fault::Everybody(Kind::LeaveAll) => {
+                (0..self.workers()).try_for_each(|worker| self.process(worker)?.signal("TERM"))?;
+            }
+            Fault::Everybody(Kind::Sleep) => self.signal_all("STOP")?,
+            Fault::Everybody(_) => {
                 self.cluster.kill_coordinator();
                 (0..self.workers()).for_each(|worker| self.cluster.kill_worker(worker));
             }
@@ -297,7 +313,18 @@ impl Soak {
     /// Who was asked to leave has left, with success.
     fn is_ready_to_heal(&mut self, at: usize) -> Result<bool> {
         let Active { fault, began, .. } = self.active[at];
-        let Fault::Worker(Kind::Leave, worker) = fault else { return Ok(true) };
+        match fault {
+            Fault::Worker(Kind::Leave, worker) => self.has_left(worker, began),
+            Fault::Everybody(Kind::LeaveAll) => {
+                let workers: Vec<bool> =
+                    (0..self.workers()).map(|worker| self.has_left(worker, began)).collect::<Result<_>>()?;
+                Ok(workers.into_iter().all(|has_left| has_left))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    fn has_left(&mut self, worker: usize, asked: Duration) -> Result<bool> {
         match self.process(worker)?.ended() {
             Some(status) if status.success() => Ok(true),
             Some(status) => {
@@ -305,7 +332,7 @@ impl Soak {
                     "worker {worker} was asked to leave, and ended with {status}"
                 )))
             }
-            None if self.now() > began + END_MAX => {
+            None if self.now() > asked + END_MAX => {
                 bail!(Violation::Ended(format!("worker {worker} was asked to leave, and did not")))
             }
             None => Ok(false),
@@ -319,7 +346,7 @@ impl Soak {
                 self.cluster.start_worker(worker)?;
             }
             Fault::Worker(Kind::Freeze, worker) => self.process(worker)?.signal("CONT")?,
-            Fault::Worker(Kind::Calendar, worker) => self.cluster.set_calendar(worker, 0)?,
+            Fault::Worker(Kind::Calendar, worker) => self.cluster.set_calendar(worker, self.calendar_s)?,
             Fault::Worker(Kind::FullDisk, worker) => {
                 self.check_checkpoints(worker)?;
                 self.full_disks.remove(&worker).map_or(Ok(()), FullDisk::unmount)?;
@@ -330,12 +357,25 @@ impl Soak {
                 std::fs::rename(away, folder)?;
             }
             Fault::Site(_, site) => self.mend(site)?,
-            Fault::Coordinator => {
+            Fault::Coordinator(Kind::HeadCalendar) => self.cluster.set_head_calendar(self.calendar_s)?,
+            Fault::Coordinator(_) => {
                 self.checker.coordinator_restarted();
                 self.cluster.start_coordinator()?;
             }
             Fault::Nobody => {}
-            Fault::Everybody => {
+            // They have left in order, and nothing may be lost.
+            Fault::Everybody(Kind::LeaveAll) => {
+                (0..self.workers()).try_for_each(|worker| self.check_checkpoints(worker))?;
+                (0..self.workers()).try_for_each(|worker| self.cluster.start_worker(worker))?;
+            }
+            Fault::Everybody(Kind::Sleep) => {
+                self.calendar_s += SLEPT_S;
+                self.cluster.set_head_calendar(self.calendar_s)?;
+                (0..self.workers())
+                    .try_for_each(|worker| self.cluster.set_calendar(worker, self.calendar_s))?;
+                self.signal_all("CONT")?;
+            }
+            Fault::Everybody(_) => {
                 (0..self.workers()).try_for_each(|worker| self.check_checkpoints(worker))?;
                 self.checker.everybody_restarted();
                 self.cluster.start_coordinator()?;
@@ -343,6 +383,11 @@ impl Soak {
             }
         }
         Ok(())
+    }
+
+    fn signal_all(&mut self, signal: &str) -> Result<()> {
+        self.cluster.coordinator().context("there is no coordinator")?.signal(signal)?;
+        (0..self.workers()).try_for_each(|worker| self.process(worker)?.signal(signal))
     }
 
     fn bend(&self, site: usize, kind: Kind) -> Result<()> {
@@ -405,8 +450,10 @@ impl Soak {
     }
 
     fn check_processes(&mut self) -> Result<()> {
-        let leaving =
-            |worker| self.active.iter().any(|active| active.fault == Fault::Worker(Kind::Leave, worker));
+        let leaving = |worker| {
+            let asked = [Fault::Worker(Kind::Leave, worker), Fault::Everybody(Kind::LeaveAll)];
+            self.active.iter().any(|active| asked.contains(&active.fault))
+        };
         let workers = self.workers();
         let watched: Vec<_> = (0..workers).filter(|&worker| !leaving(worker)).collect();
         for worker in watched {
@@ -422,8 +469,10 @@ impl Soak {
 
     /// While the coordinator is away nobody tells of rounds.
     fn check_progress(&self) -> Result<()> {
-        let is_told =
-            !self.active.iter().any(|active| matches!(active.fault, Fault::Coordinator | Fault::Everybody));
+        let is_told = !self
+            .active
+            .iter()
+            .any(|active| matches!(active.fault, Fault::Coordinator(_) | Fault::Everybody(_)));
         let (changed, what) = &self.changed;
         let stood = self.now().saturating_sub((*changed).max(self.checker.since()));
         if is_told && stood > self.config.progress_max {

@@ -34,7 +34,7 @@ fn every_promise_is_kept_while_all_kinds_of_faults_happen() {
         calm: Duration::from_secs(5),
         break_after: None,
         duration: Duration::from_secs(120),
-        gap: Duration::from_millis(7800),
+        gap: Duration::from_millis(6700),
         progress_max: PROGRESS_MAX,
     };
     let report = Soak::start(config).unwrap().run(|what| println!("{what}")).unwrap();

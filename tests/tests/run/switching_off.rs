@@ -64,7 +64,7 @@ fn a_batch_job_that_comes_to_its_time_limit_goes_on_in_the_next_one() {
         };
         let mut job = Process::start_program(&script, name, folder.path(), start).unwrap();
         job.wait_for_words(begins, LIMIT).unwrap();
-        job.wait_for_words("loss ", LIMIT).unwrap();
+        job.wait_for_words("the first reduction with the members of this site is done", LIMIT).unwrap();
         job.signal("TERM").unwrap();
         let ended = job.wait(LIMIT).unwrap();
         assert!(ended.success(), "{}", job.log_tail());

@@ -409,7 +409,7 @@ impl Session {
             ToWorker::Handover => {
                 self.hands_over = true;
                 tracing::info!(
-                    "this worker alone has a part of the run's state: it goes on until another one has that, for {} minutes at most",
+                    "this worker is needed until its state is on a disk, and with another worker where one stays: {} minutes at most",
                     HANDOVER_MAX.as_secs() / 60
                 );
             }
