@@ -76,6 +76,8 @@ enum Name {
     Gpu,
     /// What data costs training: waiting for it, reading it shuffled, and decoding images once or each time.
     Data,
+    /// Files as people have them, whole and damaged, against the field's own readers: takes a Python with `tokenizers` and `pyarrow`.
+    Cases,
     /// Doing less work: back-propagation that goes on with some of its gradients, or is made for some samples.
     Selection,
     /// Pipelines: bubbles of the schedules, and speed, bytes and loss across a link.
@@ -100,6 +102,7 @@ impl Name {
             Self::Train => &[["--package", "longhaul-worker", "--example", "bench_train"]],
             Self::Gpu => &[["--package", "longhaul-worker", "--example", "bench_gpu"]],
             Self::Data => &[["--package", "longhaul-worker", "--example", "bench_data"]],
+            Self::Cases => &[["--package", "longhaul-worker", "--example", "bench_cases"]],
             Self::Selection => &[
                 ["--package", "longhaul-worker", "--example", "bench_selection"],
                 ["--package", "longhaul-worker", "--example", "bench_selective"],
@@ -125,6 +128,7 @@ impl Name {
                 | Self::Train
                 | Self::Gpu
                 | Self::Data
+                | Self::Cases
                 | Self::Selection
                 | Self::Pipeline
                 | Self::Elastic
@@ -194,7 +198,7 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
 /// The target of `bench selection` that reads images.
 const BENCH_IMAGES: &str = "bench_images";
 /// Targets that compare with PyTorch in the Python that they are given.
-const PYTHON_TARGETS: [&str; 3] = ["bench_data", "bench_gpu", BENCH_IMAGES];
+const PYTHON_TARGETS: [&str; 4] = ["bench_data", "bench_cases", "bench_gpu", BENCH_IMAGES];
 /// The variable that names a Python where no option does.
 const PYTHON: &str = "LONGHAUL_PYTHON";
 /// The part of `bench pipeline` that is an example of the worker's, which has no parts.
@@ -204,10 +208,10 @@ const OTHER_PIPELINE_TARGET: &str = "bench-pipeline";
 
 /// As those targets take it that compare with it.
 fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString>> {
-    let takes_it = matches!(options.name, Name::Data | Name::Gpu | Name::Selection);
+    let takes_it = matches!(options.name, Name::Data | Name::Cases | Name::Gpu | Name::Selection);
     if options.python.is_some() && !takes_it {
         bail!(
-            "--python is for `bench data`, `bench gpu` and `bench selection`; others take the python that {PYTHON} names"
+            "--python is for `bench data`, `bench cases`, `bench gpu` and `bench selection`; others take the python that {PYTHON} names"
         );
     }
     let python = options.python.clone().map(PathBuf::into_os_string).or(usual).filter(|_| takes_it);

@@ -130,7 +130,8 @@ impl Checker {
             });
         }
         // While nobody trains there is none; the next one has a higher number all the same.
-        let generation = status["generation"].as_u64().filter(|number| *number > 0).unwrap_or(self.generation);
+        let generation =
+            status["generation"].as_u64().filter(|number| *number > 0).unwrap_or(self.generation);
         if self.is_reminded {
             // What it has written down may be newer than the checkpoint that it goes back to.
             let is_back = if self.restored.is_some() { round > self.round } else { round >= self.round };

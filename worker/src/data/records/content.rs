@@ -128,12 +128,19 @@ fn check_text(head: &[u8]) -> Result<(), String> {
     match head {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => Err(UTF32.to_owned()),
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Err(UTF16.to_owned()),
-        // ASCII in UTF-16, without a mark.
-        [0, 1..=127, 0, 1..=127, 0, 1..=127, ..] | [1..=127, 0, 1..=127, 0, 1..=127, 0, ..] => {
-            Err(UTF16.to_owned())
-        }
-        _ => Ok(()),
+        _ => check_zeros(head),
     }
+}
+
+/// Refuses text of two or four bytes a character that has no mark: where most of it is Latin, every other byte is zero, or three of four.
+fn check_zeros(head: &[u8]) -> Result<(), String> {
+    let zeros = |from: usize| head.iter().skip(from).step_by(2).filter(|byte| **byte == 0).count();
+    let (pairs, first, second) = (head.len() / 2, zeros(0), zeros(1));
+    let (most, least) = (first.max(second), first.min(second));
+    if pairs < 2 || 2 * most <= pairs {
+        return Ok(());
+    }
+    Err(if 4 * least > pairs { UTF32.to_owned() } else { UTF16.to_owned() })
 }
 
 /// Refuses a text that is no prose.
@@ -207,7 +214,10 @@ mod tests {
             (b"\xfe\xff\0h\0i", "UTF-16 text"),
             (b"h\0i\0 \0t\0", "UTF-16 text"),
             (b"\0h\0i\0 \0t", "UTF-16 text"),
+            (b"e\0\x01\x03 \0f\0o\0r\0", "UTF-16 text"),
             (b"\xff\xfe\0\0h\0\0\0", "UTF-32 text"),
+            (b"h\0\0\0i\0\0\0", "UTF-32 text"),
+            (b"\0\0\0h\0\0\0i", "UTF-32 text"),
             (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "a pointer of git-lfs"),
             (&tar, "a tar archive"),
             (&safetensors, "a model's safetensors"),

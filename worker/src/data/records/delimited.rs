@@ -77,6 +77,10 @@ impl Delimited {
             ));
         }
         let text = str::from_utf8(cell).map_err(|_| "it is not UTF-8".to_owned())?;
+        // A file that was cut off may show it beside the text alone.
+        if let Some(other) = self.row.iter().position(|cell| str::from_utf8(cell).is_err()) {
+            return Err(format!("column {} is not UTF-8", other + 1));
+        }
         Ok(format!("{text}{}", self.separator))
     }
 }

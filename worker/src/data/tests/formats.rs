@@ -163,12 +163,17 @@ fn records_that_cannot_be_read_are_left_out_and_counted_up_to_the_limit() {
     assert_eq!(text(&data), "one\ntwo\nfo\0ur\n");
     assert_eq!((data.sources()[0].size.records, data.sources()[0].size.bad_records), (3, 4));
     assert!(open(3).is_err(), "what is prepared is held to the limit, too");
-    folder.write("c.csv", b"text,n\nfine,1\n\xff\xfe,2\nshort\n");
-    let message = folder
-        .open("sources = [{ path = \"c.csv\", column = 2 }]\nsequence_length = 1")
-        .unwrap_err()
-        .to_string();
-    assert!(message.contains("c.csv, line 4: it has 1 columns, and column 2 was asked for"), "{message}");
+    folder.write("c.csv", b"text,n\nfine,1\n\xff\xfe,2\n");
+    let second = |folder: &Folder| {
+        let asked = folder.open("sources = [{ path = \"c.csv\", column = 2 }]\nsequence_length = 1");
+        asked.unwrap_err().to_string()
+    };
+    let message = second(&folder);
+    assert!(message.contains("c.csv, line 3: column 1 is not UTF-8"), "beside the text: {message}");
+    folder.write("c.csv", b"text,n\nfine,1\nshort\n");
+    let message = second(&folder);
+    assert!(message.contains("c.csv, line 3: it has 1 columns, and column 2 was asked for"), "{message}");
+    folder.write("c.csv", b"text,n\nfine,1\n\xff\xfe,2\n");
     let message =
         folder.open("sources = [{ path = \"c.csv\" }]\nsequence_length = 1").unwrap_err().to_string();
     assert!(message.contains("c.csv, line 3: it is not UTF-8"), "{message}");

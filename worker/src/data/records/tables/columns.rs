@@ -156,8 +156,14 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowEr
 }
 
 fn malformed(path: &Path, format: &'static str, row: u64, error: &dyn std::error::Error) -> DataError {
+    /// What the library says of a compression that it was built without.
+    const WITHOUT: &str = "Disabled feature at compile time: ";
     let place = if row == 0 { "its description".to_owned() } else { format!("after row {row}") };
-    DataError::Malformed { path: path.to_owned(), format, place, reason: error.to_string() }
+    let mut reason = error.to_string();
+    if let Some((_, codec)) = reason.split_once(WITHOUT) {
+        reason = format!("it is compressed with {codec}, which is not read: write it with zstd or snappy");
+    }
+    DataError::Malformed { path: path.to_owned(), format, place, reason }
 }
 
 /// The column's place, which holds text.
